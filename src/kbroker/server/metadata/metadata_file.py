@@ -422,11 +422,11 @@ def _one_line(what: object) -> str:
 def describe(table: str, row: Sequence[object]) -> str:
     """What people call a row; what it says may be damaged."""
     keys = {
-        "facts": 1, "topics": 1, "configs": 3, "quotas": 2, "scram_credentials": 2, "delegation_tokens": 1,
+        "facts": 1, "topics": 1, "configs": 3, "quotas": 2, "scram_credentials": 2, "delegation_tokens": 1, "acls": 7,
     }.get(table, 0)  # fmt: skip
     words = {
         "topics": "topic", "quotas": "quota", "scram_credentials": "user", "facts": "fact",
-        "delegation_tokens": "delegation token",
+        "delegation_tokens": "delegation token", "acls": "ACL",
     }  # fmt: skip
     if not keys:
         return "its row"

@@ -32,6 +32,7 @@ from kbroker.server.metadata.metadata_store import (
     TOPIC,
     MetadataStore,
     StoredTopic,
+    stored_acl,
     token_of_row,
 )
 from kbroker.server.topics import offsets_topic_configs
@@ -233,6 +234,7 @@ def _lost(salvage: _Salvage) -> list[str]:
         "quotas": "client quotas",
         "scram_credentials": "SCRAM users",
         "delegation_tokens": "delegation tokens",
+        "acls": "ACLs, of which some may have denied what is allowed now",
     }
     return [word for table, word in words.items() if table not in salvage.whole]
 
@@ -292,6 +294,7 @@ def _build(folder: Path, node_id: int, cluster_id: str | None, found: Recovered,
         if levels:
             store.set_features(levels, int(epoch))
         store.put_delegation_tokens(token_of_row(row) for row in salvage.of("delegation_tokens"))
+        store.change_acls([stored_acl(row) for row in salvage.of("acls")], [])
         known = salvage.of("producer_ids")
         blocks = range(FIRST_NEW_IDS // PRODUCER_ID_BLOCK, LAST_NEW_IDS // PRODUCER_ID_BLOCK)
         store.skip_producer_ids(cast(int, known[0][0]) if known else secrets.choice(blocks) * PRODUCER_ID_BLOCK)

@@ -44,6 +44,14 @@ CREATE TABLE delegation_tokens (token_id TEXT PRIMARY KEY, owner_type TEXT NOT N
                                 checksum INTEGER NOT NULL) WITHOUT ROWID;
 INSERT INTO totals VALUES ('delegation_tokens', 0, 0);
 """,
+    """
+CREATE TABLE acls (resource_type INTEGER NOT NULL, resource_name TEXT NOT NULL, pattern_type INTEGER NOT NULL,
+                   principal TEXT NOT NULL, host TEXT NOT NULL, operation INTEGER NOT NULL, permission INTEGER NOT NULL,
+                   checksum INTEGER NOT NULL,
+                   PRIMARY KEY (resource_type, resource_name, pattern_type, principal, host, operation, permission))
+    WITHOUT ROWID;
+INSERT INTO totals VALUES ('acls', 0, 0);
+""",
 )
 
 SCHEMA_VERSION = 1 + len(MIGRATIONS)
@@ -61,9 +69,10 @@ TABLES = {
         "token_id", "owner_type", "owner_name", "requester_type", "requester_name", "renewers", "issue_ms", "max_ms",
         "expiry_ms",
     ),
+    "acls": ("resource_type", "resource_name", "pattern_type", "principal", "host", "operation", "permission"),
 }  # fmt: skip
 
-_ADDED_IN = {"delegation_tokens": 5}  # the versions of tables that came after CHECKED_FROM
+_ADDED_IN = {"delegation_tokens": 5, "acls": 6}  # the versions of tables that came after CHECKED_FROM
 
 
 def tables_of(version: int) -> list[str]:

@@ -1,4 +1,4 @@
-"""What the cluster remembers beside the logs: topics, configs, quotas, users ...; one SQLite file with transactions.
+"""What the cluster remembers beside the logs: topics, configs, quotas, users, ACLs; one SQLite file with transactions.
 
 Once a method has returned, its change survives a power cut if the disk keeps its promises (``metadata_file``).
 """
@@ -13,6 +13,7 @@ from types import MappingProxyType
 
 from kbroker.common.errors import KafkaError
 from kbroker.common.light_typing import NamedTuple, cast
+from kbroker.common.security.acls import Acl, Operation, PatternType, Permission, ResourceType
 from kbroker.common.security.delegation_token import DelegationToken, Principal
 from kbroker.common.security.scram import Credential
 from kbroker.log.checkpoints import random_uuid_text
@@ -218,6 +219,20 @@ class MetadataStore:
         with self._file.transaction():
             self._file.delete(TOKENS, "token_id=?", [(token_id,) for token_id in token_ids])
 
+    # ------------------------------------------------------------ ACLs
+
+    def acls(self) -> list[Acl]:
+        """Every rule of the authorizer."""
+        return [stored_acl(row) for row in self._file.rows(f"SELECT {', '.join(TABLES['acls'])} FROM acls")]
+
+    def change_acls(self, added: Iterable[Acl], removed: Iterable[Acl]) -> None:
+        """Remove rules and add others, all of it or nothing. Raises: sqlite3.IntegrityError if one is there already."""
+        added = [_row(acl) for acl in added]
+        where = " AND ".join(f"{column}=?" for column in TABLES["acls"])
+        with self._file.transaction(grows=bool(added)):
+            self._file.delete("acls", where, [_row(acl) for acl in removed])
+            self._file.insert("acls", added)
+
     # ------------------------------------------------------------ producer ids
 
     def next_producer_id(self) -> int:
@@ -240,6 +255,24 @@ class MetadataStore:
     def _set_next_block(self, start: int) -> None:
         self._file.delete("producer_ids", "1", [()])
         self._file.insert("producer_ids", [(start,)])
+
+
+def stored_acl(row: Sequence[object]) -> Acl:
+    """The rule of a row of the table of ACLs."""
+    kind, name, pattern, principal, host, operation, permission = row
+    return Acl(
+        ResourceType(cast(int, kind)),
+        str(name),
+        PatternType(cast(int, pattern)),
+        str(principal),
+        str(host),
+        Operation(cast(int, operation)),
+        Permission(cast(int, permission)),
+    )
+
+
+def _row(acl: Acl) -> tuple[int | str, ...]:
+    return tuple(part if isinstance(part, str) else int(part) for part in acl)
 
 
 def _credential(*parts: object) -> Credential:

@@ -1,0 +1,276 @@
+"""Access control lists in Kafka's terms: what a rule says, which rules a filter finds, and what rules decide.
+
+``decide`` is the plain form of the authorizer's decision, for one question and its reasons; brokers answer the
+questions of requests from ``server.authorizer``. Source: ``StandardAuthorizerData``, ``ResourcePatternFilter``.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterable, Iterator, Mapping
+from enum import IntEnum
+
+from kbroker.common.light_typing import NamedTuple
+
+WILDCARD = "*"
+WILDCARD_PRINCIPAL = "User:*"
+CLUSTER_NAME = "kafka-cluster"
+MAX_NAME_BYTES = 32_767  # of each text of a rule, as Kafka's records hold them
+
+
+class ResourceType(IntEnum):
+    """What a rule is about."""
+
+    UNKNOWN = 0
+    ANY = 1
+    TOPIC = 2
+    GROUP = 3
+    CLUSTER = 4
+    TRANSACTIONAL_ID = 5
+    DELEGATION_TOKEN = 6
+    USER = 7
+
+    @property
+    def title(self) -> str:  # type: ignore[override]
+        """The name as Kafka's authorizer logs it: ``TransactionalId``."""
+        return "".join(word.capitalize() for word in self.name.split("_"))
+
+
+class PatternType(IntEnum):
+    """How a rule names what it is about; ANY and MATCH are for filters."""
+
+    UNKNOWN = 0
+    ANY = 1
+    MATCH = 2
+    LITERAL = 3
+    PREFIXED = 4
+
+
+class Operation(IntEnum):
+    """What a client may do."""
+
+    UNKNOWN = 0
+    ANY = 1
+    ALL = 2
+    READ = 3
+    WRITE = 4
+    CREATE = 5
+    DELETE = 6
+    ALTER = 7
+    DESCRIBE = 8
+    CLUSTER_ACTION = 9
+    DESCRIBE_CONFIGS = 10
+    ALTER_CONFIGS = 11
+    IDEMPOTENT_WRITE = 12
+    CREATE_TOKENS = 13
+    DESCRIBE_TOKENS = 14
+    TWO_PHASE_COMMIT = 15
+
+
+class Permission(IntEnum):
+    """What a rule says about it."""
+
+    UNKNOWN = 0
+    ANY = 1
+    DENY = 2
+    ALLOW = 3
+
+
+def bits(*operations: Operation) -> int:
+    """Operations as Kafka's responses carry them: one bit each."""
+    return sum(1 << operation for operation in operations)
+
+
+#: The operations that exist for each type, as the fields of authorized operations name them.
+OPERATIONS: Mapping[ResourceType, tuple[Operation, ...]] = {
+    ResourceType.TOPIC: (
+        Operation.READ,
+        Operation.WRITE,
+        Operation.CREATE,
+        Operation.DELETE,
+        Operation.ALTER,
+        Operation.DESCRIBE,
+        Operation.DESCRIBE_CONFIGS,
+        Operation.ALTER_CONFIGS,
+    ),
+    ResourceType.GROUP: (
+        Operation.READ,
+        Operation.DELETE,
+        Operation.DESCRIBE,
+        Operation.DESCRIBE_CONFIGS,
+        Operation.ALTER_CONFIGS,
+    ),
+    ResourceType.CLUSTER: (
+        Operation.CREATE,
+        Operation.ALTER,
+        Operation.DESCRIBE,
+        Operation.CLUSTER_ACTION,
+        Operation.DESCRIBE_CONFIGS,
+        Operation.ALTER_CONFIGS,
+        Operation.IDEMPOTENT_WRITE,
+    ),
+    ResourceType.TRANSACTIONAL_ID: (Operation.WRITE, Operation.DESCRIBE, Operation.TWO_PHASE_COMMIT),
+    ResourceType.DELEGATION_TOKEN: (Operation.DESCRIBE,),
+    ResourceType.USER: (Operation.CREATE_TOKENS, Operation.DESCRIBE_TOKENS),
+}
+
+#: Operations that an ALLOW rule about one of others allows too.
+IMPLIED: Mapping[Operation, frozenset[Operation]] = {
+    Operation.DESCRIBE: frozenset({Operation.READ, Operation.WRITE, Operation.DELETE, Operation.ALTER}),
+    Operation.DESCRIBE_CONFIGS: frozenset({Operation.ALTER_CONFIGS}),
+}
+
+
+class Acl(NamedTuple):
+    """One rule."""
+
+    resource_type: ResourceType
+    resource_name: str
+    pattern_type: PatternType
+    principal: str
+    host: str
+    operation: Operation
+    permission: Permission
+
+    def __str__(self) -> str:
+        return (
+            f"StandardAcl[resourceType={self.resource_type.name}, resourceName={self.resource_name}, "
+            f"patternType={self.pattern_type.name}, principal={self.principal}, host={self.host}, "
+            f"operation={self.operation.name}, permissionType={self.permission.name}]"
+        )
+
+    def is_about(self, kind: ResourceType, name: str) -> bool:
+        """Whether the pattern covers this resource."""
+        if self.resource_type != kind:
+            return False
+        if self.pattern_type == PatternType.PREFIXED:
+            return name.startswith(self.resource_name)
+        return self.resource_name in (name, WILDCARD)
+
+    def concerns(self, principal: str, host: str) -> bool:
+        """Whether it is about this client."""
+        return self.principal in (principal, WILDCARD_PRINCIPAL) and (
+            self.host == WILDCARD or normal_host(self.host) == normal_host(host)
+        )
+
+    def covers(self, operation: Operation) -> bool:
+        """Whether it is about this operation, by itself or because it is implied."""
+        if self.operation in (operation, Operation.ALL):
+            return True
+        return self.permission == Permission.ALLOW and self.operation in IMPLIED.get(operation, ())
+
+
+class AclFilter(NamedTuple):
+    """Which rules are meant; None and ANY stand for every value."""
+
+    resource_type: ResourceType = ResourceType.ANY
+    resource_name: str | None = None
+    pattern_type: PatternType = PatternType.ANY
+    principal: str | None = None
+    host: str | None = None
+    operation: Operation = Operation.ANY
+    permission: Permission = Permission.ANY
+
+    def matches(self, acl: Acl) -> bool:
+        """Whether a rule is meant."""
+        return (
+            self.resource_type in (acl.resource_type, ResourceType.ANY)
+            and self.operation in (acl.operation, Operation.ANY)
+            and self.permission in (acl.permission, Permission.ANY)
+            and self.principal in (acl.principal, None)
+            and self.host in (acl.host, None)
+            and self._matches_pattern(acl)
+        )
+
+    def _matches_pattern(self, acl: Acl) -> bool:
+        if self.pattern_type not in (acl.pattern_type, PatternType.ANY, PatternType.MATCH):
+            return False
+        if self.resource_name is None:
+            return True
+        if self.pattern_type == PatternType.MATCH:
+            return acl.is_about(acl.resource_type, self.resource_name)
+        return acl.resource_name == self.resource_name
+
+
+class Decision(NamedTuple):
+    """An answer and why it is so. ``rule``: in the words of Kafka's log; ``acl``: the rule, if one decided."""
+
+    is_allowed: bool
+    rule: str
+    acl: Acl | None = None
+
+
+SUPER_USER = Decision(True, "SuperUser")
+
+
+def decide(
+    acls: Iterable[Acl],
+    principal: str,
+    host: str,
+    operation: Operation,
+    kind: ResourceType,
+    name: str,
+    *,
+    super_users: Iterable[str] = (),
+    allows_without_rule: bool = False,
+) -> Decision:
+    """Whether a client may do something, and which rule says so.
+
+    Args:
+        acls: rules, at least all about the resource. allows_without_rule: allow.everyone.if.no.acl.found.
+    """
+    if principal in super_users:
+        return SUPER_USER
+    about = sorted((acl for acl in acls if acl.is_about(kind, name)), key=_order)
+    about.sort(key=lambda acl: acl.resource_name, reverse=True)  # Kafka looks from the longest name on
+    allowing: Acl | None = None
+    for acl in about:
+        if acl.concerns(principal, host) and acl.covers(operation):
+            if acl.permission == Permission.DENY:
+                return Decision(False, f"MatchingAcl(acl={acl})", acl)
+            allowing = acl
+    if allowing is not None:
+        return Decision(True, f"MatchingAcl(acl={allowing})", allowing)
+    if not about and allows_without_rule:
+        return Decision(True, "DefaultAllow")
+    return Decision(False, "DefaultDeny")
+
+
+def _order(acl: Acl) -> tuple[int, int, str, str, int]:
+    return (acl.pattern_type, acl.operation, acl.principal, acl.host, acl.permission)
+
+
+def super_users(text: str | None) -> frozenset[str]:
+    """The principals of ``super.users``: with semicolons between, because names may have commas.
+
+    Raises: ValueError for one that is no principal.
+    """
+    found = [word.strip() for word in (text or "").split(";")]
+    for word in found:
+        if word:
+            check_principal(word)
+    return frozenset(word for word in found if word)
+
+
+def check_principal(text: str) -> None:
+    """Raises: ValueError unless it is a type, a colon and a name."""
+    if not text or ":" not in text:
+        raise ValueError(f"expected a string in format principalType:principalName but got {text}")
+
+
+def normal_host(host: str) -> str:
+    """A host in one form: Java writes 0:0:0:0:0:0:0:1 where others write ::1."""
+    if ":" not in host:
+        return host
+    try:
+        return socket.inet_ntop(socket.AF_INET6, socket.inet_pton(socket.AF_INET6, host))
+    except (OSError, ValueError):
+        return host
+
+
+def by_pattern(acls: Iterable[Acl]) -> Iterator[tuple[tuple[ResourceType, str, PatternType], list[Acl]]]:
+    """Rules with those about the same pattern together, as they come."""
+    found: dict[tuple[ResourceType, str, PatternType], list[Acl]] = {}
+    for acl in acls:
+        found.setdefault((acl.resource_type, acl.resource_name, acl.pattern_type), []).append(acl)
+    return iter(found.items())
