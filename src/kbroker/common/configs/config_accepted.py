@@ -105,7 +105,7 @@ RATE_KEYS: tuple[ConfigKey, ...] = tuple(
 
 _READ_AT_START = """
     alter.config.policy.class.name alter.log.dirs.replication.quota.window.num
-    alter.log.dirs.replication.quota.window.size.seconds authorizer.class.name auto.leader.rebalance.enable
+    alter.log.dirs.replication.quota.window.size.seconds auto.leader.rebalance.enable
     broker.heartbeat.interval.ms broker.session.timeout.ms client.quota.callback.class controller.listener.names
     controller.quorum.append.linger.ms controller.quorum.auto.join.enable controller.quorum.bootstrap.servers
     controller.quorum.election.backoff.max.ms controller.quorum.election.timeout.ms controller.quorum.fetch.max.bytes

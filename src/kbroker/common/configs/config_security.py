@@ -31,6 +31,18 @@ HIGH, MEDIUM, LOW = Importance.HIGH, Importance.MEDIUM, Importance.LOW
 LISTENER_PREFIX = "listener.name."
 SASL_MECHANISMS = ("PLAIN", *MECHANISMS)
 
+STANDARD_AUTHORIZER = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
+
+
+def _not_super_users(value: bool | int | float | str) -> str | None:
+    from kbroker.common.security.acls import super_users  # where the key is set
+
+    try:
+        super_users(str(value))
+    except ValueError as error:
+        return str(error)
+    return None
+
 
 def _key(
     name: str, kind: ConfigType, default: ConfigValue, validator: Validator | None, doc: str,
@@ -86,6 +98,12 @@ SECURITY_KEYS: tuple[ConfigKey, ...] = (
     _key("connection.failed.authentication.delay.ms", INT, 100, between(0),
          "Milliseconds by which the response to a failed authentication is delayed; less than "
          "connections.max.idle.ms.", LOW),
+    _key("authorizer.class.name", STRING, "", one_of("", STANDARD_AUTHORIZER),
+         f"{STANDARD_AUTHORIZER}: requests are checked against ACLs. Empty: every client may do everything."),
+    _key("super.users", STRING, None, Validator("User:name, with semicolons between", _not_super_users),
+         "Principals that may do everything, with semicolons between: User:admin;User:CN=ops,O=example."),
+    _key("allow.everyone.if.no.acl.found", BOOLEAN, False, None,
+         "Whether every client may do everything with a resource about which there is no ACL."),
     _key("security.inter.broker.protocol", STRING, "PLAINTEXT", None,
          "Accepted without effect; there is one broker."),
 )  # fmt: skip

@@ -20,6 +20,7 @@ _LEVELS: Mapping[str, int] = {
     "FATAL": logging.CRITICAL,
 }
 _WORDS = {level: word for word, level in _LEVELS.items()}
+_OF_KAFKA = ("kafka.authorizer.logger",)  # by Kafka's name: the one that people set
 #: Loggers of modules that are imported when a client first needs them; their levels can be set before.
 _OF_COLD_MODULES = (
     "kbroker.coordinator.group_coordinator",
@@ -40,8 +41,8 @@ _OF_COLD_MODULES = (
 
 def levels() -> dict[str, str]:
     """Our loggers, the root's first, with the level in force."""
-    known = {*logging.root.manager.loggerDict, *loggers.names(), *_OF_COLD_MODULES}
-    own = sorted(name for name in known if name.split(".")[0] == "kbroker")
+    known = {*_OF_KAFKA, *logging.root.manager.loggerDict, *loggers.names(), *_OF_COLD_MODULES}
+    own = sorted(name for name in known if name.split(".")[0] == "kbroker" or name in _OF_KAFKA)
     found = {}
     for name in (ROOT, *own):
         level = _logger(name).getEffectiveLevel()
