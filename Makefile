@@ -61,6 +61,7 @@ lint: $(VENV)/.built $(VENV)/.locked $(VENV)/.docs ## formatters, linters, types
 	$(BIN)/python -m mypy --explicit-package-bases tests
 	$(BIN)/python tests/lint/stubs.py
 	$(BIN)/python docs/generators/configuration.py --check
+	$(BIN)/python docs/generators/authorization-checks.py --check
 	$(BIN)/python docs/generators/metrics.py --check
 	$(BIN)/python tests/lint/words.py
 	$(BIN)/lint-imports --no-cache

@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     from kbroker.coordinator.group_coordinator import GroupCoordinator
     from kbroker.network.request_channel import InboundRequest
     from kbroker.network.transport.authentication import ListenerSecurity
+    from kbroker.server.authorizer.authorizer import Authorizer
     from kbroker.server.group_service import GroupService
     from kbroker.server.metrics.broker_metrics import MetricSources
     from kbroker.server.security.delegation_tokens import DelegationTokens
@@ -150,7 +151,8 @@ class BrokerRuntime:
         self.listeners = server.bind()
         endpoints = endpoints_of(config, self.listeners)
 
-        native_apis = self.native_apis = self._start_native_apis(requests, python_requests)
+        authorizer = self._authorizer(store, logs)
+        native_apis = self.native_apis = self._start_native_apis(requests, python_requests, authorizer)
         native_apis.intercept(self._interception.keys)
         topics = TopicRegistry(config, store, logs, native_apis.publish_topics)
         self.ctx = ApiContext(
@@ -165,6 +167,7 @@ class BrokerRuntime:
             credentials=credentials,
             delegation_tokens=tokens,
             features=features,
+            authorizer=authorizer,
         )
         features.on_change(lambda: self._set_api_versions(native_apis))
         if any(set(configs) - {"min.insync.replicas"} for configs in stored):  # each new store has that one
@@ -233,13 +236,26 @@ class BrokerRuntime:
 
         return listener_security(self.config, self.apis, credentials, self.clock, tokens, features)
 
+    def _authorizer(self, store: MetadataStore, logs: LogManager) -> Authorizer | None:
+        """What decides about requests; nothing of it is loaded where everything is allowed."""
+        if not self.config.text("authorizer.class.name"):
+            return None
+        from kbroker.server.authorizer.audit_log import LOOK_EVERY_MS, AuditLog
+        from kbroker.server.authorizer.authorizer import Authorizer
+
+        authorizer = Authorizer.configured(self.config, store)
+        audit = AuditLog(authorizer, self._api_names())
+        logs.scheduler.schedule("authorizer-log", audit.look, period_ms=LOOK_EVERY_MS)
+        self._on_stop("authorizer log", audit.look)
+        return authorizer
+
     def _request_log(self) -> RequestLog:
         return RequestLog(self.config, self.clock, self._api_names(), sum(network_threads(self.config).values()))
 
     def _api_names(self) -> dict[int, str]:
         return {entry.key: entry.name for entry in self.apis.entries.values()}
 
-    def _start_native_apis(self, requests: Queue, python_requests: Queue) -> NativeApis:
+    def _start_native_apis(self, requests: Queue, python_requests: Queue, authorizer: Authorizer | None) -> NativeApis:
         config = self.config
         native_apis = NativeApis(
             self.clock,
@@ -252,6 +268,7 @@ class BrokerRuntime:
             produce_purge_interval=config.integer("producer.purgatory.purge.interval.requests"),
             quotas=self._quotas.managers,
             refused=self.server.refused_requests,
+            acls=None if authorizer is None else authorizer.rules,
         )
         for entry in self.apis.entries.values():
             native_apis.set_api(entry.key, entry.min_served_version, entry.max_version, entry.first_flexible)

@@ -11,6 +11,7 @@ from kbroker.common.errors import Errors, KafkaError
 from kbroker.common.light_typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 from kbroker.metrics.registry import Metrics
 from kbroker.network.connections._connection_quotas import ConnectionQuotas
+from kbroker.server.authorizer.auth_helper import AuthHelper
 from kbroker.server.features import Features
 from kbroker.server.quota._client_quotas import ClientQuotaManagers
 from kbroker.server.quota.entity_store import QuotaEntityStore
@@ -21,6 +22,7 @@ if TYPE_CHECKING:  # imported at the first request that needs them
     from kbroker.coordinator.transaction.marker_sender import Markers
     from kbroker.coordinator.transaction.transaction_coordinator import TransactionCoordinator
     from kbroker.server.add_partitions_to_txn import AddPartitionsToTxnManager
+    from kbroker.server.authorizer.authorizer import Authorizer
     from kbroker.server.configs.dynamic_configs import DynamicConfigs
     from kbroker.server.metadata.metadata_store import MetadataStore
     from kbroker.server.quota.mutation_quota import MutationQuota
@@ -30,11 +32,8 @@ if TYPE_CHECKING:  # imported at the first request that needs them
 
 Body = dict[str, Any]
 
-#: Authorized operations are left out unless asked for; these are the bits an unrestricted client may use.
+#: Authorized operations are left out unless asked for.
 OPERATIONS_NOT_ASKED = -(2**31)
-TOPIC_OPERATIONS = 3576
-CLUSTER_OPERATIONS = 8096
-GROUP_OPERATIONS = 3400
 
 
 class Endpoint(NamedTuple):
@@ -56,7 +55,8 @@ class ApiContext:
     ``endpoints``: by listener name, filled once the ports are bound. ``coordinators``: kinds of key FindCoordinator can
     be asked for, as far as this broker coordinates them. ``connection_quotas``: the limits that the acceptors keep.
     ``start_groups``: starts the coordinator of groups at the first request about one, ``start_transactions`` that of
-    transactions. ``delegation_tokens``: None where the broker has no key for them.
+    transactions. ``delegation_tokens``: None where the broker has no key for them. ``auth``: what handlers ask whether
+    a client may do something.
     Threads: any; parts lock for themselves.
     """
 
@@ -74,7 +74,9 @@ class ApiContext:
         credentials: ScramCredentials | None = None,
         delegation_tokens: DelegationTokens | None = None,
         features: Features | None = None,
+        authorizer: Authorizer | None = None,
     ) -> None:
+        self.auth = AuthHelper(authorizer)
         self.config = config
         self.store = store
         self.topics = topics

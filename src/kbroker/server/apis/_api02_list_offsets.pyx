@@ -21,6 +21,7 @@ from kbroker.common._errors cimport (
 from kbroker.log._partition cimport Partition, partition_is_closed, partition_leader_epoch
 from kbroker.log._read cimport Found, MAX_TIMESTAMP, find_timestamp
 from kbroker.network._kafka_request cimport RECORD_SKIP, KafkaRequest, kafka_mark_error, kafka_request
+from kbroker.server.authorizer._acl_table cimport ACL_DESCRIBE, ACL_TOPIC, acl_allows, acl_permits
 from kbroker.server.native._native_types cimport Handler, OUTCOME_DECLINED, OUTCOME_RESPONDED, Outcome
 from kbroker.server.native._topics cimport Topic, topic_by_name
 from kbroker.server.quota._quota_enforcement cimport gate_request, store_throttle
@@ -92,8 +93,14 @@ cdef inline bint is_hosted(const Topic *topic, int32_t index) noexcept nogil:
             and not partition_is_closed(topic.partitions[index]))
 
 
-cdef Judgment judge_topics(Handler *handler, Reader *r, int16_t version, int64_t topics, LatestIndex *seen,
-                           bint notes, int32_t *total) noexcept nogil:
+cdef inline bint may_describe(Handler *handler, Request *request, const Topic *topic) noexcept nogil:
+    """Whether the client may. It is not counted: what it may not, Python asks again."""
+    return handler.native_apis.acls == NULL or acl_permits(
+        handler.native_apis.acls, handler.decisions, request, ACL_DESCRIBE, ACL_TOPIC, topic.name, topic.name_bytes)
+
+
+cdef Judgment judge_topics(Handler *handler, Request *request, Reader *r, int16_t version, int64_t topics,
+                           LatestIndex *seen, bint notes, int32_t *total) noexcept nogil:
     """``seen`` has room for what is named when ``notes``: partitions by their logs, topics by their entries."""
     cdef bint flexible = version >= FIRST_FLEXIBLE
     cdef int64_t parts, name_bytes, _i, _k
@@ -106,7 +113,8 @@ cdef Judgment judge_topics(Handler *handler, Reader *r, int16_t version, int64_t
         parts = read_count(r, flexible, 12 if version < 4 else (16 if version < FIRST_FLEXIBLE else 17))
         if r.bad or parts < 0 or total[0] + parts > handler.native_apis.max_request_partitions:
             return IS_MALFORMED
-        if topic == NULL or (notes and latest_put(seen, <uint64_t>topic, 0) >= 0):
+        if topic == NULL or not (notes or may_describe(handler, request, topic)) or (
+                notes and latest_put(seen, <uint64_t>topic, 0) >= 0):
             found = IS_ODD
         for _k in range(parts):
             read_question(r, version, &question)
@@ -127,7 +135,7 @@ cdef Judgment judge(Handler *handler, Request *request, Reader *body, int64_t to
     cdef Reader r = body[0]
     cdef int32_t total = 0, counted
     cdef LatestIndex seen
-    cdef Judgment found = judge_topics(handler, &r, version, topics, NULL, False, &total)
+    cdef Judgment found = judge_topics(handler, request, &r, version, topics, NULL, False, &total)
     if found != IS_MALFORMED:
         if version >= 10:
             read_i32(&r)            # the client's time-out: nothing is awaited
@@ -142,7 +150,7 @@ cdef Judgment judge(Handler *handler, Request *request, Reader *body, int64_t to
         return IS_ODD
     r = body[0]
     total = 0
-    found = judge_topics(handler, &r, version, topics, &seen, True, &total)
+    found = judge_topics(handler, request, &r, version, topics, &seen, True, &total)
     latest_free(&seen)
     return found
 
@@ -210,6 +218,9 @@ cdef void write_topics(Handler *handler, Request *request, Reader *r, int64_t to
     for _i in range(topics):            # one without partitions is not in the response
         topic = read_topic(handler, &counting, flexible, &name, &name_bytes)
         unrecorded += topic.is_unrecorded
+        if handler.native_apis.acls != NULL:        # to be counted
+            acl_allows(handler.native_apis.acls, handler.decisions, request, ACL_DESCRIBE, ACL_TOPIC, topic.name,
+                       topic.name_bytes, 1)
         parts = read_count(&counting, flexible, 1)
         named += parts > 0
         for _k in range(parts):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from kbroker.common.errors import Errors
 from kbroker.common.light_typing import Any
 from kbroker.common.loggers import get_logger
+from kbroker.server.authorizer import checks
 from kbroker.server.context import ApiContext, Body, RequestContext
 
 logger = get_logger(__name__)
@@ -34,12 +35,15 @@ def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
         for row in topic["Partitions"]:
             place = (topic["Name"], row["PartitionIndex"])
             (repeated if place in seen else seen).add(place)
+    allowed = ctx.auth.allowed(request, checks.LIST_OFFSETS, (topic["Name"] for topic in body["Topics"]))
     topics: dict[str, dict[int, Body]] = {}
     for topic in body["Topics"]:
         rows = topics.setdefault(topic["Name"], {})
         for row in topic["Partitions"]:
             index = row["PartitionIndex"]
-            if (topic["Name"], index) in repeated:
+            if topic["Name"] not in allowed:
+                rows[index] = _response(index, checks.LIST_OFFSETS.error)
+            elif (topic["Name"], index) in repeated:
                 rows[index] = _response(index, Errors.INVALID_REQUEST)
             elif ctx.topics.is_offline(topic["Name"], index):
                 rows[index] = _response(index, Errors.KAFKA_STORAGE_ERROR)

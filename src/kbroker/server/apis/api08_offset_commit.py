@@ -5,6 +5,7 @@ from __future__ import annotations
 from kbroker.common.errors import Errors, KafkaError
 from kbroker.common.java.java_text import java_length
 from kbroker.coordinator.group_records import CommittedOffset
+from kbroker.server.authorizer import checks
 from kbroker.server.context import ApiContext, Body, RequestContext
 
 FIRST_WITH_IDS = 10
@@ -16,6 +17,7 @@ def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
 
     Raises: KafkaError if nothing at all could be committed.
     """
+    ctx.auth.require(request, checks.OFFSET_COMMIT_GROUP, body["GroupId"])
     by_id = request.api_version >= FIRST_WITH_IDS
     limit = ctx.config.integer("offset.metadata.max.bytes")
     now_ms = ctx.clock.wall_ms()
@@ -23,16 +25,21 @@ def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
     expires_ms = now_ms + retention_ms if retention_ms >= 0 else -1
     offsets: dict[tuple[str, int], CommittedOffset] = {}
     responses: list[tuple[Body, list[tuple[int, Errors]]]] = []
-    for topic in body["Topics"]:
-        view = ctx.topics.get_by_id(topic["TopicId"]) if by_id else ctx.topics.get(topic["Name"])
+    views = [ctx.topics.get_by_id(row["TopicId"]) if by_id else ctx.topics.get(row["Name"]) for row in body["Topics"]]
+    names = ["" if by_id else row["Name"] for row in body["Topics"]]
+    names = [name if view is None else view.name for view, name in zip(views, names, strict=True)]
+    allowed = ctx.auth.allowed(request, checks.OFFSET_COMMIT, [name for name in names if name or not by_id])
+    for topic, view, name in zip(body["Topics"], views, names, strict=True):
         rows: list[tuple[int, Errors]] = []
         for row in topic["Partitions"]:
             index = row["PartitionIndex"]
             metadata = row["CommittedMetadata"] or ""
             error = Errors.NONE
-            if view is None:
-                error = Errors.UNKNOWN_TOPIC_ID if by_id else Errors.UNKNOWN_TOPIC_OR_PARTITION
-            elif not 0 <= index < len(view.partitions):
+            if view is None and by_id:
+                error = Errors.UNKNOWN_TOPIC_ID
+            elif name not in allowed:
+                error = checks.OFFSET_COMMIT.error
+            elif view is None or not 0 <= index < len(view.partitions):
                 error = Errors.UNKNOWN_TOPIC_OR_PARTITION
             elif java_length(metadata) > limit:  # as Kafka counts: not bytes
                 error = Errors.OFFSET_METADATA_TOO_LARGE

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from kbroker.common.errors import Errors, KafkaError
 from kbroker.coordinator.group_records import CommittedOffset
 from kbroker.coordinator.offset_metadata_manager import FetchedOffsets
+from kbroker.server.authorizer import checks
 from kbroker.server.context import ApiContext, Body, RequestContext
 from kbroker.server.topics import ZERO_ID
 
@@ -23,8 +24,8 @@ def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
     require_stable = body.get("RequireStable", False)
     if request.api_version >= FIRST_WITH_GROUPS:
         by_id = request.api_version >= FIRST_WITH_IDS
-        return {"Groups": [_group(ctx, group, require_stable, by_id) for group in body["Groups"]]}
-    topics = _topics(ctx, body["GroupId"], body["Topics"], require_stable, by_id=False)
+        return {"Groups": [_group(ctx, request, group, require_stable, by_id) for group in body["Groups"]]}
+    topics = _topics(ctx, request, body["GroupId"], body["Topics"], require_stable, by_id=False)
     return {"ErrorCode": 0, "Topics": [{"Name": row["Name"], "Partitions": row["Partitions"]} for row in topics]}
 
 
@@ -40,10 +41,10 @@ def failure(body: Body, error: Errors, request: RequestContext) -> Body:
     return {"ErrorCode": int(error), "Topics": topics}
 
 
-def _group(ctx: ApiContext, group: Body, require_stable: bool, by_id: bool) -> Body:
+def _group(ctx: ApiContext, request: RequestContext, group: Body, require_stable: bool, by_id: bool) -> Body:
     try:
         member = group.get("MemberId"), group.get("MemberEpoch", -1)
-        topics = _topics(ctx, group["GroupId"], group["Topics"], require_stable, by_id, *member)
+        topics = _topics(ctx, request, group["GroupId"], group["Topics"], require_stable, by_id, *member)
     except KafkaError as error:  # of this group: the others have their responses
         return {"GroupId": group["GroupId"], "Topics": [], "ErrorCode": int(error.error)}
     return {"GroupId": group["GroupId"], "Topics": topics, "ErrorCode": 0}
@@ -51,6 +52,7 @@ def _group(ctx: ApiContext, group: Body, require_stable: bool, by_id: bool) -> B
 
 def _topics(
     ctx: ApiContext,
+    request: RequestContext,
     group_id: str,
     asked: Sequence[Body] | None,
     require_stable: bool,
@@ -58,31 +60,44 @@ def _topics(
     member_id: str | None = None,
     member_epoch: int = -1,
 ) -> list[Body]:
+    ctx.auth.require(request, checks.OFFSET_FETCH_GROUP, group_id)
     member = member_id, member_epoch
     if asked is None:
-        return _all(ctx, ctx.groups.fetch_offsets(group_id, None, require_stable, *member), by_id)
+        found = ctx.groups.fetch_offsets(group_id, None, require_stable, *member)
+        return _all(ctx, request, found, by_id)
     named: list[tuple[str | None, Body]] = []
     for topic in asked:
         view = ctx.topics.get_by_id(topic["TopicId"]) if by_id else None
         named.append((view.name if view is not None else None if by_id else topic["Name"], topic))
-    places = [(name, index) for name, topic in named if name is not None for index in topic["PartitionIndexes"]]
+    allowed = ctx.auth.allowed(request, checks.OFFSET_FETCH, [name for name, _ in named if name is not None])
+    places = [
+        (name, index)
+        for name, topic in named
+        if name is not None and name in allowed
+        for index in topic["PartitionIndexes"]
+    ]
     found = ctx.groups.fetch_offsets(group_id, places, require_stable, *member)
     topics = []
     for name, topic in named:
         if name is None:
             rows = [_partition(index, NOTHING, Errors.UNKNOWN_TOPIC_ID) for index in topic["PartitionIndexes"]]
+        elif name not in allowed:
+            rows = [_partition(index, NOTHING, checks.OFFSET_FETCH.error) for index in topic["PartitionIndexes"]]
         else:
             rows = [_fetched(name, index, found) for index in topic["PartitionIndexes"]]
         topics.append({"Name": name or "", "TopicId": topic.get("TopicId", ZERO_ID), "Partitions": rows})
     return topics
 
 
-def _all(ctx: ApiContext, found: FetchedOffsets, by_id: bool) -> list[Body]:
+def _all(ctx: ApiContext, request: RequestContext, found: FetchedOffsets, by_id: bool) -> list[Body]:
     by_topic: dict[str, list[Body]] = {}
     for name, index in (*found.committed, *found.unstable):
         by_topic.setdefault(name, []).append(_fetched(name, index, found))
+    allowed = ctx.auth.allowed(request, checks.OFFSET_FETCH_ALL, by_topic)
     topics = []
     for name, rows in by_topic.items():
+        if name not in allowed:
+            continue
         view = ctx.topics.get(name) if by_id else None
         if by_id and view is None:
             continue  # deleted just now: it has no id any more

@@ -5,6 +5,7 @@ from __future__ import annotations
 from kbroker.common.errors import Errors
 from kbroker.coordinator.classic_group import JoinResult
 from kbroker.coordinator.membership import JoinRequest
+from kbroker.server.authorizer import checks
 from kbroker.server.context import ApiContext, Body, RequestContext
 
 
@@ -14,6 +15,7 @@ def handle(ctx: ApiContext, body: Body, request: RequestContext) -> None:
     From v4 a new member without an instance id gets its member id first (MEMBER_ID_REQUIRED, KIP-394); from v9 a
     static leader that joins again gets SkipAssignment (KIP-814).
     """
+    ctx.auth.require(request, checks.JOIN_GROUP, body["GroupId"])
     version = request.api_version
     session_ms = body["SessionTimeoutMs"]
     instance_id = body.get("GroupInstanceId")

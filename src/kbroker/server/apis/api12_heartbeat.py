@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from kbroker.common.errors import Errors, KafkaError
+from kbroker.server.authorizer import checks
 from kbroker.server.context import ApiContext, Body, RequestContext
 
 
 def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
     """Prolong the session."""
+    ctx.auth.require(request, checks.HEARTBEAT, body["GroupId"])
     try:
         member = body["MemberId"], body.get("GroupInstanceId"), body["GenerationId"]
         error = ctx.groups.heartbeat(body["GroupId"], *member)

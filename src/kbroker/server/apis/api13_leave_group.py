@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from kbroker.common.errors import Errors
 from kbroker.coordinator.membership import LeavingMember
+from kbroker.server.authorizer import checks
 from kbroker.server.context import ApiContext, Body, RequestContext
 
 
 def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
     """Let the members go."""
+    ctx.auth.require(request, checks.LEAVE_GROUP, body["GroupId"])
     if request.api_version < 3:
         (error,) = ctx.groups.leave(body["GroupId"], [LeavingMember(body["MemberId"], None)])
         return failure(body, error, request)

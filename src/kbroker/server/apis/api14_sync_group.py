@@ -5,6 +5,7 @@ from __future__ import annotations
 from kbroker.common.errors import Errors
 from kbroker.coordinator.classic_group import SyncResult
 from kbroker.coordinator.membership import SyncRequest
+from kbroker.server.authorizer import checks
 from kbroker.server.context import ApiContext, Body, RequestContext
 
 
@@ -13,6 +14,7 @@ def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body | None:
     protocol_type, protocol_name = body.get("ProtocolType"), body.get("ProtocolName")
     if request.api_version >= 5 and (protocol_type is None or protocol_name is None):
         return failure(body, Errors.INCONSISTENT_GROUP_PROTOCOL, request)
+    ctx.auth.require(request, checks.SYNC_GROUP, body["GroupId"])
     syncing = SyncRequest(
         group_id=body["GroupId"],
         generation_id=body["GenerationId"],

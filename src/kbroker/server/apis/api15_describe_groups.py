@@ -5,13 +5,21 @@ from __future__ import annotations
 from kbroker.common.errors import Errors, KafkaError
 from kbroker.coordinator.classic_group import GroupState
 from kbroker.coordinator.group_coordinator import DescribedGroup
-from kbroker.server.context import GROUP_OPERATIONS, OPERATIONS_NOT_ASKED, ApiContext, Body, RequestContext
+from kbroker.server.authorizer import checks
+from kbroker.server.context import OPERATIONS_NOT_ASKED, ApiContext, Body, RequestContext
 
 
 def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
     """Describe each group, as often as it is named; an unknown one is Dead, from v6 GROUP_ID_NOT_FOUND."""
-    operations = GROUP_OPERATIONS if body.get("IncludeAuthorizedOperations") else OPERATIONS_NOT_ASKED
-    return {"Groups": [_describe(ctx, group_id, operations, request) for group_id in body["Groups"]]}
+    is_asked = body.get("IncludeAuthorizedOperations", False)
+    groups = []
+    for group_id in body["Groups"]:
+        if ctx.auth.allows(request, checks.DESCRIBE_GROUPS, group_id):
+            operations = ctx.auth.operations(request, checks.GROUP, group_id) if is_asked else OPERATIONS_NOT_ASKED
+            groups.append(_describe(ctx, group_id, operations, request))
+        else:
+            groups.append(_nothing(group_id, checks.DESCRIBE_GROUPS.error, None, ""))
+    return {"Groups": groups}
 
 
 def failure(body: Body, error: Errors, request: RequestContext) -> Body:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from kbroker.common.errors import Errors, KafkaError
+from kbroker.server.authorizer import checks
 from kbroker.server.configs.config_entries import topic_entries
 from kbroker.server.context import ApiContext, Body, RequestContext
-from kbroker.server.topic_rules import MAX_PARTITIONS_PER_REQUEST, NewTopic
+from kbroker.server.topic_rules import CLUSTER_METADATA, MAX_PARTITIONS_PER_REQUEST, NewTopic
 from kbroker.server.topics import Created
 
 STRICT_FROM = 6  # the version from which clients know error 89
@@ -20,13 +23,24 @@ def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
     wanted: dict[str, list[Body]] = {}
     for row in body["Topics"]:
         wanted.setdefault(row["Name"], []).append(row)
-    total = sum(max(row["NumPartitions"], len(row["Assignments"])) for row in body["Topics"])
+    once = [name for name, rows in wanted.items() if len(rows) == 1 and name != CLUSTER_METADATA]
+    allowed: Collection[str] = once
+    if not ctx.auth.allows(request, checks.CREATE_TOPICS_ANY):
+        allowed = ctx.auth.allowed(request, checks.CREATE_TOPICS, once)
+    describable = ctx.auth.allowed(request, checks.CREATE_TOPICS_CONFIGS, once)
+    total = sum(
+        max(row["NumPartitions"], len(row["Assignments"]))
+        for row in body["Topics"]
+        if row["Name"] in allowed or row["Name"] not in once
+    )
     responses: dict[str, Body] = {}
     topics: dict[str, NewTopic] = {}
     for name, rows in wanted.items():
         responses[name] = {}  # keeps its place
         if len(rows) > 1:
             responses[name] = _refused(name, Errors.INVALID_REQUEST, "Duplicate topic name.")
+        elif name in once and name not in allowed:
+            responses[name] = _refused(name, checks.CREATE_TOPICS.error, "Authorization failed.")
         elif total > MAX_PARTITIONS_PER_REQUEST:
             text = "Excessively large number of partitions per request."
             responses[name] = _refused(name, Errors.POLICY_VIOLATION, text)
@@ -39,7 +53,7 @@ def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
             is_throttled = made.error == Errors.THROTTLING_QUOTA_EXCEEDED
             responses[name] = _refused(name, made.error, None if is_throttled else made.message)
         else:
-            responses[name] = _created(ctx, name, made)
+            responses[name] = _created(ctx, name, made, name in describable)
     return {"ThrottleTimeMs": quota.throttle_time_ms, "Topics": list(responses.values())}
 
 
@@ -59,7 +73,16 @@ def _new_topic(row: Body) -> NewTopic:
     )
 
 
-def _created(ctx: ApiContext, name: str, created: Created) -> Body:
+def _created(ctx: ApiContext, name: str, created: Created, is_describable: bool) -> Body:
+    if not is_describable:
+        return {
+            "Name": name,
+            "TopicId": created.topic_id,
+            "ErrorCode": 0,
+            "ErrorMessage": None,
+            "TopicConfigErrorCode": int(checks.CREATE_TOPICS_CONFIGS.error),
+            "Configs": [],
+        }
     entries = topic_entries(ctx.config, created.configs)
     return {
         "Name": name,

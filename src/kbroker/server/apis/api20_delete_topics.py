@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Collection
 
 from kbroker.common.errors import Errors, KafkaError
 from kbroker.common.light_typing import TypeVar
+from kbroker.server.authorizer import checks
 from kbroker.server.context import ApiContext, Body, RequestContext
 from kbroker.server.quota.mutation_quota import ThrottlingQuotaExceededError
 from kbroker.server.topics import ZERO_ID
@@ -43,22 +45,45 @@ def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
     for topic_id in repeated_ids:
         responses.append(_row(None, topic_id, Errors.INVALID_REQUEST, "Duplicate topic id."))
     names = []
+    views = {topic_id: view for topic_id in unique_ids if (view := ctx.topics.get_by_id(topic_id)) is not None}
+    may = _Permissions(ctx, request, {*unique_names, *(view.name for view in views.values())})
     for topic_id in unique_ids:
-        view = ctx.topics.get_by_id(topic_id)
+        view = views.get(topic_id)
         if view is None:
             responses.append(_row(None, topic_id, Errors.UNKNOWN_TOPIC_ID, UNKNOWN_ID))
+        elif view.name not in may.delete:
+            shown = view.name if view.name in may.describe else None
+            responses.append(_unauthorized(shown, topic_id))
         elif view.name in unique_names:
             unique_names.remove(view.name)
             text = "The provided topic name maps to an ID that was already supplied."
             responses.append(_row(view.name, topic_id, Errors.INVALID_REQUEST, text))
         else:
             names.append(view.name)
-    names += unique_names
+    for name in unique_names:
+        if name not in may.describe:
+            responses.append(_unauthorized(name, ZERO_ID))
+        elif name in may.delete:
+            names.append(name)
+        elif ctx.topics.get(name) is None:
+            responses.append(_row(name, ZERO_ID, Errors.UNKNOWN_TOPIC_OR_PARTITION, UNKNOWN_TOPIC))
+        else:
+            responses.append(_unauthorized(name, ZERO_ID))
     quota = ctx.mutation_quota(request, request.api_version >= STRICT_FROM)
     known = {name: view.topic_id for name in names if (view := ctx.topics.get(name)) is not None}
     for name, deleted in zip(names, ctx.topics.delete_all(names, quota.record), strict=True):
         responses.append(_response(name, deleted, known.get(name, ZERO_ID)))
     return {"ThrottleTimeMs": quota.throttle_time_ms, "Responses": responses}
+
+
+class _Permissions:
+    """Which of some topics the client may delete, and which it may know of."""
+
+    def __init__(self, ctx: ApiContext, request: RequestContext, names: Collection[str]) -> None:
+        self.describe = self.delete = names
+        if not ctx.auth.allows(request, checks.DELETE_TOPICS_ANY):
+            self.describe = ctx.auth.allowed(request, checks.DELETE_TOPICS_DESCRIBE, names)
+            self.delete = ctx.auth.allowed(request, checks.DELETE_TOPICS, names)
 
 
 def failure(body: Body, error: Errors, request: RequestContext) -> Body:
@@ -87,6 +112,11 @@ def _response(name: str, deleted: uuid.UUID | KafkaError, topic_id: uuid.UUID) -
         return _row(name, topic_id, deleted.error, None)
     text = UNKNOWN_TOPIC if deleted.error == Errors.UNKNOWN_TOPIC_OR_PARTITION else deleted.message
     return _row(name, ZERO_ID, deleted.error, text)
+
+
+def _unauthorized(name: str | None, topic_id: uuid.UUID) -> Body:
+    error = checks.DELETE_TOPICS.error
+    return _row(name, topic_id, error, error.message)
 
 
 def _row(name: str | None, topic_id: uuid.UUID, error: Errors, message: str | None) -> Body:

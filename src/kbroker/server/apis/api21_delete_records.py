@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from kbroker.common.errors import Errors
 from kbroker.common.light_typing import Any
+from kbroker.server.authorizer import checks
 from kbroker.server.context import ApiContext, Body, RequestContext
 
 TO_THE_END = -1
@@ -15,10 +16,11 @@ def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
 
     The starts are on disk before the response. Kafka writes them once a minute and relies on replicas.
     """
+    allowed = ctx.auth.allowed(request, checks.DELETE_RECORDS, (topic["Name"] for topic in body["Topics"]))
     topics: list[Body] = []
     for topic in body["Topics"]:
         name = topic["Name"]
-        refused = _refused(ctx, name)
+        refused = _refused(ctx, name) if name in allowed else checks.DELETE_RECORDS.error
         rows = []
         for row in topic["Partitions"]:
             index = row["PartitionIndex"]

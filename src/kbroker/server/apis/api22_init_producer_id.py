@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from kbroker.common.errors import Errors
+from kbroker.common.errors import Errors, KafkaError
+from kbroker.server.authorizer import checks
 from kbroker.server.context import ApiContext, Body, RequestContext
 
 FIRST_WITH_PRODUCER_FENCED = 4
@@ -13,6 +14,7 @@ def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
 
     A producer id without an epoch, or an epoch without a producer id, is refused. Raises: KafkaError.
     """
+    _authorize(ctx, body, request)
     producer_id, producer_epoch = body.get("ProducerId", -1), body.get("ProducerEpoch", -1)
     if (producer_id == -1) != (producer_epoch == -1):
         return failure(body, Errors.INVALID_REQUEST, request)
@@ -29,6 +31,19 @@ def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
         keep_prepared=body.get("KeepPreparedTxn", False),
     )
     return {"ErrorCode": 0, "ProducerId": given.producer_id, "ProducerEpoch": given.producer_epoch}
+
+
+def _authorize(ctx: ApiContext, body: Body, request: RequestContext) -> None:
+    """Raises: KafkaError, if the client may not have an identity."""
+    transactional_id = body["TransactionalId"]
+    if transactional_id is not None:
+        ctx.auth.require(request, checks.INIT_PRODUCER_ID_TRANSACTIONAL_ID, transactional_id)
+        if body.get("Enable2Pc", False):
+            ctx.auth.require(request, checks.INIT_PRODUCER_ID_TWO_PHASE_COMMIT, transactional_id)
+        return
+    may_write = ctx.auth.allows(request, checks.INIT_PRODUCER_ID)
+    if not may_write and not ctx.auth.allows_any(request, checks.PRODUCE.operation, checks.PRODUCE.kind):
+        raise KafkaError(checks.INIT_PRODUCER_ID.error)
 
 
 def failure(body: Body, error: Errors, request: RequestContext) -> Body:

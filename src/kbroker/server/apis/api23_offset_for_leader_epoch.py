@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from kbroker.common.errors import Errors
 from kbroker.common.light_typing import Any
+from kbroker.server.authorizer import checks
 from kbroker.server.context import ApiContext, Body, RequestContext
 
 UNKNOWN = -1
@@ -14,13 +15,18 @@ UNKNOWN = -1
 
 def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
     """Respond for each partition on its own."""
+    allowed: Collection[str] = [topic["Topic"] for topic in body["Topics"]]
+    if not ctx.auth.allows(request, checks.OFFSET_FOR_LEADER_EPOCH_ANY):
+        allowed = ctx.auth.allowed(request, checks.OFFSET_FOR_LEADER_EPOCH, allowed)
     topics = []
     for topic in body["Topics"]:
         name = topic["Topic"]
         rows = []
         for row in topic["Partitions"]:
             index = row["Partition"]
-            if ctx.topics.is_offline(name, index):
+            if name not in allowed:
+                rows.append(_response(index, checks.OFFSET_FOR_LEADER_EPOCH.error))
+            elif ctx.topics.is_offline(name, index):
                 rows.append(_response(index, Errors.KAFKA_STORAGE_ERROR))
             else:
                 rows.append(_look_up(ctx.topics.partition(name, index), row))

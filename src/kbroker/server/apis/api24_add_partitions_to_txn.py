@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from kbroker.common.errors import Errors, KafkaError
 from kbroker.coordinator.transaction.transaction_metadata import TV_0, TV_2, Place
+from kbroker.server.authorizer import checks
 from kbroker.server.context import ApiContext, Body, RequestContext
 from kbroker.server.topic_rules import INTERNAL_TOPICS
 
@@ -16,8 +17,10 @@ FIRST_WITH_PRODUCER_FENCED = 2
 def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
     """Add all partitions of a transaction or none, or only look which ones are in it (``VerifyOnly``)."""
     if request.api_version < FIRST_OF_BROKERS:
+        ctx.auth.require(request, checks.ADD_PARTITIONS_TO_TXN_TRANSACTIONAL_ID, body["V3AndBelowTransactionalId"])
         transaction = _transaction(body)
         return {"ResultsByTopicV3AndBelow": _results(transaction, _added(ctx, transaction, request))}
+    ctx.auth.require(request, checks.ADD_PARTITIONS_TO_TXN_BROKERS)
     rows = [
         {"TransactionalId": one["TransactionalId"], "TopicResults": _results(one, _added(ctx, one, request))}
         for one in body["Transactions"]
@@ -49,7 +52,11 @@ def _places(transaction: Body) -> list[Place]:
 
 def _added(ctx: ApiContext, transaction: Body, request: RequestContext) -> Mapping[Place, Errors]:
     places = _places(transaction)
-    errors = {place: _refusal(ctx, place, request) for place in places}
+    allowed: Collection[str] = {topic for topic, _ in places}
+    if request.api_version < FIRST_OF_BROKERS:
+        others = [topic for topic, _ in places if topic not in INTERNAL_TOPICS]  # those are not for producers
+        allowed = ctx.auth.allowed(request, checks.ADD_PARTITIONS_TO_TXN, others)
+    errors = {place: _refusal(ctx, place, allowed) for place in places}
     if any(error is not Errors.NONE for error in errors.values()):
         return {place: error or Errors.OPERATION_NOT_ATTEMPTED for place, error in errors.items()}
     who = transaction["TransactionalId"], transaction["ProducerId"], transaction["ProducerEpoch"]
@@ -65,11 +72,11 @@ def _added(ctx: ApiContext, transaction: Body, request: RequestContext) -> Mappi
     return added
 
 
-def _refusal(ctx: ApiContext, place: Place, request: RequestContext) -> Errors:
-    """Why a partition cannot join any transaction, or NONE. Internal topics are not for producers."""
+def _refusal(ctx: ApiContext, place: Place, allowed: Collection[str]) -> Errors:
+    """Why a partition cannot join any transaction, or NONE."""
     topic, index = place
-    if topic in INTERNAL_TOPICS and request.api_version < FIRST_OF_BROKERS:
-        return Errors.TOPIC_AUTHORIZATION_FAILED
+    if topic not in allowed:
+        return checks.ADD_PARTITIONS_TO_TXN.error
     view = ctx.topics.get(topic)
     is_there = view is not None and 0 <= index < len(view.partitions)
     return Errors.NONE if is_there else Errors.UNKNOWN_TOPIC_OR_PARTITION

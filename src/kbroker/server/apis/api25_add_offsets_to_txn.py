@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from kbroker.common.errors import Errors
 from kbroker.coordinator.transaction.transaction_metadata import TV_0
+from kbroker.server.authorizer import checks
 from kbroker.server.context import ApiContext, Body, RequestContext
 from kbroker.server.topic_rules import OFFSETS_TOPIC
 
@@ -12,6 +13,8 @@ FIRST_WITH_PRODUCER_FENCED = 2
 
 def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
     """Add it. Raises: KafkaError."""
+    ctx.auth.require(request, checks.ADD_OFFSETS_TO_TXN_TRANSACTIONAL_ID, body["TransactionalId"])
+    ctx.auth.require(request, checks.ADD_OFFSETS_TO_TXN_GROUP, body["GroupId"])
     groups = ctx.groups
     groups.prepare()
     place = OFFSETS_TOPIC, groups.partition_for(body["GroupId"])

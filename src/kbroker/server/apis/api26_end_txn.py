@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from kbroker.common.errors import Errors
 from kbroker.coordinator.transaction.transaction_metadata import TV_0, TV_2
+from kbroker.server.authorizer import checks
 from kbroker.server.context import ApiContext, Body, RequestContext
 
 FIRST_WITH_PRODUCER_FENCED = 2
@@ -12,6 +13,7 @@ FIRST_WITH_EPOCH_BUMP = 5
 
 def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
     """End the transaction. Raises: KafkaError."""
+    ctx.auth.require(request, checks.END_TXN, body["TransactionalId"])
     version = TV_2 if request.api_version >= FIRST_WITH_EPOCH_BUMP else TV_0
     producer = ctx.transactions.end_transaction(
         body["TransactionalId"], body["ProducerId"], body["ProducerEpoch"], body["Committed"], version

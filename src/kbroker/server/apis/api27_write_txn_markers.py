@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from kbroker.common.errors import Errors
+from kbroker.server.authorizer import checks
 from kbroker.server.context import ApiContext, Body, RequestContext
 
 
 def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
     """Write each marker to each of its partitions; those of one producer id are one row."""
+    if not ctx.auth.allows(request, checks.WRITE_TXN_MARKERS_ADMIN):
+        ctx.auth.require(request, checks.WRITE_TXN_MARKERS)
     rows: dict[int, dict[str, dict[int, Errors]]] = {}
     for marker in body["Markers"]:
         topics = rows.setdefault(marker["ProducerId"], {})

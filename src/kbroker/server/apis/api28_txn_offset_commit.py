@@ -11,6 +11,7 @@ from kbroker.common.loggers import get_logger
 from kbroker.coordinator.group_records import CommittedOffset
 from kbroker.coordinator.internal_topic import TransactionalProducer
 from kbroker.server.add_partitions_to_txn import Question
+from kbroker.server.authorizer import checks
 from kbroker.server.context import ApiContext, Body, RequestContext
 from kbroker.server.topic_rules import OFFSETS_TOPIC
 
@@ -30,6 +31,8 @@ def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body | None:
 
     Each partition has its own code. None: the transaction coordinator is asked again, the response comes later.
     """
+    ctx.auth.require(request, checks.TXN_OFFSET_COMMIT_TRANSACTIONAL_ID, body["TransactionalId"])
+    ctx.auth.require(request, checks.TXN_OFFSET_COMMIT_GROUP, body["GroupId"])
     commit = _Commit(ctx, body, request)
     if not commit.known:
         return commit.response(Errors.NONE)
@@ -68,11 +71,15 @@ class _Commit:
         self.known: list[_Offset] = []
         limit = ctx.config.integer("offset.metadata.max.bytes")
         now_ms = ctx.clock.wall_ms()
+        allowed = ctx.auth.allowed(request, checks.TXN_OFFSET_COMMIT, (topic["Name"] for topic in body["Topics"]))
         for topic in body["Topics"]:
             name = topic["Name"]
             view = ctx.topics.get(name)
             for row in topic["Partitions"]:
                 index, metadata = row["PartitionIndex"], row["CommittedMetadata"] or ""
+                if name not in allowed:
+                    self._unknown.setdefault(name, []).append((index, checks.TXN_OFFSET_COMMIT.error))
+                    continue
                 if view is None or not 0 <= index < len(view.partitions):
                     self._unknown.setdefault(name, []).append((index, Errors.UNKNOWN_TOPIC_OR_PARTITION))
                     continue

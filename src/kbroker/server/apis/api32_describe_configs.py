@@ -6,6 +6,7 @@ from kbroker.common.configs.config_def import ConfigSource, ConfigType
 from kbroker.common.configs.config_resources import CLIENT_METRICS_TABLE, GROUP_TABLE
 from kbroker.common.errors import Errors, KafkaError
 from kbroker.common.java.java_text import body_as_java_reads
+from kbroker.server.authorizer import checks
 from kbroker.server.configs.broker_loggers import levels
 from kbroker.server.configs.config_entries import (
     Entry,
@@ -52,6 +53,7 @@ def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
         entries = described.get((kind, name))
         is_free = entries is not None or kind in (CLIENT_METRICS, GROUP)
         try:
+            _authorize(ctx, request, kind, name)
             if is_free and free_rows >= MAX_FREE_ROWS:
                 raise KafkaError(Errors.INVALID_REQUEST, TOO_MANY)
             if entries is None:
@@ -66,6 +68,16 @@ def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
             free_rows += len(configs)
         results.append(_result(resource, Errors.NONE, "", configs))
     return {"Results": results}
+
+
+def _authorize(ctx: ApiContext, request: RequestContext, kind: int, name: str) -> None:
+    """Raises: KafkaError, if the client may not see the configs of a resource."""
+    if kind == TOPIC:
+        ctx.auth.require(request, checks.DESCRIBE_CONFIGS_TOPIC, name)
+    elif kind == GROUP:
+        ctx.auth.require(request, checks.DESCRIBE_CONFIGS_GROUP, name)
+    else:
+        ctx.auth.require(request, checks.DESCRIBE_CONFIGS_CLUSTER)
 
 
 def _shown(body: Body, entry: Entry) -> Entry:

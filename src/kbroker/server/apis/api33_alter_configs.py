@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
-from kbroker.server.apis.api44_incremental_alter_configs import each_resource, failure
+from kbroker.server.apis.api44_incremental_alter_configs import AlterChecks, authorize, each_resource, failure
+from kbroker.server.authorizer import checks
+from kbroker.server.configs.dynamic_configs import ConfigChange, check_changes
 from kbroker.server.context import ApiContext, Body, RequestContext
 
 __all__ = ["failure", "handle"]
+
+SET = 0
+_CHECKS = AlterChecks(
+    checks.ALTER_CONFIGS_TOPIC, checks.ALTER_CONFIGS_GROUP, checks.ALTER_CONFIGS_CLUSTER, checks.ALTER_CONFIGS_CLUSTER
+)
 
 
 def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
@@ -13,6 +20,8 @@ def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
 
     def replace(resource: Body) -> None:
         configs = [(row["Name"], row["Value"]) for row in resource["Configs"]]
+        check_changes([ConfigChange(name, SET, value) for name, value in configs])
+        authorize(ctx, request, resource, _CHECKS)
         ctx.dynamic.replace(resource["ResourceType"], resource["ResourceName"], configs, body["ValidateOnly"])
 
     return each_resource(body, replace)

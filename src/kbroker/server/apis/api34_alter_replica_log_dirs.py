@@ -6,11 +6,13 @@ from collections.abc import Callable
 
 from kbroker.common.errors import Errors
 from kbroker.server.apis.api35_describe_log_dirs import folder_path
+from kbroker.server.authorizer import checks
 from kbroker.server.context import ApiContext, Body, RequestContext
 
 
 def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
     """Respond for each partition: done if the folder named is ours, LOG_DIR_NOT_FOUND if it is another."""
+    ctx.auth.require(request, checks.ALTER_REPLICA_LOG_DIRS)
     ours = folder_path(ctx)
 
     def judge(path: str, name: str, index: int) -> Errors:

@@ -10,6 +10,7 @@ from pathlib import Path
 from kbroker.common.errors import Errors
 from kbroker.common.light_typing import Any
 from kbroker.common.loggers import get_logger
+from kbroker.server.authorizer import checks
 from kbroker.server.context import ApiContext, Body, RequestContext
 
 logger = get_logger(__name__)
@@ -23,6 +24,7 @@ def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
 
     A log folder that failed is reported as KAFKA_STORAGE_ERROR alone.
     """
+    ctx.auth.require(request, checks.DESCRIBE_LOG_DIRS)
     path = folder_path(ctx)
     if Path(path) in ctx.topics.offline_dirs:
         return {"ErrorCode": 0, "Results": [_result(path, Errors.KAFKA_STORAGE_ERROR)]}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from kbroker.common.errors import Errors, KafkaError
+from kbroker.server.authorizer import checks
 from kbroker.server.context import ApiContext, Body, RequestContext
 from kbroker.server.quota.mutation_quota import MutationQuota
 
@@ -15,11 +16,15 @@ def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
     wanted: dict[str, list[Body]] = {}
     for row in body["Topics"]:
         wanted.setdefault(row["Name"], []).append(row)
+    once = [name for name, rows in wanted.items() if len(rows) == 1]
+    allowed = ctx.auth.allowed(request, checks.CREATE_PARTITIONS, once)
     quota = ctx.mutation_quota(request, request.api_version >= STRICT_FROM)
     responses = []
     for name, rows in wanted.items():
         if len(rows) > 1:
             responses.append(_response(name, Errors.INVALID_REQUEST, "Duplicate topic name."))
+        elif name not in allowed:
+            responses.append(_response(name, checks.CREATE_PARTITIONS.error, None))
         else:
             responses.append(_grow(ctx, rows[0], body["ValidateOnly"], quota))
     return {"ThrottleTimeMs": quota.throttle_time_ms, "Results": responses}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from kbroker.common.errors import Errors, KafkaError
+from kbroker.server.authorizer import checks
 from kbroker.server.context import ApiContext, Body, RequestContext
 
 
@@ -12,6 +13,9 @@ def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
     """Delete each group on its own, once however often it is named."""
     rows = []
     for group_id in _unique(body):
+        if not ctx.auth.allows(request, checks.DELETE_GROUPS, group_id):
+            rows.append(_row(group_id, checks.DELETE_GROUPS.error, None))
+            continue
         try:
             ctx.groups.delete(group_id)
             rows.append(_row(group_id, Errors.NONE, None))

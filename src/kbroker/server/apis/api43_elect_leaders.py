@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from kbroker.common.errors import Errors
+from kbroker.server.authorizer import checks
 from kbroker.server.context import ApiContext, Body, RequestContext
 
 PREFERRED, UNCLEAN = 0, 1
@@ -12,6 +13,7 @@ NOT_NEEDED = "Leader election not needed for topic partition."
 def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
     """Return a result for each partition named; of all (null) each topic, but no partition that needs no election: so
     none."""
+    ctx.auth.require(request, checks.ELECT_LEADERS)
     kind = body.get("ElectionType", PREFERRED)
     if body["TopicPartitions"] == []:  # nothing to elect: Kafka does not look at the type
         return {"ErrorCode": 0, "ReplicaElectionResults": []}

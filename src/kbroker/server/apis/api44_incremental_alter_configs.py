@@ -7,8 +7,27 @@ from collections.abc import Callable
 
 from kbroker.common.errors import Errors, KafkaError
 from kbroker.common.java.java_text import body_as_java_reads
-from kbroker.server.configs.dynamic_configs import ConfigChange
+from kbroker.common.light_typing import NamedTuple
+from kbroker.server.authorizer import checks
+from kbroker.server.configs.dynamic_configs import ConfigChange, ResourceType, check_changes
 from kbroker.server.context import ApiContext, Body, RequestContext
+
+
+class AlterChecks(NamedTuple):
+    """What is asked before the configs of a resource are changed, by its type."""
+
+    topic: checks.Check
+    group: checks.Check
+    cluster: checks.Check
+    loggers: checks.Check
+
+
+_CHECKS = AlterChecks(
+    checks.INCREMENTAL_ALTER_CONFIGS_TOPIC,
+    checks.INCREMENTAL_ALTER_CONFIGS_GROUP,
+    checks.INCREMENTAL_ALTER_CONFIGS_CLUSTER,
+    checks.INCREMENTAL_ALTER_CONFIGS_LOGGERS,
+)
 
 
 def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
@@ -16,9 +35,24 @@ def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
 
     def alter(resource: Body) -> None:
         changes = [ConfigChange(row["Name"], row["ConfigOperation"], row["Value"]) for row in resource["Configs"]]
+        check_changes(changes)
+        authorize(ctx, request, resource, _CHECKS)
         ctx.dynamic.alter(resource["ResourceType"], resource["ResourceName"], changes, body["ValidateOnly"])
 
     return each_resource(body, alter)
+
+
+def authorize(ctx: ApiContext, request: RequestContext, resource: Body, asked: AlterChecks) -> None:
+    """Raises: KafkaError, if the client may not change the configs of a resource. An unknown type is refused later."""
+    kind = resource["ResourceType"]
+    if kind == ResourceType.TOPIC:
+        ctx.auth.require(request, asked.topic, resource["ResourceName"])
+    elif kind == ResourceType.GROUP:
+        ctx.auth.require(request, asked.group, resource["ResourceName"])
+    elif kind == ResourceType.BROKER_LOGGER:
+        ctx.auth.require(request, asked.loggers)
+    elif kind in (ResourceType.BROKER, ResourceType.CLIENT_METRICS):
+        ctx.auth.require(request, asked.cluster)
 
 
 def each_resource(body: Body, alter: Callable[[Body], None]) -> Body:

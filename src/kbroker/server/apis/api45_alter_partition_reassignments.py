@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from kbroker.common.errors import Errors, KafkaError
+from kbroker.server.authorizer import checks
 from kbroker.server.context import ApiContext, Body, RequestContext
 from kbroker.server.topic_rules import check_assignment
 
@@ -12,6 +13,7 @@ from kbroker.server.topic_rules import check_assignment
 def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
     """Respond for each partition: in place is done at once; there is never one under way that could be cancelled
     (null)."""
+    ctx.auth.require(request, checks.ALTER_PARTITION_REASSIGNMENTS)
     topics = []
     for topic in body["Topics"]:
         rows = []

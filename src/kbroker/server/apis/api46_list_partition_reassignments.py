@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from kbroker.common.errors import Errors
+from kbroker.server.authorizer import checks
 from kbroker.server.context import ApiContext, Body, RequestContext
 
 
 def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
     """Name no partition, whether those asked for exist or not."""
+    ctx.auth.require(request, checks.LIST_PARTITION_REASSIGNMENTS)
     return {"ErrorCode": 0, "ErrorMessage": None, "Topics": []}
 
 

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from kbroker.common.errors import Errors
+from kbroker.server.authorizer import checks
 from kbroker.server.context import ApiContext, Body, RequestContext
 
 
 def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
     """Delete per partition; those of unknown topics are UNKNOWN_TOPIC_OR_PARTITION. A topic without any has none."""
+    ctx.auth.require(request, checks.OFFSET_DELETE_GROUP, body["GroupId"])
+    allowed = ctx.auth.allowed(request, checks.OFFSET_DELETE, (topic["Name"] for topic in body["Topics"]))
     known: list[tuple[str, int]] = []
     for topic in body["Topics"]:
-        view = ctx.topics.get(topic["Name"])
+        view = ctx.topics.get(topic["Name"]) if topic["Name"] in allowed else None
         count = 0 if view is None else len(view.partitions)
         indexes = [row["PartitionIndex"] for row in topic["Partitions"]]
         known.extend((topic["Name"], index) for index in indexes if 0 <= index < count)
@@ -21,6 +24,8 @@ def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
         for row in topic["Partitions"]:
             index = row["PartitionIndex"]
             error = results.get((topic["Name"], index), Errors.UNKNOWN_TOPIC_OR_PARTITION)
+            if topic["Name"] not in allowed:
+                error = checks.OFFSET_DELETE.error
             rows.append({"PartitionIndex": index, "ErrorCode": int(error)})
         if rows:
             topics.append({"Name": topic["Name"], "Partitions": rows})

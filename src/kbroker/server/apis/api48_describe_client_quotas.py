@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from kbroker.common.errors import Errors, KafkaError
 from kbroker.common.java.java_text import body_as_java_reads
 from kbroker.common.quotas import CLIENT_ID, ENTITY_TYPES, IP, USER
+from kbroker.server.authorizer import checks
 from kbroker.server.context import ApiContext, Body, RequestContext
 
 EXACT, DEFAULT, ANY = 0, 1, 2
@@ -18,6 +19,7 @@ def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
 
     Source: ``ClientQuotasImage.describe``.
     """
+    ctx.auth.require(request, checks.DESCRIBE_CLIENT_QUOTAS)
     try:
         exact, present = _filter(body["Components"])
     except KafkaError as refusal:

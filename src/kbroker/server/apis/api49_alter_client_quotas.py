@@ -5,6 +5,7 @@ from __future__ import annotations
 from kbroker.common.errors import Errors, KafkaError
 from kbroker.common.java.java_text import body_as_java_reads
 from kbroker.common.quotas import QuotaEntity
+from kbroker.server.authorizer import checks
 from kbroker.server.context import ApiContext, Body, RequestContext
 from kbroker.server.quota.entity_rules import Alteration, QuotaOp
 
@@ -14,6 +15,7 @@ def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
 
     The changes are in force, and survive a restart, when this returns. The response has a duplicate entity once.
     """
+    ctx.auth.require(request, checks.ALTER_CLIENT_QUOTAS)
     alterations = [
         Alteration(_entity(row), [QuotaOp(op["Key"], None if op["Remove"] else op["Value"]) for op in row["Ops"]])
         for row in body["Entries"]

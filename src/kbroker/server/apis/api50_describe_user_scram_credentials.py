@@ -10,6 +10,7 @@ from collections import Counter
 from kbroker.common.errors import Errors
 from kbroker.common.java.java_text import replace_invalid_utf8
 from kbroker.common.security import scram
+from kbroker.server.authorizer import checks
 from kbroker.server.context import ApiContext, Body, RequestContext
 
 _TWICE = "Cannot describe SCRAM credentials for the same user twice in a single request: "
@@ -18,6 +19,7 @@ _UNKNOWN = "Attempt to describe a user credential that does not exist: "
 
 def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
     """Describe the users named, or all of them."""
+    ctx.auth.require(request, checks.DESCRIBE_USER_SCRAM_CREDENTIALS)
     known = ctx.credentials.users()
     asked = [replace_invalid_utf8(user["Name"]) for user in body["Users"] or ()] or list(known)
     results = []

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 from kbroker.common.errors import Errors
 from kbroker.common.java.java_text import body_as_java_reads
+from kbroker.server.authorizer import checks
 from kbroker.server.context import ApiContext, Body, RequestContext
 from kbroker.server.security.credentials import Deletion, Upsertion
 
 
 def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
     """Apply what is right for each user, and say what was not."""
+    ctx.auth.require(request, checks.ALTER_USER_SCRAM_CREDENTIALS)
     body = body_as_java_reads(body)  # names are stored
     deletions = [Deletion(one["Name"], one["Mechanism"]) for one in body["Deletions"]]
     upsertions = [

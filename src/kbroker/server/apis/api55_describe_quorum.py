@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from kbroker.common.errors import Errors
+from kbroker.server.authorizer import checks
 from kbroker.server.context import ApiContext, Body, RequestContext
 from kbroker.server.topics import ZERO_ID
 
@@ -16,6 +17,7 @@ def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
 
     Java takes exactly one topic with one partition (quirk 18).
     """
+    ctx.auth.require(request, checks.DESCRIBE_QUORUM)
     topics = []
     for topic in body["Topics"]:
         rows = []

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from kbroker.common.errors import Errors
-from kbroker.server.context import CLUSTER_OPERATIONS, OPERATIONS_NOT_ASKED, ApiContext, Body, RequestContext
+from kbroker.server.authorizer import checks
+from kbroker.server.context import OPERATIONS_NOT_ASKED, ApiContext, Body, RequestContext
 
 BROKERS, CONTROLLERS = 1, 2
 
@@ -18,7 +19,10 @@ def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
         return _refused(Errors.UNSUPPORTED_ENDPOINT_TYPE, f"Unsupported endpoint type {kind}")
     endpoint = ctx.endpoint(request.listener)
     rack = ctx.config.text("broker.rack") or None
-    operations = CLUSTER_OPERATIONS if body["IncludeClusterAuthorizedOperations"] else OPERATIONS_NOT_ASKED
+    operations = OPERATIONS_NOT_ASKED
+    if body["IncludeClusterAuthorizedOperations"]:
+        may_see = ctx.auth.allows(request, checks.DESCRIBE_CLUSTER)
+        operations = ctx.auth.operations(request, checks.CLUSTER) if may_see else 0
     return {
         "ErrorCode": 0,
         "EndpointType": BROKERS,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from kbroker.common.errors import Errors
 from kbroker.common.light_typing import Any
 from kbroker.log._partition_log import active_producers
+from kbroker.server.authorizer import checks
 from kbroker.server.context import ApiContext, Body, RequestContext
 from kbroker.server.topic_rules import invalid_name_reason
 
@@ -17,10 +18,14 @@ def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
     for topic in body["Topics"]:
         name = topic["Name"]
         reason = invalid_name_reason(name)
+        is_allowed = reason is not None or ctx.auth.allows(request, checks.DESCRIBE_PRODUCERS, name)
         rows = []
         for index in topic["PartitionIndexes"]:
             if reason is not None:
                 rows.append(_response(index, Errors.INVALID_TOPIC_EXCEPTION, f"Topic name is invalid: {reason}"))
+            elif not is_allowed:
+                refused = checks.DESCRIBE_PRODUCERS.error
+                rows.append(_response(index, refused, refused.message))
             elif ctx.topics.get(name) is None:
                 rows.append(_response(index, Errors.UNKNOWN_TOPIC_OR_PARTITION, NOT_HOSTED))
             elif ctx.topics.is_offline(name, index):

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from kbroker.common.errors import Errors, KafkaError
+from kbroker.server.authorizer import checks
 from kbroker.server.context import ApiContext, Body, RequestContext
 
 
 def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
     """Describe each id on its own."""
-    return {"TransactionStates": [_described(ctx, name) for name in body["TransactionalIds"]]}
+    return {"TransactionStates": [_described(ctx, request, name) for name in body["TransactionalIds"]]}
 
 
 def failure(body: Body, error: Errors, request: RequestContext) -> Body:
@@ -16,7 +17,9 @@ def failure(body: Body, error: Errors, request: RequestContext) -> Body:
     return {"TransactionStates": [_refused(name, error) for name in body["TransactionalIds"]]}
 
 
-def _described(ctx: ApiContext, name: str) -> Body:
+def _described(ctx: ApiContext, request: RequestContext, name: str) -> Body:
+    if not ctx.auth.allows(request, checks.DESCRIBE_TRANSACTIONS, name):
+        return _refused(name, checks.DESCRIBE_TRANSACTIONS.error)
     try:
         found = ctx.transactions.describe(name)
     except KafkaError as error:
@@ -24,6 +27,7 @@ def _described(ctx: ApiContext, name: str) -> Body:
     topics: dict[str, list[int]] = {}
     for topic, index in sorted(found.partitions):
         topics.setdefault(topic, []).append(index)
+    allowed = ctx.auth.allowed(request, checks.DESCRIBE_TRANSACTIONS_TOPIC, topics)
     return {
         "ErrorCode": 0,
         "TransactionalId": name,
@@ -32,7 +36,7 @@ def _described(ctx: ApiContext, name: str) -> Body:
         "TransactionStartTimeMs": found.start_ms,
         "ProducerId": found.producer_id,
         "ProducerEpoch": found.producer_epoch,
-        "Topics": [{"Topic": topic, "Partitions": indexes} for topic, indexes in topics.items()],
+        "Topics": [{"Topic": topic, "Partitions": indexes} for topic, indexes in topics.items() if topic in allowed],
     }
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from kbroker.common.errors import Errors, KafkaError
 from kbroker.common.java.linear_pattern import LinearPattern, PatternError
 from kbroker.coordinator.transaction.transaction_coordinator import states_of
+from kbroker.server.authorizer import checks
 from kbroker.server.context import ApiContext, Body, RequestContext
 
 
@@ -29,6 +30,7 @@ def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
             "TransactionState": one.state.label,
         }
         for one in found
+        if ctx.auth.allows(request, checks.LIST_TRANSACTIONS, one.transactional_id)
     ]
     return {"ErrorCode": 0, "UnknownStateFilters": unknown, "TransactionStates": rows}
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from kbroker.common.errors import Errors
+from kbroker.server.authorizer import checks
 from kbroker.server.configs.dynamic_configs import ResourceType
 from kbroker.server.context import ApiContext, Body, RequestContext
 from kbroker.server.metadata import metadata_store
@@ -10,6 +11,7 @@ from kbroker.server.metadata import metadata_store
 
 def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
     """List the resources of the given types; of every type when none is given."""
+    ctx.auth.require(request, checks.LIST_CONFIG_RESOURCES)
     if request.api_version == 0:
         wanted = [int(ResourceType.CLIENT_METRICS)]
     else:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from kbroker.common.errors import Errors
 from kbroker.common.light_typing import Any
-from kbroker.server.context import OPERATIONS_NOT_ASKED, TOPIC_OPERATIONS, ApiContext, Body, RequestContext
+from kbroker.server.authorizer import checks
+from kbroker.server.context import OPERATIONS_NOT_ASKED, ApiContext, Body, RequestContext
 from kbroker.server.topic_rules import invalid_name_reason
 from kbroker.server.topics import ZERO_ID, TopicView
 
@@ -23,41 +24,52 @@ def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
     first = 0
     if cursor is not None:
         names = [name for name in names if name >= cursor["TopicName"]]
-        if names and names[0] == cursor["TopicName"]:
-            first = cursor["PartitionIndex"]
+    allowed = ctx.auth.allowed(request, checks.DESCRIBE_TOPIC_PARTITIONS, names)
+    refused = [_unauthorized(name) for name in names if asked and name not in allowed]
+    names = [name for name in names if name in allowed]
+    if cursor is not None and names and names[0] == cursor["TopicName"]:
+        first = cursor["PartitionIndex"]
     room = max(1, min(body["ResponsePartitionLimit"], MAX_PARTITIONS))
     topics: list[Body] = []
     for name in names:
         if room <= 0:
-            return {"Topics": topics, "NextCursor": {"TopicName": name, "PartitionIndex": 0}}
+            return {"Topics": topics + refused, "NextCursor": {"TopicName": name, "PartitionIndex": 0}}
         view = ctx.topics.get(name)
         if view is None:
-            topics.append(_unknown(name))
+            topics.append({**_unknown(name), "TopicAuthorizedOperations": _operations(ctx, request, name)})
             continue
         first = min(first, len(view.partitions))
         last = min(len(view.partitions), first + room)
-        topics.append(_topic(ctx, view, range(first, last)))
+        topics.append(_topic(ctx, view, range(first, last), _operations(ctx, request, name)))
         if last < len(view.partitions):
-            return {"Topics": topics, "NextCursor": {"TopicName": name, "PartitionIndex": last}}
+            return {"Topics": topics + refused, "NextCursor": {"TopicName": name, "PartitionIndex": last}}
         room -= last - first
         first = 0
-    return {"Topics": topics, "NextCursor": None}
+    return {"Topics": topics + refused, "NextCursor": None}
 
 
 def failure(body: Body, error: Errors, request: RequestContext) -> Body:
     """Every topic with the same error."""
-    rows = [{**_error(row["Name"], error), "TopicAuthorizedOperations": OPERATIONS_NOT_ASKED} for row in body["Topics"]]
-    return {"Topics": rows, "NextCursor": None}
+    return {"Topics": [_error(row["Name"], error) for row in body["Topics"]], "NextCursor": None}
 
 
-def _topic(ctx: ApiContext, view: TopicView, indexes: range) -> Body:
+def _operations(ctx: ApiContext, request: RequestContext, name: str) -> int:
+    return ctx.auth.operations(request, checks.TOPIC, name)
+
+
+def _unauthorized(name: str) -> Body:
+    """Nothing is said about it, not even whether it exists."""
+    return _error(name, checks.DESCRIBE_TOPIC_PARTITIONS.error)
+
+
+def _topic(ctx: ApiContext, view: TopicView, indexes: range, operations: int) -> Body:
     return {
         "ErrorCode": 0,
         "Name": view.name,
         "TopicId": view.topic_id,
         "IsInternal": view.is_internal,
         "Partitions": [_partition(ctx.node_id, index, view.partitions[index]) for index in indexes],
-        "TopicAuthorizedOperations": TOPIC_OPERATIONS,
+        "TopicAuthorizedOperations": operations,
     }
 
 
@@ -88,5 +100,5 @@ def _error(name: str, error: Errors) -> Body:
         "TopicId": ZERO_ID,
         "IsInternal": False,
         "Partitions": [],
-        "TopicAuthorizedOperations": TOPIC_OPERATIONS,
+        "TopicAuthorizedOperations": OPERATIONS_NOT_ASKED,
     }

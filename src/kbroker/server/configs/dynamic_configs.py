@@ -117,7 +117,7 @@ class DynamicConfigs:
 
         Raises: KafkaError with the code and text of Kafka.
         """
-        _check_changes(changes)
+        check_changes(changes)
         with self._lock:
             self._alter(kind, name, changes, validate_only, replaces=False)
 
@@ -129,7 +129,7 @@ class DynamicConfigs:
         Raises: KafkaError with the code and text of Kafka.
         """
         changes = [ConfigChange(key, Operation.SET, value) for key, value in configs]
-        _check_changes(changes)
+        check_changes(changes)
         if kind == ResourceType.BROKER_LOGGER:
             raise _unknown_type(kind)
         with self._lock:
@@ -324,7 +324,7 @@ def _without_secrets(configs: Mapping[str, str]) -> dict[str, str]:
     return {name: "" if described_key(name) is None else text for name, text in configs.items()}
 
 
-def _check_changes(changes: Sequence[ConfigChange]) -> None:
+def check_changes(changes: Sequence[ConfigChange]) -> None:
     nulls = [change.name for change in changes if change.value is None and change.operation != Operation.DELETE]
     if nulls:
         raise KafkaError(Errors.INVALID_REQUEST, f"Null value not supported for : {','.join(nulls)}")

@@ -6,6 +6,7 @@ from kbroker._core.clock import BaseClock
 from kbroker._core.requests.request_queue import Queue
 from kbroker.log._partition_log import PartitionLog
 from kbroker.network.connections._refused_requests import RefusedRequests
+from kbroker.server.authorizer._acl_table import AclRules
 from kbroker.server.quota._client_quotas import ClientQuotaManagers
 
 _Body = tuple[bytes, int | None]
@@ -37,6 +38,7 @@ class NativeApis:
         session_seed: int = 0,
         quotas: ClientQuotaManagers | None = None,
         refused: RefusedRequests | None = None,
+        acls: AclRules | None = None,
     ) -> NativeApis: ...
     def set_api(self, key: int, min_version: int, max_version: int, first_flexible: int) -> None: ...
     def set_api_versions(

@@ -17,6 +17,7 @@ from kbroker._core.sync cimport (
 from kbroker._core.thread_setup cimport kb_block_signals, kb_short_slice
 from kbroker._core.timer.timing_wheel cimport timer_close, timer_is_quiet, timer_new, timer_release
 from kbroker.log._partition cimport Partition, partition_hook, partition_set_high_watermark_hook
+from kbroker.server.authorizer._acl_table cimport AclRules, acl_table_release, acl_table_retain
 from kbroker.server.apis._api02_list_offsets cimport handle_list_offsets
 from kbroker.server.apis._api18_api_versions cimport handle_api_versions
 from kbroker.server.apis.api01_fetch._delayed_fetch cimport complete_disconnected, complete_delayed
@@ -94,6 +95,7 @@ cdef class NativeApis:
         max_request_partitions: a Produce or Fetch of more topics or partitions closes its connection.
         quotas: the ClientQuotaManagers that judge what is served; None: nothing is limited.
         refused: takes note of requests whose connection is closed instead of a response; None: none does.
+        acls: the rules of the authorizer; None: everything is allowed.
         fetch_purge_interval, produce_purge_interval: completed operations that start a purge.
     Threads: the ``run_*`` methods are thread bodies and release the GIL; the others may be called from any thread,
         before ``close``.
@@ -107,7 +109,7 @@ cdef class NativeApis:
                   int32_t max_fetch_sessions=1000, int64_t fetch_max_bytes=57671680,
                   int64_t fetch_purge_interval=1000, int64_t produce_purge_interval=1000,
                   int32_t max_request_partitions=100000, int64_t session_seed=0,
-                  ClientQuotaManagers quotas=None, RefusedRequests refused=None):
+                  ClientQuotaManagers quotas=None, RefusedRequests refused=None, AclRules acls=None):
         cdef NativeApisCore *native_apis = <NativeApisCore *>calloc(1, sizeof(NativeApisCore))
         if native_apis == NULL:
             raise MemoryError
@@ -124,6 +126,8 @@ cdef class NativeApis:
             native_apis.quotas = quotas_retain(quotas.quotas)
         if refused is not None:
             native_apis.refused = refused_retain(refused.table)
+        if acls is not None:
+            native_apis.acls = acl_table_retain(acls.table)
         native_apis.requests = request_queue_retain(requests.queue)
         native_apis.python_requests = request_queue_retain(python_requests.queue)
         native_apis.node_id = node_id
@@ -165,6 +169,7 @@ cdef class NativeApis:
         free(native_apis.unsupported_versions.data)
         quotas_release(native_apis.quotas)
         refused_release(native_apis.refused)
+        acl_table_release(native_apis.acls)
         if native_apis.clock != NULL:
             clock_release(native_apis.clock)
         mutex_destroy(&native_apis.topics_lock)

@@ -19,6 +19,7 @@ from kbroker.network.connections._refused_requests cimport (
     REFUSED_UNSUPPORTED_VERSION, refused_request,
 )
 from kbroker.server.apis.api01_fetch._delayed_fetch cimport run_deferred
+from kbroker.server.authorizer._acl_table cimport decision_cache_free, decision_cache_new
 from kbroker.server.native._native_types cimport (
     API_SLOTS, API_VERSIONS, Api, Handler, NativeApisCore, Outcome, OUTCOME_RESPONDED, OUTCOME_DECLINED,
     OUTCOME_DELAYED,
@@ -200,6 +201,8 @@ cdef void handler_loop(NativeApisCore *native_apis) noexcept nogil:
     handler.generation = -1
     if native_apis.quotas != NULL:
         handler.clients = client_cache_new()
+    if native_apis.acls != NULL:
+        handler.decisions = decision_cache_new(native_apis.acls)
     kb_block_signals()
     while True:
         head = request_queue_take(native_apis.requests, TAKE_NS)
@@ -210,4 +213,5 @@ cdef void handler_loop(NativeApisCore *native_apis) noexcept nogil:
         if atomic_load(&native_apis.handlers_to_stop) > 0 and should_exit(native_apis):
             break
     client_cache_free(handler.clients)
+    decision_cache_free(handler.decisions)
     topic_table_release(handler.topics)

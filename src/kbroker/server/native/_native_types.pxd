@@ -13,6 +13,7 @@ from kbroker._core.sync cimport AtomicI64, Mutex
 from kbroker._core.timer.timing_wheel cimport Timer
 from kbroker.log._partition cimport Partition
 from kbroker.network.connections._refused_requests cimport RefusedTable
+from kbroker.server.authorizer._acl_table cimport AclTable, DecisionCache
 from kbroker.server.native._topics cimport TopicTable
 from kbroker.server.quota._quota_enforcement cimport ClientCache
 from kbroker.server.quota._client_sensors cimport ClientQuotas
@@ -52,6 +53,7 @@ cdef struct NativeApisCore:
     Clock *clock
     ClientQuotas *quotas        # counted; NULL: nothing is limited
     RefusedTable *refused       # counted; NULL: none are noted
+    AclTable *acls              # counted; NULL: everything is allowed
     RequestQueue *requests
     RequestQueue *python_requests
     int32_t node_id
@@ -87,3 +89,4 @@ cdef struct Handler:
     Partition *deferred[DEFERRED_SLOTS]    # counted: waiting fetches to look at when the responses are away
     int32_t deferred_count
     ClientCache *clients        # owned; NULL: quota counters are looked up each time
+    DecisionCache *decisions    # owned; NULL: the authorizer is asked each time

@@ -10,6 +10,7 @@ from kbroker.common.errors import Errors
 from kbroker.common.security import scram
 from kbroker.server.apis import api50_describe_user_scram_credentials as describe
 from kbroker.server.apis import api51_alter_user_scram_credentials as alter
+from kbroker.server.authorizer.auth_helper import AuthHelper
 from kbroker.server.metadata.metadata_store import FILE_NAME, MetadataStore
 from kbroker.server.security.credentials import Deletion, ScramCredentials, Upsertion
 
@@ -18,6 +19,7 @@ class Context:
     """The part of ApiContext that the two use."""
 
     def __init__(self, store: MetadataStore) -> None:
+        self.auth = AuthHelper()
         self.credentials = ScramCredentials(store)
 
 

@@ -18,7 +18,7 @@ from kbroker._core.requests.request cimport (
 )
 from kbroker.common._errors cimport (
     INVALID_RECORD, INVALID_REQUIRED_ACKS, INVALID_TOPIC_EXCEPTION, KAFKA_STORAGE_ERROR, NONE, UNKNOWN_TOPIC_ID,
-    UNKNOWN_TOPIC_OR_PARTITION,
+    TOPIC_AUTHORIZATION_FAILED, TRANSACTIONAL_ID_AUTHORIZATION_FAILED, UNKNOWN_TOPIC_OR_PARTITION,
 )
 from kbroker.log._append cimport partition_append
 from kbroker.log._partition cimport (
@@ -35,9 +35,10 @@ from kbroker.server.apis.api00_produce._produce_request cimport (
     ProducePart, ProduceRequest, ProduceTopic, free_produce, parse_produce,
 )
 from kbroker.server.apis.api00_produce._transactional_produce cimport (
-    VERIFY_ASK, VERIFY_DONE, Verdicts, Verification, VerifiedPart, free_verdicts, verify_produce,
+    VERIFY_ASK, VERIFY_DONE, VERIFY_REFUSED, Verdicts, Verification, VerifiedPart, free_verdicts, verify_produce,
 )
 from kbroker.server.apis.api01_fetch._delayed_fetch cimport defer_check
+from kbroker.server.authorizer._acl_table cimport ACL_TOPIC, ACL_TRANSACTIONAL_ID, ACL_WRITE, acl_allows
 from kbroker.server.native._native_types cimport OUTCOME_DECLINED, OUTCOME_RESPONDED, Handler, Outcome
 from kbroker.server.native._topics cimport Topic, topic_by_id, topic_by_name
 from kbroker.server.quota._quota_enforcement cimport gate_produce
@@ -78,13 +79,36 @@ cdef void refuse(AppendResult *result, int16_t error) noexcept nogil:
     result.bad_record = -1
 
 
-cdef void append_one(Handler *handler, ProduceRequest *parsed, Topic *topic, bint by_id, ProducePart *part,
-                     const VerifiedPart *verified, int16_t version, AppendResult *result,
+cdef inline bint may_write(Handler *handler, Request *request, const ProduceTopic *data,
+                           const Topic *topic) noexcept nogil:
+    """Whether the client may write to a topic; what no topic has as its id is not asked for."""
+    if handler.native_apis.acls == NULL or (data.id != NULL and topic == NULL):
+        return True
+    if data.id != NULL:
+        return acl_allows(handler.native_apis.acls, handler.decisions, request, ACL_WRITE, ACL_TOPIC, topic.name,
+                          topic.name_bytes, data.live_count)
+    return acl_allows(handler.native_apis.acls, handler.decisions, request, ACL_WRITE, ACL_TOPIC, data.name,
+                      data.name_bytes, data.live_count)
+
+
+cdef inline bint may_use_transactional_id(Handler *handler, Request *request,
+                                          const ProduceRequest *parsed) noexcept nogil:
+    return handler.native_apis.acls == NULL or parsed.transactional_id == NULL or acl_allows(
+        handler.native_apis.acls, handler.decisions, request, ACL_WRITE, ACL_TRANSACTIONAL_ID, parsed.transactional_id,
+        parsed.transactional_id_bytes, 1)
+
+
+cdef void append_one(Handler *handler, ProduceRequest *parsed, Topic *topic, bint by_id, bint is_allowed,
+                     ProducePart *part, const VerifiedPart *verified, int16_t version, AppendResult *result,
                      Partition **partition) noexcept nogil:
     """Decides one partition: the request's own errors first, then the log's (order of spec/log-storage 4)."""
     partition[0] = NULL
-    if topic == NULL:
-        refuse(result, UNKNOWN_TOPIC_ID if by_id else UNKNOWN_TOPIC_OR_PARTITION)
+    if topic == NULL and by_id:
+        refuse(result, UNKNOWN_TOPIC_ID)
+    elif not is_allowed:                # before anything is said about it
+        refuse(result, TOPIC_AUTHORIZATION_FAILED)
+    elif topic == NULL:
+        refuse(result, UNKNOWN_TOPIC_OR_PARTITION)
     elif part.index < 0 or part.index >= topic.partition_count:
         refuse(result, UNKNOWN_TOPIC_OR_PARTITION)
     elif topic.partitions[part.index] == NULL:                  # its log could not be opened
@@ -119,7 +143,10 @@ cdef Outcome handle_produce(Handler *handler, Request *request) noexcept nogil:
     else:
         if parsed.transactional_id != NULL:
             kafka_note_transactional_id(request, parsed.transactional_id, parsed.transactional_id_bytes, False)
-        if parsed.has_transactional_records:
+        if parsed.has_transactional_records and not may_use_transactional_id(handler, request, &parsed):
+            verification = VERIFY_REFUSED
+            error = TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+        elif parsed.has_transactional_records:
             verification = verify_produce(handler, request, &parsed, &verdicts, &error)
         if verification == VERIFY_ASK:
             outcome = OUTCOME_DECLINED
@@ -136,7 +163,7 @@ cdef Outcome append_all(Handler *handler, Request *request, ProduceRequest *pars
     """``error``: NONE, or the one of all partitions."""
     cdef KafkaRequest *kafka = kafka_request(request)
     cdef int16_t version = kafka.api_version
-    cdef bint flexible = version >= 9, any_error = False
+    cdef bint flexible = version >= 9, any_error = False, is_allowed = True
     cdef Writer w
     cdef AppendResult result
     cdef Partition *partition
@@ -163,6 +190,8 @@ cdef Outcome append_all(Handler *handler, Request *request, ProduceRequest *pars
             write_string(&w, data.name, data.name_bytes, flexible)
             topic = topic_by_name(handler.topics, data.name, data.name_bytes)
         unrecorded += topic != NULL and topic.is_unrecorded
+        if error == NONE:
+            is_allowed = may_write(handler, request, data, topic)
         write_length(&w, data.live_count, flexible, True)
         for _k in range(data.part_count):
             at += 1
@@ -174,8 +203,8 @@ cdef Outcome append_all(Handler *handler, Request *request, ProduceRequest *pars
             else:
                 if verdicts != NULL:
                     verified = &verdicts.parts[at - 1]
-                append_one(handler, parsed, topic, version >= 13, &parsed.parts[at - 1], verified, version, &result,
-                           &partition)
+                append_one(handler, parsed, topic, version >= 13, is_allowed, &parsed.parts[at - 1], verified, version,
+                           &result, &partition)
             any_error = any_error or result.error != NONE
             kafka.conversion_ns += result.conversion_ns
             if partition != NULL and result.high_watermark_moved:

@@ -21,6 +21,7 @@ from kbroker.network.processor._inbound cimport InboundRequest
 from kbroker.protocol._batch_format cimport (
     ATTRIBUTES_AT, BASE_SEQUENCE_AT, BATCH_HEADER_BYTES, MAGIC_AT, PRODUCER_EPOCH_AT, PRODUCER_ID_AT, TRANSACTIONAL_BIT,
 )
+from kbroker.server.authorizer._acl_table cimport ACL_TOPIC, ACL_WRITE, acl_permits
 from kbroker.server.apis.api00_produce._produce_request cimport ProducePart, ProduceRequest, ProduceTopic
 from kbroker.server.native._native_types cimport PRODUCE, Handler
 from kbroker.server.native._topics cimport Topic, topic_by_id, topic_by_name, topic_table_release, topic_table_retain
@@ -99,9 +100,9 @@ cdef int16_t note_producer(Verdicts *verdicts, const char *batch) noexcept nogil
         INVALID_PRODUCER_ID_MAPPING)
 
 
-cdef int16_t find_producer(ProduceRequest *parsed, Handler *handler, Verdicts *verdicts,
+cdef int16_t find_producer(ProduceRequest *parsed, Handler *handler, Request *request, Verdicts *verdicts,
                            int64_t guard) noexcept nogil:
-    """Fills in the parts whose partitions are there and have a transactional batch.
+    """Fills in the parts whose partitions are there and have a transactional batch that the client may write.
 
     ``guard``: of those about which nothing is asked, their partitions might be there when the request comes back.
     """
@@ -111,16 +112,21 @@ cdef int16_t find_producer(ProduceRequest *parsed, Handler *handler, Verdicts *v
     cdef const Topic *topic
     cdef int32_t t, _k, at = 0
     cdef int16_t error
+    cdef bint is_allowed
     for t in range(parsed.topic_count):
         data = &parsed.topics[t]
         topic = (topic_by_id(handler.topics, data.id) if data.id != NULL
                  else topic_by_name(handler.topics, data.name, data.name_bytes))
+        is_allowed = topic == NULL or handler.native_apis.acls == NULL or acl_permits(
+            handler.native_apis.acls, handler.decisions, request, ACL_WRITE, ACL_TOPIC, topic.name, topic.name_bytes)
         for _k in range(data.part_count):
             part = &parsed.parts[at]
             verified = &verdicts.parts[at]
             at += 1
             verified.guard = guard
-            if part.is_superseded or topic == NULL or part.index < 0 or part.index >= topic.partition_count:
+            if part.is_superseded or topic == NULL or not is_allowed:
+                continue
+            if part.index < 0 or part.index >= topic.partition_count:
                 continue
             if topic.partitions[part.index] == NULL or partition_is_closed(topic.partitions[part.index]):
                 continue
@@ -176,7 +182,7 @@ cdef Verification verify_produce(Handler *handler, Request *request, ProduceRequ
     fresh.transactional_id_bytes = parsed.transactional_id_bytes
     fresh.topics = topic_table_retain(handler.topics)
     verifies = mode == TRANSACTIONS_VERIFIED or fresh.version >= FIRST_ADDING_VERSION
-    error[0] = find_producer(parsed, handler, fresh, NO_GUARD if verifies else NOT_VERIFIED)
+    error[0] = find_producer(parsed, handler, request, fresh, NO_GUARD if verifies else NOT_VERIFIED)
     if error[0] != NONE:
         free_verdicts(fresh)
         return VERIFY_REFUSED

@@ -16,8 +16,9 @@ from kbroker._core.requests.request cimport (
     ACTION_CLOSE, ACTION_SEND, OpenFile, Request, open_file_release, request_add_file, request_add_memory,
 )
 from kbroker.common._errors cimport (
-    FENCED_LEADER_EPOCH, KAFKA_STORAGE_ERROR, NONE, NOT_LEADER_OR_FOLLOWER, OFFSET_OUT_OF_RANGE, UNKNOWN_LEADER_EPOCH,
-    UNKNOWN_SERVER_ERROR, UNKNOWN_TOPIC_ID, UNKNOWN_TOPIC_OR_PARTITION,
+    FENCED_LEADER_EPOCH, KAFKA_STORAGE_ERROR, NONE, NOT_LEADER_OR_FOLLOWER, OFFSET_OUT_OF_RANGE,
+    TOPIC_AUTHORIZATION_FAILED, UNKNOWN_LEADER_EPOCH, UNKNOWN_SERVER_ERROR, UNKNOWN_TOPIC_ID,
+    UNKNOWN_TOPIC_OR_PARTITION,
 )
 from kbroker.log._partition cimport (
     ReadProbe, partition_is_closed, partition_leader_epoch, partition_release, partition_retain,
@@ -30,6 +31,9 @@ from kbroker.network._kafka_request cimport (
 from kbroker.network._request_metrics cimport SLOT_FETCH_CONSUMER, SLOT_FETCH_FOLLOWER
 from kbroker.server.apis.api01_fetch._fetch_session cimport SessionCache, session_drop, session_end, session_select
 from kbroker.server.apis.api01_fetch._fetch_types cimport FetchPart, FetchState
+from kbroker.server.authorizer._acl_table cimport (
+    ACL_CLUSTER, ACL_CLUSTER_ACTION, ACL_READ, ACL_TOPIC, AclTable, acl_allows,
+)
 from kbroker.server.native._native_types cimport NativeApisCore
 from kbroker.server.native._topics cimport Topic, topic_by_id, topic_by_name
 from kbroker.server.quota._quota_enforcement cimport (
@@ -54,11 +58,31 @@ cdef bint supersede(FetchState *state) noexcept nogil:
     return True
 
 
+cdef bint may_fetch(Handler *handler, FetchState *state, int32_t first, const Topic *topic) noexcept nogil:
+    """Whether the client may read the topic of the part ``first``, or, as a follower, everything."""
+    cdef AclTable *acls = handler.native_apis.acls
+    cdef const FetchPart *part = &state.parts[first]
+    cdef int32_t end = first + 1
+    if acls == NULL or (topic == NULL and part.id != NULL):     # an unknown id has no name to ask for
+        return True
+    if state.replica_id >= 0:
+        return acl_allows(acls, handler.decisions, state.request, ACL_CLUSTER_ACTION, ACL_CLUSTER, b"kafka-cluster", 13,
+                          1)
+    while end < state.part_count and same_topic(&state.parts[first], &state.parts[end]):
+        end += 1
+    if part.id != NULL:
+        return acl_allows(acls, handler.decisions, state.request, ACL_READ, ACL_TOPIC, topic.name, topic.name_bytes,
+                          end - first)
+    return acl_allows(acls, handler.decisions, state.request, ACL_READ, ACL_TOPIC, part.name, part.name_bytes,
+                      end - first)
+
+
 cdef bint resolve_partitions(Handler *handler, FetchState *state) noexcept nogil:
     cdef const char *name = NULL
     cdef Topic *topic = NULL
     cdef FetchPart *part
     cdef int32_t i, epoch, name_bytes = 0, unrecorded = 0
+    cdef bint is_allowed = True
     for i in range(state.part_count):
         part = &state.parts[i]
         part.is_included = True
@@ -66,13 +90,18 @@ cdef bint resolve_partitions(Handler *handler, FetchState *state) noexcept nogil
             if part.id != name:
                 topic = topic_by_id(handler.topics, part.id)
                 name = part.id
+                is_allowed = may_fetch(handler, state, i, topic)
         elif part.name != name or part.name_bytes != name_bytes or i == 0:
             topic = topic_by_name(handler.topics, part.name, part.name_bytes)
             name = part.name
             name_bytes = part.name_bytes
+            is_allowed = may_fetch(handler, state, i, topic)
         unrecorded += topic != NULL and topic.is_unrecorded
         part.was_known = part.was_known or topic != NULL
-        if topic == NULL:
+        if not is_allowed:              # before anything is said about it
+            part.is_unread = True
+            part.error = TOPIC_AUTHORIZATION_FAILED
+        elif topic == NULL:
             part.is_unread = True
             # Kafka knows the name of an id that it has found once, and then returns the name's error
             part.error = (

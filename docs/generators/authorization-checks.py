@@ -1,0 +1,41 @@
+"""Write docs/authorization-checks.md from the table of checks: ``python docs/generators/authorization-checks.py``."""
+
+from __future__ import annotations
+
+import sys
+
+from generated_page import write_page
+
+from kbroker.common.errors import Errors
+from kbroker.protocol import codec
+from kbroker.server.authorizer.checks import Check, all_checks
+from kbroker.server.kafka_apis import KafkaApis
+
+_HEAD = """# What each request is asked for
+
+Made from `server/authorizer/checks.py` by `python docs/generators/authorization-checks.py`; do not edit it here.
+[Authorization](authorization.md) says what a rule is.
+
+Rows of an API are in the order in which they are asked. *none*: what is refused is left out of the response, or the
+next question counts. The name of a Cluster is `kafka-cluster`. ApiVersions, SaslHandshake and SaslAuthenticate ask nothing.
+
+| API | Resource | Operation | Error | What depends on it |
+|---|---|---|---|---|
+"""
+
+
+def page() -> str:
+    """The whole page: the APIs that are served."""
+    served = KafkaApis().entries
+    rows = [_row(check) for check in sorted(all_checks(), key=lambda check: check.api) if check.api in served]
+    return _HEAD + "\n".join(rows) + "\n"
+
+
+def _row(check: Check) -> str:
+    error = "none" if check.error is Errors.NONE else check.error.name
+    words = (codec.api(check.api).name, check.kind.title, check.operation.name, error, check.covers)
+    return f"| {' | '.join(words)} |"
+
+
+if __name__ == "__main__":
+    sys.exit(write_page("authorization-checks.md", page, sys.argv[1:]))
