@@ -109,16 +109,21 @@ def by_settings(
     return Contender(name, True, lambda mode: starter({**QUICK, **extra}), start_secured)
 
 
+WITH_ACLS = {
+    "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+    "super.users": "User:ANONYMOUS",
+}
+
+
 def kbroker() -> Contender:
-    return by_settings("kbroker", peers.kbroker, {"sasl.enabled.mechanisms": SCRAM}, {})
+    return by_settings("kbroker", peers.kbroker, {"sasl.enabled.mechanisms": SCRAM, **WITH_ACLS}, {})
 
 
 def kafka() -> Contender:
     acls = {
         "sasl.enabled.mechanisms": SCRAM,
         "listener.name.sasl_plaintext.scram-sha-256.sasl.jaas.config": JAAS,
-        "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
-        "super.users": "User:ANONYMOUS",
+        **WITH_ACLS,
     }
     return by_settings("Apache Kafka 4.3.1", peers.kafka, acls, {"log.initial.task.delay.ms": "500"})
 

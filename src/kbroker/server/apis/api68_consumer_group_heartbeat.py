@@ -5,6 +5,7 @@ from __future__ import annotations
 from kbroker.common.errors import Errors, KafkaError
 from kbroker.coordinator.consumer_group.member import JOIN_EPOCH, LEAVE_EPOCH, STATIC_LEAVE_EPOCH
 from kbroker.coordinator.consumer_group.membership import HeartbeatRequest
+from kbroker.server.authorizer import checks
 from kbroker.server.context import ApiContext, Body, RequestContext
 from kbroker.server.features import GROUP_VERSION
 
@@ -16,6 +17,10 @@ def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
     if ctx.features.level(GROUP_VERSION) < 1:
         return failure(body, Errors.UNSUPPORTED_VERSION, request)
     try:
+        ctx.auth.require(request, checks.CONSUMER_GROUP_HEARTBEAT_GROUP, body["GroupId"])
+        names = set(body["SubscribedTopicNames"] or ())
+        if len(ctx.auth.allowed(request, checks.CONSUMER_GROUP_HEARTBEAT, names)) < len(names):
+            raise KafkaError(checks.CONSUMER_GROUP_HEARTBEAT.error)
         _check(ctx, body, request.api_version)
         partitions = body["TopicPartitions"]
         result = ctx.groups.consumer_group_heartbeat(

@@ -5,18 +5,43 @@ from __future__ import annotations
 from kbroker.common.errors import Errors, KafkaError
 from kbroker.coordinator.consumer_group.member import Target
 from kbroker.coordinator.consumer_groups import DescribedConsumerGroup, DescribedConsumerMember
-from kbroker.server.context import GROUP_OPERATIONS, OPERATIONS_NOT_ASKED, ApiContext, Body, RequestContext
+from kbroker.server.authorizer import checks
+from kbroker.server.context import OPERATIONS_NOT_ASKED, ApiContext, Body, RequestContext
 from kbroker.server.features import GROUP_VERSION
 
 CLASSIC_MEMBER, CONSUMER_MEMBER = 0, 1
+HIDDEN_TOPICS = "The group has described topic(s) that the client is not authorized to describe."
 
 
 def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
     """Describe each group on its own; GROUP_ID_NOT_FOUND for one that is no consumer group."""
     if ctx.features.level(GROUP_VERSION) < 1:
         return failure(body, Errors.UNSUPPORTED_VERSION, request)
-    operations = GROUP_OPERATIONS if body["IncludeAuthorizedOperations"] else OPERATIONS_NOT_ASKED
-    return {"Groups": [_describe(ctx, group_id, operations) for group_id in body["GroupIds"]]}
+    is_asked = body["IncludeAuthorizedOperations"]
+    groups = []
+    for group_id in body["GroupIds"]:
+        if ctx.auth.allows(request, checks.CONSUMER_GROUP_DESCRIBE_GROUP, group_id):
+            operations = ctx.auth.operations(request, checks.GROUP, group_id) if is_asked else OPERATIONS_NOT_ASKED
+            groups.append(_describe(ctx, group_id, operations))
+        else:
+            groups.append(_nothing(group_id, checks.CONSUMER_GROUP_DESCRIBE_GROUP.error, None))
+    topics = {name for group in groups for name in _topics(group)}
+    allowed = ctx.auth.allowed(request, checks.CONSUMER_GROUP_DESCRIBE, topics)
+    return {"Groups": [group if _topics(group) <= set(allowed) else _hidden(group) for group in groups]}
+
+
+def _topics(group: Body) -> set[str]:
+    """The topics that a described group reads, or is to read."""
+    return {
+        row["TopicName"]
+        for member in group["Members"]
+        for kind in ("Assignment", "TargetAssignment")
+        for row in member[kind]["TopicPartitions"]
+    }
+
+
+def _hidden(group: Body) -> Body:
+    return _nothing(group["GroupId"], checks.CONSUMER_GROUP_DESCRIBE.error, HIDDEN_TOPICS)
 
 
 def failure(body: Body, error: Errors, request: RequestContext) -> Body:
