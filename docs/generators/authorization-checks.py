@@ -17,7 +17,8 @@ Made from `server/authorizer/checks.py` by `python docs/generators/authorization
 [Authorization](authorization.md) says what a rule is.
 
 Rows of an API are in the order in which they are asked. *none*: what is refused is left out of the response, or the
-next question counts. The name of a Cluster is `kafka-cluster`. ApiVersions, SaslHandshake and SaslAuthenticate ask nothing.
+next question counts. The name of a Cluster is `kafka-cluster`. ApiVersions, SaslHandshake and SaslAuthenticate ask
+nothing.
 
 | API | Resource | Operation | Error | What depends on it |
 |---|---|---|---|---|

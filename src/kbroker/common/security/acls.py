@@ -31,7 +31,7 @@ class ResourceType(IntEnum):
     USER = 7
 
     @property
-    def title(self) -> str:  # type: ignore[override]
+    def title(self) -> str:
         """The name as Kafka's authorizer logs it: ``TransactionalId``."""
         return "".join(word.capitalize() for word in self.name.split("_"))
 

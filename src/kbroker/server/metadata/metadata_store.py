@@ -227,11 +227,11 @@ class MetadataStore:
 
     def change_acls(self, added: Iterable[Acl], removed: Iterable[Acl]) -> None:
         """Remove rules and add others, all of it or nothing. Raises: sqlite3.IntegrityError if one is there already."""
-        added = [_row(acl) for acl in added]
+        rows = [_row(acl) for acl in added]
         where = " AND ".join(f"{column}=?" for column in TABLES["acls"])
-        with self._file.transaction(grows=bool(added)):
+        with self._file.transaction(grows=bool(rows)):
             self._file.delete("acls", where, [_row(acl) for acl in removed])
-            self._file.insert("acls", added)
+            self._file.insert("acls", rows)
 
     # ------------------------------------------------------------ producer ids
 

@@ -227,7 +227,7 @@ def test_bad_rules_are_refused_one_by_one(changes: dict[str, object], text: str)
 
 
 def test_odd_rules_that_kafka_takes() -> None:
-    """Principals of any type, with colons; hosts that are none; names that are no UTF-8."""
+    """Principals of any type, with colons; hosts that are no address; names that are no UTF-8."""
     bench = guarded("User:ANONYMOUS")
     odd = [
         creation(Principal=":"),
