@@ -8,6 +8,7 @@ from __future__ import annotations
 from kbroker.common.errors import Errors
 from kbroker.common.java.java_text import body_as_java_reads
 from kbroker.common.security.delegation_token import USER_TYPE, Principal
+from kbroker.server.authorizer import checks
 from kbroker.server.context import ApiContext, Body, RequestContext
 from kbroker.server.security.token_requests import allows_token_requests
 
@@ -25,6 +26,10 @@ def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
     owner = Principal(kind, name) if name else requester
     if not allows_token_requests(ctx, request):
         return _refused(Errors.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED, owner, requester, request)
+    if owner != requester and not ctx.auth.allows(
+        request, checks.CREATE_DELEGATION_TOKEN, f"{owner.type}:{owner.name}"
+    ):
+        return _refused(checks.CREATE_DELEGATION_TOKEN.error, owner, requester, request)
     renewers = tuple(Principal(one["PrincipalType"], one["PrincipalName"]) for one in body["Renewers"])
     if any(one.type != USER_TYPE for one in renewers):
         return _refused(Errors.INVALID_PRINCIPAL_TYPE, owner, requester, request)

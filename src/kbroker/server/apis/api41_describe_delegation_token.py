@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from kbroker.common.errors import Errors
 from kbroker.common.java.java_text import replace_invalid_utf8
-from kbroker.common.security.delegation_token import Principal
+from kbroker.common.security.delegation_token import DelegationToken, Principal
+from kbroker.server.authorizer import checks
 from kbroker.server.context import ApiContext, Body, RequestContext
 from kbroker.server.security.token_requests import allows_token_requests
 
@@ -28,7 +29,11 @@ def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
             Principal(replace_invalid_utf8(one["PrincipalType"]), replace_invalid_utf8(one["PrincipalName"]))
             for one in named
         }
-    found = [token for token in tokens.all() if owners is None or not owners.isdisjoint(token.principals)]
+    found = [
+        token
+        for token in tokens.all()
+        if (owners is None or not owners.isdisjoint(token.principals)) and _may_see(ctx, request, token)
+    ]
     rows = []
     for token in found:
         row: Body = {
@@ -47,6 +52,14 @@ def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
             )
         rows.append(row)
     return {"ErrorCode": 0, "Tokens": rows}
+
+
+def _may_see(ctx: ApiContext, request: RequestContext, token: DelegationToken) -> bool:
+    return (
+        Principal.parse(request.principal) in token.principals
+        or ctx.auth.allows(request, checks.DESCRIBE_DELEGATION_TOKEN, token.token_id)
+        or ctx.auth.allows(request, checks.DESCRIBE_DELEGATION_TOKEN_OWNER, str(token.owner))
+    )
 
 
 def failure(body: Body, error: Errors, request: RequestContext) -> Body:

@@ -6,6 +6,7 @@ Source: ``QuorumController.updateFeatures``, ``ControllerApis.handleUpdateFeatur
 from __future__ import annotations
 
 from kbroker.common.errors import Errors, KafkaError
+from kbroker.server.authorizer import checks
 from kbroker.server.context import ApiContext, Body, RequestContext
 from kbroker.server.features import FeatureUpdate
 
@@ -15,6 +16,7 @@ _FAILED = "The update failed for all features since the following feature had an
 
 def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
     """Change levels, or only say whether they could be changed."""
+    ctx.auth.require(request, checks.UPDATE_FEATURES)
     asked = {one["Feature"]: one for one in body["FeatureUpdates"]}  # of two with one name the last counts
     updates = [FeatureUpdate(name, one["MaxVersionLevel"], one["UpgradeType"]) for name, one in asked.items()]
     try:

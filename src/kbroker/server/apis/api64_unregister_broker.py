@@ -6,11 +6,13 @@ Apache Kafka would let its last broker go, and leave a cluster of none. Source: 
 from __future__ import annotations
 
 from kbroker.common.errors import Errors
+from kbroker.server.authorizer import checks
 from kbroker.server.context import ApiContext, Body, RequestContext
 
 
 def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
     """Refuse."""
+    ctx.auth.require(request, checks.UNREGISTER_BROKER)
     broker_id = body["BrokerId"]
     if broker_id != ctx.node_id:
         text = f"Broker ID {broker_id} is not currently registered"

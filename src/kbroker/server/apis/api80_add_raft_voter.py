@@ -6,6 +6,7 @@ Source: ``KafkaRaftClient.handleAddVoterRequest``, ``AddVoterHandler``.
 from __future__ import annotations
 
 from kbroker.common.errors import Errors
+from kbroker.server.authorizer import checks
 from kbroker.server.context import ApiContext, Body, RequestContext
 from kbroker.server.raft_voters import refusal
 
@@ -14,6 +15,7 @@ CONTROLLER_LISTENER = "CONTROLLER"
 
 def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
     """Refuse, as Kafka does in such a cluster."""
+    ctx.auth.require(request, checks.ADD_RAFT_VOTER)
     found = refusal(ctx, body, "Add")
     if found["ErrorCode"] == Errors.UNSUPPORTED_VERSION and not any(
         one["Name"] == CONTROLLER_LISTENER for one in body["Listeners"]

@@ -6,12 +6,14 @@ Source: ``KafkaRaftClient.handleRemoveVoterRequest``, ``RemoveVoterHandler``.
 from __future__ import annotations
 
 from kbroker.common.errors import Errors
+from kbroker.server.authorizer import checks
 from kbroker.server.context import ApiContext, Body, RequestContext
 from kbroker.server.raft_voters import refusal
 
 
 def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
     """Refuse, as Kafka does in such a cluster."""
+    ctx.auth.require(request, checks.REMOVE_RAFT_VOTER)
     return refusal(ctx, body, "Remove")
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from kbroker.common.security.acls import Acl, Operation, PatternType, Permission, ResourceType
 from kbroker.common.security.delegation_token import DelegationToken, Principal
 from kbroker.common.security.scram import Credential
 from kbroker.server.metadata.metadata_file import row_checksum
@@ -185,22 +186,25 @@ def test_a_file_without_checksums_is_brought_up_to_date(tmp_path: Path) -> None:
         MetadataStore(tmp_path, 1)
 
 
-def test_a_file_without_delegation_tokens_is_brought_up_to_date(tmp_path: Path) -> None:
-    """Schema version 4 had no table for them; its rows are checked before and stay."""
+def test_a_file_without_delegation_tokens_and_acls_is_brought_up_to_date(tmp_path: Path) -> None:
+    """Schema version 4 had no tables for them; its rows are checked before and stay."""
     store = MetadataStore(tmp_path, 1)
     store.alter_quotas([("{}", "producer_byte_rate", 5.0)])
     store.close()
     db = sqlite3.connect(tmp_path / FILE_NAME)
     db.executescript("""DROP TABLE delegation_tokens; DELETE FROM totals WHERE name='delegation_tokens';
-                        PRAGMA user_version=4;""")
+                        DROP TABLE acls; DELETE FROM totals WHERE name='acls'; PRAGMA user_version=4;""")
     db.close()
     store = MetadataStore(tmp_path, 1)
     assert (store.quotas(), store.delegation_tokens()) == ([("{}", "producer_byte_rate", 5.0)], [])
     owner = Principal("User", "alice")
     store.put_delegation_token(DelegationToken("id", owner, owner, (), 1, 2, 3))
+    acl = Acl(ResourceType.TOPIC, "t", PatternType.LITERAL, "User:alice", "*", Operation.READ, Permission.ALLOW)
+    store.change_acls([acl], [])
     store.close()
     store = MetadataStore(tmp_path, 1)
     assert [one.token_id for one in store.delegation_tokens()] == ["id"]
+    assert store.acls() == [acl]
     store.close()
 
 

@@ -111,7 +111,7 @@ def test_topics_come_back_from_their_folders(folder: Path) -> None:
     found = recover(folder)
     assert found.kept == {}
     assert found.set_aside is None
-    assert len(found.lost) == 5
+    assert len(found.lost) == 6
     store = MetadataStore(folder, 3, "some-cluster")
     offsets, orders = store.topics()
     assert (orders.name, orders.topic_id, orders.partitions) == ("orders", ORDERS, 3)
