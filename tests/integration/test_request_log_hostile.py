@@ -122,7 +122,7 @@ def test_mutated_requests_leave_a_whole_log(tmp_path: Path, seed: int, caplog: p
         found += [json.loads(line) for line in file.read_bytes().splitlines()]
     assert [record["sequence"] for record in found] == list(range(1, len(found) + 1))
     refusals = [record for record in found if "refusal" in record]
-    assert len({record["requestHeader"]["requestApiKey"] for record in found if record not in refusals}) > 20
+    assert len({record["requestHeader"]["requestApiKey"] for record in found if "refusal" not in record}) > 20
     assert sum(record["repeated"] for record in refusals) > 300
     names = {column.json.partition(".")[0] for column in COLUMNS}
     assert all(record.keys() - {"version"} <= names for record in found)

@@ -10,10 +10,13 @@ _OVERRIDE = re.compile(r"(.+)[:=]\s*(\d+\s*[KMG]?)B?", re.IGNORECASE)
 
 
 def suggest_replacement(name: str, value: str) -> str | None:
-    """Return a sentence with the command to be run once instead of a setting; None if it was never one.
+    """Return a sentence that says what does the work of a setting now; None if it was never one.
 
-    Quotas are set at run time and remembered. ``value`` as in the file: 2M, or clientA:4M,clientB:10M.
+    Quotas are set at run time and remembered: by a command to be run once. ``value`` as in the file: 2M, or
+    clientA:4M,clientB:10M.
     """
+    if name == "delegation.token.master.key":  # its value is a secret
+        return "its name is delegation.token.secret.key, with Apache Kafka 4 too"
     match = _QUOTA.fullmatch(name)
     if match is None:
         return None

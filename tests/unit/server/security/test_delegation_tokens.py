@@ -8,12 +8,17 @@ from typing import Any
 import pytest
 
 from kbroker._core.clock import VirtualClock
+from kbroker.common.configs.removed_settings import suggest_replacement
 from kbroker.common.errors import Errors
 from kbroker.common.security import scram
 from kbroker.common.security.delegation_token import DelegationToken, Principal
+from kbroker.network.transport.authentication import Outcome, Step
+from kbroker.protocol import codec
+from kbroker.server.features import FinalizedFeatures
 from kbroker.server.metadata.metadata_store import FILE_NAME, MetadataStore
 from kbroker.server.security.delegation_tokens import DelegationTokens
 from kbroker.server.security.mechanisms import SaslError, ScramMechanism
+from kbroker.server.security.sasl_authenticator import SaslListener
 from tests.support.server import Bench, make_bench
 
 NOW_MS, DAY_MS = 1_700_000_000_000, 86_400_000
@@ -228,6 +233,56 @@ def test_logging_in(tokens: Tokens, mechanism: str) -> None:
         log_in(made, token["TokenId"], password, mechanism)
 
 
+class Connection:
+    """A connection of a SASL listener whose sessions end, seen from the client."""
+
+    def __init__(self, made: DelegationTokens, clock: VirtualClock, max_reauth_ms: int) -> None:
+        alice = scram.Credential.from_password(scram.SCRAM_SHA_256, "alice-secret", b"salt", 4096)
+        listener = SaslListener(
+            {"SCRAM-SHA-256": lambda: ScramMechanism(scram.SCRAM_SHA_256, lambda *_: alice, find_token=made.find)},
+            api_versions=dict,
+            features=lambda: FinalizedFeatures({}, 0),
+            error_body=lambda *_: None,
+            clock=clock,
+            max_reauth_ms={"SCRAM-SHA-256": max_reauth_ms},
+        )
+        self.authenticator = listener.begin("127.0.0.1", 1)
+
+    def _send(self, key: int, version: int, body: dict[str, Any]) -> tuple[Step, dict[str, Any]]:
+        step = self.authenticator.receive(codec.encode_request_frame(key, version, 7, "me", body)[4:])
+        assert step.response is not None
+        return step, codec.decode_response_frame(key, version, bytearray(step.response))[1]
+
+    def log_in(self, user: str, password: str, *, is_token: bool) -> Step:
+        assert self._send(17, 1, {"Mechanism": "SCRAM-SHA-256"})[1]["ErrorCode"] == 0
+        client = scram.ScramClient(scram.SCRAM_SHA_256, user, password, is_token=is_token)
+        challenge = self._send(36, 2, {"AuthBytes": client.first()})[1]["AuthBytes"]
+        step, response = self._send(36, 2, {"AuthBytes": client.final(bytes(challenge))})
+        assert response["SessionLifetimeMs"] == step.session_lifetime_ms
+        return step
+
+
+@pytest.mark.parametrize(("max_reauth_ms", "lifetime_ms"), [(0, 60_000), (70_000, 60_000), (5_000, 5_000)])
+def test_sessions_of_tokens(tokens: Tokens, max_reauth_ms: int, lifetime_ms: int) -> None:
+    """They end with the token or with the listener's limit; a renewed login is judged anew, also by a password."""
+    made = tokens.bench.ctx.delegation_tokens
+    assert made is not None
+    token = tokens.create(lifetime_ms=60_000)
+    password = base64.b64encode(token["Hmac"]).decode()
+    connection = Connection(made, tokens.clock, max_reauth_ms)
+    step = connection.log_in(token["TokenId"], password, is_token=True)
+    assert (step.outcome, step.principal, step.is_token_authenticated) == (Outcome.COMPLETE, ALICE, True)
+    assert step.session_lifetime_ms == lifetime_ms
+    tokens.clock.advance_ms(2_000)
+    assert connection.authenticator.begin_again()
+    step = connection.log_in(token["TokenId"], password, is_token=True)
+    assert (step.is_token_authenticated, step.session_lifetime_ms) == (True, min(58_000, lifetime_ms))
+    tokens.clock.advance_ms(2_000)
+    assert connection.authenticator.begin_again()
+    step = connection.log_in("alice", "alice-secret", is_token=False)
+    assert (step.principal, step.is_token_authenticated, step.session_lifetime_ms) == (ALICE, False, max_reauth_ms)
+
+
 def test_an_extension_that_is_no_token(tokens: Tokens) -> None:
     """Kafka's word in any case is one, every other word is a user's login; other extensions mean nothing."""
     for text, expected in (
@@ -315,3 +370,11 @@ def test_a_token_as_a_value() -> None:
     assert [token.may_be_renewed_by(who) for who in (alice, bob, carol)] == [True, False, True]
     assert [token.is_expired(ms) for ms in (20, 21, 31)] == [False, True, True]
     assert Principal.parse("User:a:b") == Principal("User", "a:b")
+
+
+def test_the_older_name_of_the_key_is_named() -> None:
+    """Apache Kafka 4 ignores it too; the value, a secret, is not repeated."""
+    text = suggest_replacement("delegation.token.master.key", "the-key")
+    assert text is not None
+    assert "delegation.token.secret.key" in text
+    assert "the-key" not in text
