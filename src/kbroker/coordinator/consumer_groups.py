@@ -166,9 +166,10 @@ class ConsumerGroups:
         """
         group_id = group.group_id
         classic = migration.downgraded(group, leaving, joining, self.image, self._clock.wall_ms())
-        member_ids = dict.fromkeys(group.members)
-        if joining is not None:
-            member_ids[joining.member_id] = None
+        member_ids = list(group.members)
+        replaced = None if joining is None else group.static_member(joining.instance_id)
+        if joining is not None and replaced is not None:  # whose tombstones are among the changes
+            member_ids = [joining.member_id if one == replaced.member_id else one for one in member_ids]
         rows = encoded([*changes, *records.group_tombstones(group_id, member_ids, group.resolved)])
         rows.append((group_records.group_key(group_id), group_records.encode_group(classic.stored())))
         self._log.append(group_id, rows)

@@ -150,7 +150,7 @@ cdef object read_value(MessageReader *r, Field *f, bint nullable):
         if nullable:
             need(r, f, 1)
             r.position += 1
-            if <int8_t>at[0] < 0:
+            if <int8_t>at[0] < 0 or (f.tag >= 0 and at[0] == 0):  # a tagged one has a varint there
                 return None
         return read_struct(r, <Plan>f.child)
     if kind == INT16:

@@ -321,7 +321,7 @@ cdef int write_null(Writer *w, Field *f, bint nullable) except -1:
     if not nullable:
         raise ProtocolError(f"{<object>f.name}: None is not allowed in this version")
     if f.kind == STRUCT and not f.is_array:
-        reserve(w, 1)[0] = 0xff
+        reserve(w, 1)[0] = 0xff if f.tag < 0 else 0  # in a tagged field Kafka writes a varint: 0 or 1
     elif f.compact:
         reserve(w, 1)[0] = 0
     elif f.kind == STRING and not f.is_array:

@@ -7,7 +7,6 @@ Source: ``GroupMetadataManager`` (``classicGroupJoinToConsumerGroup`` and its ne
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Collection, Sequence
 
 from kbroker.common.errors import Errors, KafkaError, ProtocolError
@@ -21,6 +20,7 @@ from kbroker.coordinator.consumer_group.member import (
     ClassicProtocol,
     ConsumerGroupMember,
     MemberState,
+    new_member_id,
 )
 from kbroker.coordinator.consumer_group.membership import ConsumerGroupMembership, check_instance
 from kbroker.coordinator.consumer_group.records import GroupRecord
@@ -61,7 +61,7 @@ class ClassicMembers:
             )
             raise KafkaError(Errors.INCONSISTENT_GROUP_PROTOCOL, text)
         is_unknown = not request.member_id
-        member_id = request.member_id or str(uuid.uuid4())
+        member_id = request.member_id or new_member_id()
         membership.check_room(group, member_id)
         if not group.supports_classic_protocols(request.protocol_type, names):
             raise KafkaError(Errors.INCONSISTENT_GROUP_PROTOCOL, f"Member {member_id}'s protocols are not supported.")

@@ -6,7 +6,9 @@ Source: ``ConsumerGroupMember``, ``MemberState``; KIP-848, KIP-1251.
 
 from __future__ import annotations
 
+import binascii
 import enum
+import uuid
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from uuid import UUID
@@ -22,6 +24,9 @@ NOTHING_OWNED: Owned = MappingProxyType({})
 
 Target = Mapping[UUID, frozenset[int]]  # by topic id: partitions
 NO_TARGET: Target = MappingProxyType({})
+
+
+_URL_SAFE = bytes.maketrans(b"+/", b"-_")
 
 
 class MemberState(enum.IntEnum):
@@ -92,6 +97,14 @@ class ConsumerGroupMember(NamedTuple):
     def at(self, member_epoch: int) -> ConsumerGroupMember:
         """The member at another epoch; the present one becomes the previous one."""
         return self._replace(member_epoch=member_epoch, previous_member_epoch=self.member_epoch)
+
+
+def new_member_id() -> str:
+    """A random member id, in the form of Kafka's ids: 22 characters, of which the first is no dash."""
+    while True:
+        text = binascii.b2a_base64(uuid.uuid4().bytes, newline=False).translate(_URL_SAFE).rstrip(b"=").decode()
+        if not text.startswith("-"):
+            return text
 
 
 def owned_at(epoch: int, partitions: Mapping[UUID, Iterable[int]]) -> Owned:

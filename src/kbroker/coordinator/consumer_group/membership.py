@@ -8,7 +8,6 @@ Source: ``GroupMetadataManager`` (consumer groups).
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Collection, Sequence
 
 from kbroker._core.clock import BaseClock
@@ -26,6 +25,7 @@ from kbroker.coordinator.consumer_group.member import (
     MemberState,
     Owned,
     is_subset,
+    new_member_id,
 )
 from kbroker.coordinator.consumer_group.reconciliation import Reconciliation, Reported, reconcile
 from kbroker.coordinator.consumer_group.records import GroupRecord
@@ -119,7 +119,7 @@ class ConsumerGroupMembership:
         changes = list(conversion)
         joins = request.member_epoch == JOIN_EPOCH
         self.check_room(group, request.member_id)
-        member_id = request.member_id or str(uuid.uuid4())
+        member_id = request.member_id or new_member_id()
         if request.instance_id is None:
             member = self._dynamic_member(group, member_id, request)
         else:

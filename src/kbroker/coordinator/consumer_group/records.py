@@ -264,7 +264,7 @@ def _member_body(member: ConsumerGroupMember) -> dict[str, Any]:
 def _member(member_id: str, body: Mapping[str, Any]) -> ConsumerGroupMember:
     found = body["ClassicMemberMetadata"]
     classic = None
-    if found is not None:
+    if found is not None and found["SupportedProtocols"]:
         protocols = tuple(ClassicProtocol(row["Name"], bytes(row["Metadata"])) for row in found["SupportedProtocols"])
         classic = ClassicMetadata(found["SessionTimeoutMs"], protocols)
     return ConsumerGroupMember(

@@ -118,7 +118,7 @@ class Regexes:
 
 
 def compile_regex(regex: str) -> Callable[[str], bool]:
-    """What tells whether a whole text matches. Raises: KafkaError INVALID_REGULAR_EXPRESSION."""
+    """The test whether a whole text matches. Raises: KafkaError INVALID_REGULAR_EXPRESSION."""
     from kbroker.common.java.linear_pattern import LinearPattern, PatternError
 
     try:

@@ -40,10 +40,9 @@ def _describe(ctx: ApiContext, group_id: str, operations: int, request: RequestC
         return _group(found, operations)
     if request.api_version < 6:
         response = _nothing(group_id, Errors.NONE, None, GroupState.DEAD.value)
-    else:
-        response = _nothing(group_id, Errors.GROUP_ID_NOT_FOUND, text, GroupState.DEAD.value)
-    response["AuthorizedOperations"] = operations
-    return response
+        response["AuthorizedOperations"] = operations
+        return response
+    return _nothing(group_id, Errors.GROUP_ID_NOT_FOUND, text, GroupState.DEAD.value)
 
 
 def _group(group: DescribedGroup, operations: int) -> Body:

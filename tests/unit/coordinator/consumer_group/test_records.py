@@ -1,0 +1,105 @@
+"""Records of consumer groups, byte for byte as Apache Kafka 4.3.1 writes them."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+import pytest
+
+from kbroker.common.errors import ProtocolError
+from kbroker.coordinator.consumer_group import records
+from kbroker.coordinator.consumer_group.member import (
+    ClassicMetadata,
+    ClassicProtocol,
+    ConsumerGroupMember,
+    MemberState,
+)
+from kbroker.coordinator.consumer_group.records import CurrentAssignment, GroupRecord, ResolvedRegex
+
+TOPIC = UUID("8ec5a5e5-8c0f-4ec6-9e6f-6d2b4d0fd39c")
+MEMBER = ConsumerGroupMember(
+    "m",
+    instance_id="i",
+    rack_id=None,
+    rebalance_timeout_ms=60_000,
+    client_id="c",
+    client_host="/127.0.0.1",
+    topic_names=frozenset({"da"}),
+    topic_regex="",
+)
+CLASSIC = MEMBER._replace(classic=ClassicMetadata(10_000, (ClassicProtocol("range", b"\1\2"),)))
+HAS = CurrentAssignment(3, 2, MemberState.UNREVOKED_PARTITIONS, {TOPIC: {0: 2, 1: 3}}, {TOPIC: {2: 2}})
+
+CASES = [
+    (records.epoch_record("g", 2, 0), "000300" + "0167", "0000" + "00000002" + "00"),
+    (records.epoch_record("g", 2, -2), "0003000167", "0000" + "00000002" + "01" + "0008" + "fffffffffffffffe"),
+    (
+        records.member_record("g", MEMBER),
+        "0005" + "000167" + "00016d",
+        "0000" + "0269" + "00" + "0263" + "0b2f3132372e302e302e31" + "02036461" + "01" + "0000ea60" + "00" + "01000100",
+    ),
+    (
+        records.member_record("g", CLASSIC),
+        "0005" + "000167" + "00016d",
+        "0000" + "0269" + "00" + "0263" + "0b2f3132372e302e302e31" + "02036461" + "01" + "0000ea60" + "00" + "01"
+        "0011" + "01" + "00002710" + "02" + "0672616e6765" + "030102" + "00" + "00",
+    ),
+    (records.target_epoch_record("g", 2, 0), "0006000167", "0000" + "00000002" + "00"),
+    (
+        records.target_record("g", "m", {TOPIC: frozenset({0, 1})}),
+        "0007" + "000167" + "00016d",
+        "0000" + "02" + TOPIC.hex + "03" + "00000000" + "00000001" + "00" + "00",
+    ),
+    (
+        GroupRecord(records.ConsumerGroupKey(records.CURRENT_ASSIGNMENT, "g", "m"), HAS),
+        "0008" + "000167" + "00016d",
+        "0000" + "00000003" + "00000002" + "01"
+        "02" + TOPIC.hex + "03" + "00000000" + "00000001" + "01" + "0009" + "03" + "00000002" + "00000003"
+        "02" + TOPIC.hex + "02" + "00000002" + "01" + "0005" + "02" + "00000002" + "00",
+    ),
+    (
+        records.regex_record("g", "d.*", ResolvedRegex(frozenset({"db", "da"}), 7, 8)),
+        "0010" + "000167" + "0003642e2a",
+        "0000" + "03" + "036461" + "036462" + "0000000000000007" + "0000000000000008" + "00",
+    ),
+    (records.tombstone(records.PARTITION_METADATA, "g"), "0004000167", None),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("record", "key", "value"), CASES)
+def test_bytes(record: GroupRecord, key: str, value: str | None) -> None:
+    written_key, written = record.encode()
+    assert (written_key.hex(), None if written is None else written.hex()) == (key, value)
+    read = records.decode_key(written_key)
+    assert read == record.key
+    if written is not None:
+        assert read is not None
+        assert records.decode_value(read, written) == record.value
+
+
+def test_partitions_of_older_records_count_from_the_members_epoch() -> None:
+    """Before 4.3 there were no epochs of partitions; a static member that is away counts as 0."""
+    row = "02" + TOPIC.hex + "02" + "00000005" + "00"
+    for member_epoch, expected in ((4, 4), (-2, 0)):
+        data = bytes.fromhex(
+            "0000" + member_epoch.to_bytes(4, "big", signed=True).hex() + "00000003" + "00" + row + "0100"
+        )
+        key = records.ConsumerGroupKey(records.CURRENT_ASSIGNMENT, "g", "m")
+        value = records.decode_value(key, data)
+        assert isinstance(value, CurrentAssignment)
+        assert value.assigned == {TOPIC: {5: expected}}
+
+
+def test_states_of_later_releases_are_unknown() -> None:
+    key = records.ConsumerGroupKey(records.CURRENT_ASSIGNMENT, "g", "m")
+    value = records.decode_value(key, bytes.fromhex("0000" + "00000004" + "00000003" + "09" + "010100"))
+    assert isinstance(value, CurrentAssignment)
+    assert value.state is MemberState.UNKNOWN
+
+
+def test_other_kinds_and_broken_keys() -> None:
+    assert records.decode_key(b"\0\2\0\1g") is None
+    with pytest.raises(ProtocolError):
+        records.decode_key(b"\0")
+    with pytest.raises(ProtocolError):
+        records.decode_key(b"\0\3\0\5g")
