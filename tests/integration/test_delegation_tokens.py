@@ -1,7 +1,9 @@
 """Delegation tokens over real sockets: clients log in by them, and what was acknowledged outlives a killed broker."""
 
 import base64
+import uuid
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -18,7 +20,10 @@ from tests.support.client import Body, Client
 from tests.support.secured import PASSWORDS, SecuredBroker
 
 HANDSHAKE, API_VERSIONS, AUTHENTICATE = 17, 18, 36
-CREATE, RENEW, EXPIRE, DESCRIBE = 38, 39, 40, 41
+CREATE_ACLS, CREATE, RENEW, EXPIRE, DESCRIBE = 30, 38, 39, 40, 41
+UPDATE_FEATURES, UNREGISTER_BROKER, ADD_VOTER, REMOVE_VOTER = 57, 64, 80, 81
+DELEGATION_TOKEN, USER = 6, 7  # types of resources
+DESCRIBE_OPERATION, CREATE_TOKENS, DESCRIBE_TOKENS = 8, 13, 14  # operations
 SCRAM = "org.apache.kafka.common.security.scram.ScramLoginModule"
 SETTINGS = {"delegation.token.secret.key": "the-key", "connection.failed.authentication.delay.ms": 0}
 
@@ -130,3 +135,51 @@ def test_tokens_outlive_a_killed_broker(tmp_path: Path) -> None:
         assert base64.b64encode(made["Hmac"]).decode() not in "".join(broker.output)
     finally:
         broker.discard()
+
+
+def test_acls_of_tokens_features_brokers_and_voters(secured: SecuredBroker) -> None:
+    """As Apache Kafka 4.3.1 does: own tokens are free, others' want CREATE_TOKENS, DESCRIBE_TOKENS or DESCRIBE."""
+    authorizer = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
+    changes = {**SETTINGS, "authorizer.class.name": authorizer, "super.users": "User:alice"}
+    with SecuredBroker(secured.certificates, changes) as broker, ExitStack() as connections:
+        address = broker.address("SASL")
+        alice, bob = (connections.enter_context(logged_in(address, user)) for user in ("alice", "bob"))
+
+        def create(client: Client, owner: str | None = None) -> Body:
+            named = {"OwnerPrincipalType": "User", "OwnerPrincipalName": owner} if owner else {}
+            return client.call(CREATE, 3, {"Renewers": [], "MaxLifetimeMs": -1, **named})
+
+        def allow(kind: int, name: str, operation: int) -> None:
+            acl = {"ResourceType": kind, "ResourceName": name, "ResourcePatternType": 3, "Principal": "User:bob"}
+            body = {"Creations": [{**acl, "Host": "*", "Operation": operation, "PermissionType": 3}]}
+            assert alice.call(CREATE_ACLS, 3, body)["Results"][0]["ErrorCode"] == 0
+
+        def seen(client: Client, *owners: str) -> list[str]:
+            named = [{"PrincipalType": "User", "PrincipalName": owner} for owner in owners]
+            response = client.call(DESCRIBE, 3, {"Owners": named or None})
+            return sorted(row["PrincipalName"] for row in response["Tokens"])
+
+        assert [create(bob, owner)["ErrorCode"] for owner in (None, "bob", "alice")] == [0, 0, 65]
+        of_alice = create(alice)
+        assert create(alice, "carol")["ErrorCode"] == 0
+        assert seen(alice) == ["alice", "bob", "bob", "carol"]
+        assert (seen(bob), seen(bob, "alice")) == (["bob", "bob"], [])
+        allow(DELEGATION_TOKEN, of_alice["TokenId"], DESCRIBE_OPERATION)
+        assert seen(bob, "alice", "carol") == ["alice"]
+        allow(USER, "User:carol", DESCRIBE_TOKENS)
+        assert seen(bob) == ["alice", "bob", "bob", "carol"]
+        allow(USER, "User:alice", CREATE_TOKENS)
+        assert [create(bob, owner)["ErrorCode"] for owner in ("alice", "carol")] == [0, 65]
+        renewal = {"Hmac": of_alice["Hmac"], "RenewPeriodMs": -1}
+        assert [client.call(RENEW, 2, renewal)["ErrorCode"] for client in (bob, alice)] == [63, 0]
+
+        voter = {"ClusterId": None, "VoterId": 2, "VoterDirectoryId": uuid.UUID(int=5)}
+        endpoint = {"Name": "CONTROLLER", "Host": "127.0.0.1", "Port": 1}
+        for key, version, body, code in (
+            (UPDATE_FEATURES, 2, {"FeatureUpdates": []}, 0),
+            (UNREGISTER_BROKER, 0, {"BrokerId": 7}, Errors.BROKER_ID_NOT_REGISTERED),
+            (ADD_VOTER, 1, {**voter, "TimeoutMs": 1000, "Listeners": [endpoint]}, Errors.UNSUPPORTED_VERSION),
+            (REMOVE_VOTER, 0, voter, Errors.UNSUPPORTED_VERSION),
+        ):
+            codes = [client.call(key, version, body)["ErrorCode"] for client in (bob, alice)]
+            assert codes == [Errors.CLUSTER_AUTHORIZATION_FAILED, code]
