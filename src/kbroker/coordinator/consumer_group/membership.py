@@ -29,7 +29,7 @@ from kbroker.coordinator.consumer_group.member import (
 )
 from kbroker.coordinator.consumer_group.reconciliation import Reconciliation, Reported, reconcile
 from kbroker.coordinator.consumer_group.records import GroupRecord
-from kbroker.coordinator.consumer_group.regexes import Regexes, RegexStatus
+from kbroker.coordinator.consumer_group.regexes import Regexes, RegexStatus, Visible
 from kbroker.coordinator.consumer_group.settings import ConsumerGroupSettings
 from kbroker.coordinator.consumer_group.target_assignment import TargetAssignment
 from kbroker.coordinator.consumer_group.timers import MemberTimers
@@ -53,7 +53,10 @@ class ConsumerGroupStore(Protocol):
 
 
 class HeartbeatRequest(NamedTuple):
-    """A heartbeat. What is None, or -1 for the time-out, is as it was; ``owned``: by topic id, partitions."""
+    """A heartbeat. What is None, or -1 for the time-out, is as it was; ``owned``: by topic id, partitions.
+
+    ``visible``: those of some topics that the client may know of; None: all.
+    """
 
     group_id: str
     member_id: str
@@ -67,6 +70,7 @@ class HeartbeatRequest(NamedTuple):
     owned: Reported | None = None
     client_id: str = ""
     client_host: str = ""
+    visible: Visible | None = None
 
     @property
     def is_full(self) -> bool:
@@ -131,7 +135,7 @@ class ConsumerGroupMembership:
         self.store.write(group, changes)
         self.watch_reconciliation(group, reconciled, updated)
         self.await_heartbeat(group, member_id)
-        self.regexes.after_heartbeat(group)
+        self.regexes.after_heartbeat(group, request.visible)
         shows = joins or request.is_full or member.assigned != updated.assigned
         interval_ms = self.settings.heartbeat_interval_ms(group.group_id)
         return HeartbeatResult(member_id, updated.member_epoch, interval_ms, updated.assigned if shows else None)

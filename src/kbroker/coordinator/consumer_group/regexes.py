@@ -8,7 +8,7 @@ Source: ``GroupMetadataManager.maybeUpdateRegularExpressions``, ``TopicRegexReso
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 
 from kbroker._core.clock import BaseClock
 from kbroker.common.errors import Errors, KafkaError
@@ -24,6 +24,10 @@ logger = get_logger(__name__)
 
 LEAST_INTERVAL_MS = 10_000  # between two times that a group's expressions are matched
 SOON_MS = 1
+
+
+#: Those of some topics that a client may know of.
+Visible = Callable[[Iterable[str]], Collection[str]]
 
 
 class RegexStatus(enum.Enum):
@@ -73,8 +77,11 @@ class Regexes:
         compile_regex(new)
         return RegexStatus.UPDATED
 
-    def after_heartbeat(self, group: ConsumerGroup) -> None:
-        """Have a group's expressions matched if that is due: one is new, topics are, or the last time is long ago."""
+    def after_heartbeat(self, group: ConsumerGroup, visible: Visible | None = None) -> None:
+        """Have a group's expressions matched if that is due: one is new, topics are, or the last time is long ago.
+
+        Args: ``visible``: what the client of the heartbeat may know of; that counts for the group.
+        """
         wanted = group.regex_subscribers
         if not wanted or group.is_resolving:
             return
@@ -88,12 +95,12 @@ class Regexes:
             if is_complete and is_recent and last.version >= self._image.creation_version:
                 return
         group.is_resolving = True
-        self._timers.set(group, timers.REGEX, "", SOON_MS, lambda: self._resolve(group))
+        self._timers.set(group, timers.REGEX, "", SOON_MS, lambda: self._resolve(group, visible))
 
-    def _resolve(self, group: ConsumerGroup) -> None:
+    def _resolve(self, group: ConsumerGroup, visible: Visible | None) -> None:
         """Match the expressions of a group and write down what they match now."""
         try:
-            found = resolve(list(group.regex_subscribers), self._image, self._clock.wall_ms())
+            found = resolve(list(group.regex_subscribers), self._image, self._clock.wall_ms(), visible)
             self._take(group, found)
         except KafkaError as error:  # the log takes nothing now: the next heartbeat tries again
             logger.warning("group %s: cannot store the topics of regular expressions: %s", group.group_id, error)
@@ -128,8 +135,10 @@ def compile_regex(regex: str) -> Callable[[str], bool]:
         raise KafkaError(Errors.INVALID_REGULAR_EXPRESSION, text) from error
 
 
-def resolve(regexes: Iterable[str], image: TopicsImage, now_ms: int) -> dict[str, ResolvedRegex]:
-    """The topics that match each expression; one that cannot be matched has none."""
+def resolve(
+    regexes: Iterable[str], image: TopicsImage, now_ms: int, visible: Visible | None = None
+) -> dict[str, ResolvedRegex]:
+    """The topics that match each expression, as far as they are ``visible``; one that cannot be matched has none."""
     from kbroker.common.java.linear_pattern import PatternError
 
     version = image.version
@@ -138,7 +147,8 @@ def resolve(regexes: Iterable[str], image: TopicsImage, now_ms: int) -> dict[str
         topics: frozenset[str] = frozenset()
         try:
             matches = compile_regex(regex)
-            topics = frozenset(name for name in image.names() if matches(name))
+            matching = [name for name in image.names() if matches(name)]
+            topics = frozenset(matching if visible is None else visible(matching))
         except (KafkaError, PatternError) as error:
             logger.error("the regular expression %r cannot be matched: %s", regex, error)
         found[regex] = ResolvedRegex(topics, version, now_ms)

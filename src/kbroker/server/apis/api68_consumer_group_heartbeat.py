@@ -5,6 +5,7 @@ from __future__ import annotations
 from kbroker.common.errors import Errors, KafkaError
 from kbroker.coordinator.consumer_group.member import JOIN_EPOCH, LEAVE_EPOCH, STATIC_LEAVE_EPOCH
 from kbroker.coordinator.consumer_group.membership import HeartbeatRequest
+from kbroker.coordinator.consumer_group.regexes import Visible
 from kbroker.server.authorizer import checks
 from kbroker.server.context import ApiContext, Body, RequestContext
 from kbroker.server.features import GROUP_VERSION
@@ -37,6 +38,7 @@ def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
                 None if partitions is None else {row["TopicId"]: row["Partitions"] for row in partitions},
                 request.client_id,
                 f"/{request.client_host}",
+                _visible(ctx, request),
             )
         )
     except KafkaError as error:
@@ -69,6 +71,14 @@ def _failure(error: Errors, text: str | None) -> Body:
         "HeartbeatIntervalMs": 0,
         "Assignment": None,
     }
+
+
+def _visible(ctx: ApiContext, request: RequestContext) -> Visible | None:
+    """What is asked when a regular expression is matched, after the response."""
+    if ctx.auth.authorizer is None:
+        return None
+    client = request._replace(completion=None, inbound=None)  # both end with the request
+    return lambda names: ctx.auth.allowed(client, checks.CONSUMER_GROUP_HEARTBEAT_REGEX, names)
 
 
 def _check(ctx: ApiContext, body: Body, version: int) -> None:

@@ -143,6 +143,9 @@ DESCRIBE_TRANSACTIONS_TOPIC = Check(65, TOPIC, Operation.DESCRIBE, _NONE, "a top
 LIST_TRANSACTIONS = Check(66, TRANSACTIONAL_ID, Operation.DESCRIBE, _NONE, "the transactional id")
 CONSUMER_GROUP_HEARTBEAT_GROUP = Check(68, GROUP, Operation.READ, _GROUP, "the request")
 CONSUMER_GROUP_HEARTBEAT = Check(68, TOPIC, Operation.DESCRIBE, _TOPIC, "the request, if it names the topic")
+CONSUMER_GROUP_HEARTBEAT_REGEX = Check(
+    68, TOPIC, Operation.DESCRIBE, _NONE, "a topic that matches SubscribedTopicRegex", False
+)
 CONSUMER_GROUP_DESCRIBE_GROUP = Check(69, GROUP, Operation.DESCRIBE, _GROUP, "the group")
 CONSUMER_GROUP_DESCRIBE = Check(69, TOPIC, Operation.DESCRIBE, _TOPIC, "a group with a member that reads the topic")
 LIST_CONFIG_RESOURCES = Check(74, CLUSTER, Operation.DESCRIBE_CONFIGS, _CLUSTER, "the request")

@@ -112,3 +112,9 @@ def test_expressions_are_there_after_a_restart() -> None:
     assert again.beat("a", 2) == Beat("a", 2, None)
     again.after(100)
     assert again.epochs() == (2, 2)
+
+
+def test_a_client_gets_only_topics_that_it_may_know_of() -> None:
+    image = FakeImage(foo1=1, foo2=1)
+    found = resolve(["f.*"], image, 7, lambda names: [name for name in names if name != "foo2"])
+    assert found["f.*"].topics == {"foo1"}
