@@ -11,9 +11,11 @@ from collections.abc import Mapping
 import pyarrow as pa
 
 from kbroker._core.clock import SystemClock
+from kbroker.common.request_log import VERSION
 from kbroker.spark.tables.compaction import compact
-from kbroker.spark.tables.delta_table import HOUR_US, REQUEST_LOG, Table, bucket_of
+from kbroker.spark.tables.delta_table import HOUR_US, REQUEST_LOG, Table, TableInfo, bucket_of
 from kbroker.spark.tables.file_writer import BUCKET, EPOCH_HOUR, data_file, write_files
+from kbroker.spark.tables.log_schema import spark_schema
 from kbroker.spark.tables.table_place import TablePlace
 from tests.spark.day import Day, make_day
 
@@ -24,6 +26,14 @@ BUCKETS = 2
 def day_of_batches() -> Day:
     """The rows of one batch: each batch writes all of them again, under another sequence."""
     return make_day(ROWS)
+
+
+def two_hours() -> pa.Table:
+    """Those of them of the first two hours: few files."""
+    import pyarrow.compute as pc
+
+    rows = day_of_batches().rows
+    return rows.filter(pc.less(pc.hour(rows["time"]), 2))
 
 
 def placed(rows: pa.Table) -> pa.RecordBatch:
@@ -52,6 +62,7 @@ def main(table: str, what: str, *words: str, options: Mapping[str, str] | None =
             done = compact(found, 0, SystemClock().wall_ms(), everything=True)
             print("rewrote", done.files_before, flush=True)
         return
+    found.open(TableInfo(REQUEST_LOG, BUCKETS, VERSION, spark_schema().jsonValue()))
     app, batches = words
     rows = placed(day_of_batches().rows)
     for number in range(int(batches)):

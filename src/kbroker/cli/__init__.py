@@ -160,9 +160,17 @@ def user_message(error: Exception) -> str | None:
 
         damaged = damaged_file(error)
         return None if damaged is None else str(damaged)
+    if _is_of_delta(error):
+        return f"the table's store or log: {str(error)[:500]}"
     if isinstance(error, OSError):
         return f"{error.filename}: {error.strerror}" if error.filename else error.strerror or str(error)
     return None
+
+
+def _is_of_delta(error: Exception) -> bool:
+    """Whether delta-rs raised it, of what a table or its store has become."""
+    exceptions = sys.modules.get("deltalake.exceptions")
+    return exceptions is not None and isinstance(error, exceptions.DeltaError)
 
 
 def is_throttled(error: Exception) -> bool:

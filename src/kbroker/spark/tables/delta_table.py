@@ -38,6 +38,7 @@ HOUR_US = 3_600_000_000
 REQUEST_LOG, TOPIC = "request_log", "topic"
 TIME = {REQUEST_LOG: "time", TOPIC: "timestamp"}
 COMMIT_TRIES = 200  # each lost to another writer that has committed
+STORE_FAILURES = 4  # of commits in a row, each with an unknown outcome, until one ends the batch
 _KIND, _BUCKETS, _VERSION = "kbroker.kind", "kbroker.buckets", "kbroker.schemaVersion"
 _READABLE = {"timestampNtz"}  # what else a reader must know changes which rows of a file count
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
@@ -283,18 +284,28 @@ class Table:
         properties = CommitProperties(
             max_commit_retries=0, app_transactions=[Transaction(*transaction)] if transaction else None
         )
-        for _ in range(COMMIT_TRIES):
+        unsure: OSError | None = None  # why it is not known whether the try before has written its version
+        failures = 0
+        for attempt in range(COMMIT_TRIES):
             self.refresh()
+            if attempt and files and files[0].path in self._paths():
+                return True  # by a try before, of which no response came
+            if unsure is not None and failures > STORE_FAILURES:
+                raise unsure
             if transaction is not None and transaction[1] <= self.committed(transaction[0]):
                 return False
             if replaced and not {one.path for one in replaced} <= self._paths():
                 return False
-            if self._try(
-                lambda: self.delta.create_write_transaction(
-                    actions, "append", self.delta.schema(), list(PLACE), commit_properties=properties
-                )
-            ):
-                return True
+            try:
+                if self._try(
+                    lambda: self.delta.create_write_transaction(
+                        actions, "append", self.delta.schema(), list(PLACE), commit_properties=properties
+                    )
+                ):
+                    return True
+            except OSError as error:
+                # a store repeats no request that must happen once: what became of it is seen in the table
+                unsure, failures = error, failures + 1
         raise PipelineError(f"{self} is changed by too many others at once: the batch was not committed")
 
     def _paths(self) -> set[str]:

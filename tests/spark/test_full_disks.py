@@ -1,0 +1,101 @@
+"""A disk without space, of the table, the driver's checkpoint or the shuffles: one sentence, exact rows."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from tests.spark.day import make_day
+from tests.spark.standalone import ROOT, environment
+from tests.support import need
+
+ROWS = 2_000
+
+
+def in_a_small_disk(folder: Path, steps: Sequence[tuple[str, Sequence[str]]]) -> list[tuple[int, str, str]]:
+    """Run commands with a disk of their own at `folder`.
+
+    Args: `steps`: the disk's size, as mount has it, and the command to run then; "full": without a byte left.
+    Returns: of each command its status, output and errors.
+    """
+    if shutil.which("unshare") is None:
+        need.lack("needs unshare; on Debian: apt-get install util-linux")
+    before = ["unshare", "--mount", *([] if os.geteuid() == 0 else ["--map-root-user"])]
+    if subprocess.run([*before, "true"], capture_output=True, check=False).returncode:
+        need.lack("this machine allows no mount namespaces")
+    folder.mkdir(parents=True, exist_ok=True)
+    output = folder.with_name("output")
+    output.mkdir(exist_ok=True)
+    place = shlex.quote(str(folder))
+    script = [f"mount -t tmpfs -o size=1m none {place}"]
+    for number, (size, command) in enumerate(steps):
+        if size == "full":
+            script.append(f"head -c 100m /dev/zero > {place}/.filling 2>/dev/null")
+        else:
+            script += [f"rm -f {place}/.filling", f"mount -o remount,size={size} {place}"]
+        name = shlex.quote(str(output / str(number)))
+        script.append(f"{shlex.join(command)} > {name}.out 2> {name}.err; echo $? > {name}.status")
+    subprocess.run([*before, "sh", "-c", "\n".join(script)], env=environment(), cwd=ROOT, check=True)
+    texts = [
+        [(output / f"{number}.{kind}").read_text() for kind in ("status", "out", "err")] for number in range(len(steps))
+    ]
+    return [(int(status), out, said) for status, out, said in texts]
+
+
+def program(*words: object) -> list[str]:
+    return [sys.executable, "-m", "tests.spark.committing", *map(str, words)]
+
+
+def command(*words: object) -> list[str]:
+    return [sys.executable, "-m", "kbroker.cli", "pipeline", *map(str, words)]
+
+
+def test_a_table_on_a_full_disk(tmp_path: Path) -> None:
+    """A batch or a compaction that finds no space is not in the table, and is when there is space again."""
+    table = tmp_path / "disk" / "table"
+    steps = [
+        ("32m", program(table, "write", "a", 2)),
+        ("full", program(table, "write", "a", 3)),
+        ("full", command("compact", table)),
+        ("64m", program(table, "write", "a", 3)),
+        ("64m", command("compact", table, "--json")),
+    ]
+    first, no_batch, no_compaction, second, compacted = in_a_small_disk(tmp_path / "disk", steps)
+    assert first[:2] == (0, "committed\n" * 2), first
+    assert no_batch[0] == 1
+    assert "No space left on device" in no_batch[2]
+    assert (no_compaction[0], no_compaction[2].count("\n")) == (1, 1), no_compaction
+    assert "No space left on device" in no_compaction[2]
+    assert second[:2] == (0, "left out\n" * 2 + "committed\n"), second
+    assert json.loads(compacted[1])["table"]["rows"] == 3_000, compacted
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("what", ["table", "checkpoint", "shuffles"])
+def test_an_ingest_on_a_full_disk(what: str, tmp_path: Path) -> None:
+    """Of the driver or of the executors: one sentence, nothing half done, and the next run has all rows."""
+    disk = tmp_path / "disk"
+    log = tmp_path / "requests-1.jsonl"
+    log.write_text("".join(f"{line}\n" for line in make_day(ROWS).lines()))
+    table = (disk if what == "table" else tmp_path) / "table"
+    checkpoint = (disk if what == "checkpoint" else tmp_path) / "checkpoint"
+    local = (disk if what == "shuffles" else tmp_path) / "local"
+    words = ["ingest", table, log, "--checkpoint", checkpoint, "--master", "local[2]", "--json", "--buckets", "2"]
+    ingest = command(*words, "--conf", f"spark.local.dir={local}")
+    sizes = {"table": ("300k", "256m"), "checkpoint": ("full", "64m"), "shuffles": ("200k", "256m")}[what]
+    full, again = in_a_small_disk(disk, [(size, ingest) for size in sizes])
+    said = [line for line in full[2].splitlines() if line.startswith("kbroker: ")]
+    assert (full[0], len(said)) == (1, 1), full
+    assert "o space left on device" in said[0] or "not enough space" in said[0], said
+    assert "Traceback" not in full[2]
+    report = json.loads(again[1])
+    assert (again[0], report["run"]["rows"], report["table"]["rows"]) == (0, ROWS, ROWS), again

@@ -1,0 +1,121 @@
+"""An object store that fails: requests refused, cut off, or carried out without an answer. Rows equal, none doubled."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from kbroker.cli import cli
+from kbroker.common.request_log import VERSION
+from kbroker.spark.tables.compaction import compact
+from kbroker.spark.tables.delta_table import REQUEST_LOG, Table, TableInfo
+from kbroker.spark.tables.log_schema import spark_schema
+from kbroker.spark.tables.table_place import TablePlace
+from tests.spark.committing import BUCKETS, placed, two_hours, write
+from tests.support.object_store import FaultyStore, ObjectStore, as_words
+
+#: Enough for a fault or two; a store that is down is given up after some seconds.
+IMPATIENT = {"max_retries": "6", "retry_timeout": "6s", "backoff_config.max_backoff": "1s"}
+
+
+@pytest.fixture(scope="module")
+def store() -> Iterator[FaultyStore]:
+    behind = ObjectStore()
+    found = FaultyStore(behind)
+    yield found
+    found.close()
+    behind.close()
+
+
+@pytest.fixture
+def table(store: FaultyStore, tmp_path: Path) -> Iterator[Table]:
+    found = Table(TablePlace.of(f"s3://tables/{tmp_path.name}", {**store.options, **IMPATIENT}))
+    found.open(TableInfo(REQUEST_LOG, BUCKETS, VERSION, spark_schema().jsonValue()))
+    yield found
+    store.heal()
+
+
+def sequences(table: Table) -> Counter[int | None]:
+    """How often each row is in the table."""
+    from kbroker.spark.tables.file_reader import read_columns
+
+    names = [one.path for one in Table(table.place).files()]
+    return Counter(read_columns(table.place, names, ["correlation_id"])["correlation_id"].to_pylist())
+
+
+def times(count: int) -> Counter[int | None]:
+    return Counter({key: number * count for key, number in Counter(two_hours()["correlation_id"].to_pylist()).items()})
+
+
+def test_requests_that_are_refused_are_repeated(store: FaultyStore, table: Table) -> None:
+    """SlowDown, errors and resets, of a quarter of all requests: nothing of it is seen."""
+    store.fail(kinds=["503", "500", "reset", "lost"], share=0.25)
+    rows = placed(two_hours())
+    assert [write(table, "a", number, rows) for number in (0, 1)] == [True, True]
+    assert compact(table, 0, 1, everything=True).hours > 0
+    assert set(store.heal()) == {"503", "500", "reset", "lost"}
+    assert sequences(table) == times(2)
+
+
+def test_a_commit_whose_answer_was_lost_is_known_as_its_own(store: FaultyStore, table: Table) -> None:
+    """The store has written the version, and refuses the repeated request: there is one already."""
+    rows = placed(two_hours())
+    store.fail(kinds=["lost"], method="PUT", path=r"_delta_log/\d+\.json", count=1)
+    assert write(table, "a", 0, rows)
+    assert store.heal() == {"lost": 1}
+    assert table.committed("a") == 0
+    store.fail(kinds=["lost"], method="PUT", path=r"_delta_log/\d+\.json", count=1)
+    assert write(table, "a", 1, rows)
+    assert sequences(table) == times(2)
+    store.fail(kinds=["lost"], method="PUT", path=r"_delta_log/\d+\.json", count=1)
+    before = len(table.files())
+    assert (compact(table, 0, 1, everything=True).files_before, store.heal()) == (before, {"lost": 1})
+    assert sequences(table) == times(2)
+
+
+def run(table: Table, *words: str) -> Result:
+    return CliRunner().invoke(
+        cli, ["pipeline", words[0], table.place.uri, *words[1:], *as_words(dict(table.place.options))]
+    )
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        {"kinds": ["503"]},
+        {"kinds": ["500"], "method": "PUT", "path": r"_delta_log/\d+\.json"},
+        {"kinds": ["reset"], "method": "PUT", "path": r"\.parquet"},
+    ],
+    ids=["all slowed down", "no commit", "no file"],
+)
+def test_a_store_that_stays_away_is_one_sentence(store: FaultyStore, table: Table, rule: dict[str, object]) -> None:
+    """And nothing is half done: the next run finds all rows."""
+    rows = placed(two_hours())
+    for number in (0, 1):
+        write(table, "a", number, rows)
+    store.fail(**rule)
+    done = run(table, "compact")
+    assert (done.exit_code, done.stdout, done.stderr.count("\n")) == (1, "", 1), done
+    assert done.stderr.startswith("kbroker: ")
+    assert store.heal()
+    assert sequences(table) == times(2)
+    again = run(table, "compact", "--json", "--quiet")
+    assert (again.exit_code, json.loads(again.stdout)["compacted"]["hours"]) == (0, 2)
+    assert sequences(table) == times(2)
+
+
+def test_a_store_that_is_not_there_is_one_sentence(store: FaultyStore, table: Table) -> None:
+    """Its front end is killed and started again: the table is as it was."""
+    write(table, "a", 0, placed(two_hours()))
+    store.kill()
+    try:
+        done = run(table, "compact")
+    finally:
+        store.start()
+    assert (done.exit_code, done.stdout, done.stderr.count("\n")) == (1, "", 1), done
+    assert sequences(table) == times(1)
