@@ -32,6 +32,7 @@ class Standalone:
         self._spark_class = os.path.join(_find_spark_home(), "bin", "spark-class")
         self._folder = folder
         self._processes: list[subprocess.Popen[bytes]] = []
+        self.workers: list[subprocess.Popen[bytes]] = []
         (folder / "conf").mkdir(parents=True)
         listening = self._start("master", [], "org.apache.spark.deploy.master.Master", "--port", "0")
         self.url = self._said(listening, _MASTER)[1]
@@ -50,6 +51,13 @@ class Standalone:
         words = ("-c", "1", "-m", "600m", "-d", str(self._folder / name), self.url)
         output = self._start(name, before, "org.apache.spark.deploy.worker.Worker", *words)
         self._said(output, _REGISTERED)
+        self.workers.append(self._processes[-1])
+
+    def kill_worker(self, number: int) -> None:
+        """End a worker as a machine that loses its power does: its executors end too."""
+        worker = self.workers.pop(number)
+        os.killpg(worker.pid, signal.SIGKILL)
+        worker.wait()
 
     def run(
         self, *words: str | Path, code: str | None = None, python: str | Path = sys.executable
@@ -64,9 +72,13 @@ class Standalone:
     def call(self, *words: str | Path, code: str | None = None) -> list[str]:
         """The program and its arguments that `run` runs."""
         python = [sys.executable, "-c", f"{code or ''}\nfrom kbroker.cli import cli\ncli()", "pipeline"]
+        return [*python, str(words[0]), *self.options, *map(str, words[1:])]
+
+    @property
+    def options(self) -> list[str]:
+        """With which a command has this cluster as its master."""
         local = ("--conf", "spark.driver.host=127.0.0.1", "--conf", "spark.driver.bindAddress=127.0.0.1")
-        options = ("--master", self.url, *local, "--conf", "spark.executor.memory=512m")
-        return [*python, str(words[0]), *options, *map(str, words[1:])]
+        return ["--master", self.url, *local, "--conf", "spark.executor.memory=512m"]
 
     def close(self) -> None:
         """End all processes, workers first: they end their executors."""

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import re
-import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -17,67 +14,19 @@ from click.testing import Result
 
 from kbroker.client.cluster import Cluster
 from kbroker.client.producer import Producer
-from kbroker.spark.errors import PipelineError
-from kbroker.spark.setup.remote import require_connect
-from kbroker.spark.setup.session import require_spark
-from kbroker.testing.waiting import wait_until
+from tests.spark.connect_server import connect_server
 from tests.spark.day import make_day
 from tests.spark.source_support import create
-from tests.spark.standalone import START_S, environment
-from tests.support import need
+from tests.spark.standalone import environment
 from tests.support.broker import BrokerProcess
 
 pytestmark = pytest.mark.slow
-_LISTENS = re.compile(r"Spark Connect server started at: .*:(\d+)")
-SERVER = "org.apache.spark.sql.connect.service.SparkConnectServer"
 
 
 @pytest.fixture(scope="module")
 def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A server on two cores of this machine."""
-    try:
-        require_spark()
-        require_connect()
-    except PipelineError as error:
-        need.lack(str(error))
-    from pyspark.find_spark_home import _find_spark_home
-
-    folder = tmp_path_factory.mktemp("server")
-    settings = (
-        "spark.connect.grpc.binding.address=127.0.0.1",
-        "spark.connect.grpc.binding.port=0",
-        "spark.ui.enabled=false",
-    )
-    options = [word for setting in settings for word in ("--conf", setting)]
-    call = [
-        os.path.join(_find_spark_home(), "bin", "spark-submit"),
-        "--master",
-        "local[2]",
-        *options,
-        "--class",
-        SERVER,
-    ]
-    given = {**environment(), "SPARK_LOCAL_IP": "127.0.0.1", "SPARK_CONF_DIR": str(folder)}
-    output = folder / "server.log"
-    with output.open("wb") as file:
-        server = subprocess.Popen(call, env=given, stdout=file, stderr=file, cwd=folder, start_new_session=True)
-
-    def port() -> re.Match[str] | None:
-        assert server.poll() is None, output.read_text()
-        return _LISTENS.search(output.read_text())
-
-    try:
-        wait_until(lambda: port() is not None, START_S)
-        found = port()
-        assert found is not None
-        yield f"sc://127.0.0.1:{found[1]}"
-    finally:
-        os.killpg(server.pid, signal.SIGTERM)
-        try:
-            server.wait(30)
-        except subprocess.TimeoutExpired:
-            os.killpg(server.pid, signal.SIGKILL)
-            server.wait()
+    with connect_server(tmp_path_factory.mktemp("server")) as url:
+        yield url
 
 
 def remotely(*words: str | Path) -> subprocess.CompletedProcess[str]:

@@ -21,7 +21,7 @@ ROWS = 2_000
 
 
 def in_a_small_disk(folder: Path, steps: Sequence[tuple[str, Sequence[str]]]) -> list[tuple[int, str, str]]:
-    """Run commands with a disk of their own at `folder`.
+    """Run commands with another disk at `folder`.
 
     Args: `steps`: the disk's size, as mount has it, and the command to run then; "full": without a byte left.
     Returns: of each command its status, output and errors.

@@ -1,4 +1,4 @@
-"""An object store that fails: requests refused, cut off, or carried out without an answer. Rows equal, none doubled."""
+"""An object store that fails: requests refused, cut off, or done without a response. Rows equal, none doubled."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def run(table: Table, *words: str) -> Result:
         {"kinds": ["500"], "method": "PUT", "path": r"_delta_log/\d+\.json"},
         {"kinds": ["reset"], "method": "PUT", "path": r"\.parquet"},
     ],
-    ids=["all slowed down", "no commit", "no file"],
+    ids=["all refused", "no commit", "no file"],
 )
 def test_a_store_that_stays_away_is_one_sentence(store: FaultyStore, table: Table, rule: dict[str, object]) -> None:
     """And nothing is half done: the next run finds all rows."""

@@ -11,10 +11,21 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from click.testing import CliRunner
+from deltalake.exceptions import DeltaError
 
+from kbroker.cli import cli
 from kbroker.common.request_log import VERSION
 from kbroker.spark.errors import PipelineError
-from kbroker.spark.tables.compaction import MAX_FILES, compact, due_places, vacuum
+from kbroker.spark.tables import compaction
+from kbroker.spark.tables.compaction import (
+    MAX_FILES,
+    SHORTEST_RETENTION_MS,
+    compact,
+    compact_table,
+    due_places,
+    vacuum,
+)
 from kbroker.spark.tables.delta_table import (
     HOUR_US,
     REQUEST_LOG,
@@ -154,6 +165,36 @@ def test_what_is_never_part_of_the_table_is_deleted_in_time(table: Path) -> None
     assert vacuum(found, 0, everything=True) == 1
     assert [file.exists() for file in (orphan, *kept)] == [False, True, True, True]
     assert sequences(table) == times(1)
+
+
+def test_a_short_retention_is_refused(table: Path) -> None:
+    """It would delete the files of a batch that is about to be committed, unless no other job is there."""
+    found = Table(table)
+    write(found, "a", 0, placed(day_of_batches().rows))
+    orphan = table / f"date={DATE}/hour=1/bucket=0/{PREFIX}orphan.parquet"
+    orphan.write_text("of another job")
+    for short_ms in (0, SHORTEST_RETENTION_MS - 1):
+        with pytest.raises(PipelineError, match=r"expected 24 hours at least, or --short-retention while no other job"):
+            compact_table(table, retention_ms=short_ms)
+    done = CliRunner().invoke(cli, ["pipeline", "compact", str(table), "--retention", "23"])
+    assert (done.exit_code, done.stderr.count("\n")) == (1, 1)
+    assert "a retention of 23 hours could delete files" in done.stderr
+    compact_table(table, retention_ms=SHORTEST_RETENTION_MS)
+    assert orphan.exists()
+    assert compact_table(table, retention_ms=0, short_retention=True).deleted == 1
+    assert not orphan.exists()
+
+
+def test_an_error_of_delta_is_one_line(table: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever delta-rs raises while it changes a table."""
+
+    def fail(*_: object, **__: object) -> None:
+        raise DeltaError("Generic error\n  the disk is on fire")
+
+    monkeypatch.setattr(compaction, "vacuum", fail)
+    done = CliRunner().invoke(cli, ["pipeline", "compact", str(table)])
+    assert (done.exit_code, done.exception.__class__) == (1, SystemExit)
+    assert done.stderr.endswith("kbroker: the table's store or log: Generic error the disk is on fire\n")
 
 
 def test_a_damaged_table_is_named(table: Path) -> None:

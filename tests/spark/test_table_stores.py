@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -30,6 +29,7 @@ from kbroker.spark.whatif.replay import by_client, replay_rows, replay_table
 from tests.spark.committing import BUCKETS, day_of_batches, placed, write
 from tests.spark.day import START_US, make_day
 from tests.spark.test_replay_core import SETS
+from tests.support.object_store import ObjectStore
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -42,23 +42,9 @@ ROOT = Path(__file__).resolve().parents[2]
 @pytest.fixture(scope="module")
 def store() -> Iterator[dict[str, str]]:
     """The options of a store that has the bucket `tables`."""
-    # a separate process: while delta-rs waits for it here, no other thread of Python runs
-    program = (
-        "import sys; from moto.server import ThreadedMotoServer as Server; s = Server('127.0.0.1', 0, verbose=False); "
-        "s.start(); print(s.get_host_and_port()[1], flush=True); sys.stdin.read(); s.stop()"
-    )
-    server = subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-    assert server.stdout is not None
-    endpoint = f"http://127.0.0.1:{int(server.stdout.readline())}"
-    urllib.request.urlopen(urllib.request.Request(f"{endpoint}/tables", method="PUT")).close()
-    yield {
-        "AWS_ENDPOINT_URL": endpoint,
-        "AWS_ALLOW_HTTP": "true",
-        "AWS_REGION": "us-east-1",
-        "AWS_ACCESS_KEY_ID": "key",
-        "AWS_SECRET_ACCESS_KEY": "secret",
-    }
-    server.communicate(timeout=60)  # it ends with its input
+    store = ObjectStore()
+    yield store.options
+    store.close()
 
 
 @pytest.fixture
@@ -85,7 +71,7 @@ def test_writers_at_once(place: TablePlace) -> None:
     assert said[0] == ["committed"] * 3
     assert all(sorted(pair) == ["committed", "left out"] for pair in zip(said[1], said[2], strict=True))
     assert describe_table(place)["rows"] == 6 * day_of_batches().rows.num_rows
-    assert compact_table(place, retention_ms=0).hours == 24
+    assert compact_table(place, retention_ms=0, short_retention=True).hours == 24
     found = Table(place)
     assert sum(one.rows for one in found.files()) == 6 * day_of_batches().rows.num_rows
     assert found.files() == [one for one in found.files() if "compacted-" in one.path]
@@ -98,8 +84,12 @@ def test_ingest_read_replay(spark: SparkSession, place: TablePlace, tmp_path: Pa
     log = tmp_path / "requests-1.jsonl"
     log.write_text("\n".join([*lines[:600], "{no record"]) + "\n")
     source = LogSource.of_files(log, format="json")
-    with pytest.raises(TableError, match="name one for Spark's offsets with --checkpoint DIR"):
+    with pytest.raises(TableError, match="for its offsets with --checkpoint"):
         ingest(spark, source, place)
+    on_s3 = StreamOptions(checkpoint=f"{place.uri}/_checkpoint")
+    with pytest.raises(PipelineError, match=r"has none for that store: give it the jars .*:hadoop-aws:\d"):
+        ingest(spark, source, place, on_s3)
+    assert not Table(place).exists()
     options = StreamOptions(buckets=2, checkpoint=tmp_path / "checkpoint")
     clock = VirtualClock(LATER_MS)
     assert ingest(spark, source, place, options, clock=clock).rows == 600
@@ -132,7 +122,9 @@ def test_the_commands(command: Callable[..., Result], place: TablePlace) -> None
     used = command("pipeline", "usage", place.uri.replace("s3:", "s3a:"), "--top", "1", *more)
     assert f"reading {day_of_batches().rows.num_rows:,} rows of 24 hours in 48 files" in used.stderr
     assert used.stdout.splitlines()[1].split()[:2] == ["User:team-0", "app-00"]
-    assert "ROWS" not in command("pipeline", "compact", place.uri, "--retention", "0", *more).stdout
+    assert (
+        "ROWS" not in command("pipeline", "compact", place.uri, "--retention", "0", "--short-retention", *more).stdout
+    )
 
 
 def test_a_file_that_is_missing_is_named(spark: SparkSession, place: TablePlace) -> None:

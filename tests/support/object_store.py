@@ -1,6 +1,6 @@
 """A server of S3's protocol on this machine, which knows conditional puts as S3 does, and faults in front of it.
 
-Both run in processes of their own: while delta-rs waits for an answer in a test's process, no other thread of Python
+Both run in separate processes: while delta-rs waits for a response in a test's process, no other thread of Python
 runs there.
 """
 
@@ -59,7 +59,7 @@ class ObjectStore:
 class FaultyStore:
     """A store as its clients see it through faults, which `fail` begins and `heal` ends; `kill` and `start` end it.
 
-    What is kept lies in the server behind it, as on the disks of a store whose front end dies.
+    What is kept is in the server behind it, as on the disks of a store whose front end dies.
     """
 
     def __init__(self, store: ObjectStore) -> None:

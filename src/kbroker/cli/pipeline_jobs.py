@@ -21,7 +21,7 @@ from kbroker.cli.pipeline_session import (
     session,
     spark_options,
 )
-from kbroker.cli.pipeline_table import place_of, retention_option, storage_option, table_argument
+from kbroker.cli.pipeline_table import place_of, retention_of, retention_option, storage_option, table_argument
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -64,7 +64,9 @@ stream_options = decorators(
     retention_option,
     storage_option,
     click.option(
-        "--checkpoint", type=FOLDER, metavar="DIR", help="Where Spark keeps offsets; else inside a local TABLE."
+        "--checkpoint",
+        metavar="DIR",
+        help="Where Spark keeps offsets: a folder, or a URI; else inside a TABLE on a disk or in HDFS.",
     ),
 )
 
@@ -89,14 +91,14 @@ def ingest(table: str, logs: tuple[str, ...], topic: str | None, log_format: str
 
     TABLE is a folder, or a URI such as s3://BUCKET/NAME.
 
-    LOGs are files, folders of files, or patterns; those of a real Kafka too. Run it again to go on: each record is
-    taken once, also after a kill. What is no record is kept in TABLE/_rejected.
+    LOGs are files, folders of files, patterns, or URIs; those of a real Kafka too. Run it again to go on: each record
+    is taken once, also after a kill. What is no record is kept in TABLE/_rejected.
     """
     if bool(logs) == bool(topic):
         raise click.UsageError("name either LOGs or a --topic")
     place = place_of(table, common)
     source = _source(topic, logs, log_format, common)
-    chosen = _stream(common, buckets)
+    chosen = _stream(common, buckets, place)
 
     def run(spark: SparkSession, **more: Any) -> Ingested:
         from kbroker.spark.tables.ingest import ingest as run_ingest
@@ -130,7 +132,7 @@ def archive(
 
     place = place_of(table, common)
     source = _source(topic, (), "auto", common)
-    chosen = _stream(common, buckets)
+    chosen = _stream(common, buckets, place)
     schema = RecordSchema(key, value, key_columns, value_columns)
     schema.check()
 
@@ -146,16 +148,17 @@ def archive(
 @storage_option
 @progress_options
 @no_spark_options
-def compact(table: str, retention: float, **common: Any) -> None:
+def compact(table: str, **common: Any) -> None:
     """Rewrite TABLE to one sorted file per hour and bucket.
 
     Deletes what it and others have replaced longer ago than --retention. Jobs may read and write TABLE meanwhile, if
     --retention is longer than a batch takes.
     """
     place = place_of(table, common)
+    retention = retention_of(common)
     from kbroker.spark.tables.compaction import compact_table
 
-    done = compact_table(place, retention_ms=int(retention * 3_600_000), progress=progress(common))
+    done = compact_table(place, **retention, progress=progress(common))
     rows = {
         "hours": done.hours,
         "files_before": done.files_before,
@@ -197,10 +200,11 @@ def check_dates(words: tuple[str, ...]) -> tuple[str, ...]:
 def _source(
     topic: str | None, logs: tuple[str, ...], log_format: str, common: dict[str, Any]
 ) -> Callable[[], LogSource]:
-    from kbroker.spark.locations import local_path
+    from kbroker.spark.tables.table_place import TablePlace
 
+    storage = key_values(common["storage"], "--storage-option")
     for log in logs:
-        local_path(log)  # a URI is refused before Spark starts
+        TablePlace.of(log, storage)  # an unknown store is refused before Spark starts
     more = key_values(common["more"], "--option")
     security = {f"kafka.{name}": value for name, value in client_properties().items()}
 
@@ -208,7 +212,7 @@ def _source(
         from kbroker.spark.tables.log_reader import LogSource
 
         if topic is None:
-            return LogSource.of_files(*logs, format=log_format)
+            return LogSource.of_files(*logs, format=log_format, storage=storage)
         return LogSource.of_topic(
             common["bootstrap_server"],
             topic,
@@ -220,7 +224,13 @@ def _source(
     return source
 
 
-def _stream(common: dict[str, Any], buckets: int) -> Callable[[], StreamOptions]:
+def _stream(common: dict[str, Any], buckets: int, table: TablePlace) -> Callable[[], StreamOptions]:
+    """Raises: PipelineError for what is known to be wrong before Spark starts."""
+    from kbroker.spark.tables.checkpoint import place_of_checkpoint
+
+    place_of_checkpoint(common["checkpoint"], table)
+    retention = retention_of(common)
+
     def chosen() -> StreamOptions:
         from kbroker.spark.tables.table_stream import StreamOptions
 
@@ -230,7 +240,7 @@ def _stream(common: dict[str, Any], buckets: int) -> Callable[[], StreamOptions]
             interval_ms=int(common["interval"] * 1000),
             max_per_batch=common["max_per_batch"],
             watermark_ms=int(common["watermark"] * 60_000),
-            retention_ms=int(common["retention"] * 3_600_000),
+            **retention,
             checkpoint=common["checkpoint"],
         )
 

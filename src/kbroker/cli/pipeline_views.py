@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from kbroker.cli.options import bootstrap_option, connect, decorators, json_option
+from kbroker.cli.options import bootstrap_option, connect, decorators, json_option, key_values
 from kbroker.cli.output import print_json, print_table
 from kbroker.cli.pipeline_jobs import date_option
-from kbroker.cli.pipeline_session import LocalPath, no_spark_options, progress, running, session, spark_options
+from kbroker.cli.pipeline_session import no_spark_options, progress, running, session, spark_options
 from kbroker.cli.pipeline_table import as_of_option, place_of, storage_option
 
 if TYPE_CHECKING:
@@ -159,15 +158,20 @@ def throttles(logs: tuple[str, ...], dates: tuple[str, ...], top: int, **common:
     "--checkpoint",
     "checkpoints",
     multiple=True,
-    type=LocalPath(exists=True, file_okay=False),
     metavar="DIR",
-    help="A Spark stream's checkpoint, or a table of ingest or archive. Repeatable.",
+    help="A Spark stream's checkpoint, or a table of ingest or archive: a folder, or a URI. Repeatable.",
 )
+@storage_option
 @click.option("--partitions", is_flag=True, help="A row per partition.")
 @json_option
 @no_spark_options
 def lag(
-    names: tuple[str, ...], bootstrap_server: str, checkpoints: tuple[Path, ...], partitions: bool, as_json: bool
+    names: tuple[str, ...],
+    bootstrap_server: str,
+    checkpoints: tuple[str, ...],
+    storage: tuple[str, ...],
+    partitions: bool,
+    as_json: bool,
 ) -> None:
     """Show how far consumer groups and Spark streams are behind.
 
@@ -175,11 +179,12 @@ def lag(
     """
     from kbroker.spark.usage_views.lag import checkpoint_lag, group_lag, read_checkpoint
 
-    for folder in checkpoints:
+    folders = [place_of(folder, {"storage": storage}) for folder in checkpoints]
+    for folder in folders:
         read_checkpoint(folder)  # a wrong folder is an error before any broker is asked
     with connect(bootstrap_server) as cluster:
-        found = group_lag(cluster, names) if names or not checkpoints else []
-        for folder in checkpoints:
+        found = group_lag(cluster, names) if names or not folders else []
+        for folder in folders:
             found += checkpoint_lag(cluster, folder)
     if as_json:
         fields = ("kind", "reader", "topic", "partition", "offset", "end_offset", "lag")
@@ -218,7 +223,7 @@ def _rows(logs: tuple[str, ...], dates: tuple[str, ...], common: dict[str, Any])
         raise TableError(f"{tables[0]} is an archive of a topic, not a request log")
     if not tables and common["as_of"] is not None:
         raise click.UsageError("--as-of is for a TABLE: logs have no versions")
-    source = None if tables else LogSource.of_files(*logs)
+    source = None if tables else LogSource.of_files(*logs, storage=key_values(common["storage"], "--storage-option"))
     with running(common, session) as spark:
         from kbroker.spark.tables.log_reader import REASON, good, read_log
         from kbroker.spark.tables.table import read_table

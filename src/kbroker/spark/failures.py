@@ -16,8 +16,13 @@ NEEDS_PYTHON = (
     'install "kbroker[spark]" there, send one with --py-env ARCHIVE, or name another Python of theirs with --conf '
     "spark.pyspark.python=PATH"
 )
-#: What the machines of a cluster lack, by what Spark or Python say of it.
-_ON_EXECUTORS = (
+#: What Spark or the machines of a cluster lack, by what Spark or Python say of it.
+_LACKING = (
+    (
+        re.compile(r"No FileSystem for scheme \"(\w+)\"|Class org\.apache\.hadoop\.fs\.(s3a)\.S3AFileSystem not found"),
+        "Spark has no client of Hadoop's for this store, in which --checkpoint lies: give Spark its jars (for S3 "
+        "org.apache.hadoop:hadoop-aws), or name a folder or one in HDFS",
+    ),
     (
         re.compile(r"No module named '(kbroker|pyarrow|pandas|pyspark)[\w.]*'"),
         f"the Python of Spark's executors has no {{0}}: {NEEDS_PYTHON}",
@@ -40,7 +45,7 @@ def sentence(error: BaseException) -> str:
     while (origin := getattr(origin, "_cause", None)) is not None:  # as PySpark keeps what Java raised
         said.append(str(origin))
     text = "\n".join(said)
-    for pattern, known in _ON_EXECUTORS:
+    for pattern, known in _LACKING:
         found = pattern.search(text)
         if found is not None:
             return known.format(*found.groups())

@@ -1,4 +1,4 @@
-"""Where tables, logs and checkpoints lie: folders of a file system that driver and executors share.
+"""Paths and `file:` URIs of this machine's file systems, and what Spark is given for them.
 
 The one place that knows what a URI is: without it `hdfs://host/table` would be a local folder with the name `hdfs:`,
 and a local folder that Spark is given by its bare path would lie in whatever file system `fs.defaultFS` names.
@@ -16,6 +16,12 @@ _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/")  # two characters at least:
 _LOCAL = "file"
 
 
+def is_elsewhere(given: str | os.PathLike[str]) -> bool:
+    """Whether it is the URI of another file system than this machine's."""
+    found = _SCHEME.match(os.fspath(given))
+    return found is not None and found[1].lower() != _LOCAL
+
+
 def local_path(given: str | os.PathLike[str]) -> Path:
     """What a user names as a folder or file: a path, or a `file:` URI (whose characters stand for themselves).
 
@@ -29,10 +35,7 @@ def local_path(given: str | os.PathLike[str]) -> Path:
     scheme = found[1].lower()
     rest = text[found.end() - 1 :]
     if scheme != _LOCAL:
-        raise PipelineError(
-            f"{text} is in {scheme}, and kbroker's pipeline reads and writes mounted file systems only: expected the "
-            "path of a folder that this machine and Spark's executors share"
-        )
+        raise PipelineError(f"{text} is in {scheme}, and only a mounted file system will do here: expected a path")
     if rest.startswith("//") and not rest.startswith("///"):
         host, slash, path = rest[2:].partition("/")
         if host.lower() != "localhost" or not slash:

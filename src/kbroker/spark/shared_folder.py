@@ -29,34 +29,34 @@ SETTLE_SECONDS = 5.0  # a network file system may show a new file that much late
 _STEP_SECONDS = 0.1
 MAX_FILES = 16  # looked at
 BEGINNING_BYTES = 4096
+#: How many bytes of a file were looked at, and their hash.
+Beginning = tuple[int, str]
 _SCHEMA = "task int, host string, missing string"
 
 
-def require_shared(spark: SparkSession, folder: Path, files: Sequence[str | os.PathLike[str]] = ()) -> None:
+def require_shared(spark: SparkSession, folder: Path | None, files: Sequence[str | os.PathLike[str]] = ()) -> None:
     """Let tasks look for a file that is made in `folder`, make files there, and compare the beginnings of `files`.
 
-    Nothing is done where all runs on this machine. What a task cannot look at is found by other means only: there may
-    be more executors than run tasks now.
+    Without a folder only `files` are looked at. Nothing is done where all runs on this machine. What a task cannot look
+    at is found by other means only: there may be more executors than run tasks now.
 
     Raises: PipelineError that names the machine and what it does not see; OSError.
     """
     if not runs_elsewhere(spark):
         return
+    known = {str(file): _beginning(file, BEGINNING_BYTES) for file in files[:MAX_FILES]}
+    if folder is None:
+        if known:
+            _ask(spark, None, known)
+        return
     probe = folder / f"_probe-{uuid.uuid4().hex}"
     probe.mkdir(parents=True)
     try:
         (probe / "driver").write_bytes(b"")
-        known = {str(file): _beginning(file) for file in files[:MAX_FILES]}
-        tasks = 2 * parallelism(spark)
-        look = partial(_look, str(probe), known)
-        found = spark.range(0, tasks, numPartitions=tasks).mapInArrow(look, _SCHEMA).collect()
-        for row in found:
-            if row["missing"]:
-                raise PipelineError(_not_shared(row["host"], row["missing"]))
-        awaited = {str(row["task"]): row["host"] for row in found}
+        awaited = _ask(spark, str(probe), known)
         if not settles(lambda: all((probe / task).exists() for task in awaited)):
             host = next(host for task, host in awaited.items() if not (probe / task).exists())
-            raise PipelineError(_not_shared(host, str(folder)))
+            raise PipelineError(not_shared(host, str(folder)))
     finally:
         for file in probe.glob("*"):
             with contextlib.suppress(OSError):
@@ -65,14 +65,28 @@ def require_shared(spark: SparkSession, folder: Path, files: Sequence[str | os.P
             probe.rmdir()
 
 
-def _not_shared(host: str, place: str) -> str:
+def _ask(spark: SparkSession, probe: str | None, known: Mapping[str, Beginning]) -> dict[str, str]:
+    """Let tasks look; the host of each by its number. Raises: PipelineError for what one of them misses."""
+    tasks = 2 * parallelism(spark)
+    look = partial(_look, probe, known)
+    found = spark.range(0, tasks, numPartitions=tasks).mapInArrow(look, _SCHEMA).collect()
+    for row in found:
+        if row["missing"]:
+            raise PipelineError(not_shared(row["host"], row["missing"]))
+    return {str(row["task"]): row["host"] for row in found}
+
+
+def not_shared(host: str, place: str) -> str:
+    """The sentence for what an executor sees otherwise than the driver."""
     return (
         f"an executor of Spark on {host} has another {place} than this machine: tables and logs must lie in folders "
-        "that all executors and this machine share, or run with --master 'local[*]'"
+        "that all executors and this machine share, in HDFS or in an object store, or run with --master 'local[*]'"
     )
 
 
-def _look(probe: str, known: Mapping[str, str], batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def _look(
+    probe: str | None, known: Mapping[str, Beginning], batches: Iterable[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
     """In a task: what of the driver's is missing here."""
     import pyarrow as pa
 
@@ -90,7 +104,13 @@ def _look(probe: str, known: Mapping[str, str], batches: Iterable[pa.RecordBatch
         )
 
 
-def _missing(probe: str, known: Mapping[str, str], tasks: Sequence[int]) -> str | None:
+def _missing(probe: str | None, known: Mapping[str, Beginning], tasks: Sequence[int]) -> str | None:
+    return (_no_folder(probe, tasks) if probe is not None else None) or next(
+        (name for name, beginning in known.items() if not _begins(name, beginning)), None
+    )
+
+
+def _no_folder(probe: str, tasks: Sequence[int]) -> str | None:
     folder = os.path.dirname(probe)
     if not settles(lambda: os.path.exists(os.path.join(probe, "driver"))):
         return folder
@@ -102,18 +122,21 @@ def _missing(probe: str, known: Mapping[str, str], tasks: Sequence[int]) -> str 
         pass  # an earlier attempt at this task
     except OSError as error:
         return f"{folder} ({error.strerror})"
-    for name, beginning in known.items():
-        try:
-            if _beginning(name) != beginning:
-                return name
-        except OSError:
-            return name
     return None
 
 
-def _beginning(file: str | os.PathLike[str]) -> str:
+def _begins(file: str, beginning: Beginning) -> bool:
+    """Whether a file is there and begins so; it may have grown since."""
+    try:
+        return _beginning(file, beginning[0]) == beginning
+    except OSError:
+        return False
+
+
+def _beginning(file: str | os.PathLike[str], size_bytes: int) -> Beginning:
     with open(file, "rb") as opened:
-        return hashlib.blake2b(opened.read(BEGINNING_BYTES), digest_size=12).hexdigest()
+        content = opened.read(size_bytes)
+    return len(content), hashlib.blake2b(content, digest_size=12).hexdigest()
 
 
 def settles(is_there: Callable[[], bool]) -> bool:

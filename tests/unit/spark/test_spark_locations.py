@@ -9,6 +9,7 @@ from kbroker.cli import cli
 from kbroker.spark.errors import PipelineError
 from kbroker.spark.locations import local_path, spark_path
 from kbroker.spark.tables.log_reader import LogSource
+from kbroker.spark.tables.table_place import TablePlace
 
 ELSEWHERE = ["hdfs://host:8020/t", "s3a://bucket/t", "S3://bucket/t", "gs://b", "abfss://c@a.host/t", "hdfs:/t"]
 
@@ -38,19 +39,45 @@ def test_spark_is_given_a_uri(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 
 @pytest.mark.parametrize("given", ELSEWHERE)
 def test_another_file_system_is_refused(given: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In one sentence that names it, as text and as a Path; no folder is made."""
+    """Where only a path will do: in one sentence that names it, as text and as a Path; no folder is made."""
     monkeypatch.chdir(tmp_path)
     scheme = given.partition(":")[0].lower()
-    for refused in (
-        local_path,
-        lambda text: local_path(Path(text)),
-        LogSource.of_files,
-    ):
-        with pytest.raises(
-            PipelineError, match=f"is in {scheme}, and kbroker's pipeline reads and writes mounted file"
-        ):
+    for refused in (local_path, lambda text: local_path(Path(text))):
+        with pytest.raises(PipelineError, match=f"is in {scheme}, and only a mounted file system will do here"):
             refused(given)
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("given", ["ftp://host/t", "dbfs:/t", "hdfs:/t"])
+def test_an_unknown_store_is_refused(given: str) -> None:
+    """Of tables, logs and checkpoints: the sentence says which ones are known."""
+    for refused in (TablePlace.of, LogSource.of_files):
+        with pytest.raises(
+            PipelineError, match=f"{given} is in no file system .* begins with s3://, gs://, abfss://, hd"
+        ):
+            refused(given)
+
+
+@pytest.mark.parametrize(
+    ("given", "uri"),
+    [
+        ("s3://bucket/a", "s3a://bucket/a"),
+        ("hdfs://host:8020/a", "hdfs://host:8020/a"),
+        ("/a", "file:///a"),
+    ],
+)
+def test_what_spark_is_given_for_a_store(given: str, uri: str) -> None:
+    assert TablePlace.of(given).spark_uri == uri
+
+
+def test_folders_of_places() -> None:
+    """The folder above, and names within; the root of a store has none above it."""
+    place = TablePlace.of("s3://bucket/a/b")
+    folder, name = place.above()
+    assert (folder.uri, name, place.within("c").uri) == ("s3://bucket/a", "b", "s3://bucket/a/b/c")
+    root, name = TablePlace.of("hdfs://host:1").above()
+    assert (root.uri, name) == ("hdfs://host:1", "")
+    assert TablePlace.of("/a").above()[0].uri == "/"
 
 
 def test_another_machine_is_refused() -> None:
@@ -62,13 +89,13 @@ def test_another_machine_is_refused() -> None:
     "words",
     [
         ["ingest", "ftp://host/t", "a.log"],
-        ["ingest", "t", "s3a://bucket/a.log"],
-        ["ingest", "t", "a.log", "--checkpoint", "hdfs://host/c"],
+        ["ingest", "t", "ftp://host/a.log"],
+        ["ingest", "t", "a.log", "--checkpoint", "ftp://host/c"],
         ["archive", "ftp://host/t", "--topic", "t"],
         ["compact", "dbfs:/t"],
         ["convert", "s3://bucket/t"],
         ["usage", "ftp://host/t"],
-        ["lag", "--checkpoint", "hdfs://host/c"],
+        ["lag", "--checkpoint", "ftp://host/c"],
         ["replay", "ftp://host/t", "--quotas", "q.yaml"],
         ["recommend", "ftp://host/t"],
         ["report", "ftp://host/t", "-o", "page.html"],
@@ -81,7 +108,8 @@ def test_commands_refuse_it_before_spark_starts(
     """In one line, and leave no folder named after the scheme."""
     monkeypatch.chdir(tmp_path)
     done = CliRunner().invoke(cli, ["pipeline", *words])
-    assert "kbroker's pipeline reads and writes mounted file systems only" in " ".join(done.output.split())
+    said = " ".join(done.output.split())
+    assert "only a mounted file system will do here" in said or "is in no file system that kbroker" in said
     assert done.output.count("\n") == 1
     assert done.exit_code in (1, 2)
     assert list(tmp_path.iterdir()) == []

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from kbroker._core.clock import SystemClock
+from kbroker.spark.errors import PipelineError
 from kbroker.spark.formatting import Progress, silent
 from kbroker.spark.tables.delta_table import DataFile, Table
 from kbroker.spark.tables.file_reader import read_columns
@@ -25,6 +26,7 @@ MAX_FILES = 64  # of a bucket in an open hour
 LATE_FILES = 4  # of a bucket in an hour that was compacted before: late records come a few at a time
 HOUR_MS = 3_600_000
 RETENTION_MS = 7 * 24 * HOUR_MS
+SHORTEST_RETENTION_MS = 24 * HOUR_MS  # a writer's files are in no version until its batch is committed
 MAX_ROWS = 1_000_000  # that are rewritten together, in memory: some 300 bytes each
 REWRITES_AT_ONCE = 2
 
@@ -102,6 +104,19 @@ def rewrite(place: TablePlace, kind: str, files: Sequence[DataFile], now_ms: int
     return write_table_file(place, kind, files[0], in_order, now_ms)
 
 
+def require_retention(retention_ms: int, *, short: bool = False) -> None:
+    """Refuse a retention in which another job's files may not be committed yet. Args: `short`: it is meant.
+
+    Raises: PipelineError.
+    """
+    if retention_ms < SHORTEST_RETENTION_MS and not short:
+        raise PipelineError(
+            f"a retention of {retention_ms / HOUR_MS:g} hours could delete files that another job is about to "
+            f"commit or has open: expected {SHORTEST_RETENTION_MS // HOUR_MS} hours at least, or --short-retention "
+            "while no other job uses the table"
+        )
+
+
 def vacuum(table: Table, retention_ms: int, *, everything: bool = False) -> int:
     """Delete files that no version of the last `retention_ms` has; how many.
 
@@ -114,11 +129,19 @@ def vacuum(table: Table, retention_ms: int, *, everything: bool = False) -> int:
     return len(deleted)
 
 
-def compact_table(table: TableName, *, retention_ms: int = RETENTION_MS, progress: Progress = silent) -> Compacted:
+def compact_table(
+    table: TableName,
+    *,
+    retention_ms: int = RETENTION_MS,
+    short_retention: bool = False,
+    progress: Progress = silent,
+) -> Compacted:
     """Rewrite each hour of a table to one file per bucket, open or not, and delete what is older than `retention_ms`.
 
-    Others may write the table meanwhile. Needs no Spark. Raises: TableError when the place is no table.
+    Others may write the table meanwhile, unless `short_retention` allows less than SHORTEST_RETENTION_MS. Needs no
+    Spark. Raises: TableError when the place is no table; PipelineError for a retention that is too short.
     """
+    require_retention(retention_ms, short=short_retention)
     found = Table(table)
     found.info()
     done = compact(found, 0, SystemClock().wall_ms(), everything=True)

@@ -9,19 +9,18 @@ it is full) by its first line. Register `LogFiles` with a session before use; `k
 
 from __future__ import annotations
 
-import glob
 import hashlib
 import json
 import socket
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxBytes, SupportsTriggerAvailableNow
 
 from kbroker.spark.errors import PipelineError
+from kbroker.spark.tables.log_store import LogFile, Options, found_files
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -31,23 +30,26 @@ SCHEMA = "value binary, arrow boolean, source string, position bigint, stamp tim
 SPLIT_BYTES = 8 << 20  # of a task
 CHUNK_BYTES = 1 << 20  # of an Arrow batch
 MAX_LINE_BYTES = 16 << 20
+FIRST_LINE_BYTES = 4096  # of the first line, by which a file is known
 _ARROW, _LINES = ".arrows", ".jsonl"
 
 
 @dataclass
 class Piece(InputPartition):
-    """A part of one file: bytes of lines, or numbers of Arrow batches."""
+    """A part of one file: bytes of lines, or numbers of Arrow batches. `options`: of the file's store."""
 
     path: str
     begin: int
     end: int
+    options: Options
 
-    def __init__(self, path: str, begin: int, end: int) -> None:
-        self.path, self.begin, self.end = path, begin, end
+    def __init__(self, path: str, begin: int, end: int, options: Options = ()) -> None:
+        self.path, self.begin, self.end, self.options = path, begin, end, options
 
 
 class LogFiles(DataSource):
-    """`format("kbroker_log_files")`. Options: `paths` (JSON list of files, folders, patterns), `maxBytesPerTrigger`."""
+    """`format("kbroker_log_files")`. Options: `paths` (JSON list of files, folders, patterns), `maxBytesPerTrigger`,
+    `storage` (JSON of what the files' store wants to know, as delta-rs names it)."""
 
     @classmethod
     def name(cls) -> str:
@@ -57,30 +59,29 @@ class LogFiles(DataSource):
         return SCHEMA
 
     def reader(self, schema: Any) -> DataSourceReader:
-        return _Reader(self.options["paths"])
+        return _Reader(self._files())
 
     def streamReader(self, schema: Any) -> DataSourceStreamReader:
         limit = self.options.get("maxBytesPerTrigger")
-        return _StreamReader(self.options["paths"], int(limit) if limit else None)
+        return _StreamReader(self._files(), int(limit) if limit else None)
+
+    def _files(self) -> Files:
+        return Files(self.options["paths"], json.loads(self.options.get("storage", "{}")))
 
 
 class Files:
     """The files behind some paths, each with the key by which a stream's offset knows it."""
 
-    def __init__(self, paths: str) -> None:
+    def __init__(self, paths: str, options: Mapping[str, str] | None = None) -> None:
         self.paths: list[str] = json.loads(paths)
+        self.options = dict(options or {})
 
-    def found(self) -> dict[str, Path]:
+    def found(self) -> dict[str, LogFile]:
         """Files that have something to read by key, the oldest first; of two with one first line the longer one."""
-        files: set[Path] = set()
-        for path in self.paths:
-            place = Path(path)
-            names = place.iterdir() if place.is_dir() else map(Path, glob.glob(path))
-            files |= {file for file in names if not file.name.startswith((".", "_")) and file.is_file()}
-        keyed: dict[str, Path] = {}
-        for file in sorted(files, key=_age):
+        keyed: dict[str, LogFile] = {}
+        for file in found_files(self.paths, self.options):
             key = _key(file)
-            if key is not None and (key not in keyed or file.stat().st_size > keyed[key].stat().st_size):
+            if key is not None and (key not in keyed or file.size_bytes > keyed[key].size_bytes):
                 keyed[key] = file
         return keyed
 
@@ -115,56 +116,55 @@ class Files:
                 raise PipelineError(f"a log file ({key}) was deleted with records in it that were not read to the end")
             file = files[key]
             if file.suffix == _ARROW:
-                pieces.append(Piece(str(file), first, last))
+                pieces.append(Piece(file.path, first, last, file.options))
                 continue
             while first < last:
                 cut = last if last - first <= SPLIT_BYTES else _line_end(file, first, SPLIT_BYTES, force=True)
-                pieces.append(Piece(str(file), first, cut))
+                pieces.append(Piece(file.path, first, cut, file.options))
                 first = cut
         return pieces
 
 
-def _age(file: Path) -> tuple[float, str]:
-    return file.stat().st_mtime, file.name
-
-
-def _key(file: Path) -> str | None:
+def _key(file: LogFile) -> str | None:
     """None for a file without a whole first line."""
     if file.suffix in (_ARROW, _LINES):
-        return str(file.absolute())
-    with file.open("rb") as opened:
-        first = opened.readline(4096)
-    if not first.endswith(b"\n") and len(first) < 4096:
+        return file.path
+    with file.open() as opened:
+        start = opened.read(FIRST_LINE_BYTES)
+    newline = start.find(b"\n")
+    if newline < 0 and len(start) < FIRST_LINE_BYTES:
         return None
-    return hashlib.blake2b(first, digest_size=12).hexdigest()
+    return hashlib.blake2b(start[: newline + 1] if newline >= 0 else start, digest_size=12).hexdigest()
 
 
-def _line_end(file: Path, begin: int, budget: int | None, *, force: bool) -> int:
+def _line_end(file: LogFile, begin: int, budget: int | None, *, force: bool) -> int:
     """Where the last whole line ends within `budget` bytes. `force`: the first line counts whatever its length."""
-    size = file.stat().st_size
+    size = file.size_bytes
     if size <= begin:
         return begin
     end = size if budget is None else min(size, begin + budget)
-    with file.open("rb") as opened:
+    with file.open() as opened:
         at = end
         while at > begin:
             step = max(begin, at - 65_536)
             opened.seek(step)
-            newline = opened.read(at - step).rfind(b"\n")
+            newline = int(opened.read(at - step).rfind(b"\n"))
             if newline >= 0:
                 return step + newline + 1
             at = step
         opened.seek(end)
         while force and end < size and end - begin < MAX_LINE_BYTES:
-            more = opened.read(65_536)
-            newline = more.find(b"\n")
+            more = opened.read(min(65_536, size - end))
+            if not more:
+                break
+            newline = int(more.find(b"\n"))
             if newline >= 0:
                 return end + newline + 1
             end += len(more)
     return end if end - begin >= MAX_LINE_BYTES else begin
 
 
-def _batches(file: Path, begin: int, budget: int | None) -> tuple[int, int]:
+def _batches(file: LogFile, begin: int, budget: int | None) -> tuple[int, int]:
     """How many whole batches a stream file has, up to a budget of bytes beyond `begin`; and the bytes of those."""
     number = taken = 0
     for number, batch in enumerate(_open_batches(file), 1):
@@ -175,28 +175,29 @@ def _batches(file: Path, begin: int, budget: int | None) -> tuple[int, int]:
     return max(number, begin), taken
 
 
-def _open_batches(file: Path) -> Iterator[pa.RecordBatch]:
+def _open_batches(file: LogFile) -> Iterator[pa.RecordBatch]:
     """The whole batches of a stream file; one that is still being written ends it."""
     import pyarrow as pa
 
-    if file.stat().st_size == 0:
-        return
-    with pa.memory_map(str(file)) as mapped:
+    with file.open_arrow() as opened:
         try:
-            reader = pa.ipc.open_stream(mapped)
+            reader = pa.ipc.open_stream(opened)
             while True:
                 yield reader.read_next_batch()
-        except (StopIteration, pa.ArrowInvalid, OSError):
+        except (StopIteration, pa.ArrowInvalid):
+            return
+        except OSError:
+            if file.is_elsewhere:
+                raise  # a store that does not answer is no end of the file
             return
 
 
 class _Reader(DataSourceReader):
-    def __init__(self, paths: str) -> None:
-        self._paths = paths
+    def __init__(self, files: Files) -> None:
+        self._files = files
 
     def partitions(self) -> Sequence[InputPartition]:
-        files = Files(self._paths)
-        return files.pieces({}, files.ends({}, None))
+        return self._files.pieces({}, self._files.ends({}, None))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         # Spark makes one partition of a source that has none
@@ -206,8 +207,8 @@ class _Reader(DataSourceReader):
 class _StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Runs in a separate process beside the driver."""
 
-    def __init__(self, paths: str, max_bytes: int | None) -> None:
-        self._files = Files(paths)
+    def __init__(self, files: Files, max_bytes: int | None) -> None:
+        self._files = files
         self._max_bytes = max_bytes
         self._last: dict[str, int] | None = None  # with availableNow: where to end
 
@@ -239,19 +240,19 @@ class _StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 def read_piece(piece: Piece) -> Iterator[pa.RecordBatch]:
     """The lines of a piece, or its Arrow batches as streams of one batch each; no Python object per line."""
-    path = Path(piece.path)
-    if path.suffix == _ARROW:
-        yield from _read_arrow(path, piece)
+    log = LogFile(piece.path, piece.options)
+    if log.suffix == _ARROW:
+        yield from _read_arrow(log, piece)
         return
     import numpy as np
 
-    with path.open("rb") as file:
+    with log.open() as file:
         file.seek(piece.begin)
         at, rest = piece.begin, b""
         while at < piece.end:
             more = file.read(min(CHUNK_BYTES, piece.end - at - len(rest)))
             if not more:
-                raise _too_short(path, f"byte {at + len(rest)}", f"byte {piece.end}")
+                raise _too_short(log, f"byte {at + len(rest)}", f"byte {piece.end}")
             chunk = rest + more
             whole = chunk.rfind(b"\n") + 1 if at + len(chunk) < piece.end else len(chunk)
             if whole == 0 and at + len(chunk) < piece.end:
@@ -261,7 +262,7 @@ def read_piece(piece: Piece) -> Iterator[pa.RecordBatch]:
             ends = np.flatnonzero(np.frombuffer(block, np.uint8) == ord("\n")) + 1
             if not len(ends) or ends[-1] != len(block):
                 ends = np.append(ends, len(block))
-            yield _lines(block, np.concatenate([[0], ends]).astype(np.int32), path.name, at)
+            yield _lines(block, np.concatenate([[0], ends]).astype(np.int32), log.name, at)
             at += whole
 
 
@@ -275,11 +276,11 @@ def _lines(block: bytes, offsets: Any, name: str, at: int) -> pa.RecordBatch:
     return _batch(value, pa.repeat(False, count), pa.repeat(name, count), positions)
 
 
-def _read_arrow(path: Path, piece: Piece) -> Iterator[pa.RecordBatch]:
+def _read_arrow(log: LogFile, piece: Piece) -> Iterator[pa.RecordBatch]:
     import pyarrow as pa
 
     found = 0
-    for number, batch in enumerate(_open_batches(path)):
+    for number, batch in enumerate(_open_batches(log)):
         if number >= piece.end:
             return
         found = number + 1
@@ -288,15 +289,15 @@ def _read_arrow(path: Path, piece: Piece) -> Iterator[pa.RecordBatch]:
             with pa.ipc.new_stream(sink, batch.schema) as writer:
                 writer.write_batch(batch)
             value = pa.array([sink.getvalue().to_pybytes()], pa.binary())
-            yield _batch(value, pa.array([True]), pa.array([path.name]), pa.array([number]))
+            yield _batch(value, pa.array([True]), pa.array([log.name]), pa.array([number]))
     if found < piece.end:
-        raise _too_short(path, f"batch {found}", f"batch {piece.end}")
+        raise _too_short(log, f"batch {found}", f"batch {piece.end}")
 
 
-def _too_short(path: Path, found: str, wanted: str) -> PipelineError:
+def _too_short(log: LogFile, found: str, wanted: str) -> PipelineError:
     return PipelineError(
-        f"{path} ends at {found} on {socket.gethostname()}, expected {wanted} as the driver has found it: was it cut "
-        "short, or has this machine another file of that name?"
+        f"{log.path} ends at {found} on {socket.gethostname()}, expected {wanted} as the driver has found it: was it "
+        "cut short, or has this machine another file of that name?"
     )
 
 

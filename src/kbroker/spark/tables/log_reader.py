@@ -6,7 +6,6 @@ topic. JSON is taken apart by Spark's own parser, Arrow batch by batch: there is
 
 from __future__ import annotations
 
-import glob
 import json
 import os
 from collections.abc import Iterable, Iterator, Mapping
@@ -16,10 +15,11 @@ from typing import TYPE_CHECKING
 from kbroker.common.request_log import COLUMNS, LIST, TIMESTAMP_US
 from kbroker.spark.errors import PipelineError
 from kbroker.spark.executors import require_server
-from kbroker.spark.locations import local_path
 from kbroker.spark.tables import log_schema
 from kbroker.spark.tables.arrow_log import decode_messages, message_schema
 from kbroker.spark.tables.delta_table import Stream
+from kbroker.spark.tables.log_store import found_files, is_there
+from kbroker.spark.tables.table_place import TablePlace
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -44,7 +44,8 @@ class LogSource:
 
     `connector`: Spark's source of the topic, "kbroker" or the official "kafka"; `format`: what the records are, "json"
     or "arrow"; "auto" takes both, for some more processor time; `options`: more of the source's, such as
-    startingOffsets or, for the official one, kafka.security.protocol.
+    startingOffsets or, for the official one, kafka.security.protocol; `storage`: what the store of `paths` wants to
+    know, as delta-rs names it.
     """
 
     paths: tuple[str, ...] = ()
@@ -53,11 +54,18 @@ class LogSource:
     connector: str = KBROKER
     format: str = AUTO
     options: Mapping[str, str] = field(default_factory=dict)
+    storage: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
-    def of_files(cls, *paths: str | os.PathLike[str], format: str = AUTO) -> LogSource:
-        """Files, folders of files, or patterns of names."""
-        return cls(paths=tuple(os.path.abspath(local_path(path)) for path in paths), format=format)
+    def of_files(
+        cls, *paths: str | os.PathLike[str], format: str = AUTO, storage: Mapping[str, str] | None = None
+    ) -> LogSource:
+        """Files, folders of files, or patterns of names: paths, or URIs of a store.
+
+        Raises: PipelineError for a URI of a store that delta-rs does not know.
+        """
+        places = (TablePlace.of(path, storage) for path in paths)
+        return cls(paths=tuple(place.uri for place in places), format=format, storage=dict(storage or {}))
 
     @classmethod
     def of_topic(
@@ -95,12 +103,12 @@ def _load(spark: SparkSession, source: LogSource, *, streaming: bool, max_per_ba
     reader = spark.readStream if streaming else spark.read
     if not source.topic:
         for path in source.paths:
-            if not glob.glob(path) and not os.path.exists(path):
+            if not is_there(path, source.storage):
                 raise PipelineError(f"there is no log at {path}: name files, folders of files, or patterns")
         from kbroker.spark.tables.log_files import NAME, LogFiles
 
         spark.dataSource.register(LogFiles)
-        options = {"paths": json.dumps(source.paths)}
+        options = {"paths": json.dumps(source.paths), "storage": json.dumps(dict(source.storage))}
         if max_per_batch:
             options["maxBytesPerTrigger"] = str(max_per_batch)
         return reader.format(NAME).options(**options).load()
@@ -121,10 +129,10 @@ def see_internal(spark: SparkSession, source: LogSource) -> None:
 
 
 def some_files(source: LogSource) -> list[str]:
-    """The files of a log that are there now."""
-    from kbroker.spark.tables.log_files import Files
-
-    return [] if source.topic else [str(file) for file in Files(json.dumps(source.paths)).found().values()]
+    """The files of a log that are there now, of those on this machine's file systems."""
+    if source.topic:
+        return []
+    return [file.path for file in found_files(source.paths, source.storage) if not file.is_elsewhere]
 
 
 def topic_options(source: LogSource) -> dict[str, str]:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from kbroker.common import request_log
 from kbroker.spark.locations import spark_path
 from kbroker.spark.session_kind import in_tasks, no_rows, parallelism
+from kbroker.spark.shared_folder import require_shared
 from kbroker.spark.tables import log_schema
 from kbroker.spark.tables.delta_table import (
     DEFAULT_BUCKETS,
@@ -63,6 +64,7 @@ def read_table(
     # the schema is given, never merged: merging opens the footer of every file
     full = StructType([*table_schema(info).fields, *place])
     names = [found.place.file(one.path) for one in files]
+    require_shared(spark, None, names)
     rows = spark.read.schema(full).option("basePath", spark_path(found.place.uri)).parquet(*map(spark_path, names))
     return rows.select(*schema.names)
 

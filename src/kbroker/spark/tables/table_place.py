@@ -1,4 +1,4 @@
-"""Where a table lies: a folder, or a URI of an object store, and how its files are read and written there.
+"""Where a table, a log or a checkpoint lies: a folder, or a URI of a store, and how files are read and written there.
 
 One set of options serves all: delta-rs takes them for the table's log, and through its file system pyarrow reads and
 writes the data files with them. Needs pyarrow and deltalake, and neither Spark nor jars.
@@ -15,7 +15,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kbroker.spark.locations import local_path
+from kbroker.spark.errors import PipelineError
+from kbroker.spark.locations import is_elsewhere, local_path, spark_path
 
 if TYPE_CHECKING:
     from pyarrow.fs import FileSystem
@@ -62,6 +63,11 @@ class TablePlace:
     def _of(cls, text: str, given: dict[str, str]) -> TablePlace:
         scheme = _SCHEME.match(text)
         if scheme is None or scheme[1].lower() not in STORES:
+            if is_elsewhere(text):
+                raise PipelineError(
+                    f"{text} is in no file system that kbroker's pipeline knows: expected the path of a folder, or a "
+                    f"URI that begins with {', '.join(f'{name}://' for name in ('s3', 'gs', 'abfss', 'hdfs'))}"
+                )
             return cls(os.path.abspath(local_path(text)), tuple(sorted(given.items())))
         if scheme[1].lower() in _S3:
             text = f"s3://{text[scheme.end() :]}"
@@ -76,6 +82,24 @@ class TablePlace:
     def is_local(self) -> bool:
         """Whether it is a folder of this machine's file systems."""
         return _SCHEME.match(self.uri) is None
+
+    @property
+    def spark_uri(self) -> str:
+        """The same place as Spark and its Hadoop client must be given it."""
+        if self.is_local:
+            return spark_path(self.uri)
+        return re.sub("^s3:", "s3a:", self.uri)
+
+    def within(self, path: str) -> TablePlace:
+        """A folder or file inside, as another place."""
+        return replace(self, uri=self.file(path), as_of=None)
+
+    def above(self) -> tuple[TablePlace, str]:
+        """The folder that holds it, and its name there; a store's root is its own folder, without a name."""
+        folder, slash, name = self.uri.rpartition("/")
+        if not slash or folder.endswith(":/"):
+            return self, ""
+        return replace(self, uri=folder or "/"), name
 
     @property
     def storage_options(self) -> dict[str, str]:
@@ -108,12 +132,16 @@ class TablePlace:
         with ThreadPoolExecutor(ASKED_AT_ONCE) as pool:
             return [size for found in pool.map(asked, [[path] for path in paths]) for size in found]
 
-    def listed(self, folder: str) -> list[tuple[str, float]]:
-        """The names of the files in a folder of the table, and when each was written (seconds since 1970)."""
+    def files(self, folder: str = "") -> list[Any]:
+        """What pyarrow knows of each file in a folder: path, size, mtime; none of a folder that is not there."""
         from pyarrow import fs
 
         found = self.filesystem().get_file_info(fs.FileSelector(folder, allow_not_found=True))
-        return [(info.path, info.mtime.timestamp() if info.mtime else 0.0) for info in found if info.is_file]
+        return [info for info in found if info.is_file]
+
+    def listed(self, folder: str) -> list[tuple[str, float]]:
+        """The names of the files in a folder of the table, and when each was written (seconds since 1970)."""
+        return [(info.path, info.mtime.timestamp() if info.mtime else 0.0) for info in self.files(folder)]
 
     def read(self, path: str) -> bytes:
         """The content of a small file."""

@@ -8,7 +8,6 @@ offsets of its checkpoint and the table's log.
 
 from __future__ import annotations
 
-import json
 import os
 import threading
 from collections.abc import Callable, Sequence
@@ -25,13 +24,12 @@ from kbroker._core.clock import BaseClock, SystemClock
 from kbroker.spark import formatting as jobs
 from kbroker.spark.errors import NO_WORKER, PipelineError
 from kbroker.spark.failures import cause
-from kbroker.spark.locations import local_path, spark_path
 from kbroker.spark.micro_batches import MicroBatches
 from kbroker.spark.shared_folder import require_shared
 from kbroker.spark.tables import compaction
+from kbroker.spark.tables.checkpoint import place_of_checkpoint, require_checkpoint, stream_id
 from kbroker.spark.tables.compaction import RETENTION_MS
 from kbroker.spark.tables.delta_table import (
-    CHECKPOINT,
     DEFAULT_BUCKETS,
     REJECTED,
     TIME,
@@ -45,7 +43,7 @@ from kbroker.spark.tables.file_writer import REJECTED_FILE, write_rejected
 from kbroker.spark.tables.log_reader import REASON, good, rejected
 from kbroker.spark.tables.table import SPLIT_ROWS, summary, write_rows
 from kbroker.spark.tables.table_layout import Compacted, PhaseCallback
-from kbroker.spark.tables.table_place import TableName
+from kbroker.spark.tables.table_place import TableName, TablePlace
 
 HOUR_MS = 3_600_000
 MINUTE_MS = 60_000
@@ -64,8 +62,8 @@ class StreamOptions:
     `follow`: go on until stopped, else end when all that was there is read. `interval_ms`: between batches.
     `max_per_batch`: records of a topic, bytes of files. `watermark_ms`: an hour is closed when the youngest row is so
     much younger than its end. `retention_ms`: how long replaced files and earlier versions stay. `split_rows`: the
-    least that a task gets of a bucket with much of the rows. `checkpoint`: by default inside the table, if that is
-    local.
+    least that a task gets of a bucket with much of the rows. `checkpoint`: a folder or a URI, by default inside the
+    table, if that is on a disk or in HDFS. `short_retention`: a `retention_ms` below SHORTEST_RETENTION_MS is meant.
     """
 
     buckets: int = DEFAULT_BUCKETS
@@ -74,6 +72,7 @@ class StreamOptions:
     max_per_batch: int | None = None
     watermark_ms: int = 10 * MINUTE_MS
     retention_ms: int = RETENTION_MS
+    short_retention: bool = False
     rejected_keep_ms: int = 7 * 24 * HOUR_MS
     split_rows: int = SPLIT_ROWS
     checkpoint: str | os.PathLike[str] | None = None
@@ -105,6 +104,7 @@ class TableStream:
         progress: jobs.Progress,
         at: PhaseCallback | None,
     ) -> None:
+        compaction.require_retention(options.retention_ms, short=options.short_retention)
         self.spark, self.table, self.options = spark, Table(table), options
         self.wanted, self.reads = replace(wanted, buckets=options.buckets), reads
         self.clock, self.progress = clock, progress
@@ -120,18 +120,9 @@ class TableStream:
         self._starts_left = WORKER_STARTS
 
     @property
-    def checkpoint(self) -> Path:
-        """Where Spark keeps the offsets.
-
-        Raises: TableError for a table on an object store, when none was named.
-        """
-        if self.options.checkpoint is not None:
-            return local_path(self.options.checkpoint)
-        if not self.table.place.is_local:
-            raise TableError(
-                f"{self.table} is not a folder of this machine: name one for Spark's offsets with --checkpoint DIR"
-            )
-        return Path(self.table.place.file(CHECKPOINT))
+    def checkpoint(self) -> TablePlace:
+        """Where Spark keeps the offsets. Raises: TableError where one must be named."""
+        return place_of_checkpoint(self.options.checkpoint, self.table.place)
 
     def run(
         self,
@@ -143,8 +134,8 @@ class TableStream:
         """Stream until the end, compact, and delete what is not needed any more. Args: `files`: some that are read."""
         started = self.clock.now_ms()
         checkpoint = self.checkpoint
-        if self.table.place.is_local:
-            require_shared(self.spark, Path(self.table.place.uri), files)
+        require_checkpoint(self.spark, checkpoint)
+        require_shared(self.spark, Path(self.table.place.uri) if self.table.place.is_local else None, files)
         stream = load()
         self._open()
         batches = MicroBatches(self.spark, lambda batch, number: self._take_turn(batch, number, parse))
@@ -189,8 +180,8 @@ class TableStream:
                 raise PipelineError("the stream was stopped before this batch")
             self.write(batch, number, parse)
 
-    def _start(self, stream: DataFrame, checkpoint: Path, batches: MicroBatches) -> StreamingQuery:
-        writer = stream.writeStream.option("checkpointLocation", spark_path(checkpoint))
+    def _start(self, stream: DataFrame, checkpoint: TablePlace, batches: MicroBatches) -> StreamingQuery:
+        writer = stream.writeStream.option("checkpointLocation", checkpoint.spark_uri)
         if self.options.follow:
             writer = writer.trigger(processingTime=f"{self.options.interval_ms} milliseconds")
         else:
@@ -316,11 +307,3 @@ def in_time(parsed: DataFrame, kind: str) -> DataFrame:
         (micros < FIRST_US) | (micros >= END_US), F.lit("a time outside of the years 1 to 9999")
     )
     return parsed.withColumn(REASON, F.coalesce(REASON, wrong))
-
-
-def stream_id(checkpoint: Path) -> str | None:
-    """The id that Spark gave the stream of a checkpoint; None before its first start."""
-    try:
-        return str(json.loads((checkpoint / "metadata").read_text(encoding="utf-8"))["id"])
-    except FileNotFoundError:
-        return None

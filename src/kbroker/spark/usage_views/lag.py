@@ -12,7 +12,10 @@ from kbroker.client.admin import TopicPartition
 from kbroker.client.cluster import Cluster
 from kbroker.client.groups import CLASSIC, CONSUMER, Groups
 from kbroker.spark.errors import PipelineError
+from kbroker.spark.tables.table_place import TablePlace
 
+#: A folder of this machine, or a place in a store, for which pyarrow and deltalake are needed.
+Folder = Path | TablePlace
 GROUP, CHECKPOINT = "group", "checkpoint"
 
 
@@ -46,11 +49,11 @@ def group_lag(cluster: Cluster, names: Iterable[str] = ()) -> list[Lag]:
     return found
 
 
-def checkpoint_lag(cluster: Cluster, folder: Path) -> list[Lag]:
+def checkpoint_lag(cluster: Cluster, folder: Folder) -> list[Lag]:
     """Of the topics that the stream behind a checkpoint reads: what its committed batches have not read.
 
     Args: `folder`: a checkpoint, or a table of `ingest` or `archive` with one inside.
-    Raises: PipelineError for a folder without a checkpoint, or of a stream that reads no topic.
+    Raises: PipelineError for a folder without a checkpoint, or of a stream that reads no topic; OSError.
     """
     offsets = read_checkpoint(folder)
     return _rows(CHECKPOINT, str(folder), offsets, Groups(cluster))
@@ -67,38 +70,48 @@ def _rows(kind: str, reader: str, offsets: Mapping[TopicPartition, int | None], 
     return rows
 
 
-def read_checkpoint(folder: Path) -> dict[TopicPartition, int | None]:
+def read_checkpoint(folder: Folder) -> dict[TopicPartition, int | None]:
     """The next offset of each partition after the last batch that was committed.
 
     Before the first one, offset 0 is not assumed: partitions of a batch that is planned only are None. Understood are
     checkpoints of Spark's Kafka connector and of `format("kbroker")`.
     """
-    place = folder / "_checkpoint" if (folder / "_checkpoint").is_dir() else folder
-    if not (place / "offsets").is_dir():
+    place = Path(folder.uri) if isinstance(folder, TablePlace) and folder.is_local else folder
+    planned = _numbers(place, "_checkpoint/offsets")
+    inside = "_checkpoint/" if planned is not None else ""
+    if planned is None:
+        planned = _numbers(place, "offsets")
+    if planned is None:
         raise PipelineError(f"{folder} is no checkpoint of a stream: it has no folder offsets")
-    committed, planned = (_numbers(place / name) for name in ("commits", "offsets"))
-    done = [number for number in planned if number in set(committed)]
+    committed = set(_numbers(place, f"{inside}commits") or ())
+    done = [number for number in planned if number in committed]
     if not planned:
         return {}
     batch = max(done) if done else max(planned)
     found: dict[TopicPartition, int | None] = {}
-    sources = list(_sources(place / "offsets" / str(batch)))
+    sources = list(_sources(place, f"{inside}offsets/{batch}"))
     for offsets in sources:
-        found.update({place: offset if done else None for place, offset in _topics(offsets)})
+        found.update({where: offset if done else None for where, offset in _topics(offsets)})
     if not found and any(source for source in sources):
         raise PipelineError(f"the stream of {folder} reads no topic")
     return found
 
 
-def _numbers(folder: Path) -> list[int]:
-    return [int(file.name) for file in folder.iterdir() if file.name.isdigit()] if folder.is_dir() else []
+def _numbers(place: Folder, folder: str) -> list[int] | None:
+    """Of the batches that a folder has a file of; None if there is no such folder, in a store also of an empty one."""
+    if isinstance(place, Path):
+        names = [file.name for file in (place / folder).iterdir()] if (place / folder).is_dir() else None
+    else:
+        names = [name.rpartition("/")[2] for name, _ in place.listed(folder)] or None
+    return None if names is None else [int(name) for name in names if name.isdigit()]
 
 
-def _sources(file: Path) -> Iterable[Any]:
+def _sources(place: Folder, file: str) -> Iterable[Any]:
     """The offset of each source in an entry of Spark's offset log: v1, then a line of metadata, then one per source."""
-    lines = file.read_text(encoding="utf-8").splitlines()
+    text = (place / file).read_text(encoding="utf-8") if isinstance(place, Path) else place.read(file).decode()
+    lines = text.splitlines()
     if not lines or lines[0] != "v1":
-        raise PipelineError(f"{file} is of a format that is not known: {lines[:1]}")
+        raise PipelineError(f"{place}/{file} is of a format that is not known: {lines[:1]}")
     for line in lines[2:]:
         try:
             yield json.loads(line)

@@ -15,6 +15,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from kbroker.spark.session_kind import in_tasks, no_rows, parallelism
+from kbroker.spark.shared_folder import require_shared
 from kbroker.spark.tables.delta_table import DataFile, Table
 from kbroker.spark.tables.file_reader import read_columns
 from kbroker.spark.tables.table_place import TableName, TablePlace
@@ -57,6 +58,8 @@ def work_on_table(
     place = found.place
     if not buckets:
         return no_rows(spark, _ddl(schema))
+    if place.is_local:
+        require_shared(spark, None, [place.file(one.path) for files in buckets.values() for one in files])
     paths = [(bucket, [one.path for one in files]) for bucket, files in sorted(buckets.items())]
     tasks = in_tasks(spark, paths, pa.schema({"bucket": pa.int32(), "files": pa.list_(pa.string())}))
     clients = tasks.mapInArrow(partial(_clients, place), "bucket int, principal string, client_id string").toArrow()

@@ -1,0 +1,101 @@
+"""The checkpoint of a stream: where Spark keeps its offsets, on a disk or in a store.
+
+Spark writes it through its own Hadoop client, and kbroker reads the stream's id from it as it reads a table. HDFS comes
+with Spark; S3 needs Hadoop's jars for it, which are 100 MB and more, so they are left to those who want them.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+from kbroker.spark.errors import PipelineError
+from kbroker.spark.session_kind import is_connect
+from kbroker.spark.tables.delta_table import CHECKPOINT, TableError
+from kbroker.spark.tables.table_place import TablePlace
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+#: Of delta-rs' names for what a store of S3's protocol wants to know, those of Hadoop's client.
+_S3A = {
+    "aws_endpoint_url": "fs.s3a.endpoint",
+    "aws_region": "fs.s3a.endpoint.region",
+    "aws_access_key_id": "fs.s3a.access.key",
+    "aws_secret_access_key": "fs.s3a.secret.key",
+    "aws_session_token": "fs.s3a.session.token",
+}
+_BY_HOST = "aws_virtual_hosted_style_request"
+HADOOP_AWS = "org.apache.hadoop:hadoop-aws"
+
+
+def place_of_checkpoint(given: str | os.PathLike[str] | None, table: TablePlace) -> TablePlace:
+    """Where the checkpoint of a stream into a table lies: as a user names it, else inside the table.
+
+    Raises: TableError when none is named for a table in a store that Spark cannot write by itself; PipelineError for a
+    URI of an unknown store.
+    """
+    if given is not None:
+        place = TablePlace.of(given, table.storage_options)
+        if place.is_local and os.path.isfile(place.uri):
+            raise PipelineError(f"{place} is a file: expected a folder for Spark's offsets")
+        return place
+    if table.is_local or table.uri.startswith("hdfs://"):
+        return table.within(CHECKPOINT)
+    raise TableError(
+        f"{table} is in a store that Spark alone cannot write to: name a folder of this machine, or one in HDFS, for "
+        f"its offsets with --checkpoint, or {table.spark_uri}/{CHECKPOINT} if Spark has the jars of that store"
+    )
+
+
+def require_checkpoint(spark: SparkSession, place: TablePlace) -> None:
+    """Give Spark's Hadoop client what it must know of a checkpoint's store, where the user has not; check its jars.
+
+    Raises: PipelineError when Spark has no client of that store. Behind Spark Connect that is found out at the start.
+    """
+    if place.is_local:
+        return
+    for name, value in hadoop_settings(place).items():
+        if spark.conf.get(f"spark.hadoop.{name}", None) is None and spark.conf.get(name, None) is None:
+            spark.conf.set(name, value)
+    if is_connect(spark):
+        return
+    jvm: Any = spark._jvm
+    hadoop = spark._jsparkSession.sessionState().newHadoopConf()
+    try:
+        jvm.org.apache.hadoop.fs.FileSystem.getFileSystemClass(urlsplit(place.spark_uri).scheme, hadoop)
+    except Exception as error:
+        if type(error).__module__ != "py4j.protocol":
+            raise
+        raise PipelineError(no_client(place, jvm.org.apache.hadoop.util.VersionInfo.getVersion())) from error
+
+
+def no_client(place: TablePlace, version: str) -> str:
+    """The sentence for a store that Spark cannot write to. Args: `version`: of Spark's Hadoop."""
+    package = f"{HADOOP_AWS}:{version}" if place.spark_uri.startswith("s3a:") else "GROUP:ARTIFACT:VERSION"
+    return (
+        f"Spark keeps offsets in the checkpoint {place.spark_uri} by Hadoop's client, and has none for that store: "
+        f"give it the jars (--conf spark.jars.packages={package}), or name a folder of this machine or in HDFS with "
+        "--checkpoint"
+    )
+
+
+def hadoop_settings(place: TablePlace) -> dict[str, str]:
+    """What Hadoop's client must know of the store of a place, from its options and the environment."""
+    if not place.spark_uri.startswith("s3a:"):
+        return {}
+    known = {name.lower(): value for name, value in {**os.environ, **place.storage_options}.items()}
+    found = {setting: known[name] for name, setting in _S3A.items() if known.get(name)}
+    if "fs.s3a.endpoint" in found and known.get(_BY_HOST, "false").lower() != "true":
+        found["fs.s3a.path.style.access"] = "true"
+    return found
+
+
+def stream_id(place: TablePlace) -> str | None:
+    """The id that Spark gave the stream of a checkpoint; None before its first start. Raises: OSError."""
+    try:
+        return str(json.loads(place.read("metadata"))["id"])
+    except FileNotFoundError:
+        return None

@@ -1,0 +1,170 @@
+"""Which command of the pipeline works where: what `docs/pipeline-cluster.md` says, and the commands that show it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from kbroker.common.request_log import VERSION
+from kbroker.spark.tables.delta_table import REQUEST_LOG, Table, TableInfo
+from kbroker.spark.tables.log_schema import spark_schema
+from kbroker.spark.tables.table_place import TablePlace
+from tests.spark.committing import BUCKETS, placed, two_hours, write
+from tests.spark.standalone import ROOT, environment
+
+DISK, HDFS, S3 = "disk", "HDFS", "S3"
+STORES = (DISK, HDFS, S3)
+HERE, SHARED, ALONE, CONNECT = "this machine", "a cluster with shared disks", "a cluster without", "Spark Connect"
+PLACES = (HERE, SHARED, ALONE, CONNECT)
+#: All but `jars`, which reads and writes no table.
+COMMANDS = ("ingest", "usage", "throttles", "archive", "lag", "compact", "convert", "replay", "recommend", "report")
+BY_DRIVER = {"lag", "compact", "convert"}  # run without Spark
+
+QUOTAS = "- entity: {user: null, client-id: null}\n  quotas: {producer_byte_rate: 3000}\n"
+
+
+def refusal(place: str, store: str, command: str) -> str | None:
+    """The sentence with which a command is refused there; None where it works."""
+    if command == "convert" and store != DISK:
+        return "only a mounted file system will do here"  # tables of that age lie on disks
+    if place == ALONE and store == DISK and command not in BY_DRIVER:
+        return "than this machine: tables and logs must lie in folders"
+    return None
+
+
+def table() -> str:
+    """The matrix as the page shows it."""
+    lines = [f"| Spark runs on | {' | '.join(STORES)} |", "|---|" + "---|" * len(STORES)]
+    for place in PLACES:
+        cells = []
+        for store in STORES:
+            refused = [command for command in COMMANDS if refusal(place, store, command)]
+            works = [command for command in COMMANDS if command not in refused]
+            if not refused:
+                cells.append("all")
+            elif len(refused) < len(works):
+                cells.append("all but " + ", ".join(f"`{one}`" for one in refused))
+            else:
+                cells.append(", ".join(f"`{one}`" for one in works) + "; the rest is refused")
+        lines.append(f"| {place} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+@dataclass(frozen=True)
+class Cell:
+    """Where a run of all commands has its data, and what it is given for Spark.
+
+    `base`: of tables and logs; `driver`: a folder of the driver's own; `spark`: words after a command that uses Spark.
+    """
+
+    place: str
+    store: str
+    base: TablePlace
+    driver: Path
+    spark: Sequence[str]
+    bootstrap: str
+    topic: str
+    rows: int
+
+    @property
+    def storage(self) -> list[str]:
+        return [word for pair in self.base.options for word in ("--storage-option", "=".join(pair))]
+
+    def prepare(self, lines: Sequence[str]) -> None:
+        """Write the log, a table for those that only read, and what they are given on the driver's disk."""
+        for number, part in enumerate((lines[: len(lines) // 2], lines[len(lines) // 2 :]), 1):
+            self.base.write(f"logs/requests-{number}.jsonl", ("\n".join(part) + "\n").encode())
+        found = Table(self.base.within("ready"))
+        found.open(TableInfo(REQUEST_LOG, BUCKETS, VERSION, spark_schema().jsonValue()))
+        for number in range(2):
+            write(found, "a", number, placed(two_hours()))
+        self.driver.mkdir(parents=True, exist_ok=True)
+        (self.driver / "quotas.yaml").write_text(QUOTAS)
+
+    def words(self) -> dict[str, list[str]]:
+        """Each command, in the order in which they are to run."""
+        ready = self.base.file("ready")
+        new, kept = self.base.file("table"), self.base.file("archive")
+        inside = self.store != S3
+        checkpoint = [[] if inside else ["--checkpoint", str(self.driver / name)] for name in ("c", "a")]
+        of_archive = kept if inside else str(self.driver / "a")
+        quotas = ["--quotas", str(self.driver / "quotas.yaml")]
+        spark, store = list(self.spark), self.storage
+        topic = ["--topic", self.topic, "--bootstrap-server", self.bootstrap]
+        return {
+            "ingest": [
+                "ingest",
+                new,
+                self.base.file("logs"),
+                "--buckets",
+                "2",
+                "--json",
+                *checkpoint[0],
+                *spark,
+                *store,
+            ],
+            "usage": ["usage", ready, "--json", *spark, *store],
+            "usage of logs": ["usage", self.base.file("logs/requests-*.jsonl"), "--json", *spark, *store],
+            "throttles": ["throttles", ready, "--json", *spark, *store],
+            "archive": ["archive", kept, *topic, "--json", *checkpoint[1], *spark, *store],
+            "lag": ["lag", "--checkpoint", of_archive, "--json", "--bootstrap-server", self.bootstrap, *store],
+            "replay": ["replay", ready, *quotas, "--json", *spark, *store],
+            "recommend": ["recommend", ready, "--json", *spark, *store],
+            "report": ["report", ready, *quotas, "-o", str(self.driver / "page.html"), "--json", *spark, *store],
+            "compact": ["compact", ready, "--json", *store],
+            "convert": ["convert", ready, "--json"],
+        }
+
+    def judge(self, found: Mapping[str, Mapping[str, Any]]) -> None:
+        """Each command has done its work, or has said in one sentence why not."""
+        for name, done in found.items():
+            command = name.partition(" ")[0]
+            refused = refusal(self.place, self.store, command)
+            if command == "convert" and refused is None:
+                refused = "is no table of an older kbroker"  # test_table_convert.py has some
+            if command == "lag" and refusal(self.place, self.store, "archive"):
+                refused = "is no checkpoint of a stream"  # of an archive that was refused
+            said = [line for line in done["err"].splitlines() if line.startswith("kbroker: ")]
+            if refused is None:
+                assert done["status"] == 0, (name, done)
+                self._check(name, json.loads(done["out"]))
+            else:
+                assert (done["status"] in (1, 2), done["out"]) == (True, ""), (name, done)
+                assert len(said) == 1, (name, done)
+                assert refused in said[0], (name, done)
+
+    def _check(self, name: str, out: Any) -> None:
+        rows = 2 * two_hours().num_rows
+        checks: dict[str, Callable[[], bool]] = {
+            "ingest": lambda: (out["run"]["rows"], out["table"]["rows"]) == (self.rows, self.rows),
+            "usage": lambda: sum(row["requests"] for row in out) > 0,
+            "usage of logs": lambda: sum(row["requests"] for row in out) > 0,
+            "throttles": lambda: bool(out["quotas"]),
+            "archive": lambda: out["table"]["rows"] == 100,
+            "lag": lambda: sum(row["lag"] for row in out) == 0,
+            "replay": lambda: out["totals"]["requests"] > 0,
+            "recommend": lambda: bool(out["quotas"]),
+            "report": lambda: out["size_bytes"] > 1000,
+            "compact": lambda: (out["compacted"]["hours"], out["table"]["rows"]) == (2, rows),
+        }
+        assert checks[name](), (name, out)
+
+
+def run_commands(several: Mapping[str, Sequence[str]]) -> dict[str, dict[str, Any]]:
+    """Run commands in one session of a separate process; status, out and err of each."""
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.spark.many_commands"],
+        input=json.dumps(list(several.values())),
+        env=environment(),
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=ROOT,
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    return dict(zip(several, json.loads(done.stdout), strict=True))

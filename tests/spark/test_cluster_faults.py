@@ -1,0 +1,221 @@
+"""What dies while a batch is in one of its phases, on a cluster that shares nothing but a store with its driver."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kbroker.client.cluster import Cluster
+from kbroker.client.producer import Producer
+from kbroker.spark.errors import PipelineError
+from kbroker.spark.setup.session import require_spark
+from kbroker.spark.tables.delta_table import Table
+from kbroker.spark.tables.file_reader import read_columns
+from kbroker.spark.tables.table_place import TablePlace
+from kbroker.testing.waiting import wait_until
+from tests.spark.day import make_day
+from tests.spark.source_support import create
+from tests.spark.standalone import ROOT, Standalone, environment
+from tests.support import need
+from tests.support.broker import BrokerProcess
+from tests.support.object_store import FaultyStore, ObjectStore, as_words
+
+pytestmark = [pytest.mark.soak, pytest.mark.timeout(3600)]
+ROWS = 300
+KEY = ["time", "connection", "correlation_id", "address"]
+#: In which phase of a batch the store holds its answer while something dies: what it is asked for then.
+PHASES: dict[str, dict[str, Any]] = {
+    "reading": {"kinds": ["hold"], "method": "GET", "path": r"/logs/"},
+    "writing": {"kinds": ["hold"], "method": "PUT", "path": r"/batch-\d+-\w+\.parquet"},
+    "before the commit": {"kinds": ["hold"], "method": "PUT", "path": r"_delta_log/0*[1-9]\d*\.json"},
+    "after the commit": {"kinds": ["hold after"], "method": "PUT", "path": r"_delta_log/0*[1-9]\d*\.json"},
+    "before the checkpoint": {"kinds": ["hold"], "method": "PUT", "path": r"/compacted-\w+\.parquet"},
+}
+PATIENCE_S = 240
+
+
+@dataclass
+class Scene:
+    """A cluster of two workers, and a store with faults before it."""
+
+    cluster: Standalone
+    store: FaultyStore
+    behind: ObjectStore
+    folder: Path
+
+    def place(self, name: str) -> TablePlace:
+        return TablePlace.of(f"s3://tables/{name}", self.store.options)
+
+    def put_log(self, name: str, lines: Sequence[str]) -> None:
+        self.behind.put(f"{name}/logs/requests-1.jsonl", ("\n".join(lines) + "\n").encode())
+
+    def start(self, name: str, *source: str) -> subprocess.Popen[str]:
+        words = ["ingest", self.place(name).file("table"), *(source or [self.place(name).file("logs")])]
+        more = ["--buckets", "2", "--json", "--checkpoint", str(self.folder / name), *as_words(self.store.options)]
+        call = self.cluster.call(*words, *more)
+        return subprocess.Popen(
+            call, env=environment(), cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+            start_new_session=True,
+        )  # fmt: skip
+
+    def finish(self, name: str, process: subprocess.Popen[str], *source: str) -> None:
+        """Wait for a run; one that failed has said why in one sentence and is exact when it runs again."""
+        out, said = process.communicate(timeout=PATIENCE_S)
+        print(name, process.returncode, out, said)
+        if process.returncode:
+            failed = [line for line in said.splitlines() if line.startswith("kbroker: ")]
+            assert process.returncode < 0 or len(failed) == 1, said
+            again = self.start(name, *source)
+            out, said = again.communicate(timeout=PATIENCE_S)
+            assert again.returncode == 0, said
+
+    def rows(self, name: str) -> Counter[tuple[Any, ...]]:
+        found = Table(self.place(name).within("table"))
+        table = read_columns(found.place, [one.path for one in found.files()], KEY)
+        return Counter(tuple(row.values()) for row in table.to_pylist())
+
+    def wait_for_the_fault(self, process: subprocess.Popen[str]) -> None:
+        def met() -> bool:
+            assert process.poll() is None, process.communicate()
+            return self.store.faults() > 0
+
+        wait_until(met, PATIENCE_S)
+
+
+def processes(parent: int) -> dict[int, str]:
+    """All that descend from a process, with their command lines."""
+    children: dict[int, list[int]] = {}
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            stat = (folder / "stat").read_text().rpartition(")")[2].split()
+        except OSError:
+            continue
+        children.setdefault(int(stat[1]), []).append(int(folder.name))
+    found: dict[int, str] = {}
+    waiting = [parent]
+    while waiting:
+        for pid in children.get(waiting.pop(), []):
+            try:
+                found[pid] = (Path("/proc") / str(pid) / "cmdline").read_bytes().replace(b"\0", b" ").decode()
+            except OSError:
+                continue
+            waiting.append(pid)
+    return found
+
+
+def kill_executor(scene: Scene) -> None:
+    """One of them, with its Python workers."""
+    for worker in scene.cluster.workers:
+        for pid, command in processes(worker.pid).items():
+            if "CoarseGrainedExecutorBackend" in command:
+                os.kill(pid, signal.SIGKILL)
+                return
+    raise AssertionError("there is no executor")
+
+
+@pytest.fixture(scope="module")
+def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
+    try:
+        require_spark()
+    except PipelineError as error:
+        need.lack(str(error))
+    folder = tmp_path_factory.mktemp("scene")
+    private = folder / "private"
+    private.mkdir()
+    with ExitStack() as stack:
+        behind = stack.enter_context(closing(ObjectStore()))
+        store = stack.enter_context(closing(FaultyStore(behind)))
+        cluster = stack.enter_context(closing(Standalone(folder / "cluster")))
+        for _ in range(2):
+            cluster.add_worker(hidden=private)
+        yield Scene(cluster, store, behind, private)
+
+
+@pytest.mark.parametrize("phase", PHASES)
+@pytest.mark.parametrize("victim", ["executor", "worker", "driver", "store"])
+def test_what_dies(scene: Scene, victim: str, phase: str) -> None:
+    name = f"{victim}-{phase}".replace(" ", "-")
+    day = make_day(ROWS)
+    scene.put_log(name, list(day.lines()))
+    scene.store.fail(count=1, **PHASES[phase])
+    process = scene.start(name)
+    scene.wait_for_the_fault(process)
+    if victim == "executor":
+        kill_executor(scene)
+    elif victim == "worker":
+        scene.cluster.kill_worker(0)
+    elif victim == "driver":
+        os.killpg(process.pid, signal.SIGKILL)
+    else:
+        scene.store.kill()
+        scene.store.start()
+    scene.store.heal()
+    if victim == "worker":
+        scene.cluster.add_worker(hidden=scene.folder)
+    scene.finish(name, process)
+    assert scene.rows(name) == Counter(tuple(row.values()) for row in day.rows.select(KEY).to_pylist())
+
+
+@pytest.mark.parametrize("phase", list(PHASES)[1:])
+def test_the_broker_dies(scene: Scene, phase: str, tmp_path: Path) -> None:
+    """The log is a topic; its broker is killed and started again in each phase."""
+    name = f"broker-{phase}".replace(" ", "-")
+    day = make_day(ROWS)
+    broker = BrokerProcess(tmp_path / "broker", {"log.retention.ms": "-1"})
+    broker.start()
+    try:
+        with Cluster(broker.bootstrap) as cluster:
+            create(cluster, "log")
+            with Producer(cluster) as producer:
+                for line in day.lines():
+                    producer.send("log", line.encode(), timestamp_ms=1_000_000)
+        source = ("--topic", "log", "--bootstrap-server", broker.bootstrap)
+        scene.store.fail(count=1, **PHASES[phase])
+        process = scene.start(name, *source)
+        scene.wait_for_the_fault(process)
+        broker.kill()
+        broker.start()
+        scene.store.heal()
+        scene.finish(name, process, *source)
+    finally:
+        broker.stop()
+    assert sum(scene.rows(name).values()) == ROWS
+    assert max(scene.rows(name).values()) == 1
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        {"kinds": ["503"], "share": 0.3},
+        {"kinds": ["500", "reset", "lost"], "share": 0.2},
+        {"kinds": ["503"], "seconds": 20},
+        {"kinds": ["hang"], "share": 0.02, "hang_s": 40},
+    ],
+    ids=["slow down", "errors", "down for 20 s", "silence"],
+)
+def test_a_store_that_fails(scene: Scene, rule: dict[str, Any], request: pytest.FixtureRequest) -> None:
+    """Of some requests all through the job, or of all for a while: the job gets through."""
+    name = request.node.callspec.id.replace(" ", "-")
+    day = make_day(ROWS)
+    scene.put_log(name, list(day.lines()))
+    if "seconds" in rule:
+        scene.store.fail(count=1, **PHASES["writing"])
+    else:
+        scene.store.fail(**rule)
+    process = scene.start(name)
+    if "seconds" in rule:
+        scene.wait_for_the_fault(process)
+        scene.store.fail(**rule)
+    scene.finish(name, process)
+    print(scene.store.heal())
+    assert scene.rows(name) == Counter(tuple(row.values()) for row in day.rows.select(KEY).to_pylist())
+    assert process.returncode == 0

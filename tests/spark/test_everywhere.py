@@ -1,0 +1,142 @@
+"""Each command wherever Spark runs and wherever its data lie: two of the combinations always, the others as a soak."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing
+from pathlib import Path
+
+import pytest
+
+from kbroker.client.cluster import Cluster
+from kbroker.client.producer import Producer
+from kbroker.spark.errors import PipelineError
+from kbroker.spark.setup.session import require_spark
+from kbroker.spark.tables.table_place import TablePlace
+from kbroker.testing import EmbeddedBroker
+from tests.spark.connect_server import connect_server
+from tests.spark.day import make_day
+from tests.spark.matrix import ALONE, CONNECT, DISK, HDFS, HERE, PLACES, S3, SHARED, STORES, Cell, run_commands, table
+from tests.spark.source_support import create
+from tests.spark.standalone import Standalone
+from tests.support import need
+from tests.support.hdfs import Hdfs
+from tests.support.object_store import ObjectStore
+
+ROWS = 400
+#: In the suite: what shares nothing but a store with its driver, and the store that Spark itself keeps offsets in.
+ALWAYS = [(ALONE, S3), (HERE, HDFS)]
+#: Of those in the suite: the others run the same code on the same store.
+QUICK = ("ingest", "usage", "usage of logs", "replay", "compact")
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "pipeline-cluster.md"
+
+
+class World:
+    """Stores, clusters and a broker, each started when a test first asks for it."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._open = ExitStack()
+        self._made: dict[str, object] = {}
+        self._folders = 0
+        self.private = folder / "private"  # the driver's own: workers of ALONE see empty folders there
+        self.private.mkdir()
+        (folder / "shared").mkdir()
+
+    def _once(self, name: str, make: Callable[[], object]) -> object:
+        if name not in self._made:
+            self._made[name] = make()
+        return self._made[name]
+
+    def base(self, place: str, store: str) -> TablePlace:
+        """A new folder of a store."""
+        self._folders += 1
+        name = f"{self._folders}-{place}".replace(" ", "-").lower()
+        if store == DISK:
+            return TablePlace.of((self.private if place == ALONE else self._folder / "shared") / name)
+        if store == HDFS:
+            hdfs = self._once(store, lambda: self._open.enter_context(closing(Hdfs(self._folder / "hdfs"))))
+            assert isinstance(hdfs, Hdfs)
+            return TablePlace.of(f"{hdfs.uri}/{name}")
+        s3 = self._once(store, lambda: self._open.enter_context(closing(ObjectStore())))
+        assert isinstance(s3, ObjectStore)
+        return TablePlace.of(f"s3://tables/{name}", s3.options)
+
+    def spark(self, place: str) -> list[str]:
+        """Words for a command that uses Spark."""
+        if place == HERE:
+            return ["--master", "local[2]"]
+        if place == CONNECT:
+            server = connect_server(self._folder / "server")
+            return ["--remote", str(self._once(place, lambda: self._open.enter_context(server)))]
+        cluster = self._once(place, lambda: self._cluster(None if place == SHARED else self.private))
+        assert isinstance(cluster, Standalone)
+        return cluster.options
+
+    def _cluster(self, hidden: Path | None) -> Standalone:
+        found = self._open.enter_context(closing(Standalone(self._folder / f"cluster-{len(self._made)}")))
+        for _ in range(2):
+            found.add_worker(hidden)
+        return found
+
+    def broker(self) -> EmbeddedBroker:
+        """With a topic of a hundred records."""
+
+        def make() -> EmbeddedBroker:
+            broker = self._open.enter_context(EmbeddedBroker({"log.retention.ms": -1}))
+            with Cluster(broker.bootstrap_servers) as cluster:
+                create(cluster, "t")
+                with Producer(cluster) as producer:
+                    for number in range(100):
+                        producer.send("t", b"%d" % number, timestamp_ms=1_000_000 + number)
+            return broker
+
+        found = self._once("broker", make)
+        assert isinstance(found, EmbeddedBroker)
+        return found
+
+    def close(self) -> None:
+        self._open.close()
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    try:
+        require_spark()
+    except PipelineError as error:
+        need.lack(str(error))
+    found = World(tmp_path_factory.mktemp("world"))
+    yield found
+    found.close()
+
+
+def cell(world: World, place: str, store: str) -> Cell:
+    base = world.base(place, store)
+    made = Cell(
+        place, store, base, world.private / f"driver-{base.uri.rpartition('/')[2]}",
+        world.spark(place), world.broker().bootstrap_servers, "t", ROWS,
+    )  # fmt: skip
+    made.prepare(list(make_day(ROWS).lines()))
+    return made
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("place", "store"), ALWAYS)
+def test_what_shares_nothing_but_a_store(world: World, place: str, store: str) -> None:
+    """Logs, tables and results: of the commands those that reach the store in different ways."""
+    made = cell(world, place, store)
+    made.judge(run_commands({name: words for name, words in made.words().items() if name in QUICK}))
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("store", STORES)
+@pytest.mark.parametrize("place", PLACES)
+def test_every_command(world: World, place: str, store: str) -> None:
+    """What works gives its result, what does not is refused in one sentence."""
+    made = cell(world, place, store)
+    made.judge(run_commands(made.words()))
+
+
+def test_the_page_says_so() -> None:
+    """The table of the documentation is the one that is tested."""
+    assert table() in PAGE.read_text(encoding="utf-8")
