@@ -139,6 +139,10 @@ def validate_group_configs(configs: Mapping[str, str], setting_of: Callable[[str
                 raise ConfigError("", value, f"{name} must be greater than or equal to {setting.format('min')}")
             if value > (high if own_high is None else own_high):
                 raise ConfigError("", value, f"{name} must be less than or equal to {setting.format('max')}")
+    session, heartbeat = "consumer.session.timeout.ms", "consumer.heartbeat.interval.ms"
+    timeout_ms, interval_ms = (values.get(name, setting_of(f"group.{name}")) for name in (session, heartbeat))
+    if isinstance(timeout_ms, int) and isinstance(interval_ms, int) and timeout_ms <= interval_ms:
+        raise ConfigError("", timeout_ms, f"{session} must be greater than {heartbeat}")
 
 
 def validate_client_metrics_configs(configs: Mapping[str, str]) -> None:

@@ -162,10 +162,11 @@ class ConsumerGroupMembership:
         member: ConsumerGroupMember,
         updated: ConsumerGroupMember,
         changes: list[GroupRecord],
-    ) -> tuple[int, bool, bool]:
+    ) -> tuple[int, bool | None, bool]:
         """Take over what a member asks for.
 
-        Returns: the group epoch, whether all members want the same, and whether the member wants something else now.
+        Returns: the group epoch, whether all members want the same (None: as before), and whether the member wants
+        something else now.
         """
         group_id = group.group_id
         names_changed = False
@@ -177,7 +178,7 @@ class ConsumerGroupMembership:
         if updated.uses_classic_protocol:
             bumps = names_changed or status is not RegexStatus.UNCHANGED
         epoch = group.epoch
-        homogeneous = is_homogeneous(group.regex_subscribers, group.subscribers, len(group.members))
+        homogeneous = None
         if bumps or self._is_refresh_due(group):
             epoch, homogeneous = self._refresh(group, bumps, member, updated, changes)
         return epoch, homogeneous, names_changed or status is not RegexStatus.UNCHANGED
@@ -222,13 +223,15 @@ class ConsumerGroupMembership:
         epoch: int,
         member: ConsumerGroupMember,
         updated: ConsumerGroupMember,
-        homogeneous: bool,
+        homogeneous: bool | None,
         changes: list[GroupRecord],
     ) -> TargetAssignment:
         now_ms = self.clock.wall_ms()
         interval_ms = self.settings.assignment_interval_ms(group.group_id)
         if group.target_epoch >= epoch or not target_assignment.may_assign(group, interval_ms, now_ms):
             return TargetAssignment(group.target_epoch, group.target(updated))
+        if homogeneous is None:
+            homogeneous = is_homogeneous(group.regex_subscribers, group.subscribers, len(group.members))
         preferred = group.preferred_assignor(member, updated)
         if preferred not in self.settings.assignors:  # none, or one that was removed from the configuration
             preferred = self.settings.assignors[0]

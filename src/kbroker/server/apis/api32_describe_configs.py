@@ -115,7 +115,7 @@ def _entries(ctx: ApiContext, kind: int, name: str) -> list[Entry]:
     if not name:
         raise KafkaError(Errors.INVALID_REQUEST, "Group name must not be empty")
     configs = ctx.store.configs(metadata_store.GROUP, name)
-    return resource_entries(GROUP_TABLE, configs, ConfigSource.DYNAMIC_GROUP_CONFIG)
+    return resource_entries(GROUP_TABLE, configs, ConfigSource.DYNAMIC_GROUP_CONFIG, ctx.config)
 
 
 def _topic(ctx: ApiContext, name: str) -> list[Entry]:

@@ -62,17 +62,26 @@ def _key_to_show(name: str) -> ConfigKey:
     return described_key(name) or ConfigKey(name, ConfigType.UNKNOWN, None, "")
 
 
-def resource_entries(table: Mapping[str, ConfigKey], overrides: Mapping[str, str], source: ConfigSource) -> list[Entry]:
-    """Every config of a group or of a client metrics subscription that sets ``overrides``."""
+def resource_entries(
+    table: Mapping[str, ConfigKey],
+    overrides: Mapping[str, str],
+    source: ConfigSource,
+    config: BrokerConfig | None = None,
+) -> list[Entry]:
+    """Every config of a group or of a client metrics subscription that sets ``overrides``.
+
+    Args: ``config``: of the broker, which has the defaults of consumer groups.
+    """
     entries = []
     for name, key in table.items():
-        value = key.parse(overrides[name]) if name in overrides else key.default
         synonyms: list[Synonym] = []
-        if source is ConfigSource.DYNAMIC_GROUP_CONFIG:  # a subscription's configs have none
+        if config is not None and key.synonym in BROKER_TABLE:
+            synonyms += broker_synonyms(config, key.synonym)
+        elif source is ConfigSource.DYNAMIC_GROUP_CONFIG:  # a subscription's configs have none
             synonyms.append((key.synonym or name, key.default, ConfigSource.DEFAULT_CONFIG))
         if name in overrides:
-            synonyms.insert(0, (name, value, source))
-        entries.append(_entry(key, value, synonyms, False))
+            synonyms.insert(0, (name, key.parse(overrides[name]), source))
+        entries.append(_entry(key, synonyms[0][1] if synonyms else key.default, synonyms, False))
     return entries
 
 

@@ -9,6 +9,7 @@ import pytest
 
 from kbroker.common.configs.config import BrokerConfig
 from kbroker.server.configs.dynamic_configs import DynamicConfigs
+from kbroker.server.group_service import GroupConfigsCache
 from tests.support.server import Bench, make_bench
 from tests.unit.server.apis.test_apis_configs import chain, describe
 
@@ -252,6 +253,27 @@ def test_group_configs() -> None:
     assert step(bench, GROUP, "g", ("no.such.key", SET, "1")) == (40, "Unknown group config name: no.such.key")
     assert step(bench, GROUP, "", (key, SET, "50000")) == (42, "Default group resources are not allowed.")
     assert describe(bench, GROUP, "")[:2] == (42, "Group name must not be empty")
+
+
+def test_groups_have_the_brokers_settings_for_what_they_do_not_set() -> None:
+    """As defaults, as bounds, and for the rule that a session is longer than the interval between two heartbeats."""
+    session, heartbeat = "consumer.session.timeout.ms", "consumer.heartbeat.interval.ms"
+    settings = {f"group.{session}": 50_000, "group.consumer.max.heartbeat.interval.ms": 60_000}
+    bench = make_bench(**settings)
+    _, _, rows = describe(bench, GROUP, "g", synonyms=True)
+    assert chain(rows[session]) == [(f"group.{session}", "50000", 4), (f"group.{session}", "45000", 5)]
+    text = f"{session} must be greater than {heartbeat}"
+    assert step(bench, GROUP, "g", (heartbeat, SET, "50000")) == (40, text)
+    assert step(bench, GROUP, "g", (heartbeat, SET, "49999")) == (0, None)
+    assert step(bench, GROUP, "g", (session, SET, "45000")) == (40, text)
+
+
+def test_a_change_of_a_groups_configs_counts_at_once() -> None:
+    bench = make_bench()
+    known = GroupConfigsCache(bench.ctx.store)
+    assert known("g") == {}
+    step(bench, GROUP, "g", ("consumer.session.timeout.ms", SET, "50000"))
+    assert known("g") == {"consumer.session.timeout.ms": "50000"}
 
 
 def test_client_metrics_configs() -> None:
