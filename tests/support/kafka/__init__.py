@@ -1,9 +1,10 @@
-"""A real Apache Kafka beside ours: its jars from Maven, its broker, its tools, its classes.
+"""A real Apache Kafka beside ours: its jars from Maven, its broker, its tools, its classes; a cluster of brokers too.
 
 In a test: `with ApacheKafka() as kafka: ... kafka.bootstrap`. By hand: `python -m tests.support.kafka --help`.
 """
 
 from tests.support.kafka.broker import COLLECTOR, ApacheKafka, StartError
+from tests.support.kafka.cluster import KafkaCluster
 from tests.support.kafka.jars import POM, SHORT_LIVED, VERSION, Unavailable, classpath, compiled, java_command, program
 
 __all__ = [
@@ -12,6 +13,7 @@ __all__ = [
     "SHORT_LIVED",
     "VERSION",
     "ApacheKafka",
+    "KafkaCluster",
     "StartError",
     "Unavailable",
     "classpath",

@@ -62,6 +62,9 @@ class ApacheKafka:
         heap: of the JVM, minimum and maximum.
         folder: where properties, logs and data go; None: a new temporary one.
         outlives: whether it goes on when this process has ended; `stop_detached` ends it then.
+        cluster_id: of the cluster that it is one of; None: it is alone in a new one.
+        before: jars that come first in the class path.
+        options: further ones of the JVM.
     """
 
     def __init__(
@@ -73,6 +76,9 @@ class ApacheKafka:
         heap: str = HEAP,
         folder: Path | None = None,
         outlives: bool = False,
+        cluster_id: str | None = None,
+        before: str = "",
+        options: tuple[str, ...] = (),
     ) -> None:
         self.settings = dict(settings or {})
         self.port = free_pair() if port is None else port
@@ -80,6 +86,9 @@ class ApacheKafka:
         self._listeners = listeners
         self._heap = heap
         self._outlives = outlives
+        self._cluster_id = cluster_id or new_id()
+        self._before = before
+        self._options = options
         self._process: subprocess.Popen[bytes] | None = None
 
     name = f"Kafka {VERSION}"
@@ -92,6 +101,11 @@ class ApacheKafka:
     def pid(self) -> int:
         """Of the JVM."""
         return int((self.folder / PID_FILE).read_text())
+
+    @property
+    def is_running(self) -> bool:
+        """Whether its process was started and has not ended."""
+        return self._process is not None and self._process.poll() is None and (self.folder / PID_FILE).exists()
 
     def __enter__(self) -> "ApacheKafka":
         try:
@@ -121,7 +135,7 @@ class ApacheKafka:
         }
 
     def start(self) -> None:
-        """Format the storage, start, and wait until ApiVersions gets a response.
+        """Format the storage unless that was done, start, and wait until ApiVersions gets a response.
 
         Raises: Unavailable without Java or Maven; StartError when it ends or does not respond in time.
         """
@@ -129,17 +143,19 @@ class ApacheKafka:
         self.folder.mkdir(parents=True, exist_ok=True)
         written = self.folder / "server.properties"
         written.write_text("".join(f"{k}={v}\n" for k, v in self.properties().items()), encoding="utf-8")
-        cluster = base64.urlsafe_b64encode(b"k" + uuid.uuid4().bytes[1:]).decode().rstrip("=")
-        formatting = java_command("kafka.tools.StorageTool", "format", "-t", cluster, "-c", str(written))
-        log = self.folder / "log"
-        with log.open("wb") as output:
-            done = subprocess.run(formatting, stdout=output, stderr=output, timeout=START_TIMEOUT_S, check=False)
-            if done.returncode != 0:
-                raise StartError(f"StorageTool ended with {done.returncode}: {self.tail()}")
-            options = (f"-Xms{self._heap}", f"-Xmx{self._heap}", *COLLECTOR)
-            command = java_command("kafka.Kafka", str(written), options=options)
+        with (self.folder / "log").open("ab") as output:
+            if not (self.folder / "data" / "meta.properties").exists():
+                formatting = java_command(
+                    "kafka.tools.StorageTool", "format", "-t", self._cluster_id, "-c", str(written)
+                )
+                done = subprocess.run(formatting, stdout=output, stderr=output, timeout=START_TIMEOUT_S, check=False)
+                if done.returncode != 0:
+                    raise StartError(f"StorageTool ended with {done.returncode}: {self.tail()}")
+            options = (f"-Xms{self._heap}", f"-Xmx{self._heap}", *COLLECTOR, *self._options)
+            command = java_command("kafka.Kafka", str(written), options=options, before=self._before)
             pid_file = self.folder / PID_FILE
             if not self._outlives:
+                pid_file.unlink(missing_ok=True)
                 command = ["sh", "-c", WATCHED, str(pid_file), *command]
             stdin = subprocess.DEVNULL if self._outlives else subprocess.PIPE
             self._process = subprocess.Popen(command, stdin=stdin, stdout=output, stderr=output, start_new_session=True)
@@ -152,6 +168,15 @@ class ApacheKafka:
             if time.monotonic() > deadline:
                 raise StartError(f"no response within {START_TIMEOUT_S:g} s: {self.tail()}")
             time.sleep(0.1)
+
+    def kill(self) -> None:
+        """End the process at once, as a power cut would; its data stays for the next `start`."""
+        assert self._process is not None
+        os.kill(self.pid, signal.SIGKILL)
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        self._process.wait(STOP_TIMEOUT_S)
+        self._process = None
 
     def tail(self) -> str:
         """The end of the log."""
@@ -171,6 +196,11 @@ class ApacheKafka:
                 os.killpg(process.pid, signal.SIGKILL)
                 process.wait(10)
         shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def new_id() -> str:
+    """An id of a cluster, or of a folder."""
+    return base64.urlsafe_b64encode(b"k" + uuid.uuid4().bytes[1:]).decode().rstrip("=")
 
 
 def stop_detached(folder: Path) -> bool:

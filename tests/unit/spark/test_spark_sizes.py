@@ -7,7 +7,7 @@ import pytest
 
 from kbroker.spark.session_kind import parallelism
 from kbroker.spark.tables.table import _tasks
-from kbroker.spark.whatif.counter_groups import TASK_ROWS, _is_mine, _shares
+from kbroker.spark.whatif.counter_groups import TASK_ROWS, Client, _is_mine, _shares
 
 
 def session(cores: int, **settings: str) -> Any:
@@ -59,7 +59,7 @@ def test_a_bucket_is_shared_out_where_there_are_cores_or_too_many_rows() -> None
 
 def test_each_client_is_in_one_share_and_a_unit_in_the_same() -> None:
     """What shares a counter is judged together; what is in several buckets is in no share."""
-    clients = [(f"User:{number}", "c") for number in range(50)]
+    clients: list[Client] = [(f"User:{number}", "c") for number in range(50)]
     together = {clients[0]: 7, clients[1]: 7}
     spread = {clients[2]: 0}
     homes = {client: [part for part in range(4) if _is_mine(spread, together, part, 4, client)] for client in clients}

@@ -1,0 +1,185 @@
+"""What the tests against clusters of real Kafka brokers share: their settings, and what happens to them meanwhile."""
+
+from __future__ import annotations
+
+import glob
+import os
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+from kafka import KafkaAdminClient, TopicPartition
+from pyspark.errors import StreamingQueryException
+from pyspark.find_spark_home import _find_spark_home
+
+from kbroker.client.admin import EARLIEST, LATEST, Admin, NewTopic
+from kbroker.client.cluster import Cluster
+from kbroker.client.consumer import Consumer
+from kbroker.client.producer import Producer
+from kbroker.spark.errors import NO_WORKER
+from kbroker.testing.waiting import wait_until
+from tests.support.certificates import Certificates
+from tests.support.kafka import KafkaCluster
+from tests.support.secured import PASSWORDS, PLAIN
+
+USER = "alice"
+LOGGING = Path(__file__).resolve().parents[1] / "support" / "kafka" / "log4j2.properties"
+REQUEST_LOG = "kafka-request.log"
+
+
+def start(count: int, certificates: Certificates) -> KafkaCluster:
+    """Brokers with a SASL_SSL listener each, which write their request log as Kafka's own logger prints it."""
+    users = PLAIN.format(" ".join(f'user_{name}="{password}"' for name, password in PASSWORDS.items()))
+    settings = {
+        "sasl.enabled.mechanisms": "PLAIN",
+        "listener.name.sasl_ssl.plain.sasl.jaas.config": users,
+        "ssl.keystore.type": "PEM",
+        "ssl.keystore.location": str(certificates.server),
+        "ssl.truststore.type": "PEM",
+        "ssl.truststore.location": str(certificates.ca),
+    }
+    jars = os.path.join(_find_spark_home(), "jars")
+    named = [jar for name in ("slf4j-api", "log4j-api", "log4j-core", "log4j-slf4j2") for jar in
+             glob.glob(f"{jars}/{name}-*.jar")]  # fmt: skip
+    logging = (f"-Dlog4j2.configurationFile={LOGGING}", "-Dkafka.requests=debug", "-Dkafka.logs.dir={folder}")
+    return KafkaCluster(count, settings, protocol="SASL_SSL", before=os.pathsep.join(named), options=logging)
+
+
+def secured(certificates: Certificates) -> dict[str, str]:
+    """The settings of a client of the SASL_SSL listener."""
+    module = "org.apache.kafka.common.security.plain.PlainLoginModule"
+    return {
+        "security.protocol": "SASL_SSL",
+        "sasl.mechanism": "PLAIN",
+        "sasl.jaas.config": f'{module} required username="{USER}" password="{PASSWORDS[USER]}";',
+        "ssl.truststore.type": "PEM",
+        "ssl.truststore.location": str(certificates.ca),
+    }
+
+
+def create(kafka: KafkaCluster, *topics: str, partitions: int = 4) -> None:
+    """Topics with a replica on each broker, which keep records of any age."""
+    kept = {"retention.ms": "-1"}
+    with Cluster(kafka.bootstrap) as cluster:
+        Admin(cluster).create_topics([NewTopic(name, partitions, len(kafka.brokers), kept) for name in topics])
+
+
+def fill(kafka: KafkaCluster, topic: str, count: int, partitions: int = 4) -> None:
+    """Values 0, 1 ... in turn over the partitions; all are acknowledged."""
+    with Cluster(kafka.bootstrap) as cluster, Producer(cluster) as producer:
+        for number in range(count):
+            producer.send(topic, b"%d" % number, partition=number % partitions, timestamp_ms=1_000_000 + number)
+
+
+def values(kafka: KafkaCluster, topic: str, partitions: int = 4) -> list[int]:
+    """What is committed in a topic, sorted."""
+    with Cluster(kafka.bootstrap) as cluster:
+        ends = Admin(cluster).list_offsets({(topic, p): LATEST for p in range(partitions)})
+        consumer = Consumer(cluster, dict.fromkeys(ends, EARLIEST), read_committed=True)
+        found: list[int] = []
+        while any(consumer.positions[place] < end.offset for place, end in ends.items()):
+            found += [int(record.value or b"-1") for record in consumer.poll()]
+    return sorted(found)
+
+
+def logged(kafka: KafkaCluster) -> list[str]:
+    """The whole lines of all request logs until now."""
+    found = [(broker.folder / REQUEST_LOG).read_text(encoding="utf-8") for broker in kafka.brokers]
+    return [line for text in found for line in text.splitlines(keepends=True) if line.endswith("\n")]
+
+
+class Disturbance:
+    """What happens to a cluster while jobs run, one step after the other; `done`: the steps that have happened."""
+
+    def __init__(self, kafka: KafkaCluster, topics: Iterable[str], partitions: int = 4) -> None:
+        self.kafka, self.topics, self.partitions = kafka, tuple(topics), partitions
+        self.done: list[str] = []
+        self._admin = KafkaAdminClient(bootstrap_servers=kafka.bootstrap.split(","))
+
+    def close(self) -> None:
+        """Start again what was killed, and wait until it leads its share."""
+        for broker in self.kafka.brokers:
+            if not broker.is_running:
+                broker.start()
+        self._admin.close()
+
+    def leaders(self, topic: str) -> dict[int, int]:
+        with Cluster(self.kafka.bootstrap) as cluster:
+            (described,) = Admin(cluster).describe_topics([topic])
+        return {one.partition: one.leader for one in described.partitions}
+
+    def move_leaders(self) -> None:
+        """Each partition's leader becomes the next of its replicas: a reassignment, and a preferred election."""
+        for topic in self.topics:
+            with Cluster(self.kafka.bootstrap) as cluster:
+                (described,) = Admin(cluster).describe_topics([topic])
+            wanted = {
+                one.partition: [*one.replicas[one.replicas.index(one.leader) + 1 :],
+                                *one.replicas[: one.replicas.index(one.leader) + 1]]
+                for one in described.partitions
+            }  # fmt: skip
+            moves: Any = {TopicPartition(topic, number): replicas for number, replicas in wanted.items()}
+            self._admin.alter_partition_reassignments(moves)
+
+            def has_moved(topic: str = topic, wanted: dict[int, list[int]] = wanted) -> bool:
+                self._admin.elect_leaders(0, {topic: list(wanted)}, raise_errors=False)
+                return self.leaders(topic) == {number: replicas[0] for number, replicas in wanted.items()}
+
+            wait_until(has_moved, 30)
+        self.done.append("move_leaders")
+
+    def kill(self, index: int = 1) -> None:
+        """Kill a broker that leads partitions."""
+        self.kafka.brokers[index].kill()
+        self.done.append("kill")
+
+    def kill_first(self) -> None:
+        self.kafka.brokers[0].kill()
+        self.done.append("kill_first")
+
+    def kill_second(self) -> None:
+        self.kafka.brokers[1].kill()
+        self.done.append("kill_second")
+
+    def kill_third(self) -> None:
+        self.kafka.brokers[2].kill()
+        self.done.append("kill_third")
+
+    def restart(self) -> None:
+        """Start what was killed, and wait until each partition has all its replicas in sync."""
+        for broker in self.kafka.brokers:
+            if not broker.is_running:
+                broker.start()
+        wait_until(self._is_whole, 60)
+        self.done.append("restart")
+
+    def _is_whole(self) -> bool:
+        with Cluster(self.kafka.bootstrap) as cluster:
+            found = Admin(cluster).describe_topics(list(self.topics))
+        return all(len(one.isr) == len(one.replicas) for topic in found for one in topic.partitions)
+
+
+def while_running(
+    start_query: Callable[[], Any], steps: Iterable[tuple[int, Callable[[], None]]], seconds: float = 300
+) -> None:
+    """Run a query to its end, begun again if a Python worker of Spark never comes.
+
+    Args: `steps`: each is taken when the batch of its number has ended. Raises: StreamingQueryException.
+    """
+    left = list(steps)
+    until = time.monotonic() + seconds
+    query = start_query()
+    while time.monotonic() < until:
+        try:
+            if query.awaitTermination(0.05):
+                break
+        except StreamingQueryException as error:
+            if NO_WORKER not in str(error):
+                raise
+            query = start_query()
+        batch = -1 if query.lastProgress is None else query.lastProgress["batchId"]
+        if left and batch >= left[0][0]:
+            left.pop(0)[1]()
+    query.stop()
+    assert not left, "the query ended before all had happened to the cluster"
