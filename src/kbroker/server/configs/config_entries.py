@@ -75,7 +75,7 @@ def resource_entries(
     entries = []
     for name, key in table.items():
         synonyms: list[Synonym] = []
-        if config is not None and key.synonym in BROKER_TABLE:
+        if config is not None and key.synonym is not None and key.synonym in BROKER_TABLE:
             synonyms += broker_synonyms(config, key.synonym)
         elif source is ConfigSource.DYNAMIC_GROUP_CONFIG:  # a subscription's configs have none
             synonyms.append((key.synonym or name, key.default, ConfigSource.DEFAULT_CONFIG))
