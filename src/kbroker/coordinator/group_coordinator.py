@@ -163,6 +163,7 @@ class GroupCoordinator:
 
     def run_heartbeat_reaper(self) -> None:
         """Expire sessions until closed; blocks, so it needs its own thread."""
+        self._consumer_groups.membership.regexes.background.has_thread = True
         self._heartbeats.run_reaper()
 
     @property

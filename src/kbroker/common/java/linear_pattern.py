@@ -8,13 +8,16 @@ Source: KIP-1152; RE2/J; Thompson's construction.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable
 
+MAX_LENGTH = 32_767  # of a pattern: no longer text fits into a request of Kafka's clients
 MAX_REPEAT = 1000  # as RE2
 MAX_NODES = 2000
+MAX_RANGES = 20_000  # of characters, read for one pattern: a repeat reads those of its operand again
 MAX_DEPTH = 100
 MAX_STATES = 500  # deterministic ones that are kept
-MAX_STEPS = 20_000_000  # nodes visited for one pattern, over all texts
+MAX_STEPS = 4_000_000  # nodes visited for one pattern, over all texts
 
 Predicate = Callable[[str], bool]
 Ranges = list[tuple[str, str]]
@@ -56,6 +59,8 @@ class LinearPattern:
         """Raises: PatternError."""
         self._nodes: list[tuple[int, object, int, int]] = []  # kind, what it takes, next, other next
         self._steps = 0
+        if len(pattern) > MAX_LENGTH:
+            raise PatternError(f"the pattern is too long: {len(pattern)} characters, of at most {MAX_LENGTH}")
         start, ends = _Parser(pattern, self._add, self._patch).parse()
         self._patch(ends, self._add(_MATCH))
         self._start = start
@@ -137,6 +142,7 @@ class _Parser:
         self._text = text
         self._at = 0
         self._depth = 0
+        self._range_count = 0
         self._add = add
         self._patch = patch
         self._fold = False
@@ -383,6 +389,9 @@ class _Parser:
         is_first = True
         while is_first or self._next() != "]":
             is_first = False
+            self._range_count += 1
+            if self._range_count > MAX_RANGES:
+                raise PatternError(f"the pattern is too large: its classes need more than {MAX_RANGES} ranges")
             if not self._next():
                 raise self._error("expected ]")
             if self._eat("[:"):
@@ -440,4 +449,17 @@ def _predicate(ranges: Ranges, fold: bool) -> Predicate:
         ranges = ranges + [one for low, high in ranges for one in _other_case(low, high)]
     if len(ranges) == 1 and ranges[0][0] == ranges[0][1]:
         return ranges[0][0].__eq__
-    return lambda char: any(low <= char <= high for low, high in ranges)
+    firsts: list[str] = []
+    lasts: list[str] = []
+    for low, high in sorted(ranges):
+        if lasts and low <= lasts[-1]:
+            lasts[-1] = max(lasts[-1], high)
+        else:
+            firsts.append(low)
+            lasts.append(high)
+
+    def is_within(char: str) -> bool:
+        at = bisect_right(firsts, char) - 1
+        return at >= 0 and char <= lasts[at]
+
+    return is_within

@@ -1,7 +1,7 @@
 """Regular expressions of members, and the topics that match them.
 
-Matching takes a while, so it happens on the thread of the timers, not in a member's heartbeat: a group's members learn
-of the topics with their next heartbeats.
+Matching takes a while, so it happens on another thread and without the group's lock, not in a member's heartbeat: a
+group's members learn of the topics with their next heartbeats.
 Source: ``GroupMetadataManager.maybeUpdateRegularExpressions``, ``TopicRegexResolver``; KIP-848, KIP-1138.
 """
 
@@ -14,6 +14,7 @@ from kbroker._core.clock import BaseClock
 from kbroker.common.errors import Errors, KafkaError
 from kbroker.common.loggers import get_logger
 from kbroker.coordinator.consumer_group import records, timers
+from kbroker.coordinator.consumer_group.background import BackgroundTasks
 from kbroker.coordinator.consumer_group.group import ConsumerGroup, count_regex
 from kbroker.coordinator.consumer_group.member import ConsumerGroupMember
 from kbroker.coordinator.consumer_group.records import GroupRecord, ResolvedRegex
@@ -24,6 +25,7 @@ logger = get_logger(__name__)
 
 LEAST_INTERVAL_MS = 10_000  # between two times that a group's expressions are matched
 SOON_MS = 1
+MOST_SHOWN = 200  # characters of an expression in an error
 
 
 #: Those of some topics that a client may know of.
@@ -39,7 +41,10 @@ class RegexStatus(enum.Enum):
 
 
 class Regexes:
-    """Keeps the topics of regular expressions up to date. Callers hold the group's lock."""
+    """Keeps the topics of regular expressions up to date. Callers hold the group's lock.
+
+    ``background``: where they are matched; the group's lock is not held meanwhile.
+    """
 
     def __init__(
         self,
@@ -56,6 +61,7 @@ class Regexes:
         self._image = image
         self._hashes = hashes
         self._refresh_interval_ms = refresh_interval_ms
+        self.background = BackgroundTasks()
 
     def update(
         self,
@@ -95,30 +101,41 @@ class Regexes:
             if is_complete and is_recent and last.version >= self._image.creation_version:
                 return
         group.is_resolving = True
-        self._timers.set(group, timers.REGEX, "", SOON_MS, lambda: self._resolve(group, visible))
+        self._timers.set(group, timers.REGEX, "", SOON_MS, lambda: self._begin(group, visible))
 
-    def _resolve(self, group: ConsumerGroup, visible: Visible | None) -> None:
+    def _begin(self, group: ConsumerGroup, visible: Visible | None) -> None:
+        wanted = list(group.regex_subscribers)
+        self.background.run(lambda: self._resolve(group, wanted, visible))
+
+    def _resolve(self, group: ConsumerGroup, wanted: Sequence[str], visible: Visible | None) -> None:
         """Match the expressions of a group and write down what they match now."""
+        found: dict[str, ResolvedRegex] = {}
         try:
-            found = resolve(list(group.regex_subscribers), self._image, self._clock.wall_ms(), visible)
-            self._take(group, found)
-        except KafkaError as error:  # the log takes nothing now: the next heartbeat tries again
-            logger.warning("group %s: cannot store the topics of regular expressions: %s", group.group_id, error)
+            found = resolve(wanted, self._image, self._clock.wall_ms(), visible)
         finally:
-            group.is_resolving = False
+            with group.lock:
+                group.is_resolving = False
+                if not group.is_dead:
+                    try:
+                        self._take(group, found)
+                    except KafkaError as error:  # the log takes nothing now: the next heartbeat tries again
+                        text = "group %s: cannot store the topics of regular expressions: %s"
+                        logger.warning(text, group.group_id, error)
 
     def _take(self, group: ConsumerGroup, found: dict[str, ResolvedRegex]) -> None:
         changes: list[GroupRecord] = []
         subscribers = dict(group.subscribers)
         bumps = False
         for regex, resolved in found.items():
+            if regex not in group.regex_subscribers:  # its last member left meanwhile
+                continue
             old = group.resolved.get(regex)
             if (frozenset() if old is None else old.topics) != resolved.topics:
                 bumps = True
                 count_regex(subscribers, old, resolved)
             changes.append(records.regex_record(group.group_id, regex, resolved))
         value = self._hashes.group_hash(subscribers)
-        if bumps or value != group.metadata_hash:
+        if changes and (bumps or value != group.metadata_hash):
             changes.append(records.epoch_record(group.group_id, group.epoch + 1, value))
             logger.info("group %s: epoch %d: other topics match", group.group_id, group.epoch + 1)
         self._write(group, changes)
@@ -131,7 +148,8 @@ def compile_regex(regex: str) -> Callable[[str], bool]:
     try:
         return LinearPattern(regex).matches
     except PatternError as error:
-        text = f"SubscribedTopicRegex `{regex}` is not a valid regular expression: {error}."
+        shown = regex if len(regex) <= MOST_SHOWN else f"{regex[:MOST_SHOWN]}..."
+        text = f"SubscribedTopicRegex `{shown}` is not a valid regular expression: {error}."
         raise KafkaError(Errors.INVALID_REGULAR_EXPRESSION, text) from error
 
 
@@ -150,6 +168,6 @@ def resolve(
             matching = [name for name in image.names() if matches(name)]
             topics = frozenset(matching if visible is None else visible(matching))
         except (KafkaError, PatternError) as error:
-            logger.error("the regular expression %r cannot be matched: %s", regex, error)
+            logger.error("the regular expression %r cannot be matched: %s", regex[:MOST_SHOWN], error)
         found[regex] = ResolvedRegex(topics, version, now_ms)
     return found

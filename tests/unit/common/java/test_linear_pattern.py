@@ -157,3 +157,24 @@ def test_a_bound_on_all_texts() -> None:
     assert mine.matches("a")
     with pytest.raises(PatternError, match="costs too much"):
         mine.matches("abc" * 200)
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        "a" * 32_768,
+        "[" + "ab" * 12_000 + "]",
+        "[" + "".join(chr(0x4E00 + 2 * index) for index in range(1000)) + "]{1000}",
+        "[" + "[:^alnum:]" * 100 + "]{1000}",
+    ],
+    ids=["long", "class", "repeated class", "repeated named classes"],
+)
+def test_long_classes_take_no_memory(pattern: str) -> None:
+    """Each repeat of a class has its own ranges: a thousand of a thousand took a gigabyte and eight seconds."""
+    with pytest.raises(PatternError, match="too l"):
+        LinearPattern(pattern)
+
+
+def test_overlapping_ranges() -> None:
+    matches = LinearPattern("[a-fc-hx0-9m-mb]+").matches
+    assert [char for char in map(chr, range(256)) if matches(char)] == [*"0123456789abcdefghmx"]

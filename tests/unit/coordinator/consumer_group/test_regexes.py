@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+
 import pytest
 
 from kbroker.common.errors import Errors, KafkaError
@@ -118,3 +120,57 @@ def test_a_client_gets_only_topics_that_it_may_know_of() -> None:
     image = FakeImage(foo1=1, foo2=1)
     found = resolve(["f.*"], image, 7, lambda names: [name for name in names if name != "foo2"])
     assert found["f.*"].topics == {"foo1"}
+
+
+class SlowImage(FakeImage):
+    """Names its topics only when it may; ``asked`` says that somebody waits."""
+
+    def __init__(self, **counts: int) -> None:
+        super().__init__(**counts)
+        self.asked, self.may_answer = threading.Event(), threading.Event()
+
+    def names(self) -> list[str]:
+        self.asked.set()
+        assert self.may_answer.wait(30)
+        return super().names()
+
+
+def test_an_expression_that_takes_long_holds_nobody_up() -> None:
+    """Neither heartbeats of the same group nor the sessions of others."""
+    image = SlowImage(foo=1, bar=1)
+    bench = ConsumerGroupBench(image)
+    background = bench.coordinator._consumer_groups.membership.regexes.background
+    background.has_thread = True
+    bench.join("a", regex="f.*")
+    bench.join("x", ["bar"], group="other")
+    bench.after(100)
+    assert image.asked.wait(30)
+    assert bench.beat("a", 1) == Beat("a", 1, None)
+    assert bench.join("b", ["bar"]).has == {"bar": [0]}
+    bench.after(30_000)
+    bench.beat("a", 1)
+    bench.beat("b", 2)
+    bench.after(15_000)
+    assert bench.described("other").members == []
+    image.may_answer.set()
+    background.join(30)
+    assert bench.beat("a", 2).has == {"foo": [0]}
+
+
+def test_an_expression_whose_member_left_meanwhile_is_not_stored() -> None:
+    image = SlowImage(foo=1)
+    bench = ConsumerGroupBench(image)
+    background = bench.coordinator._consumer_groups.membership.regexes.background
+    background.has_thread = True
+    bench.join("a", regex="f.*")
+    bench.join("b", ["foo"])
+    bench.after(100)
+    assert image.asked.wait(30)
+    bench.beat("a", -1)
+    before = bench.described()
+    image.may_answer.set()
+    background.join(30)
+    assert bench.described() == before
+    assert bench.restart().coordinator.delete_offsets("g", [("foo", 0)]) == {
+        ("foo", 0): Errors.GROUP_SUBSCRIBED_TO_TOPIC
+    }
