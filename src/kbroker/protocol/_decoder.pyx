@@ -28,6 +28,8 @@ from kbroker.common.errors import ProtocolError
 # array elements: a frame of 100 MiB cannot become 20 GiB of objects. Real messages stay far below (100,000 partitions);
 # a server for unknown clients sets a lower bound.
 MAX_ELEMENTS = 2_000_000
+cdef enum:
+    MAX_STRING_BYTES = 32767  # Kafka reads no longer one, also where the length would have room
 cdef int64_t ELEMENT_BUDGET = MAX_ELEMENTS
 cdef object UUID_TYPE = _uuid.UUID
 cdef object UUID_UNKNOWN_SAFETY = _uuid.SafeUUID.unknown
@@ -121,6 +123,8 @@ cdef object read_variable(MessageReader *r, Field *f, bint nullable):
         if not nullable:
             refuse(r, f, "null is not allowed")
         return None
+    if f.kind == STRING and length > MAX_STRING_BYTES:
+        refuse(r, f, f"a string of {length} bytes, of at most {MAX_STRING_BYTES}")
     need(r, f, length)
     cdef const char *at = <const char *>r.data + r.position
     r.position += length

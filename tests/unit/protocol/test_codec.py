@@ -184,6 +184,18 @@ def test_long_strings_of_old_versions_are_refused() -> None:
     assert len(codec.encode_request(10, 3, {"Key": "x" * 32768})) == 32768 + 3 + 2
 
 
+def test_a_string_is_read_up_to_kafkas_length() -> None:
+    """A compact length has room for 4 GiB; Kafka closes the connection at 32,768 bytes."""
+    for size, fits in ((32_767, True), (32_768, False)):
+        body = {"ClientSoftwareName": "a" * size, "ClientSoftwareVersion": "1"}
+        data = codec.encode_request(18, 3, body)
+        if fits:
+            assert codec.decode_request(18, 3, data)["ClientSoftwareName"] == "a" * size
+        else:
+            with pytest.raises(ProtocolError, match="a string of 32768 bytes, of at most 32767"):
+                codec.decode_request(18, 3, data)
+
+
 def test_text_that_is_not_utf8_goes_through() -> None:
     """A topic name with wrong bytes raised UnicodeDecodeError; Kafka's response is 17."""
     data = bytes.fromhex("0003 ff61fe")
