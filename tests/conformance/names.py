@@ -42,7 +42,7 @@ MEMBERS = frozenset({"MemberId", "Leader"})
 HIDDEN = {"ClusterId": "<cluster>", "LogDir": "<folder>", "Documentation": "<text>"}  # where there is any
 # Arrays whose order Kafka fixes, and arrays of numbers that are sets.
 IN_ORDER = frozenset({"Synonyms", "AbortedTransactions", "Records", "Batches"})
-SETS = frozenset({"Partitions", "PartitionIndexes"})
+SETS = frozenset({"Partitions", "PartitionIndexes", "SubscribedTopicNames"})
 # What identifies an element: the first that all elements have, each a different one.
 IDENTITIES = (
     *("Name", "Topic", "TopicName", "TopicId", "GroupId", "ResourceName", "TransactionalId", "PartitionIndex"),
