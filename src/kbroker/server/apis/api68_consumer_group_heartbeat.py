@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from uuid import UUID
+
 from kbroker.common.errors import Errors, KafkaError
 from kbroker.coordinator.consumer_group.member import JOIN_EPOCH, LEAVE_EPOCH, STATIC_LEAVE_EPOCH
 from kbroker.coordinator.consumer_group.membership import HeartbeatRequest
@@ -35,7 +37,7 @@ def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
                 body["SubscribedTopicNames"],
                 body.get("SubscribedTopicRegex"),
                 body["ServerAssignor"],
-                None if partitions is None else {row["TopicId"]: row["Partitions"] for row in partitions},
+                None if partitions is None else _by_topic(partitions),
                 request.client_id,
                 f"/{request.client_host}",
                 _visible(ctx, request),
@@ -55,6 +57,14 @@ def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
         "HeartbeatIntervalMs": result.heartbeat_interval_ms,
         "Assignment": assignment,
     }
+
+
+def _by_topic(rows: list[Body]) -> dict[UUID, list[int]]:
+    """Partitions of each topic, of all rows that name it."""
+    found: dict[UUID, list[int]] = {}
+    for row in rows:
+        found.setdefault(row["TopicId"], []).extend(row["Partitions"])
+    return found
 
 
 def failure(body: Body, error: Errors, request: RequestContext) -> Body:

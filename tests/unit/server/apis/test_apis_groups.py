@@ -15,6 +15,7 @@ from kbroker.coordinator.offsets_log import Unserved
 from kbroker.protocol import codec
 from kbroker.server.context import Body, RequestContext
 from kbroker.server.kafka_apis import KafkaApis
+from tests.support.consumer_groups import ConsumerGroupBench
 from tests.support.groups import RANGE, Groups
 from tests.support.server import make_bench
 
@@ -368,3 +369,19 @@ def test_offsets_that_a_transaction_may_change(bench: Bench, version: int) -> No
         assert fetch(True, None) == {0: (88, -1, "")}
     assert groups.complete_transaction(groups.partition_for("g"), 7, 0, 0, True, 0) == 0
     assert fetch(True, asked) == {0: (0, 9, "new"), 1: (0, 1, "new")}
+
+
+def test_a_topic_named_twice_in_a_heartbeat_counts_as_a_whole(bench: Bench) -> None:
+    """The last row won: a partition of the first was given to another member while its owner still had it."""
+    groups = ConsumerGroupBench()
+    bench.bench.ctx.group_coordinator = groups.coordinator
+    groups.join("a")
+    groups.join("b")
+    groups.beat("a", 2)
+    topic_id = groups.image.id("t")
+    rows = [{"TopicId": topic_id, "Partitions": partitions} for partitions in ([0, 1, 2], [0])]
+    body = {"GroupId": "g", "MemberId": "a", "MemberEpoch": 2, "RebalanceTimeoutMs": -1, "TopicPartitions": rows}
+    assert bench.ask("ConsumerGroupHeartbeat", 1, body)["MemberEpoch"] == 2
+    assert groups.beat("b", 3).has is None
+    body["TopicPartitions"] = rows[1:]
+    assert bench.ask("ConsumerGroupHeartbeat", 1, body)["MemberEpoch"] == 3
