@@ -54,7 +54,9 @@ def list_groups(bootstrap_server: str, states: tuple[str, ...], types: tuple[str
 def describe(names: tuple[str, ...], bootstrap_server: str, members: bool, as_json: bool) -> None:
     """Show state, members, committed offsets and lag of groups.
 
-    Without GROUP, of all classic and consumer groups.
+    Without GROUP, of all classic and consumer groups. In a group of the
+    consumer protocol (KIP-848), --members shows the epoch of each member, the
+    protocol it speaks, and its target assignment while it has another one.
     """
     with connect(bootstrap_server) as cluster:
         found = _describe(cluster, names)
@@ -66,7 +68,7 @@ def describe(names: tuple[str, ...], bootstrap_server: str, members: bool, as_js
             click.echo()
         click.echo(
             f"{group['group']}  state {group['state']}  type {group['type']}  assignor {group['assignor'] or '-'}  "
-            f"coordinator {group['coordinator']}  members {len(group['members'])}"
+            f"coordinator {group['coordinator']}  members {len(group['members'])}{_epochs(group)}"
         )
         if members:
             _print_members(group)
@@ -76,15 +78,29 @@ def describe(names: tuple[str, ...], bootstrap_server: str, members: bool, as_js
             print_table(header, [[p[c] for c in columns] for p in group["partitions"]])
 
 
+def _epochs(group: dict[str, Any]) -> str:
+    return "" if group["epoch"] is None else f"  epoch {group['epoch']}  target epoch {group['target_epoch']}"
+
+
 def _print_members(group: dict[str, Any]) -> None:
-    rows = []
-    for m in group["members"]:
-        parts: dict[str, list[int]] = {}
-        for place in m["assignment"]:
-            parts.setdefault(place["topic"], []).append(place["partition"])
-        assigned = " ".join(f"{topic}:{','.join(map(str, indexes))}" for topic, indexes in parts.items())
-        rows.append([m["member_id"], m["instance_id"], m["host"], m["client_id"], assigned or "-"])
-    print_table(["MEMBER", "INSTANCE", "HOST", "CLIENT", "ASSIGNMENT"], rows)
+    header = ["MEMBER", "INSTANCE", "HOST", "CLIENT", "ASSIGNMENT"]
+    rows = [
+        [m["member_id"], m["instance_id"], m["host"], m["client_id"], _places(m["assignment"])]
+        for m in group["members"]
+    ]
+    if group["epoch"] is not None:
+        header += ["EPOCH", "PROTOCOL", "TARGET"]
+        for row, m in zip(rows, group["members"], strict=True):
+            is_there = m["target"] == m["assignment"]
+            row += [m["epoch"], m["protocol"], "as assigned" if is_there else _places(m["target"])]
+    print_table(header, rows)
+
+
+def _places(places: list[dict[str, Any]]) -> str:
+    parts: dict[str, list[int]] = {}
+    for place in places:
+        parts.setdefault(place["topic"], []).append(place["partition"])
+    return " ".join(f"{topic}:{','.join(map(str, indexes))}" for topic, indexes in parts.items()) or "-"
 
 
 def _describe(cluster: "Cluster", names: tuple[str, ...]) -> list[dict[str, Any]]:
@@ -126,6 +142,8 @@ def _describe(cluster: "Cluster", names: tuple[str, ...]) -> list[dict[str, Any]
                 "protocol_type": group.protocol_type,
                 "assignor": group.assignor or None,
                 "coordinator": group.coordinator,
+                "epoch": group.epoch,
+                "target_epoch": group.target_epoch,
                 "members": [
                     {
                         "member_id": m.member_id,
@@ -133,6 +151,10 @@ def _describe(cluster: "Cluster", names: tuple[str, ...]) -> list[dict[str, Any]
                         "host": m.host,
                         "client_id": m.client_id,
                         "assignment": [{"topic": t, "partition": p} for t, p in m.assignment],
+                        "target": None if m.target is None else [{"topic": t, "partition": p} for t, p in m.target],
+                        "epoch": m.epoch,
+                        "protocol": m.protocol,
+                        "regex": m.regex,
                     }
                     for m in group.members
                 ],

@@ -21,6 +21,7 @@ NAMED_TOPICS_MAX_VERSION = 9  # of OffsetCommit and OffsetFetch: from 10 on topi
 FIRST_STABLE, FIRST_WITH_GROUPS = 7, 8  # of OffsetFetch
 DEAD, EMPTY = "Dead", "Empty"
 CLASSIC, CONSUMER = "classic", "consumer"
+CLASSIC_MEMBER = 0  # MemberType of ConsumerGroupDescribe 1
 
 V = TypeVar("V")
 
@@ -37,18 +38,29 @@ class ListedGroup:
 
 @dataclass(frozen=True, slots=True)
 class GroupMember:
-    """A member and what it was assigned; nothing, if its protocol is no consumer's."""
+    """A member and what it was assigned; nothing, if its protocol is no consumer's.
+
+    Of a group of the consumer protocol only: ``epoch``, ``target`` (what it is to have in the end; until then other
+    members, or itself, have something to give up), ``regex``; ``protocol``: that the member itself speaks.
+    """
 
     member_id: str
     instance_id: str | None
     client_id: str
     host: str
     assignment: tuple[TopicPartition, ...]
+    epoch: int | None = None
+    target: tuple[TopicPartition, ...] | None = None
+    regex: str | None = None
+    protocol: str = CLASSIC
 
 
 @dataclass(frozen=True, slots=True)
 class GroupDescription:
-    """A group and its members, by ascending member id; `assignor` is "" while there is none."""
+    """A group and its members, by ascending member id; `assignor` is "" while there is none.
+
+    Of a group of the consumer protocol only: ``epoch``, and ``target_epoch``, that of the target assignment.
+    """
 
     group_id: str
     group_type: str
@@ -57,6 +69,8 @@ class GroupDescription:
     assignor: str
     coordinator: int
     members: tuple[GroupMember, ...]
+    epoch: int | None = None
+    target_epoch: int | None = None
 
     @property
     def is_active(self) -> bool:
@@ -285,11 +299,27 @@ def _newer(row: Body, node_id: int) -> GroupDescription:
             m.get("InstanceId"),
             m["ClientId"],
             m["ClientHost"],
-            tuple(sorted((t["TopicName"], p) for t in m["Assignment"]["TopicPartitions"] for p in t["Partitions"])),
+            _places(m["Assignment"]),
+            m["MemberEpoch"],
+            _places(m["TargetAssignment"]),
+            m["SubscribedTopicRegex"] or None,
+            CLASSIC if m.get("MemberType") == CLASSIC_MEMBER else CONSUMER,
         )
         for m in row["Members"]
     ]
     ordered = tuple(sorted(members, key=lambda m: m.member_id))
     return GroupDescription(
-        row["GroupId"], CONSUMER, row["GroupState"], CONSUMER, row["AssignorName"], node_id, ordered
+        row["GroupId"],
+        CONSUMER,
+        row["GroupState"],
+        CONSUMER,
+        row["AssignorName"],
+        node_id,
+        ordered,
+        row["GroupEpoch"],
+        row["AssignmentEpoch"],
     )
+
+
+def _places(assignment: Body) -> tuple[TopicPartition, ...]:
+    return tuple(sorted((t["TopicName"], p) for t in assignment["TopicPartitions"] for p in t["Partitions"]))

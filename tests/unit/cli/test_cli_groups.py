@@ -74,20 +74,25 @@ class GroupBroker(FakeBroker):
         if name != "newer":
             return {"Groups": [{"ErrorCode": GROUP_ID_NOT_FOUND, "GroupId": name, "Members": []}]}
         assignment = {"TopicPartitions": [{"TopicName": "t", "Partitions": [2]}]}
-        member = {
+        target = {"TopicPartitions": [{"TopicName": "t", "Partitions": [0, 1]}]}
+        member: Body = {
             "MemberId": "m1",
             "InstanceId": None,
             "ClientId": "c",
             "ClientHost": "/h",
             "Assignment": assignment,
+            "MemberEpoch": 4,
             "TargetAssignment": assignment,
         }
+        rest: Body = {"MemberId": "m0", "MemberEpoch": 5, "TargetAssignment": target, "MemberType": 0}
         row: Body = {
             "ErrorCode": 0,
             "GroupId": name,
             "GroupState": "Stable",
             "AssignorName": "uniform",
-            "Members": [member],
+            "GroupEpoch": 6,
+            "AssignmentEpoch": 5,
+            "Members": [member, {**member, **rest}],
         }
         return {"Groups": [row]}
 
@@ -227,6 +232,13 @@ def test_groups_of_the_new_protocol_are_described(broker: GroupBroker) -> None:
     (found,) = json.loads(output(run(broker, "groups", "describe", "newer", "--json")))
     assert (found["type"], found["assignor"], found["state"]) == ("consumer", "uniform", "Stable")
     assert [(p["partition"], p["member_id"]) for p in found["partitions"]] == [(2, "m1")]
+    assert (found["epoch"], found["target_epoch"]) == (6, 5)
+    assert output(run(broker, "groups", "describe", "newer", "--members")).splitlines() == [
+        "newer  state Stable  type consumer  assignor uniform  coordinator 7  members 2  epoch 6  target epoch 5",
+        "MEMBER  INSTANCE  HOST  CLIENT  ASSIGNMENT  EPOCH  PROTOCOL  TARGET",
+        "m0             -  /h    c       t:2             5  classic   t:0,1",
+        "m1             -  /h    c       t:2             4  consumer  as assigned",
+    ]
     assert refusal(run(broker, "groups", "describe", "none")).startswith("GROUP_ID_NOT_FOUND: group 'none'")
 
 
