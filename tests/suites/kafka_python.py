@@ -22,7 +22,6 @@ from tests.support.broker import BrokerProcess  # noqa: E402
 
 VERSION = "3.0.12"
 FAILS = {
-    "test_create_describe_delete_acls": "ACLs",
     "test_ssl_handshake": "starts a Kafka itself, with certificates",
     "test_legacy_kafka_client_ssl": "starts a Kafka itself, with certificates",
 }
@@ -31,6 +30,8 @@ SETTINGS = {
     "num.partitions": "4",
     "group.initial.rebalance.delay.ms": "0",
     "group.min.session.timeout.ms": "1000",  # test_group asks for 3 s
+    "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+    "super.users": "User:ANONYMOUS",
 }
 SERVICE = """class ExternalService:
     def __init__(self, host, port):
