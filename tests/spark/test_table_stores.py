@@ -21,6 +21,7 @@ from kbroker.spark.tables.delta_table import REQUEST_LOG, Table, TableError, Tab
 from kbroker.spark.tables.ingest import ingest
 from kbroker.spark.tables.log_reader import LogSource
 from kbroker.spark.tables.log_schema import spark_schema
+from kbroker.spark.tables.log_store import found_files, is_there
 from kbroker.spark.tables.table import read_table
 from kbroker.spark.tables.table_place import TablePlace
 from kbroker.spark.tables.table_stream import StreamOptions
@@ -29,7 +30,7 @@ from kbroker.spark.whatif.replay import by_client, replay_rows, replay_table
 from tests.spark.committing import BUCKETS, day_of_batches, placed, write
 from tests.spark.day import START_US, make_day
 from tests.spark.test_replay_core import SETS
-from tests.support.object_store import ObjectStore
+from tests.support.object_store import ObjectStore, request
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -125,6 +126,21 @@ def test_the_commands(command: Callable[..., Result], place: TablePlace) -> None
     assert (
         "ROWS" not in command("pipeline", "compact", place.uri, "--retention", "0", "--short-retention", *more).stdout
     )
+
+
+def test_the_mark_of_a_folder_is_no_file(store: dict[str, str], tmp_path: Path) -> None:
+    """Hadoop's client, consoles and others make an empty object of a folder's name on S3."""
+    folder = TablePlace.of(f"s3://tables/{tmp_path.name}", store)
+    folder.write("logs/requests-1.jsonl", b"{}\n")
+    url = f"{store['AWS_ENDPOINT_URL']}/tables/{tmp_path.name}/logs/"
+    request("PUT", url, b"")
+    assert [name for name, _ in folder.listed("logs")] == ["logs/requests-1.jsonl"]
+    logs = folder.within("logs").uri
+    found = [file.name for file in found_files([logs], store)]
+    assert found == [file.name for file in found_files([f"{logs}/*.jsonl"], store)] == ["requests-1.jsonl"]
+    assert [is_there(f"{logs}{name}", store) for name in ("", "/requests-1.jsonl", "/*.jsonl", "/other", "-2")] == [
+        True, True, True, False, False,
+    ]  # fmt: skip
 
 
 def test_a_file_that_is_missing_is_named(spark: SparkSession, place: TablePlace) -> None:

@@ -122,6 +122,7 @@ def as_words(options: Mapping[str, str]) -> list[str]:
 
 def request(method: str, url: str, content: bytes | None = None) -> bytes:
     """One request. Raises: urllib.error.HTTPError."""
-    asked = urllib.request.Request(url, method=method, data=content)
+    headers = {"Content-Type": "application/octet-stream"}  # else the server takes it for a form
+    asked = urllib.request.Request(url, method=method, data=content, headers=headers)
     with urllib.request.urlopen(asked, timeout=30) as answer:
         return bytes(answer.read())

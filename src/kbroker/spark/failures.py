@@ -24,6 +24,11 @@ _LACKING = (
         "org.apache.hadoop:hadoop-aws), or name a folder or one in HDFS",
     ),
     (
+        re.compile(r"(?:NoClassDefFound|ClassNotFound)\w+: ((?:org/apache/hadoop|software[./]amazon)[\w./$]+)"),
+        "Spark's JVM has no class {0}: a jar of Hadoop's client of this store, or one that it needs, is missing from "
+        "spark.jars (spark.jars.packages finds those that are needed)",
+    ),
+    (
         re.compile(r"No module named '(kbroker|pyarrow|pandas|pyspark)[\w.]*'"),
         f"the Python of Spark's executors has no {{0}}: {NEEDS_PYTHON}",
     ),

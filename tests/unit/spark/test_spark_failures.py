@@ -45,6 +45,16 @@ def test_the_cause_is_found(text: str, said: str) -> None:
             'Caused by: java.io.IOException: Cannot run program "/opt/python": error=2, No such file',
             "Spark's executors have no program /opt/python: install",
         ),
+        (
+            "An error occurred\n: java.lang.NoClassDefFoundError: software/amazon/awssdk/core/SdkException\nCaused by: "
+            "java.lang.ClassNotFoundException: software.amazon.awssdk.core.SdkException\n",
+            "Spark's JVM has no class software/amazon/awssdk/core/SdkException: a jar of Hadoop's client",
+        ),
+        (
+            "java.lang.RuntimeException: java.lang.ClassNotFoundException: Class org.apache.hadoop.fs.s3a."
+            "S3AFileSystem not found",
+            "Spark has no client of Hadoop's for this store, in which --checkpoint lies: give Spark its jars",
+        ),
     ],
 )
 def test_what_executors_lack_is_named(text: str, said: str) -> None:

@@ -133,11 +133,14 @@ class TablePlace:
             return [size for found in pool.map(asked, [[path] for path in paths]) for size in found]
 
     def files(self, folder: str = "") -> list[Any]:
-        """What pyarrow knows of each file in a folder: path, size, mtime; none of a folder that is not there."""
+        """What pyarrow knows of each file in a folder: path, size, mtime; none of a folder that is not there.
+
+        Empty objects with the folder's own name, by which Hadoop and others mark it on S3, are no files of it.
+        """
         from pyarrow import fs
 
         found = self.filesystem().get_file_info(fs.FileSelector(folder, allow_not_found=True))
-        return [info for info in found if info.is_file]
+        return [info for info in found if info.is_file and info.path.strip("/") not in ("", folder.strip("/"))]
 
     def listed(self, folder: str) -> list[tuple[str, float]]:
         """The names of the files in a folder of the table, and when each was written (seconds since 1970)."""
