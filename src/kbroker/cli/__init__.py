@@ -21,6 +21,7 @@ from kbroker.cli.command_group import CommandGroup
 
 #: Each is the command of its name in the module of its name.
 COMMANDS = (
+    "acls",
     "cluster",
     "completion",
     "configs",

@@ -28,6 +28,7 @@ Options:
   -h, --help  Show this message and exit.
 
 Commands:
+  acls          List, add, remove and explain ACLs.
   cluster       Describe a cluster: its brokers, controller and features.
   completion    Print the script for completion in a shell.
   configs       Show and change configs of topics and brokers.
@@ -79,7 +80,7 @@ def test_help() -> None:
 
 @pytest.mark.parametrize(
     "command",
-    ["serve", "cluster", "cluster describe", "completion",
+    ["acls", "acls list", "acls add", "acls remove", "acls explain", "serve", "cluster", "cluster describe", "completion",
      "topics", "topics list", "topics describe", "topics create", "topics alter", "topics delete", "groups",
      "groups list", "groups describe", "groups reset", "groups delete", "configs", "configs describe", "configs alter",
      "quotas", "quotas list", "quotas describe", "quotas set", "quotas remove", "quotas resolve", "quotas apply",

@@ -268,6 +268,17 @@ def normal_host(host: str) -> str:
         return host
 
 
+def java_host(host: str) -> str:
+    """A host as Java writes it, and as Apache Kafka compares it."""
+    if ":" not in host:
+        return host
+    try:
+        packed = socket.inet_pton(socket.AF_INET6, host)
+    except (OSError, ValueError):
+        return host
+    return ":".join(f"{packed[at] << 8 | packed[at + 1]:x}" for at in range(0, 16, 2))
+
+
 def by_pattern(acls: Iterable[Acl]) -> Iterator[tuple[tuple[ResourceType, str, PatternType], list[Acl]]]:
     """Rules with those about the same pattern together, as they come."""
     found: dict[tuple[ResourceType, str, PatternType], list[Acl]] = {}

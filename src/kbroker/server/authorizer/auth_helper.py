@@ -1,4 +1,4 @@
-"""How handlers ask the authorizer: Kafka's ``AuthHelper``. Without an authorizer every answer is yes."""
+"""How handlers ask the authorizer: Kafka's ``AuthHelper``. Without an authorizer everything is allowed."""
 
 from __future__ import annotations
 

@@ -1,0 +1,272 @@
+"""`kbroker acls`: who may do what, on any Kafka with an authorizer."""
+
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from kbroker.cli.command_group import CommandGroup
+from kbroker.cli.options import bootstrap_option, connect, decorators, json_option
+from kbroker.cli.output import print_json, print_table
+
+if TYPE_CHECKING:
+    from kbroker.common.security.acls import Acl, Operation, ResourceType
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+OPERATIONS = (
+    "All", "Read", "Write", "Create", "Delete", "Alter", "Describe", "ClusterAction", "DescribeConfigs", "AlterConfigs",
+    "IdempotentWrite", "CreateTokens", "DescribeTokens", "TwoPhaseCommit",
+)  # fmt: skip
+HEAD = ["PERMISSION", "PRINCIPAL", "HOST", "OPERATION", "RESOURCE", "PATTERN", "NAME"]
+
+
+def resource_options(command: F) -> F:
+    """What rules are about."""
+    return decorators(
+        click.option("--topic", "topics", multiple=True, metavar="NAME", help="A topic; again for more."),
+        click.option("--group", "groups", multiple=True, metavar="NAME", help="A group; again for more."),
+        click.option("--transactional-id", "ids", multiple=True, metavar="NAME", help="A transactional id."),
+        click.option("--delegation-token", "tokens", multiple=True, metavar="ID", help="A delegation token."),
+        click.option("--user", "users", multiple=True, metavar="User:NAME", help="A user, whose tokens are meant."),
+        click.option("--cluster", is_flag=True, help="The cluster."),
+    )(command)
+
+
+operation_option = click.option(
+    "--operation",
+    "operations",
+    multiple=True,
+    type=click.Choice(OPERATIONS, case_sensitive=False),
+    help="An operation; again for more.",
+)
+pattern_option = click.option(
+    "--prefixed", is_flag=True, help="Names are the beginnings of names. A name `*` is every name without it."
+)
+
+
+@click.group(cls=CommandGroup)
+def acls() -> None:
+    """List, add, remove and explain ACLs."""
+
+
+@acls.command("list")
+@bootstrap_option
+@resource_options
+@click.option("--principal", metavar="User:NAME", help="Of this principal alone.")
+@click.option("--match", is_flag=True, help="All rules that cover the names: prefixes and `*` too.")
+@json_option
+def list_acls(bootstrap_server: str, principal: str | None, match: bool, as_json: bool, **named: Any) -> None:
+    """List rules: all, or those about some resources or of a principal."""
+    from kbroker.client.acls import Acls
+    from kbroker.common.security.acls import AclFilter, PatternType
+
+    pattern = PatternType.MATCH if match else PatternType.ANY
+    filters = [AclFilter(kind, name, pattern, principal) for kind, name in resources(**named)]
+    with connect(bootstrap_server) as cluster:
+        known = Acls(cluster)
+        found = [acl for wanted in filters or [AclFilter(principal=principal)] for acl in known.list(wanted)]
+    show(dict.fromkeys(found), as_json)
+
+
+@acls.command()
+@bootstrap_option
+@resource_options
+@operation_option
+@click.option("--allow", "allowed", multiple=True, metavar="User:NAME", help="Who is allowed; `User:*` is everybody.")
+@click.option("--deny", "denied", multiple=True, metavar="User:NAME", help="Who is denied, whatever else allows it.")
+@click.option("--host", "hosts", multiple=True, default=["*"], show_default=True, help="From which address.")
+@pattern_option
+@json_option
+def add(
+    bootstrap_server: str,
+    operations: tuple[str, ...],
+    allowed: tuple[str, ...],
+    denied: tuple[str, ...],
+    hosts: tuple[str, ...],
+    prefixed: bool,
+    as_json: bool,
+    **named: Any,
+) -> None:
+    """Add rules: one for each resource, operation, principal and host."""
+    from kbroker.client.acls import Acls
+    from kbroker.common.security.acls import Acl, PatternType, Permission, java_host
+
+    about = need(resources(**named), "--topic, --group, --transactional-id, --cluster ...")
+    whom = [(name, Permission.ALLOW) for name in allowed] + [(name, Permission.DENY) for name in denied]
+    need(whom, "--allow or --deny")
+    for name, _ in whom:
+        principal_of(name)
+    pattern = PatternType.PREFIXED if prefixed else PatternType.LITERAL
+    made = [
+        Acl(kind, name, pattern, principal, java_host(host), operation, permission)
+        for kind, name in about
+        for operation in need(words(operations), "--operation")
+        for principal, permission in whom
+        for host in hosts
+    ]
+    with connect(bootstrap_server) as cluster:
+        Acls(cluster).add(made)
+    show(made, as_json)
+
+
+@acls.command()
+@bootstrap_option
+@resource_options
+@operation_option
+@click.option("--principal", metavar="User:NAME", help="Of this principal alone.")
+@click.option("--host", help="Of this address alone.")
+@pattern_option
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@json_option
+def remove(
+    bootstrap_server: str,
+    operations: tuple[str, ...],
+    principal: str | None,
+    host: str | None,
+    prefixed: bool,
+    yes: bool,
+    as_json: bool,
+    **named: Any,
+) -> None:
+    """Remove the rules that are about some resources; of all operations, principals and hosts, unless told."""
+    from kbroker.client.acls import Acls
+    from kbroker.common.security.acls import AclFilter, Operation, PatternType
+
+    pattern = PatternType.PREFIXED if prefixed else PatternType.LITERAL
+    about = need(resources(**named), "--topic, --group, --transactional-id, --cluster ...")
+    filters: list[AclFilter] = [
+        AclFilter(kind, name, pattern, principal, host, operation)
+        for kind, name in about
+        for operation in words(operations) or [Operation.ANY]
+    ]
+    with connect(bootstrap_server) as cluster:
+        known = Acls(cluster)
+        if not yes:
+            found = dict.fromkeys(acl for wanted in filters for acl in known.list(wanted))
+            if not found:
+                raise click.ClickException("there is no such ACL")
+            show(found, False)
+            click.confirm(f"Remove {len(found)} ACLs?", abort=True, err=True)
+        removed = known.remove(filters)
+    show(removed, as_json)
+
+
+@acls.command()
+@bootstrap_option
+@click.argument("principal")
+@resource_options
+@operation_option
+@click.option("--host", default="127.0.0.1", show_default=True, help="The client's address.")
+@json_option
+def explain(
+    bootstrap_server: str, principal: str, operations: tuple[str, ...], host: str, as_json: bool, **named: Any
+) -> None:
+    """Say whether PRINCIPAL may do something, and which rule decides it.
+
+    The answer is made from the rules and settings that the broker describes; one of yes exits with 0, one of no
+    with 1.
+    """
+    from kbroker.client.acls import Acls, describe
+
+    principal_of(principal)
+    about = need(resources(**named), "--topic, --group, --transactional-id, --cluster ...")
+    answers: list[dict[str, Any]] = []
+    with connect(bootstrap_server) as cluster:
+        known = Acls(cluster)
+        for kind, name in about:
+            for operation in need(words(operations), "--operation"):
+                decision = known.explain(principal, host, operation, kind, name)
+                answers.append(
+                    {
+                        "principal": principal,
+                        "host": host,
+                        "operation": operation.name,
+                        "resource": kind.title,
+                        "name": name,
+                        "allowed": decision.is_allowed,
+                        "because": decision.rule if decision.acl is None else describe(decision.acl),
+                    }
+                )
+    if as_json:
+        print_json(answers)
+    else:
+        for one in answers:
+            word = "may" if one["allowed"] else "may not"
+            click.echo(
+                f"{principal} {word} {one['operation']} {one['resource']} {one['name']}: "
+                f"{REASONS.get(one['because'], one['because'])}"
+            )
+    if not all(one["allowed"] for one in answers):
+        raise SystemExit(1)
+
+
+REASONS = {
+    "SuperUser": "it is a super user (super.users)",
+    "DefaultDeny": "no ACL allows it",
+    "DefaultAllow": "there is no ACL about it (allow.everyone.if.no.acl.found)",
+}
+
+
+def resources(
+    topics: Iterable[str],
+    groups: Iterable[str],
+    ids: Iterable[str],
+    tokens: Iterable[str],
+    users: Iterable[str],
+    cluster: bool,
+) -> "list[tuple[ResourceType, str]]":
+    """The resources that options name."""
+    from kbroker.common.security.acls import CLUSTER_NAME, ResourceType
+
+    named = [
+        (ResourceType.TOPIC, topics),
+        (ResourceType.GROUP, groups),
+        (ResourceType.TRANSACTIONAL_ID, ids),
+        (ResourceType.DELEGATION_TOKEN, tokens),
+        (ResourceType.USER, users),
+        (ResourceType.CLUSTER, [CLUSTER_NAME] if cluster else []),
+    ]
+    return [(kind, name) for kind, names in named for name in names]
+
+
+def words(operations: Iterable[str]) -> "list[Operation]":
+    """Operations by their names."""
+    from kbroker.common.security.acls import Operation
+
+    by_title = {one.name.replace("_", "").lower(): one for one in Operation}
+    return [by_title[word.lower()] for word in operations]
+
+
+def principal_of(text: str) -> str:
+    """The principal, checked. Raises: BadParameter."""
+    from kbroker.common.security.acls import check_principal
+
+    try:
+        check_principal(text)
+    except ValueError:
+        raise click.BadParameter(f"expected User:NAME, got {text!r}") from None
+    return text
+
+
+T = TypeVar("T")
+
+
+def need(found: list[T], options: str) -> list[T]:
+    """What was given. Raises: UsageError if nothing was."""
+    if not found:
+        raise click.UsageError(f"expected {options}, got none")
+    return found
+
+
+def show(found: "Iterable[Acl]", as_json: bool) -> None:
+    """Print rules."""
+    rows = [
+        [acl.permission.name, acl.principal, acl.host, acl.operation.name, acl.resource_type.title,
+         acl.pattern_type.name, acl.resource_name]
+        for acl in found
+    ]  # fmt: skip
+    if as_json:
+        print_json([dict(zip([word.lower() for word in HEAD], row, strict=True)) for row in rows])
+    else:
+        print_table(HEAD, rows)

@@ -1,0 +1,152 @@
+"""Access control lists of any Kafka: described, made, deleted, and why something is allowed or denied."""
+
+from collections.abc import Iterable, Sequence
+from typing import TypeVar
+
+from kbroker.client.cluster import Cluster, check
+from kbroker.client.connection import Body
+from kbroker.common.errors import Errors, KafkaError
+from kbroker.common.security.acls import (
+    Acl,
+    AclFilter,
+    Decision,
+    Operation,
+    PatternType,
+    Permission,
+    ResourceType,
+    decide,
+    super_users,
+)
+
+DESCRIBE_ACLS, CREATE_ACLS, DELETE_ACLS, DESCRIBE_CONFIGS = 29, 30, 31, 32
+BROKER = 4
+Word = TypeVar("Word", ResourceType, PatternType, Operation, Permission)
+MAX_AT_ONCE = 1000  # rules of one request; Kafka takes 10,000
+
+
+class Acls:
+    """Rules over a `Cluster`, which it does not own.
+
+    Raises (all methods): KafkaError with what the broker says; BrokerConnectionError.
+    """
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+
+    def list(self, wanted: AclFilter | None = None) -> "list[Acl]":
+        """The rules that a filter means, in order; None: all."""
+        response = self._cluster.request(DESCRIBE_ACLS, _filter(wanted or AclFilter()))
+        check(response["ErrorCode"], "describing ACLs", response["ErrorMessage"])
+        found = []
+        for resource in response["Resources"]:
+            pattern = resource["ResourceType"], resource["ResourceName"], resource["PatternType"]
+            found += [_acl(*pattern, row) for row in resource["Acls"]]
+        return sorted(found)
+
+    def add(self, acls: Iterable[Acl]) -> None:
+        """Make rules; those that are there already stay."""
+        wanted = [*acls]
+        for start in range(0, len(wanted), MAX_AT_ONCE):
+            some = wanted[start : start + MAX_AT_ONCE]
+            response = self._cluster.request(CREATE_ACLS, {"Creations": [_creation(acl) for acl in some]})
+            for acl, result in zip(some, response["Results"], strict=True):
+                check(result["ErrorCode"], f"ACL {describe(acl)}", result["ErrorMessage"])
+
+    def remove(self, filters: Sequence[AclFilter]) -> "list[Acl]":
+        """Delete the rules that filters mean. Returns: what was deleted, each once."""
+        response = self._cluster.request(DELETE_ACLS, {"Filters": [_filter(wanted) for wanted in filters]})
+        found: dict[Acl, None] = {}
+        for result in response["FilterResults"]:
+            check(result["ErrorCode"], "deleting ACLs", result["ErrorMessage"])
+            for row in result["MatchingAcls"]:
+                check(row["ErrorCode"], "deleting an ACL", row["ErrorMessage"])
+                found[_acl(row["ResourceType"], row["ResourceName"], row["PatternType"], row)] = None
+        return sorted(found)
+
+    def explain(self, principal: str, host: str, operation: Operation, kind: ResourceType, name: str) -> Decision:
+        """Whether a client may do something, and which rule says so.
+
+        Needs Describe and DescribeConfigs of the cluster. Apache Kafka does not show `super.users`: one is not found
+        to be one there.
+        """
+        settings = self._settings()
+        if settings is not None and not settings.get("authorizer.class.name"):
+            return Decision(True, "there is no authorizer")
+        try:
+            acls = self.list(AclFilter(kind, name, PatternType.MATCH))
+        except KafkaError as error:
+            if error.error is not Errors.SECURITY_DISABLED:
+                raise
+            return Decision(True, "there is no authorizer")
+        settings = settings or {}
+        return decide(
+            acls,
+            principal,
+            host,
+            operation,
+            kind,
+            name,
+            super_users=super_users(settings.get("super.users")),
+            allows_without_rule=settings.get("allow.everyone.if.no.acl.found") == "true",
+        )
+
+    def _settings(self) -> dict[str, str | None] | None:
+        """What the broker says of its authorizer; None, if it does not."""
+        self._cluster.fetch_metadata([])
+        nodes = sorted(self._cluster.nodes)
+        if not nodes:
+            return None
+        names = ["authorizer.class.name", "super.users", "allow.everyone.if.no.acl.found"]
+        resource = {"ResourceType": BROKER, "ResourceName": str(nodes[0]), "ConfigurationKeys": names}
+        (result,) = self._cluster.request(DESCRIBE_CONFIGS, {"Resources": [resource]}, node_id=nodes[0])["Results"]
+        check(result["ErrorCode"], "describing the broker's configs", result["ErrorMessage"])
+        return {row["Name"]: row["Value"] for row in result["Configs"]}
+
+
+def describe(acl: Acl) -> str:
+    """A rule in one line."""
+    pattern = "" if acl.pattern_type == PatternType.LITERAL else f"{acl.pattern_type.name.lower()} "
+    return (
+        f"{acl.permission.name} {acl.principal} from {acl.host}: {acl.operation.name} on {pattern}"
+        f"{acl.resource_type.title} {acl.resource_name}"
+    )
+
+
+def _acl(kind: int, name: str, pattern: int, row: Body) -> Acl:
+    return Acl(
+        _known(ResourceType, kind),
+        name,
+        _known(PatternType, pattern),
+        row["Principal"],
+        row["Host"],
+        _known(Operation, row["Operation"]),
+        _known(Permission, row["PermissionType"]),
+    )
+
+
+def _known(words: type[Word], code: int) -> Word:
+    return words(code) if code in words._value2member_map_ else words(0)
+
+
+def _creation(acl: Acl) -> Body:
+    return {
+        "ResourceType": int(acl.resource_type),
+        "ResourceName": acl.resource_name,
+        "ResourcePatternType": int(acl.pattern_type),
+        "Principal": acl.principal,
+        "Host": acl.host,
+        "Operation": int(acl.operation),
+        "PermissionType": int(acl.permission),
+    }
+
+
+def _filter(wanted: AclFilter) -> Body:
+    return {
+        "ResourceTypeFilter": int(wanted.resource_type),
+        "ResourceNameFilter": wanted.resource_name,
+        "PatternTypeFilter": int(wanted.pattern_type),
+        "PrincipalFilter": wanted.principal,
+        "HostFilter": wanted.host,
+        "Operation": int(wanted.operation),
+        "PermissionType": int(wanted.permission),
+    }

@@ -1,0 +1,247 @@
+"""ACLs over real sockets: native handlers, kill -9 after the acknowledgement, 100,000 rules, the commands."""
+
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from kbroker.cli import cli
+from kbroker.testing.embedded import EmbeddedBroker
+from tests.support.broker import BrokerProcess
+from tests.support.client import Client, fetch_body, produce_body
+
+AUTHORIZER = {"authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer"}
+USERS = "org.apache.kafka.common.security.plain.PlainLoginModule required user_alice=secret user_root=secret ;"
+SASL = {
+    **AUTHORIZER,
+    "listeners": "SASL_PLAINTEXT://127.0.0.1:0",
+    "sasl.enabled.mechanisms": "PLAIN",
+    "listener.name.sasl_plaintext.plain.sasl.jaas.config": USERS,
+    "super.users": "User:root",
+}
+EVERYTHING = {
+    "ResourceTypeFilter": 1, "ResourceNameFilter": None, "PatternTypeFilter": 1, "PrincipalFilter": None,
+    "HostFilter": None, "Operation": 1, "PermissionType": 1,
+}  # fmt: skip
+
+
+def rule(name: str, operation: int = 4, **changes: object) -> dict[str, object]:
+    return {
+        "ResourceType": 2, "ResourceName": name, "ResourcePatternType": 3, "Principal": "User:alice", "Host": "*",
+        "Operation": operation, "PermissionType": 3, **changes,
+    }  # fmt: skip
+
+
+def log_in(bootstrap: str, user: str) -> Client:
+    client = Client(bootstrap, user)
+    client.call("SaslHandshake", 1, {"Mechanism": "PLAIN"})
+    assert client.call("SaslAuthenticate", 2, {"AuthBytes": f"\0{user}\0secret".encode()})["ErrorCode"] == 0
+    return client
+
+
+@pytest.fixture(scope="module")
+def broker() -> Iterator[EmbeddedBroker]:
+    with EmbeddedBroker(SASL) as broker:
+        yield broker
+
+
+@pytest.fixture(scope="module")
+def root(broker: EmbeddedBroker) -> Iterator[Client]:
+    client = log_in(broker.bound_listeners[0].partition("://")[2], "root")
+    topics: list[dict[str, Any]] = [
+        {"Name": name, "NumPartitions": 1, "ReplicationFactor": 1, "Assignments": [], "Configs": []}
+        for name in ("mine", "other")
+    ]
+    client.call("CreateTopics", 7, {"Topics": topics, "timeoutMs": 9000})
+    yield client
+    client.close()
+
+
+@pytest.fixture
+def alice(broker: EmbeddedBroker) -> Iterator[Client]:
+    client = log_in(broker.bound_listeners[0].partition("://")[2], "alice")
+    yield client
+    client.close()
+
+
+def produced(client: Client, topic: str) -> int:
+    response = client.call("Produce", 9, produce_body(topic))
+    return int(response["Responses"][0]["PartitionResponses"][0]["ErrorCode"])
+
+
+def fetched(client: Client, topic: str, session: tuple[int, int] = (0, -1)) -> int:
+    response = client.call("Fetch", 12, fetch_body(topic, 0, session))
+    return int(response["Responses"][0]["Partitions"][0]["ErrorCode"])
+
+
+def create(client: Client, *rules: dict[str, object]) -> None:
+    made = client.call("CreateAcls", 3, {"Creations": list(rules)})
+    assert {row["ErrorCode"] for row in made["Results"]} == {0}
+
+
+def delete(client: Client, **changes: object) -> int:
+    (result,) = client.call("DeleteAcls", 3, {"Filters": [{**EVERYTHING, **changes}]})["FilterResults"]
+    return len(result["MatchingAcls"])
+
+
+def test_a_rule_counts_from_its_response_on(root: Client, alice: Client) -> None:
+    """Each change is in force for the next request, though handler threads keep answers; nothing is appended before."""
+    for _ in range(20):
+        assert produced(alice, "mine") == 29
+        create(root, rule("mine"), rule("mi", 3, ResourcePatternType=4))
+        assert produced(alice, "mine") == 0
+        assert fetched(alice, "mine") == 0
+        assert (produced(alice, "other"), fetched(alice, "other")) == (29, 29)
+        assert (produced(alice, "none"), produced(root, "none")) == (29, 3)
+        assert delete(root) == 2
+        assert (produced(alice, "mine"), fetched(alice, "mine")) == (29, 29)
+
+
+def test_a_fetch_session_is_asked_each_time(root: Client, alice: Client) -> None:
+    """A partition of a session is refused as soon as the rule is removed, and read again when it is back."""
+    create(root, rule("mine", 3), rule("mine"))
+    produced(alice, "mine")
+    opened = alice.call("Fetch", 12, fetch_body("mine", 0, (0, 0)))
+    session = opened["SessionId"]
+    assert opened["Responses"][0]["Partitions"][0]["ErrorCode"] == 0
+    delete(root)
+    incremental = {**fetch_body("mine"), "SessionId": session, "Topics": []}
+    refused = alice.call("Fetch", 12, {**incremental, "SessionEpoch": 1})
+    assert refused["Responses"][0]["Partitions"][0]["ErrorCode"] == 29
+    create(root, rule("mine", 3))
+    read = alice.call("Fetch", 12, {**incremental, "SessionEpoch": 2})
+    assert read["Responses"][0]["Partitions"][0]["ErrorCode"] == 0
+    assert delete(root) == 1
+
+
+def test_topics_are_made_with_a_rule_only(root: Client, alice: Client) -> None:
+    """Metadata may make a topic where the client may create it, or any."""
+
+    def asked(name: str) -> int:
+        body = {"Topics": [{"Name": name}], "AllowAutoTopicCreation": True}
+        return int(alice.call("Metadata", 9, body)["Topics"][0]["ErrorCode"])
+
+    assert asked("made-1") == 29
+    create(root, rule("made-1", 8), rule("made-2", 8), rule("made-2", 5), rule("made-3", 8))
+    assert (asked("made-1"), asked("made-2")) == (29, 0)
+    create(root, rule("kafka-cluster", 5, ResourceType=4))
+    assert asked("made-3") == 0
+    assert asked("made-4") == 29  # it may not be described
+    assert delete(root) == 5
+
+
+def test_acks_0_without_a_rule_closes_the_connection(alice: Client) -> None:
+    alice.begin("Produce", 9, produce_body("other", acks=0))
+    assert alice.socket.recv(1) == b""
+
+
+def test_kill_after_the_acknowledgement(tmp_path: Path) -> None:
+    """A rule that was acknowledged is there after kill -9, and one whose deletion was is not."""
+    settings = {**AUTHORIZER, "super.users": "User:ANONYMOUS"}
+    broker = BrokerProcess(tmp_path / "data", settings)
+    try:
+        for round_number in range(3):
+            broker.start()
+            client = Client(f"127.0.0.1:{broker.port}", "admin")
+            described = client.call("DescribeAcls", 3, EVERYTHING)["Resources"]
+            assert [row["ResourceName"] for row in described] == [f"kept-{one}" for one in range(round_number)]
+            create(client, rule(f"kept-{round_number}"), rule("dropped"))
+            assert delete(client, ResourceNameFilter="dropped") == 1
+            client.close()
+            broker.kill()
+    finally:
+        broker.discard()
+
+
+@pytest.mark.soak
+def test_a_hundred_thousand_rules(root: Client, alice: Client) -> None:
+    """They are made, found and deleted in seconds, and a Produce takes as long as with two."""
+
+    def seconds() -> float:
+        best = 9.0
+        for _ in range(5):
+            start = time.perf_counter()
+            for _ in range(400):
+                assert produced(alice, "mine") == 0
+            best = min(best, time.perf_counter() - start)
+        return best
+
+    create(root, rule("mine"))
+    before = seconds()
+    for part in range(20):
+        create(root, *(rule(f"t{part}-{number}", Principal=f"User:u{number % 500}",
+                            ResourcePatternType=3 + number % 2) for number in range(5000)))  # fmt: skip
+    after = seconds()
+    assert after < before * 1.5
+    assert delete(root) == 100_001
+
+
+# ---- the commands
+
+
+@pytest.fixture
+def run(broker: EmbeddedBroker, root: Client, tmp_path: Path) -> Any:
+    bootstrap = broker.bound_listeners[0].partition("://")[2]
+    config = tmp_path / "root.properties"
+    config.write_text(
+        "security.protocol=SASL_PLAINTEXT\nsasl.mechanism=PLAIN\nsasl.jaas.config="
+        'org.apache.kafka.common.security.plain.PlainLoginModule required username="root" password="secret";\n'
+    )
+
+    def run(*words: str, status: int = 0) -> str:
+        result = CliRunner().invoke(cli, ["acls", *words, "-b", bootstrap, "--command-config", str(config)])
+        assert result.exit_code == status, result.output
+        return result.output
+
+    yield run
+    delete(root)
+
+
+def test_the_commands(run: Any) -> None:
+    """Rules are added, listed by what covers a name, explained, and removed."""
+    run("add", "--topic", "orders", "--topic", "bills", "--operation", "Read", "--allow", "User:alice")
+    run("add", "--topic", "or", "--prefixed", "--operation", "write", "--deny", "User:*", "--host", "::1")
+    run("add", "--cluster", "--operation", "Create", "--allow", "User:alice")
+    rows = json.loads(run("list", "--json"))
+    assert [(row["permission"], row["host"], row["operation"], row["resource"], row["name"]) for row in rows] == [
+        ("ALLOW", "*", "READ", "Topic", "bills"),
+        ("DENY", "0:0:0:0:0:0:0:1", "WRITE", "Topic", "or"),
+        ("ALLOW", "*", "READ", "Topic", "orders"),
+        ("ALLOW", "*", "CREATE", "Cluster", "kafka-cluster"),
+    ]
+    assert len(json.loads(run("list", "--topic", "orders", "--match", "--json"))) == 2
+    assert len(json.loads(run("list", "--principal", "User:alice", "--json"))) == 3
+    assert run("explain", "User:alice", "--topic", "orders", "--operation", "Describe") == (
+        "User:alice may DESCRIBE Topic orders: ALLOW User:alice from *: READ on Topic orders\n"
+    )
+    assert run("explain", "User:eve", "--topic", "orders", "--operation", "write", "--host", "::1", status=1) == (
+        "User:eve may not WRITE Topic orders: DENY User:* from 0:0:0:0:0:0:0:1: WRITE on prefixed Topic or\n"
+    )
+    assert "no ACL allows it" in run("explain", "User:eve", "--group", "g", "--operation", "read", status=1)
+    assert "it is a super user" in run("explain", "User:root", "--group", "g", "--operation", "read")
+    run("remove", "--topic", "or", "--prefixed", "--yes")
+    run("remove", "--topic", "orders", "--topic", "bills", "--operation", "read", "--yes")
+    assert len(json.loads(run("list", "--json"))) == 1
+
+
+def test_wrong_usage(run: Any) -> None:
+    assert "expected --operation, got none" in run("add", "--topic", "t", "--allow", "User:a", status=2)
+    assert "expected --allow or --deny, got none" in run("add", "--topic", "t", "--operation", "read", status=2)
+    assert "expected --topic" in run("add", "--operation", "read", "--allow", "User:a", status=2)
+    assert "expected User:NAME, got 'alice'" in run("add", "--topic", "t", "--operation", "read", "--allow", "alice",
+                                                     status=2)  # fmt: skip
+    assert "there is no such ACL" in run("remove", "--topic", "nothing", status=1)
+
+
+def test_a_broker_without_an_authorizer() -> None:
+    with EmbeddedBroker({}) as broker:
+        bootstrap = broker.bound_listeners[0].partition("://")[2]
+        result = CliRunner().invoke(cli, ["acls", "list", "-b", bootstrap])
+        assert (result.exit_code, "No Authorizer is configured" in result.output) == (1, True)
+        words = ["explain", "User:a", "--topic", "t", "--operation", "read"]
+        result = CliRunner().invoke(cli, ["acls", *words, "-b", bootstrap])
+        assert result.output == "User:a may READ Topic t: there is no authorizer\n"
