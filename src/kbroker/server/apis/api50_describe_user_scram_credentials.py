@@ -39,5 +39,7 @@ def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
 
 
 def failure(body: Body, error: Errors, request: RequestContext) -> Body:
-    """The error for the whole request."""
-    return {"ErrorCode": int(error), "ErrorMessage": error.message, "Results": []}
+    """The error for the whole request, and for each user without the name, as in Kafka."""
+    what = {"ErrorCode": int(error), "ErrorMessage": error.message}
+    results = [{**what, "User": "", "CredentialInfos": []} for _ in body["Users"] or ()]
+    return {**what, "Results": results}
