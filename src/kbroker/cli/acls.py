@@ -129,7 +129,10 @@ def remove(
     as_json: bool,
     **named: Any,
 ) -> None:
-    """Remove the rules that are about some resources; of all operations, principals and hosts, unless told."""
+    """Remove the rules about some resources.
+
+    Those of all operations, principals and hosts, unless options name some.
+    """
     from kbroker.client.acls import Acls
     from kbroker.common.security.acls import AclFilter, Operation, PatternType
 
@@ -162,7 +165,7 @@ def remove(
 def explain(
     bootstrap_server: str, principal: str, operations: tuple[str, ...], host: str, as_json: bool, **named: Any
 ) -> None:
-    """Say whether PRINCIPAL may do something, and which rule decides it.
+    """Say whether PRINCIPAL may do something, and why.
 
     The answer is made from the rules and settings that the broker describes; one of yes exits with 0, one of no
     with 1.

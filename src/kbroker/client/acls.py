@@ -33,7 +33,7 @@ class Acls:
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
 
-    def list(self, wanted: AclFilter | None = None) -> "list[Acl]":
+    def list(self, wanted: AclFilter | None = None) -> Sequence[Acl]:
         """The rules that a filter means, in order; None: all."""
         response = self._cluster.request(DESCRIBE_ACLS, _filter(wanted or AclFilter()))
         check(response["ErrorCode"], "describing ACLs", response["ErrorMessage"])
@@ -52,7 +52,7 @@ class Acls:
             for acl, result in zip(some, response["Results"], strict=True):
                 check(result["ErrorCode"], f"ACL {describe(acl)}", result["ErrorMessage"])
 
-    def remove(self, filters: Sequence[AclFilter]) -> "list[Acl]":
+    def remove(self, filters: Sequence[AclFilter]) -> Sequence[Acl]:
         """Delete the rules that filters mean. Returns: what was deleted, each once."""
         response = self._cluster.request(DELETE_ACLS, {"Filters": [_filter(wanted) for wanted in filters]})
         found: dict[Acl, None] = {}

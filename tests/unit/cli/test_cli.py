@@ -80,7 +80,8 @@ def test_help() -> None:
 
 @pytest.mark.parametrize(
     "command",
-    ["acls", "acls list", "acls add", "acls remove", "acls explain", "serve", "cluster", "cluster describe", "completion",
+    ["acls", "acls list", "acls add", "acls remove", "acls explain", "serve", "cluster",
+     "cluster describe", "completion",
      "topics", "topics list", "topics describe", "topics create", "topics alter", "topics delete", "groups",
      "groups list", "groups describe", "groups reset", "groups delete", "configs", "configs describe", "configs alter",
      "quotas", "quotas list", "quotas describe", "quotas set", "quotas remove", "quotas resolve", "quotas apply",
