@@ -1,4 +1,4 @@
-"""Every API, asked by clients with different rules, against what Apache Kafka 4.3.1 has told the same clients."""
+"""Every API, asked by clients with different rules, against the responses of Apache Kafka 4.3.1 to the same clients."""
 
 from kbroker.testing.embedded import EmbeddedBroker
 from tests.support.authorization import Table, read, settings, situations

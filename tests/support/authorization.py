@@ -1,4 +1,4 @@
-"""A table of requests, each sent by clients with different rules: who is told what.
+"""A table of requests, each sent by clients with different rules: who may know and do what.
 
 ``python -m tests.support.authorization tests/support/kafka_authorization.json`` starts Apache Kafka and records its
 responses; ``tests/integration/test_authorization_table.py`` holds kbroker against the recording, without Java. Each
@@ -218,7 +218,7 @@ def requests(ids: Mapping[str, uuid.UUID]) -> list[tuple[str, int, Body]]:
         ("ListPartitionReassignments", 0, {"TimeoutMs": 1000, "Topics": None}),
         ("DescribeClientQuotas", 1, {"Components": [], "Strict": False}),
         ("AlterClientQuotas", 1, {"ValidateOnly": True, "Entries": [
-            {"Entity": [{"EntityType": "user", "EntityName": "nobody"}],
+            {"Entity": [{"EntityType": "user", "EntityName": "another"}],
              "Ops": [{"Key": "producer_byte_rate", "Value": 1.0, "Remove": True}]}]}),
         ("DescribeUserScramCredentials", 0, {"Users": [{"Name": "no-such"}]}),
         ("AlterUserScramCredentials", 0, {"Deletions": [{"Name": "no-such", "Mechanism": 1}], "Upsertions": []}),
