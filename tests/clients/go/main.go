@@ -5,6 +5,7 @@
 //	client BOOTSTRAP produce TOPIC PARTITION CODEC IDEMPOTENT   records as JSON lines {"value", "timestamp_ms"} on standard input
 //	client BOOTSTRAP everyday TOPIC START_MS                    the whole everyday scenario, one line of JSON for each step
 //	client BOOTSTRAP transactions TOPIC                         the transactions of test_transactions.py
+//	client BOOTSTRAP groups TOPIC                               the members of test_consumer_protocol.py
 //	client BOOTSTRAP consume TOPIC PARTITION COUNT FROM         FROM: "beginning" or a timestamp in milliseconds
 package main
 
@@ -115,6 +116,8 @@ func main() {
 		(&everyday{ctx, a[1], number(a[2])}).run()
 	case "transactions":
 		(&transactions{ctx, a[1]}).run()
+	case "groups":
+		(&groups{ctx: ctx, topic: a[1]}).run()
 	case "create":
 		c := client()
 		defer c.Close()

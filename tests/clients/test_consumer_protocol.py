@@ -1,0 +1,57 @@
+"""Members of the consumer protocol (KIP-848) on each client that speaks it: share, commit, leave, patterns, migration.
+
+librdkafka's are in tests/integration/test_consumer_groups.py. KBROKER_TEST_BOOTSTRAP is not looked at: the intervals of
+the broker are short here.
+"""
+
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.clients.programs import go_program, java_program
+from tests.integration.test_consumer_groups import SETTINGS
+from tests.support.broker import BrokerProcess, run_to_end
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+ALONE = ["one has all", "two share"]
+STEPS = {
+    "franz-go": [*ALONE, "each record is read once", "one has left", "a static member", "a pattern"],
+    "Java": [
+        *ALONE,
+        "a classic member has its part",
+        "each record is read once",
+        "one has left",
+        "the classic member has all",
+        "upgraded with a living member",
+        "each record is still read once",
+        "the newer member has all",
+        "a static member",
+        "comes back",
+        "a pattern",
+    ],
+}
+PROGRAMS: dict[str, Callable[[Path, str, str], list[str]]] = {
+    "franz-go": lambda scratch, address, topic: [str(go_program(scratch)), address, "groups", topic],
+    "Java": lambda scratch, address, topic: [*java_program("Groups"), address, topic],
+}
+
+
+@pytest.fixture(scope="module")
+def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    broker = BrokerProcess(tmp_path_factory.mktemp("consumer-protocol") / "data", SETTINGS)
+    try:
+        broker.start()
+        yield broker.bootstrap
+        assert broker.is_alive()
+    finally:
+        broker.discard()
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_members(name: str, address: str, scratch: Path) -> None:
+    """Every step of the program is reached, and nothing is read twice or left out."""
+    topic = f"t-{uuid.uuid4().hex[:10]}-x"
+    printed = run_to_end(PROGRAMS[name](scratch, address, topic), seconds=240)
+    assert printed.splitlines() == STEPS[name]
