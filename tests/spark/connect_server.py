@@ -22,8 +22,8 @@ SERVER = "org.apache.spark.sql.connect.service.SparkConnectServer"
 
 
 @contextmanager
-def connect_server(folder: Path) -> Iterator[str]:
-    """The URL of a server that runs meanwhile."""
+def connect_server(folder: Path, python: Path | None = None) -> Iterator[str]:
+    """The URL of a server that runs meanwhile. Args: `python`: its Python, by default this one."""
     try:
         require_spark()
         require_connect()
@@ -46,6 +46,8 @@ def connect_server(folder: Path) -> Iterator[str]:
         SERVER,
     ]
     given = {**environment(), "SPARK_LOCAL_IP": "127.0.0.1", "SPARK_CONF_DIR": str(folder)}
+    if python is not None:
+        given["PYSPARK_PYTHON"] = str(python)
     output = folder / "server.log"
     with output.open("wb") as file:
         server = subprocess.Popen(call, env=given, stdout=file, stderr=file, cwd=folder, start_new_session=True)

@@ -161,7 +161,7 @@ class Disturbance:
 
 
 def while_running(
-    start_query: Callable[[], Any], steps: Iterable[tuple[int, Callable[[], None]]], seconds: float = 300
+    start_query: Callable[[], Any], steps: Iterable[tuple[int, Callable[[], None]]], seconds: float = 600
 ) -> None:
     """Run a query to its end, begun again if a Python worker of Spark never comes.
 
@@ -170,10 +170,10 @@ def while_running(
     left = list(steps)
     until = time.monotonic() + seconds
     query = start_query()
-    while time.monotonic() < until:
+    has_ended = False
+    while not has_ended and time.monotonic() < until:
         try:
-            if query.awaitTermination(0.05):
-                break
+            has_ended = query.awaitTermination(0.05)
         except StreamingQueryException as error:
             if NO_WORKER not in str(error):
                 raise
@@ -182,4 +182,5 @@ def while_running(
         if left and batch >= left[0][0]:
             left.pop(0)[1]()
     query.stop()
+    assert has_ended, f"the query has not ended within {seconds:g} s"
     assert not left, "the query ended before all had happened to the cluster"

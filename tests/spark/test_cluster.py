@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
-import tarfile
-import venv
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from pyspark.find_spark_home import _find_spark_home
 
 from kbroker.spark.errors import PipelineError
 from kbroker.spark.setup.session import require_spark
 from tests.spark.day import make_day
+from tests.spark.executor_pythons import other_pythons, packed, python_without
 from tests.spark.standalone import ROOT, Standalone, environment
 from tests.support import need
 
@@ -53,35 +50,6 @@ def cluster(tmp_path_factory: pytest.TempPathFactory, places: tuple[Path, Path])
         running.close()
 
 
-def python_without(folder: Path, *more: Path) -> Path:
-    """A Python with what Spark brings alone, and the modules of some folders."""
-    libraries = sorted(Path(_find_spark_home(), "python", "lib").glob("*.zip"))
-    path = os.pathsep.join(map(str, [*libraries, *more]))
-    folder.mkdir(parents=True, exist_ok=True)
-    program = folder / "python"
-    base = Path(sys.executable).resolve()
-    program.write_text(f'#!/bin/sh\nPYTHONPATH="{path}" exec "{base}" "$@"\n')
-    program.chmod(0o755)
-    return program
-
-
-def packed(folder: Path) -> Path:
-    """What venv-pack makes: a folder with bin/python in it, packed."""
-    venv.EnvBuilder(symlinks=True, with_pip=False).create(folder / "env")
-    bin_folder = folder / "env" / "bin"
-    (packages,) = (folder / "env" / "lib").glob("python*/site-packages")
-    (packages / "here.pth").write_text("\n".join(filter(None, sys.path)) + "\n")
-    (bin_folder / "python").rename(bin_folder / "real")
-    libraries = os.pathsep.join(map(str, Path(_find_spark_home(), "python", "lib").glob("*.zip")))
-    # what a worker of these tests has on its path is left out
-    (bin_folder / "python").write_text(f'#!/bin/sh\nPYTHONPATH="{libraries}" exec "$(dirname "$0")/real" "$@"\n')
-    (bin_folder / "python").chmod(0o755)
-    archive = folder / "env.tar.gz"
-    with tarfile.open(archive, "w:gz") as tar:
-        tar.add(folder / "env", ".")
-    return archive
-
-
 def test_a_python_without_kbroker_is_named_before_the_job(
     cluster: Standalone, places: tuple[Path, Path], tmp_path: Path
 ) -> None:
@@ -94,6 +62,20 @@ def test_a_python_without_kbroker_is_named_before_the_job(
     assert "has no kbroker (ModuleNotFoundError: " in line
     assert "send one with --py-env ARCHIVE" in line
     assert not (places[0] / "bare").exists()
+
+
+@pytest.mark.soak
+def test_a_python_of_another_version_is_named(cluster: Standalone, places: tuple[Path, Path], tmp_path: Path) -> None:
+    """Spark's own worker finds it; the sentence says what to do."""
+    others = other_pythons()
+    if not others:
+        need.lack("needs a second version of Python")
+    python = python_without(tmp_path, others[0])
+    done = cluster.run("usage", places[0] / "requests-1.jsonl", "--quiet", python=python)
+    assert done.returncode == 1
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("kbroker: Spark's executors run Python 3.")
+    assert f" and this command 3.{sys.version_info[1]}: install " in line
 
 
 def test_a_python_is_sent_to_executors(cluster: Standalone, places: tuple[Path, Path], tmp_path: Path) -> None:

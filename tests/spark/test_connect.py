@@ -14,8 +14,13 @@ from click.testing import Result
 
 from kbroker.client.cluster import Cluster
 from kbroker.client.producer import Producer
+from kbroker.common.request_log import VERSION
+from kbroker.spark.tables.delta_table import REQUEST_LOG, Table, TableInfo
+from kbroker.spark.tables.log_schema import spark_schema
+from tests.spark.committing import BUCKETS, placed, two_hours, write
 from tests.spark.connect_server import connect_server
 from tests.spark.day import make_day
+from tests.spark.executor_pythons import packed, python_without
 from tests.spark.source_support import create
 from tests.spark.standalone import environment
 from tests.support.broker import BrokerProcess
@@ -125,3 +130,23 @@ def test_what_cannot_be_is_refused(url: str, tmp_path: Path, words: tuple[str, .
     assert (done.returncode, done.stdout) == (status, "")
     assert said in done.stderr.splitlines()[-1]
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.soak
+def test_a_python_is_sent_through_the_server(tmp_path: Path) -> None:
+    """To executors, not to the server itself: what that one plans is refused, what executors alone do is done."""
+    log, table, folder = tmp_path / "requests-1.jsonl", tmp_path / "table", tmp_path / "server"
+    log.write_text("\n".join(make_day(100).lines()) + "\n")
+    found = Table(table)
+    found.open(TableInfo(REQUEST_LOG, BUCKETS, VERSION, spark_schema().jsonValue()))
+    write(found, "a", 0, placed(two_hours()))
+    folder.mkdir()
+    sent = ("--py-env", packed(tmp_path), "--quiet")
+    with connect_server(folder, python_without(tmp_path / "bare")) as bare:
+        done = remotely("usage", log, "--remote", bare, "--quiet")
+        assert "the Python of Spark's executor on " in done.stderr
+        done = remotely("usage", log, "--remote", bare, *sent)
+        assert "the Python of the Spark Connect server on " in done.stderr
+        assert "has no kbroker (ModuleNotFoundError: " in done.stderr
+        done = remotely("usage", table, "--remote", bare, *sent)
+        assert (done.returncode, done.stderr) == (0, "")

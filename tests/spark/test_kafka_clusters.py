@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.slow
 ROWS = 2_000
 AT_ONCE = 200
-SOAK_ROWS, SOAK_AT_ONCE = 20_000, 500
+SOAK_ROWS, SOAK_AT_ONCE = 10_000, 400
 THREE = ("kill_first", "restart", "move_leaders", "kill_second", "restart", "move_leaders", "kill_third", "restart")
 
 

@@ -37,6 +37,10 @@ _LACKING = (
         f"Spark's executors have no program {{0}}: {NEEDS_PYTHON}",
     ),
     (
+        re.compile(r"(pyspark\.daemon)'s (?:stdout|standard output)"),
+        f"the Python of Spark's executors does not start: {NEEDS_PYTHON}",
+    ),
+    (
         re.compile(r"\[PYTHON_VERSION_MISMATCH\][^(]*\((\S+?)\)[^(]*\((\S+?)\)"),
         f"Spark's executors run Python {{0}} and this command {{1}}: {NEEDS_PYTHON}",
     ),

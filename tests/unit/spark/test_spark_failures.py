@@ -46,6 +46,11 @@ def test_the_cause_is_found(text: str, said: str) -> None:
             "Spark's executors have no program /opt/python: install",
         ),
         (
+            "org.apache.spark.SparkException: EOFException occurred while reading the port number from pyspark.daemon's "
+            "stdout.",
+            "the Python of Spark's executors does not start: install",
+        ),
+        (
             "An error occurred\n: java.lang.NoClassDefFoundError: software/amazon/awssdk/core/SdkException\nCaused by: "
             "java.lang.ClassNotFoundException: software.amazon.awssdk.core.SdkException\n",
             "Spark's JVM has no class software/amazon/awssdk/core/SdkException: a jar of Hadoop's client",
