@@ -46,8 +46,8 @@ def test_the_cause_is_found(text: str, said: str) -> None:
             "Spark's executors have no program /opt/python: install",
         ),
         (
-            "org.apache.spark.SparkException: EOFException occurred while reading the port number from pyspark.daemon's "
-            "stdout.",
+            "org.apache.spark.SparkException: EOFException occurred while reading the port number from "
+            "pyspark.daemon's stdout.",
             "the Python of Spark's executors does not start: install",
         ),
         (
