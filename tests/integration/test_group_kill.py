@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from kbroker.client.cluster import Cluster
-from kbroker.client.groups import Groups
+from kbroker.client.groups import CONSUMER, Groups
 from tests.support.broker import BrokerProcess, wait_for
 from tests.support.kill import PARTITIONS, ROOT, AckLog, MemberLog, check_partition, create_topic, read_all
 
@@ -20,12 +20,33 @@ SETTINGS = {
     "group__initial__rebalance__delay__ms": "0",
     "group__min__session__timeout__ms": "1000",
     "offsets__topic__segment__bytes": str(1 << 20),
+    "group__consumer__min__session__timeout__ms": "1000",
+    "group__consumer__session__timeout__ms": "2000",
+    "group__consumer__min__heartbeat__interval__ms": "100",
+    "group__consumer__heartbeat__interval__ms": "200",
+    "group__consumer__assignment__interval__ms": "0",
+}
+# of two members that stay and one that comes and goes; and how many kills, in the soak too
+PROTOCOLS = {
+    "classic": ("classic classic classic", 4, 100),
+    "consumer": ("consumer consumer consumer", 2, 50),
+    "up-and-down": ("classic classic consumer", 2, 50),
+    "down-and-up": ("consumer consumer classic", 1, 50),
 }
 
 
 def fetch_committed(bootstrap: str) -> dict[int, int]:
     with Cluster(bootstrap) as cluster:
         return {partition: found.offset for (_, partition), found in Groups(cluster).committed(GROUP).items()}
+
+
+def check_owners(bootstrap: str) -> None:
+    """No partition has two owners in a group of the consumer protocol; a classic one may show those of before."""
+    with Cluster(bootstrap) as cluster:
+        group = Groups(cluster).describe(GROUP)
+    if group.group_type == CONSUMER:
+        places = [place for member in group.members for place in member.assignment]
+        assert len(places) == len(set(places)), group
 
 
 def check_not_back(before: dict[int, int], after: dict[int, int], when: str) -> None:
@@ -44,9 +65,13 @@ def check_delivered(partition: int, ranges: list[tuple[int, int]], end: int) -> 
 
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
-def test_kill_9_under_a_group(start_broker: Callable[..., BrokerProcess], tmp_path: Path, soak: bool) -> None:
+@pytest.mark.parametrize("protocols", PROTOCOLS)
+def test_kill_9_under_a_group(
+    start_broker: Callable[..., BrokerProcess], tmp_path: Path, soak: bool, protocols: str
+) -> None:
     """After each kill -9 committed offsets are at least what was acknowledged; no acknowledged record is lost."""
-    kills = 100 if soak else 6
+    spoken, few, many = PROTOCOLS[protocols]
+    kills = many if soak else few
     seed = int(os.environ.get("KBROKER_SEED", "0")) or random.SystemRandom().randrange(1 << 32)
     print(f"KBROKER_SEED={seed}")
     rng = random.Random(seed)
@@ -60,7 +85,7 @@ def test_kill_9_under_a_group(start_broker: Callable[..., BrokerProcess], tmp_pa
         return subprocess.Popen(command, stdin=subprocess.PIPE, cwd=ROOT, env={**os.environ, "PYTHONPATH": path})
 
     producer = child("acked_producer", str(PARTITIONS), str(acks.path), rng.choice(["none", "lz4"]))
-    consumers = child("group_members", GROUP, str(members.path))
+    consumers = child("group_members", GROUP, str(members.path), *spoken.split())
     restarts = []
     known: dict[int, int] = {}
 
@@ -81,11 +106,13 @@ def test_kill_9_under_a_group(start_broker: Callable[..., BrokerProcess], tmp_pa
             time.sleep(rng.uniform(0, 1.0))  # the moment of the kill is what is random here
             seen = fetch_committed(broker.bootstrap)
             check_not_back(known, seen, f"before kill {number + 1}")
+            check_owners(broker.bootstrap)
             broker.kill()
             acknowledged = dict(members.read().committed)
             restarts.append(broker.start())
             known = fetch_committed(broker.bootstrap)
             check_not_back(seen, known, f"over kill {number + 1}")
+            check_owners(broker.bootstrap)
             check_not_back(acknowledged, known, f"behind what was acknowledged before kill {number + 1}")
         wait_for_commits("after the last kill")
         assert producer.stdin is not None

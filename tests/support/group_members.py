@@ -1,8 +1,9 @@
 """Members of a group in a separate process that outlive the broker and write down what was acknowledged.
 
-    python -m tests.support.group_members BOOTSTRAP TOPIC GROUP LOG_FILE
+    python -m tests.support.group_members BOOTSTRAP TOPIC GROUP LOG_FILE [PROTOCOL PROTOCOL PROTOCOL]
 
-Two members stay, a third comes and goes, so that a kill often hits a rebalance. One line per event goes to LOG_FILE:
+Two members stay, a third comes and goes, so that a kill often hits a rebalance; with `classic classic consumer` it
+takes the group to the other protocol, and back when it leaves. One line per event goes to LOG_FILE:
 `read PARTITION FIRST LAST` for offsets that were delivered, `commit PARTITION OFFSET` for an acknowledged commit,
 `error TEXT` for what should not happen. Ends when its standard input closes.
 """
@@ -16,6 +17,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 COMMIT_EVERY_S = 0.05
 VISIT_S = 1.5
+BY_THE_CLIENT = {"session.timeout.ms": 2000, "heartbeat.interval.ms": 200}  # the broker's choice in the other protocol
 # a broker that is down, or a group that has moved on: what this test is about; anything else is not
 EXPECTED = {
     KafkaError._TRANSPORT,
@@ -33,6 +35,8 @@ EXPECTED = {
     KafkaError.ILLEGAL_GENERATION,
     KafkaError.UNKNOWN_MEMBER_ID,
     KafkaError.REBALANCE_IN_PROGRESS,
+    KafkaError.STALE_MEMBER_EPOCH,
+    KafkaError.FENCED_MEMBER_EPOCH,
     KafkaError._MAX_POLL_EXCEEDED,
 }
 
@@ -56,7 +60,7 @@ class Member:
     so that no commit of ours can be older than one of the partition's next owner.
     """
 
-    def __init__(self, bootstrap: str, topic: str, group: str, log: Log) -> None:
+    def __init__(self, bootstrap: str, topic: str, group: str, log: Log, protocol: str) -> None:
         self.topic = topic
         self.log = log
         self.read: dict[int, tuple[int, int]] = {}
@@ -66,8 +70,8 @@ class Member:
                 "group.id": group,
                 "auto.offset.reset": "earliest",
                 "enable.auto.commit": False,
-                "session.timeout.ms": 2000,
-                "heartbeat.interval.ms": 200,
+                "group.protocol": protocol,
+                **(BY_THE_CLIENT if protocol == "classic" else {}),
                 "max.poll.interval.ms": 6000,
                 "reconnect.backoff.ms": 20,
                 "reconnect.backoff.max.ms": 100,
@@ -135,19 +139,21 @@ class Member:
 
 
 def main() -> int:
-    bootstrap, topic, group, path = sys.argv[1:]
+    bootstrap, topic, group, path, *given = sys.argv[1:]
+    one, two, visitor = given or ("classic", "classic", "classic")
     stop = threading.Event()
     with open(path, "w", buffering=1, encoding="utf-8") as file:
         log = Log(file)
 
-        def stay() -> None:
-            Member(bootstrap, topic, group, log).run(stop)
+        def stay(protocol: str) -> None:
+            Member(bootstrap, topic, group, log, protocol).run(stop)
 
         def come_and_go() -> None:
             while not stop.wait(0.2):
-                Member(bootstrap, topic, group, log).run(stop, VISIT_S)
+                Member(bootstrap, topic, group, log, visitor).run(stop, VISIT_S)
 
-        threads = [threading.Thread(target=work) for work in (stay, stay, come_and_go)]
+        threads = [threading.Thread(target=stay, args=[protocol]) for protocol in (one, two)]
+        threads.append(threading.Thread(target=come_and_go))
         for thread in threads:
             thread.start()
         sys.stdin.read()
