@@ -46,7 +46,7 @@ class Member:
         known = {"group.protocol": "consumer"}
         if settings.get("group.protocol") == "classic":
             known = {"session.timeout.ms": 6000, "heartbeat.interval.ms": 200}  # type: ignore[dict-item]
-            known["partition.assignment.strategy"] = settings.pop("strategy", "cooperative-sticky")
+            known["partition.assignment.strategy"] = "range"  # sticky ones send data with which Kafka upgrades no group
         self.consumer = confluent_kafka.Consumer(
             {
                 "bootstrap.servers": bootstrap,

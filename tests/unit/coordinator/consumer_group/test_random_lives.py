@@ -1,7 +1,7 @@
 """Random lives of consumer groups: whatever happens, no partition is used by two members, and in the end all are used.
 
-Members act as clients do: they take over what they are assigned some time later, and say then what they have. They come,
-leave, go silent, lose responses and join again; topics are made and grow; writes fail; the broker is killed.
+Members act as clients do: they take over what they are assigned some time later, and say then what they have. They
+come, leave, go silent, lose responses and join again; topics are made and grow; writes fail; the broker is killed.
 """
 
 from __future__ import annotations
