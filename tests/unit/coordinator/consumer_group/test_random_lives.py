@@ -18,7 +18,7 @@ from tests.support.consumer_groups import ConsumerGroupBench, FakeImage
 
 SESSION_MS = 45_000
 Used = set[tuple[str, int]]
-LOST = (Errors.FENCED_MEMBER_EPOCH, Errors.UNKNOWN_MEMBER_ID)
+LOST = (Errors.FENCED_MEMBER_EPOCH, Errors.UNKNOWN_MEMBER_ID, Errors.FENCED_INSTANCE_ID)
 
 
 @dataclass
@@ -28,6 +28,7 @@ class Client:
     member_id: str
     topics: list[str]
     assignor: str | None
+    instance: str | None = None
     epoch: int = 0
     used: Used = field(default_factory=set)
     given: Used | None = None
@@ -52,6 +53,7 @@ class Life:
         self.bench = ConsumerGroupBench(FakeImage(t0=self.random.randint(1, 8), t1=3), settings)
         self.clients: dict[str, Client] = {}
         self.made = 0
+        self.away: set[str] = set()  # instance ids of static members that will come back
 
     def step(self) -> None:
         actions = [
@@ -81,6 +83,10 @@ class Life:
             self.made += 1
             topics = self.random.choice([["t0", "t1"], ["t0"], ["t1", "later"]])
             client = Client(f"m{self.made}", topics, self.random.choice([None, "uniform", "range"]))
+            if self.away and self.random.random() < 0.7:
+                client.instance = self.away.pop()
+            elif self.random.random() < 0.3:
+                client.instance = f"i{self.made}"
             self.clients[client.member_id] = client
             self.beat(client)
 
@@ -100,7 +106,11 @@ class Life:
             says_all = joins or client.says_all
             says = says_all or client.has_news or self.random.random() < 0.1
             beat = self.bench.beat(
-                client.member_id, client.epoch, has=client.owned() if says else None, **(full if says_all else {})
+                client.member_id,
+                client.epoch,
+                has=client.owned() if says else None,
+                instance=client.instance,
+                **(full if says_all else {}),
             )
         except KafkaError as error:
             if error.error in LOST:
@@ -121,7 +131,11 @@ class Life:
         if len(self.clients) > 1 and self.random.random() < 0.3:
             client = self.clients.pop(self.random.choice(list(self.clients)))
             if client.epoch > 0 and client.silent_since_ms is None:
-                self.bench.refused(client.member_id, -1)
+                if client.instance is not None and self.random.random() < 0.7:
+                    self.bench.refused(client.member_id, -2, instance=client.instance)
+                    self.away.add(client.instance)
+                else:
+                    self.bench.refused(client.member_id, -1, instance=client.instance)
 
     def fall_silent(self) -> None:
         if len(self.clients) > 1 and self.random.random() < 0.2:
