@@ -19,8 +19,9 @@ from kbroker.spark.tables.table_place import TablePlace
 from tests.spark.committing import BUCKETS, placed, two_hours, write
 from tests.support.object_store import FaultyStore, ObjectStore, as_words
 
-#: Enough for a fault or two; a store that is down is given up after some seconds.
+#: A store that is down is given up after some seconds; other faults are outlasted.
 IMPATIENT = {"max_retries": "6", "retry_timeout": "6s", "backoff_config.max_backoff": "1s"}
+PATIENT = {**IMPATIENT, "max_retries": "30", "retry_timeout": "120s"}
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +35,7 @@ def store() -> Iterator[FaultyStore]:
 
 @pytest.fixture
 def table(store: FaultyStore, tmp_path: Path) -> Iterator[Table]:
-    found = Table(TablePlace.of(f"s3://tables/{tmp_path.name}", {**store.options, **IMPATIENT}))
+    found = Table(TablePlace.of(f"s3://tables/{tmp_path.name}", {**store.options, **PATIENT}))
     found.open(TableInfo(REQUEST_LOG, BUCKETS, VERSION, spark_schema().jsonValue()))
     yield found
     store.heal()
@@ -78,10 +79,9 @@ def test_a_commit_whose_answer_was_lost_is_known_as_its_own(store: FaultyStore, 
     assert sequences(table) == times(2)
 
 
-def run(table: Table, *words: str) -> Result:
-    return CliRunner().invoke(
-        cli, ["pipeline", words[0], table.place.uri, *words[1:], *as_words(dict(table.place.options))]
-    )
+def run(table: Table, patience: dict[str, str], *words: str) -> Result:
+    options = as_words({**table.place.storage_options, **patience})
+    return CliRunner().invoke(cli, ["pipeline", words[0], table.place.uri, *words[1:], *options])
 
 
 @pytest.mark.parametrize(
@@ -99,12 +99,12 @@ def test_a_store_that_stays_away_is_one_sentence(store: FaultyStore, table: Tabl
     for number in (0, 1):
         write(table, "a", number, rows)
     store.fail(**rule)
-    done = run(table, "compact")
+    done = run(table, IMPATIENT, "compact")
     assert (done.exit_code, done.stdout, done.stderr.count("\n")) == (1, "", 1), done
     assert done.stderr.startswith("kbroker: ")
     assert store.heal()
     assert sequences(table) == times(2)
-    again = run(table, "compact", "--json", "--quiet")
+    again = run(table, PATIENT, "compact", "--json", "--quiet")
     assert (again.exit_code, json.loads(again.stdout)["compacted"]["hours"]) == (0, 2)
     assert sequences(table) == times(2)
 
@@ -114,7 +114,7 @@ def test_a_store_that_is_not_there_is_one_sentence(store: FaultyStore, table: Ta
     write(table, "a", 0, placed(two_hours()))
     store.kill()
     try:
-        done = run(table, "compact")
+        done = run(table, IMPATIENT, "compact")
     finally:
         store.start()
     assert (done.exit_code, done.stdout, done.stderr.count("\n")) == (1, "", 1), done
