@@ -1,8 +1,9 @@
 """Regular expressions of clients, matched in time that grows only linearly with the text, whatever the pattern.
 
-The syntax is that of RE2, which Kafka uses for such patterns, without Unicode classes (``\\p``) and word boundaries; a
-pattern matches a whole text. The pattern becomes a nondeterministic automaton, of which the deterministic states are
-made when they are first met, and forgotten when they are too many.
+The syntax is that of RE2, which Kafka uses for such patterns, without Unicode classes (``\\p``); a pattern matches
+a whole text. The pattern becomes a nondeterministic automaton, of which the deterministic states are
+made when they are first met, and forgotten when they are too many. A pattern with word boundaries has none of them: what
+is reached depends on the next character too.
 Source: KIP-1152; RE2/J; Thompson's construction.
 """
 
@@ -45,7 +46,7 @@ _POSIX: dict[str, Ranges] = {
 _CONTROL = {"a": "\a", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "v": "\v"}
 _LAST = "\U0010ffff"
 
-_SPLIT, _TAKE, _START, _END, _MATCH = range(5)
+_SPLIT, _TAKE, _START, _END, _MATCH, _BOUNDARY, _NO_BOUNDARY = range(7)
 
 
 class PatternError(ValueError):
@@ -64,11 +65,14 @@ class LinearPattern:
         start, ends = _Parser(pattern, self._add, self._patch).parse()
         self._patch(ends, self._add(_MATCH))
         self._start = start
+        self._has_boundaries = any(node[0] in (_BOUNDARY, _NO_BOUNDARY) for node in self._nodes)
         self._first = self._closure([start], at_start=True, at_end=False)
         self._states: dict[frozenset[int], dict[str, frozenset[int]]] = {}
 
     def matches(self, text: str) -> bool:
         """Whether the whole text matches. Raises: PatternError after too many steps."""
+        if self._has_boundaries:
+            return self._matches_with_boundaries(text)
         state = self._first if text else self._closure([self._start], at_start=True, at_end=True)
         last = len(text) - 1
         for position, char in enumerate(text):
@@ -90,6 +94,18 @@ class LinearPattern:
             state = following
         return any(self._nodes[node][0] == _MATCH for node in state)
 
+    def _matches_with_boundaries(self, text: str) -> bool:
+        nodes, before = [self._start], ""
+        for position, char in enumerate([*text, ""]):
+            is_boundary = _is_word(before) != _is_word(char)
+            state = self._closure(nodes, at_start=position == 0, at_end=char == "", is_boundary=is_boundary)
+            if not state:
+                return False
+            taking = (self._nodes[node] for node in state if char and self._nodes[node][0] == _TAKE)
+            nodes = [following for _, takes, following, _ in taking if takes(char)]  # type: ignore[operator]
+            before = char
+        return any(self._nodes[node][0] == _MATCH for node in state)
+
     def _step(self, state: frozenset[int], char: str, *, at_end: bool) -> frozenset[int]:
         taken = []
         for node in state:
@@ -99,13 +115,15 @@ class LinearPattern:
         self._count(len(state))
         return self._closure(taken, at_start=False, at_end=at_end)
 
-    def _closure(self, nodes: list[int], *, at_start: bool, at_end: bool) -> frozenset[int]:
+    def _closure(self, nodes: list[int], *, at_start: bool, at_end: bool, is_boundary: bool = False) -> frozenset[int]:
         """The nodes that are reached without a character, as far as they take one or match."""
         seen = set(nodes)
         left = list(nodes)
         while left:
             kind, _, following, other = self._nodes[left.pop()]
             if kind in (_TAKE, _MATCH) or (kind == _START and not at_start) or (kind == _END and not at_end):
+                continue
+            if (kind == _BOUNDARY and not is_boundary) or (kind == _NO_BOUNDARY and is_boundary):
                 continue
             for one in (following, other):
                 if one >= 0 and one not in seen:
@@ -351,6 +369,10 @@ class _Parser:
             return self._assert(_START)
         if self._eat("z"):
             return self._assert(_END)
+        if self._eat("b"):
+            return self._assert(_BOUNDARY)
+        if self._eat("B"):
+            return self._assert(_NO_BOUNDARY)
         return self._take(self._escaped())
 
     def _escaped(self) -> Ranges:
@@ -420,6 +442,10 @@ class _Parser:
         char = self._next()
         self._at += 1
         return char
+
+
+def _is_word(char: str) -> bool:
+    return char == "_" or (char.isascii() and char.isalnum())
 
 
 def _other_case(low: str, high: str) -> Ranges:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 
 import pytest
@@ -178,3 +179,32 @@ def test_long_classes_take_no_memory(pattern: str) -> None:
 def test_overlapping_ranges() -> None:
     matches = LinearPattern("[a-fc-hx0-9m-mb]+").matches
     assert [char for char in map(chr, range(256)) if matches(char)] == [*"0123456789abcdefghmx"]
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        r"\ba.*",
+        r"a\b.*",
+        r".*\bab\b.*",
+        r"a\Bb",
+        r"\B.*",
+        r".*\B",
+        r"(?:\b|x)*a",
+        r"\b",
+        r"\B",
+        r".*a\b",
+        r"\b\b.*\B-\B.*",
+    ],
+)
+def test_word_boundaries(pattern: str) -> None:
+    """As Python's of ASCII, where the text is not empty: there Python before 3.14 has no \\B."""
+    matches, expected = LinearPattern(pattern).matches, re.compile(pattern, re.ASCII)
+    for length in range(1, 5):
+        for text in map("".join, itertools.product("ab-.", repeat=length)):
+            assert matches(text) == (expected.fullmatch(text) is not None), text
+
+
+def test_word_boundaries_of_an_empty_text() -> None:
+    assert not LinearPattern(r"\b").matches("")
+    assert LinearPattern(r"\B").matches("")
