@@ -348,6 +348,7 @@ class BrokerRuntime:
             self._logs,
             self.ctx.groups,
             lambda: self._transactions,
+            self.ctx.auth.authorizer,
         )
 
     def _start_handlers(self, native_apis: NativeApis, requests: Queue, python_requests: Queue) -> None:

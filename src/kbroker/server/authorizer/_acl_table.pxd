@@ -47,7 +47,6 @@ cdef struct PrefixLengths:      # of the prefixes of one resource type, ascendin
 cdef struct Decision:
     Session *session            # counted; NULL: free
     int64_t generation
-    uint64_t hash
     uint32_t permitted          # a bit for each operation
     int32_t kind
     int32_t name_bytes
@@ -61,6 +60,7 @@ cdef struct DecisionCache:      # of one handler thread
     AclTable *table             # counted
     AtomicI64 allowed           # written by its thread alone
     AtomicI64 denied
+    Decision *latest            # what was found last; NULL: nothing was
     Decision decisions[CACHED_DECISIONS]
 
 cdef struct Denial:             # refused requests that differ in nothing that is logged

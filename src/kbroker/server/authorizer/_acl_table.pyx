@@ -329,28 +329,37 @@ cdef inline View host_of(const Request *request) noexcept nogil:
     return view(channel.metadata.remote_host, <int64_t>strlen(channel.metadata.remote_host))
 
 
+cdef inline bint holds(const Decision *decision, const Session *session, int64_t generation, int kind, View name,
+                       bint host_counts, View host) noexcept nogil:
+    """Whether a kept decision is the one about a client and a resource."""
+    return decision.session == session and decision.generation == generation and decision.kind == kind and (
+        same(decision.name, decision.name_bytes, name)) and (
+        same(decision.host, decision.host_bytes, host) if host_counts else decision.host_bytes < 0)
+
+
 cdef uint32_t operations_of_request(AclTable *table, DecisionCache *cache, Request *request, int kind,
                                     View name) noexcept nogil:
     cdef int64_t generation = atomic_load(&table.generation)    # first: what is found is of this one or a later one
     cdef bint host_counts = atomic_load_relaxed(&table.host_rules) != 0
-    cdef View host = host_of(request)
+    cdef View host = host_of(request) if host_counts else view(b"*", 1)
     cdef Session *session = request.session
     cdef Decision *decision
     cdef uint64_t h
+    if cache != NULL and cache.latest != NULL and holds(
+            cache.latest, session, generation, kind, name, host_counts, host):
+        return cache.latest.permitted
     if cache == NULL or name.size_bytes > CACHED_NAME_BYTES or host.size_bytes >= ACL_HOST_BYTES or session == NULL:
         return operations_of(table, kind, name, principal_of(session), host)
     h = hash_seeded(name.data, name.size_bytes, table.seed ^ mix_hash(<uint64_t>session + <uint64_t>kind))
     decision = &cache.decisions[h & (CACHED_DECISIONS - 1)]
-    if decision.session == session and decision.hash == h and decision.generation == generation and (
-            decision.kind == kind and same(decision.name, decision.name_bytes, name)) and (
-            decision.host_bytes < 0 if not host_counts else same(decision.host, decision.host_bytes, host)):
+    cache.latest = decision
+    if holds(decision, session, generation, kind, name, host_counts, host):
         return decision.permitted
     if decision.session != session:
         session_release(decision.session)
         decision.session = session_retain(session)
     decision.permitted = operations_of(table, kind, name, principal_of(session), host)
     decision.generation = generation
-    decision.hash = h
     decision.kind = kind
     decision.name_bytes = <int32_t>name.size_bytes
     memcpy(decision.name, name.data, <size_t>name.size_bytes)

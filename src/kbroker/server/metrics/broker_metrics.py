@@ -17,12 +17,14 @@ from kbroker.metrics.families import Buckets, Family, Kind
 from kbroker.metrics.share import Share
 from kbroker.network._request_metrics import BOUNDS_MS, FETCH_CONSUMER, FETCH_FOLLOWER, TIMES
 from kbroker.network.socket_server import SocketServer
+from kbroker.server.metrics import authorizer_metrics
 from kbroker.server.metrics.metrics_service import SOCKETS
 
 if TYPE_CHECKING:
     from kbroker.coordinator.group_coordinator import GroupCoordinator
     from kbroker.coordinator.transaction.transaction_coordinator import TransactionCoordinator
     from kbroker.network._request_metrics import _Figures
+    from kbroker.server.authorizer.authorizer import Authorizer
     from kbroker.server.handler_threads import HandlerThreads
     from kbroker.server.native._native_apis import NativeApis
     from kbroker.server.quota._client_quotas import ClientQuotaManagers
@@ -92,10 +94,13 @@ class MetricSources(NamedTuple):
     logs: LogManager
     groups: GroupCoordinator
     transactions: Callable[[], TransactionService | None]
+    authorizer: Authorizer | None = None
 
 
 def register_broker_metrics(exposition: Exposition, parts: MetricSources) -> None:
     """Add every family of the broker's parts to what is shown."""
+    for family in authorizer_metrics.families(lambda: parts.authorizer):
+        exposition.add(family)
     for add in (
         _requests,
         _threads,

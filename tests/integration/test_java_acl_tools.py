@@ -1,0 +1,57 @@
+"""kafka-acls, unmodified, against our broker: it adds, lists and removes what it does on Kafka."""
+
+import re
+from collections.abc import Iterator
+
+import pytest
+
+from tests.integration.test_java_tools import Tools
+from tests.support import need
+from tests.support.broker import BrokerProcess
+
+ACLS = "org.apache.kafka.tools.AclCommand"
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+
+
+@pytest.fixture
+def tools(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tools]:
+    need.program("java", "mvn")
+    settings = {
+        "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+        "super.users": "User:ANONYMOUS",
+    }
+    broker = BrokerProcess(tmp_path_factory.mktemp("java-acls") / "data", settings)
+    try:
+        broker.start()
+        yield Tools(broker.bootstrap)
+    finally:
+        broker.discard()
+
+
+def listed(text: str) -> list[tuple[str, str, str, str]]:
+    """Resource, principal, operation and permission of each rule that was printed."""
+    found, resource = [], ""
+    for line in text.splitlines():
+        if match := re.search(r"ResourcePattern\(resourceType=(\w+), name=(.*), patternType=(\w+)\)", line):
+            resource = " ".join(match.groups())
+        elif match := re.search(r"\(principal=(.*), host=(.*), operation=(\w+), permissionType=(\w+)\)", line):
+            found.append((resource, f"{match[1]} {match[2]}", match[3], match[4]))
+    return sorted(found)
+
+
+def test_kafka_acls(tools: Tools) -> None:
+    """A consumer's and a producer's rules, a prefix that is denied; the list by what covers a name; all removed."""
+    tools(ACLS, "--add", "--allow-principal", "User:alice", "--consumer", "--topic", "orders", "--group", "readers")
+    tools(ACLS, "--add", "--deny-principal", "User:*", "--deny-host", "10.0.0.1", "--operation", "Write", "--topic",
+          "or", "--resource-pattern-type", "prefixed")  # fmt: skip
+    assert listed(tools(ACLS, "--list", "--topic", "orders", "--resource-pattern-type", "match")) == [
+        ("TOPIC or PREFIXED", "User:* 10.0.0.1", "WRITE", "DENY"),
+        ("TOPIC orders LITERAL", "User:alice *", "DESCRIBE", "ALLOW"),
+        ("TOPIC orders LITERAL", "User:alice *", "READ", "ALLOW"),
+    ]
+    assert listed(tools(ACLS, "--list", "--group", "readers")) == [
+        ("GROUP readers LITERAL", "User:alice *", "READ", "ALLOW")
+    ]
+    tools(ACLS, "--remove", "--force", "--topic", "orders", "--resource-pattern-type", "any")
+    assert [row[0] for row in listed(tools(ACLS, "--list"))] == ["GROUP readers LITERAL", "TOPIC or PREFIXED"]
