@@ -29,7 +29,7 @@ from kbroker.server.request_log._record_ring cimport (
     ring_used,
 )
 
-from kbroker.network.connections._refused_requests import REASONS
+from kbroker.network.connections._refused_requests import REASONS as _REASONS
 
 cdef enum:
     API_VERSIONS = 18
@@ -440,7 +440,7 @@ cdef class RequestLogCore:
         cdef const char *texts[FACTS_TEXTS]
         cdef int32_t sizes[FACTS_TEXTS]
         cdef Facts *facts = NULL
-        cdef int reason = REASONS.index(refusal.reason)
+        cdef int reason = _REASONS.index(refusal.reason)
         cdef int api_key = refusal.api_key
         cdef int api_version = refusal.api_version
         cdef bytes connection = refusal.connection_id.encode("utf-8", "replace")
