@@ -1,9 +1,9 @@
 """Regular expressions of clients, matched in time that grows only linearly with the text, whatever the pattern.
 
 The syntax is that of RE2, which Kafka uses for such patterns, without Unicode classes (``\\p``); a pattern matches
-a whole text. The pattern becomes a nondeterministic automaton, of which the deterministic states are
-made when they are first met, and forgotten when they are too many. A pattern with word boundaries has none of them: what
-is reached depends on the next character too.
+a whole text. The pattern becomes a nondeterministic automaton, of which the deterministic states are made when they are
+first met, and forgotten when they are too many. A pattern with word boundaries has none of them: what is reached
+depends on the next character too.
 Source: KIP-1152; RE2/J; Thompson's construction.
 """
 
