@@ -88,6 +88,7 @@ class ConsumerGroup:
         self.is_resolving = False  # regular expressions are being matched
         self.timers: dict[tuple[str, str], DelayedOperation] = {}  # by kind and member id
         self._partition_epochs: dict[UUID, dict[int, int]] = {}
+        self._latest_names: frozenset[str] = frozenset()  # most members want the same: they share them
 
     # ------------------------------------------------------------ what it is
 
@@ -275,6 +276,9 @@ class ConsumerGroup:
         if new is None:
             del self.members[member_id]
         else:
+            if new.topic_names == self._latest_names:
+                new = new._replace(topic_names=self._latest_names)
+            self._latest_names = new.topic_names
             self.members[member_id] = new
         _count_names(self.subscribers, old, new)
         _count(self.regex_subscribers, _regex(old), _regex(new))
