@@ -78,6 +78,12 @@ def limited(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HeldBroker]:
     yield from held_broker(tmp_path_factory, "quotas")
 
 
+@pytest.fixture(scope="module")
+def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HeldBroker]:
+    """A broker with an authorizer."""
+    yield from held_broker(tmp_path_factory, "acls")
+
+
 def held_broker(tmp_path_factory: pytest.TempPathFactory, *options: str) -> Iterator[HeldBroker]:
     broker = HeldBroker(tmp_path_factory.mktemp("gil") / "data", *options)
     try:
@@ -268,6 +274,21 @@ def test_enforced_quotas_take_no_gil(limited: HeldBroker, name: str) -> None:
             connection.ask(request[:8] + struct.pack(">h", len(client_id)) + client_id + request[8 + 2 + len("raw") :])
         assert limited.is_holding()
         assert limited.line() == "done"
+
+
+@pytest.mark.slow
+def test_the_authorizer_takes_no_gil(guarded: HeldBroker) -> None:
+    """Allowed and denied requests, the denied ones noted for the log."""
+    requests = [NATIVE[name] for name in ("Produce", "Fetch", "ListOffsets")]
+    with Connection(guarded.bootstrap, timeout=HELD_S + 5) as connection:
+        guarded.hold()
+        for request in requests:
+            check_responses_while_held(connection, request)
+        for _ in range(50):
+            refused = connection.ask(wire.produce("denied", 0, wire.batch([b"refused"])))
+            assert wire.produced(refused).error_code == 29
+        assert guarded.is_holding()
+        assert guarded.line() == "done"
 
 
 @pytest.mark.slow

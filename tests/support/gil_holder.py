@@ -11,6 +11,7 @@ standard input closes.
 import sys
 import time
 
+from kbroker.common.security.acls import Acl, Operation, PatternType, Permission, ResourceType
 from kbroker.server.broker import Broker
 from kbroker.server.quota._entities import DEFAULT_ENTITY
 
@@ -35,7 +36,22 @@ def main() -> None:
         "sasl.enabled.mechanisms": "PLAIN",
         "listener.name.sasl_plaintext.plain.sasl.jaas.config": USERS,
     }
+    if "acls" in sys.argv[2:]:  # with rules about the topic for everybody, and one about another host
+        settings["authorizer.class.name"] = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
+        settings["allow.everyone.if.no.acl.found"] = "true"
     with Broker(settings) as broker:
+        authorizer = broker.context.auth.authorizer
+        if authorizer is not None:
+            about = ResourceType.TOPIC, "held", PatternType.LITERAL
+            authorizer.create(
+                [
+                    Acl(*about, "User:*", "*", Operation.ALL, Permission.ALLOW),
+                    Acl(*about, "User:*", "10.0.0.1", Operation.ALL, Permission.DENY),
+                    Acl(
+                        ResourceType.TOPIC, "denied", PatternType.LITERAL, "User:*", "*", Operation.ALL, Permission.DENY
+                    ),
+                ]
+            )
         if sys.argv[2:] == ["quotas"]:
             for key in ("producer_byte_rate", "consumer_byte_rate", "request_percentage"):
                 broker.context.quotas.update(None, DEFAULT_ENTITY, key, 1e12)
