@@ -39,6 +39,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 OLDEST_PYSPARK, FIRST_TOO_NEW_PYSPARK = (4, 2), (4, 4)
+#: How many tasks at most look for files, of which a table may have very many.
+LISTING_TASKS = "spark.sql.sources.parallelPartitionDiscovery.parallelism"
 _INSTALL = 'pip install "kbroker[spark]"'
 # pandas: Spark asks for it before it runs a function over Arrow batches
 _MODULES = ("pyspark", "pyarrow", "pandas", "jinja2", "deltalake")
@@ -142,9 +144,10 @@ def build_session(
         for key, value in chosen.items():
             builder = builder.config(key, value)
         session = builder.getOrCreate()
-    if is_local(place) and SHUFFLE_PARTITIONS not in chosen:
-        # Spark's 200 are tasks of nothing on a few cores
-        session.conf.set(SHUFFLE_PARTITIONS, str(max(2, session.sparkContext.defaultParallelism)))
+    if is_local(place):
+        # Spark's 200 and 10,000 are tasks of nothing on a few cores; files of a table are listed by the latter
+        for name in {SHUFFLE_PARTITIONS, LISTING_TASKS} - chosen.keys():
+            session.conf.set(name, str(max(2, session.sparkContext.defaultParallelism)))
     return session
 
 

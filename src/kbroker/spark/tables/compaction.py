@@ -9,9 +9,9 @@ delta-rs' own optimize is not used: of two at once on the same files (1.6.6) bot
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from typing import NamedTuple
 
 from kbroker._core.clock import SystemClock
 from kbroker.spark.errors import PipelineError
@@ -29,39 +29,48 @@ RETENTION_MS = 7 * 24 * HOUR_MS
 SHORTEST_RETENTION_MS = 24 * HOUR_MS  # a writer's files are in no version until its batch is committed
 MAX_ROWS = 1_000_000  # that are rewritten together, in memory: some 300 bytes each
 REWRITES_AT_ONCE = 2
+COMMIT_FILES = 2_000  # replaced by one version, at least: of a table with many files each takes its time
 
 Place = tuple[str, int, int]  # date, hour, bucket
 
 
-def due_places(files: Sequence[DataFile], closed_before_us: int, *, everything: bool = False) -> set[Place]:
+def due_places(
+    places: Mapping[Place, Sequence[DataFile]], closed_before_us: int, *, everything: bool = False
+) -> set[Place]:
     """The buckets of hours whose files shall become one.
 
     Args: `closed_before_us`: hours that end by then (microseconds since 1970) get no more rows but late ones;
     `everything`: each bucket with more than one file.
     """
-    new: Counter[Place] = Counter()
-    old: Counter[Place] = Counter()
-    ends: dict[Place, int] = {}
-    for one in files:
-        place = (one.date, one.hour, one.bucket)
-        (new if one.path.rpartition("/")[2].startswith(PREFIX) else old)[place] += 1
-        ends[place] = one.end_us
     due = set()
-    for place, count in new.items():
+    for place, files in places.items():
+        new = sum(one.path.rpartition("/")[2].startswith(PREFIX) for one in files)
+        has_old = new < len(files)
         limit = MAX_FILES
         if everything:
-            limit = 0 if old[place] else 1
-        elif ends[place] <= closed_before_us:
-            limit = LATE_FILES if old[place] else 1
-        if count > limit:
+            limit = 0 if has_old else 1
+        elif files[0].end_us <= closed_before_us:
+            limit = LATE_FILES if has_old else 1
+        if new > limit:
             due.add(place)
     return due
 
 
-def compact(table: Table, closed_before_us: int, now_ms: int, *, everything: bool = False) -> Compacted:
-    """Rewrite what needs it. Args: `now_ms`: by the system's clock, as delta-rs knows no other; else as `due_places`.
+def compact(
+    table: Table,
+    closed_before_us: int,
+    now_ms: int,
+    *,
+    everything: bool = False,
+    rewritten: Callable[[int, int], object] = lambda files, all_files: None,
+) -> Compacted:
+    """Rewrite what needs it.
 
-    An hour is one version of the table. What another compaction has rewritten meanwhile is left to it.
+    Args: `now_ms`: by the system's clock, as delta-rs knows no other; `rewritten`: called with the number of files that
+    were rewritten so far, and that of all that will be; else as `due_places`.
+
+    An hour is in one version of the table, with others if it has few files. What another compaction has rewritten
+    meanwhile is left to it.
     """
     table.refresh()
     kind = table.info().kind
@@ -69,18 +78,47 @@ def compact(table: Table, closed_before_us: int, now_ms: int, *, everything: boo
     for one in table.files():
         files.setdefault((one.date, one.hour, one.bucket), []).append(one)
     due: dict[tuple[str, int], list[list[DataFile]]] = {}
-    known = [one for some in files.values() for one in some]
-    for place in sorted(due_places(known, closed_before_us, everything=everything)):
+    for place in sorted(due_places(files, closed_before_us, everything=everything)):
         due.setdefault(place[:2], []).extend(_groups(files[place]))
-    done = Compacted()
+    hours = [groups for groups in due.values() if groups]
+    all_files, so_far = sum(len(group) for groups in hours for group in groups), 0
+    done, waiting = Compacted(), _Rewritten([], [])
     with ThreadPoolExecutor(REWRITES_AT_ONCE) as pool:
-        for groups in due.values():
-            new = list(pool.map(lambda group: rewrite(table.place, kind, group, now_ms), groups))
+        for groups in hours:
+            new = []
+            for one, group in zip(pool.map(lambda group: rewrite(table.place, kind, group, now_ms), groups), groups,
+                                  strict=True):  # fmt: skip
+                new.append(one)
+                so_far += len(group)
+                rewritten(so_far, all_files)
             old = [one for group in groups for one in group]
             if sum(one.rows for one in new) != sum(one.rows for one in old):
                 raise RuntimeError(f"a compaction of {table} would change the number of its rows")
-            if groups and table.commit(new, replaced=old, now_ms=now_ms):
-                done += Compacted(1, len(old), len(new))
+            waiting = _Rewritten([*waiting.old, old], [*waiting.new, new])
+            if sum(map(len, waiting.old)) >= COMMIT_FILES:
+                done += _commit(table, waiting, now_ms)
+                waiting = _Rewritten([], [])
+    return done + _commit(table, waiting, now_ms)
+
+
+class _Rewritten(NamedTuple):
+    """Files of hours, and those that shall replace them."""
+
+    old: list[list[DataFile]]
+    new: list[list[DataFile]]
+
+
+def _commit(table: Table, hours: _Rewritten, now_ms: int) -> Compacted:
+    """Make one version of several hours; if another compaction has rewritten some of them, one of each."""
+    if not hours.old:
+        return Compacted()
+    old, new = ([one for files in some for one in files] for some in hours)
+    if table.commit(new, replaced=old, now_ms=now_ms):
+        return Compacted(len(hours.old), len(old), len(new))
+    done = Compacted()
+    if len(hours.old) > 1:
+        for one_old, one_new in zip(*hours, strict=True):
+            done += _commit(table, _Rewritten([one_old], [one_new]), now_ms)
     return done
 
 
@@ -135,8 +173,11 @@ def compact_table(
     retention_ms: int = RETENTION_MS,
     short_retention: bool = False,
     progress: Progress = silent,
+    rewritten: Callable[[int, int], object] = lambda files, all_files: None,
 ) -> Compacted:
     """Rewrite each hour of a table to one file per bucket, open or not, and delete what is older than `retention_ms`.
+
+    Args: `rewritten`: as `compact`.
 
     Others may write the table meanwhile, unless `short_retention` allows less than SHORTEST_RETENTION_MS. Needs no
     Spark. Raises: TableError when the place is no table; PipelineError for a retention that is too short.
@@ -144,6 +185,6 @@ def compact_table(
     require_retention(retention_ms, short=short_retention)
     found = Table(table)
     found.info()
-    done = compact(found, 0, SystemClock().wall_ms(), everything=True)
+    done = compact(found, 0, SystemClock().wall_ms(), everything=True, rewritten=rewritten)
     progress(f"compacted {done.hours} hours: {done.files_before} files into {done.files_after}")
     return done + Compacted(deleted=vacuum(found, retention_ms, everything=True))

@@ -28,6 +28,7 @@ from kbroker.spark.tables.schema_change import first_loss
 from kbroker.spark.tables.table_place import AsOf, TableName, TablePlace, missing_files
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from deltalake import DeltaTable
 
 LOG, STREAMS, REJECTED, CHECKPOINT = "_delta_log", "_streams", "_rejected", "_checkpoint"
@@ -294,7 +295,7 @@ class Table:
                 raise unsure
             if transaction is not None and transaction[1] <= self.committed(transaction[0]):
                 return False
-            if replaced and not {one.path for one in replaced} <= self._paths():
+            if replaced and not self._are_live(replaced):
                 return False
             try:
                 if self._try(
@@ -308,10 +309,13 @@ class Table:
                 unsure, failures = error, failures + 1
         raise PipelineError(f"{self} is changed by too many others at once: the batch was not committed")
 
-    def _paths(self) -> set[str]:
+    def _are_live(self, files: Sequence[DataFile]) -> bool:
+        """Whether all of them are part of the table."""
         import pyarrow as pa
+        import pyarrow.compute as pc
 
-        return set(pa.table(self.delta.get_add_actions(flatten=True))["path"].to_pylist())
+        live = pa.table(self.delta.get_add_actions(flatten=True))["path"]
+        return bool(pc.all(pc.is_in(pa.array([one.path for one in files], live.type), live.combine_chunks())).as_py())
 
     def require(self, files: Iterable[tuple[str, int]]) -> None:
         """Check that files of executors are in the table's store, which may show them late.
@@ -347,18 +351,23 @@ class Table:
 
         kind = self.info().kind
         found = pa.table(self.delta.get_add_actions(flatten=True))
-        names = ("path", *(f"partition.{name}" for name in PLACE), "num_records", "size_bytes")
-        times = (f"{end}.{TIME[kind]}" for end in ("min", "max"))
-        columns = [found[n].to_pylist() if n in found.column_names else [None] * len(found) for n in (*names, *times)]
-        files = [
+        names = [f"partition.{name}" for name in PLACE]
+        ends = [f"{end}.{TIME[kind]}" for end in ("min", "max")]
+        known = ["path", *names, "num_records", "size_bytes"]
+        found = found.select([*known, *(name for name in ends if name in found.column_names)])
+        if dates is not None:
+            is_wanted = [str(date) in dates for date in found["partition.date"].to_pylist()]
+            found = found.filter(pa.array(is_wanted, pa.bool_()))
+        found = found.sort_by([(name, "ascending") for name in (*names, "path")])
+        times = [_times(found, name) for name in ends]
+        columns = [found[name].to_pylist() for name in known]
+        return [
             DataFile(
                 path, str(date), int(hour), int(bucket), self._rows(path) if rows is None else int(rows), int(size),
-                _micros(low), _micros(high),
+                low, high,
             )
-            for path, date, hour, bucket, rows, size, low, high in zip(*columns, strict=True)
-            if dates is None or str(date) in dates
+            for path, date, hour, bucket, rows, size, low, high in zip(*columns, *times, strict=True)
         ]  # fmt: skip
-        return sorted(files, key=lambda one: (one.date, one.hour, one.bucket, one.path))
 
     def _rows(self, path: str) -> int:
         """Of a file whose writer did not count them."""
@@ -443,10 +452,14 @@ def _version_or_time(as_of: AsOf) -> int | datetime:
     return as_of if as_of.tzinfo is not None else as_of.replace(tzinfo=timezone.utc)
 
 
-def _micros(time: datetime | None) -> int | None:
-    if time is None:
-        return None
-    return ((time if time.tzinfo else time.replace(tzinfo=timezone.utc)) - _EPOCH) // timedelta(microseconds=1)
+def _times(files: pa.Table, name: str) -> list[int | None]:
+    """A column of times as microseconds since 1970; as numbers, for a table may have very many files."""
+    import pyarrow as pa
+
+    if name not in files.column_names:
+        return [None] * len(files)
+    found: list[int | None] = files[name].cast(pa.timestamp("us", "UTC")).cast(pa.int64()).to_pylist()
+    return found
 
 
 def _utc(time_us: int | None) -> str | None:
