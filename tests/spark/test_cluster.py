@@ -95,7 +95,10 @@ def test_a_shared_folder_is_filled(cluster: Standalone, places: tuple[Path, Path
     assert done.returncode == 0, done.stderr
     report = json.loads(done.stdout)
     assert (report["run"]["rows"], report["run"]["rejected"], report["table"]["rows"]) == (ROWS, 1, ROWS)
-    assert all(line.startswith(("starting Spark", "batch 0: ", "compacted ")) for line in done.stderr.splitlines())
+    assert all(
+        line.startswith(("starting Spark", "ingesting, stage ", "batch 0: ", "compacted "))
+        for line in done.stderr.splitlines()
+    )
 
 
 def test_a_folder_that_is_not_shared_is_refused_before_the_first_batch(

@@ -158,7 +158,9 @@ def compact(table: str, **common: Any) -> None:
     retention = retention_of(common)
     from kbroker.spark.tables.compaction import compact_table
 
-    done = compact_table(place, **retention, progress=progress(common))
+    say = progress(common)
+    with say.step("compacting", unit="files") as step:
+        done = compact_table(place, **retention, progress=say, rewritten=step.at)
     rows = {
         "hours": done.hours,
         "files_before": done.files_before,
@@ -256,6 +258,7 @@ def _run_stream(run: Callable[..., Ingested], place: TablePlace, common: dict[st
         stopping = True
         progress(common)("stopping after this batch")
 
+    progress(common).doing = "ingesting"
     with running(common, session) as spark:
         before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
         try:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from kbroker.cli.options import decorators, json_option, key_values
+from kbroker.cli.progress_display import ProgressDisplay, Watch
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -95,9 +96,12 @@ no_spark_options = decorators(
 )
 
 
-def progress(common: dict[str, Any]) -> Callable[[str], object]:
-    """Where progress goes: stderr, or nowhere with --quiet."""
-    return (lambda line: None) if common["quiet"] else lambda line: click.echo(line, err=True)
+def progress(common: dict[str, Any]) -> ProgressDisplay:
+    """Where a command's progress goes: stderr, or nowhere with --quiet. One for the whole command."""
+    display = common.get("display")
+    if display is None:
+        display = common["display"] = ProgressDisplay(quiet=common["quiet"])
+    return display
 
 
 def session(common: dict[str, Any]) -> SparkSession:
@@ -163,6 +167,28 @@ def _miss_executors(spark: SparkSession, say: Callable[[str], object]) -> thread
 
 
 @contextmanager
+def _watched(spark: SparkSession, display: ProgressDisplay) -> Iterator[None]:
+    """Show how far Spark's stages are."""
+    if display.is_quiet:
+        yield
+        return
+    from kbroker.spark.stage_progress import stage_progress
+
+    ask, end = stage_progress(spark)
+
+    def tasks() -> tuple[str, float, float] | None:
+        found = ask()
+        return None if found is None else (f"{display.doing}, stage {found[0] + 1}", found[1], found[2])
+
+    watch = Watch(display, tasks, "tasks")
+    try:
+        yield
+    finally:
+        watch.close()
+        end()
+
+
+@contextmanager
 def running(common: dict[str, Any], start: Callable[[dict[str, Any]], SparkSession]) -> Iterator[SparkSession]:
     """Spark as long as a command needs it.
 
@@ -174,7 +200,8 @@ def running(common: dict[str, Any], start: Callable[[dict[str, Any]], SparkSessi
     try:
         spark = start(common)
         try:
-            yield spark
+            with _watched(spark, progress(common)):
+                yield spark
         finally:
             with suppress(Exception):  # of a driver that has lost its cluster; it would hide the reason
                 spark.stop()

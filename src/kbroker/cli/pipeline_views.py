@@ -55,6 +55,7 @@ def usage(logs: tuple[str, ...], dates: tuple[str, ...], top: int, by: str, per:
     with _rows(logs, dates, common) as rows:
         from kbroker.spark.usage_views import usage as measured
 
+        progress(common).doing = "adding up"
         makes = {"total": measured.usage, "day": measured.usage_per_day, "second": measured.usage_per_second}
         found = [row.asDict() for row in measured.top(makes[per](rows), by, top).collect()]
     if common["as_json"]:
@@ -110,6 +111,7 @@ def throttles(logs: tuple[str, ...], dates: tuple[str, ...], top: int, **common:
     with _rows(logs, dates, common) as rows:
         from kbroker.spark.usage_views import throttles as judged
 
+        progress(common).doing = "adding up"
         every = judged.throttles(rows).cache()
         quotas = [row.asDict() for row in judged.by_quota(every).collect()]
         found = [row.asDict() for row in every.limit(top).collect()]
@@ -233,6 +235,7 @@ def _rows(logs: tuple[str, ...], dates: tuple[str, ...], common: dict[str, Any])
             say(f"reading {jobs.count(known['rows'])} rows of {known['hours']} hours in {known['files']} files")
             yield read_table(spark, tables[0], dates=dates or None)
         else:
+            say.doing = "reading"
             parsed = read_log(spark, source).cache()
             others = parsed.where(f"{REASON} is not null").count()
             say(f"read {jobs.count(parsed.count() - others)} records; {jobs.count(others)} lines are none")

@@ -1,0 +1,188 @@
+"""What a command says while it works: lines on stderr, and below them one bar for the step at hand.
+
+On a terminal the bar is one line that is drawn again and again; elsewhere it is a plain line every ten seconds.
+Nothing at all with --quiet.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TextIO
+
+from kbroker._core.clock import BaseClock, SystemClock
+
+DRAW_MS = 200  # between two pictures of the bar
+LINE_MS = 10_000  # between two lines, where there is no terminal
+FIRST_MS = 1_000  # a step that is done by then is not worth a bar
+BAR_CHARACTERS = 24
+_ERASE = "\r\x1b[2K"
+
+
+class ProgressDisplay:
+    """Lines and a bar. Call it with a line to print that.
+
+    Args: `stream`: by default the process's stderr; `is_terminal`: by default what the stream says.
+
+    Threads: any; `_lock` guards all.
+    """
+
+    def __init__(
+        self,
+        *,
+        quiet: bool = False,
+        stream: TextIO | None = None,
+        is_terminal: bool | None = None,
+        clock: BaseClock | None = None,
+    ) -> None:
+        self._stream = stream or sys.stderr
+        self.is_quiet = quiet
+        self.doing = "working"  # what the command is at, for the names of Spark's stages
+        self._clock = clock or SystemClock()
+        self.is_terminal = _is_terminal(self._stream) if is_terminal is None else is_terminal
+        self._lock = threading.Lock()
+        self._is_drawn = False
+        self._step: Step | None = None
+
+    def __call__(self, line: str) -> None:
+        """Print a line, above the bar if there is one."""
+        if self.is_quiet:
+            return
+        with self._lock:
+            self._erase()
+            self._stream.write(f"{line}\n")
+            self._stream.flush()
+
+    @contextmanager
+    def step(self, name: str, total: float | None = None, unit: str = "") -> Iterator[Step]:
+        """A step of the work, as long as the block runs. Args: as `Step`."""
+        outer, step = self._step, Step(self, self._clock, name, total, unit)
+        self._step = step
+        try:
+            yield step
+        finally:
+            self._step = outer
+            with self._lock:
+                self._erase()
+
+    def draw(self, step: Step) -> None:
+        """Show how far a step is, if it is time for that."""
+        if self.is_quiet or step is not self._step:
+            return
+        now_ms = self._clock.now_ms()
+        if now_ms - step.begun_ms < FIRST_MS or now_ms - step.shown_ms < (DRAW_MS if self.is_terminal else LINE_MS):
+            return
+        step.shown_ms = now_ms
+        with self._lock:
+            if not self.is_terminal:
+                self._stream.write(f"{step.text(now_ms)}\n")
+            else:
+                width = shutil.get_terminal_size().columns - 1
+                self._stream.write(_ERASE + step.text(now_ms, with_bar=True)[:width])
+                self._is_drawn = True
+            self._stream.flush()
+
+    def _erase(self) -> None:
+        if self._is_drawn:
+            self._stream.write(_ERASE)
+            self._stream.flush()
+            self._is_drawn = False
+
+
+class Step:
+    """One step: its name, how much there is to do (None: nobody knows), of what, and how much is done.
+
+    Threads: one at a time.
+    """
+
+    def __init__(self, display: ProgressDisplay, clock: BaseClock, name: str, total: float | None, unit: str) -> None:
+        self.name, self.total, self.unit = name, total, unit
+        self.done: float = 0
+        self.begun_ms = self.shown_ms = clock.now_ms()
+        self._display = display
+
+    def at(self, done: float, total: float | None = None) -> None:
+        """Say how much is done in all, and how much there is if that has changed."""
+        self.done = done
+        self.total = self.total if total is None else total
+        self._display.draw(self)
+
+    def advance(self, more: float = 1) -> None:
+        """Say how much more is done."""
+        self.at(self.done + more)
+
+    def text(self, now_ms: int, *, with_bar: bool = False) -> str:
+        """How far it is: compacting  [######......]  45 %  43 of 96 files  12/s  4.4 s left."""
+        from kbroker.spark.formatting import duration
+
+        elapsed_ms = max(now_ms - self.begun_ms, 1)
+        rate = self.done * 1000 / elapsed_ms
+        parts = [self.name]
+        if self.total:
+            share = min(self.done / self.total, 1.0)
+            if with_bar:
+                full = int(share * BAR_CHARACTERS)
+                parts.append(f"[{'#' * full}{'.' * (BAR_CHARACTERS - full)}]")
+            parts += [f"{share:4.0%}", f"{self.done:,.0f} of {self.total:,.0f} {self.unit}".rstrip()]
+        else:
+            parts.append(f"{self.done:,.0f} {self.unit}".rstrip())
+        if self.done:
+            parts.append(f"{rate:,.0f}/s" if rate >= 10 else f"{rate:.1f}/s")
+            if self.total:
+                left_ms = max(self.total - self.done, 0) / rate * 1000
+                parts.append(f"{duration(round(left_ms, -3 if left_ms > 10_000 else -2))} left")
+        else:
+            parts.append(duration(elapsed_ms))
+        return "  ".join(parts)
+
+
+class Watch:
+    """A thread that asks a source how far it is, and shows that as steps of a display until it is closed.
+
+    Args: `ask`: name, done and total of the step at hand, None between steps; errors end the watch, not the work.
+
+    Threads: `close` on the one that made it.
+    """
+
+    def __init__(self, display: ProgressDisplay, ask: Callable[[], tuple[str, float, float] | None], unit: str) -> None:
+        self._display, self._ask, self._unit = display, ask, unit
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="progress", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Show nothing any more."""
+        self._ended.set()
+        self._thread.join(5)
+
+    def _run(self) -> None:
+        found = None
+        while not self._ended.is_set():
+            found = found or self._next()
+            if found is None:
+                return
+            name = found[0]
+            with self._display.step(name, found[2], self._unit) as step:
+                while found is not None and found[0] == name:
+                    step.at(found[1], found[2])
+                    found = self._next()
+
+    def _next(self) -> tuple[str, float, float] | None:
+        """The next step that is found; None when it is over."""
+        while not self._ended.wait(DRAW_MS / 1000):
+            try:
+                found = self._ask()
+            except Exception:
+                return None  # the session has ended, or its server says nothing
+            if found is not None:
+                return found
+        return None
+
+
+def _is_terminal(stream: TextIO) -> bool:
+    """Whether lines can be drawn again: a terminal that understands how to erase one."""
+    return stream.isatty() and os.environ.get("TERM", "dumb") != "dumb"

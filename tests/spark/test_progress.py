@@ -1,0 +1,93 @@
+"""What commands say on a terminal, on a pipe, and with --quiet, by separate processes."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.spark.conftest import JVM
+
+BAR = re.compile(r"\r\x1b\[2K[\w ]+(?:, stage \d+)?  \[[#.]{24}\] +\d+%  [\d,]+ of [\d,]+ \w+")
+STEP = """
+from kbroker._core.clock import VirtualClock
+from kbroker.cli.progress_display import ProgressDisplay
+clock = VirtualClock()
+say = ProgressDisplay(clock=clock)
+say("beginning")
+with say.step("compacting", 10, "files") as step:
+    for done in range(10):
+        clock.advance_ms(3_000)
+        step.at(done)
+say("done")
+"""
+
+
+def run(words: list[str], *, terminal: bool) -> tuple[str, str]:
+    """Standard output, and what was written to stderr, which is a terminal of 80 columns or a pipe."""
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join(sys.path),
+        "SPARK_SUBMIT_OPTS": " ".join(JVM),
+        "TERM": "xterm",
+        "COLUMNS": "80",
+    }
+    ours, theirs = pty.openpty() if terminal else os.pipe()
+    process = subprocess.Popen([sys.executable, *words], env=environment, stdout=subprocess.PIPE, stderr=theirs)
+    os.close(theirs)
+    said = b""
+    while True:
+        try:
+            some = os.read(ours, 65_536)
+        except OSError:  # a terminal ends so
+            break
+        if not some:
+            break
+        said += some
+    os.close(ours)
+    printed, _ = process.communicate(timeout=300)
+    assert process.returncode == 0, said.decode()
+    return printed.decode(), said.decode().replace("\r\n", "\n")
+
+
+def test_a_terminal_gets_a_bar_and_a_pipe_plain_lines() -> None:
+    """The bar is erased at the end; nothing that a terminal would have to understand goes into a pipe."""
+    _, shown = run(["-c", STEP], terminal=True)
+    assert len(BAR.findall(shown)) == 10
+    assert max(len(line) for line in re.split(r"\r\x1b\[2K|\n", shown)) < 80
+    assert shown.endswith("\r\x1b[2Kdone\n")
+    _, lines = run(["-c", STEP], terminal=False)
+    assert lines.splitlines() == [
+        "beginning",
+        "compacting   30%  3 of 10 files  0.2/s  28.0 s left",
+        "compacting   70%  7 of 10 files  0.3/s  10.0 s left",
+        "done",
+    ]
+
+
+@pytest.mark.soak
+def test_commands_on_a_terminal_and_quiet(tmp_path: Path) -> None:
+    """Stages of Spark are bars, the table is printed below them; with --quiet stderr has not a byte."""
+    table, quotas = str(tmp_path / "table"), tmp_path / "quotas.yaml"
+    quotas.write_text(
+        "- entity: {user: null, client-id: null}\n  quotas: {producer_byte_rate: 20000}\n", encoding="utf-8"
+    )
+    command = ["-m", "kbroker.cli", "pipeline"]
+    spark = ["--master", "local[2]"]
+    made = ["generate", table, "--requests", "6e5", "--entities", "200", *spark]
+    printed, shown = run([*command, *made], terminal=True)
+    assert printed.startswith("600,000 requests in ")
+    assert BAR.search(shown)
+    for words in (["usage", table, *spark], ["replay", table, "--quotas", str(quotas), *spark], ["compact", table]):
+        printed, shown = run([*command, *words], terminal=True)
+        assert BAR.search(shown) or words[0] == "compact", shown
+        assert shown.count("\n") <= 4
+        printed_quietly, said = run([*command, *words, "--quiet", "--json"], terminal=True)
+        assert said == ""
+        assert json.loads(printed_quietly)
