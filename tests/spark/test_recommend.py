@@ -14,7 +14,6 @@ from kbroker.spark.errors import PipelineError
 from kbroker.spark.tables.table import read_table, write_table
 from kbroker.spark.whatif.quota_set import KEY_OF, QuotaSet
 from kbroker.spark.whatif.recommend import (
-    FINEST,
     Need,
     _needs,
     capacity_percent,
@@ -24,6 +23,7 @@ from kbroker.spark.whatif.recommend import (
     yaml_text,
 )
 from kbroker.spark.whatif.replay_core import Replay, Windows
+from kbroker.spark.whatif.smallest_limit import FINEST
 from tests.spark.logged import logged, traffic
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ def throttled_seconds(table: pa.Table, need: Need, limit: float) -> int:
 def test_no_smaller_quota_would_do(by: str, share: float) -> None:
     """The limit keeps its entity below the share, as a replay of it says; one step less does not."""
     table = log(21)
-    needs = _needs(table, share, by, Windows())
+    needs = _needs([(table, None)], share, by, Windows())
     assert {need.quota_type for need in needs} == set(KEY_OF)
     for need in needs:
         step = FINEST.get(need.quota_type, 1.0)
@@ -64,7 +64,7 @@ def test_a_table_a_frame_and_a_process_agree(spark: SparkSession, tmp_path: Path
     write_table(rows, tmp_path / "t", buckets=4)
     order = {"key": lambda n: (n.quota_type, n.user or "", n.client_id or "")}
     for by in ("user", "user,client-id"):
-        expected = sorted(_needs(table, 0.05, by, Windows()), **order)  # type: ignore[call-overload]
+        expected = sorted(_needs([(table, None)], 0.05, by, Windows()), **order)  # type: ignore[call-overload]
         assert needs_of_table(spark, tmp_path / "t", share=0.05, by=by) == expected
         assert needs_of_rows(read_table(spark, tmp_path / "t"), share=0.05, by=by) == expected
 

@@ -21,7 +21,9 @@ if TYPE_CHECKING:
 
     from kbroker.common.quotas import QuotaEntity
     from kbroker.spark.tables.table_place import TablePlace
+    from kbroker.spark.whatif.quota_set import QuotaSet
     from kbroker.spark.whatif.recommend import Headroom, Recommendation
+    from kbroker.spark.whatif.replay import Checked
     from kbroker.spark.whatif.replay_core import Windows
 
 FILE = LocalPath(dir_okay=False)
@@ -88,26 +90,31 @@ def replay(
     """
     place_of(table, common)  # what is no table is refused first
     wanted = _read(path)
-    with _spark(table, common) as (spark, place):
-        from kbroker.spark import formatting as jobs
-        from kbroker.spark.whatif.quota_set import QuotaSet
-        from kbroker.spark.whatif.replay import by_client, replay_table
-        from kbroker.spark.whatif.replay_core import OPEN_LOOP
+    from kbroker.spark.whatif.quota_set import QuotaSet
+    from kbroker.spark.whatif.replay import replay_clients, totals_of
 
-        quotas, windows = QuotaSet(wanted), _windows(samples, window_seconds)
+    quotas, windows = QuotaSet(wanted), _windows(samples, window_seconds)
+    say = progress(common)
+    found: Checked | None = None
+    with _spark(table, common) as (spark, place):
         if check:
-            _check(spark, place, dates, quotas, windows, common)
-            return
-        progress(common)(f"replaying under {len(quotas.quotas)} entities of {path}")
-        found = by_client(replay_table(spark, place, quotas, dates=dates or None, windows=windows))
-        rows = [row.asDict() for row in found.collect()]
-    sums: dict[str, int] = {
-        name: sum(row[name] for row in rows) for name in ("requests", "logged_delay_ms", "delayed", "delay_ms")
-    }
+            say.doing = "checking"
+            found = _checked(spark, place, dates, quotas, windows)
+        else:
+            say(f"replaying under {len(quotas.quotas)} entities of {path}")
+            say.doing = "replaying"
+            clients = replay_clients(spark, place, quotas, dates=dates or None, windows=windows).cache()
+            rows = [row.asDict() for row in clients.limit(top).collect()]
+            sums = totals_of(clients)
+    if found is not None:
+        _print_check(found, common)
+        return
+    from kbroker.spark import formatting as jobs
+    from kbroker.spark.whatif.replay_core import OPEN_LOOP
+
     if common["as_json"]:
         shown = [{**row, **{n: str(row[n]) if row[n] else None for n in ("first_delay", "last_delay")}} for row in rows]
-        sums["clients"] = len(rows)
-        document: dict[str, Any] = {"note": OPEN_LOOP, "totals": sums, "clients": shown[:top]}
+        document: dict[str, Any] = {"note": OPEN_LOOP, "totals": sums, "clients": shown}
         print_json(document)
         return
     print_table(
@@ -135,12 +142,12 @@ def replay(
                 f"{row['delayed_seconds']:,} of {row['active_seconds']:,}",
                 *(f"{row[name]:%H:%M:%S}" if row[name] else None for name in ("first_delay", "last_delay")),
             ]
-            for row in rows[:top]
+            for row in rows
         ],
         right=range(2, 8),
     )
     click.echo(
-        f"{jobs.count(sums['requests'])} requests of {len(rows):,} clients: delay before "
+        f"{jobs.count(sums['requests'])} requests of {sums['clients']:,} clients: delay before "
         f"{jobs.duration(sums['logged_delay_ms'])}, after {jobs.duration(sums['delay_ms'])}; {OPEN_LOOP}."
     )
 
@@ -208,7 +215,9 @@ def report(
 
         windows = _windows(samples, window_seconds)
         found = _recommended(spark, place, dates, windows, common)
-        progress(common)("replaying")
+        say = progress(common)
+        say("replaying")
+        say.doing = "replaying"
         done = write_report(
             spark,
             place,
@@ -266,19 +275,16 @@ def _spark(table: str, common: dict[str, Any]) -> Iterator[tuple[SparkSession, T
         yield spark, place
 
 
-def _check(
-    spark: SparkSession,
-    table: TablePlace,
-    dates: tuple[str, ...],
-    quotas: Any,
-    windows: Windows,
-    common: dict[str, Any],
-) -> None:
+def _checked(
+    spark: SparkSession, table: TablePlace, dates: tuple[str, ...], quotas: QuotaSet, windows: Windows
+) -> Checked:
     from kbroker.spark.tables.table import read_table
     from kbroker.spark.whatif.replay import check, replay_exact
 
-    rows = read_table(spark, table, dates=dates or None)
-    found = check(replay_exact(rows, quotas, windows=windows))
+    return check(replay_exact(read_table(spark, table, dates=dates or None), quotas, windows=windows))
+
+
+def _print_check(found: Checked, common: dict[str, Any]) -> None:
     if common["as_json"]:
         print_json(found._asdict())
         return
@@ -298,12 +304,15 @@ def _recommended(
     from kbroker.spark.whatif.recommend import capacity_percent, headroom_of, needs_of_table, recommend
 
     share, by = common["throttled_below"] / 100, common["by"]
-    progress(common)(f"looking for the smallest quotas by {by}")
+    say = progress(common)
+    say(f"looking for the smallest quotas by {by}")
+    say.doing = "looking"
     needs = needs_of_table(spark, table, share=share, by=by, dates=dates or None, windows=windows)
     found = recommend(needs, share=share, by=by, top=common["outliers"])
     if common["io_threads"] is None or common["network_threads"] is None:
         return found
     capacity = capacity_percent(common["io_threads"], common["network_threads"], common["listeners"])
+    say.doing = "headroom"
     return replace(found, headroom=headroom_of(spark, table, found, capacity, dates=dates or None))
 
 

@@ -10,7 +10,7 @@ from kbroker.common.quotas import QuotaEntity
 from kbroker.spark.report.names import client_name
 from kbroker.spark.report.throttled import Throttles
 from kbroker.spark.whatif.recommend import Recommendation
-from kbroker.spark.whatif.replay import by_client
+from kbroker.spark.whatif.replay import clients_of_bins
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -61,7 +61,8 @@ class ReportData:
 
 
 def gather(
-    seconds: DataFrame,
+    bins: DataFrame,
+    bin_s: int,
     source: str,
     proposed: Quotas,
     throttles: Throttles,
@@ -70,50 +71,49 @@ def gather(
     current: Quotas | None = None,
     top: int = TOP,
 ) -> ReportData | None:
-    """Bring a replay's seconds (`replay_table`) to the size of a page; None where there are none.
+    """Bring the sums of a replay (`replay_bins`) to the size of a page; None where there are none.
 
-    Args: `proposed`: the quotas that were replayed; `throttles`: of the same log; `current`: those in force, if known;
-    `top`: clients that are in the plots.
+    Args: `bin_s`: how long a bin is, in seconds; `proposed`: the quotas that were replayed; `throttles`: of the same
+    log; `current`: those in force, if known; `top`: clients that are in the plots.
     """
     import pyarrow as pa
     from pyspark.sql import functions as F
 
-    seconds = seconds.cache()
+    bins = bins.cache()
     try:
-        span = seconds.agg(F.min("second"), F.max("second")).collect()[0]
+        span = bins.agg(F.min("bin"), F.max("bin")).collect()[0]
         if span[0] is None:
             return None
-        start, end = int(span[0]), int(span[1]) + 1
-        bin_s = max(1, -(-(end - start) // BINS))
-        bins = -(-(end - start) // bin_s)
-        summed = [row.asDict() for row in by_client(seconds).collect()]
+        start = int(span[0])
+        count = (int(span[1]) - start) // bin_s + 1
+        summed = [row.asDict() for row in clients_of_bins(bins).collect()]
         ranked = sorted(summed, key=lambda r: (-r["delay_ms"] - r["logged_delay_ms"], -r["requests"]))
         shown = ranked[:top]
-        place = F.floor((F.col("second") - start) / bin_s).cast("int").alias("bin")
+        place = F.floor((F.col("bin") - start) / bin_s).cast("int").alias("place")
         sums = [F.sum(name).alias(name) for name in MEASURES]
-        everything = seconds.groupBy(place).agg(*sums).collect()
-        by_name = seconds.groupBy("principal", "client_id", place).agg(*sums)
+        everything = bins.groupBy(place).agg(*sums).collect()
+        by_name = bins.groupBy("principal", "client_id", place).agg(*sums)
         kinds = pa.schema({"p": pa.string(), "c": pa.string()})
         clients = pa.table({"p": [r["principal"] for r in shown], "c": [r["client_id"] for r in shown]}, kinds)
-        names = seconds.sparkSession.createDataFrame(clients)
+        names = bins.sparkSession.createDataFrame(clients)
         matched = F.col("principal").eqNullSafe(F.col("p")) & F.col("client_id").eqNullSafe(F.col("c"))
         cells = by_name.join(F.broadcast(names), matched).collect()
     finally:
-        seconds.unpersist()
+        bins.unpersist()
     clients = []
     for row in shown:
         own = [cell for cell in cells if (cell.principal, cell.client_id) == (row["principal"], row["client_id"])]
-        clients.append(Client(client_name(row["principal"], row["client_id"]), row, _over_time(own, bins)))
+        clients.append(Client(client_name(row["principal"], row["client_id"]), row, _over_time(own, count)))
     totals = {name: sum(row[name] for row in summed) for name in MEASURES}
     return ReportData(
         source,
         start,
-        start + bins * bin_s,
+        start + count * bin_s,
         bin_s,
         clients,
         [(client_name(row["principal"], row["client_id"]), row) for row in ranked[top:LISTED]],
         max(0, len(summed) - max(top, LISTED)),
-        _over_time(everything, bins),
+        _over_time(everything, count),
         {**totals, "clients": len(summed)},
         throttles,
         [(one.name, one.over_time["logged_delay_ms"]) for one in clients if one.totals["logged_delay_ms"] > 0],
@@ -127,5 +127,5 @@ def _over_time(rows: Sequence[Any], bins: int) -> dict[str, list[float]]:
     found = {name: [0.0] * bins for name in MEASURES}
     for row in rows:
         for name in MEASURES:
-            found[name][row["bin"]] += float(row[name])
+            found[name][row["place"]] += float(row[name])
     return found

@@ -11,14 +11,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kbroker.spark.errors import PipelineError
-from kbroker.spark.report.data import Quotas, gather
+from kbroker.spark.report.data import BINS, Quotas, gather
 from kbroker.spark.report.page import render
 from kbroker.spark.report.throttled import gather_throttles
+from kbroker.spark.tables.delta_table import HOUR_US, DataFile, Table
 from kbroker.spark.tables.table import read_table
 from kbroker.spark.tables.table_place import TableName
 from kbroker.spark.usage_views.throttles import COLUMNS, throttles
 from kbroker.spark.whatif.quota_set import QuotaSet
-from kbroker.spark.whatif.replay import replay_table
+from kbroker.spark.whatif.replay import replay_bins
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -45,9 +46,10 @@ def write_report(
 
     Raises: PipelineError when the table has no requests (of those days).
     """
-    seconds = replay_table(spark, table, QuotaSet(proposed), dates=dates, windows=windows)
+    bin_s = _bin_seconds(Table(table).files(dates))
+    bins = replay_bins(spark, table, QuotaSet(proposed), bin_s=bin_s, dates=dates, windows=windows)
     held = gather_throttles(throttles(read_table(spark, table, COLUMNS, dates)))
-    data = gather(seconds, f"table {table}", proposed, held, recommendation=recommendation, current=current)
+    data = gather(bins, bin_s, f"table {table}", proposed, held, recommendation=recommendation, current=current)
     if data is None:
         raise PipelineError(f"{table} has no requests to report on")
     return write_page(output, render(data, made_at))
@@ -74,3 +76,10 @@ def write_page(output: str | os.PathLike[str], text: str) -> int:
             new.unlink(missing_ok=True)
         raise
     return len(page)
+
+
+def _bin_seconds(files: Sequence[DataFile]) -> int:
+    """How long a bin of time must be for BINS of them to reach over some files."""
+    begins = [one.end_us - HOUR_US if one.min_time_us is None else one.min_time_us for one in files]
+    ends = [one.end_us if one.max_time_us is None else one.max_time_us for one in files]
+    return max(1, -(-(max(ends, default=1) - min(begins, default=0)) // (BINS * 1_000_000)))

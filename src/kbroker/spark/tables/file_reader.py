@@ -21,15 +21,18 @@ def read_columns(
     files: Sequence[str],
     columns: Sequence[str] | None,
     chosen: Callable[[pa.Table], pa.Table] = lambda rows: rows,
+    names: Sequence[str] = (),
 ) -> pa.Table:
     """Some columns of a table's files, or all; what an older file lacks is left out, or null if another file has it.
 
-    Args: `chosen`: leaves of each file's rows those that are wanted; the others are not kept in memory.
+    Args: `chosen`: leaves of each file's rows those that are wanted; the others are not kept in memory. `names`:
+    columns of texts, as Parquet names them, to be read as dictionaries.
     Raises: DamagedFileError.
     """
     import pyarrow as pa
 
-    parts = [chosen(pa.Table.from_batches(list(batches), schema)) for schema, batches in _opened(place, files, columns)]
+    opened = _opened(place, files, columns, names)
+    parts = [chosen(pa.Table.from_batches(list(batches), schema)) for schema, batches in opened]
     return pa.concat_tables(parts, promote_options="permissive")
 
 
@@ -58,7 +61,7 @@ def _column(rows: pa.RecordBatch, field: pa.Field, task: dict[str, Any]) -> Any:
 
 
 def _opened(
-    place: TablePlace, files: Sequence[str], columns: Sequence[str] | None
+    place: TablePlace, files: Sequence[str], columns: Sequence[str] | None, dictionaries: Sequence[str] = ()
 ) -> Iterator[tuple[pa.Schema, Iterator[pa.RecordBatch]]]:
     """Of each file the schema and the batches of those columns that it has."""
     import pyarrow as pa
@@ -66,7 +69,7 @@ def _opened(
 
     for name in files:
         try:
-            with _source(place, name) as source, pq.ParquetFile(source) as file:
+            with _source(place, name) as source, pq.ParquetFile(source, read_dictionary=list(dictionaries)) as file:
                 has = file.schema_arrow.names
                 known = has if columns is None else [column for column in columns if column in has]
                 rows = file.read(columns=known)

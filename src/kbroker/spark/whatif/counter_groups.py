@@ -1,25 +1,29 @@
 """Work on all rows of clients that belong together, in one place each: who shares a counter must be judged in one row.
 
 A unit is a set of clients (principal and client id) that share something, like a quota's counter, with each other. In a
-table most units lie in one bucket: there is one task per bucket then, which reads the bucket's files with pyarrow and
-nothing passes through Spark. A bucket of more rows than a task shall hold, or worth the cores that would be idle, is
-worked on by several tasks; each reads its files and keeps the rows of its share of the units. Units that span buckets
-are brought together by a shuffle of their rows alone; so are all units of a DataFrame that comes from elsewhere.
+table a client has one bucket, so where clients share nothing there is one task per bucket, which reads the bucket's
+files with pyarrow hour by hour, and nothing passes through Spark; where cores would be idle there are several, each
+of which reads the files and keeps the rows of its share of the clients. Units that span buckets are brought together by a
+shuffle: of Arrow tables, each with the rows of an hour of some units, packed, as Spark needs no more than their place.
 """
 
 from __future__ import annotations
 
+import itertools
 import zlib
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from kbroker.spark.session_kind import in_tasks, no_rows, parallelism
 from kbroker.spark.shared_folder import require_shared
-from kbroker.spark.tables.delta_table import DataFile, Table
+from kbroker.spark.tables.delta_table import HOUR_US, DataFile, Table
 from kbroker.spark.tables.file_reader import read_columns
 from kbroker.spark.tables.table_place import TableName, TablePlace
+from kbroker.spark.whatif.quota_set import user_of
 from kbroker.spark.whatif.replay_events import COLUMNS, numbered
+from kbroker.spark.whatif.time_parts import settled
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -27,69 +31,87 @@ if TYPE_CHECKING:
 
 Client = tuple[str | None, str | None]  # principal and client id
 Shared = Callable[[str | None, str | None], Iterable[Hashable]]
-Work = Callable[["pa.Table"], "pa.Table"]
+#: Rows with COLUMNS, and from when on the rows of the next part were judged; see `settled`.
+Part = tuple["pa.Table", int | None]
+#: Gets whole units in parts that follow each other in time, and yields tables of results.
+Work = Callable[[Iterator[Part]], Iterator["pa.Table"]]
 SLOT = "slot"
 ROWS_AT_ONCE = 65_536
-TASK_ROWS = 2_000_000  # that a task holds at once, if they are not all of one unit: some 200 bytes each
-WORTH_A_TASK = 50_000
+WORTH_A_TASK = 50_000  # rows
+PACKED = "unit int, hour int, rows binary"
+#: Names that repeat, read as numbers of a few distinct ones.
+NAMES = (
+    *("principal", "client_id", "updates.list.element.quota_type", "updates.list.element.user"),
+    "updates.list.element.client_id",
+)
+#: Who shares something with whom: no client with another, clients of a user, of a client id, or other ones.
+ALONE, BY_USER, BY_CLIENT_ID, MIXED = "alone", "user", "client-id", "mixed"
+
+
+@dataclass(frozen=True)
+class Sharing:
+    """Which clients are a unit. `by`: ALONE, BY_USER, BY_CLIENT_ID, or MIXED: those that have a thing of `shared`."""
+
+    by: str
+    shared: Shared
 
 
 def work_on_table(
     spark: SparkSession,
     table: TableName,
-    shared: Shared,
+    sharing: Sharing,
     work: Work,
     schema: pa.Schema,
     dates: Sequence[str] | None = None,
 ) -> DataFrame:
     """`work` on the rows of each unit of a request log's table; several units may come in one call.
 
-    Args: `shared`: what a client shares with others; those that have one thing in common are a unit. `work`: gets
-        COLUMNS, in no order, and returns rows of `schema`. It runs in the executors, which read the files by
-        pyarrow.
+    Args: `work`: yields rows of `schema`. It runs in the executors, which read the files by pyarrow; no more of them
+    than an hour of a bucket is in memory.
     Raises: TableError when the place is no table.
     """
-    import pyarrow as pa
-
     found = Table(table)
-    buckets: dict[int, list[DataFile]] = {}
-    for one in found.files(dates):
-        buckets.setdefault(one.bucket, []).append(one)
-    place = found.place
-    if not buckets:
+    files, place = found.files(dates), found.place
+    if not files:
         return no_rows(spark, _ddl(schema))
     if place.is_local:
-        require_shared(spark, None, [place.file(one.path) for files in buckets.values() for one in files])
-    paths = [(bucket, [one.path for one in files]) for bucket, files in sorted(buckets.items())]
-    tasks = in_tasks(spark, paths, pa.schema({"bucket": pa.int32(), "files": pa.list_(pa.string())}))
+        require_shared(spark, None, [place.file(one.path) for one in files])
+    if sharing.by == ALONE:
+        return _tasks(spark, files, parallelism(spark)).mapInArrow(_alone(place, work, {}), _ddl(schema))
+    tasks = _tasks(spark, files)
+    units = 4 * parallelism(spark)
+    if sharing.by != MIXED:
+        return _shuffled(tasks, place, partial(_unit_by_name, sharing.by, units), units, work, schema)
     clients = tasks.mapInArrow(partial(_clients, place), "bucket int, principal string, client_id string").toArrow()
-    known = list(zip(*(clients.column(name).to_pylist() for name in ("bucket", "principal", "client_id")), strict=True))
-    spread = spread_clients(known, shared)
-    shares = _shares(buckets, parallelism(spark))
-    parts = [(files, number, shares[bucket]) for bucket, files in paths for number in range(shares[bucket])]
-    kinds = {"files": pa.list_(pa.string()), "part": pa.int32(), "of": pa.int32()}
-    together = _together((client[1:] for client in known), shared) if len(parts) > len(paths) else {}
-    alone = in_tasks(spark, parts, pa.schema(kinds)).mapInArrow(_alone(place, work, spread, together), _ddl(schema))
+    spread = spread_clients(
+        zip(*(clients.column(name).to_pylist() for name in ("bucket", "principal", "client_id")), strict=True),
+        sharing.shared,
+    )
+    alone = tasks.mapInArrow(_alone(place, work, spread), _ddl(schema))
     if not spread:
         return alone
-    rows = tasks.mapInArrow(_spread(place, spread), _row_schema())
-    return alone.unionByName(_grouped(rows, work, schema))
+    return alone.unionByName(_shuffled(tasks, place, partial(_unit_by_slot, spread, units), units, work, schema))
 
 
-def _shares(buckets: Mapping[int, Sequence[DataFile]], slots: int) -> dict[int, int]:
-    """By how many tasks each bucket is worked on."""
-    found = {}
-    for bucket, files in buckets.items():
-        rows = sum(one.rows for one in files)
-        idle = min(2 * slots // len(buckets), rows // WORTH_A_TASK)
-        found[bucket] = max(1, -(-rows // TASK_ROWS), idle)
-    return found
+def _tasks(spark: SparkSession, files: Iterable[DataFile], slots: int = 1) -> DataFrame:
+    """A row for each bucket, with its files by hours. Args: `slots`: for shares of buckets where cores would be idle."""
+    import pyarrow as pa
 
-
-def _together(clients: Iterable[Client], shared: Shared) -> dict[Client, int]:
-    """The number of its unit for each client that is not alone in one."""
-    units = (unit for unit in units_of(clients, shared) if len(unit) > 1)
-    return {client: number for number, unit in enumerate(units) for client in unit}
+    buckets: dict[int, dict[int, list[str]]] = {}
+    rows: dict[int, int] = {}
+    for one in files:
+        buckets.setdefault(one.bucket, {}).setdefault(one.end_us // HOUR_US, []).append(one.path)
+        rows[one.bucket] = rows.get(one.bucket, 0) + one.rows
+    tasks = []
+    for bucket, by_hour in sorted(buckets.items()):
+        shares = max(1, min(2 * slots // len(buckets), rows[bucket] // WORTH_A_TASK))
+        paths = [by_hour[hour] for hour in sorted(by_hour)]
+        tasks += [(bucket, sorted(by_hour), paths, number, shares) for number in range(shares)]
+    kinds = {
+        "bucket": pa.int32(), "hours": pa.list_(pa.int32()), "files": pa.list_(pa.list_(pa.string())),
+        "part": pa.int32(), "of": pa.int32(),
+    }  # fmt: skip
+    return in_tasks(spark, tasks, pa.schema(kinds))
 
 
 def work_on_rows(rows: DataFrame, shared: Shared, work: Work, schema: pa.Schema) -> DataFrame:
@@ -110,7 +132,14 @@ def work_on_rows(rows: DataFrame, shared: Shared, work: Work, schema: pa.Schema)
         for batch in batches:
             yield from _with_slots(pa.Table.from_batches([batch]), slots).to_batches()
 
-    return _grouped(full.mapInArrow(place, _row_schema()), work, schema)
+    def grouped(table: pa.Table) -> pa.Table:
+        import pyarrow as pa
+
+        return pa.concat_tables([schema.empty_table(), *work(iter([(table, None)]))])
+
+    groups = 4 * parallelism(rows.sparkSession)
+    placed = full.mapInArrow(place, _row_schema())
+    return placed.groupBy(F.pmod(F.xxhash64(SLOT), F.lit(groups))).applyInArrow(grouped, _ddl(schema))
 
 
 def units_of(clients: Iterable[Client], shared: Shared) -> list[list[Client]]:
@@ -146,62 +175,66 @@ def spread_clients(places: Iterable[tuple[int, str | None, str | None]], shared:
 # ---------------------------------------------------------------- in the executors
 
 
-def _clients(place: TablePlace, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    import pyarrow as pa
-
-    for batch in batches:
-        for task in batch.to_pylist():
-            table = read_columns(place, task["files"], ("principal", "client_id"))
-            _, clients = numbered([table.column("principal"), table.column("client_id")])
-            yield pa.record_batch(
-                {
-                    "bucket": pa.array([task["bucket"]] * len(clients), pa.int32()),
-                    "principal": pa.array([client[0] for client in clients], pa.string()),
-                    "client_id": pa.array([client[1] for client in clients], pa.string()),
-                }
-            )
+def _unit_by_name(by: str, units: int, client: Client) -> int:
+    """The number of a client's unit, or of several, where clients of one name are one."""
+    name = user_of(client[0]) if by == BY_USER else client[1] or ""
+    return zlib.crc32(name.encode()) % units
 
 
-def _alone(
-    place: TablePlace, work: Work, spread: Mapping[Client, int], together: Mapping[Client, int]
-) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """Work on the rows of one bucket, or on one share of its units."""
-
-    def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            for task in batch.to_pylist():
-                mine = partial(_is_mine, spread, together, task["part"], task["of"])
-                chosen = partial(_chosen, is_one=mine) if spread or task["of"] > 1 else _all
-                yield from work(read_columns(place, task["files"], COLUMNS, chosen)).to_batches(
-                    max_chunksize=ROWS_AT_ONCE
-                )
-
-    return run
-
-
-def _is_mine(spread: Mapping[Client, int], together: Mapping[Client, int], part: int, of: int, client: Client) -> bool:
-    if client in spread:
-        return False
-    unit = together.get(client)
-    return of == 1 or (zlib.crc32(repr(client).encode()) if unit is None else unit) % of == part
+def _unit_by_slot(spread: Mapping[Client, int], units: int, client: Client) -> int:
+    """The number of a client's unit, or of several, where they were looked for; -1 of one that has one bucket."""
+    return spread[client] % units if client in spread else -1
 
 
 def _all(rows: pa.Table) -> pa.Table:
     return rows
 
 
-def _spread(
-    place: TablePlace, spread: Mapping[Client, int]
+def _hours(
+    place: TablePlace, task: dict[str, Any], chosen: Callable[[pa.Table], pa.Table] = _all
+) -> Iterator[tuple[int, pa.Table]]:
+    """The rows of a bucket by hours."""
+    for hour, files in zip(task["hours"], task["files"], strict=True):
+        yield hour, read_columns(place, files, COLUMNS, chosen, NAMES)
+
+
+def _clients(place: TablePlace, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    import pyarrow as pa
+
+    for batch in batches:
+        for task in batch.to_pylist():
+            found: dict[Client, None] = {}
+            for files in task["files"]:
+                table = read_columns(place, files, ("principal", "client_id"), names=("principal", "client_id"))
+                found |= dict.fromkeys(numbered([table.column("principal"), table.column("client_id")])[1])
+            yield pa.record_batch(
+                {
+                    "bucket": pa.array([task["bucket"]] * len(found), pa.int32()),
+                    "principal": pa.array([client[0] for client in found], pa.string()),
+                    "client_id": pa.array([client[1] for client in found], pa.string()),
+                }
+            )
+
+
+def _alone(
+    place: TablePlace, work: Work, spread: Mapping[Client, int]
 ) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """The rows that do not lie in one bucket."""
+    """Work on the rows of one bucket, without those of units that lie in several."""
 
     def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             for task in batch.to_pylist():
-                table = read_columns(place, task["files"], COLUMNS, partial(_chosen, is_one=spread.__contains__))
-                yield from _with_slots(table, spread).to_batches(max_chunksize=ROWS_AT_ONCE)
+                chosen = _all
+                if spread or task["of"] > 1:
+                    chosen = partial(_chosen, is_one=partial(_is_mine, spread, task["part"], task["of"]))
+                for found in work(settled(table for _, table in _hours(place, task, chosen))):
+                    yield from found.to_batches(max_chunksize=ROWS_AT_ONCE)
 
     return run
+
+
+def _is_mine(spread: Mapping[Client, int], part: int, of: int, client: Client) -> bool:
+    return client not in spread and (of == 1 or zlib.crc32(repr(client).encode()) % of == part)
 
 
 def _chosen(table: pa.Table, is_one: Callable[[Client], bool]) -> pa.Table:
@@ -210,7 +243,7 @@ def _chosen(table: pa.Table, is_one: Callable[[Client], bool]) -> pa.Table:
     import pyarrow as pa
 
     number, names = numbered([_column(table, "principal"), _column(table, "client_id")])
-    wanted = np.array([is_one(name) for name in names], bool)
+    wanted = np.array([is_one(name) for name in names], bool)  # type: ignore[arg-type]
     return table.filter(pa.array(wanted[number])) if len(names) else table
 
 
@@ -219,6 +252,55 @@ def _column(table: pa.Table, name: str) -> Any:
 
     has = name in table.column_names
     return table.column(name) if has else pa.chunked_array([pa.nulls(table.num_rows, pa.string())])
+
+
+def _packed(
+    place: TablePlace, unit_of: Callable[[Client], int], batches: Iterable[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
+    """The rows of each hour and unit as PACKED."""
+    import numpy as np
+    import pyarrow as pa
+
+    options = pa.ipc.IpcWriteOptions(compression=pa.Codec("zstd", compression_level=1))
+    for batch in batches:
+        for task in batch.to_pylist():
+            for hour, table in _hours(place, task):
+                number, names = numbered([table.column("principal"), table.column("client_id")])
+                unit = np.array([unit_of(client) for client in names], np.int32)[number]
+                order = np.argsort(unit, kind="stable")
+                in_order = table.take(pa.array(order[np.searchsorted(unit[order], 0) :]))
+                chosen = unit[order][len(unit) - in_order.num_rows :]
+                starts = np.flatnonzero(np.diff(chosen, prepend=-1)).tolist()
+                for start, end in zip(starts, [*starts[1:], len(chosen)], strict=True):
+                    for begin in range(start, end, ROWS_AT_ONCE):
+                        some = in_order.slice(begin, min(end - begin, ROWS_AT_ONCE)).combine_chunks()
+                        sink = pa.BufferOutputStream()
+                        with pa.ipc.new_stream(sink, some.schema, options=options) as writer:
+                            writer.write_table(some)
+                        packed = pa.array([sink.getvalue().to_pybytes()], pa.binary())
+                        place_of = [pa.array([one], pa.int32()) for one in (chosen[start], hour)]
+                        yield pa.RecordBatch.from_arrays([*place_of, packed], names=["unit", "hour", "rows"])
+
+
+def _unpacked(work: Work, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Work on units whose rows come as PACKED, in order."""
+    rows = (
+        (unit, hour, packed)
+        for batch in batches
+        for unit, hour, packed in zip(*(batch.column(name) for name in ("unit", "hour", "rows")), strict=True)
+    )
+    for _, of_unit in itertools.groupby(rows, key=lambda row: row[0].as_py()):
+        hours = (_joined(some) for _, some in itertools.groupby(of_unit, key=lambda row: row[1].as_py()))
+        for found in work(settled(hours)):
+            yield from found.to_batches(max_chunksize=ROWS_AT_ONCE)
+
+
+def _joined(rows: Iterable[tuple[Any, Any, Any]]) -> pa.Table:
+    import pyarrow as pa
+
+    return pa.concat_tables(
+        [pa.ipc.open_stream(packed.as_buffer()).read_all() for *_, packed in rows], promote_options="permissive"
+    )
 
 
 def _with_slots(table: pa.Table, slots: Mapping[Client, int]) -> pa.Table:
@@ -244,12 +326,13 @@ def _with_slots(table: pa.Table, slots: Mapping[Client, int]) -> pa.Table:
 # ---------------------------------------------------------------- in the driver
 
 
-def _grouped(rows: DataFrame, work: Work, schema: pa.Schema) -> DataFrame:
-    """Work on units that were numbered; several of them come at once."""
-    from pyspark.sql import functions as F
-
-    groups = 4 * parallelism(rows.sparkSession)
-    return rows.groupBy(F.pmod(F.xxhash64(SLOT), F.lit(groups))).applyInArrow(work, _ddl(schema))
+def _shuffled(
+    tasks: DataFrame, place: TablePlace, unit_of: Callable[[Client], int], units: int, work: Work, schema: pa.Schema
+) -> DataFrame:
+    """Work on units that lie in several buckets."""
+    packed = tasks.mapInArrow(partial(_packed, place, unit_of), PACKED)
+    in_order = packed.repartitionById(units, "unit").sortWithinPartitions("unit", "hour")
+    return in_order.mapInArrow(partial(_unpacked, work), _ddl(schema))
 
 
 def _row_schema() -> Any:

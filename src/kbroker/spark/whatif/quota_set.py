@@ -63,6 +63,17 @@ class QuotaSet:
         """Types of quota that anybody has; of the others nothing is counted."""
         return tuple(quota_type for quota_type, key in KEY_OF.items() if self._limits[key])
 
+    @property
+    def sharing(self) -> str:
+        """Which clients may share a counter: none ("alone"), those of a "user", of a "client-id", or "mixed" ones."""
+        both, user, client = frozenset({USER, CLIENT_ID}), frozenset({USER}), frozenset({CLIENT_ID})
+        kinds = set().union(*(self._kinds[KEY_OF[quota_type]] for quota_type in self.types))
+        if kinds <= {both}:
+            return "alone"
+        if kinds <= {both, user}:
+            return "user"
+        return "client-id" if kinds <= {both, client} else "mixed"
+
     def judge(self, quota_type: str, principal: str | None, client_id: str | None) -> Judge:
         """Whose counter a client's values of a type go to, and its limit."""
         limits = self._limits[KEY_OF[quota_type]]

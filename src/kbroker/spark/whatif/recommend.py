@@ -7,19 +7,18 @@ that of the seconds in which it sent anything, so one that is busy for a minute 
 
 from __future__ import annotations
 
-import math
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from kbroker.common.quotas import CLIENT_ID, USER, QuotaEntity
 from kbroker.spark.errors import PipelineError
 from kbroker.spark.tables.table_place import TableName
-from kbroker.spark.whatif._replay import GIVEN_BACK, JUDGED, STRICT, Counters
-from kbroker.spark.whatif.counter_groups import Shared, Work, work_on_rows, work_on_table
+from kbroker.spark.whatif.counter_groups import ALONE, Part, Shared, Sharing, Work, work_on_rows, work_on_table
 from kbroker.spark.whatif.quota_set import KEY_OF, user_of
 from kbroker.spark.whatif.replay_core import Windows, pairs_of
-from kbroker.spark.whatif.replay_events import Events, Log
+from kbroker.spark.whatif.replay_events import Log
+from kbroker.spark.whatif.smallest_limit import EntityValues, smallest_limit
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -27,8 +26,6 @@ if TYPE_CHECKING:
 
 #: Whose quotas: an entity for each pair, for each user, or for each client id.
 BY = ("user,client-id", "user", "client-id")
-FINEST = {"Request": 0.01, "ControllerMutation": 0.01}  # of the others, whole bytes a second
-MARGIN = 1e-9
 
 
 class Need(NamedTuple):
@@ -116,7 +113,7 @@ def needs_of_table(
     Raises: TableError, PipelineError for arguments that cannot be.
     """
     _check(share, by)
-    return _collected(work_on_table(spark, table, _shared(by), _work(share, by, windows), need_schema(), dates))
+    return _collected(work_on_table(spark, table, _sharing(by), _work(share, by, windows), need_schema(), dates))
 
 
 def needs_of_rows(
@@ -172,64 +169,7 @@ def yaml_text(found: Recommendation) -> str:
     return "\n".join(lines) + ("\n" if found.quotas() else "\n[]\n")
 
 
-# ---------------------------------------------------------------- one entity
-
-
-def smallest_limit(events: Events, quota_type: str, share: float, windows: Windows) -> tuple[float, int, int, float]:
-    """The smallest limit with a share of throttled seconds below `share`; (limit, all seconds, throttled, peak rate).
-
-    A rate does not depend on its limit, but for fetches, whose bytes are given back when they are delayed: then less is
-    counted, so that the limit which is enough without that is enough with it. The search goes down from there, in steps
-    that double, and halves the last one; also of the others, as an excess worth less than half a millisecond is none.
-    """
-    import numpy as np
-
-    judged = (events.action == JUDGED) | (events.action == STRICT)
-    seconds = np.unique(events.time_ms[judged] // 1000)
-    allowed = max(0, math.ceil(share * len(seconds)) - 1)  # the most that is still below the share
-    finest = FINEST.get(quota_type, 1.0)
-    counters = windows.counters()
-    number = counters.add(quota_type)
-    if quota_type == "ControllerMutation":
-        high, peak = float(np.sum(events.value[judged])) + 1, 0.0
-    else:
-        high, peak = _enough(counters, number, events, judged, allowed, seconds)
-
-    def throttled(limit: float) -> int:
-        counters.reset(number, limit)
-        return counters.throttled_seconds(number, events.time_ms, events.value, events.action)
-
-    steps_high = max(1, int(np.ceil(high / finest - MARGIN)))
-    while throttled(round(steps_high * finest, 2)) > allowed:
-        steps_high *= 2
-    step, steps_low = 1, steps_high - 1
-    while steps_low > 0 and throttled(round(steps_low * finest, 2)) <= allowed:
-        step *= 2
-        steps_high, steps_low = steps_low, max(0, steps_low - step)  # 0 is no quota, and never tried
-    while steps_high - steps_low > 1:
-        middle = (steps_low + steps_high) // 2
-        if throttled(round(middle * finest, 2)) > allowed:
-            steps_low = middle
-        else:
-            steps_high = middle
-    limit = round(steps_high * finest, 2)
-    return limit, len(seconds), throttled(limit), peak
-
-
-def _enough(
-    counters: Counters, number: int, events: Events, judged: Any, allowed: int, seconds: Any
-) -> tuple[float, float]:
-    """The smallest rate that is exceeded in no more than `allowed` seconds, and the highest of all."""
-    import numpy as np
-
-    taken = events.taken(np.flatnonzero(events.action != GIVEN_BACK))
-    observed = np.zeros(len(taken))
-    counters.observe(number, taken.time_ms, taken.value, observed)
-    is_judged = taken.action == JUDGED
-    highest = np.zeros(len(seconds))
-    np.maximum.at(highest, np.searchsorted(seconds, taken.time_ms[is_judged] // 1000), observed[is_judged])
-    ranked = np.sort(highest)[::-1]
-    return float(ranked[allowed]) if len(ranked) else 0.0, float(ranked[0]) if len(ranked) else 0.0
+# ---------------------------------------------------------------- in the executors
 
 
 def need_schema() -> pa.Schema:
@@ -241,26 +181,28 @@ def need_schema() -> pa.Schema:
     return pa.schema([*names, ("throttled_seconds", number), ("peak", real)])
 
 
-def _needs(table: pa.Table, share: float, by: str, windows: Windows) -> list[Need]:
+def _needs(parts: Iterable[Part], share: float, by: str, windows: Windows) -> list[Need]:
+    """What each entity of a log needs. Args: `parts`: of it, as `settled` gives them."""
     import numpy as np
 
-    log = Log(table)
-    pair, pairs = pairs_of(table)
-    entities = [_entity(by, *names) for names in pairs]
-    known = {entity: i for i, entity in enumerate(dict.fromkeys(e for e in entities if e is not None))}
-    numbers = np.array([known[e] if e is not None else -1 for e in entities], np.int32)
-    by_row = numbers[pair] if len(pairs) else np.zeros(0, np.int32)
+    numbers: dict[tuple[str | None, str | None], int] = {}
+    values = {quota_type: EntityValues() for quota_type in KEY_OF}
+    for table, until_ms in parts:
+        log = Log(table)
+        pair, pairs = pairs_of(table)
+        entities = [_entity(by, *names) for names in pairs]
+        known = [-1 if one is None else numbers.setdefault(one, len(numbers)) for one in entities]
+        by_row = np.array(known, np.int32)[pair] if len(pairs) else np.zeros(0, np.int32)
+        for quota_type, taken in values.items():
+            events = log.events(quota_type, by_row)
+            taken.add(by_row[events.row], events, until_ms)
     found = []
-    for quota_type in KEY_OF:
-        events = log.events(quota_type, by_row)
-        owner = by_row[events.row]
-        order = np.argsort(owner, kind="stable")
-        bounds = np.searchsorted(owner[order], np.arange(len(known) + 1))
-        for number, (user, client_id) in enumerate(known):
-            own = events.taken(order[bounds[number] : bounds[number + 1]])
-            if not np.any(own.value[own.action != GIVEN_BACK] > 0):
-                continue
-            found.append(Need(user, client_id, quota_type, *smallest_limit(own, quota_type, share, windows)))
+    for quota_type, taken in values.items():
+        for number, (user, client_id) in enumerate(numbers):
+            own = taken.of(number)
+            if own is not None:
+                found.append(Need(user, client_id, quota_type, *smallest_limit(own, quota_type, share, windows)))
+        taken.clear()
     return found
 
 
@@ -280,12 +222,16 @@ def _shared(by: str) -> Shared:
     return shared
 
 
+def _sharing(by: str) -> Sharing:
+    return Sharing(ALONE if by == BY[0] else by, _shared(by))
+
+
 def _work(share: float, by: str, windows: Windows | None) -> Work:
-    def work(table: pa.Table) -> pa.Table:
+    def work(parts: Iterator[Part]) -> Iterator[pa.Table]:
         import pyarrow as pa
 
-        needs = _needs(table, share, by, windows or Windows())
-        return pa.Table.from_pylist([need._asdict() for need in needs], need_schema())
+        needs = _needs(parts, share, by, windows or Windows())
+        yield pa.Table.from_pylist([need._asdict() for need in needs], need_schema())
 
     return work
 

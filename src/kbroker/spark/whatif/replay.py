@@ -5,21 +5,22 @@ Functions on a request log's table, or on any DataFrame with its columns. It is 
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple, cast
 
 from kbroker.spark.session_kind import parallelism
 from kbroker.spark.tables.table_place import TableName
-from kbroker.spark.whatif.counter_groups import Shared, Work, work_on_rows, work_on_table
+from kbroker.spark.whatif.client_sums import ClientSums, sums_schema
+from kbroker.spark.whatif.counter_groups import Part, Shared, Sharing, Work, work_on_rows, work_on_table
 from kbroker.spark.whatif.quota_set import QuotaSet
-from kbroker.spark.whatif.replay_core import Replay, Windows, seconds_schema, verdict_schema
+from kbroker.spark.whatif.replay_core import COUNTS, Replay, Windows, seconds_schema, verdict_schema
 from kbroker.spark.whatif.replay_updates import Change, replay_updates, updates_schema
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import Column, DataFrame, SparkSession
 
-COUNTS = (*("requests", "request_bytes", "response_bytes", "logged_delayed", "logged_delay_ms", "delayed", "delay_ms"),)
+ORDER_BY_DELAY = ("delay_ms", "logged_delay_ms", "requests")
 
 
 def replay_table(
@@ -35,7 +36,45 @@ def replay_table(
     Raises: TableError when the place is no table.
     """
     work = _work(quotas, windows, "seconds")
-    return _added_up(work_on_table(spark, table, _shared(quotas), work, seconds_schema(), dates))
+    return _added_up(work_on_table(spark, table, _sharing(quotas), work, seconds_schema(), dates))
+
+
+def replay_clients(
+    spark: SparkSession,
+    table: TableName,
+    quotas: QuotaSet,
+    *,
+    dates: Sequence[str] | None = None,
+    windows: Windows | None = None,
+) -> DataFrame:
+    """What `by_client` makes of `replay_table`, without a row per second ever leaving a task.
+
+    Raises: TableError when the place is no table.
+    """
+    return clients_of_bins(replay_bins(spark, table, quotas, dates=dates, windows=windows))
+
+
+def replay_bins(
+    spark: SparkSession,
+    table: TableName,
+    quotas: QuotaSet,
+    *,
+    bin_s: int | None = None,
+    dates: Sequence[str] | None = None,
+    windows: Windows | None = None,
+) -> DataFrame:
+    """Sums by client and bin of time: the columns of `sums_schema`. Args: `bin_s`: its length; None: one for all time.
+
+    Raises: TableError when the place is no table.
+    """
+
+    def work(parts: Iterator[Part]) -> Iterator[pa.Table]:
+        replay, sums = Replay(quotas, windows), ClientSums(bin_s)
+        for part, until_ms in parts:
+            sums.add(replay.feed(part, until_ms))
+        yield from sums.end()
+
+    return work_on_table(spark, table, _sharing(quotas), work, sums_schema(), dates)
 
 
 def replay_rows(rows: DataFrame, quotas: QuotaSet, *, windows: Windows | None = None) -> DataFrame:
@@ -53,7 +92,7 @@ def verdicts_of_table(
     windows: Windows | None = None,
 ) -> DataFrame:
     """A row for every delay that `quotas` would have put on a request: the columns of `verdict_schema`."""
-    return work_on_table(spark, table, _shared(quotas), _work(quotas, windows, "verdicts"), verdict_schema(), dates)
+    return work_on_table(spark, table, _sharing(quotas), _work(quotas, windows, "verdicts"), verdict_schema(), dates)
 
 
 def verdicts_of_rows(rows: DataFrame, quotas: QuotaSet, *, windows: Windows | None = None) -> DataFrame:
@@ -80,8 +119,32 @@ def by_client(seconds: DataFrame) -> DataFrame:
             F.timestamp_seconds(F.min(F.when(F.col("delayed") > 0, F.col("second")))).alias("first_delay"),
             F.timestamp_seconds(F.max(F.when(F.col("delayed") > 0, F.col("second")))).alias("last_delay"),
         )
-        .orderBy(F.desc("delay_ms"), F.desc("logged_delay_ms"), F.desc("requests"), "principal", "client_id")
+        .orderBy(*map(F.desc, ORDER_BY_DELAY), "principal", "client_id")
     )
+
+
+def clients_of_bins(bins: DataFrame) -> DataFrame:
+    """The same, in the same order, of `replay_bins`."""
+    from pyspark.sql import functions as F
+
+    sums = ("active_seconds", *COUNTS)
+    found = bins.groupBy("principal", "client_id").agg(
+        *(F.sum(name).alias(name) for name in sums),
+        F.max("longest_delay_ms").alias("longest_delay_ms"),
+        *(F.sum(name).alias(name) for name in ("logged_delayed_seconds", "delayed_seconds")),
+        F.timestamp_seconds(F.min("first_second")).alias("first_delay"),
+        F.timestamp_seconds(F.max("last_second")).alias("last_delay"),
+    )
+    return found.orderBy(*map(F.desc, ORDER_BY_DELAY), "principal", "client_id")
+
+
+def totals_of(clients: DataFrame) -> dict[str, int]:
+    """What all clients of `by_client` have together: requests, logged_delay_ms, delayed, delay_ms, and `clients`."""
+    from pyspark.sql import functions as F
+
+    names = ("requests", "logged_delay_ms", "delayed", "delay_ms")
+    row = clients.agg(*(F.sum(name).alias(name) for name in names), F.count("*").alias("clients")).collect()[0]
+    return {name: row[name] or 0 for name in (*names, "clients")}
 
 
 class Checked(NamedTuple):
@@ -182,10 +245,16 @@ def _shared(quotas: QuotaSet) -> Shared:
     return shared
 
 
+def _sharing(quotas: QuotaSet) -> Sharing:
+    return Sharing(quotas.sharing, _shared(quotas))
+
+
 def _work(quotas: QuotaSet, windows: Windows | None, what: str) -> Work:
-    def work(table: pa.Table) -> pa.Table:
-        outcome = Replay(quotas, windows).feed(table)
-        return outcome.seconds() if what == "seconds" else outcome.verdicts()
+    def work(parts: Iterator[Part]) -> Iterator[pa.Table]:
+        replay = Replay(quotas, windows)
+        for part, until_ms in parts:
+            outcome = replay.feed(part, until_ms)
+            yield outcome.seconds() if what == "seconds" else outcome.verdicts()
 
     return work
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from kbroker.spark.whatif._replay import STRICT, Counters
 from kbroker.spark.whatif.quota_set import Judge, QuotaSet, Tags
 from kbroker.spark.whatif.replay_events import Events, Log, numbered, numbers
+from kbroker.spark.whatif.time_parts import Held
 
 if TYPE_CHECKING:
     import numpy as np
@@ -20,6 +21,9 @@ if TYPE_CHECKING:
 OPEN_LOOP = "open loop: clients do not react to these delays, as real ones would"
 #: Fetch last: what a fetch is given back depends on the other delay too, and nothing depends on Fetch.
 ORDER = ("Request", "Produce", "ControllerMutation", "Fetch")
+#: What is counted of each client and second, and the highest of its delays.
+COUNTS = ("requests", "request_bytes", "response_bytes", "logged_delayed", "logged_delay_ms", "delayed", "delay_ms")
+LONGEST = "longest_delay_ms"
 
 
 @dataclass(frozen=True)
@@ -77,12 +81,10 @@ class Outcome:
             row, delay = found.events.row[at], found.delay_ms[at]
             judges = [self.judges[found.quota_type][p] for p in self.pair[row]]
             served = np.where(winner[row] == ORDER.index(found.quota_type), self.served_ms[row], 0)
-            names = [self.pairs[p] for p in self.pair[row]]
             columns = {
                 "time": self.table.column("time").take(pa.array(row)).cast(pa.timestamp("us", "UTC")),
                 "sequence": pa.array(numbers(self.table, "sequence")[row], pa.int64()),
-                "principal": pa.array([name[0] for name in names], pa.string()),
-                "client_id": pa.array([name[1] for name in names], pa.string()),
+                **self._names(self.pair[row]),
                 "quota_type": pa.array([found.quota_type] * len(at), pa.string()),
                 "user": pa.array([judge.tags.user for judge in judges], pa.string()),
                 "counter_client_id": pa.array([judge.tags.client_id for judge in judges], pa.string()),
@@ -114,35 +116,41 @@ class Outcome:
 
         Rows of one client and second that do not lie together give several rows: to be added up.
         """
-        import numpy as np
         import pyarrow as pa
 
+        pair, second, counted = self.by_second()
+        columns = dict(zip((*COUNTS, LONGEST), counted, strict=True))
+        return pa.table({**self._names(pair), "second": second, **columns}, schema=seconds_schema())
+
+    def by_second(self) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+        """The same as numbers: of each row the pair, the second, and a column with COUNTS and LONGEST."""
+        import numpy as np
+
         rows = np.flatnonzero(self.log.api_key >= 0)
-        pair, second = self.pair[rows], self.log.answered_us[rows] // 1_000_000
         if len(rows) == 0:
-            return seconds_schema().empty_table()
+            return rows, rows, np.zeros((len(COUNTS) + 1, 0), np.int64)
+        pair, second = self.pair[rows], self.log.answered_us[rows] // 1_000_000
         starts = np.flatnonzero(np.concatenate([[True], (np.diff(pair) != 0) | (np.diff(second) != 0)]))
         logged, served = numbers(self.table, "throttle_time_ms")[rows], self.served_ms[rows].astype(np.int64)
-        weight = np.maximum(numbers(self.table, "repeated")[rows], 1)
-
-        def total(values: np.ndarray[Any, Any]) -> pa.Array:
-            return pa.array(np.add.reduceat(values.astype(np.int64), starts), pa.int64())
-
-        names = [self.pairs[p] for p in pair[starts]]
-        columns = {
-            "principal": pa.array([name[0] for name in names], pa.string()),
-            "client_id": pa.array([name[1] for name in names], pa.string()),
-            "second": pa.array(second[starts], pa.int64()),
-            "requests": total(weight),
-            "request_bytes": total(numbers(self.table, "request_bytes")[rows]),
-            "response_bytes": total(numbers(self.table, "response_bytes")[rows]),
-            "logged_delayed": total(logged > 0),
-            "logged_delay_ms": total(logged),
-            "delayed": total(served > 0),
-            "delay_ms": total(served),
-            "longest_delay_ms": pa.array(np.maximum.reduceat(served, starts), pa.int64()),
+        values = {
+            "requests": np.maximum(numbers(self.table, "repeated")[rows], 1),
+            "request_bytes": numbers(self.table, "request_bytes")[rows],
+            "response_bytes": numbers(self.table, "response_bytes")[rows],
+            "logged_delayed": logged > 0,
+            "logged_delay_ms": logged,
+            "delayed": served > 0,
+            "delay_ms": served,
         }
-        return pa.table(columns, schema=seconds_schema())
+        sums = [np.add.reduceat(values[name].astype(np.int64), starts) for name in COUNTS]
+        return pair[starts], second[starts], np.stack([*sums, np.maximum.reduceat(served, starts)])
+
+    def _names(self, pair: np.ndarray[Any, Any]) -> dict[str, pa.Array]:
+        import pyarrow as pa
+
+        return {
+            name: pa.array([names[at] for names in self.pairs], pa.string()).take(pa.array(pair))
+            for at, name in enumerate(("principal", "client_id"))
+        }
 
 
 def verdict_schema() -> pa.Schema:
@@ -173,8 +181,7 @@ def seconds_schema() -> pa.Schema:
     """Columns of `Outcome.seconds`."""
     import pyarrow as pa
 
-    counts = ("second", "requests", "request_bytes", "response_bytes", "logged_delayed", "logged_delay_ms", "delayed")
-    names = (*counts, "delay_ms", "longest_delay_ms")
+    names = ("second", *COUNTS, LONGEST)
     return pa.schema([("principal", pa.string()), ("client_id", pa.string()), *((name, pa.int64()) for name in names)])
 
 
@@ -188,14 +195,19 @@ class Replay:
         self.quotas = quotas
         self.counters = (windows or Windows()).counters()
         self._numbers: dict[Tags, int] = {}
+        self._held = {kind: Held() for kind in quotas.types}
+        self._judges: dict[str, dict[tuple[str | None, str | None], Judge]] = {kind: {} for kind in quotas.types}
 
-    def feed(self, table: pa.Table) -> Outcome:
-        """Judge the rows of a table, in the order of their times."""
+    def feed(self, table: pa.Table, until_ms: int | None = None) -> Outcome:
+        """Judge the rows of a table, in the order of their times.
+
+        Args: `until_ms`: the next table's rows are judged from then on, so what is only counted then waits for it.
+        """
         import numpy as np
 
         log = Log(table)
         pair, pairs = pairs_of(table)
-        judges = {kind: [self.quotas.judge(kind, *names) for names in pairs] for kind in self.quotas.types}
+        judges = {kind: [self._judge(kind, names) for names in pairs] for kind in self.quotas.types}
         served = np.zeros(table.num_rows, np.int32)
         delays = []
         for quota_type in ORDER:
@@ -203,11 +215,19 @@ class Replay:
                 continue
             by_pair = np.array([self._number(judge) for judge in judges[quota_type]], np.int32)
             events = log.events(quota_type, by_pair[pair])
+            events, counter = self._held[quota_type].with_held(events, by_pair[pair[events.row]], until_ms)
             delay = np.zeros(len(events), np.int32)
-            counter = by_pair[pair[events.row]]
             self.counters.run(counter, events.time_ms, events.value, events.action, events.row, delay, served)
             delays.append(Delays(quota_type, events, delay))
         return Outcome(table, log, pair, pairs, judges, delays, served)
+
+    def _judge(self, kind: str, names: tuple[str | None, str | None]) -> Judge:
+        """Whose counter a client's values go to: looked up once for each client."""
+        known = self._judges[kind]
+        found = known.get(names)
+        if found is None:
+            found = known[names] = self.quotas.judge(kind, *names)
+        return found
 
     def _number(self, judge: Judge) -> int:
         """Of a counter, made if there is none; -1 where nothing limits: that would be counted for nothing."""

@@ -26,7 +26,7 @@ PERCENT_PER_US = 100 / 1e6
 COLUMNS = (
     *("time", "sequence", "api_key", "api_version", "principal", "client_id", "throttle_time_ms"),
     *("request_bytes", "response_bytes", "local_time_us", "network_time_us"),
-    *("send_time_us", "response_queue_time_us", "updates", "verdicts"),
+    *("send_time_us", "response_queue_time_us", "repeated", "updates"),
 )
 
 
@@ -99,13 +99,17 @@ def numbered(columns: Sequence[Any]) -> tuple[np.ndarray[Any, Any], list[tuple[A
     code = np.zeros(len(columns[0]), np.int64)
     names = []
     for column in columns:
-        encoded = column.dictionary_encode("encode")
+        encoded = column if pa.types.is_dictionary(column.type) else column.dictionary_encode()
         if isinstance(encoded, pa.ChunkedArray):
-            encoded = encoded.combine_chunks()
+            encoded = encoded.unify_dictionaries().combine_chunks()
             if isinstance(encoded, pa.ChunkedArray):  # of no chunk at all
                 return code.astype(np.int32), []
-        names.append(encoded.dictionary.to_pylist())
-        code = code * max(len(names[-1]), 1) + encoded.indices.to_numpy(zero_copy_only=False)
+        values, places = encoded.dictionary.to_pylist(), encoded.indices
+        if places.null_count:
+            places = places.fill_null(len(values))
+            values.append(None)
+        names.append(values)
+        code = code * max(len(values), 1) + places.to_numpy(zero_copy_only=False)
     starts = np.flatnonzero(np.concatenate([[True], np.diff(code) != 0])) if len(code) else np.zeros(0, np.int64)
     distinct, short = np.unique(code[starts], return_inverse=True)  # mostly rows of a client lie together
     number = np.repeat(short, np.diff(np.concatenate([starts, [len(code)]]))).astype(np.int32)
@@ -154,6 +158,13 @@ def numbers(table: pa.Table, name: str, kind: str = "int64") -> np.ndarray[Any, 
     return np.asarray(column.to_numpy(zero_copy_only=False)).astype(kind, copy=False)
 
 
+def answered_us(table: pa.Table) -> np.ndarray[Any, Any]:
+    """By row when the response was ready, microseconds since 1970; then a request is judged."""
+    sent, waited = numbers(table, "send_time_us"), numbers(table, "response_queue_time_us")
+    found: np.ndarray[Any, Any] = numbers(table, "time") - sent - waited
+    return found
+
+
 class Log:
     """A table of rows, seen as values of each type of quota. Rows without a request carry none.
 
@@ -164,9 +175,7 @@ class Log:
         self.table = table
         self.updates = Updates.of(table)
         self.api_key = self._api_keys()
-        self.answered_us = (
-            numbers(table, "time") - numbers(table, "send_time_us") - numbers(table, "response_queue_time_us")
-        )
+        self.answered_us = answered_us(table)
 
     def _api_keys(self) -> np.ndarray[Any, Any]:
         import pyarrow.compute as pc

@@ -1,0 +1,102 @@
+"""A long log in parts that follow each other in time, so that no more than an hour of it is in memory.
+
+Files of a table hold the rows of an hour by the time at which a response was away, and a request was judged a little
+before. So the last rows of an hour wait for the next one. What a request adds to a counter later, when its response is
+away, is fed with the part to which that time belongs (`Held`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from kbroker.spark.whatif._replay import COUNTED
+from kbroker.spark.whatif.replay_events import Events, answered_us, flattened, joined
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+Array = Any  # of numpy
+
+
+PART_ROWS = 100_000  # hours with fewer rows are taken together
+
+
+def settled(hours: Iterable[pa.Table]) -> Iterator[tuple[pa.Table, int | None]]:
+    """The rows of consecutive hours in parts, each with the time before which its requests were judged, and those of
+    the next ones not (milliseconds since 1970); None of the last one.
+
+    What was judged more than an hour before its response was away comes late, with the hour of its response.
+    """
+    import pyarrow as pa
+
+    held: pa.Table | None = None
+    for table in _large(hours):
+        if held is None:
+            held = table
+            continue
+        border_ms = int(_judged_ms(table).min())
+        is_before = _judged_ms(held) < border_ms
+        if is_before.any():
+            yield held.filter(pa.array(is_before)), border_ms
+        waiting = held.filter(pa.array(~is_before))
+        held = pa.concat_tables([waiting, table], promote_options="permissive") if waiting.num_rows else table
+    if held is not None:
+        yield held, None
+
+
+class Held:
+    """Values that are only counted, of rows whose part has passed before their time. Threads: one at a time."""
+
+    def __init__(self) -> None:
+        self._waiting: tuple[Events, Array] | None = None
+
+    def with_held(self, events: Events, key: Array, until_ms: int | None) -> tuple[Events, Array]:
+        """The values of a part in order, with what has waited for it, without what is not due before `until_ms`.
+
+        Args: `key`: of each value, the number of its counter or entity. A value that has waited is of the first row.
+        """
+        import numpy as np
+
+        if self._waiting is not None:
+            before, keys = self._waiting
+            before.row[:] = 0
+            events, key = joined([before, events]), np.concatenate([keys, key])
+            order = np.lexsort((events.sequence, events.time_ms))
+            events, key = events.taken(order), key[order]
+            self._waiting = None
+        if until_ms is None:
+            return events, key
+        waits = (events.action == COUNTED) & (events.time_ms >= until_ms)
+        if waits.any():
+            self._waiting = events.taken(waits), key[waits]
+            events, key = events.taken(~waits), key[~waits]
+        return events, key
+
+
+def _large(hours: Iterable[pa.Table]) -> Iterator[pa.Table]:
+    """The same rows in fewer tables, as each one costs some time; none is empty."""
+    import pyarrow as pa
+
+    waiting: list[pa.Table] = []
+    for table in hours:
+        waiting.append(table)
+        if sum(one.num_rows for one in waiting) >= PART_ROWS:
+            yield pa.concat_tables(waiting, promote_options="permissive")
+            waiting = []
+    if any(one.num_rows for one in waiting):
+        yield pa.concat_tables(waiting, promote_options="permissive")
+
+
+def _judged_ms(table: pa.Table) -> Array:
+    """By row when it was judged, milliseconds since 1970: by its first value, else when its response was ready."""
+    import numpy as np
+
+    first: Array = answered_us(table) // 1000
+    found = flattened(table, "updates")
+    if found is not None:
+        row, field = found
+        starts = np.flatnonzero(np.diff(row, prepend=-1))
+        time_ms = field("time_ms").fill_null(2**62).to_numpy(zero_copy_only=False).astype(np.int64)
+        first[row[starts]] = np.minimum(first[row[starts]], np.minimum.reduceat(time_ms, starts))
+    return first
