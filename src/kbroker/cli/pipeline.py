@@ -7,6 +7,7 @@ import click
 from kbroker.cli.command_group import CommandGroup
 from kbroker.cli.options import json_option
 from kbroker.cli.output import print_json
+from kbroker.cli.pipeline_generate import generate
 from kbroker.cli.pipeline_jobs import archive, compact, convert, ingest
 from kbroker.cli.pipeline_views import lag, throttles, usage
 from kbroker.cli.pipeline_whatif import recommend, replay, report
@@ -41,5 +42,5 @@ def jars(into: Path | None, delta: bool, as_json: bool) -> None:
         click.echo(",".join(files))
 
 
-for command in (ingest, usage, throttles, lag, archive, compact, convert, replay, recommend, report):
+for command in (ingest, usage, throttles, lag, archive, compact, convert, replay, recommend, report, generate):
     pipeline.add_command(command)

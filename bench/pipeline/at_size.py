@@ -1,0 +1,247 @@
+"""What the pipeline costs at a size: each step over a made-up log, its time, memory, files, and bytes shuffled.
+
+    python bench/pipeline/at_size.py --requests 2e6 --requests 20e6 --folder /tmp/at-size --json sizes.json
+
+Steps: generate (the table, by Spark tasks) or ingest (`--ingest`: Arrow files through the stream), usage, throttles,
+replay and recommend on the files as they came, compact, and replay again. One session for all, warmed up by a small
+table. Processor time and memory are those of the process and all below it: driver, JVM, Python workers. Memory is
+resident, sampled ten times a second, so that pages which forked workers share count once for each. Shuffled and
+spilled bytes are Spark's own, of its REST interface. A table is deleted when its steps are done.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import sys
+import threading
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT))
+
+from kbroker.common.quotas import QuotaEntity  # noqa: E402
+from kbroker.spark.generator.generate import generate_files, generate_table  # noqa: E402
+from kbroker.spark.generator.population import Shape  # noqa: E402
+from kbroker.spark.report.write import write_report  # noqa: E402
+from kbroker.spark.setup.session import build_session  # noqa: E402
+from kbroker.spark.tables.compaction import compact_table  # noqa: E402
+from kbroker.spark.tables.delta_table import describe_table  # noqa: E402
+from kbroker.spark.tables.ingest import ingest  # noqa: E402
+from kbroker.spark.tables.log_reader import LogSource  # noqa: E402
+from kbroker.spark.tables.table import read_table  # noqa: E402
+from kbroker.spark.usage_views import throttles as judged  # noqa: E402
+from kbroker.spark.usage_views import usage as measured  # noqa: E402
+from kbroker.spark.whatif.quota_set import QuotaSet  # noqa: E402
+from kbroker.spark.whatif.recommend import needs_of_table, recommend  # noqa: E402
+from kbroker.spark.whatif.replay import replay_clients, totals_of  # noqa: E402
+
+TICKS = os.sysconf("SC_CLK_TCK")
+PAGE = os.sysconf("SC_PAGE_SIZE")
+SAMPLE_S = 0.1
+EACH = QuotaSet({QuotaEntity.of({"user": None, "client-id": None}): {"producer_byte_rate": 20_000.0}})
+ALL = QuotaSet(
+    {
+        QuotaEntity.of({"user": None, "client-id": None}): {
+            "producer_byte_rate": 20_000.0, "consumer_byte_rate": 50_000.0, "request_percentage": 5.0
+        }
+    }
+)  # fmt: skip
+USERS = QuotaSet({QuotaEntity.of({"user": None}): {"producer_byte_rate": 50_000.0}})
+STEPS = ("usage", "throttles", "replay", "replay-all", "replay-users", "recommend", "report", "compact", "replay-again")
+
+
+@dataclass
+class Cost:
+    """What a step took. Times in seconds, memory and bytes in bytes."""
+
+    requests: int
+    step: str
+    wall_s: float
+    cpu_s: float
+    peak_bytes: int
+    driver_peak_bytes: int  # of this process alone
+    shuffled_bytes: int
+    spilled_bytes: int
+    load: float
+    files: int = 0
+    table_bytes: int = 0
+
+    def __str__(self) -> str:
+        mib = 1 << 20
+        return (
+            f"{self.requests:>11,} {self.step:13} wall {self.wall_s:8.1f} s  cpu {self.cpu_s:8.1f} s = "
+            f"{self.cpu_s / self.requests * 1e6:6.2f} us each  peak {self.peak_bytes / mib:6,.0f} MiB (driver "
+            f"{self.driver_peak_bytes / mib:5,.0f})  shuffle {self.shuffled_bytes / mib:7,.1f}  spill "
+            f"{self.spilled_bytes / mib:6,.0f}  files {self.files:6,}  table {self.table_bytes / mib:8,.1f} MiB  "
+            f"load {self.load:.1f}"
+        )
+
+
+class Tree:
+    """Processor time and memory of this process and all below it, sampled by a thread."""
+
+    def __init__(self) -> None:
+        self.peak = self.own_peak = 0
+        threading.Thread(target=self._sample, daemon=True).start()
+
+    def begin(self) -> float:
+        self.peak = self.own_peak = 0
+        return self.now()[0]
+
+    def _sample(self) -> None:
+        while True:
+            _, total, own = self.now()
+            self.peak, self.own_peak = max(self.peak, total), max(self.own_peak, own)
+            time.sleep(SAMPLE_S)
+
+    def now(self) -> tuple[float, int, int]:
+        """Seconds of all, with those of children that have ended; resident bytes of all, and of this one."""
+        parents, used, resident = {}, {}, {}
+        for entry in os.listdir("/proc"):
+            if entry.isdigit():
+                try:
+                    fields = Path(f"/proc/{entry}/stat").read_text().rpartition(")")[2].split()
+                except OSError:
+                    continue
+                pid = int(entry)
+                parents[pid], used[pid], resident[pid] = int(fields[1]), sum(map(int, fields[11:15])), int(fields[21])
+        mine = {os.getpid()}
+        while more := {pid for pid, parent in parents.items() if parent in mine} - mine:
+            mine |= more
+        return sum(used[p] for p in mine) / TICKS, sum(resident[p] for p in mine) * PAGE, resident[os.getpid()] * PAGE
+
+
+class Meter:
+    def __init__(self, spark: Any, tree: Tree, costs: list[Cost]) -> None:
+        self.spark, self.tree, self.costs = spark, tree, costs
+
+    def stages(self) -> tuple[int, int]:
+        """Bytes written into shuffles, and spilled to disks, of all stages so far."""
+        context = self.spark.sparkContext
+        url = f"{context.uiWebUrl}/api/v1/applications/{context.applicationId}/stages"
+        with urllib.request.urlopen(url) as response:
+            found = json.load(response)
+        return tuple(sum(stage[name] for stage in found) for name in ("shuffleWriteBytes", "diskBytesSpilled"))  # type: ignore[return-value]
+
+    @contextmanager
+    def step(self, requests: int, name: str, table: Path | None) -> Iterator[None]:
+        stages, cpu, wall = self.stages(), self.tree.begin(), time.monotonic()
+        yield
+        wall, cpu = time.monotonic() - wall, self.tree.now()[0] - cpu
+        shuffled, spilled = (after - before for after, before in zip(self.stages(), stages, strict=True))
+        cost = Cost(
+            requests, name, wall, cpu, self.tree.peak, self.tree.own_peak, shuffled, spilled, os.getloadavg()[0]
+        )
+        if table is not None:
+            known = describe_table(table)
+            cost.files, cost.table_bytes = known["files"], known["size_bytes"]
+        self.costs.append(cost)
+        print(cost, flush=True)
+
+
+def steps(spark: Any, table: Path) -> dict[str, Callable[[], Any]]:
+    """What is measured, by name."""
+
+    def replay(quotas: QuotaSet) -> int:
+        clients = replay_clients(spark, table, quotas).cache()
+        clients.limit(20).collect()
+        total = totals_of(clients)["requests"]
+        clients.unpersist()
+        return total
+
+    def throttles() -> int:
+        every = judged.throttles(read_table(spark, table)).cache()
+        judged.by_quota(every).collect()
+        count = len(every.limit(20).collect())
+        every.unpersist()
+        return count
+
+    def report() -> int:
+        needs = recommend(needs_of_table(spark, table), share=0.01)
+        from datetime import datetime, timezone
+
+        return write_report(
+            spark, table, table.with_suffix(".html"), needs.quotas(), datetime.now(timezone.utc), recommendation=needs
+        )
+
+    return {
+        "usage": lambda: measured.top(measured.usage(read_table(spark, table)), "bytes", 20).collect(),
+        "throttles": throttles,
+        "replay": lambda: replay(EACH),
+        "replay-all": lambda: replay(ALL),
+        "replay-users": lambda: replay(USERS),
+        "recommend": lambda: recommend(needs_of_table(spark, table), share=0.01),
+        "report": report,
+        "compact": lambda: compact_table(table, retention_ms=0),
+        "replay-again": lambda: replay(EACH),
+    }
+
+
+def run(meter: Meter, folder: Path, shape: Shape, chosen: list[str], ingested: bool, keep: bool) -> None:
+    """All steps over one log."""
+    spark, table, n = meter.spark, folder / f"table-{shape.requests}", shape.requests
+    try:
+        if ingested:
+            logs = folder / f"logs-{n}"
+            with meter.step(n, "log files", None):
+                generate_files(spark, logs, shape)
+            with meter.step(n, "ingest", table):
+                done = ingest(spark, LogSource.of_files(str(logs), format="arrow"), table)
+            assert done.rows == n, done
+            shutil.rmtree(logs)
+        elif not table.exists():
+            with meter.step(n, "generate", table):
+                assert generate_table(spark, table, shape)[0] == n
+        works = steps(spark, table)
+        for name in chosen:
+            with meter.step(n, name, table if name == "compact" else None):
+                works[name]()
+    finally:
+        if not keep:
+            shutil.rmtree(table, ignore_errors=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--requests", type=float, action="append", required=True, help="how many; repeatable")
+    parser.add_argument("--entities", type=float, default=10_000)
+    parser.add_argument("--days", type=float, default=7)
+    parser.add_argument("--folder", type=Path, required=True)
+    parser.add_argument("--steps", default=",".join(STEPS))
+    parser.add_argument("--ingest", action="store_true", help="through log files and the stream, not straight")
+    parser.add_argument("--keep", action="store_true", help="leave the tables where they are, and take those there are")
+    parser.add_argument("--json", type=Path, help="write all figures there too")
+    given = parser.parse_args()
+    given.folder.mkdir(parents=True, exist_ok=True)
+    local = given.folder / "spark"
+    settings = {"spark.ui.enabled": "true", "spark.ui.port": "0", "spark.local.dir": str(local)}
+    settings |= {"spark.ui.retainedStages": "100000", "spark.ui.retainedTasks": "1000"}
+    spark = build_session("at size", master="local[2]", settings=settings)
+    costs: list[Cost] = []
+    try:
+        chosen = given.steps.split(",")
+        warm = Meter(spark, Tree(), [])
+        small = Shape(50_000, 500, days=0.5)
+        run(warm, given.folder, small, chosen, given.ingest, False)
+        meter = Meter(spark, warm.tree, costs)
+        for requests in given.requests:
+            shape = Shape(int(requests), int(given.entities), days=given.days)
+            run(meter, given.folder, shape, chosen, given.ingest, given.keep)
+            if given.json is not None:
+                given.json.write_text(json.dumps([asdict(cost) for cost in costs], indent=1), encoding="utf-8")
+    finally:
+        spark.stop()
+        shutil.rmtree(local, ignore_errors=True)
+
+
+if __name__ == "__main__":
+    main()
