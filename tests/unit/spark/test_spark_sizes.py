@@ -7,7 +7,7 @@ import pytest
 
 from kbroker.spark.session_kind import parallelism
 from kbroker.spark.tables.table import _tasks
-from kbroker.spark.whatif.counter_groups import TASK_ROWS, Client, _is_mine, _shares
+from kbroker.spark.whatif.counter_groups import Client, _is_mine, _shares
 
 
 def session(cores: int, **settings: str) -> Any:
@@ -44,26 +44,23 @@ def test_a_batch_is_written_by_as_many_tasks_as_it_is_worth(before: dict[int, in
     assert _tasks(before, 8, slots, 50_000) == tasks
 
 
-def test_a_bucket_is_shared_out_where_there_are_cores_or_too_many_rows() -> None:
-    """Small buckets stay whole; large ones are cut by what a task may hold, and by idle cores."""
+def test_a_bucket_is_shared_out_where_there_are_cores() -> None:
+    """Small buckets stay whole, and large ones where all cores are busy: each share reads all of its bucket."""
 
     def shares(slots: int, *rows: int) -> list[int]:
-        files: Any = {bucket: [SimpleNamespace(rows=count)] for bucket, count in enumerate(rows)}
-        return list(_shares(files, slots).values())
+        return list(_shares(dict(enumerate(rows)), slots).values())
 
     assert shares(2, *[400_000] * 8) == [1] * 8
-    assert shares(2, 3 * TASK_ROWS, 100) == [3, 1]
+    assert shares(2, *[400_000_000] * 8) == [1] * 8
     assert shares(32, *[400_000] * 8) == [8] * 8
     assert shares(32, 400_000, 60_000) == [8, 1]
 
 
-def test_each_client_is_in_one_share_and_a_unit_in_the_same() -> None:
-    """What shares a counter is judged together; what is in several buckets is in no share."""
+def test_each_client_is_in_one_share() -> None:
+    """What is in several buckets is in no share."""
     clients: list[Client] = [(f"User:{number}", "c") for number in range(50)]
-    together = {clients[0]: 7, clients[1]: 7}
     spread = {clients[2]: 0}
-    homes = {client: [part for part in range(4) if _is_mine(spread, together, part, 4, client)] for client in clients}
+    homes = {client: [part for part in range(4) if _is_mine(spread, part, 4, client)] for client in clients}
     assert homes.pop(clients[2]) == []
     assert all(len(parts) == 1 for parts in homes.values())
-    assert homes[clients[0]] == homes[clients[1]] == [3]
     assert {parts[0] for parts in homes.values()} == {0, 1, 2, 3}

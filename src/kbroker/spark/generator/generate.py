@@ -55,7 +55,7 @@ def generate_table(
         started = clock.now_ms()
         some = _hours(shape, first, min(first + _HOURS_AT_ONCE, shape.hours))
         write = partial(_write_table, found.place, shape)
-        made = in_tasks(spark, some, "first int, last int").mapInArrow(write, WRITTEN).toArrow().to_pylist()
+        made = in_tasks(spark, some, _blocks_schema()).mapInArrow(write, WRITTEN).toArrow().to_pylist()
         new = [data_file(row, REQUEST_LOG, clock.wall_ms()) for row in made]
         found.commit(new)
         written, took = summary(new), clock.now_ms() - started
@@ -76,7 +76,7 @@ def generate_files(
     place = Path(folder)
     place.mkdir(parents=True, exist_ok=True)
     require_shared(spark, place)
-    tasks = in_tasks(spark, _hours(shape, 0, shape.hours), "first int, last int")
+    tasks = in_tasks(spark, _hours(shape, 0, shape.hours), _blocks_schema())
     made = tasks.mapInArrow(partial(_write_files, str(place.absolute()), shape), _FILES).toArrow().to_pylist()
     progress(f"{jobs.count(sum(one['rows'] for one in made))} requests in {len(made)} files")
     return sum(one["rows"] for one in made), len(made), sum(one["size_bytes"] for one in made)
@@ -86,6 +86,12 @@ def _hours(shape: Shape, first: int, end: int) -> list[tuple[int, int]]:
     """The first and the last block of each hour that has rows."""
     pieces = shape.pieces
     return [(hour * pieces, (hour + 1) * pieces - 1) for hour in range(first, end)]
+
+
+def _blocks_schema() -> pa.Schema:
+    import pyarrow as pa
+
+    return pa.schema({"first": pa.int32(), "last": pa.int32()})
 
 
 # ---------------------------------------------------------------- in the executors

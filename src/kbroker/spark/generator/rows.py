@@ -56,7 +56,7 @@ _TURNS = {
     ADMIN: (2, 5, 6, 5, 2, 5, 6, 2, 5, 2) * 2,
 }
 TURN = 20
-#: Which values of a breaching client are delayed or refused, of those of its own quota: some together, then none.
+#: Which values of a breaching client are delayed or refused, of those of one quota: some together, then none.
 _BREACH = 600
 _HITS = tuple(place < 90 and place % 3 == 0 for place in range(_BREACH))
 
@@ -163,18 +163,17 @@ class _Block:
             "repeated": repeated,
             "verdicts": values.verdicts(),
             "updates": values.updates(),
-            "transactional_id": pa.nulls(n, pa.string()),
         }
         arrays = []
         for field in arrow_schema():
-            column = columns[field.name]
+            column = columns.get(field.name, pa.nulls(n, field.type))  # of refusals, of transactions
             if not isinstance(column, pa.Array):
                 column = pa.array(column).cast(field.type)
             arrays.append(_only(column, ~is_waiting) if field.name not in _OF_CONNECTIONS else column)
         return pa.table(arrays, schema=arrow_schema())
 
     def _nth(self, turns: Array, quota: Array) -> Array:
-        """How many requests of its own quota a row's client has sent before; of one that has none, 0."""
+        """How many requests of its quota a client has sent before a row; of a row that has none, 0."""
         import numpy as np
 
         quota_of = _of_api("quota", np.int8)

@@ -3,8 +3,8 @@
 A unit is a set of clients (principal and client id) that share something, like a quota's counter, with each other. In a
 table a client has one bucket, so where clients share nothing there is one task per bucket, which reads the bucket's
 files with pyarrow hour by hour, and nothing passes through Spark; where cores would be idle there are several, each
-of which reads the files and keeps the rows of its share of the clients. Units that span buckets are brought together by a
-shuffle: of Arrow tables, each with the rows of an hour of some units, packed, as Spark needs no more than their place.
+of which reads the files and keeps the rows of its share of the clients. Units that span buckets are brought together by
+a shuffle: of Arrow tables with the rows of an hour of some units, packed, as Spark needs to know no more than that.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ def work_on_table(
 
 
 def _tasks(spark: SparkSession, files: Iterable[DataFile], slots: int = 1) -> DataFrame:
-    """A row for each bucket, with its files by hours. Args: `slots`: for shares of buckets where cores would be idle."""
+    """A row for each bucket, or share of one, with its files by hours. Args: `slots`: tasks that can run at once."""
     import pyarrow as pa
 
     buckets: dict[int, dict[int, list[str]]] = {}
@@ -102,16 +102,20 @@ def _tasks(spark: SparkSession, files: Iterable[DataFile], slots: int = 1) -> Da
     for one in files:
         buckets.setdefault(one.bucket, {}).setdefault(one.end_us // HOUR_US, []).append(one.path)
         rows[one.bucket] = rows.get(one.bucket, 0) + one.rows
-    tasks = []
+    tasks, shares = [], _shares(rows, slots)
     for bucket, by_hour in sorted(buckets.items()):
-        shares = max(1, min(2 * slots // len(buckets), rows[bucket] // WORTH_A_TASK))
         paths = [by_hour[hour] for hour in sorted(by_hour)]
-        tasks += [(bucket, sorted(by_hour), paths, number, shares) for number in range(shares)]
+        tasks += [(bucket, sorted(by_hour), paths, number, shares[bucket]) for number in range(shares[bucket])]
     kinds = {
         "bucket": pa.int32(), "hours": pa.list_(pa.int32()), "files": pa.list_(pa.list_(pa.string())),
         "part": pa.int32(), "of": pa.int32(),
     }  # fmt: skip
     return in_tasks(spark, tasks, pa.schema(kinds))
+
+
+def _shares(rows: Mapping[int, int], slots: int) -> dict[int, int]:
+    """By how many tasks each bucket is worked on, each of which reads all of it. Args: `rows`: by bucket."""
+    return {bucket: max(1, min(2 * slots // len(rows), count // WORTH_A_TASK)) for bucket, count in rows.items()}
 
 
 def work_on_rows(rows: DataFrame, shared: Shared, work: Work, schema: pa.Schema) -> DataFrame:
@@ -243,7 +247,7 @@ def _chosen(table: pa.Table, is_one: Callable[[Client], bool]) -> pa.Table:
     import pyarrow as pa
 
     number, names = numbered([_column(table, "principal"), _column(table, "client_id")])
-    wanted = np.array([is_one(name) for name in names], bool)  # type: ignore[arg-type]
+    wanted = np.array([is_one(name) for name in names], bool)
     return table.filter(pa.array(wanted[number])) if len(names) else table
 
 
