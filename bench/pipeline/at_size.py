@@ -181,7 +181,7 @@ def steps(spark: Any, table: Path) -> dict[str, Callable[[], Any]]:
         "replay-users": lambda: replay(USERS),
         "recommend": lambda: recommend(needs_of_table(spark, table), share=0.01),
         "report": report,
-        "compact": lambda: compact_table(table, retention_ms=0),
+        "compact": lambda: compact_table(table, retention_ms=0, short_retention=True),
         "replay-again": lambda: replay(EACH),
     }
 

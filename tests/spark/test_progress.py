@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.spark.conftest import JVM
+from tests.spark.class_archive import JVM
 
 BAR = re.compile(r"\r\x1b\[2K[\w ]+(?:, stage \d+)?  \[[#.]{24}\] +\d+%  [\d,]+ of [\d,]+ \w+")
 STEP = """

@@ -94,7 +94,7 @@ class ProgressDisplay:
 
 
 class Step:
-    """One step: its name, how much there is to do (None: nobody knows), of what, and how much is done.
+    """One step: its name, how much there is to do (None: it is not known), of what, and how much is done.
 
     Threads: one at a time.
     """

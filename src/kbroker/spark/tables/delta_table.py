@@ -289,7 +289,7 @@ class Table:
         failures = 0
         for attempt in range(COMMIT_TRIES):
             self.refresh()
-            if attempt and files and files[0].path in self._paths():
+            if attempt and files and self._are_live(files[:1]):
                 return True  # by a try before, of which no response came
             if unsure is not None and failures > STORE_FAILURES:
                 raise unsure
@@ -315,7 +315,7 @@ class Table:
         import pyarrow.compute as pc
 
         live = pa.table(self.delta.get_add_actions(flatten=True))["path"]
-        return bool(pc.all(pc.is_in(pa.array([one.path for one in files], live.type), live.combine_chunks())).as_py())
+        return bool(pc.all(pc.is_in(pa.array([one.path for one in files], live.type), live)).as_py())
 
     def require(self, files: Iterable[tuple[str, int]]) -> None:
         """Check that files of executors are in the table's store, which may show them late.

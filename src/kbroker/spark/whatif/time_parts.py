@@ -28,19 +28,27 @@ def settled(hours: Iterable[pa.Table]) -> Iterator[tuple[pa.Table, int | None]]:
 
     What was judged more than an hour before its response was away comes late, with the hour of its response.
     """
+    import numpy as np
     import pyarrow as pa
 
     held: pa.Table | None = None
+    held_ms = np.zeros(0, np.int64)
     for table in _large(hours):
+        judged_ms = _judged_ms(table)
         if held is None:
-            held = table
+            held, held_ms = table, judged_ms
             continue
-        border_ms = int(_judged_ms(table).min())
-        is_before = _judged_ms(held) < border_ms
+        border_ms = int(judged_ms.min())
+        is_before = held_ms < border_ms
+        if is_before.all():
+            yield held, border_ms
+            held, held_ms = table, judged_ms
+            continue
         if is_before.any():
             yield held.filter(pa.array(is_before)), border_ms
         waiting = held.filter(pa.array(~is_before))
-        held = pa.concat_tables([waiting, table], promote_options="permissive") if waiting.num_rows else table
+        held = pa.concat_tables([waiting, table], promote_options="permissive")
+        held_ms = np.concatenate([held_ms[~is_before], judged_ms])
     if held is not None:
         yield held, None
 
