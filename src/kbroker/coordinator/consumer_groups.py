@@ -109,13 +109,24 @@ class ConsumerGroups:
     def describe(self, group_id: str) -> DescribedConsumerGroup:
         """Describe a group. Raises: KafkaError GROUP_ID_NOT_FOUND."""
         with self._groups.locked(group_id) as group:
-            if group is None:
-                raise KafkaError(Errors.GROUP_ID_NOT_FOUND, f"Group {group_id} not found.")
-            if not isinstance(group, ConsumerGroup):
-                raise KafkaError(Errors.GROUP_ID_NOT_FOUND, f"Group {group_id} is not a consumer group.")
-            members = [_described(group, member) for member in group.members.values()]
-            assignor = group.preferred_assignor() or self.settings.assignors[0]
-            return DescribedConsumerGroup(group_id, group.state, group.epoch, group.target_epoch, assignor, members)
+            found = _consumer_group(group_id, group)
+            members = [_described(found, member) for member in found.members.values()]
+            assignor = found.preferred_assignor() or self.settings.assignors[0]
+            return DescribedConsumerGroup(group_id, found.state, found.epoch, found.target_epoch, assignor, members)
+
+    # ------------------------------------------------------------ from outside
+
+    def remove_member(self, group_id: str, member_id: str) -> None:
+        """Remove a member as if its session were over. Raises: KafkaError GROUP_ID_NOT_FOUND, UNKNOWN_MEMBER_ID."""
+        with self._groups.locked(group_id) as group:
+            found = _consumer_group(group_id, group)
+            self.membership.fence(found, [found.member(member_id)], "somebody wants it")
+
+    def bump_epoch(self, group_id: str) -> None:
+        """Have the target assignment made again: members follow with their heartbeats. Raises: KafkaError."""
+        with self._groups.locked(group_id) as group:
+            found = _consumer_group(group_id, group)
+            self.write(found, [records.epoch_record(group_id, found.epoch + 1, found.metadata_hash)])
 
     # ------------------------------------------------------------ groups that change their kind
 
@@ -203,6 +214,15 @@ def encoded(changes: Sequence[GroupRecord]) -> list[KeyValue]:
         return [record.encode() for record in changes]
     except ProtocolError as error:
         raise KafkaError(Errors.UNKNOWN_SERVER_ERROR, str(error)) from error
+
+
+def _consumer_group(group_id: str, group: ClassicGroup | ConsumerGroup | None) -> ConsumerGroup:
+    """Raises: KafkaError GROUP_ID_NOT_FOUND."""
+    if group is None:
+        raise KafkaError(Errors.GROUP_ID_NOT_FOUND, f"Group {group_id} not found.")
+    if not isinstance(group, ConsumerGroup):
+        raise KafkaError(Errors.GROUP_ID_NOT_FOUND, f"Group {group_id} is not a consumer group.")
+    return group
 
 
 def _described(group: ConsumerGroup, member: ConsumerGroupMember) -> DescribedConsumerMember:

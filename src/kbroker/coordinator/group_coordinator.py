@@ -470,6 +470,14 @@ class GroupCoordinator:
         """Describe a consumer group: see ``ConsumerGroups.describe``."""
         return self._consumer_groups.describe(group_id)
 
+    def remove_consumer_member(self, group_id: str, member_id: str) -> None:
+        """Remove a member as if its session were over. Raises: KafkaError GROUP_ID_NOT_FOUND, UNKNOWN_MEMBER_ID."""
+        self._consumer_groups.remove_member(group_id, member_id)
+
+    def bump_consumer_group(self, group_id: str) -> None:
+        """Have a consumer group's target assignment made again. Raises: KafkaError GROUP_ID_NOT_FOUND."""
+        self._consumer_groups.bump_epoch(group_id)
+
     def list_groups(self) -> list[ListedGroup]:
         """All groups. Raises: KafkaError COORDINATOR_LOAD_IN_PROGRESS while some are not known yet."""
         self._log.check_loaded()

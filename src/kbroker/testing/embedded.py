@@ -209,6 +209,36 @@ class EmbeddedBroker(Broker):
         assert isinstance(markers, PartitionMarkers)
         return HeldMarkers(markers, topic)
 
+    # ------------------------------------------------------------ groups of the consumer protocol
+
+    def group_members(self, group: str) -> dict[str, set[tuple[str, int]]]:
+        """What each member has, or is giving up, as topic and partition, by its member id.
+
+        Raises: KafkaError GROUP_ID_NOT_FOUND for a group that is none of the consumer protocol.
+        """
+        names = {view.topic_id: view.name for view in self.context.topics.all()}
+        return {
+            one.member.member_id: {
+                (names[topic_id], index) for topic_id, some in one.owned.items() if topic_id in names for index in some
+            }
+            for one in self.context.groups.describe_consumer_group(group).members
+        }
+
+    def fence_member(self, group: str, member_id: str) -> None:
+        """Remove a member as if its session were over; its next heartbeat gets UNKNOWN_MEMBER_ID.
+
+        Raises: KafkaError GROUP_ID_NOT_FOUND, UNKNOWN_MEMBER_ID.
+        """
+        self.context.groups.remove_consumer_member(group, member_id)
+
+    def rebalance(self, group: str) -> None:
+        """Have the target assignment made again: each member goes to the next epoch with its heartbeat.
+
+        What nothing has changed stays where it is: the assignors move as few partitions as they can.
+        Raises: KafkaError GROUP_ID_NOT_FOUND.
+        """
+        self.context.groups.bump_consumer_group(group)
+
     # ------------------------------------------------------------ state
 
     def snapshot(self, folder: str | Path | None = None) -> Snapshot:
