@@ -143,7 +143,18 @@ def test_members_come_and_go_and_nothing_is_read_twice(broker: BrokerProcess, jo
     assert described(broker, group).state.name == "STABLE"
 
 
+def test_a_regular_expression_finds_topics(broker: BrokerProcess, join: Callable[..., Member]) -> None:
+    topic, group = names()
+    fill(broker.bootstrap, topic, 4)
+    fill(broker.bootstrap, f"{topic}-other", 4)
+    one = join(group, [f"^{topic}.*"])
+    wait_for("both topics are read", lambda: len(one.read) == 8)
+    assert {name for name, _ in one.assigned} == {topic, f"{topic}-other"}
+
+
+@pytest.mark.soak
 def test_a_regular_expression_finds_topics_that_come_later(broker: BrokerProcess, join: Callable[..., Member]) -> None:
+    """After ten seconds at most: topics are looked up no more often."""
     topic, group = names()
     fill(broker.bootstrap, topic, 4)
     one = join(group, [f"^{topic}.*"])
