@@ -1,10 +1,10 @@
-"""Numbers with a unit as people write and read them: 1MB, 10 MiB/s, 5/s, 50 %."""
+"""Numbers with a unit as people write and read them: 1MB, 10 MiB/s, 5/s, 50 %, 30s."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from decimal import Decimal, InvalidOperation
+from decimal import Decimal
 
 UNITS: Mapping[str, int] = {
     "B": 1,
@@ -21,6 +21,15 @@ UNITS: Mapping[str, int] = {
 _BY_SPELLING = {"": 1, **{spelling: n for unit, n in UNITS.items() for spelling in (unit, unit.upper(), unit.lower())}}
 _BINARY = ("KiB", "MiB", "GiB", "TiB")
 _WITH_UNIT = re.compile(r"\s*([-+]?[0-9.]+(?:[eE][-+]?[0-9]+)?)\s*([A-Za-z]*)\s*\Z")
+#: In milliseconds.
+DURATIONS: Mapping[str, int] = {
+    "ms": 1,
+    "s": 1_000,
+    "min": 60_000,
+    "m": 60_000,
+    "h": 3_600_000,
+    "d": 86_400_000,
+}
 _PER_SECOND = re.compile(r"\s*/\s*s(?:ec|econd)?\s*\Z")
 _LONGEST = 60  # characters of a number that is looked at
 
@@ -38,7 +47,7 @@ def parse_bytes(text: str) -> float:
         raise ValueError(f"expected bytes such as {EXAMPLES}, got {text[:_LONGEST]!r}")
     try:
         return float(Decimal(found[1]) * factor)
-    except (InvalidOperation, OverflowError):
+    except ArithmeticError:  # of decimal and of float
         raise ValueError(f"expected bytes such as {EXAMPLES}, got {text[:_LONGEST]!r}") from None
 
 
@@ -55,6 +64,21 @@ def parse_rate(text: str) -> float:
 def parse_percentage(text: str) -> float:
     """A number of percent, with or without "%" behind it. Raises: ValueError."""
     return float(text.rstrip().removesuffix("%"))
+
+
+def parse_duration(text: str) -> int:
+    """Milliseconds of a time with its unit: "500ms", "30s", "1.5 min", "2h", "7d". Raises: ValueError."""
+    found = _WITH_UNIT.match(text) if len(text) <= _LONGEST else None
+    factor = DURATIONS.get(found[2]) if found else None
+    try:
+        if found is None or factor is None:
+            raise ValueError
+        ms = Decimal(found[1]) * factor
+        if not 0 <= ms <= 10**15:
+            raise ValueError
+        return int(ms)
+    except (ValueError, ArithmeticError):
+        raise ValueError(f"expected a time such as 500ms, 30s, 5min, 2h or 1d, got {text[:_LONGEST]!r}") from None
 
 
 def exact_bytes(number: float) -> str:

@@ -2,7 +2,15 @@
 
 import pytest
 
-from kbroker.common.units import exact_bytes, parse_byte_rate, parse_bytes, parse_percentage, parse_rate, rounded_bytes
+from kbroker.common.units import (
+    exact_bytes,
+    parse_byte_rate,
+    parse_bytes,
+    parse_duration,
+    parse_percentage,
+    parse_rate,
+    rounded_bytes,
+)
 
 
 @pytest.mark.parametrize(
@@ -30,7 +38,7 @@ def test_bytes_are_read(text: str, expected: float) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "fast", "1Mb", "1M", "1 M B", "MB", "1..2", "0x10", "1MB/s", "nan", "inf", "9" * 61]
+    "text", ["", "fast", "1e999999MB", "1Mb", "1M", "1 M B", "MB", "1..2", "0x10", "1MB/s", "nan", "inf", "9" * 61]
 )
 def test_what_may_mean_something_else_is_refused(text: str) -> None:
     """Megabits, bare prefixes and other text: the message has examples."""
@@ -71,3 +79,18 @@ def test_rounded_bytes() -> None:
     assert [rounded_bytes(n) for n in (0, 1023, 1024, 1_000_000, 1 << 30, 1 << 52)] == [
         "0 B", "1023 B", "1.0 KiB", "976.6 KiB", "1.0 GiB", "4096.0 TiB",
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [("500ms", 500), ("30s", 30_000), ("1.5 min", 90_000), ("5m", 300_000), ("2h", 7_200_000), ("1d", 86_400_000)],
+)
+def test_times_are_read(text: str, expected: int) -> None:
+    assert parse_duration(text) == expected
+
+
+@pytest.mark.parametrize("text", ["", "30", "s", "-5s", "1 year", "1e999999999s", "1..5s", "9" * 70 + "s"])
+def test_what_is_no_time_is_refused(text: str) -> None:
+    """Also a bare number, which could be anything, and more than thirty thousand years."""
+    with pytest.raises(ValueError, match="expected a time such as 500ms, 30s, 5min, 2h or 1d"):
+        parse_duration(text)
