@@ -15,6 +15,7 @@ from kbroker.spark.setup.session import require_spark
 from tests.spark.day import make_day
 from tests.spark.executor_pythons import other_pythons, packed, python_without
 from tests.spark.standalone import ROOT, Standalone, environment
+from tests.spark.watching import watch_two_runs
 from tests.support import need
 
 ROWS = 400
@@ -149,3 +150,14 @@ def test_a_cluster_without_workers_is_reported(tmp_path: Path, places: tuple[Pat
         empty.close()
     assert said[0] == "starting Spark\n"
     assert said[1].startswith(f"no executor of {empty.url} has come within 15 s: ")
+
+
+@pytest.mark.soak
+def test_watch(cluster: Standalone, places: tuple[Path, Path]) -> None:
+    """Executors keep the state in the shared checkpoint; a folder that is not shared is refused."""
+    folder = places[0] / "watched"
+    folder.mkdir()
+    watch_two_runs(cluster.call("watch"), folder)
+    done = cluster.run("watch", places[1] / "views", folder / "logs", "--quiet")
+    assert done.returncode == 1
+    assert f"has another {places[1] / 'views'} than this machine" in done.stderr

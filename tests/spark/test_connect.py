@@ -23,6 +23,7 @@ from tests.spark.day import make_day
 from tests.spark.executor_pythons import packed, python_without
 from tests.spark.source_support import create
 from tests.spark.standalone import environment
+from tests.spark.watching import watch_two_runs
 from tests.support.broker import BrokerProcess
 
 pytestmark = pytest.mark.slow
@@ -150,3 +151,9 @@ def test_a_python_is_sent_through_the_server(tmp_path: Path) -> None:
         assert "has no kbroker (ModuleNotFoundError: " in done.stderr
         done = remotely("usage", table, "--remote", bare, *sent)
         assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.soak
+def test_watch(url: str, tmp_path: Path) -> None:
+    """The state is the server's, the table is written by the client's process, and Ctrl-C ends both."""
+    watch_two_runs([sys.executable, "-m", "kbroker.cli", "pipeline", "watch", "--remote", url], tmp_path)

@@ -12,8 +12,9 @@ if TYPE_CHECKING:
     from kbroker.client.cluster import Cluster
 
     _Choice = click.Choice[str]
+    _IntParam = click.ParamType[int]
 else:
-    _Choice = click.Choice  # not generic before click 8.2
+    _Choice, _IntParam = click.Choice, click.ParamType  # not generic before click 8.2
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -30,6 +31,29 @@ class Finite(click.FloatRange):
         if not math.isfinite(number):
             self.fail(f"{value} is not a finite number.", param, ctx)
         return number
+
+
+class Duration(_IntParam):
+    """A time with its unit, such as 30s or 5min, as milliseconds. Args: ``least``: milliseconds."""
+
+    name = "time"
+
+    def __init__(self, least: int = 0) -> None:
+        self._least = least
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """Raises: BadParameter."""
+        if isinstance(value, int):
+            return value
+        from kbroker.common.units import parse_duration
+
+        try:
+            found = parse_duration(value)
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+        if found < self._least:
+            self.fail(f"expected at least {self._least} ms, got {value}", param, ctx)
+        return found
 
 
 class LateChoice(_Choice):

@@ -6,7 +6,7 @@ import signal
 from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from kbroker.spark.tables.table_place import TablePlace
     from kbroker.spark.tables.table_stream import Ingested, StreamOptions
 
+Done = TypeVar("Done")
+
 date_option = click.option(
     "--date",
     "dates",
@@ -39,7 +41,8 @@ date_option = click.option(
     help="Only this day. Repeatable.",
 )
 
-stream_options = decorators(
+#: How a topic is read.
+source_options = decorators(
     bootstrap_option,
     click.option(
         "--connector",
@@ -51,16 +54,21 @@ stream_options = decorators(
     click.option(
         "--option", "more", multiple=True, metavar="NAME=VALUE", help="A further option of the source. Repeatable."
     ),
-    click.option("--follow", is_flag=True, help="Go on until stopped; else end when all that is there is read."),
-    click.option("--interval", type=Finite(0), default=10, show_default=True, help="Seconds between batches."),
-    click.option("--max-per-batch", type=click.IntRange(1), help="Records of a topic, bytes of files."),
-    click.option(
-        "--watermark",
-        type=Finite(0),
-        default=10,
-        show_default=True,
-        help="Minutes after its end until an hour is closed, by the time of the rows.",
-    ),
+)
+max_per_batch_option = click.option(
+    "--max-per-batch", type=click.IntRange(1), help="Records of a topic, bytes of files."
+)
+topic_option = click.option("--topic", metavar="NAME", help="Read this topic, such as __request_log, instead of files.")
+format_option = click.option(
+    "--format",
+    "log_format",
+    type=click.Choice(["auto", "json", "arrow"]),
+    default="auto",
+    show_default=True,
+    help="What the records are; naming it saves time.",
+)
+#: Where a stream's table is kept.
+kept_options = decorators(
     retention_option,
     storage_option,
     click.option(
@@ -69,20 +77,27 @@ stream_options = decorators(
         help="Where Spark keeps offsets: a folder, or a URI; else inside a TABLE on a disk or in HDFS.",
     ),
 )
+stream_options = decorators(
+    source_options,
+    click.option("--follow", is_flag=True, help="Go on until stopped; else end when all that is there is read."),
+    click.option("--interval", type=Finite(0), default=10, show_default=True, help="Seconds between batches."),
+    max_per_batch_option,
+    click.option(
+        "--watermark",
+        type=Finite(0),
+        default=10,
+        show_default=True,
+        help="Minutes after its end until an hour is closed, by the time of the rows.",
+    ),
+    kept_options,
+)
 
 
 @click.command()
 @table_argument
 @click.argument("logs", nargs=-1, metavar="[LOG]...")
-@click.option("--topic", metavar="NAME", help="Read this topic, such as __request_log, instead of files.")
-@click.option(
-    "--format",
-    "log_format",
-    type=click.Choice(["auto", "json", "arrow"]),
-    default="auto",
-    show_default=True,
-    help="What the records are; naming it saves time.",
-)
+@topic_option
+@format_option
 @click.option("--buckets", type=click.IntRange(1, 99), default=8, show_default=True, help="Of a new table.")
 @stream_options
 @spark_options
@@ -97,7 +112,7 @@ def ingest(table: str, logs: tuple[str, ...], topic: str | None, log_format: str
     if bool(logs) == bool(topic):
         raise click.UsageError("name either LOGs or a --topic")
     place = place_of(table, common)
-    source = _source(topic, logs, log_format, common)
+    source = log_source(topic, logs, log_format, common)
     chosen = _stream(common, buckets, place)
 
     def run(spark: SparkSession, **more: Any) -> Ingested:
@@ -131,7 +146,7 @@ def archive(
     from kbroker.spark.tables.archive import archive as run_archive
 
     place = place_of(table, common)
-    source = _source(topic, (), "auto", common)
+    source = log_source(topic, (), "auto", common)
     chosen = _stream(common, buckets, place)
     schema = RecordSchema(key, value, key_columns, value_columns)
     schema.check()
@@ -167,7 +182,7 @@ def compact(table: str, **common: Any) -> None:
         "files_after": done.files_after,
         "deleted": done.deleted,
     }
-    _summary({"compacted": rows, "table": _described(place)}, common)
+    summary({"compacted": rows, "table": described(place)}, common)
 
 
 @click.command()
@@ -184,7 +199,7 @@ def convert(table: Path, checkpoint: Path | None, **common: Any) -> None:
     from kbroker.spark.tables.convert import convert_table
 
     done = convert_table(table, checkpoint, progress=progress(common))
-    _summary({"converted": done, "table": _described(table)}, common)
+    summary({"converted": done, "table": described(table)}, common)
 
 
 def check_dates(words: tuple[str, ...]) -> tuple[str, ...]:
@@ -199,9 +214,10 @@ def check_dates(words: tuple[str, ...]) -> tuple[str, ...]:
     return words
 
 
-def _source(
+def log_source(
     topic: str | None, logs: tuple[str, ...], log_format: str, common: dict[str, Any]
 ) -> Callable[[], LogSource]:
+    """What makes the source that the arguments and `source_options` of a command name; it needs PySpark."""
     from kbroker.spark.tables.table_place import TablePlace
 
     storage = key_values(common["storage"], "--storage-option")
@@ -250,6 +266,19 @@ def _stream(common: dict[str, Any], buckets: int, table: TablePlace) -> Callable
 
 
 def _run_stream(run: Callable[..., Ingested], place: TablePlace, common: dict[str, Any]) -> None:
+    done = run_stream(run, common)
+    rows = {
+        "batches": done.batches,
+        "rows": done.rows,
+        "rejected": done.rejected,
+        "files": done.files,
+        "compacted_hours": done.compacted.hours,
+        "elapsed_ms": done.elapsed_ms,
+    }
+    summary({"run": rows, "table": described(place)}, common)
+
+
+def run_stream(run: Callable[..., Done], common: dict[str, Any]) -> Done:
     """Run a stream until it ends, or until a signal asks it to: then after the batch at hand."""
     stopping = False
 
@@ -262,34 +291,27 @@ def _run_stream(run: Callable[..., Ingested], place: TablePlace, common: dict[st
     with running(common, session) as spark:
         before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
         try:
-            done = run(spark, progress=progress(common), stopping=lambda: stopping)
+            return run(spark, progress=progress(common), stopping=lambda: stopping)
         finally:
             for number, handler in before.items():
                 signal.signal(number, handler)
-    rows = {
-        "batches": done.batches,
-        "rows": done.rows,
-        "rejected": done.rejected,
-        "files": done.files,
-        "compacted_hours": done.compacted.hours,
-        "elapsed_ms": done.elapsed_ms,
-    }
-    _summary({"run": rows, "table": _described(place)}, common)
 
 
-def _described(table: TablePlace | Path) -> dict[str, Any]:
+def described(table: TablePlace | Path) -> dict[str, Any]:
+    """What is in a table, for `summary`."""
     from kbroker.spark.tables.delta_table import describe_table
 
     return describe_table(table)
 
 
-def _summary(found: dict[str, dict[str, Any]], common: dict[str, Any]) -> None:
+def summary(found: dict[str, dict[str, Any]], common: dict[str, Any]) -> None:
+    """Print what a job did and what is in its table, as a table or as JSON."""
     if common["as_json"]:
         print_json(found)
         return
     from kbroker.spark import formatting as jobs
 
-    shown = {"elapsed_ms": jobs.duration, "size_bytes": jobs.size}
+    shown = {"elapsed_ms": jobs.duration, "size_bytes": jobs.size, "state_size_bytes": jobs.size}
     rows = [
         [
             part if number == 0 else "",

@@ -50,14 +50,21 @@ def usage(logs: tuple[str, ...], dates: tuple[str, ...], top: int, by: str, per:
 
     Requests, bytes, time, mutations, connections, and the highest second of each.
 
-    Reads a TABLE of `ingest`, or LOGs as they are, those of a real Kafka too.
+    Reads a TABLE of `ingest` or `watch`, or LOGs as they are, those of a real Kafka too.
     """
-    with _rows(logs, dates, common) as rows:
+    with _rows(logs, dates, common) as (rows, are_views):
         from kbroker.spark.usage_views import usage as measured
+        from kbroker.spark.watch.views import usage_of
 
         progress(common).doing = "adding up"
-        makes = {"total": measured.usage, "day": measured.usage_per_day, "second": measured.usage_per_second}
-        found = [row.asDict() for row in measured.top(makes[per](rows), by, top).collect()]
+        if are_views and per == "second":
+            raise click.UsageError("a table of `watch` has minutes, not seconds: --per second is for one of `ingest`")
+        if are_views:
+            used = usage_of(rows, *(["date"] if per == "day" else []))
+        else:
+            makes = {"total": measured.usage, "day": measured.usage_per_day, "second": measured.usage_per_second}
+            used = makes[per](rows)
+        found = [row.asDict() for row in measured.top(used, by, top).collect()]
     if common["as_json"]:
         print_json(found)
         return
@@ -106,13 +113,14 @@ def throttles(logs: tuple[str, ...], dates: tuple[str, ...], top: int, **common:
 
     How often, how long, and each quota's share of all delay.
 
-    Reads a TABLE of `ingest`, or LOGs as they are. A log of Apache Kafka states delays but not their quotas.
+    Reads a TABLE of `ingest` or `watch`, or LOGs as they are. A log of Apache Kafka states delays but not their quotas.
     """
-    with _rows(logs, dates, common) as rows:
+    with _rows(logs, dates, common) as (rows, are_views):
         from kbroker.spark.usage_views import throttles as judged
+        from kbroker.spark.watch.views import throttles_of_views
 
         progress(common).doing = "adding up"
-        every = judged.throttles(rows).cache()
+        every = (throttles_of_views(rows) if are_views else judged.throttles(rows)).cache()
         quotas = [row.asDict() for row in judged.by_quota(every).collect()]
         found = [row.asDict() for row in every.limit(top).collect()]
     if common["as_json"]:
@@ -211,17 +219,21 @@ def _by_topic(found: Sequence[Lag]) -> list[list[object]]:
 
 
 @contextmanager
-def _rows(logs: tuple[str, ...], dates: tuple[str, ...], common: dict[str, Any]) -> Iterator[DataFrame]:
-    """The rows of a table, or of logs as they are; Spark runs as long as they are used."""
+def _rows(logs: tuple[str, ...], dates: tuple[str, ...], common: dict[str, Any]) -> Iterator[tuple[DataFrame, bool]]:
+    """The rows of a table, or of logs as they are, and whether they are the views of `watch`.
+
+    Spark runs as long as they are used.
+    """
     from kbroker.spark import formatting as jobs
-    from kbroker.spark.tables.delta_table import REQUEST_LOG, Table, TableError, describe_table
+    from kbroker.spark.tables.delta_table import REQUEST_LOG, VIEWS, Table, TableError, describe_table
     from kbroker.spark.tables.log_reader import LogSource
 
     tables = [place for place in (place_of(log, common) for log in logs) if Table(place).exists()]
     if tables and len(logs) > 1:
         raise click.UsageError("name one TABLE, or LOGs only")
     say = progress(common)
-    if tables and Table(tables[0]).info().kind != REQUEST_LOG:
+    kind = Table(tables[0]).info().kind if tables else REQUEST_LOG
+    if kind not in (REQUEST_LOG, VIEWS):
         raise TableError(f"{tables[0]} is an archive of a topic, not a request log")
     if not tables and common["as_of"] is not None:
         raise click.UsageError("--as-of is for a TABLE: logs have no versions")
@@ -233,11 +245,11 @@ def _rows(logs: tuple[str, ...], dates: tuple[str, ...], common: dict[str, Any])
         if source is None:
             known = describe_table(tables[0], dates or None)
             say(f"reading {jobs.count(known['rows'])} rows of {known['hours']} hours in {known['files']} files")
-            yield read_table(spark, tables[0], dates=dates or None)
+            yield read_table(spark, tables[0], dates=dates or None), kind == VIEWS
         else:
             say.doing = "reading"
             parsed = read_log(spark, source).cache()
             others = parsed.where(f"{REASON} is not null").count()
             say(f"read {jobs.count(parsed.count() - others)} records; {jobs.count(others)} lines are none")
             rows = good(parsed)
-            yield rows.where(rows["time"].cast("date").cast("string").isin(*dates)) if dates else rows
+            yield (rows.where(rows["time"].cast("date").cast("string").isin(*dates)) if dates else rows), False

@@ -267,10 +267,13 @@ def _windows(samples: int, window_seconds: int) -> Windows:
 @contextmanager
 def _spark(table: str, common: dict[str, Any]) -> Iterator[tuple[SparkSession, TablePlace]]:
     """A session, and where the table lies, which is there."""
-    from kbroker.spark.tables.delta_table import Table
+    from kbroker.spark.tables.delta_table import REQUEST_LOG, TOPIC, Table, TableError
 
     place = place_of(table, common)
-    Table(place).info()
+    kind = Table(place).info().kind
+    if kind != REQUEST_LOG:
+        held = "an archive of a topic" if kind == TOPIC else "a table of `watch`"
+        raise TableError(f"{place} is {held}: a table of `kbroker pipeline ingest` is needed")
     with running(common, session) as spark:
         yield spark, place
 

@@ -1,4 +1,4 @@
-"""The table that `ingest` and `archive` write: a Delta Lake table, kept by delta-rs, without Spark and its jars.
+"""The table that `ingest`, `archive` and `watch` write: a Delta Lake table, kept by delta-rs, without Spark.
 
     <table>/date=2026-01-02/hour=5/bucket=3/batch-00000017-4f0c2d.parquet
     <table>/_delta_log/00000000000000000017.json        which files are live, one entry per version
@@ -36,8 +36,8 @@ OLD_MANIFEST = "_manifest/table.json"  # of the layout before Delta
 PLACE = ("date", "hour", "bucket")
 DEFAULT_BUCKETS = 8
 HOUR_US = 3_600_000_000
-REQUEST_LOG, TOPIC = "request_log", "topic"
-TIME = {REQUEST_LOG: "time", TOPIC: "timestamp"}
+REQUEST_LOG, TOPIC, VIEWS = "request_log", "topic", "views"
+TIME = {REQUEST_LOG: "time", TOPIC: "timestamp", VIEWS: "time"}
 COMMIT_TRIES = 200  # each lost to another writer that has committed
 STORE_FAILURES = 4  # of commits in a row, each with an unknown outcome, until one ends the batch
 _KIND, _BUCKETS, _VERSION = "kbroker.kind", "kbroker.buckets", "kbroker.schemaVersion"
@@ -220,8 +220,8 @@ class Table:
         fields = wanted.columns["fields"]
         both = {"type": "struct", "fields": [one for one in fields if one["name"] in has]}
         known = {"type": "struct", "fields": [has[one["name"]] for one in both["fields"]]}
-        # a log's table may have the columns of a newer kbroker: then rows of this one have null there
-        loss = first_loss(known if wanted.kind == REQUEST_LOG else info.columns, both)
+        # our own columns may be those of a newer kbroker: then rows of this one have null there
+        loss = first_loss(info.columns if wanted.kind == TOPIC else known, both)
         if loss is not None:
             raise TableError(f"{self}: columns can only be added, and {loss}")
         return [one for one in fields if one["name"] not in has or first_loss(one["type"], has[one["name"]]["type"])]

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any
 
-from kbroker.spark.tables.delta_table import REJECTED, REQUEST_LOG, TIME, TOPIC, DataFile
+from kbroker.spark.tables.delta_table import REJECTED, REQUEST_LOG, TIME, TOPIC, VIEWS, DataFile
 from kbroker.spark.tables.table_place import TablePlace, write_bytes
 
 if TYPE_CHECKING:
@@ -28,6 +28,7 @@ WRITTEN = "path string, date string, hour int, bucket int, rows bigint, size_byt
 _STATISTICS = {
     REQUEST_LOG: ("time", "sequence", "principal", "client_id", "api_key"),
     TOPIC: ("timestamp", "topic", "partition", "offset"),
+    VIEWS: ("time", "view", "principal", "client_id"),
 }
 #: Integers that are mostly different and grow: kept as differences they take half of the bytes.
 _GROWING = {"time", "time_ms", "sequence", "timestamp", "offset"}

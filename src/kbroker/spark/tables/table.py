@@ -17,6 +17,7 @@ from kbroker.spark.tables.delta_table import (
     PLACE,
     REQUEST_LOG,
     TIME,
+    TOPIC,
     DataFile,
     Table,
     TableInfo,
@@ -187,7 +188,7 @@ def _with_place(rows: DataFrame, info: TableInfo) -> DataFrame:
 def _bucket(kind: str, buckets: int) -> Column:
     from pyspark.sql import functions as F
 
-    if kind != REQUEST_LOG:
+    if kind == TOPIC:
         return F.pmod(F.col("partition"), F.lit(buckets))
     empty = F.lit("")
     entity = F.concat(F.coalesce("principal", empty), F.lit("\0"), F.coalesce("client_id", empty))

@@ -5,10 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from kbroker.spark.tables.delta_table import REQUEST_LOG, TOPIC
+from kbroker.spark.tables.delta_table import REQUEST_LOG, TOPIC, VIEWS
 
 #: Order of the rows in a file, by the kind of table: what replay reads one after the other is together.
-ORDER = {REQUEST_LOG: ("principal", "client_id", "sequence", "time"), TOPIC: ("topic", "partition", "offset")}
+ORDER = {
+    REQUEST_LOG: ("principal", "client_id", "sequence", "time"),
+    TOPIC: ("topic", "partition", "offset"),
+    VIEWS: ("view", "principal", "client_id", "quota_type", "user", "time"),
+}
 
 #: Called with the name of each phase that is done.
 PhaseCallback = Callable[[str], object]

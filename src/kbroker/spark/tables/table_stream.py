@@ -1,9 +1,9 @@
-"""A Spark stream into a table, exactly once over kill and restart: what `ingest` and `archive` share.
+"""A Spark stream into a table, exactly once over kill and restart: what `ingest`, `archive` and `watch` share.
 
 Executors write the files of a micro-batch, and the driver commits their names together with the stream's id and the
 batch's number; only then does Spark commit the batch. A batch that is repeated after a crash finds its number in the
-table and is left out, so no crash adds or loses a row. The stream keeps no state in Spark: what it must know are the
-offsets of its checkpoint and the table's log.
+table and is left out, so no crash adds or loses a row. What the stream must know are its checkpoint, of which only
+`watch` has more than offsets in it, and the table's log.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from kbroker.spark.tables.delta_table import (
 from kbroker.spark.tables.file_writer import REJECTED_FILE, write_rejected
 from kbroker.spark.tables.log_reader import REASON, good, rejected
 from kbroker.spark.tables.table import SPLIT_ROWS, summary, write_rows
-from kbroker.spark.tables.table_layout import Compacted, PhaseCallback
+from kbroker.spark.tables.table_layout import Compacted, PhaseCallback, Written
 from kbroker.spark.tables.table_place import TableName, TablePlace
 
 HOUR_MS = 3_600_000
@@ -193,8 +193,10 @@ class TableStream:
         """Wait for the end; whether to start again from the checkpoint."""
         try:
             while not query.awaitTermination(STOP_POLL_S):
+                self.look(query)
                 if stopping():
                     break
+            self.look(query)
             return False
         except StreamingQueryException as error:
             if NO_WORKER in str(error) and self._starts_left > 0:
@@ -202,6 +204,9 @@ class TableStream:
                 self.progress("a Python worker of Spark did not start in time; trying again")
                 return True
             raise PipelineError(f"the stream ended: {cause(str(error))}") from error
+
+    def look(self, query: StreamingQuery) -> None:
+        """Called now and then while the stream runs, on the thread of `run`, and once when it has ended."""
 
     def write(self, batch: DataFrame, number: int, parse: Parse) -> None:
         """One micro-batch: rows into the table, the rest into `_rejected`; then what is due of compaction."""
@@ -228,14 +233,18 @@ class TableStream:
         self.done.rejected += refused
         self.done.files += written.files
         took = self.clock.now_ms() - started
+        self.say_written(number, written, refused, took)
+        self._compact()
+        self._vacuum(everything=False)
+        self._at("done")
+
+    def say_written(self, number: int, written: Written, refused: int, took: int) -> None:
+        """Say what a batch has put into the table, in `took` milliseconds."""
         self.progress(
             f"batch {number}: {jobs.count(written.rows)} rows into {written.files} files of {len(written.hours)} hours"
             + (f", {jobs.count(refused)} rejected" if refused else "")
             + f", {jobs.duration(took)}, {jobs.rate(written.rows, took)}"
         )
-        self._compact()
-        self._vacuum(everything=False)
-        self._at("done")
 
     def _known(self) -> str:
         """The id of this stream, which the table knows from now on."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import Column, DataFrame
 
 COLUMNS = ("principal", "client_id", "throttle_time_ms", "verdicts")
 #: Whom a quota judged: the tags of its counter. A quota type of null: a delay whose cause the log does not state.
@@ -22,25 +22,11 @@ def throttles(rows: DataFrame) -> DataFrame:
     throttle time sent to clients; delay_max_ms: the longest served; limit: the highest that was exceeded; share: of all
     delay served, 0..1. A log of Apache Kafka states a delay but no verdict: it counts under the client's own names.
     """
-    from pyspark.sql import Window
     from pyspark.sql import functions as F
 
-    verdicts = rows.where("size(verdicts) > 0").select(F.explode("verdicts").alias("v")).select("v.*")
-    judged = verdicts.select(*KEYS, "limit", "refused", "delay_asked_ms", "delay_served_ms")
-    unpublished = rows.where("throttle_time_ms > 0 and (verdicts is null or size(verdicts) = 0)").selectExpr(
-        "cast(null as string) as quota_type",
-        "principal as user",
-        "client_id",
-        "cast(null as string) as ip",
-        "cast(null as double) as limit",
-        "false as refused",
-        "cast(0 as bigint) as delay_asked_ms",
-        "cast(throttle_time_ms as bigint) as delay_served_ms",
-    )
-    summed = (
-        judged.unionByName(unpublished)
-        .groupBy(*KEYS)
-        .agg(
+    judged = rows.select(F.explode(verdicts_of_row()).alias("v")).select("v.*")
+    return with_share(
+        judged.groupBy(*KEYS).agg(
             F.count("*").alias("verdicts"),
             F.count(F.when(F.col("refused"), 1)).alias("refused"),
             F.coalesce(F.sum("delay_asked_ms"), F.lit(0)).alias("delay_asked_ms"),
@@ -49,6 +35,37 @@ def throttles(rows: DataFrame) -> DataFrame:
             F.max("limit").alias("limit"),
         )
     )
+
+
+def verdicts_of_row() -> Column:
+    """The verdicts of a row of the log: KEYS, limit, refused, delay_asked_ms, delay_served_ms of each.
+
+    A delay without a verdict is one of the client's own names, with a quota type of null.
+    """
+    from pyspark.sql import functions as F
+
+    def null(kind: str) -> Column:
+        return F.lit(None).cast(kind)
+
+    kept = (*KEYS, "limit", "refused", "delay_asked_ms", "delay_served_ms")
+    kinds = ("string", "string", "string", "string", "double", "boolean", "bigint", "bigint")
+    stated = F.transform(
+        "verdicts",
+        lambda v: F.struct(*(v[name].cast(kind).alias(name) for name, kind in zip(kept, kinds, strict=True))),
+    )
+    values = (
+        *(null("string"), F.col("principal"), F.col("client_id"), null("string"), null("double"), F.lit(False)),
+        *(F.lit(0).cast("bigint"), F.col("throttle_time_ms").cast("bigint")),
+    )
+    unstated = F.array(F.struct(*(value.alias(name) for name, value in zip(kept, values, strict=True))))
+    return F.when(F.size("verdicts") > 0, stated).when(F.col("throttle_time_ms") > 0, unstated)
+
+
+def with_share(summed: DataFrame) -> DataFrame:
+    """The rows of `throttles` of their sums: each one's share of all delay, the longest delay first."""
+    from pyspark.sql import Window
+    from pyspark.sql import functions as F
+
     all_delay = F.sum("delay_served_ms").over(Window.partitionBy(F.lit(0)))
     share = F.when(all_delay > 0, F.col("delay_served_ms") / all_delay).otherwise(F.lit(0.0))
     ordered = [

@@ -13,7 +13,8 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
 #: What is measured. The time of a request is what its quota counts: of the handler and of the network thread.
-MEASURES = ("requests", "request_bytes", "response_bytes", "request_time_us", "mutations", "connections")
+SUMMED = ("requests", "request_bytes", "response_bytes", "request_time_us", "mutations")
+MEASURES = (*SUMMED, "connections")
 ENTITY = ("principal", "client_id")
 COLUMNS = (
     *("time", "api_key", *ENTITY, "connection", "request_bytes", "response_bytes", "local_time_us"),
@@ -39,26 +40,28 @@ def usage_per_second(rows: DataFrame) -> DataFrame:
     from pyspark.sql import functions as F
 
     requests = rows.where("api_key is not null").select(
-        F.expr("cast(date_add(date'1970-01-01', cast(unix_micros(time) div 86400000000 as int)) as string)").alias(
-            "date"
-        ),
+        day_of(second_of("time")).alias("date"),
         *ENTITY,
-        F.expr("unix_micros(time) div 1000000").alias("second"),
+        second_of("time").alias("second"),
         "connection",
-        *(_measured(name).alias(name) for name in MEASURES if name != "connections"),
+        *(measured(name).alias(name) for name in SUMMED),
     )
-    keys = ["date", *ENTITY]
-    sums = [F.sum(name).alias(name) for name in MEASURES if name != "connections"]
-    traffic = requests.groupBy(*keys, "second").agg(*sums)
-    opened = (
-        requests.where("connection is not null")
-        .groupBy(*keys, "connection")
-        .agg(F.min("second").alias("second"))
-        .groupBy(*keys, "second")
-        .agg(F.count("*").alias("connections"))
-    )
-    both = traffic.unionByName(opened, allowMissingColumns=True)
-    return both.groupBy(*keys, "second").agg(
+    traffic = requests.groupBy("date", *ENTITY, "second").agg(*(F.sum(name).alias(name) for name in SUMMED))
+    opened = requests.where("connection is not null").groupBy("date", *ENTITY, "connection")
+    return with_connections(traffic, opened.agg(F.min("second").alias("second")))
+
+
+def with_connections(traffic: DataFrame, opened: DataFrame) -> DataFrame:
+    """The rows of `usage_per_second` of their two parts.
+
+    Args: `traffic`: date, ENTITY, second and SUMMED, added up or in parts; `opened`: date, ENTITY and second of each
+    connection.
+    """
+    from pyspark.sql import functions as F
+
+    keys = ("date", *ENTITY, "second")
+    both = traffic.unionByName(opened.groupBy(*keys).agg(F.count("*").alias("connections")), allowMissingColumns=True)
+    return both.groupBy(*keys).agg(
         *(F.round(F.coalesce(F.sum(name), F.lit(0))).cast("bigint").alias(name) for name in MEASURES)
     )
 
@@ -92,8 +95,23 @@ def top(used: DataFrame, by: str, limit: int) -> DataFrame:
     )
 
 
-def _measured(name: str) -> Column:
-    """What a record counts for; unknown sizes (a log of Apache Kafka has none) count nothing."""
+def second_of(time: str) -> Column:
+    """The second since 1970 of a time's column."""
+    from pyspark.sql import functions as F
+
+    return F.expr(f"unix_micros({time}) div 1000000")
+
+
+def day_of(second: Column) -> Column:
+    """The day of a second since 1970, as "2026-01-02" and in UTC."""
+    from pyspark.sql import functions as F
+
+    days = F.floor(second / F.lit(86_400)).cast("int")
+    return F.date_add(F.lit("1970-01-01").cast("date"), days).cast("string")
+
+
+def measured(name: str) -> Column:
+    """What a record counts for in one of SUMMED; unknown sizes (a log of Apache Kafka has none) count nothing."""
     from pyspark.sql import functions as F
 
     weight = F.when(F.col("sampling") > 0, 1 / F.col("sampling")).otherwise(F.lit(1.0))

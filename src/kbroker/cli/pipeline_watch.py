@@ -1,0 +1,127 @@
+"""`kbroker pipeline watch`: usage and throttles of a log while it is written, in a table and on a page."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from kbroker.cli.options import Duration
+from kbroker.cli.pipeline_jobs import (
+    described,
+    format_option,
+    kept_options,
+    log_source,
+    max_per_batch_option,
+    run_stream,
+    source_options,
+    summary,
+    topic_option,
+)
+from kbroker.cli.pipeline_session import LocalPath, spark_options
+from kbroker.cli.pipeline_table import place_of, retention_of, table_argument
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from kbroker.spark.watch.watch import Watched
+
+
+@click.command()
+@table_argument
+@click.argument("logs", nargs=-1, metavar="[LOG]...")
+@topic_option
+@click.option(
+    "--page",
+    type=LocalPath(dir_okay=False),
+    metavar="FILE.html",
+    help="Keep a page with plots there, replaced as a whole.",
+)
+@click.option(
+    "--every",
+    type=Duration(1000),
+    default="30s",
+    show_default=True,
+    metavar="TIME",
+    help="Between batches, and between pages.",
+)
+@click.option(
+    "--watermark",
+    type=Duration(),
+    default="1min",
+    show_default=True,
+    metavar="TIME",
+    help="How much younger than its end a record closes a minute; what comes later for that minute is in no view.",
+)
+@click.option(
+    "--last", type=Duration(60_000), default="1d", show_default=True, metavar="TIME", help="What the page is about."
+)
+@format_option
+@source_options
+@max_per_batch_option
+@kept_options
+@spark_options
+def watch(
+    table: str,
+    logs: tuple[str, ...],
+    topic: str | None,
+    page: Path | None,
+    every: int,
+    watermark: int,
+    last: int,
+    log_format: str,
+    **common: Any,
+) -> None:
+    """Follow a request log until stopped.
+
+    Adds up usage and throttles by minute into TABLE, a Delta Lake table that `usage` and `throttles` read, and can keep
+    a page about the latest of them. TABLE is a folder, or a URI such as s3://BUCKET/NAME.
+
+    LOGs are files, folders of files, or patterns; or name a --topic. A minute is written once, when it is closed, also
+    over a kill; run it again to go on. SIGINT or SIGTERM ends it after the batch at hand.
+    """
+    from kbroker.spark.tables.checkpoint import place_of_checkpoint
+
+    if bool(logs) == bool(topic):
+        raise click.UsageError("name either LOGs or a --topic")
+    place = place_of(table, common)
+    source = log_source(topic, logs, log_format, common)
+    place_of_checkpoint(common["checkpoint"], place)
+    retention = retention_of(common)
+    if page is not None and not page.absolute().parent.is_dir():
+        raise click.BadParameter(f"expected a folder at {page.absolute().parent}, found none", param_hint="--page")
+
+    def run(spark: SparkSession, **more: Any) -> Watched:
+        from kbroker.spark.tables.table_stream import StreamOptions
+        from kbroker.spark.watch.live_page import write_live_page
+        from kbroker.spark.watch.watch import watch as run_watch
+
+        options = StreamOptions(
+            buckets=1,
+            follow=True,
+            interval_ms=every,
+            max_per_batch=common["max_per_batch"],
+            watermark_ms=watermark,
+            **retention,
+            checkpoint=common["checkpoint"],
+        )
+        refresh = None
+        if page is not None:
+            refresh = partial(write_live_page, spark, place, page, span_ms=last, every_ms=every)
+        return run_watch(spark, source(), place, options, refresh=refresh, **more)
+
+    done = run_stream(run, common)
+    rows = {
+        "batches": done.batches,
+        "records": done.records,
+        "rejected": done.rejected,
+        "late": done.late,
+        "rows": done.rows,
+        "pages": done.pages,
+        "state_rows": done.state_rows,
+        "state_size_bytes": done.state_bytes,
+        "elapsed_ms": done.elapsed_ms,
+    }
+    summary({"run": rows, "table": described(place)}, common)

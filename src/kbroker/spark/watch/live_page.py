@@ -1,0 +1,154 @@
+"""The page that `watch` keeps: the report of the latest views, without what only a replay knows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from kbroker._core.clock import BaseClock, SystemClock
+from kbroker.spark.report.data import BINS, LISTED, TOP, Client, ReportData
+from kbroker.spark.report.names import client_name
+from kbroker.spark.report.page import render
+from kbroker.spark.report.throttled import gather_throttles
+from kbroker.spark.report.write import write_page
+from kbroker.spark.tables.delta_table import Table
+from kbroker.spark.tables.table import read_table
+from kbroker.spark.tables.table_place import TableName
+from kbroker.spark.usage_views import throttles
+from kbroker.spark.usage_views.usage import ENTITY
+from kbroker.spark.watch.minutes import MINUTE_S, THROTTLES, USAGE
+from kbroker.spark.watch.views import throttles_of_views, usage_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
+_OVER_TIME = ("requests", "request_bytes", "response_bytes")
+
+
+def write_live_page(
+    spark: SparkSession,
+    table: TableName,
+    output: Path,
+    *,
+    span_ms: int,
+    every_ms: int,
+    clock: BaseClock | None = None,
+) -> bool:
+    """Write the page about the last `span_ms` of a table of views, by its youngest minute, in one step.
+
+    Args: `every_ms`: how often a browser reads it again; `clock`: of the time that the page states.
+    Returns: False where the table has no minute yet. Raises: OSError, TableError.
+    """
+    data = gather_views(spark, table, span_ms)
+    if data is None:
+        return False
+    made_at = _EPOCH + timedelta(milliseconds=(clock or SystemClock()).wall_ms())
+    write_page(output, render(data, made_at, again_s=max(1, every_ms // 1000)))
+    return True
+
+
+def gather_views(spark: SparkSession, table: TableName, span_ms: int, *, top: int = TOP) -> ReportData | None:
+    """Bring the last `span_ms` of a table of views to the size of a page; None where it has no minute."""
+    from pyspark.sql import functions as F
+
+    found = Table(table)
+    times = [one.max_time_us for one in found.files() if one.max_time_us is not None]
+    if not times:
+        return None
+    youngest = max(times) // 1_000_000 // MINUTE_S * MINUTE_S + MINUTE_S
+    span_s = max(MINUTE_S, span_ms // 1000)
+    rows = read_table(spark, table, dates=_days(youngest - span_s, youngest))
+    second = F.unix_seconds("time")
+    rows = rows.where((second >= youngest - span_s) & F.col("view").isin(USAGE, THROTTLES)).cache()
+    try:
+        oldest = rows.agg(F.min(F.unix_seconds("time"))).collect()[0][0]
+        if oldest is None:
+            return None
+        start = int(oldest)
+        bin_s = MINUTE_S * max(1, -(-(youngest - start) // MINUTE_S // BINS))
+        bins = -(-(youngest - start) // bin_s)
+        place = F.floor((F.unix_seconds("time") - start) / bin_s).cast("int").alias("bin")
+        return _gathered(rows, found, start, bin_s, bins, place, top)
+    finally:
+        rows.unpersist()
+
+
+def _gathered(rows: DataFrame, table: Table, start: int, bin_s: int, bins: int, place: Column, top: int) -> ReportData:
+    from pyspark.sql import functions as F
+
+    used = rows.where(F.col("view") == USAGE)
+    sums = [F.sum(name).alias(name) for name in _OVER_TIME]
+    summed = [row.asDict() for row in usage_of(rows).collect()]
+    ranked = sorted(summed, key=lambda r: (-r["request_bytes"] - r["response_bytes"], -r["requests"]))
+    everything = used.groupBy(place).agg(*sums).collect()
+    cells = _joined(used, ENTITY, [tuple(row[name] for name in ENTITY) for row in ranked[:top]])
+    by_client = cells.groupBy(*ENTITY, place).agg(*sums).collect() if ranked else []
+    held = gather_throttles(throttles_of_views(rows))
+    keys = [tuple(getattr(row, name) for name in throttles.KEYS) for row in held.rows[:top] if row.delay_ms]
+    delays = rows.where(F.col("view") == THROTTLES)
+    by_quota: list[Any] = []
+    if keys:
+        delayed = _joined(delays, throttles.KEYS, keys).groupBy(*throttles.KEYS, place)
+        by_quota = delayed.agg(F.sum("delay_served_ms").alias("ms")).collect()
+    clients = [
+        Client(
+            client_name(*(row[name] for name in ENTITY)),
+            row,
+            _over_time([cell for cell in by_client if all(cell[name] == row[name] for name in ENTITY)], bins),
+        )
+        for row in ranked[:top]
+    ]
+    shown = []
+    for one, key in zip((row for row in held.rows[:top] if row.delay_ms), keys, strict=True):
+        values = [0.0] * bins
+        for cell in by_quota:
+            if tuple(cell[name] for name in throttles.KEYS) == key:
+                values[cell["bin"]] += cell["ms"]
+        shown.append((f"{one.quota}: {one.who}", values))
+    totals = {name: sum(row[name] for row in summed) for name in _OVER_TIME}
+    return ReportData(
+        f"views {table}",
+        start,
+        start + bins * bin_s,
+        bin_s,
+        clients,
+        [(client_name(*(row[name] for name in ENTITY)), row) for row in ranked[top:LISTED]],
+        max(0, len(summed) - max(top, LISTED)),
+        _over_time(everything, bins),
+        {**totals, "clients": len(summed)},
+        held,
+        shown,
+        None,
+        None,
+        None,
+    )
+
+
+def _joined(rows: DataFrame, names: Sequence[str], keys: Sequence[tuple[Any, ...]]) -> DataFrame:
+    """Rows of which some columns have one of a few combinations of values, of which any may be null."""
+    from pyspark.sql import functions as F
+
+    if not keys:
+        return rows
+    schema = ", ".join(f"_{name} string" for name in names)
+    wanted = rows.sparkSession.createDataFrame(list(keys), schema)
+    condition = F.lit(True)
+    for name in names:
+        condition = condition & F.col(name).eqNullSafe(F.col(f"_{name}"))
+    return rows.join(F.broadcast(wanted), condition, "left_semi")
+
+
+def _over_time(rows: Sequence[Any], bins: int) -> dict[str, list[float]]:
+    found = {name: [0.0] * bins for name in _OVER_TIME}
+    for row in rows:
+        for name in _OVER_TIME:
+            found[name][row["bin"]] += float(row[name])
+    return found
+
+
+def _days(start_s: int, end_s: int) -> list[str]:
+    first, last = (datetime.fromtimestamp(max(0, second), timezone.utc).date() for second in (start_s, end_s))
+    return [str(first + timedelta(days=number)) for number in range((last - first).days + 1)]

@@ -1,0 +1,135 @@
+"""The continuous query of `watch`: the records of a request log, added up by minute, each minute given out once.
+
+Spark's state holds the minutes that are open: a row per second and entity, per connection, and per quota and client
+that it throttled. A minute is closed, and leaves the state for good, when the youngest record is so much younger than
+its end as the watermark says. A record of a closed minute is late: it is counted as such, and in no view.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kbroker.spark.usage_views import throttles
+from kbroker.spark.usage_views.usage import SUMMED, day_of, measured, second_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+USAGE, THROTTLES, CONNECTION = "usage", "throttles", "connection"
+MINUTE_S = 60
+DAY_S = 86_400
+AHEAD_S = 600
+
+#: What a row of the state is about. `second`: of a usage, of a throttle's minute, of a connection's day.
+_KEYS = {
+    "view": "string",
+    "second": "bigint",
+    "principal": "string",
+    "client_id": "string",
+    "connection": "string",
+    "quota_type": "string",
+    "user": "string",
+    "ip": "string",
+}
+_COUNTED = ("verdicts", "refused", "delay_asked_ms", "delay_served_ms")
+_VALUES = {
+    **dict.fromkeys(SUMMED, "double"),
+    "first_second": "bigint",
+    **dict.fromkeys(_COUNTED, "bigint"),
+    "limit": "double",
+}
+_EVENT = "_event_time"
+
+
+def open_minutes(rows: DataFrame, watermark_ms: int) -> DataFrame:
+    """The stream of closed minutes: `minute` (a window) and the columns of _KEYS and _VALUES, and delay_max_ms.
+
+    Args: `rows`: a stream with the columns of the request log.
+
+    The youngest record closes minutes, so records that are ahead of the clock must not be among them: see `is_ahead`.
+    """
+    from pyspark.sql import functions as F
+
+    timed = rows.withColumn(_EVENT, F.col("time")).withWatermark(_EVENT, f"{watermark_ms} milliseconds")
+    found = timed.select(_EVENT, F.explode(_facts()).alias("fact")).select(_EVENT, "fact.*")
+    minute = F.window(_EVENT, f"{MINUTE_S} seconds").alias("minute")
+    return found.groupBy(minute, *_KEYS).agg(
+        *(F.sum(name).alias(name) for name in (*SUMMED, *_COUNTED)),
+        F.min("first_second").alias("first_second"),
+        F.max("delay_served_ms").alias("delay_max_ms"),
+        F.max("limit").alias("limit"),
+    )
+
+
+def is_ahead() -> Column:
+    """Whether a record is ahead of the clock by more than clocks differ: it would close all minutes before it."""
+    from pyspark.sql import functions as F
+
+    now = F.current_timestamp()  # in a stream that of the batch: the same when it is repeated
+    return F.col("time") > now + F.expr(f"interval {AHEAD_S} seconds")
+
+
+def traffic_of(closed: DataFrame) -> DataFrame:
+    """Of closed minutes what `with_connections` takes as traffic."""
+    from pyspark.sql import functions as F
+
+    rows = closed.where(F.col("view") == USAGE)
+    return rows.select(day_of(F.col("second")).alias("date"), "principal", "client_id", "second", *SUMMED)
+
+
+def connections_of(closed: DataFrame) -> DataFrame:
+    """Of closed minutes the connections, each once a day: date, principal, client_id, connection, first second."""
+    from pyspark.sql import functions as F
+
+    rows = closed.where(F.col("view") == CONNECTION)
+    keys = (day_of(F.col("second")).alias("date"), "principal", "client_id", "connection")
+    return rows.groupBy(*keys).agg(F.min("first_second").alias("second"))
+
+
+def throttles_of(closed: DataFrame) -> DataFrame:
+    """Of closed minutes the sums of `throttles`, and the `minute` (seconds since 1970)."""
+    from pyspark.sql import functions as F
+
+    rows = closed.where(F.col("view") == THROTTLES)
+    return rows.groupBy(F.col("second").alias("minute"), *throttles.KEYS).agg(
+        *(F.sum(name).alias(name) for name in _COUNTED),
+        F.max("delay_max_ms").alias("delay_max_ms"),
+        F.max("limit").alias("limit"),
+    )
+
+
+def _facts() -> Column:
+    """What a record adds to the state: an array of rows with the columns of _KEYS and _VALUES."""
+    from pyspark.sql import functions as F
+
+    second = second_of("time")
+    entity = {"principal": F.col("principal"), "client_id": F.col("client_id")}
+    day = F.lit(DAY_S) * F.floor(second / F.lit(DAY_S))
+    minute = F.lit(MINUTE_S) * F.floor(second / F.lit(MINUTE_S))
+    used = _fact(view=F.lit(USAGE), second=second, **entity, **{name: measured(name) for name in SUMMED})
+    opened = _fact(view=F.lit(CONNECTION), second=day, **entity, connection=F.col("connection"), first_second=second)
+
+    def throttled(verdict: Column) -> Column:
+        return _fact(
+            view=F.lit(THROTTLES),
+            second=minute,
+            verdicts=F.lit(1),
+            refused=F.coalesce(verdict["refused"], F.lit(False)).cast("int"),
+            **{name: verdict[name] for name in (*throttles.KEYS, "limit")},
+            **{name: F.coalesce(verdict[name], F.lit(0)) for name in ("delay_asked_ms", "delay_served_ms")},
+        )
+
+    is_request = F.col("api_key").isNotNull()
+    verdicts = F.transform(throttles.verdicts_of_row(), throttled)
+    none = F.filter(F.array(used), lambda fact: F.lit(False))
+    return F.concat(
+        F.when(is_request, F.array(used)).otherwise(none),
+        F.when(is_request & F.col("connection").isNotNull(), F.array(opened)).otherwise(none),
+        F.coalesce(verdicts, none),
+    )
+
+
+def _fact(**known: Column) -> Column:
+    from pyspark.sql import functions as F
+
+    return F.struct(*(known.get(name, F.lit(None)).cast(kind).alias(name) for name, kind in (_KEYS | _VALUES).items()))

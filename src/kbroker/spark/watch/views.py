@@ -1,0 +1,147 @@
+"""The table of `watch`: usage and throttles by minute, and the connections of each day; what the jobs read of it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kbroker.spark.errors import PipelineError
+from kbroker.spark.tables.delta_table import VIEWS, Table
+from kbroker.spark.tables.log_reader import REASON
+from kbroker.spark.tables.table import read_table
+from kbroker.spark.tables.table_place import TableName
+from kbroker.spark.usage_views import throttles
+from kbroker.spark.usage_views.usage import ENTITY, MEASURES, summed_up, with_connections
+from kbroker.spark.watch.minutes import (
+    CONNECTION,
+    MINUTE_S,
+    THROTTLES,
+    USAGE,
+    connections_of,
+    throttles_of,
+    traffic_of,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql.types import StructType
+
+SCHEMA_VERSION = 1
+#: A row is of one view, and has null in the columns of the others. `time`: where its minute begins; of a connection
+#: its first request of the day.
+_COLUMNS = {
+    "view": "string",
+    "time": "timestamp",
+    **dict.fromkeys(ENTITY, "string"),
+    **dict.fromkeys(MEASURES, "bigint"),
+    **{f"{name}_peak": "bigint" for name in MEASURES},
+    "connection": "string",
+    **dict.fromkeys(("quota_type", "user", "ip"), "string"),
+    **dict.fromkeys(("verdicts", "refused", "delay_asked_ms", "delay_served_ms", "delay_max_ms"), "bigint"),
+    "limit": "double",
+}
+
+
+def views_schema() -> StructType:
+    """The columns of a row, without its place."""
+    from pyspark.sql import types
+
+    kinds = {
+        "string": types.StringType(),
+        "bigint": types.LongType(),
+        "double": types.DoubleType(),
+        "timestamp": types.TimestampType(),
+    }
+    return types.StructType([types.StructField(name, kinds[kind]) for name, kind in _COLUMNS.items()])
+
+
+def rows_of(closed: DataFrame, known: Callable[[Sequence[str]], DataFrame]) -> DataFrame:
+    """The rows of the table that a batch of closed minutes makes.
+
+    Args: `closed`: a batch of `open_minutes`, read several times; `known`: given days, the connections that the table
+    has of them.
+
+    Minutes are closed in their order, so a connection that the table does not have began in this batch.
+    """
+    from pyspark.sql import functions as F
+
+    opened = connections_of(closed)
+    dates = [row["date"] for row in opened.select("date").distinct().collect()]
+    if dates:
+        seen = known(dates).select(*(F.col(name).alias(f"_{name}") for name in _CONNECTION))
+        same = [F.col(name).eqNullSafe(F.col(f"_{name}")) for name in _CONNECTION]
+        condition = same[0]
+        for one in same[1:]:
+            condition = condition & one
+        opened = opened.join(seen, condition, "left_anti")
+    seconds = with_connections(traffic_of(closed), opened)
+    minute = F.lit(MINUTE_S) * F.floor(F.col("second") / F.lit(MINUTE_S))
+    used = summed_up(seconds.withColumn("minute", minute), "minute", *ENTITY)
+    parts = [
+        used.select(F.lit(USAGE).alias("view"), _time("minute"), "*"),
+        throttles_of(closed).select(F.lit(THROTTLES).alias("view"), _time("minute"), "*"),
+        opened.select(F.lit(CONNECTION).alias("view"), _time("second"), *ENTITY, "connection"),
+    ]
+    whole = [part.select(*(_column(part, name, kind) for name, kind in _COLUMNS.items())) for part in parts]
+    return whole[0].unionByName(whole[1]).unionByName(whole[2]).withColumn(REASON, F.lit(None).cast("string"))
+
+
+_CONNECTION = ("date", *ENTITY, "connection")
+
+
+def known_connections(spark: SparkSession, table: TableName, dates: Sequence[str]) -> DataFrame:
+    """The connections that a table has of some days: date, ENTITY, connection."""
+    rows = read_table(spark, table, ["view", *_CONNECTION], dates)
+    return rows.where(rows["view"] == CONNECTION).select(*_CONNECTION)
+
+
+def usage_of(views: DataFrame, *keys: str) -> DataFrame:
+    """The rows of `usage`: the columns of ENTITY, MEASURES and NAME_peak. Args: `keys`: by what else, such as date."""
+    from pyspark.sql import functions as F
+
+    rows = views.where(F.col("view") == USAGE)
+    return rows.groupBy(*keys, *ENTITY).agg(
+        *(F.sum(name).alias(name) for name in MEASURES),
+        *(F.max(f"{name}_peak").alias(f"{name}_peak") for name in MEASURES),
+    )
+
+
+def throttles_of_views(views: DataFrame) -> DataFrame:
+    """The rows of `throttles`."""
+    from pyspark.sql import functions as F
+
+    rows = views.where(F.col("view") == THROTTLES)
+    counted = ("verdicts", "refused", "delay_asked_ms", "delay_served_ms")
+    return throttles.with_share(
+        rows.groupBy(*throttles.KEYS).agg(
+            *(F.sum(name).alias(name) for name in counted),
+            F.max("delay_max_ms").alias("delay_max_ms"),
+            F.max("limit").alias("limit"),
+        )
+    )
+
+
+def is_views(table: TableName) -> bool:
+    """Whether there is a table of `watch`."""
+    found = Table(table)
+    return found.exists() and not found.is_old() and found.info().kind == VIEWS
+
+
+def require_views(table: TableName) -> None:
+    """Raises: PipelineError when the table is not one of `watch`, TableError when it is none."""
+    if Table(table).info().kind != VIEWS:
+        raise PipelineError(f"{table} is not a table of `kbroker pipeline watch`")
+
+
+def _time(second: str) -> Column:
+    from pyspark.sql import functions as F
+
+    return F.timestamp_seconds(F.col(second)).alias("time")
+
+
+def _column(part: DataFrame, name: str, kind: str) -> Column:
+    from pyspark.sql import functions as F
+
+    has = name in part.columns
+    return (F.col(name) if has else F.lit(None)).cast(kind).alias(name)

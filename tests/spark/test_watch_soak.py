@@ -1,0 +1,214 @@
+"""`kbroker pipeline watch` for long: kill -9 in each phase, a broker that restarts, hours of log with bounded state."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from kbroker.client.admin import Admin, NewTopic
+from kbroker.client.cluster import Cluster
+from kbroker.client.producer import Producer
+from kbroker.spark.tables.delta_table import describe_table
+from kbroker.spark.tables.log_reader import LogSource, good, read_log
+from kbroker.spark.tables.table import read_table
+from kbroker.spark.tables.table_stream import StreamOptions
+from kbroker.spark.usage_views.throttles import throttles
+from kbroker.spark.usage_views.usage import usage
+from kbroker.spark.watch.live_page import write_live_page
+from kbroker.spark.watch.views import throttles_of_views, usage_of
+from kbroker.spark.watch.watch import Watched, watch
+from kbroker.testing.waiting import wait_until
+from tests.spark.day import make_day, to_line
+from tests.spark.killing import ROOT
+from tests.spark.standalone import environment
+from tests.spark.watching import assert_equal_to_the_batch_jobs, closing_line, put, rows_of
+from tests.support.broker import BrokerProcess
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = [pytest.mark.soak, pytest.mark.timeout(3600)]
+#: Where a run is ended, and at which of its batches. The second batch of a run gives minutes out, the first reads.
+KILLS = (
+    *(("computed", 1), ("computed", 2), ("written", 1), ("committed", 1), ("committed", 2)),
+    *(("done", 1), ("done", 2), ("page", 1), ("compacted", 1)),
+)
+
+
+def kill_watch(logs: Path, table: Path, page: Path, phase: str = "", times: int = 1) -> int:
+    words = [str(logs), str(table), str(page), *([phase, str(times)] if phase else [])]
+    call = [sys.executable, "-m", "tests.spark.killed_watch", *words]
+    done = subprocess.run(call, env=environment(), cwd=ROOT, capture_output=True, text=True, check=False)
+    print(f"{phase} {times}: {done.returncode}\n{done.stdout}{done.stderr}")
+    return done.returncode
+
+
+def test_no_kill_loses_or_doubles_a_minute(spark: SparkSession, tmp_path: Path) -> None:
+    """Before each kill there is something new to read; the page is whole at all times."""
+    lines = list(make_day(2_000).lines())
+    logs, table, page = tmp_path / "logs", tmp_path / "table", tmp_path / "page.html"
+    part = len(lines) // len(KILLS) + 1
+    killed = 0
+    for number, (phase, times) in enumerate(KILLS):
+        put(logs, number, lines[number * part : (number + 1) * part])
+        killed += kill_watch(logs, table, page, phase, times) == -signal.SIGKILL
+        assert not page.exists() or page.read_text().endswith("</html>\n")
+    assert killed >= len(KILLS) - 1  # a phase such as a compaction need not come
+    put(logs, len(KILLS), [closing_line()])
+    assert kill_watch(logs, table, page) == 0
+    assert_equal_to_the_batch_jobs(spark, table, logs)
+    assert page.read_text().endswith("</html>\n")
+
+
+def test_a_broker_that_restarts_and_a_topic_that_grows(
+    spark: SparkSession, start_broker: Callable[..., BrokerProcess], tmp_path: Path
+) -> None:
+    """The stream goes on by itself: with the same broker after a kill, and with partitions that were not there."""
+    broker = start_broker(group__initial__rebalance__delay__ms="0", log__retention__ms="-1")
+    lines = [line for line, late in zip(make_day(2_000).lines(), make_day(2_000).late, strict=True) if not late]
+
+    def send(some: list[str], partitions: int) -> None:
+        with Cluster(broker.bootstrap) as cluster, Producer(cluster) as producer:
+            for number, line in enumerate(some):
+                producer.send("log", line.encode(), partition=number % partitions)
+
+    with Cluster(broker.bootstrap) as cluster:
+        Admin(cluster).create_topics([NewTopic("log", 1, configs={"retention.ms": "-1"})])
+    said: list[str] = []
+    stopping = threading.Event()
+    done: list[Watched] = []
+    options = StreamOptions(buckets=1, follow=True, interval_ms=1_000, watermark_ms=3_600_000)
+    source = LogSource.of_topic(broker.bootstrap, "log")
+
+    def run() -> None:
+        done.append(watch(spark, source, tmp_path / "t", options, progress=said.append, stopping=stopping.is_set))
+
+    def read() -> int:
+        return sum(int(line.split()[2].replace(",", "")) for line in said if "records; open" in line)
+
+    watching = threading.Thread(target=run)
+    watching.start()
+    try:
+        third = len(lines) // 3
+        send(lines[:third], 1)
+        wait_until(lambda: read() == third, 120)
+        broker.kill()
+        broker.start()
+        send(lines[third : 2 * third], 1)
+        wait_until(lambda: read() == 2 * third, 180)
+        with Cluster(broker.bootstrap) as cluster:
+            Admin(cluster).create_partitions("log", 3)
+        send([*lines[2 * third :], closing_line()], 3)
+        wait_until(lambda: read() == len(lines) + 1, 180)
+        wait_until(lambda: any("closed until 2026-01-04 23:00:00" in line for line in said), 120)
+    finally:
+        stopping.set()
+        watching.join(120)
+    assert len(done) == 1, said
+    assert done[0].late == 0
+    log = good(read_log(spark, source)).where("client_id is null or client_id != 'closing'")
+    views = read_table(spark, tmp_path / "t")
+    assert rows_of(usage_of(views)) == rows_of(usage(log).select(*usage_of(views).columns))
+    held = throttles_of_views(views)
+    assert rows_of(held) == rows_of(throttles(log).select(*held.columns))
+
+
+def children_rss_mb(pid: int) -> float:
+    """Resident memory of the processes below one."""
+    below, total = {pid}, 0
+    parents = {}
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            parents[int(folder.name)] = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
+        except (OSError, ValueError):
+            continue
+    grown = True
+    while grown:
+        more = {child for child, parent in parents.items() if parent in below} - below
+        grown = bool(more)
+        below |= more
+    for one in below:
+        try:
+            total += int((Path("/proc") / str(one) / "statm").read_text().split()[1])
+        except (OSError, ValueError):
+            continue
+    return total * os.sysconf("SC_PAGE_SIZE") / 2**20
+
+
+@pytest.mark.parametrize("minutes", [int(os.environ.get("KBROKER_WATCH_MINUTES", "720"))])
+def test_state_and_memory_are_bounded(spark: SparkSession, tmp_path: Path, minutes: int) -> None:
+    """Hours of a log, five minutes of it a batch, from 40 entities with ever new connections: neither grows."""
+    logs, table, page = tmp_path / "logs", tmp_path / "table", tmp_path / "page.html"
+    day = make_day(2_000)
+    rows = [row for row, kind in zip(day.rows.to_pylist(), day.kinds, strict=True) if kind == 0]
+    start = datetime(2026, 1, 2, tzinfo=timezone.utc)
+    state: list[int] = []
+    memory: list[float] = []
+    said: list[str] = []
+    stopping = threading.Event()
+
+    def feed(number: int) -> None:
+        lines = []
+        for second in range(300):
+            for one in range(4):
+                row = dict(rows[(number * 1200 + second * 4 + one) % len(rows)])
+                row["time"] = start + timedelta(seconds=300 * number + second, milliseconds=200 * one)
+                row["connection"] = f"{row['connection']}-{number}-{second // 20}"
+                lines.append(to_line(row))
+        put(logs, number, lines)
+        if number > 1:
+            (logs / f"requests-{number - 2}.jsonl").unlink(missing_ok=True)
+
+    def progress(line: str) -> None:
+        said.append(line)
+        if "records; open" in line:
+            state.append(int(line.split("open: ")[1].split()[0].replace(",", "")))
+            memory.append(children_rss_mb(os.getpid()))
+
+    def read() -> int:
+        return sum(int(line.split()[2].replace(",", "")) for line in said if "records; open" in line)
+
+    done: list[Watched] = []
+    options = StreamOptions(buckets=1, follow=True, interval_ms=1_000, watermark_ms=60_000)
+    feed(0)
+
+    def run() -> None:
+        done.append(
+            watch(
+                spark, LogSource.of_files(logs, format="json"), table, options, progress=progress,
+                refresh=lambda: write_live_page(spark, table, page, span_ms=86_400_000, every_ms=1_000),
+                stopping=stopping.is_set,
+            )
+        )  # fmt: skip
+
+    began = time.monotonic()
+    watching = threading.Thread(target=run)
+    watching.start()
+    try:
+        for number in range(1, minutes // 5):
+            wait_until(lambda number=number: read() >= 1_200 * number or not watching.is_alive(), 300)  # type: ignore[misc]
+            assert watching.is_alive(), said
+            feed(number)
+        wait_until(lambda: read() >= 1_200 * (minutes // 5), 300)
+    finally:
+        stopping.set()
+        watching.join(300)
+    third = len(state) // 3
+    print(
+        f"{minutes} minutes of log in {time.monotonic() - began:.0f} s, {len(state)} batches; state rows: first third "
+        f"up to {max(state[:third])}, last third up to {max(state[-third:])}; resident MB: {max(memory[:third]):.0f}, "
+        f"{max(memory[-third:]):.0f}; {done[0]}; table: {describe_table(table)}; page {page.stat().st_size} bytes"
+    )
+    assert max(state[-third:]) <= 1.2 * max(state[:third])
+    assert max(memory[-third:]) <= 1.25 * max(memory[:third])
+    assert done[0].late == 0

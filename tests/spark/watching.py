@@ -1,0 +1,120 @@
+"""What the tests of `watch` share: logs whose minutes are closed in known batches, and the views beside the jobs."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+from collections.abc import Sequence
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow.parquet as pq
+
+from kbroker.spark.tables.delta_table import Table
+from kbroker.spark.tables.log_reader import LogSource, good, read_log
+from kbroker.spark.tables.table import read_table
+from kbroker.spark.usage_views.throttles import throttles
+from kbroker.spark.usage_views.usage import usage_per_day
+from kbroker.spark.watch.views import throttles_of_views, usage_of
+from tests.spark.day import make_day
+from tests.spark.standalone import ROOT, START_S, environment
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+HOUR_MS = 3_600_000
+WATERMARK_MS = 6 * HOUR_MS  # rows of the day come up to five hours late
+
+
+def put(logs: Path, number: int, lines: Sequence[str]) -> None:
+    """Write a file that is read after those with lower numbers."""
+    logs.mkdir(exist_ok=True)
+    file = logs / f"requests-{number}.jsonl"
+    new = file.with_suffix(".new")
+    new.write_text("".join(f"{line}\n" for line in lines))
+    os.utime(new, (number, number))
+    new.rename(file)
+
+
+def closing_line(day: int = 5) -> str:
+    """A record days later, which closes all before it; it is in no view itself."""
+    at = datetime(2026, 1, day, tzinfo=timezone.utc)
+    header = {"requestApiKey": 3, "requestApiVersion": 9, "correlationId": 1, "clientId": "closing"}
+    return json.dumps({"version": 2, "time": at.strftime("%Y-%m-%dT%H:%M:%S.%fZ"), "requestHeader": header})
+
+
+def future_line() -> str:
+    """A record that is a year ahead of the clock."""
+    at = datetime.now(timezone.utc) + timedelta(days=365)
+    header = {"requestApiKey": 3, "requestApiVersion": 9, "correlationId": 1, "clientId": "future"}
+    return json.dumps({"version": 2, "time": at.strftime("%Y-%m-%dT%H:%M:%S.%fZ"), "requestHeader": header})
+
+
+def rows_of(found: DataFrame) -> list[tuple[tuple[str, Any], ...]]:
+    """Rows in an order that is the same however they came."""
+    rows = [tuple(sorted(row.asDict().items())) for row in found.collect()]
+    return sorted(rows, key=repr)
+
+
+def assert_equal_to_the_batch_jobs(spark: SparkSession, table: Path, logs: Path) -> None:
+    """Usage by day and throttles of the views are those of the jobs over the same records; none is empty."""
+    views = read_table(spark, table).cache()
+    log = good(read_log(spark, LogSource.of_files(logs, format="json")))
+    log = log.where("client_id is null or client_id not rlike '^(closing|future|late-.*)$'").cache()
+    try:
+        for mine, batch in (
+            (usage_of(views, "date"), usage_per_day(log)),
+            (throttles_of_views(views), throttles(log)),
+        ):
+            found, wanted = rows_of(mine), rows_of(batch.select(*mine.columns))
+            assert found == wanted
+            assert found
+    finally:
+        views.unpersist()
+        log.unpersist()
+
+
+def follow(call: Sequence[str], pattern: str) -> tuple[dict[str, Any], str]:
+    """Run `watch --json` until a line of stderr matches, then press Ctrl-C; the summary, and all of stderr."""
+    with subprocess.Popen(
+        call, env=environment(), cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        start_new_session=True,
+    ) as running:  # fmt: skip
+        assert running.stderr is not None
+        said: list[str] = []
+        try:
+            while not any(re.match(pattern, line) for line in said):
+                line = running.stderr.readline()
+                assert line, said
+                said.append(line)
+            running.send_signal(signal.SIGINT)
+            out, rest = running.communicate(timeout=START_S)
+        finally:
+            running.kill()
+    assert running.returncode == 0, rest
+    return json.loads(out), "".join(said) + rest
+
+
+def watch_two_runs(call: Sequence[str], folder: Path) -> None:
+    """Follow a folder, stop, and go on: what both have given out is the whole, each minute once."""
+    lines = [line for line, late in zip(make_day(1_000).lines(), make_day(1_000).late, strict=True) if not late][:200]
+    table = folder / "views"
+    more = (str(table), str(folder / "logs"), "--every", "1s", "--watermark", "1min", "--json")
+    put(folder / "logs", 1, lines[:100])
+    first, _ = follow([*call, *more], r"batch \d+: .* open: .*; closed until ")
+    put(folder / "logs", 2, [*lines[100:], closing_line()])
+    second, _ = follow([*call, *more], r"batch \d+: .*; closed until 2026-01-04 23:59:00")
+    assert (first["run"]["records"], second["run"]["records"]) == (100, 101)
+    assert first["run"]["late"] == second["run"]["late"] == 0
+    views = pq.ParquetDataset([str(table / one.path) for one in Table(table).files()]).read().to_pylist()
+    used = [row for row in views if row["view"] == "usage"]
+    assert len({(row["time"], row["principal"], row["client_id"]) for row in used}) == len(used)
+    day = make_day(1_000)
+    kept = [row for row, late in zip(day.rows.to_pylist(), day.late, strict=True) if not late][:200]
+    assert sum(row["requests"] for row in used) == sum(
+        row["repeated"] or 1 for row in kept if row["api_key"] is not None
+    )
