@@ -11,9 +11,12 @@ from kbroker._core.clock import VirtualClock
 from kbroker.common.configs.removed_settings import suggest_replacement
 from kbroker.common.errors import Errors
 from kbroker.common.security import scram
+from kbroker.common.security.acls import Acl, AclFilter, Operation, PatternType, Permission, ResourceType
 from kbroker.common.security.delegation_token import DelegationToken, Principal
 from kbroker.network.transport.authentication import Outcome, Step
 from kbroker.protocol import codec
+from kbroker.server.authorizer.auth_helper import AuthHelper
+from kbroker.server.authorizer.authorizer import Authorizer
 from kbroker.server.features import FinalizedFeatures
 from kbroker.server.metadata.metadata_store import FILE_NAME, MetadataStore
 from kbroker.server.security.delegation_tokens import DelegationTokens
@@ -378,3 +381,28 @@ def test_the_older_name_of_the_key_is_named() -> None:
     assert text is not None
     assert "delegation.token.secret.key" in text
     assert "the-key" not in text
+
+
+# ---- with an authorizer
+
+
+def test_who_may_make_and_see_tokens_of_others(tokens: Tokens) -> None:
+    """CreateTokens and DescribeTokens on the owner, Describe on the token; its own a client always may."""
+    authorizer = Authorizer(tokens.bench.ctx.store)
+    tokens.bench.ctx.auth = AuthHelper(authorizer)
+    of_bob: dict[str, Any] = {"OwnerPrincipalType": "User", "OwnerPrincipalName": "bob"}
+    assert tokens.create()["ErrorCode"] == 0
+    assert tokens.create(**of_bob)["ErrorCode"] == Errors.DELEGATION_TOKEN_AUTHORIZATION_FAILED
+    create = Acl(ResourceType.USER, BOB, PatternType.LITERAL, ALICE, "*", Operation.CREATE_TOKENS, Permission.ALLOW)
+    authorizer.create([create])
+    made = tokens.create(**of_bob)
+    assert made["ErrorCode"] == 0
+    others = made["TokenId"]
+    assert others in tokens.describe(everything=True, principal=BOB)
+    assert tokens.describe(everything=True, principal=CAROL) == []
+    authorizer.create([create._replace(principal=CAROL, operation=Operation.DESCRIBE_TOKENS)])
+    assert tokens.describe(everything=True, principal=CAROL) == [others]
+    authorizer.delete([AclFilter(principal=CAROL)])
+    see = create._replace(resource_type=ResourceType.DELEGATION_TOKEN, resource_name=others, principal=CAROL)
+    authorizer.create([see._replace(operation=Operation.DESCRIBE)])
+    assert tokens.describe(everything=True, principal=CAROL) == [others]
