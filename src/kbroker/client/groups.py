@@ -131,10 +131,12 @@ class Groups:
 
         def attempt() -> GroupDescription:
             node_id = self.coordinator(group_id)
-            row = ask(DESCRIBE_GROUPS, node_id)
-            if row["ErrorCode"] == 0 and row["GroupState"] != DEAD:
-                return _classic(row, node_id)
-            if self.cluster.supports(CONSUMER_GROUP_DESCRIBE, node_id):
+            for _ in range(2):  # it may change its protocol between the two questions
+                row = ask(DESCRIBE_GROUPS, node_id)
+                if row["ErrorCode"] == 0 and row["GroupState"] != DEAD:
+                    return _classic(row, node_id)
+                if not self.cluster.supports(CONSUMER_GROUP_DESCRIBE, node_id):
+                    break
                 newer = ask(CONSUMER_GROUP_DESCRIBE, node_id)
                 if newer["ErrorCode"] == 0:
                     return _newer(newer, node_id)

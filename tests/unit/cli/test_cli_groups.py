@@ -242,6 +242,19 @@ def test_groups_of_the_new_protocol_are_described(broker: GroupBroker) -> None:
     assert refusal(run(broker, "groups", "describe", "none")).startswith("GROUP_ID_NOT_FOUND: group 'none'")
 
 
+def test_a_group_that_changes_its_protocol_is_found(broker: GroupBroker) -> None:
+    """Between the two questions for it, so that each of them misses it."""
+    describe = broker.describe_groups
+    missing = iter([{"ErrorCode": GROUP_ID_NOT_FOUND, "GroupId": "g", "GroupState": "Dead", "Members": []}])
+
+    def late(version: int, body: Body) -> Body:
+        row = next(missing, None)
+        return describe(version, body) if row is None else {"Groups": [row]}
+
+    broker.handlers[DESCRIBE_GROUPS] = late
+    assert output(run(broker, "groups", "describe", "g")).startswith("g  state Empty  type classic")
+
+
 def test_a_coordinator_that_loads_is_asked_again(broker: GroupBroker) -> None:
     """COORDINATOR_NOT_AVAILABLE, of the first request to a new cluster, is no failure."""
     responses = iter([15, 14, 0])
