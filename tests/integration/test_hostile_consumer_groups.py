@@ -1,0 +1,101 @@
+"""Heartbeats of the consumer protocol that cannot be, or cost much: Kafka's errors, and another group goes on."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from kbroker.common.errors import Errors
+from tests.support.broker import BrokerProcess, rss_bytes
+from tests.support.client import Client
+from tests.support.wire import Closed
+
+HEARTBEAT, VERSION = 68, 1
+MOST_MIB, MOST_WAIT_S = 100, 5.0
+CLOSED = "closed"
+CLASS = "[" + "".join(chr(0x4E00 + 2 * index) for index in range(3000)) + "]"
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
+    running = BrokerProcess(tmp_path_factory.mktemp("hostile") / "data", {"group.consumer.assignment.interval.ms": "0"})
+    running.start()
+    try:
+        with Client(running.bootstrap) as one:
+            topics = [{"Name": f"t{'ab' * 100}{number}", "NumPartitions": 1} for number in range(50)]
+            one.call(
+                "CreateTopics", 7, {"timeoutMs": 30_000, "Topics": [{**t, "ReplicationFactor": 1} for t in topics]}
+            )
+        yield running
+        assert running.is_alive()
+    finally:
+        running.discard()
+
+
+def body(group: str, member: str, epoch: int = 0, **fields: Any) -> dict[str, Any]:
+    names = ["no-topic"] if epoch == 0 else None
+    timeout_ms = 5000 if epoch == 0 else -1
+    common = {"GroupId": group, "MemberId": member, "MemberEpoch": epoch, "RebalanceTimeoutMs": timeout_ms}
+    return {**common, "SubscribedTopicNames": names, "TopicPartitions": [] if epoch == 0 else None, **fields}
+
+
+def heard(client: Client, asked: dict[str, Any]) -> Errors | str:
+    try:
+        return Errors(client.call(HEARTBEAT, VERSION, asked)["ErrorCode"])
+    except Closed:
+        return CLOSED
+
+
+BAD = {
+    "regex with a repeated class": ({"SubscribedTopicRegex": CLASS + "{1000}"}, Errors.INVALID_REGULAR_EXPRESSION),
+    "regex of deep groups": ({"SubscribedTopicRegex": "(" * 9000 + ")" * 9000}, Errors.INVALID_REGULAR_EXPRESSION),
+    "regex of counted counts": ({"SubscribedTopicRegex": "((a{99}){99}){99}"}, Errors.INVALID_REGULAR_EXPRESSION),
+    "regex of a megabyte": ({"SubscribedTopicRegex": "a" * (1 << 20)}, CLOSED),
+    "regex that explodes elsewhere": ({"SubscribedTopicRegex": "(a*)*"}, Errors.NONE),
+    "regex that costs much": ({"SubscribedTopicRegex": "t(a|b)*a(a|b){300}.*"}, Errors.NONE),
+    "megabytes of topics": ({"SubscribedTopicNames": [f"{'x' * 200}{n}" for n in range(10_000)]}, None),
+    "a member id of a megabyte": ({"MemberId": "m" * (1 << 20)}, CLOSED),
+    "an epoch of the future": ({"MemberEpoch": 2**31 - 1, "TopicPartitions": None}, Errors.UNKNOWN_MEMBER_ID),
+    "a negative time-out": ({"RebalanceTimeoutMs": -(2**31)}, Errors.NONE),
+    "a wrong assignor": ({"ServerAssignor": "sticky"}, Errors.UNSUPPORTED_ASSIGNOR),
+    "an empty group": ({"GroupId": ""}, Errors.INVALID_REQUEST),
+}
+
+
+def test_others_go_on(broker: BrokerProcess) -> None:
+    """Each is refused as by Kafka; meanwhile a member of another group never waits long, and memory is bounded."""
+    longest, wrong = [0.0], []
+    stop = threading.Event()
+    with Client(broker.bootstrap) as other:
+        epoch = other.call(HEARTBEAT, VERSION, body("other", "m"))["MemberEpoch"]
+
+        def go_on() -> None:
+            while not stop.wait(0.02):
+                begun = time.monotonic()
+                found = heard(other, body("other", "m", epoch))
+                longest[0] = max(longest[0], time.monotonic() - begun)
+                if found is not Errors.NONE:
+                    wrong.append(found)
+
+        thread = threading.Thread(target=go_on)
+        thread.start()
+        assert broker.pid is not None
+        before = rss_bytes(broker.pid)
+        try:
+            for number, (name, (fields, expected)) in enumerate(BAD.items()):
+                with Client(broker.bootstrap) as one:
+                    heard(one, body(f"bad-{number}", "first"))
+                    found = heard(one, body(f"bad-{number}", "m", **fields))
+                    if expected is not None:
+                        assert found == expected, name
+                    assert heard(one, body(f"good-{number}", "m")) == (CLOSED if found == CLOSED else Errors.NONE), name
+        finally:
+            stop.set()
+            thread.join(30)
+    assert not wrong
+    assert longest[0] < MOST_WAIT_S
+    assert (rss_bytes(broker.pid) - before) / 2**20 < MOST_MIB
