@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from kbroker.client.cluster import to_error
 from kbroker.common.errors import Errors
 from tests.support.broker import BrokerProcess, rss_bytes
 from tests.support.client import Client
@@ -45,12 +46,12 @@ def body(group: str, member: str, epoch: int = 0, **fields: Any) -> dict[str, An
 
 def heard(client: Client, asked: dict[str, Any]) -> Errors | str:
     try:
-        return Errors(client.call(HEARTBEAT, VERSION, asked)["ErrorCode"])
+        return to_error(client.call(HEARTBEAT, VERSION, asked)["ErrorCode"])
     except Closed:
         return CLOSED
 
 
-BAD = {
+BAD: dict[str, tuple[dict[str, Any], Errors | str | None]] = {
     "regex with a repeated class": ({"SubscribedTopicRegex": CLASS + "{1000}"}, Errors.INVALID_REGULAR_EXPRESSION),
     "regex of deep groups": ({"SubscribedTopicRegex": "(" * 9000 + ")" * 9000}, Errors.INVALID_REGULAR_EXPRESSION),
     "regex of counted counts": ({"SubscribedTopicRegex": "((a{99}){99}){99}"}, Errors.INVALID_REGULAR_EXPRESSION),
