@@ -1,0 +1,93 @@
+"""What tasks of generate, replay and recommend do, in one process without Spark: processor time, and memory at most.
+
+    python bench/pipeline/task_work.py TABLE --requests 20e6 --days 2
+
+TABLE is made if it is not there. Of each step the processor time per request is that of this process; run one step at a
+time (`--steps replay`) for its memory.
+"""
+
+from __future__ import annotations
+
+import argparse
+import resource
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from kbroker.common import request_log
+from kbroker.common.quotas import QuotaEntity
+from kbroker.spark.generator.generate import in_table_order
+from kbroker.spark.generator.population import Shape, population
+from kbroker.spark.tables import log_schema
+from kbroker.spark.tables.delta_table import HOUR_US, REQUEST_LOG, Table, TableInfo
+from kbroker.spark.tables.file_reader import read_columns
+from kbroker.spark.tables.file_writer import data_file, write_files
+from kbroker.spark.whatif.client_sums import ClientSums
+from kbroker.spark.whatif.counter_groups import NAMES
+from kbroker.spark.whatif.quota_set import QuotaSet
+from kbroker.spark.whatif.recommend import _needs
+from kbroker.spark.whatif.replay_core import Replay, Windows
+from kbroker.spark.whatif.replay_events import COLUMNS
+from kbroker.spark.whatif.time_parts import settled
+
+EACH = QuotaSet({QuotaEntity.of({"user": None, "client-id": None}): {"producer_byte_rate": 20_000.0}})
+
+
+def generate(table: Table, shape: Shape) -> None:
+    columns = log_schema.spark_schema().jsonValue()
+    table.open(TableInfo(REQUEST_LOG, shape.buckets, request_log.VERSION, columns))
+    people, files = population(shape), []
+    for block in range(shape.blocks):
+        rows = in_table_order(people, block)
+        for batch in write_files(table.place, REQUEST_LOG, f"{block:08d}", rows.to_batches()):
+            files += [data_file(row, REQUEST_LOG, 0) for row in batch.to_pylist()]
+    table.commit(files)
+
+
+def buckets(table: Table) -> Iterator[Iterator[Any]]:
+    """The rows of each bucket, hour by hour."""
+    found: dict[int, dict[int, list[str]]] = {}
+    for one in table.files():
+        found.setdefault(one.bucket, {}).setdefault(one.end_us // HOUR_US, []).append(one.path)
+    for hours in found.values():
+        yield (read_columns(table.place, hours[hour], COLUMNS, names=NAMES) for hour in sorted(hours))
+
+
+def replay(table: Table) -> None:
+    for hours in buckets(table):
+        judged, sums = Replay(EACH), ClientSums()
+        for part, until_ms in settled(hours):
+            sums.add(judged.feed(part, until_ms))
+        list(sums.end())
+
+
+def recommend(table: Table) -> None:
+    for hours in buckets(table):
+        _needs(settled(hours), 0.01, "user,client-id", Windows())
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("table", type=Path)
+    parser.add_argument("--requests", type=float, default=2e6)
+    parser.add_argument("--entities", type=float, default=10_000)
+    parser.add_argument("--days", type=float, default=2)
+    parser.add_argument("--steps", default="replay,recommend")
+    given = parser.parse_args()
+    table, shape = Table(given.table), Shape(int(given.requests), int(given.entities), days=given.days)
+    works: dict[str, Any] = {"replay": replay, "recommend": recommend}
+    for name in [*(() if table.exists() else ("generate",)), *given.steps.split(",")]:
+        used = time.process_time()
+        generate(table, shape) if name == "generate" else works[name](table)
+        used = time.process_time() - used
+        rows = sum(one.rows for one in table.files())
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10
+        print(f"{rows:,} {name}: {used:.1f} cpu s, {used / rows * 1e6:.2f} us each, {peak:,} MiB at most", flush=True)
+
+
+if __name__ == "__main__":
+    main()
