@@ -228,7 +228,10 @@ END_US = data_files(0, 1)[0].end_us
     ids=["open", "closed", "closes at its end", "too many", "few late ones", "many late ones", "large, compacted"],
 )
 def test_what_is_due_to_be_compacted(files: list[DataFile], closed_before: int, due: set[int]) -> None:
-    assert {bucket for _, _, bucket in due_places(files, closed_before)} == due
+    places: dict[tuple[str, int, int], list[DataFile]] = {}
+    for file in files:
+        places.setdefault((file.date, file.hour, file.bucket), []).append(file)
+    assert {bucket for _, _, bucket in due_places(places, closed_before)} == due
     assert END_US % HOUR_US == 0
 
 

@@ -214,7 +214,7 @@ class EmbeddedBroker(Broker):
     def group_members(self, group: str) -> dict[str, set[tuple[str, int]]]:
         """What each member has, or is giving up, as topic and partition, by its member id.
 
-        Raises: KafkaError GROUP_ID_NOT_FOUND for a group that is not of the consumer protocol.
+        Raises: KafkaError GROUP_ID_NOT_FOUND for a group of the classic protocol, or an unknown one.
         """
         names = {view.topic_id: view.name for view in self.context.topics.all()}
         return {

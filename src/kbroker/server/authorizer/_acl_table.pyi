@@ -1,8 +1,10 @@
 from collections.abc import Collection, Iterable
+from typing import final
 
 from kbroker.common.security.acls import Acl
 from kbroker.server.authorizer.denial import Denial
 
+@final
 class AclRules:
     def __new__(cls, super_users: Iterable[str] = (), allows_without_rule: bool = False) -> AclRules: ...
     def apply(self, removed: Collection[Acl], added: Collection[Acl]) -> None: ...
