@@ -12,9 +12,10 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TextIO
+from typing import TYPE_CHECKING, TextIO
 
-from kbroker._core.clock import BaseClock, SystemClock
+if TYPE_CHECKING:
+    from kbroker._core.clock import BaseClock
 
 DRAW_MS = 200  # between two pictures of the bar
 LINE_MS = 10_000  # between two lines, where there is no terminal
@@ -42,7 +43,11 @@ class ProgressDisplay:
         self._stream = stream or sys.stderr
         self.is_quiet = quiet
         self.doing = "working"  # what the command is at, for the names of Spark's stages
-        self._clock = clock or SystemClock()
+        if clock is None:
+            from kbroker._core.clock import SystemClock
+
+            clock = SystemClock()
+        self._clock = clock
         self.is_terminal = _is_terminal(self._stream) if is_terminal is None else is_terminal
         self._lock = threading.Lock()
         self._is_drawn = False

@@ -23,6 +23,7 @@ _WORDS = {level: word for word, level in _LEVELS.items()}
 _OF_KAFKA = ("kafka.authorizer.logger",)  # by Kafka's name: the one that people set
 #: Loggers of modules that are imported when a client first needs them; their levels can be set before.
 _OF_COLD_MODULES = (
+    "kbroker.coordinator.consumer_group.background",
     "kbroker.coordinator.consumer_group.group",
     "kbroker.coordinator.consumer_group.membership",
     "kbroker.coordinator.consumer_group.migration",
