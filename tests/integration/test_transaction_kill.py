@@ -84,7 +84,7 @@ def committed_offsets(bootstrap: str, topic: str) -> list[int]:
 @pytest.mark.timeout(3600)
 def test_kill_9_in_transactions(start_broker: Callable[..., BrokerProcess], tmp_path: Path, soak: bool) -> None:
     """After many kills: all records of a transaction in all partitions, or none; and the offset says which."""
-    kills = 100 if soak else 4
+    kills = 100 if soak else 10
     seed = int(os.environ.get("KBROKER_SEED", "0")) or random.SystemRandom().randrange(1 << 32)
     print(f"KBROKER_SEED={seed}")
     rng = random.Random(seed)
