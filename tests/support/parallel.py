@@ -1,8 +1,9 @@
 """Several workers of pytest-xdist: what stays together on one of them, and what runs while no other test does.
 
 A worker takes a group at a time. Files that measure time or memory are one group, the first, and hold a lock of the run
-against all others. Tests that share a JVM or a Kafka are one group; else a file is one. (Not by xdist's own marks for
-groups: it writes them into node ids, which pytest 9.2 no longer lets it.)
+against all others. Tests of Spark share two sessions, and so two groups; tests that each start a Kafka are one group;
+else a file is one. (Not by xdist's own marks for groups: it writes them into node ids, which pytest 9.2 no longer lets
+it.)
 """
 
 from collections.abc import Iterator
@@ -24,6 +25,15 @@ ALONE = (
 )
 # Each starts an Apache Kafka for itself.
 FOREIGN = ("test_client_against_kafka.py", "test_cli_groups.py", "test_kafka_launcher.py")
+# Of tests/spark: these start Spark in other processes, or need none.
+SPARK_PROCESSES = (
+    *("test_arrow_log.py", "test_cluster.py", "test_cluster_faults.py", "test_connect.py", "test_everywhere.py"),
+    *("test_full_disks.py", "test_progress.py", "test_replay_core.py", "test_report_words.py", "test_s3_checkpoint.py"),
+    *("test_session_checks.py", "test_start.py", "test_store_faults.py", "test_table_commits.py", "test_time_parts.py"),
+    "test_two_ingests.py",
+)
+# Of the others these read and write topics; the rest is about tables.
+SPARK_TOPICS = ("test_connector_", "test_internal_topics", "test_kafka_clusters", "test_sink_", "test_source_")
 
 
 def group_of(nodeid: str) -> str:
@@ -31,8 +41,8 @@ def group_of(nodeid: str) -> str:
     path = PurePosixPath(nodeid.partition("::")[0])
     if path.name in ALONE:
         return "alone"
-    if path.parts[:2] == ("tests", "spark"):
-        return "spark"
+    if path.parts[:2] == ("tests", "spark") and path.name not in SPARK_PROCESSES:
+        return "spark-topics" if path.name.startswith(SPARK_TOPICS) else "spark-tables"
     return "kafka" if path.name in FOREIGN else str(path)
 
 
@@ -45,12 +55,14 @@ class Groups(LoadScopeScheduling):  # type: ignore[misc] # xdist has no types
 
 def sort(items: list[pytest.Item]) -> None:
     """What takes longest begins first; the order of a group's tests stays."""
-    order = {"alone": 0, "spark": 1, "kafka": 2}
+    order = {"alone": 0, "spark-tables": 1, "spark-topics": 1, "kafka": 3}
     slow = {group_of(item.nodeid) for item in items if item.get_closest_marker("slow")}
 
     def place(item: pytest.Item) -> tuple[int, str]:
         group = group_of(item.nodeid)
-        return order.get(group, 3 if group in slow else 4), group
+        if group.startswith("tests/spark/"):
+            return 2, group
+        return order.get(group, 4 if group in slow else 5), group
 
     items.sort(key=place)
 
