@@ -56,7 +56,7 @@ def committed_values(bootstrap: str, topic: str, partition: int) -> list[str]:
         consumer.assign([TopicPartition(topic, partition, 0)])
         found: list[str] = []
         while True:
-            for message in consumer.consume(500, 30):
+            for message in consumer.consume(500, 0.2):
                 if message.error() is not None:
                     assert message.error().name() == "_PARTITION_EOF", message.error()
                     return found
