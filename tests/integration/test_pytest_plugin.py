@@ -218,6 +218,10 @@ def test_under_xdist(run: Run) -> None:
         import os, pytest
         from helper import produce
 
+        @pytest.fixture(scope="session")
+        def kafka_broker_settings():
+            return {"auto.create.topics.enable": False}  # a producer that ends late would make the topic again
+
         @pytest.mark.kafka_topic(name="same")
         @pytest.mark.parametrize("number", range(12))
         def test_it(kafka_broker, kafka_topic, number, worker_id):

@@ -79,6 +79,7 @@ def test_a_python_of_another_version_is_named(cluster: Standalone, places: tuple
     assert f" and this command 3.{sys.version_info[1]}: install " in line
 
 
+@pytest.mark.soak
 def test_a_python_is_sent_to_executors(cluster: Standalone, places: tuple[Path, Path], tmp_path: Path) -> None:
     """Tasks run the Python of the archive; the driver, on which no such path is, its own."""
     table = places[0] / "sent"
@@ -116,6 +117,7 @@ def test_a_folder_that_is_not_shared_is_refused_before_the_first_batch(
     assert not list(table.glob("_probe-*"))
 
 
+@pytest.mark.soak
 def test_rows_that_do_not_arrive_are_not_committed(cluster: Standalone, places: tuple[Path, Path]) -> None:
     """Without the look: what an executor wrote to its own disk is missed, and the stream goes no further."""
     table = places[1] / "unprobed"
@@ -126,6 +128,7 @@ def test_rows_that_do_not_arrive_are_not_committed(cluster: Standalone, places: 
     assert not list((table / "_checkpoint" / "commits").glob("[0-9]*"))
 
 
+@pytest.mark.soak
 def test_another_file_of_the_same_name_is_not_read(cluster: Standalone, places: tuple[Path, Path]) -> None:
     """A log on the driver's disk that an executor has not, or not this one, is named before anything is read."""
     log = places[1] / "requests-1.jsonl"

@@ -207,7 +207,8 @@ def test_hours_are_compacted_when_they_are_closed(spark: SparkSession, day: Day,
     log, path, clock = tmp_path / "requests-1.jsonl", tmp_path / "table", VirtualClock(LATER_MS)
 
     def run(retention_ms: int) -> int:
-        options = replace(SMALL, max_per_batch=sum(map(len, rest[::2])), retention_ms=retention_ms)
+        size = sum(map(len, rest[::2]))
+        options = replace(SMALL, max_per_batch=size, retention_ms=retention_ms, short_retention=True)
         return ingest(spark, LogSource.of_files(log, format="json"), path, options, clock=clock).compacted.hours
 
     def names() -> set[str]:
@@ -228,11 +229,11 @@ def test_hours_are_compacted_when_they_are_closed(spark: SparkSession, day: Day,
     assert describe_table(path)["rows"] == len(lines)
     assert names() == {one.path for one in Table(path).files()}
 
-    done = compact_table(path, retention_ms=0)
+    done = compact_table(path, retention_ms=0, short_retention=True)
     assert done.hours > 0
     files = Table(path).files()
     assert len({(one.hour, one.bucket) for one in files}) == len(files)
-    assert compact_table(path, retention_ms=0).hours == 0
+    assert compact_table(path, retention_ms=0, short_retention=True).hours == 0
     assert of_table(path).num_rows == read_table(spark, path).count() == len(lines)
 
 

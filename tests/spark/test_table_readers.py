@@ -63,7 +63,7 @@ def table(tmp_path_factory: pytest.TempPathFactory) -> Path:
     rows = day_of_batches().rows
     for number, part in enumerate((rows.slice(0, 400), rows.slice(400, 100))):
         write(found, "a", number, placed(part))
-    compact_table(path, retention_ms=0)
+    compact_table(path, retention_ms=0, short_retention=True)
     write(found, "a", 2, placed(rows.slice(500)))
     return path
 
