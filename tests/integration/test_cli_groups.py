@@ -209,11 +209,12 @@ def test_configs_and_partitions(address: str, topic: str) -> None:
 
     run(address, "topics", "alter", topic, "--partitions", "4", "--config", "retention.ms=99999")
     run(address, "configs", "alter", "topic", topic, "--append", "cleanup.policy=compact")
-    assert own("topic", topic) == {"retention.ms": "99999", "cleanup.policy": "delete,compact"}
+    both = {"retention.ms": "99999", "cleanup.policy": "delete,compact"}
+    wait_for("both are known", lambda: own("topic", topic) == both)
     wait_for("the new partition", lambda: f"{topic}           4" in run(address, "topics", "list"))
     run(address, "configs", "alter", "topic", topic, "--subtract", "cleanup.policy=delete", "--delete", "retention.ms")
     run(address, "configs", "alter", "topic", topic, "--set", "retention.ms=1", "--dry-run")
-    assert own("topic", topic) == {"cleanup.policy": "compact"}
+    wait_for("what is left is known", lambda: own("topic", topic) == {"cleanup.policy": "compact"})
     for args, code in (
         (["topics", "alter", topic, "--config", "retention.ms=x"], "INVALID_CONFIG"),
         (["topics", "alter", topic, "--partitions", "2"], "INVALID_PARTITIONS"),

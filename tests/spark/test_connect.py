@@ -71,6 +71,7 @@ def numbers(text: str) -> Any:
     return json.loads(text, parse_float=lambda digits: round(float(digits), 9))
 
 
+@pytest.mark.soak
 def test_views_and_what_if(url: str, command: Callable[..., Result], tmp_path: Path) -> None:
     """Each job gives over Spark Connect what it gives on this machine."""
     log, table, quotas = tmp_path / "requests-1.jsonl", tmp_path / "table", tmp_path / "q.yaml"
@@ -94,6 +95,7 @@ def test_views_and_what_if(url: str, command: Callable[..., Result], tmp_path: P
     assert "User" in page.read_text()
 
 
+@pytest.mark.soak
 def test_a_topic_is_archived(url: str, broker: BrokerProcess, tmp_path: Path) -> None:
     """Its JSON becomes columns, in two runs; `lag` and `compact`, which need no Spark, go on from there."""
     table = tmp_path / "table"

@@ -183,6 +183,7 @@ def lines(kafka: KafkaCluster) -> list[str]:
     return logged(kafka)
 
 
+@pytest.mark.soak
 def test_the_request_log_of_kafka_goes_through_the_jobs(
     command: Callable[..., Result], spark: SparkSession, lines: list[str], tmp_path: Path
 ) -> None:

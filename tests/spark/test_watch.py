@@ -110,6 +110,7 @@ def test_views_are_those_of_the_batch_jobs(spark: SparkSession, tmp_path: Path, 
     assert sum(row["delay_served_ms"] for row in held["quotas"]) > 0
 
 
+@pytest.mark.soak
 def test_the_command_follows_a_brokers_log(tmp_path: Path) -> None:
     """Ctrl-C ends it after the batch at hand, with a summary, and leaves no process."""
     with EmbeddedBroker({"kbroker.request.log.topic": "__request_log"}) as broker:
