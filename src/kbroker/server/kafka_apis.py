@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import struct
 import threading
 from collections.abc import Callable, Mapping
@@ -122,7 +123,13 @@ class LateFunction:
         return function
 
 
-_import_lock = threading.Lock()  # two handlers that share modules do not import them from two ends
+# Two handlers that share modules do not import them from two ends. A fork waits for the import of another thread: the
+# child would have half a module, and the lock for ever.
+_import_lock = threading.RLock()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(
+        before=_import_lock.acquire, after_in_parent=_import_lock.release, after_in_child=_import_lock.release
+    )
 
 
 class KafkaApis:
