@@ -93,7 +93,7 @@ SECURITY_KEYS: tuple[ConfigKey, ...] = (
     _key("delegation.token.expiry.time.ms", LONG, 86_400_000, between(1),
          "Milliseconds that a delegation token counts, unless it is renewed."),
     _key("delegation.token.expiry.check.interval.ms", LONG, 3_600_000, between(1),
-         "Milliseconds between two rounds that remove expired delegation tokens. Nobody can log in by an expired one, "
+         "Milliseconds between two rounds that remove expired delegation tokens. An expired token is refused, "
          "removed or not.", LOW),
     _key("connection.failed.authentication.delay.ms", INT, 100, between(0),
          "Milliseconds by which the response to a failed authentication is delayed; less than "
