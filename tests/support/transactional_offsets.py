@@ -1,0 +1,65 @@
+"""Groups with offsets committed in transactions, for the tests of the group coordinator."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from kbroker._core.clock import VirtualClock
+from kbroker.common.errors import Errors, KafkaError
+from kbroker.coordinator.group_coordinator import GroupSettings
+from kbroker.coordinator.group_offsets import Place
+from kbroker.coordinator.group_records import CommittedOffset
+from kbroker.coordinator.internal_topic import TransactionalProducer
+from tests.support.groups import Groups, MemoryTopic
+
+PLACE, OTHER = ("t", 0), ("u", 1)
+ONE, TWO = TransactionalProducer(1, 0), TransactionalProducer(2, 0)
+DAY_MS = 24 * 3600 * 1000
+
+
+def single(clock: VirtualClock | None = None, **settings: int) -> Groups:
+    """Groups over one partition."""
+    clock = clock or VirtualClock()
+    known = GroupSettings(initial_rebalance_delay_ms=0, **settings)  # type: ignore[arg-type]  # the numbers of it
+    return Groups(known, clock, MemoryTopic(clock, 1))
+
+
+def commit(groups: Groups, offset: int, *, group: str = "g", place: Place = PLACE) -> None:
+    value = CommittedOffset(offset, -1, "", groups.clock.wall_ms())
+    groups.coordinator.commit(group, "", None, -1, {place: value})
+
+
+def add(
+    groups: Groups,
+    offset: int,
+    *,
+    by: TransactionalProducer = ONE,
+    group: str = "g",
+    place: Place = PLACE,
+    member: str = "",
+    generation: int = -1,
+    instance: str | None = None,
+) -> None:
+    value = CommittedOffset(offset, -1, "", groups.clock.wall_ms())
+    groups.coordinator.commit_transactional(group, member, instance, generation, by, {place: value})
+
+
+def end(groups: Groups, *, by: TransactionalProducer = ONE, commit: bool = True, group: str = "g") -> Errors:
+    index = groups.coordinator.partition_for(group)
+    return groups.coordinator.complete_transaction(index, by.producer_id, by.producer_epoch, 0, commit, 0)
+
+
+def committed(groups: Groups, group: str = "g") -> dict[tuple[str, int], int]:
+    return {place: one.offset for place, one in groups.coordinator.committed(group).items()}
+
+
+def unstable(groups: Groups, *places: tuple[str, int], group: str = "g") -> set[tuple[str, int]]:
+    return set(groups.coordinator.fetch_offsets(group, places or None, True).unstable)
+
+
+def refused(action: Callable[..., object], *args: object, **how: object) -> Errors:
+    with pytest.raises(KafkaError) as info:
+        action(*args, **how)
+    return info.value.error
