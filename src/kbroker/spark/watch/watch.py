@@ -125,7 +125,7 @@ class _Watch(TableStream):
 
     def write(self, batch: DataFrame, number: int, parse: Parse) -> None:
         # Computed once, also where the table has the batch already: only what is computed moves state and watermark on.
-        # A cache is not enough: Spark (4.2) does not find it again below a union, and adds up the whole log anew.
+        # With `cache()` Spark 4.2 was seen to add up the whole log anew for a union; why was not found out.
         closed = batch.localCheckpoint()
         self._at("computed")
         if closed.isEmpty():
