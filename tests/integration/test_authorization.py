@@ -223,12 +223,21 @@ def test_the_commands(run: Any) -> None:
     )
     assert "no ACL allows it" in run("explain", "User:eve", "--group", "g", "--operation", "read", status=1)
     assert "it is a super user" in run("explain", "User:root", "--group", "g", "--operation", "read")
-    run("remove", "--topic", "or", "--prefixed", "--yes")
+    assert run("remove", "--topic", "or", "--prefixed", "--host", "::2", "--yes").count("\n") == 1
+    assert "0:0:0:0:0:0:0:1" in run("remove", "--topic", "or", "--prefixed", "--host", "::1", "--yes")
     run("remove", "--topic", "orders", "--topic", "bills", "--operation", "read", "--yes")
     assert len(json.loads(run("list", "--json"))) == 1
 
 
 def test_wrong_usage(run: Any) -> None:
+    rule = ["--topic", "t", "--operation", "read"]
+    expected = "expected an address, such as 10.0.0.7 or ::1, got 'localhost'"
+    assert expected.replace("an address", "* or an address") in run(
+        "add", *rule, "--deny", "User:a", "--host", "localhost", status=2
+    )
+    assert expected in run("explain", "User:a", *rule, "--host", "localhost", status=2)
+    for command in (["list"], ["remove", "--topic", "t", "--yes"]):
+        assert "expected User:NAME, got 'a'" in run(*command, "--principal", "a", status=2)
     assert "expected --operation, got none" in run("add", "--topic", "t", "--allow", "User:a", status=2)
     assert "expected --allow or --deny, got none" in run("add", "--topic", "t", "--operation", "read", status=2)
     assert "expected --topic" in run("add", "--operation", "read", "--allow", "User:a", status=2)

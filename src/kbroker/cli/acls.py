@@ -61,6 +61,8 @@ def list_acls(bootstrap_server: str, principal: str | None, match: bool, as_json
     from kbroker.client.acls import Acls
     from kbroker.common.security.acls import AclFilter, PatternType
 
+    if principal is not None:
+        principal_of(principal)
     pattern = PatternType.MATCH if match else PatternType.ANY
     filters = [AclFilter(kind, name, pattern, principal) for kind, name in resources(**named)]
     with connect(bootstrap_server) as cluster:
@@ -97,6 +99,9 @@ def add(
     need(whom, "--allow or --deny")
     for name, _ in whom:
         principal_of(name)
+    for host in hosts:
+        if host != "*":
+            address_of(host, "* or an address")
     pattern = PatternType.PREFIXED if prefixed else PatternType.LITERAL
     made = [
         Acl(kind, name, pattern, principal, java_host(host), operation, permission)
@@ -134,8 +139,12 @@ def remove(
     Those of all operations, principals and hosts, unless options name some.
     """
     from kbroker.client.acls import Acls
-    from kbroker.common.security.acls import AclFilter, Operation, PatternType
+    from kbroker.common.security.acls import AclFilter, Operation, PatternType, java_host
 
+    if principal is not None:
+        principal_of(principal)
+    if host is not None:
+        host = java_host(host)  # as `add` writes it; a name stays, so that a rule with one can be removed
     pattern = PatternType.PREFIXED if prefixed else PatternType.LITERAL
     about = need(resources(**named), "--topic, --group, --transactional-id, --cluster ...")
     filters: list[AclFilter] = [
@@ -173,6 +182,7 @@ def explain(
     from kbroker.client.acls import Acls, describe
 
     principal_of(principal)
+    address_of(host, "an address")
     about = need(resources(**named), "--topic, --group, --transactional-id, --cluster ...")
     answers: list[dict[str, Any]] = []
     with connect(bootstrap_server) as cluster:
@@ -250,6 +260,16 @@ def principal_of(text: str) -> str:
     except ValueError:
         raise click.BadParameter(f"expected User:NAME, got {text!r}") from None
     return text
+
+
+def address_of(host: str, expected: str) -> None:
+    """Check an address: brokers do not look up names, so a rule with one is never used. Raises: BadParameter."""
+    from ipaddress import ip_address
+
+    try:
+        ip_address(host)
+    except ValueError:
+        raise click.BadParameter(f"expected {expected}, such as 10.0.0.7 or ::1, got {host!r}") from None
 
 
 T = TypeVar("T")
