@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from kbroker.spark.tables.table_stream import Ingested, StreamOptions
 
 BINARY, STRING, JSON = "binary", "string", "json"
-FORMS = (BINARY, STRING, JSON)
 
 
 @dataclass(frozen=True)

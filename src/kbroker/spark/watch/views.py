@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kbroker.spark.errors import PipelineError
-from kbroker.spark.tables.delta_table import VIEWS, Table
 from kbroker.spark.tables.log_reader import REASON
 from kbroker.spark.tables.table import read_table
 from kbroker.spark.tables.table_place import TableName
@@ -120,18 +118,6 @@ def throttles_of_views(views: DataFrame) -> DataFrame:
             F.max("limit").alias("limit"),
         )
     )
-
-
-def is_views(table: TableName) -> bool:
-    """Whether there is a table of `watch`."""
-    found = Table(table)
-    return found.exists() and not found.is_old() and found.info().kind == VIEWS
-
-
-def require_views(table: TableName) -> None:
-    """Raises: PipelineError when the table is not one of `watch`, TableError when it is none."""
-    if Table(table).info().kind != VIEWS:
-        raise PipelineError(f"{table} is not a table of `kbroker pipeline watch`")
 
 
 def _time(second: str) -> Column:
