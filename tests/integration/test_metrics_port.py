@@ -12,6 +12,9 @@ from collections.abc import Iterator
 
 import pytest
 
+from kbroker.client.admin import Admin, ResourceType
+from kbroker.client.cluster import Cluster
+from kbroker.client.http_port import HttpPort, HttpPortError, NoSuchPathError, find_http_port
 from kbroker.common.configs.config import BrokerConfig
 from kbroker.common.configs.config_def import ConfigError
 from kbroker.common.errors import Errors
@@ -276,6 +279,24 @@ def test_port_is_closed_with_the_broker() -> None:
             Broker({**CONFIG, "kbroker.metrics.listener": f"127.0.0.1:{port}"}).start()
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection(("127.0.0.1", port), 5)
+
+
+def test_clients_find_the_port_over_kafkas_protocol() -> None:
+    """DescribeConfigs shows the address that was bound, and still what was set; without a port, a sentence."""
+    with Broker(CONFIG) as broker, Cluster(broker.bootstrap_servers) as cluster:
+        assert find_http_port(cluster) == broker.metrics_url
+        entry = Admin(cluster).describe_configs(
+            ResourceType.BROKER, str(broker.config.node_id), ["kbroker.metrics.listener"], include_synonyms=True
+        )[0]
+        assert (f"http://{entry.value}", entry.read_only) == (broker.metrics_url, True)
+        assert [synonym.value for synonym in entry.synonyms] == ["127.0.0.1:0", ""]
+        with pytest.raises(NoSuchPathError, match="there are /metrics, /health"):
+            HttpPort(find_http_port(cluster)).get("/nothing")
+    with Broker() as broker, Cluster(broker.bootstrap_servers) as cluster:
+        with pytest.raises(HttpPortError, match=r"has no HTTP port: start it with kbroker\.metrics\.listener"):
+            find_http_port(cluster)
+        with pytest.raises(HttpPortError, match="no broker 7"):
+            find_http_port(cluster, 7)
 
 
 def test_address_of_the_port() -> None:

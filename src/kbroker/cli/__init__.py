@@ -151,10 +151,11 @@ def status_after(error: Exception) -> int:
 def user_message(error: Exception) -> str | None:
     """The text of a failure that is not our bug, else None."""
     from kbroker.client.connection import BrokerConnectionError
+    from kbroker.client.http_port import HttpPortError
     from kbroker.common.errors import KafkaError
     from kbroker.spark.errors import PipelineError
 
-    if isinstance(error, KafkaError | BrokerConnectionError | PipelineError):
+    if isinstance(error, KafkaError | BrokerConnectionError | HttpPortError | PipelineError):
         return str(error)
     if type(error).__module__.startswith(("py4j.", "pyspark.")):
         from kbroker.spark.tables.damaged_files import damaged_file

@@ -10,6 +10,7 @@ import click
 if TYPE_CHECKING:
     from kbroker._core.clock import BaseClock
     from kbroker.client.cluster import Cluster
+    from kbroker.client.http_port import HttpPort
 
     _Choice = click.Choice[str]
     _IntParam = click.ParamType[int]
@@ -114,6 +115,44 @@ def bootstrap_option(command: F) -> F:
         metavar="HOST:PORT[,...]",
         help="Brokers for the first connection, separated by commas.",
     )(command_config_option(command))
+
+
+def http_options(command: F) -> F:
+    """`--http` and `--token` of a broker's HTTP port, for `http_port`."""
+    return decorators(
+        click.option(
+            "--http",
+            "http_url",
+            envvar="KBROKER_HTTP",
+            show_envvar=True,
+            metavar="URL",
+            help="The broker's HTTP port, as http://HOST:PORT.  [default: ask the broker for it]",
+        ),
+        click.option(
+            "--token",
+            envvar="KBROKER_CONSOLE_TOKEN",
+            show_envvar=True,
+            metavar="TEXT",
+            help="The broker's kbroker.console.token, for a broker on another machine; other users of this machine "
+            "can see options, so rather set the variable.",
+        ),
+    )(command)
+
+
+def http_port(bootstrap_server: str, http_url: str | None, token: str | None) -> "HttpPort":
+    """The HTTP port of the URL, or of the broker, which is asked for it over Kafka's protocol.
+
+    Raises: HttpPortError, BrokerConnectionError; BadParameter for a malformed URL or token.
+    """
+    from kbroker.client.http_port import HttpPort, find_http_port
+
+    if http_url is None:
+        with connect(bootstrap_server) as cluster:
+            http_url = find_http_port(cluster)
+    try:
+        return HttpPort(http_url, token or None)
+    except ValueError as error:
+        raise click.BadParameter(str(error), param_hint="--token" if "token" in str(error) else "--http") from None
 
 
 def connect(bootstrap_server: str, **settings: Any) -> "Cluster":

@@ -10,6 +10,7 @@ import errno
 import os
 import socket
 import threading
+from collections.abc import Iterable
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
@@ -224,8 +225,8 @@ class HttpHandler(BaseHTTPRequestHandler):
         """Call this when nothing more is read: serving may take its time."""
         self.server.serving(self.connection)
 
-    def send_page(self, status: int, body: bytes, content_type: str) -> None:
-        """Send a response; of HEAD only what is said about it."""
+    def send_page(self, status: int, body: bytes, content_type: str, headers: Iterable[tuple[str, str]] = ()) -> None:
+        """Send a response; of HEAD only what is said about it. Args: ``headers`` beyond those of every response."""
         if len(body) <= SHORT_BYTES:
             self.server.answered(self.connection)
         else:
@@ -233,6 +234,8 @@ class HttpHandler(BaseHTTPRequestHandler):
         self.send_response(status)
         self.send_header("Content-Type", content_type)
         self.send_header("Content-Length", str(len(body)))
+        for name, value in headers:
+            self.send_header(name, value)
         self.end_headers()
         if self.command != "HEAD":
             self.wfile.write(body)

@@ -129,7 +129,7 @@ class BrokerRuntime:
         tokens = self._delegation_tokens(store)
         features = self._features = Features(store)
         quotas = self._quotas = QuotaService(config, self.clock)
-        self.metrics = MetricsService(config, quotas.metrics)
+        self.metrics = MetricsService(config, quotas.metrics, self.clock)
         pool = memory_pool(config, self.clock, quotas.metrics)
         request_log = self.request_log = self._request_log()
         self._on_stop("request log", lambda: request_log.stop(self._timeout_s))
@@ -326,6 +326,8 @@ class BrokerRuntime:
     def _start_metrics(self, pool: MemoryPool | None) -> None:
         self._on_stop("metrics port", self.metrics.stop)
         self.metrics.start(lambda: self._observed(pool))
+        if self.metrics.url is not None:
+            self.ctx.bound_addresses["kbroker.metrics.listener"] = self.metrics.url.removeprefix("http://")
         self._on_stop("readiness", self.metrics.not_ready)
         self.metrics.ready()
 

@@ -53,7 +53,8 @@ class ApiContext:
     """The parts of a broker that handlers use.
 
     ``endpoints``: by listener name, filled once the ports are bound. ``coordinators``: kinds of key FindCoordinator can
-    be asked for, as far as this broker coordinates them. ``connection_quotas``: the limits that the acceptors keep.
+    be asked for, as far as this broker coordinates them. ``bound_addresses``: by setting, where the port to choose was
+    left to the system. ``connection_quotas``: the limits that the acceptors keep.
     ``start_groups``: starts the coordinator of groups at the first request about one, ``start_transactions`` that of
     transactions. ``delegation_tokens``: None where the broker has no key for them. ``auth``: what handlers ask whether
     a client may do something.
@@ -88,6 +89,7 @@ class ApiContext:
         self.transaction_service: TransactionService | None = None
         self.start_transactions: Callable[[], TransactionService] | None = None
         self.coordinators: set[int] = set()
+        self.bound_addresses: dict[str, str] = {}
         self.connection_quotas = ConnectionQuotas() if connection_quotas is None else connection_quotas
         self.quotas = ClientQuotaManagers(None, Metrics()) if quotas is None else quotas
         self.quota_entities = QuotaEntityStore(store)

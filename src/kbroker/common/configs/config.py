@@ -352,6 +352,10 @@ class BrokerConfig:
                 parse_http_address(metrics)
             except ValueError as error:
                 raise ConfigError("kbroker.metrics.listener", metrics, str(error), "host:port") from None
+        token = self.text("kbroker.console.token")
+        if token and re.fullmatch(r"[!-~]{16,1024}", token) is None:
+            expected = "16 to 1024 characters of ASCII without spaces"
+            raise ConfigError("kbroker.console.token", "[hidden]", "The token cannot be sent or is too short", expected)
         self.listeners  # noqa: B018 - parsing is the check
         self.advertised_listeners  # noqa: B018
 

@@ -186,8 +186,12 @@ OWN_KEYS: tuple[ConfigKey, ...] = (
     _key("kbroker.control.virtual.clock", BOOLEAN, False, None,
          "With a control port: the broker's clock advances only when a client of that port advances it."),
     _key("kbroker.metrics.listener", STRING, "", None,
-         "host:port of the HTTP port with /metrics (Prometheus), /health and /ready. Without a host: 127.0.0.1; port 0 "
-         "picks a free port; empty: no such port. Requests need no password. Needs kbroker[metrics]."),
+         "host:port of the HTTP port with /metrics (Prometheus), /health and /ready, for which requests need no "
+         "password, and what else kbroker.console.token protects. Without a host: 127.0.0.1; port 0 picks a free port, "
+         "which DescribeConfigs shows; empty: no such port. Needs kbroker[metrics]."),
+    _key("kbroker.console.token", PASSWORD, None, None,
+         "Token of 16 characters at least that clients of the HTTP port send as Authorization: Bearer, to read more "
+         "than /metrics, /health and /ready from other machines. Unset: only this machine may."),
     _key("kbroker.metrics.entity.series", INT, 100, between(1, 10_000),
          "Maximum number of series of a metric with a label that clients choose (user, client_id, ip, topic, "
          "partition); the largest are shown, and the rest is combined under the label value other."),

@@ -101,7 +101,7 @@ def _entries(ctx: ApiContext, kind: int, name: str) -> list[Entry]:
         if not name:
             return default_broker_entries(ctx.store.configs(BROKER, ""))
         _check_broker(ctx, name, " or empty string,")
-        return broker_entries(ctx.config)
+        return broker_entries(ctx.config, ctx.bound_addresses)
     if kind == BROKER_LOGGER:
         if not name:
             raise KafkaError(Errors.INVALID_REQUEST, "Broker id must not be empty")

@@ -33,10 +33,16 @@ def topic_entries(config: BrokerConfig, overrides: Mapping[str, str]) -> list[En
     return entries
 
 
-def broker_entries(config: BrokerConfig) -> list[Entry]:
-    """Every config of this broker: those of the table, and what else was set."""
+def broker_entries(config: BrokerConfig, bound: Mapping[str, str] | None = None) -> list[Entry]:
+    """Every config of this broker: those of the table, and what else was set.
+
+    Args: ``bound``: by name, an address as it was bound: the value in force where port 0 was set.
+    """
+    bound = bound or {}
     entries = [
-        _entry(key, config.value(name), broker_synonyms(config, name), key.dynamic is Dynamic.READ_ONLY)
+        _entry(
+            key, bound.get(name, config.value(name)), broker_synonyms(config, name), key.dynamic is Dynamic.READ_ONLY
+        )
         for name, key in BROKER_TABLE.items()
     ]
     for name in config.names_beyond_the_table:

@@ -1,43 +1,69 @@
-"""The HTTP port for operators: /metrics for Prometheus, /health and /ready for process supervisors."""
+"""The HTTP port for operators: /metrics for Prometheus, /health and /ready for supervisors, routes with JSON."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, parse_qsl, urlsplit
 
 from kbroker.common.http_server import MAX_CONNECTIONS, HttpHandler, HttpServer
 from kbroker.common.light_typing import NamedTuple
 from kbroker.common.loggers import get_logger
 from kbroker.metrics.exposition import Exposition
+from kbroker.server.metrics.http_access import HttpAccess
+from kbroker.server.metrics.http_routes import HttpError, Route, RouteTable
 
 logger = get_logger(__name__)
 
 MAX_SCRAPES = MAX_CONNECTIONS - 4  # at once: the other connections are left for /health and /ready
+MAX_ROUTE_CALLS = 8  # at once: each may hold a copy of much
+MAX_PARAMETERS = 32
 PLAIN = "text/plain; charset=utf-8"
+JSON = "application/json"
+PRIVATE = (("Cache-Control", "no-store"), ("X-Content-Type-Options", "nosniff"))
+OPEN_PATHS = ("/metrics", "/health", "/ready")
 
 
 class _Served(NamedTuple):
     exposition: Exposition
     is_ready: Callable[[], bool]
     scrapes: threading.Semaphore
+    routes: RouteTable
+    access: HttpAccess
+    calls: threading.Semaphore
 
 
 class MetricsServer:
     """Serves one broker's metrics and state over HTTP, GET and HEAD only.
 
     ``/metrics``: the exposition. ``/health``: 200 while the process can respond. ``/ready``: 200 while clients are
-    served, else 503. Anything else: 404. While ``MAX_SCRAPES`` are served, a further one gets 503, so that the other
-    two always get a response.
+    served, else 503. A path of ``routes``: what its function returns, as JSON, for whom ``access`` lets in. Anything
+    else: 404. While ``MAX_SCRAPES`` are served, or ``MAX_ROUTE_CALLS``, a further one gets 503, so that the other two
+    always get a response.
 
     Args: ``exposition``; ``is_ready`` returns whether clients are served; ``host``, ``port``: 0 takes a free one.
     Threads: start and stop from one thread; each connection has its own thread.
     """
 
-    def __init__(self, exposition: Exposition, is_ready: Callable[[], bool], host: str, port: int) -> None:
+    def __init__(
+        self,
+        exposition: Exposition,
+        is_ready: Callable[[], bool],
+        host: str,
+        port: int,
+        routes: RouteTable,
+        access: HttpAccess,
+    ) -> None:
         self._exposition = exposition
         self._address = f"{host}:{port}"
-        served = _Served(exposition, is_ready, threading.Semaphore(MAX_SCRAPES))
+        served = _Served(
+            exposition,
+            is_ready,
+            threading.Semaphore(MAX_SCRAPES),
+            routes,
+            access,
+            threading.Semaphore(MAX_ROUTE_CALLS),
+        )
         self._server = HttpServer(host, port, _Handler, served, name="metrics")
 
     def start(self) -> None:
@@ -66,10 +92,11 @@ class _Handler(HttpHandler):
         self.request_is_read()
         served: _Served = self.server.served
         try:
-            path = urlsplit(self.path).path.rstrip("/")
+            target = urlsplit(self.path)
         except ValueError as error:
             self.send_page(400, f"no such target: {error}\n".encode(), PLAIN)
             return
+        path = target.path.rstrip("/")
         if path == "/metrics":
             if not served.scrapes.acquire(blocking=False):
                 self.send_page(503, b"too many scrapes at once\n", PLAIN)
@@ -84,7 +111,7 @@ class _Handler(HttpHandler):
             ready = served.is_ready()
             self.send_page(200 if ready else 503, b"ready\n" if ready else b"not ready\n", PLAIN)
         else:
-            self.send_page(404, b"there are /metrics, /health and /ready\n", PLAIN)
+            self._protected(served, target)
 
     do_HEAD = do_GET
 
@@ -96,3 +123,52 @@ class _Handler(HttpHandler):
             self.send_page(500, b"the metrics cannot be shown; the log says why\n", PLAIN)
             return
         self.send_page(200, body, content_type)
+
+    def _protected(self, served: _Served, target: SplitResult) -> None:
+        path = target.path.rstrip("/")
+        route = served.routes.find(path)
+        if route is None:
+            known = (*OPEN_PATHS, *served.routes.paths)
+            self._sentence(404, f"there are {', '.join(known[:-1])} and {known[-1]}")
+            return
+        refusal = served.access.refusal(str(self.client_address[0]), self.headers)
+        if refusal is not None:
+            challenge = (("WWW-Authenticate", "Bearer"),) if refusal.status == 401 else ()
+            self._sentence(refusal.status, refusal.sentence, challenge)
+        elif not served.calls.acquire(blocking=False):
+            self._sentence(503, "too many requests at once", (("Retry-After", "1"),))
+        else:
+            try:
+                self._call(route, path, target.query)
+            finally:
+                served.calls.release()
+
+    def _call(self, route: Route, path: str, query: str) -> None:
+        import json
+
+        try:
+            value = route(_parameters(query))
+            # ASCII, so that what clients name themselves brings no control character into a terminal
+            body = json.dumps(value, allow_nan=False, separators=(",", ":")).encode("ascii") + b"\n"
+        except HttpError as error:
+            self._sentence(error.status, error.sentence)
+        except Exception:
+            logger.exception("%s cannot be shown", path)
+            self._sentence(500, f"{path} cannot be shown; the log says why")
+        else:
+            self.send_page(200, body, JSON, PRIVATE)
+
+    def _sentence(self, status: int, sentence: str, headers: tuple[tuple[str, str], ...] = ()) -> None:
+        self.send_page(status, f"{sentence}\n".encode(), PLAIN, (*PRIVATE, *headers))
+
+
+def _parameters(query: str) -> dict[str, str]:
+    """Raises: HttpError 400 for too many, for a duplicate one, and for what is no UTF-8."""
+    try:
+        pairs = parse_qsl(query, keep_blank_values=True, errors="strict", max_num_fields=MAX_PARAMETERS)
+    except ValueError as error:
+        raise HttpError(400, f"no such query: {error}") from None
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise HttpError(400, "duplicate parameter")
+    return found

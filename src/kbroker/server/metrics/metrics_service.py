@@ -12,6 +12,7 @@ from kbroker.common.configs.config import BrokerConfig
 from kbroker.common.light_typing import TYPE_CHECKING
 from kbroker.common.listeners import parse_http_address
 from kbroker.metrics.registry import Metrics
+from kbroker.server.metrics.http_routes import RouteTable
 
 if TYPE_CHECKING:
     from kbroker.metrics.exposition import Exposition
@@ -23,13 +24,16 @@ SOCKETS = "socket-server-metrics"
 
 
 class MetricsService:
-    """What a broker shows; ``/ready`` says yes between ``ready`` and ``stop``.
+    """What a broker shows; ``/ready`` says yes between ``ready`` and ``stop``. Parts of the broker add to ``routes``.
 
     Threads: start, ready and stop from one thread; ``exposition`` from any.
     """
 
-    def __init__(self, config: BrokerConfig, metrics: Metrics) -> None:
+    def __init__(self, config: BrokerConfig, metrics: Metrics, clock: BaseClock) -> None:
+        self.routes = RouteTable()
         self._metrics = metrics
+        self._clock = clock
+        self._token = config.text("kbroker.console.token") or None
         self._entity_series = config.integer("kbroker.metrics.entity.series")
         self._parts: Callable[[], MetricSources] | None = None
         self._lock = threading.Lock()
@@ -45,11 +49,13 @@ class MetricsService:
         """
         self._parts = parts
         if self._address:
-            from kbroker.server.metrics.metrics_server import (
-                MetricsServer,  # http.server is not loaded without a metrics listener
-            )
+            # http.server is not loaded without a metrics listener
+            from kbroker.server.metrics.http_access import HttpAccess
+            from kbroker.server.metrics.metrics_server import MetricsServer
 
-            server = MetricsServer(self.exposition, lambda: self._is_ready, *parse_http_address(self._address))
+            access = HttpAccess(self._token, self._clock)
+            host, port = parse_http_address(self._address)
+            server = MetricsServer(self.exposition, lambda: self._is_ready, host, port, self.routes, access)
             server.start()
             self._server = server
 

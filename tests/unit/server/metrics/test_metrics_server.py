@@ -8,7 +8,7 @@ import os
 import socket
 import socketserver
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,6 +16,8 @@ import pytest
 
 from kbroker._core.clock import VirtualClock
 from kbroker.common.http_server import DEADLINE_MS, MAX_CONNECTIONS, HttpHandler, HttpServer
+from kbroker.server.metrics.http_access import HttpAccess
+from kbroker.server.metrics.http_routes import RouteTable
 from kbroker.server.metrics.metrics_server import MAX_SCRAPES, MetricsServer
 
 QUESTION = b"GET /health HTTP/1.0\r\n\r\n"
@@ -27,6 +29,10 @@ class Echo(HttpHandler):
     def do_GET(self) -> None:
         self.request_is_read()
         self.send_page(200, b"x" * self.server.served, "text/plain")
+
+
+def metrics_server(exposition: Any, is_ready: Callable[[], bool]) -> MetricsServer:
+    return MetricsServer(exposition, is_ready, "127.0.0.1", 0, RouteTable(), HttpAccess(None, VirtualClock(0)))
 
 
 def connected(url: str) -> socket.socket:
@@ -59,7 +65,7 @@ def server() -> Iterator[tuple[HttpServer, VirtualClock]]:
 def test_connections_that_never_ask_lock_no_client_out() -> None:
     """Each silent connection had a thread and a descriptor; then 32 of them kept every scrape out for ten seconds."""
     exposition: Any = SimpleNamespace(text=lambda accept="": (b"", ""))
-    server = MetricsServer(exposition, lambda: True, "127.0.0.1", 0)
+    server = metrics_server(exposition, lambda: True)
     server.start()
     try:
         with contextlib.ExitStack() as stack:
@@ -122,7 +128,7 @@ def test_those_that_are_served_are_not_interrupted(server: tuple[HttpServer, Vir
 def test_a_target_that_is_no_url_gets_a_response(target: bytes) -> None:
     """It ended the connection without a word."""
     exposition: Any = SimpleNamespace(text=lambda accept="": (b"", ""))
-    server = MetricsServer(exposition, lambda: True, "127.0.0.1", 0)
+    server = metrics_server(exposition, lambda: True)
     server.start()
     try:
         assert ask(server.url, target).startswith(b"HTTP/1.0 400")
@@ -143,7 +149,7 @@ def test_scrapes_that_hang_leave_health_checks_alone() -> None:
         return b"", "text/plain"
 
     exposition: Any = SimpleNamespace(text=text)
-    server = MetricsServer(exposition, lambda: False, "127.0.0.1", 0)
+    server = metrics_server(exposition, lambda: False)
     server.start()
     try:
         with contextlib.ExitStack() as stack:

@@ -1,0 +1,131 @@
+"""The HTTP port of a kbroker broker, as a client: where it is, and JSON from it.
+
+with Cluster("127.0.0.1:9092") as cluster:
+    port = HttpPort(find_http_port(cluster))
+print(port.get("/xray"))
+"""
+
+from __future__ import annotations
+
+import http.client
+import ipaddress
+import json
+import re
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import urlencode, urlsplit
+
+from kbroker.client.admin import Admin, ResourceType
+from kbroker.client.cluster import Cluster
+from kbroker.client.connection import format_address
+from kbroker.common.errors import KafkaError
+from kbroker.common.listeners import parse_http_address
+
+LISTENER = "kbroker.metrics.listener"
+MAX_RESPONSE_BYTES = 64 * 1024 * 1024
+MAX_SENTENCE = 300  # characters of a refusal that are shown
+DEFAULT_TIMEOUT_S = 10.0
+
+
+class HttpPortError(Exception):
+    """The HTTP port cannot be found or reached, or refuses; the message is one line."""
+
+
+class NoSuchPathError(HttpPortError):
+    """The HTTP port has no such path."""
+
+
+class HttpPort:
+    """Asks one HTTP port; a connection for each question, no redirect is followed, so that a token goes nowhere else.
+
+    Args: ``url``: ``http://host:port`` or ``https://host:port``, with a path where a proxy has one. ``token``: of
+    ``kbroker.console.token``. ``timeout_s``: of each step of the connection.
+    Raises: ValueError for a malformed URL or token.
+    Threads: any.
+    """
+
+    def __init__(self, url: str, token: str | None = None, timeout_s: float = DEFAULT_TIMEOUT_S) -> None:
+        parts = urlsplit(url if "://" in url else f"http://{url}")
+        if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.username:
+            raise ValueError(f"expected http://HOST:PORT, got {url!r}")
+        if token is not None and re.fullmatch(r"[!-~]+", token) is None:
+            raise ValueError("a token has only ASCII characters without spaces")
+        self.url = f"{parts.scheme}://{parts.netloc}{parts.path.rstrip('/')}"
+        self._is_secure = parts.scheme == "https"
+        self._host, self._port = parts.hostname, parts.port
+        self._path = parts.path.rstrip("/")
+        self._token = token
+        self._timeout_s = timeout_s
+
+    def get(self, path: str, query: Mapping[str, object] | None = None) -> Any:
+        """The JSON value of a path, such as ``/xray``.
+
+        Raises: HttpPortError; NoSuchPathError where the broker does not have the path.
+        """
+        target = self._path + path + (f"?{urlencode(query)}" if query else "")
+        headers = {"Accept": "application/json"}
+        if self._token is not None:
+            headers["Authorization"] = f"Bearer {self._token}"
+        made = http.client.HTTPSConnection if self._is_secure else http.client.HTTPConnection
+        connection = made(self._host, self._port, timeout=self._timeout_s)
+        try:
+            connection.request("GET", target, headers=headers)
+            response = connection.getresponse()
+            body = response.read(MAX_RESPONSE_BYTES + 1)
+        except TimeoutError:
+            raise HttpPortError(f"{self.url}: no response within {self._timeout_s:g} s") from None
+        except (OSError, http.client.HTTPException) as error:
+            reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
+            raise HttpPortError(f"{self.url}: {reason}") from None
+        finally:
+            connection.close()
+        if response.status != 200:
+            raise self._refusal(response.status, body, path)
+        if len(body) > MAX_RESPONSE_BYTES:
+            raise HttpPortError(f"{self.url}{path}: expected at most {MAX_RESPONSE_BYTES} bytes, got more")
+        try:
+            return json.loads(body)
+        except ValueError:
+            raise HttpPortError(f"{self.url}{path}: expected JSON, got something else: is this a kbroker?") from None
+
+    def _refusal(self, status: int, body: bytes, path: str) -> HttpPortError:
+        text = " ".join(body[: 4 * MAX_SENTENCE].decode("utf-8", "replace").split())
+        sentence = "".join(c for c in text if c.isprintable())[:MAX_SENTENCE]
+        message = f"{self.url}{path}: {status}{f': {sentence}' if sentence else ''}"
+        return NoSuchPathError(message) if status == 404 else HttpPortError(message)
+
+
+def find_http_port(cluster: Cluster, node_id: int | None = None) -> str:
+    """Ask a broker for the URL of its HTTP port, by DescribeConfigs.
+
+    Args: ``node_id``: of the broker; None: of the only one, or of the first by its number.
+    Raises: HttpPortError where it has none, is no kbroker, or does not let us see its configs; BrokerConnectionError.
+    """
+    cluster.fetch_metadata([])
+    number = min(cluster.nodes) if node_id is None and cluster.nodes else node_id
+    if number is None or number not in cluster.nodes:
+        raise HttpPortError(f"the cluster has no broker {node_id if node_id is not None else ''}".rstrip())
+    node = cluster.nodes[number]
+    where = f"broker {number} at {format_address(node.address)}"
+    try:
+        entries = Admin(cluster).describe_configs(ResourceType.BROKER, str(number), [LISTENER])
+    except KafkaError as error:
+        raise HttpPortError(f"{where} does not say where its HTTP port is: {error}; give --http URL") from None
+    if not entries:
+        raise HttpPortError(f"{where} is no kbroker: it has no {LISTENER}")
+    if not entries[0].value:
+        raise HttpPortError(f"{where} has no HTTP port: start it with {LISTENER}=HOST:PORT")
+    try:
+        host, port = parse_http_address(entries[0].value)
+    except ValueError as error:
+        raise HttpPortError(f"{where}: {error}") from None
+    return f"http://{format_address((_reachable(host, node.host), port))}"
+
+
+def _reachable(bound: str, broker: str) -> str:
+    """The host of a listener, or the broker's own where it listens on every interface."""
+    try:
+        address = ipaddress.ip_address(bound)
+    except ValueError:
+        return bound
+    return broker if address.is_unspecified else bound

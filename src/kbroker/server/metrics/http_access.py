@@ -1,0 +1,95 @@
+"""Who may read the HTTP port beyond /metrics, /health and /ready: this machine, and holders of the token.
+
+A page of a browser on this machine must not read it for a stranger. So a request without the token has to come from the
+loopback interface, name the port by an address or as localhost (a name of the stranger's own, resolved to 127.0.0.1,
+is DNS rebinding), come from no other site's page, and through no proxy.
+"""
+
+from __future__ import annotations
+
+import hmac
+import ipaddress
+from email.message import Message
+
+from kbroker._core.clock import BaseClock
+from kbroker.common.light_typing import NamedTuple
+from kbroker.common.loggers import get_logger
+from kbroker.common.rate_limited_logger import RateLimitedLogger
+
+logger = get_logger(__name__)
+
+_FORWARDED = ("Forwarded", "X-Forwarded-For", "X-Real-IP", "Via")
+
+
+class Refusal(NamedTuple):
+    """The response to who may not read: status and sentence."""
+
+    status: int
+    sentence: str
+
+
+class HttpAccess:
+    """The check of every request but those for /metrics, /health and /ready.
+
+    Args: ``token``: kbroker.console.token, None without one. ``clock`` of the log's rate limit.
+    Threads: any.
+    """
+
+    def __init__(self, token: str | None, clock: BaseClock) -> None:
+        self._token = None if token is None else token.encode()
+        self._log = RateLimitedLogger(logger, clock)
+
+    def refusal(self, peer: str, headers: Message) -> Refusal | None:
+        """Why a request is refused, None where it may read.
+
+        Args: ``peer``: address of the client. ``headers``: of the request.
+        """
+        scheme, _, given = headers.get("Authorization", "").partition(" ")
+        if scheme.lower() == "bearer":
+            expected = self._token
+            if expected is not None and hmac.compare_digest(given.strip().encode("utf-8", "replace"), expected):
+                return None
+            self._log.info("a request to the HTTP port from %s had a wrong token", peer)
+            return Refusal(401, "the token is not the broker's kbroker.console.token")
+        if not is_loopback(peer):
+            if self._token is None:
+                return Refusal(403, "only this machine may read this: the broker has no kbroker.console.token")
+            return Refusal(401, "a token is needed: Authorization: Bearer and the broker's kbroker.console.token")
+        if not is_local_name(headers.get("Host", "")):
+            return Refusal(403, "the Host header must be an address or localhost, unless the token is sent")
+        if headers.get("Sec-Fetch-Site", "none") not in ("none", "same-origin"):
+            return Refusal(403, "another site's page may not read this")
+        if any(name in headers for name in _FORWARDED):
+            return Refusal(401, "a token is needed: the request came through a proxy")
+        return None
+
+
+def is_loopback(peer: str) -> bool:
+    """Whether an address is of the loopback interface, as IPv4, IPv6, or IPv4 in IPv6."""
+    try:
+        address = ipaddress.ip_address(peer.partition("%")[0])
+    except ValueError:
+        return False
+    mapped = getattr(address, "ipv4_mapped", None)
+    return (address if mapped is None else mapped).is_loopback
+
+
+def is_local_name(host: str) -> bool:
+    """Whether a Host header is an IP address or localhost, with or without a port: no stranger can point them here."""
+    name = host.strip().lower()
+    if name.startswith("["):
+        name, bracket, rest = name[1:].partition("]")
+        if not bracket or (rest and not rest.startswith(":")):
+            return False
+    else:
+        name, _, rest = name.partition(":")
+        rest = ":" + rest if rest else ""
+    if rest not in ("", ":") and not (rest[1:].isascii() and rest[1:].isdigit()):
+        return False
+    if name in ("localhost", "localhost."):
+        return True
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    return True

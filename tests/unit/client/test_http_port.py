@@ -1,0 +1,78 @@
+"""The client of a broker's HTTP port: what it makes of what it gets."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from kbroker.client.http_port import HttpPort, HttpPortError, NoSuchPathError
+from kbroker.common.http_server import HttpHandler, HttpServer
+
+
+class Scripted(HttpHandler):
+    """Answers what the test says; ``served``: (status, body), and takes note of the request."""
+
+    def do_GET(self) -> None:
+        self.request_is_read()
+        script: dict[str, object] = self.server.served
+        script["path"], script["authorization"] = self.path, self.headers.get("Authorization")
+        response: Any = script["response"]
+        status, body, headers = response
+        self.send_page(status, body, "application/json", headers)
+
+
+@pytest.fixture
+def script() -> Iterator[dict[str, object]]:
+    script: dict[str, object] = {"response": (200, b"{}", ())}
+    server = HttpServer("127.0.0.1", 0, Scripted, script, name="scripted")
+    server.start()
+    script["url"] = server.url
+    yield script
+    server.stop()
+
+
+def test_json_of_a_path_with_query_and_token(script: dict[str, object]) -> None:
+    script["response"] = (200, b'{"a": [1, "\\u001b"]}', ())
+    port = HttpPort(str(script["url"]), "a-token")
+    assert port.get("/xray", {"limit": 5, "user": "a b&c"}) == {"a": [1, "\x1b"]}
+    assert (script["path"], script["authorization"]) == ("/xray?limit=5&user=a+b%26c", "Bearer a-token")
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "headers", "error", "text"),
+    [
+        (404, b"there are /metrics\n", (), NoSuchPathError, "404: there are /metrics"),
+        (401, b"a token is needed\n", (), HttpPortError, "401: a token is needed"),
+        (500, b"\x1b[2Jgone\n\n\x00x", (), HttpPortError, r"500: \[2Jgone x"),
+        (302, b"", (("Location", "http://192.0.2.1/steal"),), HttpPortError, "302"),
+        (200, b"<html>", (), HttpPortError, "expected JSON"),
+    ],
+)
+def test_a_refusal_is_one_printable_line(
+    script: dict[str, object], status: int, body: bytes, headers: object, error: type[Exception], text: str
+) -> None:
+    script["response"] = (status, body, headers)
+    with pytest.raises(error, match=text) as caught:
+        HttpPort(str(script["url"])).get("/xray")
+    assert str(caught.value).isprintable()
+
+
+def test_a_port_that_nobody_serves() -> None:
+    with socket.socket() as bound:  # it does not listen
+        bound.bind(("127.0.0.1", 0))
+        with pytest.raises(HttpPortError, match="Connection refused"):
+            HttpPort(f"127.0.0.1:{bound.getsockname()[1]}", timeout_s=5).get("/xray")
+
+
+@pytest.mark.parametrize("url", ["ftp://x", "http://", "http://u:p@x", "http://x?y", "http://x:99999"])
+def test_a_malformed_url(url: str) -> None:
+    with pytest.raises(ValueError):
+        HttpPort(url).get("/x")
+
+
+def test_a_malformed_token() -> None:
+    with pytest.raises(ValueError, match="ASCII"):
+        HttpPort("http://x", "a\r\nb")
