@@ -4,13 +4,14 @@ A rule's permissions are bits of operations, found by pattern, principal and hos
 the wildcard, and each length that a prefix has. What it finds holds for every operation, so each native handler keeps
 the latest answers in a ``DecisionCache``, valid for a generation of the table.
 
-Locks: ``AclTable.lock`` (rules), ``AclTable.denials_lock`` (refused requests for the log, list of caches); leaves, and
-neither under the other. A change is in force for every request that begins after ``apply`` has returned.
+Locks: ``AclTable.lock`` (rules), ``AclTable.caches_lock`` (list of caches), ``DenialNotes.lock``; leaves, and none is
+taken under another. A change is in force for every request that begins after ``apply`` has returned.
 """
 from libc.stdint cimport int16_t, int32_t, int64_t, uint32_t, uint64_t
 from kbroker._core.containers.hash_table cimport HashNode, HashTable
 from kbroker._core.requests.request cimport Request, Session
 from kbroker._core.sync cimport AtomicI64, Mutex
+from kbroker.server.authorizer._denial_notes cimport DenialNotes
 
 cdef enum AclResource:          # Kafka's codes
     ACL_TOPIC = 2
@@ -35,8 +36,6 @@ cdef enum:
     CACHED_DECISIONS = 256      # of each handler thread, a power of two
     CACHED_NAME_BYTES = 249     # a longer name is looked up each time; no topic has one
     ACL_HOST_BYTES = 64
-    KEPT_DENIALS = 64           # different ones since the last look; more are counted only
-    DENIAL_TEXT_BYTES = 256     # of a name or principal in the log; what is longer is cut
 
 cdef struct PrefixLengths:      # of the prefixes of one resource type, ascending
     int32_t *lengths            # owned
@@ -55,25 +54,13 @@ cdef struct Decision:
     char name[CACHED_NAME_BYTES + 1]
 
 cdef struct DecisionCache:      # of one handler thread
-    DecisionCache *next         # AclTable.denials_lock, and so is prev
+    DecisionCache *next         # AclTable.caches_lock, and so is prev
     DecisionCache *prev
     AclTable *table             # counted
     AtomicI64 allowed           # written by its thread alone
     AtomicI64 denied
     Decision *latest            # what was found last; NULL: nothing was
     Decision decisions[CACHED_DECISIONS]
-
-cdef struct Denial:             # refused requests that differ in nothing that is logged
-    uint64_t hash
-    int64_t times
-    int32_t references          # partitions and the like, of the first
-    int16_t api_key
-    int16_t kind
-    int16_t operation
-    int32_t name_bytes
-    char host[ACL_HOST_BYTES]
-    char principal[DENIAL_TEXT_BYTES]
-    char name[DENIAL_TEXT_BYTES]
 
 cdef struct AclTable:
     AtomicI64 refs
@@ -88,11 +75,9 @@ cdef struct AclTable:
     HashTable patterns
     HashTable rules
     PrefixLengths prefixes[ACL_RESOURCES]
-    Mutex denials_lock          # guards the rest
+    Mutex caches_lock           # guards the list of caches
     DecisionCache *caches
-    int32_t denial_count
-    int64_t left_out
-    Denial denials[KEPT_DENIALS]
+    DenialNotes denials         # refused requests for the log; has its own lock
 
 cdef AclTable *acl_table_retain(AclTable *table) noexcept nogil
 cdef void acl_table_release(AclTable *table) noexcept nogil

@@ -1,8 +1,8 @@
 """The table of rules: see the .pxd. Source: ``StandardAuthorizerData.findAclRule``."""
 cimport cython
 from libc.stdint cimport int16_t, int32_t, int64_t, uint32_t, uint64_t
-from libc.stdlib cimport calloc, free, malloc, realloc
-from libc.string cimport memcmp, memcpy, memmove, memset, strlen
+from libc.stdlib cimport calloc, free, realloc
+from libc.string cimport memcpy, memmove, strlen
 
 import os
 
@@ -16,9 +16,9 @@ from kbroker._core.sync cimport (
     atomic_add_fetch, atomic_load, atomic_load_relaxed, atomic_store, mutex_destroy, mutex_init, mutex_lock,
     mutex_unlock,
 )
+from kbroker.common._text cimport Text, same_text, text_at
 from kbroker.network._kafka_request cimport kafka_request
-
-from kbroker.server.authorizer.denial import Denial as DenialFacts
+from kbroker.server.authorizer._denial_notes cimport denials_destroy, denials_init, note_denial, taken_denials
 
 cdef enum:
     LITERAL = 3                 # pattern types, by Kafka's codes
@@ -29,10 +29,6 @@ cdef enum:                      # bits of operations
     EVERYTHING = 0xFFF8         # READ to the last one
     IMPLY_DESCRIBE = (1 << ACL_READ) | (1 << ACL_WRITE) | (1 << ACL_DELETE) | (1 << ACL_ALTER)
     IMPLY_DESCRIBE_CONFIGS = 1 << ACL_ALTER_CONFIGS
-
-cdef struct View:               # a text
-    const char *data
-    int64_t size_bytes
 
 cdef struct Principal:          # a super user
     HashNode node               # first
@@ -62,24 +58,12 @@ cdef struct Change:             # one rule to be added or removed
     int pattern_type
     int operation
     int permission
-    View name
-    View principal
-    View host
+    Text name
+    Text principal
+    Text host
 
 
-cdef inline View view(const char *data, int64_t size_bytes) noexcept nogil:
-    cdef View v
-    v.data = data
-    v.size_bytes = size_bytes
-    return v
-
-
-cdef inline bint same(const char *data, int64_t size_bytes, View other) noexcept nogil:
-    return size_bytes == other.size_bytes and (
-        size_bytes == 0 or memcmp(data, other.data, <size_t>size_bytes) == 0)
-
-
-cdef inline bint is_wildcard(View text) noexcept nogil:
+cdef inline bint is_wildcard(Text text) noexcept nogil:
     return text.size_bytes == 1 and text.data[0] == c"*"
 
 
@@ -127,34 +111,35 @@ cdef void prefix_removed(PrefixLengths *prefixes, int32_t length) noexcept nogil
 
 # ---------------------------------------------------------------- rules, under AclTable.lock
 
-cdef inline uint64_t pattern_hash(AclTable *table, int kind, int pattern_type, View name) noexcept nogil:
+cdef inline uint64_t pattern_hash(AclTable *table, int kind, int pattern_type, Text name) noexcept nogil:
     return hash_seeded(name.data, name.size_bytes, table.seed + <uint64_t>(kind * 8 + pattern_type))
 
 
-cdef inline uint64_t rule_hash(AclTable *table, const AclPattern *pattern, View principal, View host) noexcept nogil:
+cdef inline uint64_t rule_hash(AclTable *table, const AclPattern *pattern, Text principal, Text host) noexcept nogil:
     cdef uint64_t h = hash_seeded(principal.data, principal.size_bytes, pattern.node.hash)
     return hash_seeded(host.data, host.size_bytes, h)
 
 
-cdef AclPattern *find_pattern(AclTable *table, int kind, int pattern_type, View name) noexcept nogil:
+cdef AclPattern *find_pattern(AclTable *table, int kind, int pattern_type, Text name) noexcept nogil:
     cdef HashNode *node = hash_first(&table.patterns, pattern_hash(table, kind, pattern_type, name))
     cdef AclPattern *pattern
     while node != NULL:
         pattern = <AclPattern *>node
-        if pattern.kind == kind and pattern.pattern_type == pattern_type and same(
-                pattern.name, pattern.name_bytes, name):
+        if pattern.kind == kind and pattern.pattern_type == pattern_type and same_text(
+                text_at(pattern.name, pattern.name_bytes), name):
             return pattern
         node = hash_next(node)
     return NULL
 
 
-cdef AclRule *find_rule(AclTable *table, const AclPattern *pattern, View principal, View host) noexcept nogil:
+cdef AclRule *find_rule(AclTable *table, const AclPattern *pattern, Text principal, Text host) noexcept nogil:
     cdef HashNode *node = hash_first(&table.rules, rule_hash(table, pattern, principal, host))
     cdef AclRule *rule
     while node != NULL:
         rule = <AclRule *>node
-        if rule.pattern == pattern and same(rule.texts, rule.principal_bytes, principal) and same(
-                rule.texts + rule.principal_bytes, rule.host_bytes, host):
+        if rule.pattern == pattern and same_text(
+                text_at(rule.texts, rule.principal_bytes), principal) and same_text(
+                text_at(rule.texts + rule.principal_bytes, rule.host_bytes), host):
             return rule
         node = hash_next(node)
     return NULL
@@ -243,19 +228,19 @@ cdef void remove_rule(AclTable *table, const Change *change) noexcept nogil:
         drop_pattern(table, pattern)
 
 
-cdef void gather(AclTable *table, const AclPattern *pattern, View principal, View host, uint32_t *allowed,
+cdef void gather(AclTable *table, const AclPattern *pattern, Text principal, Text host, uint32_t *allowed,
                  uint32_t *denied, bint *has_rules) noexcept nogil:
     """What the rules about a pattern say to a client: rules for it or for everybody, at its host or any."""
-    cdef View principals[2]
-    cdef View hosts[2]
+    cdef Text principals[2]
+    cdef Text hosts[2]
     cdef AclRule *rule
     cdef int i, k, host_count = 1
     if pattern == NULL:
         return
     has_rules[0] = True
     principals[0] = principal
-    principals[1] = view(b"User:*", 6)
-    hosts[0] = view(b"*", 1)
+    principals[1] = text_at(b"User:*", 6)
+    hosts[0] = text_at(b"*", 1)
     if atomic_load_relaxed(&table.host_rules) != 0 and not is_wildcard(host):
         hosts[1] = host
         host_count = 2
@@ -267,7 +252,7 @@ cdef void gather(AclTable *table, const AclPattern *pattern, View principal, Vie
                 denied[0] |= rule.denied
 
 
-cdef uint32_t decide(AclTable *table, int kind, View name, View principal, View host) noexcept nogil:
+cdef uint32_t decide(AclTable *table, int kind, Text name, Text principal, Text host) noexcept nogil:
     """The operations that a client may do; its principal is no super user's."""
     cdef PrefixLengths *prefixes = &table.prefixes[kind]
     cdef uint32_t allowed = 0, denied = 0
@@ -276,11 +261,12 @@ cdef uint32_t decide(AclTable *table, int kind, View name, View principal, View 
     mutex_lock(&table.lock)
     if table.patterns.count > 0:
         gather(table, find_pattern(table, kind, LITERAL, name), principal, host, &allowed, &denied, &has_rules)
-        gather(table, find_pattern(table, kind, LITERAL, view(b"*", 1)), principal, host, &allowed, &denied, &has_rules)
+        gather(table, find_pattern(table, kind, LITERAL, text_at(b"*", 1)),
+               principal, host, &allowed, &denied, &has_rules)
         for i in range(prefixes.size):
             if prefixes.lengths[i] > name.size_bytes:
                 break
-            gather(table, find_pattern(table, kind, PREFIXED, view(name.data, prefixes.lengths[i])), principal, host,
+            gather(table, find_pattern(table, kind, PREFIXED, text_at(name.data, prefixes.lengths[i])), principal, host,
                    &allowed, &denied, &has_rules)
     mutex_unlock(&table.lock)
     if not has_rules and table.allows_without_rule:
@@ -296,19 +282,19 @@ cdef uint32_t decide(AclTable *table, int kind, View name, View principal, View 
     return allowed & ~denied & EVERYTHING
 
 
-cdef bint is_super_user(AclTable *table, View principal) noexcept nogil:
+cdef bint is_super_user(AclTable *table, Text principal) noexcept nogil:
     cdef HashNode *node
     if table.super_users.count == 0:
         return False
     node = hash_first(&table.super_users, hash_seeded(principal.data, principal.size_bytes, table.seed))
     while node != NULL:
-        if same((<Principal *>node).text, (<Principal *>node).size_bytes, principal):
+        if same_text(text_at((<Principal *>node).text, (<Principal *>node).size_bytes), principal):
             return True
         node = hash_next(node)
     return False
 
 
-cdef inline uint32_t operations_of(AclTable *table, int kind, View name, View principal, View host) noexcept nogil:
+cdef inline uint32_t operations_of(AclTable *table, int kind, Text name, Text principal, Text host) noexcept nogil:
     if is_super_user(table, principal):
         return EVERYTHING
     return decide(table, kind, name, principal, host)
@@ -316,32 +302,32 @@ cdef inline uint32_t operations_of(AclTable *table, int kind, View name, View pr
 
 # ---------------------------------------------------------------- requests
 
-cdef inline View principal_of(const Session *session) noexcept nogil:
+cdef inline Text principal_of(const Session *session) noexcept nogil:
     if session == NULL:
-        return view(b"", 0)
-    return view(session.principal, <int64_t>strlen(session.principal))
+        return text_at(b"", 0)
+    return text_at(session.principal, <int64_t>strlen(session.principal))
 
 
-cdef inline View host_of(const Request *request) noexcept nogil:
+cdef inline Text host_of(const Request *request) noexcept nogil:
     cdef const Channel *channel = <const Channel *>request.channel
     if channel == NULL:
-        return view(b"", 0)
-    return view(channel.metadata.remote_host, <int64_t>strlen(channel.metadata.remote_host))
+        return text_at(b"", 0)
+    return text_at(channel.metadata.remote_host, <int64_t>strlen(channel.metadata.remote_host))
 
 
-cdef inline bint holds(const Decision *decision, const Session *session, int64_t generation, int kind, View name,
-                       bint host_counts, View host) noexcept nogil:
+cdef inline bint holds(const Decision *decision, const Session *session, int64_t generation, int kind, Text name,
+                       bint host_counts, Text host) noexcept nogil:
     """Whether a kept decision is the one about a client and a resource."""
     return decision.session == session and decision.generation == generation and decision.kind == kind and (
-        same(decision.name, decision.name_bytes, name)) and (
-        same(decision.host, decision.host_bytes, host) if host_counts else decision.host_bytes < 0)
+        same_text(text_at(decision.name, decision.name_bytes), name)) and (
+        same_text(text_at(decision.host, decision.host_bytes), host) if host_counts else decision.host_bytes < 0)
 
 
 cdef uint32_t operations_of_request(AclTable *table, DecisionCache *cache, Request *request, int kind,
-                                    View name) noexcept nogil:
+                                    Text name) noexcept nogil:
     cdef int64_t generation = atomic_load(&table.generation)    # first: what is found is of this one or a later one
     cdef bint host_counts = atomic_load_relaxed(&table.host_rules) != 0
-    cdef View host = host_of(request) if host_counts else view(b"*", 1)
+    cdef Text host = host_of(request) if host_counts else text_at(b"*", 1)
     cdef Session *session = request.session
     cdef Decision *decision
     cdef uint64_t h
@@ -372,12 +358,12 @@ cdef uint32_t operations_of_request(AclTable *table, DecisionCache *cache, Reque
 
 cdef bint acl_permits(AclTable *table, DecisionCache *cache, Request *request, int operation, int kind,
                       const char *name, int64_t name_bytes) noexcept nogil:
-    return (operations_of_request(table, cache, request, kind, view(name, name_bytes)) >> operation) & 1
+    return (operations_of_request(table, cache, request, kind, text_at(name, name_bytes)) >> operation) & 1
 
 
 cdef bint acl_allows(AclTable *table, DecisionCache *cache, Request *request, int operation, int kind, const char *name,
                      int64_t name_bytes, int32_t references) noexcept nogil:
-    cdef View text = view(name, name_bytes)
+    cdef Text text = text_at(name, name_bytes)
     cdef bint allowed = (operations_of_request(table, cache, request, kind, text) >> operation) & 1
     if cache != NULL:           # its own thread alone writes it
         if allowed:
@@ -387,46 +373,9 @@ cdef bint acl_allows(AclTable *table, DecisionCache *cache, Request *request, in
     else:
         atomic_add_fetch(&table.allowed if allowed else &table.denied, 1)
     if not allowed:
-        note_denial(table, principal_of(request.session), host_of(request), kafka_request(request).api_key, operation,
-                    kind, text, references)
+        note_denial(&table.denials, principal_of(request.session), host_of(request),
+                    kafka_request(request).api_key, operation, kind, text, references)
     return allowed
-
-
-cdef inline int32_t cut(char *to, View text, int64_t room) noexcept nogil:
-    cdef int64_t size = text.size_bytes if text.size_bytes < room else room
-    memcpy(to, text.data, <size_t>size)
-    return <int32_t>size
-
-
-cdef void note_denial(AclTable *table, View principal, View host, int16_t api_key, int operation, int kind, View name,
-                      int32_t references) noexcept nogil:
-    cdef uint64_t h = hash_seeded(name.data, name.size_bytes, table.seed ^ <uint64_t>(
-        (<int64_t>api_key << 16) | (operation << 8) | kind))
-    cdef Denial *denial
-    cdef int32_t i
-    h = hash_seeded(host.data, host.size_bytes, hash_seeded(principal.data, principal.size_bytes, h))
-    mutex_lock(&table.denials_lock)
-    for i in range(table.denial_count):
-        if table.denials[i].hash == h:
-            table.denials[i].times += 1
-            mutex_unlock(&table.denials_lock)
-            return
-    if table.denial_count == KEPT_DENIALS:
-        table.left_out += 1
-    else:
-        denial = &table.denials[table.denial_count]
-        table.denial_count += 1
-        memset(denial, 0, sizeof(Denial))
-        denial.hash = h
-        denial.times = 1
-        denial.references = references
-        denial.api_key = api_key
-        denial.kind = <int16_t>kind
-        denial.operation = <int16_t>operation
-        denial.name_bytes = cut(denial.name, name, DENIAL_TEXT_BYTES)
-        cut(denial.principal, principal, DENIAL_TEXT_BYTES - 1)
-        cut(denial.host, host, ACL_HOST_BYTES - 1)
-    mutex_unlock(&table.denials_lock)
 
 
 # ---------------------------------------------------------------- life
@@ -436,12 +385,12 @@ cdef DecisionCache *decision_cache_new(AclTable *table) noexcept nogil:
     if cache == NULL:
         return NULL
     cache.table = acl_table_retain(table)
-    mutex_lock(&table.denials_lock)
+    mutex_lock(&table.caches_lock)
     cache.next = table.caches
     if cache.next != NULL:
         cache.next.prev = cache
     table.caches = cache
-    mutex_unlock(&table.denials_lock)
+    mutex_unlock(&table.caches_lock)
     return cache
 
 
@@ -451,7 +400,7 @@ cdef void decision_cache_free(DecisionCache *cache) noexcept nogil:
     if cache == NULL:
         return
     table = cache.table
-    mutex_lock(&table.denials_lock)
+    mutex_lock(&table.caches_lock)
     if cache.next != NULL:
         cache.next.prev = cache.prev
     if cache.prev != NULL:
@@ -460,7 +409,7 @@ cdef void decision_cache_free(DecisionCache *cache) noexcept nogil:
         table.caches = cache.next
     atomic_add_fetch(&table.allowed, atomic_load(&cache.allowed))
     atomic_add_fetch(&table.denied, atomic_load(&cache.denied))
-    mutex_unlock(&table.denials_lock)
+    mutex_unlock(&table.caches_lock)
     for i in range(CACHED_DECISIONS):
         session_release(cache.decisions[i].session)
     free(cache)
@@ -494,7 +443,8 @@ cdef void acl_table_release(AclTable *table) noexcept nogil:
         free(table.prefixes[i].lengths)
         free(table.prefixes[i].counts)
     mutex_destroy(&table.lock)
-    mutex_destroy(&table.denials_lock)
+    mutex_destroy(&table.caches_lock)
+    denials_destroy(&table.denials)
     free(table)
 
 
@@ -504,8 +454,8 @@ cdef bytes encoded(str text):
     return text.encode("utf-8", "surrogateescape")
 
 
-cdef View view_of(bytes data):
-    return view(<const char *>data, len(data))
+cdef Text view_of(bytes data):
+    return text_at(<const char *>data, len(data))
 
 
 @cython.final
@@ -526,8 +476,9 @@ cdef class AclRules:
         self.table = table
         atomic_store(&table.refs, 1)
         mutex_init(&table.lock)
-        mutex_init(&table.denials_lock)
+        mutex_init(&table.caches_lock)
         table.seed = int.from_bytes(os.urandom(8), "little")
+        denials_init(&table.denials, table.seed)
         table.allows_without_rule = allows_without_rule
         for text in super_users:
             name = encoded(text)
@@ -589,8 +540,8 @@ cdef class AclRules:
     def permitted(self, int kind, str name not None, str principal not None, str host not None):
         """The operations that a client may do with a resource: a bit for each. Nothing is counted."""
         cdef bytes name_data = encoded(name), principal_data = encoded(principal), host_data = encoded(host)
-        cdef View name_view = view_of(name_data), principal_view = view_of(principal_data)
-        cdef View host_view = view_of(host_data)
+        cdef Text name_view = view_of(name_data), principal_view = view_of(principal_data)
+        cdef Text host_view = view_of(host_data)
         cdef AclTable *table = self.table
         cdef uint32_t found
         if not 0 <= kind < ACL_RESOURCES:
@@ -608,39 +559,15 @@ cdef class AclRules:
              str name not None, int32_t references):
         """Note a refused request for the log."""
         cdef bytes name_data = encoded(name), principal_data = encoded(principal), host_data = encoded(host)
-        cdef View name_view = view_of(name_data), principal_view = view_of(principal_data)
-        cdef View host_view = view_of(host_data)
+        cdef Text name_view = view_of(name_data), principal_view = view_of(principal_data)
+        cdef Text host_view = view_of(host_data)
         cdef AclTable *table = self.table
         with nogil:
-            note_denial(table, principal_view, host_view, api_key, operation, kind, name_view, references)
+            note_denial(&table.denials, principal_view, host_view, api_key, operation, kind, name_view, references)
 
     def take_denials(self):
         """The refused requests since the last call, and how many more there were; both start anew."""
-        cdef AclTable *table = self.table
-        cdef Denial *kept = <Denial *>malloc(KEPT_DENIALS * sizeof(Denial))
-        cdef int64_t left_out
-        cdef int32_t n, i
-        if kept == NULL:
-            raise MemoryError
-        with nogil:
-            mutex_lock(&table.denials_lock)
-            n = table.denial_count
-            memcpy(kept, table.denials, <size_t>n * sizeof(Denial))
-            left_out = table.left_out
-            table.denial_count = 0
-            table.left_out = 0
-            mutex_unlock(&table.denials_lock)
-        try:
-            taken = [
-                DenialFacts(
-                    kept[i].principal.decode("utf-8", "replace"), kept[i].host.decode("utf-8", "replace"),
-                    kept[i].api_key, kept[i].operation, kept[i].kind,
-                    kept[i].name[:kept[i].name_bytes].decode("utf-8", "replace"), kept[i].references, kept[i].times)
-                for i in range(n)
-            ]
-        finally:
-            free(kept)
-        return taken, left_out
+        return taken_denials(&self.table.denials)
 
     @property
     def decisions(self):
@@ -649,7 +576,7 @@ cdef class AclRules:
         cdef DecisionCache *cache
         cdef int64_t allowed, denied
         with nogil:
-            mutex_lock(&table.denials_lock)
+            mutex_lock(&table.caches_lock)
             allowed = atomic_load(&table.allowed)
             denied = atomic_load(&table.denied)
             cache = table.caches
@@ -657,7 +584,7 @@ cdef class AclRules:
                 allowed += atomic_load(&cache.allowed)
                 denied += atomic_load(&cache.denied)
                 cache = cache.next
-            mutex_unlock(&table.denials_lock)
+            mutex_unlock(&table.caches_lock)
         return allowed, denied
 
     @property

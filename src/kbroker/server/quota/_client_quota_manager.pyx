@@ -20,7 +20,8 @@ from kbroker.server.quota._client_sensors cimport (
     record_and_get_throttle, sensors_release,
 )
 from kbroker.server.quota._counter_metrics import TYPES
-from kbroker.server.quota._entities cimport Match, Text, encoded, entities_match, text_of
+from kbroker.common._text cimport Text
+from kbroker.server.quota._entities cimport Match, encoded, entities_match, text_of
 from kbroker.server.quota._entities import sanitize
 from kbroker.server.quota._quota_enforcement cimport charge_mutation
 

@@ -32,7 +32,8 @@ from kbroker.server.quota._client_sensors cimport (
     KINDS, KIND_MUTATION, KIND_REQUEST, ClientQuotas, QuotaManager, is_enabled, quotas_new, quotas_release,
     quotas_retain, update_quota,
 )
-from kbroker.server.quota._entities cimport PART_DEFAULT, PART_EXACT, PART_NONE, Text, encoded, part_of, text_of
+from kbroker.common._text cimport Text
+from kbroker.server.quota._entities cimport PART_DEFAULT, PART_EXACT, PART_NONE, encoded, part_of, text_of
 from kbroker.server.quota._quota_enforcement cimport charge_request, gate_exempt, settle_verdicts, throttle_request
 from kbroker.server.quota._quota_events cimport (
     EVENT_VERDICT, QUOTA_CONNECTION_RATE, QUOTA_TYPES, VerdictEvent, publish_connection, verdict_rows,

@@ -23,7 +23,8 @@ from kbroker._core.timer.timing_wheel cimport Timer
 from kbroker.common._quota_counter cimport (
     KIND_FETCH, KIND_MUTATION, KIND_PRODUCE, KIND_REQUEST, KINDS, Judgement,
 )
-from kbroker.server.quota._entities cimport EntityTable, Text
+from kbroker.common._text cimport Text
+from kbroker.server.quota._entities cimport EntityTable
 from kbroker.server.quota._quota_events cimport VerdictRing
 
 cdef enum:

@@ -36,9 +36,10 @@ from kbroker.common._quota_counter cimport (
     NO_LIMIT, Judgement, add_metric, counter_judge, counter_sensor_new, counter_throttle_ms, limited_config,
     set_limit,
 )
+from kbroker.common._text cimport Text, same_text
 from kbroker.server.quota._entities cimport (
-    PART_DEFAULT, Match, Text, entities_bits, entities_clear, entities_limit, entities_match, entities_remove,
-    entities_set, entity_level, is_default_client_id, same_text,
+    PART_DEFAULT, Match, entities_bits, entities_clear, entities_limit, entities_match, entities_remove,
+    entities_set, entity_level, is_default_client_id,
 )
 from kbroker.server.quota._quota_events cimport verdicts_destroy, verdicts_init
 

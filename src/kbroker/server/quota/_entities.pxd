@@ -4,6 +4,7 @@ Threads: no lock inside; a table belongs to its manager and is guarded by ``Quot
 """
 from libc.stdint cimport int32_t, int64_t, uint64_t
 from kbroker._core.containers.hash_table cimport HashTable
+from kbroker.common._text cimport Text
 
 cdef enum:
     LEVELS = 8                  # of precedence, 1 the most specific: see entity_level
@@ -17,10 +18,6 @@ cdef enum EntityPart:
     PART_NONE = 0
     PART_DEFAULT = 1
     PART_EXACT = 2
-
-cdef struct Text:               # bytes, not terminated, borrowed
-    const char *data
-    int32_t size_bytes
 
 cdef struct EntityTable:
     HashTable entities
@@ -44,7 +41,6 @@ cdef int64_t entities_bits(const EntityTable *table) noexcept nogil
 cdef void entities_match(const EntityTable *table, Text user, Text client_id, Match *match) noexcept nogil
 # The limit of a counter by its tags, and the level it comes from
 cdef double entities_limit(const EntityTable *table, Text user, Text client_id, int32_t *level) noexcept nogil
-cdef bint same_text(Text a, Text b) noexcept nogil
 
 cdef bytes encoded(object name, str what)       # None is the empty one; TypeError unless a str
 cdef Text text_of(bytes data) noexcept          # borrows

@@ -4,13 +4,14 @@ The names of entities, as Python strings and in metric tags. Source: ``ClientQuo
 """
 from libc.stdint cimport int32_t, int64_t, uint64_t
 from libc.stdlib cimport calloc, free
-from libc.string cimport memcmp, memcpy
+from libc.string cimport memcpy
 
 from kbroker._core.containers.hash_table cimport (
     HashNode, hash_add, hash_after, hash_clear, hash_first, hash_next, hash_remove, hash_reserve,
 )
 from kbroker._core.containers.hashing cimport hash_seeded, mix_hash
 from kbroker.common._quota_counter cimport NO_LIMIT
+from kbroker.common._text cimport same_text
 
 
 cdef struct Entity:
@@ -19,10 +20,6 @@ cdef struct Entity:
     int32_t level
     Text user                   # behind the struct
     Text client_id
-
-
-cdef bint same_text(Text a, Text b) noexcept nogil:
-    return a.size_bytes == b.size_bytes and (a.size_bytes == 0 or memcmp(a.data, b.data, <size_t>a.size_bytes) == 0)
 
 
 cdef int32_t entity_level(int user_part, int client_part) noexcept nogil:
@@ -191,7 +188,7 @@ cdef bytes encoded(object name, str what):
 cdef Text text_of(bytes data) noexcept:
     cdef Text text
     text.data = <const char *>data
-    text.size_bytes = <int32_t>len(data)
+    text.size_bytes = len(data)
     return text
 
 

@@ -20,7 +20,7 @@ from kbroker.server.quota._client_sensors cimport (
     QuotaManager, client_sensors, epoch_ms_of, give_counts, is_enabled, max_value_in_window, quotas_release,
     quotas_retain, record_and_judge, sensors_release, sensors_retain,
 )
-from kbroker.server.quota._entities cimport Text
+from kbroker.common._text cimport Text
 from kbroker.server.quota._quota_events cimport (
     EVENT_UPDATE, EVENT_VERDICT, QuotaEvent, QuotaEvents, VerdictEvent, publish_verdicts, quota_event_at,
     quota_events_add,

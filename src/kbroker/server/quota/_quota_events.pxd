@@ -8,7 +8,7 @@ Lock: ``VerdictRing.lock``, a leaf; not taken where nothing is throttled. The ri
 from libc.stdint cimport int16_t, int32_t, int64_t, int8_t
 from kbroker._core.requests.request cimport Request
 from kbroker._core.sync cimport AtomicI64, Mutex
-from kbroker.server.quota._entities cimport Text
+from kbroker.common._text cimport Text
 
 cdef enum:
     EVENT_UPDATE = 1

@@ -10,7 +10,7 @@ from kbroker._core.network.loop_types cimport Channel
 from kbroker._core.requests.request cimport Request
 from kbroker._core.sync cimport atomic_add_fetch, mutex_destroy, mutex_init, mutex_lock, mutex_unlock
 from kbroker.network._kafka_request cimport QUOTA_EVENTS_BYTES, KafkaRequest, kafka_request
-from kbroker.server.quota._entities cimport Text
+from kbroker.common._text cimport Text
 
 
 if sizeof(QuotaEvents) > QUOTA_EVENTS_BYTES:
