@@ -43,8 +43,8 @@ def measure(channels: int, pairs: int, seconds: float) -> list[float]:
         smallest = min(client.produce("t", 60) for client in clients)
         for client in clients:
             client.end()
-        # the delay: the size over the rate, less the windows
-        set_quota(broker.bootstrap, None, "producer_byte_rate", smallest / (throttle_s + WINDOWS))
+        # the delay: the size over the rate, a whole number, less the windows
+        set_quota(broker.bootstrap, None, "producer_byte_rate", smallest // (throttle_s + WINDOWS))
         probe.run(2)
         ratios = []
         for _ in range(pairs):

@@ -108,7 +108,7 @@ def test_librdkafka_consumer_is_throttled_by_time_alone() -> None:
 WINDOW_MS = 11_000
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_a_spinning_fetcher_is_held_to_its_share_of_time() -> None:
     """Fetches that return at once (max wait 0) in a tight loop: two percent of a thread and no more, over the run."""
     quota = 2.0
@@ -145,7 +145,7 @@ def test_a_spinning_fetcher_is_held_to_its_share_of_time() -> None:
     assert quota * 0.8 < mean < quota * 1.1
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_a_spinning_fetcher_hurts_no_other_client() -> None:
     """Under its quota it raises another client's p99 by less than half: pairs with and without it, in turn."""
     stop = threading.Event()

@@ -51,6 +51,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory, places: tuple[Path, Path])
         running.close()
 
 
+@pytest.mark.soak
 def test_a_python_without_kbroker_is_named_before_the_job(
     cluster: Standalone, places: tuple[Path, Path], tmp_path: Path
 ) -> None:
@@ -93,7 +94,7 @@ def test_a_python_is_sent_to_executors(cluster: Standalone, places: tuple[Path, 
 def test_a_shared_folder_is_filled(cluster: Standalone, places: tuple[Path, Path]) -> None:
     """Workers in other processes write, the driver commits, and no line of Spark's own is shown."""
     table = places[0] / "table"
-    done = cluster.run("ingest", table, places[0] / "requests-1.jsonl", "--buckets", "4", "--json")
+    done = cluster.run("ingest", table, places[0] / "requests-1.jsonl", "--buckets", "2", "--json")
     assert done.returncode == 0, done.stderr
     report = json.loads(done.stdout)
     assert (report["run"]["rows"], report["run"]["rejected"], report["table"]["rows"]) == (ROWS, 1, ROWS)

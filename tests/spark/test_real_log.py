@@ -54,7 +54,7 @@ class Scene:
         return LogSource.of_topic(self.broker.bootstrap_servers, LOG)
 
 
-@pytest.fixture(scope="module", params=["json", "arrow"])
+@pytest.fixture(scope="module", params=["json", pytest.param("arrow", marks=pytest.mark.soak)])
 def scene(
     request: pytest.FixtureRequest, spark: SparkSession, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Scene]:

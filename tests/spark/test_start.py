@@ -65,35 +65,35 @@ def test_spark_defaults_are_respected(tmp_path: Path) -> None:
     assert done.stderr == ""
 
 
-def test_quiet_is_quiet(tmp_path: Path) -> None:
+@pytest.mark.parametrize("job", ["ingest", pytest.param("usage", marks=pytest.mark.soak)])
+def test_quiet_is_quiet(tmp_path: Path, job: str) -> None:
     """A log with a line that is not a record, a setting, a file system that is not there: stderr stays empty."""
     log = tmp_path / "requests-1.jsonl"
     log.write_text("\n".join([*make_day(50).lines(), "no record"]) + "\n")
     elsewhere = "spark.hadoop.fs.defaultFS=nowhere://host"
     options = ("--master", "local[1]", "--quiet", "--conf", elsewhere)
-    done = command("ingest", tmp_path / "table", log, "--buckets", "1", *options)
+    places = [tmp_path / "table", log] if job == "ingest" else [log]
+    done = command(job, *places, *options)
     assert (done.returncode, done.stderr) == (0, "")
-    assert "50" in done.stdout
-    done = command("usage", tmp_path / "table", *options)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert "User:team-0" in done.stdout
+    assert {"ingest": "50", "usage": "User:team-0"}[job] in done.stdout
 
 
-def test_a_failure_is_one_line(tmp_path: Path) -> None:
+@pytest.mark.parametrize("verbosity", ["--quiet", pytest.param("--verbose", marks=pytest.mark.soak)])
+def test_a_failure_is_one_line(tmp_path: Path, verbosity: str) -> None:
     """Spark's own sentence without its trace; with --verbose the trace as well."""
     log = tmp_path / "requests-1.jsonl"
     log.write_text("\n".join(make_day(50).lines()) + "\n")
     broken = ("--conf", "spark.sql.shuffle.partitions=none")
-    done = command("usage", log, "--master", "local[1]", "--quiet", *broken)
+    done = command("usage", log, "--master", "local[1]", verbosity, *broken)
     assert done.returncode == 1
+    if verbosity == "--verbose":
+        assert "Traceback (most recent call last)" in done.stderr
+        assert "--verbose shows" not in done.stderr
+        return
     (line,) = done.stderr.splitlines()
     assert line.startswith("kbroker: ")
     assert "shuffle.partitions" in line
     assert line.endswith("(--verbose shows the trace)")
-    done = command("usage", log, "--master", "local[1]", "--verbose", *broken)
-    assert done.returncode == 1
-    assert "Traceback (most recent call last)" in done.stderr
-    assert "--verbose shows" not in done.stderr
 
 
 def test_a_throttle_is_reported(tmp_path: Path, start_broker: Callable[..., BrokerProcess]) -> None:

@@ -88,7 +88,7 @@ def run(table: Table, patience: dict[str, str], *words: str) -> Result:
     "rule",
     [
         {"kinds": ["503"]},
-        {"kinds": ["500"], "method": "PUT", "path": r"_delta_log/\d+\.json"},
+        pytest.param({"kinds": ["500"], "method": "PUT", "path": r"_delta_log/\d+\.json"}, marks=pytest.mark.soak),
         {"kinds": ["reset"], "method": "PUT", "path": r"\.parquet"},
     ],
     ids=["all refused", "no commit", "no file"],
