@@ -185,8 +185,9 @@ def is_throttled(error: Exception) -> bool:
 def failed(message: str, status: int) -> int:
     """Print one line; return the status."""
     from kbroker.cli.output import styled
+    from kbroker.common.printable import printable
 
-    click.echo(f"{styled('kbroker:', fg='red', bold=True)} {' '.join(message.split())}", err=True)
+    click.echo(f"{styled('kbroker:', fg='red', bold=True)} {printable(' '.join(message.split()))}", err=True)
     return status
 
 

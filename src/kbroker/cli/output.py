@@ -18,9 +18,12 @@ if TYPE_CHECKING:
 def print_table(header: Sequence[str], rows: Iterable[Sequence[object]], *, right: Collection[int] = ()) -> None:
     """Print columns as wide as their widest cell, numbers aligned right; only the header if there are no rows.
 
+    What would act on a terminal is escaped: names are chosen by clients.
     Args: `right`: further columns, from 0, to align right: numbers with a unit.
     """
-    cells = [[_text(cell) for cell in row] for row in rows]
+    from kbroker.common.printable import printable
+
+    cells = [[printable(_text(cell)) for cell in row] for row in rows]
     widths = [max(len(line[i]) for line in [list(header), *cells]) for i in range(len(header))]
     is_right = [i in right or (bool(cells) and all(_is_number(line[i]) for line in cells)) for i in range(len(header))]
     for number, line in enumerate([list(header), *cells]):
@@ -40,7 +43,9 @@ def styled(text: str, **style: Any) -> str:
 
 def print_json(value: object) -> None:
     """One document, indented."""
-    click.echo(json.dumps(value, indent=2, ensure_ascii=False))
+    from kbroker.common.printable import printable_json
+
+    click.echo(printable_json(json.dumps(value, indent=2, ensure_ascii=False)))
 
 
 def print_deleted(

@@ -5,9 +5,9 @@ from __future__ import annotations
 import unicodedata
 
 from kbroker.common import quotas
+from kbroker.common.printable import printable_character
 
 LONGEST = 80  # characters; client ids may have 32,767
-_KEPT_CATEGORIES = ("L", "M", "N", "P", "S", "Zs")
 _RIGHT_TO_LEFT = ("R", "AL", "AN")
 _ISOLATE, _END = "\u2068", "\u2069"  # what is around such a name keeps its direction
 _MARKS_IN_A_ROW = 4  # accents over one letter, of which a name can pile up hundreds
@@ -24,8 +24,7 @@ def shown_name(name: str) -> str:
         marks = marks + 1 if category[0] == "M" else 0
         if marks > _MARKS_IN_A_ROW:
             continue
-        is_plain = category.startswith(_KEPT_CATEGORIES)
-        shown.append(character if is_plain else f"\\u{ord(character):04x}")
+        shown.append(printable_character(character))
     text = "".join(shown)
     if len(text) > LONGEST:
         text = f"{text[: LONGEST - 21]}…{text[-20:]}"
