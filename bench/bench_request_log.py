@@ -37,11 +37,11 @@ QUOTAS = {"producer_byte_rate": 1e12, "consumer_byte_rate": 1e12, "request_perce
 
 def set_quotas(bootstrap: str) -> None:
     from kbroker.client.cluster import Cluster
-    from kbroker.client.quotas import Quotas
+    from kbroker.client.quotas import QuotaClient
     from kbroker.common.quotas import QuotaEntity
 
     with Cluster(bootstrap) as cluster:
-        failed = Quotas(cluster).alter({QuotaEntity.of({"user": "ANONYMOUS"}): QUOTAS})
+        failed = QuotaClient(cluster).alter({QuotaEntity.of({"user": "ANONYMOUS"}): QUOTAS})
     assert not any(failed.values()), failed
 
 

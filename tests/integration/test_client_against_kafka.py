@@ -20,7 +20,7 @@ from kbroker.client.cluster import Cluster
 from kbroker.client.consumer import Consumer, Record
 from kbroker.client.partition_reader import PartitionReader
 from kbroker.client.producer import CODECS, Delivery, Producer
-from kbroker.client.quotas import Quotas
+from kbroker.client.quotas import QuotaClient
 from kbroker.common.errors import Errors, KafkaError
 from kbroker.common.quotas import QuotaEntity
 from kbroker.protocol.records import iter_batches
@@ -196,16 +196,16 @@ def test_a_consumer_quota_slows_a_partition_reader(cluster: Cluster, topic: str,
             producer.send(topic, b"%d" % number + bytes(1_000), partition=0)
             producer.flush()
     slow = QuotaEntity.of({"client-id": topic})
-    Quotas(cluster).alter({slow: {"consumer_byte_rate": 1_000.0}})
-    wait_for("the quota is known", lambda: Quotas(cluster).of(slow))
+    QuotaClient(cluster).alter({slow: {"consumer_byte_rate": 1_000.0}})
+    wait_for("the quota is known", lambda: QuotaClient(cluster).of(slow))
     throttles: list[float] = []
     with Cluster(kafka, client_id=topic, retry_timeout_s=0.1) as throttled:
         topic_id = throttled.topic(topic).topic_id
         reader = PartitionReader(throttled, topic, 0, 0, 18, topic_id, on_throttle=throttles.append)
         batches = (batch for part in reader for batch in iter_batches(part.data, allow_truncated=True))
         found = [row[0] for batch in batches for row in batch.records()]
-    Quotas(cluster).alter({slow: {"consumer_byte_rate": None}})
-    wait_for("the quota is removed", lambda: not Quotas(cluster).of(slow))
+    QuotaClient(cluster).alter({slow: {"consumer_byte_rate": None}})
+    wait_for("the quota is removed", lambda: not QuotaClient(cluster).of(slow))
     assert found == list(range(18))
     assert max(throttles) > 0.1
 
@@ -259,12 +259,12 @@ def test_mutation_quota_of_kafka(kafka: str) -> None:
     """Error 89 and its delay come from Kafka as from us: nothing is sent again, and waiting that long helps."""
     entity = QuotaEntity.of({"client-id": "hasty"})
     with Cluster(kafka, client_id="hasty") as hasty:
-        assert Quotas(hasty).alter({entity: {"controller_mutation_rate": 2.0}}) == {entity: None}
-        wait_for("the quota", lambda: Quotas(hasty).of(entity) == {"controller_mutation_rate": 2.0})
+        assert QuotaClient(hasty).alter({entity: {"controller_mutation_rate": 2.0}}) == {entity: None}
+        wait_for("the quota", lambda: QuotaClient(hasty).of(entity) == {"controller_mutation_rate": 2.0})
         name = f"m-{uuid.uuid4().hex[:8]}"
         Admin(hasty).create_topics([NewTopic(f"{name}-a", partitions=25)])
         with pytest.raises(MutationThrottledError) as caught:
             Admin(hasty).create_topics([NewTopic(f"{name}-b", partitions=1)])
         assert 0 < caught.value.throttle_time_ms <= 1500
         Admin(hasty).create_topics([NewTopic(f"{name}-b", partitions=1)])  # the client itself waits before it sends
-        Quotas(hasty).alter({entity: {"controller_mutation_rate": None}})
+        QuotaClient(hasty).alter({entity: {"controller_mutation_rate": None}})

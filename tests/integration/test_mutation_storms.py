@@ -14,7 +14,7 @@ from kbroker.client.admin import Admin
 from kbroker.client.admin import NewTopic as OurTopic
 from kbroker.client.cluster import Cluster
 from kbroker.client.connection import Connection, parse_bootstrap
-from kbroker.client.quotas import Quotas
+from kbroker.client.quotas import QuotaClient
 from kbroker.common.quotas import CLIENT_ID, QuotaEntity
 from tests.support.broker import BrokerProcess
 
@@ -46,7 +46,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
 def limit(broker: BrokerProcess, client_id: str, rate: float | None = RATE) -> None:
     with Cluster(broker.bootstrap) as cluster:
         entity = QuotaEntity.of({CLIENT_ID: client_id})
-        assert Quotas(cluster).alter({entity: {"controller_mutation_rate": rate}}) == {entity: None}
+        assert QuotaClient(cluster).alter({entity: {"controller_mutation_rate": rate}}) == {entity: None}
 
 
 def connect(broker: BrokerProcess, client_id: str) -> Connection:

@@ -14,7 +14,7 @@ from click.testing import Result
 
 from kbroker.client.cluster import Cluster
 from kbroker.client.producer import Producer
-from kbroker.client.quotas import Quotas
+from kbroker.client.quotas import QuotaClient
 from kbroker.common.quotas import QuotaEntity
 from kbroker.spark.tables.archive import archive
 from kbroker.spark.tables.ingest import ingest
@@ -175,7 +175,7 @@ def lines(kafka: KafkaCluster) -> list[str]:
     """What both brokers' request loggers have printed by now, a throttled client among it."""
     create(kafka, "logged", "lines")
     with Cluster(kafka.bootstrap, client_id="slow") as cluster:
-        Quotas(cluster).alter({QuotaEntity.of({"client-id": "slow"}): {"producer_byte_rate": 2_000.0}})
+        QuotaClient(cluster).alter({QuotaEntity.of({"client-id": "slow"}): {"producer_byte_rate": 2_000.0}})
         with Producer(cluster) as producer:
             for _ in range(12):
                 producer.send("logged", bytes(10_000), partition=0)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pytest
 
-from kbroker.cli.quota_plan import read_file
+from kbroker.client.quota_file import read_quota_file
 from kbroker.common.quotas import QuotaEntity
 from kbroker.spark.errors import PipelineError
 from kbroker.spark.tables.table import read_table, write_table
@@ -94,7 +94,7 @@ def test_the_file_is_one_for_apply(tmp_path: Path) -> None:
         needs = [need(name, 100.0 + i) for i, name in enumerate(names)]
         found = recommend([*needs, *([need("z", 1)] if names else [])], share=0.02, by="client-id", top=9)
         path.write_text(yaml_text(found), encoding="utf-8")
-        assert read_file(path) == found.quotas()
+        assert read_quota_file(path) == found.quotas()
     assert len(names) == 0
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from kbroker.client.cluster import Cluster
 from kbroker.client.producer import CODECS, Producer
-from kbroker.client.quotas import Quotas
+from kbroker.client.quotas import QuotaClient
 from kbroker.common.quotas import QuotaEntity
 from tests.spark.source_support import create, fill, refusal, values
 from tests.support.broker import BrokerProcess
@@ -155,7 +155,7 @@ def test_a_consumer_quota_slows_a_query_and_does_not_end_it(
             for number in range(60):
                 producer.send("t", b"%d" % number + bytes(1_000), partition=0)
                 producer.flush()
-        Quotas(cluster).alter({QuotaEntity.of({"client-id": "slow"}): {"consumer_byte_rate": 15_000.0}})
+        QuotaClient(cluster).alter({QuotaEntity.of({"client-id": "slow"}): {"consumer_byte_rate": 15_000.0}})
     given = {"kafka.bootstrap.servers": slow.bootstrap, "kafka.client.id": "slow", "subscribe": "t"}
     began = time.monotonic()
     frame = spark.read.format("kbroker").options(**given, **{"kafka.default.api.timeout.ms": "100"}).load()

@@ -14,7 +14,7 @@ import pytest
 
 from kbroker.client.cluster import Cluster
 from kbroker.client.producer import Producer
-from kbroker.client.quotas import Quotas
+from kbroker.client.quotas import QuotaClient
 from kbroker.common.quotas import QuotaEntity
 from kbroker.spark.errors import PipelineError
 from kbroker.spark.setup.session import require_spark
@@ -105,7 +105,7 @@ def test_a_throttle_is_reported(tmp_path: Path, start_broker: Callable[..., Brok
             for number in range(40):
                 producer.send("t", b"%d" % number + bytes(1_000), partition=0)
                 producer.flush()
-        Quotas(cluster).alter({QuotaEntity.of({"client-id": "slow"}): {"consumer_byte_rate": 15_000.0}})
+        QuotaClient(cluster).alter({QuotaEntity.of({"client-id": "slow"}): {"consumer_byte_rate": 15_000.0}})
     words = ("--topic", "t", "-b", slow.bootstrap, "--option", "kafka.client.id=slow", "--master", "local[1]", "--json")
     done = command("archive", tmp_path / "table", *words)
     assert done.returncode == 0, done.stderr

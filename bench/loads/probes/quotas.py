@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from confluent_kafka import Consumer, Producer, TopicPartition
 
 from bench.loads.probes.place import Lacking, Place, Probe, expect
-from kbroker.client.quotas import Quotas
+from kbroker.client.quotas import QuotaClient
 from kbroker.common.errors import KafkaError
 from kbroker.common.quotas import QuotaEntity
 from tests.support import wire
@@ -26,7 +26,7 @@ def quota(place: Place, names: dict[str, str | None], key: str, value: float) ->
     """A quota for as long as the block lasts."""
     entity = QuotaEntity.of(dict(names))
     with place.cluster() as cluster:
-        quotas = Quotas(cluster)
+        quotas = QuotaClient(cluster)
 
         def set_to(value: float | None) -> None:
             failure = quotas.alter({entity: {key: value}})[entity]

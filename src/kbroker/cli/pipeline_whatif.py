@@ -240,9 +240,12 @@ def _notified(output: Path, size_bytes: int, common: dict[str, Any]) -> None:
 
 
 def _read(path: Path) -> dict[QuotaEntity, dict[str, float]]:
-    from kbroker.cli.quota_plan import read_file
+    from kbroker.client.quota_file import QuotaFileError, read_quota_file
 
-    return read_file(path)
+    try:
+        return read_quota_file(path)
+    except QuotaFileError as error:
+        raise click.ClickException(str(error)) from None
 
 
 def _in_force(path: Path | None, bootstrap_server: str | None) -> dict[QuotaEntity, dict[str, float]] | None:
@@ -252,10 +255,14 @@ def _in_force(path: Path | None, bootstrap_server: str | None) -> dict[QuotaEnti
         return _read(path)
     if bootstrap_server is None:
         return None
-    from kbroker.client.quotas import Quotas
+    from kbroker.cli.quota_views import warn_of_brokers
+    from kbroker.client.quota_client import QuotaClient
 
     with connect(bootstrap_server) as cluster:
-        return Quotas(cluster).describe()
+        client = QuotaClient(cluster)
+        found = client.describe()
+        warn_of_brokers(client.broker_count())
+    return found
 
 
 def _windows(samples: int, window_seconds: int) -> Windows:
@@ -332,7 +339,7 @@ def _recommendation_json(found: Recommendation) -> dict[str, Any]:
 
 
 def _print_recommendation(found: Recommendation) -> None:
-    from kbroker.cli.quota_limits import limit_text
+    from kbroker.common.quota_limits import limit_text
     from kbroker.common.quotas import shown_name
     from kbroker.spark.whatif.quota_set import KEY_OF
 

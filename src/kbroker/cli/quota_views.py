@@ -6,24 +6,19 @@ from typing import Any
 import click
 
 from kbroker.cli.output import print_json, print_table, styled
-from kbroker.cli.quota_limits import json_number, limit_text
-from kbroker.cli.quota_plan import Difference
-from kbroker.common.quotas import (
-    CLIENT_KEYS,
-    CONNECTION_CREATION_RATE,
-    ENTITY_TYPES,
-    IP,
-    QuotaEntity,
-    resolve,
-    shown_name,
-)
+from kbroker.client.quota_changes import Difference
+from kbroker.client.quota_resolution import ResolvedQuota
+from kbroker.common.printable import printable
+from kbroker.common.quota_limits import json_number, limit_text
+from kbroker.common.quotas import CLIENT_ID, ENTITY_TYPES, IP, USER, QuotaEntity, shown_name
 
 Values = Mapping[str, float]
 
 
-def show(found: Mapping[QuotaEntity, Values], as_json: bool) -> None:
+def show(found: Mapping[QuotaEntity, Values], brokers: int, as_json: bool) -> None:
+    """Print quotas of entities. Args: ``brokers``: of the cluster."""
     if as_json:
-        print_json([json_entry(entity, values) for entity, values in found.items()])
+        print_json([json_entry(entity, values, brokers) for entity, values in found.items()])
         return
     rows = [
         [*_cells(entity), key, limit_text(key, value)]
@@ -33,8 +28,25 @@ def show(found: Mapping[QuotaEntity, Values], as_json: bool) -> None:
     print_table(["USER", "CLIENT-ID", "IP", "QUOTA", "LIMIT"], rows, right=[4])
 
 
-def json_entry(entity: QuotaEntity, values: Mapping[str, float | None]) -> dict[str, Any]:
-    return {"entity": entity.names, "quotas": {key: json_number(value) for key, value in values.items()}}
+def json_entry(entity: QuotaEntity, values: Mapping[str, float | None], brokers: int = 1) -> dict[str, Any]:
+    """An entry of a file of quotas; of several brokers with their number."""
+    quotas = {key: json_number(value) for key, value in values.items()}
+    return {"entity": entity.names, "quotas": quotas, **json_brokers(brokers)}
+
+
+def json_brokers(brokers: int) -> dict[str, int]:
+    """A field for what each of several brokers enforces by itself; none of one broker."""
+    return {"brokers": brokers} if brokers > 1 else {}
+
+
+def warn_of_brokers(brokers: int) -> None:
+    """Say on stderr what a limit means in a cluster of several brokers."""
+    if brokers > 1:
+        click.echo(
+            f"note: each of the {brokers} brokers enforces quotas by itself, so a client may get a limit up to "
+            f"{brokers} times; only controller_mutation_rate holds for the whole cluster",
+            err=True,
+        )
 
 
 def _cells(entity: QuotaEntity) -> list[str | None]:
@@ -42,70 +54,68 @@ def _cells(entity: QuotaEntity) -> list[str | None]:
     return [shown_name(names[kind]) if kind in names else None for kind in ENTITY_TYPES]
 
 
-def show_resolved(
-    found: Mapping[QuotaEntity, Values], user: str, client_id: str, ip: str | None, as_json: bool
-) -> None:
+def show_resolved(resolved: Sequence[ResolvedQuota], client_id: str, brokers: int, as_json: bool) -> None:
     """Print which of all quotas apply to one client."""
-    rows = [_resolved(found, key, user, client_id) for key in sorted(CLIENT_KEYS)]
-    if ip is not None:
-        rows.append(_resolved_ip(found, ip))
     if as_json:
-        print_json(rows)
+        print_json([resolved_json(one, brokers) for one in resolved])
         return
     cells = [
-        [row["quota"], limit_text(row["quota"], row["limit"]), row["level"], _set_for(row["entity"]), row["shared_by"]]
-        for row in rows
+        [one.key, limit_text(one.key, one.limit), one.level, one.entity and str(one.entity), shared_by(one.counted_for)]
+        for one in resolved
     ]
     print_table(["QUOTA", "LIMIT", "LEVEL", "SET FOR", "COUNTED FOR"], cells, right=[1])
     if not client_id:
         click.echo("Only quotas without a client id (levels 3 and 6) apply to a client without a client id.")
 
 
-def _resolved(found: Mapping[QuotaEntity, Values], key: str, user: str, client_id: str) -> dict[str, Any]:
-    winner, user_tag, client_tag = resolve(
-        [entity for entity, values in found.items() if key in values], user, client_id
-    )
-    row: dict[str, Any] = {"quota": key, "limit": None, "level": None, "entity": None, "shared_by": None}
-    if winner is None:
-        return row
-    shared = {
-        (True, True): f"user {user_tag}, client-id {client_tag}",
-        (True, False): f"user {user_tag}, all clients",
-        (False, True): f"client-id {client_tag}, all users",
-        (False, False): None,
-    }[bool(user_tag), bool(client_tag)]
-    limit = json_number(found[winner.entity][key])
-    return {**row, "limit": limit, "level": winner.level, "entity": winner.entity.names, "shared_by": shared}
+def resolved_json(one: ResolvedQuota, brokers: int) -> dict[str, Any]:
+    """One quota of a client for programs."""
+    return {
+        "quota": one.key,
+        "limit": json_number(one.limit),
+        "level": one.level,
+        "entity": None if one.entity is None else one.entity.names,
+        "shared_by": shared_by(one.counted_for),
+        "levels": [{**level.json(), "limit": json_number(level.limit)} for level in one.levels],
+        **json_brokers(brokers),
+    }
 
 
-def _resolved_ip(found: Mapping[QuotaEntity, Values], ip: str) -> dict[str, Any]:
-    key = CONNECTION_CREATION_RATE
-    row: dict[str, Any] = {"quota": key, "limit": None, "level": None, "entity": None, "shared_by": None}
-    for names in ({IP: ip}, {IP: None}):
-        limit = found.get(QuotaEntity.of(names), {}).get(key)
-        if limit is not None:
-            return {**row, "limit": json_number(limit), "entity": names, "shared_by": f"ip {ip}"}
-    return row
+def shared_by(counted_for: QuotaEntity | None) -> str | None:
+    """Who shares a counter."""
+    if counted_for is None:
+        return None
+    names = counted_for.names
+    if IP in names:
+        return f"ip {names[IP]}"
+    if CLIENT_ID not in names:
+        return f"user {names[USER]}, all clients"
+    if USER not in names:
+        return f"client-id {names[CLIENT_ID]}, all users"
+    return f"user {names[USER]}, client-id {names[CLIENT_ID]}"
 
 
-def _set_for(names: dict[str, str | None] | None) -> str | None:
-    return None if names is None else str(QuotaEntity.of(names))
-
-
-def print_differences(found: Sequence[Difference], as_json: bool) -> None:
+def print_differences(found: Sequence[Difference], brokers: int, as_json: bool) -> None:
+    """Print what differs, or was changed."""
     if as_json:
         print_json(
             [
-                {"entity": e.names, "key": key, "before": json_number(before), "after": json_number(after)}
-                for e, key, before, after in found
+                {
+                    "entity": entity.names,
+                    "key": key,
+                    "before": json_number(before),
+                    "after": json_number(after),
+                    **json_brokers(brokers),
+                }
+                for entity, key, before, after in found
             ]
         )
         return
     for entity, key, before, after in found:
+        what = printable(f"{entity}: {key}")
         if before is None:
-            click.echo(styled(f"+ {entity}: {key} {limit_text(key, after)}", fg="green"))
+            click.echo(styled(f"+ {what} {limit_text(key, after)}", fg="green"))
         elif after is None:
-            click.echo(styled(f"- {entity}: {key} {limit_text(key, before)}", fg="red"))
+            click.echo(styled(f"- {what} {limit_text(key, before)}", fg="red"))
         else:
-            text = f"~ {entity}: {key} {limit_text(key, before)} -> {limit_text(key, after)}"
-            click.echo(styled(text, fg="yellow"))
+            click.echo(styled(f"~ {what} {limit_text(key, before)} -> {limit_text(key, after)}", fg="yellow"))

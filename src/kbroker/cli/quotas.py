@@ -1,7 +1,8 @@
 """`kbroker quotas`: list, describe, set, remove, resolve, apply and diff client quotas, on any Kafka."""
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -12,8 +13,8 @@ from kbroker.cli.options import bootstrap_option, connect, json_option
 from kbroker.cli.output import print_json
 
 if TYPE_CHECKING:
-    from kbroker.cli.quota_plan import Difference
-    from kbroker.client.cluster import Cluster
+    from kbroker.client.quota_client import QuotaClient
+    from kbroker.client.quota_file import DesiredQuotas
     from kbroker.common.quotas import QuotaEntity
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -59,6 +60,29 @@ def entity_options(command: F) -> F:
     return wrapped  # type: ignore[return-value]
 
 
+@contextmanager
+def _client(bootstrap_server: str) -> "Iterator[tuple[QuotaClient, int]]":
+    """A client of the cluster's quotas, and how many brokers there are; of several it is said what that means."""
+    from kbroker.cli.quota_views import warn_of_brokers
+    from kbroker.client.quota_client import QuotaClient
+
+    with connect(bootstrap_server) as cluster:
+        client = QuotaClient(cluster)
+        brokers = client.broker_count()
+        yield client, brokers
+    warn_of_brokers(brokers)
+
+
+def _read(path: Path) -> "DesiredQuotas":
+    """The quotas of a file. Raises: click.ClickException, in one line."""
+    from kbroker.client.quota_file import QuotaFileError, read_quota_file
+
+    try:
+        return read_quota_file(path)
+    except QuotaFileError as error:
+        raise click.ClickException(str(error)) from None
+
+
 def _entity(names: Names) -> "QuotaEntity":
     from kbroker.common.quotas import QuotaEntity
 
@@ -82,11 +106,9 @@ def list_quotas(bootstrap_server: str, names: Names, as_json: bool) -> None:
     `kbroker quotas apply` reads the output of --json.
     """
     from kbroker.cli.quota_views import show
-    from kbroker.client.quotas import Quotas
 
-    with connect(bootstrap_server) as cluster:
-        found = Quotas(cluster).describe(names)
-    show(found, as_json)
+    with _client(bootstrap_server) as (client, brokers):
+        show(client.describe(names), brokers, as_json)
 
 
 @quotas.command()
@@ -96,12 +118,10 @@ def list_quotas(bootstrap_server: str, names: Names, as_json: bool) -> None:
 def describe(bootstrap_server: str, names: Names, as_json: bool) -> None:
     """Show the quotas of exactly one entity."""
     from kbroker.cli.quota_views import show
-    from kbroker.client.quotas import Quotas
 
     entity = _entity(names)
-    with connect(bootstrap_server) as cluster:
-        found = {entity: Quotas(cluster).of(entity)}
-    show(found, as_json)
+    with _client(bootstrap_server) as (client, brokers):
+        show({entity: client.of(entity)}, brokers, as_json)
 
 
 @quotas.command("resolve")
@@ -119,11 +139,9 @@ def resolve_quotas(bootstrap_server: str, user: str, client_id: str, ip: str | N
     only by quotas without a client id: those of its user (level 3) and of the default user (level 6).
     """
     from kbroker.cli.quota_views import show_resolved
-    from kbroker.client.quotas import Quotas
 
-    with connect(bootstrap_server) as cluster:
-        found = Quotas(cluster).describe()
-    show_resolved(found, user, client_id, ip, as_json)
+    with _client(bootstrap_server) as (client, brokers):
+        show_resolved(client.resolve(user, client_id, ip), client_id, brokers, as_json)
 
 
 # ---------------------------------------------------------------- changing
@@ -142,8 +160,9 @@ def set_quotas(values: tuple[str, ...], bootstrap_server: str, names: Names, dry
     (percent of one thread), controller_mutation_rate (partitions per second), or for --ip connection_creation_rate
     (connections per second).
     """
-    from kbroker.cli.quota_limits import parse_limit
     from kbroker.cli.quota_views import json_entry
+    from kbroker.common.printable import printable
+    from kbroker.common.quota_limits import parse_limit
 
     entity = _entity(names)
     ops: dict[str, float | None] = {}
@@ -157,12 +176,12 @@ def set_quotas(values: tuple[str, ...], bootstrap_server: str, names: Names, dry
             ops[key] = parse_limit(key, text)
         except ValueError as error:
             raise click.BadParameter(str(error), param_hint="KEY=NUMBER") from None
-    with connect(bootstrap_server) as cluster:
-        _alter(cluster, {entity: ops}, dry_run)
-    if as_json:
-        print_json({"altered": not dry_run, **json_entry(entity, ops)})
-    else:
-        click.echo(f"{'could set' if dry_run else 'set'} {', '.join(ops)} of {entity}")
+    with _client(bootstrap_server) as (client, brokers):
+        _alter(client, {entity: ops}, dry_run)
+        if as_json:
+            print_json({"altered": not dry_run, **json_entry(entity, ops, brokers)})
+        else:
+            click.echo(printable(f"{'could set' if dry_run else 'set'} {', '.join(ops)} of {entity}"))
 
 
 @quotas.command()
@@ -173,32 +192,32 @@ def set_quotas(values: tuple[str, ...], bootstrap_server: str, names: Names, dry
 @json_option
 def remove(keys: tuple[str, ...], bootstrap_server: str, names: Names, dry_run: bool, as_json: bool) -> None:
     """Remove quotas of one entity; all of them without a KEY."""
-    from kbroker.cli.quota_plan import KEYS
     from kbroker.cli.quota_views import json_entry
-    from kbroker.client.quotas import Quotas
+    from kbroker.client.quota_client import QuotaClient
+    from kbroker.client.quota_file import KEYS
+    from kbroker.common.printable import printable
 
     entity = _entity(names)
     with connect(bootstrap_server) as cluster:
-        has = Quotas(cluster).of(entity)
+        client = QuotaClient(cluster)
+        has = client.of(entity)
         removed = [key for key in dict.fromkeys(keys or has) if key in has]
         unknown = [key for key in keys if key not in has and key not in KEYS]
         if unknown:
             raise click.UsageError(f"unknown quota {unknown[0]!r}: expected one of {', '.join(KEYS)}")
         if removed:
-            _alter(cluster, {entity: dict.fromkeys(removed)}, dry_run)
+            _alter(client, {entity: dict.fromkeys(removed)}, dry_run)
     if as_json:
         print_json({"altered": bool(removed) and not dry_run, **json_entry(entity, dict.fromkeys(removed))})
     elif removed:
-        click.echo(f"{'could remove' if dry_run else 'removed'} {', '.join(removed)} of {entity}")
+        click.echo(printable(f"{'could remove' if dry_run else 'removed'} {', '.join(removed)} of {entity}"))
     else:
-        click.echo(f"{entity} has no such quota" if keys else f"{entity} has no quota")
+        click.echo(printable(f"{entity} has no such quota" if keys else f"{entity} has no quota"))
 
 
-def _alter(cluster: "Cluster", ops: "Mapping[QuotaEntity, Mapping[str, float | None]]", dry_run: bool) -> None:
+def _alter(client: "QuotaClient", ops: "Mapping[QuotaEntity, Mapping[str, float | None]]", dry_run: bool) -> None:
     """Change all in one request. Raises: KafkaError of the first entity that was refused."""
-    from kbroker.client.quotas import Quotas
-
-    for refusal in Quotas(cluster).alter(ops, validate_only=dry_run).values():
+    for refusal in client.alter(ops, validate_only=dry_run).values():
         if refusal is not None:
             raise refusal
 
@@ -221,8 +240,10 @@ def diff(path: Path, bootstrap_server: str, prune: bool, exit_code: bool, as_jso
     """Show what `kbroker quotas apply` would change."""
     from kbroker.cli.quota_views import print_differences
 
-    found = _compared(path, bootstrap_server, prune)
-    print_differences(found, as_json)
+    wanted = _read(path)
+    with _client(bootstrap_server) as (client, brokers):
+        found = client.diff(wanted, prune=prune)
+        print_differences(found, brokers, as_json)
     return EXIT_DIFFERENT if exit_code and found else 0
 
 
@@ -241,27 +262,11 @@ def apply(path: Path, bootstrap_server: str, prune: bool, dry_run: bool, as_json
     - entity: {user: alice, client-id: null}
       quotas: {producer_byte_rate: 1 MiB/s}
     """
-    from kbroker.cli.quota_plan import changes, differences, read_file
     from kbroker.cli.quota_views import print_differences
-    from kbroker.client.quotas import Quotas
 
-    wanted = read_file(path)
-    with connect(bootstrap_server) as cluster:
-        client = Quotas(cluster)
-        found = differences(client.describe(), wanted, prune)
-        results = client.alter(changes(found), validate_only=dry_run) if found else {}
-    made = [one for one in found if results[one.entity] is None]
-    if not as_json or made == found:
-        print_differences(made, as_json)
-    for refusal in results.values():
-        if refusal is not None:  # the other entities were changed
-            raise refusal
-
-
-def _compared(path: Path, bootstrap_server: str, prune: bool) -> "list[Difference]":
-    from kbroker.cli.quota_plan import differences, read_file
-    from kbroker.client.quotas import Quotas
-
-    wanted = read_file(path)
-    with connect(bootstrap_server) as cluster:
-        return differences(Quotas(cluster).describe(), wanted, prune)
+    wanted = _read(path)
+    with _client(bootstrap_server) as (client, brokers):
+        done = client.apply(wanted, prune=prune, validate_only=dry_run)
+        if not as_json or not done.refusals:
+            print_differences(done.made, brokers, as_json)
+    done.check()  # the other entities were changed

@@ -72,19 +72,20 @@ class Candidate(NamedTuple):
     entity: QuotaEntity
 
 
+def levels(user: str, client_id: str) -> list[Candidate]:
+    """The eight levels for a client, the most specific first, whether they can reach it or not."""
+    users: tuple[dict[str, str | None], ...] = ({USER: user}, {USER: None}, {})
+    clients: tuple[dict[str, str | None], ...] = ({CLIENT_ID: client_id}, {CLIENT_ID: None}, {})
+    named = [{**user_part, **client_part} for user_part, client_part in product(users, clients)]
+    return [Candidate(level, QuotaEntity.of(names)) for level, names in enumerate(named, start=1) if names]
+
+
 def candidates(user: str, client_id: str) -> list[Candidate]:
     """The entities whose quota may count for a client, the most specific first.
 
     A client that sends no client id, or an empty one, is reached by quotas of its user alone: levels 3 and 6.
     """
-    users: tuple[dict[str, str | None], ...] = ({USER: user}, {USER: None}, {})
-    clients: tuple[dict[str, str | None], ...] = ({CLIENT_ID: client_id}, {CLIENT_ID: None}, {})
-    found = []
-    for level, (user_part, client_part) in enumerate(product(users, clients), start=1):
-        names = {**user_part, **client_part}
-        if names and (client_id or CLIENT_ID not in names):
-            found.append(Candidate(level, QuotaEntity.of(names)))
-    return found
+    return [one for one in levels(user, client_id) if client_id or CLIENT_ID not in one.entity.names]
 
 
 class Resolution(NamedTuple):

@@ -9,86 +9,21 @@ import pytest
 from click.testing import CliRunner, Result
 
 from kbroker.cli import cli
-from kbroker.cli.quota_limits import number_text
-from kbroker.cli.quota_plan import read_file
 from kbroker.client.admin import Admin, MutationThrottledError
 from kbroker.client.cluster import Cluster
+from kbroker.client.quota_file import read_quota_file
+from kbroker.common.quota_limits import number_text
 from kbroker.common.quotas import QuotaEntity
-from tests.support.fake_broker import Body, FakeBroker
-
-CREATE_TOPICS, DELETE_TOPICS, CREATE_PARTITIONS = 19, 20, 37
-DESCRIBE, ALTER = 48, 49
-
-Key = tuple[tuple[str, str | None], ...]
-
-
-class QuotaBroker(FakeBroker):
-    """Keeps quotas; refuses keys in `unknown_keys`, and topic changes `refusals` times."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.quotas: dict[Key, dict[str, float]] = {}
-        self.unknown_keys: set[str] = set()
-        self.refusals = 0
-        self.throttle_time_ms = 2345
-        self.handlers |= {
-            DESCRIBE: self.describe,
-            ALTER: self.alter,
-            CREATE_TOPICS: self.create_topics,
-            DELETE_TOPICS: self.delete_topics,
-            CREATE_PARTITIONS: self.create_partitions,
-        }
-
-    def describe(self, version: int, body: Body) -> Body:
-        wanted = {row["EntityType"]: row["Match"] for row in body["Components"]}
-        entries = [
-            {
-                "Entity": [{"EntityType": kind, "EntityName": name} for kind, name in key],
-                "Values": [{"Key": k, "Value": v} for k, v in values.items()],
-            }
-            for key, values in self.quotas.items()
-            if wanted.items() <= dict(key).items() and (not body["Strict"] or len(wanted) == len(key))
-        ]
-        return {"ErrorCode": 0, "ErrorMessage": "", "Entries": entries}
-
-    def alter(self, version: int, body: Body) -> Body:
-        responses = []
-        for entry in body["Entries"]:
-            key = tuple((part["EntityType"], part["EntityName"]) for part in entry["Entity"])
-            bad = [op["Key"] for op in entry["Ops"] if op["Key"] in self.unknown_keys and not op["Remove"]]
-            text = f"Invalid configuration key {bad[0]}" if bad else None
-            responses.append({"ErrorCode": 42 if bad else 0, "ErrorMessage": text, "Entity": entry["Entity"]})
-            if bad or body["ValidateOnly"]:
-                continue
-            values = self.quotas.setdefault(key, {})
-            for op in entry["Ops"]:
-                if op["Remove"]:
-                    values.pop(op["Key"], None)
-                else:
-                    values[op["Key"]] = op["Value"]
-            if not values:
-                del self.quotas[key]
-        return {"Entries": responses}
-
-    def _code(self) -> int:
-        self.refusals -= 1
-        return 89 if self.refusals >= 0 else 0
-
-    def _response(self, field: str, row: Body) -> Body:
-        code = self._code()
-        throttle_time_ms = self.throttle_time_ms if code else 0
-        return {"ThrottleTimeMs": throttle_time_ms, field: [{**row, "ErrorCode": code, "ErrorMessage": None}]}
-
-    def create_topics(self, version: int, body: Body) -> Body:
-        row = {"Name": body["Topics"][0]["Name"], "NumPartitions": 1, "ReplicationFactor": 1}
-        return self._response("Topics", row)
-
-    def delete_topics(self, version: int, body: Body) -> Body:
-        name = body["Topics"][0]["Name"] if version >= 6 else body["TopicNames"][0]
-        return self._response("Responses", {"Name": name})
-
-    def create_partitions(self, version: int, body: Body) -> Body:
-        return self._response("Results", {"Name": body["Topics"][0]["Name"]})
+from tests.support.fake_broker import FakeBroker
+from tests.support.quota_broker import (
+    ALTER,
+    CREATE_PARTITIONS,
+    CREATE_TOPICS,
+    DELETE_TOPICS,
+    DESCRIBE,
+    Key,
+    QuotaBroker,
+)
 
 
 @pytest.fixture
@@ -336,6 +271,10 @@ def test_resolve(broker: QuotaBroker) -> None:
         "level": None,
         "entity": {"ip": "10.0.0.1"},
         "shared_by": "ip 10.0.0.1",
+        "levels": [
+            {"level": 1, "entity": {"ip": "10.0.0.1"}, "limit": 30, "outcome": "applies"},
+            {"level": 2, "entity": {"ip": None}, "limit": None, "outcome": "not set"},
+        ],
     }
 
 
@@ -350,6 +289,82 @@ def test_resolve_without_a_client_id(broker: QuotaBroker) -> None:
         "user ANONYMOUS, all clients",
     )
     assert rows["request_percentage"]["level"] is None
+
+
+def test_resolve_says_why_the_other_levels_lost(broker: QuotaBroker) -> None:
+    """Each of the eight has its outcome: it applies, is overridden, is not set, or needs a client id."""
+    fill(broker)
+
+    def outcomes(*args: str) -> list[tuple[int, str]]:
+        rows = {row["quota"]: row for row in json.loads(printed(broker, "quotas", "resolve", *args, "--json"))}
+        return [(one["level"], one["outcome"]) for one in rows["producer_byte_rate"]["levels"]]
+
+    assert outcomes("--user", "alice", "--client-id", "app") == [
+        (1, "not set"), (2, "applies"), (3, "overridden"), (4, "not set"), (5, "not set"), (6, "overridden"),
+        (7, "not set"), (8, "not set"),
+    ]  # fmt: skip
+    assert outcomes("--user", "alice") == [
+        (1, "no client id"), (2, "no client id"), (3, "applies"), (4, "no client id"), (5, "no client id"),
+        (6, "overridden"), (7, "no client id"), (8, "no client id"),
+    ]  # fmt: skip
+
+
+# ---------------------------------------------------------------- hostile names, several brokers
+
+HOSTILE = "a\x1b[2J\x9b31m\u202eb\x07"
+ESCAPED = "a\\u001b[2J\\u009b31m\\u202eb\\u0007"
+
+
+def test_control_characters_in_names_never_reach_the_terminal(broker: QuotaBroker, tmp_path: Path) -> None:
+    """Tables, lines, errors and JSON escape them; the JSON still means the same name."""
+    broker.quotas = {(("user", HOSTILE),): {"producer_byte_rate": 1024.0}}
+    broker.unknown_keys = {"speed"}
+    plan = tmp_path / "q.json"
+    plan.write_text(json.dumps([{"entity": {"user": HOSTILE}, "quotas": {"producer_byte_rate": 5}}]))
+    for args in (
+        ("quotas", "list"),
+        ("quotas", "describe", "--user", HOSTILE),
+        ("quotas", "resolve", "--user", HOSTILE),
+        ("quotas", "set", "--user", HOSTILE, "producer_byte_rate=2048"),
+        ("quotas", "set", "--user", HOSTILE, "speed=1"),
+        ("quotas", "diff", str(plan)),
+        ("quotas", "apply", str(plan)),
+        ("quotas", "remove", "--user", HOSTILE),
+        ("quotas", "remove", "--user", HOSTILE),
+    ):
+        result = run(broker, *args)
+        assert ESCAPED in result.output, args
+        assert not set(HOSTILE) - set("a[2J31mb") & set(result.output), args
+    broker.quotas = {(("user", HOSTILE),): {"producer_byte_rate": 1024.0}}
+    listed = printed(broker, "quotas", "list", "--json")
+    assert ESCAPED in listed
+    assert json.loads(listed)[0]["entity"] == {"user": HOSTILE}
+
+
+def test_of_several_brokers_the_output_says_that_each_enforces(broker: QuotaBroker, plan: Path) -> None:
+    """One line on stderr, and the number of brokers in JSON; a file made of that is read again."""
+    fill(broker)
+    broker.more_nodes = 2
+    note = (
+        "note: each of the 3 brokers enforces quotas by itself, so a client may get a limit up to 3 times; only "
+        "controller_mutation_rate holds for the whole cluster\n"
+    )
+    for args in (
+        ("list",),
+        ("describe", "--user", "alice"),
+        ("resolve",),
+        ("set", "--user", "alice", "producer_byte_rate=2048"),
+        ("diff", str(plan)),
+        ("apply", str(plan)),
+    ):
+        result = run(broker, "quotas", *args)
+        assert (result.exit_code, result.stderr) == (0, note), args
+        fill(broker)
+        found = json.loads(run(broker, "quotas", *args, "--json").stdout)
+        assert [row["brokers"] for row in (found if isinstance(found, list) else [found])][:1] == [3], args
+    listed = plan.with_suffix(".json")
+    listed.write_text(run(broker, "quotas", "list", "--json").stdout)
+    assert run(broker, "quotas", "diff", str(listed), "--prune", "--exit-code").exit_code == 0
 
 
 # ---------------------------------------------------------------- files
@@ -441,31 +456,50 @@ def test_what_list_prints_apply_reads(broker: QuotaBroker, tmp_path: Path) -> No
     ("text", "message"),
     [
         ("", "expected a list of {entity"),
-        ("{}", "expected a list of {entity"),
-        ("- user: alice", "entry 1: expected entity and quotas, of a list of {entity"),
-        ("- {entity: {}, quotas: {}}", "entry 1: expected an entity of a user, a client-id, both, or an ip, got {}"),
-        ("- {entity: {group: g}, quotas: {}}", "entry 1: expected an entity type (user, client-id, ip), got 'group'"),
-        ("- {entity: {user: 7}, quotas: {}}", "entry 1: expected a string as user, got 7; quote it"),
+        ("{}", "line 1, column 1: expected a list of {entity"),
+        ("- user: alice", "line 1, column 3: expected entity and quotas, of a list of {entity"),
+        ("- {entity: {user: a}, quota: {}}", "column 23: expected entity and quotas"),
+        ("- {entity: {user: a}, quota: {}}", "; found 'quota'; did you mean quotas?"),
+        ("- {entity: {}, quotas: {}}",
+         "line 1, column 12: expected an entity of a user, a client-id, both, or an ip, got {}"),
+        ("- {entity: {group: g}, quotas: {}}",
+         "line 1, column 13: expected an entity type (user, client-id, ip), got 'group'"),
+        ("- {entity: {client_id: g}, quotas: {}}", "got 'client_id'; did you mean client-id?"),
+        ("- {entity: {user: 7}, quotas: {}}", "line 1, column 19: expected a string as user, got 7; quote it"),
+        ("- {entity: {user: [b]}, quotas: {}}", "expected a string as user, got a list; quote it"),
         ("- {entity: {user: a}, quotas: 5}",
-         "entry 1 (user a): expected quotas as KEY: NUMBER ({} removes all), got 5"),
-        ("- {entity: {user: a}, quotas: {k: fast}}", "entry 1 (user a): k: expected a number, got 'fast'"),
-        ("- {entity: {user: a}, quotas: {k: true}}", "entry 1 (user a): k: expected a number, got True"),
-        ("- {entity: {user: a}, quotas: {k: .nan}}", "entry 1 (user a): k: expected a number, got nan"),
+         "line 1, column 31: user a: expected quotas as KEY: NUMBER ({} removes all), got 5"),
+        ("- {entity: {user: a}, quotas: {k: fast}}", "column 35: user a: k: expected a number, got 'fast'"),
+        ("- {entity: {user: a}, quotas: {k: true}}", "column 35: user a: k: expected a number, got True"),
+        ("- {entity: {user: a}, quotas: {k: .nan}}", "column 35: user a: k: expected a number, got nan"),
+        ("- {entity: {user: a}, quotas: {k: [1]}}", "column 35: user a: k: expected a number, got a list"),
+        ("- entity: {user: a}\n  quotas:\n    producer_byte_rte: 5",
+         "line 3, column 5: user a: unknown quota 'producer_byte_rte'; did you mean producer_byte_rate?"),
+        ("- entity: {user: a}\n  quotas:\n    producer_byte_rate: 5 MBs",
+         "line 3, column 25: user a: producer_byte_rate: expected bytes per second such as"),
         ("- {entity: {user: a}, quotas: {k: 1" + "0" * 400 + "}}",
-         "entry 1 (user a): expected a number below 1e308 as quota, got a larger one"),
-        ("- {entity: {user: a}, quotas: {k: 1, k: 2}}", "line 1: duplicate key k; keep one"),
-        ("- {entity: {1: a}, quotas: {}}", "line 1: expected a string as key, got 1; quote it"),
+         "column 35: user a: k: expected a number below 1e308 as quota, got a larger one"),
+        ("- {entity: {user: a}, quotas: {k: 1, k: 2}}", "line 1, column 38: user a: duplicate key k; keep one"),
+        ("- {entity: {1: a}, quotas: {}}", "line 1, column 13: expected a string as key, got 1; quote it"),
+        ("- {entity: {[b]: a}, quotas: {}}", "line 1, column 13: expected a string as key, got a list; quote it"),
         ("- {entity: {user: a}, quotas: {}}\n- {entity: {user: a}, quotas: {}}",
-         "entry 2: duplicate entry for user a; keep one"),
-        ("- {entity: {user: a}\n  x: [", "line 2: "),
+         "line 2, column 3: duplicate entry for user a; keep one"),
+        ("- {entity: {user: a}\n  x: [", "line 2, column "),
+        ("- entity: {user: a}\n  quotas:\n  producer_byte_rate: 5\n quotas: 3", "line 4, column 2: "),
+        ("- {entity: {user: \x00}}", "line 1, column 19: expected printable characters, found U+0000"),
         ("- {entity: {user: 2026-02-30}, quotas: {}}",
-         "line 1: expected a valid timestamp, got '2026-02-30'; if it is a name, quote it"),
-        ("- {entity: {user: a}, quotas: {k: 0x_}}", "line 1: expected a valid int, got '0x_'"),
-        ("- {entity: {user: a}, quotas: {k: !!bool maybe}}", "line 1: expected a valid bool, got 'maybe'"),
-        ("- {entity: {user: a}, quotas: {k: !!timestamp now}}", "line 1: expected a valid timestamp, got 'now'"),
-        ("- {entity: {user: a}, quotas: {k: 1" + "0" * 5000 + "}}", "line 1: expected a valid int, got '1000"),
+         "line 1, column 19: expected a valid timestamp, got '2026-02-30'; if it is a name, quote it"),
+        ("- {entity: {user: a}, quotas: {k: 0x_}}", "line 1, column 35: expected a valid int, got '0x_'"),
+        ("- {entity: {user: a}, quotas: {k: !!bool maybe}}", "line 1, column 35: expected a valid bool, got 'maybe'"),
+        ("- {entity: {user: a}, quotas: {k: !!timestamp now}}",
+         "line 1, column 35: expected a valid timestamp, got 'now'"),
+        ("- {entity: {user: a}, quotas: {k: 1" + "0" * 5000 + "}}", "column 35: expected a valid int, got '1000"),
         ("[" * 5000, "nested too deeply"),
-        ("- !!python/object/apply:os.system ['true']", "could not determine a constructor"),
+        ("- !!python/object/apply:os.system ['true']",
+         "line 1, column 3: expected a plain list, got one of the type tag:yaml.org,2002:python/object/apply"),
+        ("- !!python/name:os.system", "line 1, column 3: could not determine a constructor"),
+        ("- {entity: {user: a}, quotas: {<<: {k: 1}}}", "line 1, column "),
+        ("- &a {entity: *a, quotas: *a}", "column 7: expected an entity type (user, client-id, ip), got 'entity'"),
     ],
 )  # fmt: skip
 def test_a_bad_file_is_one_line_that_says_where(broker: QuotaBroker, tmp_path: Path, text: str, message: str) -> None:
@@ -482,7 +516,7 @@ def test_bad_json_says_where(broker: QuotaBroker, tmp_path: Path) -> None:
     """The line, as for YAML."""
     path = tmp_path / "bad.json"
     path.write_text('[\n{"entity": {"user": "a"}, "quotas": {"k": 1, "k": 2}}]')
-    assert refusal(run(broker, "quotas", "diff", str(path)), 1) == f"{path}: duplicate key k; keep one"
+    assert refusal(run(broker, "quotas", "diff", str(path)), 1) == f"{path}: entry 1: user a: duplicate key k; keep one"
     path.write_text("[" * 100_000)
     assert refusal(run(broker, "quotas", "diff", str(path)), 1) == f"{path}: nested too deeply"
     path.write_text("9" * 5000)
@@ -491,7 +525,7 @@ def test_bad_json_says_where(broker: QuotaBroker, tmp_path: Path) -> None:
         == f"{path}: expected numbers of at most 308 digits, found a longer one"
     )
     path.write_text("[\n,")
-    assert refusal(run(broker, "quotas", "diff", str(path)), 1) == f"{path}: line 2: Expecting value"
+    assert refusal(run(broker, "quotas", "diff", str(path)), 1) == f"{path}: line 2, column 1: Expecting value"
     path.write_bytes(b"\xff")
     assert (
         refusal(run(broker, "quotas", "diff", str(path)), 1)
@@ -527,7 +561,9 @@ def test_names_in_files_are_what_they_say(tmp_path: Path) -> None:
     """Quoted numbers, spaces and signs are names; the default is null, and nothing else."""
     path = tmp_path / "q.yaml"
     path.write_text('- {entity: {user: "7", client-id: "<default>"}, quotas: {producer_byte_rate: 1}}\n')
-    assert read_file(path) == {QuotaEntity.of({"user": "7", "client-id": "<default>"}): {"producer_byte_rate": 1.0}}
+    assert read_quota_file(path) == {
+        QuotaEntity.of({"user": "7", "client-id": "<default>"}): {"producer_byte_rate": 1.0}
+    }
 
 
 # ---------------------------------------------------------------- error 89 in `kbroker topics`

@@ -12,7 +12,7 @@ from click.testing import CliRunner, Result
 
 from kbroker.cli import cli
 from kbroker.cli.output import print_table, styled
-from kbroker.cli.quota_limits import limit_text, parse_limit
+from kbroker.common.quota_limits import limit_text, parse_limit
 from tests.support import need
 
 

@@ -1,0 +1,135 @@
+"""A thread of its own for a blocking client that is used from asyncio: one call at a time, each can be cancelled."""
+
+import contextlib
+import socket
+import threading
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from kbroker.client.cluster import Cluster
+from kbroker.client.connection import Address
+from kbroker.client.security import ClientSecurity
+
+if TYPE_CHECKING:
+    import asyncio
+
+T = TypeVar("T")
+
+
+class CallCancelledError(Exception):
+    """The call that runs in the thread was cancelled; its result is wanted by nobody."""
+
+
+class ClientThread:
+    """Runs calls on one `Cluster`, which it opens with the first one, in one thread that ends with `close`.
+
+    A call that is cancelled gives up its connection at once; the next call makes another. Only a connection that is
+    being made cannot be given up: the next call waits for it, connect_timeout_s at most.
+
+    Args: as `kbroker.client.quotas.QuotaClient`.
+    Raises: ValueError for an address or a property that is wrong.
+    Threads: `run` and `close` from the thread of one event loop.
+    """
+
+    def __init__(self, bootstrap: str, properties: Mapping[str, str] | None, **settings: Any) -> None:
+        from asyncio import Lock
+        from concurrent.futures import ThreadPoolExecutor
+
+        from kbroker.client.connection import parse_bootstrap
+
+        parse_bootstrap(bootstrap)
+        self._security = ClientSecurity(properties or {})
+        self._bootstrap = bootstrap
+        self._settings = settings
+        self._turn = Lock()
+        self._executor: ThreadPoolExecutor | None = ThreadPoolExecutor(1, thread_name_prefix="kbroker-client")
+        self._cluster: Cluster | None = None  # of the executor's thread
+        self._is_cancelled = threading.Event()
+        self._sockets_lock = threading.Lock()
+        self._sockets: list[socket.socket] = []
+
+    async def run(self, call: Callable[[Cluster], T]) -> T:
+        """The result of ``call`` in the thread. Raises: what it raises; RuntimeError after `close`."""
+        await self._turn.acquire()
+        return await self._run_in_turn(lambda: call(self._open()))
+
+    async def close(self) -> None:
+        """Close the connection and end the thread, after the call that is under way. Repeated, it does nothing."""
+        await self._turn.acquire()
+        if self._executor is None:
+            self._turn.release()
+            return
+        executor = self._executor
+        try:
+            await self._run_in_turn(self._close)
+        finally:
+            self._executor = None
+            executor.shutdown(wait=False)
+
+    async def _run_in_turn(self, call: Callable[[], T]) -> T:
+        """Run it, with the turn taken; the turn is given back when the thread has done with it."""
+        import asyncio
+
+        if self._executor is None:
+            self._turn.release()
+            raise RuntimeError("the client is closed")
+        self._is_cancelled.clear()
+        job = asyncio.get_running_loop().run_in_executor(self._executor, call)
+        job.add_done_callback(self._end_turn)
+        try:
+            return await asyncio.shield(job)
+        except asyncio.CancelledError:
+            if not job.done():  # else the thread may have begun another one's call
+                self._give_up()
+            raise
+
+    def _end_turn(self, job: "asyncio.Future[Any]") -> None:
+        if not job.cancelled():
+            job.exception()  # of a call that was cancelled it is nobody's
+        self._turn.release()
+
+    def _give_up(self) -> None:
+        """End what the thread waits for. Threads: the event loop's."""
+        self._is_cancelled.set()
+        with self._sockets_lock:
+            for sock in self._sockets:
+                with contextlib.suppress(OSError):
+                    socket.socket.shutdown(sock, socket.SHUT_RDWR)  # of TLS too: its own would change the object
+
+    # ---- in the thread
+
+    def _open(self) -> Cluster:
+        if self._cluster is None:
+            self._cluster = Cluster(
+                self._bootstrap,
+                open_stream=self._open_stream,
+                authenticate=self._security.authenticate,
+                sleep=self._sleep,
+                **self._settings,
+            )
+        return self._cluster
+
+    def _close(self) -> None:
+        if self._cluster is not None:
+            self._cluster.close()
+
+    def _open_stream(self, address: Address, timeout_s: float) -> socket.socket:
+        self._check()
+        sock = self._security.open_stream(address, timeout_s)
+        with self._sockets_lock:
+            self._sockets = [kept for kept in self._sockets if kept.fileno() >= 0]
+            self._sockets.append(sock)
+        try:
+            self._check()
+        except CallCancelledError:
+            sock.close()
+            raise
+        return sock
+
+    def _sleep(self, seconds: float) -> None:
+        self._is_cancelled.wait(seconds)
+        self._check()
+
+    def _check(self) -> None:
+        if self._is_cancelled.is_set():
+            raise CallCancelledError

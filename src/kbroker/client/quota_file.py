@@ -1,0 +1,264 @@
+"""Quotas as a file lists them: entities with their limits, in YAML or JSON; an error has its line and column."""
+
+import json
+from collections.abc import Callable, Iterator
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from kbroker.common.quota_limits import parse_limit
+from kbroker.common.quotas import CLIENT_KEYS, ENTITY_TYPES, IP_KEYS, QuotaEntity
+
+KEYS = sorted({*CLIENT_KEYS, *IP_KEYS})
+TOO_DEEP = "nested too deeply"
+SHAPE = "a list of {entity: {user: NAME, client-id: NAME, or ip: ADDRESS}, quotas: {KEY: NUMBER}}; null is the default"
+#: What an entry has; `brokers` is in what `kbroker quotas list --json` prints, and says nothing here.
+NEEDED, ALLOWED = {"entity", "quotas"}, {"entity", "quotas", "brokers"}
+ALMOST = 0.85  # likeness of a word that must be another one, misspelled
+
+DesiredQuotas = dict[QuotaEntity, dict[str, float]]
+
+
+class QuotaFileError(ValueError):
+    """A file of quotas that is not one. The message is one line: file, place, what was expected and what was found.
+
+    ``line``, ``column``: from 1; None where the place has none (below a JSON document, entries are counted).
+    """
+
+    def __init__(self, path: Path, text: str, line: int | None = None, column: int | None = None) -> None:
+        place = "" if line is None else f"line {line}, column {column}: "
+        super().__init__(f"{path}: {place}{text}")
+        self.path = path
+        self.line = line
+        self.column = column
+
+
+def read_quota_file(path: Path | str) -> DesiredQuotas:
+    """Quotas by entity of a YAML file, or of a JSON file by its name; limits may have units: 1 MiB/s, 50 %.
+
+    Raises: QuotaFileError; OSError when it cannot be read.
+    """
+    path = Path(path)
+    try:
+        text = path.read_text(encoding="utf-8")
+    except UnicodeDecodeError:
+        raise QuotaFileError(path, "expected UTF-8 text, found other bytes; save the file as UTF-8") from None
+    return parse_quotas(text, path)
+
+
+def parse_quotas(text: str, path: Path) -> DesiredQuotas:
+    """`read_quota_file` of a text; ``path`` says which of the two it is, and is in the messages."""
+    file = _File(path)
+    try:
+        if path.suffix.lower() == ".json":
+            return file.quotas(_json_document(file, text))
+        return _of_yaml(file, text)
+    except RecursionError:
+        raise QuotaFileError(path, TOO_DEEP) from None
+
+
+class _Node(NamedTuple):
+    """A value of the document: ``kind`` is list, mapping or scalar.
+
+    ``content``: of a scalar its value; else it returns the nodes, or pairs of nodes, and is called once: what is
+    refused is never expanded, so an alias of aliases costs nothing.
+    """
+
+    kind: str
+    content: Any
+    line: int | None = None
+    column: int | None = None
+    is_empty: bool = False
+
+    @property
+    def shown(self) -> str:
+        """For people."""
+        if self.kind == "scalar":
+            return _short(repr(self.content))
+        return {"list": "[]", "mapping": "{}"}[self.kind] if self.is_empty else f"a {self.kind}"
+
+
+class _File:
+    """What a document must be to be a file of quotas."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def wrong(self, node: _Node, text: str) -> QuotaFileError:
+        return QuotaFileError(self.path, text, node.line, node.column)
+
+    def quotas(self, document: _Node) -> DesiredQuotas:
+        if document.kind != "list":
+            raise self.wrong(document, f"expected {SHAPE}")
+        quotas: DesiredQuotas = {}
+        for number, entry in enumerate(document.content(), 1):
+            where = "" if entry.line is not None else f"entry {number}: "
+            expected = f"{where}expected entity and quotas, of {SHAPE}"
+            fields = self._fields(entry, where, expected)
+            for key, (named, _) in fields.items():
+                if key not in ALLOWED:
+                    raise self.wrong(named, f"{expected}; found {key!r}{_meant(key, sorted(NEEDED))}")
+            if not fields.keys() >= NEEDED:
+                raise self.wrong(entry, expected)
+            entity = self._entity(fields["entity"][1], where)
+            if entity in quotas:
+                raise self.wrong(entry, f"{where}duplicate entry for {entity}; keep one")
+            quotas[entity] = self._limits(fields["quotas"][1], f"{where}{entity}: ")
+        return quotas
+
+    def _fields(self, node: _Node, where: str, expected: str) -> dict[str, tuple[_Node, _Node]]:
+        """A mapping by its keys, each with the nodes of key and value."""
+        if node.kind != "mapping":
+            raise self.wrong(node, expected)
+        fields: dict[str, tuple[_Node, _Node]] = {}
+        for key, value in node.content():
+            if key.kind != "scalar" or not isinstance(key.content, str):
+                raise self.wrong(key, f"{where}expected a string as key, got {key.shown}; quote it")
+            if key.content in fields:
+                raise self.wrong(key, f"{where}duplicate key {key.content}; keep one")
+            fields[key.content] = key, value
+        return fields
+
+    def _entity(self, node: _Node, where: str) -> QuotaEntity:
+        expected = f"{where}expected an entity of a user, a client-id, both, or an ip, got {node.shown}"
+        names: dict[str, str | None] = {}
+        for kind, (key, name) in self._fields(node, where, expected).items():
+            if kind not in ENTITY_TYPES:
+                meant = _meant(kind, ENTITY_TYPES)
+                raise self.wrong(
+                    key, f"{where}expected an entity type ({', '.join(ENTITY_TYPES)}), got {_short(repr(kind))}{meant}"
+                )
+            if name.kind != "scalar" or not (name.content is None or isinstance(name.content, str)):
+                raise self.wrong(name, f"{where}expected a string as {kind}, got {name.shown}; quote it")
+            names[kind] = name.content
+        if not names:
+            raise self.wrong(node, expected)
+        return QuotaEntity.of(names)
+
+    def _limits(self, node: _Node, where: str) -> dict[str, float]:
+        expected = f"{where}expected quotas as KEY: NUMBER ({{}} removes all), got {node.shown}"
+        return {
+            key: self._limit(named, value, key, where)
+            for key, (named, value) in self._fields(node, where, expected).items()
+        }
+
+    def _limit(self, named: _Node, node: _Node, key: str, where: str) -> float:
+        if key not in KEYS:  # one that is not like any of ours may be newer than we are; the broker decides
+            meant = _meant(key, KEYS)
+            if meant:
+                raise self.wrong(named, f"{where}unknown quota {key!r}{meant}")
+        value = node.content
+        if node.kind == "scalar" and isinstance(value, str):
+            try:
+                value = parse_limit(key, value)
+            except ValueError as error:
+                raise self.wrong(node, f"{where}{error}") from None
+        if node.kind != "scalar" or isinstance(value, bool) or not isinstance(value, int | float) or value != value:
+            raise self.wrong(node, f"{where}{key}: expected a number, got {node.shown}")
+        try:
+            return float(value)
+        except OverflowError:
+            text = f"{where}{key}: expected a number below 1e308 as quota, got a larger one"
+            raise self.wrong(node, text) from None
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= 40 else f"{text[:40]}..."
+
+
+def _meant(word: str, known: "list[str] | tuple[str, ...]") -> str:
+    found = get_close_matches(word, known, 1, ALMOST)
+    return f"; did you mean {found[0]}?" if found else ""
+
+
+# ---------------------------------------------------------------- JSON
+
+
+def _json_document(file: _File, text: str) -> _Node:
+    try:
+        return _json_node(json.loads(text, object_pairs_hook=_Pairs))
+    except json.JSONDecodeError as error:
+        raise QuotaFileError(file.path, error.msg, error.lineno, error.colno) from None
+    except QuotaFileError:
+        raise
+    except ValueError:
+        raise QuotaFileError(file.path, "expected numbers of at most 308 digits, found a longer one") from None
+
+
+class _Pairs(list[tuple[str, Any]]):
+    """An object of JSON with all of its keys, those that come twice too."""
+
+
+def _json_node(value: Any) -> _Node:
+    if isinstance(value, _Pairs):
+        pairs = [(_Node("scalar", key), _json_node(inner)) for key, inner in value]
+        return _Node("mapping", lambda: pairs, is_empty=not pairs)
+    if isinstance(value, list):
+        elements = [_json_node(inner) for inner in value]
+        return _Node("list", lambda: elements, is_empty=not elements)
+    return _Node("scalar", value)
+
+
+# ---------------------------------------------------------------- YAML
+
+
+def _of_yaml(file: _File, text: str) -> DesiredQuotas:
+    try:
+        import importlib
+
+        yaml: Any = importlib.import_module("yaml")
+    except ImportError:
+        raise QuotaFileError(
+            file.path, "YAML needs PyYAML: pip install 'kbroker[yaml]' (a file named .json needs nothing)"
+        ) from None
+    try:
+        loader = yaml.SafeLoader(text)
+        try:
+            root = loader.get_single_node()
+            if root is None:
+                raise QuotaFileError(file.path, f"expected {SHAPE}, found nothing")
+            return file.quotas(_YamlNodes(file, yaml, loader.construct_object).node(root))
+        finally:
+            loader.dispose()
+    except yaml.reader.ReaderError as error:
+        before = text[: error.position]
+        line, column = before.count("\n") + 1, len(before) - before.rfind("\n")
+        found = f"U+{ord(text[error.position]):04X}"
+        raise QuotaFileError(file.path, f"expected printable characters, found {found}", line, column) from None
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        where = (None, None) if mark is None else (mark.line + 1, mark.column + 1)
+        raise QuotaFileError(file.path, getattr(error, "problem", None) or str(error), *where) from None
+
+
+class _YamlNodes:
+    """Turns PyYAML's nodes into ours."""
+
+    def __init__(self, file: _File, yaml: Any, construct: Callable[[Any], Any]) -> None:
+        self._file = file
+        self._yaml = yaml
+        self._construct = construct
+
+    def node(self, found: Any) -> _Node:
+        line, column = found.start_mark.line + 1, found.start_mark.column + 1
+        kind = found.tag.rpartition(":")[2]
+        if isinstance(found, self._yaml.ScalarNode):
+            return _Node("scalar", self._scalar(found, kind, line, column), line, column)
+        is_list = isinstance(found, self._yaml.SequenceNode)
+        if kind != ("seq" if is_list else "map"):
+            text = f"expected a plain {'list' if is_list else 'mapping'}, got one of the type {found.tag}"
+            raise QuotaFileError(self._file.path, text, line, column)
+        if is_list:
+            return _Node("list", lambda: map(self.node, found.value), line, column, not found.value)
+        return _Node("mapping", lambda: self._pairs(found), line, column, not found.value)
+
+    def _pairs(self, found: Any) -> Iterator[tuple[_Node, _Node]]:
+        for key, value in found.value:
+            yield self.node(key), self.node(value)
+
+    def _scalar(self, found: Any, kind: str, line: int, column: int) -> Any:
+        try:
+            return self._construct(found)
+        except (ValueError, AttributeError, KeyError):  # matches YAML's pattern of a date or number, but is invalid
+            text = f"expected a valid {kind}, got {_short(found.value)!r}; if it is a name, quote it"
+            raise QuotaFileError(self._file.path, text, line, column) from None

@@ -1,0 +1,63 @@
+"""What became of each of the eight levels for one client: which quota applies, and why the others do not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from kbroker.common.light_typing import Any, NamedTuple
+from kbroker.common.quotas import CLIENT_ID, IP, QuotaEntity, levels
+
+APPLIES = "applies"
+OVERRIDDEN = "overridden"  # a more specific level has a quota too
+NOT_SET = "not set"
+NO_CLIENT_ID = "no client id"  # quotas of client ids do not apply to a client that sends none
+
+#: The quotas of an entity by key, empty where it has none.
+QuotasOf = Callable[[QuotaEntity], Mapping[str, float]]
+
+
+class LevelOutcome(NamedTuple):
+    """One level for one client and one key.
+
+    ``level``: 1 (the most specific) to 8; of an address 1 is its own quota, 2 the default. ``entity``: whose quota it
+    would be. ``limit``: None where it is not set. ``outcome``: APPLIES, OVERRIDDEN, NOT_SET or NO_CLIENT_ID.
+    """
+
+    level: int
+    entity: QuotaEntity
+    limit: float | None
+    outcome: str
+
+    def json(self) -> dict[str, Any]:
+        """For programs."""
+        return {"level": self.level, "entity": self.entity.names, "limit": self.limit, "outcome": self.outcome}
+
+
+def client_levels(quotas_of: QuotasOf, key: str, user: str, client_id: str) -> list[LevelOutcome]:
+    """The eight levels for a client, the most specific first; ``client_id``: empty for a client that sends none."""
+    entities = [one.entity for one in levels(user, client_id)]
+    return _outcomes(quotas_of, key, entities, lambda entity: bool(client_id) or CLIENT_ID not in entity.names)
+
+
+def address_levels(quotas_of: QuotasOf, key: str, address: str) -> list[LevelOutcome]:
+    """The two levels for an address: its own quota, and that of all addresses without one."""
+    entities = [QuotaEntity.of({IP: address}), QuotaEntity.of({IP: None})]
+    return _outcomes(quotas_of, key, entities, lambda entity: True)
+
+
+def _outcomes(
+    quotas_of: QuotasOf, key: str, entities: list[QuotaEntity], reaches: Callable[[QuotaEntity], bool]
+) -> list[LevelOutcome]:
+    outcomes = []
+    is_decided = False
+    for level, entity in enumerate(entities, 1):
+        limit = quotas_of(entity).get(key)
+        if not reaches(entity):
+            outcome = NO_CLIENT_ID
+        elif limit is None:
+            outcome = NOT_SET
+        else:
+            outcome = OVERRIDDEN if is_decided else APPLIES
+            is_decided = True
+        outcomes.append(LevelOutcome(level, entity, limit, outcome))
+    return outcomes
