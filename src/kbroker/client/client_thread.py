@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 
 class CallCancelledError(Exception):
-    """The call that runs in the thread was cancelled; its result is wanted by nobody."""
+    """The call that runs in the thread was cancelled; no one waits for its result."""
 
 
 class ClientThread:
@@ -85,7 +85,7 @@ class ClientThread:
 
     def _end_turn(self, job: "asyncio.Future[Any]") -> None:
         if not job.cancelled():
-            job.exception()  # of a call that was cancelled it is nobody's
+            job.exception()  # a call that was cancelled has no reader of it
         self._turn.release()
 
     def _give_up(self) -> None:

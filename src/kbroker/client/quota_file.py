@@ -186,7 +186,7 @@ def _json_document(file: _File, text: str) -> _Node:
 
 
 class _Pairs(list[tuple[str, Any]]):
-    """An object of JSON with all of its keys, those that come twice too."""
+    """An object of JSON with all of its keys, duplicates too."""
 
 
 def _json_node(value: Any) -> _Node:
