@@ -165,3 +165,21 @@ def test_a_folder_without_records(spark: SparkSession, tmp_path: Path) -> None:
     for path in (tmp_path / "none", tmp_path / "log" / "*.arrows"):
         with pytest.raises(PipelineError, match="there is no log at"):
             read_log(spark, LogSource.of_files(path))
+
+
+def test_a_file_that_has_shrunk_is_an_error(tmp_path: Path) -> None:
+    """Cut short, or replaced: what it has now would be passed over until it is as long as the one before."""
+    log, arrow = tmp_path / "requests-1.jsonl", tmp_path / "requests-1.arrows"
+    log.write_text("a\nb\nc\n")
+    batch = pa.record_batch({"sequence": [1]})
+    with pa.OSFile(str(arrow), "wb") as sink, pa.ipc.new_stream(sink, batch.schema) as writer:
+        writer.write_batch(batch)
+        writer.write_batch(batch)
+    start = files(tmp_path).ends({}, None)
+    assert sorted(start.values()) == [2, 6]
+    log.write_text("d\n")
+    with pytest.raises(PipelineError, match=r"requests-1\.jsonl has 2 bytes and was read up to byte 6: it was cut"):
+        files(log).ends(start, None)
+    arrow.write_bytes(b"")
+    with pytest.raises(PipelineError, match=r"requests-1\.arrows has 0 Arrow batches and was read up to batch 2"):
+        files(arrow).ends(start, 10)

@@ -140,7 +140,9 @@ def _key(file: LogFile) -> str | None:
 def _line_end(file: LogFile, begin: int, budget: int | None, *, force: bool) -> int:
     """Where the last whole line ends within `budget` bytes. `force`: the first line counts whatever its length."""
     size = file.size_bytes
-    if size <= begin:
+    if size < begin:
+        raise _shrunk(file, f"{size} bytes", f"byte {begin}")
+    if size == begin:
         return begin
     end = size if budget is None else min(size, begin + budget)
     with file.open() as opened:
@@ -172,7 +174,16 @@ def _batches(file: LogFile, begin: int, budget: int | None) -> tuple[int, int]:
             taken += batch.nbytes
             if budget is not None and taken >= budget:
                 break
-    return max(number, begin), taken
+    if number < begin:
+        raise _shrunk(file, f"{number} Arrow batches", f"batch {begin}")
+    return number, taken
+
+
+def _shrunk(file: LogFile, has: str, read: str) -> PipelineError:
+    return PipelineError(
+        f"{file.path} has {has} and was read up to {read}: it was cut short, or another file has its name now. Give a "
+        "new file a new name; what was read is in the table"
+    )
 
 
 def _open_batches(file: LogFile) -> Iterator[pa.RecordBatch]:
