@@ -29,6 +29,7 @@ _S3A = {
 }
 _BY_HOST = "aws_virtual_hosted_style_request"
 HADOOP_AWS = "org.apache.hadoop:hadoop-aws"
+OFFSETS, COMMITS = "offsets", "commits"  # a file for each batch: planned, and done
 
 
 def place_of_checkpoint(given: str | os.PathLike[str] | None, table: TablePlace) -> TablePlace:
@@ -91,6 +92,12 @@ def hadoop_settings(place: TablePlace) -> dict[str, str]:
     if "fs.s3a.endpoint" in found and known.get(_BY_HOST, "false").lower() != "true":
         found["fs.s3a.path.style.access"] = "true"
     return found
+
+
+def last_batch(place: TablePlace, folder: str) -> int:
+    """The highest number of a batch in a folder of a checkpoint, OFFSETS or COMMITS; -1 before the first."""
+    names = [path.rpartition("/")[2] for path, _ in place.listed(folder)]
+    return max((int(name) for name in names if name.isdecimal()), default=-1)
 
 
 def stream_id(place: TablePlace) -> str | None:

@@ -27,7 +27,14 @@ from kbroker.spark.failures import cause
 from kbroker.spark.micro_batches import MicroBatches
 from kbroker.spark.shared_folder import require_shared
 from kbroker.spark.tables import compaction
-from kbroker.spark.tables.checkpoint import place_of_checkpoint, require_checkpoint, stream_id
+from kbroker.spark.tables.checkpoint import (
+    COMMITS,
+    OFFSETS,
+    last_batch,
+    place_of_checkpoint,
+    require_checkpoint,
+    stream_id,
+)
 from kbroker.spark.tables.compaction import RETENTION_MS
 from kbroker.spark.tables.delta_table import (
     DEFAULT_BUCKETS,
@@ -166,6 +173,8 @@ class TableStream:
                     f"{self.table} was filled from {other} with another checkpoint than {self.checkpoint}; without it "
                     "records would be lost or doubled"
                 )
+        if self._stream is not None and not self.table.is_old():
+            self._require_same_batches(self._stream, is_known=mine is not None)
         self._info = self.table.open(self.wanted)
         times = [one.max_time_us for one in self.table.files() if one.max_time_us is not None]
         self._max_time_us = max(times, default=None)
@@ -173,6 +182,28 @@ class TableStream:
         for file, written_s in self.table.place.listed(REJECTED):
             if now_ms - written_s * 1000 > self.options.rejected_keep_ms:
                 self.table.place.delete(file)
+
+    def _require_same_batches(self, stream: str, *, is_known: bool) -> None:
+        """Check that a checkpoint and the table go on from the same batch, since a batch is known by its number alone.
+
+        Raises: TableError for the checkpoint of a stream into another table, or one that is older than the table.
+        """
+        checkpoint = self.checkpoint
+        if not is_known:
+            if last_batch(checkpoint, COMMITS) >= 0:
+                raise TableError(
+                    f"{checkpoint} is the checkpoint of a stream into another table than {self.table}, or this one was "
+                    "deleted since: what was read before would be missing in it. Name a new --checkpoint"
+                )
+            return
+        planned, written = last_batch(checkpoint, OFFSETS), self.table.committed(stream)
+        if planned < written:
+            has = f"ends with batch {planned}" if planned >= 0 else "has no batch"
+            raise TableError(
+                f"{checkpoint} {has} and {self.table} has batch {written} of its stream: the checkpoint was deleted in "
+                "part, or is an older copy, and new records would pass for those of old batches. Put the newest one "
+                "back, or read the log again into a new table"
+            )
 
     def _take_turn(self, batch: DataFrame, number: int, parse: Parse) -> None:
         with self._writing:

@@ -1,0 +1,89 @@
+"""A checkpoint that was deleted in part, is an older copy, or belongs to another table: refused before the first batch.
+
+A table knows a batch by its number, so records of a new batch with an old number would be left out.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kbroker._core.clock import VirtualClock
+from kbroker.common.request_log import VERSION
+from kbroker.spark import formatting as jobs
+from kbroker.spark.tables.delta_table import REQUEST_LOG, Stream, Table, TableError, TableInfo
+from kbroker.spark.tables.log_schema import spark_schema
+from kbroker.spark.tables.table_stream import StreamOptions, TableStream
+from tests.spark.committing import BUCKETS, placed, two_hours, write
+
+ID = "b5a2ff80-9a52-4a0b-8b3b-8a1c2a7d0b11"
+INFO = TableInfo(REQUEST_LOG, BUCKETS, VERSION, spark_schema().jsonValue())
+READS = Stream(paths=("/logs",))
+
+
+def checkpoint_of(folder: Path, planned: int, committed: int) -> Path:
+    """As Spark leaves one, with the sums of Hadoop's local file system beside the files."""
+    for name, last in (("offsets", planned), ("commits", committed)):
+        (folder / name).mkdir(parents=True)
+        for number in range(last + 1):
+            (folder / name / str(number)).write_text("v1\n{}")
+            (folder / name / f".{number}.crc").write_bytes(b"crc")
+    (folder / "metadata").write_text(json.dumps({"id": ID}))
+    return folder
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Table:
+    """With batches 0 to 2 of a stream, whose checkpoint is inside."""
+    found = Table(tmp_path / "table")
+    found.open(INFO)
+    found.add_stream(ID, READS)
+    rows = placed(two_hours())
+    for number in range(3):
+        write(found, ID, number, rows)
+    checkpoint_of(tmp_path / "table" / "_checkpoint", 2, 2)
+    return found
+
+
+def opened(table: Path, **options: Any) -> None:
+    """What a run does before it starts Spark's stream, which needs no Spark."""
+    chosen = StreamOptions(buckets=BUCKETS, **options)
+    nothing: Any = None
+    TableStream(nothing, table, chosen, INFO, READS, VirtualClock(), jobs.silent, None)._open()
+
+
+def test_a_checkpoint_that_knows_the_last_batch(table: Table, tmp_path: Path) -> None:
+    """Whether Spark has committed it, or has planned one more, or has lost its list of commits."""
+    checkpoint = tmp_path / "table" / "_checkpoint"
+    opened(tmp_path / "table")
+    (checkpoint / "commits" / "2").unlink()
+    opened(tmp_path / "table")
+    (checkpoint / "offsets" / "3").write_text("v1\n{}")
+    opened(tmp_path / "table")
+    shutil.rmtree(checkpoint / "commits")
+    opened(tmp_path / "table")
+
+
+def test_a_checkpoint_without_its_last_batch(table: Table, tmp_path: Path) -> None:
+    """The next batch would have the number of one that is in the table."""
+    checkpoint = tmp_path / "table" / "_checkpoint"
+    (checkpoint / "offsets" / "2").unlink()
+    with pytest.raises(TableError, match=r"_checkpoint ends with batch 1 and .*/table has batch 2 of its stream: the"):
+        opened(tmp_path / "table")
+    shutil.rmtree(checkpoint / "offsets")
+    with pytest.raises(TableError, match=r"_checkpoint has no batch and .*/table has batch 2"):
+        opened(tmp_path / "table")
+
+
+def test_a_checkpoint_of_another_table(table: Table, tmp_path: Path) -> None:
+    """By mistake, or because the table was deleted and its checkpoint was not."""
+    kept = tmp_path / "table" / "_checkpoint"
+    said = "is the checkpoint of a stream into another table than .*/new, or this one was deleted since"
+    with pytest.raises(TableError, match=said):
+        opened(tmp_path / "new", checkpoint=str(kept))
+    assert not (tmp_path / "new").exists()
+    opened(tmp_path / "new", checkpoint=str(checkpoint_of(tmp_path / "begun", 0, -1)))  # it ended in its first batch
