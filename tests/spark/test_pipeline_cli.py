@@ -59,6 +59,11 @@ def test_ingest_and_look(tmp_path: Path, command: Callable[..., Result]) -> None
         (["ingest", "T"], "name either LOGs or a --topic"),
         (["ingest", "T", "a.log", "--topic", "t"], "name either LOGs or a --topic"),
         (["ingest", "T", "--topic", "t", "--option", "x"], "expected NAME=VALUE, got 'x'"),
+        (
+            ["ingest", "T", "--topic", "a,b"],
+            "expected the name of one topic: up to 249 of A-Z a-z 0-9 . _ -, got 'a,b'",
+        ),
+        (["archive", "T", "--topic", ""], "expected the name of one topic"),
         (["compact", "T"], "T is no table: it has no _delta_log"),
         (["archive", "T"], "Missing option '--topic'"),
         (["archive", "T", "--topic", "t", "--value", "json"], "a value that is JSON needs its columns"),

@@ -251,6 +251,18 @@ def test_buckets_are_stable() -> None:
         (Stream(paths=("/a",)), Stream(paths=("/a/b.log",)), True),
         (Stream(paths=("/a",)), Stream(paths=("/ab",)), False),
         (Stream(paths=("/a",)), Stream(), True),
+        (Stream("t", "a:1, b:1"), Stream("t", "B:1"), True),
+        (Stream("t", "localhost:1"), Stream("t", "127.0.0.1:1"), True),
+        (Stream("t", "localhost:1"), Stream("t", "localhost:11"), False),
+        (Stream(paths=("/a/*.jsonl",)), Stream(paths=("/a/b.jsonl",)), True),
+        (Stream(paths=("/a/*.jsonl",)), Stream(paths=("/a/b.log",)), False),
+        (Stream(paths=("/a/*.jsonl",)), Stream(paths=("/a",)), True),
+        (Stream(paths=("/a/*.jsonl",)), Stream(paths=("/b/*.jsonl",)), False),
+        (Stream(paths=("/a/x-*.jsonl",)), Stream(paths=("/a/x-1*",)), True),
+        (Stream(paths=("/a/x-*.jsonl",)), Stream(paths=("/a/y-*.jsonl",)), False),
+        (Stream(paths=("/a/*.log",)), Stream(paths=("/a/*.jsonl",)), False),
+        (Stream(paths=("/a/*/c",)), Stream(paths=("/a/b",)), True),
+        (Stream(paths=("s3://a/b/*",)), Stream(paths=("s3://a/b/c",)), True),
     ],
 )
 def test_streams_that_may_read_the_same(one: Stream, other: Stream, overlap: bool) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 from collections.abc import Callable
 from datetime import datetime
@@ -58,7 +59,12 @@ source_options = decorators(
 max_per_batch_option = click.option(
     "--max-per-batch", type=click.IntRange(1), help="Records of a topic, bytes of files."
 )
-topic_option = click.option("--topic", metavar="NAME", help="Read this topic, such as __request_log, instead of files.")
+topic_option = click.option(
+    "--topic",
+    metavar="NAME",
+    callback=lambda context, parameter, name: check_topic(name),
+    help="Read this topic, such as __request_log, instead of files.",
+)
 format_option = click.option(
     "--format",
     "log_format",
@@ -125,7 +131,13 @@ def ingest(table: str, logs: tuple[str, ...], topic: str | None, log_format: str
 
 @click.command()
 @table_argument
-@click.option("--topic", required=True, metavar="NAME", help="What to keep.")
+@click.option(
+    "--topic",
+    required=True,
+    metavar="NAME",
+    callback=lambda context, parameter, name: check_topic(name),
+    help="What to keep.",
+)
 @click.option("--key", type=click.Choice(["binary", "string", "json"]), default="binary", show_default=True)
 @click.option("--value", type=click.Choice(["binary", "string", "json"]), default="binary", show_default=True)
 @click.option("--key-columns", default="", metavar="DDL", help='Of a JSON key: "id bigint".')
@@ -212,6 +224,13 @@ def check_dates(words: tuple[str, ...]) -> tuple[str, ...]:
         if word != day:
             raise click.BadParameter(f"expected a day such as 2026-01-31, got {word!r}")
     return words
+
+
+def check_topic(name: str | None) -> str | None:
+    """Of `--topic`: Spark's sources would take "a,b" for two topics, of which a table remembers neither."""
+    if name is not None and (re.fullmatch(r"[a-zA-Z0-9._-]{1,249}", name) is None or name in (".", "..")):
+        raise click.BadParameter(f"expected the name of one topic: up to 249 of A-Z a-z 0-9 . _ -, got {name!r}")
+    return name
 
 
 def log_source(

@@ -13,8 +13,10 @@ streams, compactions and readers work at the same time.
 
 from __future__ import annotations
 
+import fnmatch
 import importlib.util
 import json
+import re
 import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -93,12 +95,29 @@ class Stream:
         return f"topic {self.topic}" if self.topic else "files"
 
     def overlaps(self, other: Stream) -> bool:
-        """Whether both may read the same records: one topic of a common broker, or one file or folder."""
+        """Whether both may read the same records: one topic of a common broker, or one file, folder or pattern."""
         if self.topic or other.topic:
-            mine, others = (set(filter(None, one.bootstrap_servers.split(","))) for one in (self, other))
+            mine, others = (_addresses(one.bootstrap_servers) for one in (self, other))
             return self.topic == other.topic and bool(not mine or not others or mine & others)
-        pairs = [(Path(a), Path(b)) for a in self.paths for b in other.paths]
-        return not pairs or any(a == b or a in b.parents or b in a.parents for a, b in pairs)
+        pairs = [(Path(a).parts, Path(b).parts) for a in self.paths for b in other.paths]
+        return not pairs or any(all(map(_may_be_one, a, b)) for a, b in pairs)  # of the longer one what both have
+
+
+def _addresses(servers: str) -> set[str]:
+    """Of a list of bootstrap servers, each under one name."""
+    given = (one.strip().lower() for one in servers.split(","))
+    return {re.sub(r"^(?:localhost|\[::1\])(?=:)", "127.0.0.1", one) for one in given if one}
+
+
+def _may_be_one(name: str, other: str) -> bool:
+    """Whether two names or patterns of a file or a folder may stand for the same one."""
+    if name == other or fnmatch.fnmatchcase(name, other) or fnmatch.fnmatchcase(other, name):
+        return True
+    ends = [(re.split(r"[*?[]", one)[0], re.split(r"[*?\]]", one)[-1]) for one in (name, other)]
+    if any(head == one for (head, _), one in zip(ends, (name, other), strict=True)):
+        return False  # one is no pattern
+    (head, tail), (head2, tail2) = ends
+    return (head.startswith(head2) or head2.startswith(head)) and (tail.endswith(tail2) or tail2.endswith(tail))
 
 
 class Table:
