@@ -269,6 +269,16 @@ def test_streams_that_may_read_the_same(one: Stream, other: Stream, overlap: boo
     assert (one.overlaps(other), other.overlaps(one)) == (overlap, overlap)
 
 
+def test_a_log_of_a_table_that_is_damaged(tmp_path: Path) -> None:
+    """What delta-rs says of it, without the frames of its stack."""
+    (tmp_path / "_delta_log").mkdir()
+    (tmp_path / "_delta_log" / f"{0:020}.json").write_text("{bad")
+    with pytest.raises(TableError) as caught:
+        Table(tmp_path).info()
+    assert str(caught.value).startswith(f"{tmp_path} cannot be read: Kernel error: Json error: ")
+    assert "unknown>" not in str(caught.value)
+
+
 @pytest.mark.parametrize(
     ("table", "uri"),
     [

@@ -153,7 +153,7 @@ def user_message(error: Exception) -> str | None:
     from kbroker.client.connection import BrokerConnectionError
     from kbroker.client.http_port import HttpPortError
     from kbroker.common.errors import KafkaError
-    from kbroker.spark.errors import PipelineError
+    from kbroker.spark.errors import PipelineError, reason_of_delta
 
     if isinstance(error, KafkaError | BrokerConnectionError | HttpPortError | PipelineError):
         return str(error)
@@ -163,7 +163,7 @@ def user_message(error: Exception) -> str | None:
         damaged = damaged_file(error)
         return None if damaged is None else str(damaged)
     if _is_of_delta(error):
-        return f"the table's store or log: {str(error)[:500]}"
+        return f"the table's store or log: {reason_of_delta(error)}"
     if isinstance(error, OSError):
         return f"{error.filename}: {error.strerror}" if error.filename else error.strerror or str(error)
     return None

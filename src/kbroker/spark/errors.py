@@ -1,5 +1,9 @@
 """Failures of the pipeline that its user can mend."""
 
+import re
+
+_FRAMES = re.compile(r"\n\s+0: ")
+
 
 class PipelineError(Exception):
     """What is missing or wrong and what to do, in one sentence; the command line prints it without a traceback."""
@@ -8,3 +12,8 @@ class PipelineError(Exception):
 #: What Spark says when a stream has waited ten seconds and its Python worker has not started; nothing sets that time.
 #: On a busy machine it happens, before anything was read: the query can be started again.
 NO_WORKER = "Python worker failed to connect back"
+
+
+def reason_of_delta(error: Exception) -> str:
+    """What an exception of delta-rs says, without the frames of its stack that some have below."""
+    return " ".join(_FRAMES.split(str(error), maxsplit=1)[0].split())[:500]

@@ -26,9 +26,12 @@ def local_path(given: str | os.PathLike[str]) -> Path:
     """What a user names as a folder or file: a path, or a `file:` URI (whose characters stand for themselves).
 
     Args: `given`: also a `Path` that was made of a URI, in which two slashes have become one.
-    Raises: PipelineError for a URI of another file system or of another machine.
+    Raises: PipelineError for a URI of another file system or of another machine, and for an empty name, which a shell
+    makes of a variable that is not set, and Python of it the current folder.
     """
     text = os.fspath(given)
+    if not text:
+        raise PipelineError("the name is empty: expected a path or a URI")
     found = _SCHEME.match(text)
     if found is None:
         return Path(text)

@@ -48,6 +48,21 @@ def test_another_file_system_is_refused(given: str, tmp_path: Path, monkeypatch:
     assert list(tmp_path.iterdir()) == []
 
 
+def test_an_empty_name_is_refused() -> None:
+    """A shell makes it of a variable that is not set; it is no other name of the current folder."""
+    for refused in (local_path, TablePlace.of, LogSource.of_files):
+        with pytest.raises(PipelineError, match="the name is empty: expected a path or a URI"):
+            refused("")
+
+
+@pytest.mark.parametrize("given", ["s3://", "s3:///t", "s3a://", "gs:///t", "hdfs://"])
+def test_a_uri_without_a_bucket_is_refused(given: str) -> None:
+    with pytest.raises(
+        PipelineError, match=f"^{given} names no bucket or host: expected {given[: given.find(':')]}://"
+    ):
+        TablePlace.of(given)
+
+
 @pytest.mark.parametrize("given", ["ftp://host/t", "dbfs:/t", "hdfs:/t"])
 def test_an_unknown_store_is_refused(given: str) -> None:
     """Of tables, logs and checkpoints: the sentence says which ones are known."""

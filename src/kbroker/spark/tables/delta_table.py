@@ -24,7 +24,7 @@ from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kbroker.spark.errors import PipelineError
+from kbroker.spark.errors import PipelineError, reason_of_delta
 from kbroker.spark.shared_folder import settles
 from kbroker.spark.tables.schema_change import first_loss
 from kbroker.spark.tables.table_place import AsOf, TableName, TablePlace, missing_files
@@ -450,7 +450,7 @@ def _open(place: TablePlace) -> DeltaTable:
     except TableNotFoundError:
         raise TableError(f"{place} is no table: it has no {LOG}") from None
     except (DeltaError, OSError) as error:
-        raise TableError(f"{place} cannot be read: {' '.join(str(error).split())[:300]}") from error
+        raise TableError(f"{place} cannot be read: {reason_of_delta(error)}") from error
     if place.as_of is None:
         return found
     newest = found.version()

@@ -69,8 +69,11 @@ class TablePlace:
                     f"URI that begins with {', '.join(f'{name}://' for name in ('s3', 'gs', 'abfss', 'hdfs'))}"
                 )
             return cls(os.path.abspath(local_path(text)), tuple(sorted(given.items())))
+        rest = text[scheme.end() :]
+        if not rest.strip("/") or (rest.startswith("/") and scheme[1].lower() != "hdfs"):
+            raise PipelineError(f"{text} names no bucket or host: expected {scheme[1]}://NAME/PATH")
         if scheme[1].lower() in _S3:
-            text = f"s3://{text[scheme.end() :]}"
+            text = f"s3://{rest}"
             if not any(name in map(str.lower, (*given, *os.environ)) for name in _LOCKING):
                 given |= _CONDITIONAL_PUT
         return cls(text.rstrip("/"), tuple(sorted(given.items())))
