@@ -183,3 +183,14 @@ def test_acls_of_tokens_features_brokers_and_voters(secured: SecuredBroker) -> N
         ):
             codes = [client.call(key, version, body)["ErrorCode"] for client in (bob, alice)]
             assert codes == [Errors.CLUSTER_AUTHORIZATION_FAILED, code]
+
+
+def test_a_name_with_nul_is_no_other_user(secured: SecuredBroker) -> None:
+    """A session's principal ends at NUL, so who has a token of ``alice`` NUL ``x`` would be alice: no log-in."""
+    address = secured.address("SASL")
+    with logged_in(address, "bob") as client:
+        body = {"OwnerPrincipalType": "User", "OwnerPrincipalName": "alice\0x", "Renewers": [], "MaxLifetimeMs": -1}
+        token = client.call(CREATE, 3, body)
+    assert token["ErrorCode"] == 0
+    with pytest.raises(KafkaError, match="SASL_AUTHENTICATION_FAILED"):
+        cluster(address, token)

@@ -224,6 +224,8 @@ class SaslAuthenticator:
         user = self._exchange.user
         if user is None:
             return response, ""
+        if "\0" in user:  # where a session's principal would end: it would be another user
+            raise SaslAuthenticationError("Authentication failed: the user's name contains a NUL character")
         principal = f"User:{user}"
         if self._previous is not None and principal != self._previous[1]:
             before, now = self._previous[1].replace(":", ".", 1), principal.replace(":", ".", 1)

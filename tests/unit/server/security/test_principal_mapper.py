@@ -111,3 +111,8 @@ def test_wrong_rules(rules: str) -> None:
     """Refused at start."""
     with pytest.raises(ValueError, match="Invalid rule"):
         PrincipalMapper(rules)
+
+
+def test_a_name_with_nul_is_no_other_name() -> None:
+    """A session's principal ends at NUL, so none may come through; it is written by number."""
+    assert PrincipalMapper().principal_of(certificate(attribute(CN, "admin\0x"))) == "User:CN=admin\\00x"
