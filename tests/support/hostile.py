@@ -139,6 +139,29 @@ def transactions() -> list[Frame]:
     ]
 
 
+def long_names() -> list[Frame]:
+    """Names with a byte more than Kafka reads, where the form has room for it; the native handlers read these."""
+    longest = uvarint(32769) + b"t" * 32768
+    one_topic = b"\x02" + longest + b"\x01\x00"
+    fetch = struct.pack(">iiiibii", -1, 0, 1, 1 << 20, 0, 0, -1)
+    return [
+        Frame("Produce: topic", framed(header(0, 9, flexible=True) + b"\0" + bytes(6) + one_topic + b"\0"), "closed"),
+        Frame(
+            "Produce: transactional id",
+            framed(header(0, 9, flexible=True) + longest + bytes(6) + b"\x01\x00"),
+            "closed",
+        ),
+        Frame("Fetch: topic", framed(header(1, 12, flexible=True) + fetch + one_topic + b"\x01\x01\x00"), "closed"),
+        Frame(
+            "Fetch: forgotten topic",
+            framed(header(1, 12, flexible=True) + fetch + b"\x01" + one_topic + b"\x01\x00"),
+            "closed",
+        ),
+        Frame("Fetch: rack", framed(header(1, 12, flexible=True) + fetch + b"\x01\x01" + longest + b"\0"), "closed"),
+        Frame("ListOffsets: topic", framed(header(2, 6, flexible=True) + bytes(5) + one_topic + b"\0"), "closed"),
+    ]
+
+
 def bodies(topic: str) -> list[Frame]:
     """Requests whose arrays, strings and varints lie."""
     metadata0, metadata9 = header(3, 1), header(3, 9, flexible=True)
@@ -209,6 +232,7 @@ def bodies(topic: str) -> list[Frame]:
             "any",
         ),
         *transactions(),
+        *long_names(),
         Frame("InitProducerId: ends early", framed(header(22, 0) + struct.pack(">h", 100)), "closed"),
     ]
     return frames

@@ -68,10 +68,17 @@ cdef inline uint32_t read_uvarint(Reader *r) noexcept nogil:
     return value
 
 cdef inline int64_t read_length(Reader *r, bint flexible, bint wide) noexcept nogil:
-    """Length of a string (wide = 0) or of bytes and arrays (wide = 1); -1 for null. Negative others are bad."""
+    """Length of a string (wide = 0) or of bytes and arrays (wide = 1); -1 for null.
+
+    Negative others are bad, and so is that of a string above 2^15 - 1, in the form that would have room for it too.
+    """
     cdef int64_t n
     if flexible:
-        return <int64_t>read_uvarint(r) - 1
+        n = <int64_t>read_uvarint(r) - 1
+        if n > 0x7fff and not wide:
+            r.bad = True
+            return -1
+        return n
     n = read_i32(r) if wide else read_i16(r)
     if n < -1:
         r.bad = True
