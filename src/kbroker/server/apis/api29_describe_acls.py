@@ -38,7 +38,7 @@ def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
         }
         for (kind, name, pattern), acls in by_pattern(authorizer.find(wanted))
     ]
-    return {"ErrorCode": 0, "ErrorMessage": None, "Resources": resources}
+    return {"ErrorCode": 0, "ErrorMessage": "", "Resources": resources}  # not null: as Kafka
 
 
 def failure(body: Body, error: Errors, request: RequestContext) -> Body:

@@ -42,5 +42,5 @@ def _acl(row: Body) -> Acl:
 
 def _result(error: KafkaError | None) -> Body:
     if error is None:
-        return {"ErrorCode": 0, "ErrorMessage": None}
+        return {"ErrorCode": 0, "ErrorMessage": ""}  # not null: as Kafka
     return {"ErrorCode": int(error.error), "ErrorMessage": error.message}

@@ -32,6 +32,7 @@ from kbroker.server.authorizer._acl_table import AclRules
 from kbroker.server.metadata.metadata_store import MetadataStore
 
 MAX_KEPT_ANSWERS = 1024
+MAX_CHANGES = 10_000  # of one request (``QuorumController.MAX_RECORDS_PER_USER_OP``)
 
 
 class Deleted(NamedTuple):
@@ -145,12 +146,14 @@ class Authorizer:
     def create(self, acls: Sequence[Acl]) -> list[KafkaError | None]:
         """Add rules, and return for each why it was refused, or None. What is there already is no error.
 
-        They are stored, all or none, and in force when this returns.
+        They are stored, all or none, and in force when this returns. Raises: KafkaError if too many are new.
         """
         results = [objection(acl) for acl in acls]
         with self._lock:
             wanted = dict.fromkeys(acl for acl, error in zip(acls, results, strict=True) if error is None)
             added = [acl for acl in wanted if acl not in self._acls]
+            if len(added) > MAX_CHANGES:
+                raise KafkaError(Errors.POLICY_VIOLATION, "Unable to perform excessively large batch operation.")
             if added:
                 try:
                     self._store.change_acls(added, ())
@@ -160,20 +163,27 @@ class Authorizer:
         return results
 
     def delete(self, filters: Sequence[AclFilter]) -> list[Deleted]:
-        """Remove what filters mean, all together, and return it filter by filter; a rule that two mean is in both."""
+        """Remove what filters mean, all together, and return it filter by filter; a rule that two mean is in both.
+
+        Raises: KafkaError if that are too many.
+        """
         with self._lock:
             results: list[Deleted] = []
+            removed: dict[Acl, None] = {}
             for wanted in filters:
                 error = _objection_to(wanted)
                 found = [acl for acl in self._acls if wanted.matches(acl)] if error is None else []
                 results.append(Deleted(found, error))
-            removed = list(dict.fromkeys(acl for result in results for acl in result.acls))
+                removed.update(dict.fromkeys(found))
+                if len(removed) > MAX_CHANGES:
+                    text = f"Cannot remove more than {MAX_CHANGES} acls in a single delete operation."
+                    raise KafkaError(Errors.INVALID_REQUEST, text)
             if removed:
                 try:
-                    self._store.change_acls((), removed)
+                    self._store.change_acls((), list(removed))
                 except KafkaError as refusal:
                     return [Deleted((), result.error or refusal) for result in results]
-                self._remember((), removed)
+                self._remember((), list(removed))
         return results
 
     def _remember(self, added: Sequence[Acl], removed: Sequence[Acl]) -> None:
