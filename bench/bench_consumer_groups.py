@@ -9,42 +9,19 @@ The coordinator alone, on a virtual clock and a log in memory: CPU time of this 
 from __future__ import annotations
 
 import argparse
-import gc
 import logging
-import os
 import sys
-import time
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from bench.measured import Measured
 from kbroker._core.clock import VirtualClock
 from kbroker.coordinator.consumer_group.settings import ConsumerGroupSettings
-from tests.support.broker import rss_bytes
 from tests.support.consumer_groups import ConsumerGroupBench, FakeImage
 
 STEP_MS = 10
 BEATS = 20_000
-
-
-class Measured:
-    """Prints what a block took."""
-
-    def __init__(self, what: str, count: int = 1) -> None:
-        self.what = what
-        self.count = count
-
-    def __enter__(self) -> None:
-        gc.collect()
-        self.rss = rss_bytes(os.getpid())
-        self.cpu = time.process_time()
-
-    def __exit__(self, *_: object) -> None:
-        cpu = time.process_time() - self.cpu
-        gc.collect()
-        grown = (rss_bytes(os.getpid()) - self.rss) / 2**20
-        each = f", {cpu / self.count * 1e6:,.0f} us each" if self.count > 1 else ""
-        print(f"{self.what}: CPU {cpu:.3f} s, {grown:+.1f} MiB{each}", flush=True)
 
 
 class Members:
