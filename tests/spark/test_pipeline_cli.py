@@ -69,6 +69,8 @@ def test_ingest_and_look(tmp_path: Path, command: Callable[..., Result]) -> None
         (["archive", "T", "--topic", "t", "--value", "json"], "a value that is JSON needs its columns"),
         (["archive", "T", "--topic", "t", "--key-columns", "a int"], "columns were given for the key"),
         (["usage"], "Missing argument"),
+        (["usage", "T", "--remote", ""], "'--remote': expected a URL, got an empty one"),
+        (["usage", "T", "--master", " "], "'--master': expected a URL, got an empty one"),
         (["usage", "T", "--by", "age"], "'age' is not one of"),
         (["lag", "--checkpoint", "."], "is no checkpoint of a stream"),
     ],

@@ -54,13 +54,25 @@ progress_options = decorators(
     click.option("--quiet", "-q", is_flag=True, help="Nothing on stderr but a failure."),
     json_option,
 )
+
+
+def _url(context: click.Context, option: click.Parameter, value: str | None) -> str | None:
+    """Not empty, as a shell makes it of a variable that is not set: the job would run on this machine."""
+    if value is not None and not value.strip():
+        raise click.BadParameter("expected a URL, got an empty one", context, option)
+    return value
+
+
 spark_options = decorators(
     click.option(
         "--master",
         metavar="URL",
+        callback=_url,
         help="Where Spark runs, as Spark's own.  [default: spark-defaults.conf's, or local[*]]",
     ),
-    click.option("--remote", metavar="sc://HOST[:PORT]", help="A Spark Connect server instead of a master."),
+    click.option(
+        "--remote", metavar="sc://HOST[:PORT]", callback=_url, help="A Spark Connect server instead of a master."
+    ),
     click.option("--conf", "settings", multiple=True, metavar="KEY=VALUE", help="A setting of Spark's. Repeatable."),
     click.option(
         "--properties-file",
