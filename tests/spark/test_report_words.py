@@ -297,6 +297,16 @@ def test_contrast(theme: int) -> None:
         assert contrast(colours[name], colours["bg"]) >= 3, name
 
 
+def test_paper_is_light_and_says_where_folded_rows_are() -> None:
+    """Nothing can be unfolded on paper, and a dark theme is for screens."""
+    style = STYLE.read_text()
+    assert re.findall(r"@media ([^{]*prefers-color-scheme[^{]*) {", style) == [
+        "screen and (prefers-color-scheme: dark)"
+    ]
+    printed = style[style.index("@media print") :]
+    assert 'summary::after { content: " are on the page itself" }' in printed
+
+
 def test_a_page_is_replaced_as_a_whole(tmp_path: Path) -> None:
     """A reader has the old page or the new one; a link stays a link, and a failure leaves the old page."""
     real, link = tmp_path / "real.html", tmp_path / "link.html"
