@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from kbroker._core.metrics.metric import Metric
 from kbroker.metrics.registry import MetricName
-from kbroker.testing import VirtualBroker
+from kbroker.testing import EmbeddedBroker, VirtualBroker
 from tests.support import wire
 from tests.support.client import Client
 
@@ -28,7 +28,7 @@ def pass_by(broker: VirtualBroker) -> None:
         assert wire.responses(broker.bootstrap_servers, within=10)
 
 
-def metric(broker: VirtualBroker, name: str, group: str, **tags: str) -> float:
+def metric(broker: EmbeddedBroker, name: str, group: str, **tags: str) -> float:
     found = broker.context.metrics.get(MetricName.of(name, group, {k.replace("_", "-"): v for k, v in tags.items()}))
     assert isinstance(found, Metric), (name, group, tags)
     return found.measure()

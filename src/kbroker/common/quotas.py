@@ -23,7 +23,31 @@ CLIENT_KEYS: Mapping[str, ConfigType] = {
 CONNECTION_CREATION_RATE = "connection_creation_rate"
 IP_KEYS: Mapping[str, ConfigType] = {CONNECTION_CREATION_RATE: ConfigType.INT}
 
+#: Before a key: its quota is judged and reported like an enforced one of the same value, and delays nothing. Not
+#: Kafka's.
+SHADOW_PREFIX = "shadow."
+
 DEFAULT_NAME = "<default>"  # how people see the default entity; it is a name on no wire
+
+
+def shadow_key(key: str) -> str:
+    """The key of the shadow quota beside an enforced one: shadow.producer_byte_rate of producer_byte_rate."""
+    return SHADOW_PREFIX + key
+
+
+def is_shadow_key(key: str) -> bool:
+    """Whether a key is of a shadow quota."""
+    return key.startswith(SHADOW_PREFIX)
+
+
+def enforced_key(key: str) -> str:
+    """The key of the enforced quota beside a shadow; an enforced quota's own key."""
+    return key.removeprefix(SHADOW_PREFIX)
+
+
+def with_shadows(keys: Mapping[str, ConfigType]) -> dict[str, ConfigType]:
+    """Keys and those of their shadows, whose values are of the same type."""
+    return {**keys, **{shadow_key(key): kind for key, kind in keys.items()}}
 
 
 class QuotaEntity(NamedTuple):

@@ -43,10 +43,11 @@ cdef struct KafkaRequest:
     int32_t error_kinds
     int32_t metric_slot         # second entry of the request metrics it is counted in; 0: none
     int32_t record_flags        # RecordFlags
-    # Once, when the request is freed or recorded: after on_complete, with network_ns known. Gives network_account back;
+    # Once, when the request is freed or recorded: after on_complete, with network_ns known. Gives both accounts back;
     # NULL: no client is charged with the network threads' time.
     void (*charge_network)(Request *request) noexcept nogil
     void *network_account
+    void *shadow_account        # of a shadow quota, charged beside the other; NULL: none
     void *client_information    # owned, malloc'ed: its client's name and version, for the network thread; or NULL
     void *quota_events          # what its handlers recorded into quotas, in quota_events_data; NULL: nothing
     void (*release_quota_events)(void *quota_events) noexcept nogil

@@ -197,7 +197,10 @@ class Broker:
 
     @property
     def verdicts(self) -> list[Verdict]:
-        """The latest decisions of quotas that delayed or refused, the oldest first, 1024 at most."""
+        """The latest decisions of quotas that delayed or refused, the oldest first, 1024 at most.
+
+        As many of shadow quotas (``Verdict.is_shadow``) are among them: what an enforced quota would have done.
+        """
         return self._running().ctx.quotas.verdicts()
 
     def take_verdicts(self) -> list[Verdict]:

@@ -101,11 +101,12 @@ class PendingResponse:
     def _judge(self, body: Body) -> None:
         """Throttle as the quotas ask, by the larger delay, and put that into the response where it has the field."""
         quotas = self._quotas
+        serves_mutations = "ThrottleTimeMs" in body  # topics that Metadata would create are refused without a delay
         try:
             self._throttle(body, quotas)
         finally:
             if isinstance(self._request, OpenRequest):
-                quotas.settle(self._request)
+                quotas.settle(self._request, serves_mutations)
 
     def _throttle(self, body: Body, quotas: ClientQuotaManagers) -> None:
         mutations_ms = body.get("ThrottleTimeMs", 0)

@@ -13,10 +13,10 @@ from kbroker._core.metrics.sensor_core cimport sensor_release, sensor_retain
 from kbroker._core.sync cimport atomic_load, cond_broadcast, mutex_lock, mutex_unlock
 from kbroker.network.connections._quota_core cimport (
     ADDRESS_BYTES, NO_LIMIT, QUOTA_NO_MEMORY, QUOTA_THROTTLED, QUOTA_TOO_MANY, AddressEntry, Admission, Gauge,
-    ListenerQuota, QuotaCore, QuotaVerdict, add_listener, address_max_rate, addresses_after, addresses_drop_if_empty,
-    addresses_find, addresses_take, admit_locked, apply_rates, find_listener, forget_own_limits, gauge_measure,
-    gauge_set_limit, has_slot, leave_locked, listener_max_rate, note_total, quotas_enter, quotas_exceeded, quotas_init,
-    quotas_release, record_connection, sweep_addresses,
+    ListenerQuota, QuotaCore, QuotaVerdict, add_listener, address_max_rate, address_max_shadow_rate, addresses_after,
+    addresses_drop_if_empty, addresses_find, addresses_take, admit_locked, apply_rates, find_listener,
+    forget_own_limits, gauge_measure, gauge_set_limit, has_slot, leave_locked, listener_max_rate, note_total,
+    quotas_enter, quotas_exceeded, quotas_init, quotas_release, record_connection, sweep_addresses,
 )
 
 UNLIMITED = NO_LIMIT
@@ -193,11 +193,12 @@ cdef class ConnectionQuotas:
         if not done:
             raise MemoryError
 
-    def update_ip_rate(self, ip, rate):
+    def update_ip_rate(self, ip, rate, *, bint shadow=False):
         """Limit the new connections per second from one address; sensors there are keep their history.
 
         Args: ip: an address or a host name; None: of every address without a rate. rate: >= 0, or None for
-        the default again (for ``ip`` None: no limit).
+        the default again (for ``ip`` None: no limit). shadow: the rate judges connections and refuses none; an address
+        has it beside the other.
         Raises: ValueError for text that is not an address, TypeError.
         """
         cdef QuotaCore *core = self.core
@@ -209,7 +210,8 @@ cdef class ConnectionQuotas:
         if ip is None:
             with nogil:
                 mutex_lock(&core.lock)
-                core.max_address_rate = NO_LIMIT if limit < 0 else limit
+                (&core.max_address_shadow_rate if shadow else &core.max_address_rate)[0] = (
+                    NO_LIMIT if limit < 0 else limit)
                 done = apply_rates(core)
                 mutex_unlock(&core.lock)
         else:
@@ -220,9 +222,7 @@ cdef class ConnectionQuotas:
                 entry = addresses_take(&core.addresses, text)
                 done = entry is not NULL
                 if done:
-                    entry.max_rate = limit
-                    if entry.rate.sensor is not NULL:
-                        done = gauge_set_limit(&entry.rate, <double>address_max_rate(core, entry))
+                    done = set_address_rate(core, entry, limit, shadow)
                     addresses_drop_if_empty(&core.addresses, entry)
                 mutex_unlock(&core.lock)
         if not done:
@@ -430,6 +430,16 @@ cdef class ConnectionQuotas:
     def throttled(self):
         """Connections not served because they came too fast from their address."""
         return atomic_load(&self.core.throttled)
+
+
+cdef bint set_address_rate(QuotaCore *core, AddressEntry *entry, int64_t limit, bint shadow) noexcept nogil:
+    """False: memory is out."""
+    if shadow:
+        entry.max_shadow_rate = limit
+        return entry.shadow_rate.sensor is NULL or gauge_set_limit(
+            &entry.shadow_rate, <double>address_max_shadow_rate(core, entry))
+    entry.max_rate = limit
+    return entry.rate.sensor is NULL or gauge_set_limit(&entry.rate, <double>address_max_rate(core, entry))
 
 
 cdef double measured(QuotaCore *core, Gauge *gauge) noexcept:

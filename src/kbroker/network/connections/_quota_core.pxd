@@ -41,7 +41,9 @@ cdef struct AddressEntry:
     int64_t count               # connections there are
     int64_t max_count           # own limit of them, or -1
     int64_t max_rate            # own limit of new ones per second, or -1
+    int64_t max_shadow_rate     # the same of the shadow
     Gauge rate                  # made when first needed; sensor NULL: none
+    Gauge shadow_rate           # of the shadow, which judges every connection and refuses none
     char address[ADDRESS_BYTES]
 
 cdef struct AddressTable:           # zeroed, but for the seed: empty
@@ -79,6 +81,7 @@ cdef struct ConnectionVerdict:  # on a new connection that is delayed, or refuse
     int64_t served_ms           # of two delays the longer is served
     int64_t time_ms
     bint is_refused
+    bint is_shadow              # and is_refused: an enforced quota would have
 
 cdef struct VerdictObserver:    # counted by itself
     void (*verdict)(VerdictObserver *self, const ConnectionVerdict *verdict) noexcept nogil     # under QuotaCore.lock
@@ -109,6 +112,7 @@ cdef struct QuotaCore:
     int64_t max_per_address
     int64_t max_rate
     int64_t max_address_rate    # of addresses without a rate
+    int64_t max_address_shadow_rate
     int64_t next_sweep_ms
     Gauge rate
     AddressTable addresses
@@ -151,3 +155,4 @@ cdef ListenerQuota *find_listener(QuotaCore *core, const char *name) noexcept no
 cdef ListenerQuota *add_listener(QuotaCore *core, const char *name, size_t name_bytes) noexcept nogil
 cdef int64_t listener_max_rate(QuotaCore *core, ListenerQuota *listener) noexcept nogil
 cdef int64_t address_max_rate(QuotaCore *core, AddressEntry *entry) noexcept nogil
+cdef int64_t address_max_shadow_rate(QuotaCore *core, AddressEntry *entry) noexcept nogil

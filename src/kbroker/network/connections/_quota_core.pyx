@@ -98,6 +98,7 @@ cdef bint gauge_set_limit(Gauge *gauge, double limit) noexcept nogil:
 
 cdef void free_entry(AddressEntry *entry) noexcept nogil:
     gauge_clear(&entry.rate)
+    gauge_clear(&entry.shadow_rate)
     free(entry)
 
 
@@ -134,12 +135,15 @@ cdef AddressEntry *addresses_take(AddressTable *table, const char *address) noex
     strncpy(entry.address, address, ADDRESS_BYTES - 1)
     entry.max_count = -1
     entry.max_rate = -1
+    entry.max_shadow_rate = -1
     hash_add(&table.entries, &entry.node, hash_of(table, entry.address))
     return entry
 
 
 cdef void addresses_drop_if_empty(AddressTable *table, AddressEntry *entry) noexcept nogil:
-    if entry.count != 0 or entry.max_count >= 0 or entry.max_rate >= 0 or entry.rate.sensor is not NULL:
+    if entry.count != 0 or entry.max_count >= 0 or entry.max_rate >= 0 or entry.max_shadow_rate >= 0:
+        return
+    if entry.rate.sensor is not NULL or entry.shadow_rate.sensor is not NULL:
         return
     hash_remove(&table.entries, &entry.node)
     free_entry(entry)
@@ -167,6 +171,7 @@ cdef bint quotas_init(QuotaCore *core, Clock *clock, int32_t samples, int64_t wi
     core.max_per_address = NO_LIMIT
     core.max_rate = NO_LIMIT
     core.max_address_rate = NO_LIMIT
+    core.max_address_shadow_rate = NO_LIMIT
     core.waker.wake = wake_for_clock
     core.waker.arg = core
     clock_add_waker(clock, &core.waker)
@@ -243,7 +248,7 @@ cdef void note_total(QuotaCore *core, int64_t change) noexcept nogil:
 
 
 cdef void report(QuotaCore *core, const char *address, const Violation *violation, int64_t served_ms, int64_t now_ms,
-                 bint is_refused) noexcept nogil:
+                 bint is_refused, bint is_shadow=False) noexcept nogil:
     cdef ConnectionVerdict verdict
     if core.observer is NULL or violation.throttle_ms <= 0:
         return
@@ -255,6 +260,7 @@ cdef void report(QuotaCore *core, const char *address, const Violation *violatio
     verdict.served_ms = served_ms
     verdict.time_ms = now_ms
     verdict.is_refused = is_refused
+    verdict.is_shadow = is_shadow
     core.observer.verdict(core.observer, &verdict)
 
 
@@ -299,25 +305,56 @@ cdef int64_t address_max_rate(QuotaCore *core, AddressEntry *entry) noexcept nog
     return core.max_address_rate if entry is NULL or entry.max_rate < 0 else entry.max_rate
 
 
+cdef int64_t address_max_shadow_rate(QuotaCore *core, AddressEntry *entry) noexcept nogil:
+    return core.max_address_shadow_rate if entry is NULL or entry.max_shadow_rate < 0 else entry.max_shadow_rate
+
+
+cdef bint make_address_rate(QuotaCore *core, Gauge *gauge, int64_t limit, int64_t now_ms) noexcept nogil:
+    """One of the rates of an address, if it is not there yet; false: memory is out."""
+    cdef StatConfig config
+    if gauge.sensor is not NULL:
+        return True
+    gauge_config(&config, core.samples, core.window_ms, <double>limit)
+    return gauge_make_rate(gauge, &config, ADDRESS_EXPIRY_MS, now_ms)
+
+
+cdef void judge_shadow(QuotaCore *core, const char *address, int64_t limit) noexcept nogil:
+    """Step 3 as a quota of the shadow's value would do it, for every connection that comes so far, whatever becomes of
+    it. What that quota would have refused is taken out of the shadow's rate again, and out of no other."""
+    cdef AddressEntry *entry = addresses_take(&core.addresses, address)
+    cdef int64_t now_ms = clock_epoch_ms(core.clock)
+    cdef int64_t throttle_ms
+    cdef Violation violation
+    if entry is NULL:
+        return
+    if not make_address_rate(core, &entry.shadow_rate, limit, now_ms):
+        addresses_drop_if_empty(&core.addresses, entry)
+        return
+    throttle_ms = gauge_count_one(&entry.shadow_rate, now_ms, core.window_ms, &violation)
+    if throttle_ms > 0:
+        report(core, address, &violation, throttle_ms, now_ms, True, True)
+        gauge_record(&entry.shadow_rate, -1.0, now_ms)
+
+
 cdef QuotaVerdict record_address(QuotaCore *core, ListenerQuota *listener, const char *address,
                                  Admission *admission) noexcept nogil:
     """Step 3: the rate of the address, if it has a limit. What is refused is taken out of every rate again."""
-    cdef StatConfig config
     cdef AddressEntry *entry = addresses_find(&core.addresses, address)
     cdef Violation violation
     cdef int64_t now_ms, throttle_ms
     cdef int64_t limit = address_max_rate(core, entry)
+    cdef int64_t shadow_limit = address_max_shadow_rate(core, entry)
+    if shadow_limit != NO_LIMIT:
+        judge_shadow(core, address, shadow_limit)
     if limit == NO_LIMIT:
         return QUOTA_ADMITTED
     now_ms = clock_epoch_ms(core.clock)
     entry = addresses_take(&core.addresses, address)
     if entry is NULL:
         return QUOTA_NO_MEMORY
-    if entry.rate.sensor is NULL:
-        gauge_config(&config, core.samples, core.window_ms, <double>limit)
-        if not gauge_make_rate(&entry.rate, &config, ADDRESS_EXPIRY_MS, now_ms):
-            addresses_drop_if_empty(&core.addresses, entry)
-            return QUOTA_NO_MEMORY
+    if not make_address_rate(core, &entry.rate, limit, now_ms):
+        addresses_drop_if_empty(&core.addresses, entry)
+        return QUOTA_NO_MEMORY
     throttle_ms = gauge_count_one(&entry.rate, now_ms, core.window_ms, &violation)
     if throttle_ms <= 0:
         return QUOTA_ADMITTED
@@ -358,6 +395,13 @@ cdef QuotaVerdict admit_locked(QuotaCore *core, ListenerQuota *listener, const c
     return verdict
 
 
+cdef inline bint forget_if_idle(Gauge *gauge, int64_t now_ms) noexcept nogil:
+    if gauge.sensor is NULL or not sensor_has_expired(gauge.sensor, now_ms):
+        return False
+    gauge_clear(gauge)
+    return True
+
+
 cdef void sweep_addresses(QuotaCore *core) noexcept nogil:
     """Every 30 s: forget the rates of addresses that did not come for an hour."""
     cdef int64_t now_ms = clock_epoch_ms(core.clock)
@@ -368,8 +412,7 @@ cdef void sweep_addresses(QuotaCore *core) noexcept nogil:
     core.next_sweep_ms = now_ms + SWEEP_MS
     while entry is not NULL:
         following = addresses_after(&core.addresses, entry)
-        if entry.rate.sensor is not NULL and sensor_has_expired(entry.rate.sensor, now_ms):
-            gauge_clear(&entry.rate)
+        if forget_if_idle(&entry.rate, now_ms) | forget_if_idle(&entry.shadow_rate, now_ms):
             addresses_drop_if_empty(&core.addresses, entry)
         entry = following
 
@@ -431,6 +474,8 @@ cdef bint apply_rates(QuotaCore *core) noexcept nogil:
     while entry is not NULL:
         if entry.rate.sensor is not NULL:
             done = gauge_set_limit(&entry.rate, <double>address_max_rate(core, entry)) and done
+        if entry.shadow_rate.sensor is not NULL:
+            done = gauge_set_limit(&entry.shadow_rate, <double>address_max_shadow_rate(core, entry)) and done
         entry = addresses_after(&core.addresses, entry)
     return done
 

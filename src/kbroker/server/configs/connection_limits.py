@@ -6,7 +6,7 @@ import socket
 
 from kbroker.common.configs.config import BrokerConfig, host_limits
 from kbroker.common.loggers import get_logger
-from kbroker.common.quotas import QuotaEntity
+from kbroker.common.quotas import CONNECTION_CREATION_RATE, IP, QuotaEntity, enforced_key, is_shadow_key
 from kbroker.network.connections._connection_quotas import ConnectionQuotas
 from kbroker.network.socket_server import ListenerLimits
 
@@ -38,9 +38,10 @@ class ConnectionLimits:
             self._quotas.update_listener(name, *limits)
 
     def on_quota_change(self, entity: QuotaEntity, key: str, value: float | None) -> None:
-        """Put a changed quota of an address, or of all addresses, in force; others are not for us."""
-        if key == "connection_creation_rate" and "ip" in entity.names:
-            self._quotas.update_ip_rate(entity.names["ip"], None if value is None else int(value))
+        """Put a changed quota or shadow of an address, or of all addresses, in force; others are not for us."""
+        if enforced_key(key) == CONNECTION_CREATION_RATE and IP in entity.names:
+            rate = None if value is None else int(value)
+            self._quotas.update_ip_rate(entity.names[IP], rate, shadow=is_shadow_key(key))
 
 
 def address_limits(config: BrokerConfig) -> dict[str, int]:

@@ -10,14 +10,14 @@ from kbroker._core.clock import BaseClock
 from kbroker._core.requests.memory_pool import MemoryPool
 from kbroker._core.requests.request_queue import Queue
 from kbroker.common.errors import Errors
-from kbroker.common.light_typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
+from kbroker.common.light_typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 from kbroker.log.manager import LogManager
 from kbroker.metrics.exposition import Exposition
 from kbroker.metrics.families import Buckets, Family, Kind
 from kbroker.metrics.share import Share
 from kbroker.network._request_metrics import BOUNDS_MS, FETCH_CONSUMER, FETCH_FOLLOWER, TIMES
 from kbroker.network.socket_server import SocketServer
-from kbroker.server.metrics import authorizer_metrics
+from kbroker.server.metrics import authorizer_metrics, quota_metrics
 from kbroker.server.metrics.metrics_service import SOCKETS
 
 if TYPE_CHECKING:
@@ -99,7 +99,7 @@ class MetricSources(NamedTuple):
 
 def register_broker_metrics(exposition: Exposition, parts: MetricSources) -> None:
     """Add every family of the broker's parts to what is shown."""
-    for family in authorizer_metrics.families(lambda: parts.authorizer):
+    for family in (*authorizer_metrics.families(lambda: parts.authorizer), *quota_metrics.families(parts.quotas)):
         exposition.add(family)
     for add in (
         _requests,
@@ -110,8 +110,6 @@ def register_broker_metrics(exposition: Exposition, parts: MetricSources) -> Non
         _logs,
         _groups,
         _transactions,
-        _quotas,
-        _verdicts,
         _request_log,
     ):
         for family in add(parts):
@@ -541,43 +539,7 @@ def _transactions(parts: MetricSources) -> Iterable[Family]:
     )  # fmt: skip
 
 
-# ---------------------------------------------------------------- quotas
-
-
-def _quotas(parts: MetricSources) -> Iterable[Family]:
-    """Their series are in the registry, made when a client is first judged; here they get their meaning."""
-    client = ("user", "client-id")
-    rows = [
-        ("Produce", "byte-rate", client, "bytes per second that are charged to the quota"),
-        ("Fetch", "byte-rate", client, "bytes per second that are charged to the quota"),
-        ("Request", "request-time", client, "percent of one thread that is charged to the quota"),
-        ("ControllerMutation", "mutation-rate", client, "partitions created and deleted per second"),
-        ("ControllerMutation", "tokens", client, "mutations left in the bucket; below 0 new ones are refused"),
-        ("Request", "exempt-request-time", (), "percent of one thread of requests that are never throttled"),
-    ]
-    for group in ("Produce", "Fetch", "Request", "ControllerMutation"):
-        rows.append((group, "throttle-time", client, "average delay in milliseconds, NaN without any"))
-        rows.append((group, "queue-size", (), "connections that are muted now"))
-    for group, name, labels, text in rows:
-        combine: Literal["sum", "max"] = "max" if name == "throttle-time" else "sum"
-        yield Family(group, name, "gauge", labels, text, combine=combine)
-    yield Family(SOCKETS, "MemoryPoolAvgDepletedPercent", "gauge", (), "share of time without memory, 0 to 1")
-    yield Family(SOCKETS, "MemoryPoolDepletedTimeTotal", "counter", (), "milliseconds without memory")
-
-
-# ---------------------------------------------------------------- verdicts and the request log
-
-
-def _verdicts(parts: MetricSources) -> Iterable[Family]:
-    def totals() -> Series:
-        for kind, counts in parts.quotas.verdict_totals().items():
-            for outcome, count in zip(("delayed", "refused"), counts, strict=True):
-                yield (kind, outcome), count
-
-    yield Family(
-        "kbroker:quota", "verdicts-total", "counter", ("type", "outcome"),
-        "decisions of quotas that delayed or refused a request or a new connection", totals,
-    )  # fmt: skip
+# ---------------------------------------------------------------- the request log
 
 
 def _request_log(parts: MetricSources) -> Iterable[Family]:

@@ -16,7 +16,7 @@ from kbroker._core.sync cimport mutex_lock, mutex_unlock
 from kbroker.common._quota_counter cimport NO_LIMIT
 from kbroker.network.processor._inbound cimport InboundRequest
 from kbroker.server.quota._client_sensors cimport (
-    ClientQuotas, ClientSensors, QuotaManager, client_sensors, is_enabled, quotas_release, quotas_retain,
+    KIND_MUTATION, ClientQuotas, ClientSensors, QuotaManager, client_sensors, is_enabled, quotas_release, quotas_retain,
     record_and_get_throttle, sensors_release,
 )
 from kbroker.server.quota._counter_metrics import TYPES
@@ -40,7 +40,7 @@ class Resolution(NamedTuple):
 
 
 cdef class ClientQuotaManager:
-    """The quotas of one type. Made by ``ClientQuotaManagers``.
+    """The quotas of one type, or its shadow quotas. Made by ``ClientQuotaManagers``.
 
     In all methods ``user`` is a principal's name without "User:", ``client_id`` may be None, which is the empty one,
     and ``time_ms`` is milliseconds since 1970 on the broker's clock, None for now.
@@ -67,10 +67,15 @@ cdef class ClientQuotaManager:
         return is_enabled(self.demand())
 
     @property
+    def is_shadow(self) -> bool:
+        """Whether these quotas only judge and count."""
+        return self.demand().is_shadow
+
+    @property
     def queue_size(self) -> int:
         """Channels throttled by this manager now."""
         self.demand()
-        return round(self.queue.measure())
+        return 0 if self.queue is None else round(self.queue.measure())
 
     def resolve(self, str user not None, client_id=None):
         """Return what holds for a client: a Resolution."""
@@ -87,16 +92,7 @@ cdef class ClientQuotaManager:
             client_id if match.client_id.size_bytes else "")
 
     cdef ClientSensors *find(self, user, client_id, int64_t now_ms) except NULL:
-        """The counter of a client, with a count."""
-        cdef bytes user_name = encoded(user, "user"), client_name = encoded(client_id, "client_id")
-        cdef Text user_text = text_of(user_name), client_text = text_of(client_name)
-        cdef QuotaManager *manager = self.demand()
-        cdef ClientSensors *sensors
-        with nogil:
-            sensors = client_sensors(manager, user_text, client_text, now_ms)
-        if sensors == NULL:
-            raise MemoryError
-        return sensors
+        return find_sensors(self.demand(), user, client_id, now_ms)
 
     def record_and_get_throttle(self, str user not None, client_id, double value, time_ms=None) -> int:
         """Record, and return how many milliseconds the client is to be throttled.
@@ -148,13 +144,14 @@ cdef class ClientQuotaManager:
         cdef int64_t now_ms = checked_time(None, self.demand().clock)
         cdef ClientSensors *sensors = self.find(user, client_id, now_ms)
         try:
-            return self.metrics.find(self.manager.kind, sensors)
+            return self.metrics.find(self.manager, sensors)
         finally:
             with nogil:
                 sensors_release(sensors)
 
     def noted(self, InboundRequest request not None):
-        """Return a view of this manager whose counters note on a request what they are charged for it.
+        """Return a view of this manager, and of that of its shadows, whose counters note on a request what they are
+        charged for it. Shadows refuse nothing.
 
         It has ``is_enabled`` and ``sensor``, whose result has the ``record`` and ``record_strict`` of a Sensor. To be
         used before the request is answered.
@@ -166,16 +163,28 @@ cdef class ClientQuotaManager:
         return view
 
     def __repr__(self):
-        return f"<ClientQuotaManager {self.name}>"
+        return f"<ClientQuotaManager {'shadow ' if self.is_shadow else ''}{self.name}>"
 
 
-cdef ClientQuotaManager new_manager(ClientQuotas *quotas, int kind, CounterMetrics metrics, object queue):
+cdef ClientSensors *find_sensors(QuotaManager *manager, user, client_id, int64_t now_ms) except NULL:
+    """The counter of a client, with a count."""
+    cdef bytes user_name = encoded(user, "user"), client_name = encoded(client_id, "client_id")
+    cdef Text user_text = text_of(user_name), client_text = text_of(client_name)
+    cdef ClientSensors *sensors
+    with nogil:
+        sensors = client_sensors(manager, user_text, client_text, now_ms)
+    if sensors == NULL:
+        raise MemoryError
+    return sensors
+
+
+cdef ClientQuotaManager new_manager(ClientQuotas *quotas, QuotaManager *of, CounterMetrics metrics, object queue):
     cdef ClientQuotaManager manager = ClientQuotaManager.__new__(ClientQuotaManager)
     manager.quotas = quotas_retain(quotas)
-    manager.manager = &quotas.managers[kind]
+    manager.manager = of
     manager.metrics = metrics
     manager.queue = queue
-    manager.name = TYPES[kind]
+    manager.name = TYPES[of.kind]
     return manager
 
 
@@ -187,29 +196,37 @@ cdef class NotedManager:
 
     @property
     def is_enabled(self) -> bool:
-        """As the manager's."""
-        return self.manager.is_enabled
+        """Whether any entity has a quota or a shadow."""
+        return is_enabled(self.manager.manager) or is_enabled(&self.manager.quotas.shadows[KIND_MUTATION])
 
     def sensor(self, str user not None, client_id=None):
         """Return the counter of a client."""
         cdef NotedCounter counter = NotedCounter.__new__(NotedCounter)
+        cdef ClientQuotas *quotas = self.manager.quotas
+        cdef int64_t now_ms = checked_time(None, quotas.clock)
         counter.manager = self.manager
         counter.request = self.request
-        counter.sensors = self.manager.find(user, client_id, checked_time(None, self.manager.quotas.clock))
+        if is_enabled(self.manager.manager):
+            counter.sensors = find_sensors(self.manager.manager, user, client_id, now_ms)
+        if is_enabled(&quotas.shadows[KIND_MUTATION]):
+            counter.shadow = find_sensors(&quotas.shadows[KIND_MUTATION], user, client_id, now_ms)
         return counter
 
 
 @cython.final
 cdef class NotedCounter:
-    """A client's counter that notes on a request what it is charged, and what it refuses."""
+    """A client's counter that notes on a request what it is charged, and what it refuses; its shadow's beside it."""
     cdef ClientQuotaManager manager
     cdef InboundRequest request
-    cdef ClientSensors *sensors     # counted
+    cdef ClientSensors *sensors     # counted; NULL: no quota is set
+    cdef ClientSensors *shadow      # counted; NULL: no shadow is set
 
     def __dealloc__(self):
         cdef ClientSensors *sensors = self.sensors
+        cdef ClientSensors *shadow = self.shadow
         with nogil:
             sensors_release(sensors)
+            sensors_release(shadow)
 
     def record(self, double value, int64_t time_ms) -> None:
         """Charge, then check. Raises: QuotaViolationError; it stays charged."""
@@ -224,8 +241,13 @@ cdef class NotedCounter:
         cdef Request *request = self.request.request
         cdef Violation violation
         self.request.check_kafka()
-        violation.metric = NULL
         with nogil:
-            charge_mutation(quotas, self.sensors, request, value, time_ms, is_strict, &violation)
+            if self.shadow != NULL:
+                charge_mutation(quotas, &quotas.shadows[KIND_MUTATION], self.shadow, request, value, time_ms,
+                                is_strict, &violation)
+            violation.metric = NULL
+            if self.sensors != NULL:
+                charge_mutation(quotas, self.manager.manager, self.sensors, request, value, time_ms, is_strict,
+                                &violation)
         if violation.metric != NULL:
             raise QuotaViolationError(None, violation.observed, violation.bound, max(violation.throttle_ms, 0))

@@ -24,4 +24,6 @@ cdef class ClientQuotaManagers:
     cdef readonly ClientQuotaManager fetch
     cdef readonly ClientQuotaManager request
     cdef readonly ClientQuotaManager controller_mutation
+    cdef readonly tuple enforced    # these four
+    cdef readonly tuple shadows     # those of their shadows, in the same order
     cdef object own_sensor(self, str sensor_name, object metric_name, object stat)

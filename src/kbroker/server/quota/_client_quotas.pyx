@@ -4,7 +4,7 @@ The verdict observer runs under the lock of the connection limits and takes only
 listener's. Source: ``QuotaFactory.QuotaManagers``.
 """
 import os
-from operator import index
+from operator import index, itemgetter
 
 from libc.stdint cimport int32_t, int64_t, int8_t, uint64_t
 from libc.stdlib cimport calloc, free
@@ -21,6 +21,7 @@ from kbroker._core.sync cimport atomic_load, atomic_load_relaxed, atomic_store, 
 from kbroker._core.thread_setup cimport kb_block_signals, kb_short_slice
 from kbroker._core.timer.timing_wheel cimport timer_close, timer_is_quiet
 from kbroker.common._quota_counter cimport NO_LIMIT
+from kbroker.common.quotas import enforced_key, is_shadow_key
 from kbroker.network.connections._connection_quotas cimport ConnectionQuotas
 from kbroker.network.connections._quota_core cimport ConnectionVerdict, VerdictObserver
 from kbroker.network._kafka_request cimport kafka_request
@@ -29,14 +30,17 @@ from kbroker.server.quota._client_quota_manager cimport ClientQuotaManager, new_
 from kbroker.server.quota._counter_metrics cimport new_counter_metrics
 from kbroker.server.quota._counter_metrics import TYPES
 from kbroker.server.quota._client_sensors cimport (
-    KINDS, KIND_MUTATION, KIND_REQUEST, ClientQuotas, QuotaManager, is_enabled, quotas_new, quotas_release,
+    KINDS, KIND_MUTATION, KIND_REQUEST, ClientQuotas, QuotaManager, is_enabled, manager_at, quotas_new, quotas_release,
     quotas_retain, update_quota,
 )
 from kbroker.common._text cimport Text
 from kbroker.server.quota._entities cimport PART_DEFAULT, PART_EXACT, PART_NONE, encoded, part_of, text_of
-from kbroker.server.quota._quota_enforcement cimport charge_request, gate_exempt, settle_verdicts, throttle_request
+from kbroker.server.quota._quota_enforcement cimport (
+    charge_request, gate_exempt, serve_shadows, settle_verdicts, throttle_request,
+)
 from kbroker.server.quota._quota_events cimport (
-    EVENT_VERDICT, QUOTA_CONNECTION_RATE, QUOTA_TYPES, VerdictEvent, publish_connection, verdict_rows,
+    EVENT_SHADOW, EVENT_VERDICT, QUOTA_CONNECTION_RATE, QUOTA_TYPES, VerdictEvent, VerdictRing, publish_connection,
+    verdict_rows,
 )
 from kbroker.server.quota._throttled_channel_reaper cimport throttled_advance, throttled_close
 from kbroker.server.quota.verdict import Verdict
@@ -52,7 +56,7 @@ cdef void publish_verdict(VerdictObserver *observer, const ConnectionVerdict *gi
     cdef VerdictRelay *relay = <VerdictRelay *>observer
     cdef VerdictEvent verdict
     memset(&verdict, 0, sizeof(verdict))
-    verdict.note.kind = EVENT_VERDICT
+    verdict.note.kind = EVENT_SHADOW if given.is_shadow else EVENT_VERDICT
     verdict.note.quota_type = QUOTA_CONNECTION_RATE
     verdict.note.flag = <int8_t>given.is_refused
     verdict.note.time_ms = given.time_ms
@@ -61,7 +65,8 @@ cdef void publish_verdict(VerdictObserver *observer, const ConnectionVerdict *gi
     verdict.window_ms = given.window_ms
     verdict.asked_ms = given.asked_ms
     verdict.served_ms = given.served_ms
-    publish_connection(&relay.quotas.verdicts, &verdict, given.address)
+    publish_connection(
+        &relay.quotas.shadow_verdicts if given.is_shadow else &relay.quotas.verdicts, &verdict, given.address)
     if relay.listener != NULL:
         relay.listener.verdict(relay.listener, &verdict, given.address)
 
@@ -113,6 +118,8 @@ cdef class ClientQuotaManagers:
         max_counters: of each type, of client ids that a default quota covers (kbroker.quota.max.counters); a further
             one replaces the one least recently recorded to, of those that are within their quota.
     Raises: TypeError, ValueError for wrong arguments.
+    Attributes: produce, fetch, request, controller_mutation: the managers by type. enforced: all four in the order of
+    TYPES; shadows: those of the shadow quotas in the same order.
     Threads: any, but ``run_reaper`` is the body of one thread, and ``close`` comes after its end.
     """
 
@@ -143,8 +150,10 @@ cdef class ClientQuotaManagers:
             name = registry.metric_name("queue-size", TYPES[kind], (), "Tracking the size of the delay queue")
             queue = self.own_sensor(f"{TYPES[kind]}-delayQueue", name, CumulativeSum())
             quotas.managers[kind].delay_queue = sensor_retain(borrow_sensor(queue))
-            managers.append(new_manager(quotas, kind, self._counters, queue.metrics[name]))
-        self.produce, self.fetch, self.request, self.controller_mutation = managers
+            managers.append(new_manager(quotas, &quotas.managers[kind], self._counters, queue.metrics[name]))
+        self.produce, self.fetch, self.request, self.controller_mutation = self.enforced = tuple(managers)
+        self.shadows = tuple(
+            [new_manager(quotas, &quotas.shadows[kind], self._counters, None) for kind in range(KINDS)])
         registry.add_source(self._counters.publish_to_registry)
 
     cdef object own_sensor(self, str sensor_name, object metric_name, object stat):
@@ -166,7 +175,7 @@ cdef class ClientQuotaManagers:
         Args:
             user, client_id: names, ``DEFAULT_ENTITY``, or None for an entity without that part.
             key: producer_byte_rate, consumer_byte_rate (bytes a second), request_percentage (of one thread) or
-                controller_mutation_rate (partitions a second).
+                controller_mutation_rate (partitions a second); with "shadow." before it the shadow quota's.
             value: above zero; None removes.
         Raises: ValueError, TypeError.
         """
@@ -177,7 +186,8 @@ cdef class ClientQuotaManagers:
         cdef Text user_text = text_of(user_name), client_text = text_of(client_name)
         cdef bint removes = value is None, done
         cdef double limit = 0 if value is None else value
-        if key not in KEYS:
+        cdef QuotaManager *manager
+        if enforced_key(key) not in KEYS:
             raise ValueError(f"key must be one of {', '.join(KEYS)}, got {key!r}")
         if user_part == PART_NONE and client_part == PART_NONE:
             raise ValueError("an entity needs a user, a client id, or both")
@@ -185,10 +195,10 @@ cdef class ClientQuotaManagers:
             raise ValueError("the name of an entity must not be empty")
         if not removes and not limit > 0:
             raise ValueError(f"a quota must be above 0, got {value}")
-        kind = KEYS.index(key)
+        kind = KEYS.index(enforced_key(key))
+        manager = manager_at(quotas, KINDS + kind if is_shadow_key(key) else kind)
         with nogil:
-            done = update_quota(quotas, &quotas.managers[kind], user_part, client_part, user_text, client_text, limit,
-                                removes)
+            done = update_quota(quotas, manager, user_part, client_part, user_text, client_text, limit, removes)
         if not done:
             raise MemoryError
 
@@ -239,33 +249,48 @@ cdef class ClientQuotaManagers:
         request.check_kafka()
         if manager.quotas != quotas:
             raise ValueError("the manager is another broker's")
+        if by.is_shadow:
+            raise ValueError("a shadow quota throttles nothing")
         if throttle_time_ms > 0:
             with nogil:
                 throttle_request(quotas, by, judged, throttle_time_ms, clock_now_ns(quotas.clock))
 
     @property
     def charges_time(self) -> bool:
-        """Whether any entity has a request_percentage."""
-        return is_enabled(&self.quotas.managers[KIND_REQUEST])
+        """Whether any entity has a request_percentage, or a shadow of it."""
+        return is_enabled(&self.quotas.managers[KIND_REQUEST]) or is_enabled(&self.quotas.shadows[KIND_REQUEST])
 
-    def settle(self, InboundRequest request not None) -> None:
-        """Publish the verdicts on a request (``verdicts``), before its response. Raises: ValueError."""
+    def settle(self, InboundRequest request not None, bint serves_mutations=True) -> None:
+        """Publish the verdicts on a request (``verdicts``), before its response.
+
+        ``serves_mutations``: whether the delay of its mutations, if there was one, is in its response.
+        Raises: ValueError.
+        """
         cdef Request *judged = request.request
         request.check_kafka()
         if kafka_request(judged).quota_events != NULL:
             with nogil:
+                serve_shadows(self.quotas, judged, serves_mutations, clock_now_ns(self.quotas.clock))
                 settle_verdicts(self.quotas, judged)
 
     def verdicts(self, bint take=False) -> list:
-        """Return the latest Verdicts, the oldest first, 1024 at most; ``take``: they are not returned again."""
-        return [Verdict.of(row) for row in verdict_rows(&self.quotas.verdicts, take)]
+        """Return the latest Verdicts, the oldest first; ``take``: they are not returned again.
 
-    def verdict_totals(self) -> dict:
-        """Return {quota type: (delays, refusals)} since the start, of VERDICT_TYPES."""
+        1024 at most, and as many of shadows.
+        """
+        cdef list enforced = [Verdict.of(row) for row in verdict_rows(&self.quotas.verdicts, take)]
+        cdef list shadows = [Verdict.of(row) for row in verdict_rows(&self.quotas.shadow_verdicts, take)]
+        return sorted(enforced + shadows, key=itemgetter(0)) if shadows else enforced
+
+    def verdict_totals(self, bint shadow=False) -> dict:
+        """Return {quota type: (delays, refusals)} since the start, of VERDICT_TYPES.
+
+        ``shadow``: what shadows would have delayed or refused.
+        """
+        cdef VerdictRing *ring = &self.quotas.shadow_verdicts if shadow else &self.quotas.verdicts
         cdef int i
         return {
-            VERDICT_TYPES[i]: (atomic_load_relaxed(&self.quotas.verdicts.delays[i]),
-                               atomic_load_relaxed(&self.quotas.verdicts.refusals[i]))
+            VERDICT_TYPES[i]: (atomic_load_relaxed(&ring.delays[i]), atomic_load_relaxed(&ring.refusals[i]))
             for i in range(QUOTA_TYPES)
         }
 

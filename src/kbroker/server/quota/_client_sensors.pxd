@@ -1,5 +1,9 @@
 """The client quotas of a broker: a manager per type, a counter per pair of tags, and the channels they have throttled.
 
+A type has a second manager for its shadow quotas, which judge and count like enforced ones and delay nothing: entities,
+counters and generation are its own, so that the eight levels are resolved apart, and what one of them holds never
+touches the other. Both run the same code.
+
 Locks, in order: ``QuotaManager.lock`` (entities, table of counters) -> a sensor's lock; ``ClientQuotas.throttled_lock``
 (list of throttled channels) -> the timer's lock. Nothing else is taken under them, and neither under the other. Where
 no quota of a type is set, its ``enabled`` is all that is looked at: one atomic load.
@@ -28,6 +32,9 @@ from kbroker.server.quota._entities cimport EntityTable
 from kbroker.server.quota._quota_events cimport VerdictRing
 
 cdef enum:
+    SHADOW_TYPE = 16            # in ClientQuotas.enabled_types, each type with a shadow; below it the enforced ones
+
+cdef enum:
     THROTTLE_SERVED = 4         # in Request.throttle_ms, behind those of each type: the one sent to the client
 
 cdef double PERCENT_PER_NS
@@ -51,6 +58,8 @@ cdef struct ClientSensors:      # a counter, named by its tags, and the throttle
 
 cdef struct QuotaManager:
     int32_t kind
+    bint is_shadow
+    int32_t place               # among all managers: kind, of a shadow KINDS + kind
     AtomicI64 enabled           # EnabledBits
     AtomicI64 generation        # changes with every change of a quota
     Clock *clock                # of its ClientQuotas
@@ -65,13 +74,14 @@ cdef struct QuotaManager:
     StatConfig unlimited        # the registry's default
     int64_t cap_ms              # longest throttle, or NO_CAP
     double window_s             # (samples - 1) x seconds: what of a rate fits into the window
-    SensorCore *delay_queue     # owned count
+    SensorCore *delay_queue     # owned count; of a shadow NULL
 
 cdef struct ClientQuotas:
     AtomicI64 refs
-    AtomicI64 enabled_types     # how many of Produce, Fetch and Request have a quota
+    AtomicI64 enabled_types     # how many of Produce, Fetch and Request have a quota; SHADOW_TYPE for a shadow
     Clock *clock                # owned count
     QuotaManager managers[KINDS]
+    QuotaManager shadows[KINDS]
     SensorCore *exempt          # owned count
     Timer *timer                # owned count
     Mutex throttled_lock
@@ -79,10 +89,14 @@ cdef struct ClientQuotas:
     AtomicI64 is_closed
     AtomicI64 notes_updates     # 1: what is recorded into counters is noted on the requests, for a request log
     VerdictRing verdicts
+    VerdictRing shadow_verdicts     # apart: many of them must not displace the others
 
 cdef inline int64_t epoch_ms_of(Clock *clock, int64_t ns) noexcept nogil:
     """The quota time of a reading of the clock: monotonic, offset to the epoch."""
     return (ns + clock.epoch_offset_ns) // 1000000
+
+cdef inline QuotaManager *manager_at(ClientQuotas *quotas, int place) noexcept nogil:
+    return &quotas.managers[place] if place < KINDS else &quotas.shadows[place - KINDS]
 
 cdef inline bint is_enabled(QuotaManager *manager) noexcept nogil:
     return atomic_load(&manager.enabled) != 0

@@ -55,21 +55,25 @@ cdef ClientQuotas *quotas_new(Clock *clock, const StatConfig *unlimited, const S
                               const StatConfig *controller, int64_t most_made_up, uint64_t seed) noexcept nogil:
     cdef ClientQuotas *quotas = <ClientQuotas *>calloc(1, sizeof(ClientQuotas))
     cdef QuotaManager *manager
-    cdef int kind
+    cdef int place
     if quotas == NULL:
         return NULL
     atomic_store(&quotas.refs, 1)
     mutex_init(&quotas.throttled_lock)
     verdicts_init(&quotas.verdicts)
+    verdicts_init(&quotas.shadow_verdicts)
     quotas.clock = clock_retain(clock)
-    for kind in range(KINDS):
-        manager = &quotas.managers[kind]
+    for place in range(2 * KINDS):
+        manager = manager_at(quotas, place)
         mutex_init(&manager.lock)
-        manager.kind = kind
+        manager.place = place
+        manager.kind = place % KINDS
+        manager.is_shadow = place >= KINDS
         manager.clock = quotas.clock
         manager.most_made_up = most_made_up
         manager.entities.seed = seed
-        limited_config(kind, controller if kind == KIND_MUTATION else client, &manager.limited, &manager.cap_ms)
+        limited_config(
+            manager.kind, controller if manager.kind == KIND_MUTATION else client, &manager.limited, &manager.cap_ms)
         manager.unlimited = unlimited[0]
         manager.unlimited.quota_kind = QUOTA_NONE
         manager.window_s = (manager.limited.samples - 1) * (<double>manager.limited.window_ms / 1000)
@@ -86,15 +90,16 @@ cdef ClientQuotas *quotas_retain(ClientQuotas *quotas) noexcept nogil:
 
 
 cdef void quotas_release(ClientQuotas *quotas) noexcept nogil:
-    cdef int kind
+    cdef int place
     if quotas == NULL or atomic_add_fetch(&quotas.refs, -1) != 0:
         return
-    for kind in range(KINDS):
-        clear_manager(&quotas.managers[kind])
+    for place in range(2 * KINDS):
+        clear_manager(manager_at(quotas, place))
     sensor_release(quotas.exempt)
     timer_release(quotas.timer)
     mutex_destroy(&quotas.throttled_lock)
     verdicts_destroy(&quotas.verdicts)
+    verdicts_destroy(&quotas.shadow_verdicts)
     clock_release(quotas.clock)
     free(quotas)
 
@@ -322,7 +327,7 @@ cdef inline void follow_limit(QuotaManager *manager, ClientSensors *sensors) noe
 cdef bint update_quota(ClientQuotas *quotas, QuotaManager *manager, int user_part, int client_part, Text user,
                        Text client_id, double limit, bint removes) noexcept nogil:
     cdef int32_t level = entity_level(user_part, client_part)
-    cdef int64_t before, after
+    cdef int64_t before, after, one_type = SHADOW_TYPE if manager.is_shadow else 1
     cdef ClientSensors *sensors
     cdef HashNode *node
     cdef bint done = True
@@ -335,7 +340,7 @@ cdef bint update_quota(ClientQuotas *quotas, QuotaManager *manager, int user_par
     after = entities_bits(&manager.entities)
     atomic_store(&manager.enabled, after)
     if manager.kind != KIND_MUTATION and (before == 0) != (after == 0):
-        atomic_add_fetch(&quotas.enabled_types, 1 if after else -1)
+        atomic_add_fetch(&quotas.enabled_types, one_type if after else -one_type)
     if user_part != PART_DEFAULT and client_part != PART_DEFAULT:       # only the counter with these very tags
         sensors = find(manager, hash_of(manager, user, client_id), user, client_id)
         if sensors != NULL:

@@ -4,6 +4,7 @@ from kbroker.metrics.registry import Metrics
 
 TYPES: Final[tuple[str, ...]]
 RATES: Final[tuple[str, ...]]
+SHADOW_GROUPS: Final[tuple[str, ...]]
 
 class CounterMetrics:
     @property

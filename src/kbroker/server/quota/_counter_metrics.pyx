@@ -10,7 +10,7 @@ from kbroker._core.metrics.metric_config cimport Quota, StatConfig
 from kbroker._core.metrics.sensor cimport Sensor, sensor_handle
 from kbroker._core.metrics.sensor_core cimport metric_get_config
 from kbroker.server.quota._client_sensors cimport (
-    KIND_MUTATION, KINDS, ClientQuotas, ClientSensors, QuotaManager, forget_unpublished, quotas_release,
+    KIND_MUTATION, KINDS, ClientQuotas, ClientSensors, QuotaManager, forget_unpublished, manager_at, quotas_release,
     quotas_retain, sensors_release, take_evicted, take_expired, take_unpublished,
 )
 from kbroker.server.quota._entities cimport decoded
@@ -18,6 +18,9 @@ from kbroker.server.quota._entities import sanitize
 
 TYPES = ("Produce", "Fetch", "Request", "ControllerMutation")
 RATES = ("byte-rate", "byte-rate", "request-time", "tokens")
+# Groups of their metrics; not Kafka's
+SHADOW_GROUPS = ("kbroker:shadow-produce", "kbroker:shadow-fetch", "kbroker:shadow-request",
+                 "kbroker:shadow-controller-mutation")
 
 cdef enum:
     PUBLISHED_AT_ONCE = 500     # counters registered by one call of the registry, some 50 ms
@@ -39,13 +42,13 @@ cdef class CounterMetrics:
         """
         cdef QuotaManager *manager
         cdef ClientSensors *sensors
-        cdef int kind, left = PUBLISHED_AT_ONCE
+        cdef int place, left = PUBLISHED_AT_ONCE
         with self._lock:
-            for kind in range(KINDS):
-                manager = &self.quotas.managers[kind]
+            for place in range(2 * KINDS):
+                manager = manager_at(self.quotas, place)
                 with nogil:
                     sensors = take_evicted(manager)
-                self.unpublish(kind, sensors)
+                self.unpublish(manager, sensors)
                 while left > 0:
                     with nogil:
                         sensors = take_unpublished(manager)
@@ -53,18 +56,18 @@ cdef class CounterMetrics:
                         break
                     left -= 1
                     try:
-                        self.register(kind, sensors)
+                        self.register(manager, sensors)
                     finally:
                         with nogil:
                             sensors_release(sensors)
 
-    cdef list unpublish(self, int kind, ClientSensors *gone):
+    cdef list unpublish(self, QuotaManager *manager, ClientSensors *gone):
         """Have the registry forget a list of removed counters, which is given back; returns their sensors' names."""
         cdef ClientSensors *following
         names = []
         while gone != NULL:
             following = gone.next
-            for name in sensor_names(kind, gone):
+            for name in sensor_names(manager, gone):
                 names.append(name)
                 self.registry.discard_removed(name)
             with nogil:
@@ -72,22 +75,24 @@ cdef class CounterMetrics:
             gone = following
         return names
 
-    cdef object register(self, int kind, ClientSensors *sensors):
+    cdef object register(self, QuotaManager *manager, ClientSensors *sensors):
         """Register the two sensors of a counter; returns the first's handle, None if removed or its name taken."""
         cdef StatConfig config
         cdef Sensor quota, throttle
+        cdef int kind = manager.kind
+        group = SHADOW_GROUPS[kind] if manager.is_shadow else TYPES[kind]
         tags = {"user": sanitize(decoded(sensors.user)), "client-id": decoded(sensors.client_id)}
         name = self.registry.metric_name
         with nogil:
             metric_get_config(sensors.limited, &config)
         limited = self._limited[kind].replace(quota=Quota.upper(config.bound))
-        metrics = [(name(RATES[kind], TYPES[kind], tags, f"Tracking {RATES[kind]} per user/client-id"), limited)]
+        metrics = [(name(RATES[kind], group, tags, f"Tracking {RATES[kind]} per user/client-id"), limited)]
         if kind == KIND_MUTATION:
-            metrics.insert(0, (name("mutation-rate", TYPES[kind], tags, "Tracking mutation-rate per user/client-id"),
+            metrics.insert(0, (name("mutation-rate", group, tags, "Tracking mutation-rate per user/client-id"),
                                self.registry.config))
-        quota_name, throttle_name = sensor_names(kind, sensors)
+        quota_name, throttle_name = sensor_names(manager, sensors)
         quota = sensor_handle(sensors.quota, quota_name, self._clock, metrics)
-        metrics = [(name("throttle-time", TYPES[kind], tags, "Tracking average throttle-time per user/client-id"),
+        metrics = [(name("throttle-time", group, tags, "Tracking average throttle-time per user/client-id"),
                     self.registry.config)]
         throttle = sensor_handle(sensors.throttle_time, throttle_name, self._clock, metrics)
         for handle in (quota, throttle):
@@ -102,36 +107,37 @@ cdef class CounterMetrics:
                 return None
         return quota
 
-    cdef object find(self, int kind, ClientSensors *sensors):
+    cdef object find(self, QuotaManager *manager, ClientSensors *sensors):
         """The registry's Sensor of a counter, registered if it is not."""
-        found = self.registry.get_sensor(sensor_names(kind, sensors)[0])
+        found = self.registry.get_sensor(sensor_names(manager, sensors)[0])
         if found is not None and (<Sensor>found).sensor == sensors.quota:
             return found
         with self._lock:
             with nogil:
-                forget_unpublished(&self.quotas.managers[kind], sensors)
-            return self.register(kind, sensors)
+                forget_unpublished(manager, sensors)
+            return self.register(manager, sensors)
 
     cdef list expire(self, int64_t now_ms):
         """Forget the counters without a record for more than an hour; return their sensors' names."""
         cdef QuotaManager *manager
         cdef ClientSensors *expired
-        cdef int kind
+        cdef int place
         names = []
         with self._lock:
             self.publish_to_registry()
-            for kind in range(KINDS):
-                manager = &self.quotas.managers[kind]
+            for place in range(2 * KINDS):
+                manager = manager_at(self.quotas, place)
                 with nogil:
                     expired = take_expired(manager, now_ms)
-                names += self.unpublish(kind, expired)
+                names += self.unpublish(manager, expired)
         return names
 
 
-cdef tuple sensor_names(int kind, ClientSensors *sensors):
+cdef tuple sensor_names(const QuotaManager *manager, ClientSensors *sensors):
     """Those of a counter and of its throttle times."""
     suffix = f"{sanitize(decoded(sensors.user))}:{decoded(sensors.client_id)}"
-    return f"{TYPES[kind]}-{suffix}", f"{TYPES[kind]}ThrottleTime-{suffix}"
+    of = f"{'Shadow' if manager.is_shadow else ''}{TYPES[manager.kind]}"
+    return f"{of}-{suffix}", f"{of}ThrottleTime-{suffix}"
 
 
 cdef CounterMetrics new_counter_metrics(ClientQuotas *quotas, object clock, object registry, list limited):

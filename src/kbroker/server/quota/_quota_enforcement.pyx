@@ -16,14 +16,14 @@ from kbroker._core.sync cimport atomic_add_fetch, atomic_load, atomic_load_relax
 from kbroker.common._quota_counter cimport KINDS, judge
 from kbroker.network._kafka_request cimport KafkaRequest, kafka_request
 from kbroker.server.quota._client_sensors cimport (
-    KIND_FETCH, KIND_MUTATION, KIND_PRODUCE, KIND_REQUEST, PERCENT_PER_NS, THROTTLE_SERVED, ClientSensors, Judgement,
-    QuotaManager, client_sensors, epoch_ms_of, give_counts, is_enabled, max_value_in_window, quotas_release,
+    KIND_FETCH, KIND_MUTATION, KIND_PRODUCE, KIND_REQUEST, PERCENT_PER_NS, SHADOW_TYPE, THROTTLE_SERVED, ClientSensors,
+    Judgement, QuotaManager, client_sensors, epoch_ms_of, give_counts, is_enabled, max_value_in_window, quotas_release,
     quotas_retain, record_and_judge, sensors_release, sensors_retain,
 )
 from kbroker.common._text cimport Text
 from kbroker.server.quota._quota_events cimport (
-    EVENT_UPDATE, EVENT_VERDICT, QuotaEvent, QuotaEvents, VerdictEvent, publish_verdicts, quota_event_at,
-    quota_events_add,
+    EVENT_SHADOW, EVENT_UPDATE, EVENT_VERDICT, QuotaEvent, QuotaEvents, VerdictEvent, publish_verdicts,
+    quota_event_at, quota_events_add,
 )
 from kbroker.server.quota._throttled_channel_reaper cimport throttle_channel
 
@@ -61,17 +61,17 @@ cdef void client_cache_free(ClientCache *cache) noexcept nogil:
 
 
 cdef void forget(CachedClient *client) noexcept nogil:
-    cdef int kind
-    for kind in range(KINDS):
-        forget_sensors(client, kind)
+    cdef int place
+    for place in range(2 * KINDS):
+        forget_sensors(client, place)
     session_release(client.session)
     client.session = NULL
 
 
-cdef inline void forget_sensors(CachedClient *client, int kind) noexcept nogil:
-    give_counts(client.sensors[kind], 1 + client.spare_counts[kind])
-    client.sensors[kind] = NULL
-    client.spare_counts[kind] = 0
+cdef inline void forget_sensors(CachedClient *client, int place) noexcept nogil:
+    give_counts(client.sensors[place], 1 + client.spare_counts[place])
+    client.sensors[place] = NULL
+    client.spare_counts[place] = 0
 
 
 cdef inline uint64_t small_hash(const char *data, int32_t size_bytes) noexcept nogil:
@@ -106,14 +106,14 @@ cdef ClientSensors *sensors_of_request(QuotaManager *manager, ClientCache *cache
         if client_id.size_bytes > 0:
             memcpy(client.client_id, client_id.data, <size_t>client_id.size_bytes)
     generation = atomic_load(&manager.generation)       # first: what is looked up is of this one or a later one
-    sensors = client.sensors[manager.kind]
-    if sensors != NULL and (client.generation[manager.kind] != generation or sensor_is_removed(sensors.quota)):
-        forget_sensors(client, manager.kind)
+    sensors = client.sensors[manager.place]
+    if sensors != NULL and (client.generation[manager.place] != generation or sensor_is_removed(sensors.quota)):
+        forget_sensors(client, manager.place)
         sensors = NULL
     if sensors == NULL:
         sensors = client_sensors(manager, user_of(request.session), client_id, now_ms)
-        client.sensors[manager.kind] = sensors
-        client.generation[manager.kind] = generation
+        client.sensors[manager.place] = sensors
+        client.generation[manager.place] = generation
     return sensors
 
 
@@ -123,7 +123,7 @@ cdef void count_for_request(QuotaManager *manager, ClientCache *cache, ClientSen
     if is_counted:
         sensors_retain(sensors)
         return
-    spare = &cache.latest.spare_counts[manager.kind]
+    spare = &cache.latest.spare_counts[manager.place]
     if spare[0] == 0:
         atomic_add_fetch(&sensors.refs, COUNTS_AT_ONCE)
         spare[0] = COUNTS_AT_ONCE
@@ -156,13 +156,14 @@ cdef void note_update(Request *request, int kind, ClientSensors *sensors, int64_
         note.value = value
 
 
-cdef void note_verdict(Request *request, int kind, ClientSensors *sensors, const Judgement *judgement, int64_t now_ms,
-                       int64_t served_ms, bint refuses) noexcept nogil:
+cdef void note_verdict(Request *request, const QuotaManager *manager, ClientSensors *sensors,
+                       const Judgement *judgement, int64_t now_ms, int64_t served_ms, bint refuses) noexcept nogil:
     cdef VerdictEvent *verdict
-    verdict = <VerdictEvent *>quota_events_add(request, EVENT_VERDICT, sensors.user, sensors.client_id)
+    cdef int event = EVENT_SHADOW if manager.is_shadow else EVENT_VERDICT
+    verdict = <VerdictEvent *>quota_events_add(request, event, sensors.user, sensors.client_id)
     if verdict == NULL:
         return
-    verdict.note.quota_type = <int8_t>kind
+    verdict.note.quota_type = <int8_t>manager.kind
     verdict.note.level = <int8_t>atomic_load_relaxed(&sensors.level)
     verdict.note.flag = refuses
     verdict.note.sequence = judgement.sequence
@@ -174,14 +175,15 @@ cdef void note_verdict(Request *request, int kind, ClientSensors *sensors, const
     verdict.served_ms = served_ms
 
 
-cdef void note_served(Request *request, int kind, int64_t served_ms) noexcept nogil:
-    """The throttle time sent to the client is noted in the longest verdict of the kind that set it."""
+cdef void note_served(Request *request, const QuotaManager *manager, int64_t served_ms) noexcept nogil:
+    """The throttle time sent to the client is noted in the longest verdict of the manager that set it."""
     cdef QuotaEvents *quota_events = <QuotaEvents *>kafka_request(request).quota_events
+    cdef int event = EVENT_SHADOW if manager.is_shadow else EVENT_VERDICT
     cdef QuotaEvent *note = quota_event_at(quota_events, 0)
     cdef VerdictEvent *longest = NULL
     cdef int32_t at = 0
     while note != NULL:
-        if note.kind == EVENT_VERDICT and note.quota_type == kind and (
+        if note.kind == event and note.quota_type == manager.kind and (
                 longest == NULL or (<VerdictEvent *>note).asked_ms > longest.asked_ms):
             longest = <VerdictEvent *>note
         at += note.size_bytes
@@ -191,7 +193,7 @@ cdef void note_served(Request *request, int kind, int64_t served_ms) noexcept no
 
 
 cdef void settle_verdicts(ClientQuotas *quotas, Request *request) noexcept nogil:
-    publish_verdicts(&quotas.verdicts, request)
+    publish_verdicts(&quotas.verdicts, &quotas.shadow_verdicts, request)
 
 
 # ---------------------------------------------------------------- network time, at the end of a request
@@ -208,12 +210,21 @@ cdef inline void charge_network_time(Request *request, ClientSensors *sensors, b
     sensors_release(sensors)
 
 
+cdef void charge_shadow(Request *request) noexcept nogil:
+    cdef KafkaRequest *kafka = kafka_request(request)
+    if kafka.shadow_account != NULL:
+        charge_network_time(request, <ClientSensors *>kafka.shadow_account, False)
+        kafka.shadow_account = NULL
+
+
 cdef void charge_client(Request *request) noexcept nogil:
     charge_network_time(request, <ClientSensors *>kafka_request(request).network_account, False)
+    charge_shadow(request)
 
 
 cdef void charge_and_note_client(Request *request) noexcept nogil:
     charge_network_time(request, <ClientSensors *>kafka_request(request).network_account, True)
+    charge_shadow(request)
 
 
 cdef void charge_exempt(Request *request) noexcept nogil:
@@ -222,6 +233,7 @@ cdef void charge_exempt(Request *request) noexcept nogil:
         sensor_record(quotas.exempt, <double>request.network_ns * PERCENT_PER_NS,
                       epoch_ms_of(quotas.clock, request.response_sent_ns), False, NULL)
     quotas_release(quotas)
+    charge_shadow(request)
 
 
 # ---------------------------------------------------------------- charges
@@ -257,6 +269,8 @@ cdef inline void find(Charge *charge, QuotaManager *manager, ClientCache *cache,
 cdef inline void record(Charge *charge, ClientQuotas *quotas, QuotaManager *manager, Request *request, double value,
                         int64_t now_ms) noexcept nogil:
     charge.throttle_ms = record_and_judge(manager, charge.sensors, value, now_ms, &charge.judgement)
+    if manager.is_shadow:
+        return
     kafka_request(request).throttle_ms[manager.kind] = charge.throttle_ms
     if notes_updates(quotas):
         note_update(request, manager.kind, charge.sensors, charge.judgement.sequence, now_ms, value, True)
@@ -272,101 +286,177 @@ cdef inline void charge_bytes(Charge *charge, ClientQuotas *quotas, QuotaManager
         record(charge, quotas, manager, request, <double>size_bytes, now_ms)
 
 
-cdef inline void charge_time(Charge *charge, ClientQuotas *quotas, ClientCache *cache, Request *request,
-                             int64_t now_ns, int64_t now_ms) noexcept nogil:
-    """The handler's time now, the network threads' when the request ends."""
+cdef inline bint has_no_account(const KafkaRequest *kafka) noexcept nogil:
+    """Whether nothing enforced, and no exempt time, is charged when the request ends."""
+    return kafka.charge_network == NULL or kafka.charge_network == charge_shadow
+
+
+cdef inline void charge_network_later(ClientQuotas *quotas, QuotaManager *manager, ClientCache *cache,
+                                      Request *request, const Charge *charge) noexcept nogil:
+    """Once for a request, however often it is judged."""
     cdef KafkaRequest *kafka = kafka_request(request)
-    cdef QuotaManager *manager = &quotas.managers[KIND_REQUEST]
+    if manager.is_shadow:
+        if kafka.shadow_account != NULL:
+            return
+        count_for_request(manager, cache, charge.sensors, charge.is_counted)
+        kafka.shadow_account = charge.sensors
+        if kafka.charge_network == NULL:
+            kafka.charge_network = charge_shadow
+    elif has_no_account(kafka):
+        count_for_request(manager, cache, charge.sensors, charge.is_counted)
+        kafka.network_account = charge.sensors
+        kafka.charge_network = charge_and_note_client if notes_updates(quotas) else charge_client
+
+
+cdef inline void charge_time(Charge *charge, ClientQuotas *quotas, QuotaManager *managers, ClientCache *cache,
+                             Request *request, int64_t now_ns, int64_t now_ms) noexcept nogil:
+    """The handler's time now, the network threads' when the request ends."""
+    cdef QuotaManager *manager = &managers[KIND_REQUEST]
     clear(charge)
     if not is_enabled(manager):
         return
     find(charge, manager, cache, request, now_ms)
     if charge.sensors == NULL:
         return
-    if kafka.charge_network == NULL:
-        count_for_request(manager, cache, charge.sensors, charge.is_counted)
-        kafka.network_account = charge.sensors
-        kafka.charge_network = charge_and_note_client if notes_updates(quotas) else charge_client
+    charge_network_later(quotas, manager, cache, request, charge)
     record(charge, quotas, manager, request, handler_percent(request, now_ns), now_ms)
 
 
-cdef inline int32_t serve(ClientQuotas *quotas, int kind, Request *request, Charge *bandwidth, Charge *time,
-                          int64_t now_ms) noexcept nogil:
-    """Throttle by the larger of two delays, once; gives the counters back."""
+cdef inline int32_t serve(ClientQuotas *quotas, QuotaManager *managers, int kind, Request *request, Charge *bandwidth,
+                          Charge *time, int64_t now_ms) noexcept nogil:
+    """Throttle by the larger of two delays, once; gives the counters back. Shadows note what they would have done."""
     cdef int32_t longest_ms = max(bandwidth.throttle_ms, time.throttle_ms, 0)
     cdef bint bandwidth_wins = bandwidth.throttle_ms > time.throttle_ms
+    cdef Charge *winner = bandwidth if bandwidth_wins else time
     if longest_ms > 0:
-        kafka_request(request).throttle_ms[THROTTLE_SERVED] = longest_ms
         if bandwidth.judgement.asked_ms > 0:
-            note_verdict(request, kind, bandwidth.sensors, &bandwidth.judgement, now_ms,
+            note_verdict(request, &managers[kind], bandwidth.sensors, &bandwidth.judgement, now_ms,
                          longest_ms if bandwidth_wins else 0, False)
         if time.judgement.asked_ms > 0:
-            note_verdict(request, KIND_REQUEST, time.sensors, &time.judgement, now_ms,
+            note_verdict(request, &managers[KIND_REQUEST], time.sensors, &time.judgement, now_ms,
                          0 if bandwidth_wins else longest_ms, False)
         settle_verdicts(quotas, request)
-        if bandwidth_wins:
-            throttle_channel(quotas, &quotas.managers[kind], bandwidth.sensors, request, longest_ms, now_ms)
+        if managers.is_shadow:
+            sensor_record(winner.sensors.throttle_time, <double>longest_ms, now_ms, False, NULL)
         else:
-            throttle_channel(quotas, &quotas.managers[KIND_REQUEST], time.sensors, request, longest_ms, now_ms)
+            kafka_request(request).throttle_ms[THROTTLE_SERVED] = longest_ms
+            throttle_channel(quotas, &managers[kind if bandwidth_wins else KIND_REQUEST], winner.sensors, request,
+                             longest_ms, now_ms)
     give_back(bandwidth)
     give_back(time)
     return longest_ms
 
 
-cdef int32_t gate_produce(ClientQuotas *quotas, ClientCache *cache, Request *request, bint has_response,
-                          int64_t now_ns) noexcept nogil:
+cdef inline int32_t judge_produce(ClientQuotas *quotas, QuotaManager *managers, ClientCache *cache, Request *request,
+                                  bint has_response, int64_t now_ns, int64_t now_ms) noexcept nogil:
     cdef Charge bandwidth, time
-    cdef int64_t now_ms
-    if not quotas_are_set(quotas):
-        return 0
-    now_ms = epoch_ms_of(quotas.clock, now_ns)
-    charge_bytes(&bandwidth, quotas, &quotas.managers[KIND_PRODUCE], cache, request, request.size_bytes, now_ms)
+    charge_bytes(&bandwidth, quotas, &managers[KIND_PRODUCE], cache, request, request.size_bytes, now_ms)
     if has_response:
-        charge_time(&time, quotas, cache, request, now_ns, now_ms)
+        charge_time(&time, quotas, managers, cache, request, now_ns, now_ms)
     else:
         clear(&time)
+    return serve(quotas, managers, KIND_PRODUCE, request, &bandwidth, &time, now_ms)
+
+
+cdef int32_t gate_produce(ClientQuotas *quotas, ClientCache *cache, Request *request, bint has_response,
+                          int64_t now_ns) noexcept nogil:
+    cdef int64_t types = set_types(quotas), now_ms
+    if types == 0:
+        return 0
+    now_ms = epoch_ms_of(quotas.clock, now_ns)
+    if types >= SHADOW_TYPE:
+        judge_produce(quotas, quotas.shadows, cache, request, has_response, now_ns, now_ms)
+    if not has_response:
         gate_exempt(quotas, request, now_ns)
-    return serve(quotas, KIND_PRODUCE, request, &bandwidth, &time, now_ms)
+    return judge_produce(quotas, quotas.managers, cache, request, has_response, now_ns, now_ms)
+
+
+cdef inline int32_t judge_fetch(ClientQuotas *quotas, QuotaManager *managers, ClientCache *cache, Request *request,
+                                int64_t response_bytes, int64_t now_ns, int64_t now_ms) noexcept nogil:
+    cdef Charge bandwidth, time
+    cdef int64_t sequence
+    cdef QuotaManager *manager = &managers[KIND_FETCH]
+    charge_time(&time, quotas, managers, cache, request, now_ns, now_ms)
+    charge_bytes(&bandwidth, quotas, manager, cache, request, response_bytes, now_ms)
+    if bandwidth.throttle_ms > 0 or time.throttle_ms > 0:
+        if bandwidth.sensors == NULL:       # subtracted although it was never counted, as Kafka does
+            find(&bandwidth, manager, cache, request, now_ms)
+        if bandwidth.sensors != NULL:
+            sensor_record_numbered(bandwidth.sensors.quota, -<double>response_bytes, now_ms, False, NULL, &sequence)
+            if notes_updates(quotas) and not manager.is_shadow:
+                note_update(request, KIND_FETCH, bandwidth.sensors, sequence, now_ms, -<double>response_bytes, False)
+    return serve(quotas, managers, KIND_FETCH, request, &bandwidth, &time, now_ms)
 
 
 cdef int32_t gate_fetch(ClientQuotas *quotas, ClientCache *cache, Request *request, int64_t response_bytes,
                         int64_t now_ns) noexcept nogil:
-    cdef Charge bandwidth, time
-    cdef int64_t now_ms, sequence
-    if not quotas_are_set(quotas):
+    cdef int64_t types = set_types(quotas), now_ms
+    if types == 0:
         return 0
     now_ms = epoch_ms_of(quotas.clock, now_ns)
-    charge_time(&time, quotas, cache, request, now_ns, now_ms)
-    charge_bytes(&bandwidth, quotas, &quotas.managers[KIND_FETCH], cache, request, response_bytes, now_ms)
-    if bandwidth.throttle_ms > 0 or time.throttle_ms > 0:
-        if bandwidth.sensors == NULL:       # subtracted although it was never counted, as Kafka does
-            find(&bandwidth, &quotas.managers[KIND_FETCH], cache, request, now_ms)
-        if bandwidth.sensors != NULL:
-            sensor_record_numbered(bandwidth.sensors.quota, -<double>response_bytes, now_ms, False, NULL, &sequence)
-            if notes_updates(quotas):
-                note_update(request, KIND_FETCH, bandwidth.sensors, sequence, now_ms, -<double>response_bytes, False)
-    return serve(quotas, KIND_FETCH, request, &bandwidth, &time, now_ms)
+    if types >= SHADOW_TYPE:
+        judge_fetch(quotas, quotas.shadows, cache, request, response_bytes, now_ns, now_ms)
+    return judge_fetch(quotas, quotas.managers, cache, request, response_bytes, now_ns, now_ms)
+
+
+cdef inline int32_t judge_request(ClientQuotas *quotas, QuotaManager *managers, ClientCache *cache, Request *request,
+                                  int64_t now_ns, int64_t now_ms) noexcept nogil:
+    cdef Charge none, time
+    clear(&none)
+    charge_time(&time, quotas, managers, cache, request, now_ns, now_ms)
+    return serve(quotas, managers, KIND_REQUEST, request, &none, &time, now_ms)
 
 
 cdef int32_t gate_request(ClientQuotas *quotas, ClientCache *cache, Request *request, int64_t now_ns) noexcept nogil:
-    cdef Charge none, time
-    cdef int64_t now_ms
-    if not quotas_are_set(quotas):
+    cdef int64_t types = set_types(quotas), now_ms
+    if types == 0:
         return 0
     now_ms = epoch_ms_of(quotas.clock, now_ns)
-    clear(&none)
-    charge_time(&time, quotas, cache, request, now_ns, now_ms)
-    return serve(quotas, KIND_REQUEST, request, &none, &time, now_ms)
+    if types >= SHADOW_TYPE:
+        judge_request(quotas, quotas.shadows, cache, request, now_ns, now_ms)
+    return judge_request(quotas, quotas.managers, cache, request, now_ns, now_ms)
 
 
 cdef int32_t charge_request(ClientQuotas *quotas, Request *request, int64_t now_ns) noexcept nogil:
     cdef Charge time
     cdef int64_t now_ms = epoch_ms_of(quotas.clock, now_ns)
-    charge_time(&time, quotas, NULL, request, now_ns, now_ms)
-    if time.judgement.asked_ms > 0:
-        note_verdict(request, KIND_REQUEST, time.sensors, &time.judgement, now_ms, 0, False)
-    give_back(&time)
-    return time.throttle_ms
+    cdef QuotaManager *managers = quotas.shadows
+    while True:
+        charge_time(&time, quotas, managers, NULL, request, now_ns, now_ms)
+        if time.judgement.asked_ms > 0:
+            note_verdict(request, &managers[KIND_REQUEST], time.sensors, &time.judgement, now_ms, 0, False)
+        give_back(&time)
+        if not managers.is_shadow:
+            return time.throttle_ms
+        managers = quotas.managers
+
+
+cdef void serve_shadows(ClientQuotas *quotas, Request *request, bint serves_mutations, int64_t now_ns) noexcept nogil:
+    cdef QuotaEvents *quota_events = <QuotaEvents *>kafka_request(request).quota_events
+    cdef QuotaEvent *note
+    cdef QuotaManager *manager
+    cdef int64_t now_ms = epoch_ms_of(quotas.clock, now_ns), time_ms = 0, mutations_ms = 0, cap_ms
+    cdef int32_t at = 0
+    cdef Charge by
+    note = quota_event_at(quota_events, at)
+    while note != NULL:
+        if note.kind != EVENT_SHADOW:
+            pass
+        elif note.quota_type != KIND_MUTATION:
+            cap_ms = quotas.shadows[KIND_REQUEST].cap_ms
+            time_ms = min((<VerdictEvent *>note).asked_ms, cap_ms)
+        elif serves_mutations:      # the latest counts, as it stands now
+            mutations_ms = max((<VerdictEvent *>note).asked_ms - (now_ms - note.time_ms), 0)
+        at += note.size_bytes
+        note = quota_event_at(quota_events, at)
+    if mutations_ms <= 0 and time_ms <= 0:
+        return
+    manager = &quotas.shadows[KIND_MUTATION if mutations_ms > time_ms else KIND_REQUEST]
+    find(&by, manager, NULL, request, now_ms)
+    note_served(request, manager, max(mutations_ms, time_ms))
+    if by.sensors != NULL:
+        sensor_record(by.sensors.throttle_time, <double>max(mutations_ms, time_ms), now_ms, False, NULL)
+    give_back(&by)
 
 
 cdef void throttle_request(ClientQuotas *quotas, QuotaManager *manager, Request *request, int32_t throttle_ms,
@@ -377,13 +467,13 @@ cdef void throttle_request(ClientQuotas *quotas, QuotaManager *manager, Request 
     find(&by, manager, NULL, request, now_ms)
     kafka.throttle_ms[manager.kind] = throttle_ms
     kafka.throttle_ms[THROTTLE_SERVED] = throttle_ms
-    note_served(request, manager.kind, throttle_ms)
+    note_served(request, manager, throttle_ms)
     throttle_channel(quotas, manager, by.sensors, request, throttle_ms, now_ms)
     give_back(&by)
 
 
-cdef int32_t charge_mutation(ClientQuotas *quotas, ClientSensors *sensors, Request *request, double value,
-                             int64_t now_ms, bint is_strict, Violation *violation) noexcept nogil:
+cdef int32_t charge_mutation(ClientQuotas *quotas, QuotaManager *manager, ClientSensors *sensors, Request *request,
+                             double value, int64_t now_ms, bint is_strict, Violation *violation) noexcept nogil:
     cdef Judgement judgement
     cdef int result
     cdef int32_t throttle_ms = 0
@@ -391,12 +481,12 @@ cdef int32_t charge_mutation(ClientQuotas *quotas, ClientSensors *sensors, Reque
         result = sensor_record_strict(sensors.quota, value, now_ms, violation, &judgement.sequence)
     else:
         result = sensor_record_numbered(sensors.quota, value, now_ms, True, violation, &judgement.sequence)
-    if (result == RECORD_ACCEPTED or not is_strict) and notes_updates(quotas):
+    if (result == RECORD_ACCEPTED or not is_strict) and notes_updates(quotas) and not manager.is_shadow:
         note_update(request, KIND_MUTATION, sensors, judgement.sequence, now_ms, value, True)
     if result != RECORD_ACCEPTED:
         throttle_ms = judge(&judgement, violation, NO_CAP)
         if judgement.asked_ms > 0 or is_strict:
-            note_verdict(request, KIND_MUTATION, sensors, &judgement, now_ms, 0, is_strict)
+            note_verdict(request, manager, sensors, &judgement, now_ms, 0, is_strict)
     return throttle_ms
 
 
@@ -405,7 +495,7 @@ cdef void gate_exempt(ClientQuotas *quotas, Request *request, int64_t now_ns) no
     if not quotas_are_set(quotas) or not is_enabled(&quotas.managers[KIND_REQUEST]):
         return
     sensor_record(quotas.exempt, handler_percent(request, now_ns), epoch_ms_of(quotas.clock, now_ns), False, NULL)
-    if kafka.charge_network == NULL:
+    if has_no_account(kafka):
         kafka.network_account = quotas_retain(quotas)
         kafka.charge_network = charge_exempt
 

@@ -13,6 +13,7 @@ from kbroker.common._text cimport Text
 cdef enum:
     EVENT_UPDATE = 1
     EVENT_VERDICT = 2
+    EVENT_SHADOW = 3            # a verdict too, of a shadow: what an enforced quota would have done
     QUOTA_CONNECTION_RATE = 4   # a type of quota beside the kinds of _client_sensors; its user is an address
     INLINE_EVENT_BYTES = 448
 
@@ -39,13 +40,13 @@ cdef struct QuotaEvents:              # in KafkaRequest.quota_events_data
     int32_t size_bytes
     int32_t capacity
     int32_t note_count
-    int32_t verdict_count
+    int32_t verdict_count       # those of shadows too
     int32_t published_bytes     # verdicts up to here are in the verdict ring
     char *data                  # inline_data, or owned
     char inline_data[INLINE_EVENT_BYTES]
 
 cdef inline const char *quota_event_texts(const QuotaEvent *note) noexcept nogil:
-    return <const char *>note + (sizeof(VerdictEvent) if note.kind == EVENT_VERDICT else sizeof(QuotaEvent))
+    return <const char *>note + (sizeof(QuotaEvent) if note.kind == EVENT_UPDATE else sizeof(VerdictEvent))
 
 # One more note, zeroed but for kind, sizes and texts, valid until the next one; NULL: memory is out.
 cdef QuotaEvent *quota_events_add(Request *request, int kind, Text user, Text client_id) noexcept nogil
@@ -86,8 +87,8 @@ cdef struct VerdictRing:
 
 cdef void verdicts_init(VerdictRing *ring) noexcept nogil
 cdef void verdicts_destroy(VerdictRing *ring) noexcept nogil
-# The verdicts noted on the request since the last call.
-cdef void publish_verdicts(VerdictRing *ring, Request *request) noexcept nogil
+# The verdicts noted on the request since the last call, those of shadows into their own ring.
+cdef void publish_verdicts(VerdictRing *ring, VerdictRing *shadows, Request *request) noexcept nogil
 # One without a request: of an address, or of all of them (NULL).
 cdef void publish_connection(VerdictRing *ring, const VerdictEvent *verdict, const char *address) noexcept nogil
 # (totals by type, the verdicts kept as tuples, oldest first); ``takes`` empties the ring

@@ -59,7 +59,7 @@ cdef QuotaEvent *quota_events_add(Request *request, int kind, Text user, Text cl
     cdef QuotaEvents *quota_events = quota_events_of(request)
     cdef QuotaEvent *note
     cdef char *texts
-    cdef size_t head = sizeof(VerdictEvent) if kind == EVENT_VERDICT else sizeof(QuotaEvent)
+    cdef size_t head = sizeof(QuotaEvent) if kind == EVENT_UPDATE else sizeof(VerdictEvent)
     cdef size_t text_bytes = <size_t>user.size_bytes + <size_t>client_id.size_bytes
     cdef int32_t size_bytes = <int32_t>((head + text_bytes + 7) & ~<size_t>7)
     if quota_events.size_bytes + size_bytes > quota_events.capacity and not make_space(quota_events, size_bytes):
@@ -77,7 +77,7 @@ cdef QuotaEvent *quota_events_add(Request *request, int kind, Text user, Text cl
         memcpy(texts + user.size_bytes, client_id.data, <size_t>client_id.size_bytes)
     quota_events.size_bytes += size_bytes
     quota_events.note_count += 1
-    quota_events.verdict_count += kind == EVENT_VERDICT
+    quota_events.verdict_count += kind != EVENT_UPDATE
     return note
 
 
@@ -154,15 +154,15 @@ cdef void publish_one(VerdictRing *ring, const VerdictEvent *verdict, Request *r
     mutex_unlock(&ring.lock)
 
 
-cdef void publish_verdicts(VerdictRing *ring, Request *request) noexcept nogil:
+cdef void publish_verdicts(VerdictRing *ring, VerdictRing *shadows, Request *request) noexcept nogil:
     cdef QuotaEvents *quota_events = <QuotaEvents *>kafka_request(request).quota_events
     cdef QuotaEvent *note
     if quota_events == NULL:
         return
     note = quota_event_at(quota_events, quota_events.published_bytes)
     while note != NULL:
-        if note.kind == EVENT_VERDICT:
-            publish_one(ring, <VerdictEvent *>note, request)
+        if note.kind != EVENT_UPDATE:
+            publish_one(shadows if note.kind == EVENT_SHADOW else ring, <VerdictEvent *>note, request)
         quota_events.published_bytes += note.size_bytes
         note = quota_event_at(quota_events, quota_events.published_bytes)
 
@@ -199,7 +199,7 @@ cdef tuple row_of(const VerdictSlot *slot):
         remote, connection, slot.api_key if slot.api_key >= 0 else None, verdict.note.quota_type,
         text(slot.user, slot.user_bytes), text(slot.client_tag, slot.client_tag_bytes), verdict.note.level,
         verdict.note.value, verdict.limit, verdict.window_ms, verdict.asked_ms, verdict.served_ms,
-        bool(verdict.note.flag))
+        bool(verdict.note.flag), verdict.note.kind == EVENT_SHADOW)
 
 
 cdef list verdict_rows(VerdictRing *ring, bint takes):

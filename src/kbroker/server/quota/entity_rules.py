@@ -11,11 +11,25 @@ from collections.abc import Callable, Mapping, Sequence
 from kbroker.common.configs.config_def import INT32_MAX, INT64_MAX, ConfigType
 from kbroker.common.errors import Errors, KafkaError
 from kbroker.common.light_typing import NamedTuple
-from kbroker.common.quotas import CLIENT_KEYS, ENTITY_TYPES, IP, IP_KEYS, QuotaEntity
+from kbroker.common.quotas import (
+    CLIENT_KEYS,
+    ENTITY_TYPES,
+    IP,
+    IP_KEYS,
+    SHADOW_PREFIX,
+    QuotaEntity,
+    is_shadow_key,
+    with_shadows,
+)
 
 # As doubles, which is how they travel: the largest LONG is 2**63 then.
 _LARGEST = {ConfigType.INT: float(INT32_MAX), ConfigType.LONG: float(INT64_MAX)}
 _WHOLE_WITHIN = 1e-6
+
+# A shadow is held to the rules of its enforced twin: what cannot be enforced cannot be tried.
+_CLIENT_KEYS = with_shadows(CLIENT_KEYS)
+_IP_KEYS = with_shadows(IP_KEYS)
+_OR_SHADOW = f', and each with "{SHADOW_PREFIX}" before it'
 
 
 class QuotaOp(NamedTuple):
@@ -33,7 +47,7 @@ class Alteration(NamedTuple):
 
 
 def check_entity(entity: QuotaEntity, has_address: Callable[[str], bool]) -> Mapping[str, ConfigType]:
-    """Return the keys that this entity can have.
+    """Return the keys that this entity can have, those of shadows too.
 
     Args: ``has_address`` returns whether a name is an address or a host name that resolves.
     Raises: KafkaError INVALID_REQUEST.
@@ -47,14 +61,14 @@ def check_entity(entity: QuotaEntity, has_address: Callable[[str], bool]) -> Map
             raise _invalid(f"Empty {kind} not supported: null stands for the default {kind}")
     names = entity.names
     if IP not in names:
-        return CLIENT_KEYS
+        return _CLIENT_KEYS
     if len(names) > 1:
         text = "Invalid quota entity combination, IP entity shouldnot be combined with User or ClientId"  # as Kafka
         raise _invalid(text)
     address = names[IP]
     if address is not None and not has_address(address):
         raise _invalid(f"{address} is not a valid IP or resolvable host.")
-    return IP_KEYS
+    return _IP_KEYS
 
 
 def check_ops(ops: Sequence[QuotaOp], allowed: Mapping[str, ConfigType]) -> dict[str, float | None]:
@@ -75,7 +89,8 @@ def check_ops(ops: Sequence[QuotaOp], allowed: Mapping[str, ConfigType]) -> dict
 def _check_value(key: str, value: float, allowed: Mapping[str, ConfigType]) -> None:
     kind = allowed.get(key)
     if kind is None:
-        raise _invalid(f"Invalid configuration key {key}; this entity can have {_listed(sorted(allowed))}")
+        known = _listed(sorted(one for one in allowed if not is_shadow_key(one)))
+        raise _invalid(f"Invalid configuration key {key}; this entity can have {known}{_OR_SHADOW}")
     if math.isnan(value):  # Kafka takes it, and then every comparison with it fails
         raise _invalid(f"Quota {key} must be a number greater than 0, not NaN")
     if value <= 0:

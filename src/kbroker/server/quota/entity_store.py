@@ -46,7 +46,9 @@ class QuotaEntityStore:
         self._lock = threading.Lock()
         self._hooks: list[QuotaHook] = []
         self._quotas: Mapping[QuotaEntity, Mapping[str, float]] = {}
-        self._addresses: dict[QuotaEntity, QuotaEntity] = {}  # of host names: in force for which address
+        #: Of host names, by entity and key: the address it is in force for. A shadow may have been set when the name
+        #: led elsewhere.
+        self._addresses: dict[tuple[QuotaEntity, str], QuotaEntity] = {}
 
     def on_change(self, hook: QuotaHook) -> None:
         """Call ``hook`` for every quota that ``load`` finds and for each change, once it is remembered."""
@@ -153,13 +155,13 @@ class QuotaEntityStore:
         if not _is_name(host):
             self._notify(entity, key, value)
             return
-        before = self._addresses.pop(entity, None)
+        before = self._addresses.pop((entity, key), None)
         address = found.get(host) if value is not None else None
         after = None if address is None else QuotaEntity.of({IP: address})
         if before is not None and before != after:
             self._notify(before, key, None)
         if after is not None:
-            self._addresses[entity] = after
+            self._addresses[entity, key] = after
             self._notify(after, key, value)
         elif value is not None:
             logger.error("cannot put %s of %s in force: it has no address", key, entity)

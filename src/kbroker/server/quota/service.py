@@ -7,7 +7,7 @@ import threading
 from kbroker._core.clock import BaseClock
 from kbroker._core.metrics.metric_config import MetricConfig
 from kbroker.common.configs.config import BrokerConfig
-from kbroker.common.quotas import CLIENT_ID, CLIENT_KEYS, IP, USER, QuotaEntity
+from kbroker.common.quotas import CLIENT_ID, CLIENT_KEYS, IP, USER, QuotaEntity, enforced_key
 from kbroker.log.scheduler import ScheduledTask, Scheduler
 from kbroker.metrics.registry import EXPIRY_INTERVAL_MS, Metrics
 from kbroker.server.quota._client_quotas import ClientQuotaManagers
@@ -43,9 +43,9 @@ class QuotaService:
         )
 
     def on_quota_change(self, entity: QuotaEntity, key: str, value: float | None) -> None:
-        """Put a changed quota of a user or client id in force; those of addresses are not for us."""
+        """Put a changed quota or shadow of a user or client id in force; those of addresses are not for us."""
         names = entity.names
-        if IP in names or key not in CLIENT_KEYS:
+        if IP in names or enforced_key(key) not in CLIENT_KEYS:
             return
         user, client_id = (names[kind] or DEFAULT_ENTITY if kind in names else None for kind in (USER, CLIENT_ID))
         self.managers.update(user, client_id, key, value)

@@ -1,4 +1,4 @@
-"""A verdict: one decision of a quota that delays or refuses."""
+"""A verdict: one decision of a quota that delays or refuses, or of a shadow that would have."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ class Verdict(NamedTuple):
     in the quota's unit; ``window_ms``: what the rate covers, of a mutation quota how long its bucket takes to fill.
     ``delay_asked_ms``: by the formula, before any cap. ``delay_served_ms``: what this verdict put on the client; of
     several on one request the longest carries all of it. ``refused``: error 89, or a connection that is not served.
+    ``is_shadow``: nothing was delayed or refused; all else is as an enforced quota of that value would have decided.
     Names longer than 128 bytes are cut.
     """
 
@@ -36,6 +37,7 @@ class Verdict(NamedTuple):
     delay_asked_ms: int
     delay_served_ms: int
     refused: bool
+    is_shadow: bool = False
 
     @classmethod
     def of(cls, row: Sequence[Any]) -> Verdict:

@@ -1,0 +1,214 @@
+"""Shadow quotas on the wire: the verdicts of enforced ones on the same traffic, and nothing else."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+
+from kbroker.server.quota.verdict import Verdict
+from kbroker.testing import EmbeddedBroker, VirtualBroker
+from kbroker.testing.waiting import wait_until
+from tests.support import wire
+from tests.support.client import Client
+from tests.support.throttling import (
+    FETCH,
+    MUTATION,
+    PRODUCE,
+    REQUEST,
+    SETTINGS,
+    USER,
+    assert_muted_for,
+    fill,
+    metric,
+    pass_by,
+)
+
+ENFORCED, SHADOWED = "enforced", "shadowed"  # equally long: their requests are
+LIMITS = {PRODUCE: 500.0, FETCH: 2000.0, REQUEST: 1.0, MUTATION: 1.0}
+
+KINDS = ("produce", "acks=0", "fetch", "fetch", "fetch", "list", "cold", "create", "old", "metadata", "time")
+
+
+def shadow(key: str) -> str:
+    return f"shadow.{key}"
+
+
+def told_of(verdicts: list[Verdict], client_id: str) -> list[tuple[Any, ...]]:
+    """The verdicts on one client, without what must differ: its names, and that it was a shadow."""
+    return [
+        (v.time_ms, v.api_key, v.quota_type, v.level, v.observed, v.limit, v.window_ms, v.delay_asked_ms,
+         v.delay_served_ms, v.refused)
+        for v in verdicts
+        if v.client_id == client_id
+    ]  # fmt: skip
+
+
+class Trace:
+    """Requests that two clients make at the same virtual moments, each on its own connection, as it reacts to no
+    delay; the responses of the one whose quotas are shadows."""
+
+    def __init__(self, broker: VirtualBroker, seed: int) -> None:
+        self.broker = broker
+        self.random = random.Random(seed)
+        self.topics = 0
+        self.without_acks = 0
+        self.unlike: list[tuple[str, Any]] = []  # responses of the shadowed client that a delay has changed
+
+    def step(self) -> None:
+        self.broker.advance_ms(self.random.choice((0, 0, 7, 300, 1500)))
+        kind = self.random.choice(KINDS)
+        size, offset = self.random.choice((10, 700, 6000)), self.random.randrange(3)
+        self.topics += 1
+        for client_id in (ENFORCED, SHADOWED):
+            if kind == "time":
+                manager = self.broker.context.quotas.enforced if client_id == ENFORCED else self.shadows
+                manager[2].record_no_throttle(USER, client_id, 7.0)
+                continue
+            with Client(self.broker.bootstrap_servers, client_id) as client:
+                self._request(client, kind, size, offset)
+
+    @property
+    def shadows(self) -> tuple[Any, ...]:
+        return self.broker.context.quotas.shadows
+
+    def _request(self, client: Client, kind: str, size: int, offset: int) -> None:
+        if kind == "acks=0":
+            self.without_acks += 1
+            client.produce("u", size, acks=0)
+            wait_until(lambda: wire.end_offset(self.broker.bootstrap_servers, "u") == self.without_acks)
+            pass_by(self.broker)
+            return
+        name = f"{client.client_id}-{self.topics}"
+        topic = {"Name": name, "NumPartitions": 4, "ReplicationFactor": 1}
+        if kind == "produce":
+            client.produce("u1", size)
+        elif kind == "fetch":
+            client.fetch("t", offset=offset, max_bytes=15_000)
+        elif kind == "list":
+            client.begin("ApiVersions", 2, {})
+        elif kind == "cold":
+            client.begin("DescribeConfigs", 1, {"Resources": []})
+        elif kind == "metadata":
+            client.begin("Metadata", 8, {"Topics": [{"Name": name}], "AllowAutoTopicCreation": True})
+        else:
+            client.begin("CreateTopics", 6 if kind == "create" else 5, {"Topics": [topic], "timeoutMs": 1000})
+        response = client.end()
+        if client.client_id == SHADOWED:
+            topics = response.get("Topics") or [{"ErrorCode": 0}]
+            is_plain = response["ThrottleTimeMs"] == 0 and topics[0]["ErrorCode"] == 0
+            if not is_plain or (kind == "fetch" and not response["Responses"]):
+                self.unlike.append((kind, response))
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_shadow_says_what_an_enforced_quota_says_about_the_same_traffic(seed: int) -> None:
+    """Every quota type, native and cold requests, to the millisecond and the last bit; the client sees nothing."""
+    with VirtualBroker({**SETTINGS, "auto.create.topics.enable": "true"}) as broker:
+        with wire.Connection(broker.bootstrap_servers) as admin:
+            for name in ("t", "u", "u1"):
+                admin.ask(wire.create_topic(name, 1))
+        for _ in range(3):
+            fill(broker, 4000)
+        quotas = broker.context.quotas
+        for key, limit in LIMITS.items():
+            quotas.update(None, ENFORCED, key, limit)
+            quotas.update(None, SHADOWED, shadow(key), limit)
+        trace = Trace(broker, seed)
+        for _ in range(250):
+            trace.step()
+        verdicts = broker.verdicts
+        enforced, shadowed = told_of(verdicts, ENFORCED), told_of(verdicts, SHADOWED)
+        assert enforced == shadowed
+        assert {v.is_shadow for v in verdicts if v.client_id == SHADOWED} == {True}
+        assert {v.is_shadow for v in verdicts if v.client_id == ENFORCED} == {False}
+        assert {v[2] for v in enforced} == {"Produce", "Fetch", "Request", "ControllerMutation"}
+        assert {v[-1] for v in enforced} == {True, False}
+        assert any(v[-2] == 0 < v[-3] for v in enforced)  # the shorter of two delays
+        assert trace.unlike == []
+        totals = [quotas.verdict_totals(), quotas.verdict_totals(shadow=True)]
+        assert totals[0] == totals[1]
+        assert sum(map(sum, totals[0].values())) == len(enforced)
+
+
+def test_a_shadow_caps_no_fetch_and_gives_nothing_back(broker: VirtualBroker, client: Client) -> None:
+    """An enforced quota of the value bounds the response; the shadow leaves it, and the enforced counter, alone."""
+    quotas = broker.context.quotas
+    for _ in range(5):
+        fill(broker, 5000)
+    quotas.update(None, "client", FETCH, 1e9)
+    quotas.update(None, "client", shadow(FETCH), 100)  # a window of 1,000 bytes
+    for _ in range(2):
+        client.fetch("t")
+        response = client.end()
+        assert response["ThrottleTimeMs"] == 0
+        size = len(client.response)
+        assert size > 25_000
+    assert metric(broker, "byte-rate", "Fetch", user="", client_id="client") == 2 * size / 10
+    assert metric(broker, "byte-rate", "kbroker:shadow-fetch", user="", client_id="client") == 0  # as it would be
+    assert [(v.quota_type, v.is_shadow, v.limit) for v in broker.take_verdicts()] == [("Fetch", True, 100.0)] * 2
+
+
+def test_both_of_one_client_judge_apart(broker: VirtualBroker, client: Client) -> None:
+    """Enforced and shadow values of different levels and limits: each counts for itself, one of them delays."""
+    quotas = broker.context.quotas
+    quotas.update(USER, None, PRODUCE, 1000)  # level 3
+    quotas.update(None, "client", shadow(PRODUCE), 100)  # level 7
+    size = client.produce("t", 12_000)
+    delay_ms = round((size / 10 - 1000) / 1000 * 10_000)
+    assert client.end()["ThrottleTimeMs"] == delay_ms
+    found = {v.is_shadow: v for v in broker.take_verdicts()}
+    assert (found[False].level, found[False].user, found[False].client_tag) == (3, USER, "")
+    assert (found[True].level, found[True].user, found[True].client_tag) == (7, "", "client")
+    assert found[False].delay_served_ms == delay_ms
+    assert found[True].delay_served_ms == round((size / 10 - 100) / 100 * 10_000)
+    assert metric(broker, "throttle-time", "kbroker:shadow-produce", user="", client_id="client") == (
+        found[True].delay_served_ms
+    )
+    assert_muted_for(broker, client, delay_ms)
+
+
+@pytest.mark.parametrize("key", [PRODUCE, REQUEST])
+def test_a_shadow_mutes_no_connection(broker: VirtualBroker, client: Client, key: str) -> None:
+    """The next request is read at once, on a clock that stands still."""
+    broker.context.quotas.update(None, "client", shadow(key), 1)
+    if key == REQUEST:
+        broker.context.quotas.shadows[2].record_no_throttle(USER, "client", 1000)
+    for _ in range(3):
+        client.produce("t", 5000)
+        assert client.end()["ThrottleTimeMs"] == 0
+    assert len(broker.take_verdicts()) == 3
+    assert [one.queue_size for one in broker.context.quotas.enforced] == [0, 0, 0, 0]
+
+
+def test_the_time_of_network_threads_counts_too() -> None:
+    """On a clock that goes: both counters are charged the same, when a response is ready and when it is away."""
+    with EmbeddedBroker(SETTINGS) as broker, Client(broker.bootstrap_servers) as client:
+        broker.context.quotas.update(None, "client", shadow(REQUEST), 1e6)
+        broker.context.quotas.update(None, "client", REQUEST, 1e6)
+        for _ in range(50):
+            client.call("ApiVersions", 2, {})
+        rates = [
+            metric(broker, "request-time", group, user="", client_id="client")
+            for group in ("Request", "kbroker:shadow-request")
+        ]
+    assert rates[0] > 0
+    assert rates[1] == pytest.approx(rates[0], rel=0.05)  # the latest response may be charged in between
+
+
+def test_a_removed_shadow_judges_no_more(broker: VirtualBroker, client: Client) -> None:
+    """As an enforced one: in force, changed and removed with the call."""
+    quotas = broker.context.quotas
+    quotas.update(None, "client", shadow(PRODUCE), 1)
+    client.produce("t", 1000)
+    client.end()
+    assert len(broker.take_verdicts()) == 1
+    quotas.update(None, "client", shadow(PRODUCE), 1e9)
+    client.produce("t", 1000)
+    client.end()
+    quotas.update(None, "client", shadow(PRODUCE), None)
+    assert not any(one.is_enabled for one in (*quotas.enforced, *quotas.shadows))
+    client.produce("t", 1000)
+    client.end()
+    assert broker.take_verdicts() == []
