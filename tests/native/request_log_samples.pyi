@@ -41,6 +41,7 @@ class SampleConnection:
         software: tuple[bytes, bytes] | None = None,
         updates: Iterable[tuple[object, ...]] = (),
         verdicts: Iterable[tuple[object, ...]] = (),
+        shadows: Iterable[tuple[object, ...]] = (),
         brought_nothing: bool = False,
         leave_out: bool = False,
         is_late: bool = False,

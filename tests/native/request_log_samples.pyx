@@ -19,7 +19,9 @@ from kbroker.network.connections._client_information cimport (
 )
 from kbroker.server.quota._client_sensors cimport THROTTLE_SERVED
 from kbroker.server.quota._entities cimport Text
-from kbroker.server.quota._quota_events cimport EVENT_UPDATE, EVENT_VERDICT, QuotaEvent, VerdictEvent, quota_events_add
+from kbroker.server.quota._quota_events cimport (
+    EVENT_SHADOW, EVENT_UPDATE, EVENT_VERDICT, QuotaEvent, VerdictEvent, quota_events_add,
+)
 from kbroker.server.request_log._log_core cimport RequestLogRecorder
 
 
@@ -91,14 +93,14 @@ cdef class SampleConnection:
                bytes client_id=b"client", int64_t start_ns=1, int64_t dequeue_ns=2, int64_t local_done_ns=0,
                int64_t response_ready_ns=0, int64_t response_dequeue_ns=0, int64_t response_sent_ns=3,
                int64_t network_ns=0, int64_t request_bytes=0, int64_t response_bytes=0, int32_t throttle_ms=0,
-               errors=(), tuple software=None, updates=(), verdicts=(), bint brought_nothing=False,
+               errors=(), tuple software=None, updates=(), verdicts=(), shadows=(), bint brought_nothing=False,
                bint leave_out=False, bint is_late=False, bytes transactional_id=None) -> None:
         """Let ``count`` equal requests end.
 
         Args: times of the broker's clock. errors: pairs of code and number. software: a pair of bytes. updates:
         (quota type as a number, user, client id, sequence, time_ms, value, checked). verdicts: (quota type, user,
-        client id, level, time_ms, observed, limit, window_ms, asked_ms, served_ms, refused). brought_nothing,
-        leave_out: as a handler says it. is_late: the network thread has ended.
+        client id, level, time_ms, observed, limit, window_ms, asked_ms, served_ms, refused); shadows: verdicts of
+        shadow quotas. brought_nothing, leave_out: as a handler says it. is_late: the network thread has ended.
         """
         cdef Request *request
         cdef QuotaEvent *note
@@ -145,8 +147,10 @@ cdef class SampleConnection:
                     note.time_ms = time_ms
                     note.value = value
                     note.flag = checked
-                for kind, user, client, level, time_ms, observed, limit, window_ms, asked, served, refused in verdicts:
-                    verdict = <VerdictEvent *>quota_events_add(request, EVENT_VERDICT, text_of(user), text_of(client))
+                for i, one in enumerate((*verdicts, *shadows)):
+                    kind, user, client, level, time_ms, observed, limit, window_ms, asked, served, refused = one
+                    verdict = <VerdictEvent *>quota_events_add(
+                        request, EVENT_VERDICT if i < len(verdicts) else EVENT_SHADOW, text_of(user), text_of(client))
                     verdict.note.quota_type = <int8_t><int>kind
                     verdict.note.level = <int8_t><int>level
                     verdict.note.flag = refused

@@ -49,7 +49,7 @@ def as_columns(record: dict[str, Any]) -> dict[str, Any]:
 
     def convert(column: Column) -> Any:
         value = look(record, column.json)
-        if column.type == LIST:
+        if column.type == LIST and value is not None:
             return [{field.name: part.get(field.json) for field in column.fields} for part in value]
         if column.name.endswith("_time_us") and value is not None:
             return round(value * 1000)

@@ -1,7 +1,7 @@
 """The request log's schema: the columns of a record, their types, and its names in JSON.
 
 One record stands for one completed request, for a verdict without one (a connection that had to wait), or for a request
-that was refused: its connection was closed instead of a response. Version 3.
+that was refused: its connection was closed instead of a response. Version 4.
 JSON uses the names of Kafka's request log (KIP-673, ``RequestConvertToJson``); Arrow and Parquet have one column each.
 Columns are only ever added; ``VERSION`` says which set a record has. Source: spec of the network layer, 10 and 11.
 """
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from kbroker.common.light_typing import NamedTuple
 
-VERSION = 3
+VERSION = 4
 
 #: Key of the Arrow schema's metadata that holds the version, and of the JSON object.
 VERSION_KEY = "version"
@@ -103,4 +103,7 @@ COLUMNS = (
     Column("refusal", STRING, "refusal.reason"),  # unknown-api, unsupported-version, malformed-header ...
     Column("refused_api_key", INT16, "refusal.requestApiKey"),
     Column("refused_api_version", INT16, "refusal.requestApiVersion"),
+    # since version 4; null: none. Of shadow quotas: what an enforced one would have decided; nothing was delayed or
+    # refused. Their own list, so that readers of verdicts do not take them for throttles
+    Column("shadow_verdicts", LIST, "quota.shadowVerdicts", VERDICT),
 )

@@ -5,7 +5,7 @@ from kbroker.server.request_log._log_core cimport KNOWN_APIS
 from kbroker.server.request_log._json_format cimport Buffer
 
 cdef enum:
-    MOST_COLUMNS = 64           # those of a record, of its verdicts and of its updates, one behind the other
+    MOST_COLUMNS = 80           # those of a record, of its verdicts, updates and shadow verdicts, one behind the other
 
 cdef struct ColumnBuffers:
     int32_t width               # bytes of a value; 0: a text; -1: a list, which has offsets only
@@ -21,6 +21,7 @@ cdef struct RowSet:
     int64_t last_time_us
     int64_t verdict_count
     int64_t update_count
+    int64_t shadow_count
     bint failed                 # memory ran out in the middle of a row: the set is given up
     ColumnBuffers columns[MOST_COLUMNS]
 

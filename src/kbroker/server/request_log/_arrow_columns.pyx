@@ -11,7 +11,7 @@ from kbroker.common.request_log import (
 )
 from kbroker.network.connections._refused_requests cimport refusal_reason
 from kbroker.server.quota._quota_events cimport (
-    EVENT_UPDATE, EVENT_VERDICT, QUOTA_CONNECTION_RATE, QuotaEvent, VerdictEvent, quota_event_texts,
+    EVENT_SHADOW, EVENT_UPDATE, EVENT_VERDICT, QUOTA_CONNECTION_RATE, QuotaEvent, VerdictEvent, quota_event_texts,
 )
 from kbroker.server.request_log._record_ring cimport (
     FACTS_ADDRESS, FACTS_CONNECTION, FACTS_LISTENER, FACTS_PRINCIPAL, FACTS_PROTOCOL, FACTS_SOFTWARE_NAME,
@@ -28,6 +28,7 @@ FILLED = (
     "response_bytes", "request_queue_time_us", "local_time_us", "remote_time_us", "response_queue_time_us",
     "send_time_us", "total_time_us", "network_time_us", "throttle_time_ms", "error_code", "error_count", "sampling",
     "repeated", "verdicts", "updates", "transactional_id", "refusal", "refused_api_key", "refused_api_version",
+    "shadow_verdicts",
 )
 FILLED_VERDICT = (
     "quota_type", "user", "client_id", "ip", "level", "observed", "limit", "window_ms", "delay_asked_ms",
@@ -40,7 +41,8 @@ assert tuple(column.name for column in UPDATE) == FILLED_UPDATE
 
 cdef int32_t FIRST_VERDICT = len(FILLED)
 cdef int32_t FIRST_UPDATE = len(FILLED) + len(FILLED_VERDICT)
-cdef int32_t ALL_COLUMNS = len(FILLED) + len(FILLED_VERDICT) + len(FILLED_UPDATE)
+cdef int32_t FIRST_SHADOW = FIRST_UPDATE + len(FILLED_UPDATE)
+cdef int32_t ALL_COLUMNS = FIRST_SHADOW + len(FILLED_VERDICT)
 assert ALL_COLUMNS <= MOST_COLUMNS
 
 
@@ -134,21 +136,21 @@ cdef inline void put_fact(Cursor *at, const Record *record, int which, bint is_k
                  record.facts.starts[which + 1] - record.facts.starts[which], True)
 
 
-cdef inline void put_list(Cursor *at, int64_t end) noexcept nogil:
+cdef inline void put_list(Cursor *at, int64_t end, bint is_known=True) noexcept nogil:
     if put_offset(at, end):
-        mark(at, True)
+        mark(at, is_known)
     at.column += 1
 
 
 # ---------------------------------------------------------------- rows
 
-cdef void put_verdict(RowSet *rows, const VerdictEvent *verdict) noexcept nogil:
+cdef void put_verdict(RowSet *rows, const VerdictEvent *verdict, int32_t first, int64_t *count) noexcept nogil:
     cdef const QuotaEvent *note = &verdict.note
     cdef const char *texts = quota_event_texts(note)
     cdef bint is_connection = note.quota_type == QUOTA_CONNECTION_RATE
     cdef Cursor at
     at.rows = rows
-    at.column = &rows.columns[FIRST_VERDICT]
+    at.column = &rows.columns[first]
     put_text(&at, quota_type_name(note.quota_type), <int64_t>strlen(quota_type_name(note.quota_type)), True)
     put_text(&at, texts, 0 if is_connection else note.user_bytes, True)
     put_text(&at, texts + note.user_bytes, note.client_id_bytes, True)
@@ -162,7 +164,7 @@ cdef void put_verdict(RowSet *rows, const VerdictEvent *verdict) noexcept nogil:
     put_whole(&at, note.flag, True)
     put_whole(&at, note.sequence, not is_connection)
     put_whole(&at, note.time_ms, True)
-    rows.verdict_count += 1
+    count[0] += 1
 
 
 cdef void put_update(RowSet *rows, const QuotaEvent *note) noexcept nogil:
@@ -188,7 +190,9 @@ cdef void put_notes(RowSet *rows, const Record *record) noexcept nogil:
         note = <const QuotaEvent *>place
         place += note.size_bytes
         if note.kind == EVENT_VERDICT:
-            put_verdict(rows, <const VerdictEvent *>note)
+            put_verdict(rows, <const VerdictEvent *>note, FIRST_VERDICT, &rows.verdict_count)
+        elif note.kind == EVENT_SHADOW:
+            put_verdict(rows, <const VerdictEvent *>note, FIRST_SHADOW, &rows.shadow_count)
         elif note.kind == EVENT_UPDATE:
             put_update(rows, note)
 
@@ -199,6 +203,7 @@ cdef void put_row(ArrowCore *core, RowSet *rows, const Record *record, int64_t s
     cdef const char *reason = refusal_reason(record.refusal)
     cdef const QuotaEvent *note = <const QuotaEvent *>record_notes(record)
     cdef const char *name = NULL
+    cdef int64_t shadows_before = rows.shadow_count
     cdef Cursor at
     put_notes(rows, record)
     at.rows = rows
@@ -243,6 +248,7 @@ cdef void put_row(ArrowCore *core, RowSet *rows, const Record *record, int64_t s
     put_text(&at, reason, <int64_t>strlen(reason), is_refusal)
     put_whole(&at, record.api_key, is_refusal and record.api_key >= 0)
     put_whole(&at, record.api_version, is_refusal and record.api_version >= 0)
+    put_list(&at, rows.shadow_count, rows.shadow_count > shadows_before)
     rows.row_count += 1
     rows.last_time_us = record.time_us
 
@@ -290,7 +296,8 @@ cdef void empty(RowSet *rows) noexcept nogil:
         column = &rows.columns[i]
         column.count = column.nulls = 0
         column.values.size_bytes = column.offsets.size_bytes = column.is_valid.size_bytes = 0
-    rows.row_count = rows.size_bytes = rows.verdict_count = rows.update_count = rows.last_time_us = 0
+    rows.row_count = rows.size_bytes = rows.last_time_us = 0
+    rows.verdict_count = rows.update_count = rows.shadow_count = 0
     rows.failed = False
 
 
@@ -342,7 +349,7 @@ cdef class ArrowColumns(RecordFormat):
             raise MemoryError
         core.set_count = max(sets, 1)
         for i in range(core.set_count):
-            for k, column in enumerate((*COLUMNS, *VERDICT, *UPDATE)):
+            for k, column in enumerate((*COLUMNS, *VERDICT, *UPDATE, *VERDICT)):
                 core.sets[i].columns[k].width = WIDTHS[column.type]
         for key, name in api_names.items():
             encoded = name.encode("ascii")
@@ -373,7 +380,7 @@ cdef class ArrowColumns(RecordFormat):
         """Return (rows, time of the latest in ms, columns) of a set and empty it.
 
         The columns: tuples (length, nulls, validity, offsets, values) of bytes or None, those of COLUMNS, then of
-        VERDICT, then of UPDATE. No rows: an empty list.
+        VERDICT, of UPDATE, and of VERDICT again for shadows. No rows: an empty list.
         """
         cdef RowSet *rows
         cdef int32_t i

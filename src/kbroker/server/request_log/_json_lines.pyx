@@ -12,7 +12,7 @@ from kbroker._core.codec.crc32c cimport crc32c
 from kbroker.common.request_log import QUOTA_TYPES, VERSION
 from kbroker.network.connections._refused_requests cimport refusal_reason
 from kbroker.server.quota._quota_events cimport (
-    EVENT_UPDATE, EVENT_VERDICT, QUOTA_CONNECTION_RATE, QuotaEvent, VerdictEvent, quota_event_texts,
+    EVENT_SHADOW, EVENT_UPDATE, EVENT_VERDICT, QUOTA_CONNECTION_RATE, QuotaEvent, VerdictEvent, quota_event_texts,
 )
 from kbroker.server.request_log._record_batches cimport batches_add, batches_append, batches_destroy, batches_init
 from kbroker.server.request_log._record_ring cimport (
@@ -130,8 +130,17 @@ cdef char *put_notes(char *to, const Record *record, int kind) noexcept nogil:
             to[0] = c','
             to += 1
         is_first = False
-        to = put_verdict(to, <const VerdictEvent *>note) if kind == EVENT_VERDICT else put_update(to, note)
+        to = put_update(to, note) if kind == EVENT_UPDATE else put_verdict(to, <const VerdictEvent *>note)
     return to
+
+
+cdef bint has_shadows(const Record *record) noexcept nogil:
+    """Whether shadow quotas have judged it."""
+    cdef const char *at = record_notes(record)
+    cdef const char *end = at + record.notes_bytes
+    while at < end and (<const QuotaEvent *>at).kind != EVENT_SHADOW:
+        at += (<const QuotaEvent *>at).size_bytes
+    return at < end
 
 
 cdef int64_t most_bytes(const Record *record) noexcept nogil:
@@ -231,6 +240,8 @@ cdef bint write_object(JsonCore *core, const Record *record, int64_t sequence) n
     else:
         to = put_notes(put(to, b',"quota":{"verdicts":['), record, EVENT_VERDICT)
         to = put_notes(put(to, b'],"updates":['), record, EVENT_UPDATE)
+        if has_shadows(record):
+            to = put_notes(put(to, b'],"shadowVerdicts":['), record, EVENT_SHADOW)
         to = put(to, b"]}}\n")
     core.object.size_bytes = to - core.object.data
     return True

@@ -21,7 +21,7 @@ from kbroker.network.connections._client_information cimport ClientSoftware, sof
 from kbroker.network.connections._connection_quotas cimport ConnectionQuotas
 from kbroker.server.quota._client_quotas cimport ClientQuotaManagers, observe_verdicts
 from kbroker.server.quota._client_sensors cimport THROTTLE_SERVED
-from kbroker.server.quota._quota_events cimport EVENT_VERDICT, QuotaEvents, VerdictEvent
+from kbroker.server.quota._quota_events cimport QuotaEvents, VerdictEvent
 from kbroker.server.request_log._record_ring cimport (
     FACTS_ADDRESS, FACTS_CONNECTION, FACTS_LISTENER, FACTS_PRINCIPAL, FACTS_PROTOCOL, FACTS_SOFTWARE_NAME,
     FACTS_SOFTWARE_VERSION, FACTS_TEXTS, RECORD_REFUSAL, RECORD_REQUEST, RECORD_VERDICT, Facts, Record, RecordRing,
@@ -259,7 +259,7 @@ cdef void record_request(Recorder *recorder, Request *request, bint is_late) noe
     if is_late:
         mutex_lock(&log.late_lock)
     if quota_events != NULL and quota_events.verdict_count > 0:
-        sampling = 1.0                  # what was throttled is always recorded, and says so
+        sampling = 1.0                  # what was throttled, or a shadow would have, is always recorded
     if sampling >= 1.0 or is_sampled(self):
         write_record(self, &log.late if is_late else &self.ring, request, sampling)
         if not is_late and atomic_load_relaxed(&self.ring.head) - self.ring.seen_tail > self.ring.size_bytes // 4:
@@ -290,7 +290,6 @@ cdef void log_connection(LogCore *log, const VerdictEvent *verdict, const char *
         record.time_us = verdict.note.time_ms * 1000
         note = <VerdictEvent *>(<char *>record + sizeof(Record))
         note[0] = verdict[0]
-        note.note.kind = EVENT_VERDICT
         note.note.size_bytes = <int32_t>notes
         note.note.user_bytes = <int32_t>address_bytes
         note.note.client_id_bytes = 0

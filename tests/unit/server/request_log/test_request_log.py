@@ -40,11 +40,12 @@ def test_every_field_of_a_record_is_what_happened() -> None:
         errors=[(0, 3), (87, 2), (3, 1)],
         updates=[(PRODUCE, b"alice", b"app", 5, 1_767_323_045_127, 1000.0, True)],
         verdicts=[(PRODUCE, b"alice", b"app", 1, 1_767_323_045_127, 12.5, 10.0, 11000, 2750, 12, False)],
+        shadows=[(PRODUCE, b"alice", b"", 3, 1_767_323_045_127, 12.5, 4.0, 11000, 9000, 9000, False)],
         transactional_id=b"billing-1",
     )  # fmt: skip
     (record,) = bench.lines()
     assert record == {
-        "version": 3,
+        "version": 4,
         "time": "2026-01-02T03:04:05.127000Z",
         "broker": 7,
         "sequence": 1,
@@ -82,6 +83,11 @@ def test_every_field_of_a_record_is_what_happened() -> None:
             "updates": [{
                 "quotaType": "Produce", "user": "alice", "clientId": "app", "sequence": 5,
                 "timeMs": 1_767_323_045_127, "value": 1000.0, "checked": True,
+            }],
+            "shadowVerdicts": [{
+                "quotaType": "Produce", "user": "alice", "clientId": "", "level": 3, "observed": 12.5,
+                "limit": 4.0, "windowMs": 11000, "delayAskedMs": 9000, "delayServedMs": 9000, "refused": False,
+                "sequence": 0, "timeMs": 1_767_323_045_127,
             }],
         },
     }  # fmt: skip
@@ -418,7 +424,7 @@ def test_a_refusal_has_its_own_kind_of_record() -> None:
     lines = bench.lines()
     assert sorted(line["sequence"] for line in lines) == [1, 2, 3]
     one, others = (line for line in lines if "refusal" in line)
-    shared = {"version": 3, "time": "2026-01-02T03:04:05.123000Z", "broker": 7, "sampling": 1.0}
+    shared = {"version": 4, "time": "2026-01-02T03:04:05.123000Z", "broker": 7, "sampling": 1.0}
     quota: dict[str, list[object]] = {"verdicts": [], "updates": []}
     assert one == {
         **shared,

@@ -42,6 +42,11 @@ def fill(bench: Bench) -> None:
         ],
     )  # fmt: skip
     other.record(count=3, verdicts=[(1, b"", b"", 0, 1, float("nan"), float("inf"), 1, 1, 1, False)])
+    other.record(shadows=[(kind, b"u", b"\xff", 8, 9, 2.5, 1.0, 11_000, 500, 7, kind == 3) for kind in range(4)])
+    other.record(
+        verdicts=[(0, b"", b"c", 7, 9, 2.0, 1.0, 11_000, 50, 50, False)],
+        shadows=[(0, b"", b"c", 7, 9, 2.0, 1.0, 11_000, 50, 50, False)],
+    )
     other.record(count=4, api_key=1, brought_nothing=True, response_sent_ns=at)
     other.record(is_late=True)
     bench.core.note_refusal(Refusal("unknown-api", 999, 7, 1, 0, 14, "a:1-b:2-0-3", "PLAINTEXT", "b"))
@@ -63,17 +68,17 @@ def test_arrow_equals_json_row_for_row(compression: str) -> None:
         if arrow:
             form = ArrowForm(7, NAMES, partitions=0, compression=compression, wants_lines=True)
             assert drain.drain(form.columns, 1 << 20, True)
-            assert form.line_count == 10
+            assert form.line_count == 12
             table = tables(form.begin + form.take_lines() + ARROW_END)
             table.validate(full=True)
             rows.append([as_row(row) for row in table.to_pylist()])
-            assert table.schema.metadata == {b"version": b"3"}
+            assert table.schema.metadata == {b"version": b"4"}
             assert form.line_count == 0
         else:
             lines = JsonLines(7, NAMES)
             drain.drain(lines, 1 << 20, True)
             rows.append([as_columns(json.loads(line)) for line in lines.take_lines().splitlines()])
-    assert len(rows[0]) == 10
+    assert len(rows[0]) == 12
     for in_json, in_arrow in zip(*rows, strict=True):
         assert in_json == in_arrow
 
