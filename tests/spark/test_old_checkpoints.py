@@ -49,11 +49,13 @@ def table(tmp_path: Path) -> Table:
     return found
 
 
-def opened(table: Path, **options: Any) -> None:
+def opened(table: Path, reads: Stream = READS, **options: Any) -> TableStream:
     """What a run does before it starts Spark's stream, which needs no Spark."""
     chosen = StreamOptions(buckets=BUCKETS, **options)
     nothing: Any = None
-    TableStream(nothing, table, chosen, INFO, READS, VirtualClock(), jobs.silent, None)._open()
+    found = TableStream(nothing, table, chosen, INFO, reads, VirtualClock(), jobs.silent, None)
+    found._open()
+    return found
 
 
 def test_a_checkpoint_that_knows_the_last_batch(table: Table, tmp_path: Path) -> None:
@@ -87,3 +89,18 @@ def test_a_checkpoint_of_another_table(table: Table, tmp_path: Path) -> None:
         opened(tmp_path / "new", checkpoint=str(kept))
     assert not (tmp_path / "new").exists()
     opened(tmp_path / "new", checkpoint=str(checkpoint_of(tmp_path / "begun", 0, -1)))  # it ended in its first batch
+
+
+def test_another_log_with_the_same_checkpoint(table: Table, tmp_path: Path) -> None:
+    """Its offsets say how far each file that is read was read, so the files of before would be read again another time.
+
+    A log may be added to those of before; then these are all that must be named.
+    """
+    said = "is filled from /logs with the checkpoint .*/_checkpoint, which would forget how far that was read: name it"
+    with pytest.raises(TableError, match=said):
+        opened(tmp_path / "table", Stream(paths=("/more",)))
+    both = Stream(paths=("/logs", "/more"))
+    opened(tmp_path / "table", both)._known()
+    assert table.streams() == {ID: both}
+    with pytest.raises(TableError, match="is filled from /more"):
+        opened(tmp_path / "table")

@@ -269,6 +269,24 @@ def test_streams_that_may_read_the_same(one: Stream, other: Stream, overlap: boo
     assert (one.overlaps(other), other.overlaps(one)) == (overlap, overlap)
 
 
+@pytest.mark.parametrize(
+    ("before", "now", "left_out"),
+    [
+        (("/a",), ("/a",), None),
+        (("/a",), ("/b", "/a"), None),
+        (("/a", "/b"), ("/b",), "/a"),
+        (("/a/x.jsonl",), ("/a",), None),
+        (("/a/x.jsonl",), ("/a/*.jsonl",), None),
+        (("/a/*.jsonl",), ("/a",), None),
+        (("/a",), ("/a/*.jsonl",), "/a"),
+        (("/a/b/x.jsonl",), ("/a",), "/a/b/x.jsonl"),
+        ((), ("/a",), None),  # of a table that was converted it is not known
+    ],
+)
+def test_what_a_run_leaves_out(before: tuple[str, ...], now: tuple[str, ...], left_out: str | None) -> None:
+    assert Stream(paths=now).leaves_out(Stream(paths=before)) == left_out
+
+
 def test_a_log_of_a_table_that_is_damaged(tmp_path: Path) -> None:
     """What delta-rs says of it, without the frames of its stack."""
     (tmp_path / "_delta_log").mkdir()

@@ -102,6 +102,19 @@ class Stream:
         pairs = [(Path(a).parts, Path(b).parts) for a in self.paths for b in other.paths]
         return not pairs or any(all(map(_may_be_one, a, b)) for a, b in pairs)  # of the longer one what both have
 
+    def leaves_out(self, before: Stream) -> str | None:
+        """The first file, folder or pattern of a run before of which this one does not read all; None without one."""
+        return next((path for path in before.paths if not any(_covers(mine, path) for mine in self.paths)), None)
+
+
+def _covers(place: str, path: str) -> bool:
+    """Whether all that a path names is named by a place: the same one, its folder, or a pattern that it fits."""
+    wide, narrow = Path(place).parts, Path(path).parts
+    is_near = len(wide) <= len(narrow) <= len(wide) + 1  # a folder is not read with its subfolders
+    return is_near and all(
+        one == other or fnmatch.fnmatchcase(other, one) for one, other in zip(wide, narrow, strict=False)
+    )
+
 
 def _addresses(servers: str) -> set[str]:
     """Of a list of bootstrap servers, each under one name."""

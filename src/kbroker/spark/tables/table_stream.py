@@ -167,6 +167,12 @@ class TableStream:
         mine = known.get(self._stream or "")
         if mine is not None and str(mine) != str(self.reads):
             raise TableError(f"{self.table} is filled from {mine}, not from {self.reads}")
+        left_out = None if mine is None else self.reads.leaves_out(mine)
+        if left_out is not None:
+            raise TableError(
+                f"{self.table} is filled from {left_out} with the checkpoint {self.checkpoint}, which would forget how "
+                "far that was read: name it too, or give the other log another --checkpoint"
+            )
         for name, other in known.items():
             if name != self._stream and other.overlaps(self.reads):
                 raise TableError(
@@ -283,7 +289,8 @@ class TableStream:
             self._stream = stream_id(self.checkpoint)
             if self._stream is None:
                 raise PipelineError(f"Spark has left no id in the checkpoint {self.checkpoint}")
-            if self._stream not in self.table.streams():
+            known = self.table.streams().get(self._stream)
+            if known is None or known.paths != self.reads.paths:
                 self.table.add_stream(self._stream, self.reads)
         return self._stream
 
