@@ -12,6 +12,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 
 from kbroker._core.clock import BaseClock
 from kbroker.common.errors import Errors, KafkaError
+from kbroker.common.light_typing import TYPE_CHECKING
 from kbroker.common.loggers import get_logger
 from kbroker.coordinator.consumer_group import records, timers
 from kbroker.coordinator.consumer_group.background import BackgroundTasks
@@ -21,11 +22,16 @@ from kbroker.coordinator.consumer_group.records import GroupRecord, ResolvedRege
 from kbroker.coordinator.consumer_group.timers import MemberTimers
 from kbroker.coordinator.consumer_group.topics_image import TopicHashes, TopicsImage
 
+if TYPE_CHECKING:  # loaded with the first expression
+    from kbroker.common.java.linear_pattern import LinearPattern
+
 logger = get_logger(__name__)
 
 LEAST_INTERVAL_MS = 10_000  # between two times that a group's expressions are matched
 SOON_MS = 1
 MOST_SHOWN = 200  # characters of an expression in an error
+MOST_EXPRESSIONS = 500  # different ones of one group
+MOST_STEPS = 20_000_000  # for all of a group's expressions each time: a few seconds of other groups' waiting
 
 
 #: Those of some topics that a client may know of.
@@ -54,6 +60,7 @@ class Regexes:
         image: TopicsImage,
         hashes: TopicHashes,
         refresh_interval_ms: int,
+        on_rebalance: Callable[[], object],
     ) -> None:
         self._clock = clock
         self._write = write
@@ -61,6 +68,7 @@ class Regexes:
         self._image = image
         self._hashes = hashes
         self._refresh_interval_ms = refresh_interval_ms
+        self._on_rebalance = on_rebalance
         self.background = BackgroundTasks()
 
     def update(
@@ -80,6 +88,11 @@ class Regexes:
             return RegexStatus.UPDATED_AND_RESOLVED if old else RegexStatus.UPDATED
         if group.regex_subscribers.get(new, 0):
             return RegexStatus.UPDATED_AND_RESOLVED if new in group.resolved else RegexStatus.UPDATED
+        if len(group.regex_subscribers) >= MOST_EXPRESSIONS:
+            text = (
+                f"Group {group.group_id} has {MOST_EXPRESSIONS} different regular expressions, as many as it may have."
+            )
+            raise KafkaError(Errors.INVALID_REGULAR_EXPRESSION, text)
         compile_regex(new)
         return RegexStatus.UPDATED
 
@@ -137,16 +150,17 @@ class Regexes:
         value = self._hashes.group_hash(subscribers)
         if changes and (bumps or value != group.metadata_hash):
             changes.append(records.epoch_record(group.group_id, group.epoch + 1, value))
+            self._on_rebalance()
             logger.info("group %s: epoch %d: other topics match", group.group_id, group.epoch + 1)
         self._write(group, changes)
 
 
-def compile_regex(regex: str) -> Callable[[str], bool]:
-    """The test whether a whole text matches. Raises: KafkaError INVALID_REGULAR_EXPRESSION."""
-    from kbroker.common.java.linear_pattern import LinearPattern, PatternError
+def compile_regex(regex: str, most_steps: int | None = None) -> LinearPattern:
+    """Raises: KafkaError INVALID_REGULAR_EXPRESSION."""
+    from kbroker.common.java.linear_pattern import MAX_STEPS, LinearPattern, PatternError
 
     try:
-        return LinearPattern(regex).matches
+        return LinearPattern(regex, MAX_STEPS if most_steps is None else most_steps)
     except PatternError as error:
         shown = regex if len(regex) <= MOST_SHOWN else f"{regex[:MOST_SHOWN]}..."
         text = f"SubscribedTopicRegex `{shown}` is not a valid regular expression: {error}."
@@ -154,18 +168,25 @@ def compile_regex(regex: str) -> Callable[[str], bool]:
 
 
 def resolve(
-    regexes: Iterable[str], image: TopicsImage, now_ms: int, visible: Visible | None = None
+    regexes: Sequence[str], image: TopicsImage, now_ms: int, visible: Visible | None = None
 ) -> dict[str, ResolvedRegex]:
-    """The topics that match each expression, as far as they are ``visible``; one that cannot be matched has none."""
-    from kbroker.common.java.linear_pattern import PatternError
+    """The topics that match each expression, as far as they are ``visible``; one that cannot be matched has none.
+
+    What is left of the steps is shared out among the expressions that are left, so that none can use up another's.
+    """
+    from kbroker.common.java.linear_pattern import MAX_STEPS, PatternError
 
     version = image.version
     found: dict[str, ResolvedRegex] = {}
-    for regex in regexes:
+    left = MOST_STEPS
+    for number, regex in enumerate(regexes):
         topics: frozenset[str] = frozenset()
         try:
-            matches = compile_regex(regex)
-            matching = [name for name in image.names() if matches(name)]
+            pattern = compile_regex(regex, min(MAX_STEPS, left // (len(regexes) - number)))
+            try:
+                matching = [name for name in image.names() if pattern.matches(name)]
+            finally:
+                left -= pattern.steps
             topics = frozenset(matching if visible is None else visible(matching))
         except (KafkaError, PatternError) as error:
             logger.error("the regular expression %r cannot be matched: %s", regex[:MOST_SHOWN], error)

@@ -7,6 +7,7 @@ import threading
 import pytest
 
 from kbroker.common.errors import Errors, KafkaError
+from kbroker.coordinator.consumer_group import regexes
 from kbroker.coordinator.consumer_group.regexes import resolve
 from tests.support.consumer_groups import Beat, ConsumerGroupBench, FakeImage
 
@@ -174,3 +175,29 @@ def test_an_expression_whose_member_left_meanwhile_is_not_stored() -> None:
     assert bench.restart().coordinator.delete_offsets("g", [("foo", 0)]) == {
         ("foo", 0): Errors.GROUP_SUBSCRIBED_TO_TOPIC
     }
+
+
+def test_a_group_has_so_many_expressions(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One more is refused, the same ones are not, and another group has its own number."""
+    monkeypatch.setattr(regexes, "MOST_EXPRESSIONS", 2)
+    bench = ConsumerGroupBench(FakeImage(foo=1))
+    bench.join("a", regex="f.*")
+    bench.join("b", regex="fo.*")
+    with pytest.raises(KafkaError) as refused:
+        bench.join("c", regex="foo.*")
+    assert refused.value.error is Errors.INVALID_REGULAR_EXPRESSION
+    assert refused.value.message == "Group g has 2 different regular expressions, as many as it may have."
+    assert bench.join("c", regex="fo.*").epoch > 0
+    assert bench.join("c", regex="foo.*", group="other").epoch > 0
+    bench.beat("a", -1)
+    assert bench.join("d", regex="foo.*").epoch > 0
+
+
+def test_a_costly_expression_uses_up_no_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of all expressions of a group each has its part of the steps; what one leaves is for those behind it."""
+    monkeypatch.setattr(regexes, "MOST_STEPS", 60_000)
+    bits = (f"{number * 0x9E3779B97F4A7C15:0100b}".replace("0", "a") for number in range(100))
+    image = FakeImage(**{f"{name}-{number}": 1 for number, name in enumerate(bits)})
+    costly = "(a|1)*a(a|1){30}.*"
+    found = resolve([costly, ".*1", f"{costly}1", r".*-\d?2"], image, 7)
+    assert [len(one.topics) for one in found.values()] == [0, 10, 0, 10]

@@ -1,0 +1,66 @@
+"""Unicode's classes and letters of more than one case, as RE2/J has them; loaded when a pattern asks for one.
+
+The data is packed: numbers of seven bits a byte, the last byte of each below 128; then zlib, then base 85.
+"""
+
+from __future__ import annotations
+
+import base64
+import zlib
+from collections.abc import Iterator
+from functools import cache
+
+from kbroker.common.java.unicode_data import CASES, CLASSES
+
+
+@cache
+def ranges_of(name: str) -> list[tuple[str, str]] | None:
+    """First and last characters of a general category or a script, in order; None if there is none of this name."""
+    packed = _classes().get(name)
+    if packed is None:
+        return None
+    numbers = unpacked(packed)
+    found = []
+    end = 0
+    for gap in numbers:
+        start = end + gap
+        end = start + next(numbers)
+        found.append((chr(start), chr(end - 1)))
+    return found
+
+
+@cache
+def other_cases() -> dict[str, list[str]]:
+    """By letter, in order, the letters that count as the same where the case does not."""
+    found: dict[str, list[str]] = {}
+    numbers = unpacked(_inflated(CASES))
+    first = 0
+    for gap in numbers:
+        first += gap
+        letters = [chr(first), *(chr(next(numbers)) for _ in range(next(numbers)))]
+        found.update({letter: [one for one in letters if one != letter] for letter in letters})
+    return dict(sorted(found.items()))
+
+
+@cache
+def _classes() -> dict[str, bytes]:
+    head, _, data = _inflated(CLASSES).partition(b"\n")
+    found = {}
+    for entry in head.decode().split(","):
+        name, _, length = entry.partition(":")
+        found[name], data = data[: int(length)], data[int(length) :]
+    return found
+
+
+def _inflated(text: str) -> bytes:
+    return zlib.decompress(base64.b85decode(text))
+
+
+def unpacked(data: bytes) -> Iterator[int]:
+    """The numbers in packed bytes."""
+    number = 0
+    for byte in data:
+        number = number << 7 | byte & 127
+        if byte < 128:
+            yield number
+            number = 0
