@@ -35,6 +35,7 @@ from kbroker.coordinator.consumer_group.records import GroupRecord
 from kbroker.coordinator.consumer_group.settings import ConsumerGroupSettings
 from kbroker.coordinator.consumer_group.topics_image import TopicsImage
 from kbroker.coordinator.group_map import GroupMap
+from kbroker.coordinator.group_sensors import GroupSensors
 from kbroker.coordinator.internal_topic import KeyValue
 from kbroker.coordinator.membership import Membership
 from kbroker.coordinator.offsets_log import OffsetsLog
@@ -77,6 +78,7 @@ class ConsumerGroups:
         classic: Membership,
         image: TopicsImage,
         settings: ConsumerGroupSettings,
+        sensors: GroupSensors,
     ) -> None:
         self._clock = clock
         self._log = log
@@ -84,7 +86,7 @@ class ConsumerGroups:
         self._classic = classic
         self.image = image
         self.settings = settings
-        self.membership = ConsumerGroupMembership(clock, self, purgatory, image, settings)
+        self.membership = ConsumerGroupMembership(clock, self, purgatory, image, settings, sensors)
         self.classic_members = ClassicMembers(self.membership, self.downgrade)
 
     # ------------------------------------------------------------ requests

@@ -32,12 +32,14 @@ from kbroker.coordinator.consumer_groups import ConsumerGroups, DescribedConsume
 from kbroker.coordinator.group_map import Group, GroupMap
 from kbroker.coordinator.group_offsets import Place
 from kbroker.coordinator.group_records import CommittedOffset
+from kbroker.coordinator.group_sensors import GroupSensors
 from kbroker.coordinator.internal_topic import InternalTopic, TransactionalProducer, UnreadableError
 from kbroker.coordinator.membership import JoinRequest, LeavingMember, Membership, SyncRequest
 from kbroker.coordinator.offset_metadata_manager import FetchedOffsets, OffsetMetadataManager
 from kbroker.coordinator.offsets_loader import OffsetsLoader
 from kbroker.coordinator.offsets_log import OFFSETS_TOPIC, OffsetsLog, Unserved
 from kbroker.coordinator.partition_epochs import PartitionEpochs
+from kbroker.metrics.registry import Metrics
 
 __all__ = ["OFFSETS_TOPIC", "DescribedGroup", "DescribedMember", "GroupCoordinator", "GroupSettings", "ListedGroup"]
 
@@ -88,6 +90,22 @@ class ListedGroup(NamedTuple):
     group_type: str
 
 
+class GroupCensus(NamedTuple):
+    """How many groups there are in each state, and committed offsets of all."""
+
+    classic: Mapping[GroupState, int]
+    consumer: Mapping[ConsumerGroupState, int]
+    offsets: int
+
+
+class PartitionCounts(NamedTuple):
+    """Partitions of the offsets topic: those whose groups are served, are being loaded, could not be read."""
+
+    active: int
+    loading: int
+    failed: int
+
+
 class GroupCoordinator:
     """All groups of the broker.
 
@@ -102,8 +120,10 @@ class GroupCoordinator:
         topic: InternalTopic,
         settings: GroupSettings | None = None,
         image: TopicsImage | None = None,
+        metrics: Metrics | None = None,
     ) -> None:
         self._clock = clock
+        sensors = GroupSensors(metrics, clock)
         self._settings = GroupSettings() if settings is None else settings
         self._log = OffsetsLog(topic, clock)
         self._loader = OffsetsLoader(topic)
@@ -118,6 +138,7 @@ class GroupCoordinator:
             self._heartbeats,
             initial_delay_ms=self._settings.initial_rebalance_delay_ms,
             max_size=self._settings.max_size,
+            sensors=sensors,
         )
         self._groups = GroupMap(self._log, self._dismiss)
         self._consumer_groups = ConsumerGroups(
@@ -128,6 +149,7 @@ class GroupCoordinator:
             self._membership,
             NoTopics() if image is None else image,
             self._settings.consumer._replace(classic_max_size=self._settings.max_size),
+            sensors,
         )
         self._offsets = OffsetMetadataManager(
             clock,
@@ -137,6 +159,7 @@ class GroupCoordinator:
             self._settings.offsets_retention_ms,
             self._consumer_groups.image,
             self._consumer_groups.tombstones,
+            sensors,
         )
 
     def _dismiss(self, group: Group, error: Errors) -> None:
@@ -197,11 +220,12 @@ class GroupCoordinator:
         return self._log.partition_for(group_id)
 
     @property
-    def partition_counts(self) -> tuple[int, int]:
-        """Partitions of the offsets topic whose groups are served, and those that could not be read."""
+    def partition_counts(self) -> PartitionCounts:
+        """How many partitions of the offsets topic are in which state."""
         unserved = self._log.unserved
+        loading = sum(why.error is Errors.COORDINATOR_LOAD_IN_PROGRESS for why in unserved.values())
         failed = sum(why.is_unreadable for why in unserved.values())
-        return max(0, self._log.partition_count - len(unserved)), failed
+        return PartitionCounts(max(0, self._log.partition_count - len(unserved)), loading, failed)
 
     def load_partition(self, index: int, leader_epoch: int) -> None:
         """Serve the groups of a partition that is not served: this broker leads it now, or it was repaired.
@@ -342,6 +366,11 @@ class GroupCoordinator:
     def consumer_group_heartbeat(self, request: HeartbeatRequest) -> HeartbeatResult:
         """Let a member of a consumer group join, follow or leave: see ``ConsumerGroups.heartbeat``."""
         return self._consumer_groups.heartbeat(request)
+
+    @property
+    def has_consumer_protocol(self) -> bool:
+        """Whether ``group.coordinator.rebalance.protocols`` allows it."""
+        return self._settings.consumer.is_enabled
 
     @property
     def assignors(self) -> tuple[str, ...]:
@@ -492,6 +521,23 @@ class GroupCoordinator:
                 if error.error is not Errors.NOT_COORDINATOR:  # another broker lists those
                     raise
         return found
+
+    def census(self) -> GroupCensus:
+        """How many groups are in which state. Looks at each member."""
+        classic: dict[GroupState, int] = {}
+        consumer: dict[ConsumerGroupState, int] = {}
+        offsets = 0
+        for group in self._groups.all():
+            with group.lock:
+                if group.is_dead:
+                    continue
+                offsets += len(group.offsets.committed)
+                state = group.state
+            if isinstance(state, ConsumerGroupState):
+                consumer[state] = consumer.get(state, 0) + 1
+            else:
+                classic[state] = classic.get(state, 0) + 1
+        return GroupCensus(classic, consumer, offsets)
 
     def delete(self, group_id: str) -> None:
         """Forget a group that has no members. Raises: KafkaError GROUP_ID_NOT_FOUND, NON_EMPTY_GROUP."""

@@ -43,6 +43,11 @@ class GroupMap:
         with self._lock:
             return list(self._groups)
 
+    def all(self) -> list[Group]:
+        """All groups, each to be looked at under its lock."""
+        with self._lock:
+            return list(self._groups.values())
+
     @contextmanager
     def locked(
         self, group_id: str, create: bool = False, make: Callable[[str], Group] = ClassicGroup

@@ -26,6 +26,7 @@ from kbroker.coordinator.classic_group import (
     SyncResult,
 )
 from kbroker.coordinator.delayed_operations import DelayedHeartbeat, DelayedJoin, DelayedSync, InitialDelayedJoin
+from kbroker.coordinator.group_sensors import GroupSensors
 
 logger = get_logger(__name__)
 
@@ -93,6 +94,7 @@ class Membership:
         *,
         initial_delay_ms: int,
         max_size: int,
+        sensors: GroupSensors,
     ) -> None:
         self._clock = clock
         self._store = store
@@ -100,6 +102,7 @@ class Membership:
         self._heartbeats = heartbeats
         self._initial_delay_ms = initial_delay_ms
         self._max_size = max_size
+        self._sensors = sensors
 
     # ------------------------------------------------------------ join
 
@@ -314,6 +317,7 @@ class Membership:
             self._maybe_rebalance(group)
             return
         group.transition_to(GroupState.STABLE, self._clock.wall_ms())
+        self._sensors.classic_rebalances.record()
         for member in group.members.values():
             member.assignment = assignments.get(member.member_id, b"")  # a member without an assignment gets no bytes
             result = SyncResult(Errors.NONE, group.protocol_type, group.protocol_name, member.assignment)

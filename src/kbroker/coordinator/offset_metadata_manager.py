@@ -23,6 +23,7 @@ from kbroker.coordinator.consumer_group.topics_image import TopicsImage
 from kbroker.coordinator.group_map import Group, GroupMap
 from kbroker.coordinator.group_offsets import Place
 from kbroker.coordinator.group_records import CommittedOffset
+from kbroker.coordinator.group_sensors import GroupSensors
 from kbroker.coordinator.internal_topic import KeyValue, TransactionalProducer
 from kbroker.coordinator.offsets_log import OffsetsLog, Unserved
 from kbroker.coordinator.open_transactions import OpenTransactions
@@ -59,6 +60,7 @@ class OffsetMetadataManager:
         retention_ms: int,
         image: TopicsImage,
         tombstones: Callable[[ConsumerGroup], list[KeyValue]],
+        sensors: GroupSensors,
     ) -> None:
         self._clock = clock
         self._image = image
@@ -67,6 +69,7 @@ class OffsetMetadataManager:
         self._groups = groups
         self._touch = touch
         self._retention_ms = retention_ms
+        self._sensors = sensors
         self._lock = threading.Lock()  # of the map only; a leaf
         self._transactions: dict[int, OpenTransactions] = {}  # by partition
 
@@ -96,6 +99,7 @@ class OffsetMetadataManager:
             if offsets:
                 written = self._log.append(group_id, _records(group_id, offsets))
                 group.offsets.commit(offsets, written.base_offset)
+                self._sensors.offset_commits.record(len(offsets))
                 _note_use(group)
             if member_id and isinstance(group, ClassicGroup):
                 self._touch(group, member_id)
@@ -139,6 +143,7 @@ class OffsetMetadataManager:
                 written = self._log.append(group_id, records, producer)
                 transactions.add(producer.producer_id, group_id)
                 group.offsets.commit_pending(producer.producer_id, offsets, written.base_offset)
+            self._sensors.offset_commits.record(len(offsets))
             _note_use(group)
         written.await_disk()
 
@@ -306,7 +311,8 @@ class OffsetMetadataManager:
                 raise KafkaError(Errors.NON_EMPTY_GROUP)
             subscribed = Errors.GROUP_SUBSCRIBED_TO_TOPIC
             results = {place: subscribed if group.is_subscribed(place[0]) else Errors.NONE for place in places}
-            self._forget(group, [place for place, error in results.items() if error is Errors.NONE])
+            count = self._forget(group, [place for place, error in results.items() if error is Errors.NONE])
+            self._sensors.offset_deletions.record(count)
             return results
 
     def delete_topic(self, group_id: str, topic: str) -> None:
@@ -315,12 +321,14 @@ class OffsetMetadataManager:
             if group is not None:
                 self._forget(group, [place for place in group.offsets.places if place[0] == topic])
 
-    def _forget(self, group: Group, places: Iterable[Place]) -> None:
+    def _forget(self, group: Group, places: Iterable[Place]) -> int:
+        """Delete those of the offsets that there are; return how many."""
         known = set(group.offsets.places)
         present = [place for place in places if place in known]
         if present:
             self._log.append(group.group_id, _tombstones(group.group_id, present))
             group.offsets.forget(present)
+        return len(present)
 
     def bury(self, group: Group) -> None:
         """Write tombstones for a group without members and its offsets, pending ones too, and forget it.
@@ -358,7 +366,7 @@ class OffsetMetadataManager:
             if group is None:
                 return 0
             expired = _expired(group, self._clock.wall_ms(), self._retention_ms)
-            self._forget(group, expired)
+            self._sensors.offset_expirations.record(self._forget(group, expired))
             awaits_join = isinstance(group, ClassicGroup) and group.pending_joins
             if group.is_empty and not group.offsets and not awaits_join:
                 self.bury(group)

@@ -294,7 +294,9 @@ class BrokerRuntime:
             if self._groups is None:
                 from kbroker.server.group_service import GroupService
 
-                groups = GroupService(self.config, self.clock, self.ctx.topics, self._logs.scheduler, self.ctx.store)
+                groups = GroupService(
+                    self.config, self.clock, self.ctx.topics, self._logs.scheduler, self.ctx.store, self.ctx.metrics
+                )
                 groups.start()
                 self._groups = groups
                 self.ctx.group_coordinator = groups.coordinator

@@ -10,6 +10,7 @@ from kbroker.common.configs.config import BrokerConfig
 from kbroker.common.light_typing import Any, Protocol
 from kbroker.coordinator.consumer_group.settings import ConsumerGroupSettings, GroupConfigs, Limits
 from kbroker.coordinator.group_coordinator import GroupCoordinator, GroupSettings
+from kbroker.metrics.registry import Metrics
 from kbroker.server.consumer_group_topics import ConsumerGroupTopics
 from kbroker.server.metadata.metadata_store import GROUP, MetadataStore
 from kbroker.server.registered_topic import RegisteredTopic
@@ -39,12 +40,14 @@ class GroupService:
         topics: TopicRegistry,
         schedule: Schedule,
         store: MetadataStore,
+        metrics: Metrics,
     ) -> None:
         self.coordinator = GroupCoordinator(
             clock,
             RegisteredTopic(topics, config, OFFSETS_TOPIC),
             group_settings(config, GroupConfigsCache(store)),
             ConsumerGroupTopics(topics, clock, config.text("broker.rack") or None),
+            metrics,
         )
         self._topics = topics
         self._schedule = schedule
@@ -110,6 +113,7 @@ def group_settings(config: BrokerConfig, group_configs: GroupConfigs) -> GroupSe
             assignors=config.words("group.consumer.assignors"),
             migration_policy=config.text("group.consumer.migration.policy"),
             regex_refresh_interval_ms=config.integer("group.consumer.regex.refresh.interval.ms"),
+            is_enabled="consumer" in config.words("group.coordinator.rebalance.protocols"),
             group_configs=group_configs,
             current_assignment_interval_ms=lambda: config.integer("group.consumer.assignment.interval.ms"),
         ),

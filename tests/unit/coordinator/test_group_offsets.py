@@ -279,7 +279,7 @@ def test_groups_of_an_offline_partition_are_not_served(caplog: pytest.LogCapture
     for what, ask in calls(again, "c").items():
         assert refused(ask) is Errors.NOT_COORDINATOR, what
     assert refused(calls(again, "f")["commit"]) is Errors.NOT_COORDINATOR
-    assert again.coordinator.partition_counts == (2, 1)
+    assert again.coordinator.partition_counts == (2, 0, 1)
     assert [one.group_id for one in again.coordinator.list_groups()] == ["d", "b"]
     for name in ("b", "d"):
         assert again.coordinator.committed(name)[PLACE].offset == 7
@@ -290,7 +290,7 @@ def test_groups_of_an_offline_partition_are_not_served(caplog: pytest.LogCapture
     groups.topic.logs[0] = kept
     whole = again.restart().coordinator
     assert [whole.committed(name)[PLACE].offset for name in ("b", "c", "d")] == [8, 7, 8]
-    assert whole.partition_counts == (3, 0)
+    assert whole.partition_counts == (3, 0, 0)
 
 
 def test_an_offsets_topic_that_grew_has_the_latest_offsets() -> None:

@@ -28,7 +28,7 @@ def test_an_unloaded_partition_is_not_served() -> None:
     assert refused(groups.beat, first.member_id, 1, group="c") is Errors.NOT_COORDINATOR
     assert groups.coordinator.complete_transaction(0, 1, 0, 0, True, 0) is Errors.NOT_LEADER_OR_FOLLOWER
     assert sorted(one.group_id for one in groups.coordinator.list_groups()) == ["b", "d"]
-    assert groups.coordinator.partition_counts == (2, 0)
+    assert groups.coordinator.partition_counts == (2, 0, 0)
     groups.coordinator.expire_offsets()
     groups.after(60_000)
     assert groups.topic.record_count == count
@@ -40,7 +40,7 @@ def test_an_unloaded_partition_is_not_served() -> None:
     assert groups.beat(first.member_id, 1, group="c") is Errors.NONE
     assert groups.coordinator.complete_transaction(0, 1, 0, 0, True, 0) is Errors.NONE
     assert committed(groups, "c") == {PLACE: 9}
-    assert groups.coordinator.partition_counts == (3, 0)
+    assert groups.coordinator.partition_counts == (3, 0, 0)
 
 
 def test_a_partition_that_is_served_is_not_loaded_again() -> None:

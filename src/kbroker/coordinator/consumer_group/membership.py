@@ -34,6 +34,7 @@ from kbroker.coordinator.consumer_group.settings import ConsumerGroupSettings
 from kbroker.coordinator.consumer_group.target_assignment import TargetAssignment
 from kbroker.coordinator.consumer_group.timers import MemberTimers
 from kbroker.coordinator.consumer_group.topics_image import TopicHashes, TopicsImage
+from kbroker.coordinator.group_sensors import GroupSensors
 
 logger = get_logger(__name__)
 
@@ -101,6 +102,7 @@ class ConsumerGroupMembership:
         purgatory: Purgatory,
         image: TopicsImage,
         settings: ConsumerGroupSettings,
+        sensors: GroupSensors,
     ) -> None:
         self.clock = clock
         self.store = store
@@ -108,7 +110,16 @@ class ConsumerGroupMembership:
         self.settings = settings
         self.timers = MemberTimers(purgatory)
         self.hashes = TopicHashes(image)
-        self.regexes = Regexes(clock, store.write, self.timers, image, self.hashes, settings.regex_refresh_interval_ms)
+        self._rebalances = sensors.consumer_rebalances
+        self.regexes = Regexes(
+            clock,
+            store.write,
+            self.timers,
+            image,
+            self.hashes,
+            settings.regex_refresh_interval_ms,
+            self._rebalances.record,
+        )
 
     # ------------------------------------------------------------ heartbeat
 
@@ -210,6 +221,7 @@ class ConsumerGroupMembership:
         if bumps or value != group.metadata_hash:
             epoch += 1
             changes.append(records.epoch_record(group.group_id, epoch, value))
+            self._rebalances.record()
             logger.info("group %s: epoch %d", group.group_id, epoch)
         group.refresh_deadline_ms = self.clock.wall_ms() + TOPICS_REFRESH_MS
         group.refresh_epoch, group.refresh_version = epoch, version

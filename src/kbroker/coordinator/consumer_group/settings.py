@@ -41,6 +41,7 @@ class ConsumerGroupSettings(NamedTuple):
     migration_policy: str = "bidirectional"
     regex_refresh_interval_ms: int = 600_000
     classic_max_size: int = 2**31 - 1
+    is_enabled: bool = True
     group_configs: GroupConfigs = no_group_configs
     current_assignment_interval_ms: Callable[[], int] | None = None  # that of the broker, which can change
 

@@ -17,7 +17,7 @@ from kbroker.metrics.families import Buckets, Family, Kind
 from kbroker.metrics.share import Share
 from kbroker.network._request_metrics import BOUNDS_MS, FETCH_CONSUMER, FETCH_FOLLOWER, TIMES
 from kbroker.network.socket_server import SocketServer
-from kbroker.server.metrics import authorizer_metrics, quota_metrics
+from kbroker.server.metrics import authorizer_metrics, group_metrics, quota_metrics
 from kbroker.server.metrics.metrics_service import SOCKETS
 
 if TYPE_CHECKING:
@@ -101,6 +101,8 @@ def register_broker_metrics(exposition: Exposition, parts: MetricSources) -> Non
     """Add every family of the broker's parts to what is shown."""
     for family in (*authorizer_metrics.families(lambda: parts.authorizer), *quota_metrics.families(parts.quotas)):
         exposition.add(family)
+    for family in group_metrics.families(parts.groups):
+        exposition.add(family)
     for add in (
         _requests,
         _threads,
@@ -108,7 +110,6 @@ def register_broker_metrics(exposition: Exposition, parts: MetricSources) -> Non
         _connections,
         _purgatories,
         _logs,
-        _groups,
         _transactions,
         _request_log,
     ):
@@ -471,17 +472,6 @@ def _logs(parts: MetricSources) -> Iterable[Family]:
     yield _gauge("kafka.controller:KafkaController", "GlobalTopicCount", "topics", lambda: len(topics.all()))
     yield _gauge(
         "kbroker:logs", "size-bytes", "bytes of all logs", lambda: sum(log.size_bytes for _, _, log in open_logs()),
-    )  # fmt: skip
-
-
-def _groups(parts: MetricSources) -> Iterable[Family]:
-    def counts() -> Series:
-        active, failed = parts.groups.partition_counts
-        return [(("active",), active), (("failed",), failed)]
-
-    yield Family(
-        "group-coordinator-metrics", "num-partitions", "gauge", ("state",),
-        "partitions of __consumer_offsets; failed: it could not be read, and its groups are not served", counts,
     )  # fmt: skip
 
 

@@ -1,0 +1,40 @@
+"""What the coordinator of groups counts: commits, deleted and expired offsets, rebalances; by Kafka's names.
+
+Source: ``GroupCoordinatorMetrics``.
+"""
+
+from __future__ import annotations
+
+from kbroker._core.clock import BaseClock
+from kbroker._core.metrics.sensor import Sensor
+from kbroker._core.metrics.stats import Meter
+from kbroker.metrics.registry import Metrics
+
+GROUP = "group-coordinator-metrics"
+
+
+class GroupSensors:
+    """Each sensor has a rate a second and a number since the start. Threads: any.
+
+    Args: ``metrics``: where they are registered; None: in a registry of their own.
+    """
+
+    def __init__(self, metrics: Metrics | None, clock: BaseClock) -> None:
+        known = Metrics(clock=clock) if metrics is None else metrics
+
+        def meter(sensor_name: str, name: str, text: str) -> Sensor:
+            sensor = known.sensor(sensor_name)
+            rate = known.metric_name(f"{name}-rate", GROUP, description=f"{text} a second")
+            count = known.metric_name(f"{name}-count", GROUP, description=f"{text} since the start")
+            sensor.add(None, Meter(rate, count))
+            return sensor
+
+        self.offset_commits = meter("OffsetCommits", "offset-commit", "committed offsets")
+        self.offset_expirations = meter("OffsetExpired", "offset-expiration", "expired offsets")
+        self.offset_deletions = meter("OffsetDeletions", "offset-deletion", "offsets that administrators have deleted")
+        self.classic_rebalances = meter(
+            "CompletedRebalances", "group-completed-rebalance", "rebalances of classic groups that came to their end"
+        )
+        self.consumer_rebalances = meter(
+            "ConsumerGroupRebalances", "consumer-group-rebalance", "rebalances of consumer groups that began"
+        )
