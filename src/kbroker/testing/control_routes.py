@@ -19,7 +19,7 @@ Body = dict[str, Any]
 LONGEST_WAIT_S = 300.0
 LONGEST_STEP_MS = 366 * 86_400_000
 MOST_RECORDS = 10_000
-NAMED = ("topics", "faults", "snapshots", "held-markers")  # below these a path has a name
+NAMED = ("topics", "groups", "faults", "snapshots", "held-markers")  # below these a path has a name
 _MISSING = object()
 
 
@@ -64,6 +64,9 @@ class Routes:
             ("DELETE", "topics/*"): self._delete_topic,
             ("GET", "topics/*/records"): self._records,
             ("GET", "topics/*/committed-records"): self._committed_records,
+            ("GET", "groups/*/members"): self._group_members,
+            ("POST", "groups/*/fence"): self._fence_member,
+            ("POST", "groups/*/rebalance"): self._rebalance,
             ("GET", "transactions"): self._transactions,
             ("GET", "held-markers"): self._list_held_markers,
             ("POST", "held-markers"): self._hold_markers,
@@ -155,6 +158,31 @@ class Routes:
             if len(shown) > MOST_RECORDS:
                 raise ControlError(409, f"{name} has more than {MOST_RECORDS} records: read them with a consumer")
         return {"records": shown}
+
+    # ------------------------------------------------------------ groups of the consumer protocol
+
+    def _group_members(self, name: str, body: Body) -> Body:
+        members = sorted(self._broker.group_members(name).items())
+        return {
+            "members": [
+                {
+                    "member_id": member_id,
+                    "partitions": [{"topic": topic, "partition": index} for topic, index in sorted(places)],
+                }
+                for member_id, places in members
+            ]
+        }
+
+    def _fence_member(self, name: str, body: Body) -> Body:
+        member_id = _take(body, "member_id", str)
+        _end(body)
+        self._broker.fence_member(name, member_id)
+        return {}
+
+    def _rebalance(self, name: str, body: Body) -> Body:
+        _end(body)
+        self._broker.rebalance(name)
+        return {}
 
     # ------------------------------------------------------------ transactions
 

@@ -114,7 +114,7 @@ _READ_AT_START = """
     create.topic.policy.class.name delegation.token.expiry.check.interval.ms delegation.token.expiry.time.ms
     delegation.token.max.lifetime.ms delegation.token.secret.key delete.records.purgatory.purge.interval.requests
     early.start.listeners group.coordinator.append.linger.ms group.coordinator.background.threads
-    group.coordinator.rebalance.protocols group.coordinator.threads group.share.assignors
+    group.coordinator.threads group.share.assignors
     group.share.delivery.count.limit group.share.heartbeat.interval.ms group.share.max.assignment.interval.ms
     group.share.max.delivery.count.limit group.share.max.heartbeat.interval.ms
     group.share.max.partition.max.record.locks group.share.max.record.lock.duration.ms

@@ -14,10 +14,12 @@ from kbroker.common.configs.config_def import (
     Importance,
     Validator,
     between,
+    one_of,
 )
 
 STRING, INT, LIST = ConfigType.STRING, ConfigType.INT, ConfigType.LIST
 ASSIGNORS = ("uniform", "range")
+PROTOCOLS = ("consumer", "classic", "share", "streams")  # in Kafka's order, for the text of the refusal
 POLICIES = ("disabled", "downgrade", "upgrade", "bidirectional")
 
 
@@ -40,6 +42,12 @@ def policy() -> Validator:
 
 
 GROUP_KEYS: tuple[ConfigKey, ...] = (
+    ConfigKey(
+        "group.coordinator.rebalance.protocols", LIST, ("classic", "consumer", "streams"),
+        "Protocols of groups: classic, always, and consumer (KIP-848), unless it is left out. share and streams have "
+        "no effect. Deprecated: the feature group.version does the same.",
+        one_of(*PROTOCOLS), Importance.MEDIUM, Dynamic.READ_ONLY,
+    ),
     _key("session.timeout.ms", INT, 45_000, between(1),
          "Milliseconds without a heartbeat after which a member of a consumer group is removed."),
     _key("min.session.timeout.ms", INT, 45_000, between(1), "Minimum of consumer.session.timeout.ms of a group."),
@@ -77,6 +85,12 @@ def check_groups(integer: Callable[[str], int], words: Callable[[str], tuple[str
     heartbeat, session = "group.consumer.heartbeat.interval.ms", "group.consumer.session.timeout.ms"
     if integer(heartbeat) >= integer(session):
         raise ConfigError("", integer(heartbeat), f"{heartbeat} must be less than {session}")
+    protocols = words("group.coordinator.rebalance.protocols")
+    if not protocols:
+        text = "Configuration 'group.coordinator.rebalance.protocols' must not be empty. Valid values include: "
+        raise ConfigError("", "", f"{text}[{', '.join(PROTOCOLS)}]")
+    if "classic" not in protocols:
+        raise ConfigError("", ",".join(protocols), "Disabling the 'classic' protocol is not supported.")
     names = words("group.consumer.assignors")
     unknown = [name for name in names if name not in ASSIGNORS]
     if unknown or not names or len(set(names)) < len(names):

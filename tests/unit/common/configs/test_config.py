@@ -264,6 +264,12 @@ def test_listeners_with_names_of_their_own() -> None:
         ({"default.replication.factor": "3"}, "one broker"),
         ({"offsets.topic.segment.bytes": "1048575"}, "at least 1048576"),  # its topic could not be made: no group works
         ({"transaction.state.log.segment.bytes": "1000"}, "at least 1048576"),
+        ({"group.coordinator.rebalance.protocols": "consumer"}, "Disabling the 'classic' protocol is not supported"),
+        ({"group.coordinator.rebalance.protocols": "classic,Consumer"}, "one of: consumer, classic, share, streams"),
+        (
+            {"group.coordinator.rebalance.protocols": ""},
+            r"must not be empty. Valid values include: \[consumer, classic",
+        ),
     ],
 )
 def test_settings_that_cannot_work(values: dict[str, str], text: str) -> None:

@@ -15,7 +15,7 @@ from kbroker.coordinator.offsets_log import Unserved
 from kbroker.protocol import codec
 from kbroker.server.context import Body, RequestContext
 from kbroker.server.kafka_apis import KafkaApis
-from tests.support.consumer_groups import ConsumerGroupBench
+from tests.support.consumer_groups import AT_ONCE, ConsumerGroupBench
 from tests.support.groups import RANGE, Groups
 from tests.support.server import make_bench
 
@@ -385,3 +385,15 @@ def test_a_topic_named_twice_in_a_heartbeat_counts_as_a_whole(bench: Bench) -> N
     assert groups.beat("b", 3).has is None
     body["TopicPartitions"] = rows[1:]
     assert bench.ask("ConsumerGroupHeartbeat", 1, body)["MemberEpoch"] == 3
+
+
+def test_a_protocol_that_is_not_offered(bench: Bench) -> None:
+    """group.coordinator.rebalance.protocols=classic: each of the two APIs responds with 35, as Kafka's do."""
+    groups = ConsumerGroupBench(settings=AT_ONCE._replace(is_enabled=False))
+    bench.bench.ctx.group_coordinator = groups.coordinator
+    body: Body = {"GroupId": "g", "MemberId": "a", "MemberEpoch": 0, "RebalanceTimeoutMs": 5000, "TopicPartitions": []}
+    body["SubscribedTopicNames"] = ["t"]
+    assert bench.ask("ConsumerGroupHeartbeat", 1, body)["ErrorCode"] == Errors.UNSUPPORTED_VERSION
+    (group,) = bench.ask("ConsumerGroupDescribe", 1, {"GroupIds": ["g"]})["Groups"]
+    assert group["ErrorCode"] == Errors.UNSUPPORTED_VERSION
+    assert not groups.coordinator.list_groups()
