@@ -68,6 +68,29 @@ def test_a_kafka_log_is_known_again_after_it_was_renamed(tmp_path: Path) -> None
     assert read(found, first, second) == ["three"]
 
 
+def test_a_file_and_a_link_to_it_are_one(tmp_path: Path) -> None:
+    """As a link `current` that goes with the newest file; a link to elsewhere is a file like any other."""
+    log, other = tmp_path / "logs" / "requests-1.jsonl", tmp_path / "other.jsonl"
+    log.parent.mkdir()
+    log.write_text("a\n")
+    other.write_text("b\n")
+    (log.parent / "current.jsonl").symlink_to(log)
+    (log.parent / "more.jsonl").symlink_to(other)
+    (tmp_path / "same").symlink_to(log.parent)
+    found = files(log.parent, tmp_path / "same")
+    end = found.ends({}, None)
+    assert sorted(end) == [str(log.parent / "more.jsonl"), str(log)]
+    assert sorted(read(found, {}, end)) == ["a", "b"]
+
+
+def test_a_name_with_the_signs_of_a_pattern(tmp_path: Path) -> None:
+    """A file that is there is meant, not a pattern that does not fit it."""
+    log = tmp_path / "requests[1].jsonl"
+    log.write_text("a\n")
+    found = files(log)
+    assert read(found, {}, found.ends({}, None)) == ["a"]
+
+
 def test_a_batch_takes_about_what_it_may(tmp_path: Path) -> None:
     """Bytes are counted over all files, lines stay whole, and one line that is too long is taken all the same."""
     (tmp_path / "requests-1.jsonl").write_text("aaaa\nbbbb\ncccc\n")

@@ -71,13 +71,15 @@ def found_files(paths: Iterable[str], options: Mapping[str, str]) -> list[LogFil
     """The files behind some files, folders and patterns of names, the oldest first; hidden ones are left out.
 
     Args: `paths`: absolute, or URIs, of which the name only may be a pattern; `options`: of their stores.
+    Returns: each file once, under its own name if that and a symbolic link to it are there.
     """
     found: dict[str, LogFile] = {}
     for path in paths:
         place = TablePlace.of(path, options)
         for file in _on_disk(place) if place.is_local else _in_store(place):
-            if not file.name.startswith((".", "_")):
-                found[file.path] = file
+            name = os.path.realpath(file.path) if place.is_local else file.path
+            if not file.name.startswith((".", "_")) and (name not in found or file.path == name):
+                found[name] = file
     return sorted(found.values(), key=lambda file: (file.modified_s, file.name))
 
 
@@ -91,8 +93,9 @@ def is_there(path: str, options: Mapping[str, str]) -> bool:
 
 
 def _on_disk(place: TablePlace) -> Iterable[LogFile]:
-    folder = Path(place.uri)
-    for file in folder.iterdir() if folder.is_dir() else map(Path, glob.glob(place.uri)):
+    named = Path(place.uri)
+    files = named.iterdir() if named.is_dir() else [named] if named.exists() else map(Path, glob.glob(place.uri))
+    for file in files:
         if file.is_file():
             known = file.stat()
             yield LogFile(str(file), (), known.st_size, known.st_mtime)
