@@ -17,7 +17,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 SOURCES := $(shell find src -path src/kbroker/_core -prune -o \( -name '*.pyx' -o -name '*.pxd' -o -name '*.h' \
     -o -path '*/messages/*.json' -o -path '*/common/errors.py' -o -path '*/protocol/batch_format.py' -o -path '*/protocol/compression.py' \) -print) # setup.py reads the last four
 # A strict editable install links single files, so a new or renamed one needs an install too: this list changes then.
-TREE := $(shell find src -type f \( -name '*.py' -o -name '*.pyi' -o -name '*.pyx' -o -name '*.pxd' -o -name '*.json' -o -name '*.properties' -o -name '*.h' -o -path '*/templates/*' \) | LC_ALL=C sort | cksum | tr ' ' -)
+TREE := $(shell find src -type f \( -name '*.py' -o -name '*.pyi' -o -name '*.pyx' -o -name '*.pxd' -o -name '*.json' -o -name '*.properties' -o -name '*.h' -o -path '*/templates/*' -o -path '*/assets/*' \) | LC_ALL=C sort | cksum | tr ' ' -)
 
 .PHONY: help
 help: ## this list

@@ -301,7 +301,7 @@ setup(
     ],
     py_modules=["pyspark_kbroker"],  # Spark finds the data source by this name
     package_dir={"": "src", "kbroker": "src/kbroker", "kbroker._core": "src/_core"},
-    package_data={"": ["py.typed", "*.pxd", "*.pyi", "*.h", "*.json", "*.properties", "templates/*"]},
+    package_data={"": ["py.typed", "*.pxd", "*.pyi", "*.h", "*.json", "*.properties", "templates/*", "assets/*"]},
     include_package_data=False,
     ext_modules=[*(extension(p) for p in SOURCES), shared_utility()],
     options={"editable_wheel": {"mode": "strict"}},

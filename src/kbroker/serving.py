@@ -162,6 +162,10 @@ def _run(properties: dict[str, str], stop: StopSignals) -> bool:
             broker, control = controlled_broker(properties, stop.ask)
         else:
             broker = Broker(properties)
+        if properties.get("kbroker.metrics.listener"):
+            from kbroker.console import mount
+
+            mount(broker)
         stop.on_first = broker.cancel_start
         if stop.has_come():
             return False

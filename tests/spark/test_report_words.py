@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from kbroker.common.quotas import QuotaEntity
+from kbroker.common.shown_names import LONGEST, client_name, shown_name
 from kbroker.spark.report.data import MEASURES, Client, ReportData
-from kbroker.spark.report.names import LONGEST, client_name, shown_name
 from kbroker.spark.report.outliers import outliers
 from kbroker.spark.report.page import MAX_BARS, render
 from kbroker.spark.report.plots import (

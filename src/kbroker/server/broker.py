@@ -9,7 +9,8 @@ from __future__ import annotations
 import errno
 import os
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 
 from kbroker._core.clock import BaseClock, SystemClock
 from kbroker.common.configs.config import BrokerConfig
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
     from kbroker.metrics.exposition import Exposition
     from kbroker.network.request_channel import InboundRequest
     from kbroker.server.context import ApiContext
+    from kbroker.server.metrics.broker_metrics import MetricSources
+    from kbroker.server.metrics.mounted_pages import PageServer
     from kbroker.server.quota.verdict import Verdict
     from kbroker.server.request_log.service import RequestLog
 
@@ -69,6 +72,7 @@ class Broker:
         self._state_lock = threading.Lock()
         self._parts: BrokerRuntime | None = None
         self._interception = Interception()
+        self._mounts: dict[str, Callable[[Broker], PageServer]] = {}
         self._is_cancelled = False
 
     def __enter__(self) -> Broker:
@@ -99,7 +103,10 @@ class Broker:
             needed, limit = descriptors_needed(self.config), open_files_limit()
             if limit is not None and limit < needed:
                 raise BrokerStartError(more_open_files(needed))
-            parts = BrokerRuntime(self.config, self.clock, self.apis, self._interception, lambda: self._is_cancelled)
+            mounts = {path: partial(load, self) for path, load in self._mounts.items()}
+            parts = BrokerRuntime(
+                self.config, self.clock, self.apis, self._interception, lambda: self._is_cancelled, mounts
+            )
             try:
                 parts.start()
             except (ConfigError, StartCancelled):
@@ -127,6 +134,15 @@ class Broker:
             parts, self._parts = self._parts, None
         if parts is not None:
             parts.stop()
+
+    def mount(self, path: str, load: Callable[[Broker], PageServer]) -> None:
+        """Serve pages below a path of the HTTP port (``kbroker.metrics.listener``) from the next start on.
+
+        Args: ``path``, such as /console; ``load`` makes what serves the pages, at the first request for one after each
+        start; its ``close`` is called when the broker stops.
+        """
+        with self._state_lock:
+            self._mounts[path] = load
 
     # ------------------------------------------------------------ for tests
 
@@ -171,6 +187,11 @@ class Broker:
         return [str(listener) for listener in self._running().listeners]
 
     @property
+    def is_running(self) -> bool:
+        """Whether it has started and has not begun to stop."""
+        return self._parts is not None
+
+    @property
     def waiting_fetches(self) -> int:
         """Fetches that wait for records or for their time to end."""
         return self._running().native_apis.waiting_fetches
@@ -189,6 +210,11 @@ class Broker:
     def exposition(self) -> Exposition:
         """What the broker shows of itself, whether or not a port is open."""
         return self._running().metrics.exposition
+
+    @property
+    def sources(self) -> MetricSources:
+        """The parts that metrics and the console look at."""
+        return self._running().metrics.sources
 
     @property
     def request_log(self) -> RequestLog:

@@ -10,7 +10,8 @@ import atexit
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 
 from kbroker._core import process_memory
 from kbroker._core.clock import BaseClock, SystemClock
@@ -54,6 +55,7 @@ if TYPE_CHECKING:
     from kbroker.server.authorizer.authorizer import Authorizer
     from kbroker.server.group_service import GroupService
     from kbroker.server.metrics.broker_metrics import MetricSources
+    from kbroker.server.metrics.mounted_pages import PageServer
     from kbroker.server.security.delegation_tokens import DelegationTokens
     from kbroker.server.transaction_service import TransactionService
 
@@ -87,6 +89,7 @@ class BrokerRuntime:
         apis: KafkaApis,
         interception: Interception,
         is_cancelled: Callable[[], bool],
+        mounts: Mapping[str, Callable[[], PageServer]] = MappingProxyType({}),
     ) -> None:
         self.config = config
         self.clock = clock
@@ -96,6 +99,7 @@ class BrokerRuntime:
         self.listeners: list[Listener] = []
         self._interception = interception
         self._is_cancelled = is_cancelled
+        self._mounts = mounts
         self._timeout_s = config.integer("kbroker.shutdown.timeout.ms") / 1000
         self._pid = os.getpid()
         self._groups_lock = threading.Lock()  # taken before the topics' and the coordinator's
@@ -326,6 +330,8 @@ class BrokerRuntime:
                 logger.error("the threads of transactions did not end within %.1f s", self._timeout_s)
 
     def _start_metrics(self, pool: MemoryPool | None) -> None:
+        for path, load in self._mounts.items():
+            self.metrics.mount(path, load)
         self._on_stop("metrics port", self.metrics.stop)
         self.metrics.start(lambda: self._observed(pool))
         if self.metrics.url is not None:

@@ -192,6 +192,8 @@ OWN_KEYS: tuple[ConfigKey, ...] = (
     _key("kbroker.console.token", PASSWORD, None, None,
          "Token of 16 characters at least that clients of the HTTP port send as Authorization: Bearer, to read more "
          "than /metrics, /health and /ready from other machines. Unset: only this machine may."),
+    _key("kbroker.console.edit", BOOLEAN, False, None,
+         "Whether the pages at /console of the HTTP port can change quotas; else they only show."),
     _key("kbroker.metrics.entity.series", INT, 100, between(1, 10_000),
          "Maximum number of series of a metric with a label that clients choose (user, client_id, ip, topic, "
          "partition); the largest are shown, and the rest is combined under the label value other."),

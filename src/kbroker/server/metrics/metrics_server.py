@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
-from urllib.parse import SplitResult, parse_qsl, urlsplit
+from collections.abc import Callable, Sequence
+from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
+from kbroker.common.http_messages import HttpRequest
 from kbroker.common.http_server import MAX_CONNECTIONS, HttpHandler, HttpServer
 from kbroker.common.light_typing import NamedTuple
 from kbroker.common.loggers import get_logger
 from kbroker.metrics.exposition import Exposition
 from kbroker.server.metrics.http_access import HttpAccess
 from kbroker.server.metrics.http_routes import HttpError, Route, RouteTable
+from kbroker.server.metrics.mounted_pages import MountedPages
 
 logger = get_logger(__name__)
 
 MAX_SCRAPES = MAX_CONNECTIONS - 4  # at once: the other connections are left for /health and /ready
 MAX_ROUTE_CALLS = 8  # at once: each may hold a copy of much
 MAX_PARAMETERS = 32
+MAX_WITH_PAGES = 128  # connections: a browser opens some for each page
+MAX_BODY_BYTES = 1 << 16  # of a form
 PLAIN = "text/plain; charset=utf-8"
 JSON = "application/json"
 PRIVATE = (("Cache-Control", "no-store"), ("X-Content-Type-Options", "nosniff"))
@@ -31,15 +35,16 @@ class _Served(NamedTuple):
     routes: RouteTable
     access: HttpAccess
     calls: threading.Semaphore
+    mounted: Sequence[MountedPages]
 
 
 class MetricsServer:
-    """Serves one broker's metrics and state over HTTP, GET and HEAD only.
+    """Serves one broker's metrics and state over HTTP, GET and HEAD only but for mounted pages.
 
     ``/metrics``: the exposition. ``/health``: 200 while the process can respond. ``/ready``: 200 while clients are
-    served, else 503. A path of ``routes``: what its function returns, as JSON, for whom ``access`` lets in. Anything
-    else: 404. While ``MAX_SCRAPES`` are served, or ``MAX_ROUTE_CALLS``, a further one gets 503, so that the other two
-    always get a response.
+    served, else 503. A path of ``routes``: what its function returns, as JSON, for whom ``access`` lets in. A path
+    below one of ``mounted``: what its pages return. Anything else: 404. While ``MAX_SCRAPES`` are served, or
+    ``MAX_ROUTE_CALLS``, a further one gets 503, so that the other two always get a response.
 
     Args: ``exposition``; ``is_ready`` returns whether clients are served; ``host``, ``port``: 0 takes a free one.
     Threads: start and stop from one thread; each connection has its own thread.
@@ -53,6 +58,7 @@ class MetricsServer:
         port: int,
         routes: RouteTable,
         access: HttpAccess,
+        mounted: Sequence[MountedPages] = (),
     ) -> None:
         self._exposition = exposition
         self._address = f"{host}:{port}"
@@ -63,8 +69,10 @@ class MetricsServer:
             routes,
             access,
             threading.Semaphore(MAX_ROUTE_CALLS),
+            mounted,
         )
-        self._server = HttpServer(host, port, _Handler, served, name="metrics")
+        most = MAX_WITH_PAGES if mounted else MAX_CONNECTIONS
+        self._server = HttpServer(host, port, _Handler, served, name="metrics", max_connections=most)
 
     def start(self) -> None:
         """Bind and serve.
@@ -111,9 +119,45 @@ class _Handler(HttpHandler):
             ready = served.is_ready()
             self.send_page(200 if ready else 503, b"ready\n" if ready else b"not ready\n", PLAIN)
         else:
-            self._protected(served, target)
+            mounted = self._mounted(target)
+            if mounted is None:
+                self._protected(served, target)
+            else:
+                self._show(mounted, target, b"")
 
     do_HEAD = do_GET
+
+    def do_POST(self) -> None:
+        try:
+            target = urlsplit(self.path)
+        except ValueError as error:
+            self._sentence(400, f"no such target: {error}")
+            return
+        mounted = self._mounted(target)
+        length = self.headers.get("Content-Length", "")
+        if mounted is None:
+            self._sentence(405, "only GET and HEAD are served here", (("Allow", "GET, HEAD"),))
+        elif not (length.isascii() and length.isdigit() and len(length) < 10):
+            self._sentence(411, "expected a Content-Length")
+        elif int(length) > MAX_BODY_BYTES:
+            self._sentence(413, f"expected a body of at most {MAX_BODY_BYTES} bytes, got one of {length}")
+        else:
+            body = self.rfile.read(int(length))
+            if len(body) == int(length):  # else the client has closed, or its time is over
+                self.request_is_read()
+                self._show(mounted, target, body)
+
+    def _mounted(self, target: SplitResult) -> MountedPages | None:
+        served: _Served = self.server.served
+        return next((pages for pages in served.mounted if pages.has(target.path)), None)
+
+    def _show(self, mounted: MountedPages, target: SplitResult, body: bytes) -> None:
+        headers: dict[str, str] = {}
+        for name, value in self.headers.items():
+            headers.setdefault(name.lower(), value)
+        address, path = str(self.client_address[0]), unquote(target.path)
+        response = mounted.respond(HttpRequest(self.command, path, target.query, headers, address, body))
+        self.send_page(response.status, response.body, response.content_type, response.headers)
 
     def _metrics(self, exposition: Exposition) -> None:
         try:

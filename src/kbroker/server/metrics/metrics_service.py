@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from kbroker.metrics.exposition import Exposition
     from kbroker.server.metrics.broker_metrics import MetricSources
     from kbroker.server.metrics.metrics_server import MetricsServer
+    from kbroker.server.metrics.mounted_pages import MountedPages, PageServer
 
 
 SOCKETS = "socket-server-metrics"
@@ -38,6 +39,8 @@ class MetricsService:
         self._parts: Callable[[], MetricSources] | None = None
         self._lock = threading.Lock()
         self._exposition: Exposition | None = None
+        self._sources: MetricSources | None = None
+        self._mounted: list[MountedPages] = []
         self._address = config.text("kbroker.metrics.listener")
         self._is_ready = False
         self._server: MetricsServer | None = None
@@ -55,7 +58,8 @@ class MetricsService:
 
             access = HttpAccess(self._token, self._clock)
             host, port = parse_http_address(self._address)
-            server = MetricsServer(self.exposition, lambda: self._is_ready, host, port, self.routes, access)
+            mounted = self._mounted
+            server = MetricsServer(self.exposition, lambda: self._is_ready, host, port, self.routes, access, mounted)
             server.start()
             self._server = server
 
@@ -73,6 +77,26 @@ class MetricsService:
                     register_broker_metrics(self._exposition, self._parts())
             return self._exposition
 
+    @property
+    def sources(self) -> MetricSources:
+        """The parts of the broker that are looked at. Raises: RuntimeError before ``start``."""
+        with self._lock:
+            if self._sources is None:
+                if self._parts is None:
+                    raise RuntimeError("this broker has not started")
+                self._sources = self._parts()
+            return self._sources
+
+    def mount(self, path: str, load: Callable[[], PageServer]) -> None:
+        """Serve pages below a path, which ``load`` makes at the first request for one; before ``start``.
+
+        Without a port nothing of it is kept.
+        """
+        if self._address:
+            from kbroker.server.metrics.mounted_pages import MountedPages
+
+            self._mounted.append(MountedPages(path, load))
+
     def ready(self) -> None:
         """Clients are served from now on."""
         self._is_ready = True
@@ -86,6 +110,8 @@ class MetricsService:
         server, self._server = self._server, None
         if server is not None:
             server.stop()
+        for pages in self._mounted:
+            pages.close()
 
     @property
     def url(self) -> str | None:

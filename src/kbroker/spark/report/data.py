@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from kbroker.common.quotas import QuotaEntity
-from kbroker.spark.report.names import client_name
+from kbroker.common.shown_names import client_name
 from kbroker.spark.report.throttled import Throttles
 from kbroker.spark.whatif.recommend import Recommendation
 from kbroker.spark.whatif.replay import clients_of_bins

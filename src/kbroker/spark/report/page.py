@@ -8,10 +8,10 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from kbroker.common.quotas import CLIENT_ID, USER, QuotaEntity
+from kbroker.common.shown_names import entity_name
 from kbroker.spark import formatting as jobs
 from kbroker.spark.report.data import ReportData
 from kbroker.spark.report.document import LINES, render_page
-from kbroker.spark.report.names import entity_name
 from kbroker.spark.report.outliers import doubt_of, outliers
 from kbroker.spark.report.plots import Line, Plot, Text, byte_ticks, heat_map, line_plot, paired_bars
 from kbroker.spark.report.throttled import advice, lead, limit_text

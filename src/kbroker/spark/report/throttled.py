@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
+from kbroker.common.shown_names import shown_name
 from kbroker.spark import formatting as jobs
-from kbroker.spark.report.names import shown_name
 from kbroker.spark.usage_views.throttles import KEYS
 from kbroker.spark.whatif.quota_set import KEY_OF
 

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kbroker._core.clock import BaseClock, SystemClock
+from kbroker.common.shown_names import client_name
 from kbroker.spark.report.data import BINS, LISTED, TOP, Client, ReportData
-from kbroker.spark.report.names import client_name
 from kbroker.spark.report.page import render
 from kbroker.spark.report.throttled import gather_throttles
 from kbroker.spark.report.write import write_page

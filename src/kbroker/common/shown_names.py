@@ -1,4 +1,4 @@
-"""Names of clients as a page shows them: whatever is in them, they look like nothing else and do not fill the page."""
+"""Names of clients and quotas as people see them: whatever is in them, they look like nothing else and fill no page."""
 
 from __future__ import annotations
 

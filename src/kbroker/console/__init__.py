@@ -1,0 +1,26 @@
+"""The web console: pages about a running broker at its HTTP port, for `kbroker[console]`.
+
+Nothing of it but ``mount`` is imported before the first request for a page.
+"""
+
+from __future__ import annotations
+
+from kbroker.common.light_typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from kbroker.console.app import Console
+    from kbroker.server.broker import Broker
+
+ROOT = "/console"
+
+
+def mount(broker: Broker) -> None:
+    """Serve the console at the broker's HTTP port from its next start on; `kbroker serve` does so itself."""
+    broker.mount(ROOT, _load)
+
+
+def _load(broker: Broker) -> Console:
+    from kbroker.console.app import Console
+
+    config = broker.config
+    return Console(broker, config.text("kbroker.console.token") or None, config.boolean("kbroker.console.edit"))

@@ -1,0 +1,253 @@
+"""The last ten minutes of a broker, second by second: its traffic, and whom quotas throttled.
+
+A thread takes one look a second while the console is in use, and ends some minutes after the last request for a page.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+
+from kbroker._core.clock import BaseClock
+from kbroker.common.light_typing import TYPE_CHECKING, NamedTuple
+from kbroker.common.loggers import get_logger
+
+if TYPE_CHECKING:
+    from kbroker.server.metrics.broker_metrics import MetricSources
+    from kbroker.server.quota.verdict import Verdict
+
+logger = get_logger(__name__)
+
+LOOK_EVERY_S = 1.0
+SECONDS = 600
+IN_USE_MS = 300_000  # after a request looks go on for so long
+SETTLED_MS = 200  # a verdict may come into the ring so long after its time
+BIN_S = 10  # of the map of throttles
+MAX_ENTITIES = 500  # of that map; further ones are counted together
+OTHERS = "others"
+
+
+class Totals(NamedTuple):
+    """Counters of a moment: ``time_ms`` since 1970; the counters since the broker's start.
+
+    ``produce_ms``: what all Produces took together, from their last byte to that of their response.
+    """
+
+    time_ms: int
+    bytes_in: int
+    bytes_out: int
+    produce: int
+    fetch: int
+    other: int
+    throttled: int
+    refused: int
+    produce_ms: float
+    connections: int
+
+
+class Rates(NamedTuple):
+    """The same a second, between two looks; ``produce_ms``: the average, NaN without any; ``connections``: open at the
+    second one.
+    """
+
+    time_ms: int
+    bytes_in: float
+    bytes_out: float
+    produce: float
+    fetch: float
+    other: float
+    throttled: float
+    refused: float
+    produce_ms: float
+    connections: int
+
+
+class Throttled(NamedTuple):
+    """Whom a quota throttled: the counter that judged. ``is_shadow``: it only counted."""
+
+    quota_type: str
+    user: str
+    client_id: str
+    address: str
+    is_shadow: bool
+
+
+class Bin(NamedTuple):
+    """What fell into ten seconds."""
+
+    verdicts: int
+    delay_ms: int
+    refused: int
+
+
+class History:
+    """What is kept of the last ten minutes.
+
+    Args: ``look`` gives the counters of the moment, ``verdicts`` the latest ones; ``clock``.
+    Threads: any; ``look_once`` from one at a time.
+    """
+
+    def __init__(self, look: Callable[[], Totals], verdicts: Callable[[], Sequence[Verdict]], clock: BaseClock) -> None:
+        self._look = look
+        self._verdicts = verdicts
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._totals: Totals | None = None
+        self._rates: deque[Rates] = deque(maxlen=SECONDS)
+        self._bins: dict[Throttled, dict[int, Bin]] = {}
+        self._judged_ms = -1  # verdicts up to here are in the bins
+        self._missed_until_ms = -1  # verdicts before it may have left the ring before a look
+        self._used_ms = clock.now_ms()
+        self._stopping = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    # ------------------------------------------------------------ the thread
+
+    def use(self) -> None:
+        """A page is asked for: look for some more minutes."""
+        with self._lock:
+            self._used_ms = self._clock.now_ms()
+            if self._thread is None and not self._stopping.is_set():
+                self._thread = threading.Thread(target=self._run, name="console-history", daemon=True)
+                self._thread.start()
+
+    def stop(self) -> None:
+        """Take no further look; when this returns none is under way. Idempotent."""
+        self._stopping.set()
+        with self._lock:
+            thread = self._thread
+        if thread is not None:
+            thread.join()
+
+    def _run(self) -> None:
+        while True:
+            try:
+                self.look_once()
+            except Exception:
+                if self._stopping.wait(LOOK_EVERY_S):  # the broker was about to stop
+                    return
+                logger.exception("the console cannot look at the broker")
+            self._stopping.wait(LOOK_EVERY_S)
+            with self._lock:
+                if self._stopping.is_set() or self._clock.now_ms() - self._used_ms > IN_USE_MS:
+                    self._thread = None
+                    return
+
+    # ------------------------------------------------------------ looking
+
+    def look_once(self) -> None:
+        """Look now."""
+        found, verdicts = self._look(), self._verdicts()
+        with self._lock:
+            before, self._totals = self._totals, found
+            if before is not None and found.time_ms > before.time_ms:
+                self._rates.append(_rates(before, found))
+            self._judge(verdicts, found.time_ms)
+
+    def _judge(self, verdicts: Sequence[Verdict], now_ms: int) -> None:
+        """Count each verdict once: those of the time since the last look, up to a moment that is over."""
+        until_ms = now_ms - SETTLED_MS
+        new = [one for one in verdicts if self._judged_ms < one.time_ms <= until_ms]
+        if len(new) == len(verdicts) >= 1024 and self._judged_ms >= 0:
+            self._missed_until_ms = new[0].time_ms
+        for one in new:
+            self._add(one)
+        self._judged_ms = max(self._judged_ms, until_ms)
+        oldest = (now_ms // 1000 - SECONDS) // BIN_S
+        for who, bins in list(self._bins.items()):
+            for number in [number for number in bins if number < oldest]:
+                del bins[number]
+            if not bins:
+                del self._bins[who]
+
+    def _add(self, one: Verdict) -> None:
+        address = one.address if one.quota_type == "ConnectionRate" else ""
+        who = Throttled(one.quota_type, one.user, one.client_tag, address, bool(getattr(one, "is_shadow", False)))
+        if who not in self._bins and len(self._bins) >= MAX_ENTITIES:
+            who = Throttled(one.quota_type, OTHERS, OTHERS, "", who.is_shadow)
+        bins = self._bins.setdefault(who, {})
+        number = one.time_ms // 1000 // BIN_S
+        verdicts, delay_ms, refused = bins.get(number, (0, 0, 0))
+        delay_ms += one.delay_asked_ms if who.is_shadow else one.delay_served_ms
+        bins[number] = Bin(verdicts + 1, delay_ms, refused + one.refused)
+
+    # ------------------------------------------------------------ what pages show
+
+    @property
+    def latest(self) -> Rates | None:
+        """The rates of the last look, None before the second one."""
+        with self._lock:
+            return self._rates[-1] if self._rates else None
+
+    def rates(self, since_ms: int = 0) -> list[Rates]:
+        """The rates of looks after a time, the oldest first."""
+        with self._lock:
+            return [one for one in self._rates if one.time_ms > since_ms]
+
+    def throttled(self) -> dict[Throttled, dict[int, Bin]]:
+        """By whom it was: what fell into each bin, by its number (seconds since 1970 by ``BIN_S``)."""
+        with self._lock:
+            return {who: dict(bins) for who, bins in self._bins.items()}
+
+    @property
+    def missed_until_ms(self) -> int:
+        """Verdicts before this time may be missing, because more than 1024 came within a second; -1: none."""
+        with self._lock:
+            return self._missed_until_ms
+
+
+def _rates(before: Totals, after: Totals) -> Rates:
+    seconds = (after.time_ms - before.time_ms) / 1000
+
+    def grown(field: str) -> float:
+        new, old = getattr(after, field), getattr(before, field)
+        return float(max(0, new - old) / seconds)
+
+    produced = after.produce - before.produce
+    produce_ms = (after.produce_ms - before.produce_ms) / produced if produced > 0 else math.nan
+    return Rates(
+        after.time_ms,
+        grown("bytes_in"),
+        grown("bytes_out"),
+        grown("produce"),
+        grown("fetch"),
+        grown("other"),
+        grown("throttled"),
+        grown("refused"),
+        produce_ms,
+        after.connections,
+    )
+
+
+def broker_totals(parts: MetricSources) -> Totals:
+    """The counters of a running broker; takes the leaf locks of its counters, one after the other."""
+    counters = [processor.counters() for processor in parts.server.processors]
+    by_api = {"Produce": 0, "Fetch": 0}
+    other, produce_ms = 0, 0.0
+    for table in parts.server.request_metrics:
+        for slot, figures in table.snapshot().items():
+            name = parts.api_names.get(slot)
+            if name in by_api:
+                by_api[name] += figures["count"]
+                produce_ms += figures["times"]["TotalTimeMs"][0] if name == "Produce" else 0
+            elif name is not None:
+                other += figures["count"]
+    totals = parts.quotas.verdict_totals().values()
+    return Totals(
+        parts.clock.epoch_ms(),
+        _sum(counters, "bytes_received"),
+        _sum(counters, "bytes_sent"),
+        by_api["Produce"],
+        by_api["Fetch"],
+        other,
+        sum(delayed for delayed, _ in totals),
+        sum(refused for _, refused in totals),
+        produce_ms,
+        _sum(counters, "connections_created") - _sum(counters, "connections_closed"),
+    )
+
+
+def _sum(counters: Iterable[dict[str, int]], name: str) -> int:
+    return sum(one[name] for one in counters)

@@ -1,0 +1,49 @@
+"""A part of a long list, and the addresses of the parts beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from urllib.parse import urlencode
+
+from kbroker.common.light_typing import Any, NamedTuple
+
+ROWS = 50
+
+
+class Part(NamedTuple):
+    """Rows ``first`` to ``last`` (from 1) of ``total``, on page ``number`` of ``pages``.
+
+    ``previous`` and ``next``: addresses, None at an end.
+    """
+
+    rows: Sequence[Any]
+    first: int
+    last: int
+    total: int
+    number: int
+    pages: int
+    previous: str | None
+    next: str | None
+
+
+def part_of(rows: Sequence[Any], page: int, path: str, query: Mapping[str, str], size: int = ROWS) -> Part:
+    """The part with this number, from 1; the nearest one there is. Args: ``query``: what else the addresses keep."""
+    count = max(1, -(-len(rows) // size))
+    number = min(max(page, 1), count)
+    start = (number - 1) * size
+    end = min(start + size, len(rows))
+
+    def address(other: int) -> str | None:
+        kept = {key: value for key, value in query.items() if value and key != "page"}
+        return f"{path}?{urlencode({**kept, 'page': other})}" if 1 <= other <= count else None
+
+    return Part(
+        rows[start:end],
+        start + 1 if rows else 0,
+        end,
+        len(rows),
+        number,
+        count,
+        address(number - 1),
+        address(number + 1),
+    )

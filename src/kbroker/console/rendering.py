@@ -1,0 +1,108 @@
+"""Pages from templates. Every value is text, never markup; a name of a client is shown so that it cannot mislead."""
+
+from __future__ import annotations
+
+import math
+from datetime import datetime, timezone
+from pathlib import Path
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+from kbroker.common.printable import printable
+from kbroker.common.shown_names import entity_name, shown_name
+from kbroker.common.units import rounded_bytes
+
+FOLDER = Path(__file__).with_name("templates")
+MACROS = ("named", "scroll", "pager", "record_bytes")
+_LATEST_S = 253_402_300_799  # the end of the year 9999
+
+
+class Renderer:
+    """Threads: any."""
+
+    def __init__(self) -> None:
+        self._environment = Environment(
+            loader=FileSystemLoader(FOLDER),
+            autoescape=True,
+            undefined=StrictUndefined,
+            trim_blocks=True,
+            lstrip_blocks=True,
+            auto_reload=False,
+            cache_size=64,
+        )
+        self._environment.filters.update(
+            name=shown_name,
+            printable=printable,
+            entity=entity_name,
+            size=_size,
+            count=_count,
+            number=_number,
+            ms=milliseconds,
+            time=_time,
+            exact_time=_exact_time,
+        )
+        parts = self._environment.get_template("parts.html").module
+        for macro in MACROS:  # a block alone does not see what its template imports
+            self._environment.globals[macro] = getattr(parts, macro)
+
+    def page(self, template: str, values: dict[str, object]) -> bytes:
+        """A whole page."""
+        return self._environment.get_template(template).render(values).encode("utf-8", "replace")
+
+    def live_part(self, template: str, values: dict[str, object]) -> bytes:
+        """The block ``live`` of a page alone."""
+        found = self._environment.get_template(template)
+        parts = found.blocks["live"](found.new_context(values))
+        return "".join(parts).encode("utf-8", "replace")
+
+
+def _size(number: float | None) -> str:
+    return "-" if number is None else rounded_bytes(number)
+
+
+def _count(number: float | None) -> str:
+    return "-" if number is None else f"{number:,.0f}"
+
+
+def _number(value: float | None) -> str:
+    """With as many digits as people read: 0.25, 3.7, 1,234."""
+    if value is None or math.isnan(value):
+        return "-"
+    if math.isinf(value):
+        return "no limit"
+    return f"{value:,.0f}" if abs(value) >= 100 or value == int(value) else f"{value:,.2f}".rstrip("0").rstrip(".")
+
+
+def milliseconds(ms: float | None) -> str:
+    """A time with its unit: 0.25 ms, 12 ms, 3.4 s, 5 min 6 s, 2 h 5 min, 3 d 4 h."""
+    if ms is None or math.isnan(ms):
+        return "-"
+    if ms < 1000:
+        return f"{_number(ms)} ms"
+    seconds = ms / 1000
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    whole = int(seconds)
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60} s"
+    if whole < 48 * 3600:
+        return f"{whole // 3600} h {whole % 3600 // 60} min"
+    return f"{whole // 86_400:,} d {whole % 86_400 // 3600} h"
+
+
+def _moment(ms: float) -> datetime | None:
+    seconds = ms / 1000
+    return datetime.fromtimestamp(seconds, timezone.utc) if 0 <= seconds <= _LATEST_S else None
+
+
+def _time(ms: float | None, form: str = "%Y-%m-%d %H:%M:%S") -> str:
+    """A time since 1970, in UTC."""
+    if ms is None or ms < 0:
+        return "no time"
+    moment = _moment(ms)
+    return f"{ms:,.0f} ms" if moment is None else moment.strftime(form)
+
+
+def _exact_time(ms: int) -> str:
+    """The same with milliseconds."""
+    return f"{_time(ms)}.{ms % 1000:03d}" if ms >= 0 and _moment(ms) is not None else _time(ms)

@@ -1,0 +1,176 @@
+"""The latest records of the request log, from its topic or its newest file: so many, and so many bytes, at most."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from datetime import datetime, timezone
+from pathlib import Path
+
+from kbroker.common.errors import KafkaError
+from kbroker.common.light_typing import Any, NamedTuple
+from kbroker.common.request_log_names import JSON_SUFFIX, is_file_name
+from kbroker.console.record_reader import read_records
+from kbroker.console.site import Site
+
+RECORDS = 5000  # of the topic's partitions together
+STEP = 500
+TAIL_BYTES = 4 << 20  # of a file
+ARROW_BATCHES = 8  # of each partition; one holds many requests
+
+
+class LoggedRequest(NamedTuple):
+    """A finished request; times in milliseconds, in the order in which they passed."""
+
+    time_ms: float
+    api: str
+    client_id: str
+    principal: str
+    address: str
+    connection: str
+    queue_ms: float
+    local_ms: float
+    remote_ms: float
+    throttle_ms: float
+    response_queue_ms: float
+    send_ms: float
+    request_bytes: int
+    response_bytes: int
+    error_code: int
+
+    @property
+    def total_ms(self) -> float:
+        """From its last byte to the last byte of the response, and the delay that a quota asked for."""
+        return self.work_ms + self.remote_ms + self.throttle_ms
+
+    @property
+    def work_ms(self) -> float:
+        """Without what it waited for by intention: records, a flush, a quota."""
+        return self.queue_ms + self.local_ms + self.response_queue_ms + self.send_ms
+
+
+class Tail(NamedTuple):
+    """``problem``: why there is nothing, for people."""
+
+    requests: list[LoggedRequest]
+    source: str = ""
+    problem: str = ""
+
+
+def latest_requests(site: Site) -> Tail:
+    """What the request log has written last. Holds no lock of it."""
+    settings = site.broker.request_log.settings
+    if not settings.is_on:
+        return Tail([], problem="off")
+    if settings.topic:
+        view = site.context.topics.get(settings.topic)
+        logs = [log for log in (() if view is None else view.partitions) if log is not None]
+        count = ARROW_BATCHES if settings.is_arrow else RECORDS // max(1, len(logs))
+        values = (value for log in logs for value in _values(log, count))
+        return Tail(list(_arrow(values) if settings.is_arrow else _json(values)), f"topic {settings.topic}")
+    if settings.is_arrow:
+        return Tail([], problem="arrow-files")
+    return Tail(list(_json(_last_lines(Path(settings.folder)))), f"folder {settings.folder}")
+
+
+def _values(log: Any, count: int) -> Iterator[bytes]:
+    end = log.high_watermark
+    offset = max(log.log_start_offset, end - count)
+    while offset < end:
+        try:
+            found = read_records(log, offset, STEP)
+        except (KafkaError, OSError):  # retention has removed it meanwhile
+            return
+        yield from (record.value for record in found.records if record.value is not None)
+        if found.next_offset <= offset:
+            return
+        offset = found.next_offset
+
+
+def _last_lines(folder: Path) -> list[bytes]:
+    names = sorted((path for path in folder.iterdir() if is_file_name(path.name, JSON_SUFFIX)), reverse=True)
+    if not names:
+        return []
+    with names[0].open("rb") as file:
+        size = file.seek(0, 2)
+        file.seek(max(0, size - TAIL_BYTES))
+        lines = file.read(TAIL_BYTES).split(b"\n")
+    return lines[1:-1] if size > TAIL_BYTES else lines[:-1]  # the first is torn, behind the last nothing is written yet
+
+
+def _json(values: Iterable[bytes]) -> Iterator[LoggedRequest]:
+    for value in values:
+        try:
+            row = json.loads(value)
+        except ValueError:
+            continue
+        header = row.get("requestHeader")
+        if header is None:  # a verdict without a request, or a refusal
+            continue
+        yield LoggedRequest(
+            _time_ms(row.get("time", "")),
+            str(header.get("requestApiKeyName") or header.get("requestApiKey")),
+            str(header.get("clientId") or ""),
+            str(row.get("principal") or ""),
+            str(row.get("address") or ""),
+            str(row.get("connection") or ""),
+            queue_ms=_number(row, "requestQueueTimeMs"),
+            local_ms=_number(row, "localTimeMs"),
+            remote_ms=_number(row, "remoteTimeMs"),
+            throttle_ms=_number(row, "throttleTimeMs"),
+            response_queue_ms=_number(row, "responseQueueTimeMs"),
+            send_ms=_number(row, "sendTimeMs"),
+            request_bytes=int(_number(row, "requestBytes")),
+            response_bytes=int(_number(row, "responseBytes")),
+            error_code=int(_number(row, "errorCode")),
+        )
+
+
+_ARROW_COLUMNS = (
+    *("time", "api_name", "client_id", "principal", "address", "connection"),
+    *("request_queue_time_us", "local_time_us", "remote_time_us", "response_queue_time_us", "send_time_us"),
+    *("throttle_time_ms", "request_bytes", "response_bytes", "error_code"),
+)
+
+
+def _arrow(values: Iterable[bytes]) -> Iterator[LoggedRequest]:
+    import pyarrow as pa
+
+    for value in values:
+        try:
+            table = pa.ipc.open_stream(value).read_all().select(_ARROW_COLUMNS)
+        except (pa.ArrowInvalid, KeyError):
+            continue
+        for row in table.slice(max(0, table.num_rows - RECORDS // ARROW_BATCHES)).to_pylist():
+            if row["api_name"] is None:
+                continue
+            yield LoggedRequest(
+                row["time"].timestamp() * 1000,
+                row["api_name"],
+                row["client_id"] or "",
+                row["principal"] or "",
+                row["address"] or "",
+                row["connection"] or "",
+                queue_ms=_number(row, "request_queue_time_us") / 1000,
+                local_ms=_number(row, "local_time_us") / 1000,
+                remote_ms=_number(row, "remote_time_us") / 1000,
+                throttle_ms=_number(row, "throttle_time_ms"),
+                response_queue_ms=_number(row, "response_queue_time_us") / 1000,
+                send_ms=_number(row, "send_time_us") / 1000,
+                request_bytes=int(_number(row, "request_bytes")),
+                response_bytes=int(_number(row, "response_bytes")),
+                error_code=int(_number(row, "error_code")),
+            )
+
+
+def _number(row: Mapping[str, Any], name: str) -> float:
+    value = row.get(name)
+    return float(value) if isinstance(value, (int, float)) else 0.0
+
+
+def _time_ms(text: str) -> float:
+    try:
+        moment = datetime.fromisoformat(text.replace("Z", "+00:00"))
+    except ValueError:
+        return -1.0
+    return (moment if moment.tzinfo else moment.replace(tzinfo=timezone.utc)).timestamp() * 1000

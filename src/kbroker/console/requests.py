@@ -1,0 +1,80 @@
+"""What a page is asked with: the parameters of an address or a form, each once, checked."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime, timezone
+from urllib.parse import parse_qsl
+
+from kbroker.common.light_typing import NamedTuple
+
+MAX_PARAMETERS = 64
+MAX_TEXT = 40_000  # characters of a value: client ids may have 32,767
+
+
+class PageError(Exception):
+    """A request that cannot be served; ``status`` of HTTP, and a sentence for people."""
+
+    def __init__(self, status: int, sentence: str) -> None:
+        super().__init__(sentence)
+        self.status = status
+        self.sentence = sentence
+
+
+class Query(NamedTuple):
+    """Parameters by name."""
+
+    values: Mapping[str, str]
+
+    @staticmethod
+    def parse(text: str) -> Query:
+        """Raises: PageError 400 for too many, one given twice, or what is not UTF-8."""
+        try:
+            pairs = parse_qsl(text, keep_blank_values=True, errors="strict", max_num_fields=MAX_PARAMETERS)
+        except ValueError as error:
+            raise PageError(400, f"The address cannot be read: {error}.") from None
+        found = dict(pairs)
+        if len(found) < len(pairs):
+            raise PageError(400, "The address has a parameter more than once; expected each once.")
+        for name, value in found.items():
+            if len(value) > MAX_TEXT:
+                raise PageError(400, f"The parameter {name[:40]} has {len(value):,} characters; expected {MAX_TEXT:,}.")
+        return Query(found)
+
+    def text(self, name: str, default: str = "") -> str:
+        """A value as it is, the default where it is not given."""
+        return self.values.get(name, default)
+
+    def needed(self, name: str) -> str:
+        """A value that must be given. Raises: PageError 400."""
+        value = self.values.get(name)
+        if not value:
+            raise PageError(400, f"The address lacks the parameter {name}.")
+        return value
+
+    def integer(self, name: str, default: int, lowest: int, highest: int) -> int:
+        """A whole number, the default where there is none. Raises: PageError 400."""
+        text = self.text(name).strip().replace(",", "")
+        if not text:
+            return default
+        if len(text) > 20 or not text.removeprefix("-").isdecimal() or not lowest <= int(text) <= highest:
+            raise PageError(400, f"{name} is {text[:40]!r}; expected a whole number from {lowest:,} to {highest:,}.")
+        return int(text)
+
+    def time_ms(self, name: str) -> int | None:
+        """A moment in UTC, as browsers send it (2026-01-31T12:30:05), in milliseconds since 1970; None: not given.
+
+        Raises: PageError 400.
+        """
+        text = self.text(name).strip()
+        if not text:
+            return None
+        try:
+            moment = datetime.fromisoformat(text.removesuffix("Z"))
+        except ValueError:
+            raise PageError(400, f"{name} is {text[:40]!r}; expected a time such as 2026-01-31T12:30:05.") from None
+        return int(moment.replace(tzinfo=timezone.utc).timestamp() * 1000) if moment.tzinfo is None else _utc(moment)
+
+
+def _utc(moment: datetime) -> int:
+    return int(moment.timestamp() * 1000)

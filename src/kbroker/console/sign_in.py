@@ -1,0 +1,129 @@
+"""Who may see the console: sessions of those who have signed in, guesses, and the secret of forms.
+
+A session is a random number in a cookie; the console keeps its hash. The token itself is never in a cookie.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import secrets
+import threading
+from collections.abc import Mapping
+
+from kbroker._core.clock import BaseClock
+
+COOKIE = "kbroker_console"
+SESSION_MS = 12 * 3_600_000
+MAX_SESSIONS = 1000  # of which the oldest ends for a new one
+GUESSES = 5  # wrong tokens of one address within GUESS_MS
+ALL_GUESSES = 100  # of all addresses
+GUESS_MS = 60_000
+MAX_ADDRESSES = 10_000
+
+
+class Guesses:
+    """Counts wrong tokens, and says when an address has to wait.
+
+    Args: ``clock``. Threads: any.
+    """
+
+    def __init__(self, clock: BaseClock) -> None:
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._wrong: dict[str, list[int]] = {}  # when, by address
+
+    def wait_ms(self, address: str) -> int:
+        """For how long this address may not try another token; 0: it may."""
+        now_ms = self._clock.now_ms()
+        with self._lock:
+            self._forget(now_ms)
+            own = self._wrong.get(address, [])
+            if len(own) >= GUESSES:
+                return own[-GUESSES] + GUESS_MS - now_ms
+            every = sorted(when for times in self._wrong.values() for when in times[-GUESSES:])
+            if len(every) >= ALL_GUESSES or len(self._wrong) >= MAX_ADDRESSES:
+                return every[-ALL_GUESSES] + GUESS_MS - now_ms
+            return 0
+
+    def note(self, address: str) -> None:
+        """A token was wrong."""
+        with self._lock:
+            times = self._wrong.setdefault(address, [])
+            times.append(self._clock.now_ms())
+            del times[:-GUESSES]
+
+    def _forget(self, now_ms: int) -> None:
+        for address, times in list(self._wrong.items()):
+            if times[-1] <= now_ms - GUESS_MS:
+                del self._wrong[address]
+            else:
+                times[:] = [when for when in times if when > now_ms - GUESS_MS]
+
+
+class Sessions:
+    """Those who have signed in.
+
+    Args: ``clock``. Threads: any.
+    """
+
+    def __init__(self, clock: BaseClock) -> None:
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._until_ms: dict[bytes, int] = {}  # by the hash of what the cookie holds, the oldest first
+
+    def begin(self) -> str:
+        """A new session: what its cookie holds."""
+        value = secrets.token_urlsafe(32)
+        with self._lock:
+            self._until_ms[_hash(value)] = self._clock.now_ms() + SESSION_MS
+            while len(self._until_ms) > MAX_SESSIONS:
+                del self._until_ms[next(iter(self._until_ms))]
+        return value
+
+    def knows(self, value: str) -> bool:
+        """Whether a cookie's value is that of a session that has not ended."""
+        with self._lock:
+            until_ms = self._until_ms.get(_hash(value))
+            if until_ms is not None and until_ms <= self._clock.now_ms():
+                del self._until_ms[_hash(value)]
+                return False
+            return until_ms is not None
+
+    def end(self, value: str) -> None:
+        """Sign out."""
+        with self._lock:
+            self._until_ms.pop(_hash(value), None)
+
+
+class FormSecret:
+    """What shows that a form was made by this console, for this session. Threads: any."""
+
+    def __init__(self) -> None:
+        self._key = secrets.token_bytes(32)
+
+    def of(self, session: str) -> str:
+        """The hidden field of a form; ``session``: the cookie's value, empty without one."""
+        return hmac.new(self._key, session.encode(), hashlib.sha256).hexdigest()
+
+    def is_right(self, session: str, value: str) -> bool:
+        """Whether a field came from ``of``; takes the same time for each wrong one."""
+        return hmac.compare_digest(self.of(session).encode(), value.encode("utf-8", "replace"))
+
+
+def same_token(expected: str, found: str) -> bool:
+    """Whether two tokens are equal; takes the same time for each wrong one, whatever its length."""
+    return hmac.compare_digest(_hash(expected), _hash(found))
+
+
+def cookie_of(headers: Mapping[str, str]) -> str:
+    """The value of the console's cookie, empty without one."""
+    for part in headers.get("cookie", "")[:8192].split(";"):
+        name, equals, value = part.strip().partition("=")
+        if equals and name == COOKIE:
+            return value
+    return ""
+
+
+def _hash(value: str) -> bytes:
+    return hashlib.sha256(value.encode("utf-8", "replace")).digest()

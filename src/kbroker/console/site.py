@@ -1,0 +1,60 @@
+"""What every page has at hand: the broker, its last ten minutes, and how a page is made."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from urllib.parse import urlencode
+
+from kbroker._core.clock import BaseClock
+from kbroker.common.light_typing import Any, NamedTuple
+from kbroker.console import ROOT as ROOT
+from kbroker.console.history import History
+from kbroker.server.broker import Broker
+from kbroker.server.context import ApiContext
+
+
+class Site(NamedTuple):
+    """``may_edit``: whether quotas can be changed here; ``started_ms``: of the console, since 1970."""
+
+    broker: Broker
+    history: History
+    may_edit: bool
+    started_ms: int
+
+    @property
+    def context(self) -> ApiContext:
+        """The broker's parts."""
+        return self.broker.context
+
+    @property
+    def clock(self) -> BaseClock:
+        """The broker's clock."""
+        return self.broker.clock
+
+
+class View(NamedTuple):
+    """A page to be made. ``title`` of the page; ``template``; ``values`` for it."""
+
+    title: str
+    template: str
+    values: Mapping[str, Any]
+    status: int = 200
+
+
+class Download(NamedTuple):
+    """Bytes that the browser saves as a file."""
+
+    data: bytes
+    file_name: str
+
+
+class Json(NamedTuple):
+    """A value for a script of a page."""
+
+    value: Any
+
+
+def address(page: str, **query: object) -> str:
+    """Where a page of the console is; parameters that are None or empty are left out."""
+    kept = {name.rstrip("_"): value for name, value in query.items() if value is not None and value != ""}
+    return f"{ROOT}/{page}" + (f"?{urlencode(kept)}" if kept else "")

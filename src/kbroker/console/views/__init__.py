@@ -1,0 +1,1 @@
+"""The pages, a subject a file: each function reads the broker and returns what its template shows."""

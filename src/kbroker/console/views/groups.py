@@ -1,0 +1,167 @@
+"""Groups, and how far they are behind."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from kbroker.common.errors import Errors, KafkaError, ProtocolError
+from kbroker.common.light_typing import Any, NamedTuple
+from kbroker.console.paging import part_of
+from kbroker.console.requests import PageError, Query
+from kbroker.console.site import ROOT, Site, View
+from kbroker.coordinator.group_coordinator import GroupCoordinator, ListedGroup
+
+PARTITIONS = 200  # of a page
+MEMBERS = 200
+NAMES = 20  # partitions of a member that are named
+
+
+class GroupRow(NamedTuple):
+    """A group in the list. ``lag``: over its partitions with an offset, None where it cannot be known."""
+
+    group_id: str
+    kind: str
+    state: str
+    partitions: int
+    lag: int | None
+
+
+class PlaceRow(NamedTuple):
+    """One partition of a group."""
+
+    topic: str
+    partition: int
+    offset: int
+    end: int | None
+    lag: int | None
+    metadata: str
+
+
+class MemberRow(NamedTuple):
+    """One member; ``places``: what it is assigned, in words."""
+
+    member_id: str
+    instance_id: str
+    client_id: str
+    host: str
+    places: str
+
+
+def groups(site: Site, query: Query) -> View:
+    """The groups whose ids contain ``q``, of a state if asked for, a page of them."""
+    wanted, state = query.text("q").strip(), query.text("state")
+    coordinator = site.context.group_coordinator
+    found = [] if coordinator is None else _listed(coordinator)
+    states = sorted({group.state.value for group in found})
+    kept = [
+        group
+        for group in found
+        if wanted.lower() in group.group_id.lower() and (not state or group.state.value == state)
+    ]
+    kept.sort(key=lambda group: group.group_id)
+    part = part_of(kept, query.integer("page", 1, 1, 10**9), f"{ROOT}/groups", query.values)
+    rows = [_row(site, coordinator, group) for group in part.rows] if coordinator is not None else []
+    return View("Groups", "groups.html", {"part": part, "rows": rows, "q": wanted, "state": state, "states": states})
+
+
+def _listed(coordinator: GroupCoordinator) -> list[ListedGroup]:
+    try:
+        return coordinator.list_groups()
+    except KafkaError as error:
+        if error.error is Errors.COORDINATOR_LOAD_IN_PROGRESS:
+            raise PageError(503, "The broker still loads its groups. Try again in a moment.") from None
+        raise
+
+
+def _row(site: Site, coordinator: GroupCoordinator, group: ListedGroup) -> GroupRow:
+    places = _places(site, coordinator, group.group_id)
+    lags = [place.lag for place in places if place.lag is not None]
+    kind = group.group_type if group.protocol_type in ("", "consumer") else f"{group.group_type}, {group.protocol_type}"
+    return GroupRow(group.group_id, kind, group.state.value, len(places), sum(lags) if lags else None)
+
+
+def _places(site: Site, coordinator: GroupCoordinator, group_id: str) -> list[PlaceRow]:
+    try:
+        committed = coordinator.committed(group_id)
+    except KafkaError:  # its partition is being loaded, or it was deleted just now
+        return []
+    rows = []
+    for (topic, index), at in sorted(committed.items()):
+        log = site.context.topics.partition(topic, index)
+        end = None if log is None else log.high_watermark
+        lag = None if end is None else max(0, end - at.offset)
+        rows.append(PlaceRow(topic, index, at.offset, end, lag, at.metadata or ""))
+    return rows
+
+
+def group(site: Site, query: Query) -> View:
+    """One group: members, and where each partition is."""
+    group_id = query.needed("group")
+    coordinator = site.context.group_coordinator
+    found = [] if coordinator is None else [one for one in _listed(coordinator) if one.group_id == group_id]
+    if coordinator is None or not found:
+        raise PageError(404, f"Group {group_id[:249]!r} does not exist; it may have been deleted.")
+    listed = found[0]
+    places = _places(site, coordinator, group_id)
+    places.sort(key=lambda place: (-(place.lag or 0), place.topic, place.partition))
+    part = part_of(places, query.integer("page", 1, 1, 10**9), f"{ROOT}/group", query.values, PARTITIONS)
+    members = _members(site, coordinator, listed)
+    values = {
+        "group": listed,
+        "row": _row(site, coordinator, listed),
+        "part": part,
+        "most": max((place.lag or 0 for place in places), default=0),
+        "members": members[:MEMBERS],
+        "more_members": max(0, len(members) - MEMBERS),
+    }
+    return View("Group", "group.html", values)
+
+
+def _members(site: Site, coordinator: GroupCoordinator, listed: ListedGroup) -> list[MemberRow]:
+    try:
+        if listed.group_type == "consumer":
+            return [_consumer_member(site, one) for one in coordinator.describe_consumer_group(listed.group_id).members]
+        described = coordinator.describe(listed.group_id)
+    except KafkaError:  # deleted just now, or a group of another kind by now
+        return []
+    return [
+        MemberRow(
+            one.member_id, one.group_instance_id or "", one.client_id, one.client_host, _assignment(one.assignment)
+        )
+        for one in (described.members if described is not None else ())
+    ]
+
+
+def _consumer_member(site: Site, one: Any) -> MemberRow:
+    places = []
+    for topic_id, indexes in one.owned.items():
+        view = site.context.topics.get_by_id(topic_id)
+        places.append((str(topic_id) if view is None else view.name, sorted(indexes)))
+    member = one.member
+    return MemberRow(member.member_id, member.instance_id or "", member.client_id, member.client_host, _named(places))
+
+
+def _assignment(data: bytes) -> str:
+    """What a member of a classic group was given; empty for what is not an assignment of consumers."""
+    from kbroker.protocol import codec
+
+    if len(data) < 2:
+        return ""
+    try:
+        version = min(int.from_bytes(data[:2], "big", signed=True), 3)
+        body = codec.decode_versioned("ConsumerProtocolAssignment", data, read_as=version)[1]
+    except (ProtocolError, ValueError):
+        return "not readable"
+    return _named([(row["Topic"], row["Partitions"]) for row in body["AssignedPartitions"]])
+
+
+def _named(places: Sequence[tuple[str, Sequence[int]]]) -> str:
+    total = sum(len(indexes) for _, indexes in places)
+    named, words = 0, []
+    for topic, indexes in places:
+        some = [str(index) for index in indexes[: NAMES - named]]
+        named += len(some)
+        if some:
+            words.append(f"{topic}: {', '.join(some)}")
+    more = f" and {total - named:,} more" if total > named else ""
+    return "; ".join(words) + more

@@ -1,0 +1,93 @@
+"""The page that says how the broker is, and the one with its live figures."""
+
+from __future__ import annotations
+
+import math
+
+import kbroker
+from kbroker.common.light_typing import Any, NamedTuple
+from kbroker.console.history import Rates
+from kbroker.console.requests import Query
+from kbroker.console.site import Json, Site, View
+
+
+class Notice(NamedTuple):
+    """Something that an operator should know. ``page``: where more of it is, empty for nowhere."""
+
+    text: str
+    page: str = ""
+
+
+def overview(site: Site, query: Query) -> View:
+    """Figures of the moment, and what is wrong."""
+    parts = site.broker.sources
+    views = parts.topics.all()
+    logs = [log for view in views for log in view.partitions]
+    groups = site.context.group_coordinator
+    values = {
+        "version": kbroker.__version__,
+        "node_id": site.context.node_id,
+        "cluster_id": site.context.cluster_id,
+        "listeners": site.broker.bound_listeners,
+        "now_ms": site.clock.epoch_ms(),
+        "latest": site.history.latest,
+        "topics": sum(not view.is_internal for view in views),
+        "partitions": len(logs),
+        "size_bytes": sum(log.size_bytes for log in logs if log is not None),
+        "has_groups": groups is not None,
+        "waiting_fetches": parts.native_apis.waiting_fetches,
+        "waiting_produces": parts.native_apis.waiting_produces,
+        "queued": len(parts.requests) + len(parts.python_requests),
+        "throttled_now": _throttled_now(site),
+        "quota_entities": len(site.context.quota_entities.find({}, (), False)),
+        "notices": _notices(site, logs),
+        "may_edit": site.may_edit,
+    }
+    return View("Overview", "overview.html", values)
+
+
+def _throttled_now(site: Site) -> int:
+    quotas = site.context.quotas
+    managers = (quotas.produce, quotas.fetch, quotas.request, quotas.controller_mutation)
+    return sum(manager.queue_size for manager in managers)
+
+
+def _notices(site: Site, logs: list[Any]) -> list[Notice]:
+    parts = site.broker.sources
+    found = []
+    for folder, why in parts.logs.offline_dirs.items():
+        found.append(Notice(f"The log folder {folder} can no longer be written: {why}"))
+    offline = sum(log is None for log in logs)
+    if offline:
+        found.append(Notice(f"{offline:,} partitions are offline: their logs could not be opened.", "topics"))
+    damaged = sum(log is not None and log.damage_offset is not None for log in logs)
+    if damaged:
+        found.append(Notice(f"{damaged:,} partitions are damaged and take no appends; kbroker log verify --repair."))
+    failed = sum(log is not None and log.is_failed for log in logs)
+    if failed:
+        found.append(Notice(f"{failed:,} partitions take no appends before a restart: a write or sync has failed."))
+    if parts.logs.lost_offsets:
+        found.append(Notice(f"{parts.logs.lost_offsets:,} offsets that were known before this start were not found."))
+    return found
+
+
+def alive(site: Site, query: Query) -> Json:
+    """Nothing but a response, for pages without live parts."""
+    return Json({"started_ms": site.started_ms})
+
+
+def throughput(site: Site, query: Query) -> View:
+    """The charts; their values come from ``rates``."""
+    return View("Throughput", "throughput.html", {"latest": site.history.latest})
+
+
+def rates(site: Site, query: Query) -> Json:
+    """The rates of the last ten minutes, or those after ``since``: one list per line of the charts."""
+    since_ms = query.integer("since", 0, 0, 2**62)
+    found = site.history.rates(since_ms)
+    return Json({"columns": {name: [_plain(one[i]) for one in found] for i, name in enumerate(Rates._fields)}})
+
+
+def _plain(value: float) -> float | None:
+    """A number that JSON knows, with as many digits as a chart shows."""
+    return None if math.isnan(value) else round(value, 2)

@@ -1,0 +1,191 @@
+"""Topics, their partitions and their messages."""
+
+from __future__ import annotations
+
+import re
+
+from kbroker.common.errors import KafkaError
+from kbroker.common.light_typing import Any, NamedTuple
+from kbroker.console.paging import part_of
+from kbroker.console.record_reader import MOST, first_offset, read_records
+from kbroker.console.record_text import WHOLE_BYTES, Shown, safe_text, shown
+from kbroker.console.requests import PageError, Query
+from kbroker.console.site import ROOT, Download, Site, View, address
+from kbroker.server.topics import TopicView
+
+PARTITIONS = 100  # of a page
+SORTS = ("name", "records", "size")
+HEADERS = 50  # of a record
+
+
+class TopicRow(NamedTuple):
+    """A topic in the list; sums over its partitions that are online."""
+
+    name: str
+    partitions: int
+    offline: int
+    records: int
+    size_bytes: int
+    is_internal: bool
+
+
+class ShownRecord(NamedTuple):
+    """A record as the page shows it."""
+
+    offset: int
+    timestamp_ms: int
+    key: Shown
+    value: Shown
+    headers: list[tuple[str, str]]
+    more_headers: int
+
+
+def topics(site: Site, query: Query) -> View:
+    """The topics whose names contain ``q``, a page of them."""
+    wanted, sort = query.text("q").strip(), query.text("sort", "name")
+    if sort not in SORTS:
+        raise PageError(400, f"sort is {sort[:40]!r}; expected {', '.join(SORTS)}.")
+    has_internal = query.text("internal") == "1"
+    views = [
+        view
+        for view in site.context.topics.all()
+        if wanted.lower() in view.name.lower() and (has_internal or not view.is_internal)
+    ]
+    if sort != "name":
+        weighed = [(row_of(view), view) for view in views]
+        weighed.sort(key=lambda one: -(one[0].records if sort == "records" else one[0].size_bytes))
+        views = [view for _, view in weighed]
+    page = query.integer("page", 1, 1, 10**9)
+    part = part_of(views, page, f"{ROOT}/topics", query.values)
+    rows = [row_of(view) for view in part.rows]
+    values = {"part": part, "rows": rows, "q": wanted, "sort": sort, "internal": has_internal, "sorts": SORTS}
+    return View("Topics", "topics.html", values)
+
+
+def row_of(view: TopicView) -> TopicRow:
+    """The sums of a topic."""
+    logs = [log for log in view.partitions if log is not None]
+    return TopicRow(
+        view.name,
+        len(view.partitions),
+        len(view.partitions) - len(logs),
+        sum(log.high_watermark - log.log_start_offset for log in logs),
+        sum(log.size_bytes for log in logs),
+        view.is_internal,
+    )
+
+
+def topic(site: Site, query: Query) -> View:
+    """One topic: its partitions, a page of them, and the configs that it sets itself."""
+    view = _found(site, query)
+    page = query.integer("page", 1, 1, 10**9)
+    part = part_of(list(enumerate(view.partitions)), page, f"{ROOT}/topic", query.values, PARTITIONS)
+    configs = [(name, _config_text(name, value)) for name, value in sorted(view.configs.items())]
+    values = {"topic": view, "row": row_of(view), "part": part, "configs": configs}
+    return View("Topic", "topic.html", values)
+
+
+def _config_text(name: str, value: str) -> str:
+    unit = " ms" if name.endswith(".ms") else " bytes" if name.endswith(".bytes") else ""
+    return f"{int(value):,}{unit}" if unit and re.fullmatch(r"[0-9]{1,20}", value) else value
+
+
+def messages(site: Site, query: Query) -> View:
+    """Records of one partition from an offset, from a time, or the latest."""
+    view = _found(site, query)
+    log, number = _log(view, query)
+    count = query.integer("count", 20, 1, MOST)
+    offset = query.integer("offset", -1, -1, 2**63 - 1)
+    time_ms = query.time_ms("time")
+    problem = ""
+    try:
+        first = first_offset(log, offset=None if offset < 0 else offset, time_ms=time_ms, count=count)
+        found = read_records(log, first, count)
+        problem = found.problem
+    except (KafkaError, OSError) as error:  # the retention may have removed a segment meanwhile
+        raise PageError(503, f"These records cannot be read: {error}. Try again.") from None
+    start, end = log.log_start_offset, log.high_watermark
+    here = {"topic": view.name, "partition": number, "count": count}
+    values = {
+        "topic": view,
+        "partition": number,
+        "count": count,
+        "offset": "" if offset < 0 else offset,
+        "time": query.text("time"),
+        "records": [_shown_record(record) for record in found.records],
+        "start": start,
+        "end": end,
+        "first": first,
+        "problem": problem,
+        "older": address("messages", **here, offset=max(start, first - count)) if first > start else None,
+        "newer": address("messages", **here, offset=found.next_offset) if found.next_offset < end else None,
+        "latest": address("messages", **here),
+    }
+    return View("Messages", "messages.html", values)
+
+
+def _shown_record(record: Any) -> ShownRecord:
+    headers = [
+        (safe_text(name.decode("utf-8", "replace"))[:200], "null" if value is None else shown(value, 200).text)
+        for name, value in record.headers[:HEADERS]
+    ]
+    more = max(0, len(record.headers) - HEADERS)
+    return ShownRecord(record.offset, record.timestamp_ms, shown(record.key), shown(record.value), headers, more)
+
+
+def message(site: Site, query: Query) -> View:
+    """One record, with more of its key and value than a list shows."""
+    view = _found(site, query)
+    record, number = _record(view, query)
+    values = {
+        "topic": view,
+        "partition": number,
+        "record": _shown_record(record),
+        "key": shown(record.key, WHOLE_BYTES),
+        "value": shown(record.value, WHOLE_BYTES),
+    }
+    return View("Message", "message.html", values)
+
+
+def value(site: Site, query: Query) -> Download:
+    """The bytes of a record's key or value, to be saved."""
+    view = _found(site, query)
+    record, number = _record(view, query)
+    part = query.text("part", "value")
+    if part not in ("key", "value"):
+        raise PageError(400, f"part is {part[:40]!r}; expected key or value.")
+    name = re.sub(r"[^A-Za-z0-9._-]", "_", view.name)
+    return Download(
+        record.key or b"" if part == "key" else record.value or b"", f"{name}-{number}-{record.offset}.{part}"
+    )
+
+
+def _record(view: TopicView, query: Query) -> tuple[Any, int]:
+    log, number = _log(view, query)
+    offset = query.integer("offset", -1, 0, 2**63 - 1)
+    try:
+        found = read_records(log, offset, 1)
+    except (KafkaError, OSError) as error:
+        raise PageError(404, f"The record at offset {offset:,} cannot be read: {error}.") from None
+    if not found.records or found.records[0].offset != offset:
+        why = found.problem or f"There is no record at offset {offset:,}: it was deleted, compacted, or is a marker."
+        raise PageError(404, why)
+    return found.records[0], number
+
+
+def _found(site: Site, query: Query) -> TopicView:
+    name = query.needed("topic")
+    view = site.context.topics.get(name)
+    if view is None:
+        raise PageError(404, f"Topic {name[:249]!r} does not exist; it may have been deleted.")
+    return view
+
+
+def _log(view: TopicView, query: Query) -> tuple[Any, int]:
+    number = query.integer("partition", 0, 0, 2**31 - 1)
+    if number >= len(view.partitions):
+        raise PageError(404, f"The topic has partitions 0 to {len(view.partitions) - 1}; there is no {number:,}.")
+    log = view.partitions[number]
+    if log is None:
+        raise PageError(503, f"Partition {number} is offline: its log could not be opened. The broker's log says why.")
+    return log, number

@@ -1,0 +1,368 @@
+"""The console at the HTTP port: who may see it, what its pages show of a broker with clients, what bad input gets."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+from urllib.parse import quote, urlencode
+
+import pytest
+
+from kbroker import console
+from kbroker.common.http_messages import HttpRequest, HttpResponse
+from kbroker.console.app import POLICY, Console
+from kbroker.console.sign_in import COOKIE, GUESSES
+from kbroker.coordinator.classic_group import GroupState
+from kbroker.coordinator.group_coordinator import ListedGroup
+from kbroker.coordinator.group_records import CommittedOffset
+from kbroker.server.broker import Broker
+from kbroker.server.topic_rules import NewTopic
+from kbroker.server.topics import TopicView
+from tests.support import wire
+
+TOKEN = "a-token-of-some-length"
+MARKUP = "<script>alert(1)</script>\"'&\u202e"
+SETTINGS: dict[str, object] = {
+    "listeners": "PLAINTEXT://127.0.0.1:0",
+    "kbroker.in.memory": True,
+    "kbroker.metrics.listener": "127.0.0.1:0",
+    "kbroker.console.token": TOKEN,
+    "kbroker.request.log.topic": "__request_log",
+    "message.max.bytes": 12 << 20,
+    "socket.request.max.bytes": 64 << 20,
+}
+
+
+@pytest.fixture(scope="module")
+def broker() -> Iterator[Broker]:
+    made = Broker(SETTINGS)
+    console.mount(made)
+    with made:
+        made.context.topics.create(NewTopic("orders", 2))
+        made.context.topics.create(NewTopic("binary", 1))
+        with wire.Connection(made.bootstrap_servers) as client:
+            client.ask(wire.produce("orders", 0, wire.batch([b'{"sku":"<b>1</b>"}', b"plain <i>text</i>"])))
+            client.ask(wire.produce("binary", 0, wire.batch([b"\x00" + os.urandom(10 << 20)])))
+        yield made
+
+
+@pytest.fixture
+def pages(broker: Broker) -> Iterator[Console]:
+    """A console that a test has for itself."""
+    made = Console(broker, TOKEN)
+    yield made
+    made.close()
+
+
+def ask(
+    pages: Console, path: str, method: str = "GET", body: bytes = b"", address: str = "127.0.0.1", **more: str
+) -> HttpResponse:
+    """Ask as a browser on this machine does."""
+    headers = {"host": "127.0.0.1:9400", **{name.replace("_", "-"): value for name, value in more.items()}}
+    where, _, query = path.partition("?")
+    return pages.respond(HttpRequest(method, f"/console/{where}", query, headers, address, body))
+
+
+def post(pages: Console, path: str, fields: dict[str, str], address: str = "127.0.0.1", **more: str) -> HttpResponse:
+    """Send a form as a browser does."""
+    more = {"origin": "http://127.0.0.1:9400", "content_type": "application/x-www-form-urlencoded", **more}
+    return ask(pages, path, "POST", urlencode(fields).encode(), address, **more)
+
+
+def text(response: HttpResponse) -> str:
+    return response.body.decode()
+
+
+def secret_of(response: HttpResponse) -> str:
+    found = re.search(r'name="form_secret" value="([0-9a-f]+)"', text(response))
+    assert found is not None
+    return found[1]
+
+
+# ---------------------------------------------------------------- at the port
+
+
+def get(broker: Broker, target: str, method: str = "GET", body: str = "", **headers: str) -> tuple[int, str, Any]:
+    assert broker.metrics_url is not None
+    connection = http.client.HTTPConnection(broker.metrics_url.removeprefix("http://"), timeout=30)
+    try:
+        connection.request(method, target, body or None, {k.replace("_", "-"): v for k, v in headers.items()})
+        response = connection.getresponse()
+        return response.status, response.read().decode("utf-8", "replace"), response.headers
+    finally:
+        connection.close()
+
+
+def test_it_is_at_the_http_port(broker: Broker) -> None:
+    status, body, headers = get(broker, "/console")
+    assert (status, headers["Content-Type"]) == (200, "text/html; charset=utf-8")
+    assert "Overview" in body
+    assert headers["Content-Security-Policy"] == POLICY
+    assert "unsafe" not in POLICY
+    assert headers["X-Frame-Options"] == "DENY"
+    assert headers["Cache-Control"] == "no-store"
+    assert get(broker, "/console/", "HEAD")[:2] == (200, "")
+    assert get(broker, "/metrics")[0] == get(broker, "/ready")[0] == 200
+    assert get(broker, "/consoles")[0] == 404
+
+
+@pytest.mark.parametrize(
+    ("target", "headers", "status"),
+    [
+        ("/console/topics", {"Host": "evil.example"}, 403),
+        ("/console/topics", {"Sec_Fetch_Site": "cross-site"}, 403),
+        ("/console/assets/../app.py", {}, 404),
+        ("/console/assets/%2e%2e/app.py", {}, 404),
+        ("/console/assets/htmx.LICENSE", {}, 404),
+        ("/console/none", {}, 404),
+        ("/console/topic?topic=none", {}, 404),
+        ("/console/topic", {}, 400),
+        ("/console/messages?topic=orders&partition=2", {}, 404),
+        ("/console/messages?topic=orders&offset=-7", {}, 400),
+        ("/console/messages?topic=orders&offset=%FF", {}, 400),
+        ("/console/messages?topic=orders&time=noon", {}, 400),
+        ("/console/messages?topic=orders&count=100000", {}, 400),
+        ("/console/message?topic=orders&offset=77", {}, 404),
+        ("/console/group?group=none", {}, 404),
+        ("/console/topics?sort=colour", {}, 400),
+        ("/console/topics?q=1&q=2", {}, 400),
+    ],
+)  # fmt: skip
+def test_bad_requests(broker: Broker, target: str, headers: dict[str, str], status: int) -> None:
+    """Each has a clear response, and none of them is a failure of the broker's."""
+    found = get(broker, target, **headers)
+    assert found[0] == status
+    assert "the broker's log says why" not in found[1]
+
+
+def test_posts_that_no_page_sends(broker: Broker) -> None:
+    kind = {"Content_Type": "application/x-www-form-urlencoded"}
+    assert get(broker, "/console/sign-out", "POST", "a=b", **kind)[0] == 403  # without its origin
+    assert get(broker, "/console/sign-out", "POST", "a=b", Origin="http://evil.example", **kind)[0] == 403
+    assert get(broker, "/console/sign-out", "POST", "x" * 70_000, **kind)[0] == 413
+    assert get(broker, "/metrics", "POST", "a=b", **kind)[0] == 405
+    assert get(broker, "/console/topics", "DELETE")[0] == 501
+
+
+def test_a_broker_without_jinja_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    def load(broker: Broker) -> Any:
+        raise ModuleNotFoundError("no module named jinja2", name="jinja2")
+
+    made = Broker(SETTINGS)
+    made.mount("/console", load)
+    with made:
+        status, body, _ = get(made, "/console/")
+    assert (status, body) == (503, "/console needs jinja2, which is not installed: pip install 'kbroker[console]'\n")
+
+
+def test_nothing_of_it_is_loaded_before_it_is_asked_for() -> None:
+    """Jinja2 and the pages are some megabytes that most brokers do not need."""
+    program = f"""
+import sys, urllib.request
+from kbroker import console
+from kbroker.server.broker import Broker
+broker = Broker({SETTINGS!r}); console.mount(broker); broker.start()
+loaded = sorted(name for name in sys.modules if name.startswith(("jinja2", "kbroker.console.")))
+assert loaded == [], loaded
+assert b"Overview" in urllib.request.urlopen(broker.metrics_url + "/console/").read()
+assert "jinja2" in sys.modules
+broker.stop(); broker.start()
+assert b"Overview" in urllib.request.urlopen(broker.metrics_url + "/console/").read()
+broker.stop()
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+
+
+# ---------------------------------------------------------------- who may
+
+
+def test_signing_in(pages: Console) -> None:
+    """From another machine: the token, then a cookie; what came with the form is checked first."""
+    away = "10.1.2.3"
+    refused = ask(pages, "topics", address=away)
+    assert (refused.status, dict(refused.headers)["Location"]) == (303, "/console/sign-in")
+    assert ask(pages, "rates", address=away, kb_part="1").status == 401
+    assert 'type="password"' in text(ask(pages, "sign-in", address=away))
+    assert post(pages, "sign-in", {"token": TOKEN}, away, origin="http://evil.example").status == 403
+    assert post(pages, "sign-in", {"token": TOKEN}, away, content_type="text/plain").status == 415
+    wrong = post(pages, "sign-in", {"token": TOKEN[:-1] + "é"}, away)
+    assert (wrong.status, "kbroker.console.token" in text(wrong)) == (403, True)
+    right = post(pages, "sign-in", {"token": TOKEN}, away)
+    cookie = dict(right.headers)["Set-Cookie"]
+    assert right.status == 303
+    assert re.fullmatch(rf"{COOKIE}=[\w-]{{43}}; Path=/console; Max-Age=43200; HttpOnly; SameSite=Strict", cookie)
+    assert TOKEN not in cookie
+    mine = cookie.partition(";")[0]
+    page = ask(pages, "topics", address=away, cookie=mine)
+    assert page.status == 200
+    assert ask(pages, "topics", address=away, cookie=mine + "x").status == 303
+    assert ask(pages, "topics", address=away, cookie=mine, sec_fetch_site="cross-site").status != 200
+    other = secret_of(
+        ask(
+            pages,
+            "topics",
+            address=away,
+            cookie=dict(post(pages, "sign-in", {"token": TOKEN}, away).headers)["Set-Cookie"].partition(";")[0],
+        )
+    )
+    assert post(pages, "sign-out", {"form_secret": other}, away, cookie=mine).status == 403, "another session's form"
+    assert post(pages, "sign-out", {"form_secret": secret_of(page)}, away, cookie=mine).status == 303
+    assert ask(pages, "topics", address=away, cookie=mine).status == 303
+
+
+def test_a_guessed_token(pages: Console) -> None:
+    """Further guesses wait, the right one among them; others are not kept waiting."""
+    for _ in range(GUESSES):
+        assert post(pages, "sign-in", {"token": "x" * 20}, "10.6.6.6").status == 403
+    waiting = post(pages, "sign-in", {"token": TOKEN}, "10.6.6.6")
+    assert waiting.status == 429
+    assert 0 < int(dict(waiting.headers)["Retry-After"]) <= 60
+    assert post(pages, "sign-in", {"token": TOKEN}, "10.6.6.7").status == 303
+
+
+def test_without_a_token_only_this_machine_may(broker: Broker) -> None:
+    pages = Console(broker, None)
+    assert ask(pages, "topics").status == 200
+    away = ask(pages, "topics", address="10.1.2.3")
+    assert (away.status, "Only this machine" in text(away)) == (403, True)
+    assert "kbroker.console.token" in text(ask(pages, "sign-in", address="10.1.2.3"))
+    assert post(pages, "sign-in", {"token": ""}, "10.1.2.3").status == 403
+    pages.close()
+
+
+# ---------------------------------------------------------------- what is shown
+
+
+PATHS = (
+    *("", "topics?internal=1", "topic?topic=orders", "messages?topic=orders", "message?topic=orders&offset=0"),
+    *("groups", "throughput", "throttles", "requests", "sign-in", "none"),
+)
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_a_page_asks_for_nothing_elsewhere_and_has_no_script_or_style_inside(pages: Console, path: str) -> None:
+    page = text(ask(pages, path))
+    assert re.findall(r"<script(?! src=\"/console/assets/[\w.]+\" defer></script>)", page) == []
+    assert not re.search(r"\sstyle=|<style|\son\w+=|javascript:|https?://(?!www\.w3\.org)", page)
+    assert "<b>1</b>" not in page
+    assert "<i>text" not in page
+
+
+def test_messages(pages: Console) -> None:
+    page = text(ask(pages, "messages?topic=orders"))
+    assert "{\n  &#34;sku&#34;: &#34;&lt;b&gt;1&lt;/b&gt;&#34;\n}" in page
+    assert "plain &lt;i&gt;text&lt;/i&gt;" in page
+    assert "Offset 1</a>" in page
+    assert "Offset 0</a>" not in text(ask(pages, "messages?topic=orders&offset=1"))
+    assert "No records from here on" in text(ask(pages, "messages?topic=orders&time=2990-01-01T00:00:00"))
+    assert "the partition is empty" in text(ask(pages, "messages?topic=orders&partition=1"))
+
+
+def test_a_binary_record_of_ten_megabytes(pages: Console) -> None:
+    """Its size is stated, some of it shown, all of it saved as a file that no browser shows."""
+    page = text(ask(pages, "messages?topic=binary"))
+    assert "binary, 10.0 MiB; shown: the first 128 B of 10.0 MiB" in page
+    assert len(page) < 10_000
+    assert "the first 16.0 KiB of 10.0 MiB" in text(ask(pages, "message?topic=binary&offset=0"))
+    saved = ask(pages, "value?topic=binary&offset=0")
+    assert (len(saved.body), saved.content_type) == ((10 << 20) + 1, "application/octet-stream")
+    headers = dict(saved.headers)
+    assert headers["Content-Disposition"] == 'attachment; filename="binary-0-0.value"'
+    assert headers["X-Content-Type-Options"] == "nosniff"
+
+
+def test_names_with_markup(pages: Console, broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No name of a topic, group, client or header can bring markup into a page, or turn its text around."""
+    view = TopicView(MARKUP, broker.context.topics.all()[0].topic_id, (None,), configs={"k" + MARKUP: MARKUP})
+    topics = SimpleNamespace(
+        all=lambda: [view], get=lambda name: view if name == MARKUP else None, partition=lambda *a: None
+    )
+    monkeypatch.setattr(broker.context, "topics", topics)
+    group = ListedGroup(MARKUP, "consumer", GroupState.EMPTY, "classic")
+    offsets = {(MARKUP, 0): CommittedOffset(5, -1, MARKUP, -1)}
+    monkeypatch.setattr(
+        broker.context,
+        "group_coordinator",
+        SimpleNamespace(list_groups=lambda: [group], committed=lambda name: offsets, describe=lambda name: None),
+    )
+    name = quote(MARKUP)
+    paths = (
+        *("topics", f"topics?q={name}", f"topics?sort={name}", f"topic?topic={name}", f"topic?topic=x{name}"),
+        *(f"messages?topic={name}", f"messages?topic={name}&partition={name}", f"throttles?q={name}"),
+        *("groups", f"groups?q={name}&state={name}", f"group?group={name}", f"group?group=x{name}"),
+        f"requests?q={name}&api={name}",
+    )
+    for path in paths:
+        page = text(ask(pages, path))
+        assert "<script>alert" not in page, path
+        assert "\u202e" not in re.sub(r'value="[^"]*"|href="[^"]*"', "", page), path
+    assert "&lt;script&gt;alert(1)&lt;/script&gt;&#34;&#39;&amp;\\u202e" in text(ask(pages, "topics"))
+
+
+def test_ten_thousand_topics_and_groups(pages: Console, broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A page shows fifty, wherever it is, and the filter finds one among all."""
+    some = broker.context.topics.all()[0]
+    views = [some._replace(name=f"topic-{number:05d}", is_internal=False) for number in range(10_000)]
+    monkeypatch.setattr(broker.context, "topics", SimpleNamespace(all=lambda: views))
+    page = text(ask(pages, "topics?page=200"))
+    assert page.count('<th scope="row">') == 50
+    assert "9,951 to 10,000 of 10,000 topics" in page
+    assert len(page) < 20_000
+    assert text(ask(pages, "topics?q=TOPIC-0777&sort=size")).count('<th scope="row">') == 10
+    groups = [ListedGroup(f"group-{number:05d}", "consumer", GroupState.EMPTY, "classic") for number in range(10_000)]
+    coordinator = SimpleNamespace(list_groups=lambda: groups, committed=lambda name: {})
+    monkeypatch.setattr(broker.context, "group_coordinator", coordinator)
+    page = text(ask(pages, "groups?page=7"))
+    assert page.count('<th scope="row">') == 50
+    assert "301 to 350 of 10,000 groups" in page
+    assert "1 to 1 of 1 groups" in text(ask(pages, "groups?q=group-04711"))
+
+
+def test_a_part_alone(pages: Console) -> None:
+    """What an open page asks for again is its live part, and when to come back."""
+    part = ask(pages, "topics", kb_part="1", kb_viewer="a")
+    assert "<html" not in text(part)
+    assert 'data-live="/console/topics"' in text(part)
+    assert dict(part.headers)["KB-Again-Ms"] == "2000"
+    assert text(ask(pages, "nowhere", kb_part="1")) == "There is no such page.\n"
+
+
+def test_rates(pages: Console) -> None:
+    columns = json.loads(ask(pages, "rates?since=0").body)["columns"]
+    assert set(columns) >= {"time_ms", "bytes_in", "produce_ms"}
+    assert ask(pages, "rates?since=x").status == 400
+
+
+def test_the_slowest_requests(pages: Console, broker: Broker) -> None:
+    broker.request_log.flush()
+    page = text(ask(pages, "requests?api=PRODUCE"))
+    assert page.count("<b>") == 2
+    assert "PRODUCE" in page
+    assert "sending" in page
+
+
+def test_a_page_that_fails_is_a_sentence(pages: Console, broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail() -> None:
+        raise ZeroDivisionError("secret")
+
+    monkeypatch.setattr(broker.context, "topics", SimpleNamespace(all=fail))
+    page = ask(pages, "topics")
+    assert page.status == 500
+    assert "the broker&#39;s log says why" in text(page)
+    assert "secret" not in text(page)
+
+
+def test_the_files_of_others_have_their_licences() -> None:
+    assets = Path(console.__file__).with_name("assets")
+    for name, word in (("htmx", "Zero-Clause BSD"), ("uPlot", "MIT License")):
+        assert word in (assets / f"{name}.LICENSE").read_text()
+        assert list(assets.glob(f"{name}*.min.js"))

@@ -1,0 +1,109 @@
+"""The last ten minutes: rates between two looks, each verdict counted once."""
+
+import math
+from typing import Any
+
+import pytest
+
+from kbroker._core.clock import VirtualClock
+from kbroker.console.history import BIN_S, MAX_ENTITIES, OTHERS, SECONDS, SETTLED_MS, History, Throttled, Totals
+from kbroker.server.quota.verdict import Verdict
+
+T0 = 1_700_000_000_000
+SECOND = 1000
+
+
+def verdict(time_ms: int, client: str = "c", delay: int = 10, kind: str = "Produce", refused: bool = False) -> Verdict:
+    return Verdict(
+        time_ms, "User:u", client, "10.0.0.1", "conn", 0, kind, "u", client, 1, 2.0, 1.0, 1000, delay, delay, refused
+    )
+
+
+class Rig:
+    def __init__(self) -> None:
+        self.clock = VirtualClock(T0)
+        self.totals = Totals(T0, 0, 0, 0, 0, 0, 0, 0, 0.0, 0)
+        self.verdicts: list[Verdict] = []
+        self.history = History(lambda: self.totals, lambda: self.verdicts, self.clock)
+
+    def look(self, at_ms: int, **counters: Any) -> None:
+        self.totals = self.totals._replace(time_ms=at_ms, **counters)
+        self.history.look_once()
+
+
+@pytest.fixture
+def rig() -> Rig:
+    return Rig()
+
+
+def test_rates_are_of_the_time_that_passed(rig: Rig) -> None:
+    rig.look(T0)
+    assert rig.history.latest is None
+    rig.look(T0 + 2 * SECOND, bytes_in=4000, produce=10, produce_ms=25.0, connections=3)
+    found = rig.history.latest
+    assert found is not None
+    assert (found.bytes_in, found.produce, found.produce_ms, found.connections) == (2000.0, 5.0, 2.5, 3)
+    rig.look(T0 + 3 * SECOND)
+    assert rig.history.latest is not None
+    assert math.isnan(rig.history.latest.produce_ms)
+    assert [one.time_ms for one in rig.history.rates(T0 + 2 * SECOND)] == [T0 + 3 * SECOND]
+
+
+def test_ten_minutes_are_kept(rig: Rig) -> None:
+    for second in range(SECONDS + 50):
+        rig.look(T0 + second * SECOND)
+    assert len(rig.history.rates()) == SECONDS
+
+
+def test_a_counter_that_begins_again_is_not_negative(rig: Rig) -> None:
+    rig.look(T0, bytes_in=100)
+    rig.look(T0 + SECOND, bytes_in=5)
+    assert rig.history.rates()[-1].bytes_in == 0
+
+
+def test_each_verdict_is_counted_once(rig: Rig) -> None:
+    """One whose moment is not over is counted by a later look, also when the ring shows it many times."""
+    rig.verdicts = [verdict(T0 - 5), verdict(T0), verdict(T0 + 1, refused=True)]
+    rig.look(T0 + 1)
+    rig.look(T0 + 1 + SETTLED_MS)
+    rig.verdicts.append(verdict(T0 + SETTLED_MS, delay=7))
+    for second in range(1, 5):
+        rig.look(T0 + second * SECOND)
+    ((who, bins),) = rig.history.throttled().items()
+    assert who == Throttled("Produce", "u", "c", "", False)
+    assert sum(one.verdicts for one in bins.values()) == 4
+    assert sum(one.delay_ms for one in bins.values()) == 37
+    assert sum(one.refused for one in bins.values()) == 1
+    assert set(bins) <= {T0 // SECOND // BIN_S + n for n in (-1, 0, 1)}
+
+
+def test_old_bins_are_forgotten(rig: Rig) -> None:
+    rig.verdicts = [verdict(T0)]
+    rig.look(T0 + SECOND)
+    rig.verdicts = []
+    rig.look(T0 + (SECONDS + 2 * BIN_S) * SECOND)
+    assert rig.history.throttled() == {}
+
+
+def test_entities_are_bounded(rig: Rig) -> None:
+    rig.verdicts = [verdict(T0, client=f"c{n}") for n in range(MAX_ENTITIES + 100)]
+    rig.look(T0 + SECOND)
+    found = rig.history.throttled()
+    assert len(found) == MAX_ENTITIES + 1
+    assert sum(one.verdicts for one in found[Throttled("Produce", OTHERS, OTHERS, "", False)].values()) == 100
+
+
+def test_verdicts_that_have_left_the_ring_are_not_hidden(rig: Rig) -> None:
+    rig.verdicts = [verdict(T0) for _ in range(1024)]
+    rig.look(T0 + SECOND)
+    assert rig.history.missed_until_ms == -1, "the first look cannot know"
+    rig.verdicts = [verdict(T0 + SECOND + 5) for _ in range(1024)]
+    rig.look(T0 + 2 * SECOND)
+    assert rig.history.missed_until_ms == T0 + SECOND + 5
+
+
+def test_its_thread_ends_when_asked_to(rig: Rig) -> None:
+    rig.history.use()
+    rig.history.stop()
+    rig.history.use()
+    rig.history.stop()

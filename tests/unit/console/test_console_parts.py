@@ -1,0 +1,77 @@
+"""Parts of a list, parameters of a page, and how often pages may ask."""
+
+import pytest
+
+from kbroker._core.clock import VirtualClock
+from kbroker.console.paging import part_of
+from kbroker.console.requests import MAX_PARAMETERS, MAX_TEXT, PageError, Query
+from kbroker.console.viewers import LONGEST_MS, MAX_VIEWERS, SEEN_MS, SHORTEST_MS, Viewers
+
+
+def test_parts_of_ten_thousand() -> None:
+    rows = range(10_000)
+    part = part_of(rows, 3, "/console/topics", {"q": "a b&c", "page": "3", "sort": ""})
+    assert (part.first, part.last, part.total, part.number, part.pages) == (101, 150, 10_000, 3, 200)
+    assert list(part.rows) == list(range(100, 150))
+    assert part.previous == "/console/topics?q=a+b%26c&page=2"
+    assert part.next == "/console/topics?q=a+b%26c&page=4"
+
+
+@pytest.mark.parametrize(("page", "number"), [(-5, 1), (0, 1), (1, 1), (200, 200), (10**9, 200)])
+def test_the_nearest_part(page: int, number: int) -> None:
+    assert part_of(range(10_000), page, "/x", {}).number == number
+
+
+def test_no_rows() -> None:
+    part = part_of([], 1, "/x", {})
+    assert (part.first, part.last, part.pages, part.previous, part.next) == (0, 0, 1, None, None)
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "wrong"),
+    [
+        ("offset=abc", "offset", "'abc'"),
+        ("offset=-2", "offset", "'-2'"),
+        ("offset=99999999999999999999999", "offset", "9999"),
+        ("offset=%D9%A3x", "offset", "x"),
+        ("time=yesterday", "time", "'yesterday'"),
+    ],
+)
+def test_a_bad_parameter_is_named(text: str, name: str, wrong: str) -> None:
+    query = Query.parse(text)
+    with pytest.raises(PageError) as failure:
+        query.time_ms("time") if name == "time" else query.integer("offset", 0, 0, 2**63 - 1)
+    assert failure.value.status == 400
+    assert name in failure.value.sentence
+    assert wrong in failure.value.sentence
+
+
+@pytest.mark.parametrize(
+    "text", ["a=1&a=2", "a=%FF", "&".join(f"p{n}=" for n in range(MAX_PARAMETERS + 1)), "a=" + "x" * (MAX_TEXT + 1)]
+)
+def test_what_no_page_sends_is_refused(text: str) -> None:
+    with pytest.raises(PageError) as failure:
+        Query.parse(text)
+    assert failure.value.status == 400
+
+
+def test_times_are_utc() -> None:
+    assert Query.parse("time=2026-01-31T12:30:05").time_ms("time") == 1_769_862_605_000
+    assert Query.parse("time=2026-01-31T12:30:05%2B01:00").time_ms("time") == 1_769_859_005_000
+    assert Query.parse("time=2026-01-31T12:30").time_ms("time") == 1_769_862_600_000
+    assert Query.parse("time=").time_ms("time") is None
+    assert Query.parse("offset=1,234").integer("offset", 0, 0, 2000) == 1234
+
+
+def test_all_pages_together_ask_ten_times_a_second() -> None:
+    clock = VirtualClock()
+    viewers = Viewers(clock)
+    assert viewers.again_ms("") == SHORTEST_MS
+    for number in range(100):
+        again_ms = viewers.again_ms(f"page {number}")
+    assert again_ms == 10_000
+    clock.advance_ms(SEEN_MS)
+    assert viewers.again_ms("page 0") == SHORTEST_MS
+    for number in range(10 * MAX_VIEWERS):
+        again_ms = viewers.again_ms(f"page {number}")
+    assert again_ms == LONGEST_MS, "who makes up names makes the others wait, but not for ever"

@@ -1,0 +1,73 @@
+"""How bytes of records are shown: JSON, text, dumps; bounded, and never able to mislead."""
+
+import json
+import os
+
+import pytest
+
+from kbroker.console.record_text import DUMP_BYTES, LIST_BYTES, WHOLE_BYTES, dump, safe_text, shown
+
+
+def test_null_and_empty_differ() -> None:
+    assert shown(None) == ("null", "", 0, "")
+    assert shown(b"") == ("empty", "", 0, "")
+
+
+def test_json_is_indented_with_its_tokens_as_they_are() -> None:
+    """Numbers keep their digits, and a member that is there again stays."""
+    one = shown(b'{"b":1.50,"a":[1,{}, "x,y:{\\""],"b":12345678901234567890123,"e":1}')
+    assert one.kind == "JSON"
+    assert one.text == (
+        '{\n  "b": 1.50,\n  "a": [\n    1,\n    {},\n    "x,y:{\\""\n  ],\n  "b": 12345678901234567890123,\n  "e": 1\n}'
+    )
+    assert json.loads(one.text)["b"] == 12345678901234567890123
+
+
+@pytest.mark.parametrize(
+    "data", [b"{", b"[1,]", b'{"a":1}x', b"[" * 50_000, b"[" * 100_000 + b"]" * 100_000, b'["\xff"]']
+)
+def test_what_only_begins_like_json_is_not(data: bytes) -> None:
+    assert shown(data).kind in ("text", "binary")
+
+
+def test_text_in_utf_8() -> None:
+    assert shown("Grüße\nund\tmehr\r\n".encode())[:2] == ("text", "Grüße\nund\tmehr\n")
+    assert shown(b"a\x00b").kind == "binary"
+    assert shown(b"a\x1b[31mred").kind == "binary"
+    assert shown(b"\xff\xfe").kind == "binary"
+
+
+def test_text_that_turns_what_is_around_it_is_visible() -> None:
+    assert shown("abc\u202edcb".encode()).text == "abc\\u202edcb"
+    assert safe_text("a\nb\u2066") == "a\nb\\u2066"
+
+
+@pytest.mark.parametrize("letter", ["é", "€", "😀"])
+def test_a_long_text_is_cut_between_characters(letter: str) -> None:
+    """Wherever the cut falls, the text stays one, and its size is stated."""
+    for before in range(4):
+        data = (" " * before + letter * (3 * LIST_BYTES)).encode()
+        one = shown(data)
+        assert one.kind == "text", before
+        assert set(one.text.strip()) == {letter}
+        assert len(one.text) <= LIST_BYTES
+        assert one.size_bytes == len(data)
+        assert "of" in one.note
+
+
+def test_ten_megabytes() -> None:
+    """No more of a large value is shown than of a small one; what is left out is stated."""
+    binary = shown(os.urandom(10 << 20))
+    assert (binary.kind, binary.size_bytes) == ("binary", 10 << 20)
+    assert binary.note == f"the first {DUMP_BYTES} B of 10.0 MiB"
+    assert len(binary.text) < 800
+    whole = shown(b"[" + b"1," * (5 << 20) + b"1]", WHOLE_BYTES)
+    assert (whole.kind, len(whole.text)) == ("text", WHOLE_BYTES)
+    assert whole.note.startswith("the first 64.0 KiB of 10.0 MiB")
+
+
+def test_a_dump() -> None:
+    assert dump(b"\x00kbroker\xff0123456789") == (
+        "00000000  00 6b 62 72 6f 6b 65 72 ff 30 31 32 33 34 35 36  .kbroker.0123456\n"
+        "00000010  37 38 39                                         789"
+    )
