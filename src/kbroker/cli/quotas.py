@@ -1,7 +1,7 @@
-"""`kbroker quotas`: list, describe, set, remove, resolve, apply and diff client quotas, on any Kafka."""
+"""`kbroker quotas`: list, describe, set, remove, resolve, apply and diff client quotas, on any Kafka; their shadows."""
 
 import functools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -131,7 +131,7 @@ def describe(bootstrap_server: str, names: Names, as_json: bool) -> None:
 @click.option("--ip", metavar="ADDRESS", help="The IP address it connects from.")
 @json_option
 def resolve_quotas(bootstrap_server: str, user: str, client_id: str, ip: str | None, as_json: bool) -> None:
-    """Show which quotas apply to a client.
+    """Show which quotas apply to a client, and which shadow quotas.
 
     For each quota: the limit, the entity it was set for, and which clients share its counter with this one.
 
@@ -158,7 +158,8 @@ def set_quotas(values: tuple[str, ...], bootstrap_server: str, names: Names, dry
 
     KEY is producer_byte_rate or consumer_byte_rate (bytes per second: 1048576, 1MB, '10 MiB/s'), request_percentage
     (percent of one thread), controller_mutation_rate (partitions per second), or for --ip connection_creation_rate
-    (connections per second).
+    (connections per second). With "shadow." before it the quota is only tried: it is judged and reported, and delays
+    nothing (only kbroker has these).
     """
     from kbroker.cli.quota_views import json_entry
     from kbroker.common.printable import printable
@@ -194,7 +195,6 @@ def remove(keys: tuple[str, ...], bootstrap_server: str, names: Names, dry_run: 
     """Remove quotas of one entity; all of them without a KEY."""
     from kbroker.cli.quota_views import json_entry
     from kbroker.client.quota_client import QuotaClient
-    from kbroker.client.quota_file import KEYS
     from kbroker.common.printable import printable
 
     entity = _entity(names)
@@ -202,9 +202,7 @@ def remove(keys: tuple[str, ...], bootstrap_server: str, names: Names, dry_run: 
         client = QuotaClient(cluster)
         has = client.of(entity)
         removed = [key for key in dict.fromkeys(keys or has) if key in has]
-        unknown = [key for key in keys if key not in has and key not in KEYS]
-        if unknown:
-            raise click.UsageError(f"unknown quota {unknown[0]!r}: expected one of {', '.join(KEYS)}")
+        _check_keys(key for key in keys if key not in has)
         if removed:
             _alter(client, {entity: dict.fromkeys(removed)}, dry_run)
     if as_json:
@@ -215,11 +213,94 @@ def remove(keys: tuple[str, ...], bootstrap_server: str, names: Names, dry_run: 
         click.echo(printable(f"{entity} has no such quota" if keys else f"{entity} has no quota"))
 
 
+def _check_keys(keys: Iterable[str]) -> None:
+    """Raises: click.UsageError for the first that is no quota's and no shadow's."""
+    from kbroker.client.quota_file import KEYS
+    from kbroker.common.quotas import enforced_key
+
+    for key in keys:
+        if enforced_key(key) not in KEYS:
+            listed = ", ".join(KEYS)
+            raise click.UsageError(f'unknown quota {key!r}: expected one of {listed}, or one with "shadow." before it')
+
+
 def _alter(client: "QuotaClient", ops: "Mapping[QuotaEntity, Mapping[str, float | None]]", dry_run: bool) -> None:
     """Change all in one request. Raises: KafkaError of the first entity that was refused."""
     for refusal in client.alter(ops, validate_only=dry_run).values():
         if refusal is not None:
             raise refusal
+
+
+# ---------------------------------------------------------------- shadows
+
+
+@quotas.group(cls=CommandGroup)
+def shadow() -> None:
+    """Put shadow quotas in force, or end their trial.
+
+    A shadow quota (shadow.producer_byte_rate and so on) is set, shown and removed like any other. It judges the traffic
+    as it comes and delays nothing.
+    """
+
+
+def shadow_arguments(command: F) -> F:
+    """KEYs and the entity, or --all, and how the change is made and shown."""
+    for option in (
+        json_option,
+        click.option("--dry-run", is_flag=True, help="Validate on the broker; change nothing."),
+        click.option("--all", "of_all", is_flag=True, help="The shadow quotas of all entities."),
+        entity_options,
+        bootstrap_option,
+        click.argument("keys", nargs=-1, metavar="[KEY]..."),
+    ):
+        command = option(command)
+    return command
+
+
+@shadow.command()
+@shadow_arguments
+def promote(**given: Any) -> None:
+    """Make shadow quotas the enforced ones: those of one entity, or of all, in one request.
+
+    The enforced quota gets the shadow's limit, and the shadow is removed; without a KEY all shadows of the entity.
+    """
+    _change_shadows(is_promoted=True, **given)
+
+
+@shadow.command()
+@shadow_arguments
+def drop(**given: Any) -> None:
+    """Remove shadow quotas: those of one entity, or of all, in one request; enforced quotas stay as they are."""
+    _change_shadows(is_promoted=False, **given)
+
+
+def _change_shadows(
+    is_promoted: bool,
+    keys: tuple[str, ...],
+    bootstrap_server: str,
+    names: Names,
+    of_all: bool,
+    dry_run: bool,
+    as_json: bool,
+) -> None:
+    from kbroker.cli.quota_views import print_differences
+    from kbroker.common.printable import printable
+
+    if of_all == bool(names):
+        raise click.UsageError("expected one entity, such as --user NAME, or --all")
+    _check_keys(keys)
+    entity = None if of_all else _entity(names)
+    with _client(bootstrap_server) as (client, brokers):
+        change = client.promote_shadows if is_promoted else client.drop_shadows
+        done = change(entity, keys, validate_only=dry_run)
+        if done.differences or as_json:
+            if not as_json or not done.refusals:
+                print_differences(done.made, brokers, as_json)
+        elif entity is None:
+            click.echo(f"no entity has {'such ' if keys else ''}a shadow quota")
+        else:
+            click.echo(printable(f"{entity} has no {'such ' if keys else ''}shadow quota"))
+    done.check()  # the other entities were changed
 
 
 # ---------------------------------------------------------------- files

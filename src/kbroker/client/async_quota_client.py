@@ -1,6 +1,6 @@
 """`QuotaClient` for asyncio."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from types import TracebackType
 from typing import TypeVar
 
@@ -93,6 +93,18 @@ class AsyncQuotaClient:
     ) -> Applied:
         """As `QuotaClient.apply`."""
         return await self._run(lambda client: client.apply(wanted, prune=prune, validate_only=validate_only))
+
+    async def promote_shadows(
+        self, entity: QuotaEntity | None = None, keys: Collection[str] = (), *, validate_only: bool = False
+    ) -> Applied:
+        """As `QuotaClient.promote_shadows`."""
+        return await self._run(lambda quotas: quotas.promote_shadows(entity, keys, validate_only=validate_only))
+
+    async def drop_shadows(
+        self, entity: QuotaEntity | None = None, keys: Collection[str] = (), *, validate_only: bool = False
+    ) -> Applied:
+        """As `QuotaClient.drop_shadows`."""
+        return await self._run(lambda quotas: quotas.drop_shadows(entity, keys, validate_only=validate_only))
 
     async def broker_count(self) -> int:
         """As `QuotaClient.broker_count`."""

@@ -1,9 +1,9 @@
 """What differs between the quotas there are and those that are wanted, and the changes that a request makes of it."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
-from kbroker.common.quotas import QuotaEntity
+from kbroker.common.quotas import QuotaEntity, enforced_key, is_shadow_key
 
 Values = Mapping[str, float]
 Changes = Mapping[str, float | None]
@@ -28,6 +28,26 @@ def differences(
         for key in sorted({*before, *after}):
             if before.get(key) != after.get(key):
                 found.append(Difference(entity, key, before.get(key), after.get(key)))
+    return found
+
+
+def shadow_differences(
+    current: Mapping[QuotaEntity, Values], keys: Collection[str], *, promote: bool
+) -> list[Difference]:
+    """What must change so that shadow quotas become the enforced ones (``promote``), or are only removed.
+
+    Args: ``keys``: of which quotas, with or without "shadow."; none: all shadows there are.
+    """
+    wanted = {enforced_key(key) for key in keys}
+    found = []
+    for entity, values in current.items():
+        for key, value in values.items():
+            of = enforced_key(key)
+            if not is_shadow_key(key) or (wanted and of not in wanted):
+                continue
+            if promote and values.get(of) != value:
+                found.append(Difference(entity, of, values.get(of), value))
+            found.append(Difference(entity, key, value, None))
     return found
 
 

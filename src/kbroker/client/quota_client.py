@@ -3,17 +3,17 @@
 KIP-546; brokers from Kafka 2.6 on.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from types import TracebackType
 from typing import NamedTuple
 
 from kbroker.client.cluster import Cluster, check, to_error
 from kbroker.client.connection import Body
-from kbroker.client.quota_changes import Changes, Difference, Values, changes_for, differences
+from kbroker.client.quota_changes import Changes, Difference, Values, changes_for, differences, shadow_differences
 from kbroker.client.quota_resolution import ResolvedQuota, resolve_quotas
 from kbroker.client.security import ClientSecurity
 from kbroker.common.errors import Errors, KafkaError
-from kbroker.common.quotas import CLIENT_KEYS, IP, IP_KEYS, QuotaEntity
+from kbroker.common.quotas import CLIENT_KEYS, IP, IP_KEYS, QuotaEntity, enforced_key, is_shadow_key
 
 DESCRIBE_CLIENT_QUOTAS, ALTER_CLIENT_QUOTAS = 48, 49
 EXACT, DEFAULT, ANY = 0, 1, 2
@@ -190,7 +190,32 @@ class QuotaClient:
 
         Args: as of `diff`; ``validate_only``: only check that it could be done.
         """
-        found = self.diff(wanted, prune=prune)
+        return self._apply(self.diff(wanted, prune=prune), validate_only)
+
+    def promote_shadows(
+        self, entity: QuotaEntity | None = None, keys: Collection[str] = (), *, validate_only: bool = False
+    ) -> Applied:
+        """Make shadow quotas the enforced ones: these get the shadows' limits, and the shadows are removed.
+
+        One request for all. Only kbroker has shadow quotas.
+
+        Args:
+            entity: whose; None: those of all entities.
+            keys: which, with or without "shadow."; none: all.
+            validate_only: only check that it could be done.
+        """
+        return self._apply(shadow_differences(self._shadows_of(entity), keys, promote=True), validate_only)
+
+    def drop_shadows(
+        self, entity: QuotaEntity | None = None, keys: Collection[str] = (), *, validate_only: bool = False
+    ) -> Applied:
+        """Remove shadow quotas, with one request; enforced ones stay as they are. Args: as `promote_shadows`."""
+        return self._apply(shadow_differences(self._shadows_of(entity), keys, promote=False), validate_only)
+
+    def _shadows_of(self, entity: QuotaEntity | None) -> Mapping[QuotaEntity, Values]:
+        return self.describe() if entity is None else {entity: self.of(entity)}
+
+    def _apply(self, found: list[Difference], validate_only: bool) -> Applied:
         results = self.alter(changes_for(found), validate_only=validate_only) if found else {}
         return Applied(found, {entity: refusal for entity, refusal in results.items() if refusal is not None})
 
@@ -226,6 +251,10 @@ def _too_old(entity: QuotaEntity, ops: Changes, error: Errors, row: Body) -> str
         is_meant = not message or f"key {key}" in message or "entity type" in message
         if error is Errors.INVALID_REQUEST and is_meant and key in ops and key in known:
             return f" (this broker is too old for it: {key} came with Kafka {version}; leave it out or upgrade)"
+    for key in ops:
+        is_unknown = error is Errors.INVALID_REQUEST and f"key {key}" in message
+        if is_unknown and is_shadow_key(key) and enforced_key(key) in known:
+            return f" (this broker has no shadow quotas, which are kbroker's: leave {key} out)"
     return ""
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from kbroker.common.quota_limits import parse_limit
-from kbroker.common.quotas import CLIENT_KEYS, ENTITY_TYPES, IP_KEYS, QuotaEntity
+from kbroker.common.quotas import CLIENT_KEYS, ENTITY_TYPES, IP_KEYS, QuotaEntity, enforced_key, with_shadows
 
 KEYS = sorted({*CLIENT_KEYS, *IP_KEYS})
 TOO_DEEP = "nested too deeply"
@@ -143,8 +143,10 @@ class _File:
         }
 
     def _limit(self, named: _Node, node: _Node, key: str, where: str) -> float:
-        if key not in KEYS:  # one that is not like any of ours may be newer than we are; the broker decides
-            meant = _meant(key, KEYS)
+        if (
+            enforced_key(key) not in KEYS
+        ):  # one that is not like any of ours may be newer than we are; the broker decides
+            meant = _meant(key, tuple(with_shadows({**CLIENT_KEYS, **IP_KEYS})))
             if meant:
                 raise self.wrong(named, f"{where}unknown quota {key!r}{meant}")
         value = node.content

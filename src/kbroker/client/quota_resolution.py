@@ -5,7 +5,17 @@ from typing import NamedTuple
 
 from kbroker.client.quota_changes import Values
 from kbroker.common.quota_levels import APPLIES, LevelOutcome, QuotasOf, address_levels, client_levels
-from kbroker.common.quotas import CLIENT_ID, CLIENT_KEYS, CONNECTION_CREATION_RATE, IP, USER, QuotaEntity, resolve
+from kbroker.common.quotas import (
+    CLIENT_ID,
+    CLIENT_KEYS,
+    CONNECTION_CREATION_RATE,
+    IP,
+    USER,
+    QuotaEntity,
+    is_shadow_key,
+    resolve,
+    shadow_key,
+)
 
 
 class ResolvedQuota(NamedTuple):
@@ -29,29 +39,31 @@ def resolve_quotas(
 ) -> list[ResolvedQuota]:
     """What applies to a client, by key; its ``address``, if given, adds connection_creation_rate.
 
+    Behind a quota comes its shadow, if any entity has one; its levels are looked through apart.
     Args: ``found``: all quotas of the cluster. ``client_id``: empty for a client that sends none.
     """
 
     def quotas_of(entity: QuotaEntity) -> Values:
         return found.get(entity, {})
 
-    resolved = [_of_client(found, quotas_of, key, user, client_id) for key in sorted(CLIENT_KEYS)]
+    shadows = {key for values in found.values() for key in values if is_shadow_key(key)}
+
+    def with_shadow(key: str) -> list[str]:
+        return [key, shadow_key(key)] if shadow_key(key) in shadows else [key]
+
+    keys = [one for key in sorted(CLIENT_KEYS) for one in with_shadow(key)]
+    resolved = [_of_client(found, quotas_of, key, user, client_id) for key in keys]
     if address is not None:
-        key = CONNECTION_CREATION_RATE
-        levels = address_levels(quotas_of, key, address)
-        winner = next((one for one in levels if one.outcome == APPLIES), None)
-        counted_for = None if winner is None else QuotaEntity.of({IP: address})
-        resolved.append(
-            ResolvedQuota(
-                key,
-                None if winner is None else winner.limit,
-                None,
-                None if winner is None else winner.entity,
-                counted_for,
-                tuple(levels),
-            )
-        )
+        resolved += [_of_address(quotas_of, key, address) for key in with_shadow(CONNECTION_CREATION_RATE)]
     return resolved
+
+
+def _of_address(quotas_of: QuotasOf, key: str, address: str) -> ResolvedQuota:
+    levels = tuple(address_levels(quotas_of, key, address))
+    winner = next((one for one in levels if one.outcome == APPLIES), None)
+    if winner is None:
+        return ResolvedQuota(key, None, None, None, None, levels)
+    return ResolvedQuota(key, winner.limit, None, winner.entity, QuotaEntity.of({IP: address}), levels)
 
 
 def _of_client(

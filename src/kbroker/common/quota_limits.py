@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from kbroker.common.quotas import CONNECTION_CREATION_RATE
+from kbroker.common.quotas import CONNECTION_CREATION_RATE, enforced_key
 from kbroker.common.units import EXAMPLES, exact_bytes, parse_byte_rate, parse_percentage, parse_rate
 
 BYTE_RATES = ("consumer_byte_rate", "producer_byte_rate")
@@ -16,16 +16,18 @@ PERCENTAGE = "request_percentage"
 def parse_limit(key: str, text: str) -> float:
     """The limit of quota ``key`` as a number: bytes per second, a number per second, or percent.
 
-    A key that is not known here takes plain numbers; the broker decides.
+    A shadow's limit is written like that of its enforced quota. A key that is not known here takes plain numbers; the
+    broker decides.
     Raises: ValueError with a text for people.
     """
     parse: Callable[[str], float] = float
     expected = "a number"
-    if key in BYTE_RATES:
+    of = enforced_key(key)
+    if of in BYTE_RATES:
         parse, expected = parse_byte_rate, f"bytes per second such as {EXAMPLES}"
-    elif key in RATES:
+    elif of in RATES:
         parse, expected = parse_rate, "a number, or a number per second such as 5/s"
-    elif key == PERCENTAGE:
+    elif of == PERCENTAGE:
         parse, expected = parse_percentage, "a number of percent"
     try:
         return parse(text)
@@ -37,11 +39,12 @@ def limit_text(key: str, value: float | None) -> str:
     """The limit in full, with its unit; "-" for None. `parse_limit` reads it."""
     if value is None:
         return "-"
-    if key in BYTE_RATES and math.isfinite(value):
+    of = enforced_key(key)
+    if of in BYTE_RATES and math.isfinite(value):
         return f"{exact_bytes(value)}/s"
-    if key in RATES:
+    if of in RATES:
         return f"{number_text(value)}/s"
-    return f"{number_text(value)} %" if key == PERCENTAGE else number_text(value)
+    return f"{number_text(value)} %" if of == PERCENTAGE else number_text(value)
 
 
 def number_text(value: float) -> str:

@@ -244,7 +244,7 @@ def test_remove(broker: QuotaBroker) -> None:
     assert len(broker.asked(ALTER)) == sent
     assert refusal(run(broker, "quotas", "remove", "--user", "alice", "sped"), 2) == (
         "unknown quota 'sped': expected one of connection_creation_rate, consumer_byte_rate, controller_mutation_rate, "
-        "producer_byte_rate, request_percentage"
+        'producer_byte_rate, request_percentage, or one with "shadow." before it'
     )
 
 

@@ -310,6 +310,8 @@ def _memory(parts: MetricSources) -> Iterable[Family]:
         "bytes left of queued.max.request.bytes; below 0 by less than one request", available,
     )  # fmt: skip
     yield _gauge("kafka.network:SocketServer", "MemoryPoolUsed", "bytes of requests held in memory", used)
+    yield Family(SOCKETS, "MemoryPoolAvgDepletedPercent", "gauge", (), "share of time without memory, 0 to 1")
+    yield Family(SOCKETS, "MemoryPoolDepletedTimeTotal", "counter", (), "milliseconds without memory")
 
 
 # ---------------------------------------------------------------- connections
