@@ -15,6 +15,7 @@ import pytest
 from kbroker._core.clock import VirtualClock
 from kbroker.common.request_log import VERSION
 from kbroker.spark import formatting as jobs
+from kbroker.spark.tables import table_place
 from kbroker.spark.tables.delta_table import REQUEST_LOG, Stream, Table, TableError, TableInfo
 from kbroker.spark.tables.log_schema import spark_schema
 from kbroker.spark.tables.table_stream import StreamOptions, TableStream
@@ -104,3 +105,12 @@ def test_another_log_with_the_same_checkpoint(table: Table, tmp_path: Path) -> N
     assert table.streams() == {ID: both}
     with pytest.raises(TableError, match="is filled from /more"):
         opened(tmp_path / "table")
+
+
+def test_a_plan_is_on_the_disk_before_its_batch(table: Table, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Spark syncs neither: after a power cut the table would have a batch that the checkpoint does not know."""
+    synced: list[str] = []
+    monkeypatch.setattr(table_place, "_sync", lambda path: synced.append(path.relative_to(tmp_path).as_posix()))
+    opened(tmp_path / "table")._keep_offsets(2)
+    inside = "table/_checkpoint"
+    assert synced == [f"{inside}/metadata", inside, f"{inside}/offsets/2", f"{inside}/offsets", inside]

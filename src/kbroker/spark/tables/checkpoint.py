@@ -29,6 +29,7 @@ _S3A = {
 }
 _BY_HOST = "aws_virtual_hosted_style_request"
 HADOOP_AWS = "org.apache.hadoop:hadoop-aws"
+METADATA = "metadata"
 OFFSETS, COMMITS = "offsets", "commits"  # a file for each batch: planned, and done
 
 
@@ -103,6 +104,6 @@ def last_batch(place: TablePlace, folder: str) -> int:
 def stream_id(place: TablePlace) -> str | None:
     """The id that Spark gave the stream of a checkpoint; None before its first start. Raises: OSError."""
     try:
-        return str(json.loads(place.read("metadata"))["id"])
+        return str(json.loads(place.read(METADATA))["id"])
     except FileNotFoundError:
         return None

@@ -29,6 +29,7 @@ from kbroker.spark.shared_folder import require_shared
 from kbroker.spark.tables import compaction
 from kbroker.spark.tables.checkpoint import (
     COMMITS,
+    METADATA,
     OFFSETS,
     last_batch,
     place_of_checkpoint,
@@ -260,6 +261,7 @@ class TableStream:
         if refused:
             self._keep_rejected(rejected(parsed), f"batch-{number:08d}-{app[:8]}")
         self._at("rejected")
+        self._keep_offsets(number)
         committed = not files or self.table.commit(files, (app, number))
         self._at("committed")
         written = summary(files if committed else [])
@@ -293,6 +295,16 @@ class TableStream:
             if known is None or known.paths != self.reads.paths:
                 self.table.add_stream(self._stream, self.reads)
         return self._stream
+
+    def _keep_offsets(self, number: int) -> None:
+        """Put onto the disk what Spark has planned for a batch, as it does not by itself, before the table has it.
+
+        A power cut that takes the plan and leaves the batch would let other records have its number.
+        """
+        checkpoint = self.checkpoint
+        if checkpoint.is_local:
+            checkpoint.sync(METADATA)
+            checkpoint.sync(f"{OFFSETS}/{number}")
 
     def _write_files(self, parsed: DataFrame, name: str) -> tuple[list[DataFile], int]:
         """Files that are not yet part of the table, and how many records are none.
