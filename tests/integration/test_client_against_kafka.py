@@ -1,5 +1,6 @@
 """The synchronous client against a real Apache Kafka: what it promises to work with any broker."""
 
+import asyncio
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,7 +21,7 @@ from kbroker.client.cluster import Cluster
 from kbroker.client.consumer import Consumer, Record
 from kbroker.client.partition_reader import PartitionReader
 from kbroker.client.producer import CODECS, Delivery, Producer
-from kbroker.client.quotas import QuotaClient
+from kbroker.client.quotas import AsyncQuotaClient, QuotaClient
 from kbroker.common.errors import Errors, KafkaError
 from kbroker.common.quotas import QuotaEntity
 from kbroker.protocol.records import iter_batches
@@ -253,6 +254,59 @@ def test_quotas_of_kafka(cluster: Cluster, kafka: str, tmp_path: Path) -> None:
     run("remove", "--ip", "10.1.2.3")
     run("remove", *entity)
     wait_for("the removal", lambda: run("list").count("\n") == 1)
+
+
+def test_the_quota_library_against_kafka(kafka: str) -> None:
+    """Describe, alter, resolve, diff and apply in one request, awaited too; Kafka's refusals stand alone."""
+    ann, ann_any = QuotaEntity.of({"user": "ann"}), QuotaEntity.of({"user": "ann", "client-id": None})
+    address = QuotaEntity.of({"ip": "10.9.8.7"})
+    rate = "producer_byte_rate"
+    with QuotaClient(kafka) as quotas:
+        assert quotas.broker_count() == 1
+        done = quotas.apply({ann: {rate: 1024.0}, ann_any: {rate: 0.0}, address: {"connection_creation_rate": 3.0}})
+        assert [str(refusal) for refusal in done.refusals.values()] == [
+            "INVALID_REQUEST: user ann, client-id <default>: Quota producer_byte_rate must be greater than 0"
+        ]
+        assert [one.entity for one in done.made] == [ann, address]
+        wait_for("the quotas", lambda: quotas.of(address) and quotas.of(ann))
+        assert quotas.apply({ann_any: {rate: 99.0}}, validate_only=True).refusals == {}
+        assert quotas.of(ann_any) == {}
+        assert quotas.alter({ann_any: {rate: 99.0}}) == {ann_any: None}
+        wait_for("the quota", lambda: quotas.of(ann_any) == {rate: 99.0})
+        found = {one.key: one for one in quotas.resolve("ann", "app", "10.9.8.7")}
+        assert found[rate][:5] == (rate, 99.0, 2, ann_any, QuotaEntity.of({"user": "ann", "client-id": "app"}))
+        assert [one.level for one in found[rate].levels if one.outcome == "overridden"] == [3]
+        assert found["connection_creation_rate"].limit == 3.0
+
+    async def awaited() -> None:
+        async with AsyncQuotaClient(kafka) as quotas:
+            assert (await quotas.of(ann)) == {rate: 1024.0}
+            differences = await quotas.diff({ann: {}, ann_any: {}, address: {}})
+            assert [(one.entity, one.before, one.after) for one in differences] == [
+                (ann, 1024.0, None), (ann_any, 99.0, None), (address, 3.0, None),
+            ]  # fmt: skip
+            assert (await quotas.apply({ann: {}, ann_any: {}, address: {}})).refusals == {}
+
+    asyncio.run(awaited())
+
+
+def test_explain_says_what_kafka_allows(kafka: str) -> None:
+    """Which quotas apply, and what is missing and why; no number is made up."""
+    from click.testing import CliRunner
+
+    from kbroker.cli import cli
+
+    dan = QuotaEntity.of({"user": "dan"})
+    with QuotaClient(kafka) as quotas:
+        quotas.alter({dan: {"consumer_byte_rate": 2048.0}})
+        wait_for("the quota", lambda: quotas.of(dan))
+        done = CliRunner().invoke(cli, ["quotas", "explain", "--user", "dan"], env={"KBROKER_BOOTSTRAP": kafka})
+        assert done.exit_code == 0, done.output
+        quotas.alter({dan: {"consumer_byte_rate": None}})
+    words = " ".join(done.stdout.split())
+    assert "consumer_byte_rate 2 KiB/s set for level 3: user dan counted for user dan, all its clients" in words
+    assert "Kafka's protocol has no request for them (broker 1 at" in words
+    assert "is no kbroker" in words
 
 
 def test_mutation_quota_of_kafka(kafka: str) -> None:

@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from click.testing import Result
+from click.testing import CliRunner, Result
 
+from kbroker.cli import cli
 from kbroker.client.cluster import Cluster
 from kbroker.client.producer import Producer
 from kbroker.client.quotas import QuotaClient
@@ -21,6 +22,7 @@ from kbroker.spark.tables.ingest import ingest
 from kbroker.spark.tables.log_reader import LogSource
 from kbroker.spark.tables.table import read_table
 from kbroker.spark.tables.table_stream import StreamOptions
+from kbroker.testing.waiting import wait_until
 from tests.spark.kafka_clusters import (
     REQUEST_LOG,
     Disturbance,
@@ -168,6 +170,19 @@ def test_a_secured_listener(
     said = refusal(lambda: spark.read.format("kbroker").options(**servers, **wrong, subscribe="safe").load().collect())
     assert "SASL_AUTHENTICATION_FAILED" in said
     assert "guessed" not in said
+
+
+def test_quotas_of_two_brokers(kafka: KafkaCluster, certificates: Certificates) -> None:
+    """The library reaches the secured listeners; commands say on stderr and in JSON that each broker enforces."""
+    entity = QuotaEntity.of({"user": "carol", "client-id": None})
+    with QuotaClient(kafka.secured, secured(certificates)) as quotas:
+        assert quotas.broker_count() == 2
+        assert quotas.apply({entity: {"producer_byte_rate": 1024.0}}).refusals == {}
+        wait_until(lambda: quotas.of(entity) == {"producer_byte_rate": 1024.0})
+        done = CliRunner().invoke(cli, ["quotas", "list", "--user", "carol", "--json", "-b", kafka.bootstrap])
+        assert done.stderr.startswith("note: each of the 2 brokers enforces quotas by itself")
+        assert [row["brokers"] for row in json.loads(done.stdout)] == [2]
+        quotas.apply({entity: {}})
 
 
 @pytest.fixture(scope="module")

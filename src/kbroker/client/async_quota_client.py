@@ -17,9 +17,9 @@ T = TypeVar("T")
 class AsyncQuotaClient:
     """The client quotas of one cluster, asked for by coroutines: each method is the one of `QuotaClient`, awaited.
 
-    The requests are sent one after the other by one thread over one connection, both of its own. A call that is
-    cancelled ends at once; whether an `alter` or `apply` that was cancelled has changed something is not known: look,
-    or do it again.
+    The requests are sent one after the other, by one thread and over one connection that no other client has. A call
+    that is cancelled ends at once; whether an `alter` or `apply` that was cancelled has changed something is not known:
+    look, or do it again.
 
     Args: as `QuotaClient`, without a Cluster; nothing is connected before the first call, or ``async with``.
     Raises: ValueError for an address or a property that is wrong.

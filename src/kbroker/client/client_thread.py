@@ -1,4 +1,4 @@
-"""A thread of its own for a blocking client that is used from asyncio: one call at a time, each can be cancelled."""
+"""The thread of a blocking client that is used from asyncio: one call at a time, each can be cancelled."""
 
 import contextlib
 import socket

@@ -28,7 +28,14 @@ DEFAULT_TIMEOUT_S = 10.0
 
 
 class HttpPortError(Exception):
-    """The HTTP port cannot be found or reached, or refuses; the message is one line."""
+    """The HTTP port cannot be found or reached, or refuses; the message is one line.
+
+    ``status``: of a response that refuses, None without one.
+    """
+
+    def __init__(self, message: str, status: int | None = None) -> None:
+        super().__init__(message)
+        self.status = status
 
 
 class NoSuchPathError(HttpPortError):
@@ -92,7 +99,7 @@ class HttpPort:
         text = " ".join(body[: 4 * MAX_SENTENCE].decode("utf-8", "replace").split())
         sentence = "".join(c for c in text if c.isprintable())[:MAX_SENTENCE]
         message = f"{self.url}{path}: {status}{f': {sentence}' if sentence else ''}"
-        return NoSuchPathError(message) if status == 404 else HttpPortError(message)
+        return NoSuchPathError(message, status) if status == 404 else HttpPortError(message, status)
 
 
 def find_http_port(cluster: Cluster, node_id: int | None = None) -> str:

@@ -28,7 +28,7 @@ from kbroker.common._quota_counter cimport (
     KIND_FETCH, KIND_MUTATION, KIND_PRODUCE, KIND_REQUEST, KINDS, Judgement,
 )
 from kbroker.common._text cimport Text
-from kbroker.server.quota._entities cimport EntityTable
+from kbroker.server.quota._entities cimport EntityTable, Match
 from kbroker.server.quota._quota_events cimport VerdictRing
 
 cdef enum:
@@ -112,6 +112,8 @@ cdef void sensors_release(ClientSensors *sensors) noexcept nogil
 cdef void give_counts(ClientSensors *sensors, int64_t counts) noexcept nogil     # several at once
 # The counter of a user and a client id, made if there is none; counted, NULL: memory is out.
 cdef ClientSensors *client_sensors(QuotaManager *manager, Text user, Text client_id, int64_t now_ms) noexcept nogil
+# The same counter if there is one, and what holds for the client either way: makes none, and changes none. Counted.
+cdef ClientSensors *find_client_sensors(QuotaManager *manager, Text user, Text client_id, Match *match) noexcept nogil
 # Record with check; a delay in milliseconds as an int32 of Java's, so a huge one may be negative. A mutation is checked
 # first, and not recorded where its quota is violated.
 cdef int32_t record_and_judge(QuotaManager *manager, ClientSensors *sensors, double value, int64_t now_ms,

@@ -297,6 +297,19 @@ cdef ClientSensors *client_sensors(QuotaManager *manager, Text user, Text client
     return found
 
 
+cdef ClientSensors *find_client_sensors(QuotaManager *manager, Text user, Text client_id, Match *match) noexcept nogil:
+    cdef ClientSensors *found
+    mutex_lock(&manager.lock)
+    entities_match(&manager.entities, user, client_id, match)
+    found = find(manager, hash_of(manager, match.user, match.client_id), match.user, match.client_id)
+    if found != NULL and sensor_is_removed(found.quota):
+        found = NULL
+    if found != NULL:
+        sensors_retain(found)
+    mutex_unlock(&manager.lock)
+    return found
+
+
 # ---------------------------------------------------------------- judging
 
 cdef int32_t record_and_judge(QuotaManager *manager, ClientSensors *sensors, double value, int64_t now_ms,

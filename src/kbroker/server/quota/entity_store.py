@@ -117,6 +117,19 @@ class QuotaEntityStore:
                 found.append((entity, values))
         return found
 
+    def of(self, entity: QuotaEntity) -> Mapping[str, float]:
+        """The quotas of exactly this entity."""
+        return self._quotas.get(entity, {})
+
+    def of_address(self, entity: QuotaEntity) -> Mapping[str, float]:
+        """The same of an address, with those of a host name that was found to have it."""
+        found = dict(self.of(entity))
+        for (host, key), address in tuple(self._addresses.items()):
+            value = self.of(host).get(key)
+            if address == entity and value is not None:
+                found[key] = value
+        return found
+
     # ------------------------------------------------------------ inside
 
     def _change(
