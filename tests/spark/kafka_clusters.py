@@ -26,6 +26,7 @@ from tests.support.secured import PASSWORDS, PLAIN
 USER = "alice"
 LOGGING = Path(__file__).resolve().parents[1] / "support" / "kafka" / "log4j2.properties"
 REQUEST_LOG = "kafka-request.log"
+BATCHES_OF_A_STEP = 2
 
 
 def start(count: int, certificates: Certificates) -> KafkaCluster:
@@ -65,10 +66,10 @@ def create(kafka: KafkaCluster, *topics: str, partitions: int = 4) -> None:
         Admin(cluster).create_topics([NewTopic(name, partitions, len(kafka.brokers), kept) for name in topics])
 
 
-def fill(kafka: KafkaCluster, topic: str, count: int, partitions: int = 4) -> None:
-    """Values 0, 1 ... in turn over the partitions; all are acknowledged."""
-    with Cluster(kafka.bootstrap) as cluster, Producer(cluster) as producer:
-        for number in range(count):
+def fill(kafka: KafkaCluster, topic: str, count: int, partitions: int = 4, *, first: int = 0) -> None:
+    """Values `first`, `first` + 1 ... in turn over the partitions; all are acknowledged, and there once."""
+    with Cluster(kafka.bootstrap) as cluster, Producer(cluster, idempotent=True) as producer:
+        for number in range(first, first + count):
             producer.send(topic, b"%d" % number, partition=number % partitions, timestamp_ms=1_000_000 + number)
 
 
@@ -160,17 +161,16 @@ class Disturbance:
         return all(len(one.isr) == len(one.replicas) for topic in found for one in topic.partitions)
 
 
-def while_running(
-    start_query: Callable[[], Any], steps: Iterable[tuple[int, Callable[[], None]]], seconds: float = 600
-) -> None:
+def while_running(start_query: Callable[[], Any], steps: list[Callable[[], None]], seconds: float = 600) -> None:
     """Run a query to its end, begun again if a Python worker of Spark never comes.
 
-    Args: `steps`: each is taken when the batch of its number has ended. Raises: StreamingQueryException.
+    Args: `steps`: each is taken, and leaves the list, when three more batches have ended; what the query was too fast
+    for stays. Raises: StreamingQueryException.
     """
-    left = list(steps)
     until = time.monotonic() + seconds
     query = start_query()
     has_ended = False
+    taken_at = -1
     while not has_ended and time.monotonic() < until:
         try:
             has_ended = query.awaitTermination(0.05)
@@ -179,8 +179,10 @@ def while_running(
                 raise
             query = start_query()
         batch = -1 if query.lastProgress is None else query.lastProgress["batchId"]
-        if left and batch >= left[0][0]:
-            left.pop(0)[1]()
+        if taken_at < 0 <= batch:
+            taken_at = batch - 1
+        if steps and taken_at >= 0 and batch >= taken_at + BATCHES_OF_A_STEP:
+            steps.pop(0)()
+            taken_at = query.lastProgress["batchId"]
     query.stop()
     assert has_ended, f"the query has not ended within {seconds:g} s"
-    assert not left, "the query ended before all had happened to the cluster"

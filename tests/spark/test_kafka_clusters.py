@@ -81,9 +81,33 @@ def copy(spark: SparkSession, bootstrap: str, folder: Path, sink: dict[str, str]
 def run_disturbed(
     spark: SparkSession, kafka: KafkaCluster, folder: Path, rows: int, at_once: int, steps: Sequence[str]
 ) -> None:
-    """Copy a topic exactly once and archive it at the same time while each of `steps` happens, every third batch."""
+    """Copy a topic exactly once and archive it at the same time while each of `steps` happens, `rows` by `rows`.
+
+    One round will do, unless the copy is faster than what happens to the brokers.
+    """
     create(kafka, "in", "out")
-    fill(kafka, "in", rows)
+    happens = Disturbance(kafka, ("in", "out"))
+    left = [getattr(happens, step) for step in steps]
+    copied = 0
+    try:
+        while left:
+            if not all(broker.is_running for broker in kafka.brokers):
+                left.pop(0)()  # the restart that follows a kill
+            fill(kafka, "in", rows, first=copied)
+            copied += rows
+            copy_and_archive(spark, kafka, folder, at_once, left)
+    finally:
+        happens.close()
+    assert happens.done == list(steps)
+    assert values(kafka, "out") == list(range(copied))
+    found = [int(bytes(row["value"])) for row in read_table(spark, folder / "table").select("value").collect()]
+    assert sorted(found) == list(range(copied))
+
+
+def copy_and_archive(
+    spark: SparkSession, kafka: KafkaCluster, folder: Path, at_once: int, left: list[Callable[[], None]]
+) -> None:
+    """Both to the end of what is there, while the steps that are left happen."""
     failures: list[BaseException] = []
 
     def keep() -> None:
@@ -94,23 +118,12 @@ def run_disturbed(
             failures.append(error)
 
     archiving = threading.Thread(target=keep)
-    happens = Disturbance(kafka, ("in", "out"))
+    archiving.start()
     sink = {"kafka.transactional.id": "copy", "topic": "out"}
-    try:
-        archiving.start()
-        while_running(
-            lambda: copy(spark, kafka.bootstrap, folder, sink, at_once),
-            [(1 + 3 * index, getattr(happens, step)) for index, step in enumerate(steps)],
-        )
-        archiving.join(300)
-    finally:
-        happens.close()
+    while_running(lambda: copy(spark, kafka.bootstrap, folder, sink, at_once), left)
+    archiving.join(600)
     assert not failures, failures[0]
     assert not archiving.is_alive()
-    assert happens.done == list(steps)
-    assert values(kafka, "out") == list(range(rows))
-    found = [int(bytes(row["value"])) for row in read_table(spark, folder / "table").select("value").collect()]
-    assert sorted(found) == list(range(rows))
 
 
 def test_rows_are_there_once_whatever_happens_to_the_brokers(
