@@ -40,7 +40,7 @@ PHASES: dict[str, dict[str, Any]] = {
     "after the commit": {"kinds": ["hold after"], "method": "PUT", "path": r"_delta_log/0*[1-9]\d*\.json"},
     "before the checkpoint": {"kinds": ["hold"], "method": "PUT", "path": r"/compacted-\w+\.parquet"},
 }
-PATIENCE_S = 240
+PATIENCE_S = 900
 
 
 @dataclass

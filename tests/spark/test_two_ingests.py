@@ -24,7 +24,7 @@ from tests.support.object_store import ObjectStore, as_words
 pytestmark = [pytest.mark.soak, pytest.mark.timeout(3600)]
 ROWS = 1_000
 KEY = ["time", "connection", "correlation_id", "address"]
-PATIENCE_S = 600
+PATIENCE_S = 900
 
 
 @pytest.fixture(scope="module")
