@@ -98,10 +98,10 @@ class Candidate(NamedTuple):
 
 def levels(user: str, client_id: str) -> list[Candidate]:
     """The eight levels for a client, the most specific first, whether they can reach it or not."""
-    users: tuple[dict[str, str | None], ...] = ({USER: user}, {USER: None}, {})
-    clients: tuple[dict[str, str | None], ...] = ({CLIENT_ID: client_id}, {CLIENT_ID: None}, {})
-    named = [{**user_part, **client_part} for user_part, client_part in product(users, clients)]
-    return [Candidate(level, QuotaEntity.of(names)) for level, names in enumerate(named, start=1) if names]
+    users: tuple[tuple[tuple[str, str | None], ...], ...] = (((USER, user),), ((USER, None),), ())
+    clients: tuple[tuple[tuple[str, str | None], ...], ...] = (((CLIENT_ID, client_id),), ((CLIENT_ID, None),), ())
+    named = [user_part + client_part for user_part, client_part in product(users, clients)]  # in order of their types
+    return [Candidate(level, QuotaEntity(parts)) for level, parts in enumerate(named, start=1) if parts]
 
 
 def candidates(user: str, client_id: str) -> list[Candidate]:

@@ -189,7 +189,7 @@ def _needs(parts: Iterable[Part], share: float, by: str, windows: Windows) -> li
     values = {quota_type: EntityValues() for quota_type in KEY_OF}
     for table, until_ms in parts:
         log = Log(table)
-        pair, pairs = pairs_of(table)
+        pair, pairs = pairs_of(log.table)
         entities = [_entity(by, *names) for names in pairs]
         known = [-1 if one is None else numbers.setdefault(one, len(numbers)) for one in entities]
         by_row = np.array(known, np.int32)[pair] if len(pairs) else np.zeros(0, np.int32)

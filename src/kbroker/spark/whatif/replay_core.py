@@ -206,6 +206,7 @@ class Replay:
         import numpy as np
 
         log = Log(table)
+        table = log.table
         pair, pairs = pairs_of(table)
         judges = {kind: [self._judge(kind, names) for names in pairs] for kind in self.quotas.types}
         served = np.zeros(table.num_rows, np.int32)

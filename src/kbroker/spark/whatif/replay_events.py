@@ -7,7 +7,7 @@ network thread's. The bytes of a fetch are given back if it is delayed. Columns 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +21,13 @@ if TYPE_CHECKING:
 PRODUCE, FETCH, METADATA, CREATE_TOPICS, DELETE_TOPICS, CREATE_PARTITIONS = 0, 1, 3, 19, 20, 37
 NOT_JUDGED = (17, 36)  # the exchange of SASL comes before quotas
 PERCENT_PER_US = 100 / 1e6
+_UPDATED = {
+    "sequence": "int64",
+    "time_ms": "int64",
+    "value": "float64",
+    "checked": "bool",
+}  # of an update, as numpy has it
+SPARSE = 16  # how many more places than numbers a list of the places that are taken may have
 
 #: What is read of a log, whatever the quotas are; `updates` where they are wanted.
 COLUMNS = (
@@ -73,8 +80,6 @@ class Updates:
     @staticmethod
     def of(table: pa.Table) -> Updates | None:
         """None where the table has none."""
-        import numpy as np
-
         found = flattened(table, "updates")
         if found is None:
             return None
@@ -84,60 +89,104 @@ class Updates:
             row,
             tag,
             [Tags(kind or "", user or "", client_id or "") for kind, user, client_id in names],
-            field("sequence").to_numpy(zero_copy_only=False).astype(np.int64),
-            field("time_ms").to_numpy(zero_copy_only=False).astype(np.int64),
-            field("value").to_numpy(zero_copy_only=False).astype(np.float64),
-            field("checked").to_numpy(zero_copy_only=False).astype(bool),
+            *(_values(field, name, kind) for name, kind in _UPDATED.items()),
         )
+
+
+def _values(field: Callable[[str], Any], name: str, kind: str) -> np.ndarray[Any, Any]:
+    found: np.ndarray[Any, Any] = field(name).to_numpy(zero_copy_only=False)
+    return found.astype(kind, copy=False)
 
 
 def numbered(columns: Sequence[Any]) -> tuple[np.ndarray[Any, Any], list[tuple[Any, ...]]]:
     """Of columns of the same length: each combination of their values as a number, and the combinations by number."""
+    code, steps = _coded(columns)
+    names: list[tuple[Any, ...]] = [()]
+    for distinct, values in steps:
+        pairs = (divmod(one, len(values)) for one in distinct.tolist())
+        names = [(*names[before], values[own]) for before, own in pairs]
+    return code, names
+
+
+def _coded(columns: Sequence[Any]) -> tuple[np.ndarray[Any, Any], list[tuple[np.ndarray[Any, Any], list[Any]]]]:
+    """The numbers of `numbered`; and for each column which (number so far, place of the value) there are, as one
+    number, with the column's values.
+    """
     import numpy as np
     import pyarrow as pa
 
-    code = np.zeros(len(columns[0]), np.int64)
-    names = []
+    code, count = np.zeros(len(columns[0]), np.int32), 1
+    steps = []
     for column in columns:
         encoded = column if pa.types.is_dictionary(column.type) else column.dictionary_encode()
         if isinstance(encoded, pa.ChunkedArray):
-            encoded = encoded.unify_dictionaries().combine_chunks()
-            if isinstance(encoded, pa.ChunkedArray):  # of no chunk at all
-                return code.astype(np.int32), []
+            if not encoded.num_chunks:
+                return code, [(np.zeros(0, np.int64), [])]
+            encoded = in_one(encoded.unify_dictionaries())
         values, places = encoded.dictionary.to_pylist(), encoded.indices
         if places.null_count:
             places = places.fill_null(len(values))
             values.append(None)
-        names.append(values)
-        code = code * max(len(values), 1) + places.to_numpy(zero_copy_only=False)
-    starts = np.flatnonzero(np.concatenate([[True], np.diff(code) != 0])) if len(code) else np.zeros(0, np.int64)
-    distinct, short = np.unique(code[starts], return_inverse=True)  # mostly rows of a client lie together
-    number = np.repeat(short, np.diff(np.concatenate([starts, [len(code)]]))).astype(np.int32)
-    combinations = []
-    for one in distinct.tolist():
-        parts = []
-        for values in reversed(names):
-            one, place = divmod(one, max(len(values), 1))
-            parts.append(values[place])
-        combinations.append(tuple(reversed(parts)))
-    return number, combinations
+        own = places.to_numpy(zero_copy_only=False)
+        if count > 1:
+            own = np.multiply(code, len(values), dtype=np.int64) + own
+        distinct, code = _distinct(own, count * len(values))
+        count = len(distinct)
+        steps.append((distinct, values))
+    return code.astype(np.int32, copy=False), steps
 
 
-def flattened(table: pa.Table, name: str) -> tuple[np.ndarray[Any, Any], Any] | None:
-    """Of a column of lists: the row of each element, and a function from a field's name to its column. None: empty."""
+def _distinct(code: np.ndarray[Any, Any], limit: int) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+    """The distinct ones of numbers from 0 to below `limit`, in order, and of each number its place among them."""
+    import numpy as np
+
+    if limit > SPARSE * len(code):  # sorted: in few of the places would be anything
+        return np.unique(code, return_inverse=True)
+    place = np.zeros(limit, np.int32)
+    place[code] = 1
+    distinct = np.flatnonzero(place)
+    place[distinct] = np.arange(len(distinct), dtype=np.int32)
+    return distinct, place[code]
+
+
+def in_one(column: pa.ChunkedArray) -> pa.Array:
+    """A column as one array; pyarrow would copy even a single chunk."""
+    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
+
+
+def lists_of(table: pa.Table, name: str) -> tuple[np.ndarray[Any, Any], Callable[[str], Any]] | None:
+    """Of a column of lists where each row's elements begin, and behind them where the last ones end; and a function
+    from a field's name to its column of all elements. None: there are no elements.
+    """
     import numpy as np
     import pyarrow.compute as pc
 
     if name not in table.column_names:
         return None
-    column = table.column(name).combine_chunks()
+    column = in_one(table.column(name))
     if column.null_count == len(column):
         return None
     elements = pc.list_flatten(column)
     if len(elements) == 0:
         return None
-    rows = pc.list_parent_indices(column).to_numpy(zero_copy_only=False).astype(np.int32)
-    return rows, lambda field: pc.struct_field(elements, field)
+    if column.null_count:
+        counts = pc.fill_null(pc.list_value_length(column), 0).to_numpy(zero_copy_only=False)
+        ends = np.concatenate([[0], np.cumsum(counts)])
+    else:
+        ends = column.offsets.to_numpy()
+        ends = ends - ends[0]
+    return ends, lambda field: pc.struct_field(elements, field)
+
+
+def flattened(table: pa.Table, name: str) -> tuple[np.ndarray[Any, Any], Callable[[str], Any]] | None:
+    """Of a column of lists: the row of each element, and a function from a field's name to its column. None: empty."""
+    import numpy as np
+
+    found = lists_of(table, name)
+    if found is None:
+        return None
+    ends, field = found
+    return np.repeat(np.arange(len(ends) - 1, dtype=np.int32), np.diff(ends)), field
 
 
 def numbers(table: pa.Table, name: str, kind: str = "int64") -> np.ndarray[Any, Any]:
@@ -148,9 +197,7 @@ def numbers(table: pa.Table, name: str, kind: str = "int64") -> np.ndarray[Any, 
 
     if name not in table.column_names:
         return np.zeros(table.num_rows, kind)
-    column = table.column(name).combine_chunks()
-    if isinstance(column, pa.ChunkedArray):
-        column = column.combine_chunks()
+    column = in_one(table.column(name))
     if pa.types.is_timestamp(column.type):
         column = column.cast(pa.timestamp("us", column.type.tz)).cast(pa.int64())
     if column.null_count:
@@ -172,17 +219,18 @@ class Log:
     """
 
     def __init__(self, table: pa.Table) -> None:
-        self.table = table
-        self.updates = Updates.of(table)
+        self.table = table = table.combine_chunks()  # once, not at each look at a column
+        self._updates = flattened(table, "updates")
+        self._kind = None if self._updates is None else numbered([self._updates[1]("quota_type")])
         self.api_key = self._api_keys()
         self.answered_us = answered_us(table)
 
     def _api_keys(self) -> np.ndarray[Any, Any]:
         import pyarrow.compute as pc
 
-        column = self.table.column("api_key")
+        column = in_one(self.table.column("api_key"))
         column = pc.fill_null(column, -1) if column.null_count else column
-        found: np.ndarray[Any, Any] = column.combine_chunks().to_numpy(zero_copy_only=False)
+        found: np.ndarray[Any, Any] = column.to_numpy(zero_copy_only=False)
         return found
 
     def events(self, quota_type: str, counter: np.ndarray[Any, Any]) -> Events:
@@ -191,7 +239,7 @@ class Log:
 
         parts = []
         made = counter >= 0
-        if self.updates is not None:
+        if self._updates is not None:
             logged = self._logged(quota_type, counter)
             parts.append(logged)
             made = made.copy()
@@ -231,22 +279,30 @@ class Log:
     def _logged(self, quota_type: str, counter: np.ndarray[Any, Any]) -> Events:
         """Values that the broker recorded. What a delayed fetch was given back is decided anew."""
         import numpy as np
+        import pyarrow as pa
 
-        updates = self.updates
-        assert updates is not None
-        of_type = np.array([tag.quota_type == quota_type for tag in updates.tags], bool)
-        at = np.flatnonzero(of_type[updates.tag] & (counter[updates.row] >= 0))
-        row, value = updates.row[at], updates.value[at]
-        action = np.where(updates.checked[at], JUDGED, COUNTED).astype(np.int8)
+        assert self._updates is not None
+        assert self._kind is not None
+        rows, field = self._updates
+        number, kinds = self._kind
+        of_type = np.array([kind == (quota_type,) for kind in kinds], bool)
+        at = np.flatnonzero(of_type[number] & (counter[rows] >= 0))
+        row = rows[at]
+        sequence, time_ms, value, checked = (_values(field, name, kind)[at] for name, kind in _UPDATED.items())
+        tag, _ = _coded([field(name).take(pa.array(at)) for name in ("user", "client_id")])
+        action = np.where(checked, JUDGED, COUNTED).astype(np.int8)
         if quota_type == "ControllerMutation":
             action[self.knows_error_89()[row]] = STRICT
         elif quota_type == "Fetch":
             action[value < 0] = GIVEN_BACK
             value = np.abs(value)
         # A counter that stays as it was keeps its own order; where several become one, records say who came first.
-        place = numbers(self.table, "sequence")[row] * 4 + np.where(action == COUNTED, 2, action == GIVEN_BACK)
-        kept = _of_one(counter[row], updates.tag[at], int(counter.max(initial=0)) + 1)
-        found = Events(row, updates.time_ms[at], value, action, np.where(kept, updates.sequence[at] * 4, place))
+        sequence = sequence * 4
+        kept = _of_one(counter[row], tag, int(counter.max(initial=0)) + 1)
+        if not kept.all():
+            place = numbers(self.table, "sequence")[row] * 4 + np.where(action == COUNTED, 2, action == GIVEN_BACK)
+            sequence = np.where(kept, sequence, place)
+        found = Events(row, time_ms, value, action, sequence)
         if quota_type != "Fetch":
             return found
         returned = np.zeros(len(counter), bool)

@@ -137,7 +137,7 @@ class _Recorded:
         self._numbers: dict[tuple[int, Tags], int] = {}
         self.broker = numbers(table, "broker")
         self._verdicts(log, windows)
-        updates = log.updates
+        updates = Updates.of(log.table)
         if updates is None:
             self.row, self.tag = np.zeros(0, np.int32), np.zeros(0, np.int32)
             self.sequence, self.time_ms = np.zeros(0, np.int64), np.zeros(0, np.int64)

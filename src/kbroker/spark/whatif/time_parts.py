@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from kbroker.spark.whatif._replay import COUNTED
-from kbroker.spark.whatif.replay_events import Events, answered_us, flattened, joined
+from kbroker.spark.whatif.replay_events import Events, answered_us, joined, lists_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -20,6 +20,7 @@ Array = Any  # of numpy
 
 
 PART_ROWS = 100_000  # hours with fewer rows are taken together
+FEW_ROWS = 64
 
 
 def settled(hours: Iterable[pa.Table]) -> Iterator[tuple[pa.Table, int | None]]:
@@ -45,7 +46,7 @@ def settled(hours: Iterable[pa.Table]) -> Iterator[tuple[pa.Table, int | None]]:
             held, held_ms = table, judged_ms
             continue
         if is_before.any():
-            yield held.filter(pa.array(is_before)), border_ms
+            yield _without(held, np.flatnonzero(~is_before)), border_ms
         waiting = held.filter(pa.array(~is_before))
         held = pa.concat_tables([waiting, table], promote_options="permissive")
         held_ms = np.concatenate([held_ms[~is_before], judged_ms])
@@ -90,10 +91,23 @@ def _large(hours: Iterable[pa.Table]) -> Iterator[pa.Table]:
     for table in hours:
         waiting.append(table)
         if sum(one.num_rows for one in waiting) >= PART_ROWS:
-            yield pa.concat_tables(waiting, promote_options="permissive")
+            yield pa.concat_tables(waiting, promote_options="permissive").combine_chunks()
             waiting = []
     if any(one.num_rows for one in waiting):
-        yield pa.concat_tables(waiting, promote_options="permissive")
+        yield pa.concat_tables(waiting, promote_options="permissive").combine_chunks()
+
+
+def _without(table: pa.Table, rows: Array) -> pa.Table:
+    """A table without some of its rows, which are few as a rule: then nothing is copied."""
+    import numpy as np
+    import pyarrow as pa
+
+    if len(rows) > FEW_ROWS:
+        kept = np.ones(table.num_rows, bool)
+        kept[rows] = False
+        return table.filter(pa.array(kept))
+    begins, ends = [0, *(rows + 1).tolist()], [*rows.tolist(), table.num_rows]
+    return pa.concat_tables([table.slice(begin, end - begin) for begin, end in zip(begins, ends, strict=True)])
 
 
 def _judged_ms(table: pa.Table) -> Array:
@@ -101,10 +115,13 @@ def _judged_ms(table: pa.Table) -> Array:
     import numpy as np
 
     first: Array = answered_us(table) // 1000
-    found = flattened(table, "updates")
+    found = lists_of(table, "updates")
     if found is not None:
-        row, field = found
-        starts = np.flatnonzero(np.diff(row, prepend=-1))
-        time_ms = field("time_ms").fill_null(2**62).to_numpy(zero_copy_only=False).astype(np.int64)
-        first[row[starts]] = np.minimum(first[row[starts]], np.minimum.reduceat(time_ms, starts))
+        ends, field = found
+        rows = np.flatnonzero(np.diff(ends))
+        time_ms = field("time_ms")
+        if time_ms.null_count:
+            time_ms = time_ms.fill_null(2**62)
+        values = time_ms.to_numpy(zero_copy_only=False).astype(np.int64, copy=False)
+        first[rows] = np.minimum(first[rows], np.minimum.reduceat(values, ends[rows]))
     return first
