@@ -24,7 +24,8 @@ def throttles(rows: DataFrame) -> DataFrame:
     """
     from pyspark.sql import functions as F
 
-    judged = rows.select(F.explode(verdicts_of_row()).alias("v")).select("v.*")
+    held = rows.where((F.size("verdicts") > 0) | (F.col("throttle_time_ms") > 0))  # few as a rule
+    judged = held.select(F.explode(verdicts_of_row()).alias("v")).select("v.*")
     return with_share(
         judged.groupBy(*KEYS).agg(
             F.count("*").alias("verdicts"),

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 SUMMED = ("requests", "request_bytes", "response_bytes", "request_time_us", "mutations")
 MEASURES = (*SUMMED, "connections")
 ENTITY = ("principal", "client_id")
+DAY_S = 86_400
+MUTATION = "ControllerMutation"
 COLUMNS = (
     *("time", "api_key", *ENTITY, "connection", "request_bytes", "response_bytes", "local_time_us"),
     *("network_time_us", "sampling", "repeated", "updates"),
@@ -39,31 +41,25 @@ def usage_per_second(rows: DataFrame) -> DataFrame:
     """
     from pyspark.sql import functions as F
 
-    requests = rows.where("api_key is not null").select(
-        day_of(second_of("time")).alias("date"),
-        *ENTITY,
-        second_of("time").alias("second"),
-        "connection",
-        *(measured(name).alias(name) for name in SUMMED),
-    )
-    traffic = requests.groupBy("date", *ENTITY, "second").agg(*(F.sum(name).alias(name) for name in SUMMED))
-    opened = requests.where("connection is not null").groupBy("date", *ENTITY, "connection")
+    requests = rows.where("api_key is not null").withColumn("second", second_of("time"))
+    traffic = requests.select(*ENTITY, "second", *(measured(name).alias(name) for name in SUMMED))
+    day = F.floor(F.col("second") / F.lit(DAY_S)).alias("day")  # a number: a text would be made for each row
+    opened = requests.where("connection is not null").groupBy(day, *ENTITY, "connection")
     return with_connections(traffic, opened.agg(F.min("second").alias("second")))
 
 
 def with_connections(traffic: DataFrame, opened: DataFrame) -> DataFrame:
     """The rows of `usage_per_second` of their two parts.
 
-    Args: `traffic`: date, ENTITY, second and SUMMED, added up or in parts; `opened`: date, ENTITY and second of each
-    connection.
+    Args: `traffic`: ENTITY, second and SUMMED, added up or in parts; `opened`: ENTITY and second of each connection.
     """
     from pyspark.sql import functions as F
 
-    keys = ("date", *ENTITY, "second")
-    both = traffic.unionByName(opened.groupBy(*keys).agg(F.count("*").alias("connections")), allowMissingColumns=True)
-    return both.groupBy(*keys).agg(
-        *(F.round(F.coalesce(F.sum(name), F.lit(0))).cast("bigint").alias(name) for name in MEASURES)
-    )
+    keys = (*ENTITY, "second")
+    one_each = opened.select(*keys, F.lit(1).alias("connections"))
+    found = traffic.unionByName(one_each, allowMissingColumns=True).groupBy(*keys)
+    sums = (F.round(F.coalesce(F.sum(name), F.lit(0))).cast("bigint").alias(name) for name in MEASURES)
+    return found.agg(*sums).select(day_of(F.col("second")).alias("date"), *keys, *MEASURES)
 
 
 def usage_per_day(rows: DataFrame) -> DataFrame:
@@ -106,7 +102,7 @@ def day_of(second: Column) -> Column:
     """The day of a second since 1970, as "2026-01-02" and in UTC."""
     from pyspark.sql import functions as F
 
-    days = F.floor(second / F.lit(86_400)).cast("int")
+    days = F.floor(second / F.lit(DAY_S)).cast("int")
     return F.date_add(F.lit("1970-01-01").cast("date"), days).cast("string")
 
 
@@ -123,6 +119,9 @@ def measured(name: str) -> Column:
         handled = F.coalesce("local_time_us", zero) * F.coalesce("repeated", F.lit(1))
         return (handled + F.coalesce("network_time_us", zero)) * weight
     if name == "mutations":
-        mutations = F.filter("updates", lambda u: u["quota_type"] == "ControllerMutation")
-        return F.coalesce(F.aggregate(mutations, F.lit(0.0), lambda sum_, u: sum_ + u["value"]), F.lit(0.0)) * weight
+        # Of the values only two fields are named, so that no others are read; most requests have no mutation at all.
+        kinds, values = F.col("updates.quota_type"), F.col("updates.value")
+        asked = F.zip_with(kinds, values, lambda kind, value: F.when(kind == MUTATION, value).otherwise(F.lit(0.0)))
+        total = F.when(F.array_contains(kinds, MUTATION), F.aggregate(asked, F.lit(0.0), add))
+        return F.coalesce(total, F.lit(0.0)) * weight
     return F.coalesce(name, zero) * weight

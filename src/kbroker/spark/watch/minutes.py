@@ -74,7 +74,7 @@ def traffic_of(closed: DataFrame) -> DataFrame:
     from pyspark.sql import functions as F
 
     rows = closed.where(F.col("view") == USAGE)
-    return rows.select(day_of(F.col("second")).alias("date"), "principal", "client_id", "second", *SUMMED)
+    return rows.select("principal", "client_id", "second", *SUMMED)
 
 
 def connections_of(closed: DataFrame) -> DataFrame:
