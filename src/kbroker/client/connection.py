@@ -262,16 +262,21 @@ class Connection:
         # grows with the bytes that arrive: a wrong size costs no memory
         data = bytearray(min(size_bytes, max(RECEIVE_BYTES, likely_bytes)))
         filled = 0
+        assert self._sock is not None
+        read = getattr(self._sock, "read", None)  # of TLS: what its recv_into calls, for each 16 KiB
         while filled < size_bytes:
             if filled == len(data):
                 data += bytes(min(size_bytes - filled, filled))
-            self._arm(deadline)
             with memoryview(data) as view:
-                assert self._sock is not None
-                received = self._sock.recv_into(view[filled:])
-            if not received:
-                raise BrokerConnectionError(self.address, "the broker closed the connection")
-            filled += received
+                while filled < len(view):
+                    self._arm(deadline)
+                    if read is None:
+                        received = self._sock.recv_into(view[filled:])
+                    else:
+                        received = read(len(view) - filled, view[filled:])
+                    if not received:
+                        raise BrokerConnectionError(self.address, "the broker closed the connection")
+                    filled += received
         return data
 
     def _arm(self, deadline: float) -> None:
