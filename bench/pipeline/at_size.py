@@ -5,7 +5,7 @@
 Steps: generate (the table, by Spark tasks) or ingest (`--ingest`: Arrow files through the stream), usage, throttles,
 replay and recommend on the files as they came, compact, and replay again. One session for all, warmed up by a small
 table. Processor time and memory are those of the process and all below it: driver, JVM, Python workers. Memory is
-resident, sampled ten times a second, so that pages which forked workers share count once for each. Shuffled and
+resident, sampled twice a second, so that pages which forked workers share count once for each. Shuffled and
 spilled bytes are Spark's own, of its REST interface. A table is deleted when its steps are done.
 """
 
@@ -22,6 +22,7 @@ import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +35,7 @@ from kbroker.spark.generator.population import Shape  # noqa: E402
 from kbroker.spark.report.write import write_report  # noqa: E402
 from kbroker.spark.setup.session import build_session  # noqa: E402
 from kbroker.spark.tables.compaction import compact_table  # noqa: E402
-from kbroker.spark.tables.delta_table import describe_table  # noqa: E402
+from kbroker.spark.tables.delta_table import Table, describe_table  # noqa: E402
 from kbroker.spark.tables.ingest import ingest  # noqa: E402
 from kbroker.spark.tables.log_reader import LogSource  # noqa: E402
 from kbroker.spark.tables.table import read_table  # noqa: E402
@@ -46,7 +47,7 @@ from kbroker.spark.whatif.replay import replay_clients, totals_of  # noqa: E402
 
 TICKS = os.sysconf("SC_CLK_TCK")
 PAGE = os.sysconf("SC_PAGE_SIZE")
-SAMPLE_S = 0.1
+SAMPLE_S = 0.5
 EACH = QuotaSet({QuotaEntity.of({"user": None, "client-id": None}): {"producer_byte_rate": 20_000.0}})
 ALL = QuotaSet(
     {
@@ -91,16 +92,22 @@ class Tree:
 
     def __init__(self) -> None:
         self.peak = self.own_peak = 0
+        self._sampling_s = 0.0  # what the samples themselves took
         threading.Thread(target=self._sample, daemon=True).start()
 
     def begin(self) -> float:
         self.peak = self.own_peak = 0
-        return self.now()[0]
+        return self.used()
+
+    def used(self) -> float:
+        """Processor time so far, without that of the samples, which take more the longer a busy machine makes it."""
+        return self.now()[0] - self._sampling_s
 
     def _sample(self) -> None:
         while True:
             _, total, own = self.now()
             self.peak, self.own_peak = max(self.peak, total), max(self.own_peak, own)
+            self._sampling_s = time.thread_time()
             time.sleep(SAMPLE_S)
 
     def now(self) -> tuple[float, int, int]:
@@ -136,7 +143,7 @@ class Meter:
     def step(self, requests: int, name: str, table: Path | None) -> Iterator[None]:
         stages, cpu, wall = self.stages(), self.tree.begin(), time.monotonic()
         yield
-        wall, cpu = time.monotonic() - wall, self.tree.now()[0] - cpu
+        wall, cpu = time.monotonic() - wall, self.tree.used() - cpu
         shuffled, spilled = (after - before for after, before in zip(self.stages(), stages, strict=True))
         cost = Cost(
             requests, name, wall, cpu, self.tree.peak, self.tree.own_peak, shuffled, spilled, os.getloadavg()[0]
@@ -148,46 +155,45 @@ class Meter:
         print(cost, flush=True)
 
 
-def steps(spark: Any, table: Path) -> dict[str, Callable[[], Any]]:
-    """What is measured, by name."""
+def steps(spark: Any, table: Path, dates: list[str] | None) -> dict[str, Callable[[], Any]]:
+    """What is measured, by name. Args: `dates`: of the table's days those that are looked at, None: all."""
 
     def replay(quotas: QuotaSet) -> int:
-        clients = replay_clients(spark, table, quotas).cache()
+        clients = replay_clients(spark, table, quotas, dates=dates).cache()
         clients.limit(20).collect()
         total = totals_of(clients)["requests"]
         clients.unpersist()
         return total
 
     def throttles() -> int:
-        every = judged.throttles(read_table(spark, table)).cache()
+        every = judged.throttles(read_table(spark, table, dates=dates)).cache()
         judged.by_quota(every).collect()
         count = len(every.limit(20).collect())
         every.unpersist()
         return count
 
     def report() -> int:
-        needs = recommend(needs_of_table(spark, table), share=0.01)
-        from datetime import datetime, timezone
-
-        return write_report(
-            spark, table, table.with_suffix(".html"), needs.quotas(), datetime.now(timezone.utc), recommendation=needs
-        )
+        needs = recommend(needs_of_table(spark, table, dates=dates), share=0.01)
+        now, page = datetime.now(timezone.utc), table.with_suffix(".html")
+        return write_report(spark, table, page, needs.quotas(), now, recommendation=needs, dates=dates)
 
     return {
-        "usage": lambda: measured.top(measured.usage(read_table(spark, table)), "bytes", 20).collect(),
+        "usage": lambda: measured.top(measured.usage(read_table(spark, table, dates=dates)), "bytes", 20).collect(),
         "throttles": throttles,
         "replay": lambda: replay(EACH),
         "replay-all": lambda: replay(ALL),
         "replay-users": lambda: replay(USERS),
-        "recommend": lambda: recommend(needs_of_table(spark, table), share=0.01),
+        "recommend": lambda: recommend(needs_of_table(spark, table, dates=dates), share=0.01),
         "report": report,
         "compact": lambda: compact_table(table, retention_ms=0, short_retention=True),
-        "replay-again": lambda: replay(EACH),
+        "replay-again": lambda: replay(EACH),  # of files that were compacted
     }
 
 
-def run(meter: Meter, folder: Path, shape: Shape, chosen: list[str], ingested: bool, keep: bool) -> None:
-    """All steps over one log."""
+def run(
+    meter: Meter, folder: Path, shape: Shape, chosen: list[str], ingested: bool, keep: bool, first_days: int | None
+) -> None:
+    """All steps over one log. Args: `first_days`: so many days of it, for steps that can; None: all."""
     spark, table, n = meter.spark, folder / f"table-{shape.requests}", shape.requests
     try:
         if ingested:
@@ -201,9 +207,13 @@ def run(meter: Meter, folder: Path, shape: Shape, chosen: list[str], ingested: b
         elif not table.exists():
             with meter.step(n, "generate", table):
                 assert generate_table(spark, table, shape)[0] == n
-        works = steps(spark, table)
+        files = Table(table).files()
+        dates = sorted({one.date for one in files})[:first_days]
+        rows = sum(one.rows for one in files if one.date in dates)
+        works = steps(spark, table, None if first_days is None else dates)
         for name in chosen:
-            with meter.step(n, name, table if name == "compact" else None):
+            is_all = name == "compact"
+            with meter.step(n if is_all else rows, name, table if name == "compact" else None):
                 works[name]()
     finally:
         if not keep:
@@ -216,6 +226,8 @@ def main() -> None:
     parser.add_argument("--entities", type=float, default=10_000)
     parser.add_argument("--days", type=float, default=7)
     parser.add_argument("--folder", type=Path, required=True)
+    parser.add_argument("--first-days", type=int, help="of the log so many, for all steps but generate and compact")
+    parser.add_argument("--driver-memory", default="2g", help="of the JVM, in which the tasks run too")
     parser.add_argument("--steps", default=",".join(STEPS))
     parser.add_argument("--ingest", action="store_true", help="through log files and the stream, not straight")
     parser.add_argument("--keep", action="store_true", help="leave the tables where they are, and take those there are")
@@ -225,17 +237,17 @@ def main() -> None:
     local = given.folder / "spark"
     settings = {"spark.ui.enabled": "true", "spark.ui.port": "0", "spark.local.dir": str(local)}
     settings |= {"spark.ui.retainedStages": "100000", "spark.ui.retainedTasks": "1000"}
-    spark = build_session("at size", master="local[2]", settings=settings)
+    spark = build_session("at size", master="local[2]", driver_memory=given.driver_memory, settings=settings)
     costs: list[Cost] = []
     try:
-        chosen = given.steps.split(",")
+        chosen = [name for name in given.steps.split(",") if name]
         warm = Meter(spark, Tree(), [])
         small = Shape(50_000, 500, days=0.5)
-        run(warm, given.folder, small, chosen, given.ingest, False)
+        run(warm, given.folder, small, chosen, given.ingest, False, None)
         meter = Meter(spark, warm.tree, costs)
         for requests in given.requests:
             shape = Shape(int(requests), int(given.entities), days=given.days)
-            run(meter, given.folder, shape, chosen, given.ingest, given.keep)
+            run(meter, given.folder, shape, chosen, given.ingest, given.keep, given.first_days)
             if given.json is not None:
                 given.json.write_text(json.dumps([asdict(cost) for cost in costs], indent=1), encoding="utf-8")
     finally:

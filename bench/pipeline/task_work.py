@@ -1,9 +1,10 @@
 """What tasks of generate, replay and recommend do, in one process without Spark: processor time, and memory at most.
 
     python bench/pipeline/task_work.py TABLE --requests 20e6 --days 2
+    python bench/pipeline/task_work.py TABLE --requests 10e6 --days 21 --files-per-hour 25 --steps replay,compact,replay
 
-TABLE is made if it is not there. Of each step the processor time per request is that of this process; run one step at a
-time (`--steps replay`) for its memory.
+TABLE is made if it is not there. The second table has 100,800 files, 25 for each hour and bucket. Of each step the
+processor time per request is that of this process; run one step at a time (`--steps replay`) for its memory.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import resource
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +25,7 @@ from kbroker.common.quotas import QuotaEntity
 from kbroker.spark.generator.generate import in_table_order
 from kbroker.spark.generator.population import Shape, population
 from kbroker.spark.tables import log_schema
+from kbroker.spark.tables.compaction import compact_table
 from kbroker.spark.tables.delta_table import HOUR_US, REQUEST_LOG, Table, TableInfo
 from kbroker.spark.tables.file_reader import read_columns
 from kbroker.spark.tables.file_writer import data_file, write_files
@@ -35,6 +38,17 @@ from kbroker.spark.whatif.replay_events import COLUMNS
 from kbroker.spark.whatif.time_parts import settled
 
 EACH = QuotaSet({QuotaEntity.of({"user": None, "client-id": None}): {"producer_byte_rate": 20_000.0}})
+
+
+@dataclass(frozen=True)
+class ManyFiles(Shape):
+    """A log with so many files for each hour and bucket, however few rows they have."""
+
+    files_per_hour: int | None = None
+
+    @property
+    def pieces(self) -> int:
+        return self.files_per_hour or super().pieces
 
 
 def generate(table: Table, shape: Shape) -> None:
@@ -65,6 +79,12 @@ def replay(table: Table) -> None:
         list(sums.end())
 
 
+def compact(table: Table) -> None:
+    done = compact_table(table.place.uri, retention_ms=0, short_retention=True)
+    print(f"{done.files_before:,} files of {done.hours:,} hours became {done.files_after:,}", flush=True)
+    table.refresh()
+
+
 def recommend(table: Table) -> None:
     for hours in buckets(table):
         _needs(settled(hours), 0.01, "user,client-id", Windows())
@@ -76,17 +96,20 @@ def main() -> None:
     parser.add_argument("--requests", type=float, default=2e6)
     parser.add_argument("--entities", type=float, default=10_000)
     parser.add_argument("--days", type=float, default=2)
-    parser.add_argument("--steps", default="replay,recommend")
+    parser.add_argument("--files-per-hour", type=int, help="of each bucket; one for each 25,000 rows by default")
+    parser.add_argument("--steps", default="replay,recommend", help="some of replay, recommend, compact")
     given = parser.parse_args()
-    table, shape = Table(given.table), Shape(int(given.requests), int(given.entities), days=given.days)
-    works: dict[str, Any] = {"replay": replay, "recommend": recommend}
+    table = Table(given.table)
+    shape = ManyFiles(int(given.requests), int(given.entities), days=given.days, files_per_hour=given.files_per_hour)
+    works: dict[str, Any] = {"replay": replay, "recommend": recommend, "compact": compact}
     for name in [*(() if table.exists() else ("generate",)), *given.steps.split(",")]:
         used = time.process_time()
         generate(table, shape) if name == "generate" else works[name](table)
         used = time.process_time() - used
-        rows = sum(one.rows for one in table.files())
+        rows, files = sum(one.rows for one in table.files()), len(table.files())
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10
-        print(f"{rows:,} {name}: {used:.1f} cpu s, {used / rows * 1e6:.2f} us each, {peak:,} MiB at most", flush=True)
+        cost = f"{used:.1f} cpu s, {used / rows * 1e6:.2f} us each, {peak:,} MiB at most"
+        print(f"{rows:,} {name}: {cost}, {files:,} files", flush=True)
 
 
 if __name__ == "__main__":

@@ -1,11 +1,11 @@
 """The source without jars beside the official connector: records per CPU second of JVM and Python workers.
 
-    python bench/spark/source_bench.py [--jars DIR] [--runs N] [--quick]
+    python bench/spark/source_bench.py [--tls] [--jars DIR] [--runs N] [--quick]
 
 Both read the same topics of one kbroker in one session, in turn, so that whatever else the machine does meets both. The
 query is count and sum(length(value)), its response is checked. CPU is that of the JVM, of its Python workers and of the
-workers that have ended meanwhile; the broker's is not in it. Without --jars the pinned jars are taken from where
-`kbroker pipeline jars` put them.
+workers that have ended meanwhile; the broker's is not in it. With --tls both read through TLS, with the settings
+that each has by default. Without --jars the pinned jars are taken from where `kbroker pipeline jars` put them.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import statistics
 import sys
 import tempfile
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -27,10 +28,13 @@ from kbroker.client.producer import Producer
 from kbroker.protocol.records import RecordBatchBuilder
 from kbroker.spark.setup.session import build_session
 from tests.support.broker import BrokerProcess
+from tests.support.certificates import Certificates
+from tests.support.ports import free_pair
 
 PARTITIONS = 4
 TICKS = os.sysconf("SC_CLK_TCK")
 BATCH_BYTES = 16_000  # Kafka's batch.size: what producers send
+RECORDS = {100: 2_000_000, 1000: 400_000}  # by the bytes of their values
 
 
 def fill(cluster: Cluster, topic: str, records: int, value_bytes: int) -> None:
@@ -87,10 +91,10 @@ def cpu_seconds(root: int) -> float:
     return total
 
 
-def read(spark: Any, source: str, bootstrap: str, topic: str) -> tuple[int, int]:
+def read(spark: Any, source: str, options: Mapping[str, str], topic: str) -> tuple[int, int]:
     frame = (
         spark.read.format(source)
-        .option("kafka.bootstrap.servers", bootstrap)
+        .options(**options)
         .option("subscribe", topic)
         .load()
         .selectExpr("count(*)", "sum(length(value))")
@@ -99,12 +103,32 @@ def read(spark: Any, source: str, bootstrap: str, topic: str) -> tuple[int, int]
     return count, size
 
 
+def secured(folder: Path) -> tuple[dict[str, str], dict[str, str]]:
+    """Settings of a broker with a second listener, in TLS, and options of both sources to read from that one."""
+    certificates = Certificates(folder)
+    plain = free_pair()
+    tls = plain + 1
+    settings = {
+        "listeners": f"PLAINTEXT://127.0.0.1:{plain},SSL://127.0.0.1:{tls}",
+        "ssl.keystore.location": str(certificates.server),
+    }
+    options = {
+        "kafka.bootstrap.servers": f"127.0.0.1:{tls}",
+        "kafka.security.protocol": "SSL",
+        "kafka.ssl.truststore.type": "PEM",
+        "kafka.ssl.truststore.location": str(certificates.ca),
+    }
+    return settings, options
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--jars", type=Path, help="folder with the official connector's jars")
     parser.add_argument("--runs", type=int, default=5, help="measured runs of each source and size")
     parser.add_argument("--quick", action="store_true", help="a tenth of the records")
     parser.add_argument("--sources", default="kafka,kbroker", help="which to run")
+    parser.add_argument("--tls", action="store_true", help="through TLS")
+    parser.add_argument("--sizes", default="100,1000", help="bytes of a value")
     given = parser.parse_args()
     sources = given.sources.split(",")
     spark = build_session(
@@ -112,19 +136,22 @@ def main() -> int:
         master="local[2]",
         connector="kafka" in sources and given.jars is None,
         more_jars=sorted(given.jars.glob("*.jar")) if given.jars else (),
-        driver_memory="4g",
+        driver_memory="2g",
     )
     jvm = int(spark._jvm.java.lang.ProcessHandle.current().pid())
     scale = 10 if given.quick else 1
     with tempfile.TemporaryDirectory(prefix="kbroker-bench-") as folder:
-        broker = BrokerProcess(Path(folder) / "data")
+        settings, options = secured(Path(folder) / "certificates") if given.tls else ({}, {})
+        broker = BrokerProcess(Path(folder) / "data", settings)
         broker.start()
         try:
-            for value_bytes, records in ((100, 2_000_000 // scale), (1000, 400_000 // scale)):
+            options = {"kafka.bootstrap.servers": broker.bootstrap, **options}
+            for value_bytes in map(int, given.sizes.split(",")):
+                records = RECORDS[value_bytes] // scale
                 topic = f"values-of-{value_bytes}"
                 with Cluster(broker.bootstrap) as cluster:
                     fill(cluster, topic, records, value_bytes)
-                measure(spark, jvm, sources, broker.bootstrap, topic, records, value_bytes, given.runs)
+                measure(spark, jvm, sources, options, topic, records, value_bytes, given.runs)
         finally:
             broker.discard()
             spark.stop()
@@ -132,7 +159,14 @@ def main() -> int:
 
 
 def measure(
-    spark: Any, jvm: int, sources: list[str], bootstrap: str, topic: str, records: int, value_bytes: int, runs: int
+    spark: Any,
+    jvm: int,
+    sources: list[str],
+    options: Mapping[str, str],
+    topic: str,
+    records: int,
+    value_bytes: int,
+    runs: int,
 ) -> None:
     """Print one line per source, and how much further a CPU second goes with ours."""
     cpu: dict[str, list[float]] = {source: [] for source in sources}
@@ -140,7 +174,7 @@ def measure(
     for turn in range(runs + 2):  # the first two warm the JVM and the workers
         for source in sources if turn % 2 else sources[::-1]:
             cpu_before, begun = cpu_seconds(jvm), time.perf_counter()
-            response = read(spark, source, bootstrap, topic)
+            response = read(spark, source, options, topic)
             assert response == (records, records * value_bytes), (source, response)
             if turn >= 2:
                 wall[source].append(time.perf_counter() - begun)
