@@ -42,6 +42,15 @@ def get_logger(name: str) -> logging.Logger:
     return cast("logging.Logger", _LazyLogger(name))
 
 
+def logs_debug(name: str) -> bool:
+    """Whether a logger writes debug messages; loads nothing where no one can have asked for them."""
+    if "logging" not in sys.modules:
+        return False
+    import logging
+
+    return logging.getLogger(name).isEnabledFor(logging.DEBUG)
+
+
 def names() -> list[str]:
     """The names asked for so far: ``logging`` itself may not know them yet."""
     return sorted(_names)

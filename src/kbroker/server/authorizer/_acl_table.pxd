@@ -4,14 +4,15 @@ A rule's permissions are bits of operations, found by pattern, principal and hos
 the wildcard, and each length that a prefix has. What it finds holds for every operation, so each native handler keeps
 the latest answers in a ``DecisionCache``, valid for a generation of the table.
 
-Locks: ``AclTable.lock`` (rules), ``AclTable.caches_lock`` (list of caches), ``DenialNotes.lock``; leaves, and none is
+Locks: ``AclTable.lock`` (rules), ``AclTable.caches_lock`` (list of caches), ``DecisionNotes.lock``; leaves, and none is
 taken under another. A change is in force for every request that begins after ``apply`` has returned.
 """
 from libc.stdint cimport int16_t, int32_t, int64_t, uint32_t, uint64_t
 from kbroker._core.containers.hash_table cimport HashNode, HashTable
 from kbroker._core.requests.request cimport Request, Session
 from kbroker._core.sync cimport AtomicI64, Mutex
-from kbroker.server.authorizer._denial_notes cimport DenialNotes
+from kbroker.server.authorizer._decision_notes cimport DecisionNotes
+from kbroker.server.authorizer._prefix_lengths cimport PrefixLengths
 
 cdef enum AclResource:          # Kafka's codes
     ACL_TOPIC = 2
@@ -36,12 +37,6 @@ cdef enum:
     CACHED_DECISIONS = 256      # of each handler thread, a power of two
     CACHED_NAME_BYTES = 249     # a longer name is looked up each time; no topic has one
     ACL_HOST_BYTES = 64
-
-cdef struct PrefixLengths:      # of the prefixes of one resource type, ascending
-    int32_t *lengths            # owned
-    int64_t *counts             # owned
-    int32_t size
-    int32_t room
 
 cdef struct Decision:
     Session *session            # counted; NULL: free
@@ -68,6 +63,7 @@ cdef struct AclTable:
     AtomicI64 host_rules        # rules that name a host
     AtomicI64 allowed           # decisions, but those counted by caches
     AtomicI64 denied
+    AtomicI64 notes_allowed     # whether the log wants decisions with yes too
     uint64_t seed               # secret
     bint allows_without_rule    # set at the start, and so are the super users
     HashTable super_users
@@ -77,15 +73,16 @@ cdef struct AclTable:
     PrefixLengths prefixes[ACL_RESOURCES]
     Mutex caches_lock           # guards the list of caches
     DecisionCache *caches
-    DenialNotes denials         # refused requests for the log; has its own lock
+    DecisionNotes denied_notes  # for the log; each has its lock
+    DecisionNotes allowed_notes
 
 cdef AclTable *acl_table_retain(AclTable *table) noexcept nogil
 cdef void acl_table_release(AclTable *table) noexcept nogil
 cdef DecisionCache *decision_cache_new(AclTable *table) noexcept nogil      # NULL: memory is out
 cdef void decision_cache_free(DecisionCache *cache) noexcept nogil          # NULL: nothing
 
-# Whether the client of a request may do something; counted, and noted for the log where it may not. ``cache``: the
-# calling thread's, or NULL. ``references``: how often the request names the resource.
+# Whether the client of a request may do something; counted, and noted for the log where it may not, or the log wants
+# all. ``cache``: the calling thread's, or NULL. ``references``: how often the request names the resource.
 cdef bint acl_allows(AclTable *table, DecisionCache *cache, Request *request, int operation, int kind, const char *name,
                      int64_t name_bytes, int32_t references) noexcept nogil
 

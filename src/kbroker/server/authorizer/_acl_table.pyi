@@ -2,7 +2,7 @@ from collections.abc import Collection, Iterable
 from typing import final
 
 from kbroker.common.security.acls import Acl
-from kbroker.server.authorizer.denial import Denial
+from kbroker.server.authorizer.decision_note import DecisionNote
 
 @final
 class AclRules:
@@ -11,9 +11,20 @@ class AclRules:
     def permitted(self, kind: int, name: str, principal: str, host: str) -> int: ...
     def count(self, allowed: int, denied: int) -> None: ...
     def note(
-        self, principal: str, host: str, api_key: int, operation: int, kind: int, name: str, references: int
+        self,
+        is_allowed: bool,
+        principal: str,
+        host: str,
+        api_key: int,
+        operation: int,
+        kind: int,
+        name: str,
+        references: int,
     ) -> None: ...
-    def take_denials(self) -> tuple[list[Denial], int]: ...
+    def take_notes(self, is_allowed: bool) -> tuple[list[DecisionNote], int]: ...
+    notes_allowed: bool
+    def prefix_lengths(self, kind: int) -> list[int]: ...
+    def bits(self, kind: int, pattern_type: int, name: str, principal: str, host: str) -> tuple[int, int]: ...
     @property
     def decisions(self) -> tuple[int, int]: ...
     @property

@@ -1,8 +1,8 @@
 """The table of rules: see the .pxd. Source: ``StandardAuthorizerData.findAclRule``."""
 cimport cython
 from libc.stdint cimport int16_t, int32_t, int64_t, uint32_t, uint64_t
-from libc.stdlib cimport calloc, free, realloc
-from libc.string cimport memcpy, memmove, strlen
+from libc.stdlib cimport calloc, free
+from libc.string cimport memcpy, strlen
 
 import os
 
@@ -18,7 +18,8 @@ from kbroker._core.sync cimport (
 )
 from kbroker.common._text cimport Text, same_text, text_at
 from kbroker.network._kafka_request cimport kafka_request
-from kbroker.server.authorizer._denial_notes cimport denials_destroy, denials_init, note_denial, taken_denials
+from kbroker.server.authorizer._decision_notes cimport note_decision, notes_destroy, notes_init, taken_notes
+from kbroker.server.authorizer._prefix_lengths cimport PrefixLengths, prefix_added, prefix_removed
 
 cdef enum:
     LITERAL = 3                 # pattern types, by Kafka's codes
@@ -65,48 +66,6 @@ cdef struct Change:             # one rule to be added or removed
 
 cdef inline bint is_wildcard(Text text) noexcept nogil:
     return text.size_bytes == 1 and text.data[0] == c"*"
-
-
-# ---------------------------------------------------------------- prefix lengths
-
-cdef bint prefix_added(PrefixLengths *prefixes, int32_t length) noexcept nogil:
-    cdef int32_t at = 0, room
-    cdef int32_t *lengths
-    cdef int64_t *counts
-    while at < prefixes.size and prefixes.lengths[at] < length:
-        at += 1
-    if at < prefixes.size and prefixes.lengths[at] == length:
-        prefixes.counts[at] += 1
-        return True
-    if prefixes.size == prefixes.room:
-        room = 2 * prefixes.room + 8
-        lengths = <int32_t *>realloc(prefixes.lengths, <size_t>room * sizeof(int32_t))
-        if lengths == NULL:
-            return False
-        prefixes.lengths = lengths
-        counts = <int64_t *>realloc(prefixes.counts, <size_t>room * sizeof(int64_t))
-        if counts == NULL:
-            return False
-        prefixes.counts = counts
-        prefixes.room = room
-    memmove(prefixes.lengths + at + 1, prefixes.lengths + at, <size_t>(prefixes.size - at) * sizeof(int32_t))
-    memmove(prefixes.counts + at + 1, prefixes.counts + at, <size_t>(prefixes.size - at) * sizeof(int64_t))
-    prefixes.lengths[at] = length
-    prefixes.counts[at] = 1
-    prefixes.size += 1
-    return True
-
-
-cdef void prefix_removed(PrefixLengths *prefixes, int32_t length) noexcept nogil:
-    cdef int32_t at = 0
-    while prefixes.lengths[at] != length:
-        at += 1
-    prefixes.counts[at] -= 1
-    if prefixes.counts[at] > 0:
-        return
-    prefixes.size -= 1
-    memmove(prefixes.lengths + at, prefixes.lengths + at + 1, <size_t>(prefixes.size - at) * sizeof(int32_t))
-    memmove(prefixes.counts + at, prefixes.counts + at + 1, <size_t>(prefixes.size - at) * sizeof(int64_t))
 
 
 # ---------------------------------------------------------------- rules, under AclTable.lock
@@ -372,9 +331,9 @@ cdef bint acl_allows(AclTable *table, DecisionCache *cache, Request *request, in
             atomic_store(&cache.denied, atomic_load_relaxed(&cache.denied) + 1)
     else:
         atomic_add_fetch(&table.allowed if allowed else &table.denied, 1)
-    if not allowed:
-        note_denial(&table.denials, principal_of(request.session), host_of(request),
-                    kafka_request(request).api_key, operation, kind, text, references)
+    if not allowed or atomic_load_relaxed(&table.notes_allowed) != 0:
+        note_decision(&table.allowed_notes if allowed else &table.denied_notes, principal_of(request.session),
+                      host_of(request), kafka_request(request).api_key, operation, kind, text, references)
     return allowed
 
 
@@ -444,7 +403,8 @@ cdef void acl_table_release(AclTable *table) noexcept nogil:
         free(table.prefixes[i].counts)
     mutex_destroy(&table.lock)
     mutex_destroy(&table.caches_lock)
-    denials_destroy(&table.denials)
+    notes_destroy(&table.denied_notes)
+    notes_destroy(&table.allowed_notes)
     free(table)
 
 
@@ -478,7 +438,8 @@ cdef class AclRules:
         mutex_init(&table.lock)
         mutex_init(&table.caches_lock)
         table.seed = int.from_bytes(os.urandom(8), "little")
-        denials_init(&table.denials, table.seed)
+        notes_init(&table.denied_notes, table.seed)
+        notes_init(&table.allowed_notes, table.seed)
         table.allows_without_rule = allows_without_rule
         for text in super_users:
             name = encoded(text)
@@ -555,19 +516,55 @@ cdef class AclRules:
         atomic_add_fetch(&self.table.allowed, allowed)
         atomic_add_fetch(&self.table.denied, denied)
 
-    def note(self, str principal not None, str host not None, int16_t api_key, int operation, int kind,
-             str name not None, int32_t references):
-        """Note a refused request for the log."""
+    def note(self, bint is_allowed, str principal not None, str host not None, int16_t api_key, int operation,
+             int kind, str name not None, int32_t references):
+        """Note a decision for the log."""
         cdef bytes name_data = encoded(name), principal_data = encoded(principal), host_data = encoded(host)
         cdef Text name_view = view_of(name_data), principal_view = view_of(principal_data)
         cdef Text host_view = view_of(host_data)
         cdef AclTable *table = self.table
         with nogil:
-            note_denial(&table.denials, principal_view, host_view, api_key, operation, kind, name_view, references)
+            note_decision(&table.allowed_notes if is_allowed else &table.denied_notes, principal_view, host_view,
+                          api_key, operation, kind, name_view, references)
 
-    def take_denials(self):
-        """The refused requests since the last call, and how many more there were; both start anew."""
-        return taken_denials(&self.table.denials)
+    def take_notes(self, bint is_allowed):
+        """The decisions since the last call, with yes or with no, and how many more there were; both start anew."""
+        return taken_notes(&self.table.allowed_notes if is_allowed else &self.table.denied_notes)
+
+    @property
+    def notes_allowed(self):
+        """Whether decisions with yes are noted too, for a log that wants them."""
+        return atomic_load_relaxed(&self.table.notes_allowed) != 0
+
+    @notes_allowed.setter
+    def notes_allowed(self, bint value):
+        atomic_store(&self.table.notes_allowed, value)
+
+    def prefix_lengths(self, int kind):
+        """The different lengths (bytes) of the prefixes that rules about a resource type have."""
+        cdef PrefixLengths *prefixes = &self.table.prefixes[kind]
+        cdef list found = []
+        cdef int32_t i
+        mutex_lock(&self.table.lock)    # with the GIL, for a moment: who holds it waits for nothing
+        for i in range(prefixes.size):
+            found.append(prefixes.lengths[i])
+        mutex_unlock(&self.table.lock)
+        return found
+
+    def bits(self, int kind, int pattern_type, str name not None, str principal not None, str host not None):
+        """What the rules say that are about exactly this: bits of operations, allowed and denied."""
+        cdef bytes name_data = encoded(name), principal_data = encoded(principal), host_data = encoded(host)
+        cdef AclPattern *pattern
+        cdef AclRule *rule = NULL
+        cdef uint32_t allowed = 0, denied = 0
+        mutex_lock(&self.table.lock)    # as above
+        pattern = find_pattern(self.table, kind, pattern_type, view_of(name_data))
+        if pattern != NULL:
+            rule = find_rule(self.table, pattern, view_of(principal_data), view_of(host_data))
+        if rule != NULL:
+            allowed, denied = rule.allowed, rule.denied
+        mutex_unlock(&self.table.lock)
+        return allowed, denied
 
     @property
     def decisions(self):

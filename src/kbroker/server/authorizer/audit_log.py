@@ -1,22 +1,29 @@
-"""Writes refused requests to ``kafka.authorizer.logger``, in Kafka's words. Source: ``StandardAuthorizerData``."""
+"""Writes decisions to ``kafka.authorizer.logger``, in Kafka's words: those with no at INFO, those with yes at DEBUG.
+
+Source: ``StandardAuthorizerData.logAuditMessage``.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-from kbroker.common.loggers import get_logger
+from kbroker.common.loggers import get_logger, logs_debug
+from kbroker.common.printable import printable
 from kbroker.common.security.acls import Operation, ResourceType
 from kbroker.server.authorizer.authorizer import Authorizer
-from kbroker.server.authorizer.denial import Denial
+from kbroker.server.authorizer.decision_note import DecisionNote
 
-logger = get_logger("kafka.authorizer.logger")
+NAME = "kafka.authorizer.logger"
+logger = get_logger(NAME)
 
 #: So often at most; between two looks the first 64 different ones are kept, and the others counted.
 LOOK_EVERY_MS = 1_000
+#: Of refused requests: so many lines at once, and then so many at each look, else a client could fill a disk.
+LINES_AT_ONCE, LINES_A_LOOK = 64, 4
 
 
 class AuditLog:
-    """Logs what the rules of ``authorizer`` have refused.
+    """Logs what the rules of ``authorizer`` have decided.
 
     Args: ``names`` of APIs by key. Threads: ``look`` on one at a time.
     """
@@ -24,23 +31,37 @@ class AuditLog:
     def __init__(self, authorizer: Authorizer, names: Mapping[int, str]) -> None:
         self._authorizer = authorizer
         self._names = names
+        self._lines = LINES_AT_ONCE
 
     def look(self) -> None:
-        """Write a line for each refused request since the last look; requests that are alike share one."""
-        denials, left_out = self._authorizer.rules.take_denials()
-        for denial in denials:
-            logger.info("%s", self._line(denial))
+        """Write a line for each decision since the last look; requests that are alike share one."""
+        rules = self._authorizer.rules
+        denied, left_out = rules.take_notes(False)
+        for note in denied[: self._lines]:
+            logger.info("%s", self._line(note, "Denied"))
+        left_out += sum(note.times for note in denied[self._lines :])
         if left_out:
             logger.info("%d more requests are Denied", left_out)
+        self._lines = min(self._lines - min(self._lines, len(denied)) + LINES_A_LOOK, LINES_AT_ONCE)
+        if rules.notes_allowed:
+            allowed, left_out = rules.take_notes(True)
+            for note in allowed:
+                logger.debug("%s", self._line(note, "Allowed"))
+            if left_out:
+                logger.debug("%d more requests are Allowed", left_out)
+        rules.notes_allowed = logs_debug(NAME)
 
-    def _line(self, denial: Denial) -> str:
-        kind, operation = ResourceType(denial.kind), Operation(denial.operation)
-        decision = self._authorizer.explain(denial.principal, denial.host, operation, kind, denial.name)
-        rule = "a rule that is removed" if decision.is_allowed else decision.rule
-        return (
-            f"Principal = {denial.principal} is Denied operation = {operation.name} from host = {denial.host} "
-            f"on resource = {kind.title}:LITERAL:{denial.name} "
-            f"for request = {self._names.get(denial.api_key, denial.api_key)} "
-            f"with resourceRefCount = {denial.references} based on rule {rule}"
-            + (f", {denial.times} times" if denial.times > 1 else "")
+    def _line(self, note: DecisionNote, word: str) -> str:
+        kind, operation = ResourceType(note.kind), Operation(note.operation)
+        if note.is_cut:  # the rule is about a longer name
+            rule = "a rule about the whole name"
+        else:
+            decision = self._authorizer.explain(note.principal, note.host, operation, kind, note.name)
+            rule = "a rule that has changed" if decision.is_allowed != (word == "Allowed") else decision.rule
+        line = (
+            f"Principal = {note.principal} is {word} operation = {operation.name} from host = {note.host} "
+            f"on resource = {kind.title}:LITERAL:{note.name} "
+            f"for request = {self._names.get(note.api_key, note.api_key)} "
+            f"with resourceRefCount = {note.references} based on rule {rule}"
         )
+        return printable(line) + (f", {note.times} times" if note.times > 1 else "")

@@ -47,10 +47,9 @@ class AuthHelper:
         allowed = authorizer.rules.permitted(check.kind, name, client.principal, client.client_host)
         is_allowed = bool(allowed >> check.operation & 1)
         authorizer.rules.count(is_allowed, not is_allowed)
-        if not is_allowed and check.is_logged:
-            authorizer.rules.note(
-                client.principal, client.client_host, client.api_key, check.operation, check.kind, name, references
-            )
+        if authorizer.rules.notes_allowed if is_allowed else check.is_logged:
+            who = client.principal, client.client_host, client.api_key
+            authorizer.rules.note(is_allowed, *who, check.operation, check.kind, name, references)
         return is_allowed
 
     def require(self, client: Client, check: Check, name: str = CLUSTER_NAME) -> None:

@@ -6,7 +6,7 @@ Source: ``StandardAuthorizer``, ``AclControlManager``, ``Authorizer.authorizeByR
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from kbroker.common.configs.config import BrokerConfig
 from kbroker.common.errors import Errors, KafkaError
@@ -25,6 +25,7 @@ from kbroker.common.security.acls import (
     ResourceType,
     check_principal,
     decide,
+    java_host,
     normal_host,
     super_users,
 )
@@ -116,11 +117,10 @@ class Authorizer:
         return False
 
     def explain(self, principal: str, host: str, operation: Operation, kind: ResourceType, name: str) -> Decision:
-        """An answer with the rule that gives it. What no rule about the client decides may be a default of either kind,
-        so it is taken from ``permitted``.
+        """An answer with the rule that gives it, in the same time for many rules as for few. What no rule about the
+        client decides may be a default of either kind, so it is taken from ``permitted``.
         """
-        with self._lock:
-            acls = list(self._of_principal(principal, kind))
+        acls = self._about(principal, host, kind, name)
         found = decide(acls, principal, host, operation, kind, name, super_users=self.super_users)
         if (
             found.acl is None
@@ -129,6 +129,24 @@ class Authorizer:
         ):
             return Decision(True, "DefaultAllow")
         return found
+
+    def _about(self, principal: str, host: str, kind: ResourceType, name: str) -> Iterator[Acl]:
+        """The rules that count for a client and a resource."""
+        data = name.encode("utf-8", "surrogateescape")
+        names = {(PatternType.LITERAL, name): None, (PatternType.LITERAL, WILDCARD): None}
+        for length in self.rules.prefix_lengths(kind):
+            if length <= len(data):
+                names[PatternType.PREFIXED, data[:length].decode("utf-8", "surrogateescape")] = None
+        for pattern_type, about in names:
+            for who in dict.fromkeys((principal, WILDCARD_PRINCIPAL)):
+                for where in dict.fromkeys((normal_host(host), WILDCARD)):
+                    allowed, denied = self.rules.bits(kind, pattern_type, about, who, where)
+                    for permission, bits in ((Permission.ALLOW, allowed), (Permission.DENY, denied)):
+                        for operation in Operation if bits else ():
+                            if bits >> operation & 1:
+                                acl = Acl(kind, about, pattern_type, who, where, operation, permission)
+                                # the host as it was written, which most clients do in one of two ways
+                                yield acl if acl in self._acls else acl._replace(host=java_host(where))
 
     def _of_principal(self, principal: str, kind: ResourceType) -> Iterable[Acl]:
         yield from self._by_principal.get((principal, kind), ())

@@ -7,10 +7,8 @@ import pytest
 
 from kbroker.common.errors import Errors, KafkaError
 from kbroker.common.security.acls import Acl, AclFilter, Operation, PatternType, Permission, ResourceType
-from kbroker.server.authorizer.audit_log import AuditLog
 from kbroker.server.authorizer.auth_helper import AuthHelper
 from kbroker.server.authorizer.authorizer import Authorizer
-from kbroker.server.context import RequestContext
 from kbroker.server.metadata.metadata_store import MetadataStore
 from tests.support.server import Bench, make_bench
 
@@ -302,40 +300,3 @@ def test_a_request_changes_ten_thousand_rules_at_most() -> None:
     assert refused.value.error is Errors.INVALID_REQUEST
     assert delete(a_filter(ResourceNameFilter="t10000"), a_filter(ResourceNameFilter="t10000")) == [(0, 1), (0, 1)]
     assert delete(a_filter()) == [(0, 10_000)]
-
-
-# ---- the log
-
-
-def test_refused_requests_are_logged(store: MetadataStore, caplog: pytest.LogCaptureFixture) -> None:
-    """In Kafka's words; those that are alike in one line, and what is more than 64 only counted."""
-    from kbroker.server.authorizer import checks
-
-    authorizer = Authorizer(store)
-    auth = AuthHelper(authorizer)
-    authorizer.create([rule("denied", READ, DENY)])
-    client = RequestContext(8, 9, principal=ALICE, client_host=HERE)
-    log = AuditLog(authorizer, {8: "OffsetCommit"})
-    caplog.set_level("INFO", "kafka.authorizer.logger")
-    assert auth.allowed(client, checks.OFFSET_COMMIT, ["denied", "denied", "other"]) == set()
-    assert not auth.allows(client, checks.OFFSET_COMMIT_GROUP, "g")
-    assert not auth.allows(client, checks.OFFSET_COMMIT_GROUP, "g")
-    assert not auth.allows(client, checks.LIST_GROUPS, "unlogged")
-    log.look()
-    start = "Principal = User:alice is Denied operation = READ from host = 127.0.0.1 on resource = "
-    assert [record.getMessage() for record in caplog.records] == [
-        f"{start}Topic:LITERAL:denied for request = OffsetCommit with resourceRefCount = 2 based on rule "
-        f"MatchingAcl(acl={rule('denied', READ, DENY)})",
-        f"{start}Topic:LITERAL:other for request = OffsetCommit with resourceRefCount = 1 based on rule DefaultDeny",
-        f"{start}Group:LITERAL:g for request = OffsetCommit with resourceRefCount = 1 based on rule DefaultDeny, "
-        "2 times",
-    ]
-    caplog.clear()
-    for number in range(100):
-        auth.allows(client, checks.OFFSET_COMMIT_GROUP, f"group-{number}")
-    log.look()
-    assert len(caplog.records) == 65
-    assert caplog.records[-1].getMessage() == "36 more requests are Denied"
-    log.look()
-    assert len(caplog.records) == 65
-    assert authorizer.rules.decisions == (0, 105)

@@ -1,4 +1,4 @@
-"""Refused requests for the log: see the .pxd."""
+"""Decisions for the log: see the .pxd."""
 from libc.stdint cimport int16_t, int32_t, int64_t, uint64_t
 from libc.stdlib cimport free, malloc
 from libc.string cimport memcpy, memset
@@ -7,15 +7,15 @@ from kbroker._core.containers.hashing cimport hash_seeded
 from kbroker._core.sync cimport mutex_destroy, mutex_init, mutex_lock, mutex_unlock
 from kbroker.common._text cimport Text
 
-from kbroker.server.authorizer.denial import Denial as DenialFacts
+from kbroker.server.authorizer.decision_note import DecisionNote as NoteFacts
 
 
-cdef void denials_init(DenialNotes *notes, uint64_t seed) noexcept nogil:
+cdef void notes_init(DecisionNotes *notes, uint64_t seed) noexcept nogil:
     mutex_init(&notes.lock)
     notes.seed = seed
 
 
-cdef void denials_destroy(DenialNotes *notes) noexcept nogil:
+cdef void notes_destroy(DecisionNotes *notes) noexcept nogil:
     mutex_destroy(&notes.lock)
 
 
@@ -25,39 +25,40 @@ cdef inline int32_t cut(char *to, Text text, int64_t room) noexcept nogil:
     return <int32_t>size
 
 
-cdef void note_denial(DenialNotes *notes, Text principal, Text host, int16_t api_key, int operation, int kind,
-                      Text name, int32_t references) noexcept nogil:
+cdef void note_decision(DecisionNotes *notes, Text principal, Text host, int16_t api_key, int operation, int kind,
+                        Text name, int32_t references) noexcept nogil:
     cdef uint64_t h = hash_seeded(name.data, name.size_bytes, notes.seed ^ <uint64_t>(
         (<int64_t>api_key << 16) | (operation << 8) | kind))
-    cdef Denial *denial
+    cdef DecisionNote *note
     cdef int32_t i
     h = hash_seeded(host.data, host.size_bytes, hash_seeded(principal.data, principal.size_bytes, h))
     mutex_lock(&notes.lock)
     for i in range(notes.count):
-        if notes.denials[i].hash == h:
-            notes.denials[i].times += 1
+        if notes.notes[i].hash == h:
+            notes.notes[i].times += 1
             mutex_unlock(&notes.lock)
             return
-    if notes.count == KEPT_DENIALS:
+    if notes.count == KEPT_NOTES:
         notes.left_out += 1
     else:
-        denial = &notes.denials[notes.count]
+        note = &notes.notes[notes.count]
         notes.count += 1
-        memset(denial, 0, sizeof(Denial))
-        denial.hash = h
-        denial.times = 1
-        denial.references = references
-        denial.api_key = api_key
-        denial.kind = <int16_t>kind
-        denial.operation = <int16_t>operation
-        denial.name_bytes = cut(denial.name, name, DENIAL_TEXT_BYTES)
-        cut(denial.principal, principal, DENIAL_TEXT_BYTES - 1)
-        cut(denial.host, host, DENIAL_HOST_BYTES - 1)
+        memset(note, 0, sizeof(DecisionNote))
+        note.hash = h
+        note.times = 1
+        note.references = references
+        note.is_cut = name.size_bytes > NOTED_TEXT_BYTES or principal.size_bytes > NOTED_TEXT_BYTES - 1
+        note.api_key = api_key
+        note.kind = <int16_t>kind
+        note.operation = <int16_t>operation
+        note.name_bytes = cut(note.name, name, NOTED_TEXT_BYTES)
+        cut(note.principal, principal, NOTED_TEXT_BYTES - 1)
+        cut(note.host, host, NOTED_HOST_BYTES - 1)
     mutex_unlock(&notes.lock)
 
 
-cdef tuple taken_denials(DenialNotes *notes):
-    cdef Denial *kept = <Denial *>malloc(KEPT_DENIALS * sizeof(Denial))
+cdef tuple taken_notes(DecisionNotes *notes):
+    cdef DecisionNote *kept = <DecisionNote *>malloc(KEPT_NOTES * sizeof(DecisionNote))
     cdef int64_t left_out
     cdef int32_t n, i
     if kept == NULL:
@@ -65,17 +66,18 @@ cdef tuple taken_denials(DenialNotes *notes):
     with nogil:
         mutex_lock(&notes.lock)
         n = notes.count
-        memcpy(kept, notes.denials, <size_t>n * sizeof(Denial))
+        memcpy(kept, notes.notes, <size_t>n * sizeof(DecisionNote))
         left_out = notes.left_out
         notes.count = 0
         notes.left_out = 0
         mutex_unlock(&notes.lock)
     try:
         taken = [
-            DenialFacts(
+            NoteFacts(
                 kept[i].principal.decode("utf-8", "replace"), kept[i].host.decode("utf-8", "replace"),
                 kept[i].api_key, kept[i].operation, kept[i].kind,
-                kept[i].name[:kept[i].name_bytes].decode("utf-8", "replace"), kept[i].references, kept[i].times)
+                kept[i].name[:kept[i].name_bytes].decode("utf-8", "replace"), kept[i].references, kept[i].times,
+                kept[i].is_cut != 0)
             for i in range(n)
         ]
     finally:

@@ -1,0 +1,38 @@
+"""Decisions for the log: different ones until the next look, each with how often it came; more are only counted.
+
+Locks: ``DecisionNotes.lock``, a leaf, guards all of it.
+"""
+from libc.stdint cimport int16_t, int32_t, int64_t, uint64_t
+from kbroker._core.sync cimport Mutex
+from kbroker.common._text cimport Text
+
+cdef enum:
+    KEPT_NOTES = 64             # different ones since the last look; more are counted only
+    NOTED_TEXT_BYTES = 256      # of a name or principal in the log; what is longer is cut
+    NOTED_HOST_BYTES = 64
+
+cdef struct DecisionNote:       # decisions that differ in nothing that is logged
+    uint64_t hash
+    int64_t times
+    int32_t references          # partitions and the like, of the first
+    int16_t api_key
+    int16_t kind
+    int16_t operation
+    int16_t is_cut              # a text is longer than what is kept of it
+    int32_t name_bytes
+    char host[NOTED_HOST_BYTES]
+    char principal[NOTED_TEXT_BYTES]
+    char name[NOTED_TEXT_BYTES]
+
+cdef struct DecisionNotes:
+    Mutex lock
+    uint64_t seed               # secret, set by ``notes_init``
+    int32_t count
+    int64_t left_out
+    DecisionNote notes[KEPT_NOTES]
+
+cdef void notes_init(DecisionNotes *notes, uint64_t seed) noexcept nogil        # of zeros
+cdef void notes_destroy(DecisionNotes *notes) noexcept nogil
+cdef void note_decision(DecisionNotes *notes, Text principal, Text host, int16_t api_key, int operation, int kind,
+                        Text name, int32_t references) noexcept nogil
+cdef tuple taken_notes(DecisionNotes *notes)    # a list of ``DecisionNote``, and how many more; both start anew
