@@ -171,5 +171,8 @@ _NOT_APPLIED = """
     ssl.engine.factory.class ssl.keystore.password ssl.truststore.password
 """
 
+#: Kafka takes these at run time, as configs that it does not know, and follows what they are at the start.
+AUTHORIZER_NAMES = frozenset({"super.users", "allow.everyone.if.no.acl.found"})
+
 #: Names of Kafka's keys that have no row here and cannot be changed at run time.
 FIXED_NAMES = frozenset(_READ_AT_START.split() + _NOT_APPLIED.split())

@@ -19,7 +19,7 @@ from kbroker.common.configs.config import (
     listener_key,
     of_listener,
 )
-from kbroker.common.configs.config_accepted import FIXED_NAMES
+from kbroker.common.configs.config_accepted import AUTHORIZER_NAMES, FIXED_NAMES
 from kbroker.common.configs.config_def import ConfigError, ConfigKey, ConfigType, Dynamic, to_text
 from kbroker.common.configs.config_resources import (
     CLIENT_METRICS_TABLE,
@@ -192,6 +192,7 @@ class DynamicConfigs:
     def _alter_broker(self, name: str, changes: Sequence[ConfigChange], validate_only: bool, replaces: bool) -> None:
         if name:
             self._check_node(name)
+        changes, ignored = _without_authorizer(changes)
         resource = str(self._config.node_id) if name else ""
         base = self._store.configs(metadata_store.BROKER, resource)
         configs = _without_secrets(
@@ -208,6 +209,8 @@ class DynamicConfigs:
         except ConfigError as error:
             raise KafkaError(Errors.INVALID_REQUEST, str(error)) from error
         self._topics.check_defaults(fresh)
+        if ignored and not validate_only:
+            logger.warning("a change of %s at run time has no effect, as in Kafka: set it before a start", ignored)
         if validate_only or configs == base:
             return
         self._store.replace_configs(metadata_store.BROKER, resource, configs)
@@ -317,6 +320,16 @@ def _check_types(configs: Mapping[str, str], keys: Mapping[str, ConfigKey]) -> N
     """Read each value; a listener's is refused by the name of the broker's. Raises: ConfigError."""
     for name, key in keys.items():
         key._replace(name=of_listener(name) or name).parse(configs[name])
+
+
+def _without_authorizer(changes: Sequence[ConfigChange]) -> tuple[Sequence[ConfigChange], str]:
+    """The changes without those that Kafka takes and does not follow, and the names of the others."""
+    ignored = [
+        one for one in changes if one.name in AUTHORIZER_NAMES and one.operation in (Operation.SET, Operation.DELETE)
+    ]
+    if not ignored:
+        return changes, ""
+    return [one for one in changes if one not in ignored], ", ".join(one.name for one in ignored)
 
 
 def _without_secrets(configs: Mapping[str, str]) -> dict[str, str]:

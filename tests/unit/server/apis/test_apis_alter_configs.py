@@ -400,3 +400,24 @@ def test_default_configs_stand_alone() -> None:
     assert (row["Value"], chain(row)) == (" +5 ", [("message.max.bytes", " +5 ", 3)])
     row = describe(bench, BROKER, "1", synonyms=True)[2]["message.max.bytes"]
     assert (row["Value"], chain(row)[0], chain(row)[1][1]) == ("5", ("message.max.bytes", " +5 ", 3), "99")
+
+
+@pytest.mark.parametrize("name", ["", "1"])
+@pytest.mark.parametrize("key", ["super.users", "allow.everyone.if.no.acl.found"])
+def test_what_the_authorizer_follows_is_taken_without_effect(
+    key: str, name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As Kafka does, whatever the value; a warning says so, nothing is stored, and what is in force is shown."""
+    bench = make_bench(super_users="User:root")
+    for value in ("User:eve", "nonsense", ""):
+        assert step(bench, BROKER, name, (key, SET, value), validate=True) == (0, None)
+        assert caplog.records == []
+        assert step(bench, BROKER, name, (key, SET, value), ("log.retention.ms", SET, "5000")) == (0, None)
+        assert "has no effect" in caplog.records[0].getMessage()
+        assert alter(bench, BROKER, name, [(key, value)]) == (0, None)
+        caplog.clear()
+    assert step(bench, BROKER, name, (key, DELETE, None)) == (0, None)
+    assert step(bench, BROKER, name, (key, APPEND, "User:eve"))[0] == 40
+    _, _, rows = describe(bench, BROKER, "1", ["super.users"], synonyms=True)
+    assert chain(rows["super.users"]) == [("super.users", "User:root", 4)]
+    assert bench.ctx.store.configs("broker", name) == {}
