@@ -1,10 +1,11 @@
 """Records Apache Kafka, or compares a broker with the recording; README.md explains both.
 
-    python -m tests.conformance check HOST:PORT [-k PATTERN] [-j N] [-v]
-    python -m tests.conformance record [HOST:PORT] [-k PATTERN] [-j N]
+    python -m tests.conformance check HOST:PORT [--sasl HOST:PORT] [-k PATTERN] [-j N] [-v]
+    python -m tests.conformance record [HOST:PORT] [--sasl HOST:PORT] [-k PATTERN] [-j N]
     python -m tests.conformance list [-k PATTERN]
 
 `check` counts apart the responses in which the broker of this tree differs on purpose (left_out.txt).
+--sasl: the listener on which users of sasl.py can log in; without it their cases are absent.
 `record` without an address starts Apache Kafka from Maven. It runs every case twice and keeps what was the same both
 times; a case that was not is named and not kept. Exit status: 0 nothing differs, 1 something does, 2 wrong usage.
 """
@@ -30,16 +31,20 @@ from tests.conformance.run import (
     recorded_of,
     save,
 )
+from tests.conformance.sasl import SETTINGS
 from tests.conformance.talk import look_at
 from tests.support.kafka import ApacheKafka
+from tests.support.ports import free_run
+
+Address = tuple[str, str]  # of the broker, and of its listener with SASL
 
 
 def chosen(pattern: str | None) -> list[Case]:
     return [case for case in cases() if pattern is None or re.search(pattern, case.id)]
 
 
-def runs(bootstrap: str, wanted: list[Case], at_a_time: int, *, is_verbose: bool) -> Iterator[Run]:
-    runner = Runner(look_at(bootstrap), at_a_time)
+def runs(address: Address, wanted: list[Case], at_a_time: int, *, is_verbose: bool) -> Iterator[Run]:
+    runner = Runner(look_at(*address), at_a_time)
     runner.warm()
     for number, run in enumerate(runner.run_all(wanted), 1):
         if is_verbose:
@@ -49,11 +54,11 @@ def runs(bootstrap: str, wanted: list[Case], at_a_time: int, *, is_verbose: bool
         yield run
 
 
-def check(bootstrap: str, wanted: list[Case], at_a_time: int, *, is_verbose: bool) -> int:
+def check(address: Address, wanted: list[Case], at_a_time: int, *, is_verbose: bool) -> int:
     recording = load()
     words: Counter[str] = Counter()
     begun = time.monotonic()
-    for run in runs(bootstrap, wanted, at_a_time, is_verbose=is_verbose):
+    for run in runs(address, wanted, at_a_time, is_verbose=is_verbose):
         verdict = judged(run, recording.get(run.case.id))
         reason = reason_of(run.case)
         if verdict.word == "differs" and reason is not None:
@@ -68,16 +73,18 @@ def check(bootstrap: str, wanted: list[Case], at_a_time: int, *, is_verbose: boo
 
 
 @contextlib.contextmanager
-def reference(bootstrap: str | None) -> Iterator[str]:
+def reference(bootstrap: str | None, sasl: str) -> Iterator[Address]:
     if bootstrap is not None:
-        yield bootstrap
+        yield bootstrap, sasl
         return
-    with ApacheKafka() as kafka:
-        yield kafka.bootstrap
+    port = free_run(3)  # the controller takes the second one
+    own_sasl = f"127.0.0.1:{port + 2}"
+    with ApacheKafka(SETTINGS, port=port, listeners=(f"SASL_PLAINTEXT://{own_sasl}",)) as kafka:
+        yield kafka.bootstrap, own_sasl
 
 
-def record(bootstrap: str | None, wanted: list[Case], at_a_time: int, *, is_all: bool) -> int:
-    with reference(bootstrap) as address:
+def record(bootstrap: str | None, sasl: str, wanted: list[Case], at_a_time: int, *, is_all: bool) -> int:
+    with reference(bootstrap, sasl) as address:
         first, second = (
             {run.case.id: run for run in runs(address, wanted, at_a_time, is_verbose=False)} for _ in range(2)
         )
@@ -102,6 +109,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=("check", "record", "list"))
     parser.add_argument("bootstrap", nargs="?", metavar="HOST:PORT")
+    parser.add_argument(
+        "--sasl", default="", metavar="HOST:PORT", help="the broker's listener for the users of sasl.py"
+    )
     parser.add_argument("-k", metavar="PATTERN", help="only cases whose id has a match of this expression")
     parser.add_argument("-j", type=int, default=4, metavar="N", help="cases at a time")
     parser.add_argument("-v", action="store_true", help="each case as it ends; other wording of messages")
@@ -112,10 +122,10 @@ def main() -> int:
             print(f"{case.id:60} {case.title}")
         return 0
     if options.what == "record":
-        return record(options.bootstrap, wanted, options.j, is_all=options.k is None)
+        return record(options.bootstrap, options.sasl, wanted, options.j, is_all=options.k is None)
     if options.bootstrap is None:
         parser.error("check needs the broker's address")
-    return check(options.bootstrap, wanted, options.j, is_verbose=options.v)
+    return check((options.bootstrap, options.sasl), wanted, options.j, is_verbose=options.v)
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ import socket
 import struct
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any
 
@@ -38,12 +38,13 @@ class Stuck(Exception):
 
 @dataclass(frozen=True)
 class Broker:
-    """Who is talked to, and what it offers."""
+    """Who is talked to, and what it offers; ``sasl``: the address of its listener with the users of ``sasl.py``."""
 
     host: str
     port: int
     node_id: int
     ranges: dict[str, tuple[int, int]]
+    sasl: str = ""
 
     @property
     def bootstrap(self) -> str:
@@ -61,7 +62,7 @@ class Broker:
         return min(last, at_most)
 
 
-def look_at(bootstrap: str) -> Broker:
+def look_at(bootstrap: str, sasl: str = "") -> Broker:
     """Ask a broker for its node id and its APIs."""
     host, _, port = bootstrap.rpartition(":")
     with Connection(bootstrap) as connection:
@@ -72,7 +73,7 @@ def look_at(bootstrap: str) -> Broker:
     ranges = {
         known[r["ApiKey"]]: (r["MinVersion"], r["MaxVersion"]) for r in offered["ApiKeys"] if r["ApiKey"] in known
     }
-    return Broker(host, int(port), cluster["Brokers"][0]["NodeId"], ranges)
+    return Broker(host, int(port), cluster["Brokers"][0]["NodeId"], ranges, sasl)
 
 
 def _apis() -> dict[str, Any]:
@@ -295,12 +296,23 @@ class Talk:
 
     # ---- connections
 
-    def _open(self, name: str) -> Connection:
+    @property
+    def connections(self) -> Collection[str]:
+        """The names of those that are open."""
+        return self._connections.keys()
+
+    def open_sasl(self, name: str) -> None:
+        """Open a connection to the listener with SASL; the script logs in. Raises: Absent."""
+        if not self.broker.sasl:
+            raise Absent("a listener with SASL")
+        self._connections[name] = self._open(name, self.broker.sasl)
+
+    def _open(self, name: str, address: str = "") -> Connection:
         left_s = self.deadline - time.monotonic()
         if left_s <= 0:
             raise TimeoutError
         try:
-            return Connection(self.broker.bootstrap, timeout=left_s)
+            return Connection(address or self.broker.bootstrap, timeout=left_s)
         except OSError as error:
             raise Stuck(f"no connection ({name}): {error}") from None
 

@@ -7,8 +7,10 @@ from collections.abc import Iterator
 import pytest
 
 from tests.conformance.run import Case, Runner, cases, judged, left_out, load, reason_of, recorded_of
+from tests.conformance.sasl import SETTINGS
 from tests.conformance.talk import look_at
 from tests.support.broker import BrokerProcess
+from tests.support.ports import free_pair
 
 AT_A_TIME = 6
 
@@ -19,8 +21,11 @@ def chosen() -> list[Case]:
 
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
-    settings = {"group.initial.rebalance.delay.ms": "0"}
+    port = free_pair()
+    listeners = f"PLAINTEXT://127.0.0.1:{port},SASL_PLAINTEXT://127.0.0.1:{port + 1}"
+    settings = {"group.initial.rebalance.delay.ms": "0", "listeners": listeners, **SETTINGS}
     broker = BrokerProcess(tmp_path_factory.mktemp("conformance") / "data", settings)
+    broker.port = port
     try:
         broker.start()
         yield broker
@@ -39,7 +44,7 @@ def test_every_case_is_recorded() -> None:
 @pytest.mark.timeout(600)
 def test_responses_are_apache_kafkas(broker: BrokerProcess) -> None:
     """No field of any response differs from the recording of Apache Kafka."""
-    runner, recording = Runner(look_at(broker.bootstrap), AT_A_TIME), load()
+    runner, recording = Runner(look_at(broker.bootstrap, f"127.0.0.1:{broker.port + 1}"), AT_A_TIME), load()
     runner.warm()
     verdicts = [judged(run, recording[run.case.id]) for run in runner.run_all(chosen())]
     wrong = [verdict for verdict in verdicts if verdict.word not in ("same", "absent")]

@@ -115,7 +115,9 @@ class ClientFirst(NamedTuple):
             raise ScramError("Invalid SCRAM client first message format")
         extensions = dict(one.split("=", 1) for one in found[6].split(",")[1:])
         is_token = extensions.get(TOKEN_AUTH, "").lower() == "true"
-        return cls(found[1], found[2] or "", found[3], unescape_name(found[4]), found[5], is_token)
+        # as Kafka signs it: a duplicate extension is there once, so that no proof is right for it
+        bare = found[3][: len(found[3]) - len(found[6])] + "".join(f",{k}={v}" for k, v in extensions.items())
+        return cls(found[1], found[2] or "", bare, unescape_name(found[4]), found[5], is_token)
 
 
 class ServerFirst(NamedTuple):
