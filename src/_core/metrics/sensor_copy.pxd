@@ -6,5 +6,5 @@ on a copy, with the functions of sensor_core, and gets the numbers that the orig
 from kbroker._core.metrics.sensor_core cimport SensorCore
 
 # Under the lock of the original, for as long as the copying of its samples takes. Without parents; counted once, for
-# the caller, and known to nobody else. NULL: memory is out.
+# the caller alone. NULL: memory is out.
 cdef SensorCore *sensor_copy(SensorCore *sensor) noexcept nogil

@@ -208,7 +208,7 @@ def report(
 
     Usage over time, throttles, recommended against current quotas, what if. One HTML file that needs nothing else.
     """
-    in_force = _in_force(current, bootstrap_server)
+    in_force, brokers = _in_force(current, bootstrap_server)
     wanted = _read(path) if path is not None else None
     with _spark(table, common) as (spark, place):
         from kbroker.spark.report.write import write_report
@@ -229,12 +229,14 @@ def report(
             dates=dates or None,
             windows=windows,
         )
-    _notified(output, done, common)
+    _notified(output, done, brokers, common)
 
 
-def _notified(output: Path, size_bytes: int, common: dict[str, Any]) -> None:
+def _notified(output: Path, size_bytes: int, brokers: int, common: dict[str, Any]) -> None:
+    from kbroker.cli.quota_views import json_brokers
+
     if common["as_json"]:
-        print_json({"report": str(output), "size_bytes": size_bytes})
+        print_json({"report": str(output), "size_bytes": size_bytes, **json_brokers(brokers)})
     else:
         click.echo(f"{output} ({size_bytes:,} bytes)")
 
@@ -248,21 +250,25 @@ def _read(path: Path) -> dict[QuotaEntity, dict[str, float]]:
         raise click.ClickException(str(error)) from None
 
 
-def _in_force(path: Path | None, bootstrap_server: str | None) -> dict[QuotaEntity, dict[str, float]] | None:
+def _in_force(
+    path: Path | None, bootstrap_server: str | None
+) -> tuple[dict[QuotaEntity, dict[str, float]] | None, int]:
+    """The quotas in force, if they are known, and how many brokers enforce them, each by itself."""
     if path is not None and bootstrap_server is not None:
         raise click.UsageError("only one of --current and --bootstrap-server")
     if path is not None:
-        return _read(path)
+        return _read(path), 1
     if bootstrap_server is None:
-        return None
+        return None, 1
     from kbroker.cli.quota_views import warn_of_brokers
     from kbroker.client.quota_client import QuotaClient
 
     with connect(bootstrap_server) as cluster:
         client = QuotaClient(cluster)
         found = client.describe()
-        warn_of_brokers(client.broker_count())
-    return found
+        brokers = client.broker_count()
+    warn_of_brokers(brokers)
+    return found, brokers
 
 
 def _windows(samples: int, window_seconds: int) -> Windows:

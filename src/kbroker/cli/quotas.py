@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from kbroker.cli.command_group import CommandGroup
-from kbroker.cli.options import bootstrap_option, connect, json_option
+from kbroker.cli.options import bootstrap_option, connect, http_options, http_port, json_option
 from kbroker.cli.output import print_json
 
 if TYPE_CHECKING:
@@ -22,6 +22,7 @@ Names = dict[str, str | None]
 
 KINDS, IP = ("user", "client-id", "ip"), "ip"
 EXIT_DIFFERENT = 3
+BAD_REQUEST = 400
 
 
 @click.group(cls=CommandGroup)
@@ -142,6 +143,78 @@ def resolve_quotas(bootstrap_server: str, user: str, client_id: str, ip: str | N
 
     with _client(bootstrap_server) as (client, brokers):
         show_resolved(client.resolve(user, client_id, ip), client_id, brokers, as_json)
+
+
+@quotas.command()
+@bootstrap_option
+@http_options
+@click.option("--user", metavar="NAME", help="The client's user.  [default: ANONYMOUS]")
+@click.option("--client-id", metavar="NAME", help="Its client id.  [default: a client that sends none]")
+@click.option("--ip", metavar="ADDRESS", help="The IP address it connects from.")
+@click.option("--connection", metavar="ID", help="An open connection, as `kbroker xray` names it, in place of these.")
+@click.option(
+    "--compare",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE.yaml",
+    help="Say what the quotas of this file would have done to the same traffic.",
+)
+@json_option
+def explain(
+    bootstrap_server: str,
+    http_url: str | None,
+    token: str | None,
+    user: str | None,
+    client_id: str | None,
+    ip: str | None,
+    connection: str | None,
+    compare: Path | None,
+    as_json: bool,
+) -> None:
+    """Explain what quotas make of one client.
+
+    Which value applies to it and why the others do not, its rates now as a small chart, what is left, which of its
+    connections wait and how long, the last verdicts, and what shadow quotas would do.
+
+    A kbroker says all of this at its HTTP port (kbroker.metrics.listener). Of another Kafka only what its protocol
+    says: which quotas apply.
+    """
+    if connection is not None and (user, client_id, ip) != (None, None, None):
+        raise click.UsageError("expected --connection alone, got it with --user, --client-id or --ip")
+    from kbroker.cli.quota_explanation_view import show_explanation
+
+    wanted = None if compare is None else _read(compare)
+    who = (user or "ANONYMOUS", client_id or "", ip)
+    found = _explanation(bootstrap_server, http_url, token, who, connection, wanted)
+    if as_json:
+        print_json(found)
+    else:
+        show_explanation(found, None if compare is None else compare.name)
+
+
+def _explanation(
+    bootstrap_server: str,
+    http_url: str | None,
+    token: str | None,
+    who: tuple[str, str, str | None],
+    connection: str | None,
+    wanted: "DesiredQuotas | None",
+) -> dict[str, Any]:
+    """Of the broker's HTTP port; where that cannot be, of its protocol. Raises: click.ClickException."""
+    from kbroker.client.http_port import HttpPortError
+    from kbroker.client.quota_explanation import ask_explanation, explanation_of
+
+    try:
+        port = http_port(bootstrap_server, http_url, token)
+        return ask_explanation(port, *who, connection=connection, wanted=wanted)
+    except HttpPortError as error:
+        if http_url is not None or connection is not None or error.status == BAD_REQUEST:
+            raise click.ClickException(str(error)) from None
+        why = str(error)
+    if wanted is not None:
+        why += "; so nothing can be compared"
+    with _client(bootstrap_server) as (client, brokers):
+        found = explanation_of(client.resolve(*who), *who, why)
+    return {**found, "brokers": brokers}
 
 
 # ---------------------------------------------------------------- changing

@@ -85,7 +85,7 @@ def test_help() -> None:
      "topics", "topics list", "topics describe", "topics create", "topics alter", "topics delete", "groups",
      "groups list", "groups describe", "groups reset", "groups delete", "configs", "configs describe", "configs alter",
      "quotas", "quotas list", "quotas describe", "quotas set", "quotas remove", "quotas resolve", "quotas apply",
-     "quotas diff", "pipeline", "pipeline jars", "pipeline replay",
+     "quotas diff", "quotas explain", "pipeline", "pipeline jars", "pipeline replay",
      "pipeline recommend", "pipeline report", "produce", "consume", "transactions", "transactions list",
      "transactions describe", "transactions describe-producers", "transactions find-hanging", "transactions abort",
      "transactions force-terminate", "users", "users list", "users add", "users remove",
