@@ -1,10 +1,12 @@
 """How bytes become frames: int32 length prefix, delimiter, or raw. Frames are Requests, so a frame never moves again.
 
-No lock: a FrameReader belongs to one channel, that to one loop.
+No lock: a FrameReader belongs to one channel, that to one loop. It outlives the frames it has charged, or they leave
+its account (``request_leave_account``).
 """
 from libc.stdint cimport int32_t, int64_t
 from kbroker._core.requests.memory_pool cimport Pool
 from kbroker._core.requests.request cimport ContextType, Request
+from kbroker._core.sync cimport AtomicI64
 
 cdef enum FramingKind:
     FRAMING_LENGTH_PREFIX = 0   # int32, big endian, not counted in itself
@@ -35,6 +37,7 @@ cdef struct FrameReader:
     int32_t staged_count
     int64_t declared_bytes
     int64_t limit_bytes         # above 0: instead of the framing's, and the pool is not charged (length prefix only)
+    AtomicI64 charged_bytes     # of the pool, for frames of this reader that are not released yet
     Request *partial            # owned: the frame being filled
     Request *staged_first       # owned: complete frames in order, linked by next
     Request *staged_last

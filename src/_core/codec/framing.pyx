@@ -8,6 +8,7 @@ from kbroker._core.arguments cimport integer
 from kbroker._core.codec.bytes cimport load_i32
 from kbroker._core.requests.memory_pool cimport MemoryPool, Pool, pool_free, pool_retain, pool_try_allocate
 from kbroker._core.requests.request cimport Request, request_free, request_new
+from kbroker._core.sync cimport atomic_add_fetch
 
 cdef enum:
     INLINE_PAYLOAD_BYTES = 16384    # up to here the payload lies behind the struct: one allocation per frame
@@ -69,6 +70,13 @@ cdef inline int head_complete(Framing *framing, FrameReader *reader) noexcept no
     return FEED_MORE
 
 
+cdef inline void charge(FrameReader *reader, int64_t size_bytes) noexcept nogil:
+    """Note what the pool has given for the frame being filled."""
+    reader.partial.pool_charge += size_bytes
+    reader.partial.charge_account = &reader.charged_bytes
+    atomic_add_fetch(&reader.charged_bytes, size_bytes)
+
+
 cdef int begin_frame(Framing *framing, Pool *pool, FrameReader *reader) noexcept nogil:
     """The size is known: charge the pool, make the frame."""
     cdef int64_t size_bytes = reader.declared_bytes
@@ -82,7 +90,7 @@ cdef int begin_frame(Framing *framing, Pool *pool, FrameReader *reader) noexcept
         return FEED_NO_MEMORY
     if charged:
         reader.partial.pool = pool_retain(pool)
-        reader.partial.pool_charge = size_bytes
+        charge(reader, size_bytes)
     reader.size_known = False
     reader.head_filled = 0
     return FEED_MORE
@@ -148,7 +156,7 @@ cdef int grow_partial(
             return FEED_MEMORY
         if frame.pool is NULL:
             frame.pool = pool_retain(pool)
-        frame.pool_charge += size_bytes
+        charge(reader, size_bytes)
     while at < size_bytes:
         if not ensure_capacity(frame, framing.max_size_bytes + framing.delimiter_bytes):
             return FEED_NO_MEMORY

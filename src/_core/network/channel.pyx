@@ -61,6 +61,7 @@ cdef Channel *channel_new(int fd) noexcept nogil:
     channel.fd = fd
     channel.transport = &PLAINTEXT
     init_link(&channel.lru, channel)
+    init_link(&channel.registered, channel)
     init_link(&channel.partial_reads, channel)
     init_link(&channel.memory_muted, channel)
     init_link(&channel.pending_reads, channel)
@@ -91,6 +92,7 @@ cdef void channel_free(Channel *channel) noexcept nogil:
     if channel.observed is not NULL:
         channel.release_observed(channel.observed)
     session_release(channel.session)
+    free(channel.label)
     free(channel)
 
 
@@ -107,8 +109,10 @@ cdef Channel *loop_register(EventLoop *loop, int fd) noexcept nogil:
     channel.interest = KB_READ
     channel.number = loop.next_number
     loop.next_number += 1
-    channel.last_active_ns = clock_now_ns(loop.clock)
+    channel.opened_ns = clock_now_ns(loop.clock)
+    channel.last_active_ns = channel.opened_ns
     list_append(&loop.lru, &channel.lru)
+    list_append(&loop.registered, &channel.registered)
     loop.open_channels += 1
     count(&loop.counters.connections_created, 1)
     return channel
@@ -143,6 +147,7 @@ cdef void loop_close(EventLoop *loop, Channel *channel, int reason) noexcept nog
         loop.poller.set(loop.poller, channel.fd, channel, channel.interest, 0)
         channel.interest = 0
     list_remove(&channel.lru)
+    list_remove(&channel.registered)
     list_remove(&channel.partial_reads)
     list_remove(&channel.memory_muted)
     list_remove(&channel.pending_reads)

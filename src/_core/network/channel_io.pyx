@@ -91,6 +91,7 @@ cdef int64_t receive(EventLoop *loop, Channel *channel, char *into, int64_t size
     cdef int64_t n = channel.transport.receive(channel, into, size_bytes)
     if n > 0:
         count(&loop.counters.bytes_received, n)
+        channel.bytes_received += n
         return n
     channel.may_be_readable = False
     if n != KB_AGAIN:
@@ -278,6 +279,7 @@ cdef void advance(EventLoop *loop, Channel *channel, int64_t sent, int32_t prefi
     cdef Request *request
     cdef int64_t n
     count(&loop.counters.bytes_sent, sent)
+    channel.bytes_sent += sent
     finish_responses(loop, channel, prefix)
     while sent > 0 and channel.send_first is not NULL:
         request = channel.send_first

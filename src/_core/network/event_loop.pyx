@@ -21,7 +21,8 @@ from kbroker._core.requests.memory_pool cimport (
 )
 from kbroker._core.network.mute cimport NOT_MUTED
 from kbroker._core.network.poller cimport KB_HANGUP, KB_MAX_EVENTS, KB_READ, KB_WRITE, Poller, kb_event
-from kbroker._core.sync cimport atomic_store, atomic_swap
+from kbroker._core.network.loop_snapshot cimport SNAPSHOTS_CLOSED, loop_snapshot_step
+from kbroker._core.sync cimport atomic_load_relaxed, atomic_load_seq, atomic_store, atomic_swap
 
 cdef extern from "network/socket_io.h" nogil:
     int kb_has_unread(int fd)
@@ -57,6 +58,7 @@ cdef bint loop_init(EventLoop *loop, Poller *poller, Clock *clock, Pool *pool, F
     loop.now_ns = clock_now_ns(clock)
     loop.busy_since_ns = loop.now_ns
     list_init(&loop.lru)
+    list_init(&loop.registered)
     list_init(&loop.partial_reads)
     list_init(&loop.memory_muted)
     list_init(&loop.pending_reads)
@@ -264,6 +266,8 @@ cdef void loop_poll(EventLoop *loop, int64_t timeout_ns) noexcept nogil:
     cdef Channel *channel
     if loop.out_of_memory or loop.pool_waiter.is_queued:
         check_pool(loop)
+    if atomic_load_relaxed(&loop.snapshot) != 0 and loop_snapshot_step(loop):
+        timeout_ns = 0
     if not list_empty(&loop.pending_reads) or not list_empty(&loop.completed_receives):
         timeout_ns = 0
     if timeout_ns > 0:
@@ -271,6 +275,8 @@ cdef void loop_poll(EventLoop *loop, int64_t timeout_ns) noexcept nogil:
         if loop.has_mail is not NULL and loop.has_mail(loop):
             timeout_ns = 0
         elif loop.pool_waiter.is_queued and is_next_for_memory(loop):     # given back since we looked
+            timeout_ns = 0
+        elif atomic_load_seq(&loop.snapshot) > SNAPSHOTS_CLOSED:
             timeout_ns = 0
     started = clock_now_ns(loop.clock)
     n = loop.poller.wait(loop.poller, loop.events, KB_MAX_EVENTS, timeout_ns)

@@ -79,8 +79,16 @@ cdef struct Channel:
     bint handshaking
     bint authenticating         # one frame at a time is read, nothing ahead, and goes to its owner's authenticator
     int32_t throttles           # START_THROTTLE without its END_THROTTLE
+    int64_t throttled_until_ns  # as far as who throttles says; 0: not throttled, or for an unknown time
+    int32_t throttle_kind       # in the numbers of who throttles
+    int32_t label_bytes
+    char *label                 # owned: what its owner calls who is at the other end; NULL: not known
     int64_t number
+    int64_t opened_ns
     int64_t last_active_ns
+    int64_t handed_over_ns      # of the latest frames
+    int64_t bytes_received
+    int64_t bytes_sent
     int64_t frame_started_ns
     int64_t network_ns
     Transport *transport
@@ -92,6 +100,7 @@ cdef struct Channel:
     void *authenticator         # the owner's own
     int64_t close_due_ns
     Link lru
+    Link registered             # in order of registration, for snapshots
     Link partial_reads          # a frame is begun; in order of its begin
     Link memory_muted           # muted for want of pool memory
     Link pending_reads          # to be read or fed in the next poll whatever the poller says
@@ -170,7 +179,10 @@ cdef struct EventLoop:
     bint (*has_mail)(EventLoop *loop) noexcept nogil    # asked after ``sleeping`` is set; NULL: never
     # A response left, or its channel closed: takes the request.
     void (*sent)(EventLoop *loop, Channel *channel, Request *request) noexcept nogil
+    AtomicI64 snapshot          # LoopSnapshot * that another thread wants; SNAPSHOTS_CLOSED: there will be none
+    void (*on_snapshot)(EventLoop *loop, void *extra) noexcept nogil    # fills what is not of channels; NULL: nothing
     Link lru            # all open channels, least recently active first
+    Link registered     # the same in order of registration, and cursors of snapshots, which have no channel
     Link partial_reads
     Link memory_muted
     Link pending_reads

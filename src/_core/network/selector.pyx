@@ -13,13 +13,14 @@ from kbroker._core.network.loop_types cimport (
     CLOSE_EXPIRED, CLOSE_FAILED_SEND, CLOSE_FRAME_TIMEOUT, CLOSE_LOCAL, Channel, EventLoop, list_empty, list_remove,
 )
 from kbroker._core.network.channel_io cimport loop_mute, loop_queue_response, loop_resume, loop_unmute, loop_want_write
-from kbroker._core.clock cimport borrow_clock
+from kbroker._core.clock cimport borrow_clock, clock_now_ns
 from kbroker._core.network.event_loop cimport loop_destroy, loop_init, loop_lowest_priority, loop_poll, loop_wake
 from kbroker._core.codec.framing cimport Framing, frames_take, framing_from
 from kbroker._core.requests.memory_pool cimport MemoryPool
+from kbroker._core.network.loop_snapshot cimport ChannelCopy, channel_copy, channel_facts
 from kbroker._core.network.mute import STATES, IllegalStateError
 from kbroker._core.network.poller cimport Poller, poller_from
-from kbroker._core.requests.request cimport Request, request_free, request_new, request_reserve
+from kbroker._core.requests.request cimport Request, request_free, request_leave_account, request_new, request_reserve
 from kbroker._core.sync cimport atomic_load_relaxed
 
 cdef struct SelectorCore:
@@ -255,6 +256,7 @@ cdef class Selector:
         for endpoint in ready:
             receive = Receive.__new__(Receive)
             receive.request = frames_take(&endpoint.channel.reader)
+            request_leave_account(receive.request)      # it may outlive its channel
             receive.id = endpoint.id
             self.completed_receives.append(receive)
             loop_resume(&core.loop, endpoint.channel)
@@ -364,6 +366,27 @@ cdef class Selector:
         self.check_open()
         channel = loop_lowest_priority(&self.core.loop)
         return None if channel is NULL else (<Endpoint>channel.owner).id
+
+    def snapshot(self):
+        """What each connection is doing: {id: facts}, as they are between two polls.
+
+        Facts: ``muted``: why it is not read, of ``loop_snapshot.MUTE_REASONS``; ``mute_state``; ``stage``; ``address``,
+        ``port``; bytes received, sent, unsent, and held of the pool by frames that are being read or wait to be; the
+        frame being read (``frame_bytes``, ``frame_arrived_bytes``); ``open_ms``, ``idle_ms``.
+
+        Raises: ValueError when closed, IllegalStateError inside a poll.
+        """
+        cdef ChannelCopy copy
+        cdef Endpoint endpoint
+        cdef int64_t now_ns
+        self.check_open()
+        now_ns = clock_now_ns(self.core.loop.clock)
+        found = {}
+        for endpoint in self.endpoints.values():
+            if endpoint.channel.close_reason == 0:
+                channel_copy(&self.core.loop, endpoint.channel, &copy)
+                found[endpoint.id] = channel_facts(&copy, now_ns)
+        return found
 
     def counters(self):
         """What happened so far, by Kafka's metric names."""

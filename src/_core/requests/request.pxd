@@ -20,7 +20,9 @@ cdef enum RequestAction:
     ACTION_NO_OP = 1            # no response
     ACTION_CLOSE = 2            # close the connection
     ACTION_RETURN = 3           # not executed: the frame goes back to its channel and is handed over again later
-    ACTION_START_THROTTLE = 4   # control messages about a channel (payload unused)
+    # control messages about a channel (payload unused). Of a start, response_ready_ns is when it is due to end, 0 where
+    # that is not known, and sequence the kind of throttle, in the numbers of who throttles
+    ACTION_START_THROTTLE = 4
     ACTION_END_THROTTLE = 5
 
 cdef enum SegmentKind:
@@ -86,6 +88,7 @@ cdef struct Request:
     int64_t filled_bytes        # how much of the frame has arrived
     Pool *pool                  # counted; charged pool_charge bytes until the handler releases the payload
     int64_t pool_charge
+    AtomicI64 *charge_account   # of who reads the frame: holds pool_charge too; NULL: none does
     # time stamps, nanoseconds of the loop's clock, 0 = not reached
     int64_t start_ns            # frame complete
     int64_t dequeue_ns
@@ -125,6 +128,8 @@ cdef void request_free(Request *request) noexcept nogil               # everythi
 # Early: frees memory and charge. A payload behind the struct stays readable until request_free, at the address that it
 # had; ``payload`` is NULL.
 cdef void request_release_payload(Request *request) noexcept nogil
+# The frame outlives its reader: the reader's account is without it from now on.
+cdef void request_leave_account(Request *request) noexcept nogil
 # A new region of the response: small ones from inline_out, others malloc'ed. NULL when memory is out.
 cdef char *request_reserve(Request *request, int64_t size_bytes) noexcept nogil
 cdef bint request_add_memory(Request *request, char *data, int64_t size_bytes, char *owned) noexcept nogil

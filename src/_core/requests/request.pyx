@@ -102,11 +102,18 @@ cdef void request_free(Request *request) noexcept nogil:
     free(request)
 
 
+cdef void request_leave_account(Request *request) noexcept nogil:
+    if request.charge_account is not NULL:
+        atomic_add_fetch(request.charge_account, -request.pool_charge)
+        request.charge_account = NULL
+
+
 cdef void request_release_payload(Request *request) noexcept nogil:
     free(request.payload_owned)
     request.payload_owned = NULL
     request.payload = NULL
     if request.pool is not NULL:
+        request_leave_account(request)
         if request.pool_charge > 0:
             pool_free(request.pool, request.pool_charge)
         request.pool_charge = 0

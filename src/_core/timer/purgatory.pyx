@@ -15,12 +15,15 @@ from cpython.object cimport PyObject, PyTypeObject
 from cpython.ref cimport Py_DECREF, Py_INCREF
 from libc.stdint cimport int32_t, int64_t
 from libc.stdlib cimport calloc, free, malloc
-from kbroker._core.clock cimport borrow_clock
+from kbroker._core.clock cimport borrow_clock, clock_now_ns
 from kbroker._core.timer.purgatory_core cimport (
     Operation, OperationTable, Purgatory, leave_all_lists, maybe_purge, operation_init, operation_is_completed,
     operation_of, operation_release, purgatory_check_and_complete, purgatory_delayed, purgatory_empty, purgatory_new,
     purgatory_of, purgatory_release, purgatory_watched, rewatch, start_timeout, stop_timeout, take_watchers,
     watch_all, win_completion,
+)
+from kbroker._core.timer.purgatory_snapshot cimport (
+    PurgatorySnapshot, WaitingEntry, operation_due_ms, purgatory_snapshot_free, purgatory_snapshot_take,
 )
 from kbroker._core.sync cimport atomic_add_fetch, atomic_load, mutex_lock, mutex_unlock
 from kbroker._core.timer.timer_core cimport (
@@ -117,6 +120,15 @@ cdef void drop_python(Operation *op) noexcept nogil:
 
 cdef void python_destroy(Operation *op) noexcept nogil:
     free(op)                        # the object held a count: it was freed before
+
+
+cdef void let_go(Operation *op) noexcept:
+    """Give a snapshot's count back. Lists and timer may have left the operation meanwhile, as cancel_for_key does: then
+    struct and object count only each other."""
+    watched = watched_object(op) if op.table is &PYTHON_TABLE else None
+    operation_release(op)               # not the last where there is an object: that has a count
+    if watched is not None and atomic_load(&op.refs) == 1:
+        disown_object(op)
 
 
 cdef bint reported(object callback) noexcept:
@@ -376,6 +388,66 @@ cdef class PurgatoryHandle:
             elif operation is None:
                 operation_release(op)
         return operations
+
+    def snapshot(self, limit=1000) -> dict:
+        """What waits, without stopping anything.
+
+        Args: ``limit``: operations at most, 1 to 100000.
+
+        Returns: ``watched`` and ``delayed``, as the properties; ``is_truncated``: more wait than are shown; and
+        ``operations``: for each its ``operation``, ``keys`` (those it waits under), ``timeout_ms``, ``age_ms`` and
+        ``time_left_ms`` (both None while its time does not run), by the clock of the timer.
+
+        Raises: TypeError, ValueError for a wrong limit; MemoryError.
+        """
+        cdef PurgatorySnapshot taken
+        cdef WaitingEntry *entry
+        cdef DelayedOperation operation
+        cdef int64_t i, due_ms, now_ms
+        cdef bint made
+        if not isinstance(limit, int):
+            raise TypeError(f"limit must be an integer, not {type(limit).__name__}")
+        if not 1 <= limit <= 100000:
+            raise ValueError(f"limit must be between 1 and 100000, got {limit}")
+        cdef int64_t most = limit
+        with nogil:
+            made = purgatory_snapshot_take(&taken, self.purgatory, most)
+        if not made:
+            raise MemoryError
+        found = {}
+        try:
+            now_ms = clock_now_ns(self.purgatory.timer.clock) // 1000000
+            for i in range(taken.count):
+                entry = &taken.entries[i]
+                if <int64_t>entry.op in found or entry.op.table is not &PYTHON_TABLE:
+                    continue
+                waiting = watched_object(entry.op)
+                if waiting is None:
+                    continue
+                if len(found) == most:
+                    taken.is_truncated = True
+                    break
+                operation = <DelayedOperation>waiting
+                with nogil:
+                    due_ms = operation_due_ms(self.purgatory, entry.op)
+                found[<int64_t>entry.op] = {
+                    "operation": operation,
+                    "keys": operation.keys,
+                    "timeout_ms": entry.op.timeout_ms,
+                    "age_ms": None if due_ms < 0 else max(0, now_ms - due_ms + entry.op.timeout_ms),
+                    "time_left_ms": None if due_ms < 0 else max(0, due_ms - now_ms),
+                }
+        finally:
+            for i in range(taken.count):
+                let_go(taken.entries[i].op)
+            taken.count = 0
+            purgatory_snapshot_free(&taken)
+        return {
+            "watched": self.watched,
+            "delayed": self.delayed,
+            "is_truncated": bool(taken.is_truncated),
+            "operations": list(found.values()),
+        }
 
     @property
     def watched(self) -> int:

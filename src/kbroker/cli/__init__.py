@@ -35,6 +35,7 @@ COMMANDS = (
     "topics",
     "transactions",
     "users",
+    "xray",
 )
 EXIT_FAILURE, EXIT_TRY_LATER, EXIT_INTERRUPTED = 1, 75, 130
 

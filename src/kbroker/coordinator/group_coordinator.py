@@ -194,6 +194,11 @@ class GroupCoordinator:
         """Whether no join, sync or session is due or being expired: both reapers wait."""
         return self._joins.is_idle and self._heartbeats.is_idle
 
+    @property
+    def purgatories(self) -> tuple[Purgatory, Purgatory]:
+        """Where rebalances and the sessions of members wait, for who looks at them."""
+        return self._joins, self._heartbeats
+
     def advance(self) -> None:
         """Run what is due on this thread; for tests with a virtual clock and no reapers."""
         while self._joins.advance(0) or self._heartbeats.advance(0):

@@ -53,6 +53,8 @@ cdef struct MetricsTable:
 
 cdef MetricsTable *metrics_retain(MetricsTable *table) noexcept nogil
 cdef void metrics_release(MetricsTable *table) noexcept nogil
+# Where the time of a request went, in microseconds by kind, once it has its end; false: it was never handled.
+cdef bint request_times(Request *request, int64_t *us) noexcept nogil
 # On the network thread that owns the table, once per request that is done (sent, needless, or its channel gone).
 cdef void metrics_record(MetricsTable *table, Request *request) noexcept nogil
 

@@ -84,13 +84,12 @@ cdef inline int32_t error_slot(int32_t code) noexcept nogil:
     return code + 1 if -1 <= code < ERROR_SLOTS - 2 else ERROR_SLOTS - 1
 
 
-cdef void metrics_record(MetricsTable *table, Request *request) noexcept nogil:
+cdef bint request_times(Request *request, int64_t *us) noexcept nogil:
     cdef KafkaRequest *kafka = kafka_request(request)
-    cdef int64_t us[TIME_KINDS]
     cdef int64_t dequeued, local, ready, picked, asynchronous, throttle_ms = 0
     cdef int32_t i
     if request.dequeue_ns == 0 or not 0 <= kafka.api_key < SLOT_FETCH_CONSUMER:
-        return                      # never handled: its header is unknown
+        return False                # its header is unknown
     dequeued = request.dequeue_ns
     local = or_before(kafka.local_done_ns, dequeued)
     ready = or_before(request.response_ready_ns, local)
@@ -107,6 +106,14 @@ cdef void metrics_record(MetricsTable *table, Request *request) noexcept nogil:
     us[TIME_RESPONSE_SEND] = (request.response_sent_ns - picked) // 1000
     us[TIME_TOTAL] = (request.response_sent_ns - request.start_ns) // 1000
     us[TIME_MESSAGE_CONVERSIONS] = (kafka.conversion_ns + 999) // 1000
+    return True
+
+
+cdef void metrics_record(MetricsTable *table, Request *request) noexcept nogil:
+    cdef KafkaRequest *kafka = kafka_request(request)
+    cdef int64_t us[TIME_KINDS]
+    if not request_times(request, us):
+        return
     record_into(table, kafka.api_key, request, us)
     if kafka.metric_slot != 0:
         record_into(table, kafka.metric_slot, request, us)

@@ -204,6 +204,12 @@ class SocketServer:
         return [p for b in self._bound for p in b.processors]
 
     @property
+    def network_threads(self) -> list[tuple[Processor, threading.Thread]]:
+        """The processors that serve, with the thread of each."""
+        with self._resize_lock:
+            return [(p, b.threads[p]) for b in self._bound for p in b.processors if p in b.threads]
+
+    @property
     def acceptors(self) -> list[Acceptor]:
         """One per listener."""
         return [b.acceptor for b in self._bound if b.acceptor is not None]

@@ -15,7 +15,7 @@ from functools import partial
 from kbroker._core.clock import BaseClock, SystemClock
 from kbroker.common.configs.config import BrokerConfig
 from kbroker.common.configs.config_def import ConfigError
-from kbroker.common.light_typing import TYPE_CHECKING
+from kbroker.common.light_typing import TYPE_CHECKING, Any
 from kbroker.common.loggers import get_logger
 from kbroker.common.open_files import more_open_files, open_files_limit, raise_open_files_limit
 from kbroker.log.manager import StartCancelled
@@ -232,6 +232,14 @@ class Broker:
     def take_verdicts(self) -> list[Verdict]:
         """Return them and forget them."""
         return self._running().ctx.quotas.verdicts(take=True)
+
+    def xray(self, limit: int = 100) -> dict[str, Any]:
+        """What the broker is doing at this moment, taken without stopping anything: docs/xray.md describes it.
+
+        Args: ``limit``: connections, and operations of each purgatory, that are shown, the most urgent; 1 to 10000.
+        Raises: ValueError for another limit; RuntimeError if the broker does not run.
+        """
+        return self._running().xray().snapshot(limit)
 
     @property
     def context(self) -> ApiContext:

@@ -20,7 +20,7 @@ from kbroker._core.requests.request_queue import Queue
 from kbroker.common.configs.config import BrokerConfig
 from kbroker.common.configs.config_broker import usable_cores
 from kbroker.common.configs.config_def import INT32_MAX
-from kbroker.common.light_typing import TYPE_CHECKING, NamedTuple
+from kbroker.common.light_typing import TYPE_CHECKING, Any, NamedTuple
 from kbroker.common.loggers import get_logger
 from kbroker.log.manager import LogManager
 from kbroker.network.request_channel import RequestChannel
@@ -37,6 +37,7 @@ from kbroker.server.handler_threads import HandlerThreads
 from kbroker.server.kafka_apis import KafkaApis
 from kbroker.server.memory_keeper import MemoryKeeper
 from kbroker.server.metadata.metadata_store import BROKER, MetadataStore
+from kbroker.server.metrics.http_routes import limit_of, only
 from kbroker.server.metrics.metrics_service import MetricsService, memory_pool
 from kbroker.server.native._native_apis import NativeApis
 from kbroker.server.quota.service import QuotaService
@@ -58,6 +59,7 @@ if TYPE_CHECKING:
     from kbroker.server.metrics.mounted_pages import PageServer
     from kbroker.server.security.delegation_tokens import DelegationTokens
     from kbroker.server.transaction_service import TransactionService
+    from kbroker.server.xray.xray import XRay
 
 logger = get_logger(__name__)
 
@@ -106,6 +108,8 @@ class BrokerRuntime:
         self._groups: GroupService | None = None
         self._transactions_lock = threading.Lock()  # taken before the topics' and the coordinator's
         self._transactions: TransactionService | None = None
+        self._xray_lock = threading.Lock()
+        self._xray: XRay | None = None
         self._undo: list[tuple[str, Callable[[], object]]] = []
 
     # ------------------------------------------------------------ start
@@ -134,7 +138,7 @@ class BrokerRuntime:
         features = self._features = Features(store)
         quotas = self._quotas = QuotaService(config, self.clock)
         self.metrics = MetricsService(config, quotas.metrics, self.clock)
-        pool = memory_pool(config, self.clock, quotas.metrics)
+        pool = self._pool = memory_pool(config, self.clock, quotas.metrics)
         request_log = self.request_log = self._request_log()
         self._on_stop("request log", lambda: request_log.stop(self._timeout_s))
         server = self.server = SocketServer(
@@ -333,11 +337,41 @@ class BrokerRuntime:
         for path, load in self._mounts.items():
             self.metrics.mount(path, load)
         self._on_stop("metrics port", self.metrics.stop)
+        self.metrics.routes.add("/xray", self._show_xray)
         self.metrics.start(lambda: self._observed(pool))
         if self.metrics.url is not None:
             self.ctx.bound_addresses["kbroker.metrics.listener"] = self.metrics.url.removeprefix("http://")
         self._on_stop("readiness", self.metrics.not_ready)
         self.metrics.ready()
+
+    def xray(self) -> XRay:
+        """What looks at the broker; nothing of it is loaded before that."""
+        with self._xray_lock:
+            if self._xray is None:
+                from kbroker.server.xray.xray import XRay, XRayParts
+
+                self._xray = XRay(
+                    XRayParts(
+                        self.clock,
+                        self.config.node_id,
+                        self.server,
+                        self._pool,
+                        self._requests,
+                        self._python_requests,
+                        self.config.integer("kbroker.python.threads"),
+                        self.native_apis,
+                        self._handlers,
+                        lambda: self.ctx.group_coordinator,
+                        self._api_names(),
+                    )
+                )
+            return self._xray
+
+    def _show_xray(self, query: dict[str, str]) -> dict[str, Any]:
+        from kbroker.server.xray.xray import DEFAULT_LIMIT, MOST_SHOWN
+
+        only(query, "limit")
+        return self.xray().snapshot(limit_of(query, "limit", DEFAULT_LIMIT, MOST_SHOWN))
 
     def _observed(self, pool: MemoryPool | None) -> MetricSources:
         """What metrics look at."""

@@ -42,6 +42,7 @@ Commands:
   topics        List, describe, create, alter and delete topics.
   transactions  List, describe and abort transactions.
   users         Add, list and remove SCRAM users.
+  xray          Show what a kbroker broker is doing at this moment.
 """
 
 

@@ -15,6 +15,7 @@ from kbroker._core.network.channel cimport loop_close
 from kbroker._core.network.loop_types cimport CLOSE_LOCAL, EventLoop, Link, list_empty, list_init
 from kbroker._core.clock cimport borrow_clock, clock_now_ns
 from kbroker._core.network.event_loop cimport loop_init, loop_poll, loop_wake
+from kbroker._core.network.loop_snapshot cimport loop_snapshots_close
 from kbroker._core.codec.framing cimport Framing, framing_from
 from kbroker._core.requests.memory_pool cimport MemoryPool
 from kbroker._core.network.poller cimport Poller, poller_from
@@ -36,6 +37,7 @@ from kbroker.network.processor._processor_responses cimport (
 )
 from kbroker.network.connections._quota_core cimport ListenerQuota, quotas_retain
 from kbroker.network._kafka_request cimport kafka_context_type
+from kbroker.network.processor._request_samples cimport RequestSamples, copy_samples
 from kbroker.network._request_metrics cimport RequestMetrics, RequestRecorder, metrics_retain
 from kbroker.network.connections._refused_requests cimport RefusedRequests, refused_retain
 from kbroker.network.transport._tls cimport TlsServer
@@ -53,6 +55,12 @@ cdef bint has_mail(EventLoop *loop) noexcept nogil:
     if atomic_load(&core.stage) == STAGE_DRAIN or atomic_load(&core.stage) == STAGE_RETIRE:
         return loop.reading
     return has_offers(core)
+
+
+cdef void on_snapshot(EventLoop *loop, void *extra) noexcept nogil:
+    cdef ProcessorCore *core = <ProcessorCore *>loop
+    if core.samples is not NULL:
+        copy_samples(core.samples, <RequestSamples *>extra, clock_now_ns(loop.clock))
 
 
 cdef void one_pass(ProcessorCore *core, int64_t timeout_ns) noexcept nogil:
@@ -108,6 +116,7 @@ cdef void run_loop(ProcessorCore *core) noexcept nogil:
 
 cdef void end_loop(ProcessorCore *core) noexcept nogil:
     """Close everything. Requests still out come back to their responder, each holding one count of the core."""
+    loop_snapshots_close(&core.loop)
     while not list_empty(&core.loop.lru):
         loop_close(&core.loop, core.loop.lru.next.channel, CLOSE_LOCAL)
     process_disconnected(core)
@@ -190,9 +199,10 @@ cdef class Processor:
         if core is NULL:
             raise MemoryError
         core.listener_name = <char *>calloc(1, len(name) + 1)
+        core.samples = <RequestSamples *>calloc(1, sizeof(RequestSamples)) if is_kafka else NULL
         core.session = session_new(who)
         poller = NULL
-        if core.listener_name is not NULL and core.session is not NULL:
+        if core.listener_name is not NULL and core.session is not NULL and (core.samples is not NULL or not is_kafka):
             try:
                 poller = poller_from(backend)
             except BaseException:
@@ -236,6 +246,7 @@ cdef class Processor:
         core.loop.copy_files = not send_files
         core.loop.has_mail = has_mail
         core.loop.sent = on_sent
+        core.loop.on_snapshot = on_snapshot
         core.max_receive_bytes = max_receive
         core.refusal_delay_ns = ms_to_ns(refusal_delay)
         core.tls = <void *>tls if tls is not None else NULL
@@ -337,5 +348,6 @@ cdef class Processor:
 
 cdef void free_unborn(ProcessorCore *core) noexcept:
     session_release(core.session)
+    free(core.samples)
     free(core.listener_name)
     free(core)

@@ -10,6 +10,7 @@ from kbroker._core.requests.request cimport Request, Responder, Session
 from kbroker._core.requests.request_queue cimport RequestQueue
 from kbroker._core.sync cimport AtomicI64, Cond, Mutex
 from kbroker.network._request_metrics cimport MetricsTable, Recorder
+from kbroker.network.processor._request_samples cimport RequestSamples
 from kbroker.network.connections._quota_core cimport AddressEntry, ListenerQuota, QuotaCore
 from kbroker.network.connections._client_information cimport ClientInformationTable
 from kbroker.network.connections._refused_requests cimport RefusedTable
@@ -60,6 +61,7 @@ cdef struct ProcessorCore:
     int64_t max_receive_bytes   # of a frame during authentication
     void *tls                   # the handle's TlsServer; NULL: plaintext
     void *authentication        # the handle's Authentication; NULL: none
+    RequestSamples *samples     # owned; NULL: its requests are not Kafka's
     char *listener_name         # owned
 
 cdef void core_release(ProcessorCore *core) noexcept nogil      # any thread

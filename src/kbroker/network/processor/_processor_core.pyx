@@ -1,6 +1,7 @@
 """The life of a ProcessorCore, and what its phases share; see the contract in the .pxd."""
-from libc.stdint cimport INT32_MAX, int64_t
-from libc.stdlib cimport free
+from libc.stdint cimport INT32_MAX, int32_t, int64_t
+from libc.stdlib cimport free, malloc
+from libc.string cimport memcpy
 
 from kbroker._core.clock cimport clock_now_ns
 from kbroker._core.network.channel cimport channel_free, loop_close, loop_register
@@ -8,24 +9,30 @@ from kbroker._core.network.event_loop cimport loop_destroy, loop_handshake, loop
 from kbroker._core.network.loop_types cimport (
     CLOSE_LOCAL, CLOSE_STATE, Channel, count, is_linked, list_append, list_empty, list_remove,
 )
+from kbroker._core.network.loop_snapshot cimport LABEL_BYTES
 from kbroker._core.network.mute cimport mute_next
 from kbroker._core.requests.request cimport Request, request_free, session_release, session_retain
 from kbroker._core.requests.request_queue cimport request_queue_release
 from kbroker._core.sync cimport (
     atomic_add_fetch, cond_broadcast, cond_destroy, cond_wait_ns, mutex_destroy, mutex_lock, mutex_unlock,
 )
-from kbroker.network._kafka_request cimport is_kafka_request, kafka_charge_network, kafka_request
+from kbroker.network._kafka_request cimport KafkaRequest, is_kafka_request, kafka_charge_network, kafka_request
 from kbroker.network._request_metrics cimport metrics_record, metrics_release
 from kbroker.network.connections._quota_core cimport AddressEntry, quotas_exceeded, quotas_leave, quotas_release
 from kbroker.network.connections._client_information cimport (
     software_destroy, software_enter, software_leave, software_settle,
 )
 from kbroker.network.connections._refused_requests cimport refused_receive, refused_release
+from kbroker.network.processor._request_samples cimport is_sampled, keep_sample
 from kbroker.network.transport._authentication cimport authentication_end, authentication_open
 from kbroker.network.transport._tls cimport tls_open
 
 cdef extern from "network/socket_io.h" nogil:
     void kb_close_socket(int fd)
+
+
+cdef enum:
+    LABEL_EVERY = 63            # a power of two less one: how many requests later a channel's label is looked at again
 
 
 cdef void core_release(ProcessorCore *core) noexcept nogil:
@@ -47,6 +54,7 @@ cdef void core_release(ProcessorCore *core) noexcept nogil:
         core.recorder.release(core.recorder)
     cond_destroy(&core.offer_capacity)
     mutex_destroy(&core.offer_lock)
+    free(core.samples)
     free(core.listener_name)
     free(core)
 
@@ -62,6 +70,30 @@ cdef void complete_request(ProcessorCore *core, Request *request, bint is_late) 
     request_free(request)
 
 
+cdef void set_label(Channel *channel, Request *request) noexcept nogil:
+    """Name the channel by its client id, so that snapshots can."""
+    cdef KafkaRequest *kafka = kafka_request(request)
+    cdef int32_t n = kafka.client_id_bytes if kafka.client_id is not NULL else 0
+    if n > LABEL_BYTES:
+        n = LABEL_BYTES
+    if channel.label is NULL:
+        channel.label = <char *>malloc(LABEL_BYTES)
+        if channel.label is NULL:
+            return
+    channel.label_bytes = n
+    memcpy(channel.label, kafka.client_id, <size_t>n)
+
+
+cdef inline void keep_for_snapshots(ProcessorCore *core, Channel *channel, Request *request) noexcept nogil:
+    """For who looks at the network thread: a client that changes its id on a connection is seen some requests later."""
+    if request.dequeue_ns == 0 or not is_kafka_request(request):
+        return
+    if channel.label is NULL or request.sequence & LABEL_EVERY == 0:
+        set_label(channel, request)
+    if is_sampled(core.samples, request):
+        keep_sample(core.samples, request)
+
+
 cdef void complete(ProcessorCore *core, Channel *channel, Request *request) noexcept nogil:
     """The end of a request that was handed over: sent, needless, or its channel gone."""
     if request.dequeue_ns != 0:         # else an authenticator's: its time counts for the first request of the client
@@ -71,10 +103,12 @@ cdef void complete(ProcessorCore *core, Channel *channel, Request *request) noex
         software_settle(&core.software, channel, request)
     channel.outstanding -= 1
     core.in_flight -= 1
+    if request.response_sent_ns == 0:
+        request.response_sent_ns = clock_now_ns(core.loop.clock)
     if core.metrics is not NULL:
-        if request.response_sent_ns == 0:
-            request.response_sent_ns = clock_now_ns(core.loop.clock)
         metrics_record(core.metrics, request)
+    if core.samples is not NULL:
+        keep_for_snapshots(core, channel, request)
     complete_request(core, request, False)
 
 

@@ -46,6 +46,7 @@ cdef Request *take_batch(ProcessorCore *core, Channel *channel, int32_t limit) n
         last = frame
         n += 1
     channel.outstanding += n
+    channel.handed_over_ns = core.loop.now_ns
     core.in_flight += n
     count(&core.loop.counters.requests, n)
     return head

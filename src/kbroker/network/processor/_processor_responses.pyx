@@ -136,6 +136,9 @@ cdef void take_control(ProcessorCore *core, Request *request) noexcept nogil:
     cdef Channel *channel = <Channel *>request.channel
     if request.action == ACTION_START_THROTTLE:
         channel.throttles += 1
+        if channel.throttles == 1 or request.response_ready_ns > channel.throttled_until_ns:
+            channel.throttled_until_ns = request.response_ready_ns
+            channel.throttle_kind = <int>request.sequence
         if channel.throttles == 1 and channel.close_reason == 0:
             mute_event(core, channel, THROTTLE_STARTED)
     else:

@@ -29,6 +29,7 @@ from kbroker.server.native._native_types cimport (
     API_SLOTS, API_VERSIONS, API_WORDS, FETCH, LIST_OFFSETS, MAX_VERSIONS, PRODUCE, Api, Body, NativeApisCore,
 )
 from kbroker.server.native._native_handler cimport handler_loop
+from kbroker.server.native._waiting cimport waiting_in
 from kbroker.server.apis.api00_produce._produce cimport handle_produce
 from kbroker.server.apis.api00_produce._transactional_produce cimport (
     TRANSACTIONS_ABSENT, TRANSACTIONS_TRUSTED, TRANSACTIONS_VERIFIED,
@@ -301,6 +302,21 @@ cdef class NativeApis:
             kb_short_slice()
             while not atomic_load(&native_apis.is_closed):
                 purgatory_advance(native_apis.produce_purgatory, REAP_MS)
+
+    def waiting_operations(self, int limit):
+        """What waits, by purgatory: Fetch and Produce. Args: limit: operations shown of each, 1 to 100000.
+
+        Of each: ``watched``, ``delayed``, ``is_truncated``, ``operations``. An operation: ``keys``
+        ([topic, partition]), ``key_count``, ``timeout_ms``, ``age_ms``, ``time_left_ms``, and its connection by
+        ``processor`` and ``channel_number``.
+        Raises: ValueError for a limit outside its bounds; MemoryError.
+        """
+        if not 1 <= limit <= 100000:
+            raise ValueError(f"limit must be 1 to 100000, got {limit}")
+        return {
+            "Fetch": waiting_in(self.native_apis, self.native_apis.fetch_purgatory, True, limit),
+            "Produce": waiting_in(self.native_apis, self.native_apis.produce_purgatory, False, limit),
+        }
 
     def complete_waiting(self):
         """Answers every waiting fetch now, with what is there (shutdown)."""

@@ -67,6 +67,8 @@ cdef void throttle_channel(ClientQuotas *quotas, QuotaManager *manager, ClientSe
         free(channel)
         request_free(starting)
         return
+    starting.response_ready_ns = clock_now_ns(quotas.clock) + throttle_ms * 1000000
+    starting.sequence = manager.kind + 1
     channel.entry.fire = never_fires
     channel.manager = manager
     mutex_lock(&quotas.throttled_lock)

@@ -450,3 +450,38 @@ def test_failing_back_end_does_not_end_the_loop() -> None:
     assert bench.received(0) == []
     assert bench.received(100) == [("0", b"x")]
     bench.close()
+
+
+def test_a_snapshot_says_what_each_connection_is_doing(backend: object) -> None:
+    """Why it is not read, the frame being read, the bytes it holds of the pool, and its times; on the virtual clock."""
+    bench = Bench(backend, pool=MemoryPool(600, 600), max_receive_size=600)
+    for name in ("quiet", "muted", "half", "starved"):
+        bench.connect(name)
+    bench.clock.advance_ms(10)
+    bench.selector.mute("muted")
+    bench.clients["half"].sendall(struct.pack(">i", 600) + b"x" * 7)
+    bench.until(lambda: bench.selector.snapshot()["half"]["frame_arrived_bytes"] == 7, "seven bytes of a frame")
+    bench.request("starved", b"z" * 500)
+    bench.until(lambda: bench.selector.snapshot()["starved"]["muted"] == ["memory_pool"], "no memory for the other")
+    taken = bench.selector.snapshot()
+    assert list(taken) == ["quiet", "muted", "half", "starved"]
+    assert {name: facts["muted"] for name, facts in taken.items()} == {
+        "quiet": [],
+        "muted": ["explicit"],
+        "half": [],
+        "starved": ["memory_pool"],
+    }
+    half = taken["half"]
+    assert (half["frame_bytes"], half["memory_pool_bytes"]) == (600, 600)
+    assert (half["bytes_received"], half["bytes_sent"], half["idle_ms"], half["open_ms"]) == (11, 0, 0.0, 10.0)
+    assert (taken["quiet"]["idle_ms"], taken["quiet"]["mute_state"]) == (10.0, "NOT_MUTED")
+    assert taken["starved"]["frame_bytes"] == 500
+    bench.selector.close("half")
+    bench.until(lambda: "half" not in bench.selector.snapshot(), "the connection is closed")
+    bench.until(lambda: not bench.selector.is_out_of_memory, "memory for the other")
+    assert bench.selector.snapshot()["starved"]["memory_pool_bytes"] == 0, (
+        "a receive that was handed out is its owner's"
+    )
+    bench.close()
+    with pytest.raises(ValueError, match="closed"):
+        bench.selector.snapshot()

@@ -25,6 +25,8 @@ from kbroker.server.quota._quota_enforcement cimport gate_produce, store_throttl
 cdef struct DelayedProduce:     # begins with its Operation; freed by the last count
     Operation op
     Request *request
+    int32_t processor_id        # whose the request is, for snapshots: they may not read it
+    int64_t channel_number
     NativeApisCore *native_apis
     char *response                # owned until handed to the request
     int64_t response_bytes
@@ -67,6 +69,8 @@ cdef Outcome delay_produce(Handler *handler, Request *request, int32_t timeout_m
         return OUTCOME_RESPONDED
     kafka_release_payload(request)      # the records are in the log
     delayed.request = request
+    delayed.processor_id = request.responder.processor_id
+    delayed.channel_number = request.channel_number
     delayed.native_apis = handler.native_apis
     delayed.response = copy
     delayed.response_bytes = w.size_bytes
@@ -79,6 +83,11 @@ cdef Outcome delay_produce(Handler *handler, Request *request, int32_t timeout_m
     free(keys)
     operation_release(&delayed.op)
     return OUTCOME_DELAYED
+
+
+cdef void delayed_produce_source(Operation *op, int32_t *processor_id, int64_t *channel_number) noexcept nogil:
+    processor_id[0] = (<DelayedProduce *>op).processor_id
+    channel_number[0] = (<DelayedProduce *>op).channel_number
 
 
 cdef inline bint has_failed(Partition *partition) noexcept nogil:

@@ -49,6 +49,8 @@ cdef bint delay_fetch(Handler *handler, FetchState *state) noexcept nogil:
     if count == 0:
         free(keys)
         return False
+    state.processor_id = state.request.responder.processor_id
+    state.channel_number = state.request.channel_number
     operation_init(&state.op, &DELAYED_FETCH, state.max_wait_ms, NULL)
     mutex_lock(&native_apis.delayed_lock)
     state.delayed_next = <FetchState *>native_apis.delayed

@@ -27,6 +27,8 @@ cdef struct FetchState:
     FetchState *delayed_next     # NativeApisCore.delayed_lock
     FetchState *delayed_prev
     Request *request
+    int32_t processor_id        # whose the request is, for snapshots: they may not read it
+    int64_t channel_number
     NativeApisCore *native_apis
     int16_t version
     int8_t isolation

@@ -1,0 +1,2 @@
+MUTE_REASONS: tuple[str, ...]
+STAGES: tuple[str, ...]

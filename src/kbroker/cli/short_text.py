@@ -1,0 +1,107 @@
+"""Short texts for narrow tables: names that clients choose, times, rates; nothing a terminal would obey."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+ELLIPSIS = "…"
+_NETWORK_THREAD = re.compile(r"data-plane-kafka-network-thread-\d+-ListenerName\((?P<listener>.*)\)-.*-(?P<number>\d+)")
+
+
+def printable(text: object, most: int | None = None) -> str:
+    """A text that a client may have chosen, as it is safe to print: what a terminal obeys, or what changes the
+    direction of writing, is shown as its code. Cut to ``most`` characters."""
+    shown = "".join(c if c.isprintable() else _escaped(c) for c in str(text)[: 10 * (most or 1000)])
+    if most is not None and len(shown) > most:
+        return shown[: most - 1] + ELLIPSIS
+    return shown
+
+
+def _escaped(character: str) -> str:
+    code = ord(character)
+    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
+
+
+def or_dash(text: object, most: int | None = None) -> str:
+    """The same, and a dash for nothing."""
+    return "-" if text is None or text == "" else printable(text, most)
+
+
+def short_time(ms: float | None) -> str:
+    """A time in at most six characters: 0.42ms, 12ms, 3.1s, 2m05s, 3h07m; a dash for None."""
+    if ms is None:
+        return "-"
+    if ms < 10:
+        return f"{ms:.2f}ms" if ms < 1 else f"{ms:.1f}ms"
+    if ms < 999.5:
+        return f"{ms:.0f}ms"
+    seconds = ms / 1000
+    if seconds < 59.95:
+        return f"{seconds:.1f}s"
+    minutes = int(seconds / 60 + 1e-9)
+    if minutes < 60:
+        return f"{minutes}m{int(seconds) % 60:02d}s"
+    if minutes < 100 * 60:
+        return f"{minutes // 60}h{minutes % 60:02d}m"
+    return f"{minutes // (24 * 60)}d"
+
+
+def short_number(number: float | None) -> str:
+    """A number in at most five characters: 0, 7.5, 950, 12.3k, 4.0M; a dash for None."""
+    if number is None:
+        return "-"
+    for factor, letter in ((1, ""), (1e3, "k"), (1e6, "M"), (1e9, "G"), (1e12, "T"), (1e15, "P")):
+        shown = number / factor
+        if abs(shown) < 999.5:
+            return (
+                f"{shown:.0f}{letter}"
+                if shown >= 100 or (not letter and shown == int(shown))
+                else f"{shown:.1f}{letter}"
+            )
+    return f"{number:.0e}"
+
+
+def percent(share: float | None) -> str:
+    """A share of 0 to 1 as percent."""
+    return "-" if share is None else f"{100 * share:.0f}%"
+
+
+def thread_name(name: str) -> str:
+    """A thread's name without what all have in common: network thread 0 (PLAINTEXT)."""
+    found = _NETWORK_THREAD.fullmatch(name)
+    if found:
+        return f"network thread {found['number']} ({found['listener']})"
+    return name.removeprefix("data-plane-kafka-").removeprefix("kafka-")
+
+
+def why_muted(connection: dict[str, Any], most: int = 26) -> str:
+    """In words, why a connection is not read; what matters most comes first."""
+    words = []
+    for reason in connection["muted"]:
+        if reason == "throttled":
+            by = connection.get("throttled_by")
+            words.append(f"throttled ({by})" if by else "throttled")
+        elif reason == "response_unsent":
+            words.append("its client does not read")
+        elif reason == "batch_in_flight":
+            words.append(f"{connection['in_flight']} in flight")
+        elif reason == "memory_pool":
+            words.append("no memory in the pool")
+        elif reason == "refusal_delayed":
+            words.append("login refused")
+        else:
+            words.append(reason)
+    if not words and connection["frame_bytes"]:
+        words.append(
+            f"reads {short_number(connection['frame_arrived_bytes'])} of {short_number(connection['frame_bytes'])}B"
+        )
+    return printable(", ".join(words), most) if words else "-"
+
+
+def time_left(connection: dict[str, Any]) -> str:
+    """How long a connection is muted still, as far as that is known; else how long its frames are in flight."""
+    for key in ("throttle_left_ms", "refusal_left_ms"):
+        if connection[key] is not None:
+            return short_time(connection[key])
+    return "-"

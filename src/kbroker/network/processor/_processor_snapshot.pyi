@@ -1,0 +1,13 @@
+from collections.abc import Iterable
+from typing import Any
+
+from kbroker.network.processor._processor import Processor
+
+def snapshot(
+    processor: Processor,
+    limit: int = 100,
+    *,
+    timeout_ms: int = 1000,
+    throttle_kinds: Iterable[str] = (),
+    numbers: Iterable[int] = (),
+) -> dict[str, Any]: ...

@@ -1,0 +1,203 @@
+"""What a network thread and its connections are doing, asked of the thread itself (``_core.network.loop_snapshot``)."""
+from libc.stdint cimport int32_t, int64_t
+from libc.stdlib cimport free, malloc, qsort
+
+from kbroker._core.arguments cimport integer
+from kbroker._core.network.loop_snapshot cimport (
+    MUTED_EXPLICITLY, MUTED_IN_FLIGHT, MUTED_MEMORY, MUTED_REASONS, MUTED_REFUSAL, MUTED_THROTTLED, MUTED_UNSENT,
+    SNAPSHOT_BUSY, SNAPSHOT_DONE, SNAPSHOT_ENDED, ChannelCopy, LoopSnapshot, channel_facts, loop_snapshot_ask,
+    loop_snapshot_new, loop_snapshot_release,
+)
+from kbroker._core.network.loop_snapshot import MUTE_REASONS
+from kbroker._core.sync cimport atomic_load_relaxed
+from kbroker.network.processor._processor cimport Processor
+from kbroker.network.processor._processor_core cimport ProcessorCore
+from kbroker.network.processor._request_samples cimport RequestSamples, samples_as_dict
+
+cdef enum:
+    MOST_COPIED = 20000         # connections of one thread
+    NEW_MEANWHILE = 256         # that may come between the count and the copy
+    MOST_SHOWN = 10000
+    MOST_CLIENTS = 10000
+
+cdef struct Shown:              # a connection by how much it matters
+    int64_t urgency
+    int64_t weight
+    ChannelCopy *copy
+
+
+cdef void rank(Shown *shown, ChannelCopy *copy, int64_t now_ns) noexcept nogil:
+    shown.copy = copy
+    shown.weight = copy.charged_bytes
+    if copy.why_muted & MUTED_THROTTLED:
+        shown.urgency = 6
+        shown.weight = copy.throttled_until_ns
+    elif copy.why_muted & MUTED_MEMORY:
+        shown.urgency = 5
+        shown.weight = now_ns - copy.last_active_ns
+    elif copy.why_muted & MUTED_UNSENT:
+        shown.urgency = 4
+        shown.weight = copy.unsent_bytes
+    elif copy.why_muted & (MUTED_REFUSAL | MUTED_EXPLICITLY):
+        shown.urgency = 3
+    elif copy.why_muted & MUTED_IN_FLIGHT:
+        shown.urgency = 2
+        shown.weight = now_ns - copy.handed_over_ns
+    else:
+        shown.urgency = 1 if copy.wanted_bytes > 0 else 0
+
+
+cdef int by_rank(const void *left, const void *right) noexcept nogil:
+    cdef const Shown *a = <const Shown *>left
+    cdef const Shown *b = <const Shown *>right
+    if a.urgency != b.urgency:
+        return -1 if a.urgency > b.urgency else 1
+    if a.weight != b.weight:
+        return -1 if a.weight > b.weight else 1
+    return -1 if a.copy.number < b.copy.number else 1
+
+
+cdef dict connection_facts(ChannelCopy *copy, ProcessorCore *core, object throttle_kinds, int64_t now_ns):
+    cdef dict facts = channel_facts(copy, now_ns)
+    kind = None
+    if copy.why_muted & MUTED_THROTTLED and 0 <= copy.throttle_kind - 1 < len(throttle_kinds):
+        kind = throttle_kinds[copy.throttle_kind - 1]
+    return {
+        "connection": connection_id(copy, core),
+        "client_id": client_id(copy),
+        "principal": copy.principal.decode("utf-8", "replace"),
+        **facts,
+        "throttled_by": kind,
+        "number": copy.number,
+    }
+
+
+cdef str client_id(ChannelCopy *copy):
+    return copy.label[:copy.label_bytes].decode("utf-8", "replace")
+
+
+cdef str connection_id(ChannelCopy *copy, ProcessorCore *core):
+    local = copy.local_host.decode("utf-8", "replace")
+    remote = copy.remote_host.decode("utf-8", "replace")
+    return f"{local}:{copy.local_port}-{remote}:{copy.remote_port}-{core.responder.processor_id}-{copy.index}"
+
+
+cdef dict clients_of(LoopSnapshot *snapshot, int64_t now_ns):
+    """What the connections of each client use, by (principal, client id): [connections, throttled, longest throttle
+    left in ms, in flight, requests, bytes received, bytes sent, bytes of the pool, muted for memory]."""
+    cdef ChannelCopy *copy
+    cdef dict clients = {}
+    cdef list sums
+    cdef int64_t i, left_ms
+    for i in range(snapshot.count):
+        copy = &snapshot.channels[i]
+        key = (<bytes>copy.principal, <bytes>copy.label[:copy.label_bytes])
+        found = clients.get(key)
+        if found is None:
+            if len(clients) == MOST_CLIENTS:
+                key = (b"", b"")        # the others together
+                found = clients.get(key)
+            if found is None:
+                found = clients[key] = [0, 0, 0, 0, 0, 0, 0, 0, 0]
+        sums = <list>found
+        left_ms = (copy.throttled_until_ns - now_ns + 999999) // 1000000 if copy.throttled_until_ns > now_ns else 0
+        sums[0] += 1
+        sums[1] += 1 if copy.why_muted & MUTED_THROTTLED else 0
+        sums[2] = max(<object>sums[2], left_ms)
+        sums[3] += copy.outstanding
+        sums[4] += copy.requests
+        sums[5] += copy.bytes_received
+        sums[6] += copy.bytes_sent
+        sums[7] += copy.charged_bytes
+        sums[8] += 1 if copy.why_muted & MUTED_MEMORY else 0
+    return {
+        (who.decode("utf-8", "replace"), label.decode("utf-8", "replace")): sums
+        for (who, label), sums in clients.items()}
+
+
+cdef dict named_connections(LoopSnapshot *snapshot, ProcessorCore *core, object numbers):
+    cdef ChannelCopy *copy
+    cdef int64_t i
+    cdef dict named = {}
+    if not numbers:
+        return named
+    for i in range(snapshot.count):
+        copy = &snapshot.channels[i]
+        if copy.number in numbers:
+            named[copy.number] = (connection_id(copy, core), client_id(copy))
+    return named
+
+
+cdef dict as_dict(LoopSnapshot *snapshot, ProcessorCore *core, int64_t limit, tuple throttle_kinds, set numbers):
+    cdef int64_t now_ns = snapshot.done_ns
+    cdef int64_t i, n = snapshot.count
+    cdef int32_t bit
+    cdef int64_t muted[MUTED_REASONS]
+    cdef int64_t pool_bytes = 0
+    cdef dict requests = samples_as_dict(<RequestSamples *>snapshot.extra, now_ns)
+    cdef Shown *shown = <Shown *>malloc(<size_t>(n if n > 0 else 1) * sizeof(Shown))
+    if shown is NULL:
+        raise MemoryError
+    with nogil:
+        for bit in range(MUTED_REASONS):
+            muted[bit] = 0
+        for i in range(n):
+            rank(&shown[i], &snapshot.channels[i], now_ns)
+            pool_bytes += snapshot.channels[i].charged_bytes
+            for bit in range(MUTED_REASONS):
+                muted[bit] += snapshot.channels[i].why_muted >> bit & 1
+        qsort(shown, <size_t>n, sizeof(Shown), by_rank)
+    try:
+        for sample in requests["latest"] + requests["slowest"]:
+            numbers.add(sample["channel_number"])
+        return {
+            "open": snapshot.open_channels,
+            "copied": n,
+            "took_ms": round((snapshot.done_ns - snapshot.begun_ns) / 1e6, 3),
+            "muted": {MUTE_REASONS[bit]: muted[bit] for bit in range(MUTED_REASONS)},
+            "memory_pool_bytes": pool_bytes,
+            "connections": [
+                (shown[i].urgency, shown[i].weight, connection_facts(shown[i].copy, core, throttle_kinds, now_ns))
+                for i in range(min(n, limit))],
+            "clients": clients_of(snapshot, now_ns),
+            "requests": requests,
+            "named": named_connections(snapshot, core, numbers),
+        }
+    finally:
+        free(shown)
+
+
+def snapshot(Processor processor not None, limit=100, *, timeout_ms=1000, throttle_kinds=(), numbers=()):
+    """What the network thread's connections are doing; ``answer`` says whether the thread has answered.
+
+    Args: ``limit``: connections shown, those that are muted first. ``timeout_ms``: how long, in real time, to wait for
+    the thread. ``throttle_kinds``: names of the kinds of throttles, from kind 1 on. ``numbers``: of
+    channels whose names are wanted.
+    Returns: ``processor``, ``listener``, ``answer``: "ok", "busy" (another snapshot is under way), "late" (the thread
+    is held up, as by a full request queue), "ended"; where it is "ok": ``open`` connections, how many were ``copied``,
+    ``muted`` by reason, ``memory_pool_bytes``; ``connections``: (urgency, weight, facts), the most urgent first;
+    ``clients``: sums of their connections by (principal, client id); ``requests``: ``latest``, ``slowest``;
+    ``named``: (connection id, client id) by number, of those and of ``numbers``.
+    Threads: any but the processor's.
+    """
+    cdef ProcessorCore *core = processor.core
+    cdef int64_t most = integer(limit, "limit", 0, MOST_SHOWN)
+    cdef int64_t wait_ns = integer(timeout_ms, "timeout_ms", 1, 3600000) * 1000000
+    cdef int64_t capacity = NEW_MEANWHILE + atomic_load_relaxed(&core.loop.counters.connections_created) - (
+        atomic_load_relaxed(&core.loop.counters.connections_closed))
+    cdef LoopSnapshot *taken
+    cdef int state
+    found = {"processor": processor.processor_id, "listener": processor.listener_name}
+    with nogil:
+        taken = loop_snapshot_new(min(max(capacity, NEW_MEANWHILE), MOST_COPIED), sizeof(RequestSamples))
+        state = loop_snapshot_ask(&core.loop, taken, wait_ns) if taken is not NULL else SNAPSHOT_BUSY
+    if taken is NULL:
+        raise MemoryError
+    try:
+        if state == SNAPSHOT_DONE:
+            return {**found, "answer": "ok", **as_dict(taken, core, most, tuple(throttle_kinds), set(numbers))}
+        answer = "busy" if state == SNAPSHOT_BUSY else "ended" if state == SNAPSHOT_ENDED else "late"
+        return {**found, "answer": answer}
+    finally:
+        with nogil:
+            loop_snapshot_release(taken)

@@ -1,0 +1,304 @@
+"""The X-ray of a running broker: connections, purgatories, memory, threads, requests; exact on the virtual clock."""
+
+from __future__ import annotations
+
+import json
+import socket
+import struct
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from kbroker.client.http_port import HttpPort, HttpPortError
+from kbroker.server.broker import Broker
+from kbroker.server.xray.thread_times import Look, Looks
+from kbroker.testing import VirtualBroker
+from tests.support import wire
+from tests.support.broker import wait_for
+from tests.support.client import Client
+from tests.support.throttling import FETCH, SETTINGS, fill
+from tests.support.wire import Connection, create_topic
+
+REAL = {
+    "listeners": "PLAINTEXT://127.0.0.1:0",
+    "kbroker.in.memory": True,
+    "kbroker.metrics.listener": "127.0.0.1:0",
+    "queued.max.request.bytes": 2000,
+    "socket.request.max.bytes": 1500,
+}
+
+
+@pytest.fixture
+def broker() -> Iterator[VirtualBroker]:
+    with VirtualBroker(SETTINGS) as running:
+        with Connection(running.bootstrap_servers) as admin:
+            admin.ask(create_topic("t", 2))
+        yield running
+
+
+def connection_of(found: dict[str, Any], client_id: str) -> dict[str, Any]:
+    (one,) = [c for c in found["connections"]["shown"] if c["client_id"] == client_id]
+    assert isinstance(one, dict)
+    return one
+
+
+def purgatory_of(found: dict[str, Any], name: str) -> dict[str, Any]:
+    (one,) = [p for p in found["purgatories"] if p["name"] == name]
+    assert isinstance(one, dict)
+    return one
+
+
+def test_a_throttled_connection_with_its_quota_and_the_time_left(broker: VirtualBroker) -> None:
+    """To the millisecond, from the response on to its end; then nothing is muted."""
+    fill(broker, 5000)
+    broker.context.quotas.update(None, "slow", FETCH, 501)
+    with Client(broker.bootstrap_servers, "slow") as slow, Client(broker.bootstrap_servers, "other") as other:
+        other.call("ApiVersions", 0, {})
+        slow.fetch("t")
+        throttle_ms = slow.end()["ThrottleTimeMs"]
+        assert throttle_ms > 100
+        wait_for("the channel is muted", lambda: "throttled" in connection_of(broker.xray(), "slow")["muted"])
+        broker.advance_ms(40)
+        found = broker.xray()
+        facts = connection_of(found, "slow")
+        assert (facts["muted"], facts["throttled_by"]) == (["throttled"], "Fetch")
+        assert facts["throttle_left_ms"] == throttle_ms - 40
+        assert facts["mute_state"] == "MUTED_AND_THROTTLED"
+        assert facts["idle_ms"] == 40.0
+        assert found["connections"]["shown"][0] is facts, "what is muted comes first"
+        assert found["connections"]["muted"]["throttled"] == 1
+        (client,) = [c for c in found["clients"]["shown"] if c["client_id"] == "slow"]
+        assert (client["connections"], client["throttled"], client["throttle_left_ms"]) == (1, 1, throttle_ms - 40)
+        assert (client["requests"], client["principal"]) == (1, "User:ANONYMOUS")
+        assert connection_of(found, "other")["muted"] == []
+        broker.advance_ms(throttle_ms - 40)
+        wait_for("the throttle is over", lambda: connection_of(broker.xray(), "slow")["muted"] == [])
+        assert connection_of(broker.xray(), "slow")["throttle_left_ms"] is None
+        json.dumps(found, allow_nan=False)
+
+
+def test_delayed_fetches_with_keys_age_and_whose_they_are(broker: VirtualBroker) -> None:
+    with Client(broker.bootstrap_servers, "reader") as reader:
+        reader.call("ApiVersions", 0, {})
+        reader.fetch("t", max_wait_ms=500)
+        wait_for("the fetch waits", lambda: broker.waiting_fetches == 1)
+        broker.advance_ms(120)
+        found = broker.xray()
+        fetches = purgatory_of(found, "Fetch")
+        (waiting,) = fetches["operations"]
+        facts = connection_of(found, "reader")
+        assert waiting == {
+            "operation": "DelayedFetch",
+            "keys": [["t", 0]],
+            "key_count": 1,
+            "timeout_ms": 500,
+            "age_ms": 120,
+            "time_left_ms": 380,
+            "min_bytes": 1,
+            "connection": facts["connection"],
+            "client_id": "reader",
+        }
+        assert (fetches["delayed"], fetches["is_truncated"]) == (1, False)
+        assert (facts["muted"], facts["in_flight"], facts["in_flight_ms"]) == (["batch_in_flight"], 1, 120.0)
+        broker.advance_ms(380)
+        assert reader.end()["ErrorCode"] == 0
+        assert purgatory_of(broker.xray(), "Fetch")["operations"] == []
+
+
+def test_members_of_groups_that_wait(broker: VirtualBroker) -> None:
+    """What waits in Python's purgatories is there too, by the group's name."""
+    with Client(broker.bootstrap_servers, "member") as member:
+        body = {
+            "GroupId": "a-group", "SessionTimeoutMs": 10_000, "RebalanceTimeoutMs": 5000, "MemberId": "",
+            "ProtocolType": "consumer", "Protocols": [{"Name": "range", "Metadata": b""}],
+        }  # fmt: skip
+        member.begin("JoinGroup", 2, body)
+        wait_for(
+            "the join waits",
+            lambda: any(p["operations"] for p in broker.xray()["purgatories"] if p["name"] == "Rebalance"),
+        )
+        assert member.end()["ErrorCode"] == 0
+        broker.advance_ms(300)
+        (waiting,) = purgatory_of(broker.xray(), "Rebalance")["operations"]
+        assert waiting["operation"] == "DelayedSync"
+        assert "a-group" in waiting["keys"][0]
+        assert (waiting["age_ms"], waiting["timeout_ms"], waiting["time_left_ms"]) == (300, 5000, 4700)
+        (heartbeat,) = purgatory_of(broker.xray(), "Heartbeat")["operations"]
+        assert (heartbeat["operation"], heartbeat["time_left_ms"]) == ("DelayedHeartbeat", 9700)
+
+
+def test_requests_with_their_time_line(broker: VirtualBroker) -> None:
+    """The latest from the first look on; the slowest always, and a fetch is not slow for its wait."""
+    with Client(broker.bootstrap_servers, "worker") as worker:
+        worker.fetch("t", max_wait_ms=700)
+        wait_for("the fetch waits", lambda: broker.waiting_fetches == 1)
+        broker.advance_ms(700)
+        assert worker.end()["ErrorCode"] == 0
+        slowest = broker.xray()["requests"]["slowest"]
+        (fetch,) = [r for r in slowest if r["api"] == "Fetch"]
+        assert (fetch["remote_ms"], fetch["total_ms"], fetch["local_ms"]) == (700.0, 700.0, 0.0)
+        assert (fetch["client_id"], fetch["error_code"]) == ("worker", 0)
+        assert broker.xray()["requests"]["latest"] == []
+        worker.call("ListOffsets", 1, {"ReplicaId": -1, "Topics": []})
+        wait_for("the request is over", lambda: broker.xray()["requests"]["latest"] != [])
+        latest = broker.xray()["requests"]["latest"][0]
+        facts = connection_of(broker.xray(), "worker")
+        assert (latest["api"], latest["connection"]) == ("ListOffsets", facts["connection"])
+        broker.advance_ms(31_000)
+        assert broker.xray()["requests"]["latest"] == [], "too old to be the latest"
+        broker.advance_ms(120_000)
+        assert broker.xray()["requests"]["slowest"] == []
+
+
+def test_memory_of_the_pool_by_connection() -> None:
+    """What a frame holds is its connection's until its handler has released it; who gets none is muted for that."""
+    with Broker(REAL) as broker:
+        first, second = (socket.create_connection(address_of(broker)) for _ in range(2))
+        with first, second:
+            for one in (first, second):
+                one.sendall(struct.pack(">i", 1400) + b"abc")
+            wait_for("two frames are begun", lambda: (broker.xray()["memory_pool"] or {})["connections_bytes"] == 2800)
+            pool = broker.xray()["memory_pool"]
+            assert (pool["size_bytes"], pool["available_bytes"], pool["is_out_of_memory"]) == (2000, -800, True)
+            shown = broker.xray()["connections"]["shown"]
+            assert [(c["memory_pool_bytes"], c["frame_bytes"], c["frame_arrived_bytes"]) for c in shown] == [
+                (1400, 1400, 3)
+            ] * 2
+            with socket.create_connection(address_of(broker)) as third:
+                third.sendall(struct.pack(">i", 100) + b"abc")
+                wait_for(
+                    "the third waits for memory", lambda: broker.xray()["connections"]["muted"]["memory_pool"] == 1
+                )
+                assert broker.xray()["connections"]["shown"][0]["muted"] == ["memory_pool"]
+        wait_for("all is given back", lambda: (broker.xray()["memory_pool"] or {})["connections_bytes"] == 0)
+        assert broker.xray()["memory_pool"]["available_bytes"] == 2000
+        with Client(broker.bootstrap_servers) as client:
+            for _ in range(100):
+                client.call("ApiVersions", 0, {})
+        wait_for("released", lambda: broker.xray()["memory_pool"]["available_bytes"] == 2000)
+        assert broker.xray()["memory_pool"]["connections_bytes"] == 0
+
+
+def address_of(broker: Broker) -> tuple[str, int]:
+    host, _, port = broker.bootstrap_servers.rpartition(":")
+    return host, int(port)
+
+
+def test_threads_queues_and_the_route() -> None:
+    with Broker(REAL) as broker:
+        assert broker.metrics_url is not None
+        port = HttpPort(broker.metrics_url)
+        found = port.get("/xray")
+        assert found["connections"]["open"] == 0
+        assert [queue["name"] for queue in found["queues"]] == ["requests", "python_requests", "responses"]
+        requests = found["queues"][0]
+        assert (requests["depth"], requests["capacity"], requests["takers"]) == (0, 500, 8)
+        assert [thread["answer"] for thread in found["network_threads"]] == ["ok"] * len(found["network_threads"])
+        names = [thread["name"] for thread in found["threads"]]
+        assert any("network-thread" in name for name in names)
+        assert any("request-handler" in name for name in names)
+        for wrong in ("limit=0", "limit=10001", "limit=x", "depth=3"):
+            with pytest.raises(HttpPortError, match="400"):
+                port.get(f"/xray?{wrong}")
+        with pytest.raises(ValueError, match="limit must be 1 to 10000"):
+            broker.xray(0)
+    with pytest.raises(RuntimeError, match="does not run"):
+        broker.xray()
+
+
+def test_shares_are_of_the_time_between_two_looks() -> None:
+    looks = Looks()
+    second = 1_000_000_000
+    assert looks.shares(Look(0, {"a": (0, 0)})) == ({}, None)
+    assert looks.shares(Look(second // 10, {"a": (second // 20, 0)})) == ({"a": (0.5, 0.0)}, 100.0)
+    shares, window_ms = looks.shares(Look(second, {"a": (second // 2, second // 4), "new": (5, 5)}))
+    assert (shares, window_ms) == ({"a": (0.5, 0.2777777777777778)}, 900.0), "of the newest that is old enough"
+    assert looks.shares(Look(second, {}))[0] == {}
+
+
+def test_hostile_names_are_text(broker: VirtualBroker) -> None:
+    name = "\x1b[2Jgone\u202e<script>"
+    with Client(broker.bootstrap_servers, name) as client:
+        client.call("ApiVersions", 0, {})
+        wait_for("the request is over", lambda: connection_of(broker.xray(), name)["requests"] == 1)
+        assert json.dumps(broker.xray()).isascii()
+    with Client(broker.bootstrap_servers, "x" * 5000) as client:
+        client.call("ApiVersions", 0, {})
+        wait_for("a long one is cut", lambda: connection_of(broker.xray(), "x" * 64)["requests"] == 1)
+
+
+def test_looks_while_connections_come_and_go_and_the_broker_stops() -> None:
+    """Under load, with a connection for each request: every look is answered, none hangs in the stop."""
+    with Broker(REAL) as broker:
+        over = threading.Event()
+        failures: list[BaseException] = []
+        looks = [0]
+
+        def look() -> None:
+            while not over.is_set():
+                try:
+                    broker.xray(1000)
+                    looks[0] += 1
+                except RuntimeError:
+                    return
+                except BaseException as error:
+                    failures.append(error)
+                    return
+
+        lookers = [threading.Thread(target=look) for _ in range(2)]
+        for looker in lookers:
+            looker.start()
+        try:
+            for _ in range(300):
+                assert wire.responses(broker.bootstrap_servers, within=10)
+            started = time.monotonic()
+            broker.stop()
+            assert time.monotonic() - started < 10
+        finally:
+            over.set()
+            for looker in lookers:
+                looker.join(20)
+        assert failures == []
+        assert looks[0] > 10
+
+
+@pytest.mark.soak
+def test_ten_thousand_connections_and_waiting_fetches() -> None:
+    """A look takes a bounded time, shows what it was asked for, and counts all."""
+    resource = pytest.importorskip("resource")
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard != resource.RLIM_INFINITY and hard < 25_000:
+        pytest.skip(f"10,000 connections need 25,000 descriptors, the limit is {hard}")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (25_000, hard))
+    settings = {"listeners": "PLAINTEXT://127.0.0.1:0", "kbroker.in.memory": True, "num.network.threads": 1}
+    clients: list[Client] = []
+    try:
+        with Broker(settings) as broker:
+            with Connection(broker.bootstrap_servers) as admin:
+                admin.ask(create_topic("t", 2))
+            for number in range(10_000):
+                client = Client(broker.bootstrap_servers, f"client-{number % 100}")
+                clients.append(client)
+                client.fetch("t", max_wait_ms=300_000)
+            wait_for("all wait", lambda: broker.waiting_fetches == 10_000, 60)
+            times = []
+            for limit in (100, 100, 100, 10_000):
+                started = time.perf_counter()
+                found = broker.xray(limit)
+                times.append(time.perf_counter() - started)
+            print(f"\nlooks at 10,000 connections took {[f'{1000 * t:.1f} ms' for t in times]}")
+            assert found["connections"]["open"] == 10_000
+            assert found["connections"]["muted"]["batch_in_flight"] == 10_000
+            assert len(found["connections"]["shown"]) == 10_000
+            assert found["clients"]["count"] == 1, "no request is over: no client id is known"
+            assert purgatory_of(found, "Fetch")["delayed"] == 10_000
+            assert purgatory_of(found, "Fetch")["is_truncated"]
+            assert max(times[:3]) < 1
+            assert times[3] < 3
+    finally:
+        for client in clients:
+            client.socket.close()
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
