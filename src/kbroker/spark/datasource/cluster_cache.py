@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from kbroker.client.cluster import Cluster
+import time
+from collections.abc import Callable
+
+from kbroker.client.cluster import BACKOFF_FIRST_S, BACKOFF_MAX_S, Cluster
+from kbroker.client.connection import BrokerConnectionError, Clock
 from kbroker.spark.datasource.options import ClientOptions
 
 MAX_OPEN_CLUSTERS = 4
@@ -10,15 +14,33 @@ MAX_OPEN_CLUSTERS = 4
 _open: dict[ClientOptions, Cluster] = {}  # main thread of a worker only
 
 
-def cluster_for(client: ClientOptions) -> Cluster:
+def cluster_for(
+    client: ClientOptions, clock: Clock = time.monotonic, sleep: Callable[[float], None] = time.sleep
+) -> Cluster:
     """The cluster that these options reach, opened if need be; it stays open, up to MAX_OPEN_CLUSTERS of them.
 
-    Raises: BrokerConnectionError, KafkaError.
+    Brokers that do not answer are asked again, as by a cluster that is open: a broker that starts again fails no task,
+    whether its worker is old or new.
+
+    Args: ``clock``: monotonic seconds; ``sleep``: waits between attempts.
+    Raises: BrokerConnectionError when no broker answers within the client's retry time-out; KafkaError.
 
     Threads: the main thread; Spark gives a worker one task at a time.
     """
-    cluster = _open.pop(client, None) or client.connect()
+    cluster = _open.pop(client, None) or _connected(client, clock, sleep)
     while len(_open) >= MAX_OPEN_CLUSTERS:
         _open.pop(next(iter(_open))).close()
     _open[client] = cluster
     return cluster
+
+
+def _connected(client: ClientOptions, clock: Clock, sleep: Callable[[float], None]) -> Cluster:
+    until_s, backoff_s = clock() + client.retry_timeout_s, BACKOFF_FIRST_S
+    while True:
+        try:
+            return client.connect()
+        except BrokerConnectionError:
+            if clock() + backoff_s > until_s:
+                raise
+        sleep(backoff_s)
+        backoff_s = min(2 * backoff_s, BACKOFF_MAX_S)

@@ -1,0 +1,54 @@
+"""The clusters that a worker keeps: what a task does while brokers start."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from kbroker.client.connection import BrokerConnectionError
+from kbroker.spark.datasource import cluster_cache
+
+
+class Client:
+    """Options of a client whose brokers are away for some seconds; stands for its own time too."""
+
+    retry_timeout_s = 10.0
+
+    def __init__(self, away_s: float) -> None:
+        self.away_s = away_s
+        self.now_s = 0.0
+        self.opened = object()
+
+    def connect(self) -> Any:
+        if self.now_s < self.away_s:
+            raise BrokerConnectionError(("127.0.0.1", 1), "connection refused")
+        return self.opened
+
+    def sleep(self, seconds: float) -> None:
+        self.now_s += seconds
+
+    def cluster(self) -> Any:
+        client: Any = self
+        return cluster_cache.cluster_for(client, lambda: self.now_s, self.sleep)
+
+
+@pytest.fixture(autouse=True)
+def kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cluster_cache, "_open", {})
+
+
+def test_a_new_worker_waits_for_a_broker_that_starts() -> None:
+    """As one that has a connection does."""
+    client = Client(away_s=8.0)
+    assert client.cluster() is client.opened
+    assert 8.0 <= client.now_s <= 10.0
+    client.away_s = 1e9
+    assert client.cluster() is client.opened  # it is kept
+
+
+def test_brokers_that_stay_away_are_an_error() -> None:
+    client = Client(away_s=1e9)
+    with pytest.raises(BrokerConnectionError, match="connection refused"):
+        client.cluster()
+    assert 8.0 <= client.now_s <= 10.0
