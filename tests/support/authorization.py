@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,6 +21,7 @@ from tests.support.client import Client
 
 RECORDING = Path(__file__).with_name("kafka_authorization.json")
 Body = dict[str, Any]
+BodyOf = Callable[[str], Body]  # of a user
 
 TOPIC, GROUP, CLUSTER = ResourceType.TOPIC, ResourceType.GROUP, ResourceType.CLUSTER
 TRANSACTIONAL_ID, USER, TOKEN = ResourceType.TRANSACTIONAL_ID, ResourceType.USER, ResourceType.DELEGATION_TOKEN
@@ -28,6 +30,13 @@ LITERAL, PREFIXED = PatternType.LITERAL, PatternType.PREFIXED
 ALLOW, DENY = Permission.ALLOW, Permission.DENY
 NO_ID = uuid.UUID(int=0)
 PASSWORD = "secret"
+ROOT = "root"  # a super user, who has logged in as the others have
+OWNER, RENEWER = "u2", "u1"
+
+
+def own_topic(user: str) -> str:
+    """The topic that a user alone asks for, which is not there."""
+    return f"t-own-{user}"
 
 
 class Situation(NamedTuple):
@@ -35,6 +44,13 @@ class Situation(NamedTuple):
 
     user: str
     acls: tuple[Acl, ...]
+
+
+class Known(NamedTuple):
+    """What requests name: ids of topics, and the secret of a delegation token that OWNER has and RENEWER may renew."""
+
+    ids: dict[str, uuid.UUID]
+    hmac: bytes = b""
 
 
 def situations() -> Iterator[Situation]:
@@ -71,6 +87,28 @@ def situations() -> Iterator[Situation]:
         yield situation(
             (kind, prefix, PREFIXED, Operation.ALL, ALLOW), (kind, NAMES[kind], LITERAL, Operation.ALL, DENY)
         )
+    for operation in (Operation.ALL, Operation.CREATE_TOKENS, Operation.DESCRIBE_TOKENS):  # tokens of others
+        yield situation((USER, "User:another", LITERAL, operation, ALLOW))
+        yield situation((USER, f"User:{OWNER}", PREFIXED, operation, ALLOW))
+        yield situation((USER, "*", LITERAL, Operation.ALL, ALLOW), (USER, "User:", PREFIXED, operation, DENY))
+    for operation in (Operation.ALL, Operation.DESCRIBE, Operation.READ, Operation.DESCRIBE_TOKENS):
+        yield situation((TOKEN, "*", LITERAL, operation, ALLOW))
+    reader = (GROUP, "*", LITERAL, Operation.READ, ALLOW)  # of topics that a regular expression finds
+    for operation in (Operation.ALL, Operation.READ, Operation.WRITE, Operation.DESCRIBE, Operation.DESCRIBE_CONFIGS):
+        yield situation(reader, (TOPIC, "t-one", LITERAL, operation, ALLOW))
+        yield situation(reader, (TOPIC, "*", LITERAL, Operation.ALL, ALLOW), (TOPIC, "t-o", PREFIXED, operation, DENY))
+    describing = (TOPIC, "*", LITERAL, Operation.DESCRIBE, ALLOW)  # topics to be made
+    any_topic = (CLUSTER, NAMES[CLUSTER], LITERAL, Operation.CREATE, ALLOW)
+    for rules in (
+        [describing], [describing, any_topic],
+        [describing, (TOPIC, own_topic(f"u{number + 2}"), LITERAL, Operation.CREATE, ALLOW)],
+        [describing, (TOPIC, "t-own-", PREFIXED, Operation.CREATE, ALLOW)],
+        [(TOPIC, "t-own-", PREFIXED, Operation.CREATE, ALLOW)],
+        [describing, any_topic, (TOPIC, "t-own-", PREFIXED, Operation.CREATE, DENY)],
+        [describing, (CLUSTER, NAMES[CLUSTER], LITERAL, Operation.CREATE, DENY),
+         (TOPIC, "t-own-", PREFIXED, Operation.CREATE, ALLOW)],
+    ):  # fmt: skip
+        yield situation(*rules)
 
 
 #: Of producers: what no coordinator knows.
@@ -112,9 +150,20 @@ _OFFSETS = [{"Name": name, "Partitions": [{"PartitionIndex": 0, "CommittedOffset
             for name in ("t-one", "t-two", "t-none")]  # fmt: skip
 
 
-def requests(ids: Mapping[str, uuid.UUID]) -> list[tuple[str, int, Body]]:
-    """Every request, in the order of the recording. Args: ``ids`` of the topics."""
-    one, two = ids["t-one"], ids["t-two"]
+def _of_user(kind: str | None, name: str | None) -> Body:
+    return {"OwnerPrincipalType": kind, "OwnerPrincipalName": name, "Renewers": [], "MaxLifetimeMs": -1}
+
+
+def _owners(*names: str) -> Body:
+    return {"Owners": [{"PrincipalType": "User", "PrincipalName": name} for name in names]}
+
+
+_VOTER = {"ClusterId": None, "VoterId": 77, "VoterDirectoryId": uuid.UUID(int=5)}
+
+
+def requests(known: Known) -> list[tuple[str, int, Body | BodyOf]]:
+    """Every request, in the order of the recording."""
+    one, two = known.ids["t-one"], known.ids["t-two"]
     named = [{"Name": name} for name in ("t-one", "t-two", "t-none")]
     by_id = [{"TopicId": topic_id, "Name": None} for topic_id in (one, two, uuid.UUID(int=77))]
     member = {"MemberId": "m", "GenerationId": 1}
@@ -229,15 +278,28 @@ def requests(ids: Mapping[str, uuid.UUID]) -> list[tuple[str, int, Body]]:
         ("DescribeAcls", 3, _FILTER),
         ("CreateAcls", 3, {"Creations": [_BAD_ACL]}),
         ("DeleteAcls", 3, {"Filters": [_FILTER]}),
-        ("CreateDelegationToken", 3, {"OwnerPrincipalType": "User", "OwnerPrincipalName": "another", "Renewers": [],
-                                      "MaxLifetimeMs": -1}),
+        ("AddRaftVoter", 1, {**_VOTER, "TimeoutMs": 1000, "Listeners": [
+            {"Name": "CONTROLLER", "Host": "127.0.0.1", "Port": 1}]}),
+        ("RemoveRaftVoter", 0, _VOTER),
+        ("DescribeDelegationToken", 3, {"Owners": None}),
+        ("DescribeDelegationToken", 1, {"Owners": []}),
+        ("DescribeDelegationToken", 2, _owners("another")),
+        ("DescribeDelegationToken", 3, _owners(OWNER, "another", "no-such")),
+        ("RenewDelegationToken", 2, {"Hmac": known.hmac, "RenewPeriodMs": 3_600_000}),
+        ("RenewDelegationToken", 1, {"Hmac": b"no such token", "RenewPeriodMs": 3_600_000}),
+        ("ExpireDelegationToken", 2, {"Hmac": known.hmac, "ExpiryTimePeriodMs": 3_600_000}),
+        ("CreateDelegationToken", 3, _of_user("User", "another")),
+        ("CreateDelegationToken", 3, _of_user("User", OWNER)),
+        ("CreateDelegationToken", 3, _of_user(None, None)),
+        ("CreateDelegationToken", 2, {"Renewers": [], "MaxLifetimeMs": -1}),
+        ("CreateDelegationToken", 3, lambda user: _of_user("User", user)),
     ]  # fmt: skip
 
 
 _SHOWN = (
     "ErrorCode", "PartitionErrorCode", "TopicConfigErrorCode", "Name", "Topic", "TopicName", "GroupId", "Key", "User",
     "TransactionalId", "ResourceName", "TopicAuthorizedOperations", "ClusterAuthorizedOperations",
-    "AuthorizedOperations",
+    "AuthorizedOperations", "PrincipalName",
 )  # fmt: skip
 _LEFT_OUT = frozenset({"Brokers", "Nodes", "Configs", "Synonyms", "ConfigResources", "Members", "NodeEndpoints"})
 
@@ -260,14 +322,16 @@ def outcome(api: str, body: Any) -> str:
 
 
 class Table:
-    """Asks a broker everything. Args: addresses of its listener for everybody, and of its SASL one."""
+    """Asks a broker everything. Args: addresses of its listener for everybody, and of its SASL one; ``wait_s``: how
+    long nothing more must have happened where the broker goes on after its response.
+    """
 
-    def __init__(self, plain: str, sasl: str) -> None:
-        self.plain, self.sasl = plain, sasl
+    def __init__(self, plain: str, sasl: str, wait_s: float) -> None:
+        self.plain, self.sasl, self.wait_s = plain, sasl, wait_s
         self.admin = Client(plain, "admin")
 
-    def prepare(self) -> dict[str, uuid.UUID]:
-        """Make topics, a group, transactional ids, and every user's rules. Returns: the ids of the topics."""
+    def prepare(self) -> Known:
+        """Make topics, a group, transactional ids, tokens, and every user's rules."""
         wanted = [{"Name": name, "NumPartitions": 2, "ReplicationFactor": 1, "Assignments": [], "Configs": []}
                   for name in _TWO]  # fmt: skip
         made = self.admin.call("CreateTopics", 7, {"Topics": wanted, "timeoutMs": 30_000})
@@ -292,27 +356,98 @@ class Table:
         for _ in range(2000):
             known = self.admin.call("DescribeAcls", 3, everything)
             if sum(len(row["Acls"]) for row in known["Resources"]) == len(rows):
-                return ids
+                return Known(ids, self._tokens())
         raise AssertionError("the rules do not come into force")
 
-    def _until(self, api: str, version: int, body: Body) -> None:
-        """Ask until there is no error: internal topics are made at the first use."""
-        import time
+    def _tokens(self) -> bytes:
+        """Make a token of OWNER's, and one of another user's that RENEWER may renew, whose secret is returned."""
+        renewers = [{"PrincipalType": "User", "PrincipalName": RENEWER}]
+        with self._log_in(ROOT) as root:
+            self._until("CreateDelegationToken", 3, _of_user("User", OWNER), root)
+            made = root.call("CreateDelegationToken", 3, {**_of_user("User", "another"), "Renewers": renewers})
+            for _ in range(300):
+                if len(root.call("DescribeDelegationToken", 3, {"Owners": None})["Tokens"]) == 2:
+                    return bytes(made["Hmac"])
+                time.sleep(0.1)
+        raise AssertionError("the tokens do not come into force")
 
+    def _until(self, api: str, version: int, body: Body, client: Client | None = None) -> None:
+        """Ask until there is no error: internal topics are made at the first use."""
         for _ in range(300):
-            if set(_codes(self.admin.call(api, version, body))) == {0}:
+            if set(_codes((client or self.admin).call(api, version, body))) == {0}:
                 return
             time.sleep(0.1)
         raise AssertionError(f"{api} does not work")
 
     def rows(self) -> Iterator[tuple[str, int, list[str]]]:
         """Each request's name and version, with the outcome of every user in order."""
-        asked = requests(self.prepare())
-        clients = [self._log_in(situation.user) for situation in situations()]
-        for api, version, body in asked:
-            yield api, version, [outcome(api, client.call(api, version, body)) for client in clients]
-        for client in (*clients, self.admin):
+        known = self.prepare()
+        clients = {situation.user: self._log_in(situation.user) for situation in situations()}
+        for api, version, body in requests(known):
+            yield (
+                api,
+                version,
+                [
+                    outcome(api, client.call(api, version, body(user) if callable(body) else body))
+                    for user, client in clients.items()
+                ],
+            )
+        yield (
+            "ConsumerGroupHeartbeat",
+            1,
+            self._found_by_expression(clients, {topic_id: name for name, topic_id in known.ids.items()}),
+        )
+        yield "Metadata", 9, self._made_on_the_way(clients)
+        for client in (*clients.values(), self.admin):
             client.close()
+
+    def _found_by_expression(self, clients: Mapping[str, Client], names: Mapping[uuid.UUID, str]) -> list[str]:
+        """The topics that a member gets whose subscription is a regular expression."""
+        found: dict[str, str] = {}
+        joining = {
+            "MemberEpoch": 0,
+            "RebalanceTimeoutMs": 60_000,
+            "SubscribedTopicNames": [],
+            "SubscribedTopicRegex": "t-(one|two)",
+            "TopicPartitions": [],
+        }
+        staying = {"RebalanceTimeoutMs": -1}
+        members = {user: {"GroupId": f"g-of-{user}", "MemberId": f"member-{user}", **joining} for user in clients}
+        last_change = time.monotonic()
+        while members and time.monotonic() < last_change + self.wait_s:
+            for user, body in list(members.items()):
+                row = clients[user].call("ConsumerGroupHeartbeat", 1, body)
+                if row["ErrorCode"] != 0:
+                    found[user] = f"refused {row['ErrorCode']}"
+                    del members[user]
+                    continue
+                topics = (row["Assignment"] or {}).get("TopicPartitions", [])
+                members[user] = {"GroupId": body["GroupId"], "MemberId": body["MemberId"], **staying,
+                                 "MemberEpoch": row["MemberEpoch"], "TopicPartitions": topics or None}  # fmt: skip
+                if topics:
+                    last_change = time.monotonic()
+                    found[user] = " ".join(sorted(names[row["TopicId"]] for row in topics))
+            time.sleep(0.05)
+        for user, body in members.items():
+            found.setdefault(user, "nothing")
+            clients[user].call("ConsumerGroupHeartbeat", 1, {**body, "MemberEpoch": -1, "TopicPartitions": None})
+        return [found[user] for user in clients]
+
+    def _made_on_the_way(self, clients: Mapping[str, Client]) -> list[str]:
+        """Whether a user's Metadata makes the topic that it names. Kafka says 3 or 5 until that is done, we say 0."""
+        refused = {}
+        for user, client in clients.items():
+            body = {"Topics": [{"Name": own_topic(user)}], "AllowAutoTopicCreation": True}
+            (row,) = client.call("Metadata", 9, body)["Topics"]
+            refused[user] = f"{row['ErrorCode']}, " if row["ErrorCode"] not in (0, 3, 5) else ""
+        made: set[str] = set()
+        last_change = time.monotonic()
+        while time.monotonic() < last_change + self.wait_s:
+            topics = {row["Name"] for row in self.admin.call("Metadata", 9, {"Topics": None})["Topics"]}
+            if topics != made:
+                made, last_change = topics, time.monotonic()
+            time.sleep(0.05)
+        return [f"{refused[user]}{'made' if own_topic(user) in made else 'not made'}" for user in clients]
 
     def _log_in(self, user: str) -> Client:
         client = Client(self.sasl, user)
@@ -336,11 +471,12 @@ def _codes(body: Any) -> Iterator[int]:
 
 def settings() -> dict[str, str]:
     """Of a broker with both listeners (SASL_PLAINTEXT for the users), whose admin is anonymous."""
-    users = " ".join(f'user_{situation.user}="{PASSWORD}"' for situation in situations())
+    names = (ROOT, *(situation.user for situation in situations()))
+    users = " ".join(f'user_{name}="{PASSWORD}"' for name in names)
     module = "org.apache.kafka.common.security.plain.PlainLoginModule"
     return {
         "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
-        "super.users": "User:ANONYMOUS",
+        "super.users": f"User:ANONYMOUS;User:{ROOT}",
         "sasl.enabled.mechanisms": "PLAIN",
         "listener.name.sasl_plaintext.plain.sasl.jaas.config": f"{module} required {users};",
         "offsets.topic.num.partitions": "3",
@@ -372,7 +508,7 @@ def main(file: str) -> None:
 
     port = peers.free_port()
     with peers.kafka(settings(), f"SASL_PLAINTEXT://127.0.0.1:{port}") as server:
-        rows = list(Table(server.bootstrap, f"127.0.0.1:{port}").rows())
+        rows = list(Table(server.bootstrap, f"127.0.0.1:{port}", 30.0).rows())
     write(rows, Path(file))
     print(f"{sum(len(found) for _, _, found in rows)} decisions of {len(rows)} requests")
 
