@@ -21,7 +21,7 @@ class Certificates:
 
     def make(self, name: str, common_name: str, *, unit: str = "Clients", organization: str = "Example, Inc.") -> Path:
         """Return a PEM file of a new key and a client's certificate: CN=...,OU=...,O=... in Kafka's writing."""
-        identity = f"{common_name.lower()}.test"  # Java refuses a certificate without alternative names
+        identity = f"{name}.test"  # Java refuses a certificate without alternative names
         leaf = self._authority.issue_cert(
             identity, common_name=common_name, organization_unit_name=unit, organization_name=organization
         )
