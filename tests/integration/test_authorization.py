@@ -184,7 +184,10 @@ def test_a_hundred_thousand_rules(root: Client, alice: Client) -> None:
                        for number in range(5000)))  # fmt: skip
     after = seconds()
     assert after < before * 1.5
-    assert (deleted(root), deleted(root, PermissionType=2)) == (42, 42)  # more than 10,000: none is deleted, as in Kafka
+    assert (deleted(root), deleted(root, PermissionType=2)) == (
+        42,
+        42,
+    )  # more than 10,000: none is deleted, as in Kafka
     for part in range(20):
         assert delete(root, Operation=3 + part % 10, PermissionType=2 + part // 10) >= 5000
     assert delete(root) == 0
