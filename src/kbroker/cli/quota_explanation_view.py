@@ -181,7 +181,7 @@ def _compared(key: str, quota: Found, name: str) -> Iterator[str]:
         yield _row("", "earlier traffic is not known: at the first samples it may be more")
     if compare.get("is_same_counter") is False:
         theirs = _who(compare["counted_for"]) if compare["counted_for"] else "nothing"
-        yield _row("", f"it would count {theirs}, other traffic than this counter's")
+        yield _row("", f"other clients: counted for {theirs}")
 
 
 def _verdicts(found: Found) -> Iterator[str]:
@@ -191,9 +191,10 @@ def _verdicts(found: Found) -> Iterator[str]:
     for one in shown:
         at = time.strftime("%H:%M:%S", time.gmtime(one["time_ms"] / 1000)) + f".{one['time_ms'] % 1000:03d}"
         key = one["quota"]
-        what = "refused" if one["refused"] else f"delay {duration(one['delay_served_ms'] or one['delay_asked_ms'])}"
-        if one["is_shadow"]:
-            what = f"shadow: {what}"
+        kind = "shadow" if one["is_shadow"] else "delay"
+        what = f"{kind} {duration(one['delay_served_ms'] or one['delay_asked_ms'])}"
+        if one["refused"]:
+            what = "shadow refusal" if one["is_shadow"] else "refused"
         who = "" if one["is_own"] else f" ({one['client_id'] or 'no client id'})"
         seen = "tokens" if key == "controller_mutation_rate" else rate_text(key, one["observed"])
         if seen == "tokens":

@@ -233,6 +233,29 @@ class Broker:
         """Return them and forget them."""
         return self._running().ctx.quotas.verdicts(take=True)
 
+    def explain_quotas(
+        self,
+        user: str = "ANONYMOUS",
+        client_id: str = "",
+        address: str | None = None,
+        *,
+        connection: str | None = None,
+        compare: Mapping[str, float] | None = None,
+    ) -> dict[str, Any]:
+        """What quotas make of one client, looked at without any effect: docs/explain.md describes it.
+
+        Args:
+            user: its principal's name without "User:".
+            client_id: empty for a client that sends none.
+            address: the IP address that it connects from.
+            connection: the id of an open connection, in place of the three.
+            compare: other limits by key: what they would have said to the same traffic.
+        Raises: UnknownConnectionError; ValueError for what is not an address or a limit; RuntimeError if the broker
+            does not run.
+        """
+        explainer = self._running().quota_explainer()
+        return explainer.explain(user, client_id, address, connection=connection, compare=compare)
+
     def xray(self, limit: int = 100) -> dict[str, Any]:
         """What the broker is doing at this moment, taken without stopping anything: docs/xray.md describes it.
 

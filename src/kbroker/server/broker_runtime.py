@@ -57,6 +57,7 @@ if TYPE_CHECKING:
     from kbroker.server.group_service import GroupService
     from kbroker.server.metrics.broker_metrics import MetricSources
     from kbroker.server.metrics.mounted_pages import PageServer
+    from kbroker.server.quota.explanation import QuotaExplainer
     from kbroker.server.security.delegation_tokens import DelegationTokens
     from kbroker.server.transaction_service import TransactionService
     from kbroker.server.xray.xray import XRay
@@ -338,6 +339,7 @@ class BrokerRuntime:
             self.metrics.mount(path, load)
         self._on_stop("metrics port", self.metrics.stop)
         self.metrics.routes.add("/xray", self._show_xray)
+        self.metrics.routes.add("/quotas/explain", self._show_quotas)
         self.metrics.start(lambda: self._observed(pool))
         if self.metrics.url is not None:
             self.ctx.bound_addresses["kbroker.metrics.listener"] = self.metrics.url.removeprefix("http://")
@@ -366,6 +368,27 @@ class BrokerRuntime:
                     )
                 )
             return self._xray
+
+    def quota_explainer(self) -> QuotaExplainer:
+        """What explains quotas; nothing of it is loaded before that."""
+        from kbroker.server.quota.explanation import OpenConnections, QuotaExplainer
+        from kbroker.server.xray.xray import MOST_SHOWN
+
+        def connections() -> OpenConnections:
+            return OpenConnections.of(self.xray().snapshot(MOST_SHOWN))
+
+        return QuotaExplainer(
+            self.ctx.quotas,
+            self.server.connection_quotas,
+            self.ctx.quota_entities,
+            self.clock.epoch_ms,
+            connections,
+        )
+
+    def _show_quotas(self, query: dict[str, str]) -> dict[str, Any]:
+        from kbroker.server.quota.explanation_route import explanation_of_query
+
+        return explanation_of_query(self.quota_explainer(), query)
 
     def _show_xray(self, query: dict[str, str]) -> dict[str, Any]:
         from kbroker.server.xray.xray import DEFAULT_LIMIT, MOST_SHOWN

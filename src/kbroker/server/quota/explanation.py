@@ -6,7 +6,7 @@ Read from copies of the counters: to look makes none, changes none and delays no
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 
 from kbroker.common.light_typing import Any, NamedTuple
 from kbroker.common.quota_levels import APPLIES, LevelOutcome, address_levels, client_levels
@@ -34,8 +34,19 @@ UNITS = {
     CONNECTION_CREATION_RATE: "connections",
 }
 
-#: Open connections as the X-ray has them: connection, principal, client_id, address, throttle_left_ms, throttled_by.
-Connections = Callable[[], Iterable[Mapping[str, Any]]]
+
+class OpenConnections(NamedTuple):
+    """Open connections as the X-ray shows them, and whether these are all."""
+
+    shown: list[Mapping[str, Any]]
+    is_complete: bool
+
+    @staticmethod
+    def of(xray: Mapping[str, Any]) -> OpenConnections:
+        """Those of a snapshot: a network thread that is busy does not answer."""
+        connections = xray["connections"]
+        all_answer = all(thread["answer"] == "ok" for thread in xray["network_threads"])
+        return OpenConnections(connections["shown"], all_answer and not connections["is_truncated"])
 
 
 class UnknownConnectionError(LookupError):
@@ -65,7 +76,7 @@ class QuotaExplainer:
         addresses: ConnectionQuotas,
         entities: QuotaEntityStore,
         now_ms: Callable[[], int],
-        connections: Connections,
+        connections: Callable[[], OpenConnections],
     ) -> None:
         self._managers = managers
         self._addresses = addresses
@@ -92,7 +103,7 @@ class QuotaExplainer:
             compare: other limits by key; what each would have said to the same traffic.
         Raises: UnknownConnectionError; ValueError for an address that is not one, or a limit that is not above 0.
         """
-        is_open = list(self._connections())
+        is_open, is_complete = self._connections()
         client = Client(user, client_id, None if address is None else _address(address))
         if connection is not None:
             client = _client_of(connection, is_open)
@@ -113,6 +124,7 @@ class QuotaExplainer:
             "is_known": bool(own or decided or any(_is_counted(one) for one in quotas)),
             "quotas": quotas,
             "connections": len(own),
+            "connections_complete": is_complete,
             "waiting": _waiting(own),
             "client_ids": _client_ids(is_open, client.user),
             "verdicts": [_verdict(one, client) for one in decided[: -MOST_VERDICTS - 1 : -1]],
@@ -235,9 +247,7 @@ def _is_counted(quota: Mapping[str, Any]) -> bool:
 def _client_of(connection: str, is_open: list[Mapping[str, Any]]) -> Client:
     found = next((one for one in is_open if one["connection"] == connection), None)
     if found is None:
-        raise UnknownConnectionError(
-            f"no open connection has the id {connection[:200]}: `kbroker xray` lists them"
-        )
+        raise UnknownConnectionError(f"no open connection has the id {connection[:200]}: `kbroker xray` lists them")
     address = found["address"] or None
     return Client(_user(found["principal"]), found["client_id"] or "", address, connection)
 

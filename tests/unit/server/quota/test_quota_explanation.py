@@ -19,7 +19,7 @@ from kbroker.server.quota._client_quotas import ClientQuotaManagers
 from kbroker.server.quota._entities import DEFAULT_ENTITY
 from kbroker.server.quota.entity_rules import Alteration, QuotaOp
 from kbroker.server.quota.entity_store import QuotaEntityStore
-from kbroker.server.quota.explanation import QuotaExplainer, UnknownConnectionError
+from kbroker.server.quota.explanation import OpenConnections, QuotaExplainer, UnknownConnectionError
 
 START_MS = 1_700_000_000_000
 PRODUCE, FETCH, REQUEST, MUTATION = KEYS = (
@@ -51,7 +51,7 @@ class Bench:
         self.entities.on_change(self.put_in_force)
         self.open: list[dict[str, Any]] = []
         self.explainer = QuotaExplainer(
-            self.managers, self.addresses, self.entities, self.clock.epoch_ms, lambda: self.open
+            self.managers, self.addresses, self.entities, self.clock.epoch_ms, lambda: OpenConnections(self.open, True)
         )
 
     def put_in_force(self, entity: QuotaEntity, key: str, value: float | None) -> None:

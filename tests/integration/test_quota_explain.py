@@ -1,0 +1,130 @@
+"""`kbroker quotas explain` against a broker: why a client is slow, over real sockets."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from kbroker.cli import cli
+from kbroker.client.admin import Admin, NewTopic
+from kbroker.client.cluster import Cluster
+from kbroker.client.producer import Producer
+from kbroker.client.quotas import QuotaClient, QuotaEntity
+from kbroker.server.broker import Broker
+
+RATE = "producer_byte_rate"
+ANONYMOUS = QuotaEntity.of({"user": "ANONYMOUS"})
+HOSTILE = "a\x1b[2J\x9b31m\u202eb\x07"
+
+
+@pytest.fixture(scope="module")
+def broker() -> Iterator[Broker]:
+    settings = {
+        "listeners": "PLAINTEXT://127.0.0.1:0",
+        "kbroker.in.memory": True,
+        "kbroker.metrics.listener": "127.0.0.1:0",
+    }
+    with Broker(settings) as started:
+        with Cluster(started.bootstrap_servers) as cluster:
+            Admin(cluster).create_topics([NewTopic("t", partitions=1)])
+        yield started
+
+
+def explain(broker: Broker, *args: str) -> Result:
+    return CliRunner().invoke(cli, ["quotas", "explain", *args], env={"KBROKER_BOOTSTRAP": broker.bootstrap_servers})
+
+
+def printed(broker: Broker, *args: str) -> str:
+    result = explain(broker, *args)
+    assert (result.exit_code, result.stderr) == (0, ""), result.output
+    return result.stdout
+
+
+def produce(broker: Broker, client_id: str, size_bytes: int) -> None:
+    with Cluster(broker.bootstrap_servers, client_id=client_id) as cluster, Producer(cluster) as producer:
+        producer.send("t", bytes(size_bytes), partition=0)
+
+
+def test_why_is_my_client_slow(broker: Broker, tmp_path: Path) -> None:
+    """The quota and its level, the rate, what is left, who waits how long, the verdict, what another quota would do."""
+    entity, default = QuotaEntity.of({"user": "ANONYMOUS", "client-id": "slow"}), QuotaEntity.of({"client-id": None})
+    plan = tmp_path / "wanted.yaml"
+    plan.write_text("- {entity: {user: ANONYMOUS, client-id: slow}, quotas: {producer_byte_rate: 1 KiB/s}}\n")
+    with QuotaClient(broker.bootstrap_servers) as quotas:
+        quotas.alter({entity: {RATE: 10_000.0}, default: {RATE: 20_000.0}})
+        with Cluster(broker.bootstrap_servers, client_id="slow") as cluster, Producer(cluster) as producer:
+            producer.send("t", bytes(200_000), partition=0)
+            producer.flush()
+            found = printed(broker, "--client-id", "slow", "--ip", "127.0.0.1", "--compare", str(plan))
+            document = json.loads(printed(broker, "--client-id", "slow", "--json", "--compare", str(plan)))
+            (waiting,) = document["waiting"]
+            by_id = json.loads(printed(broker, "--connection", waiting["connection"], "--json"))
+        quotas.alter({entity: {RATE: None}, default: {RATE: None}})
+    assert max(map(len, found.splitlines())) <= 80
+    words = " ".join(found.split())
+    assert "user ANONYMOUS, client-id slow, from 127.0.0.1" in words
+    assert re.search(r"waits \d+\.\d s more: 127\.0\.0\.1:\d+-127\.0\.0\.1:\d+-\d-\d+ \(producer_byte_rate\)", words)
+    assert "producer_byte_rate 10000 B/s set for level 1: user ANONYMOUS, client-id slow" in words
+    assert re.search(r"next request waits \d+\.\d s", words)
+    assert "█" in found
+    assert "lost 8 client-id <default> 20000 B/s: level 1 comes first" in words
+    assert re.search(r"wanted\.yaml 1 KiB/s, level 1: .* now it would delay 3 min", words)
+    assert re.search(r"LAST VERDICTS [\d:.]{12} producer_byte_rate 1\d\.\d KiB/s of 10000 B/s delay 10\.\d s", words)
+    (quota, *_) = document["quotas"]
+    assert quota["counter"]["samples"][0]["value"] > 200_000
+    assert 0 < waiting["left_ms"] <= document["verdicts"][0]["delay_served_ms"]
+    assert (by_id["user"], by_id["client_id"], by_id["connections"]) == ("ANONYMOUS", "slow", 1)
+    assert (quota["compare"]["is_same_counter"], quota["compare"]["is_complete"]) == (True, True)
+
+
+def test_an_unknown_client(broker: Broker) -> None:
+    """It is no error: what would hold is said, and that the broker has seen nothing of it."""
+    found = " ".join(printed(broker, "--user", "no-one", "--client-id", "nothing").split())
+    assert "the broker has seen nothing of this client" in found
+    assert "no quota applies: producer_byte_rate" in found
+
+
+@pytest.mark.parametrize(
+    ("args", "status", "text"),
+    [
+        (["--connection", "1-2-3"], 1, "no open connection has the id 1-2-3"),
+        (["--connection", "x", "--user", "a"], 2, "expected --connection alone"),
+        (["--ip", "nowhere"], 1, "expected an IP address, got 'nowhere'"),
+        (["--http", "http://127.0.0.1:1"], 1, "http://127.0.0.1:1: "),
+    ],
+)
+def test_what_cannot_be_explained_is_one_line(broker: Broker, args: list[str], status: int, text: str) -> None:
+    """No fall back to less where the question is wrong."""
+    result = explain(broker, *args)
+    assert (result.exit_code, result.stdout) == (status, "")
+    assert text in result.stderr
+    assert result.stderr.count("\n") == 1
+
+
+def test_control_characters_of_clients_never_reach_the_terminal(broker: Broker) -> None:
+    """A client id that moves the cursor is shown by its escapes, in text and in JSON."""
+    with QuotaClient(broker.bootstrap_servers) as quotas:
+        quotas.alter({QuotaEntity.of({"client-id": HOSTILE}): {RATE: 100.0}})
+        produce(broker, HOSTILE, 10_000)
+        for args in ((), ("--json",)):
+            shown = printed(broker, "--client-id", HOSTILE, *args)
+            assert "\\u001b[2J\\u009b31m\\u202eb\\u0007" in shown
+            assert not {"\x1b", "\x9b", "\u202e", "\x07"} & set(shown)
+        quotas.alter({QuotaEntity.of({"client-id": HOSTILE}): {RATE: None}})
+
+
+def test_a_broker_without_an_http_port(tmp_path: Path) -> None:
+    """As much as the protocol has, and how to get more."""
+    with Broker() as bare:
+        with QuotaClient(bare.bootstrap_servers) as quotas:
+            quotas.alter({ANONYMOUS: {RATE: 1024.0}})
+        words = " ".join(printed(bare).split())
+        assert "producer_byte_rate 1 KiB/s set for level 3: user ANONYMOUS" in words
+        assert "has no HTTP port: start it with kbroker.metrics.listener=HOST:PORT" in words
+        document = json.loads(printed(bare, "--json"))
+        assert (document["source"], document["quotas"][2]["counter"]) == ("protocol", None)
