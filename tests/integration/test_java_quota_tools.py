@@ -154,6 +154,23 @@ def test_short_options_and_refusals(tools: Tools) -> None:
     assert left == []
 
 
+def test_shadow_quotas(broker: BrokerProcess, tools: Tools) -> None:
+    """Admin sets them; kafka-configs, which sends no key that Kafka does not know, shows them and leaves them alone."""
+    alice = ("--entity-type", "users", "--entity-name", "alice")
+    assert tools.java("ShadowQuotas.java", broker.bootstrap, "alice").split() == ["{shadow.producer_byte_rate=1000.0}"]
+    _, listed, _, left = tools.configs(
+        ("--alter", *alice, "--add-config", "producer_byte_rate=5000"),
+        ("--describe", *alice),
+        ("--alter", *alice, "--delete-config", "producer_byte_rate"),
+        ("--describe", *alice),
+    )
+    prefix = "Quota configs for user-principal 'alice' are "
+    assert set(listed[0].removeprefix(prefix).split(", ")) == {
+        "producer_byte_rate=5000.0", "shadow.producer_byte_rate=1000.0",
+    }  # fmt: skip
+    assert left == [f"{prefix}shadow.producer_byte_rate=1000.0"]
+
+
 def test_broker_configs_of_quotas(tools: Tools) -> None:
     """The limits of connections change at run time, for one broker and for all."""
     one = ("--entity-type", "brokers", "--entity-name", "1")

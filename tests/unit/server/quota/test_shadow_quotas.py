@@ -240,7 +240,7 @@ def test_an_address_has_both(bench: Bench) -> None:
 
 
 class Store:
-    """Quota entities over a metadata store; what their hooks were told."""
+    """Quota entities over a metadata store; what their hooks were given."""
 
     def __init__(self, folder: Path) -> None:
         self.store = MetadataStore(folder, 1)

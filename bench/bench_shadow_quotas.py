@@ -1,0 +1,153 @@
+"""What shadow quotas cost: CPU of the broker's process per Produce, without quotas, with them, and with their shadows.
+
+    python bench/bench_shadow_quotas.py [--rounds 9] [--seconds 2] [--rate 20000] [--other FOLDER]
+        [--verdicts 1000000] [--connections 8] [--in-flight 64]
+
+Brokers run side by side, and the load (open loop, one record of 100 bytes a request) goes to them in turn, so that what
+else the machine does falls on all. `none`: no quota; `enforced`: byte and time quotas of the user, far above what is
+used; `shadow`: the same limits as shadows; `violated`: shadows with a verdict on every request. --other: the folder of
+another build's packages (the editable install's below `build`), whose `none` and `enforced` are run beside ours.
+Prints the median of each one's CPU per request, and of its ratio to that before it in the same round.
+
+--verdicts: instead, `violated` alone until there were so many verdicts; prints the process's memory on the way.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+import sys
+import tempfile
+import urllib.request
+from collections.abc import Mapping
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path[:0] = [str(ROOT)]
+
+from bench.loads import peers  # noqa: E402
+from bench.loads.generator import Generator, frames  # noqa: E402
+from tests.support.broker import BrokerProcess, rss_bytes  # noqa: E402
+from tests.support.wire import Connection, create_topic  # noqa: E402
+
+FAR = {"producer_byte_rate": 1e12, "consumer_byte_rate": 1e12, "request_percentage": 1e9}
+SHADOWS = {f"shadow.{key}": limit for key, limit in FAR.items()}
+VIOLATED = {"shadow.producer_byte_rate": 1.0, "shadow.request_percentage": 1e-6}
+SETTINGS = {"num.network.threads": "1", "retention.bytes": "1", "log.segment.bytes": str(64 << 20)}
+
+
+class Side:
+    """One broker, and the CPU that its loads took."""
+
+    def __init__(self, folder: Path, name: str, quotas: Mapping[str, float], build: Path | None = None) -> None:
+        self.name = name
+        self.metrics_port = peers.free_port()
+        self.broker = BrokerProcess(
+            folder / name,
+            {**SETTINGS, "kbroker.metrics.listener": f"127.0.0.1:{self.metrics_port}"},
+            wrapper=() if build is None else ("env", f"PYTHONPATH={build}"),
+        )
+        self.broker.start(120)
+        with Connection(self.broker.bootstrap) as admin:
+            admin.ask(create_topic("load", 1))
+        if quotas:
+            self._set(quotas)
+        self.cpu_us: list[float] = []
+
+    def _set(self, quotas: Mapping[str, float]) -> None:
+        from kbroker.client.quota_client import QuotaClient
+        from kbroker.common.quotas import QuotaEntity
+
+        with QuotaClient(self.broker.bootstrap) as client:
+            failed = client.alter({QuotaEntity.of({"user": "ANONYMOUS"}): quotas})
+        assert not any(failed.values()), failed
+
+    def verdicts(self) -> int:
+        """Decisions of its shadows so far."""
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.metrics_port}/metrics", timeout=30) as response:
+            lines = response.read().decode().splitlines()
+        return int(sum(float(line.split()[-1]) for line in lines if line.startswith("kbroker_shadow_verdicts_total")))
+
+    def run(self, arguments: argparse.Namespace, load: Generator) -> int:
+        before = cpu_ns(self.broker.pid)
+        result = load.run(
+            self.broker.port,
+            "produce",
+            arguments.connections,
+            arguments.in_flight,
+            arguments.seconds,
+            rate=arguments.rate,
+        )
+        self.cpu_us.append((cpu_ns(self.broker.pid) - before) / result["requests"] / 1000)
+        return int(result["requests"])
+
+
+def cpu_ns(pid: int) -> int:
+    """Nanoseconds that the threads of a process ran."""
+    return sum(int(Path(entry.path, "schedstat").read_text().split()[0]) for entry in os.scandir(f"/proc/{pid}/task"))
+
+
+def main() -> None:
+    """Parse arguments and measure."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--seconds", type=float, default=2.0)
+    parser.add_argument("--rate", type=int, default=20_000)
+    parser.add_argument("--connections", type=int, default=8)
+    parser.add_argument("--in-flight", type=int, default=64)
+    parser.add_argument("--other", type=Path)
+    parser.add_argument("--verdicts", type=int)
+    arguments = parser.parse_args()
+    load = Generator(frames("load"))
+    sides: list[Side] = []
+    with tempfile.TemporaryDirectory(prefix="kbroker-shadow-", dir=os.environ.get("KBROKER_BENCH_DIR")) as name:
+        folder = Path(name)
+        try:
+            if arguments.verdicts:
+                sides.append(Side(folder, "violated", VIOLATED))
+                watch_memory(arguments, sides[0], load)
+                return
+            if arguments.other:
+                sides.append(Side(folder, "other none", {}, arguments.other))
+            sides.append(Side(folder, "none", {}))
+            if arguments.other:
+                sides.append(Side(folder, "other enforced", FAR, arguments.other))
+            sides += [
+                Side(folder, "enforced", FAR),
+                Side(folder, "shadow", SHADOWS),
+                Side(folder, "violated", VIOLATED),
+            ]
+            compare(arguments, sides, load)
+        finally:
+            for side in sides:
+                side.broker.stop()
+
+
+def compare(arguments: argparse.Namespace, sides: list[Side], load: Generator) -> None:
+    """Each side in turn, so many rounds."""
+    for side in sides:
+        side.run(arguments, load)
+        side.cpu_us.clear()
+    for number in range(arguments.rounds):
+        for side in sides if number % 2 == 0 else sides[::-1]:
+            side.run(arguments, load)
+    for before, side in zip([sides[0], *sides], sides, strict=False):
+        ratios = sorted(b / a for a, b in zip(before.cpu_us, side.cpu_us, strict=True))
+        print(
+            f"{side.name:15} {statistics.median(side.cpu_us):6.2f} us a request, {statistics.median(ratios):.3f} of "
+            f"{before.name} ({ratios[0]:.3f} to {ratios[-1]:.3f}), least {min(side.cpu_us):.2f}"
+        )
+
+
+def watch_memory(arguments: argparse.Namespace, side: Side, load: Generator) -> None:
+    """Loads until the shadows have decided so often."""
+    made = 0
+    while made < arguments.verdicts:
+        side.run(arguments, load)
+        made = side.verdicts()
+        print(f"{made:9,} verdicts, {rss_bytes(side.broker.pid) / 2**20:.1f} MiB, {side.cpu_us[-1]:.2f} us a request")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,105 @@
+"""Shadow quotas in the request log of a running broker: their own list, and none of the verdicts."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kbroker.common.quotas import IP, USER, QuotaEntity
+from kbroker.server.quota.entity_rules import Alteration, QuotaOp
+from kbroker.testing import EmbeddedBroker, VirtualBroker
+from kbroker.testing.waiting import wait_until
+from tests.support.client import Client
+from tests.support.throttling import MUTATION, PRODUCE, REQUEST, SETTINGS
+from tests.support.wire import Connection, create_topic
+
+Record = dict[str, Any]
+
+
+def records(broker: EmbeddedBroker, folder: Path) -> list[Record]:
+    broker.request_log.flush()
+    lines = [line for path in sorted(folder.glob("*.jsonl")) for line in path.read_text().splitlines()]
+    return [json.loads(line) for line in lines]
+
+
+def of_client(broker: EmbeddedBroker, folder: Path, count: int) -> list[Record]:
+    """The records of the client, once there are so many."""
+    found: list[Record] = []
+
+    def enough() -> bool:
+        found[:] = [r for r in records(broker, folder) if r.get("requestHeader", {}).get("clientId") == "client"]
+        return len(found) >= count
+
+    wait_until(enough)
+    return found
+
+
+def test_both_are_in_a_record_apart(tmp_path: Path) -> None:
+    """An enforced verdict and a shadow's on one request; the update is of the enforced counter alone."""
+    settings = {**SETTINGS, "kbroker.request.log.dir": str(tmp_path), "kbroker.request.log.sampling": "0"}
+    with VirtualBroker(settings) as broker, Connection(broker.bootstrap_servers) as admin:
+        admin.ask(create_topic("t", 1))
+        broker.context.quotas.update("ANONYMOUS", None, PRODUCE, 1000)
+        broker.context.quotas.update(None, "client", f"shadow.{PRODUCE}", 500)
+        broker.context.quotas.update(None, "client", f"shadow.{MUTATION}", 1)
+        with Client(broker.bootstrap_servers) as client:
+            topic = {"Name": "many", "NumPartitions": 30, "ReplicationFactor": 1}
+            client.call("CreateTopics", 6, {"Topics": [topic], "timeoutMs": 1000})  # overdraws: no verdict, no record
+            response = client.call("CreateTopics", 6, {"Topics": [{**topic, "Name": "m"}], "timeoutMs": 1000})
+            assert (response["ThrottleTimeMs"], response["Topics"][0]["ErrorCode"]) == (0, 0)
+            size = client.produce("t", 12_000)
+            delay_ms = client.end()["ThrottleTimeMs"]
+            mutation, produce = of_client(broker, tmp_path, 2)
+            assert {v.delay_served_ms for v in broker.verdicts if v.is_shadow} == {
+                one["quota"]["shadowVerdicts"][0]["delayServedMs"] for one in (mutation, produce)
+            }
+    assert (mutation["version"], mutation["sampling"], mutation["throttleTimeMs"]) == (4, 1.0, 0)
+    (refused,) = mutation["quota"].pop("shadowVerdicts")
+    assert mutation["quota"] == {"verdicts": [], "updates": []}
+    assert (refused["quotaType"], refused["refused"], refused["delayServedMs"]) == ("ControllerMutation", True, 19_000)
+    (verdict,) = produce["quota"]["verdicts"]
+    (shadow,) = produce["quota"]["shadowVerdicts"]
+    assert (verdict["level"], verdict["limit"], verdict["delayServedMs"]) == (3, 1000, delay_ms)
+    assert (shadow["level"], shadow["limit"], shadow["user"], shadow["clientId"]) == (7, 500, "", "client")
+    assert shadow["delayServedMs"] == round((size / 10 - 500) / 500 * 10_000)
+    assert [(one["user"], one["value"]) for one in produce["quota"]["updates"]] == [("ANONYMOUS", size)]
+    assert produce["throttleTimeMs"] == delay_ms
+
+
+@pytest.mark.parametrize("enforced", [False, True])
+def test_the_time_of_network_threads_is_a_value_of_the_shadow_too(tmp_path: Path, enforced: bool) -> None:
+    """On a clock that goes: every second number of its counter, which no verdict has, is that of a response away."""
+    with EmbeddedBroker({**SETTINGS, "kbroker.request.log.dir": str(tmp_path)}) as broker:
+        broker.context.quotas.update(None, "client", f"shadow.{REQUEST}", 1e-9)
+        if enforced:
+            broker.context.quotas.update(None, "client", REQUEST, 1e9)
+        with Client(broker.bootstrap_servers) as client:
+            for _ in range(5):
+                assert client.call("ApiVersions", 2, {})["ThrottleTimeMs"] == 0
+            found = of_client(broker, tmp_path, 5)
+    assert [r["quota"]["shadowVerdicts"][0]["sequence"] for r in found] == [1, 3, 5, 7, 9]
+    assert [len(r["quota"]["updates"]) for r in found] == [2 * enforced] * 5
+
+
+def test_connections_of_an_address(tmp_path: Path) -> None:
+    """Set as any client sets it; all are served, and those that an enforced rate would not have served are known."""
+    with EmbeddedBroker({**SETTINGS, "kbroker.request.log.dir": str(tmp_path)}) as broker:
+        alterations = [
+            Alteration(QuotaEntity.of({IP: "127.0.0.1"}), [QuotaOp("shadow.connection_creation_rate", 1.0)]),
+            Alteration(QuotaEntity.of({USER: "other"}), [QuotaOp("shadow.producer_byte_rate", 1.0)]),
+        ]
+        assert set(broker.context.quota_entities.alter(alterations).values()) == {None}
+        for _ in range(15):
+            with Client(broker.bootstrap_servers) as client:
+                client.call("ApiVersions", 2, {})
+        verdicts = [v for v in broker.verdicts if v.quota_type == "ConnectionRate"]
+        assert len(verdicts) >= 3
+        assert all(v.is_shadow and v.refused and v.address == "127.0.0.1" for v in verdicts)
+        assert broker.context.connection_quotas.throttled == 0
+        logged = [r for r in records(broker, tmp_path) if "requestHeader" not in r]
+    assert len(logged) == len(verdicts)
+    assert all(r["quota"]["verdicts"] == [] and r["address"] == "127.0.0.1" for r in logged)
+    assert [r["quota"]["shadowVerdicts"][0]["ip"] for r in logged] == ["127.0.0.1"] * len(logged)
