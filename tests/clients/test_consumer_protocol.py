@@ -10,13 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.clients.programs import go_program, java_program
+from tests.clients.programs import go_program, java_program, node_folder
 from tests.integration.test_consumer_groups import SETTINGS
 from tests.support.broker import BrokerProcess, run_to_end
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 ALONE = ["one has all", "two share"]
 STEPS = {
+    "platformatic": [*ALONE, "each record is read once", "one has left", "each record is still read once"],
     "franz-go": [*ALONE, "each record is read once", "one has left", "a static member", "a pattern"],
     "Java": [
         *ALONE,
@@ -35,6 +36,7 @@ STEPS = {
 PROGRAMS: dict[str, Callable[[Path, str, str], list[str]]] = {
     "franz-go": lambda scratch, address, topic: [str(go_program(scratch)), address, "groups", topic],
     "Java": lambda scratch, address, topic: [*java_program("Groups"), address, topic],
+    "platformatic": lambda scratch, address, topic: ["node", str(node_folder(scratch) / "groups.mjs"), address, topic],
 }
 
 

@@ -1,11 +1,12 @@
 """librdkafka's own test suite against our broker: fetched, built and run in a folder outside the repository.
 
-    python tests/suites/librdkafka.py FOLDER [-j 3] [--only 0001 0045] [--parts]
+    python tests/suites/librdkafka.py FOLDER [-j 3] [--only 0001 0045] [--parts] [--protocol consumer]
 
 Every file of tests that talks to a broker runs alone, against one of as many brokers as there are jobs; who fails runs
 once more with nothing beside it, since many of them measure time. What may fail is in librdkafka_left_out.txt, with its
 reason; exit status 1 if anything else fails. `--parts` runs those files of it again whose reason is one part of them,
-without that part. Needs npm, a C compiler and the headers that README.md names.
+without that part. `--protocol consumer` has its consumers in groups of the consumer protocol (KIP-848), with its own
+list of what may fail. Needs npm, a C compiler and the headers that README.md names.
 """
 
 import argparse
@@ -44,6 +45,7 @@ PARTS = {
     "0109-auto_create_topics.cpp": [(r"\n  do_test_consumer\((\w+), (\w+), true\);", "")],
 }
 TOOLS = {"kafka-topics": "org.apache.kafka.tools.TopicCommand", "kafka-configs": "kafka.admin.ConfigCommand"}
+LEFT_OUT = {"classic": "librdkafka_left_out.txt", "consumer": "librdkafka_left_out_consumer.txt"}
 Place = tuple[str, str]  # number and scenario
 RESULT = re.compile(r"\|\S* (\d{4}\w+) +\| +(PASSED|FAILED|SKIPPED) ")
 
@@ -102,7 +104,9 @@ def table(tests: Path) -> dict[str, tuple[str, str]]:
     return rows
 
 
-def one(place: Place, tests: Path, broker: BrokerProcess, logs: Path, seconds: int = 900) -> dict[str, str]:
+def one(
+    place: Place, tests: Path, broker: BrokerProcess, logs: Path, protocol: str, seconds: int = 900
+) -> dict[str, str]:
     """Run the tests of one file and scenario; result by name of test."""
     number, scenario = place
     conf = logs / f"{broker.port}.conf"
@@ -114,10 +118,11 @@ def one(place: Place, tests: Path, broker: BrokerProcess, logs: Path, seconds: i
         "TEST_KAFKA_VERSION": "4.0.0",
         "TESTS": number,
         "TEST_SCENARIO": scenario,
+        "TEST_CONSUMER_GROUP_PROTOCOL": protocol,
         "BROKERS": broker.bootstrap,
         "KAFKA_PATH": str(logs.parent / "kafka"),
     }
-    log = logs / f"{tests.name}-{number}-{scenario}.log"
+    log = logs / f"{tests.name}-{protocol}-{number}-{scenario}.log"
     with log.open("wb") as output:
         command = ["timeout", "-k", "5", str(seconds), "./test-runner", "-p1", "-L"]
         status = subprocess.run(command, cwd=tests, env=env, stdout=output, stderr=output, check=False).returncode
@@ -143,8 +148,8 @@ def tools(folder: Path, tests: Path) -> None:
     run([program("javac"), "-nowarn", "-cp", jars, *(source.name for source in java.glob("*.java"))], java)
 
 
-def left_out() -> dict[str, str]:
-    lines = (HERE / "librdkafka_left_out.txt").read_text(encoding="utf-8").splitlines()
+def left_out(protocol: str) -> dict[str, str]:
+    lines = (HERE / LEFT_OUT[protocol]).read_text(encoding="utf-8").splitlines()
     return dict(line.split(None, 1) for line in lines if line[:1] not in ("", "#"))
 
 
@@ -154,6 +159,7 @@ def main() -> int:
     parser.add_argument("-j", "--jobs", type=int, default=3)
     parser.add_argument("--only", nargs="*")
     parser.add_argument("--parts", action="store_true")
+    parser.add_argument("--protocol", choices=LEFT_OUT, default="classic")
     chosen = parser.parse_args()
     folder: Path = chosen.folder.resolve()
     tests = built(folder, chosen.parts)
@@ -177,7 +183,7 @@ def main() -> int:
         broker = free[place[1]].get()
         try:
             begun = time.monotonic()
-            results = one(place, tests, broker, logs)
+            results = one(place, tests, broker, logs, chosen.protocol)
             ours = {name for name, row in rows.items() if row[0] == place[1]} | {place[0]}
             results = {name: found for name, found in results.items() if name in ours}
             print(*place, f"{time.monotonic() - begun:.0f} s", results, flush=True)
@@ -198,7 +204,7 @@ def main() -> int:
         for broker in (*brokers["default"], *brokers["noautocreate"]):
             print("broker ended with", broker.stop() if broker.is_alive() else "a crash")
             shutil.rmtree(broker.folder, ignore_errors=True)
-    reasons = {} if chosen.parts else left_out()
+    reasons = {} if chosen.parts else left_out(chosen.protocol)
     failed = sorted(name for name, result in results.items() if result.startswith("FAILED"))
     counts = {kind: sum(r.startswith(kind) for r in results.values()) for kind in ("PASSED", "FAILED", "SKIPPED")}
     print(counts, "skipped:", sorted(name for name, result in results.items() if result == "SKIPPED"))

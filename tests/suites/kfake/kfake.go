@@ -5,9 +5,13 @@ package kfake
 
 import (
 	"bufio"
+	"bytes"
 	"context"
+	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
+	"net/http"
 	"os"
 	"os/exec"
 	"regexp"
@@ -16,11 +20,14 @@ import (
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
 )
 
 var ready = regexp.MustCompile(`127\.0\.0\.1:[1-9]\d*`)
+
+const token = "kfake"
 
 type topic struct {
 	partitions int32
@@ -47,11 +54,14 @@ func SeedTopics(partitions int32, names ...string) Opt {
 	}
 }
 
-// BrokerConfigs sets configs of the broker.
+// BrokerConfigs sets configs of the broker. kfake has one size for groups of both protocols, Kafka two.
 func BrokerConfigs(configs map[string]string) Opt {
 	return func(s *settings) {
 		for name, value := range configs {
 			s.broker[name] = value
+			if name == "group.max.size" {
+				s.broker["group.consumer.max.size"] = value
+			}
 		}
 	}
 }
@@ -59,6 +69,7 @@ func BrokerConfigs(configs map[string]string) Opt {
 // Cluster is one broker in a process of its own.
 type Cluster struct {
 	address string
+	control string // of its control port
 	folder  string
 	process *exec.Cmd
 	admin   *kadm.Client
@@ -66,7 +77,11 @@ type Cluster struct {
 
 // NewCluster starts a broker and makes the topics.
 func NewCluster(opts ...Opt) (*Cluster, error) {
-	s := settings{broker: map[string]string{"group.initial.rebalance.delay.ms": "0", "group.min.session.timeout.ms": "100"}}
+	s := settings{broker: map[string]string{
+		"group.initial.rebalance.delay.ms": "0", "group.min.session.timeout.ms": "100",
+		"group.consumer.min.session.timeout.ms": "100", "group.consumer.min.heartbeat.interval.ms": "10",
+		"kbroker.control.listener": "127.0.0.1:0", "kbroker.control.token": token,
+	}}
 	for _, opt := range opts {
 		opt(&s)
 	}
@@ -113,11 +128,15 @@ func (c *Cluster) start(s settings) error {
 	}
 	lines := bufio.NewReader(output)
 	var said strings.Builder
-	for c.address == "" {
+	for c.control == "" {
 		line, err := lines.ReadString('\n')
 		said.WriteString(line)
-		c.address = ready.FindString(line)
-		if err != nil && c.address == "" {
+		if c.address == "" {
+			c.address = ready.FindString(line)
+		} else {
+			c.control = ready.FindString(line)
+		}
+		if err != nil && c.control == "" {
 			c.Close()
 			return fmt.Errorf("the broker ended: %w\n%s", err, said.String())
 		}
@@ -153,34 +172,76 @@ type GroupCommit struct {
 type GroupInfo struct {
 	Group   string
 	State   string
-	Members []kadm.DescribedGroupMember
+	Members []GroupMember
 	Commits map[string]map[int32]GroupCommit
 }
+
+// GroupMember is a member, of either protocol.
+type GroupMember struct {
+	MemberID string
+	assigned int
+}
+
+// NumAssigned counts the partitions that the member has.
+func (m GroupMember) NumAssigned() int { return m.assigned }
 
 // NumAssigned counts the partitions that the members have.
 func (g *GroupInfo) NumAssigned() int {
 	assigned := 0
 	for _, member := range g.Members {
-		if assignment, ok := member.Assigned.AsConsumer(); ok {
-			for _, topic := range assignment.Topics {
-				assigned += len(topic.Partitions)
-			}
-		}
+		assigned += member.assigned
 	}
 	return assigned
+}
+
+// described is a group of either protocol, with the error of one that the broker does not have.
+func (c *Cluster) described(ctx context.Context, group string) (*GroupInfo, error) {
+	info := &GroupInfo{Group: group, Commits: make(map[string]map[int32]GroupCommit)}
+	modern, err := c.admin.DescribeConsumerGroups(ctx, group)
+	if err == nil {
+		err = modern[group].Err
+	}
+	if err == nil {
+		info.State = modern[group].State
+		for _, member := range modern[group].Members {
+			one := GroupMember{MemberID: member.MemberID}
+			for _, partitions := range member.Assignment {
+				one.assigned += len(partitions)
+			}
+			info.Members = append(info.Members, one)
+		}
+		return info, nil
+	}
+	if !errors.Is(err, kerr.GroupIDNotFound) {
+		return nil, err
+	}
+	classic, err := c.admin.DescribeGroups(ctx, group)
+	if err != nil {
+		return nil, err
+	}
+	if classic[group].State == "Dead" {
+		return nil, kerr.GroupIDNotFound
+	}
+	info.State = classic[group].State
+	for _, member := range classic[group].Members {
+		one := GroupMember{MemberID: member.MemberID}
+		if assignment, ok := member.Assigned.AsConsumer(); ok {
+			for _, topic := range assignment.Topics {
+				one.assigned += len(topic.Partitions)
+			}
+		}
+		info.Members = append(info.Members, one)
+	}
+	return info, nil
 }
 
 // GroupInfo returns a group as the broker describes it, nil if it has none.
 func (c *Cluster) GroupInfo(group string) *GroupInfo {
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
-	described, err := c.admin.DescribeGroups(ctx, group)
-	if err != nil || described[group].State == "Dead" {
+	info, err := c.described(ctx, group)
+	if err != nil {
 		return nil
-	}
-	info := &GroupInfo{
-		Group: group, State: described[group].State, Members: described[group].Members,
-		Commits: make(map[string]map[int32]GroupCommit),
 	}
 	offsets, err := c.admin.FetchOffsets(ctx, group)
 	if err != nil {
@@ -206,6 +267,43 @@ func (c *Cluster) WaitGroupStable(ctx context.Context, group string, members int
 			return nil, ctx.Err()
 		case <-time.After(20 * time.Millisecond):
 		}
+	}
+}
+
+// Fault is an error for the next request of some APIs. Our broker does not look into requests, so When is of no consequence.
+type Fault struct {
+	Keys []kmsg.Key
+	Err  error
+	When func(kmsg.Request) bool
+}
+
+// Fault adds a fault to the broker, over its control port.
+func (c *Cluster) Fault(f Fault) {
+	keys := make([]int16, 0, len(f.Keys))
+	for _, key := range f.Keys {
+		keys = append(keys, int16(key))
+	}
+	var failure *kerr.Error
+	if !errors.As(f.Err, &failure) {
+		panic("a fault needs an error of Kafka")
+	}
+	body, err := json.Marshal(map[string]any{"rules": []any{map[string]any{"keys": keys, "error": failure.Code}}})
+	if err != nil {
+		panic(err)
+	}
+	request, err := http.NewRequest(http.MethodPost, "http://"+c.control+"/faults", bytes.NewReader(body))
+	if err != nil {
+		panic(err)
+	}
+	request.Header.Set("Authorization", "Bearer "+token)
+	response, err := http.DefaultClient.Do(request)
+	if err != nil {
+		panic(err)
+	}
+	defer response.Body.Close()
+	if response.StatusCode != http.StatusOK {
+		said, _ := io.ReadAll(response.Body)
+		panic(string(said))
 	}
 }
 
