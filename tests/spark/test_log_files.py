@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
 
 from kbroker.spark.errors import PipelineError
+from kbroker.spark.tables import log_files
 from kbroker.spark.tables.ingest import ingest
 from kbroker.spark.tables.log_files import Files, Piece, read_piece
 from kbroker.spark.tables.log_reader import LogSource, read_log
+from kbroker.spark.tables.log_store import LogFile, found_files
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -66,6 +68,45 @@ def test_a_kafka_log_is_known_again_after_it_was_renamed(tmp_path: Path) -> None
     log.write_text("three\n")
     second = found.ends(first, None)
     assert read(found, first, second) == ["three"]
+
+
+def test_a_kafka_log_that_is_renamed_while_it_is_looked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between the look at the folder and that at the file, or for a batch: it is not read again from its start."""
+    log, old = tmp_path / "kafka-request.log", tmp_path / "kafka-request.log.2026-01-02-03"
+    log.write_text("one\ntwo\n")
+    found = files(tmp_path)
+    first = found.ends({}, None)
+    look = found_files
+
+    def renamed(*args: Any) -> list[LogFile]:
+        known = look(*args)
+        log.rename(old)
+        return known
+
+    monkeypatch.setattr(log_files, "found_files", renamed)
+    second = found.ends(first, None)
+    monkeypatch.setattr(log_files, "found_files", look)
+    hidden = old.rename(tmp_path / ".moving")
+    third = found.ends(second, None)
+    hidden.rename(old)
+    log.write_text("three\n")
+    last = found.ends(third, None)
+    assert [read(found, *pair) for pair in ((first, second), (second, third), (third, last))] == [[], [], ["three"]]
+
+
+def test_a_kafka_log_that_is_renamed_before_it_is_read(tmp_path: Path) -> None:
+    """The new file of the old name is longer than what was planned; a task looks for the one that was meant."""
+    log = tmp_path / "kafka-request.log"
+    log.write_text("one\ntwo\n")
+    found = files(tmp_path)
+    pieces = found.pieces({}, found.ends({}, None))
+    log.rename(tmp_path / "kafka-request.log.1")
+    log.write_text("another\nof that name\n")
+    lines = [line for piece in pieces for batch in read_piece(piece) for line in batch["value"].to_pylist()]
+    assert lines == [b"one\n", b"two\n"]
+    (tmp_path / "kafka-request.log.1").unlink()
+    with pytest.raises(PipelineError, match=r"kafka-request\.log was renamed or deleted on "):
+        next(read_piece(pieces[0]))
 
 
 def test_a_file_and_a_link_to_it_are_one(tmp_path: Path) -> None:

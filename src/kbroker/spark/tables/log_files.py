@@ -13,6 +13,7 @@ import hashlib
 import json
 import socket
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +22,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 
 from kbroker.spark.errors import PipelineError
 from kbroker.spark.tables.log_store import LogFile, Options, found_files
+from kbroker.spark.tables.table_place import TablePlace
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -31,20 +33,25 @@ SPLIT_BYTES = 8 << 20  # of a task
 CHUNK_BYTES = 1 << 20  # of an Arrow batch
 MAX_LINE_BYTES = 16 << 20
 FIRST_LINE_BYTES = 4096  # of the first line, by which a file is known
+MAX_MISSING = 1000  # files known by their first line that an offset keeps while no name leads to them
 _ARROW, _LINES = ".arrows", ".jsonl"
 
 
 @dataclass
 class Piece(InputPartition):
-    """A part of one file: bytes of lines, or numbers of Arrow batches. `options`: of the file's store."""
+    """A part of one file: bytes of lines, or numbers of Arrow batches.
+
+    `options`: of the file's store; `key`: of its first line, where its name may go to another file.
+    """
 
     path: str
     begin: int
     end: int
     options: Options
+    key: str
 
-    def __init__(self, path: str, begin: int, end: int, options: Options = ()) -> None:
-        self.path, self.begin, self.end, self.options = path, begin, end, options
+    def __init__(self, path: str, begin: int, end: int, options: Options = (), key: str = "") -> None:
+        self.path, self.begin, self.end, self.options, self.key = path, begin, end, options, key
 
 
 class LogFiles(DataSource):
@@ -80,25 +87,38 @@ class Files:
         """Files that have something to read by key, the oldest first; of two with one first line the longer one."""
         keyed: dict[str, LogFile] = {}
         for file in found_files(self.paths, self.options):
-            key = _key(file)
+            try:
+                key = _key(file)
+            except FileNotFoundError:  # renamed or deleted since it was looked for
+                continue
             if key is not None and (key not in keyed or file.size_bytes > keyed[key].size_bytes):
                 keyed[key] = file
         return keyed
 
     def ends(self, start: dict[str, int], budget: int | None) -> dict[str, int]:
-        """How far each file can be read now. `budget`: bytes beyond `start`, None for all; at least a line is read."""
-        ends: dict[str, int] = {}
+        """How far each file can be read now. `budget`: bytes beyond `start`, None for all; at least a line is read.
+
+        A file that is known by its first line stays in the offset while it is not found: while it is renamed it has no
+        name, and read again it would be there twice.
+        """
+        found = self.found()
+        missing = [key for key in start if key not in found and not _is_path(key)]
+        ends = {key: start[key] for key in missing[-MAX_MISSING:]}
         whole = budget
-        for key, file in self.found().items():
+        for key, file in found.items():
             begin = start.get(key, 0)
+            ends[key] = begin
             if budget is not None and budget <= 0:
-                ends[key] = begin
-            elif file.suffix == _ARROW:
-                ends[key], taken = _batches(file, begin, budget)
-                budget = None if budget is None else budget - taken
-            else:
-                ends[key] = _line_end(file, begin, budget, force=budget == whole)
-                budget = None if budget is None else budget - (ends[key] - begin)
+                continue
+            try:
+                if file.suffix == _ARROW:
+                    ends[key], taken = _batches(file, begin, budget)
+                else:
+                    ends[key] = _line_end(file, begin, budget, key, force=budget == whole)
+                    taken = ends[key] - begin
+            except FileNotFoundError:  # the next batch finds its new name
+                continue
+            budget = None if budget is None else budget - taken
         return ends
 
     def pieces(self, start: dict[str, int], end: dict[str, int]) -> list[Piece]:
@@ -119,26 +139,62 @@ class Files:
                 pieces.append(Piece(file.path, first, last, file.options))
                 continue
             while first < last:
-                cut = last if last - first <= SPLIT_BYTES else _line_end(file, first, SPLIT_BYTES, force=True)
-                pieces.append(Piece(file.path, first, cut, file.options))
+                cut = last if last - first <= SPLIT_BYTES else _line_end(file, first, SPLIT_BYTES, key, force=True)
+                if cut == first:
+                    raise PipelineError(f"{file.path} was renamed while a batch was planned: run it again")
+                pieces.append(Piece(file.path, first, cut, file.options, "" if _is_path(key) else key))
                 first = cut
         return pieces
 
 
 def _key(file: LogFile) -> str | None:
-    """None for a file without a whole first line."""
+    """None for a file without a whole first line. Raises: FileNotFoundError."""
     if file.suffix in (_ARROW, _LINES):
         return file.path
     with file.open() as opened:
-        start = opened.read(FIRST_LINE_BYTES)
+        return _key_of(opened)
+
+
+def _key_of(opened: Any) -> str | None:
+    """The same of an open file whose name says nothing, which is at its beginning."""
+    start = opened.read(FIRST_LINE_BYTES)
     newline = start.find(b"\n")
     if newline < 0 and len(start) < FIRST_LINE_BYTES:
         return None
     return hashlib.blake2b(start[: newline + 1] if newline >= 0 else start, digest_size=12).hexdigest()
 
 
-def _line_end(file: LogFile, begin: int, budget: int | None, *, force: bool) -> int:
-    """Where the last whole line ends within `budget` bytes. `force`: the first line counts whatever its length."""
+def _is_path(key: str) -> bool:
+    """Whether a file is known by its path, and not by its first line."""
+    return "/" in key
+
+
+def _opened(piece: Piece) -> Any:
+    """The file of a piece of lines, under the name that it had when the batch was planned or the one that it has now.
+
+    Raises: PipelineError when it has none; FileNotFoundError.
+    """
+    log = LogFile(piece.path, piece.options)
+    if not piece.key:
+        return log.open()
+    folder, _ = TablePlace.of(piece.path, dict(piece.options)).above()
+    for file in (log, *found_files([folder.uri], dict(piece.options))):
+        if file.suffix in (_ARROW, _LINES):
+            continue
+        with suppress(FileNotFoundError):
+            opened = file.open()
+            if _key_of(opened) == piece.key:
+                return opened
+            opened.close()
+    raise PipelineError(f"{piece.path} was renamed or deleted on {socket.gethostname()}, and its new name is not found")
+
+
+def _line_end(file: LogFile, begin: int, budget: int | None, key: str, *, force: bool) -> int:
+    """Where the last whole line ends within `budget` bytes; `begin` if the name leads to another file by now.
+
+    Args: `key`: of the file; `force`: the first line counts whatever its length.
+    Raises: FileNotFoundError; PipelineError for a file that is shorter than `begin`.
+    """
     size = file.size_bytes
     if size < begin:
         raise _shrunk(file, f"{size} bytes", f"byte {begin}")
@@ -146,6 +202,8 @@ def _line_end(file: LogFile, begin: int, budget: int | None, *, force: bool) -> 
         return begin
     end = size if budget is None else min(size, begin + budget)
     with file.open() as opened:
+        if not _is_path(key) and _key_of(opened) != key:
+            return begin
         at = end
         while at > begin:
             step = max(begin, at - 65_536)
@@ -257,7 +315,7 @@ def read_piece(piece: Piece) -> Iterator[pa.RecordBatch]:
         return
     import numpy as np
 
-    with log.open() as file:
+    with _opened(piece) as file:
         file.seek(piece.begin)
         at, rest = piece.begin, b""
         while at < piece.end:

@@ -8,7 +8,9 @@ from __future__ import annotations
 import fnmatch
 import glob
 import os
+import stat
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -96,9 +98,10 @@ def _on_disk(place: TablePlace) -> Iterable[LogFile]:
     named = Path(place.uri)
     files = named.iterdir() if named.is_dir() else [named] if named.exists() else map(Path, glob.glob(place.uri))
     for file in files:
-        if file.is_file():
+        with suppress(FileNotFoundError):  # one that was deleted since the folder was read
             known = file.stat()
-            yield LogFile(str(file), (), known.st_size, known.st_mtime)
+            if stat.S_ISREG(known.st_mode):
+                yield LogFile(str(file), (), known.st_size, known.st_mtime)
 
 
 def _in_store(place: TablePlace) -> list[LogFile]:
