@@ -67,6 +67,7 @@ class World:
         if place == HERE:
             return ["--master", "local[2]"]
         if place == CONNECT:
+            (self._folder / "server").mkdir(exist_ok=True)
             server = connect_server(self._folder / "server")
             return ["--remote", str(self._once(place, lambda: self._open.enter_context(server)))]
         cluster = self._once(place, lambda: self._cluster(None if place == SHARED else self.private))
