@@ -15,11 +15,14 @@ from kbroker.common.quotas import QuotaEntity
 from kbroker.metrics.registry import MetricName, Metrics
 from kbroker.network.connections._connection_quotas import ConnectionQuotas, ConnectionThrottledError
 from kbroker.server.metadata.metadata_store import MetadataStore
+from kbroker.server.metrics.http_routes import HttpError
 from kbroker.server.quota._client_quotas import ClientQuotaManagers
 from kbroker.server.quota._entities import DEFAULT_ENTITY
 from kbroker.server.quota.entity_rules import Alteration, QuotaOp
 from kbroker.server.quota.entity_store import QuotaEntityStore
 from kbroker.server.quota.explanation import OpenConnections, QuotaExplainer, UnknownConnectionError
+from kbroker.server.quota.explanation_route import explanation_of_query
+from kbroker.server.quota.verdict import Verdict
 
 START_MS = 1_700_000_000_000
 PRODUCE, FETCH, REQUEST, MUTATION = KEYS = (
@@ -373,3 +376,90 @@ def test_who_waits_and_until_when(bench: Bench) -> None:
     assert len(one["quotas"]) == 5
     with pytest.raises(UnknownConnectionError, match="no open connection has the id 1-2-3"):
         bench.explain(connection="1-2-3")
+
+
+class WithVerdicts:
+    """Managers whose verdicts a test has written."""
+
+    def __init__(self, managers: ClientQuotaManagers, verdicts: list[Verdict]) -> None:
+        self.enforced, self.shadows = managers.enforced, managers.shadows
+        self._verdicts = verdicts
+
+    def verdicts(self) -> list[Verdict]:
+        return self._verdicts
+
+
+def verdict(number: int, **facts: Any) -> Verdict:
+    return Verdict(
+        **{
+            "time_ms": START_MS + number, "principal": "User:alice", "client_id": "app", "address": "10.0.0.1",
+            "connection": "c", "api_key": 0, "quota_type": "Produce", "user": "alice", "client_tag": "", "level": 3,
+            "observed": 2.0, "limit": 1.0, "window_ms": 10_000, "delay_asked_ms": 10, "delay_served_ms": 10,
+            "refused": False, **facts,
+        }
+    )  # fmt: skip
+
+
+def test_the_last_verdicts_that_concern_a_client(bench: Bench) -> None:
+    """Its own, and those of others on a counter that counts it too; the newest first, 20 of them, long names as cut."""
+    bench.set({"user": "alice"}, producer_byte_rate=1)
+    other, stranger = {"client_id": "other"}, {"principal": "User:bob", "user": "bob"}
+    written = [
+        verdict(1),
+        verdict(2, **other),
+        verdict(3, **stranger),
+        verdict(4, quota_type="Fetch", user="", client_tag="app"),
+        verdict(5, **other, quota_type="Fetch"),
+        verdict(6, **other, is_shadow=True),
+        verdict(7, quota_type="ConnectionRate", principal="", client_id="", user=""),
+    ]
+    explainer = QuotaExplainer(
+        WithVerdicts(bench.managers, written),  # type: ignore[arg-type]
+        bench.addresses,
+        bench.entities,
+        bench.clock.epoch_ms,
+        lambda: OpenConnections([], False),
+    )
+    found = explainer.explain("alice", "app")
+    assert [(one["time_ms"] - START_MS, one["is_own"]) for one in found["verdicts"]] == [
+        (4, True),
+        (2, False),
+        (1, True),
+    ]
+    assert (found["is_known"], found["connections_complete"], found["verdicts_truncated"]) == (True, False, False)
+    at_address = explainer.explain("alice", "app", "10.0.0.1")["verdicts"]
+    assert (at_address[0]["time_ms"], at_address[0]["quota"]) == (START_MS + 7, RATE)
+    long = "ä" * 100
+    written[:] = [verdict(n, client_id=long.encode()[:128].decode("utf-8", "replace"), user="") for n in range(30)]
+    found = explainer.explain("alice", long)
+    assert [one["time_ms"] - START_MS for one in found["verdicts"]] == list(range(29, 9, -1))
+    assert found["verdicts_truncated"]
+
+
+@pytest.mark.parametrize(
+    ("query", "sentence"),
+    [
+        ({"usr": "a"}, "no such parameter: 'usr'"),
+        ({"connection": "c", "user": "a"}, "expected connection alone"),
+        ({"connection": "c"}, "no open connection has the id c"),
+        ({"user": "x" * 40_000}, "expected at most 32767 characters of a name"),
+        ({"ip": "x\x1b[2J"}, r"expected an IP address, got 'x\\x1b[2J'"),
+        ({"compare.producer_byte_rate": "-1"}, "expected compare.producer_byte_rate to be a number above 0"),
+        ({"compare.producer_byte_rate": "nan"}, "expected compare.producer_byte_rate to be a number above 0"),
+        ({"compare.speed": "1"}, "no such parameter: 'compare.speed'"),
+    ],
+)
+def test_a_wrong_question_is_refused_with_one_sentence(bench: Bench, query: dict[str, str], sentence: str) -> None:
+    """Status 400, before anything is looked at."""
+    with pytest.raises(HttpError) as caught:
+        explanation_of_query(bench.explainer, query)
+    assert caught.value.status == 400
+    assert sentence.replace("\\\\", "\\") in caught.value.sentence
+
+
+def test_a_question_by_query(bench: Bench) -> None:
+    """The parameters of the HTTP port are those of the method."""
+    bench.set({"user": "alice"}, producer_byte_rate=1000)
+    query = {"user": "alice", "client-id": "app", "ip": "::ffff:10.0.0.1", "compare.producer_byte_rate": "5"}
+    assert explanation_of_query(bench.explainer, query) == bench.explain(address="10.0.0.1", compare={PRODUCE: 5.0})
+    assert explanation_of_query(bench.explainer, {})["user"] == "ANONYMOUS"
