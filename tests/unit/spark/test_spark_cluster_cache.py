@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from kbroker._core.clock import VirtualClock
 from kbroker.client.connection import BrokerConnectionError
 from kbroker.spark.datasource import cluster_cache
 
@@ -17,7 +18,8 @@ class Client:
 
     def __init__(self, away_s: float) -> None:
         self.away_s = away_s
-        self.now_s = 0.0
+        self.clock = VirtualClock()
+        self.began_ms = self.clock.now_ms()
         self.opened = object()
 
     def connect(self) -> Any:
@@ -25,12 +27,16 @@ class Client:
             raise BrokerConnectionError(("127.0.0.1", 1), "connection refused")
         return self.opened
 
+    @property
+    def now_s(self) -> float:
+        return (self.clock.now_ms() - self.began_ms) / 1000
+
     def sleep(self, seconds: float) -> None:
-        self.now_s += seconds
+        self.clock.advance_ms(round(seconds * 1000))
 
     def cluster(self) -> Any:
         client: Any = self
-        return cluster_cache.cluster_for(client, lambda: self.now_s, self.sleep)
+        return cluster_cache.cluster_for(client, self.clock, self.sleep)
 
 
 @pytest.fixture(autouse=True)

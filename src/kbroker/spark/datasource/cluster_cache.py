@@ -5,8 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
+from kbroker._core.clock import BaseClock, SystemClock
 from kbroker.client.cluster import BACKOFF_FIRST_S, BACKOFF_MAX_S, Cluster
-from kbroker.client.connection import BrokerConnectionError, Clock
+from kbroker.client.connection import BrokerConnectionError
 from kbroker.spark.datasource.options import ClientOptions
 
 MAX_OPEN_CLUSTERS = 4
@@ -15,32 +16,32 @@ _open: dict[ClientOptions, Cluster] = {}  # main thread of a worker only
 
 
 def cluster_for(
-    client: ClientOptions, clock: Clock = time.monotonic, sleep: Callable[[float], None] = time.sleep
+    client: ClientOptions, clock: BaseClock | None = None, sleep: Callable[[float], None] = time.sleep
 ) -> Cluster:
     """The cluster that these options reach, opened if need be; it stays open, up to MAX_OPEN_CLUSTERS of them.
 
     Brokers that do not answer are asked again, as by a cluster that is open: a broker that starts again fails no task,
     whether its worker is old or new.
 
-    Args: ``clock``: monotonic seconds; ``sleep``: waits between attempts.
+    Args: ``clock``: the system's by default; ``sleep``: waits between attempts.
     Raises: BrokerConnectionError when no broker answers within the client's retry time-out; KafkaError.
 
     Threads: the main thread; Spark gives a worker one task at a time.
     """
-    cluster = _open.pop(client, None) or _connected(client, clock, sleep)
+    cluster = _open.pop(client, None) or _connected(client, clock or SystemClock(), sleep)
     while len(_open) >= MAX_OPEN_CLUSTERS:
         _open.pop(next(iter(_open))).close()
     _open[client] = cluster
     return cluster
 
 
-def _connected(client: ClientOptions, clock: Clock, sleep: Callable[[float], None]) -> Cluster:
-    until_s, backoff_s = clock() + client.retry_timeout_s, BACKOFF_FIRST_S
+def _connected(client: ClientOptions, clock: BaseClock, sleep: Callable[[float], None]) -> Cluster:
+    until_ms, backoff_s = clock.now_ms() + client.retry_timeout_s * 1000, BACKOFF_FIRST_S
     while True:
         try:
             return client.connect()
         except BrokerConnectionError:
-            if clock() + backoff_s > until_s:
+            if clock.now_ms() + backoff_s * 1000 > until_ms:
                 raise
         sleep(backoff_s)
         backoff_s = min(2 * backoff_s, BACKOFF_MAX_S)
