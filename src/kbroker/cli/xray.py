@@ -94,9 +94,9 @@ def _connections(connections: dict[str, Any]) -> None:
     _title("CONNECTIONS THAT ARE NOT READ, OR ARE BEING READ")
     rows = [
         [
-            or_dash(c["client_id"], 16),
+            or_dash(c["client_id"], 14),
             printable(f"{c['address']}:{c['port']}", 21),
-            why_muted(c) if c["stage"] == "open" else c["stage"],
+            why_muted(c, 24) if c["stage"] == "open" else c["stage"],
             time_left(c),
             short_time(c["in_flight_ms"]),
         ]
@@ -113,7 +113,7 @@ def _purgatories(purgatories: list[dict[str, Any]]) -> None:
     for purgatory in purgatories:
         rows.append([purgatory["name"], f"{purgatory['delayed']} wait", "", "", "", ""])
         for operation in purgatory["operations"]:
-            keys = [printable("-".join(map(str, key)), 24) for key in operation["keys"]]
+            keys = [printable("-".join(map(str, key)), 20) for key in operation["keys"]]
             more = operation["key_count"] - 1
             rows.append(
                 [
@@ -176,8 +176,8 @@ def _requests(title: str, samples: list[dict[str, Any]]) -> None:
     columns = ["request_queue_ms", "local_ms", "remote_ms", "send_ms", "total_ms", "throttle_ms", "age_ms"]
     rows = [
         [
-            printable(sample["api"], 18),
-            or_dash(sample["client_id"], 13),
+            printable(sample["api"], 12),
+            or_dash(sample["client_id"], 10),
             *(short_time(sample[column]) if column != "throttle_ms" or sample[column] else "-" for column in columns),
         ]
         for sample in samples

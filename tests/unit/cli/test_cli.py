@@ -38,7 +38,9 @@ Commands:
   pipeline      Work on request logs with Apache Spark.
   produce       Send each line of standard input to TOPIC as a record.
   quotas        Show and change the quotas of users, clients and addresses.
+  requests      Show records of a request log, from its topic or files.
   serve         Run a broker until SIGTERM or Ctrl-C.
+  top           Watch who uses a broker: clients, topics, groups and lag.
   topics        List, describe, create, alter and delete topics.
   transactions  List, describe and abort transactions.
   users         Add, list and remove SCRAM users.

@@ -13,7 +13,7 @@ from kbroker._core.timer.purgatory import DelayedOperation, Purgatory
 
 
 class Waiting(DelayedOperation):
-    """Completes when it is told to."""
+    """Completes once it is due."""
 
     is_due = False
 

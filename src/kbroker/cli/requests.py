@@ -1,0 +1,173 @@
+"""`kbroker requests`: records of a broker's request log, in a terminal."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import deque
+from collections.abc import Iterator
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from kbroker.cli.command_group import CommandGroup
+from kbroker.cli.options import Duration, bootstrap_option, connect
+from kbroker.cli.output import styled
+from kbroker.cli.short_text import or_dash, printable, short_number, short_time
+
+if TYPE_CHECKING:
+    from kbroker.client.request_records import Filter, Row
+
+LOOKED_BACK = 10_000  # records of each partition
+HEADER = ("TIME", "API", "CLIENT", "QUEUE", "LOCAL", "REMOTE", "SEND", "TOTAL", "THROT")
+WIDTHS = (12, 12, 12, 6, 6, 6, 6, 6, 6)
+
+
+@click.group(cls=CommandGroup)
+def requests() -> None:
+    """Show records of a request log, from its topic or files."""
+
+
+@requests.command()
+@click.argument("paths", nargs=-1, type=click.Path(path_type=Path), metavar="[FILE|FOLDER]...")
+@bootstrap_option
+@click.option("--topic", default="__request_log", show_default=True, metavar="NAME", help="The log's topic.")
+@click.option("--client", "clients", multiple=True, metavar="ID", help="Only of this client id. Repeatable.")
+@click.option("--api", "apis", multiple=True, metavar="NAME", help="Only of this API, such as Fetch. Repeatable.")
+@click.option(
+    "--slower-than", type=Duration(), metavar="TIME", help="Only requests that took longer, from receive to send."
+)
+@click.option("--throttled", is_flag=True, help="Only what a quota has delayed or refused.")
+@click.option("--follow", "-f", is_flag=True, help="Go on with what comes, until Ctrl-C.")
+@click.option(
+    "--last",
+    "-n",
+    type=click.IntRange(0, 100_000),
+    default=10,
+    show_default=True,
+    metavar="COUNT",
+    help="Begin with so many of the last records that fit; of a topic's last 10,000 of each partition.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document a line, as in the log.")
+def tail(
+    paths: tuple[Path, ...],
+    bootstrap_server: str,
+    topic: str,
+    clients: tuple[str, ...],
+    apis: tuple[str, ...],
+    slower_than: int | None,
+    throttled: bool,
+    follow: bool,
+    last: int,
+    as_json: bool,
+) -> None:
+    """Print the last requests of a request log, each with its time line.
+
+    From the log's topic, or from its files: FILE, or FOLDER with all of it. A
+    second line says which quota has delayed a request, the code of an error,
+    or why a connection was closed instead of a response.
+    """
+    from kbroker.client.request_records import Filter, RequestLogError, file_rows, plain_name, topic_rows
+
+    wanted = Filter(frozenset(clients), frozenset(plain_name(api) for api in apis), slower_than, throttled)
+    show = _Lines(as_json)
+    try:
+        if paths:
+            _tail(file_rows(paths, follow, time.sleep), wanted, last, show)
+        else:
+            with connect(bootstrap_server) as cluster:
+                _tail(topic_rows(cluster, topic, LOOKED_BACK, follow), wanted, last, show)
+    except RequestLogError as error:
+        raise click.ClickException(str(error)) from None
+
+
+def _tail(batches: Iterator[list[Row]], wanted: Filter, last: int, show: _Lines) -> None:
+    """Hold the last ones back until nothing more comes at once; from then on print each as it comes."""
+    held: deque[Row] | None = deque(maxlen=last)
+    for rows in batches:
+        taken = [row for row in rows if wanted.takes(row)]
+        if held is None:
+            show.all(taken)
+            continue
+        held.extend(taken)
+        if not rows:
+            show.all(held)
+            held = None
+    if held is not None:
+        show.all(held)
+
+
+class _Lines:
+    """Prints records, below a header at the beginning."""
+
+    def __init__(self, as_json: bool) -> None:
+        self._as_json = as_json
+        self._has_header = as_json
+
+    def all(self, rows: Any) -> None:
+        """Print these."""
+        for row in rows:
+            if self._as_json:
+                from kbroker.client.request_records import document_of
+
+                click.echo(json.dumps(document_of(row)))
+                continue
+            if not self._has_header:
+                self._has_header = True
+                click.echo(styled(_aligned(HEADER), bold=True))
+            line = _aligned(_cells(row))
+            click.echo(styled(line, fg="yellow") if row["throttle_time_ms"] or row["verdicts"] else line)
+            for note in notes_of(row):
+                click.echo(f"{'':13}{note}")
+
+
+def _aligned(cells: tuple[str, ...]) -> str:
+    parts = [c.ljust(w) if n < 3 else c.rjust(w) for n, (c, w) in enumerate(zip(cells, WIDTHS, strict=True))]
+    return " ".join(parts).rstrip()
+
+
+def _cells(row: Row) -> tuple[str, ...]:
+    at = "-" if row["time"] is None else datetime.fromtimestamp(row["time"] / 1e6).strftime("%H:%M:%S.%f")[:12]
+    api = _api_name(row["api_name"]) if row["api_name"] else "refused" if row["refusal"] else "-"
+    if (row["repeated"] or 1) > 1:
+        api = f"{api} x{row['repeated']}"
+    times = ("request_queue_time_us", "local_time_us", "remote_time_us", "send_time_us", "total_time_us")
+    return (
+        at,
+        printable(api, 12),
+        or_dash(row["client_id"], 12),
+        *(short_time(None if row[name] is None else row[name] / 1000) for name in times),
+        short_time(row["throttle_time_ms"] or None),
+    )
+
+
+def _api_name(name: str) -> str:
+    return "".join(part.capitalize() for part in name.split("_"))
+
+
+def notes_of(row: Row) -> list[str]:
+    """In words: each quota decision, the error, why the connection was closed."""
+    notes = []
+    for verdict in row["verdicts"] or ():
+        unit = "" if verdict["quota_type"] in ("Request", "ControllerMutation", "ConnectionRate") else "B"
+        who = [
+            f"{kind} {printable(verdict[key], 20)}"
+            for kind, key in (("user", "user"), ("client", "client_id"), ("address", "ip"))
+            if verdict[key]
+        ]
+        done = "refused" if verdict["refused"] else f"waits {short_time(verdict['delay_asked_ms'])}"
+        notes.append(
+            f"{printable(verdict['quota_type'], 20)} quota of {', '.join(who) or 'all'}: "
+            f"{short_number(verdict['observed'])}{unit} of {short_number(verdict['limit'])}{unit}, {done}"
+        )
+    if row["error_code"]:
+        from kbroker.client.cluster import to_error
+
+        notes.append(f"error {to_error(row['error_code']).name} ({row['error_code']}) x{row['error_count']}")
+    if row["refusal"]:
+        notes.append(
+            f"closed {printable(row['connection'] or row['address'] or '?', 45)}: {printable(row['refusal'], 30)}"
+        )
+    return notes

@@ -1,0 +1,236 @@
+"""`kbroker top`: who uses a broker, live in a terminal."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from kbroker.cli.options import Duration, bootstrap_option, connect, http_options, http_port, json_option, wall_clock
+from kbroker.cli.output import print_json
+
+if TYPE_CHECKING:
+    from kbroker.cli.top_view import State
+    from kbroker.client.usage import Usage, UsageWatch
+
+KEY_S = 0.25
+ONCE_ROWS = 20
+VIEW_NAMES = ("clients", "connections", "topics", "groups", "requests")
+
+
+@click.command()
+@bootstrap_option
+@http_options
+@click.option(
+    "--every",
+    type=Duration(200),
+    default="2s",
+    show_default=True,
+    metavar="TIME",
+    help="Between two looks at the broker.",
+)
+@click.option("--view", type=click.Choice(VIEW_NAMES), default="clients", show_default=True, help="What to show first.")
+@click.option("--once", is_flag=True, help="Look twice, print, and end: for scripts.")
+@json_option
+def top(
+    bootstrap_server: str, http_url: str | None, token: str | None, every: int, view: str, once: bool, as_json: bool
+) -> None:
+    """Watch who uses a broker: clients, topics, groups and lag.
+
+    Keys: 1 to 5 choose what is shown, s or the left and right arrows the
+    column of the sort, r turns it round, up and down scroll, p pauses, q quits.
+
+    Topics and groups are shown of any Kafka; clients, throttles and requests
+    of a kbroker broker with an HTTP port (kbroker.metrics.listener).
+    """
+    from kbroker.client.usage import UsageWatch
+
+    if not as_json:
+        _check_rich()
+    context = click.get_current_context()
+
+    def in_context(call: Callable[[], Any]) -> Any:
+        with context.scope(cleanup=False):  # the options of the connection are in it, whichever thread asks
+            return call()
+
+    watch = UsageWatch(
+        partial(in_context, partial(connect, bootstrap_server)),
+        partial(in_context, partial(http_port, bootstrap_server, http_url, token)),
+        wall_clock(),
+    )
+    try:
+        if once or as_json or not sys.stdout.isatty():
+            _print_once(watch, every / 1000, view, bootstrap_server, as_json)
+        else:
+            _live(watch, every / 1000, view, bootstrap_server)
+    finally:
+        watch.close()
+
+
+def _check_rich() -> None:
+    try:
+        import rich  # noqa: F401
+    except ImportError:
+        raise click.ClickException("this needs rich: pip install 'kbroker[top]'; --json does without") from None
+
+
+# ---------------------------------------------------------------- once
+
+
+def _print_once(watch: UsageWatch, every_s: float, view: str, server: str, as_json: bool) -> None:
+    watch.look()
+    time.sleep(every_s)
+    usage = watch.look()
+    if as_json:
+        from dataclasses import asdict
+
+        print_json(asdict(usage))
+        return
+    from rich.console import Console
+    from rich.text import Text
+
+    from kbroker.cli.top_view import VIEWS, State, head_of, table_of
+
+    console = Console(highlight=False, width=None if sys.stdout.isatty() else 80)
+    for line in head_of(usage, server):
+        console.print(line)
+    first = VIEW_NAMES.index(view)
+    for number in (first, *(n for n in range(len(VIEWS)) if n != first)):
+        console.print()
+        console.print(Text(VIEWS[number].name.upper(), style="bold cyan"))
+        console.print(table_of(usage, State(number), ONCE_ROWS))
+
+
+# ---------------------------------------------------------------- live
+
+
+class _Looker:
+    """Looks again and again in a thread of its own, so that keys have an effect at once."""
+
+    def __init__(self, watch: UsageWatch, every_s: float) -> None:
+        self._watch = watch
+        self._every_s = every_s
+        self._over = threading.Event()
+        self.changed = threading.Event()
+        self.usage: Usage | None = None
+        self.note = ""
+        self.is_paused = False
+        self.failure: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, name="top", daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        from kbroker.client.connection import BrokerConnectionError
+        from kbroker.common.errors import KafkaError
+
+        while not self._over.is_set():
+            if not self.is_paused:
+                try:
+                    self.usage = self._watch.look()
+                    self.note = ""
+                except (BrokerConnectionError, KafkaError) as error:
+                    self.note = f"no answer, trying again: {error}"
+                except BaseException as error:
+                    self.failure = error
+                    self.changed.set()
+                    return
+                self.changed.set()
+            self._over.wait(self._every_s)
+
+    def end(self) -> None:
+        """Let the thread end; it may be in the middle of a look."""
+        self._over.set()
+
+
+def _live(watch: UsageWatch, every_s: float, view: str, server: str) -> None:
+    from rich.console import Console
+    from rich.live import Live
+
+    from kbroker.cli.keyboard import keyboard
+    from kbroker.cli.top_view import State, screen_of
+
+    console = Console(highlight=False)
+    looker = _Looker(watch, every_s)
+    state = State(VIEW_NAMES.index(view))
+
+    def screen() -> Any:
+        return screen_of(looker.usage, state, server, console.size.height, note=looker.note, is_paused=looker.is_paused)
+
+    try:
+        with (
+            _ended_in_order(),
+            keyboard() as keys,
+            Live(screen(), console=console, screen=True, auto_refresh=False, redirect_stderr=False) as live,
+        ):
+            size = console.size
+            while looker.failure is None:
+                key = _next_key(keys)
+                if key == "q":
+                    return
+                if key == "p":
+                    looker.is_paused = not looker.is_paused
+                elif key is not None:
+                    state = after_key(state, key, looker.usage, console.size.height)
+                if key is not None or looker.changed.is_set() or console.size != size:
+                    looker.changed.clear()
+                    size = console.size
+                    live.update(screen(), refresh=True)
+            raise looker.failure
+    finally:
+        looker.end()
+
+
+def _next_key(keys: Any) -> str | None:
+    if keys is not None:
+        found: str | None = keys.key(KEY_S)
+        return found
+    time.sleep(KEY_S)
+    return None
+
+
+def after_key(state: State, key: str, usage: Usage | None, lines: int) -> State:
+    """What a key makes of what is shown."""
+    from kbroker.cli.top_view import FRAME_LINES, VIEWS, State, sorted_rows
+
+    columns = len(VIEWS[state.view].columns)
+    page = max(1, lines - FRAME_LINES)
+    if len(key) == 1 and key.isdigit() and 1 <= int(key) <= len(VIEWS):
+        return State(int(key) - 1)
+    if key == "\t":
+        return State((state.view + 1) % len(VIEWS))
+    if key in ("s", "right"):
+        return state._replace(sort=(state.column + 1) % columns, first=0)
+    if key == "left":
+        return state._replace(sort=(state.column - 1) % columns, first=0)
+    if key == "r":
+        return state._replace(is_ascending=not state.is_ascending, first=0)
+    steps = {"up": -1, "down": 1, "page up": -page, "page down": page, "home": -state.first, "k": -1, "j": 1}
+    if key in steps and usage is not None:
+        last = max(0, len(sorted_rows(usage, state)) - page)
+        return state._replace(first=min(last, max(0, state.first + steps[key])))
+    return state
+
+
+@contextmanager
+def _ended_in_order() -> Iterator[None]:
+    """Let SIGTERM and SIGHUP end the command as an exit does, so that the terminal is as it was."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def end(number: int, frame: object) -> None:
+        raise SystemExit(128 + number)
+
+    before = {number: signal.signal(number, end) for number in (signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

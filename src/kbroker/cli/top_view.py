@@ -1,0 +1,287 @@
+"""What `kbroker top` draws: a head of three lines, one table, a foot; 80 columns are enough."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from rich.console import Group
+from rich.table import Table
+from rich.text import Text
+
+from kbroker.cli.short_text import (
+    or_dash,
+    percent,
+    printable,
+    short_number,
+    short_time,
+    time_left,
+    why_muted,
+)
+from kbroker.client.usage import Usage
+
+_SHORT = {
+    "memory_pool": "want memory",
+    "batch_in_flight": "in flight",
+    "response_unsent": "do not read",
+    "refusal_delayed": "refused",
+}
+FRAME_LINES = 6  # of head and foot, and the table's header
+Cell = str
+Key = Callable[[Any], Any]
+
+
+class Column(NamedTuple):
+    """A column: its title, its text and what rows are sorted by; numbers begin with the largest."""
+
+    title: str
+    text: Callable[[Any], Cell]
+    key: Key
+    is_number: bool = True
+    width: int | None = None
+
+
+class View(NamedTuple):
+    """A table: where its rows come from, and the column it is sorted by at first."""
+
+    name: str
+    rows: Callable[[Usage], Sequence[Any]]
+    columns: tuple[Column, ...]
+    first_sort: int
+    nothing: str
+
+
+def _or_zero(value: float | None) -> float:
+    return -1.0 if value is None else value
+
+
+def _clients(usage: Usage) -> Sequence[Any]:
+    return usage.clients
+
+
+def _connections(usage: Usage) -> Sequence[Any]:
+    if usage.xray is None:
+        return ()
+    return [c for c in usage.xray["connections"]["shown"] if c["muted"] or c["frame_bytes"]]
+
+
+def _requests(usage: Usage) -> Sequence[Any]:
+    return () if usage.xray is None else usage.xray["requests"]["slowest"]
+
+
+def _throttle(client: Any) -> str:
+    if not client.throttled:
+        return "no memory" if client.memory_muted else "-"
+    return f"{'+'.join(client.throttled_by) or 'yes'} {short_time(client.throttle_left_ms)}"
+
+
+def _address(connection: Any) -> str:
+    return printable(f"{connection['address']}:{connection['port']}", 21)
+
+
+VIEWS: tuple[View, ...] = (
+    View(
+        "clients",
+        _clients,
+        (
+            Column("CLIENT", lambda c: or_dash(c.client_id, 18), lambda c: c.client_id, False),
+            Column(
+                "PRINCIPAL", lambda c: printable(c.principal.removeprefix("User:"), 11), lambda c: c.principal, False
+            ),
+            Column("CONN", lambda c: str(c.connections), lambda c: c.connections),
+            Column("REQ/S", lambda c: short_number(c.requests_per_s), lambda c: _or_zero(c.requests_per_s)),
+            Column("IN B/S", lambda c: short_number(c.bytes_in_per_s), lambda c: _or_zero(c.bytes_in_per_s)),
+            Column("OUT B/S", lambda c: short_number(c.bytes_out_per_s), lambda c: _or_zero(c.bytes_out_per_s)),
+            Column("POOL", lambda c: short_number(c.memory_pool_bytes), lambda c: c.memory_pool_bytes),
+            Column("THROTTLED BY", _throttle, lambda c: (c.throttled, c.throttle_left_ms, c.memory_muted), True, 15),
+        ),
+        4,
+        "no client is connected",
+    ),
+    View(
+        "not read",
+        _connections,
+        (
+            Column("CLIENT", lambda c: or_dash(c["client_id"], 16), lambda c: c["client_id"], False),
+            Column("ADDRESS", _address, _address, False),
+            Column("WHY", why_muted, why_muted, False),
+            Column("LEFT", time_left, lambda c: c["throttle_left_ms"] or 0),
+            Column("WORKS", lambda c: short_time(c["in_flight_ms"]), lambda c: c["in_flight_ms"] or 0),
+        ),
+        3,
+        "every connection is read",
+    ),
+    View(
+        "topics",
+        lambda usage: usage.topics,
+        (
+            Column("TOPIC", lambda t: printable(t.topic, 44), lambda t: t.topic, False),
+            Column("PARTS", lambda t: str(t.partitions), lambda t: t.partitions),
+            Column("RECORDS/S", lambda t: short_number(t.records_per_s), lambda t: _or_zero(t.records_per_s)),
+            Column("RECORDS", lambda t: short_number(t.records), lambda t: t.records),
+        ),
+        2,
+        "there is no topic",
+    ),
+    View(
+        "groups",
+        lambda usage: usage.groups,
+        (
+            Column("GROUP", lambda g: printable(g.group, 36), lambda g: g.group, False),
+            Column("STATE", lambda g: printable(g.state, 19), lambda g: g.state, False),
+            Column("TOPICS", lambda g: str(g.topics), lambda g: g.topics),
+            Column("LAG", lambda g: short_number(g.lag), lambda g: _or_zero(g.lag)),
+            Column("LAG/S", lambda g: short_number(g.lag_per_s), lambda g: g.lag_per_s or 0.0),
+        ),
+        3,
+        "there is no group",
+    ),
+    View(
+        "slowest",
+        _requests,
+        (
+            Column("API", lambda r: printable(r["api"], 16), lambda r: r["api"], False),
+            Column("CLIENT", lambda r: or_dash(r["client_id"], 13), lambda r: r["client_id"], False),
+            Column("QUEUE", lambda r: short_time(r["request_queue_ms"]), lambda r: r["request_queue_ms"]),
+            Column("LOCAL", lambda r: short_time(r["local_ms"]), lambda r: r["local_ms"]),
+            Column("REMOTE", lambda r: short_time(r["remote_ms"]), lambda r: r["remote_ms"]),
+            Column("SEND", lambda r: short_time(r["send_ms"]), lambda r: r["send_ms"]),
+            Column("THROT", lambda r: short_time(r["throttle_ms"] or None), lambda r: r["throttle_ms"]),
+            Column("TOTAL", lambda r: short_time(r["total_ms"]), lambda r: r["total_ms"]),
+        ),
+        7,
+        "no request so far",
+    ),
+)
+
+
+class State(NamedTuple):
+    """What is shown: the view by number, and in it the column rows are sorted by, whether from the small end, and the
+    first row."""
+
+    view: int = 0
+    sort: int | None = None
+    is_ascending: bool = False
+    first: int = 0
+
+    @property
+    def column(self) -> int:
+        """The column of the sort."""
+        return VIEWS[self.view].first_sort if self.sort is None else self.sort
+
+
+def sorted_rows(usage: Usage, state: State) -> list[Any]:
+    """Rows of the view in order."""
+    view = VIEWS[state.view]
+    column = view.columns[state.column]
+    return sorted(view.rows(usage), key=column.key, reverse=column.is_number != state.is_ascending)
+
+
+def table_of(usage: Usage, state: State, most: int | None) -> Table | Text:
+    """The view's table, ``most`` rows from the first shown one on; None: all."""
+    view = VIEWS[state.view]
+    rows = sorted_rows(usage, state)
+    if not rows:
+        missing = usage.xray_missing if usage.xray is None and state.view in (0, 1, 4) else view.nothing
+        return Text(printable(missing, 400), style="yellow" if missing is usage.xray_missing else "dim")
+    table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), expand=False)
+    for number, column in enumerate(view.columns):
+        arrow = ("▲" if state.is_ascending == column.is_number else "▼") if number == state.column else ""
+        table.add_column(
+            Text(column.title + arrow, style="bold reverse" if arrow else "bold"),
+            justify="right" if column.is_number else "left",
+            no_wrap=True,
+            overflow="ellipsis",
+            min_width=column.width,
+        )
+    last = None if most is None else state.first + most
+    for row in rows[state.first : last]:
+        is_throttled = state.view == 0 and (row.throttled or row.memory_muted)
+        cells = [Text(column.text(row)) for column in view.columns]  # Text: no markup of a client's
+        table.add_row(*cells, style="yellow" if is_throttled else None)
+    return table
+
+
+def head_of(usage: Usage, server: str, note: str = "", is_paused: bool = False) -> list[Text]:
+    """Three lines about the broker as a whole."""
+    first = Text.assemble(("kbroker top", "bold"), f"  {server}  ", no_wrap=True, overflow="ellipsis")
+    if is_paused:
+        first.append("paused  ", style="bold yellow")
+    if note:
+        first.append(printable(note, 200), style="bold red")
+        return [first, *_facts(usage)]
+    first.append(f"look {short_time(usage.took_ms)}", style="dim")
+    return [first, *_facts(usage)]
+
+
+def _facts(usage: Usage) -> list[Text]:
+    xray = usage.xray
+    if xray is None:
+        rate = sum(t.records_per_s or 0 for t in usage.topics)
+        return [
+            Text(
+                f"{len(usage.topics)} topics, {short_number(rate)} records/s, {len(usage.groups)} groups", no_wrap=True
+            ),
+            Text(
+                f"clients are not shown: {printable(usage.xray_missing, 200)}",
+                style="yellow",
+                no_wrap=True,
+                overflow="ellipsis",
+            ),
+        ]
+    muted = ", ".join(f"{n} {_SHORT.get(why, why)}" for why, n in xray["connections"]["muted"].items() if n)
+    waiting = ", ".join(f"{n} {name}" for name, n in ((p["name"], p["delayed"]) for p in xray["purgatories"]) if n)
+    pool = xray["memory_pool"]
+    used = "" if pool is None else f"  pool {percent(1 - pool['available_bytes'] / pool['size_bytes'])} used"
+    queue = xray["queues"][0]
+    network = [
+        t["idle_share"] for t in xray["threads"] if "network-thread" in t["name"] and t["idle_share"] is not None
+    ]
+    network_idle = percent(sum(network) / len(network)) if network else "-"
+    sums = [
+        sum(getattr(c, name) or 0 for c in usage.clients)
+        for name in ("requests_per_s", "bytes_in_per_s", "bytes_out_per_s")
+    ]
+    return [
+        Text(
+            f"{short_number(sums[0])} req/s  {short_number(sums[1])}B/s in  {short_number(sums[2])}B/s out  "
+            f"{xray['connections']['open']} conn{f', {muted}' if muted else ''}",
+            no_wrap=True,
+            overflow="ellipsis",
+        ),
+        Text(
+            f"idle: network {network_idle}, handlers {percent(xray['handlers_idle_share'])}  "
+            f"queue {queue['depth']}/{queue['capacity']}  python {xray['queues'][1]['depth']}{used}  "
+            f"waiting: {waiting or 'none'}",
+            no_wrap=True,
+            overflow="ellipsis",
+        ),
+    ]
+
+
+def foot_of(state: State) -> Text:
+    """One line: the views, and the keys."""
+    foot = Text(no_wrap=True, overflow="ellipsis")
+    for number, view in enumerate(VIEWS):
+        style = "bold reverse" if number == state.view else ""
+        foot.append(f"{number + 1} {view.name}", style=style)
+        foot.append(" ")
+    foot.append(" s sort  r reverse  ↑↓  q quit", style="dim")
+    return foot
+
+
+def screen_of(
+    usage: Usage | None, state: State, server: str, lines: int, *, note: str = "", is_paused: bool = False
+) -> Group:
+    """The whole screen of so many lines."""
+    if usage is None:
+        waiting = Text.assemble(
+            ("kbroker top", "bold"), f"  {server}\n\n", (note or "looking ...", "red" if note else "")
+        )
+        return Group(waiting)
+    return Group(
+        *head_of(usage, server, note, is_paused),
+        Text(""),
+        table_of(usage, state, max(1, lines - FRAME_LINES)),
+        foot_of(state),
+    )

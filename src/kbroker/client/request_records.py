@@ -1,0 +1,266 @@
+"""Records of a request log, from its topic or its files: read, followed, filtered. docs/request-log.md has the format.
+
+A record is a dict by the names of `kbroker.common.request_log.COLUMNS`, whether it came as JSON or as Arrow; ``time``
+is microseconds since 1970, what does not apply is None.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from kbroker.client.admin import EARLIEST, LATEST, Admin
+from kbroker.client.cluster import Cluster
+from kbroker.client.consumer import Consumer
+from kbroker.common.errors import Errors, KafkaError
+from kbroker.common.request_log import COLUMNS, LIST, VERSION, VERSION_KEY, Column
+
+Row = dict[str, Any]
+FORMAT_HEADER = "format"
+READ_BYTES = 1 << 20
+LONGEST_LINE = 1 << 20  # bytes of a record; what is longer is no record
+JSON_FILES, ARROW_FILES = "requests-*.jsonl", "requests-*.arrows"
+
+
+class RequestLogError(Exception):
+    """A request log cannot be read; the message is one line."""
+
+
+# ---------------------------------------------------------------- one record
+
+
+def row_of(document: Mapping[str, Any]) -> Row:
+    """A record from its JSON object."""
+    return {column.name: _value(column, document) for column in COLUMNS}
+
+
+def _value(column: Column, document: Mapping[str, Any]) -> Any:
+    found: Any = document
+    for part in column.json.split("."):
+        found = found.get(part) if isinstance(found, Mapping) else None
+    if found is None:
+        return None
+    if column.type == LIST:
+        return [{field.name: element.get(field.json) for field in column.fields} for element in found]
+    if column.name == "time":
+        return _microseconds(found)
+    return round(found * 1000) if column.name.endswith("_time_us") else found
+
+
+def _microseconds(text: str) -> int:
+    moment = datetime.fromisoformat(text.replace("Z", "+00:00"))
+    return int(moment.replace(tzinfo=moment.tzinfo or timezone.utc).timestamp()) * 1_000_000 + moment.microsecond
+
+
+def document_of(row: Row) -> dict[str, Any]:
+    """A record as the JSON object of the log."""
+    document: dict[str, Any] = {VERSION_KEY: VERSION}
+    for column in COLUMNS:
+        value = row.get(column.name)
+        if value is None or value == []:
+            continue
+        if column.type == LIST:
+            value = [{field.json: element.get(field.name) for field in column.fields} for element in value]
+        elif column.name == "time":
+            value = datetime.fromtimestamp(value / 1e6, timezone.utc).isoformat(timespec="microseconds")
+        elif column.name.endswith("_time_us"):
+            value = value / 1000
+        *parents, name = column.json.split(".")
+        place = document
+        for parent in parents:
+            place = place.setdefault(parent, {})
+        place[name] = value
+    return document
+
+
+def parse_line(line: bytes) -> Row | None:
+    """A line of a file, or the value of a record in the topic; None for what is no record (a torn line, say)."""
+    try:
+        document = json.loads(line)
+        return row_of(document) if isinstance(document, dict) and "time" in document else None
+    except (ValueError, TypeError, AttributeError):
+        return None
+
+
+def _arrow_rows(table: Any) -> Iterator[Row]:
+    for row in table.to_pylist():
+        moment = row.get("time")
+        row["time"] = None if moment is None else int(moment.timestamp()) * 1_000_000 + moment.microsecond
+        yield {column.name: row.get(column.name) for column in COLUMNS}
+
+
+def _pyarrow() -> Any:
+    try:
+        import pyarrow
+        import pyarrow.ipc
+    except ImportError:
+        raise RequestLogError("this log is Arrow: pip install 'kbroker[arrow]'") from None
+    return pyarrow
+
+
+# ---------------------------------------------------------------- filters
+
+
+@dataclass(frozen=True, slots=True)
+class Filter:
+    """Which records are wanted; what is None or False does not filter. ``apis`` in any spelling of their names."""
+
+    clients: frozenset[str] = frozenset()
+    apis: frozenset[str] = frozenset()
+    slower_than_ms: float | None = None
+    throttled: bool = False
+
+    def takes(self, row: Row) -> bool:
+        """Whether a record is wanted."""
+        if self.clients and row["client_id"] not in self.clients:
+            return False
+        if self.apis and plain_name(row["api_name"] or "") not in self.apis:
+            return False
+        if self.slower_than_ms is not None and (row["total_time_us"] or 0) <= self.slower_than_ms * 1000:
+            return False
+        return not self.throttled or bool(row["throttle_time_ms"] or row["verdicts"])
+
+
+def plain_name(name: str) -> str:
+    """An API's name without what spellings differ in: API_VERSIONS, ApiVersions, api-versions."""
+    return name.replace("_", "").replace("-", "").lower()
+
+
+# ---------------------------------------------------------------- the topic
+
+
+def topic_rows(cluster: Cluster, topic: str, back: int, follow: bool) -> Iterator[list[Row]]:
+    """Records of the log's topic in order of their arrival, from at most ``back`` before each partition's end.
+
+    Yields lists, and an empty one where what was the end is reached, and while nothing comes (every half second);
+    without ``follow`` it ends there.
+    Raises: RequestLogError without the topic; KafkaError, BrokerConnectionError.
+    """
+    try:
+        partitions = [(topic, p.partition) for p in cluster.topic(topic).partitions]
+    except KafkaError as error:
+        if error.error is not Errors.UNKNOWN_TOPIC_OR_PARTITION:
+            raise
+        raise RequestLogError(f"there is no topic {topic}: kbroker.request.log.topic sets it") from None
+    admin = Admin(cluster)
+    starts = admin.list_offsets(dict.fromkeys(partitions, EARLIEST))
+    ends = {place: info.offset for place, info in admin.list_offsets(dict.fromkeys(partitions, LATEST)).items()}
+    positions = {place: max(starts[place].offset, end - back) for place, end in ends.items()}
+    left = {place for place, end in ends.items() if positions[place] < end}
+    if not left and not follow:
+        return
+    is_at_end = False
+    consumer = Consumer(cluster, positions, max_wait_ms=500, reset=EARLIEST)
+    while follow or left:
+        rows: list[Row] = []
+        for record in consumer.poll():
+            place = record.topic, record.partition
+            if record.offset + 1 >= ends[place]:
+                left.discard(place)
+            if not follow and record.offset >= ends[place]:
+                continue
+            rows.extend(_rows_of(record.value or b"", dict(record.headers).get(FORMAT_HEADER)))
+        yield rows
+        if not left and not is_at_end:
+            is_at_end = True
+            yield []
+
+
+def _rows_of(value: bytes, form: bytes | None) -> Iterator[Row]:
+    if form == b"arrow":
+        yield from _arrow_rows(_pyarrow().ipc.open_stream(value).read_all())
+        return
+    row = parse_line(value)
+    if row is not None:
+        yield row
+
+
+# ---------------------------------------------------------------- files
+
+
+class _File:
+    """A file of the log, read as far as it has grown."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._is_arrow = path.suffix == ".arrows"
+        self._at = 0
+        self._rest = b""
+        self._batches = 0
+        self._file: BinaryIO | None = None
+
+    def rows(self) -> Iterator[Row]:
+        """What has come since the last call."""
+        if self._is_arrow:
+            yield from self._new_batches()
+            return
+        with self.path.open("rb") as file:
+            file.seek(self._at)
+            while data := file.read(READ_BYTES):
+                self._at += len(data)
+                *lines, self._rest = (self._rest + data).split(b"\n")
+                if len(self._rest) > LONGEST_LINE:
+                    self._rest = b""
+                for line in lines:
+                    row = parse_line(line)
+                    if row is not None:
+                        yield row
+
+    def _new_batches(self) -> Iterator[Row]:
+        pyarrow = _pyarrow()
+        if self.path.stat().st_size <= self._at:
+            return
+        self._at = self.path.stat().st_size
+        with self.path.open("rb") as file:
+            try:
+                for number, batch in enumerate(pyarrow.ipc.open_stream(file)):
+                    if number >= self._batches:
+                        self._batches = number + 1
+                        yield from _arrow_rows(batch)
+            except (pyarrow.ArrowInvalid, OSError, EOFError):  # a batch that is being written
+                return
+
+
+def file_rows(paths: Sequence[Path], follow: bool, wait: Callable[[float], None]) -> Iterator[list[Row]]:
+    """Records of files, and of folders' files by their names, which begin with the time.
+
+    Yields lists, and an empty one where all is read; with ``follow`` it goes on, every half second (``wait``), with
+    what is written later, to files of a later time too.
+    Raises: RequestLogError for a path that is not there, or a folder without a log.
+    """
+    files: dict[Path, _File] = {}
+    is_first = True
+    while True:
+        for path in _files_of(paths, is_first and not follow):
+            if path not in files:
+                files[path] = _File(path)
+        is_first = False
+        for path in sorted(files, key=lambda p: p.name):
+            try:
+                for row in files[path].rows():
+                    yield [row]
+            except FileNotFoundError:  # it was rolled away
+                del files[path]
+        yield []
+        if not follow:
+            return
+        wait(0.5)
+
+
+def _files_of(paths: Sequence[Path], must_exist: bool) -> list[Path]:
+    found = []
+    for path in paths:
+        if path.is_dir():
+            inside = [*path.glob(JSON_FILES), *path.glob(ARROW_FILES)]
+            if not inside and must_exist:
+                raise RequestLogError(f"{path}: no request log is there (requests-*.jsonl, requests-*.arrows)")
+            found += inside
+        elif path.exists():
+            found.append(path)
+        elif must_exist:
+            raise RequestLogError(f"{path}: no such file or folder")
+    return found

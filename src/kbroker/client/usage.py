@@ -1,0 +1,235 @@
+"""Who uses a broker, look by look: clients and their throttles, topics, groups with their lag.
+
+What is about clients comes from the X-ray of a kbroker broker, at its HTTP port; topics and groups from any Kafka.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from kbroker._core.clock import BaseClock
+from kbroker.client.admin import LATEST, Admin, TopicPartition
+from kbroker.client.cluster import Cluster
+from kbroker.client.connection import BrokerConnectionError
+from kbroker.client.groups import CLASSIC, CONSUMER, Groups
+from kbroker.client.http_port import HttpPort, HttpPortError
+from kbroker.common.errors import KafkaError
+
+XRAY_LIMIT = 500  # connections
+MOST_PARTITIONS = 5000  # whose ends are asked for in one look
+GROUPS_A_LOOK = 50  # whose committed offsets are asked for; the others' in turn
+
+
+@dataclass(slots=True)
+class ClientUse:
+    """A client's open connections together; rates per second since the look before, None in the first."""
+
+    principal: str
+    client_id: str
+    connections: int
+    throttled: int
+    throttled_by: list[str]
+    throttle_left_ms: int
+    requests_per_s: float | None
+    bytes_in_per_s: float | None
+    bytes_out_per_s: float | None
+    in_flight: int
+    memory_pool_bytes: int
+    memory_muted: int
+
+
+@dataclass(slots=True)
+class TopicUse:
+    """A topic; ``records`` is the sum of the ends of its partitions."""
+
+    topic: str
+    partitions: int
+    records: int
+    records_per_s: float | None
+
+
+@dataclass(slots=True)
+class GroupUse:
+    """A group; ``lag`` is None where nothing is committed, ``lag_per_s`` how fast it grows."""
+
+    group: str
+    state: str
+    topics: int
+    lag: int | None
+    lag_per_s: float | None
+
+
+@dataclass(slots=True)
+class Usage:
+    """One look. ``xray``: the snapshot as docs/xray.md describes it, None where there is none: then ``xray_missing``
+    says why."""
+
+    time_ms: int
+    took_ms: float
+    interval_s: float | None
+    clients: list[ClientUse] = field(default_factory=list)
+    topics: list[TopicUse] = field(default_factory=list)
+    groups: list[GroupUse] = field(default_factory=list)
+    xray: dict[str, Any] | None = None
+    xray_missing: str = ""
+    topics_truncated: bool = False
+
+
+class UsageWatch:
+    """Looks at a broker again and again.
+
+    Args: ``connect`` opens a Cluster; ``http_port`` finds the HTTP port, or raises HttpPortError where there is none;
+    ``clock`` of the rates.
+    Threads: one at a time.
+    """
+
+    def __init__(self, connect: Callable[[], Cluster], http_port: Callable[[], HttpPort], clock: BaseClock) -> None:
+        self._connect = connect
+        self._find_port = http_port
+        self._clock = clock
+        self._cluster: Cluster | None = None
+        self._port: HttpPort | None = None
+        self._at_ns: int | None = None
+        self._clients: dict[tuple[str, str], tuple[int, int, int]] = {}
+        self._topics: dict[str, int] = {}
+        self._ends: dict[TopicPartition, int] = {}
+        self._lags: dict[str, tuple[int, int, int | None]] = {}  # topics, when, lag
+        self._lag_rates: dict[str, float | None] = {}
+        self._next_group = 0
+
+    def close(self) -> None:
+        """Close the connections. Idempotent."""
+        cluster, self._cluster, self._port = self._cluster, None, None
+        if cluster is not None:
+            cluster.close()
+
+    def look(self) -> Usage:
+        """Look now.
+
+        Raises: BrokerConnectionError, KafkaError where the broker cannot be asked; the next look connects anew.
+        """
+        started_ns = self._clock.now_ns()
+        interval_s = None if self._at_ns is None else (started_ns - self._at_ns) / 1e9
+        usage = Usage(self._clock.epoch_ms(), 0.0, interval_s)
+        try:
+            if self._cluster is None:
+                self._cluster = self._connect()
+            self._look_at_topics(self._cluster, usage)
+            self._look_at_groups(self._cluster, usage)
+        except (BrokerConnectionError, KafkaError):
+            self.close()
+            self._at_ns = None
+            raise
+        self._look_at_clients(usage)
+        self._at_ns = started_ns
+        usage.took_ms = (self._clock.now_ns() - started_ns) / 1e6
+        return usage
+
+    # ------------------------------------------------------------ clients
+
+    def _look_at_clients(self, usage: Usage) -> None:
+        try:
+            if self._port is None:
+                self._port = self._find_port()
+            snapshot = self._port.get("/xray", {"limit": XRAY_LIMIT})
+        except (HttpPortError, BrokerConnectionError, KafkaError) as error:
+            self._port = None
+            usage.xray_missing = str(error)
+            self._clients = {}
+            return
+        usage.xray = snapshot
+        kinds = _throttle_kinds(snapshot["connections"]["shown"])
+        totals = {}
+        for row in snapshot["clients"]["shown"]:
+            client = row["principal"], row["client_id"]
+            totals[client] = now = row["requests"], row["bytes_received"], row["bytes_sent"]
+            then = self._clients.get(client) if self._clients else None
+            before = then or (None, None, None)
+            usage.clients.append(
+                ClientUse(
+                    row["principal"],
+                    row["client_id"],
+                    row["connections"],
+                    row["throttled"],
+                    kinds.get(client, []),
+                    row["throttle_left_ms"],
+                    _rate(now[0], before[0], usage.interval_s),
+                    _rate(now[1], before[1], usage.interval_s),
+                    _rate(now[2], before[2], usage.interval_s),
+                    row["in_flight"],
+                    row["memory_pool_bytes"],
+                    row["memory_muted"],
+                )
+            )
+        self._clients = totals
+
+    # ------------------------------------------------------------ topics and groups
+
+    def _look_at_topics(self, cluster: Cluster, usage: Usage) -> None:
+        admin = Admin(cluster)
+        wanted: dict[TopicPartition, int] = {}
+        counts: dict[str, int] = {}
+        for topic in admin.describe_topics():
+            if len(wanted) + len(topic.partitions) > MOST_PARTITIONS:
+                usage.topics_truncated = True
+                break
+            counts[topic.name] = len(topic.partitions)
+            wanted.update({(topic.name, p.partition): LATEST for p in topic.partitions if p.leader >= 0})
+        ends = dict.fromkeys(counts, 0)
+        self._ends = {place: info.offset for place, info in admin.list_offsets(wanted).items()}
+        for (name, _), offset in self._ends.items():
+            ends[name] += max(0, offset)
+        for name, end in ends.items():
+            rate = _rate(end, self._topics.get(name), usage.interval_s)
+            usage.topics.append(TopicUse(name, counts[name], end, rate))
+        self._topics = ends
+
+    def _look_at_groups(self, cluster: Cluster, usage: Usage) -> None:
+        client = Groups(cluster)
+        listed = [g for g in client.list_groups() if g.group_type in (CLASSIC, CONSUMER)]
+        names = [g.group_id for g in listed]
+        for name in self._in_turn(names):
+            self._measure(client, name)
+        for gone in self._lags.keys() - set(names):
+            del self._lags[gone]
+        for group in listed:
+            topics, _, lag = self._lags.get(group.group_id, (0, 0, None))
+            rate = self._lag_rates.get(group.group_id)
+            usage.groups.append(GroupUse(group.group_id, group.state, topics, lag, rate))
+
+    def _in_turn(self, names: list[str]) -> list[str]:
+        if len(names) <= GROUPS_A_LOOK:
+            return names
+        first = self._next_group % len(names)
+        self._next_group = first + GROUPS_A_LOOK
+        return (names[first:] + names[:first])[:GROUPS_A_LOOK]
+
+    def _measure(self, client: Groups, name: str) -> None:
+        committed = client.committed(name)
+        known = [tp for tp in committed if tp in self._ends and committed[tp].offset >= 0]
+        lag = sum(max(0, self._ends[tp] - committed[tp].offset) for tp in known) if known else None
+        now_ns = self._clock.now_ns()
+        _, then_ns, before = self._lags.get(name, (0, 0, None))
+        self._lag_rates[name] = None
+        if lag is not None and before is not None and now_ns > then_ns:
+            self._lag_rates[name] = (lag - before) * 1e9 / (now_ns - then_ns)
+        self._lags[name] = (len({topic for topic, _ in committed}), now_ns, lag)
+
+
+def _throttle_kinds(connections: Iterable[Mapping[str, Any]]) -> dict[tuple[str, str], list[str]]:
+    kinds: dict[tuple[str, str], list[str]] = {}
+    for connection in connections:
+        if connection["throttled_by"]:
+            found = kinds.setdefault((connection["principal"], connection["client_id"]), [])
+            if connection["throttled_by"] not in found:
+                found.append(connection["throttled_by"])
+    return kinds
+
+
+def _rate(now: int, then: int | None, interval_s: float | None) -> float | None:
+    """Growth per second. What is less than before began anew: a restart, or connections that have closed."""
+    if then is None or interval_s is None or interval_s <= 0:
+        return None
+    return max(0, now - then) / interval_s
