@@ -43,8 +43,16 @@ QUOTAS: dict[QuotaEntity, dict[str, float]] = {
 }
 
 
+#: Tried beside them, and exceeded too: nothing of these may be taken for a throttle.
+SHADOWS: dict[QuotaEntity, dict[str, float]] = {
+    entity(user=USER_NAME): {"shadow.producer_byte_rate": 3_000.0, "shadow.controller_mutation_rate": 1.0},
+    entity(client_id="raw-reader"): {"shadow.consumer_byte_rate": 5_000.0},
+    entity(client_id="busy"): {"shadow.request_percentage": 0.01},
+}
+
+
 def set_quotas(broker: EmbeddedBroker) -> None:
-    for one, values in QUOTAS.items():
+    for one, values in [*QUOTAS.items(), *SHADOWS.items()]:
         for key, value in values.items():
             broker.context.quotas.update(one.names.get(USER), one.names.get(CLIENT_ID), key, value)
 
@@ -63,10 +71,11 @@ class Known:
 
 @dataclass
 class Traffic:
-    """What all clients have counted, and the broker's verdicts."""
+    """What all clients have counted, and the broker's verdicts, those of shadow quotas apart."""
 
     known: dict[str, Known] = field(default_factory=dict)
     verdicts: list[Verdict] = field(default_factory=list)
+    shadows: list[Verdict] = field(default_factory=list)
     librdkafka: Counter[str] = field(
         default_factory=Counter
     )  # its own statistics: Produce requests, bytes of all it sent
@@ -118,7 +127,8 @@ def make_traffic(broker: EmbeddedBroker) -> Traffic:
     with CountingClient(broker, "last", traffic) as client:
         client.call("ListGroups", 3, {})
         wait_until(lambda: "last" in clients_in_log(broker))
-    traffic.verdicts = broker.take_verdicts()
+    for verdict in broker.take_verdicts():
+        (traffic.shadows if verdict.is_shadow else traffic.verdicts).append(verdict)
     return traffic
 
 
@@ -216,11 +226,13 @@ def _connections(broker: EmbeddedBroker) -> None:
     """More new connections of one address than it may make, then the quota is taken away again."""
     quotas = broker.context.connection_quotas
     quotas.update_ip_rate("127.0.0.1", 1)
+    quotas.update_ip_rate("127.0.0.1", 2, shadow=True)
     held = [Client(broker.bootstrap_servers) for _ in range(12)]
     wait_until(lambda: quotas.throttled > 0)
     for one in held:
         one.close()
     quotas.update_ip_rate("127.0.0.1", None)
+    quotas.update_ip_rate("127.0.0.1", None, shadow=True)
 
 
 def clients_in_log(broker: EmbeddedBroker) -> list[str | None]:

@@ -121,6 +121,24 @@ def test_throttles_are_the_brokers_verdicts(scene: Scene, rows: DataFrame) -> No
     assert sum(waited_ms[client_id] for client_id in RAW) > 0
 
 
+def test_verdicts_of_shadows_stand_apart(scene: Scene, rows: DataFrame) -> None:
+    """Every one is in its own list, and in none that throttles and replays read; a log of before has null there."""
+
+    def named(kind: str, user: str, client_id: str, asked_ms: int, served_ms: int, refused: bool) -> tuple[Any, ...]:
+        return kind, user, client_id, asked_ms, served_ms, refused
+
+    found = rows.selectExpr("explode(shadow_verdicts) as v").select("v.*").collect()
+    assert Counter(
+        named(v.quota_type, v.user, v.client_id, v.delay_asked_ms, v.delay_served_ms, v.refused) for v in found
+    ) == Counter(
+        named(v.quota_type, v.user, v.client_tag, v.delay_asked_ms, v.delay_served_ms, v.refused)
+        for v in scene.traffic.shadows
+    )
+    assert {v.quota_type for v in found} == {"Produce", "Fetch", "Request", "ControllerMutation", "ConnectionRate"}
+    assert rows.where("size(shadow_verdicts) = 0").count() == 0
+    assert rows.where("shadow_verdicts is null").count() > 0
+
+
 def test_a_replay_gives_the_verdicts_to_the_millisecond(scene: Scene, rows: DataFrame) -> None:
     """From cold counters: bytes, request time, and mutations of clients that know error 89 and that do not."""
     judged = [v for v in scene.traffic.verdicts if v.quota_type != "ConnectionRate"]
