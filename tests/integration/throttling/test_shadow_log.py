@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from kbroker.client.quota_client import QuotaClient
 from kbroker.common.quotas import IP, USER, QuotaEntity
 from kbroker.server.quota.entity_rules import Alteration, QuotaOp
 from kbroker.testing import EmbeddedBroker, VirtualBroker
@@ -103,3 +104,29 @@ def test_connections_of_an_address(tmp_path: Path) -> None:
     assert len(logged) == len(verdicts)
     assert all(r["quota"]["verdicts"] == [] and r["address"] == "127.0.0.1" for r in logged)
     assert [r["quota"]["shadowVerdicts"][0]["ip"] for r in logged] == ["127.0.0.1"] * len(logged)
+
+
+def test_a_restart_keeps_shadows_in_force(tmp_path: Path) -> None:
+    """What a client has set judges after a restart, at its level; both values of an entity are described."""
+    settings = {
+        **SETTINGS,
+        "log.dirs": str(tmp_path),
+        "kbroker.in.memory": "false",
+        "auto.create.topics.enable": "true",
+    }
+    alice = QuotaEntity.of({USER: "ANONYMOUS"})
+    with EmbeddedBroker(settings) as broker, QuotaClient(broker.bootstrap_servers) as quotas:
+        wanted = {PRODUCE: 1e9, f"shadow.{PRODUCE}": 50.0, f"shadow.{REQUEST}": 0.5}
+        assert quotas.alter({alice: wanted}) == {alice: None}
+        broker.create_topic("t", 1)
+    with EmbeddedBroker(settings) as broker, QuotaClient(broker.bootstrap_servers) as quotas:
+        assert quotas.of(alice) == wanted
+        with Client(broker.bootstrap_servers) as client:
+            client.produce("t", 5000)
+            assert client.end()["ThrottleTimeMs"] == 0
+        found = [(v.is_shadow, v.level, v.limit) for v in broker.verdicts if v.quota_type == "Produce"]
+        assert found == [(True, 3, 50.0)]
+        assert [one.is_enabled for one in broker.context.quotas.shadows] == [True, False, True, False]
+        assert len(quotas.promote_shadows(alice).made) == 4
+        assert quotas.of(alice) == {PRODUCE: 50.0, REQUEST: 0.5}
+        assert not any(one.is_enabled for one in broker.context.quotas.shadows)
