@@ -1,12 +1,12 @@
 """librdkafka's own test suite against our broker: fetched, built and run in a folder outside the repository.
 
-    python tests/suites/librdkafka.py FOLDER [-j 3] [--only 0001 0045] [--parts] [--protocol consumer]
+    python tests/suites/librdkafka.py FOLDER [-j 3] [--only 0001 0045] [--sasl] [--protocol consumer]
 
 Every file of tests that talks to a broker runs alone, against one of as many brokers as there are jobs; who fails runs
 once more with nothing beside it, since many of them measure time. What may fail is in librdkafka_left_out.txt, with its
-reason; exit status 1 if anything else fails. `--parts` runs those files of it again whose reason is one part of them,
-without that part. `--protocol consumer` has its consumers in groups of the consumer protocol (KIP-848), with its own
-list of what may fail. Needs npm, a C compiler and the headers that README.md names.
+reason; exit status 1 if anything else fails. `--sasl` runs the files that do more where clients log in, with clients
+that do. `--protocol consumer` has its consumers in groups of the consumer protocol (KIP-848), with its own list of what
+may fail. Needs npm, a C compiler and the headers that README.md names.
 """
 
 import argparse
@@ -31,20 +31,40 @@ PACKAGE = "@confluentinc/kafka-javascript@1.10.1"
 SHARE_GROUPS = "0155"  # from here on: KIP-932
 # Otherwise the defaults, as librdkafka's own harness has them: several tests count the rebalances of two consumers that
 # join within group.initial.rebalance.delay.ms.
-SETTINGS = {"node.id": "1", "num.partitions": "4"}
+SETTINGS = {
+    "node.id": "1",
+    "num.partitions": "4",
+    "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+    "allow.everyone.if.no.acl.found": "true",
+}
 # What some tests make with three replicas is made with one; the rest of those tests stays as it is.
 ONE_REPLICA = [
     (r"(create_topic_wait_exists\([^;]*), 3, 5000\)", r"\1, 1, 5000)"),
     (r"(Test::create_topic\(NULL, topic\.c_str\(\), 1), 3\)", r"\1, 1)"),
 ]
-# For --parts: the calls taken out of a file, so that what is behind them is seen.
-PARTS = {
-    "0081-admin.c": [
-        (r"\n( +)(do_test_(Create|Describe|Delete)Acls\()", r"\n\1if (0) \2"),
-    ],
-    "0109-auto_create_topics.cpp": [(r"\n  do_test_consumer\((\w+), (\w+), true\);", "")],
+# For --sasl: these tests look at authorized operations, change passwords, and log in again on a connection.
+SASL_FILES = ["0081", "0135", "0142"]
+SASL_CLIENT = {
+    "security.protocol": "SASL_PLAINTEXT",
+    "sasl.mechanism": "PLAIN",
+    "sasl.username": "testuser",
+    "sasl.password": "testpass",
 }
-TOOLS = {"kafka-topics": "org.apache.kafka.tools.TopicCommand", "kafka-configs": "kafka.admin.ConfigCommand"}
+SASL_SETTINGS = {
+    "listeners": "SASL_PLAINTEXT://127.0.0.1:0",
+    "sasl.enabled.mechanisms": "PLAIN",
+    "listener.name.sasl_plaintext.plain.sasl.jaas.config": (
+        'org.apache.kafka.common.security.plain.PlainLoginModule required user_testuser="testpass";'
+    ),
+    "connections.max.reauth.ms": "10000",
+}
+TOOLS = {
+    "kafka-topics": "org.apache.kafka.tools.TopicCommand",
+    "kafka-configs": "kafka.admin.ConfigCommand",
+    "kafka-acls": "org.apache.kafka.tools.AclCommand",
+}
+# With an authorizer these wait for rules to spread, or start Kafka's scripts, and their own limit of time is too short.
+LONGER = {"0081": "2", "0119": "2"}
 LEFT_OUT = {"classic": "librdkafka_left_out.txt", "consumer": "librdkafka_left_out_consumer.txt"}
 Place = tuple[str, str]  # number and scenario
 RESULT = re.compile(r"\|\S* (\d{4}\w+) +\| +(PASSED|FAILED|SKIPPED) ")
@@ -64,7 +84,7 @@ def patch(file: Path, changes: list[tuple[str, str]]) -> int:
     return total
 
 
-def built(folder: Path, parts: bool) -> Path:
+def built(folder: Path) -> Path:
     """Fetch and build what is not there yet; return the folder with the test-runner."""
     source = folder / "package" / "deps" / "librdkafka"
     if not source.exists():
@@ -80,16 +100,7 @@ def built(folder: Path, parts: bool) -> Path:
         for file in (*tests.glob("[01]*.c"), *tests.glob("[01]*.cpp")):
             patch(file, ONE_REPLICA)
         run(["make", "-j2", "-C", str(tests), "build"], source)
-    if not parts:
-        return tests
-    without = source / "tests-parts"
-    if not (without / "test-runner").exists():
-        shutil.copytree(tests, without, ignore=shutil.ignore_patterns("test-runner"))
-        for name, changes in PARTS.items():
-            if patch(without / name, changes) < len(changes):
-                raise SystemExit(f"{name} is not what this script knows")
-        run(["make", "-j2", "-C", str(without), "build"], source)
-    return without
+    return tests
 
 
 def table(tests: Path) -> dict[str, tuple[str, str]]:
@@ -105,12 +116,14 @@ def table(tests: Path) -> dict[str, tuple[str, str]]:
 
 
 def one(
-    place: Place, tests: Path, broker: BrokerProcess, logs: Path, protocol: str, seconds: int = 900
+    place: Place, tests: Path, broker: BrokerProcess, logs: Path, protocol: str, client: dict[str, str]
 ) -> dict[str, str]:
     """Run the tests of one file and scenario; result by name of test."""
     number, scenario = place
     conf = logs / f"{broker.port}.conf"
-    conf.write_text(f"metadata.broker.list={broker.bootstrap}\ntest.topic.random=true\n")
+    configs = {"metadata.broker.list": broker.bootstrap, "test.topic.random": "true", **client}
+    configs["test.timeout.multiplier"] = LONGER.get(number, "1")
+    conf.write_text("".join(f"{name}={value}\n" for name, value in configs.items()))
     env = {
         **os.environ,
         "LD_LIBRARY_PATH": "../src:../src-cpp",
@@ -124,7 +137,7 @@ def one(
     }
     log = logs / f"{tests.name}-{protocol}-{number}-{scenario}.log"
     with log.open("wb") as output:
-        command = ["timeout", "-k", "5", str(seconds), "./test-runner", "-p1", "-L"]
+        command = ["timeout", "-k", "5", "900", "./test-runner", "-p1", "-L"]
         status = subprocess.run(command, cwd=tests, env=env, stdout=output, stderr=output, check=False).returncode
     results = dict(RESULT.findall(log.read_text(errors="replace")))
     if status != 0 and "FAILED" not in results.values():  # it has ended itself, or was ended, in the middle of a test
@@ -158,23 +171,24 @@ def main() -> int:
     parser.add_argument("folder", type=Path)
     parser.add_argument("-j", "--jobs", type=int, default=3)
     parser.add_argument("--only", nargs="*")
-    parser.add_argument("--parts", action="store_true")
+    parser.add_argument("--sasl", action="store_true")
     parser.add_argument("--protocol", choices=LEFT_OUT, default="classic")
     chosen = parser.parse_args()
     folder: Path = chosen.folder.resolve()
-    tests = built(folder, chosen.parts)
+    tests = built(folder)
     tools(folder, tests)
     logs = folder / "logs"
     logs.mkdir(exist_ok=True)
     rows = table(tests)
-    wanted = sorted(PARTS) if chosen.parts else chosen.only
+    wanted = chosen.only or (SASL_FILES if chosen.sasl else None)
+    settings, client = ({**SETTINGS, **SASL_SETTINGS}, SASL_CLIENT) if chosen.sasl else (SETTINGS, {})
     rows = {name: row for name, row in rows.items() if not wanted or any(name[:4] == one[:4] for one in wanted)}
     brokers: dict[str, list[BrokerProcess]] = {"default": [], "noautocreate": []}
     free: dict[str, queue.Queue[BrokerProcess]] = {scenario: queue.Queue() for scenario in brokers}
     for index in range(chosen.jobs + 1):
         scenario = "default" if index else "noautocreate"
         data = folder / "data" / f"{time.time_ns():x}-{index}"
-        broker = BrokerProcess(data, {**SETTINGS, "auto.create.topics.enable": str(index > 0).lower()})
+        broker = BrokerProcess(data, {**settings, "auto.create.topics.enable": str(index > 0).lower()})
         broker.start()
         brokers[scenario].append(broker)
         free[scenario].put(broker)
@@ -183,7 +197,7 @@ def main() -> int:
         broker = free[place[1]].get()
         try:
             begun = time.monotonic()
-            results = one(place, tests, broker, logs, chosen.protocol)
+            results = one(place, tests, broker, logs, chosen.protocol, client)
             ours = {name for name, row in rows.items() if row[0] == place[1]} | {place[0]}
             results = {name: found for name, found in results.items() if name in ours}
             print(*place, f"{time.monotonic() - begun:.0f} s", results, flush=True)
@@ -204,7 +218,7 @@ def main() -> int:
         for broker in (*brokers["default"], *brokers["noautocreate"]):
             print("broker ended with", broker.stop() if broker.is_alive() else "a crash")
             shutil.rmtree(broker.folder, ignore_errors=True)
-    reasons = {} if chosen.parts else left_out(chosen.protocol)
+    reasons = left_out(chosen.protocol)
     failed = sorted(name for name, result in results.items() if result.startswith("FAILED"))
     counts = {kind: sum(r.startswith(kind) for r in results.values()) for kind in ("PASSED", "FAILED", "SKIPPED")}
     print(counts, "skipped:", sorted(name for name, result in results.items() if result == "SKIPPED"))
