@@ -159,6 +159,11 @@ def long_names() -> list[Frame]:
         ),
         Frame("Fetch: rack", framed(header(1, 12, flexible=True) + fetch + b"\x01\x01" + longest + b"\0"), "closed"),
         Frame("ListOffsets: topic", framed(header(2, 6, flexible=True) + bytes(5) + one_topic + b"\0"), "closed"),
+        Frame(
+            "CreateAcls: principal of 1 MB",
+            framed(header(30, 3, flexible=True) + b"\x02\x02\x02t\x03" + uvarint((1 << 20) + 1) + b"p" * (1 << 20)),
+            "closed",
+        ),
     ]
 
 

@@ -34,6 +34,8 @@ from kbroker.server.metadata.metadata_store import MetadataStore
 
 MAX_KEPT_ANSWERS = 1024
 MAX_CHANGES = 10_000  # of one request (``QuorumController.MAX_RECORDS_PER_USER_OP``)
+MAX_COMPARISONS = 20_000_000  # of rules with the filters of one request: some ten seconds
+MAX_FOUND = 10 * MAX_CHANGES  # in one response; a rule is in it for each filter that means it
 
 
 class Deleted(NamedTuple):
@@ -186,16 +188,23 @@ class Authorizer:
         Raises: KafkaError if that are too many.
         """
         with self._lock:
-            results: list[Deleted] = []
+            kept: dict[AclFilter, Deleted] = dict.fromkeys(filters, Deleted(()))
+            if len(kept) * len(self._acls) > MAX_COMPARISONS:
+                text = f"{len(kept)} filters are too many for {len(self._acls)} acls: send them in several requests."
+                raise KafkaError(Errors.INVALID_REQUEST, text)
             removed: dict[Acl, None] = {}
-            for wanted in filters:
+            for wanted in kept:
                 error = _objection_to(wanted)
                 found = [acl for acl in self._acls if wanted.matches(acl)] if error is None else []
-                results.append(Deleted(found, error))
+                kept[wanted] = Deleted(found, error)
                 removed.update(dict.fromkeys(found))
                 if len(removed) > MAX_CHANGES:
                     text = f"Cannot remove more than {MAX_CHANGES} acls in a single delete operation."
                     raise KafkaError(Errors.INVALID_REQUEST, text)
+            results = [kept[wanted] for wanted in filters]
+            if sum(len(result.acls) for result in results) > MAX_FOUND:
+                text = f"{len(filters)} filters mean the same acls too often: send them in several requests."
+                raise KafkaError(Errors.INVALID_REQUEST, text)
             if removed:
                 try:
                     self._store.change_acls((), list(removed))

@@ -88,6 +88,19 @@ def test_patterns() -> None:
     assert asked([rule("*", pattern=PREFIXED)], READ, "*x")
 
 
+def test_names_that_kafka_searches_in_another_way() -> None:
+    """``*`` is every name, those too that begin with it; and below ``*`` in the alphabet a name is one as all others.
+
+    Kafka 4.3.1 leaves out the first, and never comes back from a search of the second kind (docs/authorization.md).
+    """
+    for name in ("*", "*a", "!a", "#y", " ", "+", "~"):
+        assert asked([rule("*", kind=GROUP)], READ, name, GROUP)
+        assert not asked([rule("*", kind=GROUP), rule("*", READ, DENY, kind=GROUP)], READ, name, GROUP)
+    for others in ([rule("#x", kind=GROUP)], [rule("#x", kind=GROUP, pattern=PREFIXED)], [rule("#yz", kind=GROUP)]):
+        assert not asked(others, READ, "#y", GROUP)
+        assert asked([*others, rule("#", kind=GROUP, pattern=PREFIXED)], READ, "#y", GROUP)
+
+
 def test_all_principals_and_hosts() -> None:
     assert asked([rule(principal="User:*")], READ)
     assert not asked([rule(principal="*")], READ)

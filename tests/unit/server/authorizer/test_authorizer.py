@@ -299,4 +299,11 @@ def test_a_request_changes_ten_thousand_rules_at_most() -> None:
         delete(a_filter(PermissionType=2), a_filter(), a_filter())
     assert refused.value.error is Errors.INVALID_REQUEST
     assert delete(a_filter(ResourceNameFilter="t10000"), a_filter(ResourceNameFilter="t10000")) == [(0, 1), (0, 1)]
+    for text, filters in (
+        ("11 filters mean the same acls too often", [a_filter()] * 11),
+        ("2001 filters are too many for 10000 acls", [a_filter(HostFilter=f"{number}") for number in range(2001)]),
+    ):
+        with pytest.raises(KafkaError, match=text) as refused:
+            delete(*filters)
+        assert refused.value.error is Errors.INVALID_REQUEST
     assert delete(a_filter()) == [(0, 10_000)]
