@@ -18,7 +18,10 @@ def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
     authorizer = ctx.auth.authorizer
     if authorizer is None:
         return failure(body, Errors.SECURITY_DISABLED, request)
-    results = authorizer.create([_acl(row) for row in body_as_java_reads(body["Creations"])])
+    try:
+        results = authorizer.create([_acl(row) for row in body_as_java_reads(body["Creations"])])
+    except KafkaError as refusal:
+        results = [refusal] * len(body["Creations"])
     return {"Results": [_result(error) for error in results]}
 
 

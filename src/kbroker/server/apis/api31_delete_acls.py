@@ -21,7 +21,10 @@ def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
     authorizer = ctx.auth.authorizer
     if authorizer is None:
         return failure(body, Errors.SECURITY_DISABLED, request)
-    results = authorizer.delete([acl_filter(row) for row in body["Filters"]])
+    try:
+        results = authorizer.delete([acl_filter(row) for row in body["Filters"]])
+    except KafkaError as refusal:
+        results = [Deleted((), refusal)] * len(body["Filters"])
     return {"FilterResults": [_result(result) for result in results]}
 
 

@@ -34,7 +34,7 @@ from kbroker.server.metadata.metadata_store import MetadataStore
 
 MAX_KEPT_ANSWERS = 1024
 MAX_CHANGES = 10_000  # of one request (``QuorumController.MAX_RECORDS_PER_USER_OP``)
-MAX_COMPARISONS = 20_000_000  # of rules with the filters of one request: some ten seconds
+MAX_COMPARISONS = 5_000_000  # of rules with the filters of one request: some three seconds
 MAX_FOUND = 10 * MAX_CHANGES  # in one response; a rule is in it for each filter that means it
 
 

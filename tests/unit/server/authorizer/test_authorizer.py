@@ -289,21 +289,16 @@ def test_a_request_changes_ten_thousand_rules_at_most() -> None:
         rows = bench.ask("DeleteAcls", 3, {"Filters": list(filters)})["FilterResults"]
         return [(row["ErrorCode"], len(row["MatchingAcls"])) for row in rows]
 
-    with pytest.raises(KafkaError) as refused:
-        create(10_001)
-    assert refused.value.error is Errors.POLICY_VIOLATION
+    assert create(10_001) == Errors.POLICY_VIOLATION
     assert delete(a_filter()) == [(0, 0)]
     assert create(10_000) == 0
     assert create(10_001) == 0  # all but one are there already
-    with pytest.raises(KafkaError) as refused:
-        delete(a_filter(PermissionType=2), a_filter(), a_filter())
-    assert refused.value.error is Errors.INVALID_REQUEST
+    assert delete(a_filter(PermissionType=2), a_filter(), a_filter()) == [(42, 0)] * 3
     assert delete(a_filter(ResourceNameFilter="t10000"), a_filter(ResourceNameFilter="t10000")) == [(0, 1), (0, 1)]
     for text, filters in (
         ("11 filters mean the same acls too often", [a_filter()] * 11),
-        ("2001 filters are too many for 10000 acls", [a_filter(HostFilter=f"{number}") for number in range(2001)]),
+        ("501 filters are too many for 10000 acls", [a_filter(HostFilter=f"{number}") for number in range(501)]),
     ):
-        with pytest.raises(KafkaError, match=text) as refused:
-            delete(*filters)
-        assert refused.value.error is Errors.INVALID_REQUEST
+        for row in bench.ask("DeleteAcls", 3, {"Filters": filters})["FilterResults"]:
+            assert (row["ErrorCode"], row["ErrorMessage"]) == (42, f"{text}: send them in several requests.")
     assert delete(a_filter()) == [(0, 10_000)]
