@@ -7,10 +7,12 @@ print(port.get("/xray"))
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import ipaddress
 import json
 import re
+import socket
 from collections.abc import Mapping
 from typing import Any
 from urllib.parse import urlencode, urlsplit
@@ -123,16 +125,37 @@ def find_http_port(cluster: Cluster, node_id: int | None = None) -> str:
     if not entries[0].value:
         raise HttpPortError(f"{where} has no HTTP port: start it with {LISTENER}=HOST:PORT")
     try:
-        host, port = parse_http_address(entries[0].value)
+        return url_of_listener(entries[0].value, node.host)
     except ValueError as error:
         raise HttpPortError(f"{where}: {error}") from None
-    return f"http://{format_address((_reachable(host, node.host), port))}"
 
 
-def _reachable(bound: str, broker: str) -> str:
-    """The host of a listener, or the broker's own where it listens on every interface."""
+def url_of_listener(listener: str, broker_host: str) -> str:
+    """The URL of a listener, as host:port, of the broker at ``broker_host``, as it is reached from here.
+
+    Raises: ValueError where it is reached from the broker's machine only, and that is another one: at the same address
+    of this machine may be something else.
+    """
+    host, port = parse_http_address(listener)
     try:
-        address = ipaddress.ip_address(bound)
+        address = ipaddress.ip_address(host)
     except ValueError:
-        return bound
-    return broker if address.is_unspecified else bound
+        address = None
+    if address is not None and address.is_unspecified:
+        host = broker_host
+    elif (host == "localhost" or (address is not None and address.is_loopback)) and not _is_here(broker_host):
+        raise ValueError(f"its HTTP port {listener} is for its own machine: ask there, or give --http URL")
+    return f"http://{format_address((host, port))}"
+
+
+def _is_here(host: str) -> bool:
+    """Whether a host is this machine: an address can be bound where it is one's own alone."""
+    try:
+        found = socket.getaddrinfo(host, 0, type=socket.SOCK_DGRAM)
+    except OSError:
+        return False
+    for family, kind, _, _, address in found:
+        with contextlib.suppress(OSError), socket.socket(family, kind) as probe:
+            probe.bind(address)
+            return True
+    return False

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from kbroker.client.http_port import HttpPort, HttpPortError, NoSuchPathError
+from kbroker.client.http_port import HttpPort, HttpPortError, NoSuchPathError, url_of_listener
 from kbroker.common.http_server import HttpHandler, HttpServer
 
 
@@ -76,3 +76,25 @@ def test_a_malformed_url(url: str) -> None:
 def test_a_malformed_token() -> None:
     with pytest.raises(ValueError, match="ASCII"):
         HttpPort("http://x", "a\r\nb")
+
+
+@pytest.mark.parametrize(
+    ("listener", "broker", "url"),
+    [
+        ("127.0.0.1:9400", "127.0.0.1", "http://127.0.0.1:9400"),
+        ("127.0.0.1:9400", "localhost", "http://127.0.0.1:9400"),
+        ("0.0.0.0:9400", "192.0.2.1", "http://192.0.2.1:9400"),
+        ("192.0.2.1:9400", "192.0.2.1", "http://192.0.2.1:9400"),
+    ],
+)
+def test_where_the_port_of_a_broker_is(listener: str, broker: str, url: str) -> None:
+    """A listener on every interface is at the broker's own host."""
+    assert url_of_listener(listener, broker) == url
+
+
+@pytest.mark.parametrize("listener", ["127.0.0.1:9400", "localhost:9400", "[::1]:9400"])
+@pytest.mark.parametrize("broker", ["192.0.2.1", "broker.invalid"])
+def test_a_loopback_port_of_another_machine_is_not_looked_for_on_this_one(listener: str, broker: str) -> None:
+    """Another broker here, or anything else, must not answer for it."""
+    with pytest.raises(ValueError, match="is for its own machine: ask there, or give --http URL"):
+        url_of_listener(listener, broker)
