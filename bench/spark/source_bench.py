@@ -129,6 +129,7 @@ def main() -> int:
     parser.add_argument("--sources", default="kafka,kbroker", help="which to run")
     parser.add_argument("--tls", action="store_true", help="through TLS")
     parser.add_argument("--sizes", default="100,1000", help="bytes of a value")
+    parser.add_argument("--conf", action="append", default=[], help="a setting of Spark's, KEY=VALUE; repeatable")
     given = parser.parse_args()
     sources = given.sources.split(",")
     spark = build_session(
@@ -137,6 +138,7 @@ def main() -> int:
         connector="kafka" in sources and given.jars is None,
         more_jars=sorted(given.jars.glob("*.jar")) if given.jars else (),
         driver_memory="2g",
+        settings=dict(one.split("=", 1) for one in given.conf),
     )
     jvm = int(spark._jvm.java.lang.ProcessHandle.current().pid())
     scale = 10 if given.quick else 1

@@ -36,7 +36,7 @@ from kbroker.spark.tables.delta_table import (
     TableInfo,
     bucket_of,
 )
-from kbroker.spark.tables.file_writer import PREFIX, statistics
+from kbroker.spark.tables.file_writer import PREFIX, ZSTD_ROWS, statistics
 from kbroker.spark.tables.log_schema import spark_schema
 from kbroker.spark.tables.table_place import TablePlace
 from tests.spark.committing import BUCKETS, ROWS, day_of_batches, placed, write
@@ -315,6 +315,18 @@ def test_places_of_tables(table: str, uri: str) -> None:
     assert (place.uri, place.is_local) == (uri, uri.startswith("/"))
     assert ("aws_conditional_put", "etag") in place.options or not uri.startswith("s3")
     assert TablePlace.of(place) is place
+
+
+@pytest.mark.parametrize(("rows", "codec"), [(ZSTD_ROWS - 1, "SNAPPY"), (ZSTD_ROWS, "ZSTD")])
+def test_small_files_are_made_quickly(table: Path, rows: int, codec: str) -> None:
+    """For the few values of a small file's column zstd would take longer to begin than to compress them."""
+    row = placed(day_of_batches().rows).slice(0, 1)
+    batch = pa.Table.from_batches([row] * rows).combine_chunks().to_batches()[0]
+    found = Table(table)
+    write(found, "a", 0, batch)
+    (file,) = found.files()
+    footer = pq.read_metadata(table / file.path)
+    assert {footer.row_group(0).column(at).compression for at in range(footer.num_columns)} == {codec}
 
 
 def test_statistics_of_files(tmp_path: Path) -> None:

@@ -72,7 +72,7 @@ def _opened(
             with _source(place, name) as source, pq.ParquetFile(source, read_dictionary=list(dictionaries)) as file:
                 has = file.schema_arrow.names
                 known = has if columns is None else [column for column in columns if column in has]
-                rows = file.read(columns=known)
+                rows = file.read(columns=known, use_threads=False)  # a task has one core
         except FileNotFoundError:
             raise DamagedFileError(place.file(name), MISSING) from None
         except (pa.ArrowException, OSError) as error:
