@@ -11,6 +11,7 @@ _PYTHON = re.compile(r"^\s*((?:\w+\.)*\w+(?:Error|Exception): .+)$", re.MULTILIN
 _CAUSED = re.compile(r"^Caused by: (?:[\w$]+\.)+[\w$]+: (.+)$", re.MULTILINE)
 _JAVA = re.compile(r"^: (?:[\w$]+\.)+([\w$]+(?:: .+)?)$", re.MULTILINE)
 _STREAM = re.compile(r"terminated with exception: (.*?)(?= SQLSTATE|\n=== Streaming|\Z)", re.DOTALL)
+_CONCURRENT = "[CONCURRENT_STREAM_LOG_UPDATE]"
 #: What to do where a cluster's machines have not the Python that is needed.
 NEEDS_PYTHON = (
     'install "kbroker[spark]" there, send one with --py-env ARCHIVE, or name another Python of theirs with --conf '
@@ -63,6 +64,8 @@ def sentence(error: BaseException) -> str:
 
 def cause(text: str) -> str:
     """Why a query ended: the last message of our own in its traces, else of Python, of Java, else its first line."""
+    if _CONCURRENT in text:
+        return "another process runs a stream with this checkpoint: give each checkpoint one process"
     stated = _STREAM.search(text)
     inner = stated[1] if stated else text
     for pattern in (_OURS, _PYTHON, _CAUSED, _JAVA):
