@@ -27,8 +27,8 @@ JOB = (
             "IllegalStateException: Cannot call methods on a stopped SparkContext.",
         ),
         (
-            "[STREAM_FAILED] Query [id = a] terminated with exception: [CONCURRENT_STREAM_LOG_UPDATE] Concurrent update "
-            "to the log. Multiple streaming jobs detected for 0. SQLSTATE: 40000",
+            "[STREAM_FAILED] Query [id = a] terminated with exception: [CONCURRENT_STREAM_LOG_UPDATE] Concurrent "
+            "update to the log. Multiple streaming jobs detected for 0. SQLSTATE: 40000",
             "another process runs a stream with this checkpoint: give each checkpoint one process",
         ),
         ("something plain\nand more", "something plain"),
