@@ -125,7 +125,7 @@ def test_top_draws_sorts_survives_a_restart_and_leaves_a_clean_terminal(
         terminal.see("paused")
         terminal.press("p")
     broker.stop()
-    terminal.see("no answer, trying again")
+    terminal.see("no response, trying again")
     with Broker(settings_of(port)) as again, Client(again.bootstrap_servers, "after-restart") as client:
         client.call("ApiVersions", 0, {})
         terminal.see("after-restart")

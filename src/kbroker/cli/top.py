@@ -112,7 +112,7 @@ def _print_once(watch: UsageWatch, every_s: float, view: str, server: str, as_js
 
 
 class _Looker:
-    """Looks again and again in a thread of its own, so that keys have an effect at once."""
+    """Looks again and again in a second thread, so that keys have an effect at once."""
 
     def __init__(self, watch: UsageWatch, every_s: float) -> None:
         self._watch = watch
@@ -136,7 +136,7 @@ class _Looker:
                     self.usage = self._watch.look()
                     self.note = ""
                 except (BrokerConnectionError, KafkaError) as error:
-                    self.note = f"no answer, trying again: {error}"
+                    self.note = f"no response, trying again: {error}"
                 except BaseException as error:
                     self.failure = error
                     self.changed.set()

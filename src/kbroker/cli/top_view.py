@@ -121,7 +121,7 @@ VIEWS: tuple[View, ...] = (
             Column("RECORDS", lambda t: short_number(t.records), lambda t: t.records),
         ),
         2,
-        "there is no topic",
+        "no topics",
     ),
     View(
         "groups",
@@ -134,7 +134,7 @@ VIEWS: tuple[View, ...] = (
             Column("LAG/S", lambda g: short_number(g.lag_per_s), lambda g: g.lag_per_s or 0.0),
         ),
         3,
-        "there is no group",
+        "no groups",
     ),
     View(
         "slowest",

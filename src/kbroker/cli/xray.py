@@ -65,11 +65,11 @@ def xray(bootstrap_server: str, http_url: str | None, token: str | None, limit: 
 def show(found: dict[str, Any]) -> None:
     """Print a snapshot for people, 80 columns wide."""
     connections = found["connections"]
-    muted = {reason: count for reason, count in connections["muted"].items() if count}
-    why = ", ".join(f"{reason.replace('_', ' ')} {count}" for reason, count in muted.items())
+    muted = ((reason.removeprefix("batch_").replace("_", " "), n) for reason, n in connections["muted"].items() if n)
+    why = ", ".join(f"{count} {reason}" for reason, count in muted)
     click.echo(
         styled(f"broker {found['node_id']}", bold=True)
-        + f"  {connections['open']} connections, not read: {why or 'none'}  (looked for {short_time(found['took_ms'])})"
+        + f"  {connections['open']} connections, not read: {why or 'none'}"
     )
     for thread in found["network_threads"]:
         if thread["answer"] != "ok":

@@ -145,7 +145,7 @@ def topic_rows(cluster: Cluster, topic: str, back: int, follow: bool) -> Iterato
     except KafkaError as error:
         if error.error is not Errors.UNKNOWN_TOPIC_OR_PARTITION:
             raise
-        raise RequestLogError(f"there is no topic {topic}: kbroker.request.log.topic sets it") from None
+        raise RequestLogError(f"topic {topic} does not exist: kbroker.request.log.topic sets it") from None
     admin = Admin(cluster)
     starts = admin.list_offsets(dict.fromkeys(partitions, EARLIEST))
     ends = {place: info.offset for place, info in admin.list_offsets(dict.fromkeys(partitions, LATEST)).items()}
