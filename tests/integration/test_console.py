@@ -8,6 +8,7 @@ import os
 import re
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,15 +19,18 @@ import pytest
 
 from kbroker import console
 from kbroker.common.http_messages import HttpRequest, HttpResponse
+from kbroker.common.quotas import QuotaEntity
 from kbroker.console.app import POLICY, Console
 from kbroker.console.sign_in import COOKIE, GUESSES
 from kbroker.coordinator.classic_group import GroupState
 from kbroker.coordinator.group_coordinator import ListedGroup
 from kbroker.coordinator.group_records import CommittedOffset
 from kbroker.server.broker import Broker
+from kbroker.server.quota.entity_rules import Alteration, QuotaOp
 from kbroker.server.topic_rules import NewTopic
 from kbroker.server.topics import TopicView
 from tests.support import wire
+from tests.support.broker import wait_for
 
 TOKEN = "a-token-of-some-length"
 MARKUP = "<script>alert(1)</script>\"'&\u202e"
@@ -168,7 +172,9 @@ def test_nothing_of_it_is_loaded_before_it_is_asked_for() -> None:
     program = f"""
 import sys, urllib.request
 from kbroker import console
+from kbroker.common.quotas import QuotaEntity
 from kbroker.server.broker import Broker
+from kbroker.server.quota.entity_rules import Alteration, QuotaOp
 broker = Broker({SETTINGS!r}); console.mount(broker); broker.start()
 loaded = sorted(name for name in sys.modules if name.startswith(("jinja2", "kbroker.console.")))
 assert loaded == [], loaded
@@ -244,7 +250,18 @@ def test_without_a_token_only_this_machine_may(broker: Broker) -> None:
 
 PATHS = (
     *("", "topics?internal=1", "topic?topic=orders", "messages?topic=orders", "message?topic=orders&offset=0"),
-    *("groups", "throughput", "throttles", "requests", "sign-in", "none"),
+    *(
+        "groups",
+        "throughput",
+        "throttles",
+        "requests",
+        "quotas",
+        "quota?client-id=c",
+        "explain",
+        "xray",
+        "sign-in",
+        "none",
+    ),
 )
 
 
@@ -350,6 +367,17 @@ def test_the_slowest_requests(pages: Console, broker: Broker) -> None:
     assert "sending" in page
 
 
+def test_the_slowest_requests_without_a_log() -> None:
+    """The broker keeps some at all times; the page shows those."""
+    with Broker({**SETTINGS, "kbroker.request.log.topic": ""}) as broker:
+        pages = Console(broker, None)
+        with wire.Connection(broker.bootstrap_servers) as client:
+            client.ask(wire.create_topic("t", 1))
+            wait_for("the request", lambda: "CreateTopics" in text(ask(pages, f"requests?n={time.time()}")))
+            assert "User:ANONYMOUS" in text(ask(pages, "xray"))
+        pages.close()
+
+
 def test_a_page_that_fails_is_a_sentence(pages: Console, broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail() -> None:
         raise ZeroDivisionError("secret")
@@ -366,3 +394,103 @@ def test_the_files_of_others_have_their_licences() -> None:
     for name, word in (("htmx", "Zero-Clause BSD"), ("uPlot", "MIT License")):
         assert word in (assets / f"{name}.LICENSE").read_text()
         assert list(assets.glob(f"{name}*.min.js"))
+
+
+# ---------------------------------------------------------------- quotas
+
+
+@pytest.fixture
+def editor(broker: Broker) -> Iterator[Console]:
+    made = Console(broker, TOKEN, may_edit=True)
+    yield made
+    made.close()
+    store = broker.context.quota_entities
+    store.alter(
+        [Alteration(entity, [QuotaOp(key, None) for key in keys]) for entity, keys in store.find({}, (), False)]
+    )
+
+
+def quotas_of(broker: Broker, **names: str) -> dict[str, float]:
+    found = broker.context.quota_entities.find({kind.replace("_", "-"): name for kind, name in names.items()}, (), True)
+    return dict(found[0][1]) if found else {}
+
+
+def test_the_pages_only_show_unless_editing_is_on(pages: Console, broker: Broker) -> None:
+    page = ask(pages, "quota?client-id=c")
+    assert "kbroker.console.edit" in text(page)
+    assert "quota/preview" not in text(page)
+    secret = pages._secret.of("")
+    for path in ("quota/preview", "quota/apply"):
+        fields = {"form_secret": secret, "client-id": "c", "key": "producer_byte_rate", "value": "1MB", "was": ""}
+        assert post(pages, path, fields).status == 403
+    assert quotas_of(broker, client_id="c") == {}
+
+
+def test_a_shadow_first_then_promoted(editor: Console, broker: Broker) -> None:
+    """A preview changes nothing; what is applied is what it has shown, also when it is sent again by mistake."""
+    secret = secret_of(ask(editor, "quota?user=alice"))
+    fields = {
+        "form_secret": secret,
+        "user": "alice",
+        "key": "producer_byte_rate",
+        "value": "1 MiB/s",
+        "effect": "shadow",
+    }
+    shown = post(editor, "quota/preview", fields)
+    assert shown.status == 200
+    assert 'shadow.producer_byte_rate</th><td class="n">not set</td><td class="n"><b>1 MiB/s' in text(shown)
+    assert quotas_of(broker, user="alice") == {}
+    applied = post(editor, "quota/apply", {**fields, "was": ""})
+    assert (applied.status, dict(applied.headers)["Location"].partition("&")[0]) == (303, "/console/quota?user=alice")
+    assert quotas_of(broker, user="alice") == {"shadow.producer_byte_rate": 1048576.0}
+    assert post(editor, "quota/apply", {**fields, "was": ""}).status == 409, "sent once more"
+    promote = {**fields, "effect": "promote", "value": "", "was": "shadow.producer_byte_rate=1048576.0"}
+    assert post(editor, "quota/apply", promote).status == 303
+    assert quotas_of(broker, user="alice") == {"producer_byte_rate": 1048576.0}
+    remove = {**fields, "effect": "remove", "value": "", "was": "producer_byte_rate=1048576.0"}
+    assert post(editor, "quota/apply", remove).status == 303
+    assert quotas_of(broker, user="alice") == {}
+
+
+@pytest.mark.parametrize(
+    ("change", "status", "why"),
+    [
+        ({"value": "1 parsec"}, 400, "expected bytes per second"),
+        ({"value": "-5"}, 400, "greater than 0"),
+        ({"value": "nan"}, 400, ""),
+        ({"value": "0.5"}, 400, "fractional"),
+        ({"effect": "promote"}, 400, "to promote"),
+        ({"effect": "explode"}, 400, "expected shadow"),
+        ({"key": "connection_creation_rate"}, 400, "expected consumer_byte_rate"),
+        ({"key": "producer_byte_rate;drop"}, 400, "expected consumer_byte_rate"),
+        ({"user": ""}, 400, "Name a user"),
+        ({"ip": "10.0.0.1"}, 400, "address has its own quotas"),
+        ({"user-default": "1"}, 400, "got both"),
+        ({"form_secret": "0" * 64}, 403, "out of date"),
+    ],
+)  # fmt: skip
+def test_bad_changes(editor: Console, broker: Broker, change: dict[str, str], status: int, why: str) -> None:
+    secret = secret_of(ask(editor, "quota?user=alice"))
+    fields = {"form_secret": secret, "user": "alice", "key": "producer_byte_rate", "value": "1MB", "effect": "shadow"}
+    for path in ("quota/preview", "quota/apply"):
+        response = post(editor, path, {**fields, "was": "", **change})
+        assert (response.status, why in text(response)) == (status, True), (path, text(response))
+    assert broker.context.quota_entities.find({}, (), False) == []
+
+
+def test_an_explanation_is_beside_the_form(editor: Console, broker: Broker) -> None:
+    store = broker.context.quota_entities
+    store.alter([Alteration(QuotaEntity.of({"client-id": MARKUP}), [QuotaOp("producer_byte_rate", 1000.0)])])
+    page = text(ask(editor, f"quota?client-id={quote(MARKUP)}"))
+    assert "<b>1000 B/s</b> applies, level 7" in page
+    assert "<script>alert" not in page
+    assert "1 to 1 of 1 entities" in text(ask(editor, "quotas?q=SCRIPT"))
+    assert ask(editor, "explain?ip=nonsense").status == 400
+
+
+def test_ten_thousand_entities_with_quotas(pages: Console, broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    entities = [(QuotaEntity.of({"user": f"u{number:05d}"}), {"producer_byte_rate": 1.0}) for number in range(10_000)]
+    monkeypatch.setattr(broker.context, "quota_entities", SimpleNamespace(find=lambda *a: entities))
+    page = text(ask(pages, "quotas?page=3"))
+    assert page.count('<th scope="row">') == 50
+    assert "101 to 150 of 10,000 entities" in page

@@ -18,7 +18,7 @@ from kbroker.console.requests import PageError, Query
 from kbroker.console.sign_in import COOKIE, SESSION_MS, FormSecret, Guesses, Sessions, cookie_of, same_token
 from kbroker.console.site import ROOT, Download, Json, Site, View
 from kbroker.console.viewers import Viewers
-from kbroker.console.views import groups, overview, slow_requests, throttles, topics
+from kbroker.console.views import groups, overview, quotas, slow_requests, throttles, topics, xray
 from kbroker.server.broker import Broker
 from kbroker.server.metrics.http_access import HttpAccess
 
@@ -56,7 +56,9 @@ MENU = (
     ("groups", "Groups"),
     ("throughput", "Throughput"),
     ("throttles", "Throttles"),
+    ("quotas", "Quotas"),
     ("requests", "Slow requests"),
+    ("xray", "X-ray"),
 )
 PAGES: Mapping[str, Page] = {
     "": overview.overview,
@@ -71,10 +73,18 @@ PAGES: Mapping[str, Page] = {
     "rates": overview.rates,
     "alive": overview.alive,
     "throttles": throttles.throttles,
+    "quotas": quotas.quotas,
+    "quota": quotas.quota,
+    "explain": quotas.explain,
     "requests": slow_requests.slow_requests,
+    "xray": xray.xray,
 }
 #: Under which entry of the menu a page is.
-BELOW = {"topic": "topics", "messages": "topics", "message": "topics", "group": "groups"}
+BELOW = {
+    **dict.fromkeys(("topic", "messages", "message"), "topics"),
+    "group": "groups",
+    **dict.fromkeys(("quota", "quota/preview", "quota/apply", "explain"), "quotas"),
+}
 
 
 class _Kept(NamedTuple):
@@ -266,6 +276,14 @@ class Console:
             self._sessions.end(cookie_of(request.headers))
             cookie = f"{COOKIE}=; Path={ROOT}; Max-Age=0; HttpOnly; SameSite=Strict"
             return HttpResponse(303, b"", PLAIN, (("Location", f"{ROOT}/sign-in"), ("Set-Cookie", cookie)))
+        if path == "quota/preview":
+            return self._response(request, path, quotas.preview(self._site, form), is_part=False)
+        if path == "quota/apply":
+            location = quotas.apply(self._site, form)
+            logger.info("console: %s changed a quota: %s", request.address, location)
+            with self._lock:
+                self._kept.clear()
+            return HttpResponse(303, b"", PLAIN, (("Location", location),))
         raise PageError(404, "There is no such form.")
 
 

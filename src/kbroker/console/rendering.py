@@ -13,7 +13,7 @@ from kbroker.common.shown_names import entity_name, shown_name
 from kbroker.common.units import rounded_bytes
 
 FOLDER = Path(__file__).with_name("templates")
-MACROS = ("named", "scroll", "pager", "record_bytes")
+MACROS = {"parts.html": ("named", "scroll", "pager", "record_bytes"), "explanation.html": ("explanation",)}
 _LATEST_S = 253_402_300_799  # the end of the year 9999
 
 
@@ -41,9 +41,9 @@ class Renderer:
             time=_time,
             exact_time=_exact_time,
         )
-        parts = self._environment.get_template("parts.html").module
-        for macro in MACROS:  # a block alone does not see what its template imports
-            self._environment.globals[macro] = getattr(parts, macro)
+        for file, macros in MACROS.items():  # a block alone does not see what its template imports
+            parts = self._environment.get_template(file).module
+            self._environment.globals.update({macro: getattr(parts, macro) for macro in macros})
 
     def page(self, template: str, values: dict[str, object]) -> bytes:
         """A whole page."""
@@ -71,6 +71,15 @@ def _number(value: float | None) -> str:
     if math.isinf(value):
         return "no limit"
     return f"{value:,.0f}" if abs(value) >= 100 or value == int(value) else f"{value:,.2f}".rstrip("0").rstrip(".")
+
+
+def measured(key: str, value: float | None) -> str:
+    """A rate that a quota counts, rounded, with the unit of the quota's key."""
+    if value is None or not math.isfinite(value):
+        return "-"
+    if key.endswith("byte_rate"):
+        return f"{rounded_bytes(value)}/s"
+    return f"{value:,.1f} %" if key.endswith("percentage") else f"{value:,.2f}/s"
 
 
 def milliseconds(ms: float | None) -> str:

@@ -61,16 +61,50 @@ def latest_requests(site: Site) -> Tail:
     """What the request log has written last. Holds no lock of it."""
     settings = site.broker.request_log.settings
     if not settings.is_on:
-        return Tail([], problem="off")
+        return Tail(_of_xray(site), "the slowest of the last minutes, which the broker keeps at all times")
     if settings.topic:
         view = site.context.topics.get(settings.topic)
         logs = [log for log in (() if view is None else view.partitions) if log is not None]
         count = ARROW_BATCHES if settings.is_arrow else RECORDS // max(1, len(logs))
         values = (value for log in logs for value in _values(log, count))
-        return Tail(list(_arrow(values) if settings.is_arrow else _json(values)), f"topic {settings.topic}")
+        return Tail(
+            list(_arrow(values) if settings.is_arrow else _json(values)),
+            f"the latest of the request log, topic {settings.topic}",
+        )
     if settings.is_arrow:
         return Tail([], problem="arrow-files")
-    return Tail(list(_json(_last_lines(Path(settings.folder)))), f"folder {settings.folder}")
+    return Tail(
+        list(_json(_last_lines(Path(settings.folder)))), f"the latest of the request log, folder {settings.folder}"
+    )
+
+
+def _of_xray(site: Site) -> list[LoggedRequest]:
+    """The slowest requests that are kept without a log."""
+    found = site.broker.xray(limit=1000)
+    principals = {one["connection"]: one for one in found["connections"]["shown"]}
+    rows = []
+    for one in found["requests"]["slowest"]:
+        connection = principals.get(one["connection"], {})
+        rows.append(
+            LoggedRequest(
+                found["time_ms"] - one["age_ms"],
+                one["api"],
+                one["client_id"] or "",
+                connection.get("principal") or "",
+                connection.get("address") or "",
+                one["connection"] or "",
+                queue_ms=one["request_queue_ms"],
+                local_ms=one["local_ms"],
+                remote_ms=one["remote_ms"],
+                throttle_ms=one["throttle_ms"],
+                response_queue_ms=one["response_queue_ms"],
+                send_ms=one["send_ms"],
+                request_bytes=one["request_bytes"],
+                response_bytes=one["response_bytes"],
+                error_code=one["error_code"] or 0,
+            )
+        )
+    return rows
 
 
 def _values(log: Any, count: int) -> Iterator[bytes]:

@@ -88,6 +88,7 @@
     ask,
     show(update) { look = update; pause.hidden = false; poll(); },
   };
+  document.querySelector("header [aria-current]")?.scrollIntoView({inline: "center", block: "nearest", behavior: "instant"});
   if (live) pause.hidden = false;
   timer = setTimeout(poll, again);
 })();

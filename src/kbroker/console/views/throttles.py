@@ -7,16 +7,24 @@ from collections.abc import Mapping
 
 from kbroker.common.light_typing import NamedTuple
 from kbroker.common.quotas import CLIENT_ID, IP, USER
+from kbroker.common.request_log import QUOTA_TYPES
 from kbroker.common.shown_names import shown_name
 from kbroker.console.history import BIN_S, SECONDS, Bin, Throttled
 from kbroker.console.paging import part_of
-from kbroker.console.rendering import milliseconds
+from kbroker.console.rendering import measured, milliseconds
 from kbroker.console.requests import Query
 from kbroker.console.site import ROOT, Site, View
 from kbroker.server.quota.verdict import Verdict
 
 ROWS = 30  # of the map, a page
 VERDICTS = 50
+KEYS = (
+    "producer_byte_rate",
+    "consumer_byte_rate",
+    "request_percentage",
+    "controller_mutation_rate",
+    "connection_creation_rate",
+)
 SHADES = 6
 BINS = SECONDS // BIN_S
 
@@ -63,7 +71,7 @@ def throttles(site: Site, query: Query) -> View:
         "to_ms": (first + BINS) * BIN_S * 1000,
         "shades": range(1, SHADES + 1),
         "highest": milliseconds(highest),
-        "latest": [(one, who_of(one)) for one in latest],
+        "latest": [_shown(one) for one in latest],
         "missed_until_ms": site.history.missed_until_ms,
     }
     return View("Throttles", "throttles.html", values)
@@ -94,6 +102,11 @@ def _row(who: Throttled, bins: Mapping[int, Bin], first: int, highest: float) ->
         cells,
         {kind: name for kind, name in names.items() if name},
     )
+
+
+def _shown(one: Verdict) -> tuple[Verdict, str, str, str]:
+    key = KEYS[QUOTA_TYPES.index(one.quota_type)]
+    return one, who_of(one), measured(key, one.observed), measured(key, one.limit)
 
 
 def who_of(verdict: Verdict) -> str:

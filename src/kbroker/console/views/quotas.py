@@ -1,0 +1,303 @@
+"""Quotas: who has which, one entity with an explanation beside it, and a change: first as a difference, then made."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from urllib.parse import urlencode
+
+from kbroker.common.light_typing import Any, NamedTuple
+from kbroker.common.quota_limits import limit_text, parse_limit
+from kbroker.common.quotas import (
+    CLIENT_ID,
+    CLIENT_KEYS,
+    ENTITY_TYPES,
+    IP,
+    IP_KEYS,
+    USER,
+    QuotaEntity,
+    shadow_key,
+)
+from kbroker.console.paging import part_of
+from kbroker.console.rendering import measured
+from kbroker.console.requests import PageError, Query
+from kbroker.console.site import ROOT, Site, View
+from kbroker.server.quota.entity_rules import Alteration, QuotaOp
+
+SHOWN_SAMPLES = 11
+MEANINGS = {
+    "producer_byte_rate": "bytes it produces a second, such as 1MB/s",
+    "consumer_byte_rate": "bytes it fetches a second, such as 10MiB/s",
+    "request_percentage": "time of its requests, in percent of one thread",
+    "controller_mutation_rate": "partitions that it creates and deletes a second",
+    "connection_creation_rate": "connections that it opens a second",
+}
+
+
+class QuotaRow(NamedTuple):
+    """An entity in the list; ``limits``: pairs of key and value as text."""
+
+    entity: QuotaEntity
+    href: str
+    limits: Sequence[tuple[str, str]]
+
+
+class KeyRow(NamedTuple):
+    """One kind of quota of an entity: the value in force and the one that only counts, None where not set."""
+
+    key: str
+    meaning: str
+    enforced: str | None
+    shadow: str | None
+
+
+class Change(NamedTuple):
+    """A line of a difference; None: not set."""
+
+    key: str
+    before: str | None
+    after: str | None
+
+
+def quotas(site: Site, query: Query) -> View:
+    """Entities with quotas whose names contain ``q``, a page of them."""
+    wanted = query.text("q").strip().lower()
+    found = [(entity, values) for entity, values in site.context.quota_entities.find({}, (), False)]
+    kept = [one for one in found if wanted in str(one[0]).lower()]
+    kept.sort(key=lambda one: str(one[0]))
+    part = part_of(kept, query.integer("page", 1, 1, 10**9), f"{ROOT}/quotas", query.values)
+    rows = [QuotaRow(entity, href_of(entity), _limits(values)) for entity, values in part.rows]
+    values = {"part": part, "rows": rows, "q": query.text("q").strip(), "may_edit": site.may_edit}
+    return View("Quotas", "quotas.html", values)
+
+
+def _limits(values: Mapping[str, float]) -> list[tuple[str, str]]:
+    return [(key, limit_text(key, value)) for key, value in sorted(values.items())]
+
+
+# ---------------------------------------------------------------- one entity
+
+
+def quota(site: Site, query: Query) -> View:
+    """One entity: its quotas, the form to change them, and what they make of the client of this name."""
+    entity = entity_of(query)
+    return View("Quotas of one", "quota.html", {**_entity_values(site, entity), "message": query.text("done")[:200]})
+
+
+def _entity_values(site: Site, entity: QuotaEntity) -> dict[str, Any]:
+    values = _values(site, entity)
+    keys = _keys(entity)
+    rows = [
+        KeyRow(
+            key,
+            MEANINGS[key],
+            limit_text(key, values[key]) if key in values else None,
+            limit_text(key, values[shadow_key(key)]) if shadow_key(key) in values else None,
+        )
+        for key in keys
+    ]
+    return {
+        "entity": entity,
+        "names": entity.names,
+        "fields": _fields(entity),
+        "rows": rows,
+        "keys": keys,
+        "may_edit": site.may_edit,
+        "explained": _explained(site, entity),
+        "key": keys[0],
+        "value": "",
+        "effect": "shadow",
+        "problem": "",
+        "message": "",
+        "changes": None,
+        "was": "",
+    }
+
+
+def _keys(entity: QuotaEntity) -> list[str]:
+    return sorted(IP_KEYS if IP in entity.names else CLIENT_KEYS)
+
+
+def _values(site: Site, entity: QuotaEntity) -> Mapping[str, float]:
+    found = site.context.quota_entities.find(entity.names, (), True)
+    return found[0][1] if found else {}
+
+
+def entity_of(query: Query) -> QuotaEntity:
+    """The entity that parameters name: user, client-id, ip; the same with ``-default`` for the default of the type.
+
+    Raises: PageError 400.
+    """
+    names: dict[str, str | None] = {}
+    for kind in ENTITY_TYPES:
+        name, is_default = query.text(kind), bool(query.text(f"{kind}-default"))
+        if name and is_default:
+            raise PageError(400, f"Expected a name or the default of {kind}, got both.")
+        if is_default:
+            names[kind] = None
+        elif name:
+            names[kind] = name
+    if not names:
+        raise PageError(400, "Name a user, a client id, both, or an address; or choose a default.")
+    if IP in names and len(names) > 1:
+        raise PageError(400, "An address has its own quotas: expected it without user and client id.")
+    return QuotaEntity.of(names)
+
+
+def _fields(entity: QuotaEntity) -> list[tuple[str, str]]:
+    """The parameters of an entity."""
+    return [(kind, name) if name is not None else (f"{kind}-default", "1") for kind, name in entity.parts]
+
+
+def href_of(entity: QuotaEntity) -> str:
+    """Where an entity's page is."""
+    return f"{ROOT}/quota?{urlencode(_fields(entity))}"
+
+
+# ---------------------------------------------------------------- changing
+
+
+def preview(site: Site, form: Query) -> View:
+    """What the change would be, checked by the broker; nothing is changed."""
+    _check_editing(site)
+    entity = entity_of(form)
+    values = _entity_values(site, entity)
+    values.update({name: form.text(name) for name in ("key", "value", "effect")})
+    try:
+        ops = _ops(form, _values(site, entity), _keys(entity))
+        refusal = site.context.quota_entities.alter([Alteration(entity, ops)], validate_only=True)[entity]
+    except ValueError as error:
+        return View("Quotas of one", "quota.html", {**values, "problem": f"{error}."}, 400)
+    if refusal is not None:
+        return View("Quotas of one", "quota.html", {**values, "problem": refusal.message or str(refusal)}, 400)
+    before = _values(site, entity)
+    changes = [
+        Change(op.key, _text(op.key, before.get(op.key)), _text(op.key, op.value))
+        for op in ops
+        if before.get(op.key) != op.value
+    ]
+    return View("Quotas of one", "quota.html", {**values, "changes": changes, "was": state_of(before)})
+
+
+def apply(site: Site, form: Query) -> str:
+    """Make the change that a preview has shown; where to go then.
+
+    Raises: PageError 409 where the entity's quotas have changed since; 400 for what the broker refuses.
+    """
+    _check_editing(site)
+    entity = entity_of(form)
+    before = _values(site, entity)
+    if form.text("was") != state_of(before):
+        raise PageError(409, "These quotas have changed since you saw the difference. Look at it again.")
+    try:
+        ops = _ops(form, before, _keys(entity))
+    except ValueError as error:
+        raise PageError(400, f"{error}.") from None
+    refusal = site.context.quota_entities.alter([Alteration(entity, ops)])[entity]
+    if refusal is not None:
+        raise PageError(400, refusal.message or str(refusal))
+    return f"{href_of(entity)}&{urlencode({'done': 'The change is in force.'})}"
+
+
+def _check_editing(site: Site) -> None:
+    if not site.may_edit:
+        raise PageError(403, "These pages only show: kbroker.console.edit is off.")
+
+
+def _ops(form: Query, before: Mapping[str, float], keys: Sequence[str]) -> list[QuotaOp]:
+    """The changes of a form. Raises: ValueError with a sentence without its stop; PageError 400."""
+    key, effect = form.text("key"), form.text("effect", "shadow")
+    if key not in keys:
+        raise PageError(400, f"key is {key[:60]!r}; expected {', '.join(keys)}.")
+    shadow = shadow_key(key)
+    if effect in ("shadow", "enforce"):
+        value = parse_limit(key, form.text("value"))
+        return [QuotaOp(shadow if effect == "shadow" else key, value)]
+    if effect == "promote":
+        if shadow not in before:
+            raise ValueError(f"There is no {shadow} to promote")
+        return [QuotaOp(key, before[shadow]), QuotaOp(shadow, None)]
+    if effect in ("drop-shadow", "remove"):
+        return [QuotaOp(shadow if effect == "drop-shadow" else key, None)]
+    raise PageError(400, f"effect is {effect[:40]!r}; expected shadow, enforce, promote, drop-shadow or remove.")
+
+
+def _text(key: str, value: float | None) -> str | None:
+    return None if value is None else limit_text(key, value)
+
+
+def state_of(values: Mapping[str, float]) -> str:
+    """An entity's quotas as one text, by which a form knows whether they are still what it has shown."""
+    return ";".join(f"{key}={value!r}" for key, value in sorted(values.items()))
+
+
+# ---------------------------------------------------------------- explanation
+
+
+class Chart(NamedTuple):
+    """A sensor's windows as bars; ``limit_y`` from above in percent, None without a limit."""
+
+    bars: Sequence[tuple[float, float, str]]
+    limit_y: float | None
+
+
+def explain(site: Site, query: Query) -> View:
+    """What quotas make of one client."""
+    user, client_id, address = query.text("user", "ANONYMOUS"), query.text("client-id"), query.text("ip")
+    connection = query.text("connection") or None
+    try:
+        found = site.broker.explain_quotas(user or "ANONYMOUS", client_id, address or None, connection=connection)
+    except (ValueError, LookupError) as error:
+        raise PageError(400, f"{error}.") from None
+    asked = {"user": found["user"], "client-id": found["client_id"], "ip": found["address"] or ""}
+    return View("Explain", "explain.html", {"found": _for_page(found), "asked": asked, "is_asked": bool(query.values)})
+
+
+def _explained(site: Site, entity: QuotaEntity) -> dict[str, Any] | None:
+    """The explanation of the client that an entity names; None for a default, which names none."""
+    names = entity.names
+    if None in names.values():
+        return None
+    if IP in names:
+        try:
+            return _for_page(site.broker.explain_quotas(address=names[IP]))
+        except ValueError:  # a host name
+            return None
+    return _for_page(site.broker.explain_quotas(names.get(USER) or "ANONYMOUS", names.get(CLIENT_ID) or ""))
+
+
+def _for_page(found: dict[str, Any]) -> dict[str, Any]:
+    """The explanation with its limits as text and its windows as bars."""
+    for one in found["quotas"]:
+        for quota in (one, one["shadow"]):
+            if quota is None:
+                continue
+            key = one["quota"]
+            quota["limit_text"] = None if quota["limit"] is None else limit_text(key, quota["limit"])
+            quota["entity_text"] = None if quota["entity"] is None else QuotaEntity.of(quota["entity"])
+            counter = quota["counter"]
+            if counter is not None:
+                quota["observed_text"] = measured(key, counter["observed"])
+                quota["left_text"] = measured(key, counter["left"])
+                quota["chart"] = _chart(key, counter)
+            for level in quota["levels"]:
+                level["entity_text"] = QuotaEntity.of(level["entity"])
+                level["limit_text"] = None if level["limit"] is None else limit_text(key, level["limit"])
+    for verdict in found["verdicts"]:
+        verdict["observed_text"] = measured(verdict["quota"], verdict["observed"])
+        verdict["limit_text"] = measured(verdict["quota"], verdict["limit"])
+    return found
+
+
+def _chart(key: str, counter: Mapping[str, Any]) -> Chart | None:
+    """A bar per window: what was counted in it, a second."""
+    window_s = counter["sample_ms"] / 1000
+    samples = counter["samples"][-SHOWN_SAMPLES:]
+    if not samples or window_s <= 0:
+        return None
+    rates = [max(0.0, (sample["value"] or 0.0) / window_s) for sample in samples]
+    limit = counter["limit"]
+    highest = max([*rates, limit or 0.0]) or 1.0
+    width = 100 / SHOWN_SAMPLES
+    start = SHOWN_SAMPLES - len(samples)
+    bars = [((start + i) * width, 100 * rate / highest, measured(key, rate)) for i, rate in enumerate(rates)]
+    return Chart(bars, None if limit is None else 100 - 100 * limit / highest)

@@ -1,0 +1,13 @@
+"""What the broker is doing at this moment."""
+
+from __future__ import annotations
+
+from kbroker.console.requests import Query
+from kbroker.console.site import Site, View
+
+SHOWN = 50  # connections, and operations of each purgatory
+
+
+def xray(site: Site, query: Query) -> View:
+    """One snapshot: connections that are not read, what waits, threads, queues and memory."""
+    return View("X-ray", "xray.html", {"found": site.broker.xray(limit=SHOWN)})
