@@ -14,6 +14,8 @@ PACKAGES = {
     "npm": "npm",
     "go": "golang",
     "kcat": "kcat",
+    "chromedriver": "chromium-driver",
+    "chromium": "chromium",
     "curl": "curl",
     "gcc": "gcc",
     "prlimit": "util-linux",

@@ -1,0 +1,85 @@
+"""A headless Chromium for all tests here, and a broker with something on each page of its console."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Producer
+
+from kbroker import console
+from kbroker.client.cluster import Cluster
+from kbroker.client.groups import Groups
+from kbroker.common.quotas import QuotaEntity
+from kbroker.server.broker import Broker
+from kbroker.server.quota.entity_rules import Alteration, QuotaOp
+from kbroker.server.topic_rules import NewTopic
+from tests.browser.browser import Browser
+from tests.support import need, wire
+
+HERE = Path(__file__).resolve().parent
+BUILD = HERE.parents[1] / "build" / "browser"
+SETTINGS: dict[str, object] = {
+    "listeners": "PLAINTEXT://127.0.0.1:0",
+    "kbroker.in.memory": True,
+    "kbroker.metrics.listener": "127.0.0.1:0",
+    "kbroker.console.edit": True,
+    "kbroker.request.log.topic": "__request_log",
+}
+LIMITED = QuotaEntity.of({"client-id": "loader<i>"})
+
+
+@pytest.fixture(scope="session")
+def axe() -> str:
+    """The script of axe-core; npm fetches it once."""
+    need.program("npm")
+    script = BUILD / "node_modules" / "axe-core" / "axe.min.js"
+    if not script.exists():
+        BUILD.mkdir(parents=True, exist_ok=True)
+        for name in ("package.json", "package-lock.json"):
+            shutil.copy(HERE / name, BUILD)
+        command = ["npm", "ci", "--no-audit", "--no-fund", "--ignore-scripts", "--prefix", str(BUILD)]
+        subprocess.run(command, check=True, capture_output=True, timeout=120)
+    return script.read_text(encoding="utf-8")
+
+
+@pytest.fixture(scope="session")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    need.program("chromium", "chromedriver")
+    made = Browser(tmp_path_factory.mktemp("chromium"))
+    yield made
+    made.close()
+
+
+@pytest.fixture(scope="session")
+def broker() -> Iterator[Broker]:
+    made = Broker(SETTINGS)
+    console.mount(made)
+    with made:
+        fill(made)
+        yield made
+
+
+def fill(broker: Broker) -> None:
+    """Topics with records of each kind, a group that is behind, a client that a quota delays, another with a shadow."""
+    for name, partitions in (("orders", 3), ("binary", 1), *((f"team-{n:02d}.events", 1) for n in range(60))):
+        broker.context.topics.create(NewTopic(name, partitions))
+    store = broker.context.quota_entities
+    store.alter([Alteration(LIMITED, [QuotaOp("producer_byte_rate", 2000.0)])])
+    store.alter([Alteration(QuotaEntity.of({"client-id": "mirror"}), [QuotaOp("shadow.producer_byte_rate", 1000.0)])])
+    values = [json.dumps({"order": n, "sku": f"<b>{n}</b>"}).encode() for n in range(30)]
+    with wire.Connection(broker.bootstrap_servers) as client:
+        client.ask(wire.produce("orders", 0, wire.batch(values)))
+        client.ask(wire.produce("orders", 1, wire.batch([b"plain <img src=x onerror=alert(1)>", "Grüße".encode()])))
+        client.ask(wire.produce("binary", 0, wire.batch([os.urandom(700)])))
+    for name in ("loader<i>", "mirror"):
+        producer = Producer({"bootstrap.servers": broker.bootstrap_servers, "client.id": name})
+        producer.produce("binary", bytes(30_000))
+        assert producer.flush(20) == 0
+    with Cluster(broker.bootstrap_servers) as cluster:
+        Groups(cluster).commit("billing", {("orders", 0): 10, ("orders", 1): 2})

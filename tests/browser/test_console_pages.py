@@ -1,0 +1,162 @@
+"""The console in a browser: axe-core finds nothing, no script fails, nothing is wider than a phone; how it is used."""
+
+from __future__ import annotations
+
+from urllib.parse import urlsplit
+
+import pytest
+
+from kbroker import console
+from kbroker.server.broker import Broker
+from tests.browser.browser import NARROW, WIDE, Browser
+from tests.browser.conftest import LIMITED, SETTINGS
+
+TAB = {"type": "keyDown", "key": "Tab", "code": "Tab", "windowsVirtualKeyCode": 9}
+PAGES = (
+    "",
+    "topics",
+    "topic?topic=orders",
+    "messages?topic=orders",
+    "message?topic=orders&offset=0",
+    "messages?topic=binary",
+    "groups",
+    "group?group=billing",
+    "throughput",
+    "throttles",
+    "requests",
+    "quotas",
+    "quota?client-id=loader%3Ci%3E",
+    "explain?client-id=mirror",
+    "xray",
+    "sign-in",
+    "none",
+)
+
+
+@pytest.fixture
+def root(broker: Broker) -> str:
+    return f"{broker.metrics_url}/console/"
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_everybody_can_use_a_page(browser: Browser, root: str, axe: str, page: str) -> None:
+    """At the width of a desk in light, of a phone in dark; the soak has the other two."""
+    check(browser, root + page, axe, (WIDE, "light"), (NARROW, "dark"))
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("page", PAGES)
+def test_everybody_can_use_a_page_the_other_way_round(browser: Browser, root: str, axe: str, page: str) -> None:
+    check(browser, root + page, axe, (WIDE, "dark"), (NARROW, "light"))
+
+
+def check(browser: Browser, url: str, axe: str, *looks: tuple[tuple[int, int], str]) -> None:
+    browser.complaints()
+    for size, theme in looks:
+        browser.show(url, size, theme)
+        if "throughput" in url:
+            browser.wait_for("charts", "document.querySelectorAll('canvas').length == 4")
+        assert browser.findings(axe) == []
+        assert browser.script("return document.documentElement.scrollWidth - innerWidth") <= 0, (size, "is too narrow")
+    expected = "status of 404" if url.endswith("none") else None
+    assert [line for line in browser.complaints() if expected is None or expected not in line] == []
+    elsewhere = "performance.getEntriesByType('resource').map(e => e.name).filter(n => !n.startsWith(location.origin))"
+    assert browser.script(f"return {elsewhere}") == []
+
+
+def test_names_stay_text(browser: Browser, root: str) -> None:
+    browser.show(root + "messages?topic=orders&partition=1")
+    assert "plain <img src=x onerror=alert(1)>" in browser.text("main")
+    browser.show(root + "throttles?q=loader")
+    browser.wait_for("the verdict", "document.querySelector('.heatmap')?.innerText.includes('client id loader<i>')")
+
+
+def test_filtering_while_typing(browser: Browser, root: str) -> None:
+    """The list follows, the focus stays in the field, the address can be shared, and the page goes on from there."""
+    browser.show(root + "topics")
+    assert len(browser.all("tbody tr")) == 50
+    browser.find("#q").send_keys("team-5")
+    browser.wait_for("the filter", "document.querySelectorAll('tbody tr').length == 10")
+    assert browser.script("return document.activeElement.id") == "q"
+    assert "q=team-5" in urlsplit(browser.driver.current_url).query
+    assert browser.script("return document.querySelector('[data-live]').dataset.live").endswith("q=team-5&sort=name")
+
+
+def test_a_page_without_a_mouse(browser: Browser, root: str) -> None:
+    """The first key leads past the menu; everything that can be used can be reached, and shows where one is."""
+    browser.show(root + "topics")
+    browser.driver.execute_cdp_cmd("Input.dispatchKeyEvent", TAB)
+    assert browser.script("return document.activeElement.innerText") == "Skip to the content"
+    assert browser.script("return document.activeElement.getBoundingClientRect().top") >= 0
+    unreachable = "[...document.querySelectorAll('a, button, input, select, summary')].filter(e => e.tabIndex < 0)"
+    assert browser.script(f"return {unreachable}.length") == 0
+
+
+def test_a_page_outlives_its_broker(browser: Browser) -> None:
+    """It says since when nothing came, keeps what it shows, and goes on when the broker is back."""
+    first = Broker({**SETTINGS})
+    console.mount(first)
+    first.start()
+    url = str(first.metrics_url)
+    browser.show(f"{url}/console/")
+    browser.wait_for("figures", "document.querySelector('#live dd').innerText.includes('/s')")
+    first.stop()
+    browser.wait_for("the banner", "document.querySelector('#connection').innerText.includes('does not respond since')")
+    assert "This broker" in browser.text("main")
+    second = Broker({**SETTINGS, "kbroker.metrics.listener": url.removeprefix("http://")})
+    console.mount(second)
+    with second:
+        browser.wait_for("that it is back", "document.querySelector('#connection').innerText.includes('is back')")
+        is_new = "document.querySelector('#live').innerText.includes(arguments[0])"
+        browser.wait_for("the new one", is_new, second.cluster_id)
+
+
+def test_a_quota_from_shadow_to_enforced(browser: Browser, broker: Broker, root: str) -> None:
+    """First as a shadow, shown as a difference, applied; then promoted. Nothing changes before Apply."""
+    store = broker.context.quota_entities
+
+    def values() -> dict[str, float]:
+        found = store.find({"client-id": "tried"}, (), True)
+        return dict(found[0][1]) if found else {}
+
+    browser.show(root + "quotas")
+    browser.find("#client-id").send_keys("tried")
+    browser.find("main form.fields button").click()
+    browser.find("#value").send_keys("nonsense")
+    press(browser, "Show the difference")
+    assert "expected a number" in browser.text("[role=alert].lead") or "expected" in browser.text("main .lead.bad")
+    browser.find("#value").clear()
+    browser.script("const s = document.querySelector('#key'); s.value = 'producer_byte_rate'")
+    browser.find("#value").send_keys("2 MiB/s")
+    press(browser, "Show the difference")
+    assert browser.text(".difference tbody").split("\t") == ["shadow.producer_byte_rate", "not set", "2 MiB/s"]
+    assert values() == {}
+    press(browser, "Apply")
+    assert "in force" in browser.text(".lead.good")
+    assert values() == {"shadow.producer_byte_rate": 2.0 * (1 << 20)}
+    browser.script("document.querySelector('#key').value = 'producer_byte_rate'")
+    browser.find("input[value=promote]").click()
+    press(browser, "Show the difference")
+    press(browser, "Apply")
+    assert values() == {"producer_byte_rate": 2.0 * (1 << 20)}
+
+
+def test_a_difference_that_is_out_of_date(browser: Browser, broker: Broker, root: str) -> None:
+    """What was changed elsewhere meanwhile is not overwritten."""
+    from kbroker.server.quota.entity_rules import Alteration, QuotaOp
+
+    browser.show(root + "quota?client-id=loader%3Ci%3E")
+    browser.script("document.querySelector('#key').value = 'request_percentage'")
+    browser.find("#value").send_keys("50 %")
+    press(browser, "Show the difference")
+    broker.context.quota_entities.alter([Alteration(LIMITED, [QuotaOp("consumer_byte_rate", 5000.0)])])
+    press(browser, "Apply")
+    assert "have changed since" in browser.text("main")
+
+
+def press(browser: Browser, name: str) -> None:
+    """Click the button of this name, and wait for the page that follows."""
+    button = next(one for one in browser.all("main button") if one.text == name)
+    browser.script("window.isOld = true")
+    button.click()
+    browser.wait_for("the next page", "!window.isOld && document.readyState == 'complete'")
