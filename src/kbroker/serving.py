@@ -14,6 +14,7 @@ import sys
 from collections.abc import Mapping, Sequence
 
 import kbroker
+from kbroker.common import loggers
 from kbroker.common.light_typing import TYPE_CHECKING, NamedTuple
 from kbroker.common.open_files import more_open_files
 from kbroker.stop_signals import StopSignals
@@ -92,6 +93,7 @@ def serve(options: Options) -> None:
 
     Raises: OptionError; ServeError.
     """
+    loggers.show_lower_levels()
     try:
         with StopSignals() as stop:
             was_ready = _run(properties_of(options), stop)

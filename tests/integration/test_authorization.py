@@ -1,6 +1,7 @@
 """ACLs over real sockets: native handlers, kill -9 after the acknowledgement, 100,000 rules, the commands."""
 
 import json
+import re
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,7 +12,7 @@ from click.testing import CliRunner
 
 from kbroker.cli import cli
 from kbroker.testing.embedded import EmbeddedBroker
-from tests.support.broker import BrokerProcess
+from tests.support.broker import BrokerProcess, wait_for
 from tests.support.client import Client, fetch_body, produce_body
 
 AUTHORIZER = {"authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer"}
@@ -159,6 +160,50 @@ def test_kill_after_the_acknowledgement(tmp_path: Path) -> None:
             assert delete(client, ResourceNameFilter="dropped") == 1
             client.close()
             broker.kill()
+    finally:
+        broker.discard()
+
+
+def test_the_log_is_on_standard_error(tmp_path: Path) -> None:
+    """Refused requests from the start on, and what the levels of loggers ask for at run time."""
+    settings = {**AUTHORIZER, "allow.everyone.if.no.acl.found": "true"}
+    broker = BrokerProcess(tmp_path / "data", settings)
+
+    def level(name: str, value: str) -> None:
+        configs = [{"Name": name, "ConfigOperation": 0, "Value": value}]
+        rows = [{"ResourceType": 8, "ResourceName": str(node), "Configs": configs}]
+        (done,) = client.call("IncrementalAlterConfigs", 1, {"Resources": rows, "ValidateOnly": False})["Responses"]
+        assert done["ErrorCode"] == 0, done
+
+    def find(group: str) -> int:
+        return int(client.call("FindCoordinator", 3, {"Key": group, "KeyType": 0})["ErrorCode"])
+
+    def lines(what: str) -> list[str]:
+        return [line for line in broker.output if what in line]
+
+    try:
+        broker.start()
+        with Client(broker.bootstrap, "admin") as client:
+            node = client.call("Metadata", 9, {"Topics": []})["Brokers"][0]["NodeId"]
+            create(client, rule("denied", 8, ResourceType=3, Principal="User:*", PermissionType=2))
+            assert find("denied") == 30
+            wait_for("the refused request", lambda: lines("is Denied"))
+            (line,) = lines("is Denied")
+            assert re.match(r"\[20\d\d-.*\] INFO Principal = User:ANONYMOUS is Denied operation = DESCRIBE from", line)
+            assert not lines("is Allowed")
+            level("kafka.authorizer.logger", "DEBUG")
+
+            def allowed() -> list[str]:
+                find("other")
+                return lines("on resource = Group:LITERAL:other")
+
+            wait_for("an allowed request", allowed)
+            assert " DEBUG Principal = User:ANONYMOUS is Allowed operation" in lines("Group:LITERAL:other")[0]
+            level("kbroker.server.configs.dynamic_configs", "INFO")
+            rows = [{"ResourceType": 4, "ResourceName": "", "Configs": [
+                {"Name": "log.retention.ms", "ConfigOperation": 0, "Value": "7000000"}]}]  # fmt: skip
+            client.call("IncrementalAlterConfigs", 1, {"Resources": rows, "ValidateOnly": False})
+            wait_for("the change", lambda: lines("INFO broker configs changed: log.retention.ms"))
     finally:
         broker.discard()
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from kbroker.common.loggers import get_logger, logs_debug
+from kbroker.common.loggers import get_logger, log_from_info, logs_debug
 from kbroker.common.printable import printable
 from kbroker.common.security.acls import Operation, ResourceType
 from kbroker.server.authorizer.authorizer import Authorizer
@@ -32,6 +32,7 @@ class AuditLog:
         self._authorizer = authorizer
         self._names = names
         self._lines = LINES_AT_ONCE
+        log_from_info(NAME)
 
     def look(self) -> None:
         """Write a line for each decision since the last look; requests that are alike share one."""

@@ -86,4 +86,4 @@ def change_levels(changes: Sequence[tuple[str, int, str | None]], validate_only:
 
 
 def _logger(name: str) -> logging.Logger:
-    return logging.getLogger(None if name == ROOT else name)
+    return loggers.of_name(None if name == ROOT else name)
