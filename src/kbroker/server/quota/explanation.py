@@ -23,7 +23,9 @@ VERSION = 1
 MOST_VERDICTS = 20
 MOST_CONNECTIONS = 50
 MOST_CLIENT_IDS = 20
-VERDICT_TEXT_BYTES = 128  # of names in verdicts; longer ones are cut
+# of names that are longer, what is kept: in verdicts, and in what the X-ray shows of connections
+VERDICT_TEXT_BYTES = 128
+SHOWN_PRINCIPAL_BYTES, SHOWN_CLIENT_ID_BYTES = 127, 64
 
 #: In what a quota is counted; each is a rate, so many a second.
 UNITS = {
@@ -248,8 +250,13 @@ def _client_of(connection: str, is_open: list[Mapping[str, Any]]) -> Client:
     found = next((one for one in is_open if one["connection"] == connection), None)
     if found is None:
         raise UnknownConnectionError(f"no open connection has the id {connection[:200]}: `kbroker xray` lists them")
+    principal, client_id = found["principal"], found["client_id"] or ""
+    if len(principal.encode()) >= SHOWN_PRINCIPAL_BYTES or len(client_id.encode()) >= SHOWN_CLIENT_ID_BYTES:
+        raise UnknownConnectionError(
+            f"the names of connection {connection[:200]} are too long to be known in full: name its user and client id"
+        )
     address = found["address"] or None
-    return Client(_user(found["principal"]), found["client_id"] or "", address, connection)
+    return Client(_user(principal), client_id, address, connection)
 
 
 def _address(text: str) -> str:
@@ -271,7 +278,9 @@ def _user(principal: str) -> str:
 def _is_of(connection: Mapping[str, Any], client: Client) -> bool:
     if client.connection is not None:
         return bool(connection["connection"] == client.connection)
-    is_client = _user(connection["principal"]) == client.user and (connection["client_id"] or "") == client.client_id
+    is_client = connection["principal"] == _cut(f"User:{client.user}", SHOWN_PRINCIPAL_BYTES) and (
+        connection["client_id"] or ""
+    ) == _cut(client.client_id, SHOWN_CLIENT_ID_BYTES)
     return is_client and client.address in (None, connection["address"])
 
 
@@ -322,9 +331,9 @@ def _is_own(verdict: Verdict, client: Client) -> bool:
     return verdict.principal == _cut(f"User:{client.user}") and verdict.client_id == _cut(client.client_id)
 
 
-def _cut(name: str) -> str:
-    """A name as verdicts keep it."""
-    return name.encode("utf-8", "surrogateescape")[:VERDICT_TEXT_BYTES].decode("utf-8", "replace")
+def _cut(name: str, most_bytes: int = VERDICT_TEXT_BYTES) -> str:
+    """A name as verdicts keep it, or the X-ray."""
+    return name.encode("utf-8", "surrogateescape")[:most_bytes].decode("utf-8", "replace")
 
 
 def _verdict(verdict: Verdict, client: Client) -> dict[str, Any]:

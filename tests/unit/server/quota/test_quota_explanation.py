@@ -378,6 +378,21 @@ def test_who_waits_and_until_when(bench: Bench) -> None:
         bench.explain(connection="1-2-3")
 
 
+def test_long_names_are_found_by_what_is_kept_of_them(bench: Bench) -> None:
+    """The X-ray cuts names; a connection with such a name does not stand for a client that has another one."""
+    user, client_id = "é" * 100, "ü" * 50
+    principal = f"User:{user}".encode()[:127].decode("utf-8", "replace")
+    bench.open = [
+        connection(1, principal=principal, client_id=client_id.encode()[:64].decode("utf-8", "replace")),
+        connection(2, client_id="x" * 64),
+    ]
+    assert bench.explain(user, client_id)["connections"] == 1
+    assert bench.explain(user, client_id[:-30])["connections"] == 0
+    for one in bench.open:
+        with pytest.raises(UnknownConnectionError, match="too long to be known in full: name its user and client id"):
+            bench.explain(connection=one["connection"])
+
+
 class WithVerdicts:
     """Managers whose verdicts a test has written."""
 
