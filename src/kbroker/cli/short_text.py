@@ -5,22 +5,18 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from kbroker.common.printable import printable as escaped
+
 ELLIPSIS = "…"
 _NETWORK_THREAD = re.compile(r"data-plane-kafka-network-thread-\d+-ListenerName\((?P<listener>.*)\)-.*-(?P<number>\d+)")
 
 
 def printable(text: object, most: int | None = None) -> str:
-    """A text that a client may have chosen, as it is safe to print: what a terminal obeys, or what changes the
-    direction of writing, is shown as its code. Cut to ``most`` characters."""
-    shown = "".join(c if c.isprintable() else _escaped(c) for c in str(text)[: 10 * (most or 1000)])
+    """A text that a client may have chosen, as it is safe to print, cut to ``most`` characters."""
+    shown = escaped(str(text)[: 10 * (most or 1000)])
     if most is not None and len(shown) > most:
         return shown[: most - 1] + ELLIPSIS
     return shown
-
-
-def _escaped(character: str) -> str:
-    code = ord(character)
-    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
 
 
 def or_dash(text: object, most: int | None = None) -> str:

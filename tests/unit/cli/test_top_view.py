@@ -88,7 +88,7 @@ def test_without_an_http_port_topics_are_shown_and_a_sentence_says_why() -> None
 
 def test_names_of_clients_are_no_commands_of_the_terminal() -> None:
     text = "\n".join(drawn(usage_of(), State(2)))
-    assert r"\x1b[2J\x1b]0;pwned\x07[red]gone[/red]\u202e"[:30] in text
+    assert r"\u001b[2J\u001b]0;pwned\u0007[red]gone[/red]\u202e"[:30] in text
     assert "\x1b" not in text
 
 
@@ -128,7 +128,7 @@ def test_short_texts() -> None:
     expected = ["-", "0", "7", "7.5", "999", "1.0k", "12.3k", "999k", "1.0M", "4.0G", "-3.5"]
     assert [short_number(n) for n in numbers] == expected
     assert [percent(None), percent(0.005), percent(1)] == ["-", "0%", "100%"]
-    assert printable("a\nb\x00\u200f", 20) == r"a\x0ab\x00\u200f"
+    assert printable("a\nb\x00\u200f", 20) == r"a\u000ab\u0000\u200f"
     assert printable("x" * 50, 10) == "x" * 9 + "…"
     name = "data-plane-kafka-network-thread-1-ListenerName(CLIENT)-SASL_SSL-12"
     assert thread_name(name) == "network thread 12 (CLIENT)"
