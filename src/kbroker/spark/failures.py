@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from kbroker.spark.errors import NO_WORKER
+
 MAX_CHARACTERS = 500
 _OURS = re.compile(r"^\s*kbroker\.[\w.]+(?:Error|Exception): (.+)$", re.MULTILINE)
 _PYTHON = re.compile(r"^\s*((?:\w+\.)*\w+(?:Error|Exception): .+)$", re.MULTILINE)
@@ -40,6 +42,11 @@ _LACKING = (
     (
         re.compile(r"(pyspark\.daemon)'s (?:stdout|standard output)"),
         f"the Python of Spark's executors does not start: {NEEDS_PYTHON}",
+    ),
+    (
+        re.compile(rf"{NO_WORKER}|Timed out while waiting for the Python worker to connect back"),
+        "a Python worker of Spark did not start within the ten seconds that Spark waits: its machine is too busy; run "
+        "the command again",
     ),
     (
         re.compile(r"\[PYTHON_VERSION_MISMATCH\][^(]*\((\S+?)\)[^(]*\((\S+?)\)"),

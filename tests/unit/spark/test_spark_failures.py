@@ -61,6 +61,11 @@ def test_the_cause_is_found(text: str, said: str) -> None:
             "Spark's JVM has no class software/amazon/awssdk/core/SdkException: a jar of Hadoop's client",
         ),
         (
+            "org.apache.spark.SparkException: Python worker failed to connect back.\nCaused by: java.net."
+            "SocketTimeoutException: Timed out while waiting for the Python worker to connect back\n",
+            "a Python worker of Spark did not start within the ten seconds that Spark waits: its machine is too busy",
+        ),
+        (
             "java.lang.RuntimeException: java.lang.ClassNotFoundException: Class org.apache.hadoop.fs.s3a."
             "S3AFileSystem not found",
             "Spark has no client of Hadoop's for this store, in which --checkpoint lies: give Spark its jars",
