@@ -1,2 +1,3 @@
 MUTE_REASONS: tuple[str, ...]
 STAGES: tuple[str, ...]
+STATES: tuple[str, ...]

@@ -3,6 +3,8 @@ from typing import Any
 
 from kbroker.network.processor._processor import Processor
 
+MUTE_REASONS: tuple[str, ...]
+
 def snapshot(
     processor: Processor,
     limit: int = 100,
