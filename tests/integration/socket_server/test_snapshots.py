@@ -1,0 +1,64 @@
+"""Snapshots of a network thread that cannot answer: it is held up, asked twice, or has ended."""
+
+from __future__ import annotations
+
+import socket
+import struct
+import threading
+
+from kbroker._core.requests.request_queue import Queue
+from kbroker.common.listeners import Listener
+from kbroker.network.processor._processor_snapshot import snapshot
+from kbroker.network.socket_server import SocketServer, SocketServerOptions
+from tests.support.broker import wait_for
+
+FRAME = struct.pack(">ihhih", 10, 18, 0, 1, -1)  # ApiVersions
+
+
+def test_a_thread_that_is_held_up_is_late_and_one_that_has_ended_says_so() -> None:
+    """It waits for room in the request queue, which no handler empties; the look ends all the same."""
+    queue = Queue(1)
+    server = SocketServer([Listener("PLAINTEXT", "PLAINTEXT", "127.0.0.1", 0)], queue, SocketServerOptions(1))
+    server.start()
+    try:
+        (processor,) = server.processors
+        assert snapshot(processor)["answer"] == "ok"
+        address = ("127.0.0.1", server.port("PLAINTEXT"))
+        with socket.create_connection(address) as first, socket.create_connection(address) as second:
+            first.sendall(FRAME)
+            wait_for("the queue is full", lambda: len(queue) == 1)
+            found = snapshot(processor)
+            assert (found["open"], found["muted"]["batch_in_flight"]) == (2, 1)
+            second.sendall(FRAME)
+            wait_for("the thread is held up", lambda: processor.counters()["requests"] == 2)
+            answers: list[str] = []
+            asker = threading.Thread(target=lambda: answers.append(snapshot(processor, timeout_ms=60_000)["answer"]))
+            asker.start()
+            wait_for("the first has asked", lambda: snapshot(processor, timeout_ms=1)["answer"] == "busy")
+            server.stop()
+            asker.join(20)
+            assert answers[0] in ("ended", "ok"), "answered when the thread went on, or at its end"
+        assert snapshot(processor)["answer"] == "ended"
+    finally:
+        server.stop()
+
+
+def test_a_late_thread_is_asked_again_later() -> None:
+    """A look that was given up does not prevent the next, once the thread goes on."""
+    queue = Queue(1)
+    server = SocketServer([Listener("PLAINTEXT", "PLAINTEXT", "127.0.0.1", 0)], queue, SocketServerOptions(1))
+    server.start()
+    try:
+        (processor,) = server.processors
+        address = ("127.0.0.1", server.port("PLAINTEXT"))
+        with socket.create_connection(address) as first, socket.create_connection(address) as second:
+            first.sendall(FRAME)
+            wait_for("the queue is full", lambda: len(queue) == 1)
+            second.sendall(FRAME)
+            wait_for("the thread is held up", lambda: processor.counters()["requests"] == 2)
+            assert snapshot(processor, timeout_ms=50)["answer"] in ("late", "busy")
+            assert snapshot(processor, timeout_ms=50)["answer"] == "busy"
+            queue.refuse_all()
+            wait_for("it goes on", lambda: snapshot(processor)["answer"] == "ok")
+    finally:
+        server.stop()
