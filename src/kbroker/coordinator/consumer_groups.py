@@ -95,6 +95,12 @@ class ConsumerGroups:
         """Let a member join, follow or leave. Raises: KafkaError, and nothing has changed."""
         group_id = request.group_id
         joins = request.member_epoch == JOIN_EPOCH
+        known = self._groups.find(group_id)
+        if isinstance(known, ConsumerGroup):
+            with known.lock:
+                result = None if known.is_dead else self.membership.steady(known, request)
+            if result is not None:
+                return result
         with self._groups.locked(group_id, joins, ConsumerGroup) as group:
             if isinstance(group, ConsumerGroup):
                 if STATIC_LEAVE_EPOCH <= request.member_epoch < JOIN_EPOCH:

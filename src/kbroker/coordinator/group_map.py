@@ -48,6 +48,14 @@ class GroupMap:
         with self._lock:
             return list(self._groups.values())
 
+    def find(self, group_id: str) -> Group | None:
+        """The group, to be looked at under its lock: it may be dead by then. Raises: KafkaError as ``locked``."""
+        with self._lock:
+            self._log.check(group_id)
+            if self._closed:
+                raise KafkaError(Errors.COORDINATOR_NOT_AVAILABLE)
+            return self._groups.get(group_id)
+
     @contextmanager
     def locked(
         self, group_id: str, create: bool = False, make: Callable[[str], Group] = ClassicGroup

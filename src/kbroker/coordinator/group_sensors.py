@@ -16,7 +16,7 @@ GROUP = "group-coordinator-metrics"
 class GroupSensors:
     """Each sensor has a rate a second and a number since the start. Threads: any.
 
-    Args: ``metrics``: where they are registered; None: in a registry of their own.
+    Args: ``metrics``: where they are registered; None: in their own registry.
     """
 
     def __init__(self, metrics: Metrics | None, clock: BaseClock) -> None:

@@ -74,6 +74,13 @@ class HeartbeatRequest(NamedTuple):
     visible: Visible | None = None
 
     @property
+    def is_plain(self) -> bool:
+        """Whether it says nothing but who the member is."""
+        names = self.topic_names is None and self.topic_regex is None
+        wishes = self.rebalance_timeout_ms == -1 and self.server_assignor is None and self.rack_id is None
+        return names and wishes and self.owned is None
+
+    @property
     def is_full(self) -> bool:
         """Whether it says everything: then the response has the assignment."""
         has_topics = self.topic_names is not None or self.topic_regex is not None
@@ -108,7 +115,7 @@ class ConsumerGroupMembership:
         self.store = store
         self.image = image
         self.settings = settings
-        self.timers = MemberTimers(purgatory)
+        self.timers = MemberTimers(purgatory, clock)
         self.hashes = TopicHashes(image)
         self._rebalances = sensors.consumer_rebalances
         self.regexes = Regexes(
@@ -150,6 +157,31 @@ class ConsumerGroupMembership:
         shows = joins or request.is_full or member.assigned != updated.assigned
         interval_ms = self.settings.heartbeat_interval_ms(group.group_id)
         return HeartbeatResult(member_id, updated.member_epoch, interval_ms, updated.assigned if shows else None)
+
+    def steady(self, group: ConsumerGroup, request: HeartbeatRequest) -> HeartbeatResult | None:
+        """The response to a member that says nothing new and has all it should, as almost always; None for any other.
+
+        What it does is what ``heartbeat`` would do, for a third of the time.
+        """
+        member = group.members.get(request.member_id)
+        epoch = request.member_epoch
+        if (
+            member is None
+            or epoch <= 0
+            or member.member_epoch != epoch
+            or not epoch == group.target_epoch == group.epoch
+            or member.state is not MemberState.STABLE
+            or not request.is_plain
+            or request.instance_id not in (None, member.instance_id)
+            or member.client_id != request.client_id
+            or member.client_host != request.client_host
+            or member.classic is not None
+            or self._is_refresh_due(group)
+        ):
+            return None
+        self.await_heartbeat(group, request.member_id)
+        self.regexes.after_heartbeat(group, request.visible)
+        return HeartbeatResult(request.member_id, epoch, self.settings.heartbeat_interval_ms(group.group_id))
 
     def follow(
         self,
@@ -385,7 +417,7 @@ class ConsumerGroupMembership:
         """Begin the session of a member anew; by default it takes as long as the group's configuration says."""
         if timeout_ms is None:
             timeout_ms = self.settings.session_timeout_ms(group.group_id)
-        self.timers.set(
+        self.timers.extend(
             group, timers.SESSION, member_id, timeout_ms, lambda: self._expire(group, member_id, "its session expired")
         )
 

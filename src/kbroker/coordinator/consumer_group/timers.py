@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from kbroker._core.clock import BaseClock
 from kbroker._core.timer.purgatory import DelayedOperation, Purgatory
 from kbroker.coordinator.consumer_group.group import ConsumerGroup
 
@@ -15,10 +16,22 @@ ALL_OF_A_MEMBER = (SESSION, REBALANCE, JOIN, SYNC)
 
 
 class MemberTimer(DelayedOperation):
-    """A time-out; ``fire`` is called under the group's lock when it is over, unless it was replaced or cancelled."""
+    """A time-out; ``fire`` is called under the group's lock when it is over, unless it was replaced or cancelled.
 
-    def __init__(self, group: ConsumerGroup, key: tuple[str, str], timeout_ms: int, fire: Callable[[], None]) -> None:
+    ``due_ms``: when it looks whether it is over; ``deadline_ms``: when it is, which can be later by then.
+    """
+
+    def __init__(
+        self,
+        timers: MemberTimers,
+        group: ConsumerGroup,
+        key: tuple[str, str],
+        timeout_ms: int,
+        fire: Callable[[], None],
+    ) -> None:
         super().__init__(max(0, timeout_ms), group.lock)
+        self.due_ms = self.deadline_ms = timers.clock.now_ms() + timeout_ms
+        self._timers = timers
         self._group = group
         self._key = key
         self._fire = fire
@@ -31,6 +44,10 @@ class MemberTimer(DelayedOperation):
         with group.lock:
             if group.is_dead or group.timers.get(self._key) is not self:
                 return
+            left_ms = self.deadline_ms - self._timers.clock.now_ms()
+            if left_ms > 0:
+                self._timers.set(group, *self._key, left_ms, self._fire)
+                return
             del group.timers[self._key]
             self._fire()
 
@@ -38,16 +55,26 @@ class MemberTimer(DelayedOperation):
 class MemberTimers:
     """Sets and cancels time-outs. The caller holds the group's lock."""
 
-    def __init__(self, purgatory: Purgatory) -> None:
+    def __init__(self, purgatory: Purgatory, clock: BaseClock) -> None:
+        self.clock = clock
         self._purgatory = purgatory
 
     def set(self, group: ConsumerGroup, kind: str, name: str, timeout_ms: int, fire: Callable[[], None]) -> None:
         """Begin a time-out; an earlier one of the kind is over."""
         self.cancel(group, kind, name)
         key = kind, name
-        timer = MemberTimer(group, key, timeout_ms, fire)
+        timer = MemberTimer(self, group, key, timeout_ms, fire)
         group.timers[key] = timer
         self._purgatory.try_complete_else_watch(timer, [(group.group_id, kind, name)])
+
+    def extend(self, group: ConsumerGroup, kind: str, name: str, timeout_ms: int, fire: Callable[[], None]) -> None:
+        """Begin a time-out anew, or for the first time. One that runs only gets a later end; its ``fire`` stays."""
+        timer = group.timers.get((kind, name))
+        deadline_ms = self.clock.now_ms() + timeout_ms
+        if isinstance(timer, MemberTimer) and timer.due_ms <= deadline_ms:
+            timer.deadline_ms = deadline_ms
+        else:
+            self.set(group, kind, name, timeout_ms, fire)
 
     def set_if_absent(
         self, group: ConsumerGroup, kind: str, name: str, timeout_ms: int, fire: Callable[[], None]

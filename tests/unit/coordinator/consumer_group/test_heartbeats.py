@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kbroker.common.errors import Errors, KafkaError
+from kbroker.coordinator.consumer_group.membership import HeartbeatRequest
 from kbroker.coordinator.consumer_group.settings import ConsumerGroupSettings, Limits
 from kbroker.coordinator.group_coordinator import GroupSettings
 from tests.support.consumer_groups import AT_ONCE, Beat, ConsumerGroupBench, FakeImage
@@ -99,6 +100,43 @@ def test_a_session_ends_after_its_time_and_not_before() -> None:
     assert [one.member.member_id for one in bench.described().members] == ["b"]
     assert bench.refused("a", 3) is Errors.UNKNOWN_MEMBER_ID
     assert bench.beat("b", 3) == Beat("b", 4, {"t": [0, 1, 2, 3]})
+
+
+def test_heartbeats_move_the_end_of_a_session_and_nothing_else() -> None:
+    """To the millisecond after the latest one; a shorter session of the group counts from the next heartbeat on."""
+    configs: dict[str, str] = {}
+    settings = AT_ONCE._replace(session_timeout=Limits(45_000, 1000, 60_000), group_configs=lambda group_id: configs)
+    bench = ConsumerGroupBench(settings=settings)
+    epoch = bench.join("a").epoch
+    for _ in range(5):
+        bench.after(10_000)
+        assert bench.beat("a", epoch) == Beat("a", epoch, None)
+    bench.after(44_999)
+    assert bench.described().members
+    configs["consumer.session.timeout.ms"] = "2000"
+    assert bench.beat("a", epoch) == Beat("a", epoch, None)
+    bench.after(1999)
+    assert bench.described().members
+    bench.after(1)
+    assert not bench.described().members
+    assert bench.refused("a", epoch) is Errors.UNKNOWN_MEMBER_ID
+
+
+@pytest.mark.parametrize("timeout_ms", [-1, 60_000])
+def test_a_heartbeat_that_says_nothing_new_costs_no_record(timeout_ms: int) -> None:
+    """In short or in full; one from elsewhere, or of another client id, is written down."""
+    bench = ConsumerGroupBench()
+    epoch = bench.join("a").epoch
+    assert bench.topic is not None
+    before = bench.topic.record_count
+    bench.beat("a", epoch, timeout_ms=timeout_ms)
+    assert bench.topic.record_count == before
+    request = HeartbeatRequest("g", "a", epoch, client_id="client", client_host="/elsewhere")
+    bench.coordinator.consumer_group_heartbeat(request)
+    assert bench.described().members[0].member.client_host == "/elsewhere"
+    with pytest.raises(KafkaError) as refused:
+        bench.coordinator.consumer_group_heartbeat(request._replace(instance_id="not mine"))
+    assert refused.value.error is Errors.UNKNOWN_MEMBER_ID
 
 
 def test_the_last_session_leaves_an_empty_group_that_expires() -> None:
