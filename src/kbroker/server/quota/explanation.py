@@ -6,7 +6,7 @@ Read from copies of the counters: to look makes none, changes none and delays no
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from kbroker.common.light_typing import Any, NamedTuple
 from kbroker.common.quota_levels import APPLIES, LevelOutcome, address_levels, client_levels
@@ -40,7 +40,7 @@ UNITS = {
 class OpenConnections(NamedTuple):
     """Open connections as the X-ray shows them, and whether these are all."""
 
-    shown: list[Mapping[str, Any]]
+    shown: Sequence[Mapping[str, Any]]
     is_complete: bool
 
     @staticmethod
@@ -246,7 +246,7 @@ def _is_counted(quota: Mapping[str, Any]) -> bool:
     return quota["counter"] is not None or (shadow is not None and shadow["counter"] is not None)
 
 
-def _client_of(connection: str, is_open: list[Mapping[str, Any]]) -> Client:
+def _client_of(connection: str, is_open: Sequence[Mapping[str, Any]]) -> Client:
     found = next((one for one in is_open if one["connection"] == connection), None)
     if found is None:
         raise UnknownConnectionError(f"no open connection has the id {connection[:200]}: `kbroker xray` lists them")
@@ -284,7 +284,7 @@ def _is_of(connection: Mapping[str, Any], client: Client) -> bool:
     return is_client and client.address in (None, connection["address"])
 
 
-def _waiting(own: list[Mapping[str, Any]]) -> list[dict[str, Any]]:
+def _waiting(own: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """The connections that are not read until a throttle ends, the longest wait first."""
     rows = [
         {
@@ -299,7 +299,7 @@ def _waiting(own: list[Mapping[str, Any]]) -> list[dict[str, Any]]:
     return rows[:MOST_CONNECTIONS]
 
 
-def _client_ids(is_open: list[Mapping[str, Any]], user: str) -> list[str]:
+def _client_ids(is_open: Sequence[Mapping[str, Any]], user: str) -> list[str]:
     """With which client ids this user is connected."""
     return sorted({one["client_id"] or "" for one in is_open if _user(one["principal"]) == user})[:MOST_CLIENT_IDS]
 
