@@ -13,7 +13,7 @@ NAMES = [f"name-{number}" for number in range(40)]
 
 
 def dictionaries(*parts: list[str | None]) -> pa.ChunkedArray:
-    """A column of chunks that each have a dictionary of their own, as the files of a table do."""
+    """A column of chunks that each have a separate dictionary, as the files of a table do."""
     return pa.chunked_array([pa.array(part, pa.string()).dictionary_encode() for part in parts])
 
 
