@@ -53,7 +53,7 @@ class Browsers:
 
     def __init__(self, port: int, page: str, count: int) -> None:
         self._port, self._page = port, page
-        self._due = {f"viewer {number}": time.monotonic() + number * 0.02 for number in range(count)}
+        self._due = {f"viewer {number}": time.monotonic() + number * 0.1 for number in range(count)}
         self._stop = threading.Event()
         self.requests = 0
         self._thread = threading.Thread(target=self._run)
@@ -117,7 +117,7 @@ def main() -> int:
                 for is_open in (False, True) if number % 2 == 0 else (True, False):
                     if is_open:
                         with Browsers(port, page, arguments.browsers) as browsers:
-                            time.sleep(3)  # all of them have asked, and know how many they are
+                            time.sleep(0.1 * arguments.browsers + 1)  # all have asked, and know how many they are
                             asked = browsers.requests
                             rates[is_open] = run()
                             asked = browsers.requests - asked

@@ -19,6 +19,7 @@
     time: [time, ["produce_ms", "Produce", 4]],
     throttled: [rate, ["throttled", "delayed", 2], ["refused", "refused", 4]],
   };
+  const BINARY = [0, 1, 2, 3].flatMap((power) => [1, 2, 5, 10, 20, 50, 100, 200, 500].map((n) => n * 1024 ** power));
   const columns = {};
   const drawn = [];
 
@@ -33,7 +34,7 @@
       scales: {y: {range: (u, low, high) => [0, high > 0 ? high * 1.08 : 1]}},
       axes: [
         {...axis, values: (u, at) => at.map((s) => new Date(s * 1000).toISOString().slice(11, 19)), space: 70},
-        {...axis, size: 84, values: (u, at) => at.map(text)},
+        {...axis, size: 84, ...(text === bytes ? {incrs: BINARY} : {}), values: (u, at) => at.map(text)},
       ],
       series: [
         {label: "UTC", value: (u, s) => s == null ? "-" : new Date(s * 1000).toISOString().slice(11, 19)},
@@ -78,7 +79,9 @@
     document.getElementById("collecting").hidden = true;
     if (!drawn.length) for (const host of charts.querySelectorAll(".chart")) make(host);
     else for (const {plot, lines} of drawn) plot.setData(data(lines));
-    for (const {plot} of drawn) if (!(plot.cursor.left >= 0)) plot.setLegend({idx: columns.time_ms.length - 1});
+    setTimeout(() => { // after the chart is drawn, which empties its legend
+      for (const {plot} of drawn) if (!(plot.cursor.left >= 0)) plot.setLegend({idx: columns.time_ms.length - 1});
+    }, 50);
     table();
   }
 

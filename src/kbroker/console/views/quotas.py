@@ -277,7 +277,7 @@ def _for_page(found: dict[str, Any]) -> dict[str, Any]:
             counter = quota["counter"]
             if counter is not None:
                 quota["observed_text"] = measured(key, counter["observed"])
-                quota["left_text"] = measured(key, counter["left"])
+                quota["left_text"] = _left(key, counter["left"])
                 quota["chart"] = _chart(key, counter)
             for level in quota["levels"]:
                 level["entity_text"] = QuotaEntity.of(level["entity"])
@@ -286,6 +286,14 @@ def _for_page(found: dict[str, Any]) -> dict[str, Any]:
         verdict["observed_text"] = measured(verdict["quota"], verdict["observed"])
         verdict["limit_text"] = measured(verdict["quota"], verdict["limit"])
     return found
+
+
+def _left(key: str, left: float | None) -> str:
+    """How much may be used now without a delay, or how much too much was."""
+    if left is None:
+        return "-"
+    amount = measured(key, abs(left)).removesuffix("/s")
+    return f"{amount} left" if left >= 0 else f"{amount} too much"
 
 
 def _chart(key: str, counter: Mapping[str, Any]) -> Chart | None:
