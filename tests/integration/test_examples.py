@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import re
 import socket
 import subprocess
 import sys
@@ -29,6 +30,17 @@ def talk(port: int, sent: bytes) -> bytes:
         one.sendall(sent)
         one.shutdown(socket.SHUT_WR)
         return b"".join(iter(lambda: one.recv(4096), b""))
+
+
+@pytest.mark.soak
+def test_noisy_neighbour() -> None:
+    """The shadow sees what batch-loader sends, and once it is promoted, orders are faster than beside it."""
+    program = [sys.executable, str(EXAMPLES / "noisy_neighbour" / "noisy_neighbour.py")]
+    done = subprocess.run(program, capture_output=True, text=True, timeout=180, check=True)
+    assert "shadow      4 MiB/s, level 7: client-id batch-loader" in done.stdout
+    slowest = re.search(r"The slowest orders of web-shop: (\d+) ms beside batch-loader, ([\d.]+) ms with", done.stdout)
+    assert slowest is not None
+    assert float(slowest[2]) < float(slowest[1])
 
 
 def test_line_server() -> None:
