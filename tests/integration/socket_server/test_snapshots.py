@@ -34,10 +34,9 @@ def test_a_thread_that_is_held_up_is_late_and_one_that_has_ended_says_so() -> No
             answers: list[str] = []
             asker = threading.Thread(target=lambda: answers.append(snapshot(processor, timeout_ms=60_000)["answer"]))
             asker.start()
-            wait_for("the first has asked", lambda: snapshot(processor, timeout_ms=1)["answer"] == "busy")
             server.stop()
             asker.join(20)
-            assert answers[0] in ("ended", "ok"), "answered when the thread went on, or at its end"
+            assert answers[0] in ("ok", "ended"), "answered when the thread goes on, or at its end"
         assert snapshot(processor)["answer"] == "ended"
     finally:
         server.stop()
