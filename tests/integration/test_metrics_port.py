@@ -263,7 +263,7 @@ def test_health_readiness_and_other_paths(broker: Broker) -> None:
     assert get(broker, "/")[0] == 404
     assert broker.metrics_url is not None
     post = urllib.request.Request(broker.metrics_url + "/metrics", data=b"x")
-    with pytest.raises(urllib.error.HTTPError, match="501") as caught:
+    with pytest.raises(urllib.error.HTTPError, match="405") as caught:
         urllib.request.urlopen(post, timeout=10)
     caught.value.close()
 

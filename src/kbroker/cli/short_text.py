@@ -5,14 +5,14 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from kbroker.common.printable import printable as escaped
-
 ELLIPSIS = "…"
 _NETWORK_THREAD = re.compile(r"data-plane-kafka-network-thread-\d+-ListenerName\((?P<listener>.*)\)-.*-(?P<number>\d+)")
 
 
 def printable(text: object, most: int | None = None) -> str:
     """A text that a client may have chosen, as it is safe to print, cut to ``most`` characters."""
+    from kbroker.common.printable import printable as escaped  # not for --help
+
     shown = escaped(str(text)[: 10 * (most or 1000)])
     if most is not None and len(shown) > most:
         return shown[: most - 1] + ELLIPSIS
