@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections.abc import Iterator
@@ -17,13 +18,14 @@ from tests.support.wire import Closed
 
 HEARTBEAT, VERSION = 68, 1
 MOST_MIB, MOST_WAIT_S = 100, 5.0
+FLOOD, AT_ONCE = 1500, 100
 CLOSED = "closed"
 CLASS = "[" + "".join(chr(0x4E00 + 2 * index) for index in range(3000)) + "]"
 
 
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
-    running = BrokerProcess(tmp_path_factory.mktemp("hostile") / "data", {"group.consumer.assignment.interval.ms": "0"})
+    running = BrokerProcess(tmp_path_factory.mktemp("hostile") / "data")
     running.start()
     try:
         with Client(running.bootstrap) as one:
@@ -67,8 +69,9 @@ BAD: dict[str, tuple[dict[str, Any], Errors | str | None]] = {
 }
 
 
-def test_others_go_on(broker: BrokerProcess) -> None:
-    """Each is refused as by Kafka; meanwhile a member of another group never waits long, and memory is bounded."""
+@contextlib.contextmanager
+def going_on(broker: BrokerProcess) -> Iterator[None]:
+    """A member of another group that never waits long meanwhile, and memory with a bound."""
     longest, wrong = [0.0], []
     stop = threading.Event()
     with Client(broker.bootstrap) as other:
@@ -87,16 +90,48 @@ def test_others_go_on(broker: BrokerProcess) -> None:
         assert broker.pid is not None
         before = rss_bytes(broker.pid)
         try:
-            for number, (name, (fields, expected)) in enumerate(BAD.items()):
-                with Client(broker.bootstrap) as one:
-                    heard(one, body(f"bad-{number}", "first"))
-                    found = heard(one, body(f"bad-{number}", "m", **fields))
-                    if expected is not None:
-                        assert found == expected, name
-                    assert heard(one, body(f"good-{number}", "m")) == (CLOSED if found == CLOSED else Errors.NONE), name
+            yield
         finally:
             stop.set()
             thread.join(30)
     assert not wrong
     assert longest[0] < MOST_WAIT_S
     assert (rss_bytes(broker.pid) - before) / 2**20 < MOST_MIB
+
+
+def test_others_go_on(broker: BrokerProcess) -> None:
+    """Each is refused as by Kafka."""
+    with going_on(broker):
+        for number, (name, (fields, expected)) in enumerate(BAD.items()):
+            with Client(broker.bootstrap) as one:
+                heard(one, body(f"bad-{number}", "first"))
+                found = heard(one, body(f"bad-{number}", "m", **fields))
+                if expected is not None:
+                    assert found == expected, name
+                assert heard(one, body(f"good-{number}", "m")) == (CLOSED if found == CLOSED else Errors.NONE), name
+
+
+def test_a_flood_of_members(broker: BrokerProcess) -> None:
+    """Thousands join at once, each with its own topics; what they say in the name of others is judged by its epoch."""
+    names = [f"t{'ab' * 100}{number}" for number in range(50)]
+    with going_on(broker), Client(broker.bootstrap) as one:
+        epochs = {}
+        for begin in range(0, FLOOD, AT_ONCE):
+            for number in range(begin, begin + AT_ONCE):
+                topics = names[number % 50 :][:5]
+                one.begin(HEARTBEAT, VERSION, body("flood", f"m-{number}", SubscribedTopicNames=topics))
+            epochs.update({f"m-{number}": one.end()["MemberEpoch"] for number in range(begin, begin + AT_ONCE)})
+        assert min(epochs.values()) > 0
+        with Client(broker.bootstrap) as stranger:
+            for epoch, expected in (
+                (2**31 - 1, Errors.FENCED_MEMBER_EPOCH),
+                (1, Errors.FENCED_MEMBER_EPOCH),
+                (-3, Errors.INVALID_REQUEST),
+                (-(2**31), Errors.INVALID_REQUEST),
+                (-2, Errors.INVALID_REQUEST),
+            ):
+                assert heard(stranger, body("flood", "m-7", epoch)) == expected, epoch
+            instance = body("flood", "m-7", -1, InstanceId="not mine")
+            assert heard(stranger, instance) is Errors.UNKNOWN_MEMBER_ID
+            assert heard(stranger, body("other", "m-7", epochs["m-7"])) is Errors.UNKNOWN_MEMBER_ID
+        assert heard(one, body("flood", "m-7", epochs["m-7"])) is Errors.NONE
