@@ -106,7 +106,7 @@ def test_a_topic_is_archived(url: str, broker: BrokerProcess, tmp_path: Path) ->
     words = ("archive", table, "--topic", "t", "-b", broker.bootstrap, "--value", "json", "--value-columns", "id int")
     for rows in (200, 0):
         done = remotely(*words, "--remote", url, "--quiet", "--json", "--buckets", "1")
-        assert (done.returncode, done.stderr) == (0, "")
+        assert (done.returncode, done.stderr) == (0, ""), done.stderr
         found = json.loads(done.stdout)
         assert (found["run"]["rows"], found["table"]["rows"]) == (rows, 200)
     done = remotely("lag", "--checkpoint", table, "-b", broker.bootstrap, "--json")

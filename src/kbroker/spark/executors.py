@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import kbroker
 from kbroker._core.clock import SystemClock
 from kbroker.spark.errors import PipelineError
-from kbroker.spark.failures import NEEDS_PYTHON, is_of_spark, sentence
+from kbroker.spark.failures import NEEDS_PYTHON, is_of_spark, sentence, with_workers
 from kbroker.spark.session_kind import is_connect, is_dynamic, parallelism, runs_elsewhere
 
 if TYPE_CHECKING:
@@ -101,7 +101,7 @@ def _probe(spark: SparkSession, tasks: int) -> None:
 
 def _spoken(job: Callable[[], Any]) -> Any:
     try:
-        return job()
+        return with_workers(job)
     except Exception as error:
         if not is_of_spark(error):
             raise

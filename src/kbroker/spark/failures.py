@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import re
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 from kbroker.spark.errors import NO_WORKER
+
+T = TypeVar("T")
 
 MAX_CHARACTERS = 500
 _OURS = re.compile(r"^\s*kbroker\.[\w.]+(?:Error|Exception): (.+)$", re.MULTILINE)
@@ -13,6 +16,8 @@ _PYTHON = re.compile(r"^\s*((?:\w+\.)*\w+(?:Error|Exception): .+)$", re.MULTILIN
 _CAUSED = re.compile(r"^Caused by: (?:[\w$]+\.)+[\w$]+: (.+)$", re.MULTILINE)
 _JAVA = re.compile(r"^: (?:[\w$]+\.)+([\w$]+(?:: .+)?)$", re.MULTILINE)
 _STREAM = re.compile(r"terminated with exception: (.*?)(?= SQLSTATE|\n=== Streaming|\Z)", re.DOTALL)
+_NO_WORKER = re.compile(rf"{NO_WORKER}|Timed out while waiting for the Python worker to connect back")
+TRIES = 3  # of a job for which Spark had no Python worker, each after ten seconds
 _CONCURRENT = "[CONCURRENT_STREAM_LOG_UPDATE]"
 #: What to do where a cluster's machines have not the Python that is needed.
 NEEDS_PYTHON = (
@@ -44,7 +49,7 @@ _LACKING = (
         f"the Python of Spark's executors does not start: {NEEDS_PYTHON}",
     ),
     (
-        re.compile(rf"{NO_WORKER}|Timed out while waiting for the Python worker to connect back"),
+        _NO_WORKER,
         "a Python worker of Spark did not start within the ten seconds that Spark waits: its machine is too busy; run "
         "the command again",
     ),
@@ -55,18 +60,38 @@ _LACKING = (
 )
 
 
+def with_workers(job: Callable[[], T]) -> T:
+    """What a job of Spark returns, begun again where a Python worker has not started in time: nothing was done by then.
+
+    Raises: what the job raises, this too after TRIES.
+    """
+    for left in reversed(range(TRIES)):
+        try:
+            return job()
+        except Exception as error:
+            if not left or not is_of_spark(error) or _NO_WORKER.search("\n".join(_said(error))) is None:
+                raise
+    raise AssertionError("TRIES is positive")
+
+
 def sentence(error: BaseException) -> str:
     """One sentence for an exception of PySpark or py4j."""
-    said = [str(error)]
-    origin: Any = error
-    while (origin := getattr(origin, "_cause", None)) is not None:  # as PySpark keeps what Java raised
-        said.append(str(origin))
+    said = _said(error)
     text = "\n".join(said)
     for pattern, known in _LACKING:
         found = pattern.search(text)
         if found is not None:
             return known.format(*found.groups())
     return cause(text if _OURS.search(text) else said[-1])
+
+
+def _said(error: BaseException) -> list[str]:
+    """What an exception says, and those that Java raised before it."""
+    said = [str(error)]
+    origin: Any = error
+    while (origin := getattr(origin, "_cause", None)) is not None:  # as PySpark keeps what Java raised
+        said.append(str(origin))
+    return said
 
 
 def cause(text: str) -> str:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from kbroker.spark.failures import cause, is_of_spark, sentence
+from kbroker.spark.failures import cause, is_of_spark, sentence, with_workers
 
 STREAM = (
     "[STREAM_FAILED] Query [id = a] terminated with exception: [FOREACH_BATCH] An error occurred: org.apache.spark.api."
@@ -74,6 +74,36 @@ def test_the_cause_is_found(text: str, said: str) -> None:
 )
 def test_what_executors_lack_is_named(text: str, said: str) -> None:
     assert sentence(RuntimeError(text)).startswith(said)
+
+
+def test_a_job_without_a_worker_is_begun_again() -> None:
+    """Three times in all; another failure is not."""
+
+    class SparkError(RuntimeError):
+        __module__ = "pyspark.errors"
+
+    failures: list[Exception] = []
+    begun = 0
+
+    def job() -> int:
+        nonlocal begun
+        begun += 1
+        if failures:
+            raise failures.pop(0)
+        return begun
+
+    late = SparkError("Timed out while waiting for the Python worker to connect back")
+    failures[:] = [late, SparkError("Python worker failed to connect back.")]
+    assert with_workers(job) == 3
+    begun, failures[:] = 0, [late] * 4
+    with pytest.raises(SparkError, match="Timed out while waiting"):
+        with_workers(job)
+    assert begun == 3
+    for other in (SparkError("No space left"), RuntimeError(str(late))):
+        begun, failures[:] = 0, [other]
+        with pytest.raises(RuntimeError):
+            with_workers(job)
+        assert begun == 1
 
 
 def test_a_sentence_is_short() -> None:

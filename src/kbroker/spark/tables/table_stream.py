@@ -23,7 +23,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from kbroker._core.clock import BaseClock, SystemClock
 from kbroker.spark import formatting as jobs
 from kbroker.spark.errors import NO_WORKER, PipelineError
-from kbroker.spark.failures import cause
+from kbroker.spark.failures import cause, with_workers
 from kbroker.spark.micro_batches import MicroBatches
 from kbroker.spark.shared_folder import require_shared
 from kbroker.spark.tables import compaction
@@ -144,13 +144,13 @@ class TableStream:
         checkpoint = self.checkpoint
         require_checkpoint(self.spark, checkpoint)
         require_shared(self.spark, Path(self.table.place.uri) if self.table.place.is_local else None, files)
-        stream = load()
+        stream = with_workers(load)
         self._open()
         batches = MicroBatches(self.spark, lambda batch, number: self._take_turn(batch, number, parse))
         query = self._start(stream, checkpoint, batches)
         try:
             while self._await(query, stopping):
-                query = self._start(load(), checkpoint, batches)
+                query = self._start(with_workers(load), checkpoint, batches)
         finally:
             with self._writing:
                 self._stopped = True
