@@ -23,6 +23,8 @@ _WORDS = {level: word for word, level in _LEVELS.items()}
 _OF_KAFKA = ("kafka.authorizer.logger",)  # by Kafka's name: the one that people set
 #: Loggers of modules that are imported when a client first needs them; their levels can be set before.
 _OF_COLD_MODULES = (
+    "kbroker.console.app",
+    "kbroker.console.history",
     "kbroker.coordinator.consumer_group.background",
     "kbroker.coordinator.consumer_group.group",
     "kbroker.coordinator.consumer_group.membership",
@@ -42,6 +44,7 @@ _OF_COLD_MODULES = (
     "kbroker.server.apis.api28_txn_offset_commit",
     "kbroker.server.apis.api35_describe_log_dirs",
     "kbroker.server.configs.dynamic_configs",
+    "kbroker.server.metrics.mounted_pages",
     "kbroker.server.request_log.writer",
 )
 
