@@ -145,7 +145,7 @@ def test_the_control_port(session: Session) -> None:
             words = shlex.split(command)
             verb = words[words.index("-X") + 1] if "-X" in words else "GET"
             path = next(word for word in words if word.startswith("$URL")).removeprefix("$URL/")
-            routes.add((verb, re.sub(r"(?<=^)(topics|faults|held-markers|snapshots)/[^/]+", r"\1/*", path)))
+            routes.add((verb, re.sub(r"(?<=^)(topics|groups|faults|held-markers|snapshots)/[^/]+", r"\1/*", path)))
         assert plain(said) == plain(printed), command
     assert session.servers[0].wait(20) == 0
 

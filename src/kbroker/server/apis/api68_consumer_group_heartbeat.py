@@ -17,7 +17,7 @@ FIRST_WITH_CLIENTS_MEMBER_ID = 1
 
 def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
     """Check the request, then let the coordinator of groups act on it. Errors come with a text."""
-    if not ctx.groups.has_consumer_protocol or ctx.features.level(GROUP_VERSION) < 1:
+    if ctx.features.level(GROUP_VERSION) < 1 or not ctx.groups.has_consumer_protocol:
         return failure(body, Errors.UNSUPPORTED_VERSION, request)
     try:
         ctx.auth.require(request, checks.CONSUMER_GROUP_HEARTBEAT_GROUP, body["GroupId"])

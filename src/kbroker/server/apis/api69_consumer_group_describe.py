@@ -15,7 +15,7 @@ HIDDEN_TOPICS = "The group has described topic(s) that the client is not authori
 
 def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
     """Describe each group on its own; GROUP_ID_NOT_FOUND for one that is no consumer group."""
-    if not ctx.groups.has_consumer_protocol or ctx.features.level(GROUP_VERSION) < 1:
+    if ctx.features.level(GROUP_VERSION) < 1 or not ctx.groups.has_consumer_protocol:
         return failure(body, Errors.UNSUPPORTED_VERSION, request)
     is_asked = body["IncludeAuthorizedOperations"]
     groups = []
