@@ -5,7 +5,7 @@
 One broker under a closed loop of Produce (one record of 100 bytes a request). In one half of each pair browsers have a
 page open: each asks for its live part when the broker has said that it should, as console.js does, all of them on their
 own connections. Prints requests a second of both, their ratio, the median, and the CPU of the broker's process per
-request for a page, measured without other load.
+request for a page and of all open pages a second, measured without other load.
 
 Accepted (two cores, Linux, CPython 3.11): a median of at least 0.98.
 """
@@ -111,9 +111,9 @@ def main() -> int:
                 return float(load.run(broker.port, "produce", *shape)["requests_per_s"])
 
             run()
-            ratios = []
+            ratios, asked = [], 0
             for number in range(arguments.pairs):
-                rates = {}
+                rates: dict[bool, float] = {}
                 for is_open in (False, True) if number % 2 == 0 else (True, False):
                     if is_open:
                         with Browsers(port, page, arguments.browsers) as browsers:
@@ -130,6 +130,12 @@ def main() -> int:
             print(f"median of {len(ratios)} pairs: {median:.3f} (accepted: {ACCEPTED})")
             print(f"CPU per page made anew: {cpu_per_request_ms(broker, port, page):.2f} ms")
             print(f"CPU per page of the last second: {cpu_per_request_ms(broker, port, 'alive'):.2f} ms")
+            with Browsers(port, page, arguments.browsers) as browsers:
+                time.sleep(0.1 * arguments.browsers + 1)
+                asked, used = browsers.requests, peers.cpu_seconds(broker.pid)
+                time.sleep(10)
+                used, asked = peers.cpu_seconds(broker.pid) - used, browsers.requests - asked
+            print(f"without other load: {asked / 10:.1f} pages/s, {used * 100:.1f} ms of CPU a second")
             return 0 if median >= ACCEPTED else 1
         finally:
             broker.stop()
