@@ -3,7 +3,7 @@
     python bench/groups_beside_kafka.py [--groups 1000] [--members 10000] [--partitions 5000] [--rounds 3] [--heap 1g]
                                         [--only kbroker|kafka]
 
-Two shapes, each in a broker of its own: as many groups as are asked for, which share the members and read five topics
+Two shapes, each in its own broker: as many groups as are asked for, which share the members and read five topics
 each; and one group of all members and all topics. Members are heartbeats on 32 connections, without a library, so that
 the client costs little and is the same for both. A rebalance is over when each member of a group has the group's epoch
 and the partitions of its topics are all given out, each once. CPU time is that of the broker's process; a broker is

@@ -21,7 +21,7 @@ class Look(NamedTuple):
 
 
 class Looks:
-    """Remembers the last looks, so that shares of the time between two of them can be computed. Threads: one at a time."""
+    """Remembers the last looks, for shares of the time between two of them. Threads: one at a time."""
 
     def __init__(self) -> None:
         self._looks: list[Look] = []
