@@ -1,4 +1,4 @@
-"""`kbroker quotas`, and error 89 in `kbroker topics`, against a scripted broker: what is sent, shown and refused."""
+"""`kbroker quotas` against a scripted broker: what is sent, shown and refused."""
 
 import json
 import sys
@@ -9,21 +9,11 @@ import pytest
 from click.testing import CliRunner, Result
 
 from kbroker.cli import cli
-from kbroker.client.admin import Admin, MutationThrottledError
-from kbroker.client.cluster import Cluster
 from kbroker.client.quota_file import read_quota_file
 from kbroker.common.quota_limits import number_text
 from kbroker.common.quotas import QuotaEntity
 from tests.support.fake_broker import FakeBroker
-from tests.support.quota_broker import (
-    ALTER,
-    CREATE_PARTITIONS,
-    CREATE_TOPICS,
-    DELETE_TOPICS,
-    DESCRIBE,
-    Key,
-    QuotaBroker,
-)
+from tests.support.quota_broker import ALTER, DESCRIBE, Key, QuotaBroker
 
 
 @pytest.fixture
@@ -564,41 +554,3 @@ def test_names_in_files_are_what_they_say(tmp_path: Path) -> None:
     assert read_quota_file(path) == {
         QuotaEntity.of({"user": "7", "client-id": "<default>"}): {"producer_byte_rate": 1.0}
     }
-
-
-# ---------------------------------------------------------------- error 89 in `kbroker topics`
-
-
-@pytest.mark.parametrize(
-    ("args", "key", "done"),
-    [
-        (["topics", "create", "x"], CREATE_TOPICS, "created x with 1 partition\n"),
-        (["topics", "delete", "x"], DELETE_TOPICS, "deleted x\n"),
-        (["topics", "alter", "x", "--partitions", "3"], CREATE_PARTITIONS, "altered x\n"),
-    ],
-)
-def test_topics_never_retries_on_89_unless_asked_to(
-    broker: QuotaBroker, monkeypatch: pytest.MonkeyPatch, args: list[str], key: int, done: str
-) -> None:
-    """The wait is printed and the command leaves with 75 at once; --wait sleeps that long, and asks again."""
-    slept: list[float] = []
-    monkeypatch.setattr("time.sleep", slept.append)
-    defaults = Cluster.__init__.__kwdefaults__ or {}
-    monkeypatch.setattr(Cluster.__init__, "__kwdefaults__", {**defaults, "sleep": slept.append})
-    broker.refusals = 2
-    text = refusal(run(broker, *args), 75)
-    assert text == (
-        "THROTTLING_QUOTA_EXCEEDED: topic 'x': the controller mutation quota is used up, try again in 2.3 s"
-    )
-    assert (len(broker.asked(key)), slept) == (1, [])
-    assert printed(broker, *args, "--wait") == done
-    assert len(broker.asked(key)) == 3
-    assert slept[0] == 2.345
-
-
-def test_the_refusal_carries_its_delay(broker: QuotaBroker) -> None:
-    """For programs: the milliseconds of the response."""
-    broker.refusals = 1
-    with Cluster(broker.bootstrap) as cluster, pytest.raises(MutationThrottledError) as caught:
-        Admin(cluster).create_partitions("x", 2)
-    assert caught.value.throttle_time_ms == 2345

@@ -143,7 +143,7 @@ def test_bash_completes(tmp_path: Path) -> None:
         assert done.stderr == ""
         return done.stdout.split()
 
-    assert complete("to") == ["topics"]
+    assert complete("to") == ["top", "topics"]
     assert complete("topics", "de") == ["delete", "describe"]
     assert complete("topics", "list", "--int") == ["--internal"]
     assert complete("topics", "describe", "") == []
@@ -153,4 +153,4 @@ def test_bash_completes(tmp_path: Path) -> None:
 def test_the_other_shells_are_answered(shell: str) -> None:
     """What their scripts ask, without the shell: the first words, and the word that is typed."""
     typed = "1" if shell == "zsh" else "to"
-    assert completed(shell, "kbroker to", typed) == ["topics"]
+    assert completed(shell, "kbroker to", typed) == ["top", "topics"]
