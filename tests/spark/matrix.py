@@ -47,6 +47,7 @@ RUN = {
     (ALONE, DISK): (),
     (ALONE, S3): ("ingest", "usage", "compact", "replay"),
     (CONNECT, DISK): ("ingest", "usage", "throttles", "archive", "lag", "replay", "recommend", "report"),
+    (CONNECT, S3): COMMANDS,
 }
 
 
