@@ -21,6 +21,8 @@ def mount(broker: Broker) -> None:
 
 def _load(broker: Broker) -> Console:
     from kbroker.console.app import Console
+    from kbroker.server.metrics.http_access import is_open
 
     config = broker.config
-    return Console(broker, config.text("kbroker.console.token") or None, config.boolean("kbroker.console.edit"))
+    token = config.text("kbroker.console.token") or None
+    return Console(broker, token, config.boolean("kbroker.console.edit"), is_open(config))

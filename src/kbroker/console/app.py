@@ -96,15 +96,17 @@ class Console:
     """Serves the pages below ``/console``.
 
     Args: ``broker``, which runs; ``token``: kbroker.console.token, None without one; ``may_edit``: whether quotas can
-    be changed.
+    be changed; ``trusts_this_machine``: whether who uses it needs no token.
     Threads: any; ``AT_ONCE`` pages are made at the same time.
     """
 
-    def __init__(self, broker: Broker, token: str | None, may_edit: bool = False) -> None:
+    def __init__(
+        self, broker: Broker, token: str | None, may_edit: bool = False, trusts_this_machine: bool = True
+    ) -> None:
         clock = broker.clock
         self._clock: BaseClock = clock
         self._token = token
-        self._access = HttpAccess(token, clock)
+        self._access = HttpAccess(token, clock, trusts_this_machine)
         self._sessions, self._guesses, self._secret = Sessions(clock), Guesses(clock), FormSecret()
         self._viewers = Viewers(clock)
         self._renderer = Renderer()

@@ -191,7 +191,8 @@ OWN_KEYS: tuple[ConfigKey, ...] = (
          "which DescribeConfigs shows; empty: no such port. Needs kbroker[metrics]."),
     _key("kbroker.console.token", PASSWORD, None, None,
          "Token of 16 characters at least that clients of the HTTP port send as Authorization: Bearer, to read more "
-         "than /metrics, /health and /ready from other machines. Unset: only this machine may."),
+         "than /metrics, /health and /ready from other machines, and from this one too where there is an authorizer or "
+         "every listener authenticates its clients. Unset: only this machine may, and not there."),
     _key("kbroker.console.edit", BOOLEAN, False, None,
          "Whether the pages at /console of the HTTP port can change quotas; else they only show."),
     _key("kbroker.metrics.entity.series", INT, 100, between(1, 10_000),

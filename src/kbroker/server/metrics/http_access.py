@@ -1,5 +1,8 @@
 """Who may read the HTTP port beyond /metrics, /health and /ready: this machine, and holders of the token.
 
+Programs of this machine may read it as far as they could ask the broker by Kafka's protocol too, without saying who
+they are: where every listener authenticates its clients, or there is an authorizer, they need the token as well.
+
 A page of a browser on this machine must not read it for a stranger. So a request without the token has to come from the
 loopback interface, name the port by an address or as localhost (a name of the stranger's own, resolved to 127.0.0.1,
 is DNS rebinding), come from no other site's page, and through no proxy.
@@ -12,6 +15,7 @@ import ipaddress
 from email.message import Message
 
 from kbroker._core.clock import BaseClock
+from kbroker.common.configs.config import BrokerConfig
 from kbroker.common.light_typing import NamedTuple
 from kbroker.common.loggers import get_logger
 from kbroker.common.rate_limited_logger import RateLimitedLogger
@@ -32,12 +36,19 @@ class HttpAccess:
     """The check of every request but those for /metrics, /health and /ready.
 
     Args: ``token``: kbroker.console.token, None without one. ``clock`` of the log's rate limit.
+        ``trusts_this_machine``: whether its programs need no token.
     Threads: any.
     """
 
-    def __init__(self, token: str | None, clock: BaseClock) -> None:
+    def __init__(self, token: str | None, clock: BaseClock, trusts_this_machine: bool = True) -> None:
         self._token = None if token is None else token.encode()
+        self._trusts_this_machine = trusts_this_machine
         self._log = RateLimitedLogger(logger, clock)
+
+    @classmethod
+    def configured(cls, config: BrokerConfig, clock: BaseClock) -> HttpAccess:
+        """The check with a broker's configuration."""
+        return cls(config.text("kbroker.console.token") or None, clock, is_open(config))
 
     def refusal(self, peer: str, headers: Message) -> Refusal | None:
         """Why a request is refused, None where it may read.
@@ -55,6 +66,10 @@ class HttpAccess:
             if self._token is None:
                 return Refusal(403, "only this machine may read this: the broker has no kbroker.console.token")
             return Refusal(401, "a token is needed: Authorization: Bearer and the broker's kbroker.console.token")
+        if not self._trusts_this_machine:
+            if self._token is None:
+                return Refusal(403, "the broker knows its clients: set kbroker.console.token, and send it")
+            return Refusal(401, "a token is needed: Authorization: Bearer and the broker's kbroker.console.token")
         if not is_local_name(headers.get("Host", "")):
             return Refusal(403, "the Host header must be an address or localhost, unless the token is sent")
         if headers.get("Sec-Fetch-Site", "none") not in ("none", "same-origin"):
@@ -62,6 +77,17 @@ class HttpAccess:
         if any(name in headers for name in _FORWARDED):
             return Refusal(401, "a token is needed: the request came through a proxy")
         return None
+
+
+def is_open(config: BrokerConfig) -> bool:
+    """Whether any client may ask a broker for anything, without saying who it is."""
+    if config.text("authorizer.class.name"):
+        return False
+    return any(
+        not listener.has_sasl
+        and not (listener.has_tls and config.listener_value(listener.name, "ssl.client.auth") == "required")
+        for listener in config.listeners
+    )
 
 
 def is_loopback(peer: str) -> bool:

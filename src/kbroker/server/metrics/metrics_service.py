@@ -34,7 +34,7 @@ class MetricsService:
         self.routes = RouteTable()
         self._metrics = metrics
         self._clock = clock
-        self._token = config.text("kbroker.console.token") or None
+        self._config = config
         self._entity_series = config.integer("kbroker.metrics.entity.series")
         self._parts: Callable[[], MetricSources] | None = None
         self._lock = threading.Lock()
@@ -56,7 +56,7 @@ class MetricsService:
             from kbroker.server.metrics.http_access import HttpAccess
             from kbroker.server.metrics.metrics_server import MetricsServer
 
-            access = HttpAccess(self._token, self._clock)
+            access = HttpAccess.configured(self._config, self._clock)
             host, port = parse_http_address(self._address)
             mounted = self._mounted
             server = MetricsServer(self.exposition, lambda: self._is_ready, host, port, self.routes, access, mounted)

@@ -182,6 +182,29 @@ def test_without_a_token_only_this_machine_reads() -> None:
     assert refusal.status == 403
 
 
+@pytest.mark.parametrize(
+    ("settings", "is_trusted"),
+    [
+        ({}, True),
+        ({"authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer"}, False),
+        ({"listeners": "SASL_PLAINTEXT://127.0.0.1:0"}, False),
+        ({"listeners": "SSL://127.0.0.1:0", "ssl.client.auth": "required"}, False),
+        ({"listeners": "SSL://127.0.0.1:0"}, True),
+        ({"listeners": "PLAINTEXT://127.0.0.1:0,SASL_PLAINTEXT://127.0.0.1:1"}, True),
+    ],
+)
+def test_a_broker_that_knows_its_clients_asks_this_machine_too(settings: dict[str, str], is_trusted: bool) -> None:
+    """The port shows no local program what it could not have by Kafka's protocol without a name."""
+    clock, local = VirtualClock(0), headers_of(Host="localhost")
+    refusal = HttpAccess.configured(BrokerConfig(settings), clock).refusal("127.0.0.1", local)
+    assert (refusal is None) == is_trusted
+    assert refusal is None or (refusal.status, "kbroker.console.token" in refusal.sentence) == (403, True)
+    with_token = HttpAccess.configured(BrokerConfig({**settings, "kbroker.console.token": TOKEN}), clock)
+    refusal = with_token.refusal("127.0.0.1", local)
+    assert (None if refusal is None else refusal.status) == (None if is_trusted else 401)
+    assert with_token.refusal("127.0.0.1", headers_of(Host="localhost", Authorization=f"Bearer {TOKEN}")) is None
+
+
 def test_guesses_are_logged_without_the_token_and_not_each(caplog: pytest.LogCaptureFixture) -> None:
     clock = VirtualClock(1_700_000_000_000)
     access = HttpAccess(TOKEN, clock)
