@@ -44,6 +44,7 @@ RUN = {
     (HERE, HDFS): ("ingest", "usage", "compact", "replay"),
     (HERE, S3): ("ingest", "usage", "compact", "replay"),
     (SHARED, DISK): ("ingest",),
+    (SHARED, S3): COMMANDS,
     (ALONE, DISK): (),
     (ALONE, S3): ("ingest", "usage", "compact", "replay"),
     (CONNECT, DISK): ("ingest", "usage", "throttles", "archive", "lag", "replay", "recommend", "report"),
