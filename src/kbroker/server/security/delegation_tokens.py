@@ -17,7 +17,7 @@ from kbroker.common.errors import Errors, KafkaError
 from kbroker.common.light_typing import NamedTuple
 from kbroker.common.loggers import get_logger
 from kbroker.common.security import scram
-from kbroker.common.security.delegation_token import DelegationToken, Principal
+from kbroker.common.security.delegation_token import USER_TYPE, DelegationToken, Principal
 from kbroker.log.checkpoints import random_uuid_text
 from kbroker.server.metadata.metadata_store import MetadataStore
 
@@ -67,9 +67,13 @@ class DelegationTokens:
         return list(self._tokens.values())
 
     def find(self, mechanism: str, token_id: str) -> TokenLogin | None:
-        """What a client needs to log in by a token; None if there is none of this id, or it has expired."""
+        """What a client needs to log in by a token; None if there is none of this id, or it has expired.
+
+        None too if its owner is not a user: the client would become the user of that name, about whom nothing was asked
+        when the token was made.
+        """
         token = self._tokens.get(token_id)
-        if token is None or token.is_expired(self._clock.wall_ms()):
+        if token is None or token.owner.type != USER_TYPE or token.is_expired(self._clock.wall_ms()):
             return None
         credential = self._credentials.get((mechanism, token_id))
         if credential is None:  # 4096 iterations: once for each token that is used, not at each start for all of them

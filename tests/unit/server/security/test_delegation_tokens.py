@@ -406,3 +406,24 @@ def test_who_may_make_and_see_tokens_of_others(tokens: Tokens) -> None:
     see = create._replace(resource_type=ResourceType.DELEGATION_TOKEN, resource_name=others, principal=CAROL)
     authorizer.create([see._replace(operation=Operation.DESCRIBE)])
     assert tokens.describe(everything=True, principal=CAROL) == [others]
+
+
+def test_only_a_users_token_logs_a_client_in(tokens: Tokens) -> None:
+    """Rules about the users of one team give no token by which a client logs in as any other user."""
+    made = tokens.bench.ctx.delegation_tokens
+    assert made is not None
+    authorizer = Authorizer(tokens.bench.ctx.store)
+    tokens.bench.ctx.auth = AuthHelper(authorizer)
+    kind_of, may = PatternType.PREFIXED, Permission.ALLOW
+    authorizer.create([Acl(ResourceType.USER, "User:app-", kind_of, ALICE, "*", Operation.CREATE_TOKENS, may)])
+    refused = tokens.create(OwnerPrincipalType="User", OwnerPrincipalName="root")
+    assert refused["ErrorCode"] == Errors.DELEGATION_TOKEN_AUTHORIZATION_FAILED
+    for kind, name, is_user in (("User:app-1", "root", False), ("User", "app-1", True)):
+        token = tokens.create(OwnerPrincipalType=kind, OwnerPrincipalName=name)
+        assert token["ErrorCode"] == 0  # as Kafka
+        password = base64.b64encode(token["Hmac"]).decode()
+        if is_user:
+            assert log_in(made, token["TokenId"], password).user == name
+        else:
+            with pytest.raises(SaslError, match="Invalid tokenId"):
+                log_in(made, token["TokenId"], password)
