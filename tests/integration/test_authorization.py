@@ -125,6 +125,48 @@ def test_a_fetch_session_is_asked_each_time(root: Client, alice: Client) -> None
     assert delete(root) == 1
 
 
+def test_a_fetch_session_is_its_owners(root: Client, alice: Client) -> None:
+    """Another user who has the session's id learns nothing of what is in it, and cannot end it."""
+    opened = root.call("Fetch", 12, fetch_body("other", 0, (0, 0)))
+    session = opened["SessionId"]
+    for epoch in (1, 2, -1, 0):
+        stolen = alice.call("Fetch", 12, {**fetch_body("other", 0, (session, epoch)), "Topics": []})
+        assert (stolen["ErrorCode"], stolen["Responses"]) == (70 if epoch > 0 else 0, [])
+    goes_on = root.call("Fetch", 12, fetch_body("other", 0, (session, 1)))
+    assert (goes_on["ErrorCode"], goes_on["SessionId"]) == (0, session)
+    ended = root.call("Fetch", 12, {**fetch_body("other", 0, (session, -1)), "Topics": []})
+    assert ended["ErrorCode"] == 0
+    assert root.call("Fetch", 12, fetch_body("other", 0, (session, 2)))["ErrorCode"] == 70
+
+
+def test_a_fetch_that_waits_is_asked_again(broker: EmbeddedBroker, root: Client, alice: Client) -> None:
+    """What comes after its rule is removed it does not get; where the rule stays, another one changes nothing."""
+    (row,) = root.call("Metadata", 12, {"Topics": [{"Name": "mine"}], "AllowAutoTopicCreation": False})["Topics"]
+
+    def next_offset() -> int:
+        place = {"PartitionIndex": 0, "Timestamp": -1}
+        asked = {"ReplicaId": -1, "IsolationLevel": 0, "Topics": [{"Name": "mine", "Partitions": [place]}]}
+        return int(root.call("ListOffsets", 6, asked)["Topics"][0]["Partitions"][0]["Offset"])
+
+    def waited(version: int, topic: str | dict[str, Any], stays: bool) -> tuple[int, int, bool]:
+        create(root, rule("mine", 3))
+        before = broker.waiting_fetches
+        alice.begin("Fetch", version, fetch_body(topic, next_offset(), max_wait_ms=60_000))
+        wait_for("the fetch", lambda: broker.waiting_fetches > before)
+        if stays:
+            create(root, rule("another"))
+        else:
+            delete(root)
+        assert produced(root, "mine") == 0
+        found = alice.end()["Responses"][0]["Partitions"][0]
+        delete(root)
+        return found["ErrorCode"], found["HighWatermark"], bool(found["Records"])
+
+    for version, topic in ((12, "mine"), (13, {"TopicId": row["TopicId"]})):
+        assert waited(version, topic, stays=False) == (29, -1, False)
+        assert waited(version, topic, stays=True) == (0, next_offset(), True)
+
+
 def test_topics_are_made_with_a_rule_only(root: Client, alice: Client) -> None:
     """Metadata may make a topic where the client may create it, or any."""
 

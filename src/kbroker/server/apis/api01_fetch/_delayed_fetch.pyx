@@ -14,7 +14,7 @@ from kbroker._core.requests.request cimport Request, Responder
 from kbroker._core.sync cimport atomic_add_fetch, mutex_lock, mutex_unlock
 from kbroker.log._partition cimport Partition, partition_release, partition_retain
 from kbroker.server.apis.api01_fetch._fetch_response cimport (
-    is_satisfied, read_partitions, release_partitions, respond_to_fetch,
+    ask_again, is_satisfied, read_partitions, release_partitions, respond_to_fetch,
 )
 from kbroker.server.apis.api01_fetch._fetch_types cimport FetchState
 from kbroker.server.native._native_types cimport DEFERRED_SLOTS, Handler, NativeApisCore
@@ -73,12 +73,13 @@ cdef bint delayed_fetch_try_complete(Operation *op) noexcept nogil:
 
 
 cdef void delayed_fetch_on_complete(Operation *op) noexcept nogil:
-    """Reads again with the original limits and responses; once, on the winner's thread."""
+    """Reads again what the client may still read, within the limits, and responds; once, on the winner's thread."""
     cdef FetchState *state = <FetchState *>op
     cdef Request *request = state.request
     cdef bint any_error = False
     cdef int32_t readable = 0
     unlink(state)
+    ask_again(state)
     read_partitions(state, &any_error, &readable)
     respond_to_fetch(state, NULL)
     state.request = NULL

@@ -10,6 +10,8 @@ from kbroker.server.quota._quota_enforcement cimport ClientCache
 # Finds each partition (a count on it is the state's) and the errors that need no reading; a partition named
 # twice counts once. False: memory is out.
 cdef bint resolve_partitions(Handler *handler, FetchState *state) noexcept nogil
+# For one that has waited: refuses the parts that the client may no longer read, if a rule has changed since.
+cdef void ask_again(FetchState *state) noexcept nogil
 # Reads every part within the limits; returns the bytes found. Release with drop_reads. ``readable``: parts that could
 # be waited for.
 cdef int64_t read_partitions(FetchState *state, bint *any_error, int32_t *readable) noexcept nogil

@@ -15,6 +15,7 @@ from kbroker._core.containers.last_index_map cimport LatestIndex, latest_free, l
 from kbroker._core.requests.request cimport (
     ACTION_CLOSE, ACTION_SEND, OpenFile, Request, open_file_release, request_add_file, request_add_memory,
 )
+from kbroker._core.sync cimport atomic_load, mutex_lock, mutex_unlock
 from kbroker.common._errors cimport (
     FENCED_LEADER_EPOCH, KAFKA_STORAGE_ERROR, NONE, NOT_LEADER_OR_FOLLOWER, OFFSET_OUT_OF_RANGE,
     TOPIC_AUTHORIZATION_FAILED, UNKNOWN_LEADER_EPOCH, UNKNOWN_SERVER_ERROR, UNKNOWN_TOPIC_ID,
@@ -35,7 +36,9 @@ from kbroker.server.authorizer._acl_table cimport (
     ACL_CLUSTER, ACL_CLUSTER_ACTION, ACL_READ, ACL_TOPIC, AclTable, acl_allows,
 )
 from kbroker.server.native._native_types cimport NativeApisCore
-from kbroker.server.native._topics cimport Topic, topic_by_id, topic_by_name
+from kbroker.server.native._topics cimport (
+    Topic, TopicTable, topic_by_id, topic_by_name, topic_table_release, topic_table_retain,
+)
 from kbroker.server.quota._quota_enforcement cimport (
     ClientCache, gate_exempt, gate_fetch, quotas_are_set, store_throttle,
 )
@@ -83,6 +86,8 @@ cdef bint resolve_partitions(Handler *handler, FetchState *state) noexcept nogil
     cdef FetchPart *part
     cdef int32_t i, epoch, name_bytes = 0, unrecorded = 0
     cdef bint is_allowed = True
+    if handler.native_apis.acls != NULL:    # first: what is found is of this one or a later one
+        state.acl_generation = atomic_load(&handler.native_apis.acls.generation)
     for i in range(state.part_count):
         part = &state.parts[i]
         part.is_included = True
@@ -127,6 +132,38 @@ cdef bint resolve_partitions(Handler *handler, FetchState *state) noexcept nogil
     if unrecorded > 0 and unrecorded == state.part_count:
         kafka_request(state.request).record_flags |= RECORD_SKIP
     return supersede(state)
+
+
+cdef void ask_again(FetchState *state) noexcept nogil:
+    cdef NativeApisCore *native_apis = state.native_apis
+    cdef AclTable *acls = native_apis.acls
+    cdef TopicTable *topics
+    cdef const Topic *topic
+    cdef FetchPart *part
+    cdef const FetchPart *before = NULL
+    cdef bint is_allowed = True
+    cdef int32_t i
+    if acls == NULL or state.replica_id >= 0 or atomic_load(&acls.generation) == state.acl_generation:
+        return
+    mutex_lock(&native_apis.topics_lock)
+    topics = topic_table_retain(native_apis.topics)
+    mutex_unlock(&native_apis.topics_lock)
+    for i in range(state.part_count):
+        part = &state.parts[i]
+        if part.partition == NULL or part.is_superseded:
+            continue
+        if before == NULL or not same_topic(before, part):
+            if part.id == NULL:
+                is_allowed = acl_allows(acls, NULL, state.request, ACL_READ, ACL_TOPIC, part.name, part.name_bytes, 1)
+            else:
+                topic = topic_by_id(topics, part.id)        # NULL: deleted, so there is nothing to read
+                is_allowed = topic == NULL or acl_allows(
+                    acls, NULL, state.request, ACL_READ, ACL_TOPIC, topic.name, topic.name_bytes, 1)
+        before = part
+        if not is_allowed:
+            part.is_unread = True
+            part.error = TOPIC_AUTHORIZATION_FAILED
+    topic_table_release(topics)
 
 
 cdef int64_t read_partitions(FetchState *state, bint *any_error, int32_t *readable) noexcept nogil:
@@ -229,7 +266,7 @@ cdef struct Split:              # a file region between two stretches of the res
     int64_t size_bytes
 
 
-cdef bint same_topic(FetchPart *a, FetchPart *b) noexcept nogil:
+cdef bint same_topic(const FetchPart *a, const FetchPart *b) noexcept nogil:
     """Parts of one TopicData element share the pointer; those of a session are compared by their bytes."""
     cdef int32_t i
     if a.id != NULL:

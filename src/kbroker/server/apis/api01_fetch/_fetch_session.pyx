@@ -4,7 +4,7 @@ Source: KIP-227, ``FetchSession``, ``CachedPartition``.
 """
 from libc.stdint cimport int32_t, int64_t, uint64_t
 from libc.stdlib cimport calloc, free, malloc
-from libc.string cimport memcmp, memcpy
+from libc.string cimport memcmp, memcpy, strlen
 
 from kbroker._core.codec.wire cimport Reader, read_bytes, read_count, read_i32, read_length, reader_init, skip_tags
 from kbroker._core.containers.hash_table cimport (
@@ -12,6 +12,7 @@ from kbroker._core.containers.hash_table cimport (
 )
 from kbroker._core.containers.hashing cimport hash_seeded, mix_hash
 from kbroker._core.containers.linked_list cimport Chain, ChainNode, chain_append, chain_remove
+from kbroker._core.requests.request cimport Session
 from kbroker._core.sync cimport (
     AtomicI64, Mutex, atomic_add_fetch, atomic_load, atomic_store, mutex_destroy, mutex_init, mutex_lock, mutex_unlock,
 )
@@ -45,6 +46,7 @@ cdef struct FetchSession:
     AtomicI64 refs
     AtomicI64 *bytes            # of its cache, which outlives it: what partitions of sessions, and copies of them, take
     uint64_t hash_seed
+    uint64_t owner              # owner_of the request that asked for it
     int32_t id
     bint by_id
     bint is_closed
@@ -61,13 +63,14 @@ cdef inline SessionPart *part_of(ChainNode *node) noexcept nogil:
     return <SessionPart *>(<char *>node - sizeof(HashNode)) if node != NULL else NULL
 
 
-cdef FetchSession *fetch_session_new(AtomicI64 *bytes, uint64_t hash_seed, bint by_id) noexcept nogil:
+cdef FetchSession *fetch_session_new(AtomicI64 *bytes, uint64_t hash_seed, uint64_t owner, bint by_id) noexcept nogil:
     cdef FetchSession *session = <FetchSession *>calloc(1, sizeof(FetchSession))
     if session == NULL:
         return NULL
     mutex_init(&session.lock)
     session.bytes = bytes
     session.hash_seed = hash_seed
+    session.owner = owner
     session.by_id = by_id
     session.epoch = 1
     atomic_store(&session.refs, 1)
@@ -283,11 +286,26 @@ cdef inline uint64_t hash_of(int32_t session_id) noexcept nogil:
     return mix_hash(<uint64_t>session_id)
 
 
+cdef uint64_t owner_of(SessionCache *cache, const FetchState *state) noexcept nogil:
+    """The principal of a request, as a hash under a secret seed."""
+    cdef const Session *session = state.request.session
+    return 0 if session == NULL else hash_seeded(
+        session.principal, <int64_t>strlen(session.principal), cache.hash_seed)
+
+
 cdef FetchSession *find(SessionCache *cache, int32_t session_id) noexcept nogil:
     cdef HashNode *node = hash_first(&cache.sessions, hash_of(session_id))
     while node != NULL and (<FetchSession *>node).id != session_id:
         node = hash_next(node)
     return <FetchSession *>node
+
+
+cdef FetchSession *find_own(SessionCache *cache, const FetchState *state) noexcept nogil:
+    """The session that a request names. Those of other principals are not there for it: it would learn what they read,
+    and could end what they have.
+    """
+    cdef FetchSession *session = find(cache, state.session_id) if state.session_id != 0 else NULL
+    return session if session != NULL and session.owner == owner_of(cache, state) else NULL
 
 
 cdef void remove_session(SessionCache *cache, FetchSession *session) noexcept nogil:
@@ -338,7 +356,7 @@ cdef bint session_begin(SessionCache *cache, FetchState *state, int64_t now_ms) 
     if state.session_epoch == INITIAL_EPOCH or state.session_epoch == FINAL_EPOCH:
         if state.session_id != 0:
             mutex_lock(&cache.lock)
-            session = find(cache, state.session_id)
+            session = find_own(cache, state)
             if session != NULL:
                 remove_session(cache, session)
             mutex_unlock(&cache.lock)
@@ -346,7 +364,7 @@ cdef bint session_begin(SessionCache *cache, FetchState *state, int64_t now_ms) 
             return make_session(cache, state)
         return True
     mutex_lock(&cache.lock)
-    session = find(cache, state.session_id) if state.session_id != 0 else NULL
+    session = find_own(cache, state)
     if session != NULL:
         atomic_add_fetch(&session.refs, 1)
     mutex_unlock(&cache.lock)
@@ -391,7 +409,8 @@ cdef bint session_begin(SessionCache *cache, FetchState *state, int64_t now_ms) 
 
 
 cdef bint make_session(SessionCache *cache, FetchState *state) noexcept nogil:
-    cdef FetchSession *session = fetch_session_new(&cache.bytes, cache.hash_seed, state.version >= 13)
+    cdef FetchSession *session = fetch_session_new(
+        &cache.bytes, cache.hash_seed, owner_of(cache, state), state.version >= 13)
     cdef int32_t i
     if session == NULL:
         return False

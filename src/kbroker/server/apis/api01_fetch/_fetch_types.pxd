@@ -43,6 +43,7 @@ cdef struct FetchState:
     int32_t throttle_ms         # in the response
     void *session               # counted FetchSession of an incremental response, or of a full one that is to open it
     bint is_incremental
+    int64_t acl_generation      # of the rules by which the parts were allowed
     int64_t charge              # bytes of parts and names counted against the sessions' share
     int32_t part_count
     FetchPart *parts
