@@ -16,6 +16,7 @@ WILDCARD = "*"
 WILDCARD_PRINCIPAL = "User:*"
 CLUSTER_NAME = "kafka-cluster"
 MAX_NAME_BYTES = 32_767  # of each text of a rule, as Kafka's records hold them
+_MAPPED = bytes(10) + b"\xff\xff"  # what an IPv4 address in IPv6 begins with
 
 
 class ResourceType(IntEnum):
@@ -269,13 +270,15 @@ def normal_host(host: str) -> str:
 
 
 def java_host(host: str) -> str:
-    """A host as Java writes it, and as Apache Kafka compares it."""
+    """A host as Java writes it, and as Apache Kafka compares it; an IPv4 address mapped into IPv6 is that of IPv4."""
     if ":" not in host:
         return host
     try:
         packed = socket.inet_pton(socket.AF_INET6, host)
     except (OSError, ValueError):
         return host
+    if packed.startswith(_MAPPED):
+        return socket.inet_ntop(socket.AF_INET, packed[len(_MAPPED) :])
     return ":".join(f"{packed[at] << 8 | packed[at + 1]:x}" for at in range(0, 16, 2))
 
 

@@ -16,6 +16,7 @@ from kbroker.common.security.acls import (
     ResourceType,
     bits,
     decide,
+    java_host,
     normal_host,
     super_users,
 )
@@ -115,6 +116,7 @@ def test_hosts_of_version_6_in_either_form() -> None:
     assert asked([rule(host="0:0:0:0:0:0:0:1")], READ, host="::1")
     assert asked([rule(host="::1")], READ, host="::1")
     assert normal_host("fe80:0:0:0:1:2:3:4") == "fe80::1:2:3:4"
+    assert java_host("::ffff:10.0.0.7") == java_host("0:0:0:0:0:ffff:a00:7") == "10.0.0.7"  # no client has another
     assert normal_host("no:host") == "no:host"
 
 
