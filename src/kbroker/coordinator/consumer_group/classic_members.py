@@ -110,6 +110,7 @@ class ClassicMembers:
             updated, _ = membership.follow(group, member, updated, wanted.owned, changes)
             membership.store.write(group, changes)
             membership.timers.cancel(group, timers.JOIN, updated.member_id)
+            membership.timers.cancel(group, timers.REBALANCE, updated.member_id)  # of when it spoke the other protocol
             membership.await_heartbeat(group, updated.member_id, request.session_timeout_ms)
             membership.expire_later(
                 group, timers.SYNC, updated.member_id, request.rebalance_timeout_ms, "it did not sync", if_absent=False
@@ -153,7 +154,8 @@ class ClassicMembers:
         _check_generation(member, generation_id)
         self._membership.await_heartbeat(group, member.member_id, classic.session_timeout_ms)
         is_free = member.state is MemberState.UNRELEASED_PARTITIONS and not group.is_waiting_for_partitions(member)
-        if member.member_epoch < group.target_epoch or member.state is MemberState.UNREVOKED_PARTITIONS or is_free:
+        is_behind = member.member_epoch < group.target_epoch or self._membership.lacks_target(group)
+        if is_behind or member.state is MemberState.UNREVOKED_PARTITIONS or is_free:
             self._await_join(group, member)
             return Errors.REBALANCE_IN_PROGRESS
         return Errors.NONE

@@ -288,8 +288,8 @@ class ConsumerGroup:
                 self._release(owned, old.member_epoch)
             if old.classic is not None:
                 self.classic_member_count -= 1
-                for one in old.classic.protocols:
-                    _count(self.classic_protocols, one.name, None)
+                for name in old.classic.names:
+                    _count(self.classic_protocols, name, None)
             if new is None and old.instance_id is not None and self.static_members.get(old.instance_id) == member_id:
                 del self.static_members[old.instance_id]
         if new is not None:
@@ -297,8 +297,8 @@ class ConsumerGroup:
                 self._own(owned, new.member_epoch)
             if new.classic is not None:
                 self.classic_member_count += 1
-                for one in new.classic.protocols:
-                    _count(self.classic_protocols, None, one.name)
+                for name in new.classic.names:
+                    _count(self.classic_protocols, None, name)
             if new.instance_id is not None:
                 self.static_members[new.instance_id] = member_id
 

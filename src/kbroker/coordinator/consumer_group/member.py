@@ -56,6 +56,11 @@ class ClassicMetadata(NamedTuple):
     session_timeout_ms: int
     protocols: tuple[ClassicProtocol, ...]
 
+    @property
+    def names(self) -> frozenset[str]:
+        """The protocols that it knows, each once, however often it named them."""
+        return frozenset(one.name for one in self.protocols)
+
 
 class ConsumerGroupMember(NamedTuple):
     """A member. ``classic``: None for one of the consumer protocol; ``assigned``: what it may use;

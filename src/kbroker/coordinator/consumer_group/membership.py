@@ -27,6 +27,7 @@ from kbroker.coordinator.consumer_group.member import (
     is_subset,
     new_member_id,
 )
+from kbroker.coordinator.consumer_group.migration import NotDowngradedError
 from kbroker.coordinator.consumer_group.reconciliation import Reconciliation, Reported, reconcile
 from kbroker.coordinator.consumer_group.records import GroupRecord
 from kbroker.coordinator.consumer_group.regexes import Regexes, RegexStatus, Visible
@@ -151,6 +152,9 @@ class ConsumerGroupMembership:
         updated = _updated(member, request)
         updated, reconciled = self.follow(group, member, updated, request.owned, changes)
         self.store.write(group, changes)
+        if member.uses_classic_protocol:  # what it had to do by then it has to do no more
+            self.timers.cancel(group, timers.JOIN, member_id)
+            self.timers.cancel(group, timers.SYNC, member_id)
         self.watch_reconciliation(group, reconciled, updated)
         self.await_heartbeat(group, member_id)
         self.regexes.after_heartbeat(group, request.visible)
@@ -255,8 +259,7 @@ class ConsumerGroupMembership:
             changes.append(records.epoch_record(group.group_id, epoch, value))
             self._rebalances.record()
             logger.info("group %s: epoch %d", group.group_id, epoch)
-        group.refresh_deadline_ms = self.clock.wall_ms() + TOPICS_REFRESH_MS
-        group.refresh_epoch, group.refresh_version = epoch, version
+        self._note_refresh(group, epoch, version)
         if group.has_partition_metadata:
             changes.append(records.tombstone(records.PARTITION_METADATA, group.group_id))
         return epoch, homogeneous
@@ -290,6 +293,28 @@ class ConsumerGroupMembership:
         )
         changes += rows
         return target
+
+    def lacks_target(self, group: ConsumerGroup) -> bool:
+        """Whether a join has to make the target assignment that is due: no member speaks the consumer protocol."""
+        if group.classic_member_count < len(group.members):
+            return False
+        if group.target_epoch >= group.epoch and not self._have_topics_changed(group):
+            return False
+        interval_ms = self.settings.assignment_interval_ms(group.group_id)
+        return target_assignment.may_assign(group, interval_ms, self.clock.wall_ms())
+
+    def _have_topics_changed(self, group: ConsumerGroup) -> bool:
+        if not self._is_refresh_due(group):
+            return False
+        version = self.image.version
+        if self.hashes.group_hash(group.subscribers) != group.metadata_hash:
+            return True
+        self._note_refresh(group, group.epoch, version)
+        return False
+
+    def _note_refresh(self, group: ConsumerGroup, epoch: int, version: int) -> None:
+        group.refresh_deadline_ms = self.clock.wall_ms() + TOPICS_REFRESH_MS
+        group.refresh_epoch, group.refresh_version = epoch, version
 
     def reconcile(
         self,
@@ -385,8 +410,11 @@ class ConsumerGroupMembership:
         for member in members:
             logger.info("group %s: %s is removed: %s", group.group_id, member.member_id, reason)
         if self.may_downgrade(group, members):
-            self.store.downgrade(group, members)
-            return
+            try:
+                self.store.downgrade(group, members)
+                return
+            except NotDowngradedError as error:  # those that leave are not kept for what others said
+                logger.warning("group %s: stays a consumer group: %s", group.group_id, error.message)
         group_id = group.group_id
         changes = [row for member in members for row in records.member_tombstones(group_id, member.member_id)]
         left: dict[str, int] = {}
@@ -456,15 +484,21 @@ class ConsumerGroupMembership:
             return
         try:
             self.fence(group, [member], reason)
-        except KafkaError as error:  # the log takes nothing now: the member is looked at again later
-            logger.warning("group %s: cannot remove %s: %s", group.group_id, member_id, error)
+        except Exception as error:  # the log takes nothing now, or a defect: the member is looked at again later
+            logger.warning(
+                "group %s: cannot remove %s: %s",
+                group.group_id,
+                member_id,
+                error,
+                exc_info=not isinstance(error, KafkaError),
+            )
             self.await_heartbeat(group, member_id)
 
     def resume(self, group: ConsumerGroup) -> None:
         """Begin the time-outs of a loaded group."""
         for member in group.members.values():
             self.await_heartbeat(group, member.member_id)
-            if member.state is MemberState.UNREVOKED_PARTITIONS:
+            if member.state is MemberState.UNREVOKED_PARTITIONS and not member.uses_classic_protocol:
                 self.await_revocation(group, member)
 
     def dismiss(self, group: ConsumerGroup) -> None:

@@ -34,6 +34,13 @@ from kbroker.coordinator.consumer_group.topics_image import TopicHashes, TopicsI
 logger = get_logger(__name__)
 
 
+class NotDowngradedError(KafkaError):
+    """What the members of the classic protocol said of themselves makes no classic group."""
+
+    def __init__(self, group: ConsumerGroup, why: str) -> None:
+        super().__init__(Errors.GROUP_ID_NOT_FOUND, f"Cannot downgrade the classic group {group.group_id}: {why}.")
+
+
 def check_upgrade(group: ClassicGroup, settings: ConsumerGroupSettings) -> None:
     """Raises: KafkaError GROUP_ID_NOT_FOUND if a group must stay a classic one."""
     why = ""
@@ -114,7 +121,7 @@ def downgraded(
     """A stable classic group with the members of a consumer group, in which each has its target assignment.
 
     Args: ``leaving`` have no place in it; ``joining`` takes that of the member with its instance id.
-    Raises: KafkaError GROUP_ID_NOT_FOUND.
+    Raises: NotDowngradedError.
     """
     replaced = None if joining is None else group.static_member(joining.instance_id)
     gone = {member.member_id for member in leaving}
@@ -124,6 +131,8 @@ def downgraded(
             members.append((_classic_member(member), member.member_id))
     if joining is not None:
         members.append((_classic_member(joining), joining.member_id if replaced is None else replaced.member_id))
+    if not frozenset.intersection(*(frozenset(name for name, _ in one.protocols) for one, _ in members)):
+        raise NotDowngradedError(group, "its members have no protocol in common")
     classic = ClassicGroup(group.group_id, lock=group.lock, offsets=group.offsets)
     classic.adopt([one for one, _ in members], group.epoch, CONSUMER, now_ms)
     try:
@@ -131,8 +140,7 @@ def downgraded(
             version = read_version(one.metadata(classic.protocol_name))
             one.assignment = write_assignment(group.targets.get(target_of, NO_TARGET), version, image)
     except ProtocolError as error:
-        text = f"Cannot downgrade the classic group {group.group_id}: {error}."
-        raise KafkaError(Errors.GROUP_ID_NOT_FOUND, text) from error
+        raise NotDowngradedError(group, str(error)) from error
     return classic
 
 

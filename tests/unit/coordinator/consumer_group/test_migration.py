@@ -9,7 +9,7 @@ import pytest
 
 from kbroker.common.errors import Errors, KafkaError
 from kbroker.coordinator.classic_group import JoinResult
-from kbroker.coordinator.consumer_group.settings import ConsumerGroupSettings
+from kbroker.coordinator.consumer_group.settings import ConsumerGroupSettings, Limits
 from kbroker.coordinator.group_records import CommittedOffset
 from kbroker.protocol import codec
 from tests.support.consumer_groups import AT_ONCE, Beat, ConsumerGroupBench, FakeImage
@@ -232,3 +232,94 @@ def test_an_upgrade_during_a_rebalance_sends_the_members_back() -> None:
     bench.join("new")
     assert waiting.one.error is Errors.REBALANCE_IN_PROGRESS
     assert bench.groups.join(two, protocols=protocols(owned={"t": [2, 3]})).one.error is Errors.NONE
+
+
+def test_a_protocol_named_twice_counts_once() -> None:
+    """Otherwise members could join that have no protocol in common, and nothing could be made of them."""
+    bench = ConsumerGroupBench()
+    bench.join("new")
+    ((_, data),) = protocols()
+    assert bench.groups.join(protocols=[("a", data)]).one.error is Errors.NONE
+    assert bench.groups.join(protocols=[("a", data), ("b", data), ("b", data)]).one.error is Errors.NONE
+    assert bench.groups.join(protocols=[("b", data)]).one.error is Errors.INCONSISTENT_GROUP_PROTOCOL
+    assert bench.groups.join(protocols=[("a", data)]).one.error is Errors.NONE
+    assert bench.beat("new", -1) == Beat("new", -1, None)
+    assert bench.kind() == "classic"
+
+
+@pytest.mark.parametrize("leaves", [True, False])
+def test_metadata_that_cannot_be_read_keeps_no_member_in_the_group(leaves: bool) -> None:
+    """The last member of the consumer protocol leaves, or its session ends; the group cannot become a classic one."""
+    bench = ConsumerGroupBench()
+    bench.join("new")
+    ((_, data),) = protocols()
+    how: dict[str, Any] = {"session_ms": 300_000, "rebalance_ms": 300_000}
+    bench.groups.join(protocols=[("own", data), ("range", b"")], **how)
+    bench.groups.join(protocols=[("range", data)], **how)
+    if leaves:
+        assert bench.beat("new", -1) == Beat("new", -1, None)
+    else:
+        bench.after(45_000)
+    assert bench.kind() == "consumer"
+    assert len(bench.described().members) == 2
+
+
+def test_members_of_the_classic_protocol_alone_share_what_another_had() -> None:
+    """Where the configuration allows no downgrade, none is left whose heartbeats would make a target assignment."""
+    bench = ConsumerGroupBench(settings=AT_ONCE._replace(migration_policy="upgrade"))
+    bench.join("new")
+    joined = bench.groups.join(protocols=protocols()).one
+    one = joined.member_id
+    bench.beat("new", 2, has={"t": [0, 1, 2, 3]})
+    bench.beat("new", 2, has={"t": bench.targets()["new"]["t"]})
+    joined = bench.groups.join(one, protocols=protocols()).one
+    has = parts(bench.groups.sync(one, joined.generation_id).one.assignment)
+    assert len(has["t"]) == 2
+    assert bench.groups.beat(one, joined.generation_id) is Errors.NONE
+    bench.beat("new", -1)
+    assert bench.kind() == "consumer"
+    assert bench.groups.beat(one, joined.generation_id) is Errors.REBALANCE_IN_PROGRESS
+    joined = bench.groups.join(one, protocols=protocols(owned=has)).one
+    has = parts(bench.groups.sync(one, joined.generation_id).one.assignment)
+    assert has == {"t": [0, 1, 2, 3]}
+    assert bench.groups.beat(one, joined.generation_id) is Errors.NONE
+    bench.image.grow("t", 6)
+    assert bench.groups.beat(one, joined.generation_id) is Errors.REBALANCE_IN_PROGRESS
+    joined = bench.groups.join(one, protocols=protocols(owned=has)).one
+    assert parts(bench.groups.sync(one, joined.generation_id).one.assignment) == {"t": [0, 1, 2, 3, 4, 5]}
+    bench.image.create("other", 1)
+    assert bench.groups.beat(one, joined.generation_id) is Errors.NONE
+
+
+def test_a_classic_member_that_takes_up_the_new_protocol_need_not_sync() -> None:
+    bench = ConsumerGroupBench()
+    bench.join("new")
+    joined = bench.groups.join(protocols=protocols(), rebalance_ms=5000).one
+    epoch = bench.join(joined.member_id).epoch
+    bench.after(6000)
+    assert bench.beat(joined.member_id, epoch).epoch >= epoch
+
+
+def test_a_loaded_classic_member_has_no_rebalance_time_out_of_the_other_protocol() -> None:
+    """It has given its partitions up and is at the epoch at which it was loaded."""
+    settings = ConsumerGroupSettings(assignment_interval=Limits(15_000, 0, 15_000), assignors=("range", "uniform"))
+    bench = ConsumerGroupBench(FakeImage(t=2, u=2), settings=settings)
+    bench.join("new", ["t", "u"])
+    how: dict[str, Any] = {"session_ms": 60_000, "rebalance_ms": 5000}
+    one = bench.groups.join(protocols=protocols(["t", "u"]), **how).one.member_id
+    bench.groups.sync(one, 2)
+    bench.after(15_000)
+    bench.beat("new", 2, has={"t": [0, 1], "u": [0, 1]})
+    bench.beat("new", 2, has=bench.targets()["new"])
+    joined = bench.groups.join(one, protocols=protocols(["t", "u"]), **how).one
+    assert joined.generation_id == 3
+    has = parts(bench.groups.sync(one, 3).one.assignment)
+    assert set(has) == {"t", "u"}
+    bench.groups.join(one, protocols=protocols(["t"], owned=has), **how)
+    assert parts(bench.groups.sync(one, 3).one.assignment) == {"t": has["t"]}
+    again = bench.restart()
+    again.groups.join(one, protocols=protocols(["t"], owned={"t": has["t"]}), **how)
+    again.groups.sync(one, 3)
+    assert again.groups.beat(one, 3) is Errors.NONE
+    again.after(6000)
+    assert again.groups.beat(one, 3) is Errors.NONE
