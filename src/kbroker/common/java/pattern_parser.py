@@ -85,6 +85,7 @@ class _Parser:
         self._at = 0
         self._flags = _Flags()
         self._nodes: list[Node] = []
+        self._made = 0  # nodes, also those of a part that is repeated no time
         self._groups = [_Group(0, self._flags)]
         self._names: set[str] = set()
         self._range_count = 0
@@ -129,7 +130,8 @@ class _Parser:
     # ------------------------------------------------------------ nodes
 
     def _add(self, kind: int, takes: Predicate | int | None = None, following: int = -1, other: int = -1) -> int:
-        if len(self._nodes) >= MAX_NODES:
+        self._made += 1
+        if self._made > MAX_NODES:
             raise PatternError(f"the pattern is too large: it needs more than {MAX_NODES} nodes")
         self._nodes.append((kind, takes, following, other))
         return len(self._nodes) - 1

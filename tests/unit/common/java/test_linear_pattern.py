@@ -232,3 +232,10 @@ def test_word_boundaries(pattern: str) -> None:
 def test_word_boundaries_of_an_empty_text() -> None:
     assert not LinearPattern(r"\b").matches("")
     assert LinearPattern(r"\B").matches("")
+
+
+def test_parts_that_are_repeated_no_time_cost_what_others_do() -> None:
+    """They leave no nodes, but to make them took its time."""
+    assert LinearPattern("(?:a{900}){0}b").matches("b")
+    with pytest.raises(PatternError, match="too large"):
+        LinearPattern("(?:a{900}){0}" * 12)
