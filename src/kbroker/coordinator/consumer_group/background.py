@@ -30,7 +30,10 @@ class BackgroundTasks:
         self._thread: threading.Thread | None = None
 
     def run(self, task: Task) -> None:
-        """Run a task, which takes the locks it needs. The caller may hold a lock only if ``has_thread``."""
+        """Run a task, which takes the locks it needs. The caller may hold a lock only if ``has_thread``.
+
+        Raises: RuntimeError: no thread can be started now; the task will not run.
+        """
         if not self.has_thread:
             task()
             return
@@ -38,9 +41,14 @@ class BackgroundTasks:
             self._tasks.append(task)
             if self._is_running:
                 return
+            thread = threading.Thread(target=self._run, name="GroupRegexResolver", daemon=True)
+            try:
+                thread.start()
+            except RuntimeError:
+                self._tasks.pop()
+                raise
             self._is_running = True
-            self._thread = threading.Thread(target=self._run, name="GroupRegexResolver", daemon=True)
-            self._thread.start()
+            self._thread = thread
 
     def join(self, timeout_s: float) -> None:
         """Wait for the end of the tasks so far, for so long at most."""

@@ -106,22 +106,27 @@ class Regexes:
             return
         last = next(iter(group.resolved.values()), None)
         if last is not None:
-            now_ms = self._clock.wall_ms()
-            if now_ms <= last.timestamp_ms + LEAST_INTERVAL_MS:
+            age_ms = self._clock.wall_ms() - last.timestamp_ms  # negative: the clock was set back
+            if 0 <= age_ms <= LEAST_INTERVAL_MS:
                 return
-            is_complete = len(wanted) == len(group.resolved)
-            is_recent = now_ms <= last.timestamp_ms + self._refresh_interval_ms
+            is_complete = all(regex in group.resolved for regex in wanted)
+            is_recent = 0 <= age_ms <= self._refresh_interval_ms
             if is_complete and is_recent and last.version >= self._image.creation_version:
                 return
         group.is_resolving = True
         self._timers.set(group, timers.REGEX, "", SOON_MS, lambda: self._begin(group, visible))
 
     def _begin(self, group: ConsumerGroup, visible: Visible | None) -> None:
-        wanted = list(group.regex_subscribers)
-        self.background.run(lambda: self._resolve(group, wanted, visible))
+        try:
+            self.background.run(lambda: self._resolve(group, visible))
+        except RuntimeError as error:  # the next heartbeat tries again
+            group.is_resolving = False
+            logger.error("group %s: regular expressions cannot be matched now: %s", group.group_id, error)
 
-    def _resolve(self, group: ConsumerGroup, wanted: Sequence[str], visible: Visible | None) -> None:
+    def _resolve(self, group: ConsumerGroup, visible: Visible | None) -> None:
         """Match the expressions of a group and write down what they match now."""
+        with group.lock:  # other groups' took a while, in which this one's members may have left
+            wanted = [] if group.is_dead else list(group.regex_subscribers)
         found: dict[str, ResolvedRegex] = {}
         try:
             found = resolve(wanted, self._image, self._clock.wall_ms(), visible)
@@ -147,6 +152,9 @@ class Regexes:
                 bumps = True
                 count_regex(subscribers, old, resolved)
             changes.append(records.regex_record(group.group_id, regex, resolved))
+        for regex in group.resolved.keys() - group.regex_subscribers.keys():  # its member took another's place
+            changes.append(records.tombstone(records.REGULAR_EXPRESSION, group.group_id, regex))
+            count_regex(subscribers, group.resolved[regex], None)
         value = self._hashes.group_hash(subscribers)
         if changes and (bumps or value != group.metadata_hash):
             changes.append(records.epoch_record(group.group_id, group.epoch + 1, value))

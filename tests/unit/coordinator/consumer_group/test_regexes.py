@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 
 import pytest
 
 from kbroker.common.errors import Errors, KafkaError
 from kbroker.coordinator.consumer_group import regexes
+from kbroker.coordinator.consumer_group.group import ConsumerGroup
 from kbroker.coordinator.consumer_group.regexes import resolve
 from tests.support.consumer_groups import Beat, ConsumerGroupBench, FakeImage
 
@@ -201,3 +203,58 @@ def test_a_costly_expression_uses_up_no_others(monkeypatch: pytest.MonkeyPatch) 
     costly = "(a|1)*a(a|1){30}.*"
     found = resolve([costly, ".*1", f"{costly}1", r".*-\d?2"], image, 7)
     assert [len(one.topics) for one in found.values()] == [0, 10, 0, 10]
+
+
+def test_without_a_thread_expressions_are_matched_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = ConsumerGroupBench(FakeImage(foo=1))
+    background = bench.coordinator._consumer_groups.membership.regexes.background
+    background.has_thread = True
+
+    def fail(self: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", fail)
+        bench.join("a", regex="f.*")
+        bench.after(100)
+    bench.beat("a", 1)
+    bench.after(100)
+    background.join(30)
+    assert bench.beat("a", 1).has == {"foo": [0]}
+
+
+def test_an_expression_without_its_members_does_not_count_for_another() -> None:
+    """A member takes the place of a static one, whose expression it goes on with: its own one stays behind."""
+    bench = ConsumerGroupBench(FakeImage(foo=1, bar=1))
+    bench.join("a", regex="f.*")
+    bench.join("b", regex="b.*", instance="i")
+    bench.after(11_000)
+    bench.beat("a", 1)
+    bench.after(11_000)
+    bench.beat("b", -2, instance="i")
+    bench.join("a", regex="b.*", instance="i")
+    bench.after(100)
+    bench.join("c", regex="ba.*")
+    bench.after(11_000)
+    bench.join("c", regex="ba.*")
+    bench.after(11_000)
+    group = bench.coordinator._groups.find("g")
+    assert isinstance(group, ConsumerGroup)
+    assert sorted(group.resolved) == ["b.*", "ba.*"]
+
+
+def test_expressions_of_members_that_left_are_not_matched(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of other groups took so long."""
+    bench = ConsumerGroupBench(FakeImage(foo=1))
+    background = bench.coordinator._consumer_groups.membership.regexes.background
+    tasks: list[Callable[[], None]] = []
+    monkeypatch.setattr(background, "run", tasks.append)
+    bench.join("a", regex="f.*")
+    bench.after(100)
+    bench.beat("a", -1)
+    asked: list[str] = []
+    monkeypatch.setattr(bench.image, "names", lambda: asked)
+    monkeypatch.setattr(regexes, "compile_regex", lambda regex, most_steps: asked.append(regex))
+    (task,) = tasks
+    task()
+    assert not asked
