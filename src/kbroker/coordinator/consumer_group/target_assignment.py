@@ -37,10 +37,10 @@ class TargetAssignment(NamedTuple):
 
 
 def may_assign(group: ConsumerGroup, interval_ms: int, now_ms: int) -> bool:
-    """Whether enough time has passed since the target assignment was made."""
+    """Whether enough time has passed since the target assignment was made, or the clock was set back behind that."""
     if not group.target_timestamp_ms or not interval_ms:
         return True
-    return now_ms >= group.target_timestamp_ms + interval_ms
+    return not group.target_timestamp_ms <= now_ms < group.target_timestamp_ms + interval_ms
 
 
 def assign(

@@ -26,8 +26,8 @@ def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
         else:
             groups.append(_nothing(group_id, checks.CONSUMER_GROUP_DESCRIBE_GROUP.error, None))
     topics = {name for group in groups for name in _topics(group)}
-    allowed = ctx.auth.allowed(request, checks.CONSUMER_GROUP_DESCRIBE, topics)
-    return {"Groups": [group if _topics(group) <= set(allowed) else _hidden(group) for group in groups]}
+    allowed = set(ctx.auth.allowed(request, checks.CONSUMER_GROUP_DESCRIBE, topics))
+    return {"Groups": [group if _topics(group) <= allowed else _hidden(group) for group in groups]}
 
 
 def _topics(group: Body) -> set[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from kbroker._core.clock import VirtualClock
 from kbroker.common.errors import Errors, KafkaError
 from kbroker.coordinator.consumer_group.membership import HeartbeatRequest
 from kbroker.coordinator.consumer_group.settings import ConsumerGroupSettings, Limits
@@ -378,3 +379,18 @@ def test_members_that_want_the_same_share_their_names() -> None:
     for one in (bench, bench.restart()):
         a, b = (found.member for found in one.described().members)
         assert a.topic_names is b.topic_names
+
+
+def test_a_clock_that_is_set_back_holds_no_assignment_up() -> None:
+    """The target assignment of a day ahead counts as an old one, and so do the topics of an expression."""
+    image = FakeImage(foo=2)
+    bench = ConsumerGroupBench(image, ConsumerGroupSettings())
+    bench.join("a", regex="f.*")
+    bench.after(1000)
+    assert bench.beat("a", 1).has == {"foo": [0, 1]}
+    image.create("fool", 1)
+    yesterday = VirtualClock(start_epoch_ms=bench.clock.wall_ms() - 86_400_000)
+    again = ConsumerGroupBench(image, bench.settings, clock=yesterday, topic=bench.topic)
+    epoch = again.beat("a", bench.epochs()[1]).epoch
+    again.after(2000)
+    assert again.beat("a", epoch).has == {"foo": [0, 1], "fool": [0]}
