@@ -184,7 +184,8 @@ def test_what_the_wheel_holds(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         names = archive.namelist()
     kinds = {Path(n).suffix for n in names if n.startswith("kbroker/")}
-    assert kinds == {".py", ".pyi", ".pxd", ".h", ".so", ".json", ".properties", ".typed", ".html", ".css"}
+    of_pages = {".html", ".css", ".js", ".svg", ".LICENSE", ".md"}
+    assert kinds == {".py", ".pyi", ".pxd", ".h", ".so", ".json", ".properties", ".typed"} | of_pages
     for wanted in (
         "py.typed",
         "_core/py.typed",

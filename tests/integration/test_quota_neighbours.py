@@ -11,7 +11,7 @@ from bench.neighbours.throttled import measure
 MOST = 1.5
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 @pytest.mark.timeout(400)
 def test_throttled_channels_cost_others_nothing() -> None:
     """1,000 muted channels with a request in each socket: another client's p99 stays what it was with them idle.

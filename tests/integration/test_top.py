@@ -9,7 +9,6 @@ import select
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -110,6 +109,7 @@ def terminal(port: int) -> Iterator[Terminal]:
     made.close()
 
 
+@pytest.mark.usefixtures("sigint_is_not_ignored")
 def test_top_draws_sorts_survives_a_restart_and_leaves_a_clean_terminal(
     broker: Broker, terminal: Terminal, port: int, tmp_path: Path
 ) -> None:
@@ -196,7 +196,6 @@ def test_requests_tail_from_topic_and_files(broker: Broker, tmp_path: Path) -> N
         slow.end()
         for _ in range(3):
             quick.call("ApiVersions", 0, {})
-    time.sleep(0)
 
     def tail(*more: str) -> str:
         made = run("requests", "tail", *more, "-b", address)
@@ -208,10 +207,11 @@ def test_requests_tail_from_topic_and_files(broker: Broker, tmp_path: Path) -> N
     assert len(lines) == 3, "a header and two"
     assert max(map(len, lines)) <= 80
     assert all("ApiVersions" in line for line in lines[1:])
-    (fetch,) = tail("--api", "fetch", "--slower-than", "250ms").splitlines()[1:]
+    own = ("--client", "slow-reader")  # the command's fetches are in the log too
+    (fetch,) = tail("--api", "fetch", "--slower-than", "250ms", *own).splitlines()[1:]
     assert "slow-reader" in fetch
-    assert tail("--throttled") == ""
-    (document,) = map(json.loads, tail("--api", "FETCH", "--json").splitlines())
+    assert tail("--throttled", *own) == ""
+    (document,) = map(json.loads, tail("--api", "FETCH", "--json", *own).splitlines())
     assert document["requestHeader"]["clientId"] == "slow-reader"
     from_files = run("requests", "tail", str(tmp_path / "log"), "--client", "quick", "-n", "1")
     assert from_files.stdout.splitlines()[1:] == lines[2:]
@@ -220,6 +220,7 @@ def test_requests_tail_from_topic_and_files(broker: Broker, tmp_path: Path) -> N
     assert "kbroker.request.log.topic sets it" in missing.stderr
 
 
+@pytest.mark.usefixtures("sigint_is_not_ignored")
 def test_requests_tail_follows(broker: Broker) -> None:
     terminal = Terminal("requests", "tail", "-f", "-n", "0", "-b", broker.bootstrap_servers, "--client", "late")
     try:

@@ -180,6 +180,7 @@ def test_offsets_that_cannot_be(connector: SparkSession, kafka: EmbeddedBroker) 
     assert said == "the starting offset 5000 of brief-0 is behind the ending one, 10"
 
 
+@pytest.mark.soak
 def test_the_driver_is_killed(connector: SparkSession, broker: BrokerProcess, tmp_path: Path) -> None:
     """kill -9 of the driver in mid-stream, and another driver with its checkpoint: each record once."""
     address, count = broker.bootstrap, 3000

@@ -27,7 +27,7 @@ ROWS = 400
 #: In the suite: what shares nothing but a store with its driver, and the store that Spark itself keeps offsets in.
 ALWAYS = [(ALONE, S3), (HERE, HDFS)]
 #: Of the commands those in the suite: the others run the same code on the same store.
-QUICK = {S3: ("ingest", "usage", "replay", "compact"), HDFS: ("ingest", "usage", "compact")}
+QUICK = {S3: ("ingest", "replay", "compact"), HDFS: ("ingest", "compact")}
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "pipeline-cluster.md"
 
 

@@ -252,7 +252,7 @@ def test_columns_that_older_files_lack_are_null(spark: SparkSession, day: Day, t
     rows = spark.createDataFrame(day.rows.slice(0, 5)).select(*(one["name"] for one in old["fields"]))
     without = rows.withColumn("updates", F.transform("updates", lambda one: one.dropFields("checked")))
     table.commit(write_rows(without, table.place, info, "old"))
-    write_table(spark.createDataFrame(day.rows.slice(5, 5)), tmp_path / "t")
+    write_table(spark.createDataFrame(day.rows.take(list(range(5, 10)))), tmp_path / "t")
     found = read_table(spark, tmp_path / "t", ["sequence", "sampling", "updates", "date", "hour"]).toArrow().to_pylist()
     known = {row["sequence"]: row for row in day.rows.slice(0, 10).to_pylist()}
     assert len(found) == 10

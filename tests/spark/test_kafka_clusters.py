@@ -163,6 +163,7 @@ def test_a_batch_is_read_and_written_while_leaders_move(
     assert sorted(set(values(kafka, "loose"))) == list(range(SOAK_ROWS))
 
 
+@pytest.mark.soak
 def test_a_secured_listener(
     spark: SparkSession, kafka: KafkaCluster, certificates: Certificates, tmp_path: Path
 ) -> None:

@@ -65,7 +65,8 @@ def test_spark_defaults_are_respected(tmp_path: Path) -> None:
     assert done.stderr == ""
 
 
-@pytest.mark.parametrize("job", ["ingest", pytest.param("usage", marks=pytest.mark.soak)])
+@pytest.mark.soak
+@pytest.mark.parametrize("job", ["ingest", "usage"])
 def test_quiet_is_quiet(tmp_path: Path, job: str) -> None:
     """A log with a line that is not a record, a setting, a file system that is not there: stderr stays empty."""
     log = tmp_path / "requests-1.jsonl"

@@ -78,6 +78,7 @@ def test_writers_at_once(place: TablePlace) -> None:
     assert found.files() == [one for one in found.files() if "compacted-" in one.path]
 
 
+@pytest.mark.soak
 def test_ingest_read_replay(spark: SparkSession, place: TablePlace, tmp_path: Path) -> None:
     """As with a folder: by two runs, with what is no record, and as it was before."""
     day = make_day(ROWS)
