@@ -276,7 +276,7 @@ def screen_of(
     """The whole screen of so many lines."""
     if usage is None:
         waiting = Text.assemble(
-            ("kbroker top", "bold"), f"  {server}\n\n", (note or "looking ...", "red" if note else "")
+            ("kbroker top", "bold"), f"  {server}\n\n", (printable(note, 400) or "looking ...", "red" if note else "")
         )
         return Group(waiting)
     return Group(

@@ -17,7 +17,7 @@ from kbroker.client.admin import EARLIEST, LATEST, Admin
 from kbroker.client.cluster import Cluster
 from kbroker.client.consumer import Consumer
 from kbroker.common.errors import Errors, KafkaError
-from kbroker.common.request_log import COLUMNS, LIST, VERSION, VERSION_KEY, Column
+from kbroker.common.request_log import BOOL, COLUMNS, FLOAT64, LIST, STRING, VERSION, VERSION_KEY, Column
 
 Row = dict[str, Any]
 FORMAT_HEADER = "format"
@@ -53,6 +53,8 @@ def _value(column: Column, document: Mapping[str, Any]) -> Any:
 
 def _microseconds(text: str) -> int:
     moment = datetime.fromisoformat(text.replace("Z", "+00:00"))
+    if not 1970 < moment.year < 9999:
+        raise ValueError(f"expected a time of a request, got {text!r}")
     return int(moment.replace(tzinfo=moment.tzinfo or timezone.utc).timestamp()) * 1_000_000 + moment.microsecond
 
 
@@ -81,9 +83,27 @@ def parse_line(line: bytes) -> Row | None:
     """A line of a file, or the value of a record in the topic; None for what is no record (a torn line, say)."""
     try:
         document = json.loads(line)
-        return row_of(document) if isinstance(document, dict) and "time" in document else None
-    except (ValueError, TypeError, AttributeError):
+        row = row_of(document) if isinstance(document, dict) and "time" in document else None
+    except (ValueError, TypeError, AttributeError, OverflowError, RecursionError):
         return None
+    return row if row is not None and _is_record(row) else None
+
+
+def _is_record(row: Row) -> bool:
+    """Whether each value is of its column's type: a topic may hold what no broker has written."""
+    return all(_fits(column, row[column.name]) for column in COLUMNS)
+
+
+def _fits(column: Column, value: Any) -> bool:
+    if value is None:
+        return True
+    if column.type == LIST:
+        return isinstance(value, list) and all(
+            _fits(field, one[field.name]) for one in value for field in column.fields
+        )
+    if column.type in (STRING, BOOL):
+        return isinstance(value, str if column.type == STRING else bool)
+    return isinstance(value, int | float if column.type == FLOAT64 else int) and abs(value) < 1 << 63
 
 
 def _arrow_rows(table: Any) -> Iterator[Row]:
@@ -91,6 +111,17 @@ def _arrow_rows(table: Any) -> Iterator[Row]:
         moment = row.get("time")
         row["time"] = None if moment is None else int(moment.timestamp()) * 1_000_000 + moment.microsecond
         yield {column.name: row.get(column.name) for column in COLUMNS}
+
+
+def _arrow_records(value: bytes) -> list[Row]:
+    """Records of a record's value in a topic; none where it is no Arrow stream of them."""
+    pyarrow = _pyarrow()
+    try:
+        table = pyarrow.ipc.open_stream(value).read_all()
+        table.validate(full=True)  # else offsets that point beyond their data are followed
+        return [row for row in _arrow_rows(table) if _is_record(row)]
+    except (pyarrow.ArrowException, OSError, ValueError, TypeError, KeyError, AttributeError, OverflowError):
+        return []
 
 
 def _pyarrow() -> Any:
@@ -172,7 +203,7 @@ def topic_rows(cluster: Cluster, topic: str, back: int, follow: bool) -> Iterato
 
 def _rows_of(value: bytes, form: bytes | None) -> Iterator[Row]:
     if form == b"arrow":
-        yield from _arrow_rows(_pyarrow().ipc.open_stream(value).read_all())
+        yield from _arrow_records(value)
         return
     row = parse_line(value)
     if row is not None:

@@ -17,6 +17,7 @@ RECORDS = 5000  # of the topic's partitions together
 STEP = 500
 TAIL_BYTES = 4 << 20  # of a file
 ARROW_BATCHES = 8  # of each partition; one holds many requests
+_LARGEST = 1e15
 
 
 class LoggedRequest(NamedTuple):
@@ -136,13 +137,13 @@ def _json(values: Iterable[bytes]) -> Iterator[LoggedRequest]:
     for value in values:
         try:
             row = json.loads(value)
-        except ValueError:
+        except (ValueError, RecursionError):
             continue
-        header = row.get("requestHeader")
-        if header is None:  # a verdict without a request, or a refusal
+        header = row.get("requestHeader") if isinstance(row, dict) else None
+        if not isinstance(header, dict):  # a verdict without a request, a refusal, or no record of a log
             continue
         yield LoggedRequest(
-            _time_ms(row.get("time", "")),
+            _time_ms(str(row.get("time", ""))),
             str(header.get("requestApiKeyName") or header.get("requestApiKey")),
             str(header.get("clientId") or ""),
             str(row.get("principal") or ""),
@@ -173,18 +174,20 @@ def _arrow(values: Iterable[bytes]) -> Iterator[LoggedRequest]:
     for value in values:
         try:
             table = pa.ipc.open_stream(value).read_all().select(_ARROW_COLUMNS)
-        except (pa.ArrowInvalid, KeyError):
+            table.validate(full=True)  # else offsets that point beyond their data are followed
+            rows = table.slice(max(0, table.num_rows - RECORDS // ARROW_BATCHES)).to_pylist()
+        except (pa.ArrowException, KeyError, OSError, ValueError, OverflowError):
             continue
-        for row in table.slice(max(0, table.num_rows - RECORDS // ARROW_BATCHES)).to_pylist():
-            if row["api_name"] is None:
+        for row in rows:
+            if not isinstance(row["api_name"], str) or not isinstance(row["time"], datetime):
                 continue
             yield LoggedRequest(
                 row["time"].timestamp() * 1000,
                 row["api_name"],
-                row["client_id"] or "",
-                row["principal"] or "",
-                row["address"] or "",
-                row["connection"] or "",
+                str(row["client_id"] or ""),
+                str(row["principal"] or ""),
+                str(row["address"] or ""),
+                str(row["connection"] or ""),
                 queue_ms=_number(row, "request_queue_time_us") / 1000,
                 local_ms=_number(row, "local_time_us") / 1000,
                 remote_ms=_number(row, "remote_time_us") / 1000,
@@ -198,13 +201,14 @@ def _arrow(values: Iterable[bytes]) -> Iterator[LoggedRequest]:
 
 
 def _number(row: Mapping[str, Any], name: str) -> float:
+    """A number of a record, 0 for what no broker writes."""
     value = row.get(name)
-    return float(value) if isinstance(value, (int, float)) else 0.0
+    return float(value) if isinstance(value, (int, float)) and abs(value) <= _LARGEST else 0.0
 
 
 def _time_ms(text: str) -> float:
     try:
         moment = datetime.fromisoformat(text.replace("Z", "+00:00"))
-    except ValueError:
+        return (moment if moment.tzinfo else moment.replace(tzinfo=timezone.utc)).timestamp() * 1000
+    except (ValueError, OverflowError):
         return -1.0
-    return (moment if moment.tzinfo else moment.replace(tzinfo=timezone.utc)).timestamp() * 1000

@@ -95,6 +95,7 @@ def test_names_of_clients_are_no_commands_of_the_terminal() -> None:
 def test_before_the_first_look_and_while_the_broker_is_stopped() -> None:
     assert "looking ..." in "\n".join(drawn(None, State()))
     assert "connection refused" in "\n".join(drawn(None, State(), note="connection refused"))
+    assert "\x1b" not in "".join(drawn(None, State(), note=EVIL)), "the words are the broker's"
     lines = drawn(usage_of(xray=XRAY), State(), note="no response, trying again: connection refused")
     assert "trying again" in lines[0]
     assert any("client-2" in line for line in lines), "what was seen last stays"

@@ -49,7 +49,12 @@ def test_a_record_and_back() -> None:
 @pytest.mark.parametrize(
     "line",
     [b"", b"{", b"[]", b"null", b"7", b'{"a": 1}', b'{"time": 5}', b'{"time": "x"}', b"\xff\xfe", line_of()[:50],
-     b'{"time": "2026-01-02T03:04:05Z", "quota": {"verdicts": 7}}'],
+     b'{"time": "2026-01-02T03:04:05Z", "quota": {"verdicts": 7}}',
+     b'{"time": "0001-01-01T00:00:00+14:00"}', b'{"time": "9999-12-31T23:59:59-14:00"}', b"[" * 100_000,
+     line_of(totalTimeMs=float("inf")), line_of(totalTimeMs=float("nan")), line_of(throttleTimeMs="x"),
+     line_of(throttleTimeMs=[1]), line_of(principal=5), line_of(connection={"a": 1}), line_of(errorCode=10**400),
+     line_of(requestHeader={"requestApiKeyName": 7}), line_of(requestHeader={"clientId": ["a"]}),
+     line_of(quota={"verdicts": [{"quotaType": 5}]}), line_of(quota={"verdicts": [{"observed": "much"}]})],
 )  # fmt: skip
 def test_what_is_no_record_is_passed_over(line: bytes) -> None:
     assert parse_line(line) is None

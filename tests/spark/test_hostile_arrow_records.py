@@ -1,0 +1,67 @@
+"""Arrow in a topic of a request log that no broker has written: passed over, whatever its offsets point at."""
+
+from __future__ import annotations
+
+import struct
+from datetime import datetime, timezone
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from kbroker.client.request_records import _rows_of
+from kbroker.console.request_tail import _ARROW_COLUMNS, _arrow
+
+NAME = "a-client-" + 4321 * "x"
+TEXTS = ("api_name", "client_id", "principal", "address", "connection")
+ROW: dict[str, Any] = {
+    **dict.fromkeys(_ARROW_COLUMNS, 1),
+    **dict.fromkeys(TEXTS, NAME),
+    "time": datetime(2026, 1, 2, tzinfo=timezone.utc),
+}
+
+
+def stream(row: dict[str, Any]) -> bytes:
+    sink = pa.BufferOutputStream()
+    batch = pa.RecordBatch.from_pylist([row])
+    with pa.ipc.new_stream(sink, batch.schema) as writer:
+        writer.write_batch(batch)
+    return bytes(sink.getvalue())
+
+
+def read(value: bytes) -> tuple[int, int]:
+    return len(list(_arrow([value]))), len(list(_rows_of(value, b"arrow")))
+
+
+def test_a_record_of_a_broker() -> None:
+    assert read(stream(ROW)) == (1, 1)
+
+
+def with_offsets(first: int, behind: int) -> bytes:
+    """A record of a broker, but for the offsets of its texts."""
+    value = stream(ROW)
+    written = struct.pack("<ii", 0, len(NAME))
+    assert value.count(written) == 2 * len(TEXTS), "in what describes the buffers, and then in them"
+    at = 0
+    for _ in TEXTS:
+        at = value.index(written, at) + 1
+    return value[:at] + value[at:].replace(written, struct.pack("<ii", first, behind))
+
+
+def test_offsets_beyond_the_data() -> None:
+    """To follow them is to read memory that is another's, or none: it ended the broker."""
+    assert read(with_offsets(0, len(NAME))) == (1, 1)
+    assert read(with_offsets(0, len(NAME) + 100)) == (0, 0)
+    assert read(with_offsets(0x7FFF0000, 0x7FFFFFF0)) == (0, 0)
+
+
+@pytest.mark.parametrize("cut", [0, 1, 8, 100, 400, -10, -200])
+def test_what_is_torn(cut: int) -> None:
+    assert read(stream(ROW)[:cut]) == (0, 0)
+
+
+@pytest.mark.parametrize("name", ["time", "api_name", "throttle_time_ms"])
+def test_values_of_other_types(name: str) -> None:
+    """They are no record, or one without that value."""
+    for other in ("x", 5, 1.5, [1], {"a": 1}, b"\xff", True, float("inf")):
+        read(stream({**ROW, name: other}))

@@ -1,0 +1,33 @@
+"""Records of a request log that no broker has written: passed over, or shown as far as they can be."""
+
+import json
+from typing import Any
+
+import pytest
+
+from kbroker.console.rendering import milliseconds
+from kbroker.console.request_tail import LoggedRequest, _json
+
+RECORD: dict[str, Any] = {"time": "2026-01-02T03:04:05Z", "requestHeader": {"requestApiKeyName": "FETCH"}}
+
+
+@pytest.mark.parametrize(
+    "value", [b"[]", b"7", b"null", b"[" * 100_000, b'{"requestHeader": 5}', b'{"requestHeader": "x"}']
+)
+def test_what_is_no_record_is_passed_over(value: bytes) -> None:
+    assert list(_json([value])) == []
+
+
+@pytest.mark.parametrize("number", ["Infinity", "-Infinity", "NaN", "1e308", "9" * 400, '"x"', "{}", "[]"])
+def test_numbers_that_no_broker_writes(number: str) -> None:
+    names = ("requestQueueTimeMs", "remoteTimeMs", "requestBytes", "errorCode")
+    text = json.dumps(RECORD)[:-1] + "".join(f', "{name}": {number}' for name in names) + "}"
+    (one,) = _json([text.encode()])
+    assert (one.total_ms, one.request_bytes, one.error_code) == (0.0, 0, 0)
+    assert milliseconds(one.total_ms) == "0 ms"
+
+
+@pytest.mark.parametrize("time", [5, None, {}, "x", "0001-01-01T00:00:00+23:59", "9999-12-31T23:59:59-23:59"])
+def test_times_that_no_broker_writes(time: object) -> None:
+    (one,) = _json([json.dumps({**RECORD, "time": time}).encode()])
+    assert isinstance(one, LoggedRequest)
