@@ -27,6 +27,8 @@ NEEDED = (
     "kbroker/_core/timer/timing_wheel.pyi",
     "kbroker/_core/py.typed",
     "kbroker/spark/report/templates/report.html",
+    "kbroker/console/templates/frame.html",
+    "kbroker/console/assets/console.js",
     "pyspark_kbroker.py",
 )
 

@@ -12,6 +12,7 @@ from kbroker._core.clock import BaseClock
 from kbroker.common.http_messages import PLAIN, HttpRequest, HttpResponse
 from kbroker.common.light_typing import Any, NamedTuple
 from kbroker.common.loggers import get_logger
+from kbroker.common.printable import printable
 from kbroker.console.history import History, broker_totals
 from kbroker.console.rendering import Renderer
 from kbroker.console.requests import PageError, Query
@@ -130,7 +131,7 @@ class Console:
             response = self._failed(request, error)
         except Exception:
             if self._site.broker.is_running:
-                logger.exception("%s cannot be shown", request.path[:200])
+                logger.exception("%s cannot be shown", printable(request.path[:200]))
                 response = self._failed(
                     request, PageError(500, "This page cannot be shown; the broker's log says why.")
                 )
@@ -317,7 +318,6 @@ def _form(request: HttpRequest) -> Query:
 def _asset(name: str) -> HttpResponse:
     """A file beside the pages; only those there are."""
     kind = KINDS.get(Path(name).suffix)
-    file = ASSETS / name
-    if kind is None or "/" in name or not file.is_file():
+    if kind is None or name not in {file.name for file in ASSETS.iterdir()}:
         raise PageError(404, "There is no such file.")
-    return HttpResponse(200, file.read_bytes(), kind, (("Cache-Control", "private, max-age=3600"),))
+    return HttpResponse(200, (ASSETS / name).read_bytes(), kind, (("Cache-Control", "private, max-age=3600"),))

@@ -11,18 +11,20 @@ from kbroker.protocol.records import columns
 READ_BYTES = 1 << 20  # of the log at a time; a larger batch comes whole
 READS = 8  # for one page: compaction and markers leave gaps
 CAP_BYTES = 64 << 20  # to which a compressed batch may grow
-PAGE_BYTES = 8 << 20  # of keys and values: a page ends after the record that passes it
+PAGE_BYTES = 8 << 20  # of keys, values and headers: a page ends after the record that passes it
 MOST = 100  # records of a page
+HEADERS = 50  # of a record
 
 
 class LogRecord(NamedTuple):
-    """One record with its offset."""
+    """One record with its offset. ``headers``: the first HEADERS of ``header_count``."""
 
     offset: int
     timestamp_ms: int
     key: bytes | None
     value: bytes | None
     headers: Sequence[tuple[bytes, bytes | None]]
+    header_count: int
 
 
 class Found(NamedTuple):
@@ -56,13 +58,14 @@ def read_records(log: Any, offset: int, count: int) -> Found:
         for row in range(len(rows.keys)):
             if len(found) == count or size_bytes > PAGE_BYTES or rows.offsets[row] >= end:
                 break
+            first, behind = rows.header_offsets[row], rows.header_offsets[row + 1]
             headers = tuple(
-                (rows.header_keys[i] or b"", rows.header_values[i])
-                for i in range(rows.header_offsets[row], rows.header_offsets[row + 1])
+                (rows.header_keys[i] or b"", rows.header_values[i]) for i in range(first, min(behind, first + HEADERS))
             )
             key, value = rows.keys[row], rows.values[row]
             size_bytes += len(key or b"") + len(value or b"")
-            found.append(LogRecord(rows.offsets[row], rows.timestamps_ms[row], key, value, headers))
+            size_bytes += sum(len(name) + len(text or b"") for name, text in headers)
+            found.append(LogRecord(rows.offsets[row], rows.timestamps_ms[row], key, value, headers, behind - first))
         is_full = len(found) == count or size_bytes > PAGE_BYTES
         offset = found[-1].offset + 1 if is_full else rows.next_offset
     return Found(found, min(offset, end))

@@ -50,10 +50,12 @@ class Renderer:
         return self._environment.get_template(template).render(values).encode("utf-8", "replace")
 
     def live_part(self, template: str, values: dict[str, object]) -> bytes:
-        """The block ``live`` of a page alone."""
+        """The block ``live`` of a page alone; the whole page where it has none."""
         found = self._environment.get_template(template)
-        parts = found.blocks["live"](found.new_context(values))
-        return "".join(parts).encode("utf-8", "replace")
+        live = found.blocks.get("live")
+        if live is None:
+            return self.page(template, values)
+        return "".join(live(found.new_context(values))).encode("utf-8", "replace")
 
 
 def _size(number: float | None) -> str:

@@ -7,7 +7,7 @@ import pytest
 from kbroker._core.clock import VirtualClock
 from kbroker.common.errors import KafkaError
 from kbroker.console import record_reader
-from kbroker.console.record_reader import PAGE_BYTES, first_offset, read_records
+from kbroker.console.record_reader import HEADERS, PAGE_BYTES, first_offset, read_records
 from kbroker.log._partition_log import PartitionLog
 from kbroker.protocol.compression import CompressionType
 from kbroker.protocol.records import Record, build_batch
@@ -73,3 +73,12 @@ def test_a_bomb_is_named(log: PartitionLog, monkeypatch: pytest.MonkeyPatch) -> 
     found = read_records(log, 0, 10)
     assert found.records == []
     assert "cannot be shown" in found.problem
+
+
+def test_headers_count_too(log: PartitionLog) -> None:
+    """Of a record with very many only the first are held, and a page of large ones ends early."""
+    large = [("h", bytes(PAGE_BYTES + 1)), *((f"n{number}", b"") for number in range(99))]
+    for _ in range(2):
+        assert log.append(build_batch([Record(b"k", b"v", T0, large)]), api_version=9).error == 0
+    (record,) = read_records(log, 0, 100).records
+    assert (len(record.headers), record.header_count) == (HEADERS, 100)

@@ -14,6 +14,8 @@ from kbroker.coordinator.group_coordinator import GroupCoordinator, ListedGroup
 PARTITIONS = 200  # of a page
 MEMBERS = 200
 NAMES = 20  # partitions of a member that are named
+ASSIGNMENT_BYTES = 1 << 18  # of a member's assignment that is decoded
+LONGEST_TOPIC = 249  # characters; what a member was given may name what no topic can be called
 
 
 class GroupRow(NamedTuple):
@@ -105,31 +107,36 @@ def group(site: Site, query: Query) -> View:
     places = _places(site, coordinator, group_id)
     places.sort(key=lambda place: (-(place.lag or 0), place.topic, place.partition))
     part = part_of(places, query.integer("page", 1, 1, 10**9), f"{ROOT}/group", query.values, PARTITIONS)
-    members = _members(site, coordinator, listed)
+    members, more_members = _members(site, coordinator, listed)
     values = {
         "group": listed,
         "row": _row(site, coordinator, listed),
         "part": part,
         "most": max((place.lag or 0 for place in places), default=0),
-        "members": members[:MEMBERS],
-        "more_members": max(0, len(members) - MEMBERS),
+        "members": members,
+        "more_members": more_members,
     }
     return View("Group", "group.html", values)
 
 
-def _members(site: Site, coordinator: GroupCoordinator, listed: ListedGroup) -> list[MemberRow]:
+def _members(site: Site, coordinator: GroupCoordinator, listed: ListedGroup) -> tuple[list[MemberRow], int]:
+    """Those that are shown, and how many more there are."""
+    members: Sequence[Any] = ()
     try:
         if listed.group_type == "consumer":
-            return [_consumer_member(site, one) for one in coordinator.describe_consumer_group(listed.group_id).members]
+            members = coordinator.describe_consumer_group(listed.group_id).members
+            return [_consumer_member(site, one) for one in members[:MEMBERS]], max(0, len(members) - MEMBERS)
         described = coordinator.describe(listed.group_id)
     except KafkaError:  # deleted just now, or a group of another kind by now
-        return []
-    return [
+        return [], 0
+    members = () if described is None else described.members
+    rows = [
         MemberRow(
             one.member_id, one.group_instance_id or "", one.client_id, one.client_host, _assignment(one.assignment)
         )
-        for one in (described.members if described is not None else ())
+        for one in members[:MEMBERS]
     ]
+    return rows, max(0, len(members) - MEMBERS)
 
 
 def _consumer_member(site: Site, one: Any) -> MemberRow:
@@ -147,6 +154,8 @@ def _assignment(data: bytes) -> str:
 
     if len(data) < 2:
         return ""
+    if len(data) > ASSIGNMENT_BYTES:
+        return f"{len(data):,} bytes, too many to be shown"
     try:
         version = min(int.from_bytes(data[:2], "big", signed=True), 3)
         body = codec.decode_versioned("ConsumerProtocolAssignment", data, read_as=version)[1]
@@ -162,6 +171,6 @@ def _named(places: Sequence[tuple[str, Sequence[int]]]) -> str:
         some = [str(index) for index in indexes[: NAMES - named]]
         named += len(some)
         if some:
-            words.append(f"{topic}: {', '.join(some)}")
+            words.append(f"{topic[:LONGEST_TOPIC]}: {', '.join(some)}")
     more = f" and {total - named:,} more" if total > named else ""
     return "; ".join(words) + more

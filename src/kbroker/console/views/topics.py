@@ -15,7 +15,7 @@ from kbroker.server.topics import TopicView
 
 PARTITIONS = 100  # of a page
 SORTS = ("name", "records", "size")
-HEADERS = 50  # of a record
+HEADER_CHARACTERS = 200  # of its name, and of its value
 
 
 class TopicRow(NamedTuple):
@@ -126,11 +126,15 @@ def messages(site: Site, query: Query) -> View:
 
 def _shown_record(record: Any) -> ShownRecord:
     headers = [
-        (safe_text(name.decode("utf-8", "replace"))[:200], "null" if value is None else shown(value, 200).text)
-        for name, value in record.headers[:HEADERS]
+        (_header_name(name), "null" if value is None else shown(value, HEADER_CHARACTERS).text)
+        for name, value in record.headers
     ]
-    more = max(0, len(record.headers) - HEADERS)
+    more = record.header_count - len(headers)
     return ShownRecord(record.offset, record.timestamp_ms, shown(record.key), shown(record.value), headers, more)
+
+
+def _header_name(name: bytes) -> str:
+    return safe_text(name[: 4 * HEADER_CHARACTERS].decode("utf-8", "replace"))[:HEADER_CHARACTERS]
 
 
 def message(site: Site, query: Query) -> View:

@@ -81,7 +81,8 @@ cdef void set_label(Channel *channel, Request *request) noexcept nogil:
         if channel.label is NULL:
             return
     channel.label_bytes = n
-    memcpy(channel.label, kafka.client_id, <size_t>n)
+    if n > 0:
+        memcpy(channel.label, kafka.client_id, <size_t>n)
 
 
 cdef inline void keep_for_snapshots(ProcessorCore *core, Channel *channel, Request *request) noexcept nogil:

@@ -32,7 +32,8 @@ cdef void fill(RequestSample *sample, Request *request, const int64_t *us) noexc
     sample.api_key = kafka.api_key
     sample.api_version = kafka.api_version
     sample.client_id_bytes = n if n < SAMPLE_ID_BYTES else SAMPLE_ID_BYTES
-    memcpy(sample.client_id, kafka.client_id, <size_t>sample.client_id_bytes)
+    if n > 0:
+        memcpy(sample.client_id, kafka.client_id, <size_t>sample.client_id_bytes)
 
 
 cdef inline int64_t rank_of(Request *request, const int64_t *us) noexcept nogil:

@@ -28,6 +28,7 @@ VERSION = 1
 DEFAULT_LIMIT = 100
 MOST_SHOWN = 10_000
 MOST_CLIENTS = 1000
+KEY_CHARACTERS = 249  # of each part of a key: ids of groups may have 32,767
 THROTTLE_KINDS = ("Produce", "Fetch", "Request", "ControllerMutation")
 MUTE_REASONS = (
     "throttled",
@@ -269,4 +270,4 @@ def _group_purgatory(purgatory: Purgatory, limit: int) -> dict[str, Any]:
 
 
 def _words(key: object) -> list[str]:
-    return [str(part) for part in key] if isinstance(key, tuple) else [str(key)]
+    return [str(part)[:KEY_CHARACTERS] for part in (key if isinstance(key, tuple) else (key,))]

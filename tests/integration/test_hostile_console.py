@@ -1,0 +1,123 @@
+"""What names, records and addresses of clients do to the console: each gets a sentence, and costs little."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+from urllib.parse import unquote
+
+import pytest
+
+from kbroker.common.http_messages import HttpRequest, HttpResponse
+from kbroker.console.app import Console
+from kbroker.console.views import groups, topics
+from kbroker.coordinator.classic_group import GroupState
+from kbroker.coordinator.group_coordinator import ListedGroup
+from kbroker.protocol import codec
+from kbroker.server.broker import Broker
+from kbroker.server.topic_rules import NewTopic
+from kbroker.server.xray.xray import KEY_CHARACTERS, _words
+
+SETTINGS: dict[str, object] = {
+    "listeners": "PLAINTEXT://127.0.0.1:0",
+    "kbroker.in.memory": True,
+    "kbroker.request.log.topic": "__request_log",
+}
+
+
+@pytest.fixture(scope="module")
+def broker() -> Iterator[Broker]:
+    with Broker(SETTINGS) as made:
+        made.context.topics.create(NewTopic("orders", 1))
+        yield made
+
+
+@pytest.fixture
+def pages(broker: Broker) -> Iterator[Console]:
+    made = Console(broker, None)
+    yield made
+    made.close()
+
+
+def ask(pages: Console, target: str, address: str = "127.0.0.1", **headers: str) -> HttpResponse:
+    path, _, query = target.partition("?")
+    found = {"host": "127.0.0.1:9400", **{name.replace("_", "-"): value for name, value in headers.items()}}
+    return pages.respond(HttpRequest("GET", f"/console/{unquote(path)}", query, found, address, b""))
+
+
+@pytest.mark.parametrize(
+    "name", ["x" * 300 + ".js", "%0A" * 300 + ".css", "%00.js", "%ED%A0%80.js", "..%2Fapp.js", "htmx.min.js%00.js"]
+)
+def test_a_file_that_cannot_be_is_not_found(pages: Console, caplog: pytest.LogCaptureFixture, name: str) -> None:
+    """Who has no token fills no log with failures, and writes no lines of his own into it."""
+    assert ask(pages, f"assets/{name}", "10.1.2.3").status == 404
+    assert caplog.records == []
+
+
+def test_the_log_names_a_page_in_one_line(
+    pages: Console, broker: Broker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(pages, "_respond", lambda request: 1 // 0)
+    with caplog.at_level(logging.ERROR):
+        assert ask(pages, "x%0A%1B[31mERROR all is lost").status == 500
+    assert "x\\u000a\\u001b[31mERROR" in caplog.records[0].getMessage()
+
+
+@pytest.mark.parametrize("page", ["messages?topic=orders", "throughput", "quota?user=u", "sign-in"])
+def test_a_page_without_a_live_part_is_whole(pages: Console, page: str) -> None:
+    """However it is asked for."""
+    found = ask(pages, page, kb_part="1")
+    assert (found.status, b"<html" in found.body) == (200, True)
+
+
+def test_a_long_header_is_cut_before_it_is_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A header's name of 64 MB took half a minute of the broker's time, at each look at the page."""
+    longest = 0
+
+    def look(text: str) -> str:
+        nonlocal longest
+        longest = max(longest, len(text))
+        return text
+
+    monkeypatch.setattr(topics, "safe_text", look)
+    header = ("é" * 100_000).encode(), b"v"
+    shown = topics._shown_record(
+        SimpleNamespace(offset=0, timestamp_ms=0, key=None, value=None, headers=[header], header_count=1)
+    )
+    assert len(shown.headers[0][0]) == topics.HEADER_CHARACTERS
+    assert longest <= 4 * topics.HEADER_CHARACTERS
+
+
+def assignment(topic: str, count: int) -> bytes:
+    rows: list[dict[str, Any]] = [{"Topic": topic, "Partitions": [0]} for _ in range(count)]
+    return codec.encode_versioned("ConsumerProtocolAssignment", 0, {"AssignedPartitions": rows, "UserData": None})
+
+
+def test_a_group_whose_members_name_the_longest_topics(
+    pages: Console, broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a leader assigns is any text: a page of 200 members had 130 MB."""
+    given = [assignment("t" * 32_767, 7), assignment("t", groups.ASSIGNMENT_BYTES)]
+    members = [
+        SimpleNamespace(member_id="m", group_instance_id=None, client_id="c", client_host="h", assignment=given[i % 2])
+        for i in range(groups.MEMBERS + 5)
+    ]
+    coordinator = SimpleNamespace(
+        list_groups=lambda: [ListedGroup("g", "consumer", GroupState.STABLE, "classic")],
+        committed=lambda name: {},
+        describe=lambda name: SimpleNamespace(members=members),
+    )
+    monkeypatch.setattr(broker.context, "group_coordinator", coordinator)
+    page = ask(pages, "group?group=g")
+    assert page.status == 200
+    assert b"too many to be shown" in page.body
+    assert b"5 more are not shown" in page.body
+    assert len(page.body) < 1 << 20
+
+
+def test_the_key_of_a_waiting_operation_is_cut() -> None:
+    """Else 500 groups with the longest ids make a look of `kbroker top` 32 MB."""
+    assert _words(("g" * 32_767, 5)) == ["g" * KEY_CHARACTERS, "5"]
+    assert _words("g" * 32_767) == ["g" * KEY_CHARACTERS]
