@@ -140,6 +140,7 @@ class ConsumerGroupMembership:
         Raises: KafkaError, and nothing has changed.
         """
         changes = list(conversion)
+        replaced = group.static_member(request.instance_id)
         joins = request.member_epoch == JOIN_EPOCH
         self.check_room(group, request.member_id)
         member_id = request.member_id or new_member_id()
@@ -152,6 +153,8 @@ class ConsumerGroupMembership:
         updated = _updated(member, request)
         updated, reconciled = self.follow(group, member, updated, request.owned, changes)
         self.store.write(group, changes)
+        if replaced is not None and replaced.member_id != member_id:
+            self.timers.cancel_member(group, replaced.member_id)
         if member.uses_classic_protocol:  # what it had to do by then it has to do no more
             self.timers.cancel(group, timers.JOIN, member_id)
             self.timers.cancel(group, timers.SYNC, member_id)

@@ -6,6 +6,8 @@ import pytest
 
 from kbroker._core.clock import VirtualClock
 from kbroker.common.errors import Errors, KafkaError
+from kbroker.coordinator.consumer_group import timers
+from kbroker.coordinator.consumer_group.group import ConsumerGroup
 from kbroker.coordinator.consumer_group.membership import HeartbeatRequest
 from kbroker.coordinator.consumer_group.settings import ConsumerGroupSettings, Limits
 from kbroker.coordinator.group_coordinator import GroupSettings
@@ -394,3 +396,13 @@ def test_a_clock_that_is_set_back_holds_no_assignment_up() -> None:
     epoch = again.beat("a", bench.epochs()[1]).epoch
     again.after(2000)
     assert again.beat("a", epoch).has == {"foo": [0, 1], "fool": [0]}
+
+
+def test_a_static_member_whose_place_is_taken_leaves_no_time_out() -> None:
+    bench = ConsumerGroupBench()
+    bench.join("a", instance="i")
+    bench.beat("a", -2, instance="i")
+    bench.join("b", instance="i")
+    group = bench.coordinator._groups.find("g")
+    assert isinstance(group, ConsumerGroup)
+    assert list(group.timers) == [(timers.SESSION, "b")]
