@@ -202,7 +202,8 @@ def test_requests_tail_from_topic_and_files(broker: Broker, tmp_path: Path) -> N
         assert made.returncode == 0, made.stderr
         return made.stdout
 
-    wait_for("the records are in the topic", lambda: "quick" in tail("--client", "quick"))
+    for client_id in ("quick", "slow-reader"):
+        wait_for(f"the records of {client_id} are in the topic", lambda i=client_id: i in tail("--client", i))  # type: ignore[misc]
     lines = tail("--client", "quick", "-n", "2").splitlines()
     assert len(lines) == 3, "a header and two"
     assert max(map(len, lines)) <= 80
