@@ -61,6 +61,8 @@ class Terminal:
         fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
         self.before = termios.tcgetattr(slave)
         self._slave = slave
+        self._has_output = select.poll()  # select() takes no descriptor above 1023
+        self._has_output.register(self.master, select.POLLIN)
         environment = {**os.environ, "TERM": "xterm-256color"}
         self.process = subprocess.Popen(
             [*KBROKER, *arguments], stdin=slave, stdout=slave, stderr=slave, env=environment, start_new_session=True
@@ -69,7 +71,7 @@ class Terminal:
 
     def read(self) -> str:
         """All that was written so far, without colours."""
-        while select.select([self.master], [], [], 0)[0]:
+        while self._has_output.poll(0):
             self.output += os.read(self.master, 1 << 16)
         return re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", self.output.decode("utf-8", "replace"))
 
