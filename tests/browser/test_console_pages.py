@@ -122,6 +122,7 @@ def test_a_quota_from_shadow_to_enforced(browser: Browser, broker: Broker, root:
     browser.show(root + "quotas")
     browser.find("#client-id").send_keys("tried")
     browser.find("main form.fields button").click()
+    browser.wait_for("the client's page", "document.querySelector('#value')")
     browser.find("#value").send_keys("nonsense")
     press(browser, "Show the difference")
     assert "expected a number" in browser.text("[role=alert].lead") or "expected" in browser.text("main .lead.bad")
