@@ -21,11 +21,12 @@ from kbroker import console
 from kbroker.common.http_messages import HttpRequest, HttpResponse
 from kbroker.common.quotas import QuotaEntity
 from kbroker.console.app import POLICY, Console
-from kbroker.console.sign_in import COOKIE, GUESSES
+from kbroker.console.sign_in import COOKIE
 from kbroker.coordinator.classic_group import GroupState
 from kbroker.coordinator.group_coordinator import ListedGroup
 from kbroker.coordinator.group_records import CommittedOffset
 from kbroker.server.broker import Broker
+from kbroker.server.metrics.wrong_tokens import GUESSES
 from kbroker.server.quota.entity_rules import Alteration, QuotaOp
 from kbroker.server.topic_rules import NewTopic
 from kbroker.server.topics import TopicView

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from urllib.parse import parse_qsl
 
 from kbroker.common.light_typing import NamedTuple
 
 PLAIN = "text/plain; charset=utf-8"
+MAX_PARAMETERS = 64
 
 
 class HttpRequest(NamedTuple):
@@ -29,6 +31,22 @@ class HttpResponse(NamedTuple):
     body: bytes
     content_type: str = PLAIN
     headers: Sequence[tuple[str, str]] = ()
+
+
+class QueryError(ValueError):
+    """A query, or the fields of a form, that cannot be read; its text says why."""
+
+
+def parameters(query: str) -> dict[str, str]:
+    """The parameters of a query, or the fields of a form. Raises: QueryError."""
+    try:
+        pairs = parse_qsl(query, keep_blank_values=True, errors="strict", max_num_fields=MAX_PARAMETERS)
+    except ValueError as error:
+        raise QueryError(f"the parameters cannot be read: {error}") from None
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise QueryError("duplicate parameter: give each once")
+    return found
 
 
 #: Serves requests; called by many threads at once.

@@ -15,8 +15,8 @@ from kbroker.common.loggers import get_logger
 from kbroker.common.printable import printable
 from kbroker.console.history import History, broker_totals
 from kbroker.console.rendering import Renderer
-from kbroker.console.requests import PageError, Query
-from kbroker.console.sign_in import COOKIE, SESSION_MS, FormSecret, Guesses, Sessions, cookie_of, same_token
+from kbroker.console.requests import PageError, Query, sentence
+from kbroker.console.sign_in import COOKIE, SESSION_MS, FormSecret, Sessions, cookie_of
 from kbroker.console.site import ROOT, Download, Json, Site, View
 from kbroker.console.viewers import Viewers
 from kbroker.console.views import groups, overview, quotas, slow_requests, throttles, topics, xray
@@ -108,7 +108,7 @@ class Console:
         self._clock: BaseClock = clock
         self._token = token
         self._access = HttpAccess(token, clock, trusts_this_machine)
-        self._sessions, self._guesses, self._secret = Sessions(clock), Guesses(clock), FormSecret()
+        self._sessions, self._secret = Sessions(clock), FormSecret()
         self._viewers = Viewers(clock)
         self._renderer = Renderer()
         self._turns = threading.Semaphore(AT_ONCE)
@@ -242,7 +242,7 @@ class Console:
         if refused is None:
             return None
         if self._token is None or refused.status != 401 or "kb-part" in request.headers or request.method == "POST":
-            return self._failed(request, PageError(refused.status, _sentence(refused.sentence)))
+            return self._failed(request, PageError(refused.status, sentence(refused.sentence)))
         return HttpResponse(303, b"", PLAIN, (("Location", f"{ROOT}/sign-in"),))
 
     def _check_origin(self, request: HttpRequest) -> None:
@@ -257,15 +257,11 @@ class Console:
         return self._response(request, "sign-in", View("Sign in", "sign_in.html", values, status), is_part=False)
 
     def _sign_in(self, request: HttpRequest, form: Query) -> HttpResponse:
-        wait_ms = self._guesses.wait_ms(request.address)
-        if wait_ms > 0:
-            seconds = -(-wait_ms // 1000)
-            page = self._sign_in_page(request, f"Too many wrong tokens. Try again in {seconds} seconds.", 429)
-            return page._replace(headers=(("Retry-After", str(seconds)),))
-        if self._token is None or not same_token(self._token, form.text("token").strip()):
-            self._guesses.note(request.address)
-            logger.warning("console: a wrong token from %s", request.address)
-            return self._sign_in_page(request, "This is not the broker's kbroker.console.token.", 403)
+        refused = self._access.token_refusal(request.address, form.text("token"))
+        if refused is not None:
+            has_to_wait = refused.retry_after_s > 0
+            page = self._sign_in_page(request, sentence(refused.sentence), refused.status if has_to_wait else 403)
+            return page._replace(headers=(("Retry-After", str(refused.retry_after_s)),)) if has_to_wait else page
         value = self._sessions.begin()
         cookie = f"{COOKIE}={value}; Path={ROOT}; Max-Age={SESSION_MS // 1000}; HttpOnly; SameSite=Strict"
         return HttpResponse(303, b"", PLAIN, (("Location", f"{ROOT}/"), ("Set-Cookie", cookie)))
@@ -299,10 +295,6 @@ def _message(headers: Mapping[str, str]) -> Message:
     for name, value in headers.items():
         found[name] = value
     return found
-
-
-def _sentence(text: str) -> str:
-    return f"{text[:1].upper()}{text[1:]}."
 
 
 def _form(request: HttpRequest) -> Query:

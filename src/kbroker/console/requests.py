@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import datetime, timezone
-from urllib.parse import parse_qsl
 
+from kbroker.common.http_messages import QueryError, parameters
 from kbroker.common.light_typing import NamedTuple
 
-MAX_PARAMETERS = 64
 MAX_TEXT = 40_000  # characters of a value: client ids may have 32,767
 
 
@@ -21,6 +20,11 @@ class PageError(Exception):
         self.sentence = sentence
 
 
+def sentence(text: str) -> str:
+    """What an error says, as a sentence of a page."""
+    return f"{text[:1].upper()}{text[1:]}."
+
+
 class Query(NamedTuple):
     """Parameters by name."""
 
@@ -30,12 +34,9 @@ class Query(NamedTuple):
     def parse(text: str) -> Query:
         """Raises: PageError 400 for too many, one given twice, or what is not UTF-8."""
         try:
-            pairs = parse_qsl(text, keep_blank_values=True, errors="strict", max_num_fields=MAX_PARAMETERS)
-        except ValueError as error:
-            raise PageError(400, f"The address cannot be read: {error}.") from None
-        found = dict(pairs)
-        if len(found) < len(pairs):
-            raise PageError(400, "The address has a parameter more than once; expected each once.")
+            found = parameters(text)
+        except QueryError as error:
+            raise PageError(400, sentence(str(error))) from None
         for name, value in found.items():
             if len(value) > MAX_TEXT:
                 raise PageError(400, f"The parameter {name[:40]} has {len(value):,} characters; expected {MAX_TEXT:,}.")

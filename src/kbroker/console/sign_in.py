@@ -1,4 +1,4 @@
-"""Who may see the console: sessions of those who have signed in, guesses, and the secret of forms.
+"""Who may see the console: sessions of those who have signed in, and the secret of forms.
 
 A session is a random number in a cookie; the console keeps its hash. The token itself is never in a cookie.
 """
@@ -16,49 +16,6 @@ from kbroker._core.clock import BaseClock
 COOKIE = "kbroker_console"
 SESSION_MS = 12 * 3_600_000
 MAX_SESSIONS = 1000  # of which the oldest ends for a new one
-GUESSES = 5  # wrong tokens of one address within GUESS_MS
-ALL_GUESSES = 100  # of all addresses
-GUESS_MS = 60_000
-MAX_ADDRESSES = 10_000
-
-
-class Guesses:
-    """Counts wrong tokens, and says when an address has to wait.
-
-    Args: ``clock``. Threads: any.
-    """
-
-    def __init__(self, clock: BaseClock) -> None:
-        self._clock = clock
-        self._lock = threading.Lock()
-        self._wrong: dict[str, list[int]] = {}  # when, by address
-
-    def wait_ms(self, address: str) -> int:
-        """For how long this address may not try another token; 0: it may."""
-        now_ms = self._clock.now_ms()
-        with self._lock:
-            self._forget(now_ms)
-            own = self._wrong.get(address, [])
-            if len(own) >= GUESSES:
-                return own[-GUESSES] + GUESS_MS - now_ms
-            every = sorted(when for times in self._wrong.values() for when in times[-GUESSES:])
-            if len(every) >= ALL_GUESSES or len(self._wrong) >= MAX_ADDRESSES:
-                return every[-ALL_GUESSES] + GUESS_MS - now_ms
-            return 0
-
-    def note(self, address: str) -> None:
-        """A token was wrong."""
-        with self._lock:
-            times = self._wrong.setdefault(address, [])
-            times.append(self._clock.now_ms())
-            del times[:-GUESSES]
-
-    def _forget(self, now_ms: int) -> None:
-        for address, times in list(self._wrong.items()):
-            if times[-1] <= now_ms - GUESS_MS:
-                del self._wrong[address]
-            else:
-                times[:] = [when for when in times if when > now_ms - GUESS_MS]
 
 
 class Sessions:
@@ -109,11 +66,6 @@ class FormSecret:
     def is_right(self, session: str, value: str) -> bool:
         """Whether a field came from ``of``; takes the same time for each wrong one."""
         return hmac.compare_digest(self.of(session).encode(), value.encode("utf-8", "replace"))
-
-
-def same_token(expected: str, found: str) -> bool:
-    """Whether two tokens are equal; takes the same time for each wrong one, whatever its length."""
-    return hmac.compare_digest(_hash(expected), _hash(found))
 
 
 def cookie_of(headers: Mapping[str, str]) -> str:

@@ -3,8 +3,9 @@
 import pytest
 
 from kbroker._core.clock import VirtualClock
+from kbroker.common.http_messages import MAX_PARAMETERS
 from kbroker.console.paging import part_of
-from kbroker.console.requests import MAX_PARAMETERS, MAX_TEXT, PageError, Query
+from kbroker.console.requests import MAX_TEXT, PageError, Query
 from kbroker.console.viewers import LONGEST_MS, MAX_VIEWERS, SEEN_MS, SHORTEST_MS, Viewers
 
 

@@ -10,6 +10,7 @@ is DNS rebinding), come from no other site's page, and through no proxy.
 
 from __future__ import annotations
 
+import hashlib
 import hmac
 import ipaddress
 from email.message import Message
@@ -19,6 +20,7 @@ from kbroker.common.configs.config import BrokerConfig
 from kbroker.common.light_typing import NamedTuple
 from kbroker.common.loggers import get_logger
 from kbroker.common.rate_limited_logger import RateLimitedLogger
+from kbroker.server.metrics.wrong_tokens import WrongTokens
 
 logger = get_logger(__name__)
 
@@ -26,10 +28,11 @@ _FORWARDED = ("Forwarded", "X-Forwarded-For", "X-Real-IP", "Via")
 
 
 class Refusal(NamedTuple):
-    """The response to who may not read: status and sentence."""
+    """The response to who may not read: status and sentence; ``retry_after_s``: when it is worth another try, or 0."""
 
     status: int
     sentence: str
+    retry_after_s: int = 0
 
 
 class HttpAccess:
@@ -41,8 +44,9 @@ class HttpAccess:
     """
 
     def __init__(self, token: str | None, clock: BaseClock, trusts_this_machine: bool = True) -> None:
-        self._token = None if token is None else token.encode()
+        self._token = None if token is None else _hash(token)
         self._trusts_this_machine = trusts_this_machine
+        self._wrong = WrongTokens(clock)
         self._log = RateLimitedLogger(logger, clock)
 
     @classmethod
@@ -57,11 +61,7 @@ class HttpAccess:
         """
         scheme, _, given = headers.get("Authorization", "").partition(" ")
         if scheme.lower() == "bearer":
-            expected = self._token
-            if expected is not None and hmac.compare_digest(given.strip().encode("utf-8", "replace"), expected):
-                return None
-            self._log.info("a request to the HTTP port from %s had a wrong token", peer)
-            return Refusal(401, "the token is not the broker's kbroker.console.token")
+            return self.token_refusal(peer, given)
         if not is_loopback(peer):
             if self._token is None:
                 return Refusal(403, "only this machine may read this: the broker has no kbroker.console.token")
@@ -77,6 +77,25 @@ class HttpAccess:
         if any(name in headers for name in _FORWARDED):
             return Refusal(401, "a token is needed: the request came through a proxy")
         return None
+
+    def token_refusal(self, peer: str, given: str) -> Refusal | None:
+        """Why what a client sends as the token is refused, None where it is the broker's.
+
+        It takes the same time for each wrong one. An address with several wrong ones has to wait.
+        """
+        is_right = self._token is not None and hmac.compare_digest(_hash(given.strip()), self._token)
+        wait_ms = self._wrong.wait_ms(peer, is_right)
+        if wait_ms > 0:
+            seconds = -(-wait_ms // 1000)
+            return Refusal(429, f"too many wrong tokens: try again in {seconds} seconds", seconds)
+        if is_right:
+            return None
+        self._log.info("a request to the HTTP port from %s had a wrong token", peer)
+        return Refusal(401, "the token is not the broker's kbroker.console.token")
+
+
+def _hash(token: str) -> bytes:
+    return hashlib.sha256(token.encode("utf-8", "replace")).digest()
 
 
 def is_open(config: BrokerConfig) -> bool:

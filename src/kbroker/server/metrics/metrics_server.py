@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
+from urllib.parse import SplitResult, unquote, urlsplit
 
-from kbroker.common.http_messages import HttpRequest
+from kbroker.common.http_messages import PLAIN, HttpRequest, QueryError, parameters
 from kbroker.common.http_server import MAX_CONNECTIONS, HttpHandler, HttpServer
 from kbroker.common.light_typing import NamedTuple
 from kbroker.common.loggers import get_logger
@@ -19,10 +19,8 @@ logger = get_logger(__name__)
 
 MAX_SCRAPES = MAX_CONNECTIONS - 4  # at once: the other connections are left for /health and /ready
 MAX_ROUTE_CALLS = 8  # at once: each may hold a copy of much
-MAX_PARAMETERS = 32
 MAX_WITH_PAGES = 128  # connections: a browser opens some for each page
 MAX_BODY_BYTES = 1 << 16  # of a form
-PLAIN = "text/plain; charset=utf-8"
 JSON = "application/json"
 PRIVATE = (("Cache-Control", "no-store"), ("X-Content-Type-Options", "nosniff"))
 OPEN_PATHS = ("/metrics", "/health", "/ready")
@@ -172,13 +170,15 @@ class _Handler(HttpHandler):
         path = target.path.rstrip("/")
         route = served.routes.find(path)
         if route is None:
-            known = (*OPEN_PATHS, *served.routes.paths)
+            known = (*OPEN_PATHS, *(pages.path for pages in served.mounted), *served.routes.paths)
             self._sentence(404, f"there are {', '.join(known[:-1])} and {known[-1]}")
             return
         refusal = served.access.refusal(str(self.client_address[0]), self.headers)
         if refusal is not None:
-            challenge = (("WWW-Authenticate", "Bearer"),) if refusal.status == 401 else ()
-            self._sentence(refusal.status, refusal.sentence, challenge)
+            more = (("WWW-Authenticate", "Bearer"),) if refusal.status == 401 else ()
+            if refusal.retry_after_s:
+                more = (("Retry-After", str(refusal.retry_after_s)),)
+            self._sentence(refusal.status, refusal.sentence, more)
         elif not served.calls.acquire(blocking=False):
             self._sentence(503, "too many requests at once", (("Retry-After", "1"),))
         else:
@@ -191,11 +191,13 @@ class _Handler(HttpHandler):
         import json
 
         try:
-            value = route(_parameters(query))
+            value = route(parameters(query))
             # ASCII, so that what clients name themselves brings no control character into a terminal
             body = json.dumps(value, allow_nan=False, separators=(",", ":")).encode("ascii") + b"\n"
         except HttpError as error:
             self._sentence(error.status, error.sentence)
+        except QueryError as error:
+            self._sentence(400, str(error))
         except Exception:
             logger.exception("%s cannot be shown", path)
             self._sentence(500, f"{path} cannot be shown; the log says why")
@@ -204,15 +206,3 @@ class _Handler(HttpHandler):
 
     def _sentence(self, status: int, sentence: str, headers: tuple[tuple[str, str], ...] = ()) -> None:
         self.send_page(status, f"{sentence}\n".encode(), PLAIN, (*PRIVATE, *headers))
-
-
-def _parameters(query: str) -> dict[str, str]:
-    """Raises: HttpError 400 for too many, for a duplicate one, and for what is no UTF-8."""
-    try:
-        pairs = parse_qsl(query, keep_blank_values=True, errors="strict", max_num_fields=MAX_PARAMETERS)
-    except ValueError as error:
-        raise HttpError(400, f"no such query: {error}") from None
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        raise HttpError(400, "duplicate parameter")
-    return found
