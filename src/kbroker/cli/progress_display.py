@@ -122,7 +122,7 @@ class Step:
 
     def text(self, now_ms: int, *, with_bar: bool = False) -> str:
         """How far it is: compacting  [######......]  45 %  43 of 96 files  12/s  4.4 s left."""
-        from kbroker.spark.formatting import duration
+        from kbroker.common.units import rounded_duration
 
         elapsed_ms = max(now_ms - self.begun_ms, 1)
         rate = self.done * 1000 / elapsed_ms
@@ -139,9 +139,9 @@ class Step:
             parts.append(f"{rate:,.0f}/s" if rate >= 10 else f"{rate:.1f}/s")
             if self.total:
                 left_ms = max(self.total - self.done, 0) / rate * 1000
-                parts.append(f"{duration(round(left_ms, -3 if left_ms > 10_000 else -2))} left")
+                parts.append(f"{rounded_duration(round(left_ms, -3 if left_ms > 10_000 else -2))} left")
         else:
-            parts.append(duration(elapsed_ms))
+            parts.append(rounded_duration(elapsed_ms))
         return "  ".join(parts)
 
 

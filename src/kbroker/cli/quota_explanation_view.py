@@ -14,7 +14,7 @@ from kbroker.cli.output import styled
 from kbroker.common.printable import printable
 from kbroker.common.quota_limits import BYTE_RATES, PERCENTAGE, limit_text, number_text
 from kbroker.common.quotas import ENTITY_TYPES, shown_name
-from kbroker.common.units import rounded_bytes
+from kbroker.common.units import rounded_bytes, rounded_duration
 
 WIDTH = 80
 LABEL = 13
@@ -69,7 +69,7 @@ def _head(found: Found) -> Iterator[str]:
         names = ", ".join(one or "none" for one in others)
         yield from _wrapped(f"connected as this user now: client id {names}")
     for one in waiting[:5]:
-        left = "for a time" if one["left_ms"] is None else f"{duration(one['left_ms'])} more"
+        left = "for a time" if one["left_ms"] is None else f"{rounded_duration(one['left_ms'])} more"
         yield _fit(f"  waits {left}: {one['connection']} ({one['quota'] or 'quota not known'})")
     if len(waiting) > 5:
         yield f"  and {len(waiting) - 5} more"
@@ -99,18 +99,20 @@ def _quota(quota: Found, now_ms: int, compared_with: str | None) -> Iterator[str
 def _counter(key: str, counter: Found, now_ms: int) -> Iterator[str]:
     limit = counter["limit"]
     share = f", {100 * counter['observed'] / limit:.0f} % of the limit" if limit else ""
-    yield _row("rate now", f"{rate_text(key, counter['observed'])} over {duration(counter['window_ms'])}{share}")
+    yield _row(
+        "rate now", f"{rate_text(key, counter['observed'])} over {rounded_duration(counter['window_ms'])}{share}"
+    )
     bars, largest = chart(counter, now_ms)
-    covers = f"last {duration(len(bars) * counter['sample_ms'])}"
-    yield _row(covers, f"{bars}  full bar {amount_text(key, largest)} in {duration(counter['sample_ms'])}")
+    covers = f"last {rounded_duration(len(bars) * counter['sample_ms'])}"
+    yield _row(covers, f"{bars}  full bar {amount_text(key, largest)} in {rounded_duration(counter['sample_ms'])}")
     if counter["tokens"] is not None:
         yield _row("tokens", f"{counter['tokens']:.6g} of {counter['most_tokens']:.6g}")
     elif counter["left"] is not None and counter["left"] >= 0:
         yield _row("left now", amount_text(key, counter["left"]))
     if counter["delay_ms"]:
         asked = counter["asked_ms"]
-        capped = f" (the formula says {duration(asked)})" if asked > counter["delay_ms"] else ""
-        yield _row("next request", f"waits {duration(counter['delay_ms'])}{capped}")
+        capped = f" (the formula says {rounded_duration(asked)})" if asked > counter["delay_ms"] else ""
+        yield _row("next request", f"waits {rounded_duration(counter['delay_ms'])}{capped}")
     elif limit is not None:
         yield _row("next request", "does not wait")
 
@@ -155,7 +157,7 @@ def _shadow(key: str, shadow: Found) -> Iterator[str]:
     if counter is None:
         yield _row("", "not counted yet")
         return
-    would = f"would delay {duration(counter['delay_ms'])}" if counter["delay_ms"] else "would not delay"
+    would = f"would delay {rounded_duration(counter['delay_ms'])}" if counter["delay_ms"] else "would not delay"
     observed = (
         f"{counter['tokens']:.6g} tokens" if counter["tokens"] is not None else rate_text(key, counter["observed"])
     )
@@ -172,11 +174,13 @@ def _compared(key: str, quota: Found, name: str) -> Iterator[str]:
         return
     samples = _counted(len(compare["samples"]), "sample")
     if compare["delayed"]:
-        longest = duration(compare["longest_delay_ms"])
+        longest = rounded_duration(compare["longest_delay_ms"])
         yield _row("", f"would have delayed at {compare['delayed']} of {samples}, {longest} at most")
     else:
         yield _row("", f"would have delayed at none of {samples}")
-    yield _row("", f"now it would delay {duration(now['delay_ms'])}" if now["delay_ms"] else "now it would not delay")
+    yield _row(
+        "", f"now it would delay {rounded_duration(now['delay_ms'])}" if now["delay_ms"] else "now it would not delay"
+    )
     if not compare["is_complete"]:
         yield _row("", "earlier traffic is not known: at the first samples it may be more")
     if compare.get("is_same_counter") is False:
@@ -192,7 +196,7 @@ def _verdicts(found: Found) -> Iterator[str]:
         at = time.strftime("%H:%M:%S", time.gmtime(one["time_ms"] / 1000)) + f".{one['time_ms'] % 1000:03d}"
         key = one["quota"]
         kind = "shadow" if one["is_shadow"] else "delay"
-        what = f"{kind} {duration(one['delay_served_ms'] or one['delay_asked_ms'])}"
+        what = f"{kind} {rounded_duration(one['delay_served_ms'] or one['delay_asked_ms'])}"
         if one["refused"]:
             what = "shadow refusal" if one["is_shadow"] else "refused"
         who = "" if one["is_own"] else f" ({one['client_id'] or 'no client id'})"
@@ -245,19 +249,8 @@ def amount_text(key: str, value: float) -> str:
     if key in BYTE_RATES:
         return rounded_bytes(value)
     if key == PERCENTAGE:  # percent of a thread, for a second
-        return f"{duration(value * 10)} of one thread"
+        return f"{rounded_duration(value * 10)} of one thread"
     return number_text(float(int(value)))
-
-
-def duration(ms: float) -> str:
-    """A time, rounded: 850 ms, 3.1 s, 2 min 5 s, 3 h 7 min."""
-    if ms < 999.5:
-        return f"{ms:.0f} ms"
-    seconds = ms / 1000
-    if seconds < 59.95:
-        return f"{seconds:.1f} s"
-    minutes = int(seconds // 60)
-    return f"{minutes} min {int(seconds % 60)} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
 
 
 def _counted(count: int, thing: str) -> str:

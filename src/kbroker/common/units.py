@@ -99,3 +99,17 @@ def rounded_bytes(number: float) -> str:
         if abs(shown) < 1024:
             break
     return f"{shown:.1f} {unit}"
+
+
+def rounded_duration(ms: float) -> str:
+    """A time, rounded: 0.25 ms, 850 ms, 3.1 s, 2 min 5 s, 3 h 7 min, 3 d 4 h."""
+    if ms < 999.5:
+        return f"{ms:.2g} ms" if 0 < ms < 9.95 else f"{ms:.0f} ms"
+    seconds = ms / 1000
+    if seconds < 59.95:
+        return f"{seconds:.1f} s"
+    minutes, left_s = divmod(round(seconds), 60)
+    if minutes < 60:
+        return f"{minutes} min {left_s} s"
+    hours = minutes // 60
+    return f"{hours} h {minutes % 60} min" if hours < 48 else f"{hours // 24:,} d {hours % 24} h"

@@ -10,7 +10,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from kbroker.common.printable import printable
 from kbroker.common.shown_names import entity_name, shown_name
-from kbroker.common.units import rounded_bytes
+from kbroker.common.units import rounded_bytes, rounded_duration
 
 FOLDER = Path(__file__).with_name("templates")
 MACROS = {"parts.html": ("named", "scroll", "pager", "record_bytes"), "explanation.html": ("explanation",)}
@@ -86,19 +86,7 @@ def measured(key: str, value: float | None) -> str:
 
 def milliseconds(ms: float | None) -> str:
     """A time with its unit: 0.25 ms, 12 ms, 3.4 s, 5 min 6 s, 2 h 5 min, 3 d 4 h."""
-    if ms is None or math.isnan(ms):
-        return "-"
-    if ms < 1000:
-        return f"{_number(ms)} ms"
-    seconds = ms / 1000
-    if seconds < 60:
-        return f"{seconds:.1f} s"
-    whole = int(seconds)
-    if whole < 3600:
-        return f"{whole // 60} min {whole % 60} s"
-    if whole < 48 * 3600:
-        return f"{whole // 3600} h {whole % 3600 // 60} min"
-    return f"{whole // 86_400:,} d {whole % 86_400 // 3600} h"
+    return "-" if ms is None or math.isnan(ms) else rounded_duration(ms)
 
 
 def _moment(ms: float) -> datetime | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from kbroker.common.units import rounded_bytes
+from kbroker.common.units import rounded_bytes, rounded_duration
 
 Progress = Callable[[str], object]
 
@@ -24,17 +24,8 @@ def size(number: float | None) -> str:
 
 
 def duration(ms: float | None) -> str:
-    """Milliseconds as people say them: 12 ms, 3.4 s, 5 min 06 s, 2 h 05 min."""
-    if ms is None:
-        return "-"
-    if ms < 1000:
-        return f"{ms:.0f} ms"
-    seconds = ms / 1000
-    if seconds < 60:
-        return f"{seconds:.1f} s"
-    if seconds < 3600:
-        return f"{int(seconds // 60)} min {int(seconds % 60):02d} s"
-    return f"{int(seconds // 3600):,} h {int(seconds % 3600 // 60):02d} min"
+    """Milliseconds as people say them: 12 ms, 3.4 s, 5 min 6 s, 2 h 5 min."""
+    return "-" if ms is None else rounded_duration(ms)
 
 
 def share(part: float) -> str:

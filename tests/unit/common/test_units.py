@@ -10,6 +10,7 @@ from kbroker.common.units import (
     parse_percentage,
     parse_rate,
     rounded_bytes,
+    rounded_duration,
 )
 
 
@@ -78,6 +79,17 @@ def test_rounded_bytes() -> None:
     """One decimal of the largest unit."""
     assert [rounded_bytes(n) for n in (0, 1023, 1024, 1_000_000, 1 << 30, 1 << 52)] == [
         "0 B", "1023 B", "1.0 KiB", "976.6 KiB", "1.0 GiB", "4096.0 TiB",
+    ]  # fmt: skip
+
+
+def test_rounded_durations() -> None:
+    """The two largest units of a long one, a second's tenths, and what is below ten milliseconds in two digits."""
+    assert [rounded_duration(ms) for ms in (0, 0.254, 9.94, 9.96, 999.4, 999.6, 59_949, 59_951, 125_999)] == [
+        "0 ms", "0.25 ms", "9.9 ms", "10 ms", "999 ms", "1.0 s", "59.9 s", "1 min 0 s", "2 min 6 s",
+    ]  # fmt: skip
+    hour = 3_600_000
+    assert [rounded_duration(n * hour) for n in (1, 2.125, 47.99, 48, 24_000.5)] == [
+        "1 h 0 min", "2 h 7 min", "47 h 59 min", "2 d 0 h", "1,000 d 0 h",
     ]  # fmt: skip
 
 
