@@ -44,14 +44,6 @@ IN_FLIGHT = 50
 REQUESTS = 1_000  # under valgrind
 
 
-def cpu_ns(pid: int) -> int:
-    """CPU time of all threads that run."""
-    total = 0
-    for task in Path(f"/proc/{pid}/task").iterdir():
-        total += int((task / "schedstat").read_text().split()[0])
-    return total
-
-
 def rules(count: int) -> list[Body]:
     """One that allows everybody to write the topic of the load, and others beside it."""
     found = [_rule(TOPIC, LITERAL, "User:*")]
@@ -161,18 +153,18 @@ def main() -> None:
             load.run(server.port, "produce", 1, IN_FLIGHT, 1.0)
         for round_number in range(chosen.rounds):
             for name in random.sample(list(servers), len(servers)):
-                before = cpu_ns(servers[name].pid)
+                before = peers.cpu_ns(servers[name].pid)
                 done = load.run(servers[name].port, "produce", 1, IN_FLIGHT, chosen.seconds)
-                requests[name].append((cpu_ns(servers[name].pid) - before) / done["requests"])
+                requests[name].append((peers.cpu_ns(servers[name].pid) - before) / done["requests"])
             for name in random.sample(list(servers), 0 if round_number % 4 else len(servers)):
                 topic = f"fill-{round_number}"
                 peers.make_topic(servers[name], topic)
                 if name != "no authorizer":
                     with Client(servers[name].bootstrap, "admin") as admin:
                         admin.call("CreateAcls", 3, {"Creations": [_rule(topic, LITERAL, "User:*")]})
-                before = cpu_ns(servers[name].pid)
+                before = peers.cpu_ns(servers[name].pid)
                 loads.fill(servers[name].bootstrap, topic)
-                batches[name].append((cpu_ns(servers[name].pid) - before) / chosen.megabytes / 1e6)
+                batches[name].append((peers.cpu_ns(servers[name].pid) - before) / chosen.megabytes / 1e6)
                 time.sleep(0.2)
     print("broker's CPU, lowest tenth; change against no authorizer: of it (rounds: quarters and median)")
     for name in servers:

@@ -70,7 +70,7 @@ class Side:
         return int(sum(float(line.split()[-1]) for line in lines if line.startswith("kbroker_shadow_verdicts_total")))
 
     def run(self, arguments: argparse.Namespace, load: Generator) -> int:
-        before = cpu_ns(self.broker.pid)
+        before = peers.cpu_ns(self.broker.pid)
         result = load.run(
             self.broker.port,
             "produce",
@@ -79,13 +79,8 @@ class Side:
             arguments.seconds,
             rate=arguments.rate,
         )
-        self.cpu_us.append((cpu_ns(self.broker.pid) - before) / result["requests"] / 1000)
+        self.cpu_us.append((peers.cpu_ns(self.broker.pid) - before) / result["requests"] / 1000)
         return int(result["requests"])
-
-
-def cpu_ns(pid: int) -> int:
-    """Nanoseconds that the threads of a process ran."""
-    return sum(int(Path(entry.path, "schedstat").read_text().split()[0]) for entry in os.scandir(f"/proc/{pid}/task"))
 
 
 def main() -> None:

@@ -209,6 +209,11 @@ def cpu_seconds(pid: int) -> float:
     return sum(processes[one][1] for one in family(pid) if one in processes) / os.sysconf("SC_CLK_TCK")
 
 
+def cpu_ns(pid: int) -> int:
+    """CPU time of the threads that a process has now, exact to the nanosecond: what clock ticks are too coarse for."""
+    return sum(int(Path(entry.path, "schedstat").read_text().split()[0]) for entry in os.scandir(f"/proc/{pid}/task"))
+
+
 def resident_bytes(pid: int) -> int:
     """Memory of a process and of all it started."""
     return sum(rss_bytes(one) for one in family(pid))

@@ -13,12 +13,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
-from urllib.parse import quote, urlencode
+from urllib.parse import quote
 
 import pytest
 
 from kbroker import console
-from kbroker.common.http_messages import HttpRequest, HttpResponse
+from kbroker.common.http_messages import HttpResponse
 from kbroker.common.quotas import QuotaEntity
 from kbroker.console.app import POLICY, Console
 from kbroker.console.sign_in import COOKIE
@@ -32,6 +32,7 @@ from kbroker.server.topic_rules import NewTopic
 from kbroker.server.topics import TopicView
 from tests.support import wire
 from tests.support.broker import wait_for
+from tests.support.console import ask, post
 
 TOKEN = "a-token-of-some-length"
 MARKUP = "<script>alert(1)</script>\"'&\u202e"
@@ -65,21 +66,6 @@ def pages(broker: Broker) -> Iterator[Console]:
     made = Console(broker, TOKEN)
     yield made
     made.close()
-
-
-def ask(
-    pages: Console, path: str, method: str = "GET", body: bytes = b"", address: str = "127.0.0.1", **more: str
-) -> HttpResponse:
-    """Ask as a browser on this machine does."""
-    headers = {"host": "127.0.0.1:9400", **{name.replace("_", "-"): value for name, value in more.items()}}
-    where, _, query = path.partition("?")
-    return pages.respond(HttpRequest(method, f"/console/{where}", query, headers, address, body))
-
-
-def post(pages: Console, path: str, fields: dict[str, str], address: str = "127.0.0.1", **more: str) -> HttpResponse:
-    """Send a form as a browser does."""
-    more = {"origin": "http://127.0.0.1:9400", "content_type": "application/x-www-form-urlencoded", **more}
-    return ask(pages, path, "POST", urlencode(fields).encode(), address, **more)
 
 
 def text(response: HttpResponse) -> str:

@@ -6,11 +6,9 @@ import logging
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
-from urllib.parse import unquote
 
 import pytest
 
-from kbroker.common.http_messages import HttpRequest, HttpResponse
 from kbroker.console.app import Console
 from kbroker.console.views import groups, topics
 from kbroker.coordinator.classic_group import GroupState
@@ -19,6 +17,7 @@ from kbroker.protocol import codec
 from kbroker.server.broker import Broker
 from kbroker.server.topic_rules import NewTopic
 from kbroker.server.xray.xray import KEY_CHARACTERS, _words
+from tests.support.console import ask
 
 SETTINGS: dict[str, object] = {
     "listeners": "PLAINTEXT://127.0.0.1:0",
@@ -39,12 +38,6 @@ def pages(broker: Broker) -> Iterator[Console]:
     made = Console(broker, None)
     yield made
     made.close()
-
-
-def ask(pages: Console, target: str, address: str = "127.0.0.1", **headers: str) -> HttpResponse:
-    path, _, query = target.partition("?")
-    found = {"host": "127.0.0.1:9400", **{name.replace("_", "-"): value for name, value in headers.items()}}
-    return pages.respond(HttpRequest("GET", f"/console/{unquote(path)}", query, found, address, b""))
 
 
 @pytest.mark.parametrize(
