@@ -128,7 +128,7 @@ class ConsumerGroups:
         """Remove a member as if its session were over. Raises: KafkaError GROUP_ID_NOT_FOUND, UNKNOWN_MEMBER_ID."""
         with self._groups.locked(group_id) as group:
             found = _consumer_group(group_id, group)
-            self.membership.fence(found, [found.member(member_id)], "somebody wants it")
+            self.membership.fence(found, [found.member(member_id)], "an operator has it removed")
 
     def bump_epoch(self, group_id: str) -> None:
         """Have the target assignment made again: members follow with their heartbeats. Raises: KafkaError."""
