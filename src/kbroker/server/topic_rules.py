@@ -22,7 +22,7 @@ _LEGAL = re.compile(r"[a-zA-Z0-9._-]+")
 
 
 class NewTopic(NamedTuple):
-    """A topic that a client asks for. ``assignments``: partition number to broker ids, empty to let the broker choose."""
+    """A topic to create. ``assignments``: partition number to broker ids, empty to let the broker choose."""
 
     name: str
     num_partitions: int = -1
