@@ -1,4 +1,4 @@
-"""`kbroker pipeline watch` for long: kill -9 in each phase, a broker that restarts, hours of log with bounded state."""
+"""`kbroker pipeline watch` for long: kill -9 in each phase, brokers that restart, quotas that change, bounded state."""
 
 from __future__ import annotations
 
@@ -14,10 +14,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from pyspark.sql import functions as F
 
 from kbroker.client.admin import Admin, NewTopic
 from kbroker.client.cluster import Cluster
 from kbroker.client.producer import Producer
+from kbroker.client.quotas import QuotaClient, QuotaEntity
 from kbroker.spark.tables.delta_table import describe_table
 from kbroker.spark.tables.log_reader import LogSource, good, read_log
 from kbroker.spark.tables.table import read_table
@@ -27,6 +29,7 @@ from kbroker.spark.usage_views.usage import usage
 from kbroker.spark.watch.live_page import write_live_page
 from kbroker.spark.watch.views import throttles_of_views, usage_of
 from kbroker.spark.watch.watch import Watched, watch
+from kbroker.testing import EmbeddedBroker
 from kbroker.testing.waiting import wait_until
 from tests.spark.day import make_day, to_line
 from tests.spark.killing import ROOT
@@ -121,6 +124,55 @@ def test_a_broker_that_restarts_and_a_topic_that_grows(
     assert rows_of(usage_of(views)) == rows_of(usage(log).select(*usage_of(views).columns))
     held = throttles_of_views(views)
     assert rows_of(held) == rows_of(throttles(log).select(*held.columns))
+
+
+def test_a_quota_that_changes(spark: SparkSession, tmp_path: Path) -> None:
+    """Throttled by one limit, by a lower one, by none: the views of those minutes are what the jobs say of the log."""
+    slow = QuotaEntity.of({"client-id": "slow"})
+    said: list[str] = []
+    done: list[Watched] = []
+    stopping = threading.Event()
+    options = StreamOptions(buckets=1, follow=True, interval_ms=2_000, watermark_ms=30_000)
+    with EmbeddedBroker({"kbroker.request.log.topic": "__request_log", "log.retention.ms": -1}) as broker:
+        source = LogSource.of_topic(broker.bootstrap_servers, "__request_log")
+        with Cluster(broker.bootstrap_servers, client_id="slow") as cluster, QuotaClient(cluster) as quotas:
+            Admin(cluster).create_topics([NewTopic("t", 1)])
+
+            def run() -> None:
+                done.append(
+                    watch(spark, source, tmp_path / "t", options, progress=said.append, stopping=stopping.is_set)
+                )
+
+            watching = threading.Thread(target=run)
+            watching.start()
+            try:
+                for limit in (10_000.0, 5_000.0, None):
+                    quotas.alter({slow: {"producer_byte_rate": limit}})
+                    with Producer(cluster) as producer:
+                        for _ in range(6):
+                            producer.send("t", bytes(20_000), partition=0)
+                            producer.flush()
+                until = datetime.now(timezone.utc).replace(second=0, microsecond=0) + timedelta(minutes=1)
+
+                def is_closed() -> bool:
+                    cluster.fetch_metadata([])  # a minute is closed by later requests
+                    found = [line.rpartition("closed until ")[2][:19] for line in said if "closed until" in line]
+                    return any(one >= f"{until:%Y-%m-%d %H:%M:%S}" for one in found)
+
+                wait_until(is_closed, 600)
+            finally:
+                stopping.set()
+                watching.join(300)
+        print("\n".join(said))
+        closed = F.col("time") < F.lit(until)
+        log = good(read_log(spark, source)).where(closed).cache()
+        views = read_table(spark, tmp_path / "t").where(closed).cache()
+        held = throttles_of_views(views)
+        assert rows_of(held) == rows_of(throttles(log).select(*held.columns)), said
+        assert rows_of(usage_of(views)) == rows_of(usage(log).select(*usage_of(views).columns)), said
+        (row,) = [row for row in held.collect() if (row["client_id"], row["quota_type"]) == ("slow", "Produce")]
+        assert (row["limit"], row["verdicts"] > 2) == (10_000.0, True), "the highest that was exceeded"
+    assert done[0].late == 0
 
 
 def children_rss_mb(pid: int) -> float:
