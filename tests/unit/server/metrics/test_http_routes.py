@@ -18,6 +18,7 @@ from kbroker.common.configs.config_def import ConfigError
 from kbroker.server.metrics.http_access import HttpAccess, is_local_name, is_loopback
 from kbroker.server.metrics.http_routes import HttpError, RouteTable, limit_of, only
 from kbroker.server.metrics.metrics_server import MAX_ROUTE_CALLS, MetricsServer
+from kbroker.server.metrics.wrong_tokens import GUESS_MS, GUESSES
 
 TOKEN = "a-token-of-some-length"
 
@@ -127,6 +128,38 @@ def test_a_route_has_bounded_calls_at_once(port: Port) -> None:
     assert answers == [200] * MAX_ROUTE_CALLS
 
 
+def test_a_route_is_behind_the_check(port: Port) -> None:
+    """It is not called for who may not read it; /metrics, /health and /ready are for all."""
+    called: list[object] = []
+    port.routes.add("/secret", called.append)
+    for headers, status, more in (
+        ({"Host": "evil.example"}, 403, None),
+        ({"Sec_Fetch_Site": "cross-site"}, 403, None),
+        ({"Via": "1.1 proxy"}, 401, "Bearer"),
+        ({"Authorization": "Bearer wrong"}, 401, "Bearer"),
+    ):
+        found, body, sent = port.ask("/secret", **headers)
+        assert (found, sent["WWW-Authenticate"], sent["Retry-After"]) == (status, more, None), body
+        assert body.count("\n") == 1
+    assert called == []
+    assert port.ask("/secret", Host="evil.example", Authorization=f"Bearer {TOKEN}")[0] == 200
+    assert len(called) == 1
+    for path in ("/metrics", "/health", "/ready"):
+        assert port.ask(path, Host="evil.example", Sec_Fetch_Site="cross-site", Via="1.1 proxy")[0] == 200
+
+
+def test_a_guesser_knows_when_to_come_back(port: Port) -> None:
+    """It is the address of the connection that waits, whatever address the request names."""
+    port.routes.add("/secret", lambda query: 1)
+    for number in range(GUESSES):
+        guess = {"Authorization": f"Bearer guess-{number}", "X_Forwarded_For": f"10.0.0.{number}"}
+        assert port.ask("/secret", **guess)[0] == 401
+    status, body, headers = port.ask("/secret", Authorization=f"Bearer {TOKEN}", X_Forwarded_For="10.0.0.99")
+    assert (status, headers["Retry-After"], headers["WWW-Authenticate"]) == (429, str(GUESS_MS // 1000), None)
+    assert body == f"too many wrong tokens: try again in {GUESS_MS // 1000} seconds\n"
+    assert port.ask("/secret")[0] == 200, "without a token this machine reads on"
+
+
 def test_paths_are_plain_and_have_one_route() -> None:
     routes = RouteTable()
     routes.add("/a/b", lambda query: 1)
@@ -153,8 +186,12 @@ def headers_of(**values: str) -> Message:
         ("127.0.0.1", {"Host": "evil.example:9400"}, 403),  # DNS rebinding
         ("127.0.0.1", {}, 403),
         ("127.0.0.1", {"Host": "localhost", "Sec_Fetch_Site": "cross-site"}, 403),
+        ("127.0.0.1", {"Host": "localhost", "Sec_Fetch_Site": "same-site"}, 403),  # another port of this machine
         ("127.0.0.1", {"Host": "localhost", "Sec_Fetch_Site": "same-origin"}, None),
         ("127.0.0.1", {"Host": "localhost", "X_Forwarded_For": "192.0.2.1"}, 401),
+        ("127.0.0.1", {"Host": "localhost", "Forwarded": "for=192.0.2.1"}, 401),
+        ("127.0.0.1", {"Host": "localhost", "X_Real_IP": "127.0.0.1"}, 401),
+        ("127.0.0.1", {"Host": "localhost", "Via": "1.1 proxy"}, 401),
         ("127.0.0.1", {"Host": "evil.example", "Authorization": f"Bearer {TOKEN}"}, None),
         ("192.0.2.1", {"Host": "127.0.0.1"}, 401),
         ("192.0.2.1", {"Host": "broker", "Authorization": f"bearer {TOKEN}"}, None),
@@ -206,11 +243,13 @@ def test_a_broker_that_knows_its_clients_asks_this_machine_too(settings: dict[st
 
 
 def test_guesses_are_logged_without_the_token_and_not_each(caplog: pytest.LogCaptureFixture) -> None:
+    """From many addresses, so that most of them need not wait."""
     clock = VirtualClock(1_700_000_000_000)
     access = HttpAccess(TOKEN, clock)
     with caplog.at_level("INFO"):
         for number in range(1000):
-            assert access.refusal("192.0.2.1", headers_of(Authorization=f"Bearer guess-{number}")) is not None
+            refusal = access.refusal(f"192.0.2.{number % 250}", headers_of(Authorization=f"Bearer guess-{number}"))
+            assert refusal is not None
     assert 0 < len(caplog.records) <= 10
     assert "guess" not in caplog.text
     assert TOKEN not in caplog.text
