@@ -88,10 +88,16 @@ class Cost:
 
 
 class Tree:
-    """Processor time and memory of this process and all below it, sampled by a thread."""
+    """Processor time and memory of this process and all below it, sampled by a thread.
+
+    A process that has ended counts with what it had used at the last sample: a parent that ends takes the times of its
+    children with it.
+    """
 
     def __init__(self) -> None:
         self.peak = self.own_peak = 0
+        self._used_s: dict[tuple[int, int], float] = {}  # of each process there was: pid, when it began
+        self._lock = threading.Lock()
         self._sampling_s = 0.0  # what the samples themselves took
         threading.Thread(target=self._sample, daemon=True).start()
 
@@ -111,7 +117,7 @@ class Tree:
             time.sleep(SAMPLE_S)
 
     def now(self) -> tuple[float, int, int]:
-        """Seconds of all, with those of children that have ended; resident bytes of all, and of this one."""
+        """Seconds of all there were, resident bytes of all there are, and of this one."""
         parents, used, resident = {}, {}, {}
         for entry in os.listdir("/proc"):
             if entry.isdigit():
@@ -120,11 +126,17 @@ class Tree:
                 except OSError:
                     continue
                 pid = int(entry)
-                parents[pid], used[pid], resident[pid] = int(fields[1]), sum(map(int, fields[11:15])), int(fields[21])
+                parents[pid], resident[pid] = int(fields[1]), int(fields[21])
+                used[pid] = (int(fields[19]), sum(map(int, fields[11:13])) / TICKS)
         mine = {os.getpid()}
         while more := {pid for pid, parent in parents.items() if parent in mine} - mine:
             mine |= more
-        return sum(used[p] for p in mine) / TICKS, sum(resident[p] for p in mine) * PAGE, resident[os.getpid()] * PAGE
+        with self._lock:
+            for pid in mine:
+                began, seconds = used[pid]
+                self._used_s[pid, began] = max(seconds, self._used_s.get((pid, began), 0.0))
+            total_s = sum(self._used_s.values())
+        return total_s, sum(resident[p] for p in mine) * PAGE, resident[os.getpid()] * PAGE
 
 
 class Meter:
