@@ -399,7 +399,7 @@ def negotiate(connection: Connection, timeout_s: float) -> None:
     while True:
         frame = connection.exchange(API_VERSIONS, version, CLIENT_SOFTWARE, timeout_s=timeout_s)
         assert frame is not None
-        if version == 0 or frame[4:6] != UNSUPPORTED_VERSION_BYTES:
+        if version == 0 or bytes(frame[4:6]) != UNSUPPORTED_VERSION_BYTES:
             break
         refused = connection.decode(API_VERSIONS, 0, frame)
         offered = next((k["MaxVersion"] for k in refused["ApiKeys"] if k["ApiKey"] == API_VERSIONS), 0)

@@ -16,6 +16,7 @@ from kbroker.protocol import codec
 
 MAX_FRAME_BYTES = 100 * 1024 * 1024  # Kafka's socket.request.max.bytes, taken as the bound of a response too
 RECEIVE_BYTES = 1 << 16
+LATE_S = 0.01  # how much later than asked a time-out may be, for setting one takes a system call
 API_VERSIONS = 18
 
 Address = tuple[str, int]
@@ -78,6 +79,28 @@ def open_plaintext(address: Address, timeout_s: float) -> socket.socket:
     return sock
 
 
+class FrameMemory:
+    """Memory of one response after another: the next overwrites the last.
+
+    New memory costs more than what is received into it: it must be cleared, and the system gives it page by page.
+
+    Args: ``likely_bytes``: a response up to this size fits; a larger one gets its own memory.
+    Threads: one at a time.
+    """
+
+    def __init__(self, likely_bytes: int) -> None:
+        self._likely_bytes = likely_bytes
+        self._kept = bytearray()
+
+    def take(self, size_bytes: int) -> memoryview | None:
+        """Memory for so many bytes; None: they are more than is likely."""
+        if size_bytes > self._likely_bytes:
+            return None
+        if size_bytes > len(self._kept):
+            self._kept = bytearray(size_bytes if 2 * size_bytes <= self._likely_bytes else self._likely_bytes)
+        return memoryview(self._kept)[:size_bytes]
+
+
 class Connection:
     """A blocking connection; requests may be pipelined, responses arrive in the order of their requests.
 
@@ -113,6 +136,7 @@ class Connection:
         self._renew_at_s: float | None = None
         self._clock = clock
         self._correlation_id = 0
+        self._time_out_s = -1.0  # the socket's
         try:
             self._sock: socket.socket | None = open_stream(address, connect_timeout_s)
         except TimeoutError:
@@ -140,6 +164,7 @@ class Connection:
         """
         if self._sock is None:
             return True
+        self._time_out_s = 0.0
         self._sock.settimeout(0)
         try:
             if hasattr(self._sock, "pending"):  # TLS: what it reads and keeps to itself is no response
@@ -181,13 +206,13 @@ class Connection:
 
     def exchange(
         self, api_key: int, api_version: int, body: Body, *, timeout_s: float, expect_response: bool = True
-    ) -> bytearray | None:
+    ) -> bytearray | memoryview | None:
         """Send one request and return the frame of its response, its correlation id checked and nothing else."""
         deadline = self._clock() + timeout_s
         correlation_id = self.send_request(api_key, api_version, body, timeout_s=timeout_s)
         if not expect_response:
             return None
-        return self._receive_until(deadline, timeout_s, correlation_id, 0)
+        return self._receive_until(deadline, timeout_s, correlation_id)
 
     def send_request(self, api_key: int, api_version: int, body: Body, *, timeout_s: float) -> int:
         """Send one request; return its correlation id, for `receive_response`."""
@@ -199,17 +224,21 @@ class Connection:
             self._send(request, self._clock() + timeout_s)
         return self._correlation_id
 
-    def receive_response(self, correlation_id: int, *, timeout_s: float, likely_bytes: int = 0) -> bytearray:
+    def receive_response(
+        self, correlation_id: int, *, timeout_s: float, memory: FrameMemory | None = None
+    ) -> bytearray | memoryview:
         """Wait for the response to the oldest request without one; return its frame.
 
         Args:
             correlation_id: of that request.
             timeout_s: seconds from now.
-            likely_bytes: how large the response may well be; so much memory is taken at once.
+            memory: where it goes, if it fits; then it is good until the next response goes there.
         """
-        return self._receive_until(self._clock() + timeout_s, timeout_s, correlation_id, likely_bytes)
+        return self._receive_until(self._clock() + timeout_s, timeout_s, correlation_id, memory)
 
-    def _receive_until(self, deadline: float, timeout_s: float, awaited: int, likely_bytes: int) -> bytearray:
+    def _receive_until(
+        self, deadline: float, timeout_s: float, awaited: int, memory: FrameMemory | None = None
+    ) -> bytearray | memoryview:
         with self._closed_by_failure(timeout_s):
             (size_bytes,) = struct.unpack(">i", self._receive(4, deadline))
             if not 4 <= size_bytes <= self.max_frame_bytes:
@@ -218,7 +247,7 @@ class Connection:
                     f"expected a response of 4 to {self.max_frame_bytes} bytes, got {size_bytes} "
                     "(is this a Kafka port, without TLS?)",
                 )
-            frame = self._receive(size_bytes, deadline, likely_bytes)
+            frame = self._receive(size_bytes, deadline, memory)
             (correlation_id,) = struct.unpack_from(">i", frame)
             if correlation_id != awaited:
                 raise BrokerConnectionError(
@@ -238,7 +267,7 @@ class Connection:
                 raise BrokerConnectionError(self.address, _reason(error)) from None
             raise
 
-    def decode(self, api_key: int, api_version: int, frame: bytearray) -> Body:
+    def decode(self, api_key: int, api_version: int, frame: bytearray | memoryview) -> Body:
         """Decode the frame of a response; note how long the broker will not read from us."""
         try:
             _, response = codec.decode_response_frame(api_key, api_version, frame)
@@ -258,33 +287,40 @@ class Connection:
             assert self._sock is not None
             view = view[self._sock.send(view) :]
 
-    def _receive(self, size_bytes: int, deadline: float, likely_bytes: int = 0) -> bytearray:
+    def _receive(self, size_bytes: int, deadline: float, memory: FrameMemory | None = None) -> bytearray | memoryview:
+        kept = None if memory is None else memory.take(size_bytes)
+        if kept is not None:
+            self._fill(kept, deadline)
+            return kept
         # grows with the bytes that arrive: a wrong size costs no memory
-        data = bytearray(min(size_bytes, max(RECEIVE_BYTES, likely_bytes)))
+        data = bytearray(min(size_bytes, RECEIVE_BYTES))
         filled = 0
+        while True:
+            with memoryview(data) as view:
+                self._fill(view[filled:], deadline)
+            filled = len(data)
+            if filled == size_bytes:
+                return data
+            data += bytes(min(size_bytes - filled, filled))
+
+    def _fill(self, view: memoryview, deadline: float) -> None:
         assert self._sock is not None
         read = getattr(self._sock, "read", None)  # of TLS: what its recv_into calls, for each 16 KiB
-        while filled < size_bytes:
-            if filled == len(data):
-                data += bytes(min(size_bytes - filled, filled))
-            with memoryview(data) as view:
-                while filled < len(view):
-                    self._arm(deadline)
-                    if read is None:
-                        received = self._sock.recv_into(view[filled:])
-                    else:
-                        received = read(len(view) - filled, view[filled:])
-                    if not received:
-                        raise BrokerConnectionError(self.address, "the broker closed the connection")
-                    filled += received
-        return data
+        while view:
+            self._arm(deadline)
+            received = self._sock.recv_into(view) if read is None else read(len(view), view)
+            if not received:
+                raise BrokerConnectionError(self.address, "the broker closed the connection")
+            view = view[received:]
 
     def _arm(self, deadline: float) -> None:
         left = deadline - self._clock()
         if left <= 0:
             raise TimeoutError
         assert self._sock is not None
-        self._sock.settimeout(left)
+        if not left <= self._time_out_s <= left + LATE_S:
+            self._sock.settimeout(left)
+            self._time_out_s = left
 
 
 def _reason(error: OSError) -> str:

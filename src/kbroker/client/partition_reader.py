@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from uuid import UUID
 
 from kbroker.client.cluster import BACKOFF_FIRST_S, BACKOFF_MAX_S, Cluster, check
-from kbroker.client.connection import Body, BrokerConnectionError, Connection
+from kbroker.client.connection import Body, BrokerConnectionError, Connection, FrameMemory
 from kbroker.client.consumer import FETCH, MAX_FETCH_VERSION, FetchedPartition, fetched_partition
 from kbroker.common.errors import Errors, KafkaError, ProtocolError
 from kbroker.protocol._arrow_columns import ArrowColumns, whole_batches
@@ -61,8 +61,8 @@ class PartitionReader:
         settings: sizes and waits.
         on_throttle: called with the seconds of each throttle that a consumer or request quota puts on a Fetch.
 
-    Iterating yields what each Fetch brought: whole batches, and a cut one perhaps behind them. After a lost
-    connection, a moved leader or another retriable failure it retries, until nothing came for
+    Iterating yields what each Fetch brought: whole batches, and a cut one perhaps behind them. The next one overwrites
+    them. After a lost connection, a moved leader or another retriable failure it retries, until nothing came for
     ``cluster.retry_timeout_s``. A throttled Fetch brings nothing and is no failure: its throttle time does not count.
 
     Raises: KafkaError OFFSET_OUT_OF_RANGE for a position outside the log, REQUEST_TIMED_OUT when the log ends before
@@ -80,6 +80,10 @@ class PartitionReader:
     settings: FetchSettings = field(default_factory=FetchSettings)
     on_throttle: Callable[[float], object] = _unreported
     _waiting_since_s: float = field(default=0.0, init=False)  # the end of a throttle at the earliest
+    _memory: FrameMemory = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._memory = FrameMemory(self.settings.max_partition_bytes + FRAME_BYTES)
 
     def __iter__(self) -> Iterator[FetchedPartition]:
         under_way: _UnderWay | None = None
@@ -160,7 +164,7 @@ class PartitionReader:
         frame = connection.receive_response(
             asked.correlation_id,
             timeout_s=throttled_s + self.settings.max_wait_ms / 1000 + self.cluster.request_timeout_s,
-            likely_bytes=self.settings.max_partition_bytes + FRAME_BYTES,
+            memory=self._memory,
         )
         response = connection.decode(FETCH, asked.version, frame)
         check(response.get("ErrorCode", 0), self.where)

@@ -24,6 +24,9 @@ cdef class ArrowColumns:        # one thread at a time
         Strings header_keys
         Strings header_values
         int64_t header_count
+        int64_t likely_rows     # of the next take, by the last: so much memory is taken at once
+        int64_t likely_key_bytes
+        int64_t likely_value_bytes
         int64_t bad_offset
         int bad_magic
         readonly int64_t row_count

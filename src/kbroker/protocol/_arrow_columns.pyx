@@ -65,6 +65,18 @@ cdef bint clear_bit(Vector *v, int64_t index) noexcept nogil:
     return True
 
 
+cdef inline bint reserve(Vector *v, int64_t size, int64_t likely) noexcept nogil:
+    """Room for ``size`` bytes more; what must grow grows to ``likely`` bytes in all at once, not by doubling."""
+    if size <= v.capacity - v.size:
+        return True
+    return vector_reserve(v, size if size > likely - v.size else likely - v.size)
+
+
+cdef inline int64_t like(Vector *v) noexcept nogil:
+    """What the next vector will hold if it is much like this one."""
+    return v.size + (v.size >> 3)
+
+
 cdef inline bint put_string(Strings *s, int64_t row, const char *data, int32_t size) noexcept nogil:
     """Append; the bytes and the end were reserved before."""
     cdef int32_t end
@@ -222,11 +234,13 @@ cdef class ArrowColumns:
             result = BAD_RECORD
         elif self.keys.data.size + size > INT32_MAX or self.values.data.size + size > INT32_MAX:
             result = OVER_CAP
-        elif not (vector_reserve(&self.offsets, rows * 8) and vector_reserve(&self.timestamps, rows * 8)
-                  and vector_reserve(&self.timestamp_types, rows * 4)
-                  and vector_reserve(&self.keys.ends, rows * 4) and vector_reserve(&self.values.ends, rows * 4)
-                  and vector_reserve(&self.keys.data, size if self.wanted & BIT_KEY else 0)
-                  and vector_reserve(&self.values.data, size if self.wanted & BIT_VALUE else 0)):
+        elif not (reserve(&self.offsets, rows * 8, self.likely_rows * 8)
+                  and reserve(&self.timestamps, rows * 8, self.likely_rows * 8)
+                  and reserve(&self.timestamp_types, rows * 4, self.likely_rows * 4)
+                  and reserve(&self.keys.ends, rows * 4, self.likely_rows * 4)
+                  and reserve(&self.values.ends, rows * 4, self.likely_rows * 4)
+                  and reserve(&self.keys.data, size if self.wanted & BIT_KEY else 0, self.likely_key_bytes)
+                  and reserve(&self.values.data, size if self.wanted & BIT_VALUE else 0, self.likely_value_bytes)):
             result = NO_MEMORY
         for _i in range(header.record_count if result == OK else 0):
             if record_next(records, size, &position, header, &record) != 0:
@@ -292,6 +306,8 @@ cdef class ArrowColumns:
         """
         cdef int wanted = self.wanted
         cdef int64_t rows = self.row_count
+        self.likely_rows = rows + (rows >> 3)
+        self.likely_key_bytes, self.likely_value_bytes = like(&self.keys.data), like(&self.values.data)
         taken = (
             rows,
             array_of(&self.offsets, False) if wanted & BIT_OFFSET else None,

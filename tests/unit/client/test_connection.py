@@ -4,6 +4,7 @@ import contextlib
 import socket
 import struct
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -12,6 +13,7 @@ from kbroker.client.connection import (
     BrokerConnectionError,
     BrokerTimeoutError,
     Connection,
+    FrameMemory,
     format_address,
     parse_bootstrap,
 )
@@ -64,6 +66,65 @@ def raw_response(data: bytes) -> Iterator[Connection]:
         theirs.sendall(data)
         theirs.shutdown(socket.SHUT_WR)
         yield Connection(("fake", 1), open_stream=lambda address, timeout_s: ours, max_frame_bytes=1000)
+
+
+def test_a_likely_response_overwrites_the_last() -> None:
+    """Memory is kept while responses fit; what is larger than likely is left to its receiver."""
+    memory = FrameMemory(100)
+    first = memory.take(60)
+    assert first is not None
+    assert first.nbytes == 60
+    first[:] = bytes(60)
+    second = memory.take(100)
+    assert second is not None
+    assert second.nbytes == 100
+    second[0] = 7
+    assert first[0] == 7
+    assert memory.take(101) is None
+
+
+def test_little_memory_is_kept_for_little_responses() -> None:
+    """A response much smaller than what is likely takes no more than its own size."""
+    memory = FrameMemory(1 << 20)
+    taken = memory.take(10)
+    assert taken is not None
+    assert memoryview(taken.obj).nbytes == 10
+
+
+@pytest.mark.parametrize("memory", [None, FrameMemory(1000), FrameMemory(1 << 20)])
+def test_large_responses_arrive_whole(memory: FrameMemory | None) -> None:
+    """A response of many reads is put together, with its own memory or kept memory."""
+    ours, theirs = socket.socketpair()
+    body = bytes(range(256)) * 800
+    with ours, theirs, ThreadPoolExecutor(1) as peer:
+        connection = Connection(("fake", 1), open_stream=lambda address, timeout_s: ours)
+        for correlation_id in (1, 2):
+            sent = peer.submit(theirs.sendall, struct.pack(">ii", 4 + len(body), correlation_id) + body)
+            assert connection.send_request(METADATA, 9, {}, timeout_s=5) == correlation_id
+            frame = connection.receive_response(correlation_id, timeout_s=5, memory=memory)
+            assert bytes(frame[4:]) == body
+            sent.result()
+
+
+def test_the_time_out_of_the_socket_is_not_set_for_each_read() -> None:
+    """It takes a system call; the deadline is looked at before each read all the same."""
+    times, waits = [0.0], []
+
+    class Watched(socket.socket):
+        def settimeout(self, value: float | None) -> None:
+            waits.append(value)
+            super().settimeout(value)
+
+    pair = socket.socketpair()
+    ours, theirs = Watched(fileno=pair[0].detach()), pair[1]
+    with ours, theirs:
+        connection = Connection(("fake", 1), open_stream=lambda address, timeout_s: ours, clock=lambda: times[0])
+        for correlation_id, now_s in ((1, 100.0), (2, 100.001), (3, 100.5)):
+            times[0] = now_s
+            theirs.sendall(struct.pack(">iiB", 5, correlation_id, 0))
+            connection.send_request(METADATA, 9, {}, timeout_s=30)
+            connection.receive_response(correlation_id, timeout_s=130 - now_s)
+    assert waits == [30.0, 29.5]
 
 
 @pytest.mark.parametrize(

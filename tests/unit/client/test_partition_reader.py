@@ -60,6 +60,12 @@ def test_it_ends_at_the_given_offset(cluster: Cluster, broker: FakeLogBroker) ->
     assert len(broker.asked(FETCH)) == 1
 
 
+def test_responses_share_one_memory(cluster: Cluster) -> None:
+    """Each response lies where the last one lay, so that no memory is taken and cleared for it."""
+    memories = {id(part.data.obj): part.data.obj for part in reader(cluster)}  # kept, so that no id is used again
+    assert len(memories) == 1
+
+
 def test_names_serve_where_ids_are_not_known(cluster: Cluster, broker: FakeLogBroker) -> None:
     """Without an id topics go by name, whatever the broker could do."""
     assert offsets(reader(cluster, topic_id=None)) == list(range(10))

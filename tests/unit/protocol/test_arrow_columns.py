@@ -70,6 +70,19 @@ def test_taking_begins_anew() -> None:
     assert columns.row_count == columns.size_bytes == 0
 
 
+def test_a_batch_may_be_larger_than_the_last() -> None:
+    """Memory is taken by the size of the last batch, and by what comes when that is more."""
+    columns = ArrowColumns(ALL)
+    for count in (3, 1000, 1, 40, 5000):
+        records = [(b"key %d" % i, b"value %d" % i) for i in range(count)]
+        columns.append(build_batch(records), 0, 0, END)
+        rows, offsets, _, _, keys, values, _ = columns.take()
+        assert rows == count
+        assert ints(offsets, "q") == list(range(count))
+        assert strings(count, keys) == [key for key, _ in records]
+        assert strings(count, values) == [value for _, value in records]
+
+
 def test_many_rows_cross_the_bytes_of_the_bitmap() -> None:
     """The null of row 20 is the null of row 20."""
     columns = ArrowColumns(native.VALUE)
