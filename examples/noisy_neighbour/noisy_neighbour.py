@@ -184,7 +184,7 @@ def show(seconds: float, http: str) -> None:
         run("quotas", "shadow", "promote", "--client-id", "batch-loader", *broker)
         time.sleep(2)
         after = story.measure("with the quota", seconds)
-        print(f"\nThe slowest orders of web-shop: {before:.0f} ms beside batch-loader, {after:.1f} ms with the quota")
+        print(f"\nThe slowest orders of web-shop: {before:.1f} ms beside batch-loader, {after:.1f} ms with the quota")
     finally:
         story.stop()
 
