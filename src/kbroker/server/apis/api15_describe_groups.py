@@ -2,21 +2,36 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from kbroker.common.errors import Errors, KafkaError
 from kbroker.coordinator.classic_group import GroupState
 from kbroker.coordinator.group_coordinator import DescribedGroup
 from kbroker.server.authorizer import checks
 from kbroker.server.context import OPERATIONS_NOT_ASKED, ApiContext, Body, RequestContext
+from kbroker.server.response_room import NO_ROOM, NO_ROOM_TEXT, ResponseRoom
+
+FIRST_WITH_TEXT = 6  # and with an error for unknown groups
 
 
 def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
-    """Describe each group, as often as it is named; an unknown one is Dead, from v6 GROUP_ID_NOT_FOUND."""
+    """Describe each group, as often as it is named; an unknown one is Dead, from v6 GROUP_ID_NOT_FOUND.
+
+    What the response has no room for has the error NO_ROOM.
+    """
     is_asked = body.get("IncludeAuthorizedOperations", False)
+    room = ResponseRoom()
+    no_room = NO_ROOM_TEXT if request.api_version >= FIRST_WITH_TEXT else None
+
+    def described(group_id: str) -> Body:
+        operations = ctx.auth.operations(request, checks.GROUP, group_id) if is_asked else OPERATIONS_NOT_ASKED
+        return _describe(ctx, group_id, operations, request)
+
     groups = []
     for group_id in body["Groups"]:
         if ctx.auth.allows(request, checks.DESCRIBE_GROUPS, group_id):
-            operations = ctx.auth.operations(request, checks.GROUP, group_id) if is_asked else OPERATIONS_NOT_ASKED
-            groups.append(_describe(ctx, group_id, operations, request))
+            found = room.described(group_id, partial(described, group_id))
+            groups.append(_nothing(group_id, NO_ROOM, no_room, "") if found is None else found)
         else:
             groups.append(_nothing(group_id, checks.DESCRIBE_GROUPS.error, None, ""))
     return {"Groups": groups}
@@ -38,7 +53,7 @@ def _describe(ctx: ApiContext, group_id: str, operations: int, request: RequestC
         found, text = None, error.message or text
     if found is not None:
         return _group(found, operations)
-    if request.api_version < 6:
+    if request.api_version < FIRST_WITH_TEXT:
         response = _nothing(group_id, Errors.NONE, None, GroupState.DEAD.value)
         response["AuthorizedOperations"] = operations
         return response

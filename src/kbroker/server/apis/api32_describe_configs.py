@@ -18,14 +18,14 @@ from kbroker.server.configs.config_entries import (
 from kbroker.server.context import ApiContext, Body, RequestContext
 from kbroker.server.metadata import metadata_store
 from kbroker.server.metadata.metadata_store import BROKER
+from kbroker.server.response_room import ResponseRoom
 from kbroker.server.topic_rules import invalid_name_reason
 
 TOPIC, BROKERS, BROKER_LOGGER, CLIENT_METRICS, GROUP = 2, 4, 8, 16, 32
 TYPES = frozenset({TOPIC, BROKERS, BROKER_LOGGER, CLIENT_METRICS, GROUP})
 
 # Rows that a response may hold beyond those of each topic and broker once: for resources named again, and for groups
-# and
-# subscriptions, which exist by being named. Kafka has no such bound; a name of a few bytes would cost kilobytes.
+# and subscriptions, which exist by being named. Kafka has no such bound; a name of a few bytes would cost kilobytes.
 MAX_FREE_ROWS = 10_000
 
 MALFORMED = (
@@ -39,8 +39,8 @@ TOO_MANY = "Too many resources in one request: ask for the rest in another."
 def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
     """Describe each resource by itself; an empty or null list of keys means all keys, unknown keys are left out.
 
-    A duplicate resource is described again; beyond MAX_FREE_ROWS, rows that cost the sender nothing get
-    INVALID_REQUEST. One unknown resource type makes all resources INVALID_REQUEST, as in Kafka.
+    A duplicate resource is described again; beyond MAX_FREE_ROWS and the room of a response, rows that cost the sender
+    nothing get INVALID_REQUEST. One unknown resource type makes all resources INVALID_REQUEST, as in Kafka.
     """
     if any(resource["ResourceType"] not in TYPES for resource in body["Resources"]):
         refused = [_result(resource, Errors.INVALID_REQUEST, MALFORMED, []) for resource in body["Resources"]]
@@ -48,13 +48,14 @@ def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
     results = []
     described: dict[tuple[int, str], list[Entry]] = {}
     free_rows = 0
+    room = ResponseRoom()
     for resource in body_as_java_reads(body["Resources"]):
         kind, name = resource["ResourceType"], resource["ResourceName"]
         entries = described.get((kind, name))
         is_free = entries is not None or kind in (CLIENT_METRICS, GROUP)
         try:
             _authorize(ctx, request, kind, name)
-            if is_free and free_rows >= MAX_FREE_ROWS:
+            if is_free and (free_rows >= MAX_FREE_ROWS or room.is_full):
                 raise KafkaError(Errors.INVALID_REQUEST, TOO_MANY)
             if entries is None:
                 entries = described[kind, name] = [_shown(body, entry) for entry in _entries(ctx, kind, name)]
@@ -66,6 +67,7 @@ def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
         configs = [entry for entry in entries if entry["Name"] in keys] if keys else entries
         if is_free:
             free_rows += len(configs)
+            room.take(configs)
         results.append(_result(resource, Errors.NONE, "", configs))
     return {"Results": results}
 

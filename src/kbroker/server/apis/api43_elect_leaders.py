@@ -5,6 +5,7 @@ from __future__ import annotations
 from kbroker.common.errors import Errors
 from kbroker.server.authorizer import checks
 from kbroker.server.context import ApiContext, Body, RequestContext
+from kbroker.server.response_room import ResponseRoom
 
 PREFERRED, UNCLEAN = 0, 1
 NOT_NEEDED = "Leader election not needed for topic partition."
@@ -22,13 +23,15 @@ def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
     if body["TopicPartitions"] is None:
         rest = [{"Topic": view.name, "PartitionResult": []} for view in ctx.topics.all()]
         return {"ErrorCode": 0, "ReplicaElectionResults": rest}
+    room = ResponseRoom()  # for names of topics, once a partition
     topics = []
     for topic in body["TopicPartitions"]:
         name, view = topic["Topic"], ctx.topics.get(topic["Topic"])
         rows = []
         for index in dict.fromkeys(topic["Partitions"]):
             if view is None:
-                rows.append(_response(index, Errors.UNKNOWN_TOPIC_OR_PARTITION, f"No such topic as {name}"))
+                text = room.text(f"No such topic as {name}")
+                rows.append(_response(index, Errors.UNKNOWN_TOPIC_OR_PARTITION, text))
             elif not 0 <= index < len(view.partitions):
                 text = f"No such partition as {name}-{index}"
                 rows.append(_response(index, Errors.UNKNOWN_TOPIC_OR_PARTITION, text))
@@ -54,5 +57,5 @@ def _failed(body: Body, error: Errors, text: str, request: RequestContext) -> Bo
     return response
 
 
-def _response(index: int, error: Errors, text: str) -> Body:
+def _response(index: int, error: Errors, text: str | None) -> Body:
     return {"PartitionId": index, "ErrorCode": int(error), "ErrorMessage": text}

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from kbroker.common.errors import Errors, KafkaError
 from kbroker.server.authorizer import checks
 from kbroker.server.context import ApiContext, Body, RequestContext
+from kbroker.server.response_room import ResponseRoom
 from kbroker.server.topic_rules import check_assignment
 
 
@@ -14,6 +15,7 @@ def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
     """Respond for each partition: in place is done at once; there is never one under way that could be cancelled
     (null)."""
     ctx.auth.require(request, checks.ALTER_PARTITION_REASSIGNMENTS)
+    room = ResponseRoom()  # for names of topics, once a partition
     topics = []
     for topic in body["Topics"]:
         rows = []
@@ -23,7 +25,7 @@ def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
                 _reassign(ctx, topic["Name"], index, row["Replicas"])
                 rows.append(_row(index, Errors.NONE, None))
             except KafkaError as error:
-                rows.append(_row(index, error.error, error.message or None))
+                rows.append(_row(index, error.error, room.text(error.message) if error.message else None))
         topics.append({"Name": topic["Name"], "Partitions": rows})
     return _response(body, Errors.NONE, None, topics)
 

@@ -2,27 +2,36 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from kbroker.common.errors import Errors
 from kbroker.common.light_typing import Any
 from kbroker.log._partition_log import active_producers
 from kbroker.server.authorizer import checks
 from kbroker.server.context import ApiContext, Body, RequestContext
+from kbroker.server.response_room import NO_ROOM_TEXT, ResponseRoom
 from kbroker.server.topic_rules import invalid_name_reason
 
+NO_ROOM = Errors.UNKNOWN_TOPIC_OR_PARTITION  # the one error after which Java's Admin asks again in any case
 NOT_HOSTED = "This server does not host this topic-partition."
 
 
 def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
-    """Describe each partition on its own."""
+    """Describe each partition on its own, as often as it is named.
+
+    What the response has no room for has the error NO_ROOM.
+    """
+    room = ResponseRoom()
     topics = []
     for topic in body["Topics"]:
         name = topic["Name"]
         reason = invalid_name_reason(name)
+        invalid = f"Topic name is invalid: {reason}"
         is_allowed = reason is not None or ctx.auth.allows(request, checks.DESCRIBE_PRODUCERS, name)
         rows = []
         for index in topic["PartitionIndexes"]:
             if reason is not None:
-                rows.append(_response(index, Errors.INVALID_TOPIC_EXCEPTION, f"Topic name is invalid: {reason}"))
+                rows.append(_response(index, Errors.INVALID_TOPIC_EXCEPTION, room.text(invalid)))
             elif not is_allowed:
                 refused = checks.DESCRIBE_PRODUCERS.error
                 rows.append(_response(index, refused, refused.message))
@@ -31,7 +40,8 @@ def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
             elif ctx.topics.is_offline(name, index):
                 rows.append(_response(index, Errors.KAFKA_STORAGE_ERROR, None))
             else:
-                rows.append(_describe(ctx.topics.partition(name, index), index))
+                found = room.described((name, index), partial(_describe, ctx.topics.partition(name, index), index))
+                rows.append(_response(index, NO_ROOM, NO_ROOM_TEXT) if found is None else found)
         topics.append({"Name": name, "Partitions": rows})
     return {"Topics": topics}
 

@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from kbroker.common.errors import Errors, KafkaError
 from kbroker.server.authorizer import checks
 from kbroker.server.context import ApiContext, Body, RequestContext
+from kbroker.server.response_room import NO_ROOM, ResponseRoom
 
 
 def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
-    """Describe each id on its own."""
-    return {"TransactionStates": [_described(ctx, request, name) for name in body["TransactionalIds"]]}
+    """Describe each id on its own, as often as it is named; what the response has no room for: NO_ROOM."""
+    room = ResponseRoom()
+    states = []
+    for name in body["TransactionalIds"]:
+        if ctx.auth.allows(request, checks.DESCRIBE_TRANSACTIONS, name):
+            found = room.described(name, partial(_described, ctx, request, name))
+            states.append(_refused(name, NO_ROOM) if found is None else found)
+        else:
+            states.append(_refused(name, checks.DESCRIBE_TRANSACTIONS.error))
+    return {"TransactionStates": states}
 
 
 def failure(body: Body, error: Errors, request: RequestContext) -> Body:
@@ -18,8 +29,6 @@ def failure(body: Body, error: Errors, request: RequestContext) -> Body:
 
 
 def _described(ctx: ApiContext, request: RequestContext, name: str) -> Body:
-    if not ctx.auth.allows(request, checks.DESCRIBE_TRANSACTIONS, name):
-        return _refused(name, checks.DESCRIBE_TRANSACTIONS.error)
     try:
         found = ctx.transactions.describe(name)
     except KafkaError as error:

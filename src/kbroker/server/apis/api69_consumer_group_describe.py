@@ -2,32 +2,45 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from kbroker.common.errors import Errors, KafkaError
 from kbroker.coordinator.consumer_group.member import Target
 from kbroker.coordinator.consumer_groups import DescribedConsumerGroup, DescribedConsumerMember
 from kbroker.server.authorizer import checks
 from kbroker.server.context import OPERATIONS_NOT_ASKED, ApiContext, Body, RequestContext
 from kbroker.server.features import GROUP_VERSION
+from kbroker.server.response_room import NO_ROOM, NO_ROOM_TEXT, ResponseRoom
 
 CLASSIC_MEMBER, CONSUMER_MEMBER = 0, 1
 HIDDEN_TOPICS = "The group has described topic(s) that the client is not authorized to describe."
 
 
 def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
-    """Describe each group on its own; GROUP_ID_NOT_FOUND for one that is no consumer group."""
+    """Describe each group on its own, as often as it is named; GROUP_ID_NOT_FOUND for one that is no consumer group.
+
+    What the response has no room for has the error NO_ROOM.
+    """
     if ctx.features.level(GROUP_VERSION) < 1 or not ctx.groups.has_consumer_protocol:
         return failure(body, Errors.UNSUPPORTED_VERSION, request)
     is_asked = body["IncludeAuthorizedOperations"]
+    room = ResponseRoom()
+
+    def described(group_id: str) -> Body:
+        operations = ctx.auth.operations(request, checks.GROUP, group_id) if is_asked else OPERATIONS_NOT_ASKED
+        return _describe(ctx, group_id, operations)
+
     groups = []
     for group_id in body["GroupIds"]:
         if ctx.auth.allows(request, checks.CONSUMER_GROUP_DESCRIBE_GROUP, group_id):
-            operations = ctx.auth.operations(request, checks.GROUP, group_id) if is_asked else OPERATIONS_NOT_ASKED
-            groups.append(_describe(ctx, group_id, operations))
+            found = room.described(group_id, partial(described, group_id))
+            groups.append(_nothing(group_id, NO_ROOM, NO_ROOM_TEXT) if found is None else found)
         else:
             groups.append(_nothing(group_id, checks.CONSUMER_GROUP_DESCRIBE_GROUP.error, None))
-    topics = {name for group in groups for name in _topics(group)}
-    allowed = set(ctx.auth.allowed(request, checks.CONSUMER_GROUP_DESCRIBE, topics))
-    return {"Groups": [group if _topics(group) <= allowed else _hidden(group) for group in groups]}
+    distinct = {id(group): group for group in groups}  # each with the rows of its members, which may be many
+    topics = {key: _topics(group) for key, group in distinct.items()}
+    allowed = set(ctx.auth.allowed(request, checks.CONSUMER_GROUP_DESCRIBE, set().union(*topics.values())))
+    return {"Groups": [group if topics[id(group)] <= allowed else _hidden(group) for group in groups]}
 
 
 def _topics(group: Body) -> set[str]:
