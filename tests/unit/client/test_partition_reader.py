@@ -8,7 +8,7 @@ from uuid import UUID
 import pytest
 
 from kbroker.client.cluster import Cluster
-from kbroker.client.connection import BrokerConnectionError
+from kbroker.client.connection import BrokerConnectionError, Connection
 from kbroker.client.partition_reader import FetchSettings, PartitionReader, TopicReplacedError
 from kbroker.common.errors import Errors, KafkaError
 from kbroker.protocol.records import build_batch, iter_records
@@ -193,6 +193,35 @@ def test_a_throttled_fetch_is_no_failure(cluster: Cluster, broker: FakeLogBroker
     assert offsets(patient) == list(range(10))
     assert seen == [4.0, 4.0, 4.0]
     assert [body["Topics"][0]["Partitions"][0]["FetchOffset"] for _, body in broker.asked(FETCH)[:4]] == [0, 0, 0, 0]
+
+
+def test_the_response_behind_a_throttle_is_waited_for_as_long_as_it_lasts(
+    cluster: Cluster, broker: FakeLogBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The broker leaves a request unread meanwhile: its time-out begins behind the throttle, not at its sending."""
+    real, responses = broker.fetch, iter([{"ThrottleTimeMs": 60_000, "Responses": []}])
+    broker.handlers[FETCH] = lambda version, body: next(responses, None) or real(version, body)
+    waits: list[float] = []
+    receive = Connection.receive_response
+
+    def noting(connection: Connection, correlation_id: int, *, timeout_s: float, likely_bytes: int = 0) -> bytearray:
+        waits.append(timeout_s)
+        return receive(connection, correlation_id, timeout_s=timeout_s, likely_bytes=likely_bytes)
+
+    monkeypatch.setattr(Connection, "receive_response", noting)
+    assert offsets(reader(cluster, until=3)) == [0, 1, 2, 3]
+    assert waits == [30.5, 90.5]  # request_timeout_s and max_wait_ms, and the minute
+
+
+def test_records_that_come_with_a_throttle_time_are_read(cluster: Cluster, broker: FakeLogBroker) -> None:
+    """A broker before KIP-219 waits first and sends the records then; others may have delayed the request before."""
+    real, throttles = broker.fetch, itertools.repeat(1, 20)
+    broker.handlers[FETCH] = lambda version, body: {**real(version, body), "ThrottleTimeMs": next(throttles, 0)}
+    seen: list[float] = []
+    patient = reader(cluster)
+    patient.on_throttle = seen.append
+    assert offsets(patient) == list(range(10))
+    assert seen == []
 
 
 def test_time_beyond_the_throttles_counts(cluster: Cluster, broker: FakeLogBroker, time: FakeTime) -> None:

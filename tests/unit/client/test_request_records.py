@@ -60,14 +60,41 @@ def test_what_is_no_record_is_passed_over(line: bytes) -> None:
     assert parse_line(line) is None
 
 
-def test_filters() -> None:
-    row = row_of(DOCUMENT)
-    assert Filter().takes(row)
-    assert Filter(frozenset({"reader"}), frozenset({plain_name("Fetch")}), 12.0, True).takes(row)
-    assert not Filter(clients=frozenset({"other"})).takes(row)
-    assert not Filter(apis=frozenset({"produce"})).takes(row)
-    assert not Filter(slower_than_ms=12.345).takes(row)
-    assert not Filter(throttled=True).takes({**row, "throttle_time_ms": 0, "verdicts": None})
+@pytest.mark.parametrize(
+    ("wanted", "fields", "is_taken"),
+    [
+        (Filter(), {}, True),
+        (Filter(), {"requestHeader": None, "totalTimeMs": None, "throttleTimeMs": None, "quota": None}, True),
+        (Filter(clients=frozenset({"reader", "other"})), {}, True),
+        (Filter(clients=frozenset({"other"})), {}, False),
+        (Filter(clients=frozenset({"reader"})), {"requestHeader": None}, False),
+        (Filter(apis=frozenset({"fetch", "produce"})), {}, True),
+        (Filter(apis=frozenset({"produce"})), {}, False),
+        (Filter(apis=frozenset({"fetch"})), {"requestHeader": None}, False),
+        (Filter(slower_than_ms=12), {}, True),
+        (Filter(slower_than_ms=12.345), {}, False),  # it is longer, not as long
+        (Filter(slower_than_ms=0), {"totalTimeMs": 0.001}, True),
+        (Filter(slower_than_ms=0), {"totalTimeMs": 0}, False),
+        (Filter(slower_than_ms=0), {"totalTimeMs": None}, False),
+        (Filter(throttled=True), {}, True),
+        (Filter(throttled=True), {"throttleTimeMs": 0}, True),  # refused, or the shorter of two delays: a verdict
+        (Filter(throttled=True), {"quota": None}, True),
+        (Filter(throttled=True), {"throttleTimeMs": 0, "quota": None}, False),
+        (Filter(throttled=True), {"throttleTimeMs": None, "quota": {"verdicts": []}}, False),
+        (Filter(frozenset({"reader"}), frozenset({"fetch"}), 12.0, True), {}, True),
+        (Filter(frozenset({"other"}), frozenset({"fetch"}), 12.0, True), {}, False),
+        (Filter(frozenset({"reader"}), frozenset({"produce"}), 12.0, True), {}, False),
+        (Filter(frozenset({"reader"}), frozenset({"fetch"}), 13.0, True), {}, False),
+    ],
+)
+def test_filters(wanted: Filter, fields: dict[str, Any], is_taken: bool) -> None:
+    """A record is taken if it fits each of them; one that does not say fits none."""
+    row = parse_line(line_of(**fields))
+    assert row is not None
+    assert wanted.takes(row) == is_taken
+
+
+def test_names_of_apis_in_any_spelling() -> None:
     assert plain_name("API_VERSIONS") == plain_name("ApiVersions") == plain_name("api-versions")
 
 

@@ -118,6 +118,30 @@ def test_the_level_that_applies_and_why_the_others_lost(bench: Bench) -> None:
     ]  # fmt: skip
 
 
+def test_each_of_the_eight_levels_in_its_turn(bench: Bench) -> None:
+    """The most specific one is removed until none is left: the next applies, to the broker as to its explanation."""
+    levels: list[dict[str, str | None]] = [
+        {"user": "alice", "client-id": "app"}, {"user": "alice", "client-id": None}, {"user": "alice"},
+        {"user": None, "client-id": "app"}, {"user": None, "client-id": None}, {"user": None},
+        {"client-id": "app"}, {"client-id": None},
+    ]  # fmt: skip
+    for level, names in enumerate(levels, 1):
+        bench.set(names, producer_byte_rate=100.0 * level, **{"shadow.producer_byte_rate": 1000.0 * (9 - level)})
+    for level, names in enumerate(levels, 1):
+        quota = bench.quota(PRODUCE)
+        assert (quota["limit"], quota["level"], quota["entity"]) == (100.0 * level, level, names)
+        assert [one["entity"] for one in quota["levels"]] == levels
+        assert outcomes(quota) == [
+            *((lost, None, "not set") for lost in range(1, level)),
+            (level, 100.0 * level, "applies"),
+            *((lost, 100.0 * lost, "overridden") for lost in range(level + 1, 9)),
+        ]
+        assert bench.managers.produce.resolve("alice", "app")[:2] == (100.0 * level, level)
+        assert (quota["shadow"]["level"], quota["shadow"]["limit"]) == (1, 8000.0), "a shadow has its own levels"
+        bench.set(names, producer_byte_rate=None)
+    assert (bench.quota(PRODUCE)["level"], bench.quota(PRODUCE)["limit"]) == (None, None)
+
+
 def test_an_unknown_entity_is_no_error(bench: Bench) -> None:
     """What would hold for it is said; that it was never seen, too; nothing is made for it."""
     bench.set({"user": None, "client-id": None}, producer_byte_rate=10)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+import sqlite3
 from pathlib import Path
 from typing import Any
 
@@ -318,6 +319,28 @@ def test_a_restart_keeps_both(tmp_path: Path) -> None:
         ("user alice", "producer_byte_rate", 3.0), ("user alice", "shadow.producer_byte_rate", None),
     ]  # fmt: skip
     assert again.entities.find({USER: "alice"}, (), True) == [(ALICE, {"producer_byte_rate": 3.0})]
+    again.store.close()
+
+
+def test_promoting_is_stored_whole_or_not_at_all(tmp_path: Path) -> None:
+    """Where the shadow cannot be removed the enforced value is as it was, here and after a restart."""
+    store = Store(tmp_path)
+    promote = ("producer_byte_rate", 3.0), ("shadow.producer_byte_rate", None)
+    assert store.alter(ALICE, ("producer_byte_rate", 5.0), ("shadow.producer_byte_rate", 3.0)) is None
+    store.changes.clear()
+    store.store._file._db.execute(
+        "CREATE TEMP TRIGGER stays BEFORE DELETE ON quotas WHEN OLD.key LIKE 'shadow.%' "
+        "BEGIN SELECT RAISE(ABORT, 'the disk has failed'); END"
+    )
+    with pytest.raises(sqlite3.IntegrityError, match="the disk has failed"):
+        store.alter(ALICE, *promote)
+    both = {"producer_byte_rate": 5.0, "shadow.producer_byte_rate": 3.0}
+    assert (store.entities.of(ALICE), store.changes) == (both, [])
+    store.store.close()
+    again = Store(tmp_path)
+    assert again.entities.of(ALICE) == both
+    assert again.alter(ALICE, *promote) is None
+    assert again.entities.of(ALICE) == {"producer_byte_rate": 3.0}
     again.store.close()
 
 
