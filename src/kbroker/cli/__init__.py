@@ -68,6 +68,10 @@ class OneLineErrors(CommandGroup):
         **extra: Any,
     ) -> Any:
         """Run, and turn what users can cause into one line; a bug keeps its traceback."""
+        if (getattr(sys.stdout, "encoding", None) or "utf-8").lower() != "utf-8":
+            from kbroker.cli.plain_characters import make_printable
+
+            make_printable()
         try:
             with interruptible():
                 status = self._run(args, prog_name, complete_var, extra)

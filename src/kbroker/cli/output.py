@@ -42,10 +42,12 @@ def styled(text: str, **style: Any) -> str:
 
 
 def print_json(value: object) -> None:
-    """One document, indented."""
+    """One document, indented; in ASCII where standard output has no other characters."""
+    from kbroker.cli.plain_characters import has_all_characters
     from kbroker.common.printable import printable_json
 
-    click.echo(printable_json(json.dumps(value, indent=2, ensure_ascii=False)))
+    is_ascii = not has_all_characters(sys.stdout)
+    click.echo(printable_json(json.dumps(value, indent=2, ensure_ascii=is_ascii)))
 
 
 def print_deleted(

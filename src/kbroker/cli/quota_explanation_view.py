@@ -11,6 +11,7 @@ from unicodedata import category, east_asian_width
 import click
 
 from kbroker.cli.output import styled
+from kbroker.cli.plain_characters import BARS
 from kbroker.common.printable import printable
 from kbroker.common.quota_limits import BYTE_RATES, PERCENTAGE, limit_text, number_text
 from kbroker.common.quotas import ENTITY_TYPES, shown_name
@@ -18,7 +19,6 @@ from kbroker.common.units import rounded_bytes, rounded_duration
 
 WIDTH = 80
 LABEL = 13
-BARS = "▁▂▃▄▅▆▇█"
 MOST_BARS = 40
 SHOWN_VERDICTS = 8
 

@@ -1,0 +1,68 @@
+"""What commands print where the terminal, or a file, has not all characters."""
+
+import contextlib
+import io
+import json
+from collections.abc import Iterator
+
+import pytest
+from click.testing import CliRunner, Result
+
+from kbroker.cli import cli
+from kbroker.cli.plain_characters import BARS, HANDLER, make_printable
+from tests.support.quota_broker import QuotaBroker
+
+NAME = "é … א \U0001f600"
+
+
+@pytest.fixture
+def broker() -> Iterator[QuotaBroker]:
+    started = QuotaBroker()
+    started.quotas = {(("user", NAME),): {"producer_byte_rate": 1024.0}}
+    yield started
+    started.close()
+
+
+def run(broker: QuotaBroker, charset: str, *args: str) -> Result:
+    runner = CliRunner(charset=charset)
+    return runner.invoke(cli, args, prog_name="kbroker", env={"KBROKER_BOOTSTRAP": broker.bootstrap})
+
+
+@pytest.mark.parametrize(
+    ("charset", "shown"),
+    [
+        ("utf-8", NAME),
+        ("ascii", NAME),
+        ("latin-1", "é ~ \\u05d0 \\U0001f600"),
+        ("cp1252", "é … \\u05d0 \\U0001f600"),
+    ],
+)
+def test_every_name_is_printed(broker: QuotaBroker, charset: str, shown: str) -> None:
+    """A character that there is not is an escape, and the command ends well. Where no locale is set it is UTF-8."""
+    result = run(broker, charset, "quotas", "list")
+    assert (result.exit_code, result.stderr) == (0, "")
+    assert result.stdout_bytes.decode(charset.replace("ascii", "utf-8")).splitlines()[1].startswith(f"{shown}  ")
+
+
+@pytest.mark.parametrize("charset", ["utf-8", "ascii", "latin-1"])
+def test_json_is_exact(broker: QuotaBroker, charset: str) -> None:
+    """Whatever the terminal is, the names are those of the broker."""
+    result = run(broker, charset, "quotas", "list", "--json")
+    (entry,) = json.loads(result.stdout_bytes.decode(charset.replace("ascii", "utf-8")))
+    assert entry["entity"] == {"user": NAME}
+
+
+def test_a_live_view_where_no_locale_is_set() -> None:
+    """rich writes to the stream itself, which has to take its arrows."""
+    stream = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
+    with contextlib.redirect_stdout(stream):
+        make_printable()
+        print("CLIENT▼")
+    stream.flush()
+    assert stream.buffer.getvalue() == "CLIENT▼\n".encode()
+
+
+def test_charts_are_digits() -> None:
+    """As wide as the bars are, so that no line becomes longer."""
+    make_printable()
+    assert f"·{BARS} ▲…".encode("ascii", HANDLER) == b".12345678 ^~"
