@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
+from http import HTTPStatus
 from urllib.parse import SplitResult, unquote, urlsplit
 
 from kbroker.common.http_messages import PLAIN, HttpRequest, QueryError, parameters
@@ -203,6 +204,14 @@ class _Handler(HttpHandler):
             self._sentence(500, f"{path} cannot be shown; the log says why")
         else:
             self.send_page(200, body, JSON, PRIVATE)
+
+    def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
+        """What the base class refuses by itself, as a sentence: a malformed or too long request, another method."""
+        self.close_connection = True
+        if code == 501:
+            self._sentence(405, "only GET and HEAD are served here", (("Allow", "GET, HEAD"),))
+        else:
+            self._sentence(code, message or HTTPStatus(code).phrase)
 
     def _sentence(self, status: int, sentence: str, headers: tuple[tuple[str, str], ...] = ()) -> None:
         self.send_page(status, f"{sentence}\n".encode(), PLAIN, (*PRIVATE, *headers))

@@ -137,6 +137,30 @@ def test_a_target_that_is_no_url_gets_a_response(target: bytes) -> None:
         server.stop()
 
 
+@pytest.mark.parametrize(
+    ("request_line", "status", "sentence"),
+    [
+        (b"GET /xray?user=" + b"x" * 70_000 + b" HTTP/1.0", 414, "Request-URI Too Long"),
+        (b"BREW /xray HTTP/1.0", 405, "only GET and HEAD are served here"),
+    ],
+)
+def test_what_is_refused_early_is_a_sentence(request_line: bytes, status: int, sentence: str) -> None:
+    """No page of HTML, which a command would show its user."""
+    exposition: Any = SimpleNamespace(text=lambda accept="": (b"", ""))
+    server = metrics_server(exposition, lambda: True)
+    server.start()
+    try:
+        with connected(server.url) as connection:
+            connection.sendall(request_line + b"\r\n\r\n")
+            connection.shutdown(socket.SHUT_WR)
+            head, _, body = b"".join(iter(lambda: connection.recv(4096), b"")).decode().partition("\r\n\r\n")
+    finally:
+        server.stop()
+    assert f" {status} " in head.splitlines()[0]
+    assert "text/plain" in head
+    assert body == f"{sentence}\n"
+
+
 def test_scrapes_that_hang_leave_health_checks_alone() -> None:
     """Every place was a scrape's: a supervisor of the process got no response and ended it."""
     go_on = threading.Event()
