@@ -472,7 +472,9 @@ def test_an_explanation_is_beside_the_form(editor: Console, broker: Broker) -> N
     assert "<b>1000 B/s</b> applies, level 7" in page
     assert "<script>alert" not in page
     assert "1 to 1 of 1 entities" in text(ask(editor, "quotas?q=SCRIPT"))
-    assert ask(editor, "explain?ip=nonsense").status == 400
+    bad = ask(editor, "explain?ip=nonsense")
+    assert (bad.status, "Expected an IP address" in text(bad)) == (400, True)
+    assert "words-of-a-stranger" not in text(ask(editor, "quota?user=alice&done=words-of-a-stranger"))
 
 
 def test_ten_thousand_entities_with_quotas(pages: Console, broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,6 +17,8 @@ from kbroker.protocol import codec
 from kbroker.server.broker import Broker
 from kbroker.server.topic_rules import NewTopic
 from kbroker.server.xray.xray import KEY_CHARACTERS, _words
+from tests.support import wire
+from tests.support.broker import wait_for
 from tests.support.console import ask
 
 SETTINGS: dict[str, object] = {
@@ -114,3 +116,13 @@ def test_the_key_of_a_waiting_operation_is_cut() -> None:
     """Else 500 groups with the longest ids make a look of `kbroker top` 32 MB."""
     assert _words(("g" * 32_767, 5)) == ["g" * KEY_CHARACTERS, "5"]
     assert _words("g" * 32_767) == ["g" * KEY_CHARACTERS]
+
+
+def test_what_waits_is_named_by_its_key(pages: Console, broker: Broker) -> None:
+    """Topic and partition, as `kbroker xray` names them; no list of Python."""
+    broker.context.topics.create(NewTopic("waited-for", 1))
+    with wire.Connection(broker.bootstrap_servers) as client:
+        client.send(wire.fetch("waited-for", max_wait_ms=30_000))
+        wait_for("the Fetch waits", lambda: broker.sources.native_apis.waiting_fetches > 0)
+        page = ask(pages, "xray").body.decode()
+    assert "<bdi>waited-for-0</bdi>" in page

@@ -19,7 +19,7 @@ from kbroker.common.quotas import (
 )
 from kbroker.console.paging import part_of
 from kbroker.console.rendering import measured
-from kbroker.console.requests import PageError, Query
+from kbroker.console.requests import PageError, Query, sentence
 from kbroker.console.site import ROOT, Site, View
 from kbroker.server.quota.entity_rules import Alteration, QuotaOp
 
@@ -80,7 +80,8 @@ def _limits(values: Mapping[str, float]) -> list[tuple[str, str]]:
 def quota(site: Site, query: Query) -> View:
     """One entity: its quotas, the form to change them, and what they make of the client of this name."""
     entity = entity_of(query)
-    return View("Quotas of one", "quota.html", {**_entity_values(site, entity), "message": query.text("done")[:200]})
+    message = "The change is in force." if query.text("done") else ""
+    return View("Quotas of one", "quota.html", {**_entity_values(site, entity), "message": message})
 
 
 def _entity_values(site: Site, entity: QuotaEntity) -> dict[str, Any]:
@@ -195,7 +196,7 @@ def apply(site: Site, form: Query) -> str:
     refusal = site.context.quota_entities.alter([Alteration(entity, ops)])[entity]
     if refusal is not None:
         raise PageError(400, refusal.message or str(refusal))
-    return f"{href_of(entity)}&{urlencode({'done': 'The change is in force.'})}"
+    return f"{href_of(entity)}&done=1"
 
 
 def _check_editing(site: Site) -> None:
@@ -247,7 +248,7 @@ def explain(site: Site, query: Query) -> View:
     try:
         found = site.broker.explain_quotas(user or "ANONYMOUS", client_id, address or None, connection=connection)
     except (ValueError, LookupError) as error:
-        raise PageError(400, f"{error}.") from None
+        raise PageError(400, sentence(str(error))) from None
     asked = {"user": found["user"], "client-id": found["client_id"], "ip": found["address"] or ""}
     return View("Explain", "explain.html", {"found": _for_page(found), "asked": asked, "is_asked": bool(query.values)})
 
