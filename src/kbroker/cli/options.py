@@ -14,8 +14,9 @@ if TYPE_CHECKING:
 
     _Choice = click.Choice[str]
     _IntParam = click.ParamType[int]
+    _TextParam = click.ParamType[str]
 else:
-    _Choice, _IntParam = click.Choice, click.ParamType  # not generic before click 8.2
+    _Choice, _IntParam, _TextParam = click.Choice, click.ParamType, click.ParamType  # not generic before click 8.2
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -32,6 +33,25 @@ class Finite(click.FloatRange):
         if not math.isfinite(number):
             self.fail(f"{value} is not a finite number.", param, ctx)
         return number
+
+
+class EntityName(_TextParam):
+    """A name of a client or an address, as a request can carry it. Args: ``kind``: of the quota's entity."""
+
+    name = "text"
+
+    def __init__(self, kind: str) -> None:
+        self._kind = kind
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """Raises: BadParameter."""
+        from kbroker.common.quotas import check_name
+
+        try:
+            check_name(self._kind, value)
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+        return str(value)
 
 
 class Duration(_IntParam):

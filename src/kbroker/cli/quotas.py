@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from kbroker.cli.command_group import CommandGroup
-from kbroker.cli.options import bootstrap_option, connect, http_options, http_port, json_option
+from kbroker.cli.options import EntityName, bootstrap_option, connect, http_options, http_port, json_option
 from kbroker.cli.output import print_json
 
 if TYPE_CHECKING:
-    from kbroker.client.quota_client import QuotaClient
+    from kbroker.client.quota_client import Applied, QuotaClient
     from kbroker.client.quota_file import DesiredQuotas
     from kbroker.common.quotas import QuotaEntity
 
@@ -23,6 +23,9 @@ Names = dict[str, str | None]
 KINDS, IP = ("user", "client-id", "ip"), "ip"
 EXIT_DIFFERENT = 3
 BAD_REQUEST = 400
+
+
+USER_NAME, CLIENT_NAME, ADDRESS = EntityName("user"), EntityName("client-id"), EntityName("ip")
 
 
 @click.group(cls=CommandGroup)
@@ -51,11 +54,13 @@ def entity_options(command: F) -> F:
 
     for option in (
         click.option("--ip-default", is_flag=True, help="All addresses without their own quota."),
-        click.option("--ip", metavar="ADDRESS", help="An IP address that clients connect from."),
+        click.option("--ip", type=ADDRESS, metavar="ADDRESS", help="An IP address that clients connect from."),
         click.option("--client-id-default", is_flag=True, help="Each client id without its own quota."),
-        click.option("--client-id", metavar="NAME", help="A client id; with --user, of that user only."),
+        click.option(
+            "--client-id", type=CLIENT_NAME, metavar="NAME", help="A client id; with --user, of that user only."
+        ),
         click.option("--user-default", is_flag=True, help="Each user without its own quota."),
-        click.option("--user", metavar="NAME", help="A user: alice, not User:alice."),
+        click.option("--user", type=USER_NAME, metavar="NAME", help="A user: alice, not User:alice."),
     ):
         wrapped = option(wrapped)
     return wrapped  # type: ignore[return-value]
@@ -127,9 +132,17 @@ def describe(bootstrap_server: str, names: Names, as_json: bool) -> None:
 
 @quotas.command("resolve")
 @bootstrap_option
-@click.option("--user", default="ANONYMOUS", show_default=True, metavar="NAME", help="The client's user.")
-@click.option("--client-id", default="", metavar="NAME", help="Its client id.  [default: a client that sends none]")
-@click.option("--ip", metavar="ADDRESS", help="The IP address it connects from.")
+@click.option(
+    "--user", type=USER_NAME, default="ANONYMOUS", show_default=True, metavar="NAME", help="The client's user."
+)
+@click.option(
+    "--client-id",
+    type=CLIENT_NAME,
+    default="",
+    metavar="NAME",
+    help="Its client id.  [default: a client that sends none]",
+)
+@click.option("--ip", type=ADDRESS, metavar="ADDRESS", help="The IP address it connects from.")
 @json_option
 def resolve_quotas(bootstrap_server: str, user: str, client_id: str, ip: str | None, as_json: bool) -> None:
     """Show which quotas apply to a client, and which shadow quotas.
@@ -148,9 +161,11 @@ def resolve_quotas(bootstrap_server: str, user: str, client_id: str, ip: str | N
 @quotas.command()
 @bootstrap_option
 @http_options
-@click.option("--user", metavar="NAME", help="The client's user.  [default: ANONYMOUS]")
-@click.option("--client-id", metavar="NAME", help="Its client id.  [default: a client that sends none]")
-@click.option("--ip", metavar="ADDRESS", help="The IP address it connects from.")
+@click.option("--user", type=USER_NAME, metavar="NAME", help="The client's user.  [default: ANONYMOUS]")
+@click.option(
+    "--client-id", type=CLIENT_NAME, metavar="NAME", help="Its client id.  [default: a client that sends none]"
+)
+@click.option("--ip", type=ADDRESS, metavar="ADDRESS", help="The IP address it connects from.")
 @click.option("--connection", metavar="ID", help="An open connection, as `kbroker xray` names it, in place of these.")
 @click.option(
     "--compare",
@@ -367,8 +382,7 @@ def _change_shadows(
         change = client.promote_shadows if is_promoted else client.drop_shadows
         done = change(entity, keys, validate_only=dry_run)
         if done.differences or as_json:
-            if not as_json or not done.refusals:
-                print_differences(done.made, brokers, as_json)
+            print_differences(done.made, brokers, as_json)
         elif entity is None:
             click.echo(f"no entity has {'such ' if keys else ''}a shadow quota")
         else:
@@ -421,6 +435,15 @@ def apply(path: Path, bootstrap_server: str, prune: bool, dry_run: bool, as_json
     wanted = _read(path)
     with _client(bootstrap_server) as (client, brokers):
         done = client.apply(wanted, prune=prune, validate_only=dry_run)
-        if not as_json or not done.refusals:
-            print_differences(done.made, brokers, as_json)
-    done.check()  # the other entities were changed
+        print_differences(done.made, brokers, as_json)
+    _check_applied(done, wanted)
+
+
+def _check_applied(done: "Applied", wanted: "DesiredQuotas") -> None:
+    """Raises: KafkaError of the first entity that was refused, with its place in the file; the others were changed."""
+    from kbroker.common.errors import KafkaError
+
+    others = len(done.refusals) - 1
+    more = f" (and {others} more {'entity' if others == 1 else 'entities'})" if others > 0 else ""
+    for entity, refusal in done.refusals.items():
+        raise KafkaError(refusal.error, f"{wanted.place_of(entity, refusal.message)}{refusal.message}{more}")

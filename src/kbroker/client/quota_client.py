@@ -13,7 +13,7 @@ from kbroker.client.quota_changes import Changes, Difference, Values, changes_fo
 from kbroker.client.quota_resolution import ResolvedQuota, resolve_quotas
 from kbroker.client.security import ClientSecurity
 from kbroker.common.errors import Errors, KafkaError
-from kbroker.common.quotas import CLIENT_KEYS, IP, IP_KEYS, QuotaEntity, enforced_key, is_shadow_key
+from kbroker.common.quotas import CLIENT_KEYS, IP, IP_KEYS, QuotaEntity, check_name, enforced_key, is_shadow_key
 
 DESCRIBE_CLIENT_QUOTAS, ALTER_CLIENT_QUOTAS = 48, 49
 EXACT, DEFAULT, ANY = 0, 1, 2
@@ -60,7 +60,8 @@ class QuotaClient:
     Every method raises BrokerConnectionError when the cluster cannot be reached, and KafkaError with the broker's code
     and text: UNSUPPORTED_VERSION for a broker before Kafka 2.6, CLUSTER_AUTHORIZATION_FAILED without the right (to
     describe, to alter the configs of the cluster). What may go well a moment later is tried again for
-    retry_timeout_s: to set a quota twice does no harm.
+    retry_timeout_s: to set a quota twice does no harm. ValueError for a name that no request can carry: one that is
+    not UTF-8, or has more than 32,767 bytes.
     Raises: BrokerConnectionError; ValueError for an address or a property that is wrong.
     Threads: one at a time.
     """
@@ -114,6 +115,7 @@ class QuotaClient:
             present: types that an entity must have, whatever the name.
             strict: it must have no types but these.
         """
+        _check_names(exact or {})
         components: list[Body] = [
             {"EntityType": kind, "MatchType": DEFAULT if name is None else EXACT, "Match": name}
             for kind, name in (exact or {}).items()
@@ -137,6 +139,8 @@ class QuotaClient:
 
         Returns: by entity the broker's refusal, or None where all of its changes were made. The entities stand alone.
         """
+        for entity in changes:
+            _check_names(entity.names)
         entries = [
             {
                 "Entity": [{"EntityType": kind, "EntityName": name} for kind, name in entity.parts],
@@ -241,6 +245,11 @@ class QuotaClient:
                 raise
             text = f"{failure.message}: brokers have quota requests from Kafka 2.6 on"
             raise KafkaError(failure.error, text) from None
+
+
+def _check_names(names: Mapping[str, str | None]) -> None:
+    for kind, name in names.items():
+        check_name(kind, name)
 
 
 def _too_old(entity: QuotaEntity, ops: Changes, error: Errors, row: Body) -> str:

@@ -1,13 +1,22 @@
 """Quotas as a file lists them: entities with their limits, in YAML or JSON; an error has its line and column."""
 
 import json
+import re
 from collections.abc import Callable, Iterator
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from kbroker.common.quota_limits import parse_limit
-from kbroker.common.quotas import CLIENT_KEYS, ENTITY_TYPES, IP_KEYS, QuotaEntity, enforced_key, with_shadows
+from kbroker.common.quotas import (
+    CLIENT_KEYS,
+    ENTITY_TYPES,
+    IP_KEYS,
+    QuotaEntity,
+    check_name,
+    enforced_key,
+    with_shadows,
+)
 
 KEYS = sorted({*CLIENT_KEYS, *IP_KEYS})
 TOO_DEEP = "nested too deeply"
@@ -16,7 +25,28 @@ SHAPE = "a list of {entity: {user: NAME, client-id: NAME, or ip: ADDRESS}, quota
 NEEDED, ALLOWED = {"entity", "quotas"}, {"entity", "quotas", "brokers"}
 ALMOST = 0.85  # likeness of a word that must be another one, misspelled
 
-DesiredQuotas = dict[QuotaEntity, dict[str, float]]
+
+class DesiredQuotas(dict[QuotaEntity, dict[str, float]]):
+    """Quotas by entity, as a file lists them. ``path``: of the file."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self.path = path
+        self._places: dict[tuple[QuotaEntity, str], str] = {}
+
+    def put_place(self, entity: QuotaEntity, key: str, place: str) -> None:
+        """Remember where a quota stands; the entity with an empty key."""
+        self._places[entity, key] = place
+
+    def place_of(self, entity: QuotaEntity, text: str) -> str:
+        """The file and the line of what a text about an entity is about: the first of its quotas that is named in it,
+        or the entity. Empty for an entity that is not in the file.
+        """
+        if entity not in self:
+            return ""
+        found = {key: re.search(rf"(?<![\w.]){re.escape(key)}(?![\w.])", text) for key in self[entity]}
+        named = [(match.start(), key) for key, match in found.items() if match is not None]
+        return f"{self.path}: {self._places[entity, min(named)[1] if named else '']}"
 
 
 class QuotaFileError(ValueError):
@@ -26,7 +56,7 @@ class QuotaFileError(ValueError):
     """
 
     def __init__(self, path: Path, text: str, line: int | None = None, column: int | None = None) -> None:
-        place = "" if line is None else f"line {line}, column {column}: "
+        place = "" if line is None else _at(line, column)
         super().__init__(f"{path}: {place}{text}")
         self.path = path
         self.line = line
@@ -90,7 +120,7 @@ class _File:
     def quotas(self, document: _Node) -> DesiredQuotas:
         if document.kind != "list":
             raise self.wrong(document, f"expected {SHAPE}")
-        quotas: DesiredQuotas = {}
+        quotas = DesiredQuotas(self.path)
         for number, entry in enumerate(document.content(), 1):
             where = "" if entry.line is not None else f"entry {number}: "
             expected = f"{where}expected entity and quotas, of {SHAPE}"
@@ -103,7 +133,10 @@ class _File:
             entity = self._entity(fields["entity"][1], where)
             if entity in quotas:
                 raise self.wrong(entry, f"{where}duplicate entry for {entity}; keep one")
-            quotas[entity] = self._limits(fields["quotas"][1], f"{where}{entity}: ")
+            limits = self._fields_of_quotas(fields["quotas"][1], f"{where}{entity}: ")
+            quotas[entity] = {key: self._limit(*at, key, f"{where}{entity}: ") for key, at in limits.items()}
+            for key, (named, _) in {"": (fields["entity"][1], None), **limits}.items():
+                quotas.put_place(entity, key, where if named.line is None else _at(named.line, named.column))
         return quotas
 
     def _fields(self, node: _Node, where: str, expected: str) -> dict[str, tuple[_Node, _Node]]:
@@ -130,17 +163,18 @@ class _File:
                 )
             if name.kind != "scalar" or not (name.content is None or isinstance(name.content, str)):
                 raise self.wrong(name, f"{where}expected a string as {kind}, got {name.shown}; quote it")
+            try:
+                check_name(kind, name.content)
+            except ValueError as error:
+                raise self.wrong(name, f"{where}{error}") from None
             names[kind] = name.content
         if not names:
             raise self.wrong(node, expected)
         return QuotaEntity.of(names)
 
-    def _limits(self, node: _Node, where: str) -> dict[str, float]:
+    def _fields_of_quotas(self, node: _Node, where: str) -> dict[str, tuple[_Node, _Node]]:
         expected = f"{where}expected quotas as KEY: NUMBER ({{}} removes all), got {node.shown}"
-        return {
-            key: self._limit(named, value, key, where)
-            for key, (named, value) in self._fields(node, where, expected).items()
-        }
+        return self._fields(node, where, expected)
 
     def _limit(self, named: _Node, node: _Node, key: str, where: str) -> float:
         if (
@@ -162,6 +196,10 @@ class _File:
         except OverflowError:
             text = f"{where}{key}: expected a number below 1e308 as quota, got a larger one"
             raise self.wrong(node, text) from None
+
+
+def _at(line: int, column: int | None) -> str:
+    return f"line {line}, column {column}: "
 
 
 def _short(text: str) -> str:

@@ -27,6 +27,8 @@ IP_KEYS: Mapping[str, ConfigType] = {CONNECTION_CREATION_RATE: ConfigType.INT}
 #: Kafka's.
 SHADOW_PREFIX = "shadow."
 
+LONGEST_NAME_BYTES = 32_767  # of a string in Kafka's protocol
+
 DEFAULT_NAME = "<default>"  # how people see the default entity; it is a name on no wire
 
 
@@ -75,6 +77,16 @@ class QuotaEntity(NamedTuple):
 
     def __str__(self) -> str:
         return ", ".join(f"{kind} {shown_name(name)}" for kind, name in self.parts)
+
+
+def check_name(kind: str, name: str | None) -> None:
+    """Raises: ValueError for a name that no request can carry, with what was expected and found."""
+    try:
+        size_bytes = len((name or "").encode())
+    except UnicodeEncodeError:
+        raise ValueError(f"expected a {kind} in UTF-8, got {str(name)[:40]!a}") from None
+    if size_bytes > LONGEST_NAME_BYTES:
+        raise ValueError(f"expected a {kind} of at most {LONGEST_NAME_BYTES} bytes, got {size_bytes}")
 
 
 def shown_name(name: str | None) -> str:

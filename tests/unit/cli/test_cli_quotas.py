@@ -428,8 +428,44 @@ def test_apply_prints_what_was_made_and_what_was_refused(broker: QuotaBroker, pl
     fill(broker)
     broker.unknown_keys = {"request_percentage"}
     result = run(broker, "quotas", "apply", str(plan))
-    expected = "INVALID_REQUEST: user alice: Invalid configuration key request_percentage"
-    assert refusal(result, 1, "- user <default>: producer_byte_rate 1 MiB/s\n") == expected
+    text = "user alice: Invalid configuration key request_percentage"
+    assert refusal(result, 1, "- user <default>: producer_byte_rate 1 MiB/s\n") == (
+        f"INVALID_REQUEST: {plan}: line 5, column 5: {text}"
+    )
+    fill(broker)
+    result = run(broker, "quotas", "apply", "--json", str(plan))
+    (made,) = json.loads(result.stdout)
+    assert (result.exit_code, made["entity"], made["after"]) == (1, {"user": None}, None)
+
+
+def test_what_the_broker_refuses_has_its_place_in_the_file(broker: QuotaBroker, tmp_path: Path) -> None:
+    """A word that is like none of ours may be a newer broker's; the key is named, or else the entity."""
+    path = tmp_path / "q.yaml"
+    path.write_text("- entity: {user: a}\n  quotas:\n    producer_byte_rate: 5\n    rate: 5\n")
+    broker.unknown_keys = {"rate"}
+    assert refusal(run(broker, "quotas", "apply", str(path)), 1) == (
+        f"INVALID_REQUEST: {path}: line 4, column 5: user a: Invalid configuration key rate"
+    )
+    wanted = read_quota_file(path)
+    (entity,) = wanted
+    assert wanted.place_of(entity, "it is refused") == f"{path}: line 1, column 11: "
+    assert wanted.place_of(QuotaEntity.of({"user": "b"}), "it is refused") == ""
+    path = tmp_path / "q.json"
+    path.write_text(
+        '[{"entity": {"user": "a"}, "quotas": {"rate": 5}}, {"entity": {"user": "b"}, "quotas": {"rate": 5}}]'
+    )
+    assert refusal(run(broker, "quotas", "apply", str(path)), 1) == (
+        f"INVALID_REQUEST: {path}: entry 1: user a: Invalid configuration key rate (and 1 more entity)"
+    )
+
+
+@pytest.mark.parametrize("command", ["list", "describe", "set producer_byte_rate=5", "resolve", "explain"])
+def test_a_name_that_is_not_utf_8(broker: QuotaBroker, command: str) -> None:
+    """A byte of a shell in another encoding; nothing is asked."""
+    result = run(broker, "quotas", *command.split(), "--user", "\udcff")
+    text = "Invalid value for '--user': expected a user in UTF-8, got '\\udcff'"
+    assert refusal(result, 2) == text
+    assert broker.asked(DESCRIBE) == broker.asked(ALTER) == []
 
 
 def test_what_list_prints_apply_reads(broker: QuotaBroker, tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """`kbroker.client.quotas` against a scripted broker: what is sent, what comes back, and that nothing stays open."""
 
 import asyncio
+import json
 import threading
 import time
 from collections.abc import Awaitable, Callable, Iterator
@@ -151,6 +152,35 @@ def test_a_file_is_read_and_a_typo_has_its_place(tmp_path: Path) -> None:
     with pytest.raises(QuotaFileError, match="did you mean producer_byte_rate") as caught:
         read_quota_file(str(path))
     assert (caught.value.path, caught.value.line, caught.value.column) == (path, 2, 12)
+
+
+@pytest.mark.parametrize(
+    ("name", "problem"),
+    [
+        ("\udcff", "expected a user in UTF-8, got '\\\\udcff'"),
+        ("\u0439" * 20_000, "expected a user of at most 32767 bytes, got 40000"),
+    ],
+)
+def test_a_name_that_no_request_can_carry(broker: QuotaBroker, tmp_path: Path, name: str, problem: str) -> None:
+    """Nothing is asked: the broker would close the connection, or take it for another name."""
+    entity = QuotaEntity.of({"user": name})
+    with QuotaClient(broker.bootstrap) as quotas:
+        for ask in (lambda: quotas.of(entity), lambda: quotas.alter({entity: {RATE: 5.0}})):
+            with pytest.raises(ValueError, match=problem):
+                ask()
+    assert broker.asked(DESCRIBE) == broker.asked(ALTER) == []
+    path = tmp_path / "q.json"
+    path.write_text(json.dumps([{"entity": {"user": name}, "quotas": {RATE: 5}}]))
+    with pytest.raises(QuotaFileError, match=f"entry 1: {problem}"):
+        read_quota_file(path)
+
+
+def test_the_longest_name(broker: QuotaBroker) -> None:
+    """It is sent, and found again."""
+    entity = QuotaEntity.of({"client-id": "\u0439" * 16_383 + "x"})
+    with QuotaClient(broker.bootstrap) as quotas:
+        assert quotas.alter({entity: {RATE: 5.0}}) == {entity: None}
+        assert quotas.of(entity) == {RATE: 5.0}
 
 
 # ---------------------------------------------------------------- asyncio
