@@ -43,7 +43,16 @@ def pages(broker: Broker) -> Iterator[Console]:
 
 
 @pytest.mark.parametrize(
-    "name", ["x" * 300 + ".js", "%0A" * 300 + ".css", "%00.js", "%ED%A0%80.js", "..%2Fapp.js", "htmx.min.js%00.js"]
+    "name",
+    [
+        "x" * 300 + ".js",
+        "%0A" * 300 + ".css",
+        "%00.js",
+        "%ED%A0%80.js",
+        "..%2Fapp.js",
+        "htmx.min.js%00.js",
+        "..%2Fassets%2Fconsole.css",
+    ],
 )
 def test_a_file_that_cannot_be_is_not_found(pages: Console, caplog: pytest.LogCaptureFixture, name: str) -> None:
     """Who has no token fills no log with failures, and writes no lines of his own into it."""

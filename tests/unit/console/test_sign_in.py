@@ -1,5 +1,7 @@
 """Sessions and the secret of forms, on the virtual clock."""
 
+import pytest
+
 from kbroker._core.clock import VirtualClock
 from kbroker.console.sign_in import MAX_SESSIONS, SESSION_MS, FormSecret, Sessions, cookie_of
 
@@ -34,6 +36,19 @@ def test_the_secret_of_a_form_is_of_one_session() -> None:
     assert not secret.is_right("session", FormSecret().of("session"))
     assert not secret.is_right("session", "")
     assert not secret.is_right("session", "\udcff")
+
+
+def test_the_secret_is_compared_in_constant_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    secret, compared = FormSecret(), []
+
+    def digest_is(one: bytes, other: bytes) -> bool:
+        compared.append(other)
+        return one == other
+
+    right = secret.of("session")
+    monkeypatch.setattr("hmac.compare_digest", digest_is)
+    assert [secret.is_right("session", value) for value in (right, right[:-1], "")] == [True, False, False]
+    assert compared == [right.encode(), right[:-1].encode(), b""]
 
 
 def test_the_cookie_among_others() -> None:
