@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
@@ -12,11 +13,13 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from pyspark.sql import Observation
 from pyspark.sql import functions as F
 
 from kbroker._core.clock import VirtualClock
 from kbroker.common.request_log import VERSION
 from kbroker.spark.errors import PipelineError
+from kbroker.spark.tables import table_stream
 from kbroker.spark.tables.compaction import compact_table
 from kbroker.spark.tables.delta_table import Table, TableError, TableInfo, bucket_of, describe_table
 from kbroker.spark.tables.file_writer import PREFIX
@@ -344,6 +347,39 @@ def test_files_that_the_driver_does_not_see_are_not_committed(spark: SparkSessio
     assert describe_table(table)["rows"] == 0
     assert ingest(spark, source, table, SMALL, clock=VirtualClock(LATER_MS)).rows == ROWS
     assert describe_table(table)["rows"] == ROWS
+
+
+@pytest.mark.parametrize("written", [lambda files: files[1:], lambda files: [*files, files[0]], lambda files: []])
+def test_other_rows_than_were_read_are_not_committed(
+    spark: SparkSession, logs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, written: Callable[[Any], Any]
+) -> None:
+    """Lost or doubled: the batch fails with both numbers, nothing of it is in the table, and it comes again."""
+    table, source = tmp_path / "table", LogSource.of_files(logs)
+    with monkeypatch.context() as broken:
+        broken.setattr(table_stream, "write_rows", lambda *args, **more: written(write_rows(*args, **more)))
+        refusal = r"of 2,004 records 4 were rejected and (?!2,000)[\d,]+ written: the batch was not committed"
+        with pytest.raises(PipelineError, match=refusal):
+            ingest(spark, source, table, SMALL, clock=VirtualClock(LATER_MS))
+    assert describe_table(table)["rows"] == 0
+    done = ingest(spark, source, table, SMALL, clock=VirtualClock(LATER_MS))
+    assert (done.rows, done.rejected, describe_table(table)["rows"]) == (ROWS, 4, ROWS)
+
+
+class CountedTwice(Observation):
+    """What Spark reports where it has run a task twice."""
+
+    @property
+    def get(self) -> dict[str, Any]:
+        return {name: 2 * value for name, value in super().get.items()}
+
+
+def test_a_task_that_ran_twice_is_no_lost_row(
+    spark: SparkSession, logs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its rows were counted twice and written once: they are counted again before the batch is refused."""
+    monkeypatch.setattr(table_stream, "Observation", CountedTwice)
+    done = ingest(spark, LogSource.of_files(logs), tmp_path / "table", SMALL, clock=VirtualClock(LATER_MS))
+    assert (done.rows, done.rejected) == (ROWS, 4)
 
 
 def test_another_checkpoint_does_not_double_a_log(spark: SparkSession, table: Path, logs: Path, tmp_path: Path) -> None:
