@@ -82,6 +82,74 @@ def test_a_throttled_connection_with_its_quota_and_the_time_left(broker: Virtual
         json.dumps(found, allow_nan=False)
 
 
+def test_the_longest_of_a_clients_throttles(broker: VirtualBroker) -> None:
+    """Of two connections the one that waits longer is first, and its time is the client's; each has its own."""
+    fill(broker, 5000)
+    with Client(broker.bootstrap_servers, "slow") as one, Client(broker.bootstrap_servers, "slow") as other:
+        throttles = []
+        for client, limit in ((one, 501), (other, 509)):
+            broker.context.quotas.update(None, "slow", FETCH, limit)
+            client.fetch("t")
+            throttles.append(client.end()["ThrottleTimeMs"])
+            broker.advance_ms(10)
+        left = [throttles[0] - 20, throttles[1] - 10]
+        assert left[0] > left[1] > 0
+        wait_for("both are muted", lambda: broker.xray()["connections"]["muted"]["throttled"] == 2)
+        found = broker.xray()
+        shown = [c["throttle_left_ms"] for c in found["connections"]["shown"] if c["client_id"] == "slow"]
+        assert shown == sorted(left, reverse=True)
+        (client,) = [c for c in found["clients"]["shown"] if c["client_id"] == "slow"]
+        assert (client["connections"], client["throttled"], client["throttle_left_ms"]) == (2, 2, max(left))
+
+
+def test_a_client_that_does_not_read_its_response() -> None:
+    """What is ready for it and does not fit its socket is shown, and the connection is not read meanwhile."""
+    sizes = {"queued.max.request.bytes": -1, "socket.request.max.bytes": 64 << 20, "message.max.bytes": 32 << 20}
+    with Broker({**REAL, **sizes}) as broker:
+        with Connection(broker.bootstrap_servers) as admin:
+            admin.ask(create_topic("large", 1))
+        with Client(broker.bootstrap_servers, "deaf") as deaf:
+            size = 16 << 20
+            deaf.produce("large", size)
+            assert deaf.end()["Responses"][0]["PartitionResponses"][0]["ErrorCode"] == 0
+            wait_for("its client id is known", lambda: connection_of(broker.xray(), "deaf")["muted"] == [])
+            deaf.fetch("large", max_bytes=64 << 20, partition_max_bytes=64 << 20)
+            unsent = "response_unsent"
+            wait_for("its socket is full", lambda: unsent in connection_of(broker.xray(), "deaf")["muted"])
+            facts = connection_of(broker.xray(), "deaf")
+            assert size <= facts["unsent_bytes"] < size + 1000
+            assert broker.xray()["connections"]["muted"][unsent] == 1
+            deaf.end()
+            wait_for("all is sent", lambda: connection_of(broker.xray(), "deaf")["muted"] == [])
+            assert connection_of(broker.xray(), "deaf")["unsent_bytes"] == 0
+
+
+def test_a_login_that_has_failed_and_the_time_until_it_knows() -> None:
+    """The response is delayed, to the millisecond on the virtual clock."""
+    settings = {
+        **SETTINGS,
+        "listeners": "SASL_PLAINTEXT://127.0.0.1:0",
+        "sasl.enabled.mechanisms": "PLAIN",
+        "listener.name.sasl_plaintext.plain.sasl.jaas.config": (
+            'org.apache.kafka.common.security.plain.PlainLoginModule required user_a="right";'
+        ),
+        "connection.failed.authentication.delay.ms": "7000",
+    }
+    with VirtualBroker(settings) as broker, Client(broker.bootstrap_servers) as client:
+        assert client.call("SaslHandshake", 1, {"Mechanism": "PLAIN"})["ErrorCode"] == 0
+        client.begin("SaslAuthenticate", 1, {"AuthBytes": b"\0a\0wrong"})
+        refused = "refusal_delayed"
+        wait_for("the login has failed", lambda: broker.xray()["connections"]["muted"][refused] == 1)
+        broker.advance_ms(2500)
+        (facts,) = broker.xray()["connections"]["shown"]
+        assert facts["muted"] == [refused, "batch_in_flight"]
+        assert (facts["stage"], facts["refusal_left_ms"]) == ("authentication", 4500)
+        assert facts["throttle_left_ms"] is None
+        broker.advance_ms(4500)
+        assert client.end()["ErrorCode"] == 58
+        wait_for("it is closed", lambda: broker.xray()["connections"]["open"] == 0)
+
+
 def test_delayed_fetches_with_keys_age_and_whose_they_are(broker: VirtualBroker) -> None:
     with Client(broker.bootstrap_servers, "reader") as reader:
         reader.call("ApiVersions", 0, {})
