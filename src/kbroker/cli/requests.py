@@ -69,9 +69,9 @@ def tail(
     second line says which quota has delayed a request, the code of an error,
     or why a connection was closed instead of a response.
     """
-    from kbroker.client.request_records import Filter, RequestLogError, file_rows, plain_name, topic_rows
+    from kbroker.client.request_records import Filter, RequestLogError, file_rows, topic_rows
 
-    wanted = Filter(frozenset(clients), frozenset(plain_name(api) for api in apis), slower_than, throttled)
+    wanted = Filter(frozenset(clients), _plain_names(apis), slower_than, throttled)
     show = _Lines(as_json)
     try:
         if paths:
@@ -81,6 +81,24 @@ def tail(
                 _tail(topic_rows(cluster, topic, LOOKED_BACK, follow), wanted, last, show)
     except RequestLogError as error:
         raise click.ClickException(str(error)) from None
+
+
+def _plain_names(names: tuple[str, ...]) -> frozenset[str]:
+    """Names of APIs as the filter has them. Raises: click.BadParameter for what is none."""
+    from difflib import get_close_matches
+
+    from kbroker.client.request_records import plain_name
+    from kbroker.protocol.schema import apis
+
+    if not names:
+        return frozenset()
+    known = {plain_name(api.name): api.name for api in apis().values()}
+    for name in names:
+        if plain_name(name) not in known:
+            similar = get_close_matches(plain_name(name), known, 1)
+            meant = f"; did you mean {known[similar[0]]}?" if similar else ""
+            raise click.BadParameter(f"expected an API such as Fetch, got {name!r}{meant}", param_hint="--api")
+    return frozenset(map(plain_name, names))
 
 
 def _tail(batches: Iterator[list[Row]], wanted: Filter, last: int, show: _Lines) -> None:

@@ -266,7 +266,7 @@ def file_rows(paths: Sequence[Path], follow: bool, wait: Callable[[float], None]
     files: dict[Path, _File] = {}
     is_first = True
     while True:
-        for path in _files_of(paths, is_first and not follow):
+        for path in _files_of(paths, is_first, follow):
             if path not in files:
                 files[path] = _File(path)
         is_first = False
@@ -282,16 +282,17 @@ def file_rows(paths: Sequence[Path], follow: bool, wait: Callable[[float], None]
         wait(0.5)
 
 
-def _files_of(paths: Sequence[Path], must_exist: bool) -> list[Path]:
+def _files_of(paths: Sequence[Path], is_first: bool, follow: bool) -> list[Path]:
+    """Args: ``is_first``: a path must be there at first; ``follow``: a folder may still be empty then."""
     found = []
     for path in paths:
         if path.is_dir():
             inside = [*path.glob(JSON_FILES), *path.glob(ARROW_FILES)]
-            if not inside and must_exist:
+            if not inside and is_first and not follow:
                 raise RequestLogError(f"{path}: no request log is there (requests-*.jsonl, requests-*.arrows)")
             found += inside
         elif path.exists():
             found.append(path)
-        elif must_exist:
+        elif is_first:
             raise RequestLogError(f"{path}: no such file or folder")
     return found

@@ -144,6 +144,9 @@ def test_version() -> None:
         ("consume t --from-beginning --offset 1", "expected at most one of --from-beginning, --offset and --timestamp"),
         ("consume t --timestamp soon", "Invalid value for --timestamp: expected ms since 1970 or a time such as "
          "2026-01-31T12:00:00, got 'soon'"),
+        ("requests tail --api Fech",
+         "Invalid value for --api: expected an API such as Fetch, got 'Fech'; did you mean Fetch?"),
+        ("requests tail --api nonsense", "Invalid value for --api: expected an API such as Fetch, got 'nonsense'"),
         ("serve --listener x", "Invalid value for --listener: expected host:port, got 'x'"),
         ("serve --listener ::1:2", "Invalid value for --listener: expected host:port, got '::1:2'"),
         ("serve --set x", "Invalid value for --set: expected NAME=VALUE, got 'x'"),

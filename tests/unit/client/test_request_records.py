@@ -132,3 +132,10 @@ def test_a_folder_without_a_log_is_refused(tmp_path: Path) -> None:
         list(file_rows([tmp_path], False, lambda seconds: None))
     with pytest.raises(RequestLogError, match="no such file"):
         list(file_rows([tmp_path / "x.jsonl"], False, lambda seconds: None))
+
+
+def test_a_folder_that_is_followed_must_be_there(tmp_path: Path) -> None:
+    """It may be empty still; a misspelt path was followed in silence."""
+    with pytest.raises(RequestLogError, match="no such file"):
+        next(file_rows([tmp_path / "x"], True, lambda seconds: None))
+    assert next(file_rows([tmp_path], True, lambda seconds: None)) == []
