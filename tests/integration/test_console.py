@@ -192,7 +192,7 @@ def test_signing_in(pages: Console) -> None:
     right = post(pages, "sign-in", {"token": TOKEN}, away)
     cookie = dict(right.headers)["Set-Cookie"]
     assert right.status == 303
-    assert re.fullmatch(rf"{COOKIE}=[\w-]{{43}}; Path=/console; Max-Age=43200; HttpOnly; SameSite=Strict", cookie)
+    assert re.fullmatch(rf"{COOKIE}_9400=[\w-]{{43}}; Path=/console; Max-Age=43200; HttpOnly; SameSite=Strict", cookie)
     assert TOKEN not in cookie
     mine = cookie.partition(";")[0]
     page = ask(pages, "topics", address=away, cookie=mine)

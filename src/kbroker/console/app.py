@@ -16,7 +16,7 @@ from kbroker.common.printable import printable
 from kbroker.console.history import History, broker_totals
 from kbroker.console.rendering import Renderer
 from kbroker.console.requests import PageError, Query, sentence
-from kbroker.console.sign_in import COOKIE, SESSION_MS, FormSecret, Sessions, cookie_of
+from kbroker.console.sign_in import SESSION_MS, FormSecret, Sessions, cookie_name, cookie_of
 from kbroker.console.site import ROOT, Download, Json, Site, View
 from kbroker.console.viewers import Viewers
 from kbroker.console.views import groups, overview, quotas, slow_requests, throttles, topics, xray
@@ -263,7 +263,8 @@ class Console:
             page = self._sign_in_page(request, sentence(refused.sentence), refused.status if has_to_wait else 403)
             return page._replace(headers=(("Retry-After", str(refused.retry_after_s)),)) if has_to_wait else page
         value = self._sessions.begin()
-        cookie = f"{COOKIE}={value}; Path={ROOT}; Max-Age={SESSION_MS // 1000}; HttpOnly; SameSite=Strict"
+        name = cookie_name(request.headers)
+        cookie = f"{name}={value}; Path={ROOT}; Max-Age={SESSION_MS // 1000}; HttpOnly; SameSite=Strict"
         return HttpResponse(303, b"", PLAIN, (("Location", f"{ROOT}/"), ("Set-Cookie", cookie)))
 
     # ------------------------------------------------------------ forms
@@ -273,7 +274,7 @@ class Console:
             raise PageError(403, "This form is out of date: the broker was started again. Load the page once more.")
         if path == "sign-out":
             self._sessions.end(cookie_of(request.headers))
-            cookie = f"{COOKIE}=; Path={ROOT}; Max-Age=0; HttpOnly; SameSite=Strict"
+            cookie = f"{cookie_name(request.headers)}=; Path={ROOT}; Max-Age=0; HttpOnly; SameSite=Strict"
             return HttpResponse(303, b"", PLAIN, (("Location", f"{ROOT}/sign-in"), ("Set-Cookie", cookie)))
         if path == "quota/preview":
             return self._response(request, path, quotas.preview(self._site, form), is_part=False)

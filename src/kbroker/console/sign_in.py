@@ -68,11 +68,18 @@ class FormSecret:
         return hmac.compare_digest(self.of(session).encode(), value.encode("utf-8", "replace"))
 
 
+def cookie_name(headers: Mapping[str, str]) -> str:
+    """What the cookie is called: with the port that was asked, as cookies of a host belong to all of its ports."""
+    port = headers.get("host", "").rpartition(":")[2]
+    return f"{COOKIE}_{port}" if port.isascii() and port.isdigit() and len(port) <= 5 else COOKIE
+
+
 def cookie_of(headers: Mapping[str, str]) -> str:
     """The value of the console's cookie, empty without one."""
+    wanted = cookie_name(headers)
     for part in headers.get("cookie", "")[:8192].split(";"):
         name, equals, value = part.strip().partition("=")
-        if equals and name == COOKIE:
+        if equals and name == wanted:
             return value
     return ""
 

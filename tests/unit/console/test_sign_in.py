@@ -3,7 +3,7 @@
 import pytest
 
 from kbroker._core.clock import VirtualClock
-from kbroker.console.sign_in import MAX_SESSIONS, SESSION_MS, FormSecret, Sessions, cookie_of
+from kbroker.console.sign_in import MAX_SESSIONS, SESSION_MS, FormSecret, Sessions, cookie_name, cookie_of
 
 
 def test_a_session_ends() -> None:
@@ -55,3 +55,19 @@ def test_the_cookie_among_others() -> None:
     assert cookie_of({"cookie": "a=b; kbroker_console=xyz; kbroker_console_2=no"}) == "xyz"
     assert cookie_of({"cookie": "kbroker_console"}) == ""
     assert cookie_of({}) == ""
+
+
+@pytest.mark.parametrize(
+    ("host", "name"),
+    [
+        ("127.0.0.1:9400", "kbroker_console_9400"),
+        ("[::1]:9401", "kbroker_console_9401"),
+        ("broker.example", "kbroker_console"),
+        ("[::1]", "kbroker_console"),
+        ("x:9400;", "kbroker_console"),
+    ],
+)
+def test_consoles_of_one_machine_have_cookies_of_their_own(host: str, name: str) -> None:
+    """A browser sends the cookies of a host to all of its ports: to sign in to one broker signed out of another."""
+    assert cookie_name({"host": host}) == name
+    assert cookie_of({"host": host, "cookie": f"kbroker_console_1=other; {name}=own"}) == "own"
