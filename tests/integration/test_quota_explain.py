@@ -74,7 +74,9 @@ def test_why_is_my_client_slow(broker: Broker, tmp_path: Path) -> None:
     assert "█" in found
     assert "lost 8 client-id <default> 20000 B/s: level 1 comes first" in words
     assert re.search(r"wanted\.yaml 1 KiB/s, level 1: .* now it would delay 3 min", words)
-    assert re.search(r"LAST VERDICTS [\d:.]{12} producer_byte_rate 1\d\.\d KiB/s of 10000 B/s delay 10\.\d s", words)
+    assert re.search(
+        r"LAST VERDICTS \(UTC\) [\d:.]{12} producer_byte_rate 1\d\.\d KiB/s of 10000 B/s delay 10\.\d s", words
+    )
     (quota, *_) = document["quotas"]
     assert quota["counter"]["samples"][0]["value"] > 200_000
     assert 0 < waiting["left_ms"] <= document["verdicts"][0]["delay_served_ms"]

@@ -91,7 +91,7 @@ def _quota(quota: Found, now_ms: int, compared_with: str | None) -> Iterator[str
     yield from _other_levels(quota)
     shadow = quota["shadow"]
     if shadow is not None:
-        yield from _shadow(key, shadow)
+        yield from _shadow(key, shadow, None if counter is not None else now_ms)
     if quota["compare"]:
         yield from _compared(key, quota, compared_with or "compared")
 
@@ -102,19 +102,23 @@ def _counter(key: str, counter: Found, now_ms: int) -> Iterator[str]:
     yield _row(
         "rate now", f"{rate_text(key, counter['observed'])} over {rounded_duration(counter['window_ms'])}{share}"
     )
-    bars, largest = chart(counter, now_ms)
-    covers = f"last {rounded_duration(len(bars) * counter['sample_ms'])}"
-    yield _row(covers, f"{bars}  full bar {amount_text(key, largest)} in {rounded_duration(counter['sample_ms'])}")
+    yield _samples(key, counter, now_ms)
     if counter["tokens"] is not None:
         yield _row("tokens", f"{counter['tokens']:.6g} of {counter['most_tokens']:.6g}")
     elif counter["left"] is not None and counter["left"] >= 0:
         yield _row("left now", amount_text(key, counter["left"]))
-    if counter["delay_ms"]:
+    if counter["delay_ms"] > 0:
         asked = counter["asked_ms"]
         capped = f" (the formula says {rounded_duration(asked)})" if asked > counter["delay_ms"] else ""
         yield _row("next request", f"waits {rounded_duration(counter['delay_ms'])}{capped}")
     elif limit is not None:
         yield _row("next request", "does not wait")
+
+
+def _samples(key: str, counter: Found, now_ms: int) -> str:
+    bars, largest = chart(counter, now_ms)
+    covers = f"last {rounded_duration(len(bars) * counter['sample_ms'])}"
+    return _row(covers, f"{bars}  full bar {amount_text(key, largest)} in {rounded_duration(counter['sample_ms'])}")
 
 
 def chart(counter: Found, now_ms: int) -> tuple[str, float]:
@@ -149,7 +153,8 @@ def _other_levels(quota: Found) -> Iterator[str]:
         yield _row("not set", f"level{'s' if len(unset) > 1 else ''} {', '.join(unset)}")
 
 
-def _shadow(key: str, shadow: Found) -> Iterator[str]:
+def _shadow(key: str, shadow: Found, now_ms: int | None) -> Iterator[str]:
+    """Args: ``now_ms``: None where the same traffic is drawn already."""
     if shadow["limit"] is None:
         return
     yield _row("shadow", f"{limit_text(key, shadow['limit'])}, {_level(shadow)}{entity_text(shadow['entity'])}")
@@ -157,11 +162,13 @@ def _shadow(key: str, shadow: Found) -> Iterator[str]:
     if counter is None:
         yield _row("", "not counted yet")
         return
-    would = f"would delay {rounded_duration(counter['delay_ms'])}" if counter["delay_ms"] else "would not delay"
+    would = f"would delay {rounded_duration(counter['delay_ms'])}" if counter["delay_ms"] > 0 else "would not delay"
     observed = (
         f"{counter['tokens']:.6g} tokens" if counter["tokens"] is not None else rate_text(key, counter["observed"])
     )
     yield _row("", f"sees {observed} now, {would}")
+    if now_ms is not None:
+        yield _samples(key, counter, now_ms)
 
 
 def _compared(key: str, quota: Found, name: str) -> Iterator[str]:
@@ -191,12 +198,13 @@ def _compared(key: str, quota: Found, name: str) -> Iterator[str]:
 def _verdicts(found: Found) -> Iterator[str]:
     shown = found["verdicts"][:SHOWN_VERDICTS]
     more = len(found["verdicts"]) > len(shown) or found["verdicts_truncated"]
-    yield styled("LAST VERDICTS" + (f", {len(shown)} of more" if more else ""), bold=True)
+    yield styled("LAST VERDICTS (UTC)" + (f", {len(shown)} of more" if more else ""), bold=True)
     for one in shown:
         at = time.strftime("%H:%M:%S", time.gmtime(one["time_ms"] / 1000)) + f".{one['time_ms'] % 1000:03d}"
         key = one["quota"]
         kind = "shadow" if one["is_shadow"] else "delay"
-        what = f"{kind} {rounded_duration(one['delay_served_ms'] or one['delay_asked_ms'])}"
+        served_ms = one["delay_served_ms"]
+        what = f"{kind} {rounded_duration(served_ms)}" if served_ms > 0 else f"shorter {kind}"
         if one["refused"]:
             what = "shadow refusal" if one["is_shadow"] else "refused"
         who = "" if one["is_own"] else f" ({one['client_id'] or 'no client id'})"

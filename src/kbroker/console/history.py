@@ -170,7 +170,7 @@ class History:
         bins = self._bins.setdefault(who, {})
         number = one.time_ms // 1000 // BIN_S
         verdicts, delay_ms, refused = bins.get(number, (0, 0, 0))
-        delay_ms += one.delay_asked_ms if who.is_shadow else one.delay_served_ms
+        delay_ms += one.delay_served_ms  # a shadow's: what it would have put on the client
         bins[number] = Bin(verdicts + 1, delay_ms, refused + one.refused)
 
     # ------------------------------------------------------------ what pages show

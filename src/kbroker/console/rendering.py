@@ -9,6 +9,7 @@ from pathlib import Path
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from kbroker.common.printable import printable
+from kbroker.common.quota_limits import limit_text
 from kbroker.common.shown_names import entity_name, shown_name
 from kbroker.common.units import rounded_bytes, rounded_duration
 
@@ -81,7 +82,21 @@ def measured(key: str, value: float | None) -> str:
         return "-"
     if key.endswith("byte_rate"):
         return f"{rounded_bytes(value)}/s"
-    return f"{value:,.1f} %" if key.endswith("percentage") else f"{value:,.2f}/s"
+    text = f"{value:,.1f}" if abs(value) >= 100 else f"{value:.3g}"
+    return f"{text} %" if key.endswith("percentage") else f"{text}/s"
+
+
+def judged(key: str, observed: float, limit: float) -> tuple[str, str]:
+    """What a decision has seen, and the limit: of controller mutations it sees the tokens that are left."""
+    is_bucket = key == "controller_mutation_rate"
+    return f"{observed:.6g} tokens" if is_bucket else measured(key, observed), limit_text(key, limit)
+
+
+def decided(refused: bool, delay_ms: int) -> str:
+    """What a decision has done, or a shadow's would have. Args: ``delay_ms``: that was served."""
+    if refused:
+        return "refused"
+    return milliseconds(delay_ms) if delay_ms > 0 else "within a longer delay"
 
 
 def milliseconds(ms: float | None) -> str:

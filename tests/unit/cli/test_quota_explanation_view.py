@@ -97,7 +97,7 @@ def test_the_whole_of_it(capsys: pytest.CaptureFixture[str]) -> None:
         "no quota applies: consumer_byte_rate, controller_mutation_rate,",
         "  request_percentage",
     ]
-    assert lines[22] == "LAST VERDICTS, 8 of more"
+    assert lines[22] == "LAST VERDICTS (UTC), 8 of more"
     assert lines[23] == "  22:15:00.000  producer_byte_rate  1.3 KiB/s of 1000 B/s  delay 3.1 s (app)"
 
 
@@ -142,6 +142,40 @@ def test_a_bucket_a_shadow_and_a_comparison(capsys: pytest.CaptureFixture[str]) 
         "  tokens      -3.5 of 22",
     ):
         assert line in text, line
+
+
+def test_a_shadow_alone_has_the_chart(capsys: pytest.CaptureFixture[str]) -> None:
+    """Where no quota is enforced the shadow's counter is the only one that has seen the traffic."""
+    explanation = found()
+    quota = next(one for one in explanation["quotas"] if one["quota"] == KEY)
+    quota["shadow"] = {**quota, "limit": 500.0, "counter": counter(limit=500.0)}
+    assert shown(capsys, explanation).count("full bar") == 1
+    quota["counter"] = None
+    text = shown(capsys, explanation)
+    assert text.index("sees 1.3 KiB/s now") < text.index("full bar ")
+
+
+def test_a_verdict_says_what_was_served(capsys: pytest.CaptureFixture[str]) -> None:
+    """A delay by request time is capped; of several on one request the longest has all of it."""
+    key, verdict = "request_percentage", found()["verdicts"][0]
+    capped = {**verdict, "quota": key, "delay_asked_ms": 535_000, "delay_served_ms": 1000}
+    shorter = {**capped, "delay_served_ms": 0, "is_shadow": True}
+    text = shown(capsys, found(verdicts=[capped, shorter]))
+    assert "delay 1.0 s (app)" in text
+    assert "shorter shadow (app)" in text
+    assert "8 min" not in text
+
+
+def test_a_delay_that_wraps_around_is_none(capsys: pytest.CaptureFixture[str]) -> None:
+    """As in Kafka, a delay is an int32: what is too large for it may be negative, and delays nothing."""
+    explanation = found()
+    quota = next(one for one in explanation["quotas"] if one["quota"] == KEY)
+    quota["counter"] = counter(delay_ms=-1, asked_ms=2**63 - 1)
+    quota["shadow"] = {**quota, "counter": counter(delay_ms=-1, asked_ms=2**63 - 1)}
+    text = shown(capsys, explanation)
+    assert "next request does not wait" in text
+    assert "would not delay" in text
+    assert "-1 ms" not in text
 
 
 def test_amounts() -> None:

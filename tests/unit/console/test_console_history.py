@@ -77,6 +77,15 @@ def test_each_verdict_is_counted_once(rig: Rig) -> None:
     assert set(bins) <= {T0 // SECOND // BIN_S + n for n in (-1, 0, 1)}
 
 
+def test_what_is_counted_is_the_delay_that_was_served(rig: Rig) -> None:
+    """Not what the formula says before the cap; of a shadow what it would have put on the client."""
+    capped = verdict(T0, kind="Request")._replace(delay_asked_ms=535_000, delay_served_ms=1000)
+    rig.verdicts = [capped, capped._replace(is_shadow=True)]
+    rig.look(T0 + SECOND)
+    found = rig.history.throttled()
+    assert sorted(bin.delay_ms for bins in found.values() for bin in bins.values()) == [1000, 1000]
+
+
 def test_old_bins_are_forgotten(rig: Rig) -> None:
     rig.verdicts = [verdict(T0)]
     rig.look(T0 + SECOND)

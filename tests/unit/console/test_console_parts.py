@@ -5,6 +5,7 @@ import pytest
 from kbroker._core.clock import VirtualClock
 from kbroker.common.http_messages import MAX_PARAMETERS
 from kbroker.console.paging import part_of
+from kbroker.console.rendering import decided, judged
 from kbroker.console.requests import MAX_TEXT, PageError, Query
 from kbroker.console.viewers import LONGEST_MS, MAX_VIEWERS, SEEN_MS, SHORTEST_MS, Viewers
 
@@ -76,3 +77,13 @@ def test_all_pages_together_ask_ten_times_a_second() -> None:
     for number in range(10 * MAX_VIEWERS):
         again_ms = viewers.again_ms(f"page {number}")
     assert again_ms == LONGEST_MS, "who makes up names makes the others wait, but not for ever"
+
+
+def test_a_decision_in_words() -> None:
+    """Small limits have their digits, tokens are no rate, and a delay is the one that was served."""
+    assert judged("request_percentage", 0.5256, 0.01) == ("0.526 %", "0.01 %")
+    assert judged("request_percentage", 1234.56, 200.0) == ("1,234.6 %", "200 %")
+    assert judged("controller_mutation_rate", -5.0, 0.5) == ("-5 tokens", "0.5/s")
+    assert judged("producer_byte_rate", 1536.0, 1024.0) == ("1.5 KiB/s", "1 KiB/s")
+    assert judged("connection_creation_rate", 12.25, 10.0) == ("12.2/s", "10/s")
+    assert [decided(True, 0), decided(False, 1000), decided(False, 0)] == ["refused", "1.0 s", "within a longer delay"]

@@ -18,7 +18,7 @@ from kbroker.common.quotas import (
     shadow_key,
 )
 from kbroker.console.paging import part_of
-from kbroker.console.rendering import measured
+from kbroker.console.rendering import decided, judged, measured
 from kbroker.console.requests import PageError, Query, sentence
 from kbroker.console.site import ROOT, Site, View
 from kbroker.server.quota.entity_rules import Alteration, QuotaOp
@@ -284,8 +284,9 @@ def _for_page(found: dict[str, Any]) -> dict[str, Any]:
                 level["entity_text"] = QuotaEntity.of(level["entity"])
                 level["limit_text"] = None if level["limit"] is None else limit_text(key, level["limit"])
     for verdict in found["verdicts"]:
-        verdict["observed_text"] = measured(verdict["quota"], verdict["observed"])
-        verdict["limit_text"] = measured(verdict["quota"], verdict["limit"])
+        texts = judged(verdict["quota"], verdict["observed"], verdict["limit"])
+        verdict["observed_text"], verdict["limit_text"] = texts
+        verdict["decided_text"] = decided(verdict["refused"], verdict["delay_served_ms"])
     return found
 
 

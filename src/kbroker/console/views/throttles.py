@@ -11,7 +11,7 @@ from kbroker.common.request_log import QUOTA_TYPES
 from kbroker.common.shown_names import shown_name
 from kbroker.console.history import BIN_S, SECONDS, Bin, Throttled
 from kbroker.console.paging import part_of
-from kbroker.console.rendering import measured, milliseconds
+from kbroker.console.rendering import decided, judged, milliseconds
 from kbroker.console.requests import Query
 from kbroker.console.site import ROOT, Site, View
 from kbroker.server.quota.verdict import Verdict
@@ -48,6 +48,16 @@ class MapRow(NamedTuple):
     delay_ms: int
     cells: list[Cell]
     query: Mapping[str, str]
+
+
+class ShownVerdict(NamedTuple):
+    """A decision in words."""
+
+    verdict: Verdict
+    who: str
+    decided: str
+    observed: str
+    limit: str
 
 
 def throttles(site: Site, query: Query) -> View:
@@ -104,9 +114,9 @@ def _row(who: Throttled, bins: Mapping[int, Bin], first: int, highest: float) ->
     )
 
 
-def _shown(one: Verdict) -> tuple[Verdict, str, str, str]:
-    key = KEYS[QUOTA_TYPES.index(one.quota_type)]
-    return one, who_of(one), measured(key, one.observed), measured(key, one.limit)
+def _shown(one: Verdict) -> ShownVerdict:
+    observed, limit = judged(KEYS[QUOTA_TYPES.index(one.quota_type)], one.observed, one.limit)
+    return ShownVerdict(one, who_of(one), decided(one.refused, one.delay_served_ms), observed, limit)
 
 
 def who_of(verdict: Verdict) -> str:
