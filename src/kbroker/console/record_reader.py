@@ -6,11 +6,12 @@ from collections.abc import Sequence
 
 from kbroker.common.errors import Errors, KafkaError, ProtocolError
 from kbroker.common.light_typing import Any, NamedTuple
-from kbroker.protocol.records import columns
+from kbroker.protocol.records import RecordBatch, iter_batches
 
 READ_BYTES = 1 << 20  # of the log at a time; a larger batch comes whole
 READS = 8  # for one page: compaction and markers leave gaps
 CAP_BYTES = 64 << 20  # to which a compressed batch may grow
+UNPACKED_BYTES = 16 << 20  # of compressed batches: a page ends with the batch that passes it
 PAGE_BYTES = 8 << 20  # of keys, values and headers: a page ends after the record that passes it
 MOST = 100  # records of a page
 HEADERS = 50  # of a record
@@ -40,35 +41,64 @@ def read_records(log: Any, offset: int, count: int) -> Found:
 
     Holds no lock of the log. Raises: KafkaError OFFSET_OUT_OF_RANGE.
     """
-    found: list[LogRecord] = []
-    size_bytes = 0
-    end = log.high_watermark
+    page = _Page(offset, count, log.high_watermark)
     for _ in range(READS):
-        if len(found) >= count or size_bytes > PAGE_BYTES or offset >= end:
+        if page.is_full:
             break
+        start = page.offset
         try:
-            read = log.read(offset, READ_BYTES, min_one=True)
+            read = log.read(start, READ_BYTES, min_one=True)
             if read.error:
                 raise KafkaError(Errors.of(read.error))
-            rows = columns(read.records, min_offset=offset, allow_truncated=True, cap_bytes=CAP_BYTES)
+            for batch in iter_batches(read.records, allow_truncated=True):
+                if not page.add(batch):
+                    break
         except ProtocolError as error:
-            return Found(found, offset, f"The batch at offset {offset:,} cannot be shown: {error}")
-        if rows.next_offset <= offset:
+            return Found(page.records, page.offset, f"The batch at offset {page.offset:,} cannot be shown: {error}")
+        if page.offset == start:
             break
-        for row in range(len(rows.keys)):
-            if len(found) == count or size_bytes > PAGE_BYTES or rows.offsets[row] >= end:
-                break
-            first, behind = rows.header_offsets[row], rows.header_offsets[row + 1]
-            headers = tuple(
-                (rows.header_keys[i] or b"", rows.header_values[i]) for i in range(first, min(behind, first + HEADERS))
-            )
-            key, value = rows.keys[row], rows.values[row]
-            size_bytes += len(key or b"") + len(value or b"")
-            size_bytes += sum(len(name) + len(text or b"") for name, text in headers)
-            found.append(LogRecord(rows.offsets[row], rows.timestamps_ms[row], key, value, headers, behind - first))
-        is_full = len(found) == count or size_bytes > PAGE_BYTES
-        offset = found[-1].offset + 1 if is_full else rows.next_offset
-    return Found(found, min(offset, end))
+    return Found(page.records, min(page.offset, page.end))
+
+
+class _Page:
+    """Records from an offset on, batch by batch, until there are enough. ``offset``: where to read on."""
+
+    def __init__(self, offset: int, count: int, end: int) -> None:
+        self.records: list[LogRecord] = []
+        self.offset, self.end = offset, end
+        self._left_rows, self._left_bytes, self._left_unpacked_bytes = count, PAGE_BYTES, UNPACKED_BYTES
+
+    @property
+    def is_full(self) -> bool:
+        return self._is_cut or self._left_unpacked_bytes <= 0 or self.offset >= self.end
+
+    @property
+    def _is_cut(self) -> bool:
+        """Whether the page may end within a batch."""
+        return self._left_rows == 0 or self._left_bytes < 0
+
+    def add(self, batch: RecordBatch) -> bool:
+        """Add what the page takes of a batch; return whether it takes more. Raises: ProtocolError, nothing is added."""
+        if batch.last_offset < self.offset:
+            return True
+        behind = batch.last_offset + 1
+        if not (batch.is_control and batch.is_crc_valid):  # the bit is only true if the checksum is
+            limits = self._left_rows, self._left_bytes, HEADERS, CAP_BYTES
+            rows, unpacked_bytes = batch.records_from(self.offset, *limits)
+            found = [LogRecord(*row) for row in rows if row[0] < self.end]
+            self.records += found
+            self._left_unpacked_bytes -= unpacked_bytes
+            self._left_rows -= len(found)
+            self._left_bytes -= sum(map(_size_bytes, found))
+            if found and self._is_cut:
+                behind = found[-1].offset + 1
+        self.offset = behind
+        return not self.is_full
+
+
+def _size_bytes(record: LogRecord) -> int:
+    headers = sum(len(name) + len(text or b"") for name, text in record.headers)
+    return len(record.key or b"") + len(record.value or b"") + headers
 
 
 def first_offset(log: Any, *, offset: int | None, time_ms: int | None, count: int) -> int:

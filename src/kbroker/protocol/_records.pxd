@@ -64,3 +64,4 @@ cdef class RecordBatch:         # Python's view of one batch; immutable
         bint held
         object source
         int64_t position        # of the batch in source
+    cdef char *uncompressed(self, int64_t cap_bytes, int64_t *size) except? NULL

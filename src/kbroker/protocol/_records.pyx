@@ -6,7 +6,7 @@ from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_FromStringAndSize
 from cpython.unicode cimport PyUnicode_DecodeUTF8
 from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint64_t
-from libc.stdlib cimport free
+from libc.stdlib cimport free, malloc
 
 from kbroker._core.codec.bytes cimport get_varint, get_varlong, load_i16, load_i32, load_i64, load_u32
 from kbroker._core.codec.bytes cimport store_16, store_32, store_64
@@ -274,32 +274,39 @@ cdef class RecordBatch:
         """The bytes of the batch, a view."""
         return memoryview(self.source).cast("B")[self.position:self.position + self.size_bytes]
 
+    cdef char *uncompressed(self, int64_t cap_bytes, int64_t *size) except? NULL:
+        """The records, to be freed; NULL where they are not compressed. Raises: ProtocolError, as ``records``."""
+        cdef char *owned = NULL
+        cdef bint is_valid
+        cdef int32_t status = 0
+        if self.header.magic != 2:
+            raise corrupt(f"magic {self.header.magic} instead of 2", self.header.base_offset)
+        size[0] = self.size_bytes - BATCH_HEADER_BYTES
+        with nogil:
+            is_valid = batch_crc_ok(self.data, &self.header)
+            if is_valid and self.header.attributes & CODEC_MASK:
+                status = batch_decompress(self.data, &self.header, cap_bytes, &owned, size)
+        if not is_valid:
+            raise corrupt("wrong checksum", self.header.base_offset)
+        if status == -2:
+            raise corrupt(f"more than {cap_bytes} bytes uncompressed", self.header.base_offset)
+        if status != 0:
+            raise corrupt("cannot be decompressed", self.header.base_offset)
+        return owned
+
     def records(self, int64_t cap_bytes=DEFAULT_CAP_BYTES):
         """Return the records as tuples (offset, timestamp_ms, key, value, headers); headers are (str, bytes or None).
 
         Raises: ProtocolError: wrong checksum, magic or codec, damaged records, or more than `cap_bytes` uncompressed.
         """
-        cdef char *owned = NULL
-        cdef const char *at
+        cdef int64_t size = 0, position = 0
+        cdef char *owned = self.uncompressed(cap_bytes, &size)
+        cdef const char *at = self.data + BATCH_HEADER_BYTES if owned is NULL else owned
         cdef const char *end
-        cdef int64_t size = self.size_bytes - BATCH_HEADER_BYTES, position = 0
-        cdef int32_t status, i, _j
+        cdef int32_t i, _j
         cdef RecordView record
         cdef HeaderView header
         cdef list out = []
-        if self.header.magic != 2:
-            raise corrupt(f"magic {self.header.magic} instead of 2", self.header.base_offset)
-        if not batch_crc_ok(self.data, &self.header):
-            raise corrupt("wrong checksum", self.header.base_offset)
-        at = self.data + BATCH_HEADER_BYTES
-        if self.header.attributes & CODEC_MASK:
-            with nogil:
-                status = batch_decompress(self.data, &self.header, cap_bytes, &owned, &size)
-            if status == -2:
-                raise corrupt(f"more than {cap_bytes} bytes uncompressed", self.header.base_offset)
-            if status != 0:
-                raise corrupt("cannot be decompressed", self.header.base_offset)
-            at = owned
         try:
             for i in range(self.header.record_count):
                 if record_next(at, size, &position, &self.header, &record) != 0:
@@ -318,9 +325,79 @@ cdef class RecordBatch:
         finally:
             free(owned)
 
+    def records_from(self, int64_t offset, int32_t limit_rows, int64_t limit_bytes, int32_t limit_headers,
+                     int64_t cap_bytes=DEFAULT_CAP_BYTES):
+        """Return the first records from an offset on, and how many bytes had to be uncompressed for them.
+
+        The records are tuples (offset, timestamp_ms, key, value, headers, header count); headers are (bytes, bytes or
+        None). Those before are passed over without an object each; those behind are not looked at.
+
+        Args:
+            offset: records below are left out.
+            limit_rows: the most records.
+            limit_bytes: of keys, values and headers; the record that passes it is the last.
+            limit_headers: the first so many of each record.
+            cap_bytes: the most a compressed batch may grow to.
+
+        Raises: ProtocolError: wrong checksum, magic or codec, damaged records, or more than `cap_bytes` uncompressed.
+        """
+        cdef int64_t size = 0, found_bytes = 0
+        cdef char *owned
+        cdef const char *at
+        cdef RecordView *views = NULL
+        cdef RecordView *record
+        cdef HeaderView header
+        cdef int32_t count, i, _j
+        cdef list out = []
+        if limit_rows < 1 or limit_headers < 0:
+            raise ValueError(f"expected 1 row and 0 headers at least, got {limit_rows} and {limit_headers}")
+        owned = self.uncompressed(cap_bytes, &size)
+        try:
+            at = self.data + BATCH_HEADER_BYTES if owned is NULL else owned
+            limit_rows = max(min(limit_rows, self.header.record_count), 1)
+            views = <RecordView *>malloc(limit_rows * sizeof(RecordView))
+            if views is NULL:
+                raise MemoryError
+            with nogil:
+                count = views_from(at, size, &self.header, offset, limit_rows, views)
+            if count < 0:
+                raise corrupt("damaged record", self.header.base_offset)
+            for i in range(count):
+                record = &views[i]
+                headers = []
+                for _j in range(min(record.header_count, limit_headers)):
+                    record.headers = header_next(record.headers, at + size, &header)
+                    headers.append((PyBytes_FromStringAndSize(header.key, header.key_bytes),
+                                    blob_or_none(header.value, header.value_bytes)))
+                    found_bytes += header.key_bytes + max(header.value_bytes, 0)
+                out.append((record.offset, record.timestamp_ms, blob_or_none(record.key, record.key_bytes),
+                            blob_or_none(record.value, record.value_bytes), tuple(headers), record.header_count))
+                found_bytes += max(record.key_bytes, 0) + max(record.value_bytes, 0)
+                if found_bytes > limit_bytes:
+                    break
+            return out, 0 if owned is NULL else size
+        finally:
+            free(views)
+            free(owned)
+
     def __repr__(self):
         return (f"<RecordBatch offsets {self.base_offset}-{self.last_offset}, {self.record_count} records, "
                 f"{self.size_bytes} bytes>")
+
+
+cdef int32_t views_from(const char *records, int64_t size, const BatchHeader *header, int64_t offset,
+                        int32_t limit_rows, RecordView *out) noexcept nogil:
+    """Views of the first records from an offset on; returns how many, or -1 for a damaged one."""
+    cdef int64_t position = 0
+    cdef int32_t count = 0, _i
+    for _i in range(header.record_count):
+        if record_next(records, size, &position, header, &out[count]) != 0:
+            return -1
+        if out[count].offset >= offset:
+            count += 1
+            if count == limit_rows:
+                break
+    return count
 
 
 cdef object blob_or_none(const char *data, int32_t size):

@@ -1,5 +1,7 @@
 """Records of a partition for a page: where it begins, where it ends, what it leaves out."""
 
+import subprocess
+import sys
 from collections.abc import Iterator
 
 import pytest
@@ -71,8 +73,9 @@ def test_a_bomb_is_named(log: PartitionLog, monkeypatch: pytest.MonkeyPatch) -> 
     append(log, b"before", codec=CompressionType.ZSTD)
     append(log, bytes(2 << 20), codec=CompressionType.ZSTD)
     found = read_records(log, 0, 10)
-    assert found.records == []
-    assert "cannot be shown" in found.problem
+    assert [one.value for one in found.records] == [b"before"]
+    assert found.next_offset == 1
+    assert "at offset 1 cannot be shown" in found.problem
 
 
 def test_headers_count_too(log: PartitionLog) -> None:
@@ -82,3 +85,57 @@ def test_headers_count_too(log: PartitionLog) -> None:
         assert log.append(build_batch([Record(b"k", b"v", T0, large)]), api_version=9).error == 0
     (record,) = read_records(log, 0, 100).records
     assert (len(record.headers), record.header_count) == (HEADERS, 100)
+
+
+@pytest.mark.parametrize("codec", [CompressionType.NONE, CompressionType.ZSTD])
+def test_a_page_within_a_large_batch(log: PartitionLog, codec: CompressionType) -> None:
+    """Its first records, its last ones, and those of the next batch behind them."""
+    append(log, *(b"%d" % number for number in range(1000)), codec=codec)
+    append(log, b"behind")
+    for first, count in ((0, 3), (500, 3), (998, 3), (999, 1), (999, 9)):
+        found = read_records(log, first, count)
+        values = [b"%d" % offset if offset < 1000 else b"behind" for offset in range(first, min(first + count, 1001))]
+        assert [(one.offset, one.value) for one in found.records] == list(enumerate(values, first))
+        assert found.next_offset == first + len(values)
+
+
+PEAK = """
+import sys
+from kbroker._core.clock import VirtualClock
+from kbroker.console.record_reader import read_records
+from kbroker.log._partition_log import PartitionLog
+def peak():
+    with open("/proc/self/status") as status:  # the highest of resource.getrusage is the parent's, if that was higher
+        return next(int(line.split()[1]) for line in status if line.startswith("VmHWM:")) * 1024
+log = PartitionLog(None, "t", 0, bytes(16), {}, VirtualClock(1_700_000_000_000), in_memory=True)
+assert log.append(sys.stdin.buffer.read(), api_version=9).error == 0
+before = peak()
+found = read_records(log, 0, 3)
+print(len(found.records), found.next_offset, peak() - before)
+"""
+
+
+def test_many_tiny_records_and_headers_take_no_memory_of_a_page() -> None:
+    """A batch of kilobytes unpacks to two million headers: they were 45 MB of columns, and a page shows fifty."""
+    rows = [
+        Record(None, None, T0),
+        Record(None, None, T0, [("", None)] * 2_000_000),
+        *[Record(None, None, T0)] * 200_000,
+    ]
+    batch = build_batch(rows, compression=CompressionType.ZSTD)
+    ran = subprocess.run([sys.executable, "-c", PEAK], input=batch, capture_output=True, check=True)
+    found, next_offset, taken_bytes = map(int, ran.stdout.split())
+    assert (found, next_offset) == (3, 3)
+    assert taken_bytes < 16 << 20
+
+
+def test_a_page_ends_when_much_was_uncompressed_for_it(log: PartitionLog, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A hundred batches with one record each of a megabyte of headers, which are not even shown."""
+    monkeypatch.setattr(record_reader, "UNPACKED_BYTES", 1 << 20)
+    headers = [("", None)] * 200_000  # of two bytes each
+    for _ in range(6):
+        batch = build_batch([Record(b"k", b"v", T0, headers)], compression=CompressionType.ZSTD)
+        assert log.append(batch, api_version=9).error == 0
+    found = read_records(log, 0, 100)
+    assert (len(found.records), found.next_offset, found.problem) == (3, 3, "")
+    assert len(read_records(log, 3, 100).records) == 3

@@ -177,6 +177,9 @@ def test_damaged_records_are_refused(record: str) -> None:
         columns(data)
     with pytest.raises(ProtocolError, match="record"):
         list(iter_records(data))
+    (batch,) = iter_batches(data)
+    with pytest.raises(ProtocolError, match="record"):
+        batch.records_from(0, 1, 1 << 20, 1)
 
 
 @pytest.mark.parametrize("count", [-1, 0, 2, 2**31 - 1])
