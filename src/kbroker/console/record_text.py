@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import json
 import re
+from functools import lru_cache
 
 from kbroker.common.light_typing import NamedTuple
 from kbroker.common.printable import printable_character
 from kbroker.common.units import rounded_bytes
 
 LIST_BYTES, WHOLE_BYTES = 2 << 10, 64 << 10  # shown of one value in a list of records, and alone
-JSON_BYTES = 256 << 10  # a longer value is not parsed
 DUMP_BYTES = 128  # of a value that is not text, in a list
 _ROW = 16  # bytes of a dump's line
-_TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|[{}\[\],:]|[^\s{}\[\],:"]+', re.DOTALL)
+_TOKEN = re.compile(r'"(?:[^"\\]|\\.)*(?:"|\\?\Z)|[{}\[\],:]|[^\s{}\[\],:"]+', re.DOTALL)
 _DEEPEST = 20  # levels that are indented
 _PLAIN_CONTROLS = "\n\t"
+_WITHOUT_PLAIN_CONTROLS = dict.fromkeys(map(ord, _PLAIN_CONTROLS))
+_LONGEST_WORD = len("-Infinity")  # that a cut may tear, for what ``json`` takes
 
 
 class Shown(NamedTuple):
@@ -36,7 +38,9 @@ def shown(data: bytes | None, limit_bytes: int = LIST_BYTES) -> Shown:
         return Shown("empty", "", 0)
     indented = _indented(data, limit_bytes)
     if indented is not None:
-        return Shown("JSON", safe_text(indented[:limit_bytes]), size, _left_out(indented, limit_bytes, size))
+        is_whole = len(indented) <= limit_bytes and size <= limit_bytes
+        note = "" if is_whole else f"the beginning of {rounded_bytes(size)}"
+        return Shown("JSON", safe_text(indented[:limit_bytes]), size, note)
     text = _text(data[: limit_bytes + 4])
     if text is not None:
         return Shown("text", safe_text(text[:limit_bytes]), size, _note(min(size, limit_bytes), size))
@@ -56,49 +60,61 @@ def dump(data: bytes) -> str:
 
 def safe_text(text: str) -> str:
     """Text whose control characters, and those that turn its direction, are visible; lines and tabs stay."""
-    if text.isascii() and text.isprintable():
+    if text.translate(_WITHOUT_PLAIN_CONTROLS).isprintable():
         return text
-    return "".join(character if character in _PLAIN_CONTROLS else printable_character(character) for character in text)
+    return "".join(map(_visible, text))
+
+
+@lru_cache(maxsize=4096)
+def _visible(character: str) -> str:
+    return character if character in _PLAIN_CONTROLS else printable_character(character)
 
 
 def _text(data: bytes) -> str | None:
     """UTF-8 without control characters; a character that the cut has torn is left out. None for anything else."""
-    try:
-        text = data.decode()
-    except UnicodeDecodeError as error:
-        if error.start < len(data) - 3 or not error.start:
-            return None
-        text = data[: error.start].decode()
+    text = _decoded(data)
+    if text is None:
+        return None
     has_controls = any(ord(c) < 32 and c not in "\n\t\r" for c in text) or "\x7f" in text
     return None if has_controls else text.replace("\r\n", "\n")
 
 
-def _indented(data: bytes, limit: int) -> str | None:
-    """The beginning of an object or array of JSON, tokens as they are, one member a line; None for anything else."""
-    if len(data) > JSON_BYTES or data.lstrip()[:1] not in (b"{", b"["):
-        return None
+def _decoded(data: bytes) -> str | None:
     try:
-        text = data.decode()
-        json.loads(text)
-    except (ValueError, RecursionError):
+        return data.decode()
+    except UnicodeDecodeError as error:
+        if error.start < len(data) - 3 or not error.start:
+            return None
+        return data[: error.start].decode()
+
+
+def _indented(data: bytes, limit: int) -> str | None:
+    """The beginning of an object or array of JSON, tokens as they are, one member a line; None for anything else.
+
+    No more is looked at than is shown: what is behind may be anything.
+    """
+    part = data[:limit]
+    if part.lstrip()[:1] not in (b"{", b"["):
+        return None
+    text = _decoded(part)
+    if text is None or not _is_json(text.rstrip(), len(data) > limit):
         return None
     out: list[str] = []
     depth, length, before = 0, 0, ""
     for found in _TOKEN.finditer(text):
         token = found[0]
-        length += len(token)
-        if length > limit + 1:
-            break
         if token in "]}":
             depth -= 1
-            if before not in "[{":
-                out.append(_line(depth))
-            out.append(token)
+            piece = token if before in "[{" else _line(depth) + token
         else:
+            piece = ": " if token == ":" else token
             if before in ("[", "{", ","):
-                out.append(_line(depth))
-            out.append(": " if token == ":" else token)
+                piece = _line(depth) + piece
             depth += token in "[{"
+        out.append(piece)
+        length += len(piece)
+        if length > limit:
+            break
         before = token
     return "".join(out)
 
@@ -107,8 +123,16 @@ def _line(depth: int) -> str:
     return "\n" + "  " * min(depth, _DEEPEST)
 
 
-def _left_out(text: str, limit: int, size: int) -> str:
-    return "" if len(text) <= limit else f"the beginning of {rounded_bytes(size)}"
+def _is_json(text: str, is_cut: bool) -> bool:
+    """Whether this is a JSON document, or may be the beginning of one that was cut."""
+    try:
+        json.loads(text)
+    except json.JSONDecodeError as error:
+        is_torn = error.pos > len(text) - _LONGEST_WORD or error.msg.startswith("Unterminated string")
+        return is_cut and is_torn
+    except (ValueError, RecursionError):
+        return False
+    return True
 
 
 def _note(part: int, size: int) -> str:

@@ -5,6 +5,7 @@ import os
 
 import pytest
 
+from kbroker.console import record_text
 from kbroker.console.record_text import DUMP_BYTES, LIST_BYTES, WHOLE_BYTES, dump, safe_text, shown
 
 
@@ -62,8 +63,45 @@ def test_ten_megabytes() -> None:
     assert binary.note == f"the first {DUMP_BYTES} B of 10.0 MiB"
     assert len(binary.text) < 800
     whole = shown(b"[" + b"1," * (5 << 20) + b"1]", WHOLE_BYTES)
-    assert (whole.kind, len(whole.text)) == ("text", WHOLE_BYTES)
-    assert whole.note.startswith("the first 64.0 KiB of 10.0 MiB")
+    assert (whole.kind, len(whole.text)) == ("JSON", WHOLE_BYTES)
+    assert whole.note == "the beginning of 10.0 MiB"
+
+
+@pytest.mark.parametrize(
+    "document",
+    ['{"a":[1.5e3,-Infinity,true,null],"b":"x\\u00fc\\n","c":{"d":"\u20ac"}}', '["' + "w" * 300 + '"]', "[-1, 2]"],
+)
+def test_a_long_document_is_json_wherever_it_is_cut(document: str) -> None:
+    """What is shown begins it; no word of a string that the cut has torn is lost."""
+    data = document.encode()
+    for limit in range(1, len(data)):
+        one = shown(data, limit)
+        assert one.kind == "JSON", limit
+        assert one.note == f"the beginning of {len(data)} B"
+        kept = data[:limit].decode(errors="ignore")
+        assert "".join(kept.split()).startswith("".join(one.text.split()))
+        assert len(one.text) <= limit
+    assert shown(data[:-1] + b"}" * 100).kind == "text"
+
+
+@pytest.mark.parametrize("data", [b'{"a" 1', b"[1 2", b"[tru, 1", b'["\x01', b"{1"])
+def test_what_is_not_the_beginning_of_json(data: bytes) -> None:
+    """An error before the cut counts as ever."""
+    assert shown(data + b', "more"' * 100, 64).kind in ("text", "binary")
+
+
+def test_a_list_costs_what_it_shows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Values were parsed as a whole, a quarter of a megabyte each: pages of them took half a second."""
+    parsed: list[int] = []
+    original = json.loads
+
+    def loads(text: str) -> object:
+        parsed.append(len(text))
+        return original(text)
+
+    monkeypatch.setattr(record_text.json, "loads", loads)
+    assert shown(b"[" + b"[]," * 80_000 + b"[]]").kind == "JSON"
+    assert parsed == [LIST_BYTES]
 
 
 def test_a_dump() -> None:

@@ -7,7 +7,7 @@ import re
 from kbroker.common.errors import KafkaError
 from kbroker.common.light_typing import Any, NamedTuple
 from kbroker.console.paging import part_of
-from kbroker.console.record_reader import MOST, first_offset, read_records
+from kbroker.console.record_reader import MOST, LogRecord, first_offset, read_records
 from kbroker.console.record_text import WHOLE_BYTES, Shown, safe_text, shown
 from kbroker.console.requests import PageError, Query
 from kbroker.console.site import ROOT, Download, Site, View, address
@@ -16,6 +16,7 @@ from kbroker.server.topics import TopicView
 PARTITIONS = 100  # of a page
 SORTS = ("name", "records", "size")
 HEADER_CHARACTERS = 200  # of its name, and of its value
+HEADERS_CHARACTERS = 2000  # of all headers of a record in a list: the one that passes it is the last
 
 
 class TopicRow(NamedTuple):
@@ -124,17 +125,22 @@ def messages(site: Site, query: Query) -> View:
     return View("Messages", "messages.html", values)
 
 
-def _shown_record(record: Any) -> ShownRecord:
-    headers = [
-        (_header_name(name), "null" if value is None else shown(value, HEADER_CHARACTERS).text)
-        for name, value in record.headers
-    ]
+def _shown_record(record: LogRecord, headers_characters: int = HEADERS_CHARACTERS) -> ShownRecord:
+    headers: list[tuple[str, str]] = []
+    left = headers_characters
+    for name, data in record.headers:
+        if left <= 0:
+            break
+        text = "null" if data is None else shown(data, HEADER_CHARACTERS).text
+        headers.append((_header_name(name), text))
+        left -= len(headers[-1][0]) + len(text)
     more = record.header_count - len(headers)
     return ShownRecord(record.offset, record.timestamp_ms, shown(record.key), shown(record.value), headers, more)
 
 
 def _header_name(name: bytes) -> str:
-    return safe_text(name[: 4 * HEADER_CHARACTERS].decode("utf-8", "replace"))[:HEADER_CHARACTERS]
+    text = name[: 4 * HEADER_CHARACTERS].decode("utf-8", "replace")[:HEADER_CHARACTERS]
+    return safe_text(text)[:HEADER_CHARACTERS]
 
 
 def message(site: Site, query: Query) -> View:
@@ -144,7 +150,7 @@ def message(site: Site, query: Query) -> View:
     values = {
         "topic": view,
         "partition": number,
-        "record": _shown_record(record),
+        "record": _shown_record(record, WHOLE_BYTES),
         "key": shown(record.key, WHOLE_BYTES),
         "value": shown(record.value, WHOLE_BYTES),
     }
@@ -164,7 +170,7 @@ def value(site: Site, query: Query) -> Download:
     )
 
 
-def _record(view: TopicView, query: Query) -> tuple[Any, int]:
+def _record(view: TopicView, query: Query) -> tuple[LogRecord, int]:
     log, number = _log(view, query)
     offset = query.integer("offset", -1, 0, 2**63 - 1)
     try:
