@@ -22,6 +22,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 DEFAULT_BOOTSTRAP = "127.0.0.1:9092"
 _COMMAND_CONFIG = "kbroker.command_config"
+FIND_TIMEOUT_S = 10.0  # to find the HTTP port: it may respond while the broker takes no requests
 
 
 class Finite(click.FloatRange):
@@ -164,11 +165,17 @@ def http_port(bootstrap_server: str, http_url: str | None, token: str | None) ->
 
     Raises: HttpPortError, BrokerConnectionError; BadParameter for a malformed URL or token.
     """
+    from kbroker.client.connection import BrokerTimeoutError
     from kbroker.client.http_port import HttpPort, find_http_port
 
     if http_url is None:
-        with connect(bootstrap_server) as cluster:
-            http_url = find_http_port(cluster)
+        times = {"request_timeout_s": FIND_TIMEOUT_S, "retry_timeout_s": FIND_TIMEOUT_S}
+        try:
+            with connect(bootstrap_server, **times) as cluster:
+                http_url = find_http_port(cluster)
+        except BrokerTimeoutError as error:  # it may have no memory for requests, or throttle us
+            text = f"{error.message}, so it does not say where its HTTP port is; give --http URL"
+            raise BrokerTimeoutError(error.address, text) from None
     try:
         return HttpPort(http_url, token or None)
     except ValueError as error:

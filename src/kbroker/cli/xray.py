@@ -139,6 +139,7 @@ def _memory_and_queues(found: dict[str, Any]) -> None:
             f"memory pool: {short_number(pool['size_bytes'] - pool['available_bytes'])}B of "
             f"{short_number(pool['size_bytes'])}B, by connections {short_number(pool['connections_bytes'])}B; "
             f"it was empty for {short_time(pool['depleted_ms'])} so far"
+            f"{', and is empty now' if pool['is_out_of_memory'] else ''}"
         )
     rows = [
         [

@@ -210,6 +210,8 @@ class Cluster:
             except BrokerConnectionError as failure:
                 failures.append(failure)
         first, *others = failures
+        if not others:
+            raise first
         raise BrokerConnectionError(first.address, "; ".join([first.message, *map(str, others)]))
 
     def connection_to(self, node_id: int | None) -> Connection:

@@ -1,0 +1,29 @@
+"""Commands that ask a broker where its HTTP port is."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+
+import pytest
+from click.testing import CliRunner
+
+from kbroker.cli import cli, options
+
+
+@pytest.fixture
+def silent() -> Iterator[str]:
+    """The address of a broker that takes connections and never answers."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        yield f"127.0.0.1:{listening.getsockname()[1]}"
+
+
+@pytest.mark.parametrize("command", ["xray", "quotas explain"])
+def test_a_broker_that_takes_no_requests(silent: str, monkeypatch: pytest.MonkeyPatch, command: str) -> None:
+    """Its HTTP port may answer: its memory pool may be empty, or a quota may hold us. Half a minute passed before."""
+    monkeypatch.setattr(options, "FIND_TIMEOUT_S", 0.2)
+    result = CliRunner().invoke(cli, [*command.split(), "-b", silent])
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert result.stderr.startswith(f"kbroker: {silent}: ")
+    assert result.stderr.endswith(", so it does not say where its HTTP port is; give --http URL\n")
+    assert len(result.stderr.splitlines()) == 1
