@@ -3,6 +3,7 @@
 import itertools
 import struct
 from collections.abc import Iterator
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -204,9 +205,9 @@ def test_the_response_behind_a_throttle_is_waited_for_as_long_as_it_lasts(
     waits: list[float] = []
     receive = Connection.receive_response
 
-    def noting(connection: Connection, correlation_id: int, *, timeout_s: float, likely_bytes: int = 0) -> bytearray:
+    def noting(connection: Connection, correlation_id: int, *, timeout_s: float, **more: Any) -> Any:
         waits.append(timeout_s)
-        return receive(connection, correlation_id, timeout_s=timeout_s, likely_bytes=likely_bytes)
+        return receive(connection, correlation_id, timeout_s=timeout_s, **more)
 
     monkeypatch.setattr(Connection, "receive_response", noting)
     assert offsets(reader(cluster, until=3)) == [0, 1, 2, 3]
