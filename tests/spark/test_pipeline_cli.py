@@ -45,7 +45,7 @@ def test_ingest_and_look(tmp_path: Path, command: Callable[..., Result]) -> None
     assert first.split()[:3] == [*who, f"{day.usage[who]['requests']:,.0f}"]
 
     held = command("pipeline", "throttles", log, "--json")
-    assert "read 1,000 records; 1 lines are none" in held.stderr
+    assert "read 1,000 records; lines that are not records: 1" in held.stderr
     printed = json.loads(held.stdout)
     assert sum(row["delay_served_ms"] for row in printed["quotas"]) == sum(
         row["delay_served_ms"] for row in day.throttles.values()

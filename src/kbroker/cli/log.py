@@ -94,6 +94,7 @@ def recover_metadata(folder: Path, node_id: int | None, as_json: bool) -> None:
     Run it while no broker runs. Topics, their ids and partitions come from the folders and their partition.metadata.
     The intact entries of a damaged file are kept, and the file is renamed. The command prints what it cannot recover.
     """
+    from kbroker.common.units import counted
     from kbroker.log.checkpoints import CorruptFileError, uuid_to_text
     from kbroker.log.folder_lock import FolderLockedError
     from kbroker.server.metadata.metadata_recovery import RecoveryError, recover
@@ -114,7 +115,7 @@ def recover_metadata(folder: Path, node_id: int | None, as_json: bool) -> None:
     if topics:
         print_table(("TOPIC", "PARTITIONS", "ID"), topics)
     partitions = sum(count for _, count, _ in topics)
-    click.echo(f"wrote {found.path}: {len(topics)} topics, {partitions} partitions")
+    click.echo(f"wrote {found.path}: {counted(len(topics), 'topic')}, {counted(partitions, 'partition')}")
     if aside is not None:
         kept_rows = ", ".join(f"{count} {table}" for table, count in found.kept.items()) or "nothing"
         click.echo(f"kept from the damaged file, now {aside}: {kept_rows}")

@@ -73,4 +73,4 @@ def generate(
     if common["as_json"]:
         print_json({"place": place, "rows": rows, "files": files, "size_bytes": size})
     else:
-        click.echo(f"{jobs.count(rows)} requests in {files:,} files of {place} ({jobs.size(size)})")
+        click.echo(f"{jobs.counted(rows, 'request')} in {jobs.counted(files, 'file')} of {place} ({jobs.size(size)})")

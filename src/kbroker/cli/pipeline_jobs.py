@@ -166,7 +166,7 @@ def archive(
     def run(spark: SparkSession, **more: Any) -> Ingested:
         return run_archive(spark, source(), place, schema, chosen(), **more)
 
-    _run_stream(run, place, common)
+    _run_stream(run, place, common, "archiving")
 
 
 @click.command()
@@ -284,8 +284,10 @@ def _stream(common: dict[str, Any], buckets: int, table: TablePlace) -> Callable
     return chosen
 
 
-def _run_stream(run: Callable[..., Ingested], place: TablePlace, common: dict[str, Any]) -> None:
-    done = run_stream(run, common)
+def _run_stream(
+    run: Callable[..., Ingested], place: TablePlace, common: dict[str, Any], doing: str = "ingesting"
+) -> None:
+    done = run_stream(run, common, doing)
     rows = {
         "batches": done.batches,
         "rows": done.rows,
@@ -297,7 +299,7 @@ def _run_stream(run: Callable[..., Ingested], place: TablePlace, common: dict[st
     summary({"run": rows, "table": described(place)}, common)
 
 
-def run_stream(run: Callable[..., Done], common: dict[str, Any]) -> Done:
+def run_stream(run: Callable[..., Done], common: dict[str, Any], doing: str) -> Done:
     """Run a stream until it ends, or until a signal asks it to: then after the batch at hand."""
     stopping = False
 
@@ -306,7 +308,7 @@ def run_stream(run: Callable[..., Done], common: dict[str, Any]) -> Done:
         stopping = True
         progress(common)("stopping after this batch")
 
-    progress(common).doing = "ingesting"
+    progress(common).doing = doing
     with running(common, session) as spark:
         before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
         try:

@@ -244,12 +244,15 @@ def _rows(logs: tuple[str, ...], dates: tuple[str, ...], common: dict[str, Any])
 
         if source is None:
             known = describe_table(tables[0], dates or None)
-            say(f"reading {jobs.count(known['rows'])} rows of {known['hours']} hours in {known['files']} files")
+            rows_text, hours, files = (jobs.counted(known[f"{one}s"], one) for one in ("row", "hour", "file"))
+            say(f"reading {rows_text} of {hours} in {files}")
             yield read_table(spark, tables[0], dates=dates or None), kind == VIEWS
         else:
             say.doing = "reading"
             parsed = read_log(spark, source).cache()
             others = parsed.where(f"{REASON} is not null").count()
-            say(f"read {jobs.count(parsed.count() - others)} records; {jobs.count(others)} lines are none")
+            say(
+                f"read {jobs.counted(parsed.count() - others, 'record')}; lines that are not records: {jobs.count(others)}"
+            )
             rows = good(parsed)
             yield (rows.where(rows["time"].cast("date").cast("string").isin(*dates)) if dates else rows), False

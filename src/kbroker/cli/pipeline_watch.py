@@ -112,7 +112,7 @@ def watch(
             refresh = partial(write_live_page, spark, place, page, span_ms=last, every_ms=every)
         return run_watch(spark, source(), place, options, refresh=refresh, **more)
 
-    done = run_stream(run, common)
+    done = run_stream(run, common, "watching")
     rows = {
         "batches": done.batches,
         "records": done.records,

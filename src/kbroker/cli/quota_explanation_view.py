@@ -15,7 +15,7 @@ from kbroker.cli.plain_characters import BARS
 from kbroker.common.printable import printable
 from kbroker.common.quota_limits import BYTE_RATES, PERCENTAGE, limit_text, number_text
 from kbroker.common.quotas import ENTITY_TYPES, shown_name
-from kbroker.common.units import rounded_bytes, rounded_duration
+from kbroker.common.units import counted, rounded_bytes, rounded_duration
 
 WIDTH = 80
 LABEL = 13
@@ -63,7 +63,7 @@ def _head(found: Found) -> Iterator[str]:
     if not found["is_known"]:
         yield from _wrapped("the broker has seen nothing of this client: no connection, no counter, no verdict")
     else:
-        yield _fit(f"{_counted(count, 'open connection')}, {len(waiting) or 'none'} throttled now")
+        yield _fit(f"{counted(count, 'open connection')}, {len(waiting) or 'none'} throttled now")
     others = [one for one in found["client_ids"] if one != client_id]
     if others and not count:
         names = ", ".join(one or "none" for one in others)
@@ -179,7 +179,7 @@ def _compared(key: str, quota: Found, name: str) -> Iterator[str]:
     if now is None:
         yield _row("", "nothing was counted, so nothing can be said")
         return
-    samples = _counted(len(compare["samples"]), "sample")
+    samples = counted(len(compare["samples"]), "sample")
     if compare["delayed"]:
         longest = rounded_duration(compare["longest_delay_ms"])
         yield _row("", f"would have delayed at {compare['delayed']} of {samples}, {longest} at most")
@@ -259,10 +259,6 @@ def amount_text(key: str, value: float) -> str:
     if key == PERCENTAGE:  # percent of a thread, for a second
         return f"{rounded_duration(value * 10)} of one thread"
     return number_text(float(int(value)))
-
-
-def _counted(count: int, thing: str) -> str:
-    return f"{count} {thing}{'' if count == 1 else 's'}"
 
 
 def _row(label: str, text: str) -> str:

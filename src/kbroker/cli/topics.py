@@ -163,6 +163,7 @@ def create(
     """
     from kbroker.client.admin import Admin, NewTopic
     from kbroker.common.errors import Errors, KafkaError
+    from kbroker.common.units import counted
 
     settings = key_values(configs, "--config")
     rows: list[dict[str, Any]] = []
@@ -181,15 +182,11 @@ def create(
                 topic_id = topic_id_text(made.topic_id.bytes) if made.topic_id else None
                 count = made.partitions if made.partitions > 0 else None
                 rows.append({"name": name, "created": True, "partitions": count, "id": topic_id})
-                text = f"created {name}" + (f" with {_partitions(count)}" if count else "")
+                text = f"created {name}" + (f" with {counted(count, 'partition')}" if count else "")
             if not as_json:
                 click.echo(text)
     if as_json:
         print_json(rows)
-
-
-def _partitions(count: int) -> str:
-    return "1 partition" if count == 1 else f"{count} partitions"
 
 
 @topics.command()

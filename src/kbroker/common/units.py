@@ -101,6 +101,11 @@ def rounded_bytes(number: float) -> str:
     return f"{shown:.1f} {unit}"
 
 
+def counted(count: int, thing: str) -> str:
+    """How many there are: 1 file, 2,048 files."""
+    return f"{count:,} {thing}{'' if count == 1 else 's'}"
+
+
 def rounded_duration(ms: float) -> str:
     """A time, rounded: 0.25 ms, 850 ms, 3.1 s, 2 min 5 s, 3 h 7 min, 3 d 4 h."""
     if ms < 999.5:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from kbroker.common.units import counted as counted
 from kbroker.common.units import rounded_bytes, rounded_duration
 
 Progress = Callable[[str], object]

@@ -78,7 +78,7 @@ def generate_files(
     require_shared(spark, place)
     tasks = in_tasks(spark, _hours(shape, 0, shape.hours), _blocks_schema())
     made = tasks.mapInArrow(partial(_write_files, str(place.absolute()), shape), _FILES).toArrow().to_pylist()
-    progress(f"{jobs.count(sum(one['rows'] for one in made))} requests in {len(made)} files")
+    progress(f"{jobs.counted(sum(one['rows'] for one in made), 'request')} in {jobs.counted(len(made), 'file')}")
     return sum(one["rows"] for one in made), len(made), sum(one["size_bytes"] for one in made)
 
 

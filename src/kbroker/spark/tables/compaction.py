@@ -186,5 +186,5 @@ def compact_table(
     found = Table(table)
     found.info()
     done = compact(found, 0, SystemClock().wall_ms(), everything=True, rewritten=rewritten)
-    progress(f"compacted {done.hours} hours: {done.files_before} files into {done.files_after}")
+    progress(done.line())
     return done + Compacted(deleted=vacuum(found, retention_ms, everything=True))

@@ -64,7 +64,7 @@ def convert_table(
             shutil.rmtree(path / LOG)
         hours = list(_hours(path))
         files = _files(path, info.kind, hours, batch, stream, (clock or SystemClock()).wall_ms())
-        progress(f"committing {len(files)} files")
+        progress(f"committing {jobs.counted(len(files), 'file')}")
         table.make(info)
         table.commit(files, None if stream is None else (stream, batch))
     if stream is not None:

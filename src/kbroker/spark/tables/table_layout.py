@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from kbroker.common.units import counted
 from kbroker.spark.tables.delta_table import REQUEST_LOG, TOPIC, VIEWS
 
 #: Order of the rows in a file, by the kind of table: what replay reads one after the other is together.
@@ -45,3 +46,8 @@ class Compacted:
             self.files_after + other.files_after,
             self.deleted + other.deleted,
         )
+
+    def line(self) -> str:
+        """What people read of it."""
+        before, hours = counted(self.files_before, "file"), counted(self.hours, "hour")
+        return f"compacted {before} of {hours} into {self.files_after}"

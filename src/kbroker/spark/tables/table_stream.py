@@ -280,7 +280,8 @@ class TableStream:
     def say_written(self, number: int, written: Written, refused: int, took: int) -> None:
         """Say what a batch has put into the table, in `took` milliseconds."""
         self.progress(
-            f"batch {number}: {jobs.count(written.rows)} rows into {written.files} files of {len(written.hours)} hours"
+            f"batch {number}: {jobs.counted(written.rows, 'row')} into {jobs.counted(written.files, 'file')} of "
+            + jobs.counted(len(written.hours), "hour")
             + (f", {jobs.count(refused)} rejected" if refused else "")
             + f", {jobs.duration(took)}, {jobs.rate(written.rows, took)}"
         )
@@ -348,7 +349,7 @@ class TableStream:
         done = compaction.compact(self.table, self.watermark_us, SystemClock().wall_ms())
         self.done.compacted += done
         if done.hours:
-            self.progress(f"compacted {done.hours} hours: {done.files_before} files into {done.files_after}")
+            self.progress(done.line())
             self._at("compacted")
 
     def _vacuum(self, *, everything: bool) -> None:
