@@ -251,8 +251,7 @@ def _rows(logs: tuple[str, ...], dates: tuple[str, ...], common: dict[str, Any])
             say.doing = "reading"
             parsed = read_log(spark, source).cache()
             others = parsed.where(f"{REASON} is not null").count()
-            say(
-                f"read {jobs.counted(parsed.count() - others, 'record')}; lines that are not records: {jobs.count(others)}"
-            )
+            records = jobs.counted(parsed.count() - others, "record")
+            say(f"read {records}; lines that are not records: {jobs.count(others)}")
             rows = good(parsed)
             yield (rows.where(rows["time"].cast("date").cast("string").isin(*dates)) if dates else rows), False
