@@ -9,13 +9,15 @@ from typing import Any
 
 import pytest
 
+from kbroker.common.http_messages import HttpRequest
 from kbroker.console.app import Console
 from kbroker.console.record_reader import HEADERS, LogRecord
-from kbroker.console.views import groups, topics
+from kbroker.console.views import groups, quotas, topics
 from kbroker.coordinator.classic_group import GroupState
 from kbroker.coordinator.group_coordinator import ListedGroup
 from kbroker.protocol import codec
 from kbroker.server.broker import Broker
+from kbroker.server.metrics.mounted_pages import MountedPages
 from kbroker.server.topic_rules import NewTopic
 from kbroker.server.xray.xray import KEY_CHARACTERS, _words
 from tests.support import wire
@@ -146,3 +148,25 @@ def test_what_waits_is_named_by_its_key(pages: Console, broker: Broker) -> None:
         wait_for("the Fetch waits", lambda: broker.sources.native_apis.waiting_fetches > 0)
         page = ask(pages, "xray").body.decode()
     assert "<bdi>waited-for-0</bdi>" in page
+
+
+def test_a_page_that_asks_while_the_broker_stops(caplog: pytest.LogCaptureFixture) -> None:
+    """Open pages ask every two seconds: a broker that stopped had a traceback in its log for it."""
+    mounted = MountedPages("/console", lambda: Console(SimpleNamespace(), None))  # type: ignore[arg-type]
+    mounted.close()
+    with caplog.at_level(logging.DEBUG):
+        response = mounted.respond(HttpRequest("GET", "/console", "", {}, "127.0.0.1", b""))
+    assert (response.status, response.body) == (503, b"The broker stops.\n")
+    assert caplog.records == []
+
+
+def test_a_chart_has_old_windows_where_they_belong() -> None:
+    """Traffic of a minute ago was drawn as that of now, beside an observed rate of 0."""
+    counter = {"sample_ms": 1000, "limit": 10.0, "samples": [{"start_ms": 8_500, "value": 40.0}]}
+    just_now, before, long_ago = (quotas._chart("request_percentage", counter, now) for now in (9_000, 11_000, 60_000))
+    assert just_now is not None
+    assert before is not None
+    assert long_ago is not None
+    assert [(round(x), height, text) for x, height, text in just_now.bars] == [(91, 100.0, "40 %")]
+    assert [round(x) for x, _, _ in before.bars] == [73]
+    assert long_ago == quotas.Chart([], 0.0)

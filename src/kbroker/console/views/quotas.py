@@ -279,7 +279,7 @@ def _for_page(found: dict[str, Any]) -> dict[str, Any]:
             if counter is not None:
                 quota["observed_text"] = measured(key, counter["observed"])
                 quota["left_text"] = _left(key, counter["left"])
-                quota["chart"] = _chart(key, counter)
+                quota["chart"] = _chart(key, counter, found["time_ms"])
             for level in quota["levels"]:
                 level["entity_text"] = QuotaEntity.of(level["entity"])
                 level["limit_text"] = None if level["limit"] is None else limit_text(key, level["limit"])
@@ -298,16 +298,18 @@ def _left(key: str, left: float | None) -> str:
     return f"{amount} left" if left >= 0 else f"{amount} too much"
 
 
-def _chart(key: str, counter: Mapping[str, Any]) -> Chart | None:
-    """A bar per window: what was counted in it, a second."""
-    window_s = counter["sample_ms"] / 1000
-    samples = counter["samples"][-SHOWN_SAMPLES:]
-    if not samples or window_s <= 0:
+def _chart(key: str, counter: Mapping[str, Any], now_ms: int) -> Chart | None:
+    """A bar per window: what was counted in it, a second; the latest at the right, where it is not too old."""
+    window_ms = counter["sample_ms"]
+    if not counter["samples"] or window_ms <= 0:
         return None
-    rates = [max(0.0, (sample["value"] or 0.0) / window_s) for sample in samples]
+    rates = [0.0] * SHOWN_SAMPLES
+    for sample in counter["samples"]:
+        age = (now_ms - sample["start_ms"]) // window_ms
+        if 0 <= age < SHOWN_SAMPLES:
+            rates[-1 - age] += max(0.0, (sample["value"] or 0.0) * 1000 / window_ms)
     limit = counter["limit"]
     highest = max([*rates, limit or 0.0]) or 1.0
     width = 100 / SHOWN_SAMPLES
-    start = SHOWN_SAMPLES - len(samples)
-    bars = [((start + i) * width, 100 * rate / highest, measured(key, rate)) for i, rate in enumerate(rates)]
+    bars = [(i * width, 100 * rate / highest, measured(key, rate)) for i, rate in enumerate(rates) if rate > 0]
     return Chart(bars, None if limit is None else 100 - 100 * limit / highest)

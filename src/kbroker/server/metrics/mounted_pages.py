@@ -19,6 +19,10 @@ class PageServer(Protocol):
     def close(self) -> None: ...
 
 
+class _ClosedError(Exception):
+    """A page is asked for while the broker stops."""
+
+
 class MountedPages:
     """Args: ``path``, such as /console; ``load`` makes what serves it, at the first request, once. Threads: any."""
 
@@ -37,6 +41,8 @@ class MountedPages:
         """Serve a request, 503 with the reason where its pages cannot be loaded."""
         try:
             server = self._loaded()
+        except _ClosedError:
+            return HttpResponse(503, b"The broker stops.\n")
         except ImportError as error:
             text = f"{self.path} needs {error.name}, which is not installed: pip install 'kbroker[{self.path[1:]}]'\n"
             return HttpResponse(503, text.encode())
@@ -50,7 +56,7 @@ class MountedPages:
         if server is None:
             with self._lock:
                 if self._is_closed:
-                    raise RuntimeError("the broker stops")
+                    raise _ClosedError
                 if self._server is None:
                     self._server = self._load()
                 server = self._server
