@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Sequence
 from typing import Any
 
@@ -46,7 +47,12 @@ class BatchBuilder:
         self.gathered = ArrowColumns(sum(NATIVE.get(name, 0) for name in columns))
         self.schema = pa.schema([pa.field(name, TYPES[name]) for name in columns])
         self._columns = tuple(columns)
-        self._constants = {"topic": pa.scalar(topic, TYPES["topic"]), "partition": pa.scalar(partition, pa.int32())}
+        name = topic.encode()
+        # not `pa.scalar`: it imports pandas, 0.2 s of a new worker, which is looked through for garbage after each task
+        self._constants = {
+            "topic": _binary(TYPES["topic"], 1, (0, None, struct.pack("=ii", 0, len(name)), name))[0],
+            "partition": _array("partition", 1, struct.pack("=i", partition))[0],
+        }
         self._repeated: dict[str, Any] = {}
 
     def take(self) -> Any:
@@ -90,5 +96,5 @@ def _binary(kind: Any, rows: int, buffers: Any) -> Any:
     return pa.Array.from_buffers(kind, rows, [_buffer(bitmap), _buffer(ends), _buffer(data)], nulls)
 
 
-def _buffer(view: memoryview | None) -> Any:
+def _buffer(view: memoryview | bytes | None) -> Any:
     return None if view is None else pa.py_buffer(view)
