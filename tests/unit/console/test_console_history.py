@@ -1,12 +1,16 @@
 """The last ten minutes: rates between two looks, each verdict counted once."""
 
 import math
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from kbroker._core.clock import VirtualClock
 from kbroker.console.history import BIN_S, MAX_ENTITIES, OTHERS, SECONDS, SETTLED_MS, History, Throttled, Totals
+from kbroker.console.requests import Query
+from kbroker.console.site import Site
+from kbroker.console.views.throttles import SHADES, throttles
 from kbroker.server.quota.verdict import Verdict
 
 T0 = 1_700_000_000_000
@@ -84,6 +88,19 @@ def test_what_is_counted_is_the_delay_that_was_served(rig: Rig) -> None:
     rig.look(T0 + SECOND)
     found = rig.history.throttled()
     assert sorted(bin.delay_ms for bins in found.values() for bin in bins.values()) == [1000, 1000]
+
+
+def test_a_shadow_does_not_make_what_is_enforced_pale(rig: Rig) -> None:
+    """Each has its own scale: no client waits for a shadow, so the delays of its verdicts are larger by far."""
+    rig.verdicts = [verdict(T0, delay=1000), verdict(T0, delay=10**9)._replace(is_shadow=True)]
+    rig.look(T0 + SECOND)
+    broker = SimpleNamespace(clock=SimpleNamespace(epoch_ms=lambda: T0 + SECOND), verdicts=rig.verdicts)
+    values = throttles(Site(broker, rig.history, False, T0), Query({})).values  # type: ignore[arg-type]
+    assert [(row.is_shadow, [cell.shade for cell in row.cells]) for row in values["part"].rows] == [
+        (False, [SHADES]),
+        (True, [SHADES]),
+    ]
+    assert values["scales"] == [(False, "1.0 s"), (True, "11 d 13 h")]
 
 
 def test_old_bins_are_forgotten(rig: Rig) -> None:

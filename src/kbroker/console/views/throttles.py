@@ -66,9 +66,8 @@ def throttles(site: Site, query: Query) -> View:
     found = site.history.throttled()
     now_s = site.clock.epoch_ms() // 1000
     first = now_s // BIN_S - BINS + 1
-    weights = [_weight(one) for bins in found.values() for one in bins.values()]
-    highest = max(weights, default=0.0)
-    rows = [_row(who, bins, first, highest) for who, bins in found.items()]
+    highest = {is_shadow: _highest(found, is_shadow) for is_shadow in (False, True)}
+    rows = [_row(who, bins, first, highest[who.is_shadow]) for who, bins in found.items()]
     rows = [row for row in rows if wanted.lower() in row.who.lower()]
     rows.sort(key=lambda row: (row.is_shadow, -row.delay_ms, -row.verdicts, row.who))
     part = part_of(rows, query.integer("page", 1, 1, 10**9), f"{ROOT}/throttles", query.values, ROWS)
@@ -80,11 +79,17 @@ def throttles(site: Site, query: Query) -> View:
         "from_ms": first * BIN_S * 1000,
         "to_ms": (first + BINS) * BIN_S * 1000,
         "shades": range(1, SHADES + 1),
-        "highest": milliseconds(highest),
+        "scales": [(is_shadow, milliseconds(highest[is_shadow])) for is_shadow in (False, True) if highest[is_shadow]],
         "latest": [_shown(one) for one in latest],
         "missed_until_ms": site.history.missed_until_ms,
     }
     return View("Throttles", "throttles.html", values)
+
+
+def _highest(found: Mapping[Throttled, Mapping[int, Bin]], is_shadow: bool) -> float:
+    """The strongest cell of enforced quotas, or of shadows: no client waits for a shadow, so its delays pile up."""
+    weights = [_weight(one) for who, bins in found.items() if who.is_shadow is is_shadow for one in bins.values()]
+    return max(weights, default=0.0)
 
 
 def _weight(one: Bin) -> float:
