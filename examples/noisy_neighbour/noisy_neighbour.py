@@ -17,6 +17,7 @@ import subprocess
 import sys
 import threading
 import time
+from importlib.util import find_spec
 
 from kbroker.client.admin import EARLIEST
 from kbroker.client.cluster import Cluster
@@ -173,6 +174,8 @@ def show(seconds: float, http: str) -> None:
 
         print("\n# Why is web-shop slow? No quota delays it. Who takes how much?")
         run("quotas", "explain", "--client-id", "web-shop", *broker)
+        if find_spec("rich") is not None:  # pip install 'kbroker[top]'
+            run("top", "--once", "--every", "1s", *broker)
         run("quotas", "explain", "--client-id", "batch-loader", *broker)
 
         print("\n# What would a quota do? A shadow counts on the live traffic, and delays nothing")
