@@ -6,7 +6,7 @@ from collections.abc import Collection
 
 from kbroker.common.errors import Errors, KafkaError
 from kbroker.server.authorizer import checks
-from kbroker.server.configs.config_entries import topic_entries
+from kbroker.server.configs.config_entries import Entry, topic_entries
 from kbroker.server.context import ApiContext, Body, RequestContext
 from kbroker.server.topic_rules import CLUSTER_METADATA, MAX_PARTITIONS_PER_REQUEST, NewTopic
 from kbroker.server.topics import Created
@@ -23,15 +23,14 @@ def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
     wanted: dict[str, list[Body]] = {}
     for row in body["Topics"]:
         wanted.setdefault(row["Name"], []).append(row)
-    once = [name for name, rows in wanted.items() if len(rows) == 1 and name != CLUSTER_METADATA]
+    once = dict.fromkeys(name for name, rows in wanted.items() if len(rows) == 1 and name != CLUSTER_METADATA)
     allowed: Collection[str] = once
     if not ctx.auth.allows(request, checks.CREATE_TOPICS_ANY):
         allowed = ctx.auth.allowed(request, checks.CREATE_TOPICS, once)
     describable = ctx.auth.allowed(request, checks.CREATE_TOPICS_CONFIGS, once)
+    default = ctx.config.integer("num.partitions")
     total = sum(
-        max(row["NumPartitions"], len(row["Assignments"]))
-        for row in body["Topics"]
-        if row["Name"] in allowed or row["Name"] not in once
+        _partition_count(row, default) for row in body["Topics"] if row["Name"] in allowed or row["Name"] not in once
     )
     responses: dict[str, Body] = {}
     topics: dict[str, NewTopic] = {}
@@ -47,13 +46,17 @@ def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
         else:
             topics[name] = _new_topic(rows[0])
     quota = ctx.mutation_quota(request, request.api_version >= STRICT_FROM)
+    described: dict[tuple[tuple[str, str], ...], list[Entry]] = {}  # most topics set the same configs: none
     results = ctx.topics.create_all(topics.values(), body["validateOnly"], quota.record)
     for name, made in zip(topics, results, strict=True):
         if isinstance(made, KafkaError):
             is_throttled = made.error == Errors.THROTTLING_QUOTA_EXCEEDED
             responses[name] = _refused(name, made.error, None if is_throttled else made.message)
         else:
-            responses[name] = _created(ctx, name, made, name in describable)
+            configs = tuple(made.configs.items())
+            if name in describable and configs not in described:
+                described[configs] = _entries(ctx, made)
+            responses[name] = _created(name, made, described[configs] if name in describable else None)
     return {"ThrottleTimeMs": quota.throttle_time_ms, "Topics": list(responses.values())}
 
 
@@ -61,6 +64,13 @@ def failure(body: Body, error: Errors, request: RequestContext) -> Body:
     """Every topic with the same error."""
     names = dict.fromkeys(row["Name"] for row in body["Topics"])
     return {"Topics": [_refused(name, error, error.message) for name in names]}
+
+
+def _partition_count(row: Body, default: int) -> int:
+    """The partitions that a topic counts with, valid or not. Source: ``validateTotalNumberOfPartitions``."""
+    if row["Assignments"]:
+        return len(row["Assignments"])
+    return default if row["NumPartitions"] == -1 else max(row["NumPartitions"], 0)
 
 
 def _new_topic(row: Body) -> NewTopic:
@@ -73,8 +83,13 @@ def _new_topic(row: Body) -> NewTopic:
     )
 
 
-def _created(ctx: ApiContext, name: str, created: Created, is_describable: bool) -> Body:
-    if not is_describable:
+def _entries(ctx: ApiContext, created: Created) -> list[Entry]:
+    return [{field: entry[field] for field in CONFIG_FIELDS} for entry in topic_entries(ctx.config, created.configs)]
+
+
+def _created(name: str, created: Created, configs: list[Entry] | None) -> Body:
+    """Args: ``configs``: None where the client may not see them."""
+    if configs is None:
         return {
             "Name": name,
             "TopicId": created.topic_id,
@@ -83,7 +98,6 @@ def _created(ctx: ApiContext, name: str, created: Created, is_describable: bool)
             "TopicConfigErrorCode": int(checks.CREATE_TOPICS_CONFIGS.error),
             "Configs": [],
         }
-    entries = topic_entries(ctx.config, created.configs)
     return {
         "Name": name,
         "TopicId": created.topic_id,
@@ -91,7 +105,7 @@ def _created(ctx: ApiContext, name: str, created: Created, is_describable: bool)
         "ErrorMessage": None,
         "NumPartitions": created.num_partitions,
         "ReplicationFactor": 1,
-        "Configs": [{field: entry[field] for field in CONFIG_FIELDS} for entry in entries],
+        "Configs": configs,
     }
 
 

@@ -38,7 +38,8 @@ def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
             names.append(name)
         else:
             ids.append(topic_id)
-    unique_names, repeated_names = _split(names)
+    unique, repeated_names = _split(names)
+    unique_names = dict.fromkeys(unique)
     unique_ids, repeated_ids = _split(ids)
     for name in repeated_names:
         responses.append(_row(name, ZERO_ID, Errors.INVALID_REQUEST, "Duplicate topic name."))
@@ -55,7 +56,7 @@ def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
             shown = view.name if view.name in may.describe else None
             responses.append(_unauthorized(shown, topic_id))
         elif view.name in unique_names:
-            unique_names.remove(view.name)
+            del unique_names[view.name]
             text = "The provided topic name maps to an ID that was already supplied."
             responses.append(_row(view.name, topic_id, Errors.INVALID_REQUEST, text))
         else:

@@ -15,9 +15,10 @@ UNKNOWN = -1
 
 def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
     """Respond for each partition on its own."""
-    allowed: Collection[str] = [topic["Topic"] for topic in body["Topics"]]
+    names = [topic["Topic"] for topic in body["Topics"]]
+    allowed: Collection[str] = frozenset(names)
     if not ctx.auth.allows(request, checks.OFFSET_FOR_LEADER_EPOCH_ANY):
-        allowed = ctx.auth.allowed(request, checks.OFFSET_FOR_LEADER_EPOCH, allowed)
+        allowed = ctx.auth.allowed(request, checks.OFFSET_FOR_LEADER_EPOCH, names)
     topics = []
     for topic in body["Topics"]:
         name = topic["Topic"]

@@ -8,7 +8,9 @@ from collections.abc import Sequence
 import pytest
 
 from kbroker.common.errors import Errors
-from kbroker.server.context import Body
+from kbroker.protocol import codec
+from kbroker.server.context import Body, RequestContext
+from kbroker.server.kafka_apis import KafkaApis
 from tests.support.server import Bench, make_bench
 
 UNKNOWN_ID = uuid.UUID(int=0x1234)
@@ -114,6 +116,55 @@ def test_a_name_twice_is_refused_once_and_others_go_on() -> None:
     rows = create(bench, new("a"), new("a", 2), twice)
     assert {name: row["ErrorCode"] for name, row in rows.items()} == {"a": 42, "c": 0}
     assert bench.ctx.topics.get("c").configs == {"retention.ms": "2"}
+
+
+def test_default_partitions_count_too() -> None:
+    """10,000 partitions a request, -1 as many as the broker's default: beyond that no topic is made, as in Kafka."""
+    bench = make_bench(num_partitions=3)
+    rows = create(bench, *(new(f"t{number}", -1, -1) for number in range(3334)))
+    assert {row["ErrorCode"] for row in rows.values()} == {44}
+    rows = create(bench, *(new(f"t{number}", -1, -1) for number in range(3333)), new("u", -7, 1), validate=True)
+    assert {name: row["ErrorCode"] for name, row in rows.items() if row["ErrorCode"]} == {"u": 37}
+    rows = create(bench, new("a", 9_998), new("b", -1, -1, [(0, [1]), (1, [1])]), validate=True)
+    assert {row["ErrorCode"] for row in rows.values()} == {0}
+
+
+class Counted(str):
+    """A name that counts how often it is compared."""
+
+    __slots__ = ()
+    compared = 0
+
+    def __eq__(self, other: object) -> bool:
+        Counted.compared += 1
+        return str.__eq__(self, other)
+
+    __hash__ = str.__hash__
+
+
+@pytest.mark.parametrize("api", ["CreateTopics", "DeleteTopics", "OffsetForLeaderEpoch"])
+def test_names_are_not_compared_with_each_other(api: str) -> None:
+    """A megabyte of names was compared for minutes, while no other Python of the broker ran."""
+    bench, count = make_bench(), 1000
+    names = [Counted(f"t{number}") for number in range(count)]
+    if api == "CreateTopics":
+        body: Body = {"Topics": [{**new("t", 0), "Name": name} for name in names], "validateOnly": True}
+    elif api == "DeleteTopics":
+        bench.ctx.topics.auto_create([str(name) for name in names])
+        ids = [{"Name": None, "TopicId": view.topic_id} for view in bench.ctx.topics.all()]
+        body = {"Topics": [{"Name": name, "TopicId": ZERO} for name in names] + ids}
+    else:
+        rows = [{"Partition": 0, "CurrentLeaderEpoch": -1, "LeaderEpoch": 0}]
+        body = {"Topics": [{"Topic": name, "Partitions": rows} for name in names]}
+    key = codec.api_by_name(api).key
+    entry = KafkaApis().find(key, codec.api(key).advertised_versions[1])
+    assert entry is not None
+    assert entry.handle is not None
+    Counted.compared = 0
+    response = entry.handle(bench.ctx, body, RequestContext(key, entry.max_version))
+    assert response is not None
+    assert len(response.get("Topics") or response["Responses"]) == count
+    assert Counted.compared < 50 * count
 
 
 def test_validate_only_responds_as_if_done() -> None:
