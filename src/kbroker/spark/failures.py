@@ -12,7 +12,8 @@ T = TypeVar("T")
 
 MAX_CHARACTERS = 500
 _OURS = re.compile(r"^\s*kbroker\.[\w.]+(?:Error|Exception): (.+)$", re.MULTILINE)
-_PYTHON = re.compile(r"^\s*((?:\w+\.)*\w+(?:Error|Exception): .+)$", re.MULTILINE)
+#: Not the one by which Python says that Java raised something: Java's own message says what.
+_PYTHON = re.compile(r"^\s*(?!py4j\.protocol\.)((?:\w+\.)*\w+(?:Error|Exception): .+)$", re.MULTILINE)
 _CAUSED = re.compile(r"^Caused by: (?:[\w$]+\.)+[\w$]+: (.+)$", re.MULTILINE)
 _JAVA = re.compile(r"^: (?:[\w$]+\.)+([\w$]+(?:: .+)?)$", re.MULTILINE)
 _STREAM = re.compile(r"terminated with exception: (.*?)(?= SQLSTATE|\n=== Streaming|\Z)", re.DOTALL)

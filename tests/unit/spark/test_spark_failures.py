@@ -14,6 +14,13 @@ JOB = (
     "failure: Task 0 failed 4 times, most recent failure: Lost task 0.3\nDriver stacktrace:\n\tat org.apache.spark.X\n"
     "Caused by: java.io.IOException: No space left on device\n\t... 1 more\n"
 )
+#: A batch of a stream whose shuffle finds no space: Java within Python within Java.
+BATCH = (
+    "[STREAM_FAILED] Query [id = a] terminated with exception: [FOREACH_BATCH_USER_FUNCTION_ERROR] An error occurred: "
+    'Traceback (most recent call last):\n  File "x.py", line 1\npy4j.protocol.Py4JJavaError: An error occurred while '
+    "calling o1392.getResult.\n: org.apache.spark.SparkException: Exception thrown in awaitResult: \n\tat org.apache."
+    "spark.X\nCaused by: java.io.IOException: No space left on device\n\t... 1 more\n SQLSTATE: XXKST\n=== Streaming"
+)
 
 
 @pytest.mark.parametrize(
@@ -21,6 +28,7 @@ JOB = (
     [
         (STREAM, "the rows are not there"),
         (JOB, "No space left on device"),
+        (BATCH, "No space left on device"),
         (
             "An error occurred while calling o1.x.\n: java.lang.IllegalStateException: Cannot call methods on a "
             "stopped SparkContext.\n\tat a.b",
