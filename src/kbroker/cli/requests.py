@@ -165,21 +165,33 @@ def _api_name(name: str) -> str:
     return "".join(part.capitalize() for part in name.split("_"))
 
 
+def _decision(verdict: Row, is_shadow: bool) -> str:
+    """What a quota has decided, or what a shadow's would have; the delay that was served, of several the longest."""
+    unit = "" if verdict["quota_type"] in ("Request", "ControllerMutation", "ConnectionRate") else "B"
+    who = [
+        f"{kind} {printable(verdict[key], 20)}"
+        for kind, key in (("user", "user"), ("client", "client_id"), ("address", "ip"))
+        if verdict[key]
+    ]
+    waits, refused = ("would wait", "would be refused") if is_shadow else ("waits", "refused")
+    served_ms = verdict["delay_served_ms"] or 0
+    done = (
+        refused
+        if verdict["refused"]
+        else f"{waits} {short_time(served_ms)}"
+        if served_ms > 0
+        else "waits longer anyway"
+    )
+    return (
+        f"{'shadow: ' if is_shadow else ''}{printable(verdict['quota_type'], 20)} quota of {', '.join(who) or 'all'}: "
+        f"{short_number(verdict['observed'])}{unit} of {short_number(verdict['limit'])}{unit}, {done}"
+    )
+
+
 def notes_of(row: Row) -> list[str]:
     """In words: each quota decision, the error, why the connection was closed."""
-    notes = []
-    for verdict in row["verdicts"] or ():
-        unit = "" if verdict["quota_type"] in ("Request", "ControllerMutation", "ConnectionRate") else "B"
-        who = [
-            f"{kind} {printable(verdict[key], 20)}"
-            for kind, key in (("user", "user"), ("client", "client_id"), ("address", "ip"))
-            if verdict[key]
-        ]
-        done = "refused" if verdict["refused"] else f"waits {short_time(verdict['delay_asked_ms'])}"
-        notes.append(
-            f"{printable(verdict['quota_type'], 20)} quota of {', '.join(who) or 'all'}: "
-            f"{short_number(verdict['observed'])}{unit} of {short_number(verdict['limit'])}{unit}, {done}"
-        )
+    notes = [_decision(verdict, is_shadow=False) for verdict in row["verdicts"] or ()]
+    notes += [_decision(verdict, is_shadow=True) for verdict in row["shadow_verdicts"] or ()]
     if row["error_code"]:
         from kbroker.client.cluster import to_error
 

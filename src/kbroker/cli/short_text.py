@@ -44,9 +44,11 @@ def short_time(ms: float | None) -> str:
 
 
 def short_number(number: float | None) -> str:
-    """A number in at most five characters: 0, 7.5, 950, 12.3k, 4.0M; a dash for None."""
+    """A number in at most five characters, if it is not negative: 0, 0.012, 7.5, 950, 12.3k, 4.0M; a dash for None."""
     if number is None:
         return "-"
+    if 0 < abs(number) < 0.1:
+        return f"{number:.0e}" if abs(number) < 0.001 else f"{number:.{1 if abs(number) < 0.01 else 2}g}"
     for factor, letter in ((1, ""), (1e3, "k"), (1e6, "M"), (1e9, "G"), (1e12, "T"), (1e15, "P")):
         shown = number / factor
         if abs(shown) < 999.5:

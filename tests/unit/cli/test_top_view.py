@@ -125,8 +125,9 @@ def test_short_texts() -> None:
     times = [None, 0, 0.123, 9.94, 12.3, 999.4, 999.6, 59_949, 60_000, 125_000, 11_220_000, 864_000_000]
     expected = ["-", "0.00ms", "0.12ms", "9.9ms", "12ms", "999ms", "1.0s", "59.9s", "1m00s", "2m05s", "3h07m", "10d"]
     assert [short_time(ms) for ms in times] == expected
-    numbers = [None, 0, 7, 7.5, 999, 1000, 12_345, 999_400, 999_600, 4e9, -3.5]
-    expected = ["-", "0", "7", "7.5", "999", "1.0k", "12.3k", "999k", "1.0M", "4.0G", "-3.5"]
+    numbers = [None, 0, 1e-5, 0.0012, 0.0123, 0.05, 7, 7.5, 999, 1000, 12_345, 999_400, 999_600, 4e9, -3.5]
+    expected = ["-", "0", "1e-05", "0.001", "0.012", "0.05", "7", "7.5", "999", "1.0k", "12.3k", "999k", "1.0M"]
+    expected += ["4.0G", "-3.5"]
     assert [short_number(n) for n in numbers] == expected
     assert [percent(None), percent(0.005), percent(1)] == ["-", "0%", "100%"]
     assert printable("a\nb\x00\u200f", 20) == r"a\u000ab\u0000\u200f"

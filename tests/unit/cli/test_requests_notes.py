@@ -1,0 +1,33 @@
+"""What `kbroker requests tail` says below a request."""
+
+from typing import Any
+
+from kbroker.cli.requests import notes_of
+from kbroker.client.request_records import row_of
+
+
+def verdict(**more: Any) -> dict[str, Any]:
+    base = {"quotaType": "Request", "clientId": "app", "level": 7, "observed": 0.526, "limit": 0.01, "refused": False}
+    return {**base, "delayAskedMs": 535_000, "delayServedMs": 1000, **more}
+
+
+def notes(**quota: Any) -> list[str]:
+    return notes_of(row_of({"time": "2026-01-02T03:04:05Z", "quota": quota}))
+
+
+def test_the_delay_that_was_served() -> None:
+    """Request time is capped at a window: a client that waited a second was said to wait nine minutes, of 0.0."""
+    shorter = verdict(quotaType="Produce", observed=2000.0, limit=1000.0, delayServedMs=0)
+    assert notes(verdicts=[verdict(), shorter, verdict(refused=True)]) == [
+        "Request quota of client app: 0.5 of 0.01, waits 1.0s",
+        "Produce quota of client app: 2.0kB of 1.0kB, waits longer anyway",
+        "Request quota of client app: 0.5 of 0.01, refused",
+    ]
+
+
+def test_shadows_are_named_as_such() -> None:
+    """What a trial would have done to the request stands below it too."""
+    assert notes(shadowVerdicts=[verdict(), verdict(refused=True, quotaType="ControllerMutation", observed=-3.0)]) == [
+        "shadow: Request quota of client app: 0.5 of 0.01, would wait 1.0s",
+        "shadow: ControllerMutation quota of client app: -3 of 0.01, would be refused",
+    ]
