@@ -430,7 +430,9 @@ def test_a_shadow_first_then_promoted(editor: Console, broker: Broker) -> None:
     applied = post(editor, "quota/apply", {**fields, "was": ""})
     assert (applied.status, dict(applied.headers)["Location"].partition("&")[0]) == (303, "/console/quota?user=alice")
     assert quotas_of(broker, user="alice") == {"shadow.producer_byte_rate": 1048576.0}
-    assert post(editor, "quota/apply", {**fields, "was": ""}).status == 409, "sent once more"
+    again = post(editor, "quota/apply", {**fields, "was": ""})
+    assert again.status == 409, "sent once more"
+    assert '<a href="/console/quota?user=alice">Look at it</a>' in text(again)
     promote = {**fields, "effect": "promote", "value": "", "was": "shadow.producer_byte_rate=1048576.0"}
     assert post(editor, "quota/apply", promote).status == 303
     assert quotas_of(broker, user="alice") == {"producer_byte_rate": 1048576.0}

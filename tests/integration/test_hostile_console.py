@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import pytest
 
 from kbroker.common.http_messages import HttpRequest
+from kbroker.common.quotas import QuotaEntity
 from kbroker.console.app import Console
 from kbroker.console.record_reader import HEADERS, LogRecord
 from kbroker.console.views import groups, quotas, topics
@@ -170,3 +172,22 @@ def test_a_chart_has_old_windows_where_they_belong() -> None:
     assert [(round(x), height, text) for x, height, text in just_now.bars] == [(91, 100.0, "40 %")]
     assert [round(x) for x, _, _ in before.bars] == [73]
     assert long_ago == quotas.Chart([], 0.0)
+
+
+def test_a_name_that_is_too_long_for_an_address_has_no_link(
+    pages: Console, broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its page was refused with 414: each byte of a name is three characters of an address."""
+    names = ["\u0439" * 16_000, "\u0439" * 9000]
+    entities = [(QuotaEntity.of({"client-id": name}), {"producer_byte_rate": 1.0}) for name in names]
+    monkeypatch.setattr(broker.context, "quota_entities", SimpleNamespace(find=lambda *a: entities))
+    coordinator = SimpleNamespace(
+        list_groups=lambda: [ListedGroup(name, "consumer", GroupState.EMPTY, "classic") for name in names],
+        committed=lambda name: {},
+    )
+    monkeypatch.setattr(broker.context, "group_coordinator", coordinator)
+    for page in ("quotas", "groups"):
+        shown = ask(pages, page).body.decode()
+        assert shown.count("too long a name for a page") == 1
+        links = re.findall(rf'href="(/console/{page[:-1]}\?[^"]+)"', shown)
+        assert [len(link) < 65_000 for link in links] == [True]

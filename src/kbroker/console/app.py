@@ -210,7 +210,9 @@ class Console:
         if "kb-part" in request.headers or path == "rates" or path.startswith("assets/"):
             return HttpResponse(error.status, f"{error.sentence}\n".encode("utf-8", "replace"), PLAIN)
         view = View(
-            "Cannot be shown" if error.status != 404 else "Not found", "error.html", {"sentence": error.sentence}
+            "Cannot be shown" if error.status != 404 else "Not found",
+            "error.html",
+            {"sentence": error.sentence, "href": error.href},
         )
         return self._response(request, path, view._replace(status=error.status), is_part=False)
 

@@ -12,12 +12,13 @@ MAX_TEXT = 40_000  # characters of a value: client ids may have 32,767
 
 
 class PageError(Exception):
-    """A request that cannot be served; ``status`` of HTTP, and a sentence for people."""
+    """A request that cannot be served; ``status`` of HTTP, a sentence for people, and the page to go on with."""
 
-    def __init__(self, status: int, sentence: str) -> None:
+    def __init__(self, status: int, sentence: str, href: str = "") -> None:
         super().__init__(sentence)
         self.status = status
         self.sentence = sentence
+        self.href = href
 
 
 def sentence(text: str) -> str:

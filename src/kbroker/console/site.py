@@ -12,6 +12,8 @@ from kbroker.console.history import History
 from kbroker.server.broker import Broker
 from kbroker.server.context import ApiContext
 
+LONGEST_HREF = 60_000  # characters; a request's first line may have 65,536
+
 
 class Site(NamedTuple):
     """``may_edit``: whether quotas can be changed here; ``started_ms``: of the console, since 1970."""
@@ -58,3 +60,8 @@ def address(page: str, **query: object) -> str:
     """Where a page of the console is; parameters that are None or empty are left out."""
     kept = {name.rstrip("_"): value for name, value in query.items() if value is not None and value != ""}
     return f"{ROOT}/{page}" + (f"?{urlencode(kept)}" if kept else "")
+
+
+def short_enough(href: str) -> str:
+    """An address as it is, empty where it is too long for the HTTP port: a name may have 32,767 bytes, each as %XX."""
+    return href if len(href) <= LONGEST_HREF else ""

@@ -8,7 +8,7 @@ from kbroker.common.errors import Errors, KafkaError, ProtocolError
 from kbroker.common.light_typing import Any, NamedTuple
 from kbroker.console.paging import part_of
 from kbroker.console.requests import PageError, Query
-from kbroker.console.site import ROOT, Site, View
+from kbroker.console.site import ROOT, Site, View, address, short_enough
 from kbroker.coordinator.group_coordinator import GroupCoordinator, ListedGroup
 
 PARTITIONS = 200  # of a page
@@ -19,9 +19,12 @@ LONGEST_TOPIC = 249  # characters; what a member was given may name what no topi
 
 
 class GroupRow(NamedTuple):
-    """A group in the list. ``lag``: over its partitions with an offset, None where it cannot be known."""
+    """A group in the list. ``href``: empty where its id is too long for one; ``lag``: over its partitions with an
+    offset, None where it cannot be known.
+    """
 
     group_id: str
+    href: str
     kind: str
     state: str
     partitions: int
@@ -79,7 +82,8 @@ def _row(site: Site, coordinator: GroupCoordinator, group: ListedGroup) -> Group
     places = _places(site, coordinator, group.group_id)
     lags = [place.lag for place in places if place.lag is not None]
     kind = group.group_type if group.protocol_type in ("", "consumer") else f"{group.group_type}, {group.protocol_type}"
-    return GroupRow(group.group_id, kind, group.state.value, len(places), sum(lags) if lags else None)
+    href = short_enough(address("group", group=group.group_id))
+    return GroupRow(group.group_id, href, kind, group.state.value, len(places), sum(lags) if lags else None)
 
 
 def _places(site: Site, coordinator: GroupCoordinator, group_id: str) -> list[PlaceRow]:

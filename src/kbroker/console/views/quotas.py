@@ -20,7 +20,7 @@ from kbroker.common.quotas import (
 from kbroker.console.paging import part_of
 from kbroker.console.rendering import decided, judged, measured
 from kbroker.console.requests import PageError, Query, sentence
-from kbroker.console.site import ROOT, Site, View
+from kbroker.console.site import ROOT, Site, View, short_enough
 from kbroker.server.quota.entity_rules import Alteration, QuotaOp
 
 SHOWN_SAMPLES = 11
@@ -34,7 +34,9 @@ MEANINGS = {
 
 
 class QuotaRow(NamedTuple):
-    """An entity in the list; ``limits``: pairs of key and value as text."""
+    """An entity in the list; ``href``: empty where its name is too long for one; ``limits``: pairs of key and value as
+    text.
+    """
 
     entity: QuotaEntity
     href: str
@@ -65,7 +67,7 @@ def quotas(site: Site, query: Query) -> View:
     kept = [one for one in found if wanted in str(one[0]).lower()]
     kept.sort(key=lambda one: str(one[0]))
     part = part_of(kept, query.integer("page", 1, 1, 10**9), f"{ROOT}/quotas", query.values)
-    rows = [QuotaRow(entity, href_of(entity), _limits(values)) for entity, values in part.rows]
+    rows = [QuotaRow(entity, short_enough(href_of(entity)), _limits(values)) for entity, values in part.rows]
     values = {"part": part, "rows": rows, "q": query.text("q").strip(), "may_edit": site.may_edit}
     return View("Quotas", "quotas.html", values)
 
@@ -188,7 +190,9 @@ def apply(site: Site, form: Query) -> str:
     entity = entity_of(form)
     before = _values(site, entity)
     if form.text("was") != state_of(before):
-        raise PageError(409, "These quotas have changed since you saw the difference. Look at it again.")
+        raise PageError(
+            409, "These quotas have changed since you saw the difference. Look at it again.", href_of(entity)
+        )
     try:
         ops = _ops(form, before, _keys(entity))
     except ValueError as error:
