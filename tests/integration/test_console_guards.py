@@ -127,6 +127,7 @@ def test_a_form_from_elsewhere_is_refused(editor: Console, broker: Broker) -> No
     ):
         for path in ("quota/preview", "quota/apply"):
             assert post(editor, path, fields, **more).status == status, (path, more)
+    assert post(editor, "sign-in", {"token": TOKEN}, sec_fetch_site="cross-site").status == 403
     for wrong in ("", secret[:-1], "0" * 64, "é"):
         assert post(editor, "quota/apply", {**fields, "form_secret": wrong}).status == 403
     assert broker.context.quota_entities.of(ALICE) == {}

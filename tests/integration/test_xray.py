@@ -83,9 +83,16 @@ def test_a_throttled_connection_with_its_quota_and_the_time_left(broker: Virtual
 
 
 def test_the_longest_of_a_clients_throttles(broker: VirtualBroker) -> None:
-    """Of two connections the one that waits longer is first, and its time is the client's; each has its own."""
+    """Of two connections the one that waits longer is first, and its time is the client's; each has its own.
+
+    Both are before one whose request has waited longer.
+    """
     fill(broker, 5000)
-    with Client(broker.bootstrap_servers, "slow") as one, Client(broker.bootstrap_servers, "slow") as other:
+    address = broker.bootstrap_servers
+    with Client(address, "waiting") as waiting, Client(address, "slow") as one, Client(address, "slow") as other:
+        waiting.call("ApiVersions", 0, {})
+        waiting.fetch("t", offset=1, max_wait_ms=60_000)
+        wait_for("the fetch waits", lambda: broker.waiting_fetches == 1)
         throttles = []
         for client, limit in ((one, 501), (other, 509)):
             broker.context.quotas.update(None, "slow", FETCH, limit)
@@ -98,6 +105,7 @@ def test_the_longest_of_a_clients_throttles(broker: VirtualBroker) -> None:
         found = broker.xray()
         shown = [c["throttle_left_ms"] for c in found["connections"]["shown"] if c["client_id"] == "slow"]
         assert shown == sorted(left, reverse=True)
+        assert [c["client_id"] for c in found["connections"]["shown"][:3]] == ["slow", "slow", "waiting"]
         (client,) = [c for c in found["clients"]["shown"] if c["client_id"] == "slow"]
         assert (client["connections"], client["throttled"], client["throttle_left_ms"]) == (2, 2, max(left))
 

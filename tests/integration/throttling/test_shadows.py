@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from kbroker.metrics.families import Buckets
 from kbroker.server.quota.verdict import Verdict
 from kbroker.testing import EmbeddedBroker, VirtualBroker
 from kbroker.testing.waiting import wait_until
@@ -180,6 +181,8 @@ def test_a_shadow_mutes_no_connection(broker: VirtualBroker, client: Client, key
         assert client.end()["ThrottleTimeMs"] == 0
     assert len(broker.take_verdicts()) == 3
     assert [one.queue_size for one in broker.context.quotas.enforced] == [0, 0, 0, 0]
+    (throttled,) = [samples for family, samples in broker.exposition.collect() if family.name == "ThrottleTimeMs"]
+    assert {sample.value.sum for sample in throttled if isinstance(sample.value, Buckets)} == {0}, "as its metric says"
 
 
 def test_the_time_of_network_threads_counts_too() -> None:
