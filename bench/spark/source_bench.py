@@ -1,11 +1,13 @@
 """The source without jars beside the official connector: records per CPU second of JVM and Python workers.
 
-    python bench/spark/source_bench.py [--tls] [--jars DIR] [--runs N] [--quick]
+    python bench/spark/source_bench.py [--tls] [--jars DIR] [--runs N] [--warm-ups N] [--quick]
+    python bench/spark/source_bench.py --sources kafka,kbroker,memory
 
 Both read the same topics of one kbroker in one session, in turn, so that whatever else the machine does meets both. The
 query is count and sum(length(value)), its response is checked. CPU is that of the JVM, of its Python workers and of the
 workers that have ended meanwhile; the broker's is not in it. With --tls both read through TLS, with the settings
 that each has by default. Without --jars the pinned jars are taken from where `kbroker pipeline jars` put them.
+The source `memory` yields the same Arrow batches without a broker: the most that a Python source can reach.
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
+from bench.spark import memory_source
 from kbroker.client.admin import Admin, NewTopic
 from kbroker.client.cluster import Cluster
 from kbroker.client.producer import Producer
@@ -91,7 +94,7 @@ def cpu_seconds(root: int) -> float:
     return total
 
 
-def read(spark: Any, source: str, options: Mapping[str, str], topic: str) -> tuple[int, int]:
+def read(spark: Any, source: str, options: Mapping[str, Any], topic: str) -> tuple[int, int]:
     frame = (
         spark.read.format(source)
         .options(**options)
@@ -125,8 +128,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--jars", type=Path, help="folder with the official connector's jars")
     parser.add_argument("--runs", type=int, default=5, help="measured runs of each source and size")
+    parser.add_argument("--warm-ups", type=int, default=2, help="runs before them, in which the JVM compiles")
     parser.add_argument("--quick", action="store_true", help="a tenth of the records")
-    parser.add_argument("--sources", default="kafka,kbroker", help="which to run")
+    parser.add_argument("--sources", default="kafka,kbroker", help="which to run, of kafka, kbroker and memory")
     parser.add_argument("--tls", action="store_true", help="through TLS")
     parser.add_argument("--sizes", default="100,1000", help="bytes of a value")
     parser.add_argument("--conf", action="append", default=[], help="a setting of Spark's, KEY=VALUE; repeatable")
@@ -140,6 +144,7 @@ def main() -> int:
         driver_memory="2g",
         settings=dict(one.split("=", 1) for one in given.conf),
     )
+    memory_source.register(spark)
     jvm = int(spark._jvm.java.lang.ProcessHandle.current().pid())
     scale = 10 if given.quick else 1
     with tempfile.TemporaryDirectory(prefix="kbroker-bench-") as folder:
@@ -153,7 +158,9 @@ def main() -> int:
                 topic = f"values-of-{value_bytes}"
                 with Cluster(broker.bootstrap) as cluster:
                     fill(cluster, topic, records, value_bytes)
-                measure(spark, jvm, sources, options, topic, records, value_bytes, given.runs)
+                wanted = {"records": records, "partitions": PARTITIONS, "value_bytes": value_bytes}
+                each = {source: wanted if source == "memory" else options for source in sources}
+                measure(spark, jvm, each, topic, records, value_bytes, given.runs, given.warm_ups)
         finally:
             broker.discard()
             spark.stop()
@@ -163,22 +170,23 @@ def main() -> int:
 def measure(
     spark: Any,
     jvm: int,
-    sources: list[str],
-    options: Mapping[str, str],
+    options: Mapping[str, Mapping[str, Any]],
     topic: str,
     records: int,
     value_bytes: int,
     runs: int,
+    warm_ups: int,
 ) -> None:
-    """Print one line per source, and how much further a CPU second goes with ours."""
+    """Print one line per source, which ``options`` name, and how much further a CPU second goes with ours."""
+    sources = list(options)
     cpu: dict[str, list[float]] = {source: [] for source in sources}
     wall: dict[str, list[float]] = {source: [] for source in sources}
-    for turn in range(runs + 2):  # the first two warm the JVM and the workers
+    for turn in range(warm_ups + runs):
         for source in sources if turn % 2 else sources[::-1]:
             cpu_before, begun = cpu_seconds(jvm), time.perf_counter()
-            response = read(spark, source, options, topic)
+            response = read(spark, source, options[source], topic)
             assert response == (records, records * value_bytes), (source, response)
-            if turn >= 2:
+            if turn >= warm_ups:
                 wall[source].append(time.perf_counter() - begun)
                 cpu[source].append((cpu_seconds(jvm) - cpu_before) / records * 1e6)
     for source in sources:
@@ -188,9 +196,12 @@ def measure(
             f"best {min(cpu[source]):.2f} s",
             flush=True,
         )
-    if set(sources) == {"kafka", "kbroker"}:
-        ratio = statistics.median(cpu["kafka"]) / statistics.median(cpu["kbroker"])
-        print(f"         records per CPU second: kbroker / official = {ratio:.2f}", flush=True)
+    for ours in (source for source in sources if "kafka" in sources and source != "kafka"):
+        ratios = [statistics.median(figures["kafka"]) / statistics.median(figures[ours]) for figures in (cpu, wall)]
+        print(
+            f"         {ours} / official: records per CPU second {ratios[0]:.2f}, per second {ratios[1]:.2f}",
+            flush=True,
+        )
 
 
 if __name__ == "__main__":
