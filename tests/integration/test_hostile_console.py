@@ -14,6 +14,7 @@ from kbroker.common.http_messages import HttpRequest
 from kbroker.common.quotas import QuotaEntity
 from kbroker.console.app import Console
 from kbroker.console.record_reader import HEADERS, LogRecord
+from kbroker.console.record_text import WHOLE_BYTES
 from kbroker.console.views import groups, quotas, topics
 from kbroker.coordinator.classic_group import GroupState
 from kbroker.coordinator.group_coordinator import ListedGroup
@@ -92,9 +93,7 @@ def test_a_long_header_is_cut_before_it_is_looked_at(monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr(topics, "safe_text", look)
     header = ("é" * 100_000).encode(), b"v"
-    shown = topics._shown_record(
-        SimpleNamespace(offset=0, timestamp_ms=0, key=None, value=None, headers=[header], header_count=1)
-    )
+    shown = topics._shown_record(LogRecord(0, 0, None, None, (header,), 1))
     assert len(shown.headers[0][0]) == topics.HEADER_CHARACTERS
     assert longest <= topics.HEADER_CHARACTERS
 
@@ -103,7 +102,7 @@ def test_a_list_shows_the_first_headers_of_a_record() -> None:
     """A hundred records with fifty long headers of control characters each took 1.1 s of the broker's Python."""
     headers = tuple((b"\x01" * 200, b"\x1b" * 200) for _ in range(HEADERS))
     record = LogRecord(0, 0, None, None, headers, 60)
-    listed, alone = topics._shown_record(record), topics._shown_record(record, topics.WHOLE_BYTES)
+    listed, alone = topics._shown_record(record), topics._shown_record(record, WHOLE_BYTES)
     assert sum(len(name) + len(text) for name, text in listed.headers) < topics.HEADERS_CHARACTERS + 1000
     assert len(listed.headers) + listed.more_headers == 60
     assert (len(alone.headers), alone.more_headers) == (HEADERS, 10)

@@ -5,7 +5,6 @@ import os
 
 import pytest
 
-from kbroker.console import record_text
 from kbroker.console.record_text import DUMP_BYTES, LIST_BYTES, WHOLE_BYTES, dump, safe_text, shown
 
 
@@ -99,7 +98,7 @@ def test_a_list_costs_what_it_shows(monkeypatch: pytest.MonkeyPatch) -> None:
         parsed.append(len(text))
         return original(text)
 
-    monkeypatch.setattr(record_text.json, "loads", loads)
+    monkeypatch.setattr(json, "loads", loads)
     assert shown(b"[" + b"[]," * 80_000 + b"[]]").kind == "JSON"
     assert parsed == [LIST_BYTES]
 
