@@ -16,7 +16,7 @@ import kbroker
 from kbroker import serving
 from kbroker.cli import cli, user_message
 from kbroker.cli.consume import _timestamp_ms
-from kbroker.cli.output import json_bytes, print_table
+from kbroker.cli.output import MAX_WIDTH, json_bytes, print_table
 
 HELP = """\
 Usage: kbroker [OPTIONS] COMMAND [ARGS]...
@@ -192,6 +192,14 @@ def test_tables_align(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out == "NAME    N\na       5\nlong  100\nx       -\n"
     print_table(["NAME"], [])
     assert capsys.readouterr().out == "NAME\n"
+
+
+def test_a_very_long_name_widens_its_own_row_only(capsys: pytest.CaptureFixture[str]) -> None:
+    """2,000 quotas beside one of a client id of 32,767 bytes were 65 MB of spaces."""
+    print_table(["NAME", "N"], [["x" * 32_767, 5], ["short", 6]])
+    _, long, short = capsys.readouterr().out.splitlines()
+    assert long == f"{'x' * 32_767}  5"
+    assert short == f"{'short':<{MAX_WIDTH}}  6"
 
 
 def test_bytes_in_json() -> None:
