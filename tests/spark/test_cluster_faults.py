@@ -32,13 +32,14 @@ from tests.support.object_store import FaultyStore, ObjectStore, as_words
 pytestmark = [pytest.mark.soak, pytest.mark.timeout(3600)]
 ROWS = 300
 KEY = ["time", "connection", "correlation_id", "address"]
+COMPACTING = "before the checkpoint"  # of the second batch of two, when hours have two files to be put together
 #: In which phase of a batch the store holds its answer while something dies: what it is asked for then.
 PHASES: dict[str, dict[str, Any]] = {
     "reading": {"kinds": ["hold"], "method": "GET", "path": r"/logs/"},
     "writing": {"kinds": ["hold"], "method": "PUT", "path": r"/batch-\d+-\w+\.parquet"},
     "before the commit": {"kinds": ["hold"], "method": "PUT", "path": r"_delta_log/0*[1-9]\d*\.json"},
     "after the commit": {"kinds": ["hold after"], "method": "PUT", "path": r"_delta_log/0*[1-9]\d*\.json"},
-    "before the checkpoint": {"kinds": ["hold"], "method": "PUT", "path": r"/compacted-\w+\.parquet"},
+    COMPACTING: {"kinds": ["hold"], "method": "PUT", "path": r"/compacted-\w+\.parquet"},
 }
 PATIENCE_S = 900
 
@@ -55,8 +56,12 @@ class Scene:
     def place(self, name: str) -> TablePlace:
         return TablePlace.of(f"s3://tables/{name}", self.store.options)
 
-    def put_log(self, name: str, lines: Sequence[str]) -> None:
-        self.behind.put(f"{name}/logs/requests-1.jsonl", ("\n".join(lines) + "\n").encode())
+    def put_log(self, name: str, lines: Sequence[str], files: int = 1) -> int:
+        """Each file has lines of all hours. Returns: how many bytes a batch may have so that it is about one file."""
+        texts = [("\n".join(lines[number::files]) + "\n").encode() for number in range(files)]
+        for number, text in enumerate(texts):
+            self.behind.put(f"{name}/logs/requests-{number + 1}.jsonl", text)
+        return max(map(len, texts))
 
     def start(self, name: str, *source: str) -> subprocess.Popen[str]:
         words = ["ingest", self.place(name).file("table"), *(source or [self.place(name).file("logs")])]
@@ -145,9 +150,10 @@ def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
 def test_what_dies(scene: Scene, victim: str, phase: str) -> None:
     name = f"{victim}-{phase}".replace(" ", "-")
     day = make_day(ROWS)
-    scene.put_log(name, list(day.lines()))
+    batch_bytes = scene.put_log(name, list(day.lines()), files=2 if phase == COMPACTING else 1)
+    source = (scene.place(name).file("logs"), "--max-per-batch", str(batch_bytes))
     scene.store.fail(count=1, **PHASES[phase])
-    process = scene.start(name)
+    process = scene.start(name, *source)
     scene.wait_for_the_fault(process)
     if victim == "executor":
         kill_executor(scene)
@@ -161,7 +167,7 @@ def test_what_dies(scene: Scene, victim: str, phase: str) -> None:
     scene.store.heal()
     if victim == "worker":
         scene.cluster.add_worker(hidden=scene.folder)
-    scene.finish(name, process)
+    scene.finish(name, process, *source)
     assert scene.rows(name) == Counter(tuple(row.values()) for row in day.rows.select(KEY).to_pylist())
 
 
@@ -176,9 +182,11 @@ def test_the_broker_dies(scene: Scene, phase: str, tmp_path: Path) -> None:
         with Cluster(broker.bootstrap) as cluster:
             create(cluster, "log")
             with Producer(cluster) as producer:
-                for line in day.lines():
+                lines = list(day.lines())
+                for line in [*lines[::2], *lines[1::2]]:
                     producer.send("log", line.encode(), timestamp_ms=1_000_000)
-        source = ("--topic", "log", "--bootstrap-server", broker.bootstrap)
+        more = ("--max-per-batch", str(ROWS // 2)) if phase == COMPACTING else ()
+        source = ("--topic", "log", "--bootstrap-server", broker.bootstrap, *more)
         scene.store.fail(count=1, **PHASES[phase])
         process = scene.start(name, *source)
         scene.wait_for_the_fault(process)
