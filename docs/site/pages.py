@@ -19,7 +19,7 @@ OUTSIDE = {
     ".github/CONTRIBUTING.md": "contributing.md",
 }
 SOURCES = {page: file for file, page in OUTSIDE.items()}
-LINK = re.compile(r"(?<!!)\[([^\]]+)\]\(([^)\s:#]+)(#[^)\s]*)?\)")
+LINK = re.compile(r"(!?)\[([^\]]+)\]\(([^)\s:#]+)(#[^)\s]*)?\)")  # and pictures
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
@@ -30,11 +30,11 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Point each relative link to the page of the site; a link to another file of the project becomes its text."""
+    """Point each relative link to the page or picture of the site; one to another file of the project is its text."""
     source = SOURCES.get(page.file.src_uri, f"docs/{page.file.src_uri}")
 
     def link(match: re.Match[str]) -> str:
-        text, target, anchor = match[1], match[2], match[3] or ""
+        picture, text, target, anchor = match[1], match[2], match[3], match[4] or ""
         path = posixpath.normpath(posixpath.join(posixpath.dirname(source), target))
         if not (ROOT / path).exists():
             raise PluginError(f"{source}: the link to {target} names no file of the project")
@@ -43,6 +43,6 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
             shown = "reference/README.md"
         if shown is None:
             return text
-        return f"[{text}]({posixpath.relpath(shown, posixpath.dirname(page.file.src_uri) or '.')}{anchor})"
+        return f"{picture}[{text}]({posixpath.relpath(shown, posixpath.dirname(page.file.src_uri) or '.')}{anchor})"
 
     return LINK.sub(link, markdown)
