@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -77,6 +78,21 @@ def test_a_commit_whose_answer_was_lost_is_known_as_its_own(store: FaultyStore, 
     before = len(table.files())
     assert (compact(table, 0, 1, everything=True).files_before, store.heal()) == (before, {"lost": 1})
     assert sequences(table) == times(2)
+
+
+@pytest.mark.parametrize("kind", ["reset", "lost"])
+def test_a_table_is_made_though_the_store_does_not_answer(store: FaultyStore, tmp_path: Path, kind: str) -> None:
+    """Its first version is written once, as every other: no request for it is repeated by the store's client."""
+    wanted = TableInfo(REQUEST_LOG, BUCKETS, VERSION, spark_schema().jsonValue())
+    made = Table(TablePlace.of(f"s3://tables/{tmp_path.name}", {**store.options, **PATIENT}))
+    store.fail(kinds=[kind], method="PUT", path=r"_delta_log/\d+\.json", count=1)
+    assert made.open(wanted).buckets == BUCKETS
+    assert store.heal() == {kind: 1}
+    store.fail(kinds=[kind], method="PUT", path=r"_delta_log/\d+\.json", count=1)
+    assert made.open(replace(wanted, schema_version=VERSION + 1)).schema_version == VERSION + 1
+    assert store.heal() == {kind: 1}
+    assert write(made, "a", 0, placed(two_hours()))
+    assert sequences(made) == times(1)
 
 
 def run(table: Table, patience: dict[str, str], *words: str) -> Result:

@@ -3,6 +3,8 @@
 import re
 
 _FRAMES = re.compile(r"\n\s+0: ")
+_COLOURS = re.compile(r"\x1b\[[0-9;]*m")
+_ARROW = re.compile(r"\s*\u21b3\s*")  # between an error and its cause
 
 
 class PipelineError(Exception):
@@ -15,5 +17,6 @@ NO_WORKER = "Python worker failed to connect back"
 
 
 def reason_of_delta(error: Exception) -> str:
-    """What an exception of delta-rs says, without the frames of its stack that some have below."""
-    return " ".join(_FRAMES.split(str(error), maxsplit=1)[0].split())[:500]
+    """What an exception of delta-rs says, without the frames of its stack that some have below, and its colours."""
+    text = _ARROW.sub(": ", _COLOURS.sub("", _FRAMES.split(str(error), maxsplit=1)[0]))
+    return " ".join(text.split())[:500]

@@ -206,20 +206,30 @@ class Table:
     def open(self, wanted: TableInfo) -> TableInfo:
         """The description of the table, which is made if there is none, and gets the columns that it lacks.
 
-        Raises: TableError when it is of another kind, or a topic's would lose columns.
+        Raises: TableError when it is of another kind, a topic's would lose columns, or its store fails.
         """
+        failures = 0
         for _ in range(COMMIT_TRIES):
-            if not self.exists():
-                self.make(wanted)
-            info = self.info()
-            if info.kind != wanted.kind:
-                is_, asked = (one.kind.replace("_", " ") for one in (info, wanted))
-                raise TableError(f"{self} is a table of kind {is_}, not {asked}")
-            new = self._new_columns(info, wanted)
-            if not new and info.schema_version >= wanted.schema_version:
-                return info
-            self._try(lambda new=new: self._widen(new, wanted))  # type: ignore[misc]
+            try:
+                if not self.exists():
+                    self.make(wanted)
+                info = self.info()
+                if info.kind != wanted.kind:
+                    is_, asked = (one.kind.replace("_", " ") for one in (info, wanted))
+                    raise TableError(f"{self} is a table of kind {is_}, not {asked}")
+                new = self._new_columns(info, wanted)
+                if not new and info.schema_version >= wanted.schema_version:
+                    return info
+                self._try(lambda new=new: self._widen(new, wanted))  # type: ignore[misc]
+            except OSError as error:  # as in `commit`
+                failures += 1
+                if self.place.is_local or failures > STORE_FAILURES:
+                    raise self._unwritable(error) from error
+                self._delta = None
         raise TableError(f"{self} changes too often to be opened")
+
+    def _unwritable(self, error: OSError) -> TableError:
+        return TableError(f"{self} cannot be written: {reason_of_delta(error)}")
 
     def make(self, wanted: TableInfo) -> None:
         """Make an empty table, unless another stream was faster."""
@@ -324,7 +334,7 @@ class Table:
             if attempt and files and self._are_live(files[:1]):
                 return True  # by a try before, of which no response came
             if unsure is not None and failures > STORE_FAILURES:
-                raise unsure
+                raise self._unwritable(unsure) from unsure
             if transaction is not None and transaction[1] <= self.committed(transaction[0]):
                 return False
             if replaced and not self._are_live(replaced):
