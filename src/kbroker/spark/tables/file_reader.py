@@ -11,6 +11,7 @@ from kbroker.spark.tables.table_place import TablePlace
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    import pyarrow.parquet as pq
     from pyspark.sql.types import StructType
 
 ROWS_AT_ONCE = 65_536
@@ -60,6 +61,22 @@ def _column(rows: pa.RecordBatch, field: pa.Field, task: dict[str, Any]) -> Any:
     return fit(rows.column(field.name) if has else None, field.type, rows.num_rows)
 
 
+def _read(file: pq.ParquetFile, columns: Sequence[str]) -> pa.Table:
+    """Columns of a file, one row group after the other.
+
+    Each has its own dictionaries, which Arrow 26 does not put together where they are in lists ("Nested data
+    conversions not implemented for chunked array outputs").
+    """
+    import pyarrow as pa
+
+    if file.num_row_groups == 0:
+        return file.read(columns=columns)
+    # a task has one core
+    return pa.concat_tables(
+        file.read_row_group(group, columns=columns, use_threads=False) for group in range(file.num_row_groups)
+    )
+
+
 def _opened(
     place: TablePlace, files: Sequence[str], columns: Sequence[str] | None, dictionaries: Sequence[str] = ()
 ) -> Iterator[tuple[pa.Schema, Iterator[pa.RecordBatch]]]:
@@ -72,7 +89,7 @@ def _opened(
             with _source(place, name) as source, pq.ParquetFile(source, read_dictionary=list(dictionaries)) as file:
                 has = file.schema_arrow.names
                 known = has if columns is None else [column for column in columns if column in has]
-                rows = file.read(columns=known, use_threads=False)  # a task has one core
+                rows = _read(file, known)
         except FileNotFoundError:
             raise DamagedFileError(place.file(name), MISSING) from None
         except (pa.ArrowException, OSError) as error:
