@@ -4,7 +4,8 @@
 
 Three clients share a broker. web-shop sends one order after the other and measures how long each takes; reports reads
 them; batch-loader sends as much as its connections take. Every command is printed before it runs, and is one that a
-user would type. While it runs, the console is at the address that the broker prints, below /console.
+user would type. While it runs, the console is at the address that the broker prints, below /console. It needs the
+extra `metrics`; with `console` there are the pages, with `top` the table of `kbroker top`.
 """
 
 from __future__ import annotations

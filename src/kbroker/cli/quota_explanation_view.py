@@ -198,7 +198,7 @@ def _compared(key: str, quota: Found, name: str) -> Iterator[str]:
 def _verdicts(found: Found) -> Iterator[str]:
     shown = found["verdicts"][:SHOWN_VERDICTS]
     more = len(found["verdicts"]) > len(shown) or found["verdicts_truncated"]
-    yield styled("LAST VERDICTS (UTC)" + (f", {len(shown)} of more" if more else ""), bold=True)
+    yield styled(f"LAST {len(shown)} VERDICTS (UTC)" if more else "LAST VERDICTS (UTC)", bold=True)
     for one in shown:
         at = time.strftime("%H:%M:%S", time.gmtime(one["time_ms"] / 1000)) + f".{one['time_ms'] % 1000:03d}"
         key = one["quota"]

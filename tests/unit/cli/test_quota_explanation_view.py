@@ -97,7 +97,7 @@ def test_the_whole_of_it(capsys: pytest.CaptureFixture[str]) -> None:
         "no quota applies: consumer_byte_rate, controller_mutation_rate,",
         "  request_percentage",
     ]
-    assert lines[22] == "LAST VERDICTS (UTC), 8 of more"
+    assert lines[22] == "LAST 8 VERDICTS (UTC)"
     assert lines[23] == "  22:15:00.000  producer_byte_rate  1.3 KiB/s of 1000 B/s  delay 3.1 s (app)"
 
 
