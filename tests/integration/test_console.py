@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import quote, urlencode
 
 import pytest
 
@@ -26,6 +26,7 @@ from kbroker.coordinator.classic_group import GroupState
 from kbroker.coordinator.group_coordinator import ListedGroup
 from kbroker.coordinator.group_records import CommittedOffset
 from kbroker.server.broker import Broker
+from kbroker.server.metrics.http_access import HttpAccess
 from kbroker.server.metrics.wrong_tokens import GUESSES
 from kbroker.server.quota.entity_rules import Alteration, QuotaOp
 from kbroker.server.topic_rules import NewTopic
@@ -63,7 +64,7 @@ def broker() -> Iterator[Broker]:
 @pytest.fixture
 def pages(broker: Broker) -> Iterator[Console]:
     """A console that a test has for itself."""
-    made = Console(broker, TOKEN)
+    made = Console(broker, HttpAccess(TOKEN, broker.clock))
     yield made
     made.close()
 
@@ -144,7 +145,7 @@ def test_posts_that_no_page_sends(broker: Broker) -> None:
 
 
 def test_a_broker_without_jinja_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    def load(broker: Broker) -> Any:
+    def load(broker: Broker, access: HttpAccess) -> Any:
         raise ModuleNotFoundError("no module named jinja2", name="jinja2")
 
     made = Broker(SETTINGS)
@@ -222,8 +223,29 @@ def test_a_guessed_token(pages: Console) -> None:
     assert post(pages, "sign-in", {"token": TOKEN}, "10.6.6.7").status == 303
 
 
+@pytest.mark.parametrize("at_console_first", [True, False])
+def test_wrong_tokens_of_an_address_count_once_for_the_whole_port(at_console_first: bool) -> None:
+    """An address that had to wait at the console had five more guesses at the other paths, and the other way round."""
+    form = {"Content_Type": "application/x-www-form-urlencoded"}
+    made = Broker(SETTINGS)
+    console.mount(made)
+    with made:
+
+        def sign_in(token: str) -> int:
+            origin = str(made.metrics_url)
+            return get(made, "/console/sign-in", "POST", urlencode({"token": token}), Origin=origin, **form)[0]
+
+        def route(token: str) -> int:
+            return get(made, "/xray", Authorization=f"Bearer {token}")[0]
+
+        guess, refused, other = (sign_in, 403, route) if at_console_first else (route, 401, sign_in)
+        assert [guess("x" * 20) for _ in range(GUESSES)] == [refused] * GUESSES
+        assert (guess(TOKEN), other(TOKEN)) == (429, 429)
+        assert get(made, "/console/topics", Authorization=f"Bearer {TOKEN}")[0] == 429
+
+
 def test_without_a_token_only_this_machine_may(broker: Broker) -> None:
-    pages = Console(broker, None)
+    pages = Console(broker, HttpAccess(None, broker.clock))
     assert ask(pages, "topics").status == 200
     away = ask(pages, "topics", address="10.1.2.3")
     assert (away.status, "Only this machine" in text(away)) == (403, True)
@@ -357,7 +379,7 @@ def test_the_slowest_requests(pages: Console, broker: Broker) -> None:
 def test_the_slowest_requests_without_a_log() -> None:
     """The broker keeps some at all times; the page shows those."""
     with Broker({**SETTINGS, "kbroker.request.log.topic": ""}) as broker:
-        pages = Console(broker, None)
+        pages = Console(broker, HttpAccess(None, broker.clock))
         with wire.Connection(broker.bootstrap_servers) as client:
             client.ask(wire.create_topic("t", 1))
             wait_for("the request", lambda: "CreateTopics" in text(ask(pages, f"requests?n={time.time()}")))
@@ -388,7 +410,7 @@ def test_the_files_of_others_have_their_licences() -> None:
 
 @pytest.fixture
 def editor(broker: Broker) -> Iterator[Console]:
-    made = Console(broker, TOKEN, may_edit=True)
+    made = Console(broker, HttpAccess(TOKEN, broker.clock), may_edit=True)
     yield made
     made.close()
     store = broker.context.quota_entities

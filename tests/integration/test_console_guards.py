@@ -15,6 +15,7 @@ from kbroker import console
 from kbroker.common.quotas import QuotaEntity
 from kbroker.console.app import Console
 from kbroker.server.broker import Broker
+from kbroker.server.metrics.http_access import HttpAccess
 from kbroker.server.quota.entity_rules import Alteration, QuotaOp
 from tests.support.console import ask, post
 
@@ -56,7 +57,7 @@ def broker() -> Iterator[Broker]:
 
 @pytest.fixture
 def editor(broker: Broker) -> Iterator[Console]:
-    made = Console(broker, TOKEN, may_edit=True)
+    made = Console(broker, HttpAccess(TOKEN, broker.clock), may_edit=True)
     yield made
     made.close()
     broker.context.quota_entities.alter([Alteration(ALICE, [QuotaOp(RATE, None), QuotaOp(SHADOW, None)])])

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from kbroker._core.clock import VirtualClock
 from kbroker.common.http_messages import HttpRequest
 from kbroker.common.quotas import QuotaEntity
 from kbroker.console.app import Console
@@ -20,6 +21,7 @@ from kbroker.coordinator.classic_group import GroupState
 from kbroker.coordinator.group_coordinator import ListedGroup
 from kbroker.protocol import codec
 from kbroker.server.broker import Broker
+from kbroker.server.metrics.http_access import HttpAccess
 from kbroker.server.metrics.mounted_pages import MountedPages
 from kbroker.server.topic_rules import NewTopic
 from kbroker.server.xray.xray import KEY_CHARACTERS, _words
@@ -43,7 +45,7 @@ def broker() -> Iterator[Broker]:
 
 @pytest.fixture
 def pages(broker: Broker) -> Iterator[Console]:
-    made = Console(broker, None)
+    made = Console(broker, HttpAccess(None, broker.clock))
     yield made
     made.close()
 
@@ -153,7 +155,7 @@ def test_what_waits_is_named_by_its_key(pages: Console, broker: Broker) -> None:
 
 def test_a_page_that_asks_while_the_broker_stops(caplog: pytest.LogCaptureFixture) -> None:
     """Open pages ask every two seconds: a broker that stopped had a traceback in its log for it."""
-    mounted = MountedPages("/console", lambda: Console(SimpleNamespace(), None))  # type: ignore[arg-type]
+    mounted = MountedPages("/console", lambda: Console(SimpleNamespace(), HttpAccess(None, VirtualClock(0))))  # type: ignore[arg-type]
     mounted.close()
     with caplog.at_level(logging.DEBUG):
         response = mounted.respond(HttpRequest("GET", "/console", "", {}, "127.0.0.1", b""))

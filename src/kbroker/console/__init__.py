@@ -10,6 +10,7 @@ from kbroker.common.light_typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from kbroker.console.app import Console
     from kbroker.server.broker import Broker
+    from kbroker.server.metrics.http_access import HttpAccess
 
 ROOT = "/console"
 
@@ -19,10 +20,7 @@ def mount(broker: Broker) -> None:
     broker.mount(ROOT, _load)
 
 
-def _load(broker: Broker) -> Console:
+def _load(broker: Broker, access: HttpAccess) -> Console:
     from kbroker.console.app import Console
-    from kbroker.server.metrics.http_access import is_open
 
-    config = broker.config
-    token = config.text("kbroker.console.token") or None
-    return Console(broker, token, config.boolean("kbroker.console.edit"), is_open(config))
+    return Console(broker, access, broker.config.boolean("kbroker.console.edit"))

@@ -96,18 +96,15 @@ class _Kept(NamedTuple):
 class Console:
     """Serves the pages below ``/console``.
 
-    Args: ``broker``, which runs; ``token``: kbroker.console.token, None without one; ``may_edit``: whether quotas can
-    be changed; ``trusts_this_machine``: whether who uses it needs no token.
+    Args: ``broker``, which runs; ``access``: the check of the port it is served at; ``may_edit``: whether quotas can be
+    changed.
     Threads: any; ``AT_ONCE`` pages are made at the same time.
     """
 
-    def __init__(
-        self, broker: Broker, token: str | None, may_edit: bool = False, trusts_this_machine: bool = True
-    ) -> None:
+    def __init__(self, broker: Broker, access: HttpAccess, may_edit: bool = False) -> None:
         clock = broker.clock
         self._clock: BaseClock = clock
-        self._token = token
-        self._access = HttpAccess(token, clock, trusts_this_machine)
+        self._access = access
         self._sessions, self._secret = Sessions(clock), FormSecret()
         self._viewers = Viewers(clock)
         self._renderer = Renderer()
@@ -243,7 +240,8 @@ class Console:
         refused = self._access.refusal(request.address, _message(request.headers))
         if refused is None:
             return None
-        if self._token is None or refused.status != 401 or "kb-part" in request.headers or request.method == "POST":
+        can_sign_in = self._access.has_token and refused.status == 401
+        if not can_sign_in or "kb-part" in request.headers or request.method == "POST":
             return self._failed(request, PageError(refused.status, sentence(refused.sentence)))
         return HttpResponse(303, b"", PLAIN, (("Location", f"{ROOT}/sign-in"),))
 
@@ -255,7 +253,7 @@ class Console:
             raise PageError(403, "This form came from another site's page, or without its origin.")
 
     def _sign_in_page(self, request: HttpRequest, problem: str, status: int = 200) -> HttpResponse:
-        values = {"problem": problem, "has_token": self._token is not None}
+        values = {"problem": problem, "has_token": self._access.has_token}
         return self._response(request, "sign-in", View("Sign in", "sign_in.html", values, status), is_part=False)
 
     def _sign_in(self, request: HttpRequest, form: Query) -> HttpResponse:

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from kbroker.network.request_channel import InboundRequest
     from kbroker.server.context import ApiContext
     from kbroker.server.metrics.broker_metrics import MetricSources
+    from kbroker.server.metrics.http_access import HttpAccess
     from kbroker.server.metrics.mounted_pages import PageServer
     from kbroker.server.quota.verdict import Verdict
     from kbroker.server.request_log.service import RequestLog
@@ -72,7 +73,7 @@ class Broker:
         self._state_lock = threading.Lock()
         self._parts: BrokerRuntime | None = None
         self._interception = Interception()
-        self._mounts: dict[str, Callable[[Broker], PageServer]] = {}
+        self._mounts: dict[str, Callable[[Broker, HttpAccess], PageServer]] = {}
         self._is_cancelled = False
 
     def __enter__(self) -> Broker:
@@ -135,11 +136,11 @@ class Broker:
         if parts is not None:
             parts.stop()
 
-    def mount(self, path: str, load: Callable[[Broker], PageServer]) -> None:
+    def mount(self, path: str, load: Callable[[Broker, HttpAccess], PageServer]) -> None:
         """Serve pages below a path of the HTTP port (``kbroker.metrics.listener``) from the next start on.
 
         Args: ``path``, such as /console; ``load`` makes what serves the pages, at the first request for one after each
-        start; its ``close`` is called when the broker stops.
+        start, with the port's check of who may read; its ``close`` is called when the broker stops.
         """
         with self._state_lock:
             self._mounts[path] = load

@@ -56,6 +56,7 @@ if TYPE_CHECKING:
     from kbroker.server.authorizer.authorizer import Authorizer
     from kbroker.server.group_service import GroupService
     from kbroker.server.metrics.broker_metrics import MetricSources
+    from kbroker.server.metrics.http_access import HttpAccess
     from kbroker.server.metrics.mounted_pages import PageServer
     from kbroker.server.quota.explanation import QuotaExplainer
     from kbroker.server.security.delegation_tokens import DelegationTokens
@@ -92,7 +93,7 @@ class BrokerRuntime:
         apis: KafkaApis,
         interception: Interception,
         is_cancelled: Callable[[], bool],
-        mounts: Mapping[str, Callable[[], PageServer]] = MappingProxyType({}),
+        mounts: Mapping[str, Callable[[HttpAccess], PageServer]] = MappingProxyType({}),
     ) -> None:
         self.config = config
         self.clock = clock

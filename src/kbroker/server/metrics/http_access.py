@@ -36,7 +36,7 @@ class Refusal(NamedTuple):
 
 
 class HttpAccess:
-    """The check of every request but those for /metrics, /health and /ready.
+    """The check of every request to one port but those for /metrics, /health and /ready; mounted pages use it too.
 
     Args: ``token``: kbroker.console.token, None without one. ``clock`` of the log's rate limit.
         ``trusts_this_machine``: whether its programs need no token.
@@ -53,6 +53,11 @@ class HttpAccess:
     def configured(cls, config: BrokerConfig, clock: BaseClock) -> HttpAccess:
         """The check with a broker's configuration."""
         return cls(config.text("kbroker.console.token") or None, clock, is_open(config))
+
+    @property
+    def has_token(self) -> bool:
+        """Whether there is a token to send."""
+        return self._token is not None
 
     def refusal(self, peer: str, headers: Message) -> Refusal | None:
         """Why a request is refused, None where it may read.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from functools import partial
 
 from kbroker._core.clock import BaseClock
 from kbroker._core.metrics.stats import Meter
@@ -17,6 +18,7 @@ from kbroker.server.metrics.http_routes import RouteTable
 if TYPE_CHECKING:
     from kbroker.metrics.exposition import Exposition
     from kbroker.server.metrics.broker_metrics import MetricSources
+    from kbroker.server.metrics.http_access import HttpAccess
     from kbroker.server.metrics.metrics_server import MetricsServer
     from kbroker.server.metrics.mounted_pages import MountedPages, PageServer
 
@@ -40,6 +42,7 @@ class MetricsService:
         self._lock = threading.Lock()
         self._exposition: Exposition | None = None
         self._sources: MetricSources | None = None
+        self._mounts: list[tuple[str, Callable[[HttpAccess], PageServer]]] = []
         self._mounted: list[MountedPages] = []
         self._address = config.text("kbroker.metrics.listener")
         self._is_ready = False
@@ -55,10 +58,12 @@ class MetricsService:
             # http.server is not loaded without a metrics listener
             from kbroker.server.metrics.http_access import HttpAccess
             from kbroker.server.metrics.metrics_server import MetricsServer
+            from kbroker.server.metrics.mounted_pages import MountedPages
 
             access = HttpAccess.configured(self._config, self._clock)
             host, port = parse_http_address(self._address)
-            mounted = self._mounted
+            # one check for the whole port, so that there is one count of wrong tokens
+            mounted = self._mounted = [MountedPages(path, partial(load, access)) for path, load in self._mounts]
             server = MetricsServer(self.exposition, lambda: self._is_ready, host, port, self.routes, access, mounted)
             server.start()
             self._server = server
@@ -87,15 +92,12 @@ class MetricsService:
                 self._sources = self._parts()
             return self._sources
 
-    def mount(self, path: str, load: Callable[[], PageServer]) -> None:
-        """Serve pages below a path, which ``load`` makes at the first request for one; before ``start``.
+    def mount(self, path: str, load: Callable[[HttpAccess], PageServer]) -> None:
+        """Serve pages below a path; before ``start``. Without a port nothing of it is made.
 
-        Without a port nothing of it is kept.
+        Args: ``load`` makes them at the first request for one, with the port's check of who may read.
         """
-        if self._address:
-            from kbroker.server.metrics.mounted_pages import MountedPages
-
-            self._mounted.append(MountedPages(path, load))
+        self._mounts.append((path, load))
 
     def ready(self) -> None:
         """Clients are served from now on."""
