@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Producer
 
-from kbroker import console
 from kbroker.client.cluster import Cluster
 from kbroker.client.groups import Groups
 from kbroker.common.quotas import QuotaEntity
@@ -20,14 +19,12 @@ from kbroker.server.broker import Broker
 from kbroker.server.quota.entity_rules import Alteration, QuotaOp
 from kbroker.server.topic_rules import NewTopic
 from tests.browser.browser import Browser
-from tests.support import need, wire
+from tests.support import console, need, wire
 
 HERE = Path(__file__).resolve().parent
 BUILD = HERE.parents[1] / "build" / "browser"
 SETTINGS: dict[str, object] = {
-    "listeners": "PLAINTEXT://127.0.0.1:0",
-    "kbroker.in.memory": True,
-    "kbroker.metrics.listener": "127.0.0.1:0",
+    **console.SETTINGS,
     "kbroker.console.edit": True,
     "kbroker.request.log.topic": "__request_log",
 }
@@ -58,9 +55,7 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
 
 @pytest.fixture(scope="session")
 def broker() -> Iterator[Broker]:
-    made = Broker(SETTINGS)
-    console.mount(made)
-    with made:
+    with console.served(SETTINGS) as made:
         fill(made)
         yield made
 

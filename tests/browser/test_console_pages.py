@@ -6,10 +6,10 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from kbroker import console
 from kbroker.server.broker import Broker
 from tests.browser.browser import NARROW, WIDE, Browser
 from tests.browser.conftest import LIMITED, SETTINGS
+from tests.support.console import served
 
 TAB = {"type": "keyDown", "key": "Tab", "code": "Tab", "windowsVirtualKeyCode": 9}
 PAGES = (
@@ -94,18 +94,13 @@ def test_a_page_without_a_mouse(browser: Browser, root: str) -> None:
 
 def test_a_page_outlives_its_broker(browser: Browser) -> None:
     """It says since when nothing came, keeps what it shows, and goes on when the broker is back."""
-    first = Broker({**SETTINGS})
-    console.mount(first)
-    first.start()
-    url = str(first.metrics_url)
-    browser.show(f"{url}/console/")
-    browser.wait_for("figures", "document.querySelector('#live dd').innerText.includes('/s')")
-    first.stop()
+    with served(SETTINGS) as first:
+        url = str(first.metrics_url)
+        browser.show(f"{url}/console/")
+        browser.wait_for("figures", "document.querySelector('#live dd').innerText.includes('/s')")
     browser.wait_for("the banner", "document.querySelector('#connection').innerText.includes('does not respond since')")
     assert "This broker" in browser.text("main")
-    second = Broker({**SETTINGS, "kbroker.metrics.listener": url.removeprefix("http://")})
-    console.mount(second)
-    with second:
+    with served({**SETTINGS, "kbroker.metrics.listener": url.removeprefix("http://")}) as second:
         browser.wait_for("that it is back", "document.querySelector('#connection').innerText.includes('is back')")
         is_new = "document.querySelector('#live').innerText.includes(arguments[0])"
         browser.wait_for("the new one", is_new, second.cluster_id)

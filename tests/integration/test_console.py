@@ -31,16 +31,14 @@ from kbroker.server.metrics.wrong_tokens import GUESSES
 from kbroker.server.quota.entity_rules import Alteration, QuotaOp
 from kbroker.server.topic_rules import NewTopic
 from kbroker.server.topics import TopicView
+from tests.support import console as support
 from tests.support import wire
 from tests.support.broker import wait_for
-from tests.support.console import ask, post
+from tests.support.console import TOKEN, ask, pages_of, post, secret_of, served
 
-TOKEN = "a-token-of-some-length"
 MARKUP = "<script>alert(1)</script>\"'&\u202e"
 SETTINGS: dict[str, object] = {
-    "listeners": "PLAINTEXT://127.0.0.1:0",
-    "kbroker.in.memory": True,
-    "kbroker.metrics.listener": "127.0.0.1:0",
+    **support.SETTINGS,
     "kbroker.console.token": TOKEN,
     "kbroker.request.log.topic": "__request_log",
     "message.max.bytes": 12 << 20,
@@ -50,9 +48,7 @@ SETTINGS: dict[str, object] = {
 
 @pytest.fixture(scope="module")
 def broker() -> Iterator[Broker]:
-    made = Broker(SETTINGS)
-    console.mount(made)
-    with made:
+    with served(SETTINGS) as made:
         made.context.topics.create(NewTopic("orders", 2))
         made.context.topics.create(NewTopic("binary", 1))
         with wire.Connection(made.bootstrap_servers) as client:
@@ -63,20 +59,12 @@ def broker() -> Iterator[Broker]:
 
 @pytest.fixture
 def pages(broker: Broker) -> Iterator[Console]:
-    """A console that a test has for itself."""
-    made = Console(broker, HttpAccess(TOKEN, broker.clock))
-    yield made
-    made.close()
+    with pages_of(broker, TOKEN) as made:
+        yield made
 
 
 def text(response: HttpResponse) -> str:
     return response.body.decode()
-
-
-def secret_of(response: HttpResponse) -> str:
-    found = re.search(r'name="form_secret" value="([0-9a-f]+)"', text(response))
-    assert found is not None
-    return found[1]
 
 
 # ---------------------------------------------------------------- at the port
@@ -200,16 +188,10 @@ def test_signing_in(pages: Console) -> None:
     assert page.status == 200
     assert ask(pages, "topics", address=away, cookie=mine + "x").status == 303
     assert ask(pages, "topics", address=away, cookie=mine, sec_fetch_site="cross-site").status != 200
-    other = secret_of(
-        ask(
-            pages,
-            "topics",
-            address=away,
-            cookie=dict(post(pages, "sign-in", {"token": TOKEN}, away).headers)["Set-Cookie"].partition(";")[0],
-        )
-    )
+    again = dict(post(pages, "sign-in", {"token": TOKEN}, away).headers)["Set-Cookie"].partition(";")[0]
+    other = secret_of(text(ask(pages, "topics", address=away, cookie=again)))
     assert post(pages, "sign-out", {"form_secret": other}, away, cookie=mine).status == 403, "another session's form"
-    assert post(pages, "sign-out", {"form_secret": secret_of(page)}, away, cookie=mine).status == 303
+    assert post(pages, "sign-out", {"form_secret": secret_of(text(page))}, away, cookie=mine).status == 303
     assert ask(pages, "topics", address=away, cookie=mine).status == 303
 
 
@@ -227,9 +209,7 @@ def test_a_guessed_token(pages: Console) -> None:
 def test_wrong_tokens_of_an_address_count_once_for_the_whole_port(at_console_first: bool) -> None:
     """An address that had to wait at the console had five more guesses at the other paths, and the other way round."""
     form = {"Content_Type": "application/x-www-form-urlencoded"}
-    made = Broker(SETTINGS)
-    console.mount(made)
-    with made:
+    with served(SETTINGS) as made:
 
         def sign_in(token: str) -> int:
             origin = str(made.metrics_url)
@@ -245,13 +225,12 @@ def test_wrong_tokens_of_an_address_count_once_for_the_whole_port(at_console_fir
 
 
 def test_without_a_token_only_this_machine_may(broker: Broker) -> None:
-    pages = Console(broker, HttpAccess(None, broker.clock))
-    assert ask(pages, "topics").status == 200
-    away = ask(pages, "topics", address="10.1.2.3")
-    assert (away.status, "Only this machine" in text(away)) == (403, True)
-    assert "kbroker.console.token" in text(ask(pages, "sign-in", address="10.1.2.3"))
-    assert post(pages, "sign-in", {"token": ""}, "10.1.2.3").status == 403
-    pages.close()
+    with pages_of(broker) as pages:
+        assert ask(pages, "topics").status == 200
+        away = ask(pages, "topics", address="10.1.2.3")
+        assert (away.status, "Only this machine" in text(away)) == (403, True)
+        assert "kbroker.console.token" in text(ask(pages, "sign-in", address="10.1.2.3"))
+        assert post(pages, "sign-in", {"token": ""}, "10.1.2.3").status == 403
 
 
 # ---------------------------------------------------------------- what is shown
@@ -378,13 +357,14 @@ def test_the_slowest_requests(pages: Console, broker: Broker) -> None:
 
 def test_the_slowest_requests_without_a_log() -> None:
     """The broker keeps some at all times; the page shows those."""
-    with Broker({**SETTINGS, "kbroker.request.log.topic": ""}) as broker:
-        pages = Console(broker, HttpAccess(None, broker.clock))
-        with wire.Connection(broker.bootstrap_servers) as client:
-            client.ask(wire.create_topic("t", 1))
-            wait_for("the request", lambda: "CreateTopics" in text(ask(pages, f"requests?n={time.time()}")))
-            assert "User:ANONYMOUS" in text(ask(pages, "xray"))
-        pages.close()
+    with (
+        Broker({**SETTINGS, "kbroker.request.log.topic": ""}) as broker,
+        pages_of(broker) as pages,
+        wire.Connection(broker.bootstrap_servers) as client,
+    ):
+        client.ask(wire.create_topic("t", 1))
+        wait_for("the request", lambda: "CreateTopics" in text(ask(pages, f"requests?n={time.time()}")))
+        assert "User:ANONYMOUS" in text(ask(pages, "xray"))
 
 
 def test_a_page_that_fails_is_a_sentence(pages: Console, broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -410,9 +390,8 @@ def test_the_files_of_others_have_their_licences() -> None:
 
 @pytest.fixture
 def editor(broker: Broker) -> Iterator[Console]:
-    made = Console(broker, HttpAccess(TOKEN, broker.clock), may_edit=True)
-    yield made
-    made.close()
+    with pages_of(broker, TOKEN, may_edit=True) as made:
+        yield made
     store = broker.context.quota_entities
     store.alter(
         [Alteration(entity, [QuotaOp(key, None) for key in keys]) for entity, keys in store.find({}, (), False)]
@@ -437,7 +416,7 @@ def test_the_pages_only_show_unless_editing_is_on(pages: Console, broker: Broker
 
 def test_a_shadow_first_then_promoted(editor: Console, broker: Broker) -> None:
     """A preview changes nothing; what is applied is what it has shown, also when it is sent again by mistake."""
-    secret = secret_of(ask(editor, "quota?user=alice"))
+    secret = secret_of(text(ask(editor, "quota?user=alice")))
     fields = {
         "form_secret": secret,
         "user": "alice",
@@ -481,7 +460,7 @@ def test_a_shadow_first_then_promoted(editor: Console, broker: Broker) -> None:
     ],
 )  # fmt: skip
 def test_bad_changes(editor: Console, broker: Broker, change: dict[str, str], status: int, why: str) -> None:
-    secret = secret_of(ask(editor, "quota?user=alice"))
+    secret = secret_of(text(ask(editor, "quota?user=alice")))
     fields = {"form_secret": secret, "user": "alice", "key": "producer_byte_rate", "value": "1MB", "effect": "shadow"}
     for path in ("quota/preview", "quota/apply"):
         response = post(editor, path, {**fields, "was": "", **change})

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import http.client
-import re
 from collections.abc import Iterator, Sequence
 from types import SimpleNamespace
 from typing import Any
@@ -11,21 +10,13 @@ from urllib.parse import urlencode
 
 import pytest
 
-from kbroker import console
 from kbroker.common.quotas import QuotaEntity
 from kbroker.console.app import Console
 from kbroker.server.broker import Broker
-from kbroker.server.metrics.http_access import HttpAccess
 from kbroker.server.quota.entity_rules import Alteration, QuotaOp
-from tests.support.console import ask, post
+from tests.support.console import SETTINGS, TOKEN, ask, pages_of, post, secret_of, served
 
-TOKEN = "a-token-of-some-length"
 AWAY = "10.1.2.3"
-SETTINGS: dict[str, object] = {
-    "listeners": "PLAINTEXT://127.0.0.1:0",
-    "kbroker.in.memory": True,
-    "kbroker.metrics.listener": "127.0.0.1:0",
-}
 ALICE = QuotaEntity.of({"user": "alice"})
 RATE, SHADOW = "producer_byte_rate", "shadow.producer_byte_rate"
 GUARDS = {
@@ -57,16 +48,9 @@ def broker() -> Iterator[Broker]:
 
 @pytest.fixture
 def editor(broker: Broker) -> Iterator[Console]:
-    made = Console(broker, HttpAccess(TOKEN, broker.clock), may_edit=True)
-    yield made
-    made.close()
+    with pages_of(broker, TOKEN, may_edit=True) as made:
+        yield made
     broker.context.quota_entities.alter([Alteration(ALICE, [QuotaOp(RATE, None), QuotaOp(SHADOW, None)])])
-
-
-def secret_of(page: str) -> str:
-    found = re.search(r'name="form_secret" value="([0-9a-f]+)"', page)
-    assert found is not None
-    return found[1]
 
 
 # ---------------------------------------------------------------- headers
@@ -211,11 +195,8 @@ class Browser:
 @pytest.mark.parametrize("edit", [None, False, True])
 def test_quotas_are_changed_only_where_the_setting_says_so(edit: bool | None) -> None:
     """kbroker.console.edit, off unless it is set; also for a client that has signed in and knows its secret."""
-    made = Broker(
-        {**SETTINGS, "kbroker.console.token": TOKEN, **({} if edit is None else {"kbroker.console.edit": edit})}
-    )
-    console.mount(made)
-    with made:
+    changes = {} if edit is None else {"kbroker.console.edit": edit}
+    with served({**SETTINGS, "kbroker.console.token": TOKEN, **changes}) as made:
         browser = Browser(made)
         assert browser.ask("sign-in", {"token": TOKEN})[0] == 303
         status, page = browser.ask("quota?user=alice")
@@ -239,9 +220,7 @@ def test_who_sees_the_pages_is_as_at_the_other_paths_of_the_port(
         settings["authorizer.class.name"] = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
     if has_token:
         settings["kbroker.console.token"] = TOKEN
-    made = Broker(settings)
-    console.mount(made)
-    with made:
+    with served(settings) as made:
         browser = Browser(made)
         assert browser.ask("topics")[0] == status
         assert browser.ask("topics", Host="evil.example")[0] == of_another_name

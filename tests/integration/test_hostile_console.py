@@ -27,27 +27,20 @@ from kbroker.server.topic_rules import NewTopic
 from kbroker.server.xray.xray import KEY_CHARACTERS, _words
 from tests.support import wire
 from tests.support.broker import wait_for
-from tests.support.console import ask
-
-SETTINGS: dict[str, object] = {
-    "listeners": "PLAINTEXT://127.0.0.1:0",
-    "kbroker.in.memory": True,
-    "kbroker.request.log.topic": "__request_log",
-}
+from tests.support.console import SETTINGS, ask, pages_of
 
 
 @pytest.fixture(scope="module")
 def broker() -> Iterator[Broker]:
-    with Broker(SETTINGS) as made:
+    with Broker({**SETTINGS, "kbroker.request.log.topic": "__request_log"}) as made:
         made.context.topics.create(NewTopic("orders", 1))
         yield made
 
 
 @pytest.fixture
 def pages(broker: Broker) -> Iterator[Console]:
-    made = Console(broker, HttpAccess(None, broker.clock))
-    yield made
-    made.close()
+    with pages_of(broker) as made:
+        yield made
 
 
 @pytest.mark.parametrize(

@@ -1,13 +1,44 @@
-"""Requests of a browser, straight to the console's pages."""
+"""A broker with a console, a console that a test has for itself, and requests of a browser, straight to its pages."""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from urllib.parse import unquote, urlencode
 
+from kbroker import console
 from kbroker.common.http_messages import HttpRequest, HttpResponse
 from kbroker.console.app import Console
+from kbroker.server.broker import Broker
+from kbroker.server.metrics.http_access import HttpAccess
 
 HOST = "127.0.0.1:9400"
+TOKEN = "a-token-of-some-length"
+SETTINGS: dict[str, object] = {
+    "listeners": "PLAINTEXT://127.0.0.1:0",
+    "kbroker.in.memory": True,
+    "kbroker.metrics.listener": "127.0.0.1:0",
+}
+
+
+@contextmanager
+def served(settings: Mapping[str, object]) -> Iterator[Broker]:
+    """A broker that serves its console at the HTTP port, as `kbroker serve` does."""
+    made = Broker(settings)
+    console.mount(made)
+    with made:
+        yield made
+
+
+@contextmanager
+def pages_of(broker: Broker, token: str | None = None, may_edit: bool = False) -> Iterator[Console]:
+    """A console of a broker beside that of its port."""
+    made = Console(broker, HttpAccess(token, broker.clock), may_edit)
+    try:
+        yield made
+    finally:
+        made.close()
 
 
 def ask(
@@ -23,3 +54,10 @@ def post(pages: Console, path: str, fields: dict[str, str], address: str = "127.
     """Send a form as a browser does."""
     headers = {"origin": f"http://{HOST}", "content_type": "application/x-www-form-urlencoded", **headers}
     return ask(pages, path, address, "POST", urlencode(fields).encode(), **headers)
+
+
+def secret_of(page: str) -> str:
+    """The hidden field of a page's forms."""
+    found = re.search(r'name="form_secret" value="([0-9a-f]+)"', page)
+    assert found is not None
+    return found[1]
