@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -301,21 +302,33 @@ def _run_stream(
 
 def run_stream(run: Callable[..., Done], common: dict[str, Any], doing: str) -> Done:
     """Run a stream until it ends, or until a signal asks it to: then after the batch at hand."""
+    say = progress(common)
+    say.doing = doing
+    with running(common, session) as spark, stop_signals(say) as stopping:
+        return run(spark, progress=say, stopping=stopping)
+
+
+@contextmanager
+def stop_signals(say: Callable[[str], object]) -> Iterator[Callable[[], bool]]:
+    """Whether SIGINT or SIGTERM has come meanwhile. A second Ctrl-C ends the process at once, as `kill -9` does.
+
+    Args: `say`: called by the handler, between any two instructions of the main thread.
+    """
     stopping = False
 
     def stop(number: int, frame: object) -> None:
         nonlocal stopping
-        stopping = True
-        progress(common)("stopping after this batch")
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        if not stopping:
+            stopping = True
+            say("stopping after this batch")
 
-    progress(common).doing = doing
-    with running(common, session) as spark:
-        before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
-        try:
-            return run(spark, progress=progress(common), stopping=lambda: stopping)
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
+    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield lambda: stopping
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def described(table: TablePlace | Path) -> dict[str, Any]:

@@ -6,6 +6,7 @@ Nothing at all with --quiet.
 
 from __future__ import annotations
 
+import collections
 import os
 import shutil
 import sys
@@ -29,7 +30,7 @@ class ProgressDisplay:
 
     Args: `stream`: by default the process's stderr; `is_terminal`: by default what the stream says.
 
-    Threads: any; `_lock` guards all.
+    Threads: any, and handlers of signals; `_lock` guards all but `_lines`.
     """
 
     def __init__(
@@ -50,6 +51,7 @@ class ProgressDisplay:
         self._clock = clock
         self.is_terminal = _is_terminal(self._stream) if is_terminal is None else is_terminal
         self._lock = threading.Lock()
+        self._lines: collections.deque[str] = collections.deque()  # to be printed by who has the lock
         self._is_drawn = False
         self._step: Step | None = None
 
@@ -57,10 +59,22 @@ class ProgressDisplay:
         """Print a line, above the bar if there is one."""
         if self.is_quiet:
             return
-        with self._lock:
-            self._erase()
-            self._stream.write(f"{line}\n")
-            self._stream.flush()
+        self._lines.append(line)
+        self._print()
+
+    def _print(self) -> None:
+        """Print the lines that wait, or leave them to the thread that prints now.
+
+        The handler of a signal may have interrupted that very thread, and would wait for itself.
+        """
+        while self._lines and self._lock.acquire(blocking=False):
+            try:
+                self._erase()
+                while self._lines:
+                    self._stream.write(f"{self._lines.popleft()}\n")
+                self._stream.flush()
+            finally:
+                self._lock.release()
 
     @contextmanager
     def step(self, name: str, total: float | None = None, unit: str = "") -> Iterator[Step]:
@@ -73,6 +87,7 @@ class ProgressDisplay:
             self._step = outer
             with self._lock:
                 self._erase()
+            self._print()
 
     def draw(self, step: Step) -> None:
         """Show how far a step is, if it is time for that."""
@@ -90,6 +105,7 @@ class ProgressDisplay:
                 self._stream.write(_ERASE + step.text(now_ms, with_bar=True)[:width])
                 self._is_drawn = True
             self._stream.flush()
+        self._print()
 
     def _erase(self) -> None:
         if self._is_drawn:

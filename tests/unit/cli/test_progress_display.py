@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import io
+import signal
 
 from kbroker._core.clock import VirtualClock
+from kbroker.cli.pipeline_jobs import stop_signals
 from kbroker.cli.progress_display import ProgressDisplay, Watch
 from kbroker.testing.waiting import wait_until
 
@@ -90,3 +92,34 @@ def test_a_watch_shows_what_it_hears_of() -> None:
     assert "stage 1" in stream.getvalue()
     assert "4 of 8 tasks" in stream.getvalue()
     assert stream.getvalue().endswith("\x1b[2K")
+
+
+def test_a_signal_while_a_line_is_printed() -> None:
+    """Its handler has interrupted the thread that holds the display's lock: the line comes after that thread's own."""
+
+    class Interrupted(io.StringIO):
+        def write(self, text: str) -> int:
+            if "batch 7" in text:
+                signal.raise_signal(signal.SIGINT)
+            return super().write(text)
+
+    stream = Interrupted()
+    shown = ProgressDisplay(stream=stream, is_terminal=False, clock=VirtualClock())
+    before = signal.getsignal(signal.SIGINT)
+
+    def never(number: int, frame: object) -> None:
+        raise AssertionError("the handler waits for the thread that it has interrupted")
+
+    signal.signal(signal.SIGALRM, never)
+    signal.setitimer(signal.ITIMER_REAL, 5)  # the lock would be waited for without end
+    try:
+        with stop_signals(shown) as stopping:
+            assert not stopping()
+            shown("batch 7: 10 rows")
+            assert stopping()
+            assert signal.getsignal(signal.SIGINT) is signal.SIG_DFL, "a second one ends the process"
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    assert stream.getvalue() == "batch 7: 10 rows\nstopping after this batch\n"
+    assert signal.getsignal(signal.SIGINT) is before
