@@ -73,6 +73,8 @@ def test_ingest_and_look(tmp_path: Path, command: Callable[..., Result]) -> None
         (["usage", "T", "--master", " "], "'--master': expected a URL, got an empty one"),
         (["usage", "T", "--by", "age"], "'age' is not one of"),
         (["lag", "--checkpoint", "."], "is no checkpoint of a stream"),
+        (["generate", "s3://b/logs", "--as", "arrow"], "only a mounted file system will do here"),
+        (["generate", "ftp://host/T"], "ftp"),
     ],
 )
 def test_what_is_wrong_is_said_at_once(
@@ -83,3 +85,4 @@ def test_what_is_wrong_is_said_at_once(
     done = CliRunner().invoke(cli, ["pipeline", *words])
     assert said in " ".join(done.output.split())
     assert done.exit_code in (1, 2)
+    assert list(tmp_path.iterdir()) == []  # nothing was made of a name

@@ -34,7 +34,7 @@ class _Count(Finite):
     type=click.Choice(["table", "arrow"]),
     default="table",
     show_default=True,
-    help="A Delta Lake table, or a folder of Arrow files for `ingest`.",
+    help="A Delta Lake table, or a folder of Arrow files on a disk, for `ingest`.",
 )
 @click.option("--requests", type=_Count(1), default=1_000_000, show_default=True, help="How many records; 20e6 too.")
 @click.option("--entities", type=_Count(1), default=1_000, show_default=True, help="Pairs of user and client id.")
@@ -59,17 +59,20 @@ def generate(
     from kbroker.spark import formatting as jobs
     from kbroker.spark.generator.generate import generate_files, generate_table
     from kbroker.spark.generator.population import Shape
+    from kbroker.spark.locations import local_path
+    from kbroker.spark.tables.table_place import TablePlace
 
     start_us = int(start.replace(tzinfo=timezone.utc).timestamp()) * 1_000_000
     shape = Shape(requests, entities, seed, days, hot_share, skew, breaching, start_us, buckets)
     shape.check()
+    where = place_of(place, common) if form == "table" else local_path(place)
     say = progress(common)
     with running(common, session) as spark:
         say.doing = "generating"
-        if form == "table":
-            rows, files, size = generate_table(spark, place_of(place, common), shape, progress=say)
+        if isinstance(where, TablePlace):
+            rows, files, size = generate_table(spark, where, shape, progress=say)
         else:
-            rows, files, size = generate_files(spark, place, shape, progress=say)
+            rows, files, size = generate_files(spark, where, shape, progress=say)
     if common["as_json"]:
         print_json({"place": place, "rows": rows, "files": files, "size_bytes": size})
     else:

@@ -17,6 +17,7 @@ from kbroker.common import request_log
 from kbroker.spark import formatting as jobs
 from kbroker.spark.generator.population import Population, Shape, population
 from kbroker.spark.generator.rows import block_rows
+from kbroker.spark.locations import local_path
 from kbroker.spark.session_kind import in_tasks
 from kbroker.spark.shared_folder import require_shared
 from kbroker.spark.tables import log_schema
@@ -70,10 +71,10 @@ def generate_files(
 ) -> Made:
     """Make a folder of Arrow files, one for each hour, as `kbroker.request.log.dir` gets them.
 
-    Raises: PipelineError for a shape that cannot be, or executors that do not see the folder.
+    Raises: PipelineError for a shape that cannot be, a URI of a store, or executors that do not see the folder.
     """
     shape.check()
-    place = Path(folder)
+    place = local_path(folder)
     place.mkdir(parents=True, exist_ok=True)
     require_shared(spark, place)
     tasks = in_tasks(spark, _hours(shape, 0, shape.hours), _blocks_schema())
