@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import pytest
 from click.testing import CliRunner, Result
 
 from kbroker._core.clock import VirtualClock
 from kbroker.cli import cli
+from kbroker.spark import shared_folder
 from kbroker.spark.errors import PipelineError
 from kbroker.spark.tables.delta_table import Table as DeltaTable
 from kbroker.spark.tables.delta_table import TableError, TableInfo, describe_table
@@ -165,3 +167,16 @@ def test_tables_of_other_kinds_are_refused(spark: SparkSession, tmp_path: Path, 
         done = CliRunner().invoke(cli, ["pipeline", *map(str, words)])
         assert said in " ".join(done.output.split())
         assert done.exit_code in (1, 2)
+
+
+def test_a_checkpoint_of_the_drivers_own_is_named_as_what_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The views are in a store that all reach; what an executor misses is neither a table nor a log."""
+    monkeypatch.setattr(shared_folder, "runs_elsewhere", lambda spark: True)
+    monkeypatch.setattr(shared_folder, "_ask", lambda *of: {"0": "worker-3"})
+    monkeypatch.setattr(shared_folder, "settles", lambda is_there: False)
+    own, spark = tmp_path / "own", cast("SparkSession", None)  # it is not asked for anything before
+    said = f"executor of Spark on worker-3 has another {own} than this machine: the checkpoint of `watch`, in which"
+    with pytest.raises(PipelineError, match=re.escape(said)):
+        watch(spark, LogSource.of_files(tmp_path), "s3://bucket/views", StreamOptions(buckets=1, checkpoint=own))

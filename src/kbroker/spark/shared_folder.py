@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import SparkSession
 
+TABLES_AND_LOGS = "tables and logs"
 SETTLE_SECONDS = 5.0  # a network file system may show a new file that much later
 _STEP_SECONDS = 0.1
 MAX_FILES = 16  # looked at
@@ -34,12 +35,19 @@ Beginning = tuple[int, str]
 _SCHEMA = "task int, host string, missing string"
 
 
-def require_shared(spark: SparkSession, folder: Path | None, files: Sequence[str | os.PathLike[str]] = ()) -> None:
+def require_shared(
+    spark: SparkSession,
+    folder: Path | None,
+    files: Sequence[str | os.PathLike[str]] = (),
+    *,
+    what: str = TABLES_AND_LOGS,
+) -> None:
     """Let tasks look for a file that is made in `folder`, make files there, and compare the beginnings of `files`.
 
     Without a folder only `files` are looked at. Nothing is done where all runs on this machine. What a task cannot look
     at is found by other means only: there may be more executors than run tasks now.
 
+    Args: `what`: must be shared, in the words of a message.
     Raises: PipelineError that names the machine and what it does not see; OSError.
     """
     if not runs_elsewhere(spark):
@@ -47,16 +55,16 @@ def require_shared(spark: SparkSession, folder: Path | None, files: Sequence[str
     known = {str(file): _beginning(file, BEGINNING_BYTES) for file in files[:MAX_FILES]}
     if folder is None:
         if known:
-            _ask(spark, None, known)
+            _ask(spark, None, known, what)
         return
     probe = folder / f"_probe-{uuid.uuid4().hex}"
     probe.mkdir(parents=True)
     try:
         (probe / "driver").write_bytes(b"")
-        awaited = _ask(spark, str(probe), known)
+        awaited = _ask(spark, str(probe), known, what)
         if not settles(lambda: all((probe / task).exists() for task in awaited)):
             host = next(host for task, host in awaited.items() if not (probe / task).exists())
-            raise PipelineError(not_shared(host, str(folder)))
+            raise PipelineError(not_shared(host, str(folder), what))
     finally:
         for file in probe.glob("*"):
             with contextlib.suppress(OSError):
@@ -65,21 +73,21 @@ def require_shared(spark: SparkSession, folder: Path | None, files: Sequence[str
             probe.rmdir()
 
 
-def _ask(spark: SparkSession, probe: str | None, known: Mapping[str, Beginning]) -> dict[str, str]:
+def _ask(spark: SparkSession, probe: str | None, known: Mapping[str, Beginning], what: str) -> dict[str, str]:
     """Let tasks look; the host of each by its number. Raises: PipelineError for what one of them misses."""
     tasks = 2 * parallelism(spark)
     look = partial(_look, probe, known)
     found = spark.range(0, tasks, numPartitions=tasks).mapInArrow(look, _SCHEMA).collect()
     for row in found:
         if row["missing"]:
-            raise PipelineError(not_shared(row["host"], row["missing"]))
+            raise PipelineError(not_shared(row["host"], row["missing"], what))
     return {str(row["task"]): row["host"] for row in found}
 
 
-def not_shared(host: str, place: str) -> str:
+def not_shared(host: str, place: str, what: str) -> str:
     """The sentence for what an executor sees otherwise than the driver."""
     return (
-        f"an executor of Spark on {host} has another {place} than this machine: tables and logs must lie in folders "
+        f"an executor of Spark on {host} has another {place} than this machine: {what} must lie in a folder "
         "that all executors and this machine share, in HDFS or in an object store, or run with --master 'local[*]'"
     )
 

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 _PARTITIONS = "spark.sql.shuffle.partitions"
 _SPARKS_OWN = "200"  # partitions, each of which is a few files of state for every batch
+_STATE = "the checkpoint of `watch`, in which executors keep its state,"
 _SEEN = "kbroker_watch"  # what is counted of the records on their way
 
 #: Writes the page of a table; False: there is nothing to show yet.
@@ -94,7 +95,7 @@ class _Watch(TableStream):
         if self.checkpoint.is_local and self.options.checkpoint is not None:
             folder = Path(self.checkpoint.uri)
             folder.mkdir(parents=True, exist_ok=True)
-            require_shared(self.spark, folder)  # executors keep the state there
+            require_shared(self.spark, folder, what=_STATE)
 
         def load() -> DataFrame:
             raw = log_reader.stream_log(self.spark, source, self.options.max_per_batch)
