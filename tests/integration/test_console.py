@@ -129,7 +129,24 @@ def test_posts_that_no_page_sends(broker: Broker) -> None:
     assert get(broker, "/console/sign-out", "POST", "a=b", Origin="http://evil.example", **kind)[0] == 403
     assert get(broker, "/console/sign-out", "POST", "x" * 70_000, **kind)[0] == 413
     assert get(broker, "/metrics", "POST", "a=b", **kind)[0] == 405
-    assert get(broker, "/console/topics", "DELETE")[0] == 405
+
+
+@pytest.mark.parametrize(
+    ("target", "served"),
+    [
+        ("/console", "GET, HEAD and POST"),
+        ("/console/topics?q=x", "GET, HEAD and POST"),
+        ("/consoles", "GET and HEAD"),
+        ("/xray", "GET and HEAD"),
+        ("/metrics", "GET and HEAD"),
+    ],
+)
+@pytest.mark.parametrize("method", ["DELETE", "PUT", "OPTIONS"])
+def test_a_method_that_is_not_served_gets_those_that_are(broker: Broker, target: str, served: str, method: str) -> None:
+    """Below /console it was said that POST is not served."""
+    status, sentence, headers = get(broker, target, method)
+    assert (status, sentence) == (405, f"only {served} are served here\n")
+    assert headers["Allow"] == served.replace(" and ", ", ")
 
 
 def test_a_broker_without_jinja_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

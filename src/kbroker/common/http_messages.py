@@ -9,11 +9,13 @@ from kbroker.common.light_typing import NamedTuple
 
 PLAIN = "text/plain; charset=utf-8"
 MAX_PARAMETERS = 64
+READING = ("GET", "HEAD")
+METHODS = (*READING, "POST")  # which pages may be asked with
 
 
 class HttpRequest(NamedTuple):
-    """``path``: decoded, without the query; ``query``: as sent; ``headers``: by name in lower case, the first of each;
-    ``address``: of the client.
+    """``method``: one of METHODS; ``path``: decoded, without the query; ``query``: as sent; ``headers``: by name in
+    lower case, the first of each; ``address``: of the client.
     """
 
     method: str
@@ -31,6 +33,11 @@ class HttpResponse(NamedTuple):
     body: bytes
     content_type: str = PLAIN
     headers: Sequence[tuple[str, str]] = ()
+
+
+def only_these(methods: Sequence[str]) -> tuple[str, tuple[str, str]]:
+    """What a request with another method gets: a sentence and the header Allow."""
+    return f"only {', '.join(methods[:-1])} and {methods[-1]} are served here", ("Allow", ", ".join(methods))
 
 
 class QueryError(ValueError):

@@ -9,7 +9,7 @@ from email.message import Message
 from pathlib import Path
 
 from kbroker._core.clock import BaseClock
-from kbroker.common.http_messages import PLAIN, HttpRequest, HttpResponse
+from kbroker.common.http_messages import METHODS, PLAIN, HttpRequest, HttpResponse, only_these
 from kbroker.common.light_typing import Any, NamedTuple
 from kbroker.common.loggers import get_logger
 from kbroker.common.printable import printable
@@ -139,8 +139,9 @@ class Console:
 
     def _respond(self, request: HttpRequest) -> HttpResponse:
         path = request.path.removeprefix(ROOT).strip("/")
-        if request.method not in ("GET", "HEAD", "POST"):
-            raise PageError(405, "Only GET and POST are served.")
+        if request.method not in METHODS:
+            refused, allow = only_these(METHODS)
+            return self._failed(request, PageError(405, sentence(refused)))._replace(headers=(allow,))
         if path.startswith("assets/"):
             return _asset(path.removeprefix("assets/"))
         if request.method == "POST":

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from http import HTTPStatus
 from urllib.parse import SplitResult, unquote, urlsplit
 
-from kbroker.common.http_messages import PLAIN, HttpRequest, QueryError, parameters
+from kbroker.common.http_messages import METHODS, PLAIN, READING, HttpRequest, QueryError, only_these, parameters
 from kbroker.common.http_server import MAX_CONNECTIONS, HttpHandler, HttpServer
 from kbroker.common.light_typing import NamedTuple
 from kbroker.common.loggers import get_logger
@@ -135,7 +135,7 @@ class _Handler(HttpHandler):
         mounted = self._mounted(target)
         length = self.headers.get("Content-Length", "")
         if mounted is None:
-            self._sentence(405, "only GET and HEAD are served here", (("Allow", "GET, HEAD"),))
+            self._refuse_method(READING)
         elif not (length.isascii() and length.isdigit() and len(length) < 10):
             self._sentence(411, "expected a Content-Length")
         elif int(length) > MAX_BODY_BYTES:
@@ -208,10 +208,18 @@ class _Handler(HttpHandler):
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
         """What the base class refuses by itself, as a sentence: a malformed or too long request, another method."""
         self.close_connection = True
-        if code == 501:
-            self._sentence(405, "only GET and HEAD are served here", (("Allow", "GET, HEAD"),))
-        else:
+        if code != 501:
             self._sentence(code, message or HTTPStatus(code).phrase)
+            return
+        try:
+            mounted = self._mounted(urlsplit(self.path))
+        except ValueError:
+            mounted = None
+        self._refuse_method(READING if mounted is None else METHODS)
+
+    def _refuse_method(self, methods: Sequence[str]) -> None:
+        sentence, allow = only_these(methods)
+        self._sentence(405, sentence, (allow,))
 
     def _sentence(self, status: int, sentence: str, headers: tuple[tuple[str, str], ...] = ()) -> None:
         self.send_page(status, f"{sentence}\n".encode(), PLAIN, (*PRIVATE, *headers))
