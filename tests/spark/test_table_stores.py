@@ -16,7 +16,6 @@ from kbroker._core.clock import VirtualClock
 from kbroker.common.request_log import VERSION
 from kbroker.spark.errors import PipelineError
 from kbroker.spark.tables.compaction import compact_table
-from kbroker.spark.tables.damaged_files import damaged_file
 from kbroker.spark.tables.delta_table import REQUEST_LOG, Table, TableError, TableInfo, describe_table
 from kbroker.spark.tables.ingest import ingest
 from kbroker.spark.tables.log_reader import LogSource
@@ -25,6 +24,7 @@ from kbroker.spark.tables.log_store import found_files, is_there
 from kbroker.spark.tables.table import read_table
 from kbroker.spark.tables.table_place import TablePlace
 from kbroker.spark.tables.table_stream import StreamOptions
+from kbroker.spark.tables.unreadable_files import unreadable_file
 from kbroker.spark.whatif.quota_set import QuotaSet
 from kbroker.spark.whatif.replay import by_client, replay_rows, replay_table
 from tests.spark.committing import BUCKETS, day_of_batches, placed, write
@@ -150,8 +150,8 @@ def test_a_file_that_is_missing_is_named(spark: SparkSession, place: TablePlace)
     write(found, "a", 0, placed(day_of_batches().rows))
     lost = found.files()[0]
     place.delete(lost.path)
-    with pytest.raises(Exception, match="DamagedFileError") as failed:
+    with pytest.raises(Exception, match="UnreadableFileError") as failed:
         read_table(spark, place).count()
-    assert f"cannot read {place.uri}/{lost.path}: it is not there" in str(damaged_file(failed.value))
+    assert f"cannot read {place.uri}/{lost.path}: it is not there" in str(unreadable_file(failed.value))
     with pytest.raises(PipelineError, match="is not in the table as it wrote it"):
         found.commit([lost], ("b", 0))

@@ -165,9 +165,9 @@ def user_message(error: Exception) -> str | None:
     if isinstance(error, KafkaError | BrokerConnectionError | HttpPortError | PipelineError):
         return str(error)
     if type(error).__module__.startswith(("py4j.", "pyspark.")):
-        from kbroker.spark.tables.damaged_files import damaged_file
+        from kbroker.spark.tables.unreadable_files import unreadable_file
 
-        damaged = damaged_file(error)
+        damaged = unreadable_file(error)
         return None if damaged is None else str(damaged)
     if _is_of_delta(error):
         return f"the table's store or log: {reason_of_delta(error)}"

@@ -225,9 +225,9 @@ def running(common: dict[str, Any], start: Callable[[dict[str, Any]], SparkSessi
             raise
         from kbroker.spark.errors import PipelineError
         from kbroker.spark.failures import sentence
-        from kbroker.spark.tables.damaged_files import damaged_file
+        from kbroker.spark.tables.unreadable_files import unreadable_file
 
-        damaged = damaged_file(error)
+        damaged = unreadable_file(error)
         if damaged is not None:
             raise damaged from error
         more = "" if common["verbose"] else " (--verbose shows the trace)"

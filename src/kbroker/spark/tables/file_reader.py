@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from kbroker.common.printable import printable
+from kbroker.spark.errors import reason_of_delta
 from kbroker.spark.tables.arrow_log import fit
-from kbroker.spark.tables.damaged_files import DAMAGED, MISSING, DamagedFileError
 from kbroker.spark.tables.table_place import TablePlace
+from kbroker.spark.tables.unreadable_files import DAMAGED, MISSING, RESTORE, UnreadableFileError
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -15,6 +19,8 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 ROWS_AT_ONCE = 65_536
+#: What Arrow's reader of Parquet says of a feature that it lacks where it raises no ArrowNotImplementedError.
+_LACKING = re.compile(r"not (yet )?implemented|not supported", re.IGNORECASE)
 
 
 def read_columns(
@@ -28,7 +34,7 @@ def read_columns(
 
     Args: `chosen`: leaves of each file's rows those that are wanted; the others are not kept in memory. `names`:
     columns of texts, as Parquet names them, to be read as dictionaries.
-    Raises: DamagedFileError.
+    Raises: UnreadableFileError.
     """
     import pyarrow as pa
 
@@ -80,7 +86,7 @@ def _read(file: pq.ParquetFile, columns: Sequence[str]) -> pa.Table:
 def _opened(
     place: TablePlace, files: Sequence[str], columns: Sequence[str] | None, dictionaries: Sequence[str] = ()
 ) -> Iterator[tuple[pa.Schema, Iterator[pa.RecordBatch]]]:
-    """Of each file the schema and the batches of those columns that it has."""
+    """Of each file the schema and the batches of those columns that it has. Raises: UnreadableFileError."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -90,11 +96,30 @@ def _opened(
                 has = file.schema_arrow.names
                 known = has if columns is None else [column for column in columns if column in has]
                 rows = _read(file, known)
-        except FileNotFoundError:
-            raise DamagedFileError(place.file(name), MISSING) from None
-        except (pa.ArrowException, OSError) as error:
-            raise DamagedFileError(place.file(name), DAMAGED) from error
+        except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
+            raise UnreadableFileError(place.file(name), _cause(error)) from error
         yield rows.schema, iter(rows.to_batches(max_chunksize=ROWS_AT_ONCE))
+
+
+def _cause(error: Exception) -> str:
+    """Why Arrow cannot read a file, and what to do: in one line."""
+    import pyarrow as pa
+
+    if isinstance(error, FileNotFoundError):
+        return f"{MISSING}; {RESTORE}"
+    if isinstance(error, _StoreError):
+        return f"its store failed: {error}; run this again when the store responds"
+    if isinstance(error, MemoryError):
+        return "it needs more memory than there is; give each task more"
+    if isinstance(error, OSError) and error.errno is not None:
+        return error.strerror or f"error {error.errno} of the operating system"
+    reason = printable(" ".join(str(error).split())[:200])
+    if isinstance(error, pa.ArrowNotImplementedError) or _LACKING.search(reason):
+        return (
+            f"pyarrow {pa.__version__} lacks a feature that it needs ({reason}); use a newer pyarrow, or have the file "
+            "written without that"
+        )
+    return f"{DAMAGED} ({reason}); {RESTORE}"
 
 
 def _source(place: TablePlace, name: str) -> Any:
@@ -102,4 +127,44 @@ def _source(place: TablePlace, name: str) -> Any:
 
     if place.is_local:
         return pa.OSFile(place.file(name))
-    return place.filesystem().open_input_file(name)
+    with _store_errors():
+        return pa.PythonFile(_StoreFile(place.filesystem().open_input_file(name)), "r")
+
+
+class _StoreError(OSError):
+    """The store of a file has failed, whatever is in the file."""
+
+
+@contextmanager
+def _store_errors() -> Iterator[None]:
+    try:
+        yield
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise _StoreError(reason_of_delta(error)) from error
+
+
+class _StoreFile:
+    """A file of a store: Arrow raises the same for bytes that it cannot have and for those that are no Parquet."""
+
+    def __init__(self, file: pa.NativeFile) -> None:
+        self._file = file
+
+    def read(self, size_bytes: int = -1) -> bytes:
+        with _store_errors():
+            return bytes(self._file.read(None if size_bytes < 0 else size_bytes))
+
+    def seek(self, offset: int, whence: int = 0) -> int:
+        with _store_errors():
+            return int(self._file.seek(offset, whence))
+
+    def tell(self) -> int:  # words: ok
+        return int(self._file.tell())  # words: ok
+
+    def close(self) -> None:
+        self._file.close()
+
+    @property
+    def closed(self) -> bool:
+        return bool(self._file.closed)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kbroker.spark.tables.damaged_files import DAMAGED, MISSING, WAY_OUT, DamagedFileError, damaged_file
+from kbroker.spark.tables.unreadable_files import DAMAGED, MISSING, RESTORE, UnreadableFileError, unreadable_file
 
 FILE = "/data/t/date=2026-01-02/hour=00/bucket=00/batch-00000000-g0.parquet"
 
@@ -18,20 +18,23 @@ MISSING_FILE = (
     "org.apache.spark.SparkException: [FAILED_READ_FILE.FILE_NOT_EXIST] Encountered error while reading file "
     f"file://{FILE}. File does not exist. It is possible the underlying files have been updated."
 )
+RAISED = UnreadableFileError(FILE, f"{DAMAGED} (x); {RESTORE}")
 WORKER = (
     "An exception was thrown from the Python worker:\nTraceback (most recent call last):\n"
-    f"kbroker.spark.tables.damaged_files.DamagedFileError: {DamagedFileError(FILE, DAMAGED)}"
+    f"kbroker.spark.tables.unreadable_files.UnreadableFileError: {RAISED}"
 )
 
 
 @pytest.mark.parametrize(
-    ("text", "cause"), [(READER, DAMAGED), (MISSING_FILE, MISSING), (WORKER, DAMAGED)], ids=["reader", "gone", "worker"]
+    ("text", "cause"),
+    [(READER, DAMAGED), (MISSING_FILE, MISSING), (WORKER, f"{DAMAGED} (x)")],
+    ids=["reader", "gone", "worker"],
 )
 def test_the_file_is_named(text: str, cause: str) -> None:
     """Whichever reads it: Spark's own reader in the JVM, or Arrow in a Python worker."""
-    assert str(damaged_file(RuntimeError(text))) == f"cannot read {FILE}: {cause}; {WAY_OUT}"
+    assert str(unreadable_file(RuntimeError(text))) == f"cannot read {FILE}: {cause}; {RESTORE}"
 
 
 def test_other_failures_are_not_explained_away() -> None:
     """An exception that names no file that cannot be read keeps its traceback."""
-    assert damaged_file(RuntimeError(f"java.lang.OutOfMemoryError while writing {FILE}")) is None
+    assert unreadable_file(RuntimeError(f"java.lang.OutOfMemoryError while writing {FILE}")) is None
