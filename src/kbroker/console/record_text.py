@@ -30,7 +30,7 @@ class Shown(NamedTuple):
 
 
 def shown(data: bytes | None, limit_bytes: int = LIST_BYTES) -> Shown:
-    """Find out what the bytes are, and show so many of them at most."""
+    """Find out what the bytes are, and show so many of them at most, in so many characters; of a dump fewer bytes."""
     if data is None:
         return Shown("null", "", 0)
     size = len(data)

@@ -8,15 +8,16 @@ from kbroker.common.errors import KafkaError
 from kbroker.common.light_typing import Any, NamedTuple
 from kbroker.console.paging import part_of
 from kbroker.console.record_reader import MOST, LogRecord, first_offset, read_records
-from kbroker.console.record_text import WHOLE_BYTES, Shown, safe_text, shown
+from kbroker.console.record_text import LIST_BYTES, WHOLE_BYTES, Shown, safe_text, shown
 from kbroker.console.requests import PageError, Query
 from kbroker.console.site import ROOT, Download, Site, View, address
 from kbroker.server.topics import TopicView
 
 PARTITIONS = 100  # of a page
 SORTS = ("name", "records", "size")
-HEADER_CHARACTERS = 200  # of its name, and of its value
-HEADERS_CHARACTERS = 2000  # of all headers of a record in a list: the one that passes it is the last
+HEADER_NAME_CHARACTERS, HEADER_VALUE_BYTES = 200, 200
+#: Of all headers of a record in a list, and alone: the one that passes it is the last.
+LIST_HEADERS_CHARACTERS, WHOLE_HEADERS_CHARACTERS = 2000, 64 << 10
 
 
 class TopicRow(NamedTuple):
@@ -125,22 +126,25 @@ def messages(site: Site, query: Query) -> View:
     return View("Messages", "messages.html", values)
 
 
-def _shown_record(record: LogRecord, headers_characters: int = HEADERS_CHARACTERS) -> ShownRecord:
+def _shown_record(record: LogRecord, is_alone: bool = False) -> ShownRecord:
+    """A record of a list, or one that is alone on its page, of which more is shown."""
     headers: list[tuple[str, str]] = []
-    left = headers_characters
+    limit_bytes = WHOLE_BYTES if is_alone else LIST_BYTES
+    left = WHOLE_HEADERS_CHARACTERS if is_alone else LIST_HEADERS_CHARACTERS
     for name, data in record.headers:
         if left <= 0:
             break
-        text = "null" if data is None else shown(data, HEADER_CHARACTERS).text
+        text = "null" if data is None else shown(data, HEADER_VALUE_BYTES).text
         headers.append((_header_name(name), text))
         left -= len(headers[-1][0]) + len(text)
     more = record.header_count - len(headers)
-    return ShownRecord(record.offset, record.timestamp_ms, shown(record.key), shown(record.value), headers, more)
+    key, value = shown(record.key, limit_bytes), shown(record.value, limit_bytes)
+    return ShownRecord(record.offset, record.timestamp_ms, key, value, headers, more)
 
 
 def _header_name(name: bytes) -> str:
-    text = name[: 4 * HEADER_CHARACTERS].decode("utf-8", "replace")[:HEADER_CHARACTERS]
-    return safe_text(text)[:HEADER_CHARACTERS]
+    text = name[: 4 * HEADER_NAME_CHARACTERS].decode("utf-8", "replace")[:HEADER_NAME_CHARACTERS]
+    return safe_text(text)[:HEADER_NAME_CHARACTERS]
 
 
 def message(site: Site, query: Query) -> View:
@@ -150,9 +154,7 @@ def message(site: Site, query: Query) -> View:
     values = {
         "topic": view,
         "partition": number,
-        "record": _shown_record(record, WHOLE_BYTES),
-        "key": shown(record.key, WHOLE_BYTES),
-        "value": shown(record.value, WHOLE_BYTES),
+        "record": _shown_record(record, is_alone=True),
     }
     return View("Message", "message.html", values)
 
