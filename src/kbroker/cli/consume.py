@@ -29,7 +29,7 @@ FORMATS = ("value", "key-value", "full")
 @click.option(
     "--timestamp",
     metavar="MS|TIME",
-    help="Start at the first record at or after this time: ms since 1970, or ISO 8601.",
+    help="Start at the first record at or after this time: ms since 1970, or ISO 8601, UTC if it names no zone.",
 )
 @click.option(
     "--partition", "partitions", type=click.IntRange(min=0), multiple=True, help="Read only this partition. Repeatable."
@@ -153,17 +153,12 @@ def _batches(
 
 
 def _timestamp_ms(text: str) -> int:
-    """Milliseconds of a number or an ISO 8601 time (local time if it names no zone)."""
-    from datetime import datetime
+    """Milliseconds of a number or an ISO 8601 time; UTC if it names no zone."""
+    from kbroker.cli.reset import datetime_ms
 
-    if text.isascii() and text.isdigit():
+    if text.isascii() and text.isdigit() and len(text) < 19:
         return int(text)
-    try:
-        return int(datetime.fromisoformat(text.replace("Z", "+00:00")).timestamp() * 1000)
-    except ValueError:
-        raise click.BadParameter(
-            f"expected ms since 1970 or a time such as 2026-01-31T12:00:00, got {text!r}", param_hint="--timestamp"
-        ) from None
+    return datetime_ms(text, "--timestamp", "ms since 1970 or ")
 
 
 def _line(record: "Record", form: str, separator: bytes) -> bytes:

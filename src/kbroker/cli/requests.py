@@ -6,7 +6,7 @@ import json
 import time
 from collections import deque
 from collections.abc import Iterator
-from datetime import datetime
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from kbroker.client.request_records import Filter, Row
 
 LOOKED_BACK = 10_000  # records of each partition
-HEADER = ("TIME", "API", "CLIENT", "QUEUE", "LOCAL", "REMOTE", "SEND", "TOTAL", "THROT")
+HEADER = ("TIME (UTC)", "API", "CLIENT", "QUEUE", "LOCAL", "REMOTE", "SEND", "TOTAL", "THROT")
 WIDTHS = (12, 12, 12, 6, 6, 6, 6, 6, 6)
 
 
@@ -65,8 +65,8 @@ def tail(
 ) -> None:
     """Print the last requests of a request log, each with its time line.
 
-    From the log's topic, or from its files: FILE, or FOLDER with all of it. A
-    second line says which quota has delayed a request, the code of an error,
+    From the log's topic, or from its files: FILE, or FOLDER with all of it.
+    Times of day are UTC. A second line says which quota has delayed a request, the code of an error,
     or why a connection was closed instead of a response.
     """
     from kbroker.client.request_records import Filter, RequestLogError, file_rows, topic_rows
@@ -147,7 +147,7 @@ def _aligned(cells: tuple[str, ...]) -> str:
 
 
 def _cells(row: Row) -> tuple[str, ...]:
-    at = "-" if row["time"] is None else datetime.fromtimestamp(row["time"] / 1e6).strftime("%H:%M:%S.%f")[:12]
+    at = "-" if row["time"] is None else f"{datetime.fromtimestamp(row['time'] / 1e6, timezone.utc):%H:%M:%S.%f}"[:12]
     api = _api_name(row["api_name"]) if row["api_name"] else "refused" if row["refusal"] else "-"
     if (row["repeated"] or 1) > 1:
         api = f"{api} x{row['repeated']}"

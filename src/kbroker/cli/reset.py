@@ -236,7 +236,7 @@ def read_plan(path: str, names: tuple[str, ...]) -> dict[str, Offsets]:
     return found
 
 
-def datetime_ms(text: str) -> int:
+def datetime_ms(text: str, option: str = "--to-datetime", others: str = "") -> int:
     """Milliseconds of an ISO 8601 time; UTC if it names no zone, as Kafka's tool has it."""
     from datetime import datetime, timezone
 
@@ -246,8 +246,8 @@ def datetime_ms(text: str) -> int:
     try:
         time = datetime.fromisoformat(given)
     except ValueError:
-        message = f"expected a time such as 2026-01-31T12:00:00.000, got {text!r}"
-        raise click.BadParameter(message, param_hint="--to-datetime") from None
+        message = f"expected {others}a time such as 2026-01-31T12:00:00, got {text!r}"
+        raise click.BadParameter(message, param_hint=option) from None
     found = (time if time.tzinfo else time.replace(tzinfo=timezone.utc)) - datetime(1970, 1, 1, tzinfo=timezone.utc)
     return max(0, found.days * 86_400_000 + found.seconds * 1000 + found.microseconds // 1000)
 

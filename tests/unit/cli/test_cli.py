@@ -212,10 +212,14 @@ def test_bytes_in_json() -> None:
 @pytest.mark.parametrize(
     ("text", "expected"),
     [("0", 0), ("1769860800000", 1769860800000), ("2026-01-31T12:00:00Z", 1769860800000),
-     ("2026-01-31T13:00:00.250+01:00", 1769860800250)],
+     ("2026-01-31T13:00:00.250+01:00", 1769860800250), ("2026-01-31T12:00:00", 1769860800000),
+     ("2026-01-31T12:00:00.5", 1769860800500), ("1969-12-31T23:59:59.999", 0)],
 )  # fmt: skip
-def test_timestamps(text: str, expected: int) -> None:
-    """A start time may be milliseconds or ISO 8601."""
+def test_timestamps(text: str, expected: int, in_another_zone: None) -> None:
+    """A start time may be milliseconds or ISO 8601; without a zone it is UTC, wherever the command runs.
+
+    1 ms before 1970 was -1, by which ListOffsets asks for the end of the log.
+    """
     assert expected == _timestamp_ms(text)
 
 

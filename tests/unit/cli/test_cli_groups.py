@@ -422,7 +422,7 @@ ONE_RULE = (
         ("groups reset g --topic t:0,x --to-latest",
          "Invalid value for --topic: expected TOPIC or TOPIC:0,1,..., got 't:0,x'"),
         ("groups reset g --topic t --to-datetime soon",
-         "Invalid value for --to-datetime: expected a time such as 2026-01-31T12:00:00.000, got 'soon'"),
+         "Invalid value for --to-datetime: expected a time such as 2026-01-31T12:00:00, got 'soon'"),
         ("groups reset g --topic t --by-duration 5m",
          "Invalid value for --by-duration: expected a duration such as P1DT2H30M, got '5m'"),
         ("groups delete", "Missing argument 'GROUP...'."),

@@ -2,7 +2,9 @@
 
 from typing import Any
 
-from kbroker.cli.requests import notes_of
+import pytest
+
+from kbroker.cli.requests import HEADER, WIDTHS, _cells, notes_of
 from kbroker.client.request_records import row_of
 
 
@@ -31,3 +33,11 @@ def test_shadows_are_named_as_such() -> None:
         "shadow: Request quota of client app: 0.5 of 0.01, would wait 1.0s",
         "shadow: ControllerMutation quota of client app: -3 of 0.01, would be refused",
     ]
+
+
+@pytest.mark.parametrize("time", ["2026-01-02T03:04:05.678901Z", "2026-01-02T08:04:05.678901+05:00"])
+def test_times_of_day_are_utc(time: str, in_another_zone: None) -> None:
+    """They were of this machine's zone, beside those of `quotas explain` and the console, which are UTC."""
+    assert _cells(row_of({"time": time}))[0] == "03:04:05.678"
+    assert HEADER[0] == "TIME (UTC)"
+    assert all(len(name) <= width for name, width in zip(HEADER, WIDTHS, strict=True))

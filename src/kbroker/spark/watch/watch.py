@@ -208,5 +208,5 @@ def _finished(query: StreamingQuery, after: int) -> Iterable[Any]:
 
 
 def _clock(watermark: str) -> str:
-    """Spark's "2026-01-02T03:04:05.000Z" as people write it."""
-    return f"{datetime.fromisoformat(watermark.replace('Z', '+00:00')):%Y-%m-%d %H:%M:%S}"
+    """Spark's "2026-01-02T03:04:05.000Z", which is UTC, as people write it."""
+    return f"{datetime.fromisoformat(watermark.replace('Z', '+00:00')):%Y-%m-%d %H:%M:%S} UTC"
