@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import pyarrow as pa
@@ -12,9 +12,11 @@ import pytest
 
 from kbroker.common.quotas import QuotaEntity
 from kbroker.spark.errors import PipelineError
+from kbroker.spark.generator import generate
 from kbroker.spark.generator.generate import generate_files, generate_table
 from kbroker.spark.generator.population import Population, Shape
 from kbroker.spark.generator.rows import block_rows
+from kbroker.spark.tables.delta_table import Table
 from kbroker.spark.tables.ingest import ingest
 from kbroker.spark.tables.log_reader import LogSource
 from kbroker.spark.tables.log_schema import arrow_schema
@@ -114,6 +116,18 @@ def test_a_table_and_files_have_the_same_rows(spark: SparkSession, log: pa.Table
     assert check(replay_exact(read_table(spark, tmp_path / "t"), limits)).missing == 0
     with pytest.raises(PipelineError, match="has rows already"):
         generate_table(spark, tmp_path / "t", SHAPE)
+
+
+def test_a_folder_that_is_not_shared_gets_no_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is refused before anything is made."""
+
+    def refuse(*of: object) -> None:
+        raise PipelineError("not shared")
+
+    monkeypatch.setattr(generate, "require_shared", refuse)
+    with pytest.raises(PipelineError, match="not shared"):
+        generate_table(cast("SparkSession", None), tmp_path / "t", SHAPE)
+    assert not Table(tmp_path / "t").exists()
 
 
 @pytest.mark.parametrize(

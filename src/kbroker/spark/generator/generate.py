@@ -40,17 +40,17 @@ def generate_table(
 ) -> Made:
     """Make a table of a request log; each day of it becomes one version.
 
-    Raises: TableError when there is something in the table; PipelineError for a shape that cannot be.
+    Raises: TableError when there is something in the table; PipelineError for a shape that cannot be, or executors that
+    do not see its folder.
     """
     shape.check()
     found, clock = Table(table), SystemClock()
     if found.exists() and found.files():
         raise TableError(f"{found} has rows already: name a new table")
-    columns = log_schema.spark_schema().jsonValue()
-    shape_of = TableInfo(REQUEST_LOG, shape.buckets, request_log.VERSION, columns)
-    found.open(shape_of)
     if found.place.is_local:
         require_shared(spark, Path(found.place.uri))
+    columns = log_schema.spark_schema().jsonValue()
+    found.open(TableInfo(REQUEST_LOG, shape.buckets, request_log.VERSION, columns))
     rows = files = size = 0
     for first in range(0, shape.hours, _HOURS_AT_ONCE):
         started = clock.now_ms()
