@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from unittest.mock import MagicMock
 
 import pyarrow as pa
 import pytest
 
 from kbroker.spark.errors import PipelineError
-from kbroker.spark.tables import log_files
+from kbroker.spark.tables import log_files, log_reader
 from kbroker.spark.tables.ingest import ingest
 from kbroker.spark.tables.log_files import Files, Piece, read_piece
 from kbroker.spark.tables.log_reader import LogSource, read_log
@@ -247,3 +248,18 @@ def test_a_file_that_has_shrunk_is_an_error(tmp_path: Path) -> None:
     arrow.write_bytes(b"")
     with pytest.raises(PipelineError, match=r"requests-1\.arrows has 0 Arrow batches and was read up to batch 2"):
         files(arrow).ends(start, 10)
+
+
+def test_executors_are_asked_for_a_log_that_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As they are for one that is ingested: else a task fails with a file that is there, as the user sees."""
+    (tmp_path / "requests-1.jsonl").write_text("a\n")
+    asked: list[object] = []
+
+    def refuse(spark: object, folder: object, files: list[str]) -> None:
+        asked.extend([folder, *files])
+        raise PipelineError("not shared")
+
+    monkeypatch.setattr(log_reader, "require_shared", refuse, raising=False)
+    with pytest.raises(PipelineError, match="not shared"):
+        read_log(MagicMock(), LogSource.of_files(tmp_path))
+    assert asked == [None, str(tmp_path / "requests-1.jsonl")]

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from kbroker.common.request_log import COLUMNS, LIST, TIMESTAMP_US
 from kbroker.spark.errors import PipelineError
 from kbroker.spark.executors import require_server
+from kbroker.spark.shared_folder import require_shared
 from kbroker.spark.tables import log_schema
 from kbroker.spark.tables.arrow_log import decode_messages, message_schema
 from kbroker.spark.tables.delta_table import Stream
@@ -86,8 +87,13 @@ class LogSource:
 
 
 def read_log(spark: SparkSession, source: LogSource) -> DataFrame:
-    """All records of a log, once: the flat columns and REASON, RAW, SOURCE, POSITION."""
-    return parse(_normal(_load(spark, source, streaming=False), source), source.format)
+    """All records of a log, once: the flat columns and REASON, RAW, SOURCE, POSITION.
+
+    Raises: PipelineError when there is no log, or an executor does not see its files.
+    """
+    raw = _load(spark, source, streaming=False)
+    require_shared(spark, None, some_files(source))
+    return parse(_normal(raw, source), source.format)
 
 
 def stream_log(spark: SparkSession, source: LogSource, max_per_batch: int | None = None) -> DataFrame:

@@ -60,12 +60,13 @@ def read_table(
         schema = StructType([schema[name] for name in columns])
     if not files:
         return no_rows(spark, schema)
+    names = [found.place.file(one.path) for one in files]
+    if found.place.is_local:
+        require_shared(spark, None, names)
     if not found.place.is_local or not all(one.path.startswith("date=") for one in files):
         return _read_by_pyarrow(spark, found.place, files, schema)
     # the schema is given, never merged: merging opens the footer of every file
     full = StructType([*table_schema(info).fields, *place])
-    names = [found.place.file(one.path) for one in files]
-    require_shared(spark, None, names)
     rows = spark.read.schema(full).option("basePath", spark_path(found.place.uri)).parquet(*map(spark_path, names))
     return rows.select(*schema.names)
 
