@@ -81,18 +81,18 @@ def why_muted(connection: dict[str, Any], most: int = 26) -> str:
             by = connection.get("throttled_by")
             words.append(f"throttled ({by})" if by else "throttled")
         elif reason == "response_unsent":
-            words.append("its client does not read")
+            words.append("client does not read")
         elif reason == "batch_in_flight":
             words.append(f"{connection['in_flight']} in flight")
         elif reason == "memory_pool":
-            words.append("no memory in the pool")
+            words.append("waits for memory")
         elif reason == "refusal_delayed":
             words.append("login refused")
         else:
             words.append(reason)
     if not words and connection["frame_bytes"]:
         words.append(
-            f"reads {short_number(connection['frame_arrived_bytes'])} of {short_number(connection['frame_bytes'])}B"
+            f"read {short_number(connection['frame_arrived_bytes'])} of {short_number(connection['frame_bytes'])}B"
         )
     return printable(", ".join(words), most) if words else "-"
 

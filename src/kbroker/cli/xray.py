@@ -21,6 +21,8 @@ from kbroker.cli.short_text import (
 )
 
 PATH = "/xray"
+WIDTH = 80
+CONNECTIONS = ["CLIENT", "ADDRESS", "WHY", "LEFT", "WORKS", "POOL"]
 
 
 @click.command()
@@ -63,7 +65,7 @@ def xray(bootstrap_server: str, http_url: str | None, token: str | None, limit: 
 
 
 def show(found: dict[str, Any]) -> None:
-    """Print a snapshot for people, 80 columns wide."""
+    """Print a snapshot for people, WIDTH columns wide."""
     connections = found["connections"]
     muted = ((reason.removeprefix("batch_").replace("_", " "), n) for reason, n in connections["muted"].items() if n)
     why = ", ".join(f"{count} {reason}" for reason, count in muted)
@@ -74,7 +76,7 @@ def show(found: dict[str, Any]) -> None:
     for thread in found["network_threads"]:
         if thread["answer"] != "ok":
             click.echo(styled(f"no word from {printable(thread['name'])}: it is {thread['answer']}", fg="yellow"))
-    _connections(connections)
+    _connections(connections, has_pool=found["memory_pool"] is not None)
     _purgatories(found["purgatories"])
     _memory_and_queues(found)
     _threads(found)
@@ -87,7 +89,7 @@ def _title(text: str) -> None:
     click.echo(styled(text, bold=True, fg="cyan"))
 
 
-def _connections(connections: dict[str, Any]) -> None:
+def _connections(connections: dict[str, Any], has_pool: bool) -> None:
     shown = [c for c in connections["shown"] if c["muted"] or c["frame_bytes"] or c["stage"] != "open"]
     if not shown:
         return
@@ -96,13 +98,17 @@ def _connections(connections: dict[str, Any]) -> None:
         [
             or_dash(c["client_id"], 14),
             printable(f"{c['address']}:{c['port']}", 21),
-            why_muted(c, 24) if c["stage"] == "open" else c["stage"],
+            why_muted(c, 20) if c["stage"] == "open" else c["stage"],
             time_left(c),
             short_time(c["in_flight_ms"]),
+            f"{short_number(c['memory_pool_bytes'])}B" if c["memory_pool_bytes"] else "-",
         ]
         for c in shown
     ]
-    print_table(["CLIENT", "ADDRESS", "WHY", "LEFT", "WORKS"], rows, right=[3, 4])
+    table = [CONNECTIONS, *rows] if has_pool else [row[:-1] for row in (CONNECTIONS, *rows)]
+    left = WIDTH - sum(2 + max(map(len, column)) for column in list(zip(*table, strict=True))[1:])
+    header, *lines = [[printable(row[0], left), *row[1:]] for row in table]
+    print_table(header, lines, right=[3, 4, 5])
     if connections["is_truncated"] and len(shown) == len(connections["shown"]):
         click.echo(f"... of {connections['open']}; --limit shows more")
 
