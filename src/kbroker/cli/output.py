@@ -21,19 +21,19 @@ MAX_WIDTH = 100  # of a column: names of clients may have 32,767 characters
 def print_table(header: Sequence[str], rows: Iterable[Sequence[object]], *, right: Collection[int] = ()) -> None:
     """Print columns as wide as their widest cell, numbers aligned right; only the header if there are no rows.
 
-    A cell of more than MAX_WIDTH characters widens its own row only.
+    A cell of more than MAX_WIDTH columns widens its own row only.
 
     What would act on a terminal is escaped: names are chosen by clients.
     Args: `right`: further columns, from 0, to align right: numbers with a unit.
     """
+    from kbroker.cli.short_text import columns_of, padded
     from kbroker.common.printable import printable
 
     cells = [[printable(_text(cell)) for cell in row] for row in rows]
-    widths = [min(max(len(line[i]) for line in [list(header), *cells]), MAX_WIDTH) for i in range(len(header))]
+    widths = [min(max(columns_of(line[i]) for line in [list(header), *cells]), MAX_WIDTH) for i in range(len(header))]
     is_right = [i in right or (bool(cells) and all(_is_number(line[i]) for line in cells)) for i in range(len(header))]
     for number, line in enumerate([list(header), *cells]):
-        padded = [c.rjust(w) if r else c.ljust(w) for c, w, r in zip(line, widths, is_right, strict=True)]
-        text = "  ".join(padded).rstrip()
+        text = "  ".join(padded(c, w, right=r) for c, w, r in zip(line, widths, is_right, strict=True)).rstrip()
         click.echo(text if number else styled(text, bold=True))
 
 

@@ -15,7 +15,7 @@ import click
 from kbroker.cli.command_group import CommandGroup
 from kbroker.cli.options import Duration, bootstrap_option, connect
 from kbroker.cli.output import styled
-from kbroker.cli.short_text import or_dash, printable, short_number, short_time
+from kbroker.cli.short_text import or_dash, padded, printable, short_number, short_time
 
 if TYPE_CHECKING:
     from kbroker.client.request_records import Filter, Row
@@ -142,8 +142,8 @@ class _Lines:
 
 
 def _aligned(cells: tuple[str, ...]) -> str:
-    parts = [c.ljust(w) if n < 3 else c.rjust(w) for n, (c, w) in enumerate(zip(cells, WIDTHS, strict=True))]
-    return " ".join(parts).rstrip()
+    parts = enumerate(zip(cells, WIDTHS, strict=True))
+    return " ".join(padded(cell, width, right=n >= 3) for n, (cell, width) in parts).rstrip()
 
 
 def _cells(row: Row) -> tuple[str, ...]:

@@ -10,13 +10,34 @@ _NETWORK_THREAD = re.compile(r"data-plane-kafka-network-thread-\d+-ListenerName\
 
 
 def printable(text: object, most: int | None = None) -> str:
-    """A text that a client may have chosen, as it is safe to print, cut to ``most`` characters."""
+    """A text that a client may have chosen, as it is safe to print, cut to ``most`` columns of a terminal."""
     from kbroker.common.printable import printable as escaped  # not for --help
 
     shown = escaped(str(text)[: 10 * (most or 1000)])
-    if most is not None and len(shown) > most:
-        return shown[: most - 1] + ELLIPSIS
-    return shown
+    if most is None or columns_of(shown) <= most:
+        return shown
+    shown = shown[: most - 1]
+    while columns_of(shown) > most - 1:
+        shown = shown[:-1]
+    return shown + ELLIPSIS
+
+
+def columns_of(text: str) -> int:
+    """How many columns of a terminal a printable text takes: two for a character of East Asia, none for an accent."""
+    if text.isascii():
+        return len(text)
+    from unicodedata import category, east_asian_width
+
+    return sum(
+        0 if category(character) in ("Mn", "Me") else 2 if east_asian_width(character) in "WF" else 1
+        for character in text
+    )
+
+
+def padded(text: str, columns: int, *, right: bool = False) -> str:
+    """The text with spaces behind it, or before it, so that it takes so many columns of a terminal at least."""
+    spaces = " " * (columns - columns_of(text))
+    return spaces + text if right else text + spaces
 
 
 def or_dash(text: object, most: int | None = None) -> str:

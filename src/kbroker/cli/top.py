@@ -100,12 +100,12 @@ def _print_once(watch: UsageWatch, every_s: float, view: str, server: str, as_js
 
     console = Console(highlight=False, width=None if sys.stdout.isatty() else 80)
     for line in head_of(usage, server):
-        console.print(line)
+        console.print(line, soft_wrap=True)  # whole, however long: it may be for a script
     first = VIEW_NAMES.index(view)
     for number in (first, *(n for n in range(len(VIEWS)) if n != first)):
         console.print()
         console.print(Text(VIEWS[number].name.upper(), style="bold cyan"))
-        console.print(table_of(usage, State(number), ONCE_ROWS))
+        console.print(table_of(usage, State(number), ONCE_ROWS, console.width))
 
 
 # ---------------------------------------------------------------- live
@@ -161,7 +161,7 @@ def _live(watch: UsageWatch, every_s: float, view: str, server: str) -> None:
     state = State(VIEW_NAMES.index(view))
 
     def screen() -> Any:
-        return screen_of(looker.usage, state, server, console.size.height, note=looker.note, is_paused=looker.is_paused)
+        return screen_of(looker.usage, state, server, console.size, note=looker.note, is_paused=looker.is_paused)
 
     try:
         with (

@@ -1,4 +1,4 @@
-"""What `kbroker top` draws: a head of three lines, one table, a foot; 80 columns are enough."""
+"""What `kbroker top` draws: a head of three lines, one table, a foot; 80 columns are enough for all of it."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from kbroker.cli.short_text import (
+    columns_of,
     or_dash,
     percent,
     printable,
@@ -26,6 +27,7 @@ _SHORT = {
     "response_unsent": "do not read",
     "refusal_delayed": "refused",
 }
+NARROWEST = 12  # of the first column, while there are others to leave out
 FRAME_LINES = 6  # of head and foot, and the table's header
 Cell = str
 Key = Callable[[Any], Any]
@@ -177,29 +179,49 @@ def sorted_rows(usage: Usage, state: State) -> list[Any]:
     return sorted(view.rows(usage), key=column.key, reverse=column.is_number != state.is_ascending)
 
 
-def table_of(usage: Usage, state: State, most: int | None) -> Table | Text:
-    """The view's table, ``most`` rows from the first shown one on; None: all."""
+def table_of(usage: Usage, state: State, most: int, width: int) -> Table | Text:
+    """The view's table, ``most`` rows from the first shown one on, in ``width`` columns of a terminal.
+
+    A narrow terminal shows fewer of the table's columns, always the first and that of the sort; only the first is cut.
+    """
     view = VIEWS[state.view]
     rows = sorted_rows(usage, state)
     if not rows:
         missing = usage.xray_missing if usage.xray is None and state.view in (0, 1, 4) else view.nothing
         return Text(printable(missing, 400), style="yellow" if missing is usage.xray_missing else "dim")
+    rows = rows[state.first : state.first + most]
+    arrow = "▲" if state.is_ascending == view.columns[state.column].is_number else "▼"
+    titles = [column.title + (arrow if number == state.column else "") for number, column in enumerate(view.columns)]
+    cells = [[column.text(row) for column in view.columns] for row in rows]
+    widths = [max(map(columns_of, texts)) for texts in zip(titles, *cells, strict=True)]
+    widths = [max(found, column.width or 0) for found, column in zip(widths, view.columns, strict=True)]
+    shown = _fitting(widths, state.column, width)
+    left = max(1, width - sum(1 + widths[number] for number in shown[1:]))
     table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), expand=False)
-    for number, column in enumerate(view.columns):
-        arrow = ("▲" if state.is_ascending == column.is_number else "▼") if number == state.column else ""
+    for number in shown:
         table.add_column(
-            Text(column.title + arrow, style="bold reverse" if arrow else "bold"),
-            justify="right" if column.is_number else "left",
+            Text(titles[number], style="bold reverse" if number == state.column else "bold"),
+            justify="right" if view.columns[number].is_number else "left",
             no_wrap=True,
             overflow="ellipsis",
-            min_width=column.width,
+            width=widths[number] if number else min(widths[0], left),
         )
-    last = None if most is None else state.first + most
-    for row in rows[state.first : last]:
+    for row, texts in zip(rows, cells, strict=True):
         is_throttled = state.view == 0 and (row.throttled or row.memory_muted)
-        cells = [Text(column.text(row)) for column in view.columns]  # Text: no markup of a client's
-        table.add_row(*cells, style="yellow" if is_throttled else None)
+        # Text: no markup of a client's
+        table.add_row(*(Text(texts[number]) for number in shown), style="yellow" if is_throttled else None)
     return table
+
+
+def _fitting(widths: Sequence[int], sort: int, width: int) -> list[int]:
+    """Numbers of the columns that a terminal has place for: from the right some are left out."""
+    shown = list(range(len(widths)))
+    while len(shown) > 1 and min(widths[0], NARROWEST) + sum(1 + widths[number] for number in shown[1:]) > width:
+        dropped = next((number for number in reversed(shown[1:]) if number != sort), None)
+        if dropped is None:
+            break
+        shown.remove(dropped)
+    return shown
 
 
 def head_of(usage: Usage, server: str, note: str = "", is_paused: bool = False) -> list[Text]:
@@ -271,9 +293,9 @@ def foot_of(state: State) -> Text:
 
 
 def screen_of(
-    usage: Usage | None, state: State, server: str, lines: int, *, note: str = "", is_paused: bool = False
+    usage: Usage | None, state: State, server: str, size: tuple[int, int], *, note: str = "", is_paused: bool = False
 ) -> Group:
-    """The whole screen of so many lines."""
+    """The whole screen. Args: ``size``: columns and lines of the terminal."""
     if usage is None:
         waiting = Text.assemble(
             ("kbroker top", "bold"), f"  {server}\n\n", (printable(note, 400) or "looking ...", "red" if note else "")
@@ -282,6 +304,6 @@ def screen_of(
     return Group(
         *head_of(usage, server, note, is_paused),
         Text(""),
-        table_of(usage, state, max(1, lines - FRAME_LINES)),
+        table_of(usage, state, max(1, size[1] - FRAME_LINES), size[0]),
         foot_of(state),
     )

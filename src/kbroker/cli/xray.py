@@ -10,6 +10,7 @@ import click
 from kbroker.cli.options import Duration, bootstrap_option, http_options, http_port, json_option
 from kbroker.cli.output import print_json, print_table, styled
 from kbroker.cli.short_text import (
+    columns_of,
     or_dash,
     percent,
     printable,
@@ -106,7 +107,7 @@ def _connections(connections: dict[str, Any], has_pool: bool) -> None:
         for c in shown
     ]
     table = [CONNECTIONS, *rows] if has_pool else [row[:-1] for row in (CONNECTIONS, *rows)]
-    left = WIDTH - sum(2 + max(map(len, column)) for column in list(zip(*table, strict=True))[1:])
+    left = WIDTH - sum(2 + max(map(columns_of, column)) for column in list(zip(*table, strict=True))[1:])
     header, *lines = [[printable(row[0], left), *row[1:]] for row in table]
     print_table(header, lines, right=[3, 4, 5])
     if connections["is_truncated"] and len(shown) == len(connections["shown"]):

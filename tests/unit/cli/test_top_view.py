@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import io
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from kbroker.cli.short_text import percent, printable, short_number, short_time, thread_name
-from kbroker.cli.top import after_key
+from kbroker.cli.short_text import columns_of, padded, percent, printable, short_number, short_time, thread_name
+from kbroker.cli.top import _print_once, after_key
 from kbroker.client.usage import ClientUse, GroupUse, TopicUse, Usage
 
 pytest.importorskip("rich")
 
+from rich.cells import cell_len
 from rich.console import Console
 
 from kbroker.cli.top_view import VIEWS, State, screen_of, sorted_rows
@@ -56,10 +58,10 @@ XRAY: dict[str, Any] = {
 }
 
 
-def drawn(usage: Usage | None, state: State, lines: int = 24, **more: Any) -> list[str]:
-    console = Console(width=80, height=lines, file=io.StringIO(), force_terminal=False, highlight=False)
+def drawn(usage: Usage | None, state: State, lines: int = 24, width: int = 80, **more: Any) -> list[str]:
+    console = Console(width=width, height=lines, file=io.StringIO(), force_terminal=False, highlight=False)
     with console.capture() as captured:
-        console.print(screen_of(usage, state, "127.0.0.1:9092", lines, **more))
+        console.print(screen_of(usage, state, "127.0.0.1:9092", (width, lines), **more))
     return captured.get().rstrip("\n").split("\n")
 
 
@@ -71,6 +73,58 @@ def test_every_view_fits_the_screen(view: int, xray: dict[str, Any] | None, clie
     assert len(lines) <= 24
     assert max(map(len, lines)) <= 80
     assert all(line.isprintable() for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("width", "state", "header"),
+    [
+        (80, State(), "CLIENT   PRINCIPAL CONN REQ/S IN B/S▼ OUT B/S POOL    THROTTLED BY"),
+        (200, State(), "CLIENT   PRINCIPAL CONN REQ/S IN B/S▼ OUT B/S POOL    THROTTLED BY"),
+        (63, State(), "CLIENT   PRINCIPAL CONN REQ/S IN B/S▼ OUT B/S POOL"),
+        (40, State(), "CLIENT   PRINCIPAL CONN REQ/S IN B/S▼"),
+        (40, State(sort=7), "CLIENT   PRINCIPAL CONN   THROTTLED BY▼"),
+        (20, State(), "CLIENT   IN B/S▼"),
+    ],
+)
+def test_a_narrow_terminal_shows_fewer_columns(width: int, state: State, header: str) -> None:
+    """Each column was cut, so that numbers were left without their digits, and some without anything."""
+    lines = drawn(usage_of(xray=XRAY), state, width=width)
+    assert lines[4].rstrip() == header
+    (line,) = [line for line in lines if line.startswith("client-0")]
+    assert "\u2026" not in line
+    if "IN B/S" in header:
+        assert "3.0M" in line
+
+
+def test_a_name_is_cut_only_where_a_column_has_no_place_for_it() -> None:
+    usage = usage_of(1, xray=XRAY)
+    usage.clients[0].client_id = "a-client-id-that-is-long"
+    lines = drawn(usage, State(sort=3), width=20)
+    assert lines[4:6] == ["CLIENT        REQ/S▼", "a-client-id-…      0"]
+
+
+WIDE = "クライアント-" * 5
+
+
+def test_wide_characters_take_two_columns() -> None:
+    """Their table was wider than the terminal, and cut at its right end."""
+    usage = usage_of(xray=XRAY)
+    usage.clients[1].client_id = WIDE
+    lines = drawn(usage, State())
+    (line,) = [line for line in lines if line.startswith(WIDE[:5])]
+    assert line.rstrip().endswith("Fetch 2.9s")
+    assert columns_of(line.rstrip()) <= 80
+    assert lines[4].rstrip().endswith("THROTTLED BY")
+
+
+@pytest.mark.parametrize("text", ["", "abc", "ünï", "e\u0301", WIDE, "한국어", "x\u200b"])
+@pytest.mark.parametrize("most", [1, 2, 3, 4, 7, 10])
+def test_a_text_is_cut_by_columns(text: str, most: int) -> None:
+    """As rich counts them, which knows what terminals do."""
+    cut = printable(text, most)
+    assert columns_of(cut) == cell_len(cut) <= most
+    assert (cut == printable(text)) == (cell_len(printable(text)) <= most)
+    assert [cell_len(padded(cut, 12, right=right)) for right in (True, False)] == [12, 12]
 
 
 def test_a_throttled_client_says_by_what_and_for_how_long() -> None:
@@ -90,6 +144,17 @@ def test_names_of_clients_are_no_commands_of_the_terminal() -> None:
     text = "\n".join(drawn(usage_of(), State(2)))
     assert r"\u001b[2J\u001b]0;pwned\u0007[red]gone[/red]\u202e"[:30] in text
     assert "\x1b" not in text
+
+
+def test_once_without_a_terminal_cuts_and_breaks_no_line(capsys: pytest.CaptureFixture[str]) -> None:
+    """It is for scripts; the third line was broken in two."""
+    waiting = [{"name": name, "delayed": 7} for name in ("Fetch", "Produce", "Rebalance", "Heartbeat")]
+    usage: Any = usage_of(xray={**XRAY, "purgatories": waiting})
+    watch: Any = SimpleNamespace(look=lambda: usage)
+    _print_once(watch, 0.0, "topics", "127.0.0.1:9092", as_json=False)
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[2].endswith("waiting: 7 Fetch, 7 Produce, 7 Rebalance, 7 Heartbeat")
+    assert lines[3:5] == ["", "TOPICS"]
 
 
 def test_before_the_first_look_and_while_the_broker_is_stopped() -> None:

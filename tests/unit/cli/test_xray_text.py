@@ -64,6 +64,15 @@ def test_bytes_of_the_pool_by_connection(capsys: pytest.CaptureFixture[str]) -> 
     ]
 
 
+def test_wide_characters_take_two_columns(capsys: pytest.CaptureFixture[str]) -> None:
+    """What is behind them stood further to the right than in the other lines."""
+    lines = printed(capsys, {"client_id": "クライアント", "muted": ["stopping"]}, {"muted": ["stopping"]})
+    assert lines[1:] == [
+        "クライアント  127.0.0.1:38818  stopping     -      -     -",
+        "loader        127.0.0.1:38818  stopping     -      -     -",
+    ]
+
+
 def test_without_a_pool_there_is_no_such_column(capsys: pytest.CaptureFixture[str]) -> None:
     """As by default: all of it would be dashes."""
     assert printed(capsys, {"muted": ["throttled"], "throttle_left_ms": 756}, pool=None) == [
