@@ -38,12 +38,18 @@ def print_table(header: Sequence[str], rows: Iterable[Sequence[object]], *, righ
 
 
 def styled(text: str, **style: Any) -> str:
-    """The text in colours, which `click.echo` leaves out where it prints to no terminal; plain if NO_COLOR is set.
+    """The text in colours, which `click.echo` leaves out where it prints to no terminal.
 
+    Plain if NO_COLOR is set, and on a terminal without colours.
     Args: `style`: of `click.style`: fg, bold ...
     Source: https://no-color.org
     """
-    return text if os.environ.get("NO_COLOR") else click.style(text, **style)
+    return text if os.environ.get("NO_COLOR") or is_dumb_terminal() else click.style(text, **style)
+
+
+def is_dumb_terminal() -> bool:
+    """Whether the terminal only prints: it shows what others obey, colours and places on the screen."""
+    return os.environ.get("TERM", "").lower() in ("dumb", "unknown")
 
 
 def print_json(value: object) -> None:

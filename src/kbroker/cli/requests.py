@@ -14,7 +14,7 @@ import click
 
 from kbroker.cli.command_group import CommandGroup
 from kbroker.cli.options import Duration, bootstrap_option, connect
-from kbroker.cli.output import styled
+from kbroker.cli.output import note, styled
 from kbroker.cli.short_text import or_dash, padded, printable, short_number, short_time
 
 if TYPE_CHECKING:
@@ -104,17 +104,28 @@ def _plain_names(names: tuple[str, ...]) -> frozenset[str]:
 def _tail(batches: Iterator[list[Row]], wanted: Filter, last: int, show: _Lines) -> None:
     """Hold the last ones back until nothing more comes at once; from then on print each as it comes."""
     held: deque[Row] | None = deque(maxlen=last)
+    seen = fit = 0
     for rows in batches:
         taken = [row for row in rows if wanted.takes(row)]
         if held is None:
             show.all(taken)
             continue
+        seen, fit = seen + len(rows), fit + len(taken)
         held.extend(taken)
         if not rows:
-            show.all(held)
+            _show_first(held, seen, fit, show)
             held = None
     if held is not None:
-        show.all(held)
+        _show_first(held, seen, fit, show)
+
+
+def _show_first(held: deque[Row], seen: int, fit: int, show: _Lines) -> None:
+    """The last records that were there; what is wrong if there are none."""
+    if not seen:
+        note("there is no record of a request log so far")
+    elif not fit:
+        note(f"none of the last {seen:,} records fits")
+    show.all(held)
 
 
 class _Lines:
@@ -137,8 +148,8 @@ class _Lines:
                 click.echo(styled(_aligned(HEADER), bold=True))
             line = _aligned(_cells(row))
             click.echo(styled(line, fg="yellow") if row["throttle_time_ms"] or row["verdicts"] else line)
-            for note in notes_of(row):
-                click.echo(f"{'':13}{note}")
+            for text in notes_of(row):
+                click.echo(f"{'':13}{text}")
 
 
 def _aligned(cells: tuple[str, ...]) -> str:

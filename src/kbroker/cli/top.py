@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from kbroker.cli.options import Duration, bootstrap_option, connect, http_options, http_port, json_option, wall_clock
-from kbroker.cli.output import print_json
+from kbroker.cli.output import is_dumb_terminal, print_json
 
 if TYPE_CHECKING:
     from kbroker.cli.top_view import State
@@ -66,7 +66,7 @@ def top(
         wall_clock(),
     )
     try:
-        if once or as_json or not sys.stdout.isatty():
+        if once or as_json or not sys.stdout.isatty() or is_dumb_terminal():
             _print_once(watch, every / 1000, view, bootstrap_server, as_json)
         else:
             _live(watch, every / 1000, view, bootstrap_server)

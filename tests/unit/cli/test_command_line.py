@@ -62,11 +62,15 @@ def test_a_group_is_read_as_it_says() -> None:
 def test_colours_only_on_a_terminal(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """Captured output has none; NO_COLOR leaves them out everywhere."""
     monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setenv("TERM", "xterm")
     assert styled("x", bold=True) == click.style("x", bold=True)
     print_table(["NAME"], [["a"]])
     assert capsys.readouterr().out == "NAME\na\n"
     monkeypatch.setenv("NO_COLOR", "1")
     assert styled("x", bold=True) == "x"
+    monkeypatch.delenv("NO_COLOR")
+    monkeypatch.setenv("TERM", "dumb")
+    assert styled("x", bold=True) == "x", "it shows what others obey"
 
 
 @pytest.mark.parametrize(

@@ -1,9 +1,13 @@
 """What `kbroker requests tail` says below a request."""
 
+from pathlib import Path
 from typing import Any
 
+import click
 import pytest
+from click.testing import CliRunner
 
+from kbroker.cli import cli, requests
 from kbroker.cli.requests import HEADER, WIDTHS, _cells, notes_of
 from kbroker.client.request_records import row_of
 
@@ -33,6 +37,30 @@ def test_shadows_are_named_as_such() -> None:
         "shadow: Request quota of client app: 0.5 of 0.01, would wait 1.0s",
         "shadow: ControllerMutation quota of client app: -3 of 0.01, would be refused",
     ]
+
+
+LINE = b'{"version": 4, "time": "2026-01-02T03:04:05Z", "requestHeader": {"clientId": "app"}}\n'
+
+
+@pytest.mark.parametrize(
+    ("data", "options", "said"),
+    [
+        (b"", (), "there is no record of a request log so far\n"),
+        (b"root:x:0:0:root:/root:/bin/bash\n", (), "there is no record of a request log so far\n"),
+        (2 * LINE, ("--client", "other"), "none of the last 2 records fits\n"),
+        (2 * LINE, ("--client", "app"), ""),
+        (2 * LINE, ("--client", "app", "-n", "0"), ""),
+    ],
+)
+def test_nothing_to_show_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, data: bytes, options: tuple[str, ...], said: str
+) -> None:
+    """A file or topic that is no request log, and filters that no record fits, were silence."""
+    path = tmp_path / "requests-1.jsonl"
+    path.write_bytes(data)
+    monkeypatch.setattr(requests, "note", lambda message: click.echo(message, err=True))  # as on a terminal
+    result = CliRunner().invoke(cli, ["requests", "tail", str(path), *options])
+    assert (result.exit_code, result.stderr) == (0, said)
 
 
 @pytest.mark.parametrize("time", ["2026-01-02T03:04:05.678901Z", "2026-01-02T08:04:05.678901+05:00"])
