@@ -2,18 +2,30 @@
 
 python -m tests.spark.many_commands < [[WORD, ...], ...] as JSON > [{"status": 0, "out": "", "err": ""}, ...]
 
-The session is that of the first command; the others use it, whatever they say of a master.
+The session is that of the first command; the others use it, whatever they say of a master. `watch`, which has no end,
+is stopped when its table has rows.
 """
 
 from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Callable
 from typing import Any
 
 from click.testing import CliRunner
 
-from kbroker.cli import cli, pipeline_jobs, pipeline_session, pipeline_views, pipeline_whatif
+from kbroker.cli import (
+    cli,
+    pipeline_generate,
+    pipeline_jobs,
+    pipeline_session,
+    pipeline_table,
+    pipeline_views,
+    pipeline_watch,
+    pipeline_whatif,
+)
+from kbroker.spark.tables.delta_table import Table
 
 _kept: dict[str, Any] = {}
 
@@ -26,11 +38,27 @@ def _session(common: dict[str, Any]) -> Any:
     return _kept["session"]
 
 
+def _until_rows(run: Callable[..., Any], common: dict[str, Any], doing: str) -> Any:
+    """Run a stream until it is asked to end, or its table has rows."""
+    place = pipeline_table.place_of(_kept["words"][1], common)
+
+    def has_rows() -> bool:
+        table = Table(place)  # anew: one keeps the version that it has read
+        return table.exists() and bool(table.files())
+
+    def until(spark: Any, *, stopping: Callable[[], bool], **more: Any) -> Any:
+        return run(spark, stopping=lambda: stopping() or has_rows(), **more)
+
+    return pipeline_jobs.run_stream(until, common, doing)
+
+
 def main() -> None:
-    for module in (pipeline_jobs, pipeline_views, pipeline_whatif):
+    for module in (pipeline_generate, pipeline_jobs, pipeline_views, pipeline_whatif):
         module.session = _session  # type: ignore[attr-defined]
+    pipeline_watch.run_stream = _until_rows  # type: ignore[attr-defined]
     results = []
     for words in json.load(sys.stdin):
+        _kept["words"] = words
         done = CliRunner().invoke(cli, ["pipeline", *words])
         print(f"{words[0]}: {done.exit_code}: {done.stderr}", file=sys.stderr, flush=True)
         results.append({"status": done.exit_code, "out": done.stdout, "err": done.stderr})
