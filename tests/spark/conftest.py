@@ -61,7 +61,7 @@ class Sessions:
 
             os.environ.setdefault("SPARK_SUBMIT_OPTS", " ".join(JVM))
             self._interrupt = signal.getsignal(signal.SIGINT)
-            table_stream.WORKER_STARTS = WORKER_STARTS
+            table_stream.STARTS = WORKER_STARTS
             self._session = build_session(
                 "kbroker tests",
                 master="local[2]",

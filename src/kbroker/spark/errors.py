@@ -14,6 +14,8 @@ class PipelineError(Exception):
 #: What Spark says when a stream has waited ten seconds and its Python worker has not started; nothing sets that time.
 #: On a busy machine it happens, before anything was read: the query can be started again.
 NO_WORKER = "Python worker failed to connect back"
+#: What Spark says when an executor has ended and had a part of what a batch of `watch` has added up.
+LOST_PART = "Checkpoint block rdd_"
 
 
 def reason_of_delta(error: Exception) -> str:

@@ -22,7 +22,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from kbroker._core.clock import BaseClock, SystemClock
 from kbroker.spark import formatting as jobs
-from kbroker.spark.errors import NO_WORKER, PipelineError
+from kbroker.spark.errors import LOST_PART, NO_WORKER, PipelineError
 from kbroker.spark.failures import cause, with_workers
 from kbroker.spark.micro_batches import MicroBatches
 from kbroker.spark.shared_folder import require_shared
@@ -57,7 +57,12 @@ HOUR_MS = 3_600_000
 MINUTE_MS = 60_000
 STOP_POLL_S = 1
 FIRST_US, END_US = -62_135_596_800_000_000, 253_402_300_800_000_000  # of the years 1 to 9999
-WORKER_STARTS = 5  # how often a stream is begun again for want of a Python worker; each time took ten seconds
+STARTS = 5  # how often a stream is begun again without a batch between; for want of a Python worker each took 10 s
+#: What ends a query, and not the stream: it goes on from its checkpoint.
+PASSING = {
+    NO_WORKER: "a Python worker of Spark did not start in time",
+    LOST_PART: "an executor of Spark has ended, and with it a part of this batch",
+}
 
 #: Takes a micro-batch apart, into the table's columns and REASON, RAW, SOURCE, POSITION.
 Parse = Callable[[DataFrame], DataFrame]
@@ -125,7 +130,7 @@ class TableStream:
         self._vacuumed_ms: int | None = None
         self._writing = threading.Lock()  # held for a whole batch, so that none is cut short by a stop
         self._stopped = False  # under _writing
-        self._starts_left = WORKER_STARTS
+        self._starts_left = STARTS
 
     @property
     def checkpoint(self) -> TablePlace:
@@ -217,6 +222,7 @@ class TableStream:
             if self._stopped:
                 raise PipelineError("the stream was stopped before this batch")
             self.write(batch, number, parse)
+            self._starts_left = STARTS
 
     def _start(self, stream: DataFrame, checkpoint: TablePlace, batches: MicroBatches) -> StreamingQuery:
         writer = stream.writeStream.option("checkpointLocation", checkpoint.spark_uri)
@@ -237,9 +243,10 @@ class TableStream:
             self.look(query)
             return False
         except StreamingQueryException as error:
-            if NO_WORKER in str(error) and self._starts_left > 0:
+            passing = next((said for text, said in PASSING.items() if text in str(error)), None)
+            if passing is not None and self._starts_left > 0:
                 self._starts_left -= 1
-                self.progress("a Python worker of Spark did not start in time; trying again")
+                self.progress(f"{passing}; trying again")
                 return True
             raise PipelineError(f"the stream ended: {cause(str(error))}") from error
 

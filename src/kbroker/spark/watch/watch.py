@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -26,7 +26,7 @@ from kbroker.spark.watch import views
 from kbroker.spark.watch.minutes import is_ahead, open_minutes
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame, Row, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
     from kbroker.spark.micro_batches import MicroBatches
@@ -155,7 +155,7 @@ class _Watch(TableStream):
     def _say(self, done: Any) -> None:
         state = done["stateOperators"][0] if done["stateOperators"] else None
         counted = done["observedMetrics"].get(_SEEN)
-        records, rejected = (counted["records"], counted["rejected"]) if counted is not None else (0, 0)
+        records, rejected = counts_of(counted) if counted is not None else (0, 0)
         late = state["numRowsDroppedByWatermark"] if state else 0
         self.done.records += records
         self.done.rejected += rejected
@@ -195,6 +195,12 @@ class _Watch(TableStream):
                 self.progress(f"the page was not written: {reason}")
             return
         self._at("page")
+
+
+def counts_of(observed: Row) -> Sequence[int]:
+    """The values of a row of observed metrics, which Spark Connect's progress has as `values` beside their `schema`."""
+    found: Sequence[int] = observed.asDict().get("values", observed)
+    return found
 
 
 def _finished(query: StreamingQuery, after: int) -> Iterable[Any]:

@@ -1,0 +1,80 @@
+"""What `watch` takes from the progress of its query, and which ends of a query do not end a stream."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import Row
+
+from kbroker._core.clock import VirtualClock
+from kbroker.spark.errors import LOST_PART, NO_WORKER, PipelineError
+from kbroker.spark.tables import table_stream
+from kbroker.spark.tables.delta_table import Stream, TableInfo
+from kbroker.spark.tables.table_stream import StreamOptions, TableStream
+from kbroker.spark.watch.watch import counts_of
+
+
+def test_counts_of_both_kinds_of_session() -> None:
+    """A row of two columns here, and over Spark Connect 4.2 a row of its values and of its schema."""
+    fields: list[dict[str, object]] = [
+        {"name": name, "type": "long", "nullable": False, "metadata": {}} for name in ("records", "rejected")
+    ]
+    remote = json.loads(json.dumps({"values": [21, 2], "schema": {"type": "struct", "fields": fields}}))
+    assert list(counts_of(Row(**remote))) == [21, 2]
+    assert list(counts_of(Row(records=21, rejected=2))) == [21, 2]
+
+
+class EndedQuery:
+    """A query that Spark has ended."""
+
+    def __init__(self, said: str) -> None:
+        self._said = said
+
+    def awaitTermination(self, seconds: float) -> bool:
+        raise StreamingQueryException(self._said)
+
+
+class FakeBatches(TableStream):
+    """A stream that writes nothing."""
+
+    def write(self, batch: Any, number: int, parse: Any) -> None:
+        pass
+
+
+def ended_stream(folder: Path, progress: Callable[[str], object]) -> FakeBatches:
+    """A stream that needs no session: its queries have ended."""
+    spark: Any = None
+    reads = Stream("t", "h:1", ())
+    return FakeBatches(spark, folder / "t", StreamOptions(), TableInfo(), reads, VirtualClock(), progress, None)
+
+
+@pytest.mark.parametrize("said", [NO_WORKER, f"{LOST_PART}7_0 not found! Either the executor"])
+def test_a_stream_goes_on_after_what_passes(said: str, tmp_path: Path) -> None:
+    """A few times in a row, and after a batch as often again: a stream may run for months."""
+    shown: list[str] = []
+    stream = ended_stream(tmp_path, shown.append)
+    batch: Any = None
+    query: Any = EndedQuery(f"[STREAM_FAILED] Query terminated with exception: {said} SQLSTATE: XXKST")
+    for _ in range(2):
+        for _ in range(table_stream.STARTS):
+            assert stream._await(query, lambda: False)
+        stream._take_turn(batch, 1, lambda batch: batch)
+    for _ in range(table_stream.STARTS):
+        assert stream._await(query, lambda: False)
+    with pytest.raises(PipelineError, match="the stream ended: "):
+        stream._await(query, lambda: False)
+    assert len(shown) == 3 * table_stream.STARTS
+    assert all(line.endswith("; trying again") for line in shown)
+
+
+def test_a_stream_ends_with_its_query(tmp_path: Path) -> None:
+    """Whatever else has ended it."""
+    stream = ended_stream(tmp_path, print)
+    query: Any = EndedQuery("[STREAM_FAILED] Query terminated with exception: no space left SQLSTATE: XXKST")
+    with pytest.raises(PipelineError, match="the stream ended: no space left"):
+        stream._await(query, lambda: False)
