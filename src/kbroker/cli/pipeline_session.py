@@ -208,7 +208,10 @@ def running(common: dict[str, Any], start: Callable[[dict[str, Any]], SparkSessi
     Raises: PipelineError, one sentence for whatever PySpark raises; its trace goes to stderr first with --verbose.
     """
     from kbroker.spark.failures import is_of_spark
+    from kbroker.spark.setup import gateway
 
+    if not common["verbose"]:
+        gateway.hide_traces()
     try:
         spark = start(common)
         try:
@@ -221,9 +224,13 @@ def running(common: dict[str, Any], start: Callable[[dict[str, Any]], SparkSessi
         origin = error if is_of_spark(error) else error.__cause__
         if common["verbose"] and origin is not None and is_of_spark(origin):
             click.echo("".join(traceback.format_exception(origin)), err=True)
+        from kbroker.spark.errors import PipelineError
+
+        lost = gateway.lost_jvm(error)
+        if lost is not None:
+            raise PipelineError(lost) from error
         if not is_of_spark(error):
             raise
-        from kbroker.spark.errors import PipelineError
         from kbroker.spark.failures import sentence
         from kbroker.spark.tables.unreadable_files import unreadable_file
 

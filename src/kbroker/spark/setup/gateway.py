@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import logging
 import os
+import signal
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -54,6 +58,50 @@ def start_jvm(settings: Mapping[str, str], listener: Listener = to_stderr) -> No
         raise
     os.close(writing)
     SparkContext._ensure_initialized(gateway=gateway)
+
+
+def hide_traces() -> None:
+    """Keep what py4j and PySpark print to stderr by themselves when the JVM ends or Ctrl-C comes from a command's user.
+
+    It can say that in one sentence: see `lost_jvm`.
+    """
+    logging.getLogger().addFilter(_is_not_of_py4j)
+    try:
+        from pyspark import accumulators
+    except ImportError:  # there is no PySpark, as its user is about to read, or only a client of Spark Connect
+        return
+    servers: list[Any] = [accumulators.AccumulatorTCPServer, accumulators.AccumulatorUnixServer]
+    for server in servers:
+        server.handle_error = _no_trace
+
+
+def _is_not_of_py4j(record: logging.LogRecord) -> bool:
+    """Py4j logs some of its failures by the root logger."""
+    return record.name != "root" or record.module != "java_gateway"
+
+
+def _no_trace(server: object, request: object, client: object) -> None:
+    """In place of a trace on stderr."""
+
+
+def lost_jvm(error: BaseException) -> str | None:
+    """The sentence for a JVM that has ended by itself; None while it runs, or where there is none.
+
+    Args: `error`: what made the caller ask; a connection that was lost is lost a little before its process has ended.
+    """
+    context: Any = sys.modules.get("pyspark.core.context")  # not loaded where PySpark is missing
+    process = getattr(context.SparkContext._gateway, "proc", None) if context is not None else None
+    if process is None:
+        return None
+    if isinstance(error, ConnectionError | EOFError) or type(error).__name__ == "Py4JNetworkError":
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(END_SECONDS)
+    status = process.poll()
+    if status is None:
+        return None
+    how = f"by signal {-status}" if status < 0 else f"with status {status}"
+    more = ", as the system does to a process when it lacks memory" if status == -signal.SIGKILL else ""
+    return f"Spark's JVM has ended {how}{more}: run the command again, with another --driver-memory if that was why"
 
 
 class _Relay(threading.Thread):
