@@ -53,7 +53,7 @@ RUN = {
     (SHARED, S3): COMMANDS,
     (ALONE, HDFS): COMMANDS,
     (ALONE, S3): COMMANDS,
-    (CONNECT, DISK): ("ingest", "usage", "throttles", "archive", "lag", "replay", "recommend", "report"),
+    (CONNECT, DISK): ("ingest", "usage", "throttles", "watch", "archive", "lag", "replay", "recommend", "report"),
     (CONNECT, S3): tuple(one for one in COMMANDS if one not in ("generate", "watch")),
 }
 

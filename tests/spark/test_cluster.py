@@ -12,6 +12,7 @@ import pytest
 
 from kbroker.spark.errors import PipelineError
 from kbroker.spark.setup.session import require_spark
+from kbroker.spark.tables.table_place import TablePlace
 from tests.spark.day import make_day
 from tests.spark.executor_pythons import other_pythons, packed, python_without
 from tests.spark.standalone import ROOT, Standalone, environment
@@ -161,7 +162,7 @@ def test_watch(cluster: Standalone, places: tuple[Path, Path]) -> None:
     """Executors keep the state in the shared checkpoint; a folder that is not shared is refused."""
     folder = places[0] / "watched"
     folder.mkdir()
-    watch_two_runs(cluster.call("watch"), folder)
+    watch_two_runs(cluster.call("watch"), TablePlace.of(folder))
     done = cluster.run("watch", places[1] / "views", folder / "logs", "--quiet")
     assert done.returncode == 1
     assert f"has another {places[1] / 'views'} than this machine" in done.stderr

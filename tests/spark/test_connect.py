@@ -17,6 +17,7 @@ from kbroker.client.producer import Producer
 from kbroker.common.request_log import VERSION
 from kbroker.spark.tables.delta_table import REQUEST_LOG, Table, TableInfo
 from kbroker.spark.tables.log_schema import spark_schema
+from kbroker.spark.tables.table_place import TablePlace
 from tests.spark.committing import BUCKETS, placed, two_hours, write
 from tests.spark.connect_server import connect_server
 from tests.spark.day import make_day
@@ -156,4 +157,4 @@ def test_a_python_is_sent_through_the_server(tmp_path: Path) -> None:
 @pytest.mark.soak
 def test_watch(url: str, tmp_path: Path) -> None:
     """The state is the server's, the table is written by the client's process, and Ctrl-C ends both."""
-    watch_two_runs([sys.executable, "-m", "kbroker.cli", "pipeline", "watch", "--remote", url], tmp_path)
+    watch_two_runs([sys.executable, "-m", "kbroker.cli", "pipeline", "watch", "--remote", url], TablePlace.of(tmp_path))

@@ -15,6 +15,7 @@ import pytest
 
 from tests.spark.day import make_day
 from tests.spark.standalone import ROOT, environment
+from tests.spark.watching import closing_line, put
 from tests.support import need
 
 ROWS = 2_000
@@ -99,3 +100,48 @@ def test_an_ingest_on_a_full_disk(what: str, tmp_path: Path) -> None:
     assert "Traceback" not in full[2]
     report = json.loads(again[1])
     assert (again[0], report["run"]["rows"], report["table"]["rows"]) == (0, ROWS, ROWS), again
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize(("what", "size"), [("table", "64k"), ("checkpoint", "full"), ("checkpoint", "64k")])
+def test_a_watch_on_a_full_disk(what: str, size: str, tmp_path: Path) -> None:
+    """Of the views, or of the state: one sentence, and the next run gives each minute out once."""
+    disk, logs = tmp_path / "disk", tmp_path / "logs"
+    lines = list(make_day(ROWS).lines())
+    put(logs, 1, [*lines, closing_line()])
+    table = (disk if what == "table" else tmp_path) / "table"
+    checkpoint = (disk if what == "checkpoint" else tmp_path) / "checkpoint"
+    words = ["watch", table, logs, "--checkpoint", checkpoint, "--master", "local[2]", "--json", "--every", "1s"]
+    watch = command(*words, "--watermark", "6h")
+    full, again = in_a_small_disk(disk, [(size, watch), ("256m", following("2026-01-04 18:00:00", watch))])
+    said = [line for line in full[2].splitlines() if line.startswith("kbroker: ")]
+    assert (full[0], len(said)) == (1, 1), full
+    assert "o space left on device" in said[0] or "not enough space" in said[0], said
+    assert "Traceback" not in full[2]
+    assert again[0] == 0, again
+    views = json.loads(again[1])
+    assert views["run"]["late"] == 0
+    wanted = sum(row["repeated"] or 1 for row in make_day(ROWS).rows.to_pylist() if row["api_key"] is not None)
+    assert views["requests"] == wanted
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(900)
+def test_a_page_on_a_full_disk(tmp_path: Path) -> None:
+    """The views go on without it, and one line says so."""
+    disk, logs = tmp_path / "disk", tmp_path / "logs"
+    put(logs, 1, [*make_day(ROWS).lines(), closing_line()])
+    words = ["watch", tmp_path / "table", logs, "--page", disk / "page.html", "--master", "local[2]", "--json"]
+    watch = following("the page was not written", command(*words, "--every", "1s", "--watermark", "6h"))
+    ((status, out, said),) = in_a_small_disk(disk, [("full", watch)])
+    assert status == 0, said
+    assert json.loads(out)["run"]["rows"] > 0
+    assert json.loads(out)["run"]["pages"] == 0
+    assert said.count("the page was not written: [Errno 28] No space left on device") == 1
+    assert "Traceback" not in said
+
+
+def following(text: str, watch: Sequence[str]) -> list[str]:
+    """A program that runs a `watch`, presses Ctrl-C when that has said something, and prints what it has done."""
+    return [sys.executable, "-m", "tests.spark.followed", text, *watch]

@@ -7,21 +7,22 @@ import os
 import re
 import signal
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import pyarrow.parquet as pq
-
 from kbroker.spark.tables.delta_table import Table
+from kbroker.spark.tables.file_reader import read_columns
 from kbroker.spark.tables.log_reader import LogSource, good, read_log
 from kbroker.spark.tables.table import read_table
+from kbroker.spark.tables.table_place import TablePlace
 from kbroker.spark.usage_views.throttles import throttles
 from kbroker.spark.usage_views.usage import usage_per_day
 from kbroker.spark.watch.views import throttles_of_views, usage_of
 from tests.spark.day import make_day
 from tests.spark.standalone import ROOT, START_S, environment
+from tests.support.object_store import as_words
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -78,8 +79,13 @@ def assert_equal_to_the_batch_jobs(spark: SparkSession, table: Path, logs: Path)
         log.unpersist()
 
 
-def follow(call: Sequence[str], pattern: str) -> tuple[dict[str, Any], str]:
-    """Run `watch --json` until a line of stderr matches, then press Ctrl-C; the summary, and all of stderr."""
+def follow(
+    call: Sequence[str], pattern: str, meanwhile: Callable[[], object] | None = None
+) -> tuple[dict[str, Any], str]:
+    """Run `watch --json` until a line of stderr matches, then press Ctrl-C; the summary, and all of stderr.
+
+    Args: `meanwhile`: called when the command has been started.
+    """
     with subprocess.Popen(
         call, env=environment(), cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         start_new_session=True,
@@ -87,6 +93,8 @@ def follow(call: Sequence[str], pattern: str) -> tuple[dict[str, Any], str]:
         assert running.stderr is not None
         said: list[str] = []
         try:
+            if meanwhile is not None:
+                meanwhile()
             while not any(re.match(pattern, line) for line in said):
                 line = running.stderr.readline()
                 assert line, said
@@ -99,22 +107,36 @@ def follow(call: Sequence[str], pattern: str) -> tuple[dict[str, Any], str]:
     return json.loads(out), "".join(said) + rest
 
 
-def watch_two_runs(call: Sequence[str], folder: Path) -> None:
-    """Follow a folder, stop, and go on: what both have given out is the whole, each minute once."""
-    lines = [line for line, late in zip(make_day(1_000).lines(), make_day(1_000).late, strict=True) if not late][:200]
-    table = folder / "views"
-    more = (str(table), str(folder / "logs"), "--every", "1s", "--watermark", "1min", "--json")
-    put(folder / "logs", 1, lines[:100])
+def watch_two_runs(
+    call: Sequence[str], place: TablePlace, *words: str, between: Callable[[], object] | None = None
+) -> str:
+    """Follow a folder, stop, and go on: what both have given out is the whole, each minute once.
+
+    Args: `place`: a folder or one of a store, which is made; `words`: more of the command; `between`: called while the
+    second run has been started.
+    Returns: what the second run said.
+    """
+    day = make_day(1_000)
+    kept = [number for number, late in enumerate(day.late) if not late][:200]
+    lines, rows = list(day.lines()), day.rows.to_pylist()
+    table = place.within("views")
+    files = (place.file("views"), place.file("logs"), *as_words(place.storage_options))
+    more = (*files, "--every", "1s", "--watermark", "1min", "--json", *words)
+    place.write("logs/requests-1.jsonl", _text([lines[number] for number in kept[:100]]))
     first, _ = follow([*call, *more], r"batch \d+: .* open: .*; closed until ")
-    put(folder / "logs", 2, [*lines[100:], closing_line()])
-    second, _ = follow([*call, *more], r"batch \d+: .*; closed until 2026-01-04 23:59:00")
+    place.write("logs/requests-2.jsonl", _text([*(lines[number] for number in kept[100:]), closing_line()]))
+    second, said = follow([*call, *more], r"batch \d+: .*; closed until 2026-01-04 23:59:00", between)
     assert (first["run"]["records"], second["run"]["records"]) == (100, 101)
     assert first["run"]["late"] == second["run"]["late"] == 0
-    views = pq.ParquetDataset([str(table / one.path) for one in Table(table).files()]).read().to_pylist()
+    names = ["view", "time", "principal", "client_id", "requests"]
+    views = read_columns(table, [one.path for one in Table(table).files()], names).to_pylist()
     used = [row for row in views if row["view"] == "usage"]
     assert len({(row["time"], row["principal"], row["client_id"]) for row in used}) == len(used)
-    day = make_day(1_000)
-    kept = [row for row, late in zip(day.rows.to_pylist(), day.late, strict=True) if not late][:200]
     assert sum(row["requests"] for row in used) == sum(
-        row["repeated"] or 1 for row in kept if row["api_key"] is not None
+        rows[number]["repeated"] or 1 for number in kept if rows[number]["api_key"] is not None
     )
+    return said
+
+
+def _text(lines: Sequence[str]) -> bytes:
+    return "".join(f"{line}\n" for line in lines).encode()

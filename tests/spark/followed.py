@@ -1,0 +1,27 @@
+"""A program for the tests: run `watch --json` until a line has a text, press Ctrl-C, print the summary.
+
+python -m tests.spark.followed TEXT PROGRAM -m kbroker.cli pipeline watch TABLE ...
+
+Its JSON has `requests` beside what `watch` prints: those of all usage in the table, by its data files.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+
+from kbroker.spark.tables.delta_table import Table
+from kbroker.spark.tables.file_reader import read_columns
+from tests.spark.watching import follow
+
+
+def main(text: str, *call: str) -> None:
+    found, said = follow(call, f".*{re.escape(text)}")
+    table = Table(call[call.index("watch") + 1])
+    rows = read_columns(table.place, [one.path for one in table.files()], ["view", "requests"]).to_pylist()
+    print(json.dumps({**found, "requests": sum(row["requests"] for row in rows if row["view"] == "usage")}))
+    sys.stderr.write(said)
+
+
+main(*sys.argv[1:])
