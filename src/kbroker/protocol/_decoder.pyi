@@ -5,6 +5,7 @@ from typing_extensions import Buffer
 from kbroker.protocol._encoder import Plan
 
 MAX_ELEMENTS: Final[int]
+MAX_STRING_BYTES: Final[int]
 
 _Body = dict[str, Any]
 

@@ -28,7 +28,7 @@ from kbroker.common.errors import ProtocolError
 # array elements: a frame of 100 MiB cannot become 20 GiB of objects. Real messages stay far below (100,000 partitions);
 # a server for unknown clients sets a lower bound.
 MAX_ELEMENTS = 2_000_000
-cdef enum:
+cpdef enum:
     MAX_STRING_BYTES = 32767  # Kafka reads no longer one, also where the length would have room
 cdef int64_t ELEMENT_BUDGET = MAX_ELEMENTS
 cdef object UUID_TYPE = _uuid.UUID

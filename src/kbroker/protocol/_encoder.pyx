@@ -48,6 +48,7 @@ cdef struct Writer:             # one owner at a time
     uint8_t *data
     int64_t size
     int64_t capacity
+    int64_t longest_string      # bytes
 
 
 cdef int start_writer(Writer *w, int64_t capacity) except -1:
@@ -55,6 +56,7 @@ cdef int start_writer(Writer *w, int64_t capacity) except -1:
     Py_INCREF(buffer)
     w.buffer, w.data = <PyObject *>buffer, <uint8_t *>PyBytes_AS_STRING(buffer)
     w.size, w.capacity = 0, capacity
+    w.longest_string = INT32_MAX
     return 0
 
 
@@ -294,6 +296,8 @@ cdef int write_string(Writer *w, Field *f, object value) except -1:
         except UnicodeEncodeError as e:
             raise ProtocolError(f"{<object>f.name}: {e}") from None
         text, size = PyBytes_AS_STRING(escaped), PyBytes_GET_SIZE(escaped)
+    if size > w.longest_string:
+        raise ProtocolError(f"{<object>f.name}: a string of {size} bytes, of at most {w.longest_string}")
     write_length(w, f, size, 2)
     memcpy(reserve(w, size), text, size)
     return 0
@@ -480,7 +484,10 @@ cdef int write_struct(Writer *w, Plan plan, object body) except -1:
     return 0
 
 
-def encode(Plan plan not None, dict body not None, bytes prefix not None=b"", bint framed=False):
+def encode(
+    Plan plan not None, dict body not None, bytes prefix not None=b"", bint framed=False,
+    int64_t longest_string=INT32_MAX
+):
     """Encode `body`, after `prefix`, in one buffer.
 
     Args:
@@ -488,12 +495,14 @@ def encode(Plan plan not None, dict body not None, bytes prefix not None=b"", bi
         body: field name to value; missing keys take their default.
         prefix: bytes to put before it (a header).
         framed: put the int32 size of everything in front, as on a connection.
+        longest_string: bytes that a string may have; where a length has two bytes 32,767 at most.
 
     Raises: ProtocolError: an unknown key, a value that does not fit, or one that this version cannot carry.
     """
     cdef Writer w
     cdef Py_ssize_t prefix_bytes = PyBytes_GET_SIZE(prefix)
     start_writer(&w, 256 + prefix_bytes)
+    w.longest_string = longest_string
     try:
         if framed:
             reserve(&w, 4)

@@ -15,7 +15,7 @@ import struct
 
 from kbroker.common.errors import ProtocolError
 from kbroker.common.light_typing import TYPE_CHECKING, Any, NamedTuple
-from kbroker.protocol._decoder import MAX_ELEMENTS, decode, decode_from
+from kbroker.protocol._decoder import MAX_ELEMENTS, MAX_STRING_BYTES, decode, decode_from
 from kbroker.protocol._encoder import encode
 from kbroker.protocol.schema import (
     ApiSchema,
@@ -152,9 +152,12 @@ def encode_response(key: int, version: int, body: Body) -> bytes:
 
 
 def encode_request_frame(key: int, version: int, correlation_id: int, client_id: str | None, body: Body) -> bytes:
-    """Encode a whole request as it goes over a connection: size, header, body."""
+    """Encode a whole request as it goes over a connection: size, header, body.
+
+    Raises: ProtocolError, as encode_request, and for a string that no broker reads: it would close the connection.
+    """
     header = encode_request_header(key, version, correlation_id, client_id)
-    return encode(request_plan(key, version), body, header, True)
+    return encode(request_plan(key, version), body, header, True, MAX_STRING_BYTES)
 
 
 def encode_response_frame(key: int, version: int, correlation_id: int, body: Body) -> bytes:

@@ -196,6 +196,19 @@ def test_a_string_is_read_up_to_kafkas_length() -> None:
                 codec.decode_request(18, 3, data)
 
 
+def test_a_request_for_a_connection_has_no_string_that_no_broker_reads() -> None:
+    """The broker closed the connection for it, and the client tried again for half a minute."""
+    frame = codec.encode_request_frame(10, 3, 1, "me", {"Key": "x" * 32_767})
+    assert codec.decode_request(10, 3, frame[4:], 13) == {"Key": "x" * 32_767, "KeyType": 0, "CoordinatorKeys": []}
+    for version, body in (
+        (3, {"Key": "x" * 32_768}),
+        (4, {"CoordinatorKeys": ["x", "\u00e9" * 16_384]}),
+        (0, {"Key": "x" * 32_768}),
+    ):
+        with pytest.raises(ProtocolError, match="a string of 32768 bytes, of at most 32767"):
+            codec.encode_request_frame(10, version, 1, "me", body)
+
+
 def test_text_that_is_not_utf8_goes_through() -> None:
     """A topic name with wrong bytes raised UnicodeDecodeError; Kafka's response is 17."""
     data = bytes.fromhex("0003 ff61fe")
