@@ -19,6 +19,7 @@ from kbroker.common.quotas import (
 )
 
 KEYS = sorted({*CLIENT_KEYS, *IP_KEYS})
+MAX_CHARACTERS = 16 << 20  # of a file: a hundred thousand entities have less
 TOO_DEEP = "nested too deeply"
 SHAPE = "a list of {entity: {user: NAME, client-id: NAME, or ip: ADDRESS}, quotas: {KEY: NUMBER}}; null is the default"
 #: What an entry has; `brokers` is in what `kbroker quotas list --json` prints, and says nothing here.
@@ -70,9 +71,12 @@ def read_quota_file(path: Path | str) -> DesiredQuotas:
     """
     path = Path(path)
     try:
-        text = path.read_text(encoding="utf-8")
+        with path.open(encoding="utf-8") as file:
+            text = file.read(MAX_CHARACTERS + 1)
     except UnicodeDecodeError:
         raise QuotaFileError(path, "expected UTF-8 text, found other bytes; save the file as UTF-8") from None
+    if len(text) > MAX_CHARACTERS:
+        raise QuotaFileError(path, f"expected a file of quotas, of at most {MAX_CHARACTERS:,} characters, found more")
     return parse_quotas(text, path)
 
 

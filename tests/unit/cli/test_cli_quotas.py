@@ -557,6 +557,9 @@ def test_bad_json_says_where(broker: QuotaBroker, tmp_path: Path) -> None:
         refusal(run(broker, "quotas", "diff", str(path)), 1)
         == f"{path}: expected UTF-8 text, found other bytes; save the file as UTF-8"
     )
+    assert refusal(run(broker, "quotas", "diff", "/dev/zero"), 1) == (  # it took all memory
+        "/dev/zero: expected a file of quotas, of at most 16,777,216 characters, found more"
+    )
     assert refusal(run(broker, "quotas", "diff", str(tmp_path / "none.yaml")), 1) == (
         f"{tmp_path / 'none.yaml'}: No such file or directory"
     )
