@@ -12,6 +12,7 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import Row
 
 from kbroker._core.clock import VirtualClock
+from kbroker.spark.datasource.options import KEEP_ON
 from kbroker.spark.errors import LOST_PART, NO_WORKER, PipelineError
 from kbroker.spark.tables import table_stream
 from kbroker.spark.tables.delta_table import Stream, TableInfo
@@ -77,4 +78,14 @@ def test_a_stream_ends_with_its_query(tmp_path: Path) -> None:
     stream = ended_stream(tmp_path, print)
     query: Any = EndedQuery("[STREAM_FAILED] Query terminated with exception: no space left SQLSTATE: XXKST")
     with pytest.raises(PipelineError, match="the stream ended: no space left"):
+        stream._await(query, lambda: False)
+
+
+def test_lost_records_are_said_in_the_words_of_the_command(tmp_path: Path) -> None:
+    """By retention, or with their topic: an option of the source is one of --option."""
+    lost = f"topic 't' is another; {KEEP_ON}, or give the query a new checkpointLocation"
+    stream = ended_stream(tmp_path, print)
+    query: Any = EndedQuery(f"[STREAM_FAILED] Query terminated with exception: {lost} SQLSTATE: XXKST")
+    wanted = "; give --option failOnDataLoss=false to go on with what is left, or begin a new table$"
+    with pytest.raises(PipelineError, match=wanted):
         stream._await(query, lambda: False)

@@ -64,6 +64,12 @@ PASSING = {
     LOST_PART: "an executor of Spark has ended, and with it a part of this batch",
 }
 
+#: What Spark's source says to those who use it by itself, and what that is for a job.
+ADVICE = {
+    "set failOnDataLoss=false": "give --option failOnDataLoss=false",
+    "give the query a new checkpointLocation": "begin a new table",
+}
+
 #: Takes a micro-batch apart, into the table's columns and REASON, RAW, SOURCE, POSITION.
 Parse = Callable[[DataFrame], DataFrame]
 
@@ -248,7 +254,10 @@ class TableStream:
                 self._starts_left -= 1
                 self.progress(f"{passing}; trying again")
                 return True
-            raise PipelineError(f"the stream ended: {cause(str(error))}") from error
+            reason = cause(str(error))
+            for advice, ours in ADVICE.items():
+                reason = reason.replace(advice, ours)
+            raise PipelineError(f"the stream ended: {reason}") from error
 
     def look(self, query: StreamingQuery) -> None:
         """Called now and then while the stream runs, on the thread of `run`, and once when it has ended."""
