@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import traceback
 from collections.abc import Callable, Iterator
@@ -29,13 +30,19 @@ EXECUTOR_SECONDS = 15.0  # until a cluster without executors is worth a line
 class LocalPath(_ParamType):
     """A path, or a `file:` URI. A URI of another file system is wrong usage, and never a local folder of that name.
 
-    Args: `exists`: something must be there; `file_okay`, `dir_okay`: what may be.
+    Args: `exists`: something must be there; `file_okay`, `dir_okay`: what may be; `is_result`: a command makes it at
+    its end, so it is wrong usage at once if its folder is not there or takes no files.
     """
 
     name = "path"
 
-    def __init__(self, *, exists: bool = False, file_okay: bool = True, dir_okay: bool = True) -> None:
-        self._path = click.Path(exists=exists, file_okay=file_okay, dir_okay=dir_okay, path_type=Path)
+    def __init__(
+        self, *, exists: bool = False, file_okay: bool = True, dir_okay: bool = True, is_result: bool = False
+    ) -> None:
+        self._path = click.Path(
+            exists=exists, file_okay=file_okay, dir_okay=dir_okay, writable=is_result, path_type=Path
+        )
+        self._is_result = is_result
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """Raises: BadParameter."""
@@ -43,9 +50,15 @@ class LocalPath(_ParamType):
         from kbroker.spark.locations import local_path
 
         try:
-            return self._path.convert(local_path(value), param, ctx)
+            path = self._path.convert(local_path(value), param, ctx)
         except PipelineError as error:
             self.fail(str(error), param, ctx)
+        if self._is_result and not path.exists():
+            if not path.parent.is_dir():
+                self.fail(f"its folder {path.parent} is not there", param, ctx)
+            if not os.access(path.parent, os.W_OK):
+                self.fail(f"the folder {path.parent} takes no files", param, ctx)
+        return path
 
 
 FOLDER = LocalPath(file_okay=False)
@@ -131,6 +144,8 @@ def session(common: dict[str, Any]) -> SparkSession:
         if common["verbose"] or (line.startswith(OUR_LINES) and not common["quiet"]):
             gateway.to_stderr(line)
 
+    if not common["verbose"]:
+        hush_py4j()
     say = progress(common)
     say("starting Spark")
     spark = build_session(

@@ -146,7 +146,7 @@ def test_spark_defaults_are_read_as_spark_reads_them(tmp_path: Path, monkeypatch
 
 @pytest.mark.parametrize("url", ["spark://{}", "spark://127.0.0.1:1,{}", "sc://{}/;user_id=a"])
 def test_an_address_that_answers(url: str) -> None:
-    """One of several is enough; of a master any answer, of a server of Spark Connect the connection."""
+    """One of several is enough, and any answer: also the end of a connection that should have begun otherwise."""
     with socket.create_server(("127.0.0.1", 0)) as server:
 
         def refuse() -> None:
@@ -159,13 +159,14 @@ def test_an_address_that_answers(url: str) -> None:
         thread.join()
 
 
-def test_a_master_that_says_nothing() -> None:
-    """It takes connections and answers none: a sentence, where Spark itself waits a minute and prints its traces."""
+@pytest.mark.parametrize("scheme", ["spark", "sc"])
+def test_a_place_that_says_nothing(scheme: str) -> None:
+    """It takes connections and answers none: a sentence, where Spark itself waits a minute, or ten, with its traces."""
     with (
         socket.create_server(("127.0.0.1", 0)) as server,
         pytest.raises(PipelineError, match=r"connected, and nothing was said within 0\.05 s"),
     ):
-        require_reachable(f"spark://127.0.0.1:{server.getsockname()[1]}", answer_seconds=0.05)
+        require_reachable(f"{scheme}://127.0.0.1:{server.getsockname()[1]}", answer_seconds=0.05)
 
 
 @pytest.mark.parametrize(

@@ -6,11 +6,12 @@ import collections
 import contextlib
 import logging
 import os
+import re
 import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from kbroker.spark.errors import PipelineError
@@ -19,6 +20,9 @@ Listener = Callable[[str], object]
 KEPT_LINES = 50
 END_SECONDS = 5.0
 _ANNOUNCEMENT = "Using incubator modules"  # of Java, once for each JVM
+_FRAMES = ("at ", "... ")  # of a trace: where, and how many more
+_ENDS = ("Error: Could not create the Java Virtual Machine.", "Error: A fatal exception has occurred.")  # behind why
+_UNCAUGHT = re.compile(r'Exception in thread "[^"]*" (?:[\w$]+\.)*')
 
 
 def to_stderr(line: str) -> None:
@@ -45,13 +49,14 @@ def start_jvm(settings: Mapping[str, str], listener: Listener = to_stderr) -> No
     reading, writing = os.pipe()
     relay = _Relay(reading, listener)
     try:
-        gateway = launch(conf, popen_kwargs={"stderr": writing})
+        # A JVM that cannot start says why on stdout, where a command's result belongs.
+        streams = {"stderr": writing} if listener is to_stderr else {"stderr": writing, "stdout": writing}
+        gateway = launch(conf, popen_kwargs=streams)
     except PySparkRuntimeError as error:
         os.close(writing)
         relay.join(END_SECONDS)
-        memory = settings.get("spark.driver.memory")
         raise PipelineError(
-            f"Spark's JVM did not start{relay.last_words()} (is there memory for spark.driver.memory={memory}?)"
+            f"Spark's JVM did not start{why(relay.lines(), settings.get('spark.driver.memory'))}"
         ) from error
     except BaseException:
         os.close(writing)
@@ -121,7 +126,20 @@ class _Relay(threading.Thread):
                     self._last.append(line.rstrip("\n"))
                     self._listener(self._last[-1])
 
-    def last_words(self) -> str:
-        """For a sentence: the last line that has something to say."""
-        said = [line.strip() for line in self._last if line.strip()]
-        return f": {said[-1]}" if said else ""
+    def lines(self) -> list[str]:
+        """The last ones that it has read."""
+        return list(self._last)
+
+
+def why(lines: Sequence[str], memory: str | None) -> str:
+    """The end of a sentence about a JVM that has ended at once.
+
+    Args: `lines`: what it wrote; `memory`: what it was to have.
+    Returns: the exception that ended it, else its last line that says more than that it ends, with a word on memory.
+    """
+    said = [line.strip() for line in lines]
+    for line in said:
+        if _UNCAUGHT.match(line):
+            return f": {_UNCAUGHT.sub('', line, count=1)}"
+    said = [line for line in said if line and not line.startswith((*_FRAMES, *_ENDS))]
+    return f"{f': {said[-1]}' if said else ''} (is there memory for spark.driver.memory={memory}?)"

@@ -14,14 +14,18 @@ CONNECT_PORT, MASTER_PORT = 15002, 7077
 #: A request for a stream that no master has: any of them refuses it. Source: MessageEncoder and StreamRequest of Spark.
 _STREAM_REQUEST, _STREAM = 6, b"kbroker"
 _ASKING = struct.pack(f">qbi{len(_STREAM)}s", 8 + 1 + 4 + len(_STREAM), _STREAM_REQUEST, len(_STREAM), _STREAM)
+_SETTINGS_FRAME = 4
+#: How a client of HTTP/2 begins, with empty settings; one that expects TLS refuses it. Source: RFC 9113, 3.4 and 6.5.
+_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + struct.pack(">xHBBI", 0, _SETTINGS_FRAME, 0, 0)
 _ADDRESSES = {"spark": MASTER_PORT, "sc": CONNECT_PORT}
+_ASKED = {"spark": _ASKING, "sc": _PREFACE}
 
 
 def require_reachable(url: str, seconds: float = CONNECT_SECONDS, answer_seconds: float = ANSWER_SECONDS) -> None:
     """Connect to a machine that the URL of a standalone master (`spark://`) or of Spark Connect (`sc://`) names.
 
-    Args: `seconds`: for each connection; `answer_seconds`: for a master to say anything at all. Other masters (local,
-    yarn, k8s) are not asked.
+    Args: `seconds`: for each connection; `answer_seconds`: for a master or server to say anything at all. Other masters
+    (local, yarn, k8s) are not asked.
     Raises: PipelineError that says why none answers, or what is wrong with the URL.
     """
     scheme, colon, rest = url.partition("://")
@@ -32,7 +36,7 @@ def require_reachable(url: str, seconds: float = CONNECT_SECONDS, answer_seconds
         host, port = _address(url, scheme, place)
         try:
             with socket.create_connection((host, port), timeout=seconds) as connection:
-                if scheme != "spark" or _answers(connection, answer_seconds):
+                if _answers(connection, _ASKED[scheme], answer_seconds):
                     return
                 failures.append(f"{place}: connected, and nothing was said within {answer_seconds:g} s")
         except TimeoutError:
@@ -45,14 +49,16 @@ def require_reachable(url: str, seconds: float = CONNECT_SECONDS, answer_seconds
     )
 
 
-def _answers(connection: socket.socket, seconds: float) -> bool:
-    """Whether the other side reacts to a message of Spark's; where it wants a login it may close the connection."""
-    connection.sendall(_ASKING)
+def _answers(connection: socket.socket, asking: bytes, seconds: float) -> bool:
+    """Whether the other side reacts to a message; where it wants a login or TLS it may close the connection."""
+    connection.sendall(asking)
     connection.settimeout(seconds)
     try:
         connection.recv(1)
     except TimeoutError:
         return False
+    except ConnectionError:
+        return True
     return True
 
 
