@@ -60,12 +60,15 @@ def generate(
     from kbroker.spark.generator.generate import generate_files, generate_table
     from kbroker.spark.generator.population import Shape
     from kbroker.spark.locations import local_path
+    from kbroker.spark.tables.delta_table import require_usable
     from kbroker.spark.tables.table_place import TablePlace
 
     start_us = int(start.replace(tzinfo=timezone.utc).timestamp()) * 1_000_000
     shape = Shape(requests, entities, seed, days, hot_share, skew, breaching, start_us, buckets)
     shape.check()
     where = place_of(place, common) if form == "table" else local_path(place)
+    if isinstance(where, TablePlace):
+        require_usable(where)
     say = progress(common)
     with running(common, session) as spark:
         say.doing = "generating"

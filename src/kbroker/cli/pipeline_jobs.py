@@ -265,7 +265,9 @@ def log_source(
 def _stream(common: dict[str, Any], buckets: int, table: TablePlace) -> Callable[[], StreamOptions]:
     """Raises: PipelineError for what is known to be wrong before Spark starts."""
     from kbroker.spark.tables.checkpoint import place_of_checkpoint
+    from kbroker.spark.tables.delta_table import require_usable
 
+    require_usable(table)
     place_of_checkpoint(common["checkpoint"], table)
     retention = retention_of(common)
 

@@ -144,8 +144,6 @@ def session(common: dict[str, Any]) -> SparkSession:
         if common["verbose"] or (line.startswith(OUR_LINES) and not common["quiet"]):
             gateway.to_stderr(line)
 
-    if not common["verbose"]:
-        hush_py4j()
     say = progress(common)
     say("starting Spark")
     spark = build_session(

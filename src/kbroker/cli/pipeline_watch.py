@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 @topic_option
 @click.option(
     "--page",
-    type=LocalPath(dir_okay=False),
+    type=LocalPath(dir_okay=False, is_result=True),
     metavar="FILE.html",
     help="Keep a page with plots there, replaced as a whole.",
 )
@@ -83,15 +83,15 @@ def watch(
     over a kill; run it again to go on. SIGINT or SIGTERM ends it after the batch at hand.
     """
     from kbroker.spark.tables.checkpoint import place_of_checkpoint
+    from kbroker.spark.tables.delta_table import require_usable
 
     if bool(logs) == bool(topic):
         raise click.UsageError("name either LOGs or a --topic")
     place = place_of(table, common)
     source = log_source(topic, logs, log_format, common)
+    require_usable(place)
     place_of_checkpoint(common["checkpoint"], place)
     retention = retention_of(common)
-    if page is not None and not page.absolute().parent.is_dir():
-        raise click.BadParameter(f"expected a folder at {page.absolute().parent}, found none", param_hint="--page")
 
     def run(spark: SparkSession, **more: Any) -> Watched:
         from kbroker.spark.tables.table_stream import StreamOptions

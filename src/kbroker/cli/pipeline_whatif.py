@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from kbroker.spark.whatif.replay_core import Windows
 
 FILE = LocalPath(dir_okay=False)
+RESULT = LocalPath(dir_okay=False, is_result=True)
 
 
 table_options = decorators(table_argument, date_option, as_of_option, storage_option)
@@ -154,7 +155,7 @@ def replay(
 
 @click.command()
 @table_options
-@click.option("--output", "-o", type=FILE, metavar="FILE.yaml", help="Write it there; else to stdout.")
+@click.option("--output", "-o", type=RESULT, metavar="FILE.yaml", help="Write it there; else to stdout.")
 @recommend_options
 @window_options
 @spark_options
@@ -185,7 +186,7 @@ def recommend(
 
 @click.command()
 @table_options
-@click.option("--output", "-o", type=FILE, required=True, metavar="FILE.html", help="The page.")
+@click.option("--output", "-o", type=RESULT, required=True, metavar="FILE.html", help="The page.")
 @click.option("--quotas", "path", type=FILE, metavar="FILE.yaml", help="What to try; else what is recommended.")
 @click.option("--current", type=FILE, metavar="FILE.yaml", help="The quotas in force, to stand beside it.")
 @click.option("--bootstrap-server", metavar="HOST:PORT", help="Ask this broker for the quotas in force instead.")

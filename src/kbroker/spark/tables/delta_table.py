@@ -44,6 +44,8 @@ COMMIT_TRIES = 200  # each lost to another writer that has committed
 STORE_FAILURES = 4  # of commits in a row, each with an unknown outcome, until one ends the batch
 _KIND, _BUCKETS, _VERSION = "kbroker.kind", "kbroker.buckets", "kbroker.schemaVersion"
 _READABLE = {"timestampNtz"}  # what else a reader must know changes which rows of a file count
+#: In the path of a folder delta-rs takes %20 for a space and \\ for a slash, and refuses the others or panics (1.6.6).
+_UNUSABLE = re.compile(r"%[0-9A-Fa-f]{2}|[\\\[\]|^\x00-\x1f\x7f]")
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
 
@@ -150,11 +152,15 @@ class Table:
         return str(self.place)
 
     def exists(self) -> bool:
-        """Whether there is a table, of this layout or of the one before."""
+        """Whether there is a table, of this layout or of the one before.
+
+        Raises: TableError where there is a log and delta-rs cannot read it for the name of a folder.
+        """
         from deltalake import DeltaTable
 
         if self.place.is_local and not (Path(self.place.uri) / LOG).is_dir():
             return self.is_old()
+        require_usable(self.place)
         return self._delta is not None or DeltaTable.is_deltatable(self.place.uri, self.place.storage_options)
 
     def is_old(self) -> bool:
@@ -239,6 +245,7 @@ class Table:
         place = [{"name": name, "type": kind, "nullable": True, "metadata": {}} for name, kind in
                  zip(PLACE, ("string", "integer", "integer"), strict=True)]  # fmt: skip
         columns = {"type": "struct", "fields": [*wanted.columns["fields"], *place]}
+        require_usable(self.place)
         if self.place.is_local:
             Path(self.place.uri).mkdir(parents=True, exist_ok=True)
         try:
@@ -464,10 +471,21 @@ def properties_of(info: TableInfo) -> dict[str, str]:
     return {_KIND: info.kind, _BUCKETS: str(info.buckets), _VERSION: str(info.schema_version)}
 
 
+def require_usable(place: TablePlace) -> None:
+    """Raises: TableError for a folder whose path delta-rs would take for that of another one."""
+    found = _UNUSABLE.search(place.uri) if place.is_local else None
+    if found is not None:
+        raise TableError(
+            f"{place.uri!r} cannot be a table, for delta-rs reads {found[0]!r} in the path of a folder as something "
+            "else: expected a path without it"
+        )
+
+
 def _open(place: TablePlace) -> DeltaTable:
     from deltalake import DeltaTable
     from deltalake.exceptions import DeltaError, TableNotFoundError
 
+    require_usable(place)
     try:
         found = DeltaTable(place.uri, storage_options=place.storage_options)
     except TableNotFoundError:
@@ -477,10 +495,18 @@ def _open(place: TablePlace) -> DeltaTable:
     if place.as_of is None:
         return found
     newest = found.version()
+    wanted = _version_or_time(place.as_of)
     try:
-        found.load_as_version(_version_or_time(place.as_of))
+        found.load_as_version(wanted)
     except (DeltaError, ValueError, OSError):
         raise TableError(f"{place} has no version {place.as_of}: there are versions up to {newest}") from None
+    if isinstance(wanted, datetime):
+        entry = f"{LOG}/{found.version():020}.json"
+        made = place.filesystem().get_file_info(entry).mtime  # by which delta-rs has chosen
+        if made is not None and made > wanted:
+            # it takes the first version for whatever was before that
+            at = _utc(int(made.timestamp() * 1_000_000))
+            raise TableError(f"{place} has no version of {place.as_of}: its earliest is of {at} UTC")
     return found
 
 
