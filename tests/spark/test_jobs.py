@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import Observation
@@ -31,7 +32,7 @@ from kbroker.spark.tables.table_place import AsOf, TablePlace
 from kbroker.spark.tables.table_stream import StreamOptions, in_time
 from kbroker.spark.usage_views.throttles import by_quota, throttles
 from kbroker.spark.usage_views.usage import MEASURES, top, usage, usage_per_day, usage_per_second
-from tests.spark.day import DATE, START_US, Day, make_day
+from tests.spark.day import DATE, OURS, START_US, Day, make_day, to_line
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -120,6 +121,37 @@ def test_what_is_no_record_is_kept_aside(table: Path, spark: SparkSession, logs:
     ]
     text = (logs / "requests-1.jsonl").read_bytes()
     assert all(text[row["position"] :].startswith(row["raw"].encode()) for row in kept)
+
+
+ODD: dict[str, dict[str, Any]] = {
+    "a sampling that is no share above 0, up to 1": {"sampling": "NaN"},
+    "a number that is too large": {"sampling": 1e-300},
+    "a record that is repeated less than once": {"repeated": -3},
+    "a size below 0": {"requestBytes": -5},
+}
+
+
+@pytest.mark.parametrize("form", ["json", "arrow"])
+def test_a_number_that_no_broker_writes(form: str, spark: SparkSession, day: Day, tmp_path: Path) -> None:
+    """One such record ended `usage` of the whole log with an overflow of Spark's, or made sums negative."""
+    row = day.rows.filter(pc.equal(day.rows["api_name"], "PRODUCE")).slice(0, 1).to_pylist()[0]
+    row |= {"sampling": 1.0, "repeated": 1, "request_bytes": 7, "time": datetime(2026, 1, 2, tzinfo=timezone.utc)}
+    names = {"sampling": "sampling", "repeated": "repeated", "requestBytes": "request_bytes"}
+    odd = [
+        {names[name]: float(value) if value == "NaN" else value for name, value in one.items()} for one in ODD.values()
+    ]
+    if form == "arrow":
+        rows = pa.Table.from_pylist([row, *({**row, **one} for one in odd)], arrow_schema())
+        with pa.ipc.new_stream(tmp_path / "requests.arrows", rows.schema) as file:
+            file.write_table(rows)
+    else:
+        plain = json.loads(to_line(row, OURS))
+        lines = [plain, *({**plain, **one} for one in ODD.values())]
+        (tmp_path / "requests.jsonl").write_text("".join(f"{json.dumps(one)}\n" for one in lines))
+    parsed = read_log(spark, LogSource.of_files(tmp_path))
+    assert sorted(found["reason"] for found in rejected(parsed).collect()) == sorted(ODD)
+    (used,) = usage(good(parsed)).collect()
+    assert (used["requests"], used["request_bytes"]) == (1, 7)
 
 
 def test_usage_is_exact(spark: SparkSession, table: Path, day: Day) -> None:

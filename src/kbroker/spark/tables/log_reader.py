@@ -35,6 +35,8 @@ ARROW_HEADER = ("format", "arrow")
 #: What a row that is no record has instead: why, what it was, where it stood.
 REASON, RAW, SOURCE, POSITION = "_reason", "_raw", "_source", "_position"
 MAX_RAW_CHARACTERS = 65_536
+#: The most of anything that one record stands for: 1 PB, or 31 years of microseconds. Sums of more would not fit.
+MOST = 1e15
 _KAFKA_LINE = r"Completed request:\s*(\{.*\})"
 _KAFKA_STAMP = r"^\W{0,3}(\d{4}-\d\d-\d\d)[ T](\d\d:\d\d:\d\d)[.,](\d{3,6})"
 
@@ -183,7 +185,7 @@ def parse(raw: DataFrame, format: str = AUTO) -> DataFrame:
     decoded = raw.mapInArrow(_decode, message_schema())
     if format == ARROW:
         no_batch = F.when(F.col("text").isNotNull(), F.lit("no Arrow batch (its header does not say so)"))
-        reason = F.coalesce("reason", no_batch)
+        reason = F.coalesce("reason", no_batch, _impossible())
         return decoded.select(
             *log_schema.names(), reason.alias(REASON), F.rtrim(F.col("text"), F.lit("\r\n")).alias(RAW), *_renamed()
         )
@@ -229,7 +231,7 @@ def _parse_json(messages: DataFrame, beside: bool = False) -> DataFrame:
     before = F.when(F.unix_micros("time") < 0, F.lit("a time before 1970"))
     return parsed.select(
         *log_schema.names(),
-        F.coalesce("reason", timed, before).alias(REASON),
+        F.coalesce("reason", timed, before, _impossible()).alias(REASON),
         F.rtrim(F.substring("text", 1, MAX_RAW_CHARACTERS), F.lit("\r\n")).alias(RAW),
         *_renamed(),
     )
@@ -246,6 +248,26 @@ def _reason() -> Column:
         .when(record.isNull(), F.lit("no record of a request in this line"))
         .when(record["_corrupt"].isNotNull(), F.lit("no valid JSON, or a field of another type"))
         .when(~is_request, F.lit("JSON that is no record of a request"))
+    )
+
+
+def _impossible() -> Column:
+    """Why a broker cannot have written a record's numbers; null for all others.
+
+    One such record would spoil the sums of its client, or end every view of the whole log.
+    """
+    from pyspark.sql import functions as F
+
+    zero, one = F.lit(0), F.lit(1)
+    share, times = F.coalesce("sampling", F.lit(1.0)), F.coalesce("repeated", one)
+    sizes = [F.coalesce(name, zero) for name in ("request_bytes", "response_bytes")]
+    spent = [F.abs(F.coalesce(name, zero).cast("double")) for name in ("local_time_us", "network_time_us")]
+    most = F.greatest(*(size.cast("double") for size in sizes), *(time * times for time in spent), times.cast("double"))
+    return (
+        F.when(F.isnan(share) | (share <= 0) | (share > 1), F.lit("a sampling that is no share above 0, up to 1"))
+        .when(times < 1, F.lit("a record that is repeated less than once"))
+        .when(F.least(*sizes) < 0, F.lit("a size below 0"))
+        .when(most / share > MOST, F.lit("a number that is too large"))
     )
 
 

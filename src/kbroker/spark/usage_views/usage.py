@@ -18,6 +18,7 @@ MEASURES = (*SUMMED, "connections")
 ENTITY = ("principal", "client_id")
 DAY_S = 86_400
 MUTATION = "ControllerMutation"
+MOST_MUTATIONS = 1e9  # of one request; a hostile one would spoil the sums of its client
 COLUMNS = (
     *("time", "api_key", *ENTITY, "connection", "request_bytes", "response_bytes", "local_time_us"),
     *("network_time_us", "sampling", "repeated", "updates"),
@@ -123,5 +124,5 @@ def measured(name: str) -> Column:
         kinds, values = F.col("updates.quota_type"), F.col("updates.value")
         asked = F.zip_with(kinds, values, lambda kind, value: F.when(kind == MUTATION, value).otherwise(F.lit(0.0)))
         total = F.when(F.array_contains(kinds, MUTATION), F.aggregate(asked, F.lit(0.0), add))
-        return F.coalesce(total, F.lit(0.0)) * weight
+        return F.when(total.between(0, MOST_MUTATIONS), total).otherwise(F.lit(0.0)) * weight
     return F.coalesce(name, zero) * weight
