@@ -166,3 +166,14 @@ def test_a_short_absence_is_not_noticed(stream: NewStream, cluster: Cluster, bro
         wait_for("the others", lambda: query.rows() == list(range(15)), 60)
     finally:
         running.stop()
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [({"endingOffsets": "latest"}, "endingOffsets is for batch queries"), ({"maxOffsetsPerTrigger": "0"}, "got '0'")],
+)
+def test_wrong_options_are_the_last_word(options: dict[str, str], said: str, stream: NewStream) -> None:
+    """A stream's options are looked at where Spark hides what is raised behind its own UnboundLocalError."""
+    found = refusal(stream(**options).run)
+    assert said in found
+    assert "UnboundLocalError" not in found

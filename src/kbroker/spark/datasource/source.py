@@ -12,10 +12,10 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructField, StructType
 
 from kbroker.spark.datasource.column_types import TYPES
-from kbroker.spark.datasource.error_messages import plainly
+from kbroker.spark.datasource.error_messages import SourceError, plainly
 from kbroker.spark.datasource.options import COLUMNS, WriteOptions, read_columns, read_options, write_options
 from kbroker.spark.datasource.reader import KbrokerReader
-from kbroker.spark.datasource.stream import KbrokerStreamReader
+from kbroker.spark.datasource.stream import KbrokerStreamReader, RefusedStreamReader
 from kbroker.spark.datasource.writer import KbrokerStreamWriter, KbrokerWriter, check_schema
 from kbroker.spark.errors import PipelineError
 from kbroker.spark.setup.worker_memory import freeze_modules
@@ -44,9 +44,15 @@ class KbrokerDataSource(DataSource):
         """A batch reader."""
         return KbrokerReader(read_options(self.options, streaming=False), _columns(schema))
 
-    @plainly
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        """A streaming reader."""
+        """A streaming reader; where the options are wrong, one that says so."""
+        try:
+            return self._stream_reader(schema)
+        except SourceError as error:
+            return RefusedStreamReader(error)
+
+    @plainly
+    def _stream_reader(self, schema: StructType) -> DataSourceStreamReader:
         return KbrokerStreamReader(read_options(self.options, streaming=True), _columns(schema))
 
     @plainly

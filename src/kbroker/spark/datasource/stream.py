@@ -18,7 +18,7 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from kbroker.spark.datasource.error_messages import plainly
+from kbroker.spark.datasource.error_messages import SourceError, plainly
 from kbroker.spark.datasource.offset_lookup import Lookup
 from kbroker.spark.datasource.offsets import INITIAL_OFFSET, SourceOffset, is_initial
 from kbroker.spark.datasource.options import ReadOptions
@@ -101,3 +101,37 @@ class KbrokerStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         opened = self.__dict__.pop("progress", None)
         if opened is not None:
             opened.lookup.cluster.close()
+
+
+class RefusedStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """What a query gets whose options are wrong: each of its calls fails with the sentence about them.
+
+    Where a source raises before there is a reader, Spark 4.2 fails over that and shows its own error last.
+    """
+
+    def __init__(self, failure: SourceError) -> None:
+        self.failure = failure
+
+    def initialOffset(self) -> dict[str, Any]:
+        """Raises: SourceError."""
+        raise self.failure
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        """Raises: SourceError."""
+        raise self.failure
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        """Raises: SourceError."""
+        raise self.failure
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        """Raises: SourceError."""
+        raise self.failure
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        """Raises: SourceError."""
+        raise self.failure
+
+    def read(self, partition: InputPartition) -> Iterator[RecordBatch]:
+        """Raises: SourceError."""
+        raise self.failure
