@@ -25,7 +25,10 @@ from kbroker.cli import (
     pipeline_watch,
     pipeline_whatif,
 )
+from kbroker.spark import failures
+from kbroker.spark.tables import table_stream
 from kbroker.spark.tables.delta_table import Table
+from tests.spark.source_support import WORKER_STARTS
 
 _kept: dict[str, Any] = {}
 
@@ -53,6 +56,7 @@ def _until_rows(run: Callable[..., Any], common: dict[str, Any], doing: str) -> 
 
 
 def main() -> None:
+    table_stream.STARTS = failures.TRIES = WORKER_STARTS
     for module in (pipeline_generate, pipeline_jobs, pipeline_views, pipeline_whatif):
         module.session = _session  # type: ignore[attr-defined]
     pipeline_watch.run_stream = _until_rows  # type: ignore[attr-defined]

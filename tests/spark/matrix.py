@@ -180,7 +180,7 @@ class Cell:
             "throttles": lambda: bool(out["quotas"]),
             "watch": lambda: (out["run"]["records"], out["table"]["rows"] > 0) == (self.rows, True),
             "archive": lambda: out["table"]["rows"] == 100,
-            "lag": lambda: sum(row["lag"] for row in out) == 0,
+            "lag": lambda: {row["lag"] for row in out} == {0},
             "replay": lambda: out["totals"]["requests"] > 0,
             "recommend": lambda: bool(out["quotas"]),
             "report": lambda: out["size_bytes"] > 1000,

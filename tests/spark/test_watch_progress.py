@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.errors import StreamingQueryException
+from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import Row
 
 from kbroker._core.clock import VirtualClock
@@ -89,3 +89,42 @@ def test_lost_records_are_said_in_the_words_of_the_command(tmp_path: Path) -> No
     wanted = "; give --option failOnDataLoss=false to go on with what is left, or begin a new table$"
     with pytest.raises(PipelineError, match=wanted):
         stream._await(query, lambda: False)
+
+
+class LateQuery:
+    """A query that ends at once, or for want of a Python worker."""
+
+    def __init__(self, ends: list[Exception | None]) -> None:
+        self._ends = ends
+
+    def awaitTermination(self, seconds: float) -> bool:
+        ended = self._ends.pop(0)
+        if ended is not None:
+            raise ended
+        return True
+
+    def stop(self) -> None:
+        pass
+
+
+def test_a_stream_is_started_again_for_want_of_a_worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Spark Connect plans a stream when it is started, and so finds only then that no Python worker has come."""
+    monkeypatch.setattr(table_stream, "require_checkpoint", lambda *of: None)
+    monkeypatch.setattr(table_stream, "require_shared", lambda *of: None)
+    stream = ended_stream(tmp_path, lambda line: None)
+    late = PySparkException("Timed out while waiting for the Python worker to connect back")
+    begun: list[Exception | None] = [late, None, late, late, None]
+    ended: list[Exception | None] = [StreamingQueryException(f"terminated with exception: {NO_WORKER}"), None]
+
+    def start(*of: object) -> Any:
+        failure = begun.pop(0)
+        if failure is not None:
+            raise failure
+        return LateQuery(ended)
+
+    for name in ("_open", "_compact", "_vacuum"):
+        monkeypatch.setattr(stream, name, lambda *of, **more: None)
+    monkeypatch.setattr(stream, "_start", start)
+    frame: Any = None
+    stream.run(lambda: frame, lambda batch: batch, lambda: False)
+    assert (begun, ended) == ([], [])

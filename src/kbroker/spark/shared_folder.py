@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from kbroker._core.clock import SystemClock
 from kbroker.spark.errors import PipelineError
+from kbroker.spark.failures import with_workers
 from kbroker.spark.session_kind import parallelism, runs_elsewhere
 
 if TYPE_CHECKING:
@@ -77,7 +78,7 @@ def _ask(spark: SparkSession, probe: str | None, known: Mapping[str, Beginning],
     """Let tasks look; the host of each by its number. Raises: PipelineError for what one of them misses."""
     tasks = 2 * parallelism(spark)
     look = partial(_look, probe, known)
-    found = spark.range(0, tasks, numPartitions=tasks).mapInArrow(look, _SCHEMA).collect()
+    found = with_workers(lambda: spark.range(0, tasks, numPartitions=tasks).mapInArrow(look, _SCHEMA).collect())
     for row in found:
         if row["missing"]:
             raise PipelineError(not_shared(row["host"], row["missing"], what))

@@ -158,10 +158,10 @@ class TableStream:
         stream = with_workers(load)
         self._open()
         batches = MicroBatches(self.spark, lambda batch, number: self._take_turn(batch, number, parse))
-        query = self._start(stream, checkpoint, batches)
+        query = with_workers(lambda: self._start(stream, checkpoint, batches))  # Spark Connect plans it only now
         try:
             while self._await(query, stopping):
-                query = self._start(with_workers(load), checkpoint, batches)
+                query = with_workers(lambda: self._start(load(), checkpoint, batches))
         finally:
             with self._writing:
                 self._stopped = True
