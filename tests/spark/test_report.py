@@ -127,7 +127,7 @@ def test_a_share_of_nothing() -> None:
     assert Need("u", None, "Produce", 1.0, 0, 0, 0.0).share == 0
 
 
-def page_of(start_s: int, clients: list[Client], current: dict[QuotaEntity, dict[str, float]]) -> str:
+def page_of(start_s: int, clients: list[Client], current: dict[QuotaEntity, dict[str, float]] | None) -> str:
     """A page of two seconds, with quotas recommended for all and for one."""
     sums = dict.fromkeys(MEASURES, 0)
     found = Recommendation("client-id", 0.01, {"Produce": 50.0}, [Need(None, "a", "Produce", 90.0, 9, 0, 80.0)], [])
@@ -173,6 +173,16 @@ def test_who_has_a_quota_now_is_compared() -> None:
     assert "client-id b|consumer_byte_rate|7 B/s|no quota|sent nothing|by the default" in rows
     assert "client-id a|producer_byte_rate|no quota|90 B/s|" in "".join(rows)
     assert "user u" not in text
+
+
+def test_unknown_quotas_are_not_said_to_be_missing() -> None:
+    """Without --current or a broker the page cannot know them, even where the log has clients that they throttled."""
+    text = page_of(0, [], None)
+    assert "client-id a|producer_byte_rate|not known|90 B/s|" in "".join(
+        cells_of(row) for row in re.findall(r"<tr>(.*?)</tr>", text)
+    )
+    assert (">not known</text>" in text, "no quota" in text) == (True, False)
+    assert (">not known</text>" in page_of(0, [], {}), "no quota" in page_of(0, [], {})) == (False, True)
 
 
 def test_a_short_log_has_its_seconds() -> None:

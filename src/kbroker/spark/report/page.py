@@ -13,7 +13,7 @@ from kbroker.spark import formatting as jobs
 from kbroker.spark.report.data import ReportData
 from kbroker.spark.report.document import LINES, render_page
 from kbroker.spark.report.outliers import doubt_of, outliers
-from kbroker.spark.report.plots import Line, Plot, Text, byte_ticks, heat_map, line_plot, paired_bars
+from kbroker.spark.report.plots import NO_QUOTA, Line, Plot, Text, byte_ticks, heat_map, line_plot, paired_bars
 from kbroker.spark.report.throttled import advice, lead, limit_text
 from kbroker.spark.whatif.quota_set import KEY_OF, TYPE_OF, QuotaSet
 from kbroker.spark.whatif.recommend import Need, Recommendation
@@ -163,7 +163,8 @@ def _quotas(data: ReportData, found: Recommendation, doubtful: Mapping[tuple[Quo
         if why is not None:
             recommended = Badged(limit_text(key, value), OUTLIER, f"{name} {why}")
             marked.append(f"{key} of {name}: it {why}.")
-        rows.append([name, key, limit_text(key, had), recommended, *_cost(need, key, is_own)])
+        now_text = UNKNOWN if data.current is None else limit_text(key, had)
+        rows.append([name, key, now_text, recommended, *_cost(need, key, is_own)])
     kinds = {TYPE_OF[key] for values in found.quotas().values() for key in values}
     plots = []
     left_out = 0
@@ -171,11 +172,13 @@ def _quotas(data: ReportData, found: Recommendation, doubtful: Mapping[tuple[Quo
         left_out = max(left_out, len(bars[kind]) - MAX_BARS)
         names, now, then = zip(*bars[kind][:MAX_BARS], strict=True)
         text = partial(limit_text, KEY_OF[kind])
-        plots.append((kind, paired_bars(names, now, then, text, f"{kind}: current and recommended quota", _QUOTA_BARS)))
+        title, missing = f"{kind}: current and recommended quota", UNKNOWN if data.current is None else NO_QUOTA
+        plots.append((kind, paired_bars(names, now, then, text, title, _QUOTA_BARS, missing)))
     return _Quotas(plots, rows, max(0, left_out), marked)
 
 
 _QUOTA_BARS = ("current", "recommended")
+UNKNOWN = "not known"  # which quotas are in force: only a broker or a file says it, not the log
 
 
 def _compared(data: ReportData, found: Recommendation) -> Iterable[tuple[QuotaEntity, str, float | None, bool]]:

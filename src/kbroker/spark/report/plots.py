@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timezone
 from typing import NamedTuple
 
+NO_QUOTA = "no quota"
 WIDE, NARROW = 920, 400  # of a page on a desk, and on a phone
 LEFT, RIGHT, BOTTOM, TOP = 78, 12, 26, 10
 Text = Callable[[float], str]
@@ -194,11 +195,11 @@ def heat_map(
 
 def paired_bars(
     names: Sequence[str], before: Sequence[float | None], after: Sequence[float | None], text: Text, title: str,
-    legend: tuple[str, str] = ("before", "after"),
+    legend: tuple[str, str] = ("before", "after"), missing: str = NO_QUOTA,
 ) -> Plot:  # fmt: skip
     """Two bars per name, on a scale of powers of ten where the values differ a lot; None is said, not drawn.
 
-    Args: `legend`: what the two are.
+    Args: `legend`: what the two are; `missing`: what is said for a first bar that is None.
     """
     known = [v for v in [*before, *after] if v]
     high, low = max(known, default=1.0), min(known, default=1.0)
@@ -221,7 +222,7 @@ def paired_bars(
                 at = y + above + 3 + 16 * colour
                 size = inner * share(value) if value else 0
                 bar = {"class": f"f{colour}", "x": left, "y": at, "width": f"{size:.1f}", "height": 13, "rx": 2}
-                label = "no quota" if value is None else text(value)
+                label = (missing, NO_QUOTA)[colour] if value is None else text(value)
                 marks += [Mark("rect", bar), text_mark(label, left + size + 6, at + 11, "start")]
         return marks, TOP + (row + above) * len(names) + 6
 
