@@ -53,8 +53,9 @@ RUN = {
     (SHARED, S3): COMMANDS,
     (ALONE, HDFS): COMMANDS,
     (ALONE, S3): COMMANDS,
-    (CONNECT, DISK): ("ingest", "usage", "throttles", "watch", "archive", "lag", "replay", "recommend", "report"),
-    (CONNECT, S3): tuple(one for one in COMMANDS if one not in ("generate", "watch")),
+    (CONNECT, DISK): COMMANDS,
+    (CONNECT, HDFS): COMMANDS,
+    (CONNECT, S3): COMMANDS,
 }
 
 
