@@ -1,0 +1,60 @@
+"""`kbroker pipeline watch` on a cluster that shares nothing but a store: table, log and state are there."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from kbroker.spark.errors import LOST_PART
+from kbroker.spark.tables.table_place import TablePlace
+from kbroker.spark.tables.table_stream import PASSING
+from kbroker.testing.waiting import wait_until
+from tests.spark.test_cluster_faults import PATIENCE_S, PHASES, Scene, processes, scene
+from tests.spark.watching import watch_two_runs
+from tests.support import need
+from tests.support.kafka.jars import Unavailable, classpath
+from tests.support.object_store import as_words
+
+__all__ = ["scene"]
+pytestmark = [pytest.mark.soak, pytest.mark.timeout(1800)]
+EXECUTOR = "CoarseGrainedExecutorBackend"
+POM = Path(__file__).resolve().parents[1] / "support" / "java" / "s3a.pom.xml"
+
+
+def test_executors_that_end_with_their_parts_of_a_batch(scene: Scene) -> None:
+    """Executors keep the state in the store, by jars that Spark sends them; they are killed when they have added up."""
+    try:
+        jars = classpath(pom=POM).replace(os.pathsep, ",")
+    except Unavailable as error:
+        need.lack(str(error))
+    place = scene.place("watched")
+
+    def kill() -> None:
+        scene.store.fail(count=1, **PHASES["writing"])
+        wait_until(lambda: scene.store.faults() > 0, PATIENCE_S)
+        found = [pid for one in scene.cluster.workers for pid, name in processes(one.pid).items() if EXECUTOR in name]
+        for pid in found:
+            os.kill(pid, signal.SIGKILL)
+        assert found
+        scene.store.heal()
+
+    words = ("--checkpoint", "s3a://tables/watched/checkpoint", "--conf", f"spark.jars={jars}")
+    said = watch_two_runs(scene.cluster.call("watch"), place, *words, between=kill)
+    assert f"{PASSING[LOST_PART]}; trying again" in said
+    assert place.listed("checkpoint/state/0/0"), "the state is not in the store"
+
+
+def test_a_checkpoint_that_is_not_shared_is_refused(scene: Scene) -> None:
+    """A folder of the driver does for the offsets of `ingest`; here executors keep the state there."""
+    place = TablePlace.of("s3://tables/refused", scene.behind.options)
+    place.write("logs/requests-1.jsonl", b"")
+    checkpoint = scene.folder / "refused"
+    words = [place.file("views"), place.file("logs"), "--checkpoint", str(checkpoint), *as_words(scene.behind.options)]
+    done = scene.cluster.run("watch", *words, "--quiet")
+    assert (done.returncode, done.stdout) == (1, "")
+    (line,) = done.stderr.splitlines()
+    assert f"has another {checkpoint} than this machine" in line
+    assert not list(checkpoint.glob("*"))
