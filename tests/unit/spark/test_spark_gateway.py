@@ -1,8 +1,13 @@
 """What is said of a JVM of Spark's that has not started."""
 
+import signal
+import subprocess
+import sys
+from typing import Any
+
 import pytest
 
-from kbroker.spark.setup.gateway import why
+from kbroker.spark.setup.gateway import start_jvm, why
 
 MEMORY = " (is there memory for spark.driver.memory=1g?)"
 
@@ -39,3 +44,22 @@ MEMORY = " (is there memory for spark.driver.memory=1g?)"
 def test_why_a_jvm_did_not_start(lines: list[str], said: str) -> None:
     """The reason, and no frame of its trace; memory is only asked for where nothing else is named."""
     assert why(lines, "1g") == said
+
+
+def test_a_start_that_is_interrupted_leaves_no_jvm(monkeypatch: pytest.MonkeyPatch) -> None:
+    """PySpark deletes the file into which the JVM would write its port; the JVM then ran on by itself."""
+    java_gateway = pytest.importorskip("pyspark.java_gateway")
+    started: list[subprocess.Popen[bytes]] = []
+
+    def launch(conf: object, popen_kwargs: dict[str, Any]) -> None:
+        started.append(java_gateway.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE, **popen_kwargs))
+        raise KeyboardInterrupt
+
+    before = java_gateway.Popen
+    monkeypatch.setattr(java_gateway, "launch_gateway", launch)
+    monkeypatch.setattr("pyspark.SparkContext._gateway", None)
+    with pytest.raises(KeyboardInterrupt):
+        start_jvm({})
+    with started[0] as process:
+        assert process.wait(10) == -signal.SIGKILL
+    assert java_gateway.Popen is before

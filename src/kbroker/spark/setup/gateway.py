@@ -48,6 +48,14 @@ def start_jvm(settings: Mapping[str, str], listener: Listener = to_stderr) -> No
         conf.set(name, value)
     reading, writing = os.pipe()
     relay = _Relay(reading, listener)
+    started: list[subprocess.Popen[bytes]] = []
+
+    def popen(*args: Any, **kwargs: Any) -> subprocess.Popen[bytes]:
+        started.append(subprocess.Popen(*args, **kwargs))
+        return started[-1]
+
+    module: Any = java_gateway
+    before, module.Popen = module.Popen, popen
     try:
         # A JVM that cannot start says why on stdout, where a command's result belongs.
         streams = {"stderr": writing} if listener is to_stderr else {"stderr": writing, "stdout": writing}
@@ -60,7 +68,11 @@ def start_jvm(settings: Mapping[str, str], listener: Listener = to_stderr) -> No
         ) from error
     except BaseException:
         os.close(writing)
+        for process in started:
+            process.kill()  # Ctrl-C: the file for its port is deleted, and it would run on
         raise
+    finally:
+        module.Popen = before
     os.close(writing)
     SparkContext._ensure_initialized(gateway=gateway)
 
