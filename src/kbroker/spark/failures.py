@@ -55,7 +55,7 @@ _LACKING = (
         "the command again",
     ),
     (
-        re.compile(r"\[PYTHON_VERSION_MISMATCH\][^(]*\((\S+?)\)[^(]*\((\S+?)\)"),
+        re.compile(r"\[PYTHON_VERSION_MISMATCH\]\D*(\d+\.\d+)\D+(\d+\.\d+)"),
         f"Spark's executors run Python {{0}} and this command {{1}}: {NEEDS_PYTHON}",
     ),
 )

@@ -118,3 +118,12 @@ def test_a_sentence_is_short() -> None:
     assert len(sentence(RuntimeError("x" * 10_000))) == 500
     assert "\n" not in sentence(RuntimeError(JOB))
     assert not is_of_spark(RuntimeError())
+
+
+def test_another_version_of_python_is_said() -> None:
+    """As PySpark 4.2 says it."""
+    said = (
+        "[PYTHON_VERSION_MISMATCH] Python in worker has different version: 3.10 than that in driver: 3.11, PySpark "
+        "cannot run with different minor versions."
+    )
+    assert sentence(RuntimeError(said)).startswith("Spark's executors run Python 3.10 and this command 3.11: install ")
