@@ -24,6 +24,7 @@ from kbroker.cli.pipeline_session import (
     spark_options,
 )
 from kbroker.cli.pipeline_table import place_of, retention_of, retention_option, storage_option, table_argument
+from kbroker.common.units import parse_bytes
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -58,7 +59,7 @@ source_options = decorators(
     ),
 )
 max_per_batch_option = click.option(
-    "--max-per-batch", type=click.IntRange(1), help="Records of a topic, bytes of files."
+    "--max-per-batch", metavar="COUNT|SIZE", help="Records of a topic, or a size of files, such as 100MB."
 )
 topic_option = click.option(
     "--topic",
@@ -120,7 +121,7 @@ def ingest(table: str, logs: tuple[str, ...], topic: str | None, log_format: str
         raise click.UsageError("name either LOGs or a --topic")
     place = place_of(table, common)
     source = log_source(topic, logs, log_format, common)
-    chosen = _stream(common, buckets, place)
+    chosen = _stream(common, buckets, place, topic)
 
     def run(spark: SparkSession, **more: Any) -> Ingested:
         from kbroker.spark.tables.ingest import ingest as run_ingest
@@ -160,7 +161,7 @@ def archive(
 
     place = place_of(table, common)
     source = log_source(topic, (), "auto", common)
-    chosen = _stream(common, buckets, place)
+    chosen = _stream(common, buckets, place, topic)
     schema = RecordSchema(key, value, key_columns, value_columns)
     schema.check()
 
@@ -234,6 +235,22 @@ def check_topic(name: str | None) -> str | None:
     return name
 
 
+def per_batch(text: str | None, topic: str | None) -> int | None:
+    """Of `--max-per-batch`: records of a topic, bytes of files. Raises: BadParameter."""
+    if text is None:
+        return None
+    hint = "'--max-per-batch'"
+    if topic is not None and text.strip()[-1:].isalpha():
+        raise click.BadParameter(f"expected a number of records such as 1e6, got {text!r}", param_hint=hint)
+    try:
+        number = parse_bytes(text)
+    except ValueError as error:
+        raise click.BadParameter(str(error), param_hint=hint) from None
+    if not 1 <= number < 1 << 63:
+        raise click.BadParameter(f"expected at least 1, and less than 2^63, got {text!r}", param_hint=hint)
+    return int(number)
+
+
 def log_source(
     topic: str | None, logs: tuple[str, ...], log_format: str, common: dict[str, Any]
 ) -> Callable[[], LogSource]:
@@ -262,14 +279,15 @@ def log_source(
     return source
 
 
-def _stream(common: dict[str, Any], buckets: int, table: TablePlace) -> Callable[[], StreamOptions]:
-    """Raises: PipelineError for what is known to be wrong before Spark starts."""
+def _stream(common: dict[str, Any], buckets: int, table: TablePlace, topic: str | None) -> Callable[[], StreamOptions]:
+    """Raises: PipelineError, UsageError for what is known to be wrong before Spark starts."""
     from kbroker.spark.tables.checkpoint import place_of_checkpoint
     from kbroker.spark.tables.delta_table import require_usable
 
     require_usable(table)
     place_of_checkpoint(common["checkpoint"], table)
     retention = retention_of(common)
+    limit = per_batch(common["max_per_batch"], topic)
 
     def chosen() -> StreamOptions:
         from kbroker.spark.tables.table_stream import StreamOptions
@@ -278,7 +296,7 @@ def _stream(common: dict[str, Any], buckets: int, table: TablePlace) -> Callable
             buckets=buckets,
             follow=common["follow"],
             interval_ms=int(common["interval"] * 1000),
-            max_per_batch=common["max_per_batch"],
+            max_per_batch=limit,
             watermark_ms=int(common["watermark"] * 60_000),
             **retention,
             checkpoint=common["checkpoint"],

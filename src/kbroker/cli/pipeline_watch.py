@@ -15,6 +15,7 @@ from kbroker.cli.pipeline_jobs import (
     kept_options,
     log_source,
     max_per_batch_option,
+    per_batch,
     run_stream,
     source_options,
     summary,
@@ -92,6 +93,7 @@ def watch(
     require_usable(place)
     place_of_checkpoint(common["checkpoint"], place)
     retention = retention_of(common)
+    limit = per_batch(common["max_per_batch"], topic)
 
     def run(spark: SparkSession, **more: Any) -> Watched:
         from kbroker.spark.tables.table_stream import StreamOptions
@@ -102,7 +104,7 @@ def watch(
             buckets=1,
             follow=True,
             interval_ms=every,
-            max_per_batch=common["max_per_batch"],
+            max_per_batch=limit,
             watermark_ms=watermark,
             **retention,
             checkpoint=common["checkpoint"],

@@ -1,5 +1,6 @@
 """What is said of a JVM of Spark's that has not started."""
 
+import os
 import signal
 import subprocess
 import sys
@@ -47,12 +48,17 @@ def test_why_a_jvm_did_not_start(lines: list[str], said: str) -> None:
 
 
 def test_a_start_that_is_interrupted_leaves_no_jvm(monkeypatch: pytest.MonkeyPatch) -> None:
-    """PySpark deletes the file into which the JVM would write its port; the JVM then ran on by itself."""
+    """PySpark deletes the file into which the JVM would write its port; the JVM then ran on by itself.
+
+    It has its own process group: a signal to that of the command leaves the batch at hand its JVM.
+    """
     java_gateway = pytest.importorskip("pyspark.java_gateway")
     started: list[subprocess.Popen[bytes]] = []
+    groups: list[int] = []
 
     def launch(conf: object, popen_kwargs: dict[str, Any]) -> None:
         started.append(java_gateway.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE, **popen_kwargs))
+        groups.append(os.getpgid(started[0].pid))
         raise KeyboardInterrupt
 
     before = java_gateway.Popen
@@ -62,4 +68,5 @@ def test_a_start_that_is_interrupted_leaves_no_jvm(monkeypatch: pytest.MonkeyPat
         start_jvm({})
     with started[0] as process:
         assert process.wait(10) == -signal.SIGKILL
+        assert groups == [process.pid]
     assert java_gateway.Popen is before

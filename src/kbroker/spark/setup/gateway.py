@@ -51,7 +51,9 @@ def start_jvm(settings: Mapping[str, str], listener: Listener = to_stderr) -> No
     started: list[subprocess.Popen[bytes]] = []
 
     def popen(*args: Any, **kwargs: Any) -> subprocess.Popen[bytes]:
-        started.append(subprocess.Popen(*args, **kwargs))
+        # A signal to the whole process group, as `timeout` and supervisors send it, is for the command: it ends Spark
+        # after the batch at hand. When the command ends, however that is, so does the JVM's stdin, and the JVM with it.
+        started.append(subprocess.Popen(*args, **{**kwargs, "start_new_session": True}))
         return started[-1]
 
     module: Any = java_gateway
