@@ -65,7 +65,7 @@ def test_a_result_has_a_folder(words: list[str], folder: str, tmp_path: Path) ->
     (tmp_path / "a file").touch()
     done = CliRunner().invoke(cli, ["pipeline", *words, "-o", str(tmp_path / folder / "result")])
     assert done.exit_code == 2, done.stderr
-    assert f"its folder {tmp_path / folder}" in done.stderr
+    assert f"expected a folder at {tmp_path / folder}, for result; there is none" in " ".join(done.stderr.split())
 
 
 @pytest.fixture

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 Body = dict[str, Any]
 
+ANY = (1 << 31) - 1  # bytes of a string: what no broker reads is sent too
+
 
 class Client(Connection):
     """One client id on one connection; responses come in the order of requests."""
@@ -34,7 +36,7 @@ class Client(Connection):
     def begin(self, api: str | int, version: int, body: Body) -> int:
         """Send a request; return its size as quotas count it, without the four bytes of its length."""
         key = codec.api_by_name(api).key if isinstance(api, str) else api
-        frame = codec.encode_request_frame(key, version, self._sent, self.client_id, body)
+        frame = codec.encode_request_frame(key, version, self._sent, self.client_id, body, ANY)
         self.send_raw(frame)
         if key != PRODUCE or body["Acks"] != 0:
             self._pending.append((key, version, self._sent))

@@ -24,7 +24,6 @@ from kbroker.cli.pipeline_session import (
     spark_options,
 )
 from kbroker.cli.pipeline_table import place_of, retention_of, retention_option, storage_option, table_argument
-from kbroker.common.units import parse_bytes
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -237,6 +236,8 @@ def check_topic(name: str | None) -> str | None:
 
 def per_batch(text: str | None, topic: str | None) -> int | None:
     """Of `--max-per-batch`: records of a topic, bytes of files. Raises: BadParameter."""
+    from kbroker.common.units import parse_bytes
+
     if text is None:
         return None
     hint = "'--max-per-batch'"

@@ -55,9 +55,9 @@ class LocalPath(_ParamType):
             self.fail(str(error), param, ctx)
         if self._is_result and not path.exists():
             if not path.parent.is_dir():
-                self.fail(f"its folder {path.parent} is not there", param, ctx)
+                self.fail(f"expected a folder at {path.parent}, for {path.name}; there is none", param, ctx)
             if not os.access(path.parent, os.W_OK):
-                self.fail(f"the folder {path.parent} takes no files", param, ctx)
+                self.fail(f"expected a folder that takes files, which {path.parent} does not", param, ctx)
         return path
 
 

@@ -151,13 +151,21 @@ def encode_response(key: int, version: int, body: Body) -> bytes:
     return encode(response_plan(key, version), body)
 
 
-def encode_request_frame(key: int, version: int, correlation_id: int, client_id: str | None, body: Body) -> bytes:
+def encode_request_frame(
+    key: int,
+    version: int,
+    correlation_id: int,
+    client_id: str | None,
+    body: Body,
+    longest_string: int = MAX_STRING_BYTES,
+) -> bytes:
     """Encode a whole request as it goes over a connection: size, header, body.
 
-    Raises: ProtocolError, as encode_request, and for a string that no broker reads: it would close the connection.
+    Args: ``longest_string``: bytes; no broker reads a longer one than the default: it would close the connection.
+    Raises: ProtocolError, as encode_request, and for a longer string.
     """
     header = encode_request_header(key, version, correlation_id, client_id)
-    return encode(request_plan(key, version), body, header, True, MAX_STRING_BYTES)
+    return encode(request_plan(key, version), body, header, True, longest_string)
 
 
 def encode_response_frame(key: int, version: int, correlation_id: int, body: Body) -> bytes:
