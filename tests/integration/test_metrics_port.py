@@ -176,19 +176,26 @@ def announce(client: wire.Connection, name: str, version: str) -> int:
 def test_connections_by_software(broker: Broker) -> None:
     """Unknown until announced; announced again it moves; an invalid name changes nothing; the end takes it away.
 
-    The two names are the same text, cut at another place.
+    The two names are the same text, cut at another place. A connection moves when its response has been sent.
     """
     with wire.Connection(broker.bootstrap_servers) as one, wire.Connection(broker.bootstrap_servers) as other:
         wait_for("both are there", lambda: software(broker) == {("unknown", "unknown"): 2})
         assert announce(one, "librdkafka", "210.0") == 0
         assert announce(other, "librdkafka", "210.0") == 0
-        assert software(broker) == {("librdkafka", "210.0"): 2}
+        wait_for("they are counted", lambda: software(broker) == {("librdkafka", "210.0"): 2})
         assert announce(other, "no name", "1") == Errors.INVALID_REQUEST
         assert announce(other, "librdkafka", "210.0") == 0
-        assert software(broker) == {("librdkafka", "210.0"): 2}
+        wait_for("they are counted", lambda: software(broker) == {("librdkafka", "210.0"): 2})
         assert announce(other, "librdkafka2", "10.0") == 0
-        assert software(broker) == {("librdkafka", "210.0"): 1, ("librdkafka2", "10.0"): 1}
+        wait_for(
+            "they are counted", lambda: software(broker) == {("librdkafka", "210.0"): 1, ("librdkafka2", "10.0"): 1}
+        )
     wait_for("no client is there", lambda: software(broker) == {})
+
+
+def announced(broker: Broker) -> set[str]:
+    """The names of all clients' software, without a limit."""
+    return {name for p in broker._running().server.processors for name, _ in p.client_software()}
 
 
 def test_software_that_clients_make_up_is_bounded(broker: Broker) -> None:
@@ -198,11 +205,12 @@ def test_software_that_clients_make_up_is_bounded(broker: Broker) -> None:
         for i, client in enumerate(clients):
             for again in range(20):
                 assert announce(client, f"made-up-{i}-{again}", "1") == 0
+        made_up = {f"made-up-{i}-19" for i in range(len(clients))}
+        wait_for("the last names are known", lambda: announced(broker) == made_up)
         found = software(broker)
         assert sum(found.values()) == 100
         assert len(found) == 4
         assert found["other", "other"] == 97
-        assert len({name for p in broker._running().server.processors for name in p.client_software()}) == 100
     finally:
         for client in clients:
             client.close()
