@@ -124,12 +124,19 @@ def test_retention_is_data_loss_unless_set_otherwise(read: Read, cluster: Cluste
     """Deleted offsets are an error; failOnDataLoss=false reads what is left."""
     create(cluster, "t")
     fill(cluster, "t", 10)
-    cluster.request(
-        21, {"Topics": [{"Name": "t", "Partitions": [{"PartitionIndex": 0, "Offset": 4}]}], "TimeoutMs": 5000}
-    )
+
+    def delete_before(offset: int) -> None:
+        partitions = [{"PartitionIndex": 0, "Offset": offset}]
+        cluster.request(21, {"Topics": [{"Name": "t", "Partitions": partitions}], "TimeoutMs": 5000})
+
+    delete_before(4)
     options = {"subscribe": "t", "startingOffsets": '{"t":{"0":1}}', "endingOffsets": '{"t":{"0":8}}'}
     assert "set failOnDataLoss=false" in refusal(lambda: read(**options).count())
     assert values(read(**options, failOnDataLoss="false")) == [4, 5, 6, 7]
+    delete_before(10)
+    assert "t-0 has no records before offset 10, it cannot be read from 1 on" in refusal(
+        lambda: read(**options).count()
+    )
 
 
 def test_a_large_topic_is_complete(read: Read, cluster: Cluster) -> None:

@@ -45,6 +45,11 @@ def plain_items(items: Iterator[T]) -> Iterator[T]:
     raise failure
 
 
+def offsets_held(begin: int, end: int) -> str:
+    """What a partition has, whose first offset is `begin` and whose next one is `end`."""
+    return f"offsets {begin} to {end - 1}" if end > begin else f"no records before offset {end}"
+
+
 def _shown(error: BaseException) -> SourceError:
     what = f"broker {error}" if isinstance(error, BrokerConnectionError) else str(error)
     return SourceError(what)

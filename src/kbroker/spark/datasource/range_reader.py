@@ -14,6 +14,7 @@ from kbroker.client.partition_reader import FetchSettings, PartitionReader
 from kbroker.common.errors import Errors, KafkaError, ProtocolError
 from kbroker.protocol.records import iter_batches
 from kbroker.spark.datasource.arrow_batches import BatchBuilder
+from kbroker.spark.datasource.error_messages import offsets_held
 from kbroker.spark.datasource.options import KEEP_ON
 from kbroker.spark.datasource.planning import OffsetRange
 from kbroker.spark.errors import PipelineError
@@ -136,7 +137,7 @@ class RangeReader:
         asked = f"offsets {reader.position} to {reader.until_offset - 1} of {self._name}"
         if begin <= reader.position <= end:
             raise KafkaError(Errors.OFFSET_OUT_OF_RANGE, f"{asked}: the broker refuses them, yet has {begin} to {end}")
-        self._lost(f"{asked} are not all there: the log has offsets {begin} to {end - 1} (by retention, or truncated)")
+        self._lost(f"{asked} are not all there: the log has {offsets_held(begin, end)} (by retention, or truncated)")
         reader.position = min(max(begin, reader.position), reader.until_offset)
         reader.until_offset = max(reader.position, min(end, reader.until_offset))
 

@@ -9,7 +9,7 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from kbroker.client.admin import TopicPartition
 from kbroker.spark.datasource.cluster_cache import cluster_for
-from kbroker.spark.datasource.error_messages import plain_items, plainly
+from kbroker.spark.datasource.error_messages import offsets_held, plain_items, plainly
 from kbroker.spark.datasource.offset_lookup import Lookup
 from kbroker.spark.datasource.options import KEEP_ON, ReadOptions
 from kbroker.spark.datasource.planning import OffsetRange, split
@@ -95,7 +95,7 @@ def _inside(
             raise PipelineError(f"{name}: startingOffsets {begins[tp]} is above endingOffsets {ends[tp]}")
         if options.fail_on_data_loss and not earliest[tp] <= begins[tp] <= max(latest[tp], earliest[tp]):
             raise PipelineError(
-                f"{name} has offsets {earliest[tp]} to {latest[tp] - 1}, it cannot be read from {begins[tp]} on; "
+                f"{name} has {offsets_held(earliest[tp], latest[tp])}, it cannot be read from {begins[tp]} on; "
                 f"{KEEP_ON}"
             )
         if options.fail_on_data_loss and ends[tp] > latest[tp]:
