@@ -199,7 +199,7 @@ def paired_bars(
 ) -> Plot:  # fmt: skip
     """Two bars per name, on a scale of powers of ten where the values differ a lot; None is said, not drawn.
 
-    Args: `legend`: what the two are; `missing`: what is said for a first bar that is None.
+    Args: `legend`: the names of the first and the second bar; `missing`: the label of a first bar that is None.
     """
     known = [v for v in [*before, *after] if v]
     high, low = max(known, default=1.0), min(known, default=1.0)

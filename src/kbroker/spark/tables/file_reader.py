@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 ROWS_AT_ONCE = 65_536
-#: What Arrow's reader of Parquet says of a feature that it lacks where it raises no ArrowNotImplementedError.
+#: What Arrow's reader of Parquet says of a feature that it lacks, also in errors of another class.
 _LACKING = re.compile(r"not (yet )?implemented|not supported", re.IGNORECASE)
 
 
