@@ -44,6 +44,14 @@ def test_the_sentence_says_what_became_of_it(jvm: subprocess.Popen[bytes]) -> No
         failing(ConnectionRefusedError(111, "Connection refused"))
 
 
+def test_a_jvm_that_is_about_to_end_is_waited_for(jvm: subprocess.Popen[bytes]) -> None:
+    """Its connections are lost a little before its process has ended."""
+    assert jvm.stdin is not None
+    jvm.stdin.close()
+    with pytest.raises(PipelineError, match="JVM has ended with status 1:"):
+        failing(ConnectionRefusedError(111, "Connection refused"))
+
+
 def test_other_failures_stay_what_they_are(jvm: subprocess.Popen[bytes]) -> None:
     """The JVM runs: a table's file that is missing, or a refusal of ours, is not its end."""
     for error in (FileNotFoundError("a"), PipelineError("b")):

@@ -68,6 +68,13 @@ def test_a_result_has_a_folder(words: list[str], folder: str, tmp_path: Path) ->
     assert f"expected a folder at {tmp_path / folder}, for result; there is none" in " ".join(done.stderr.split())
 
 
+def test_a_result_has_a_folder_that_takes_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.access", lambda place, mode: Path(place) != tmp_path)
+    done = CliRunner().invoke(cli, ["pipeline", "report", "T", "-o", str(tmp_path / "result")])
+    assert done.exit_code == 2, done.stderr
+    assert f"expected a folder that takes files, which {tmp_path} does not" in " ".join(done.stderr.split())
+
+
 @pytest.fixture
 def table(tmp_path: Path) -> Path:
     """A table whose only version is of 2026-01-02 03:04:05.5."""
