@@ -117,8 +117,20 @@ def properties_of(options: Options) -> dict[str, str]:
         properties["log.dirs"] = options.data_dir
     if options.in_memory:
         properties["kbroker.in.memory"] = "true"
+    _check_names(options.settings)
     properties.update(options.settings)
     return properties
+
+
+def _check_names(settings: Mapping[str, str]) -> None:
+    """Refuse a misspelled name of ``--set``; in a file and in the environment the broker warns of unknown names."""
+    from kbroker.common.configs.config import check_broker_names
+    from kbroker.common.configs.config_def import ConfigError
+
+    try:
+        check_broker_names(settings)
+    except ConfigError as error:
+        raise OptionError(str(error), "--set") from None
 
 
 def _listener(word: str) -> str:

@@ -149,11 +149,23 @@ def test_every_codec(served: Served, codec: str) -> None:
     assert served.run("consume", "t", "--from-beginning", "-n", "5000") == lines
 
 
+def test_no_input(served: Served) -> None:
+    """An empty input sends nothing and creates no topic: a wrong name is an error."""
+    served.run("topics", "create", "t", "-p", "1")
+    assert "UNKNOWN_TOPIC_OR_PARTITION: topic 'nope'" in served.run("produce", "nope", status=1)
+    environment = {**os.environ, "KBROKER_BOOTSTRAP": served.address}
+    done = subprocess.run(
+        [*COMMAND, "produce", "t"], input="", capture_output=True, text=True, timeout=PATIENCE_S, env=environment
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    assert "nope" not in served.run("topics", "list")
+
+
 def test_a_reader_that_leaves_is_no_error(served: Served) -> None:
     """`kbroker consume | head` ends without a word."""
     served.run("topics", "create", "t", "-p", "1")
     served.run("produce", "t", stdin="x" * 100 + "\n" + "line\n" * 50_000)
-    command = f"'{sys.executable}' -m kbroker.cli consume t --from-beginning -b {served.address} | head -n 1"
+    command = f"'{sys.executable}' -m kbroker consume t --from-beginning -b {served.address} | head -n 1"
     done = subprocess.run(command, shell=True, capture_output=True, text=True, timeout=PATIENCE_S)
     assert (done.stdout, done.stderr) == ("x" * 100 + "\n", "")
 

@@ -18,6 +18,7 @@ from urllib.parse import quote, urlencode
 import pytest
 
 from kbroker import console
+from kbroker.cli.topics import topic_id_text
 from kbroker.common.http_messages import HttpResponse
 from kbroker.common.quotas import QuotaEntity
 from kbroker.console.app import POLICY, Console
@@ -300,6 +301,13 @@ def test_a_binary_record_of_ten_megabytes(pages: Console) -> None:
     headers = dict(saved.headers)
     assert headers["Content-Disposition"] == 'attachment; filename="binary-0-0.value"'
     assert headers["X-Content-Type-Options"] == "nosniff"
+
+
+def test_ids_of_topics_are_kafkas(pages: Console, broker: Broker) -> None:
+    """As Kafka's tools write them, 22 characters; a UUID finds nothing in their output."""
+    view = broker.context.topics.get("orders")
+    assert view is not None
+    assert f"Id <code>{topic_id_text(view.topic_id.bytes)}</code>" in text(ask(pages, "topic?topic=orders"))
 
 
 def test_names_with_markup(pages: Console, broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:

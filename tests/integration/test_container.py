@@ -61,7 +61,7 @@ def test_the_entry_point(tmp_path: Path) -> None:
     }
     (signal_name,) = re.findall(r"^STOPSIGNAL (\w+)$", TEXT, re.MULTILINE)
     started = subprocess.Popen(
-        [sys.executable, "-m", "kbroker.cli", *command[1:]],
+        [sys.executable, "-m", "kbroker", *command[1:]],
         env=given, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
     with started as process:

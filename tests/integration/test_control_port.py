@@ -143,7 +143,10 @@ def test_waiting_for_what_never_comes(call: Client) -> None:
 def test_a_bad_rule_installs_none(broker: VirtualBroker, call: Client) -> None:
     """Of several rules none is left when one cannot be."""
     status, response = call("POST", "/faults", {"rules": [{"drop": True}, {"error": "NO_SUCH"}]})
-    assert (status, response) == (400, {"error": "there is no error 'NO_SUCH'", "usage": True})
+    assert (status, response) == (
+        400,
+        {"error": "expected the name or number of an error, got 'NO_SUCH'", "usage": True},
+    )
     assert broker.faults.all() == []
 
 
@@ -216,7 +219,7 @@ def test_without_the_token_nothing(broker: VirtualBroker, call: Client, headers:
         ("POST", "/topics", {"name": "a", "partitions": 0}, 409, "INVALID_PARTITIONS"),
         ("POST", "/faults", {"rules": []}, 400, "at least one"),
         ("POST", "/faults", {"rules": [1]}, 400, "must be an object"),
-        ("POST", "/faults", {"rules": [{"keys": [None], "drop": True}]}, 400, "name or a number"),
+        ("POST", "/faults", {"rules": [{"keys": [None], "drop": True}]}, 400, "by its name or key"),
         ("POST", "/faults", {"rules": [{"kees": [0], "drop": True}]}, 400, "unknown field 'kees'"),
         ("POST", "/faults", {"rules": [{"drop": "yes"}]}, 400, "true or false"),
         ("DELETE", "/faults/x", None, 404, "no fault x"),
@@ -303,7 +306,7 @@ def test_a_port_of_the_system_clock() -> None:
 
 def serve(*settings: str) -> subprocess.Popen[str]:
     words = [word for setting in settings for word in ("--set", setting)]
-    command = [sys.executable, "-m", "kbroker.cli", "serve", "--in-memory", "--listener", "127.0.0.1:0", *words]
+    command = [sys.executable, "-m", "kbroker", "serve", "--in-memory", "--listener", "127.0.0.1:0", *words]
     environ = {key: value for key, value in os.environ.items() if not key.startswith(("KAFKA_", "KBROKER_CFG"))}
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environ)
 

@@ -43,7 +43,7 @@ def member(tools: Tools) -> Any:
 
 
 def described(tools: Tools) -> dict[str, Any]:
-    command = [sys.executable, "-m", "kbroker.cli", "groups", "describe", GROUP, "--json", "-b", tools.bootstrap]
+    command = [sys.executable, "-m", "kbroker", "groups", "describe", GROUP, "--json", "-b", tools.bootstrap]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
     (group,) = json.loads(done.stdout)
     return dict(group)

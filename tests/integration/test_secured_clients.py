@@ -215,7 +215,7 @@ def run(secured: SecuredBroker, listener: str, properties: Path, *words: str) ->
         [
             sys.executable,
             "-m",
-            "kbroker.cli",
+            "kbroker",
             *words,
             "-b",
             secured.address(listener),

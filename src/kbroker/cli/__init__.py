@@ -17,7 +17,7 @@ from typing import Any
 import click
 
 import kbroker
-from kbroker.cli.command_group import CommandGroup
+from kbroker.cli.options import CommandGroup
 
 #: Each is the command of its name in the module of its name.
 COMMANDS = (

@@ -5,8 +5,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from kbroker.cli.command_group import CommandGroup
-from kbroker.cli.options import bootstrap_option, connect, decorators, json_option
+from kbroker.cli.options import CommandGroup, bootstrap_option, connect, decorators, json_option
 from kbroker.cli.output import print_json, print_table
 
 if TYPE_CHECKING:

@@ -2,8 +2,7 @@
 
 import click
 
-from kbroker.cli.command_group import CommandGroup
-from kbroker.cli.options import bootstrap_option, connect, json_option
+from kbroker.cli.options import CommandGroup, bootstrap_option, connect, json_option
 from kbroker.cli.output import print_json, print_table
 
 

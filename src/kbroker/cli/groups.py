@@ -4,9 +4,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from kbroker.cli.command_group import CommandGroup
 from kbroker.cli.name_completion import group_names
-from kbroker.cli.options import bootstrap_option, connect, json_option
+from kbroker.cli.options import CommandGroup, bootstrap_option, connect, json_option
 from kbroker.cli.output import print_deleted, print_json, print_table
 from kbroker.cli.reset import reset
 

@@ -5,8 +5,7 @@ from typing import Any
 
 import click
 
-from kbroker.cli.command_group import CommandGroup
-from kbroker.cli.options import json_option
+from kbroker.cli.options import CommandGroup, json_option
 from kbroker.cli.output import binary_stdout, json_line, print_json, print_table
 
 DAMAGED_STATUS = 3
@@ -54,6 +53,7 @@ def verify(folder: Path, repair: bool, as_json: bool) -> None:
     DIR is a data folder or the folder of one partition. The exit status is 3 if damage was found and not repaired.
     --repair saves the bytes that it cuts out beside the file.
     """
+    from kbroker.common.units import counted
     from kbroker.log.folder_lock import FolderLockedError
     from kbroker.log.tools.verify import Finding
     from kbroker.log.tools.verify import verify as verify_folder
@@ -74,8 +74,8 @@ def verify(folder: Path, repair: bool, as_json: bool) -> None:
         for f in findings:
             offset = f", records from offset {f.offset} on" if f.offset >= 0 else ""
             done = f"; {f.repair}" if f.repair else ""
-            click.echo(f"{f.path} at byte {f.position}, {f.size_bytes} bytes{offset}: {f.problem}{done}")
-        click.echo(f"{len(findings)} damaged places" if len(findings) != 1 else "1 damaged place")
+            click.echo(f"{f.path} at byte {f.position}, {counted(f.size_bytes, 'byte')}{offset}: {f.problem}{done}")
+        click.echo(counted(len(findings), "damaged place"))
     if any(not f.repair for f in findings):
         raise click.exceptions.Exit(DAMAGED_STATUS)
 

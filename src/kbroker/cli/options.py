@@ -25,6 +25,22 @@ _COMMAND_CONFIG = "kbroker.command_config"
 FIND_TIMEOUT_S = 10.0  # to find the HTTP port: it may respond while the broker takes no requests
 
 
+class CommandGroup(click.Group):
+    """A click group whose "No such command" names the most similar one."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find the command that the first word names. Raises: click.UsageError."""
+        if args and not ctx.resilient_parsing and self.get_command(ctx, args[0]) is None:
+            from kbroker.common.similar_names import similar_name
+
+            similar = similar_name(args[0], self.list_commands(ctx))
+            if similar is not None:
+                ctx.fail(f"No such command '{args[0]}'. Did you mean '{similar}'?")
+        return super().resolve_command(ctx, args)
+
+
 class Finite(click.FloatRange):
     """A number in a range: not NaN, which no range check refuses, and not infinity."""
 

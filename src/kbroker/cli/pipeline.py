@@ -4,8 +4,7 @@ from pathlib import Path
 
 import click
 
-from kbroker.cli.command_group import CommandGroup
-from kbroker.cli.options import json_option
+from kbroker.cli.options import CommandGroup, json_option
 from kbroker.cli.output import print_json
 from kbroker.cli.pipeline_generate import generate
 from kbroker.cli.pipeline_jobs import archive, compact, convert, ingest

@@ -76,6 +76,7 @@ def produce(
         raise click.BadParameter(f"expected --acks all, got --acks {acks}", param_hint="--idempotent")
     headers = [_header(word) for word in header_words]
     from kbroker.client.producer import Delivery, Producer
+    from kbroker.common.units import counted
 
     deliveries: dict[int, list[int]] = {}  # partition: count, first offset, last offset
 
@@ -101,7 +102,9 @@ def produce(
             on_delivery=on_delivery,
         ) as producer,
     ):
+        is_empty = True
         for line in _lines(stdin):
+            is_empty = False
             if line is None:
                 producer.flush()
                 continue
@@ -110,6 +113,9 @@ def produce(
                 producer.send(topic, None if value == null else value, key, partition=partition, headers=headers)
             except ValueError as error:
                 raise click.BadParameter(str(error), param_hint="--partition") from None
+        if is_empty:
+            cluster.topic(topic)  # without a record nothing has looked it up: a misspelled name is an error here too
+            note("standard input was empty: no records sent")
     rows = [
         {"partition": p, "records": count, "first_offset": first, "last_offset": last}
         for p, (count, first, last) in sorted(deliveries.items())
@@ -119,7 +125,7 @@ def produce(
     else:
         for r in rows:
             where = f", offsets {r['first_offset']} to {r['last_offset']}" if r["first_offset"] >= 0 else ""
-            click.echo(f"{topic}-{r['partition']}: {r['records']} record{'s' * (r['records'] != 1)}{where}")
+            click.echo(f"{topic}-{r['partition']}: {counted(r['records'], 'record')}{where}")
 
 
 def _header(word: str) -> tuple[str, bytes]:

@@ -8,8 +8,15 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from kbroker.cli.command_group import CommandGroup
-from kbroker.cli.options import EntityName, bootstrap_option, connect, http_options, http_port, json_option
+from kbroker.cli.options import (
+    CommandGroup,
+    EntityName,
+    bootstrap_option,
+    connect,
+    http_options,
+    http_port,
+    json_option,
+)
 from kbroker.cli.output import print_json
 
 if TYPE_CHECKING:
@@ -251,7 +258,7 @@ def set_quotas(values: tuple[str, ...], bootstrap_server: str, names: Names, dry
     """
     from kbroker.cli.quota_views import json_entry
     from kbroker.common.printable import printable
-    from kbroker.common.quota_limits import parse_limit
+    from kbroker.common.quota_limits import check_key, parse_limit
 
     entity = _entity(names)
     ops: dict[str, float | None] = {}
@@ -262,6 +269,7 @@ def set_quotas(values: tuple[str, ...], bootstrap_server: str, names: Names, dry
         if key in ops:
             raise click.UsageError(f"duplicate {key}: give each quota once")
         try:
+            check_key(key)
             ops[key] = parse_limit(key, text)
         except ValueError as error:
             raise click.BadParameter(str(error), param_hint="KEY=NUMBER") from None
@@ -304,12 +312,16 @@ def remove(keys: tuple[str, ...], bootstrap_server: str, names: Names, dry_run: 
 def _check_keys(keys: Iterable[str]) -> None:
     """Raises: click.UsageError for the first that is no quota's and no shadow's."""
     from kbroker.client.quota_file import KEYS
-    from kbroker.common.quotas import enforced_key
+    from kbroker.common.quotas import enforced_key, shadow_key
+    from kbroker.common.similar_names import did_you_mean
 
     for key in keys:
         if enforced_key(key) not in KEYS:
+            hint = did_you_mean(key, [*KEYS, *map(shadow_key, KEYS)])
             listed = ", ".join(KEYS)
-            raise click.UsageError(f'unknown quota {key!r}: expected one of {listed}, or one with "shadow." before it')
+            raise click.UsageError(
+                f'unknown quota {key!r}: expected one of {listed}, or one with "shadow." before it{hint}'
+            )
 
 
 def _alter(client: "QuotaClient", ops: "Mapping[QuotaEntity, Mapping[str, float | None]]", dry_run: bool) -> None:

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from kbroker.cli.command_group import CommandGroup
-from kbroker.cli.options import Duration, bootstrap_option, connect
+from kbroker.cli.options import CommandGroup, Duration, bootstrap_option, connect
 from kbroker.cli.output import note, styled
 from kbroker.cli.short_text import or_dash, padded, printable, short_number, short_time
 
@@ -85,9 +84,8 @@ def tail(
 
 def _plain_names(names: tuple[str, ...]) -> frozenset[str]:
     """Names of APIs as the filter has them. Raises: click.BadParameter for what is none."""
-    from difflib import get_close_matches
-
     from kbroker.client.request_records import plain_name
+    from kbroker.common.similar_names import did_you_mean
     from kbroker.protocol.schema import apis
 
     if not names:
@@ -95,8 +93,7 @@ def _plain_names(names: tuple[str, ...]) -> frozenset[str]:
     known = {plain_name(api.name): api.name for api in apis().values()}
     for name in names:
         if plain_name(name) not in known:
-            similar = get_close_matches(plain_name(name), known, 1)
-            meant = f"; did you mean {known[similar[0]]}?" if similar else ""
+            meant = did_you_mean(plain_name(name), known.values())
             raise click.BadParameter(f"expected an API such as Fetch, got {name!r}{meant}", param_hint="--api")
     return frozenset(map(plain_name, names))
 

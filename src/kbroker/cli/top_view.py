@@ -20,6 +20,7 @@ from kbroker.cli.short_text import (
     why_muted,
 )
 from kbroker.client.usage import Usage
+from kbroker.common.units import counted
 
 _SHORT = {
     "memory_pool": "want memory",
@@ -240,9 +241,11 @@ def _facts(usage: Usage) -> list[Text]:
     xray = usage.xray
     if xray is None:
         rate = sum(t.records_per_s or 0 for t in usage.topics)
+        groups = counted(len(usage.groups), "group")
         return [
             Text(
-                f"{len(usage.topics)} topics, {short_number(rate)} records/s, {len(usage.groups)} groups", no_wrap=True
+                f"{counted(len(usage.topics), 'topic')}, {short_number(rate)} records/s, {groups}",
+                no_wrap=True,
             ),
             Text(
                 f"clients are not shown: {printable(usage.xray_missing, 200)}",

@@ -6,9 +6,8 @@ from typing import Any, TypeVar
 
 import click
 
-from kbroker.cli.command_group import CommandGroup
 from kbroker.cli.name_completion import topic_names
-from kbroker.cli.options import bootstrap_option, connect, json_option, key_values
+from kbroker.cli.options import CommandGroup, bootstrap_option, connect, json_option, key_values
 from kbroker.cli.output import note, print_deleted, print_json, print_table
 
 T = TypeVar("T")

@@ -4,8 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from kbroker.cli.command_group import CommandGroup
-from kbroker.cli.options import bootstrap_option, connect, json_option, wall_clock
+from kbroker.cli.options import CommandGroup, bootstrap_option, connect, json_option, wall_clock
 from kbroker.cli.output import print_json, print_table
 
 if TYPE_CHECKING:

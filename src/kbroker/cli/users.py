@@ -4,8 +4,7 @@ from pathlib import Path
 
 import click
 
-from kbroker.cli.command_group import CommandGroup
-from kbroker.cli.options import bootstrap_option, connect, json_option
+from kbroker.cli.options import CommandGroup, bootstrap_option, connect, json_option
 from kbroker.cli.output import print_json, print_table
 
 MECHANISMS = ("SCRAM-SHA-256", "SCRAM-SHA-512")

@@ -67,12 +67,14 @@ def xray(bootstrap_server: str, http_url: str | None, token: str | None, limit: 
 
 def show(found: dict[str, Any]) -> None:
     """Print a snapshot for people, WIDTH columns wide."""
+    from kbroker.common.units import counted
+
     connections = found["connections"]
     muted = ((reason.removeprefix("batch_").replace("_", " "), n) for reason, n in connections["muted"].items() if n)
     why = ", ".join(f"{count} {reason}" for reason, count in muted)
     click.echo(
         styled(f"broker {found['node_id']}", bold=True)
-        + f"  {connections['open']} connections, not read: {why or 'none'}"
+        + f"  {counted(connections['open'], 'connection')}, not read: {why or 'none'}"
     )
     for thread in found["network_threads"]:
         if thread["answer"] != "ok":

@@ -3,20 +3,18 @@
 import json
 import re
 from collections.abc import Callable, Iterator
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from kbroker.common.quota_limits import parse_limit
+from kbroker.common.quota_limits import check_key, parse_limit
 from kbroker.common.quotas import (
     CLIENT_KEYS,
     ENTITY_TYPES,
     IP_KEYS,
     QuotaEntity,
     check_name,
-    enforced_key,
-    with_shadows,
 )
+from kbroker.common.similar_names import ALMOST, did_you_mean
 
 KEYS = sorted({*CLIENT_KEYS, *IP_KEYS})
 MAX_CHARACTERS = 16 << 20  # of a file: a hundred thousand entities have less
@@ -24,7 +22,6 @@ TOO_DEEP = "nested too deeply"
 SHAPE = "a list of {entity: {user: NAME, client-id: NAME, or ip: ADDRESS}, quotas: {KEY: NUMBER}}; null is the default"
 #: What an entry has; `brokers` is in what `kbroker quotas list --json` prints, and says nothing here.
 NEEDED, ALLOWED = {"entity", "quotas"}, {"entity", "quotas", "brokers"}
-ALMOST = 0.85  # likeness of a word that must be another one, misspelled
 
 
 class DesiredQuotas(dict[QuotaEntity, dict[str, float]]):
@@ -131,7 +128,7 @@ class _File:
             fields = self._fields(entry, where, expected)
             for key, (named, _) in fields.items():
                 if key not in ALLOWED:
-                    raise self.wrong(named, f"{expected}; found {key!r}{_meant(key, sorted(NEEDED))}")
+                    raise self.wrong(named, f"{expected}; found {key!r}{did_you_mean(key, sorted(NEEDED), ALMOST)}")
             if not fields.keys() >= NEEDED:
                 raise self.wrong(entry, expected)
             entity = self._entity(fields["entity"][1], where)
@@ -161,7 +158,7 @@ class _File:
         names: dict[str, str | None] = {}
         for kind, (key, name) in self._fields(node, where, expected).items():
             if kind not in ENTITY_TYPES:
-                meant = _meant(kind, ENTITY_TYPES)
+                meant = did_you_mean(kind, ENTITY_TYPES, ALMOST)
                 raise self.wrong(
                     key, f"{where}expected an entity type ({', '.join(ENTITY_TYPES)}), got {_short(repr(kind))}{meant}"
                 )
@@ -181,12 +178,10 @@ class _File:
         return self._fields(node, where, expected)
 
     def _limit(self, named: _Node, node: _Node, key: str, where: str) -> float:
-        if (
-            enforced_key(key) not in KEYS
-        ):  # one that is not like any of ours may be newer than we are; the broker decides
-            meant = _meant(key, tuple(with_shadows({**CLIENT_KEYS, **IP_KEYS})))
-            if meant:
-                raise self.wrong(named, f"{where}unknown quota {key!r}{meant}")
+        try:
+            check_key(key)
+        except ValueError as error:
+            raise self.wrong(named, f"{where}{error}") from None
         value = node.content
         if node.kind == "scalar" and isinstance(value, str):
             try:
@@ -208,11 +203,6 @@ def _at(line: int, column: int | None) -> str:
 
 def _short(text: str) -> str:
     return text if len(text) <= 40 else f"{text[:40]}..."
-
-
-def _meant(word: str, known: "list[str] | tuple[str, ...]") -> str:
-    found = get_close_matches(word, known, 1, ALMOST)
-    return f"; did you mean {found[0]}?" if found else ""
 
 
 # ---------------------------------------------------------------- JSON

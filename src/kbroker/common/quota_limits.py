@@ -5,12 +5,23 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from kbroker.common.quotas import CONNECTION_CREATION_RATE, enforced_key
+from kbroker.common.quotas import CLIENT_KEYS, CONNECTION_CREATION_RATE, IP_KEYS, enforced_key, with_shadows
+from kbroker.common.similar_names import ALMOST, did_you_mean
 from kbroker.common.units import EXAMPLES, exact_bytes, parse_byte_rate, parse_percentage, parse_rate
 
 BYTE_RATES = ("consumer_byte_rate", "producer_byte_rate")
 RATES = ("controller_mutation_rate", CONNECTION_CREATION_RATE)
 PERCENTAGE = "request_percentage"
+
+
+def check_key(key: str) -> None:
+    """Refuse a key that can only be a misspelled quota. One unlike all of these may be newer; the broker decides.
+
+    Raises: ValueError.
+    """
+    known = with_shadows({**CLIENT_KEYS, **IP_KEYS})
+    if key not in known and (hint := did_you_mean(key, known, ALMOST)):
+        raise ValueError(f"unknown quota {key!r}{hint}")
 
 
 def parse_limit(key: str, text: str) -> float:

@@ -11,7 +11,8 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from kbroker.common.printable import printable
 from kbroker.common.quota_limits import limit_text
 from kbroker.common.shown_names import entity_name, shown_name
-from kbroker.common.units import rounded_bytes, rounded_duration
+from kbroker.common.units import counted, rounded_bytes, rounded_duration
+from kbroker.log.checkpoints import uuid_to_text
 
 FOLDER = Path(__file__).with_name("templates")
 MACROS = {"parts.html": ("named", "scroll", "pager", "record_bytes"), "explanation.html": ("explanation",)}
@@ -37,6 +38,8 @@ class Renderer:
             entity=entity_name,
             size=_size,
             count=_count,
+            counted=counted,
+            topic_id=uuid_to_text,
             number=_number,
             ms=milliseconds,
             time=_time,

@@ -11,6 +11,7 @@ from pathlib import Path
 
 LOCK_FILE = ".lock"
 HELD = frozenset({errno.EACCES, errno.EAGAIN, errno.EDEADLK})
+WAYS_OUT = "stop it, or use another folder: log.dirs, `kbroker serve --data-dir FOLDER`"
 LOCKED_BYTE = 1 << 30  # on Windows no other process may read a locked byte, so the lock is far behind the pid
 
 # A record lock does not keep its own process out, and closing any descriptor of the file would drop it: so the process
@@ -52,7 +53,7 @@ class FolderLock:
         try:
             found = self.path.stat()
             if (found.st_dev, found.st_ino) in _held:
-                raise FolderLockedError(f"{self.path.parent} is in use by this process already")
+                raise FolderLockedError(f"{self.path.parent} is in use by this process already; {WAYS_OUT}")
         except FileNotFoundError:
             pass
         folder_fd = self._lock_folder()
@@ -112,10 +113,10 @@ class FolderLock:
             owner = self.path.read_bytes()[:20].decode("ascii", "replace").strip()
         except FileNotFoundError:
             return FolderLockedError(
-                f"{folder} is in use by another process (the folder is locked, {self.path} removed)"
+                f"{folder} is in use by another process (the folder is locked, {self.path} removed); {WAYS_OUT}"
             )
         who = f"process {owner}" if owner.isdigit() else "another process"
-        return FolderLockedError(f"{folder} is in use by {who} ({self.path} is locked)")
+        return FolderLockedError(f"{folder} is in use by {who} ({self.path} is locked); {WAYS_OUT}")
 
     @property
     def is_held(self) -> bool:

@@ -1,8 +1,7 @@
-"""The partitions a broker hosts, where they lie, and what a disk that fails does to them.
+"""The partitions that a broker hosts, their folders, and the effect of a failed disk on them.
 
-Threads: every method from any thread. Lock: ``PartitionRegistry.lock`` guards the table; no file is touched under it
-but to
-create or delete a partition.
+Threads: every method from any thread. Lock: ``PartitionRegistry.lock`` guards the table; under it files are only
+touched to create or delete a partition.
 """
 
 from __future__ import annotations

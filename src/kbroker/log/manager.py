@@ -1,8 +1,7 @@
-"""All partitions of a broker: found at start, made, deleted, looked after by the clock, and closed in order.
+"""All partitions of a broker: found at start, created, deleted, maintained on schedule, and closed in order.
 
 Threads: every public method from any thread; ``PartitionRegistry.lock`` guards the table of partitions. Background
-tasks
-(``LogTasks``) run on the scheduler's thread. Source: ``LogManager``, ``LogLoader``.
+tasks (``LogTasks``) run on the scheduler's thread. Source: ``LogManager``, ``LogLoader``.
 """
 
 from __future__ import annotations

@@ -239,14 +239,13 @@ class SocketServer:
                 thread.start()
 
     def resize(self, network_threads: int | Mapping[str, int]) -> None:
-        """Have so many network threads for each listener, or for those that are named, while they serve.
+        """Change the number of network threads of each listener, or of the named listeners, while they serve.
 
-        New connections go to the new threads too. Of a smaller number the last threads end: they send the responses
-        that
-        are ready, for a second at most, and close their connections, whose clients connect again.
+        New connections go to the new threads too. If the number is smaller, the last threads end: they send the
+        responses that are ready, for at most a second, and close their connections, whose clients connect again.
 
-        Threads: any, one at a time. Raises: ValueError below 1; OSError, RuntimeError where the system makes no more:
-        those made until then stay.
+        Threads: any, one at a time. Raises: ValueError below 1; OSError, RuntimeError if the system cannot create
+        more threads: those created until then stay.
         """
         names = [listener.name for listener in self._wanted]
         wanted = dict.fromkeys(names, network_threads) if isinstance(network_threads, int) else dict(network_threads)

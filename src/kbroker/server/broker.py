@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 
 from kbroker._core.clock import BaseClock, SystemClock
-from kbroker.common.configs.config import BrokerConfig
+from kbroker.common.configs.config import BrokerConfig, misspelled_key
 from kbroker.common.configs.config_def import ConfigError
 from kbroker.common.light_typing import TYPE_CHECKING, Any
 from kbroker.common.loggers import get_logger
@@ -98,8 +98,10 @@ class Broker:
             for name, value in self.config.unknown.items():
                 from kbroker.common.configs.removed_settings import suggest_replacement
 
-                instead = suggest_replacement(name, str(value))
-                logger.warning("unknown setting %s is ignored%s", name, "" if instead is None else f"; {instead}")
+                hint = suggest_replacement(name, str(value))
+                if hint is None and (meant := misspelled_key(name)) is not None:
+                    hint = f"did you mean {meant}?"
+                logger.warning("unknown setting %s is ignored%s", name, "" if hint is None else f"; {hint}")
             raise_open_files_limit(self.config.integer("kbroker.nofile.limit"))
             needed, limit = descriptors_needed(self.config), open_files_limit()
             if limit is not None and limit < needed:

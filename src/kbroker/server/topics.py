@@ -13,6 +13,8 @@ from kbroker.common.configs.config_def import ConfigValue
 from kbroker.common.errors import Errors, KafkaError
 from kbroker.common.light_typing import Any, NamedTuple, Protocol
 from kbroker.common.loggers import get_logger
+from kbroker.common.units import counted
+from kbroker.log.checkpoints import uuid_to_text
 from kbroker.log.manager import TopicLogs
 from kbroker.server.metadata.metadata_store import TOPIC, MetadataStore, StoredTopic
 from kbroker.server.topic_rules import (
@@ -233,7 +235,12 @@ class TopicRegistry:
         if views:
             self._swap({**self._by_name, **views})
         for view in views.values():
-            logger.info("created topic %s with %d partition(s), id %s", view.name, len(view.partitions), view.topic_id)
+            logger.info(
+                "created topic %s with %s, id %s",
+                view.name,
+                counted(len(view.partitions), "partition"),
+                uuid_to_text(view.topic_id),
+            )
         return {name: _storage_error(error) for name, error in failures.items()}
 
     def _forget(self, names: Iterable[str]) -> None:
@@ -287,7 +294,7 @@ class TopicRegistry:
                 self._swap({name: view for name, view in self._by_name.items() if name not in views})
                 self._drop_logs({name: range(len(view.partitions)) for name, view in views.items()})
             for name, view in views.items():
-                logger.info("deleted topic %s, id %s", name, view.topic_id)
+                logger.info("deleted topic %s, id %s", name, uuid_to_text(view.topic_id))
         for hook in self.on_deleted:
             for name in views:
                 hook(name)

@@ -177,10 +177,9 @@ def controlled_broker(
     """
     config = BrokerConfig(properties)
     broker = EmbeddedBroker(
-        properties,
         clock=VirtualClock(SystemClock().wall_ms()) if config.boolean("kbroker.control.virtual.clock") else None,
         snapshots=config.boolean("kbroker.in.memory"),
-        defaults={},
+        defaults=properties,
     )
     listener, token = config.text("kbroker.control.listener"), config.text("kbroker.control.token")
     return broker, ControlServer(broker, listener, token, on_shutdown)

@@ -7,10 +7,12 @@ import tempfile
 import weakref
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from kbroker._core.clock import BaseClock, SystemClock, VirtualClock
-from kbroker.common.configs.config import BrokerConfig
+from kbroker.common.configs.config import BrokerConfig, check_broker_names
+from kbroker.common.errors import Errors, KafkaError
+from kbroker.common.similar_names import did_you_mean
 from kbroker.protocol.records import Record, iter_batches, iter_records
 from kbroker.server.broker import Broker
 from kbroker.server.topic_rules import NewTopic
@@ -65,7 +67,7 @@ class EmbeddedBroker(Broker):
         snapshots: keep what would be in memory in a temporary folder instead (in /dev/shm where there is one), which
             snapshots need, and which is removed when the broker stops.
         defaults: instead of TEST_DEFAULTS.
-    Raises: ConfigError for a bad value.
+    Raises: ConfigError for a bad value, and for the name of a setting that is nearly a known one.
     Threads: as Broker; ``faults`` from any thread.
     """
 
@@ -78,6 +80,7 @@ class EmbeddedBroker(Broker):
         defaults: Mapping[str, object] = TEST_DEFAULTS,
     ) -> None:
         given = settings or {}
+        check_broker_names(given)
         values = {**defaults, **given}
         if "kbroker.in.memory" not in given and ("log.dirs" in given or "log.dir" in given):
             values["kbroker.in.memory"] = False
@@ -88,6 +91,15 @@ class EmbeddedBroker(Broker):
         self._folder: tempfile.TemporaryDirectory[str] | None = None
         super().__init__(values, clock=clock)
         self.faults = FaultRules(self)
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> object:
+            """Say how to get a method that only a VirtualBroker has."""
+            if hasattr(VirtualBroker, name):
+                how = "use VirtualBroker(), or broker_factory(virtual_clock=True)"
+                raise AttributeError(f"{name} needs a broker with virtual time, this one follows its clock; {how}")
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     # ------------------------------------------------------------ life
 
@@ -155,14 +167,19 @@ class EmbeddedBroker(Broker):
         return {view.name: len(view.partitions) for view in self.context.topics.all()}
 
     def records(self, topic: str, partition: int | None = None) -> list[Record]:
-        """What is in the log now, by partition and offset; control records are left out.
+        """Return the records that the log has now, by partition and offset, without control records.
 
         Args: ``partition``: only this one.
-        Raises: KeyError when there is no such topic or partition.
+        Raises: KafkaError UNKNOWN_TOPIC_OR_PARTITION.
         """
         view = self.context.topics.get(topic)
-        if view is None or (partition is not None and not 0 <= partition < len(view.partitions)):
-            raise KeyError(topic if partition is None else f"{topic}-{partition}")
+        if view is None:
+            known = sorted(self.topics)
+            hint = did_you_mean(topic, known) or f"; this broker has {', '.join(known[:8]) or 'no topics'}"
+            raise KafkaError(Errors.UNKNOWN_TOPIC_OR_PARTITION, f"topic {topic!r} does not exist{hint}")
+        if partition is not None and not 0 <= partition < len(view.partitions):
+            expected = f"expected a partition from 0 to {len(view.partitions) - 1}, got {partition}"
+            raise KafkaError(Errors.UNKNOWN_TOPIC_OR_PARTITION, f"topic {topic!r}: {expected}")
         found: list[Record] = []
         for log in view.partitions if partition is None else (view.partitions[partition],):
             offset = log.log_start_offset
@@ -174,9 +191,9 @@ class EmbeddedBroker(Broker):
         return found
 
     def committed_records(self, topic: str, partition: int | None = None) -> list[Record]:
-        """What a consumer with ``isolation.level=read_committed`` reads now, by partition and offset.
+        """Return the records that a consumer with ``isolation.level=read_committed`` reads now.
 
-        Args: ``partition``: only this one. Raises: KeyError as ``records``.
+        Args: ``partition``: only this one. Raises: as ``records``.
         """
         view = self.context.topics.get(topic)
         if view is None or partition is not None:

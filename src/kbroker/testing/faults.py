@@ -13,6 +13,7 @@ from uuid import UUID
 from kbroker._core.timer.timing_wheel import Timer
 from kbroker.common.errors import Errors, ProtocolError
 from kbroker.common.loggers import get_logger
+from kbroker.common.similar_names import did_you_mean
 from kbroker.network.request_channel import InboundRequest, SuppressedResponses
 from kbroker.protocol import codec
 from kbroker.server.context import Body, RequestContext
@@ -403,17 +404,18 @@ def _facts(request: InboundRequest) -> RequestContext:
 def _key(api: str | int) -> int:
     """The key of an API by its name, in any spelling of case ("produce", "ListOffsets", "list_offsets"), or itself."""
     if isinstance(api, bool) or not isinstance(api, (int, str)):
-        raise ValueError(f"an API is a name or a number, not {api!r}")
+        raise ValueError(f"expected an API by its name or key, got {api!r}")
     found = codec.apis()
     if isinstance(api, int) or api.isdigit():
         if int(api) not in found:
-            raise ValueError(f"there is no API with key {api}")
+            raise ValueError(f"expected the key of an API, 0 to {max(found)}, got {api}")
         return int(api)
     wanted = api.replace("_", "").lower()
     for key, one in found.items():
         if one.name.lower() == wanted:
             return key
-    raise ValueError(f"there is no API named {api!r}")
+    hint = did_you_mean(wanted, [one.name for one in found.values()])
+    raise ValueError(f"expected the name of an API, got {api!r}{hint}")
 
 
 def _error(error: Errors | str | int | None) -> Errors | None:
@@ -422,4 +424,5 @@ def _error(error: Errors | str | int | None) -> Errors | None:
     for known in Errors:
         if not isinstance(error, bool) and error == (known.name if isinstance(error, str) else int(known)):
             return known
-    raise ValueError(f"there is no error {error!r}")
+    hint = did_you_mean(error, [known.name for known in Errors]) if isinstance(error, str) else ""
+    raise ValueError(f"expected the name or number of an error, got {error!r}{hint}")

@@ -36,7 +36,8 @@ def other_process(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
 
 def test_second_process_is_refused_with_the_pid(tmp_path: Path, other_process: subprocess.Popen[str]) -> None:
     """The second process learns from the error which one has the folder; when that ends, the folder is free."""
-    with pytest.raises(FolderLockedError, match=f"{tmp_path} is in use by process {other_process.pid} "):
+    expected = f"{tmp_path} is in use by process {other_process.pid} .*; stop it, or use another folder: log.dirs"
+    with pytest.raises(FolderLockedError, match=expected):
         FolderLock(tmp_path)
     with pytest.raises(FolderLockedError, match=str(other_process.pid)):
         LogDir(tmp_path)

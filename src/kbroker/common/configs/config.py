@@ -4,7 +4,8 @@ One table drives validation, DescribeConfigs, ``server.properties``, ``--set key
 sources win: defaults, properties file, environment, ``--set``; dynamic values win over all of them.
 
 Environment: ``KAFKA_LOG_DIRS``, ``KAFKA_CFG_LOG_DIRS`` and ``KBROKER_CFG_LOG_DIRS`` all mean ``log.dirs``; our own
-keys, such as ``kbroker.request.batch.max``, are ``KBROKER_REQUEST_BATCH_MAX`` (or ``KBROKER_CFG_KBROKER_RUN_LENGTH``).
+keys, such as ``kbroker.request.batch.max``, are ``KBROKER_REQUEST_BATCH_MAX`` (or, with the prefix,
+``KBROKER_CFG_KBROKER_REQUEST_BATCH_MAX``).
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from kbroker.common.configs.config_log import LOG_KEYS
 from kbroker.common.configs.config_security import LISTENER_PREFIX, SECURITY_KEYS, security_key
 from kbroker.common.configs.config_topic import TOPIC_KEYS
 from kbroker.common.listeners import Listener, advertised_listeners, parse_http_address, parse_listeners, parse_loopback
+from kbroker.common.similar_names import misspelled_name
 
 _ALL_KEYS = BROKER_KEYS + GROUP_KEYS + LOG_KEYS + SECURITY_KEYS + ACCEPTED_KEYS
 BROKER_TABLE: Mapping[str, ConfigKey] = {key.name: key for key in sorted(_ALL_KEYS, key=lambda key: key.name)}
@@ -76,6 +78,26 @@ def base_name(name: str) -> str:
     """The broker's key for a key with a listener's prefix; any other name unchanged."""
     match = _OF_LISTENER.fullmatch(name)
     return match[2] if match is not None and match[2] in LISTENER_KEYS else name
+
+
+def misspelled_key(name: str) -> str | None:
+    """Return the broker config that an unknown name must be meant for, with its listener's prefix; None if none is."""
+    if described_key(name) is not None:
+        return None
+    base = of_listener(name) or name
+    found = misspelled_name(base, [*BROKER_TABLE, *RATE_TABLE])
+    return None if found is None else name[: len(name) - len(base)] + found
+
+
+def check_broker_names(names: Iterable[str]) -> None:
+    """Refuse names that can only be misspelled: of settings given one by one, by an option or in a program.
+
+    Raises: ConfigError for an unknown name that is nearly a known one.
+    """
+    for name in names:
+        meant = misspelled_key(name)
+        if meant is not None:
+            raise ConfigError("", name, f"unknown config {name}; did you mean {meant}?")
 
 
 def listener_key(listener: str, name: str) -> str:

@@ -1,8 +1,7 @@
-"""Text as Java's brokers read it: bytes that are no UTF-8 are replacement characters.
+"""Text as Java's brokers read it: bytes that are not UTF-8 become replacement characters.
 
-The codec keeps such bytes as surrogate escapes, so that a response can give them back. What is stored, or shown by
-other
-tools, is read so instead: the metadata file takes no surrogates.
+The codec keeps such bytes as surrogate escapes, so that a response can return them. Text that is stored, or shown by
+other tools, has replacement characters instead: the metadata file takes no surrogates.
 """
 
 from __future__ import annotations

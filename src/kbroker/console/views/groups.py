@@ -10,6 +10,7 @@ from kbroker.console.paging import part_of
 from kbroker.console.requests import PageError, Query
 from kbroker.console.site import ROOT, Site, View, address, short_enough
 from kbroker.coordinator.group_coordinator import GroupCoordinator, ListedGroup
+from kbroker.log.checkpoints import uuid_to_text
 
 PARTITIONS = 200  # of a page
 MEMBERS = 200
@@ -147,7 +148,7 @@ def _consumer_member(site: Site, one: Any) -> MemberRow:
     places = []
     for topic_id, indexes in one.owned.items():
         view = site.context.topics.get_by_id(topic_id)
-        places.append((str(topic_id) if view is None else view.name, sorted(indexes)))
+        places.append((uuid_to_text(topic_id) if view is None else view.name, sorted(indexes)))
     member = one.member
     return MemberRow(member.member_id, member.instance_id or "", member.client_id, member.client_host, _named(places))
 

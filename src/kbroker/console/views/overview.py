@@ -6,6 +6,7 @@ import math
 
 import kbroker
 from kbroker.common.light_typing import Any, NamedTuple
+from kbroker.common.units import counted
 from kbroker.console.history import Rates
 from kbroker.console.requests import Query
 from kbroker.console.site import Json, Site, View
@@ -59,15 +60,17 @@ def _notices(site: Site, logs: list[Any]) -> list[Notice]:
         found.append(Notice(f"The log folder {folder} can no longer be written: {why}"))
     offline = sum(log is None for log in logs)
     if offline:
-        found.append(Notice(f"{offline:,} partitions are offline: their logs could not be opened.", "topics"))
+        found.append(Notice(f"{counted(offline, 'partition')} offline: log not opened.", "topics"))
     damaged = sum(log is not None and log.damage_offset is not None for log in logs)
     if damaged:
-        found.append(Notice(f"{damaged:,} partitions are damaged and take no appends; kbroker log verify --repair."))
+        way_out = "stop the broker and run kbroker log verify --repair"
+        found.append(Notice(f"{counted(damaged, 'partition')} damaged, appends refused; {way_out}."))
     failed = sum(log is not None and log.is_failed for log in logs)
     if failed:
-        found.append(Notice(f"{failed:,} partitions take no appends before a restart: a write or sync has failed."))
+        text = f"{counted(failed, 'partition')} refusing appends until a restart, after a failed write or sync."
+        found.append(Notice(text))
     if parts.logs.lost_offsets:
-        found.append(Notice(f"{parts.logs.lost_offsets:,} offsets that were known before this start were not found."))
+        found.append(Notice(f"{counted(parts.logs.lost_offsets, 'offset')} known before this start not found."))
     return found
 
 

@@ -9,6 +9,7 @@ from kbroker.common.light_typing import NamedTuple
 from kbroker.common.quotas import CLIENT_ID, IP, USER
 from kbroker.common.request_log import QUOTA_TYPES
 from kbroker.common.shown_names import shown_name
+from kbroker.common.units import counted
 from kbroker.console.history import BIN_S, SECONDS, Bin, Throttled
 from kbroker.console.paging import part_of
 from kbroker.console.rendering import decided, judged, milliseconds
@@ -104,7 +105,7 @@ def _row(who: Throttled, bins: Mapping[int, Bin], first: int, highest: float) ->
         if 0 <= place < BINS:
             strength = math.sqrt(_weight(one) / highest) if highest > 0 else 0
             refused = f", {one.refused:,} refused" if one.refused else ""
-            title = f"{one.verdicts:,} verdicts, {milliseconds(one.delay_ms)}{refused}"
+            title = f"{counted(one.verdicts, 'decision')}, {milliseconds(one.delay_ms)}{refused}"
             cells.append(Cell(place, max(1, math.ceil(SHADES * strength)), title))
     names = {USER: who.user, CLIENT_ID: who.client_id, IP: who.address}
     return MapRow(

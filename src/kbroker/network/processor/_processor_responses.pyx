@@ -1,8 +1,7 @@
-"""Answers go out in the order in which their frames were handed over.
+"""Responses are sent in the order in which their frames were handed over.
 
 A channel is muted from the hand-over of a batch until all its responses are in the kernel; only then are more frames
-cut
-or read. Source: ``Processor.processNewResponses``, ``processCompletedSends``.
+cut or read. Source: ``Processor.processNewResponses``, ``processCompletedSends``.
 """
 from libc.stdint cimport int64_t
 

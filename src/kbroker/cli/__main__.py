@@ -1,5 +1,0 @@
-"""`python -m kbroker.cli`: the same as `python -m kbroker`."""
-
-from kbroker.__main__ import main
-
-main()

@@ -1,0 +1,90 @@
+"""Suggestions for misspelled names, and the names that are refused for being nearly a known one."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from kbroker.common.configs.config import check_broker_names
+from kbroker.common.configs.config_def import ConfigError
+from kbroker.common.quota_limits import check_key
+from kbroker.common.similar_names import ALMOST, did_you_mean, similar_name
+from kbroker.server.broker import Broker
+from kbroker.testing import EmbeddedBroker
+
+NAMES = ("Produce", "Fetch", "ListOffsets")
+
+
+@pytest.mark.parametrize(
+    ("name", "found"),
+    [("Produse", "Produce"), ("fetch", "Fetch"), ("LISTOFSETS", "ListOffsets"), ("Heartbeat", None), ("", None)],
+)
+def test_the_most_similar_name(name: str, found: str | None) -> None:
+    """The case of letters does not count; nothing similar gives nothing."""
+    assert similar_name(name, NAMES) == found
+    assert did_you_mean(name, NAMES) == ("" if found is None else f"; did you mean {found}?")
+
+
+def test_likeness() -> None:
+    """A name that is only related is no misspelling."""
+    assert similar_name("Producer quota", NAMES) == "Produce"
+    assert similar_name("Producer quota", NAMES, ALMOST) is None
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("num.partitons", "num.partitions"),
+        ("Log.Dirs", "log.dirs"),
+        ("num_partitions", "num.partitions"),
+        ("listener.name.internal.max.conections", "listener.name.internal.max.connections"),
+        ("kbroker.metrics.listner", "kbroker.metrics.listener"),
+    ],
+)
+def test_a_misspelled_config(name: str, meant: str) -> None:
+    """Refused with the config that was meant."""
+    with pytest.raises(ConfigError) as refused:
+        check_broker_names(["num.partitions", name])
+    assert str(refused.value) == f"unknown config {name}; did you mean {meant}?"
+
+
+def test_names_that_are_not_misspelled() -> None:
+    """Configs of Apache Kafka that this broker does not have, its removed ones, and those of plugins pass."""
+    table = json.loads((Path(__file__).parents[2] / "support/kafka_config_values.json").read_text())
+    names = {name for scope in ("broker", "brokers") for name in table[scope] if name == name.lower().strip()}
+    check_broker_names(
+        [
+            *names,
+            "quota.producer.default",
+            "delegation.token.master.key",
+            "controller.quorum.voters",
+            "zookeeper.connect",
+            "my.reporter.url",
+            "listener.name.internal.sasl.enabled.mechanisms",
+        ]
+    )
+
+
+def test_a_file_warns(caplog: pytest.LogCaptureFixture) -> None:
+    """A broker whose properties have an unknown name starts, and its warning names what was meant."""
+    with Broker({"kbroker.in.memory": True, "listeners": "PLAINTEXT://127.0.0.1:0", "num.partitons": 4}):
+        pass
+    assert "unknown setting num.partitons is ignored; did you mean num.partitions?" in caplog.messages
+
+
+def test_a_broker_of_a_test() -> None:
+    """A program that makes a broker has the error at once."""
+    with pytest.raises(ConfigError, match=r"unknown config num.partitons; did you mean num.partitions\?$"):
+        EmbeddedBroker({"num.partitons": 4})
+
+
+def test_quota_keys() -> None:
+    """A misspelled quota is refused, a shadow too; one that is unlike all of them is left to the broker."""
+    for key in ("producer_byte_rate", "shadow.request_percentage", "a_quota_of_tomorrow"):
+        check_key(key)
+    with pytest.raises(ValueError, match=r"^unknown quota 'producer_byterate'; did you mean producer_byte_rate\?$"):
+        check_key("producer_byterate")
+    with pytest.raises(ValueError, match=r"did you mean shadow.producer_byte_rate\?$"):
+        check_key("shadow.producer_byte_rat")
