@@ -3,11 +3,12 @@
     python bench/loads/run.py [--quick] [--rounds N] [--only NAME ...] [--json FILE] [--markdown FILE] [--compare FILE]
                                 [--beside PYTHON]
 
-Runs are interleaved, kbroker and peer in turn; ratios are medians of the pairs' ratios. A peer that cannot be had is
-named as such. --compare puts the run beside a saved one (the FILE that --json wrote). --beside measures this kbroker
-beside another build only: the one that PYTHON imports. Every response's error code is checked, and after each load the
-end offset must have grown by what was acknowledged. The load is made by a C program of this folder, compiled at the
-first run; Apache Kafka comes from Maven and needs Java.
+Runs are interleaved, kbroker and peer in turn; ratios are medians of the pairs' ratios. All prerequisites are checked
+first and the missing ones listed: without librdkafka's client (`pip install -r bench/requirements.txt`) or a C compiler
+the run ends there, without a peer the table names it. --compare puts the run beside a saved one (the FILE that --json
+wrote). --beside measures this kbroker beside another build only: the one that PYTHON imports. Every response's error
+code is checked, and after each load the end offset must have grown by the number of acknowledged records. A C program
+of this folder, compiled at the first run, makes the load; Apache Kafka comes from Maven and needs Java.
 """
 
 import argparse
@@ -24,7 +25,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
-from bench.loads import generator, peers, report  # noqa: E402
+from bench.loads import generator, peers, prerequisites, report  # noqa: E402
 from bench.loads.peers import MissingPeer, Server, cpu_seconds  # noqa: E402
 from bench.loads.report import Row, at_least, at_most  # noqa: E402
 from tests.support import wire  # noqa: E402
@@ -35,7 +36,7 @@ BUILD = ROOT / "build" / "loads"
 
 @dataclass
 class Plan:
-    """How long and how often; the full plan is what published figures come from."""
+    """Lengths and repetitions of the loads; published figures come from the full plan."""
 
     rounds: int = 3
     seconds: float = 5.0
@@ -58,26 +59,26 @@ class Plan:
 
 
 class Loads:
-    """Runs the load generator and librdkafka clients, and distrusts what they say."""
+    """The load generator and librdkafka's clients; each figure is checked against the log of the server."""
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
         self._generator = generator.Generator(generator.frames("load"))
 
     def generate(self, server: Server, frame: str, connections: int, in_flight: int, seconds: float) -> dict[str, Any]:
-        """One closed loop from the first request on, so that it counts all responses."""
+        """Run one closed loop that counts all responses from the first request on."""
         try:
             return self._generator.run(server.port, frame, connections, in_flight, seconds)
         except RuntimeError as failure:
             raise RuntimeError(f"load on {server.name} failed: {failure}") from None
 
     def measure(self, server: Server, frame: str, connections: int, in_flight: int) -> tuple[float, float]:
-        """Requests per second, and CPU microseconds of the server for each.
+        """Return requests per second, and CPU microseconds of the server for each.
 
-        After Produce the end offset must have grown by the acknowledged ones and those under way.
+        After Produce the end offset must have grown by the acknowledged requests, and at most by those in flight too.
         """
         self.generate(server, frame, connections, in_flight, self.plan.warm_seconds)
-        time.sleep(0.2)  # what was under way when the client left is appended by now
+        time.sleep(0.2)  # requests in flight when the client left are appended by now
         before = wire.end_offset(server.bootstrap, "load") if frame == "produce" else 0
         used = cpu_seconds(server.pid)
         result = self.generate(server, frame, connections, in_flight, self.plan.seconds)
@@ -90,7 +91,7 @@ class Loads:
         return float(result["requests_per_s"]), cpu_us
 
     def pair(self, row: Row, ours: Server, peer: Server, frame: str, connections: int, in_flight: int) -> None:
-        """All rounds of a row, ours and the peer's in turn."""
+        """Measure all rounds of a row, ours and the peer's in turn."""
         row.peer_name = peer.name
         for _ in range(self.plan.rounds):
             for server, rates, cpus in ((ours, row.ours, row.ours_cpu_us), (peer, row.peer, row.peer_cpu_us)):
@@ -117,7 +118,7 @@ class Loads:
         return float(result["mb_per_s"])
 
     def transact(self, bootstrap: str, topic: str, records: int, records_each: int, abort_every: int = 0) -> float:
-        """Transactions of records of 1 kB; return MB/s."""
+        """Produce transactions of records of 1 kB; return MB/s."""
         before = wire.end_offset(bootstrap, topic)
         result = self.librdkafka("transact", bootstrap, topic, records, 1000, records_each, abort_every)
         grown, expected = wire.end_offset(bootstrap, topic) - before, records + records // records_each
@@ -169,7 +170,7 @@ def against_kafka(loads: Loads) -> list[Row]:
 
 
 def beside(loads: Loads, ours: Server, peer: Server, goals: dict[tuple[int, int], float]) -> list[Row]:
-    """Produce at two loads and ApiVersions; what a peer cannot do is noted in its row."""
+    """Measure Produce at two loads and ApiVersions; an error of a peer is noted in its row."""
     rows = []
     for (connections, in_flight), name in BESIDE.items():
         goal = goals.get((connections, in_flight))
@@ -203,7 +204,7 @@ def small_rival(start_peer: Callable[[], contextlib.AbstractContextManager[Serve
 
 
 def another_build(loads: Loads, python: str) -> list[Row]:
-    """The requests, a consumer, the start and the idle memory of this build and of another one."""
+    """Measure requests, a consumer, start and idle memory of this build beside another one."""
     consumer = Row("librdkafka consumer, 1 kB", "MB/s")
     with peers.kbroker() as ours, peers.kbroker(python=python) as other:
         for server in (ours, other):
@@ -247,7 +248,7 @@ def producer(loads: Loads) -> list[Row]:
 
 
 def transactions(loads: Loads) -> list[Row]:
-    """Transactional records of librdkafka beside Kafka's, and a read_committed consumer of what they left."""
+    """Measure librdkafka's transactions beside Kafka, and a read_committed consumer of the resulting topics."""
     writes = {each: Row(f"librdkafka transactions of {each:,} records of 1 kB", "MB/s") for each in (100, 1000)}
     reads = {
         every: Row(f"librdkafka consumer, read_committed, 1 kB, {share} aborted", "MB/s")
@@ -348,12 +349,14 @@ def main() -> int:
     saved = json.loads(options.compare.read_text(encoding="utf-8")) if options.compare else None
     plan = Plan.quick() if options.quick else Plan()
     plan.rounds = options.rounds or plan.rounds
-    facts = report.machine()
-    try:
-        loads = Loads(plan)
-    except generator.NoCompiler as missing:
-        print(f"bench/loads: {missing}", file=sys.stderr)
+    measures = ["another build"] if options.beside else options.only
+    lacks = prerequisites.missing(measures, plot=options.plot is not None)
+    for lack in lacks:
+        print(f"bench/loads {lack}", file=sys.stderr, flush=True)
+    if any(lack.is_required for lack in lacks):
         return 1
+    facts = report.machine()
+    loads = Loads(plan)
     rows = another_build(loads, options.beside) if options.beside else list(measured(loads, options.only))
     text = report.table(rows, facts, plan.rounds)
     print(f"\n{text}")
