@@ -18,7 +18,7 @@ from click.testing import CliRunner, Result
 from kbroker.cli import cli, pipeline_views, pipeline_whatif
 from kbroker.spark.errors import PipelineError
 from kbroker.spark.setup.jars import CONNECTOR, DELTA, Jar, fetch_jars
-from kbroker.spark.setup.session import build_session, require_packages, require_spark, stop_session
+from kbroker.spark.setup.session import build_session, stop_session
 from tests.spark.class_archive import JVM
 from tests.spark.source_support import WORKER_STARTS
 from tests.support import need
@@ -51,11 +51,7 @@ class Sessions:
     def get(self) -> SparkSession:
         """Return the session; the test lacks something if it cannot start."""
         if self._session is None:
-            try:
-                require_packages()
-                require_spark()
-            except PipelineError as error:
-                need.lack(str(error))
+            need.spark()
             self.no_connector, self.no_delta = self._fetch(CONNECTOR, self._jars), self._fetch(DELTA, [])
             from kbroker.spark.tables import table_stream  # PySpark is here by now
 

@@ -12,7 +12,6 @@ from pathlib import Path
 
 from kbroker.spark.errors import PipelineError
 from kbroker.spark.setup.remote import require_connect
-from kbroker.spark.setup.session import require_spark
 from kbroker.testing.waiting import wait_until
 from tests.spark.standalone import START_S, environment
 from tests.support import need
@@ -24,8 +23,8 @@ SERVER = "org.apache.spark.sql.connect.service.SparkConnectServer"
 @contextmanager
 def connect_server(folder: Path, python: Path | None = None) -> Iterator[str]:
     """The URL of a server that runs meanwhile. Args: `python`: its Python, by default this one."""
+    need.spark()
     try:
-        require_spark()
         require_connect()
     except PipelineError as error:
         need.lack(str(error))

@@ -7,8 +7,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-from kbroker.spark.errors import PipelineError
-from kbroker.spark.setup.session import require_spark
 from tests.spark.class_archive import JVM
 from tests.support import need
 
@@ -20,10 +18,7 @@ def kill_ingest(logs: Path, table: Path, budget: int, phase: str) -> int:
 
     What it said is in the test's output.
     """
-    try:
-        require_spark()
-    except PipelineError as error:
-        need.lack(str(error))
+    need.spark()
     environment = {
         **os.environ,
         "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path]),

@@ -27,6 +27,7 @@ class Standalone:
     """A master, and workers of one core; ended by `close`."""
 
     def __init__(self, folder: Path) -> None:
+        need.spark()
         from pyspark.find_spark_home import _find_spark_home
 
         self._spark_class = os.path.join(_find_spark_home(), "bin", "spark-class")

@@ -10,8 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from kbroker.spark.errors import PipelineError
-from kbroker.spark.setup.session import require_spark
 from kbroker.spark.tables.table_place import TablePlace
 from tests.spark.day import make_day
 from tests.spark.executor_pythons import other_pythons, packed, python_without
@@ -39,10 +37,6 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory, places: tuple[Path, Path]) -> Iterator[Standalone]:
-    try:
-        require_spark()
-    except PipelineError as error:
-        need.lack(str(error))
     running = Standalone(tmp_path_factory.mktemp("cluster"))
     try:
         running.add_worker()

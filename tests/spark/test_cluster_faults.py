@@ -16,8 +16,6 @@ import pytest
 
 from kbroker.client.cluster import Cluster
 from kbroker.client.producer import Producer
-from kbroker.spark.errors import PipelineError
-from kbroker.spark.setup.session import require_spark
 from kbroker.spark.tables.delta_table import Table
 from kbroker.spark.tables.file_reader import read_columns
 from kbroker.spark.tables.table_place import TablePlace
@@ -129,10 +127,7 @@ def kill_executor(scene: Scene) -> None:
 
 @pytest.fixture(scope="module")
 def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
-    try:
-        require_spark()
-    except PipelineError as error:
-        need.lack(str(error))
+    need.spark()
     folder = tmp_path_factory.mktemp("scene")
     private = folder / "private"
     private.mkdir()

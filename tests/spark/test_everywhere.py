@@ -10,8 +10,6 @@ import pytest
 
 from kbroker.client.cluster import Cluster
 from kbroker.client.producer import Producer
-from kbroker.spark.errors import PipelineError
-from kbroker.spark.setup.session import require_spark
 from kbroker.spark.tables.table_place import TablePlace
 from kbroker.testing import EmbeddedBroker
 from tests.spark.connect_server import connect_server
@@ -102,10 +100,7 @@ class World:
 
 @pytest.fixture(scope="module")
 def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    try:
-        require_spark()
-    except PipelineError as error:
-        need.lack(str(error))
+    need.spark()
     found = World(tmp_path_factory.mktemp("world"))
     yield found
     found.close()

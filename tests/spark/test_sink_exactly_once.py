@@ -22,7 +22,6 @@ from kbroker.spark.datasource.exactly_once import TaskTransaction, Written, chec
 from kbroker.spark.datasource.options import WriteOptions, write_options
 from kbroker.spark.datasource.writer import send_batch
 from kbroker.spark.errors import PipelineError
-from kbroker.spark.setup.session import require_spark
 from tests.spark.class_archive import JVM
 from tests.spark.source_support import WORKER_STARTS, refusal, run_to_its_end
 from tests.support import need
@@ -86,10 +85,7 @@ def test_whatever_dies_each_row_is_there_once(
     cluster: Cluster, broker: BrokerProcess, tmp_path: Path, master: str, phase: str
 ) -> None:
     """The driver, an executor or a worker is killed in a batch; the query is started again until it ends."""
-    try:
-        require_spark()
-    except PipelineError as error:
-        need.lack(str(error))
+    need.spark()
     with Producer(cluster) as producer:
         for number in range(ROWS):
             producer.send("in", b"%d" % number, partition=number % 2)

@@ -16,8 +16,6 @@ from kbroker.client.cluster import Cluster
 from kbroker.client.producer import Producer
 from kbroker.client.quotas import QuotaClient
 from kbroker.common.quotas import QuotaEntity
-from kbroker.spark.errors import PipelineError
-from kbroker.spark.setup.session import require_spark
 from tests.spark.day import make_day
 from tests.spark.source_support import create
 from tests.spark.standalone import environment
@@ -36,10 +34,7 @@ print(spark.range(10).count())
 
 @pytest.fixture(autouse=True)
 def _needs_spark() -> None:
-    try:
-        require_spark()
-    except PipelineError as error:
-        need.lack(str(error))
+    need.spark()
 
 
 def run(*words: str | Path, **variables: str) -> subprocess.CompletedProcess[str]:

@@ -1,4 +1,4 @@
-"""What a test needs from the machine: a missing tool skips it by name, or fails it under KBROKER_REQUIRE_ALL=1."""
+"""Checks for tools of the machine: a missing one skips a test by name, or fails it under KBROKER_REQUIRE_ALL=1."""
 
 import os
 import shutil
@@ -23,14 +23,26 @@ PACKAGES = {
 
 
 def lack(reason: str) -> NoReturn:
-    """End the running test because the machine lacks something: a skip, or a failure where nothing may be skipped."""
+    """Skip the running test because the machine lacks something, or fail it where no test may be skipped."""
     if os.environ.get("KBROKER_REQUIRE_ALL") == "1":
         pytest.fail(f"{reason} (KBROKER_REQUIRE_ALL=1 allows no skip)", pytrace=False)
     pytest.skip(reason)
 
 
 def program(*names: str) -> None:
-    """Demand programs on the PATH."""
+    """Require programs on the PATH."""
     for name in names:
         if shutil.which(name) is None:
             lack(f"needs {name}; on Debian: apt-get install {PACKAGES.get(name, name)}")
+
+
+def spark() -> None:
+    """Require the packages and the Java that Spark runs on."""
+    from kbroker.spark.errors import PipelineError  # not at the top: tests of wheels have no Spark
+    from kbroker.spark.setup.session import require_packages, require_spark
+
+    try:
+        require_packages()
+        require_spark()
+    except PipelineError as error:
+        lack(str(error))

@@ -1,0 +1,38 @@
+"""`tests/support/need.py`: a test without its tool is skipped with a reason, or fails where no test may be skipped."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.spark.standalone import Standalone
+from tests.support import need
+
+
+@pytest.fixture(autouse=True)
+def _no_programs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+
+
+@pytest.mark.parametrize("must", [False, True])
+@pytest.mark.parametrize(
+    ("demand", "reason"),
+    [
+        (lambda folder: need.program("kcat"), "needs kcat; on Debian: apt-get install kcat"),
+        (lambda folder: need.spark(), "Spark needs Java, and there is none on the PATH: "),
+        (Standalone, "Spark needs Java, and there is none on the PATH: "),
+    ],
+)
+def test_a_missing_tool_is_named(
+    must: bool, demand: Callable[[Path], object], reason: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("pyspark")
+    monkeypatch.setenv("KBROKER_REQUIRE_ALL", "1" if must else "")
+    expected: type[BaseException] = pytest.fail.Exception if must else pytest.skip.Exception
+    with pytest.raises(expected) as caught:
+        demand(tmp_path / "cluster")
+    assert str(caught.value).startswith(reason)
+    assert str(caught.value).endswith(" (KBROKER_REQUIRE_ALL=1 allows no skip)") == must
