@@ -1,6 +1,8 @@
-"""Compile src/_core/*.pyx as kbroker._core.* and src/kbroker/**/*.pyx in place; what is static is in pyproject.toml."""
+"""Compile src/_core/*.pyx as kbroker._core.* and src/kbroker/**/*.pyx; static metadata is in pyproject.toml."""
 
 import ast
+import functools
+import gc
 import hashlib
 import json
 import marshal
@@ -23,9 +25,9 @@ from setuptools.command.build_py import build_py
 from setuptools.modified import newer_group
 
 SRC, STAGE, KEPT = Path("src"), Path("build/pxd"), Path("build/extensions")
-SHARED = "kbroker._core._cython_utility"  # what Cython would write into each module: memory views, functions, errors
+SHARED = "kbroker._core._cython_utility"  # utility code that Cython would repeat in each module
 MESSAGES, TABLES = SRC / "kbroker" / "protocol" / "messages", Path("build/tables")
-# Numbers that Python and Cython share: the Python file is their only source, the .pxd is made of it at build time.
+# Numbers shared by Python and Cython: the Python file is their only source, and the build makes the .pxd from it.
 SHARED_NUMBERS = {
     SRC / "kbroker/common/errors.py": STAGE / "kbroker/common/_errors.pxd",
     SRC / "kbroker/protocol/batch_format.py": STAGE / "kbroker/protocol/_batch_format.pxd",
@@ -34,16 +36,17 @@ SHARED_NUMBERS = {
 TRACE = os.environ.get("KBROKER_LINETRACE") == "1"  # coverage build
 BOUNDS = os.environ.get("KBROKER_BOUNDS") == "1"  # checked build: every index, every division
 SANITIZE = os.environ.get("KBROKER_SANITIZE", "")  # "address,undefined" or "thread"
+BATCH = 40  # modules translated by one set of processes
 
 
 def module_path(source: Path) -> Path:
-    """src/_core/x.pyx is kbroker/_core/x; src/kbroker/log/_y.pyx is kbroker/log/_y."""
+    """Return the module of a source as a path: src/_core/x.pyx is kbroker/_core/x, src/kbroker/log/_y.pyx kbroker/log/_y."""
     inside = source.relative_to(SRC).with_suffix("")
     return inside if inside.parts[0] == "kbroker" else "kbroker" / inside
 
 
 def inside_source(pattern: str) -> list[Path]:
-    """Sources below src, the convenience link src/kbroker/_core left out."""
+    """Return the files below src that match `pattern`, without those behind the link src/kbroker/_core."""
     link = SRC / "kbroker" / "_core"
     return sorted(p for p in SRC.rglob(pattern) if link not in p.parents)
 
@@ -66,7 +69,7 @@ else:
         COMPILE_ARGS = ["-std=c++17", "-O1", "-g", "-fno-omit-frame-pointer", f"-fsanitize={SANITIZE}"]
         LINK_ARGS = [f"-fsanitize={SANITIZE}"]
 
-# Compiled small rather than fast: what a broker runs at its start, for a new connection or for Python alone.
+# Modules compiled for size: a broker runs them at its start, for a new connection or for Python alone.
 SMALL = {
     f"kbroker/{name}"
     for name in (
@@ -111,16 +114,7 @@ class build_core(build_ext):
         write_message_tables()
         for ext in self.extensions:
             ext.depends = [] if ext.name == SHARED else dependencies(ext.sources[0])
-        done = cythonize(
-            self.extensions,
-            include_path=[str(STAGE)],
-            build_dir=None if TRACE else "build/cython",
-            compiler_directives=DIRECTIVES,
-            shared_utility_qualified_name=SHARED,
-            nthreads=translators(),
-        )
-        for ext, translated in zip(self.extensions, done, strict=True):
-            ext.sources = translated.sources
+        translate(self.extensions)
         if not self.parallel:
             self.parallel = os.cpu_count() or 1
         super().build_extensions()
@@ -141,9 +135,9 @@ class build_core(build_ext):
 
 
 class build_public(build_py):
-    """Leave private .pxd files and headers out of a wheel: those of `kbroker._core` are for other Cython packages.
+    """Leave .pxd files and headers out of a wheel, except those of `kbroker._core` for other Cython packages.
 
-    An editable install keeps all, for the modules of the tests.
+    An editable install keeps all of them, for the modules of the tests.
     """
 
     def find_data_files(self, package: str, src_dir: str) -> list[str]:
@@ -154,14 +148,39 @@ class build_public(build_py):
 
 
 def strip(built: Path) -> None:
-    """Remove symbols and lines: they are for perf and gdb in an editable install, and half of a wheel."""
+    """Remove symbols and line tables: an editable install keeps them for perf and gdb, and they double a wheel."""
     tool = shutil.which("strip") if sys.platform.startswith("linux") else None
     if tool is not None:
         subprocess.run([tool, "--strip-all", str(built)], check=True)
 
 
+def translate(extensions: list[Extension]) -> None:
+    """Replace the Cython sources of extensions by the C++ made from them.
+
+    Cython's trees are cyclic, and to collect them takes half of its time. Without a collection a process grows by
+    about 10 MB per module, so each batch has new processes.
+    """
+    gc.disable()
+    try:
+        for first in range(0, len(extensions), BATCH):
+            batch = extensions[first : first + BATCH]
+            done = cythonize(
+                batch,
+                include_path=[str(STAGE)],
+                build_dir=None if TRACE else "build/cython",
+                compiler_directives=DIRECTIVES,
+                shared_utility_qualified_name=SHARED,
+                nthreads=translators(),
+            )
+            for ext, translated in zip(batch, done, strict=True):
+                ext.sources = translated.sources
+            gc.collect()  # without processes the trees are here
+    finally:
+        gc.enable()
+
+
 def translators() -> int:
-    """How many processes translate: as many as cores, or none where semaphores cannot be made (no /dev/shm)."""
+    """Return the number of processes that translate: one per core, or 0 without semaphores (no /dev/shm)."""
     if sys.platform == "win32":
         return 0
     try:
@@ -172,24 +191,38 @@ def translators() -> int:
 
 
 def build_key(compiler: object) -> str:
-    """Name the compiler and its options: what was built by others is not taken."""
+    """Return a hash of the compiler and its options, so that objects built with others are not reused."""
     options = [*getattr(compiler, "compiler_so_cxx", ()), *COMPILE_ARGS, *LINK_ARGS, str(TRACE), str(BOUNDS)]
     return hashlib.sha256("\0".join(options).encode()).hexdigest()[:16]
+
+
+class StagedContext(Context):
+    """Find .pxd files in `build/pxd` alone: Cython's own search reads each folder of `sys.path` for each cimport."""
+
+    def find_pxd_file(self, qualified_name: str, *args: object, **options: object) -> str | None:
+        return staged(qualified_name)
+
+
+@functools.cache
+def staged(module: str) -> str | None:
+    """Return the path of a module's .pxd in `build/pxd`."""
+    path = f"{STAGE}/{module.replace('.', '/')}.pxd"
+    return path if os.path.exists(path) else None
 
 
 def dependencies(source: str) -> list[str]:
     """List the .pxd files and headers that an extension depends on, directly or through other .pxd files.
 
-    Those in `build/pxd` keep the time of their sources, so that an edit compiles only what depends on it.
+    Files in `build/pxd` keep the time of their sources, so that an edit recompiles only its dependents.
     """
-    tree = create_dependency_tree(Context([str(STAGE)], Options.get_directive_defaults(), cpp=True), quiet=True)
+    tree = create_dependency_tree(StagedContext([str(STAGE)], Options.get_directive_defaults(), cpp=True), quiet=True)
     used = set(tree.all_dependencies(source)) - {source}
     texts = [Path(name).read_text(encoding="utf-8") for name in (source, *used) if Path(name).exists()]
     return sorted(used | headers_of(texts))
 
 
 def headers_of(texts: Iterable[str]) -> set[str]:
-    """The headers of ours that these sources include, and the ones those include."""
+    """Return this project's headers that these sources include, directly or through other headers."""
     by_name = {header.name: header for header in HEADERS}
     found: set[str] = set()
     waiting = list(texts)
@@ -203,7 +236,7 @@ def headers_of(texts: Iterable[str]) -> set[str]:
 
 
 def stage_pxd_tree() -> None:
-    """Cython finds modules by directory name, so it gets a tree of .pxd files with the real names."""
+    """Copy all .pxd files into a tree of their packages, since Cython finds modules by directory name."""
     keep = set()
     for pxd in PXDS:
         target = (STAGE / module_path(pxd)).with_suffix(".pxd")
@@ -223,7 +256,7 @@ def stage_pxd_tree() -> None:
 
 
 def numbers_of(source: Path) -> dict[str, int]:
-    """Names in capitals to the number that a Python file, or a class of it, assigns: alone or first in a tuple."""
+    """Map each capital name that a Python file or a class in it assigns to its number, or the first of its tuple."""
     module = ast.parse(source.read_text(encoding="utf-8")).body
     found = {}
     for statement in [*module, *(s for c in module if isinstance(c, ast.ClassDef) for s in c.body)]:
@@ -238,9 +271,9 @@ def numbers_of(source: Path) -> dict[str, int]:
 
 
 def write_message_tables() -> None:
-    """Turn messages/*.json into a header for protocol/_message_tables.pyx: JSON is not parsed where a broker starts.
+    """Turn messages/*.json into a header for protocol/_message_tables.pyx, so that a starting broker parses no JSON.
 
-    The bytes are `marshal`'s, for the Python that builds; an unchanged header keeps its time.
+    The bytes are those of `marshal` in the Python that builds. An unchanged header keeps its time.
     """
     lines = ["#pragma once", "struct MessageTable { const char *file; const unsigned char *bytes; int size; };"]
     rows = []
@@ -256,7 +289,7 @@ def write_message_tables() -> None:
 
 
 def write_changed(path: Path, text: str) -> None:
-    """Write a file, but leave one that holds `text` already alone: its time decides what is compiled again."""
+    """Write a file unless it already holds `text`: its time decides which modules are compiled again."""
     if not path.exists() or path.read_text(encoding="ascii") != text:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="ascii")
@@ -274,6 +307,7 @@ def interned(value: object) -> object:
 
 
 def extension(source: Path) -> Extension:
+    """Return the extension of a .pyx file with its compiler options."""
     options = [*COMPILE_ARGS, *SMALLER] if module_path(source).as_posix() in SMALL else COMPILE_ARGS
     return Extension(
         ".".join(module_path(source).parts),
@@ -283,12 +317,12 @@ def extension(source: Path) -> Extension:
         extra_compile_args=options,
         extra_link_args=LINK_ARGS,
         define_macros=[("CYTHON_TRACE_NOGIL", "1")] * TRACE,
-        depends=[path.as_posix() for path in (*PXDS, *HEADERS)],  # a wheel has not all of them, an sdist has
+        depends=[path.as_posix() for path in (*PXDS, *HEADERS)],  # an sdist has all of them, a wheel does not
     )
 
 
 def shared_utility() -> Extension:
-    """Cython writes its source; it is C, and has no name before it is translated."""
+    """Return the extension of the shared utility code, whose C source Cython writes."""
     arguments = [option for option in COMPILE_ARGS if "std" not in option]
     return Extension(SHARED, ["build/_cython_utility.c"], extra_compile_args=arguments, extra_link_args=LINK_ARGS)
 
