@@ -87,10 +87,10 @@ SMALL = {
         "network/connections/_connection_quotas",
         "network/transport/_authentication",
         "protocol/_message_tables",
-        "server/native/_native_apis",
-        "server/quota/_client_quota_manager",
-        "server/quota/_client_quotas",
-        "server/quota/_counter_metrics",
+        "handlers/_native_apis",
+        "quota/_client_quota_manager",
+        "quota/_client_quotas",
+        "quota/_counter_metrics",
     )
 }
 

@@ -32,7 +32,7 @@ ACCEPTED = 1.05
 
 def serve() -> None:
     """The broker's process: for each line (`on`, `off`, `cpu`) does it and prints the CPU time used so far."""
-    from kbroker.server.broker import Broker
+    from kbroker.broker import Broker
 
     settings = {
         "listeners": "PLAINTEXT://127.0.0.1:0",

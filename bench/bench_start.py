@@ -33,14 +33,14 @@ GOALS = {
     "restart to first Metadata, ms": 110.0,
     "idle RSS, MiB": 24.0,
     "idle private memory, MiB": None,
-    "import of kbroker.server.broker, ms": None,
+    "import of kbroker.broker.broker, ms": None,
     "first with Broker() of a program, ms": 15.0,
     "later with Broker(), ms": 15.0,
 }
 EMBEDDED = """
 import json, statistics, time
 a = time.perf_counter()
-from kbroker.server.broker import Broker
+from kbroker.broker import Broker
 b = time.perf_counter()
 def enter():
     began = time.perf_counter()

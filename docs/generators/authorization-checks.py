@@ -7,13 +7,13 @@ import sys
 from generated_page import write_page
 
 from kbroker.common.errors import Errors
+from kbroker.handlers.kafka_apis import KafkaApis
 from kbroker.protocol import codec
-from kbroker.server.authorizer.checks import Check, all_checks
-from kbroker.server.kafka_apis import KafkaApis
+from kbroker.security.authorizer.checks import Check, all_checks
 
 _HEAD = """# What each request is asked for
 
-Made from `server/authorizer/checks.py` by `python docs/generators/authorization-checks.py`; do not edit it here.
+Made from `security/authorizer/checks.py` by `python docs/generators/authorization-checks.py`; do not edit it here.
 [Authorization](authorization.md) says what a rule is.
 
 Rows of an API are in the order in which they are asked. *none*: what is refused is left out of the response, or the

@@ -6,10 +6,10 @@ import sys
 
 from generated_page import write_page
 
+from kbroker.broker import Broker
 from kbroker.metrics.exposition import family_of
 from kbroker.metrics.families import Family, label_name
 from kbroker.metrics.registry import Metrics
-from kbroker.server.broker import Broker
 
 _HEAD = """# Metrics
 

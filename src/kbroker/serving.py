@@ -12,17 +12,17 @@ import os
 import signal
 import sys
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, NamedTuple
 
 import kbroker
 from kbroker.common import loggers
-from kbroker.common.light_typing import TYPE_CHECKING, NamedTuple
 from kbroker.common.open_files import more_open_files
 from kbroker.stop_signals import StopSignals
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from kbroker.server.broker import Broker
+    from kbroker.broker import Broker
     from kbroker.testing.control import ControlServer
 
 CONFIG_STATUS, START_STATUS = 2, 1
@@ -161,8 +161,8 @@ def _from_file_and_environment(config_file: str | Path | None) -> dict[str, str]
 def _run(properties: dict[str, str], stop: StopSignals) -> bool:
     """Start, print the ready line, wait, stop. Return whether it was ready: a signal before that ends the start."""
     from kbroker._core import process_memory
+    from kbroker.broker import Broker, BrokerStartError, StartCancelled
     from kbroker.common.configs.config_def import ConfigError
-    from kbroker.server.broker import Broker, BrokerStartError, StartCancelled
 
     broker: Broker
     control: ControlServer | None = None
@@ -222,7 +222,7 @@ def unsupported_on(platform: str) -> str | None:
 
 
 def _open(control: ControlServer, broker: Broker) -> None:
-    from kbroker.server.broker import BrokerStartError
+    from kbroker.broker import BrokerStartError
 
     try:
         control.start()

@@ -6,8 +6,7 @@ import sys
 import time
 from collections.abc import Callable
 from types import FrameType, TracebackType
-
-from kbroker.common.light_typing import Any
+from typing import Any
 
 POLL_S = 0.1  # on Windows
 _ASKED = 0  # no signal has this number

@@ -12,12 +12,12 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Producer
 
+from kbroker.broker import Broker
 from kbroker.client.cluster import Cluster
 from kbroker.client.groups import Groups
 from kbroker.common.quotas import QuotaEntity
-from kbroker.server.broker import Broker
-from kbroker.server.quota.entity_rules import Alteration, QuotaOp
-from kbroker.server.topic_rules import NewTopic
+from kbroker.metadata.topic_rules import NewTopic
+from kbroker.quota.entity_rules import Alteration, QuotaOp
 from tests.browser.browser import Browser
 from tests.support import console, need, wire
 

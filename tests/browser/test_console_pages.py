@@ -6,7 +6,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from kbroker.server.broker import Broker
+from kbroker.broker import Broker
 from tests.browser.browser import NARROW, WIDE, Browser
 from tests.browser.conftest import LIMITED, SETTINGS
 from tests.support.console import served
@@ -139,7 +139,7 @@ def test_a_quota_from_shadow_to_enforced(browser: Browser, broker: Broker, root:
 
 def test_a_difference_that_is_out_of_date(browser: Browser, broker: Broker, root: str) -> None:
     """What was changed elsewhere meanwhile is not overwritten."""
-    from kbroker.server.quota.entity_rules import Alteration, QuotaOp
+    from kbroker.quota.entity_rules import Alteration, QuotaOp
 
     browser.show(root + "quota?client-id=loader%3Ci%3E")
     browser.script("document.querySelector('#key').value = 'request_percentage'")

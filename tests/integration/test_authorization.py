@@ -241,7 +241,7 @@ def test_the_log_is_on_standard_error(tmp_path: Path) -> None:
 
             wait_for("an allowed request", allowed)
             assert " DEBUG Principal = User:ANONYMOUS is Allowed operation" in lines("Group:LITERAL:other")[0]
-            level("kbroker.server.configs.dynamic_configs", "INFO")
+            level("kbroker.metadata.configs.dynamic_configs", "INFO")
             rows = [{"ResourceType": 4, "ResourceName": "", "Configs": [
                 {"Name": "log.retention.ms", "ConfigOperation": 0, "Value": "7000000"}]}]  # fmt: skip
             client.call("IncrementalAlterConfigs", 1, {"Resources": rows, "ValidateOnly": False})

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from kbroker.broker import Broker, BrokerStartError
 from kbroker.common.configs.config_def import ConfigError
 from kbroker.common.open_files import raise_open_files_limit
-from kbroker.server.broker import Broker, BrokerStartError
 from tests.support.client import Body, Client, fetch_body, produce_body, row_of
 from tests.support.compaction import keyed
 from tests.support.wire import Closed
@@ -170,7 +170,7 @@ def test_a_child_made_by_fork_leaves_the_broker_alone(tmp_path: Path) -> None:
         create(broker, "t")
         code = f"""
 import os, sys
-from kbroker.server.broker import Broker
+from kbroker.broker import Broker
 broker = Broker({{**{FREE!r}, "log.dirs": {str(tmp_path / "inner")!r}}})
 broker.start()
 child = os.fork()
@@ -189,7 +189,7 @@ assert os.path.exists({str(tmp_path / "inner" / ".kafka_cleanshutdown")!r})
 def test_a_process_that_ends_without_stop_ends_in_order(tmp_path: Path) -> None:
     """The exit handler stops the broker: the folder carries the clean mark, and the process does not hang."""
     code = f"""
-from kbroker.server.broker import Broker
+from kbroker.broker import Broker
 broker = Broker({{**{FREE!r}, "log.dirs": {str(tmp_path)!r}}})
 broker.start()
 """
@@ -203,7 +203,7 @@ def test_start_and_idle_memory(tmp_path: Path) -> None:
     code = f"""
 import time
 begin = time.perf_counter()
-from kbroker.server.broker import Broker
+from kbroker.broker import Broker
 broker = Broker({{**{FREE!r}, "log.dirs": {str(tmp_path)!r}}})
 broker.start()
 import socket, struct

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from kbroker.broker import Broker
 from kbroker.client.cluster import Cluster
-from kbroker.server.broker import Broker
 from tests.support import config_values, need
 from tests.support.config_values import Prober
 from tests.support.kafka import ApacheKafka

@@ -18,6 +18,7 @@ from urllib.parse import quote, urlencode
 import pytest
 
 from kbroker import console
+from kbroker.broker import Broker
 from kbroker.cli.topics import topic_id_text
 from kbroker.common.http_messages import HttpResponse
 from kbroker.common.quotas import QuotaEntity
@@ -26,12 +27,11 @@ from kbroker.console.sign_in import COOKIE
 from kbroker.coordinator.classic_group import GroupState
 from kbroker.coordinator.group_coordinator import ListedGroup
 from kbroker.coordinator.group_records import CommittedOffset
-from kbroker.server.broker import Broker
-from kbroker.server.metrics.http_access import HttpAccess
-from kbroker.server.metrics.wrong_tokens import GUESSES
-from kbroker.server.quota.entity_rules import Alteration, QuotaOp
-from kbroker.server.topic_rules import NewTopic
-from kbroker.server.topics import TopicView
+from kbroker.metadata.topic_rules import NewTopic
+from kbroker.metadata.topics import TopicView
+from kbroker.observe.http_access import HttpAccess
+from kbroker.observe.wrong_tokens import GUESSES
+from kbroker.quota.entity_rules import Alteration, QuotaOp
 from tests.support import console as support
 from tests.support import wire
 from tests.support.broker import wait_for
@@ -167,8 +167,8 @@ def test_nothing_of_it_is_loaded_before_it_is_asked_for() -> None:
 import sys, urllib.request
 from kbroker import console
 from kbroker.common.quotas import QuotaEntity
-from kbroker.server.broker import Broker
-from kbroker.server.quota.entity_rules import Alteration, QuotaOp
+from kbroker.broker import Broker
+from kbroker.quota.entity_rules import Alteration, QuotaOp
 broker = Broker({SETTINGS!r}); console.mount(broker); broker.start()
 loaded = sorted(name for name in sys.modules if name.startswith(("jinja2", "kbroker.console.")))
 assert loaded == [], loaded

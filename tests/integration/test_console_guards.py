@@ -10,10 +10,10 @@ from urllib.parse import urlencode
 
 import pytest
 
+from kbroker.broker import Broker
 from kbroker.common.quotas import QuotaEntity
 from kbroker.console.app import Console
-from kbroker.server.broker import Broker
-from kbroker.server.quota.entity_rules import Alteration, QuotaOp
+from kbroker.quota.entity_rules import Alteration, QuotaOp
 from tests.support.console import SETTINGS, TOKEN, ask, pages_of, post, secret_of, served
 
 AWAY = "10.1.2.3"

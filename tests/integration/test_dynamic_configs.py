@@ -18,10 +18,10 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
+from kbroker.broker import Broker
 from kbroker.common.errors import KafkaError
+from kbroker.metadata.configs.dynamic_configs import ConfigChange
 from kbroker.protocol.records import iter_batches
-from kbroker.server.broker import Broker
-from kbroker.server.configs.dynamic_configs import ConfigChange
 from tests.support.client import librdkafka_producer, send_values
 
 pytestmark = pytest.mark.timeout(60)

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from confluent_kafka import KafkaError, TopicPartition
 
-from kbroker.server.broker import Broker
+from kbroker.broker import Broker
 from tests.support.broker import BrokerProcess, wait_for
 
 confluent_kafka = pytest.importorskip("confluent_kafka")

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from kbroker._core.clock import VirtualClock
+from kbroker.broker import Broker
 from kbroker.common.http_messages import HttpRequest
 from kbroker.common.quotas import QuotaEntity
 from kbroker.console.app import Console
@@ -19,12 +20,11 @@ from kbroker.console.record_text import LIST_BYTES, WHOLE_BYTES, Shown, shown
 from kbroker.console.views import groups, quotas, topics
 from kbroker.coordinator.classic_group import GroupState
 from kbroker.coordinator.group_coordinator import ListedGroup
+from kbroker.metadata.topic_rules import NewTopic
+from kbroker.observe.http_access import HttpAccess
+from kbroker.observe.mounted_pages import MountedPages
+from kbroker.observe.xray import KEY_CHARACTERS, _words
 from kbroker.protocol import codec
-from kbroker.server.broker import Broker
-from kbroker.server.metrics.http_access import HttpAccess
-from kbroker.server.metrics.mounted_pages import MountedPages
-from kbroker.server.topic_rules import NewTopic
-from kbroker.server.xray.xray import KEY_CHARACTERS, _words
 from tests.support import wire
 from tests.support.broker import wait_for
 from tests.support.console import SETTINGS, ask, pages_of

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
+from kbroker.apis import api02_list_offsets
 from kbroker.common.errors import ProtocolError
 from kbroker.protocol import codec
-from kbroker.server.apis import api02_list_offsets
-from kbroker.server.context import RequestContext
+from kbroker.requests.context import RequestContext
 from kbroker.testing import VirtualBroker
 from tests.support import wire
 from tests.support.wire import Closed, Connection, batch, create_topic, produce

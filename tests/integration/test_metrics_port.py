@@ -12,6 +12,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from kbroker.broker import Broker, BrokerStartError
 from kbroker.client.admin import Admin, ResourceType
 from kbroker.client.cluster import Cluster
 from kbroker.client.http_port import HttpPort, HttpPortError, NoSuchPathError, find_http_port
@@ -19,7 +20,6 @@ from kbroker.common.configs.config import BrokerConfig
 from kbroker.common.configs.config_def import ConfigError
 from kbroker.common.errors import Errors
 from kbroker.protocol import codec
-from kbroker.server.broker import Broker, BrokerStartError
 from tests.support import wire
 from tests.support.broker import wait_for
 

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from kbroker.broker import Broker
 from kbroker.common.errors import Errors, KafkaError
 from kbroker.coordinator.group_coordinator import GroupCoordinator
 from kbroker.coordinator.group_records import CommittedOffset
 from kbroker.log.tools.verify import verify
-from kbroker.server.broker import Broker
 
 GROUPS = 200
 SETTINGS = {

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from kbroker.server.metadata.metadata_store import BROKER, MetadataStore
+from kbroker.metadata.metadata_store import BROKER, MetadataStore
 from tests.support import need, wire
 from tests.support.broker import BrokerProcess
 from tests.support.client import Client
@@ -254,7 +254,7 @@ from kbroker.log.checkpoints import uuid_to_text
 from kbroker.log.log_dir import LogDir
 from kbroker.log.manager import LogManager, TopicLogs
 from kbroker.protocol.records import RecordBatchBuilder
-from kbroker.server.metadata.metadata_store import BROKER, MetadataStore, StoredTopic
+from kbroker.metadata.metadata_store import BROKER, MetadataStore, StoredTopic
 
 def acknowledge(what):
     os.write(1, b"ACK " + what.encode() + b"\\n")

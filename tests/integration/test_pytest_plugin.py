@@ -204,7 +204,7 @@ def test_nothing_is_loaded_before_a_broker_is_asked_for(run: Run) -> None:
         import sys
 
         def test_it():
-            assert [name for name in sys.modules if name.startswith(("kbroker.server", "kbroker.log", "numpy"))] == []
+            assert [name for name in sys.modules if name.startswith(("kbroker.broker", "kbroker.log", "numpy"))] == []
         """
     )
     result.assert_outcomes(passed=1)

@@ -18,9 +18,9 @@ from tests.support.client import Body, Client, fetch_body, produce_body, row_of
 ROOT = Path(__file__).resolve().parents[2]
 HERE = "integration/test_quirks"
 METADATA, GROUPS, CONFIGS = (
-    "unit/server/apis/test_apis_metadata",
-    "unit/server/apis/test_apis_groups",
-    "unit/server/apis/test_apis_configs",
+    "unit/apis/test_apis_metadata",
+    "unit/apis/test_apis_groups",
+    "unit/apis/test_apis_configs",
 )
 QUIRKS: dict[int, tuple[str, list[tuple[str, str]]]] = {
     1: (
@@ -44,8 +44,8 @@ QUIRKS: dict[int, tuple[str, list[tuple[str, str]]]] = {
     6: (
         "topic ids are all or nothing",
         [
-            ("unit/server/test_topics", "test_topics_come_back_with_their_ids"),
-            ("unit/server/test_topics", "test_a_recreated_topic_has_another_id"),
+            ("unit/metadata/test_topics", "test_topics_come_back_with_their_ids"),
+            ("unit/metadata/test_topics", "test_a_recreated_topic_has_another_id"),
             (METADATA, "test_a_topic_in_every_version"),
             (HERE, "test_responses_by_id_carry_the_id"),
             (GROUPS, "test_committing_in_every_version"),
@@ -104,10 +104,10 @@ QUIRKS: dict[int, tuple[str, list[tuple[str, str]]]] = {
         [
             (CONFIGS, "test_all_configs_of_a_topic"),
             (CONFIGS, "test_keys"),
-            ("unit/server/apis/test_apis_topics", "test_create_in_every_version"),
+            ("unit/apis/test_apis_topics", "test_create_in_every_version"),
         ],
     ),
-    18: ("DescribeQuorum", [("unit/server/apis/test_apis_logs", "test_describe_quorum")]),
+    18: ("DescribeQuorum", [("unit/apis/test_apis_logs", "test_describe_quorum")]),
     19: ("no telemetry", [(METADATA, "test_advertised_versions_are_the_table")]),
     20: (
         "what is not served closes the connection",

@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
+from kbroker.broker import Broker
 from kbroker.cli import cli
 from kbroker.client.admin import Admin, NewTopic
 from kbroker.client.cluster import Cluster
 from kbroker.client.producer import Producer
 from kbroker.client.quotas import QuotaClient, QuotaEntity
-from kbroker.server.broker import Broker
 
 RATE = "producer_byte_rate"
 ANONYMOUS = QuotaEntity.of({"user": "ANONYMOUS"})

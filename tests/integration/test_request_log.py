@@ -16,7 +16,7 @@ from kbroker.common.configs.config_def import ConfigError
 from kbroker.common.request_log import QUOTA_TYPES
 from kbroker.metrics.registry import Metrics
 from kbroker.protocol.records import columns
-from kbroker.server.quota._client_quotas import ClientQuotaManagers
+from kbroker.quota._client_quotas import ClientQuotaManagers
 from kbroker.testing import EmbeddedBroker, VirtualBroker
 from kbroker.testing.waiting import wait_until
 from tests.support.broker import BrokerProcess, wait_for

@@ -52,7 +52,7 @@ def test_import_is_next_to_nothing() -> None:
 def test_help_loads_no_broker() -> None:
     """`kbroker --help` is 150 ms at most on an idle machine: it loads no broker, client or compiled module."""
     modules = loaded("from kbroker.cli import cli\ntry:\n    cli(['--help'])\nexcept SystemExit:\n    pass")
-    heavy = ("kbroker.server", "kbroker.client", "kbroker._core", "kbroker.protocol", "kbroker.log", "numpy", "asyncio")
+    heavy = ("kbroker.broker", "kbroker.client", "kbroker._core", "kbroker.protocol", "kbroker.log", "numpy", "asyncio")
     assert sorted(m for m in modules if m.startswith(heavy)) == []
     assert seconds("-m", "kbroker", "--help") < 1.0
 
@@ -64,7 +64,7 @@ def test_the_interpreter_ends_with_a_running_broker(ending: str) -> None:
     """No hang above 5 s and no crash, with connections open and a request waiting."""
     program = f"""
 import socket, sys, time
-from kbroker.server.broker import Broker
+from kbroker.broker import Broker
 broker = Broker({IN_MEMORY}); broker.start()
 host, _, port = broker.bootstrap_servers.rpartition(":")
 clients = [socket.create_connection((host, int(port))) for _ in range(3)]
@@ -80,7 +80,7 @@ def test_the_end_takes_less_than_five_seconds() -> None:
     program = f"""
 import atexit, sys, time
 atexit.register(lambda: print(time.perf_counter() - began))
-from kbroker.server.broker import Broker
+from kbroker.broker import Broker
 brokers = [Broker({IN_MEMORY}) for _ in range(2)]
 for broker in brokers: broker.start()
 began = time.perf_counter()
@@ -96,7 +96,7 @@ def test_a_forked_child_runs_and_ends() -> None:
     program = f"""
 import os, socket, struct, sys, threading
 from kbroker._core.timer.timing_wheel import Timer
-from kbroker.server.broker import Broker
+from kbroker.broker import Broker
 def ask(broker):
     host, _, port = broker.bootstrap_servers.rpartition(":")
     with socket.create_connection((host, int(port)), timeout=20) as one:
@@ -135,7 +135,7 @@ def test_a_forked_child_keeps_no_client_connected() -> None:
     """While a child lived, clients of a broker that had stopped saw no end of file, and its ports stayed taken."""
     program = f"""
 import os, signal, socket, struct, sys
-from kbroker.server.broker import Broker
+from kbroker.broker import Broker
 broker = Broker({{**{SETTINGS!r}, "kbroker.metrics.listener": "127.0.0.1:0"}}); broker.start()
 port = int(broker.bootstrap_servers.rpartition(":")[2])
 metrics_port = int(broker.metrics_url.rpartition(":")[2])

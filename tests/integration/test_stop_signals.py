@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from kbroker.server.broker import Broker, StartCancelled
+from kbroker.broker import Broker, StartCancelled
 from kbroker.stop_signals import StopSignals
 
 PROGRAM = [sys.executable, "-m", "kbroker"]

@@ -460,7 +460,7 @@ def test_a_broker_without_secured_listeners_loads_no_openssl(tmp_path: Path) -> 
     """Start-up and memory of a plaintext broker are what they were."""
     program = (
         "import sys, kbroker.cli\n"
-        "from kbroker.server.broker import Broker\n"
+        "from kbroker.broker import Broker\n"
         "with Broker(): print('ssl' in sys.modules, 'kbroker.common.security.scram' in sys.modules)\n"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=60)

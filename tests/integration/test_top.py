@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from kbroker.server.broker import Broker
+from kbroker.broker import Broker
 from tests.support.broker import wait_for
 from tests.support.client import Client
 from tests.support.ports import free_run

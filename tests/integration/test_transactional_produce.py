@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from kbroker.common.errors import Errors, KafkaError
+from kbroker.metadata.configs.dynamic_configs import ConfigChange
 from kbroker.protocol import codec
-from kbroker.server.configs.dynamic_configs import ConfigChange
 from kbroker.testing import VirtualBroker
 from tests.support.wire import Connection, batch, create_topic, fetch, fetched
 

@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
+from kbroker.broker import Broker
 from kbroker.client.http_port import HttpPort, HttpPortError
-from kbroker.server.broker import Broker
-from kbroker.server.xray.thread_times import Look, Looks
+from kbroker.observe.thread_times import Look, Looks
 from kbroker.testing import VirtualBroker
 from tests.support import wire
 from tests.support.broker import wait_for

@@ -1,7 +1,7 @@
 from collections.abc import Iterable
 from typing import final
 
-from kbroker.server.request_log._log_core import RequestLogRecorder
+from kbroker.request_log._log_core import RequestLogRecorder
 
 @final
 class SampleConnection:

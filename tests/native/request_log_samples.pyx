@@ -17,12 +17,12 @@ from kbroker.network.connections._client_information cimport (
     ClientInformationTable, client_information_announce, software_destroy, software_enter, software_init,
     software_leave, software_settle,
 )
-from kbroker.server.quota._client_sensors cimport THROTTLE_SERVED
-from kbroker.server.quota._entities cimport Text
-from kbroker.server.quota._quota_events cimport (
+from kbroker.quota._client_sensors cimport THROTTLE_SERVED
+from kbroker.quota._entities cimport Text
+from kbroker.quota._quota_events cimport (
     EVENT_SHADOW, EVENT_UPDATE, EVENT_VERDICT, QuotaEvent, VerdictEvent, quota_events_add,
 )
-from kbroker.server.request_log._log_core cimport RequestLogRecorder
+from kbroker.request_log._log_core cimport RequestLogRecorder
 
 
 cdef Text text_of(bytes data) noexcept:

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kbroker.common.request_log_names import ARROW_END
-from kbroker.server.request_log._drain import RecordDrain
-from kbroker.server.request_log.arrow_form import ArrowForm
+from kbroker.request_log._drain import RecordDrain
+from kbroker.request_log.arrow_form import ArrowForm
 from tests.support.request_log import NAMES, Bench, as_columns, as_row
 
 pa = pytest.importorskip("pyarrow")

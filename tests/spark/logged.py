@@ -15,8 +15,8 @@ from kbroker._core.clock import VirtualClock
 from kbroker._core.metrics.sensor import QuotaViolationError
 from kbroker.common.quotas import CLIENT_ID, USER, QuotaEntity
 from kbroker.metrics.registry import Metrics
-from kbroker.server.quota._client_quotas import ClientQuotaManagers
-from kbroker.server.quota._entities import DEFAULT_ENTITY
+from kbroker.quota._client_quotas import ClientQuotaManagers
+from kbroker.quota._entities import DEFAULT_ENTITY
 from kbroker.spark.tables.log_schema import arrow_schema
 
 START_MS = 1_767_312_000_000  # 2026-01-02

@@ -12,7 +12,7 @@ import pyarrow as pa
 from confluent_kafka import Consumer, Producer, TopicPartition
 
 from kbroker.common.quotas import CLIENT_ID, USER, QuotaEntity
-from kbroker.server.quota.verdict import Verdict
+from kbroker.quota.verdict import Verdict
 from kbroker.testing import EmbeddedBroker
 from kbroker.testing.waiting import wait_until
 from tests.support.client import Body, Client

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from kbroker.client.cluster import Cluster
-from kbroker.server.quota._entities import DEFAULT_ENTITY
+from kbroker.quota._entities import DEFAULT_ENTITY
 from kbroker.spark.tables.ingest import ingest
 from kbroker.spark.tables.log_reader import LogSource, good, read_log
 from kbroker.spark.tables.table import read_table

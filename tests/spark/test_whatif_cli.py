@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from click.testing import Result
 
+from kbroker.broker import Broker
 from kbroker.common.quotas import QuotaEntity
-from kbroker.server.broker import Broker
 from kbroker.spark.tables.table import write_table
 from tests.spark.logged import LoggedBroker, logged, traffic
 

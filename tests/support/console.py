@@ -8,10 +8,10 @@ from contextlib import contextmanager
 from urllib.parse import unquote, urlencode
 
 from kbroker import console
+from kbroker.broker import Broker
 from kbroker.common.http_messages import HttpRequest, HttpResponse
 from kbroker.console.app import Console
-from kbroker.server.broker import Broker
-from kbroker.server.metrics.http_access import HttpAccess
+from kbroker.observe.http_access import HttpAccess
 
 HOST = "127.0.0.1:9400"
 TOKEN = "a-token-of-some-length"

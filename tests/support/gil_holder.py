@@ -11,9 +11,9 @@ standard input closes.
 import sys
 import time
 
+from kbroker.broker import Broker
 from kbroker.common.security.acls import Acl, Operation, PatternType, Permission, ResourceType
-from kbroker.server.broker import Broker
-from kbroker.server.quota._entities import DEFAULT_ENTITY
+from kbroker.quota._entities import DEFAULT_ENTITY
 
 USERS = 'org.apache.kafka.common.security.plain.PlainLoginModule required user_alice="secret";'
 

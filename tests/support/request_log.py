@@ -7,9 +7,9 @@ from typing import Any
 
 from kbroker._core.clock import VirtualClock
 from kbroker.common.request_log import COLUMNS, LIST, TIMESTAMP_US, Column
-from kbroker.server.request_log._drain import RecordDrain
-from kbroker.server.request_log._json_lines import JsonLines
-from kbroker.server.request_log._log_core import RequestLogCore
+from kbroker.request_log._drain import RecordDrain
+from kbroker.request_log._json_lines import JsonLines
+from kbroker.request_log._log_core import RequestLogCore
 from tests.native.request_log_samples import SampleConnection
 
 START_MS = 1_767_323_045_123  # 2026-01-02T03:04:05.123Z

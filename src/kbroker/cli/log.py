@@ -57,8 +57,8 @@ def verify(folder: Path, repair: bool, as_json: bool) -> None:
     from kbroker.log.folder_lock import FolderLockedError
     from kbroker.log.tools.verify import Finding
     from kbroker.log.tools.verify import verify as verify_folder
-    from kbroker.server.metadata.metadata_recovery import damage_of
-    from kbroker.server.metadata.metadata_store import FILE_NAME
+    from kbroker.metadata.metadata_recovery import damage_of
+    from kbroker.metadata.metadata_store import FILE_NAME
 
     try:
         findings = verify_folder(folder, repair=repair)
@@ -97,7 +97,7 @@ def recover_metadata(folder: Path, node_id: int | None, as_json: bool) -> None:
     from kbroker.common.units import counted
     from kbroker.log.checkpoints import CorruptFileError, uuid_to_text
     from kbroker.log.folder_lock import FolderLockedError
-    from kbroker.server.metadata.metadata_recovery import RecoveryError, recover
+    from kbroker.metadata.metadata_recovery import RecoveryError, recover
 
     try:
         found = recover(folder, node_id)

@@ -13,9 +13,9 @@ import threading
 from collections.abc import Iterable
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
 
 from kbroker._core.clock import BaseClock, SystemClock
-from kbroker.common.light_typing import Any
 from kbroker.common.listening_socket import close_listening
 from kbroker.common.loggers import get_logger
 

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import _thread
 import sys
-
-from kbroker.common.light_typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 if TYPE_CHECKING:
     import logging

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
 
-from kbroker.common.light_typing import Any, NamedTuple
 from kbroker.common.quotas import CLIENT_ID, IP, QuotaEntity, levels
 
 APPLIES = "applies"

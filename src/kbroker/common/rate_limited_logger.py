@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import threading
+from typing import TYPE_CHECKING
 
 from kbroker._core.clock import BaseClock
-from kbroker.common.light_typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     import logging

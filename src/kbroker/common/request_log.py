@@ -8,7 +8,7 @@ Columns are only ever added; ``VERSION`` says which set a record has. Source: sp
 
 from __future__ import annotations
 
-from kbroker.common.light_typing import NamedTuple
+from typing import NamedTuple
 
 VERSION = 4
 

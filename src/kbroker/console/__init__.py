@@ -5,12 +5,12 @@ Nothing of it but ``mount`` is imported before the first request for a page.
 
 from __future__ import annotations
 
-from kbroker.common.light_typing import TYPE_CHECKING
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from kbroker.broker import Broker
     from kbroker.console.app import Console
-    from kbroker.server.broker import Broker
-    from kbroker.server.metrics.http_access import HttpAccess
+    from kbroker.observe.http_access import HttpAccess
 
 ROOT = "/console"
 

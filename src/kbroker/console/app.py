@@ -7,10 +7,11 @@ import threading
 from collections.abc import Callable, Mapping
 from email.message import Message
 from pathlib import Path
+from typing import Any, NamedTuple
 
 from kbroker._core.clock import BaseClock
+from kbroker.broker import Broker
 from kbroker.common.http_messages import METHODS, PLAIN, HttpRequest, HttpResponse, only_these
-from kbroker.common.light_typing import Any, NamedTuple
 from kbroker.common.loggers import get_logger
 from kbroker.common.printable import printable
 from kbroker.console.history import History, broker_totals
@@ -20,8 +21,7 @@ from kbroker.console.sign_in import SESSION_MS, FormSecret, Sessions, cookie_nam
 from kbroker.console.site import ROOT, Download, Json, Site, View
 from kbroker.console.viewers import Viewers
 from kbroker.console.views import groups, overview, quotas, slow_requests, throttles, topics, xray
-from kbroker.server.broker import Broker
-from kbroker.server.metrics.http_access import HttpAccess
+from kbroker.observe.http_access import HttpAccess
 
 logger = get_logger(__name__)
 

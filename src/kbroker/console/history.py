@@ -9,14 +9,14 @@ import math
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, NamedTuple
 
 from kbroker._core.clock import BaseClock
-from kbroker.common.light_typing import TYPE_CHECKING, NamedTuple
 from kbroker.common.loggers import get_logger
 
 if TYPE_CHECKING:
-    from kbroker.server.metrics.broker_metrics import MetricSources
-    from kbroker.server.quota.verdict import Verdict
+    from kbroker.observe.broker_metrics import MetricSources
+    from kbroker.quota.verdict import Verdict
 
 logger = get_logger(__name__)
 

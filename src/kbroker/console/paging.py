@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 from urllib.parse import urlencode
-
-from kbroker.common.light_typing import Any, NamedTuple
 
 ROWS = 50
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 from kbroker.common.errors import Errors, KafkaError, ProtocolError
-from kbroker.common.light_typing import Any, NamedTuple
 from kbroker.protocol.records import RecordBatch, iter_batches
 
 READ_BYTES = 1 << 20  # of the log at a time; a larger batch comes whole

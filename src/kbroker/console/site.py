@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any, NamedTuple
 from urllib.parse import urlencode
 
 from kbroker._core.clock import BaseClock
-from kbroker.common.light_typing import Any, NamedTuple
+from kbroker.broker import Broker
 from kbroker.console import ROOT as ROOT
 from kbroker.console.history import History
-from kbroker.server.broker import Broker
-from kbroker.server.context import ApiContext
+from kbroker.requests.context import ApiContext
 
 LONGEST_HREF = 60_000  # characters; a request's first line may have 65,536
 

@@ -5,8 +5,9 @@ Source: ``DelayedJoin``, ``InitialDelayedJoin``, ``DelayedSync``, ``DelayedHeart
 
 from __future__ import annotations
 
+from typing import Protocol
+
 from kbroker._core.timer.purgatory import DelayedOperation
-from kbroker.common.light_typing import Protocol
 from kbroker.coordinator.classic_group import ClassicGroup, GroupState
 
 NO_MEMBERSHIP = (GroupState.DEAD, GroupState.EMPTY, GroupState.PREPARING_REBALANCE)

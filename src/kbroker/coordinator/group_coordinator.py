@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import NamedTuple
 
 from kbroker._core.clock import BaseClock
 from kbroker._core.timer.purgatory import Purgatory
 from kbroker.common.errors import Errors, KafkaError
-from kbroker.common.light_typing import NamedTuple
 from kbroker.common.loggers import get_logger
+from kbroker.common.topics import OFFSETS_TOPIC
 from kbroker.coordinator import group_records, internal_topic
 from kbroker.coordinator.classic_group import (
     ClassicGroup,
@@ -37,7 +38,7 @@ from kbroker.coordinator.internal_topic import InternalTopic, TransactionalProdu
 from kbroker.coordinator.membership import JoinRequest, LeavingMember, Membership, SyncRequest
 from kbroker.coordinator.offset_metadata_manager import FetchedOffsets, OffsetMetadataManager
 from kbroker.coordinator.offsets_loader import OffsetsLoader
-from kbroker.coordinator.offsets_log import OFFSETS_TOPIC, OffsetsLog, Unserved
+from kbroker.coordinator.offsets_log import OffsetsLog, Unserved
 from kbroker.coordinator.partition_epochs import PartitionEpochs
 from kbroker.metrics.registry import Metrics
 

@@ -7,10 +7,10 @@ Source: ``CoordinatorLoaderImpl``, ``CoordinatorRuntime``, ``TransactionStateMan
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple, Protocol
 
 from kbroker.common.errors import Errors, KafkaError, ProtocolError
 from kbroker.common.java.java_hash import string_hash
-from kbroker.common.light_typing import Any, NamedTuple, Protocol
 from kbroker.common.loggers import get_logger
 from kbroker.protocol.records import Record, build_batch, columns, iter_batches
 

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple, Protocol
 
 from kbroker._core.clock import BaseClock
 from kbroker._core.timer.purgatory import DelayedOperation, Purgatory
 from kbroker.common.errors import Errors, KafkaError
-from kbroker.common.light_typing import NamedTuple, Protocol
 from kbroker.common.loggers import get_logger
 from kbroker.coordinator.classic_group import (
     ClassicGroup,

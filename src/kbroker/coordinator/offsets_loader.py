@@ -6,9 +6,9 @@ Source: ``CoordinatorLoaderImpl``, ``OffsetMetadataManager.replay``, ``GroupMeta
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
+from typing import NamedTuple
 
 from kbroker.common.errors import ProtocolError
-from kbroker.common.light_typing import NamedTuple
 from kbroker.common.loggers import get_logger
 from kbroker.coordinator import group_records
 from kbroker.coordinator.classic_group import ClassicGroup

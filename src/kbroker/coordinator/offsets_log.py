@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 from kbroker._core.clock import BaseClock
 from kbroker.common.errors import Errors, KafkaError
-from kbroker.common.light_typing import Any, NamedTuple
+from kbroker.common.topics import OFFSETS_TOPIC
 from kbroker.coordinator import internal_topic
 from kbroker.coordinator.internal_topic import InternalTopic, KeyValue, TransactionalProducer, Written, partition_of
-
-OFFSETS_TOPIC = "__consumer_offsets"
 
 
 class Unserved(NamedTuple):

@@ -7,9 +7,9 @@ Source: ``CoordinatorLoaderImpl``, ``OffsetMetadataManager.replay``, ``replayEnd
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from kbroker.common.errors import ProtocolError
-from kbroker.common.light_typing import Any
 from kbroker.coordinator.internal_topic import UnreadableError, read_to_end
 from kbroker.protocol.records import RecordBatch, columns, iter_batches
 

@@ -16,8 +16,7 @@ import threading
 import uuid
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-
-from kbroker.common.light_typing import Generic, NamedTuple, TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
 RECOVERY_POINT_CHECKPOINT = "recovery-point-offset-checkpoint"
 LOG_START_CHECKPOINT = "log-start-offset-checkpoint"

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping
+from typing import TypeVar
 
 from kbroker.common.configs.config_def import INT64_MAX, ConfigValue
-from kbroker.common.light_typing import TypeVar
 from kbroker.common.loggers import get_logger
 from kbroker.log._flusher import FlusherPool
 from kbroker.log._partition_log import PartitionLog

@@ -9,11 +9,11 @@ from __future__ import annotations
 import functools
 import threading
 from collections.abc import Callable, Collection, Sequence
+from typing import TypeVar
 
 from kbroker._core.clock import BaseClock
 from kbroker.common.configs.config import BrokerConfig
 from kbroker.common.configs.config_def import INT64_MAX
-from kbroker.common.light_typing import TypeVar
 from kbroker.log._partition_log import PartitionLog
 from kbroker.log.checkpoints import TopicPartition
 from kbroker.log.failed_io import LOOK_PERIOD_MS, FailedIo

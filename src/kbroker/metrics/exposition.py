@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Literal
 
-from kbroker.common.light_typing import TYPE_CHECKING, Any, Literal
 from kbroker.metrics.families import (
     Buckets,
     Family,

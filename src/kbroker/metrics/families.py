@@ -8,8 +8,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterable, Sequence
-
-from kbroker.common.light_typing import Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 Kind = Literal["gauge", "counter", "histogram"]
 

@@ -7,12 +7,12 @@ import socket
 import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
 
 from kbroker._core import process_memory
 from kbroker._core.clock import BaseClock
 from kbroker._core.requests.memory_pool import MemoryPool
 from kbroker._core.requests.request_queue import Queue
-from kbroker.common.light_typing import NamedTuple
 from kbroker.common.listeners import Listener
 from kbroker.common.listening_socket import close_listening
 from kbroker.common.loggers import get_logger

@@ -7,8 +7,8 @@ CORRUPT_MESSAGE.
 from __future__ import annotations
 
 import struct
+from typing import TYPE_CHECKING, NamedTuple
 
-from kbroker.common.light_typing import TYPE_CHECKING, NamedTuple
 from kbroker.protocol._batch_builder import RecordBatchBuilder
 from kbroker.protocol._columns import BinaryColumn, read_columns
 from kbroker.protocol._records import DEFAULT_CAP_BYTES, RecordBatch, batch_at, corrupt

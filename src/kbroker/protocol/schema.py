@@ -6,9 +6,9 @@ Lazy: the index is unpacked at the first question, a message's table when one of
 from __future__ import annotations
 
 import functools
+from typing import Any, NamedTuple
 
 from kbroker.common.errors import ProtocolError
-from kbroker.common.light_typing import Any, NamedTuple
 from kbroker.protocol._encoder import Plan
 from kbroker.protocol._message_tables import load
 

@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from kbroker._core.clock import BaseClock, SystemClock, VirtualClock
+from kbroker.broker import Broker
 from kbroker.common.configs.config import BrokerConfig, check_broker_names
 from kbroker.common.errors import Errors, KafkaError
 from kbroker.common.similar_names import did_you_mean
+from kbroker.coordinator.transaction_service import PartitionMarkers
+from kbroker.metadata.topic_rules import NewTopic
 from kbroker.protocol.records import Record, iter_batches, iter_records
-from kbroker.server.broker import Broker
-from kbroker.server.topic_rules import NewTopic
-from kbroker.server.transaction_service import PartitionMarkers
 from kbroker.testing.faults import FaultRules
 from kbroker.testing.transactions import HeldMarkers, decided_offsets
 from kbroker.testing.waiting import wait_until

@@ -14,14 +14,14 @@ from kbroker._core.timer.timing_wheel import Timer
 from kbroker.common.errors import Errors, ProtocolError
 from kbroker.common.loggers import get_logger
 from kbroker.common.similar_names import did_you_mean
+from kbroker.handlers.kafka_apis import ApiEntry, encode_response
 from kbroker.network.request_channel import InboundRequest, SuppressedResponses
 from kbroker.protocol import codec
-from kbroker.server.context import Body, RequestContext
-from kbroker.server.kafka_apis import ApiEntry, encode_response
+from kbroker.requests.context import Body, RequestContext
 from kbroker.testing import responses
 
 if TYPE_CHECKING:
-    from kbroker.server.broker import Broker
+    from kbroker.broker import Broker
 
 logger = get_logger(__name__)
 

@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator
 from uuid import UUID
 
 from kbroker.common.errors import Errors
-from kbroker.server.context import Body
-from kbroker.server.kafka_apis import ApiEntry, ErrorResponseBuilder
+from kbroker.handlers.kafka_apis import ApiEntry, ErrorResponseBuilder
+from kbroker.requests.context import Body
 
 PRODUCE, FETCH = 0, 1
 FETCH_SESSIONS_FROM = 7

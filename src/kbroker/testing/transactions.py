@@ -6,8 +6,8 @@ import threading
 from types import TracebackType
 from typing import Any
 
+from kbroker.coordinator.transaction_service import PartitionMarkers
 from kbroker.protocol.records import iter_batches
-from kbroker.server.transaction_service import PartitionMarkers
 
 READ_BYTES = 1 << 20
 _COMMIT = b"\0\1"  # type of a commit marker, behind the version of its key

@@ -7,12 +7,12 @@ import threading
 import pytest
 
 from kbroker._core.requests.request_queue import Queue
+from kbroker.handlers._native_apis import NativeApis
 from kbroker.metrics.registry import Metrics
 from kbroker.network._request_metrics import RequestMetrics
 from kbroker.network.processor._processor import Processor
 from kbroker.network.request_channel import RequestChannel
-from kbroker.server.native._native_apis import NativeApis
-from kbroker.server.quota._client_quotas import ClientQuotaManagers
+from kbroker.quota._client_quotas import ClientQuotaManagers
 from tests.support.socket_rig import Rig, assert_closed, frame, response
 
 

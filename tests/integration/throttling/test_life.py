@@ -6,7 +6,7 @@ from contextlib import ExitStack
 
 import pytest
 
-from kbroker.server.quota._entities import DEFAULT_ENTITY
+from kbroker.quota._entities import DEFAULT_ENTITY
 from kbroker.testing import VirtualBroker
 from kbroker.testing.waiting import wait_until
 from tests.support.client import Client

@@ -10,7 +10,7 @@ import pytest
 
 from kbroker.client.quota_client import QuotaClient
 from kbroker.common.quotas import IP, USER, QuotaEntity
-from kbroker.server.quota.entity_rules import Alteration, QuotaOp
+from kbroker.quota.entity_rules import Alteration, QuotaOp
 from kbroker.testing import EmbeddedBroker, VirtualBroker
 from kbroker.testing.waiting import wait_until
 from tests.support.client import Client

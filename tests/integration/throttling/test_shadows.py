@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from kbroker.metrics.families import Buckets
-from kbroker.server.quota.verdict import Verdict
+from kbroker.quota.verdict import Verdict
 from kbroker.testing import EmbeddedBroker, VirtualBroker
 from kbroker.testing.waiting import wait_until
 from tests.support import wire

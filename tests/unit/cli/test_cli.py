@@ -290,9 +290,9 @@ class FakeCancelled(Exception):
 
 @pytest.fixture
 def fake_broker(monkeypatch: pytest.MonkeyPatch) -> type[FakeBroker]:
-    module = ModuleType("kbroker.server.broker")
+    module = ModuleType("kbroker.broker.broker")
     module.__dict__.update(Broker=FakeBroker, BrokerStartError=FakeStartError, StartCancelled=FakeCancelled)
-    monkeypatch.setitem(sys.modules, "kbroker.server.broker", module)
+    monkeypatch.setitem(sys.modules, "kbroker.broker.broker", module)
     monkeypatch.setattr(FakeBroker, "made", [])
     monkeypatch.setattr(FakeBroker, "failure", None)
     return FakeBroker

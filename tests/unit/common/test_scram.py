@@ -6,7 +6,7 @@ from collections.abc import Callable
 import pytest
 
 from kbroker.common.security import scram
-from kbroker.server.security.mechanisms import (
+from kbroker.security.mechanisms import (
     PlainMechanism,
     SaslAuthenticationError,
     SaslError,

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from kbroker.broker import Broker
 from kbroker.common.configs.config import check_broker_names
 from kbroker.common.configs.config_def import ConfigError
 from kbroker.common.quota_limits import check_key
 from kbroker.common.similar_names import ALMOST, did_you_mean, similar_name
-from kbroker.server.broker import Broker
 from kbroker.testing import EmbeddedBroker
 
 NAMES = ("Produce", "Fetch", "ListOffsets")

@@ -11,7 +11,7 @@ from kbroker.console.history import BIN_S, MAX_ENTITIES, OTHERS, SECONDS, SETTLE
 from kbroker.console.requests import Query
 from kbroker.console.site import Site
 from kbroker.console.views.throttles import SHADES, throttles
-from kbroker.server.quota.verdict import Verdict
+from kbroker.quota.verdict import Verdict
 
 T0 = 1_700_000_000_000
 SECOND = 1000

@@ -13,9 +13,9 @@ from kbroker.common.errors import KafkaError
 from kbroker.log import checkpoints
 from kbroker.log.deletion_note import BLOCK_BYTES, DeletionNote
 from kbroker.log.manager import LogManager, TopicLogs
-from kbroker.server.metadata.metadata_store import MetadataStore
-from kbroker.server.topic_rules import NewTopic
-from kbroker.server.topics import TopicRegistry
+from kbroker.metadata.metadata_store import MetadataStore
+from kbroker.metadata.topic_rules import NewTopic
+from kbroker.metadata.topics import TopicRegistry
 from tests.support.log_files import NOW_MS, batch
 
 

@@ -11,7 +11,7 @@ import pytest
 from kbroker._core.clock import VirtualClock
 from kbroker._core.metrics.sensor import QuotaViolationError
 from kbroker.metrics.registry import Metrics
-from kbroker.server.quota._client_quotas import ClientQuotaManagers
+from kbroker.quota._client_quotas import ClientQuotaManagers
 from kbroker.spark.whatif._replay import COUNTED, GIVEN_BACK, JUDGED, LIMIT, STRICT, Counters
 
 START_MS = 1_700_000_000_000

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from kbroker.common.errors import Errors
+from kbroker.handlers.kafka_apis import KafkaApis
 from kbroker.protocol import codec
-from kbroker.server.context import Body, RequestContext
-from kbroker.server.kafka_apis import KafkaApis
+from kbroker.requests.context import Body, RequestContext
 from kbroker.testing import responses
 from kbroker.testing.faults import FaultRules
 

@@ -9,8 +9,8 @@ import pytest
 from kbroker._core.clock import VirtualClock
 from kbroker._core.requests.request_queue import Queue
 from kbroker._core.timer.timing_wheel import Timer
+from kbroker.handlers._native_apis import NativeApis
 from kbroker.log.scheduler import Scheduler
-from kbroker.server.native._native_apis import NativeApis
 from kbroker.testing import waiting
 from kbroker.testing.waiting import wait_until
 

@@ -23,6 +23,7 @@ from kbroker.common.configs.config_security import LISTENER_PREFIX, SECURITY_KEY
 from kbroker.common.configs.config_topic import TOPIC_KEYS
 from kbroker.common.listeners import Listener, advertised_listeners, parse_http_address, parse_listeners, parse_loopback
 from kbroker.common.similar_names import misspelled_name
+from kbroker.common.topics import invalid_name_reason
 
 _ALL_KEYS = BROKER_KEYS + GROUP_KEYS + LOG_KEYS + SECURITY_KEYS + ACCEPTED_KEYS
 BROKER_TABLE: Mapping[str, ConfigKey] = {key.name: key for key in sorted(_ALL_KEYS, key=lambda key: key.name)}
@@ -366,7 +367,7 @@ class BrokerConfig:
             except ValueError as error:
                 raise ConfigError("kbroker.control.listener", control, str(error), "127.0.0.1:port") from None
         topic = self.text("kbroker.request.log.topic")
-        if (topic and re.fullmatch(r"[a-zA-Z0-9._-]{1,249}", topic) is None) or topic in (".", ".."):
+        if topic and invalid_name_reason(topic) is not None:
             raise ConfigError("kbroker.request.log.topic", topic, "No topic can have this name", "a topic's name")
         metrics = self.text("kbroker.metrics.listener")
         if metrics:

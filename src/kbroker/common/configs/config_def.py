@@ -5,9 +5,9 @@ from __future__ import annotations
 import enum
 import re
 from collections.abc import Callable
+from typing import NamedTuple
 
 from kbroker.common.java.java_values import double_text, parse_double, parse_long, split_list, trim
-from kbroker.common.light_typing import NamedTuple
 
 ConfigValue = bool | int | float | str | tuple[str, ...] | None
 

@@ -7,9 +7,8 @@ Source: ``java.lang.String.hashCode``, ``org.apache.kafka.common.Uuid``, ``java.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
+from typing import TypeVar
 from uuid import UUID
-
-from kbroker.common.light_typing import TypeVar
 
 Item = TypeVar("Item")
 

@@ -6,7 +6,7 @@ other tools, has replacement characters instead: the metadata file takes no surr
 
 from __future__ import annotations
 
-from kbroker.common.light_typing import Any
+from typing import Any
 
 
 def replace_invalid_utf8(text: str) -> str:

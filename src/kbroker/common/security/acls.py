@@ -9,8 +9,7 @@ from __future__ import annotations
 import socket
 from collections.abc import Iterable, Iterator, Mapping
 from enum import IntEnum
-
-from kbroker.common.light_typing import NamedTuple
+from typing import NamedTuple
 
 WILDCARD = "*"
 WILDCARD_PRINCIPAL = "User:*"

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 from kbroker.common.errors import Errors, KafkaError, ProtocolError
-from kbroker.common.light_typing import Any, NamedTuple
 from kbroker.console.paging import part_of
 from kbroker.console.requests import PageError, Query
 from kbroker.console.site import ROOT, Site, View, address, short_enough

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 from urllib.parse import urlencode
 
-from kbroker.common.light_typing import Any, NamedTuple
 from kbroker.common.quota_limits import limit_text, parse_limit
 from kbroker.common.quotas import (
     CLIENT_ID,
@@ -21,7 +21,7 @@ from kbroker.console.paging import part_of
 from kbroker.console.rendering import decided, judged, measured
 from kbroker.console.requests import PageError, Query, sentence
 from kbroker.console.site import ROOT, Site, View, short_enough
-from kbroker.server.quota.entity_rules import Alteration, QuotaOp
+from kbroker.quota.entity_rules import Alteration, QuotaOp
 
 SHOWN_SAMPLES = 11
 MEANINGS = {

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from typing import NamedTuple
 
-from kbroker.common.light_typing import NamedTuple
 from kbroker.common.quotas import CLIENT_ID, IP, USER
 from kbroker.common.request_log import QUOTA_TYPES
 from kbroker.common.shown_names import shown_name
@@ -15,7 +15,7 @@ from kbroker.console.paging import part_of
 from kbroker.console.rendering import decided, judged, milliseconds
 from kbroker.console.requests import Query
 from kbroker.console.site import ROOT, Site, View
-from kbroker.server.quota.verdict import Verdict
+from kbroker.quota.verdict import Verdict
 
 ROWS = 30  # of the map, a page
 VERDICTS = 50

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import re
+from typing import Any, NamedTuple
 
 from kbroker.common.errors import KafkaError
-from kbroker.common.light_typing import Any, NamedTuple
 from kbroker.console.paging import part_of
 from kbroker.console.record_reader import MOST, LogRecord, first_offset, read_records
 from kbroker.console.record_text import LIST_BYTES, WHOLE_BYTES, Shown, safe_text, shown
 from kbroker.console.requests import PageError, Query
 from kbroker.console.site import ROOT, Download, Site, View, address
-from kbroker.server.topics import TopicView
+from kbroker.metadata.topics import TopicView
 
 PARTITIONS = 100  # of a page
 SORTS = ("name", "records", "size")

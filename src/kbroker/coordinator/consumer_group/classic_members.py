@@ -8,9 +8,9 @@ Source: ``GroupMetadataManager`` (``classicGroupJoinToConsumerGroup`` and its ne
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from typing import Protocol
 
 from kbroker.common.errors import Errors, KafkaError, ProtocolError
-from kbroker.common.light_typing import Protocol
 from kbroker.coordinator.classic_group import JoinResult, SyncResult
 from kbroker.coordinator.consumer_group import timers
 from kbroker.coordinator.consumer_group.embedded_protocol import read_subscription, read_version, write_assignment

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
 from uuid import UUID
 
 from kbroker.common.errors import ProtocolError
-from kbroker.common.light_typing import NamedTuple
 from kbroker.coordinator.consumer_group.topics_image import TopicsImage
 from kbroker.protocol import codec
 

@@ -10,12 +10,12 @@ from __future__ import annotations
 import enum
 import threading
 from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, NamedTuple
 from uuid import UUID
 
 from kbroker._core.timer.purgatory import DelayedOperation
 from kbroker.common.errors import Errors, KafkaError
 from kbroker.common.java.java_hash import hash_map_order
-from kbroker.common.light_typing import TYPE_CHECKING, NamedTuple
 from kbroker.common.loggers import get_logger
 from kbroker.coordinator.consumer_group import records
 from kbroker.coordinator.consumer_group.member import NO_TARGET, ConsumerGroupMember, Owned, Target

@@ -9,11 +9,11 @@ Source: ``GroupMetadataManager`` (consumer groups).
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from typing import NamedTuple, Protocol
 
 from kbroker._core.clock import BaseClock
 from kbroker._core.timer.purgatory import Purgatory
 from kbroker.common.errors import Errors, KafkaError
-from kbroker.common.light_typing import NamedTuple, Protocol
 from kbroker.common.loggers import get_logger
 from kbroker.coordinator.consumer_group import records, target_assignment, timers
 from kbroker.coordinator.consumer_group.group import ConsumerGroup, is_homogeneous

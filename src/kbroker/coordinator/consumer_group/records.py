@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
 from uuid import UUID
 
 from kbroker.common.errors import ProtocolError
-from kbroker.common.light_typing import Any, NamedTuple
 from kbroker.coordinator.consumer_group.member import (
     ClassicMetadata,
     ClassicProtocol,

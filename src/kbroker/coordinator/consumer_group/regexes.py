@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable, Collection, Iterable, Sequence
+from typing import TYPE_CHECKING
 
 from kbroker._core.clock import BaseClock
 from kbroker.common.errors import Errors, KafkaError
-from kbroker.common.light_typing import TYPE_CHECKING
 from kbroker.common.loggers import get_logger
 from kbroker.coordinator.consumer_group import records, timers
 from kbroker.coordinator.consumer_group.background import BackgroundTasks

@@ -6,8 +6,7 @@ Source: ``GroupCoordinatorConfig``, ``GroupConfig``, ``ConsumerGroupMigrationPol
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-
-from kbroker.common.light_typing import NamedTuple
+from typing import NamedTuple
 
 #: A group's own configs, as they are stored: texts.
 GroupConfigs = Callable[[str], Mapping[str, str]]

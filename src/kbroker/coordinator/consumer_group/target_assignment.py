@@ -6,11 +6,11 @@ Source: ``TargetAssignmentBuilder``, ``GroupMetadataManager.maybeUpdateTargetAss
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import NamedTuple
 from uuid import UUID
 
 from kbroker.common.errors import Errors, KafkaError
 from kbroker.common.java.java_hash import timeline_map_order
-from kbroker.common.light_typing import NamedTuple
 from kbroker.common.loggers import get_logger
 from kbroker.coordinator.consumer_group import records
 from kbroker.coordinator.consumer_group.assignors import range_assignor, uniform_assignor

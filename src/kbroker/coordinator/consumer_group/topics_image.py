@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable
+from typing import NamedTuple, Protocol
 from uuid import UUID
 
-from kbroker.common.light_typing import NamedTuple, Protocol
 from kbroker.coordinator.consumer_group.xxh3 import xxh3_64
 
 HASH_FORMAT = 0

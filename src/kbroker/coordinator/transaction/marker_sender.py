@@ -8,10 +8,10 @@ Source: ``TransactionMarkerChannelManager``, ``TransactionMarkerRequestCompletio
 from __future__ import annotations
 
 import threading
+from typing import NamedTuple, Protocol
 
 from kbroker._core.clock import BaseClock
 from kbroker.common.errors import Errors
-from kbroker.common.light_typing import NamedTuple, Protocol
 from kbroker.common.loggers import get_logger
 from kbroker.common.repeated_failures import RepeatedFailures
 from kbroker.coordinator.transaction.transaction_log import StatePartition, TransactionLog

@@ -11,11 +11,12 @@ import math
 import threading
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from kbroker._core.clock import BaseClock
 from kbroker.common.errors import Errors, KafkaError, ProtocolError
-from kbroker.common.light_typing import Any, NamedTuple
 from kbroker.common.loggers import get_logger
+from kbroker.common.topics import TRANSACTION_STATE_TOPIC
 from kbroker.coordinator import internal_topic
 from kbroker.coordinator.internal_topic import (
     READ_BYTES,
@@ -30,8 +31,6 @@ from kbroker.coordinator.transaction import transaction_records
 from kbroker.coordinator.transaction.transaction_metadata import Move, TransactionMetadata, TransactionState
 
 logger = get_logger(__name__)
-
-TRANSACTION_STATE_TOPIC = "__transaction_state"
 
 
 LOAD_TIME_WINDOW_MS = 60_000  # two samples of 30 seconds, as Kafka keeps them

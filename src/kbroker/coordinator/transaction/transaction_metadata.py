@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Collection
+from typing import NamedTuple
 
 from kbroker.common.errors import Errors, KafkaError
-from kbroker.common.light_typing import NamedTuple
 
 Place = tuple[str, int]  # topic and partition
 

@@ -10,11 +10,11 @@ import os
 import threading
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping
+from typing import NamedTuple
 
 from kbroker._core.clock import BaseClock
 from kbroker.common.configs.config import BrokerConfig
 from kbroker.common.configs.config_def import INT64_MAX, ConfigValue
-from kbroker.common.light_typing import NamedTuple
 from kbroker.common.loggers import get_logger
 from kbroker.log._partition_log import PartitionLog
 from kbroker.log.checkpoints import TopicPartition

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kbroker.common.light_typing import NamedTuple
+from typing import NamedTuple
 
 
 class Refusal(NamedTuple):

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import enum
+from typing import NamedTuple, Protocol
 
-from kbroker.common.light_typing import NamedTuple, Protocol
 from kbroker.network.transport._tls import TlsServer
 
 

@@ -12,8 +12,8 @@ from kbroker.common.configs.config_def import INT32_MAX, INT64_MAX, ConfigError,
 from kbroker.common.configs.config_topic import TOPIC_KEYS
 from kbroker.common.errors import KafkaError
 from kbroker.log.compaction.log_cleaner import CompactionConfig
+from kbroker.metadata.topic_rules import check_configs
 from kbroker.protocol.records import Record, build_batch
-from kbroker.server.topic_rules import check_configs
 from tests.support.log_files import NOW_MS, batch, open_log, read_all
 
 NUMBERS = (-INT64_MAX - 1, -INT32_MAX - 1, -5, -2, -1, 0, 1, 4, 7, 8, 12, 23, 24, 61, 2**20, INT32_MAX, INT64_MAX)

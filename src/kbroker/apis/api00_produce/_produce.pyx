@@ -1,0 +1,254 @@
+"""Native Produce: append partition by partition, then respond or wait for an fsync.
+
+Nothing is appended before the request is known to be well formed. The response is encoded while appending, so that
+the frame may be released early; a response that must wait for log.flush.interval.messages is delayed with its bytes
+ready and its flush offsets in a DelayedProduce (spec: timer-and-purgatory 8.1, log-storage 4).
+"""
+from libc.stdint cimport int16_t, int32_t, int64_t
+from libc.stdlib cimport calloc, free
+from libc.string cimport memset
+
+from kbroker._core.clock cimport clock_now_ns
+from kbroker._core.codec.wire cimport (
+    Writer, write_i16, write_i32, write_i64, write_length, write_raw, write_string, write_uvarint, writer_free,
+    writer_init,
+)
+from kbroker._core.requests.request cimport (
+    ACTION_CLOSE, ACTION_NO_OP, ACTION_SEND, INLINE_OUT_BYTES, Request, request_add_memory,
+)
+from kbroker.common._errors cimport (
+    INVALID_RECORD, INVALID_REQUIRED_ACKS, INVALID_TOPIC_EXCEPTION, KAFKA_STORAGE_ERROR, NONE, UNKNOWN_TOPIC_ID,
+    TOPIC_AUTHORIZATION_FAILED, TRANSACTIONAL_ID_AUTHORIZATION_FAILED, UNKNOWN_TOPIC_OR_PARTITION,
+)
+from kbroker.log._append cimport partition_append
+from kbroker.log._partition cimport (
+    AppendResult, Partition, partition_flushed_offset, partition_is_closed, partition_retain,
+)
+from kbroker.log.producers._verification cimport NOT_VERIFIED
+from kbroker.network._kafka_request cimport (
+    RECORD_SKIP, KafkaRequest, kafka_mark_error, kafka_note_transactional_id, kafka_request,
+)
+from kbroker.apis.api00_produce._delayed_produce cimport (
+    Waiting, delay_produce, free_waiting, store_throttle_time,
+)
+from kbroker.apis.api00_produce._produce_request cimport (
+    ProducePart, ProduceRequest, ProduceTopic, free_produce, parse_produce,
+)
+from kbroker.apis.api00_produce._transactional_produce cimport (
+    VERIFY_ASK, VERIFY_DONE, VERIFY_REFUSED, Verdicts, Verification, VerifiedPart, free_verdicts, verify_produce,
+)
+from kbroker.apis.api01_fetch._delayed_fetch cimport defer_check
+from kbroker.security.authorizer._acl_table cimport ACL_TOPIC, ACL_TRANSACTIONAL_ID, ACL_WRITE, acl_allows
+from kbroker.requests._native_types cimport OUTCOME_DECLINED, OUTCOME_RESPONDED, Handler, Outcome
+from kbroker.replica._topics cimport Topic, topic_by_id, topic_by_name
+from kbroker.quota._quota_enforcement cimport gate_produce
+
+
+cdef void write_partition(Writer *w, int16_t version, int32_t index, AppendResult *result) noexcept nogil:
+    """One PartitionProduceResponse."""
+    cdef bint flexible = version >= 9
+    cdef int64_t message_bytes = 0
+    cdef int32_t slot
+    write_i32(w, index)
+    write_i16(w, result.error)
+    write_i64(w, result.base_offset)
+    write_i64(w, result.log_append_time_ms)
+    if version >= 5:
+        write_i64(w, result.log_start_offset)
+    if version >= 8:
+        if result.message != NULL:
+            while result.message[message_bytes] != 0:
+                message_bytes += 1
+        write_length(w, result.bad_count, flexible, True)
+        for slot in range(result.bad_count):
+            write_i32(w, result.bad_records[slot])
+            write_string(w, result.message, message_bytes, flexible)
+            if flexible:
+                write_uvarint(w, 0)
+        write_string(w, result.message, message_bytes, flexible)
+    if flexible:
+        write_uvarint(w, 0)
+
+
+cdef void refuse(AppendResult *result, int16_t error) noexcept nogil:
+    memset(result, 0, sizeof(AppendResult))
+    result.error = error
+    result.base_offset = -1
+    result.log_append_time_ms = -1
+    result.log_start_offset = -1
+    result.bad_record = -1
+
+
+cdef inline bint may_write(Handler *handler, Request *request, const ProduceTopic *data,
+                           const Topic *topic) noexcept nogil:
+    """Whether the client may write to a topic; what no topic has as its id is not asked for."""
+    if handler.native_apis.acls == NULL or (data.id != NULL and topic == NULL):
+        return True
+    if data.id != NULL:
+        return acl_allows(handler.native_apis.acls, handler.decisions, request, ACL_WRITE, ACL_TOPIC, topic.name,
+                          topic.name_bytes, data.live_count)
+    return acl_allows(handler.native_apis.acls, handler.decisions, request, ACL_WRITE, ACL_TOPIC, data.name,
+                      data.name_bytes, data.live_count)
+
+
+cdef inline bint may_use_transactional_id(Handler *handler, Request *request,
+                                          const ProduceRequest *parsed) noexcept nogil:
+    return handler.native_apis.acls == NULL or parsed.transactional_id == NULL or acl_allows(
+        handler.native_apis.acls, handler.decisions, request, ACL_WRITE, ACL_TRANSACTIONAL_ID, parsed.transactional_id,
+        parsed.transactional_id_bytes, 1)
+
+
+cdef void append_one(Handler *handler, ProduceRequest *parsed, Topic *topic, bint by_id, bint is_allowed,
+                     ProducePart *part, const VerifiedPart *verified, int16_t version, AppendResult *result,
+                     Partition **partition) noexcept nogil:
+    """Decides one partition: the request's own errors first, then the log's (order of spec/log-storage 4)."""
+    partition[0] = NULL
+    if topic == NULL and by_id:
+        refuse(result, UNKNOWN_TOPIC_ID)
+    elif not is_allowed:                # before anything is said about it
+        refuse(result, TOPIC_AUTHORIZATION_FAILED)
+    elif topic == NULL:
+        refuse(result, UNKNOWN_TOPIC_OR_PARTITION)
+    elif part.index < 0 or part.index >= topic.partition_count:
+        refuse(result, UNKNOWN_TOPIC_OR_PARTITION)
+    elif topic.partitions[part.index] == NULL:                  # its log could not be opened
+        refuse(result, KAFKA_STORAGE_ERROR)
+    elif partition_is_closed(topic.partitions[part.index]):
+        refuse(result, UNKNOWN_TOPIC_OR_PARTITION)
+    elif part.size_bytes <= 0:
+        refuse(result, INVALID_RECORD)
+    elif parsed.acks < -1 or parsed.acks > 1:
+        refuse(result, INVALID_REQUIRED_ACKS)
+    elif topic.is_internal:
+        refuse(result, INVALID_TOPIC_EXCEPTION)
+    elif verified != NULL and verified.error != NONE:
+        refuse(result, verified.error)
+        result.message = verified.message
+    else:
+        partition[0] = topic.partitions[part.index]
+        partition_append(partition[0], part.records, part.size_bytes, parsed.acks, version, True,
+                         NOT_VERIFIED if verified == NULL else verified.guard, result)
+
+
+cdef Outcome handle_produce(Handler *handler, Request *request) noexcept nogil:
+    """Appends and responses. Malformed bodies close the connection before anything was appended."""
+    cdef ProduceRequest parsed
+    cdef Outcome outcome
+    cdef Verdicts *verdicts = NULL
+    cdef Verification verification = VERIFY_DONE
+    cdef int16_t error = NONE
+    if not parse_produce(request, &parsed, handler.native_apis.max_request_partitions, handler.native_apis.hash_seed):
+        request.action = ACTION_CLOSE
+        outcome = OUTCOME_RESPONDED
+    else:
+        if parsed.transactional_id != NULL:
+            kafka_note_transactional_id(request, parsed.transactional_id, parsed.transactional_id_bytes, False)
+        if parsed.has_transactional_records and not may_use_transactional_id(handler, request, &parsed):
+            verification = VERIFY_REFUSED
+            error = TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+        elif parsed.has_transactional_records:
+            verification = verify_produce(handler, request, &parsed, &verdicts, &error)
+        if verification == VERIFY_ASK:
+            outcome = OUTCOME_DECLINED
+        else:
+            outcome = append_all(handler, request, &parsed, verdicts, error)
+    free_produce(&parsed)
+    if verdicts != NULL and request.state != <void *>verdicts:
+        free_verdicts(verdicts)
+    return outcome
+
+
+cdef Outcome append_all(Handler *handler, Request *request, ProduceRequest *parsed, const Verdicts *verdicts,
+                        int16_t error) noexcept nogil:
+    """``error``: NONE, or the one of all partitions."""
+    cdef KafkaRequest *kafka = kafka_request(request)
+    cdef int16_t version = kafka.api_version
+    cdef bint flexible = version >= 9, any_error = False, is_allowed = True
+    cdef Writer w
+    cdef AppendResult result
+    cdef Partition *partition
+    cdef Topic *topic
+    cdef ProduceTopic *data
+    cdef const VerifiedPart *verified = NULL
+    cdef Waiting *waiting = NULL
+    cdef int32_t waiting_count = 0, t, _k, at = 0, unrecorded = 0, topic_count = 0
+    for t in range(parsed.topic_count):     # one without partitions is not in the response (as in Kafka)
+        topic_count += parsed.topics[t].part_count > 0
+    writer_init(&w, request.inline_out, INLINE_OUT_BYTES)
+    write_i32(&w, kafka.correlation_id)
+    if flexible:
+        write_uvarint(&w, 0)
+    write_length(&w, topic_count, flexible, True)
+    for t in range(parsed.topic_count):
+        data = &parsed.topics[t]
+        if data.part_count == 0:
+            continue
+        if version >= 13:
+            write_raw(&w, data.id, 16)
+            topic = topic_by_id(handler.topics, data.id)
+        else:
+            write_string(&w, data.name, data.name_bytes, flexible)
+            topic = topic_by_name(handler.topics, data.name, data.name_bytes)
+        unrecorded += topic != NULL and topic.is_unrecorded
+        if error == NONE:
+            is_allowed = may_write(handler, request, data, topic)
+        write_length(&w, data.live_count, flexible, True)
+        for _k in range(data.part_count):
+            at += 1
+            if parsed.parts[at - 1].is_superseded:
+                continue
+            if error != NONE:
+                refuse(&result, error)
+                partition = NULL
+            else:
+                if verdicts != NULL:
+                    verified = &verdicts.parts[at - 1]
+                append_one(handler, parsed, topic, version >= 13, is_allowed, &parsed.parts[at - 1], verified, version,
+                           &result, &partition)
+            any_error = any_error or result.error != NONE
+            kafka.conversion_ns += result.conversion_ns
+            if partition != NULL and result.high_watermark_moved:
+                defer_check(handler, partition)
+            if partition != NULL and result.error == NONE and result.flush_offset > 0 and parsed.acks != 0 and (
+                    partition_flushed_offset(partition) < result.flush_offset):
+                if waiting == NULL:
+                    waiting = <Waiting *>calloc(<size_t>(parsed.part_count - at + 1), sizeof(Waiting))
+                if waiting == NULL:
+                    refuse(&result, KAFKA_STORAGE_ERROR)
+                else:
+                    waiting[waiting_count].partition = partition_retain(partition)
+                    waiting[waiting_count].flush_offset = result.flush_offset
+                    waiting[waiting_count].error_at = w.size_bytes + 4
+                    waiting[waiting_count].base_offset_at = w.size_bytes + 6
+                    waiting_count += 1
+            kafka_mark_error(request, result.error, 1)
+            write_partition(&w, version, parsed.parts[at - 1].index, &result)
+            free(result.bad_records)
+        if flexible:
+            write_uvarint(&w, 0)
+    if unrecorded > 0 and unrecorded == topic_count:
+        kafka.record_flags |= RECORD_SKIP
+    write_i32(&w, 0)            # throttle_time_ms: store_throttle_time puts it in
+    if flexible:
+        write_uvarint(&w, 0)
+    kafka.local_done_ns = clock_now_ns(handler.native_apis.clock)
+    if parsed.acks == 0 or w.failed:
+        gate_produce(handler.native_apis.quotas, handler.clients, request, False, kafka.local_done_ns)
+        request.action = ACTION_CLOSE if any_error or w.failed else ACTION_NO_OP
+        writer_free(&w)
+        free_waiting(waiting, waiting_count)
+        return OUTCOME_RESPONDED
+    if waiting_count > 0:
+        return delay_produce(handler, request, parsed.timeout_ms, &w, waiting, waiting_count)
+    free_waiting(waiting, 0)
+    store_throttle_time(request, w.data, w.size_bytes, gate_produce(
+        handler.native_apis.quotas, handler.clients, request, True, kafka.local_done_ns))
+    response(request, &w)
+    return OUTCOME_RESPONDED
+
+
+cdef void response(Request *request, Writer *w) noexcept nogil:
+    request.action = ACTION_SEND
+    if not request_add_memory(request, w.data, w.size_bytes, w.data if w.is_owned else NULL):
+        writer_free(w)
+        request.action = ACTION_CLOSE

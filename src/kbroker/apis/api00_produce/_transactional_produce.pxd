@@ -1,0 +1,47 @@
+"""Transactional batches of a Produce: which are appended at once, and which the transaction coordinator is asked about.
+
+A batch whose transaction is open in its partition is appended without any question. For the others the request goes
+once to Python, which asks the coordinator (from version 12 on it adds the partitions to the transaction, below it only
+verifies), writes the answers down here and hands the request back. Nothing is appended before.
+"""
+from libc.stdint cimport int16_t, int32_t, int64_t
+from kbroker._core.requests.request cimport Request
+from kbroker.log._partition cimport Partition
+from kbroker.apis.api00_produce._produce_request cimport ProduceRequest
+from kbroker.requests._native_types cimport Handler
+from kbroker.replica._topics cimport Topic, TopicTable
+
+cdef enum:                      # of NativeApisCore.transactions
+    TRANSACTIONS_ABSENT = 0     # no coordinator: transactional records are refused
+    TRANSACTIONS_TRUSTED = 1    # below version 12 nothing is verified (transaction.partition.verification.enable=false)
+    TRANSACTIONS_VERIFIED = 2
+
+cdef struct VerifiedPart:       # one partition of the request, at the same place as its ProducePart
+    int64_t guard               # for its append
+    int16_t error               # its answer, NONE: append
+    const char *message         # static, or NULL
+    bint is_asked               # about it the coordinator is asked
+    int32_t index
+    int32_t base_sequence
+    const Topic *topic          # of Verdicts.topics
+
+cdef struct Verdicts:           # Request.state while Python has the request; owned with it
+    TopicTable *topics          # counted
+    int64_t transactional_id_at     # in the payload
+    int64_t transactional_id_bytes
+    int64_t producer_id         # -1: no batch of a producer
+    int16_t producer_epoch
+    int16_t version
+    int32_t asked_count
+    int32_t part_count
+    VerifiedPart *parts         # behind the struct
+
+cdef enum Verification:
+    VERIFY_DONE = 0             # verdicts[0] says what to append
+    VERIFY_ASK = 1              # request.state holds them: the request goes to Python
+    VERIFY_REFUSED = 2          # the whole request, with *error
+
+# For a request with transactional records. VERIFY_DONE: the caller frees *verdicts, unless they are request.state.
+cdef Verification verify_produce(Handler *handler, Request *request, ProduceRequest *parsed, Verdicts **verdicts,
+                                 int16_t *error) noexcept nogil
+cdef void free_verdicts(Verdicts *verdicts) noexcept nogil

@@ -1,0 +1,62 @@
+"""Asks the transaction coordinator about the transactional batches of a Produce, before they are appended.
+
+Source: ``ReplicaManager.handleProduceAppend``, KIP-890.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from kbroker.apis.api00_produce._transactional_produce import answer, pending_question
+from kbroker.common.errors import Errors, KafkaError
+from kbroker.common.loggers import get_logger
+from kbroker.coordinator.transaction.add_partitions_to_txn import AddPartitionsToTxnManager, Answers, Question
+from kbroker.network.processor._inbound import InboundRequest
+
+logger = get_logger(__name__)
+
+FIRST_ADDING_VERSION = 12
+
+
+class TransactionVerifier:
+    """Takes the Produces whose transactions are not yet open in all their partitions, and hands them back answered.
+
+    Args: ``manager`` is asked for at each request; ``hand_over`` gives the request to the native handlers.
+    Threads: any.
+    """
+
+    def __init__(
+        self, manager: Callable[[], AddPartitionsToTxnManager], hand_over: Callable[[InboundRequest], None]
+    ) -> None:
+        self._manager = manager
+        self._hand_over = hand_over
+
+    def take(self, request: InboundRequest) -> bool:
+        """Take over a Produce with a pending question; False for any other request, which is left alone."""
+        question = pending_question(request)
+        if question is None:
+            return False
+
+        def settle(errors: Answers) -> None:
+            answer(request, {place: int(error) for place, error in errors.items()})
+            self._hand_over(request)
+
+        def again() -> Question:
+            """The verification begins anew: what it was begun with may have ended with the transaction before."""
+            pending = pending_question(request)
+            assert pending is not None
+            return pending
+
+        try:
+            manager = self._manager()
+        except KafkaError as error:
+            settle(dict.fromkeys(question.places, error.error))
+        except Exception:
+            logger.exception("cannot verify the transaction of %r", question.transactional_id)
+            settle(dict.fromkeys(question.places, Errors.UNKNOWN_SERVER_ERROR))
+        else:
+            if request.api_version >= FIRST_ADDING_VERSION:
+                manager.add(question, settle, again)
+            else:
+                settle(manager.verify(question))
+        return True

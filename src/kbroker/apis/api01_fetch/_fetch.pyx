@@ -1,0 +1,245 @@
+"""Native Fetch: parse, resolve, read; wait in the purgatory when there is too little; respond with file regions.
+
+The parser checks every count and length against the bytes left before it takes memory.
+
+Life of a FetchState: made by the handler, kept by its Operation's counts, freed by the last of them. The request gets
+its one response from the thread that completes the operation (or from the handler when nothing has to be awaited),
+which reads the log again (spec: timer-and-purgatory 8.2, log-storage 5.5, KIP-227 for sessions).
+"""
+from libc.stdint cimport int16_t, int32_t, int64_t, uint32_t
+from libc.stdlib cimport calloc
+from libc.string cimport memset
+
+from kbroker._core.clock cimport clock_now_ms, clock_now_ns
+from kbroker._core.codec.wire cimport (
+    Reader, read_bytes, read_count, read_i32, read_i64, read_i8, read_length, read_uvarint, reader_init, skip_tags,
+)
+from kbroker._core.requests.request cimport ACTION_CLOSE, Request
+from kbroker.common._errors cimport NONE, UNKNOWN_SERVER_ERROR
+from kbroker.network._kafka_request cimport KafkaRequest, kafka_request
+from kbroker.apis.api01_fetch._delayed_fetch cimport free_state, delay_fetch
+from kbroker.apis.api01_fetch._fetch_response cimport (
+    build_response, drop_reads, read_partitions, resolve_partitions, respond_to_fetch,
+)
+from kbroker.apis.api01_fetch._fetch_session cimport SessionCache, session_begin
+from kbroker.apis.api01_fetch._fetch_types cimport FetchPart, FetchState
+from kbroker.requests._native_types cimport OUTCOME_DELAYED, OUTCOME_RESPONDED, Handler, NativeApisCore, Outcome
+from kbroker.quota._quota_enforcement cimport ClientCache, fetch_window_bytes, gate_request, quotas_are_set
+
+
+cdef bint read_partition(Reader *r, int16_t version, FetchPart *part) noexcept nogil:
+    part.index = read_i32(r)
+    part.leader_epoch = read_i32(r) if version >= 9 else -1
+    part.offset = read_i64(r)
+    part.last_fetched_epoch = read_i32(r) if version >= 12 else -1
+    if version >= 5:
+        read_i64(r)             # log start offset of a follower
+    part.max_bytes = read_i32(r)
+    if version >= 12:
+        skip_tags(r)
+    return not r.bad
+
+
+cdef void read_name(Reader *r, int16_t version, const char **name, int64_t *name_bytes,
+                    const char **topic_id) noexcept nogil:
+    name[0] = topic_id[0] = NULL
+    name_bytes[0] = 0
+    if version >= 13:
+        topic_id[0] = read_bytes(r, 16)
+        return
+    name_bytes[0] = read_length(r, version >= 12, False)
+    if name_bytes[0] < 0:
+        r.bad = True
+        name_bytes[0] = 0
+    else:
+        name[0] = read_bytes(r, name_bytes[0])
+
+
+cdef bint read_topics(Reader *r, FetchState *state) noexcept nogil:
+    """The Topics array into state.parts; two turns, so that one allocation of known size holds them."""
+    cdef int16_t version = state.version
+    cdef bint flexible = version >= 12
+    cdef int64_t least = 16 if version < 5 else (24 if version < 9 else (28 if version < 12 else 33))
+    cdef int64_t topics, parts, name_bytes, _i, _k, total = 0
+    cdef int32_t at = 0, turn
+    cdef const char *name
+    cdef const char *topic_id
+    cdef FetchPart scratch
+    cdef Reader start
+    topics = read_count(r, flexible, 6 if not flexible else (18 if version >= 13 else 3))
+    if r.bad or topics < 0 or topics > state.native_apis.max_request_partitions:
+        return False
+    start = r[0]
+    for turn in range(2):
+        r[0] = start
+        for _i in range(topics):
+            read_name(r, version, &name, &name_bytes, &topic_id)
+            parts = read_count(r, flexible, least)
+            if r.bad or parts < 0:
+                return False
+            total += parts
+            if total > 2 * <int64_t>state.native_apis.max_request_partitions:
+                return False
+            for _k in range(parts):
+                if turn == 0:
+                    if not read_partition(r, version, &scratch):
+                        return False
+                else:
+                    state.parts[at].name = name
+                    state.parts[at].name_bytes = <int32_t>name_bytes
+                    state.parts[at].id = topic_id
+                    read_partition(r, version, &state.parts[at])
+                    at += 1
+            if flexible:
+                skip_tags(r)
+            if r.bad:
+                return False
+        if turn == 0:
+            if total > state.native_apis.max_request_partitions:
+                return False
+            state.parts = <FetchPart *>calloc(<size_t>(total or 1), sizeof(FetchPart))
+            if state.parts == NULL:
+                return False
+    state.part_count = at
+    return True
+
+
+cdef bint check_forgotten(Reader *r, FetchState *state) noexcept nogil:
+    cdef bint flexible = state.version >= 12
+    cdef const char *start = r.at
+    cdef int64_t topics, n, name_bytes, _i
+    cdef const char *name
+    cdef const char *topic_id
+    topics = read_count(r, flexible, 6 if not flexible else 3)
+    if r.bad or topics < 0:
+        return False
+    for _i in range(topics):
+        read_name(r, state.version, &name, &name_bytes, &topic_id)
+        n = read_count(r, flexible, 4)
+        if r.bad or n < 0:
+            return False
+        read_bytes(r, n * 4)
+        if flexible:
+            skip_tags(r)
+    state.forgotten = start
+    state.forgotten_bytes = r.at - start if topics > 0 else 0
+    return not r.bad
+
+
+cdef void read_top_tags(Reader *r, FetchState *state) noexcept nogil:
+    """The request's tagged section: only ReplicaState (1, from version 15) matters."""
+    cdef uint32_t n = read_uvarint(r), tag, size_bytes
+    cdef Reader field
+    cdef const char *start
+    while n > 0 and not r.bad:
+        tag = read_uvarint(r)
+        size_bytes = read_uvarint(r)
+        start = read_bytes(r, size_bytes)
+        if tag == 1 and state.version >= 15 and start != NULL:
+            reader_init(&field, start, size_bytes)
+            state.replica_id = read_i32(&field)
+        n -= 1
+
+
+cdef bint parse_fetch(FetchState *state) noexcept nogil:
+    cdef Request *request = state.request
+    cdef int16_t version = state.version
+    cdef bint flexible = version >= 12
+    cdef int64_t n
+    cdef int32_t header_bytes
+    cdef Reader r
+    header_bytes = kafka_request(request).header_bytes
+    reader_init(&r, request.payload + header_bytes, request.size_bytes - header_bytes)
+    state.replica_id = read_i32(&r) if version <= 14 else -1
+    state.max_wait_ms = read_i32(&r)
+    state.min_bytes = read_i32(&r)
+    state.max_bytes = read_i32(&r)
+    state.isolation = read_i8(&r)
+    state.session_epoch = -1
+    if version >= 7:
+        state.session_id = read_i32(&r)
+        state.session_epoch = read_i32(&r)
+    if r.bad or not read_topics(&r, state):
+        return False
+    if version >= 7 and not check_forgotten(&r, state):
+        return False
+    if version >= 11:
+        n = read_length(&r, flexible, False)
+        if n > 0:
+            read_bytes(&r, n)
+    if flexible:
+        read_top_tags(&r, state)
+    return not r.bad
+
+
+cdef void limit_sizes(FetchState *state, ClientCache *clients) noexcept nogil:
+    """No more at once than the broker allows, or than fits into the window of the client's quota."""
+    cdef NativeApisCore *native_apis = state.native_apis
+    cdef int64_t limit = native_apis.fetch_max_bytes, now_ns
+    if quotas_are_set(native_apis.quotas) and state.replica_id < 0:
+        now_ns = clock_now_ns(native_apis.clock)
+        limit = min(limit, fetch_window_bytes(native_apis.quotas, clients, state.request, now_ns))
+    if state.max_bytes > limit:
+        state.max_bytes = <int32_t>limit
+    if state.min_bytes > state.max_bytes:
+        state.min_bytes = state.max_bytes
+
+
+cdef void refuse_isolation(FetchState *state) noexcept nogil:
+    """An unknown isolation level: -1 everywhere, in the shapes Kafka 4.3.1 gives it."""
+    cdef int32_t i
+    state.error = UNKNOWN_SERVER_ERROR
+    state.response_session_id = 0
+    for i in range(state.part_count):
+        memset(&state.parts[i].read, 0, sizeof(state.parts[i].read))
+        state.parts[i].is_included = state.version <= 12
+        state.parts[i].is_unread = True
+        state.parts[i].read.error = UNKNOWN_SERVER_ERROR
+        state.parts[i].read.high_watermark = -1
+        state.parts[i].read.last_stable_offset = -1
+        state.parts[i].read.log_start_offset = -1
+
+
+cdef Outcome handle_fetch(Handler *handler, Request *request) noexcept nogil:
+    cdef KafkaRequest *kafka = kafka_request(request)
+    cdef FetchState *state = <FetchState *>calloc(1, sizeof(FetchState))
+    cdef bint any_error = False
+    cdef int64_t found
+    cdef int32_t readable = 0
+    if state == NULL:
+        request.action = ACTION_CLOSE
+        return OUTCOME_RESPONDED
+    state.request = request
+    state.native_apis = handler.native_apis
+    state.version = kafka.api_version
+    if not parse_fetch(state):
+        request.action = ACTION_CLOSE
+    elif state.isolation != 0 and state.isolation != 1:
+        refuse_isolation(state)
+        state.throttle_ms = gate_request(
+            handler.native_apis.quotas, handler.clients, request, clock_now_ns(handler.native_apis.clock))
+        build_response(state)
+    elif not session_begin(
+        <SessionCache *>handler.native_apis.sessions, state, clock_now_ms(handler.native_apis.clock)
+    ):
+        request.action = ACTION_CLOSE
+    elif state.error != NONE:
+        state.part_count = 0
+        respond_to_fetch(state, handler.clients)
+    else:
+        limit_sizes(state, handler.clients)
+        if not resolve_partitions(handler, state):
+            request.action = ACTION_CLOSE
+        else:
+            found = read_partitions(state, &any_error, &readable)
+            if not (state.max_wait_ms <= 0 or readable == 0 or found >= state.min_bytes or any_error):
+                drop_reads(state)
+                kafka.local_done_ns = clock_now_ns(handler.native_apis.clock)
+                if delay_fetch(handler, state):
+                    return OUTCOME_DELAYED
+                read_partitions(state, &any_error, &readable)
+            respond_to_fetch(state, handler.clients)
+    if kafka.local_done_ns == 0:      # else it was judged
+        kafka.local_done_ns = clock_now_ns(handler.native_apis.clock)
+    free_state(state)
+    return OUTCOME_RESPONDED

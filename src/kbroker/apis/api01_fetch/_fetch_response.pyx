@@ -1,0 +1,483 @@
+"""The partitions and the response of a Fetch: found, read, encoded and judged by the quotas.
+
+Source: ``ReplicaManager.readFromLog``; KIP-227 for what an incremental response leaves out.
+"""
+from libc.stdint cimport int16_t, int32_t, int64_t, uint64_t
+from libc.stdlib cimport free, malloc
+from libc.string cimport memset
+
+from kbroker._core.clock cimport clock_now_ms, clock_now_ns
+from kbroker._core.codec.wire cimport (
+    Writer, write_i16, write_i32, write_i64, write_length, write_raw, write_reserve, write_string, write_uvarint,
+    writer_free, writer_init,
+)
+from kbroker._core.containers.last_index_map cimport LatestIndex, latest_free, latest_init, latest_put
+from kbroker._core.requests.request cimport (
+    ACTION_CLOSE, ACTION_SEND, OpenFile, Request, open_file_release, request_add_file, request_add_memory,
+)
+from kbroker._core.sync cimport atomic_load, mutex_lock, mutex_unlock
+from kbroker.common._errors cimport (
+    FENCED_LEADER_EPOCH, KAFKA_STORAGE_ERROR, NONE, NOT_LEADER_OR_FOLLOWER, OFFSET_OUT_OF_RANGE,
+    TOPIC_AUTHORIZATION_FAILED, UNKNOWN_LEADER_EPOCH, UNKNOWN_SERVER_ERROR, UNKNOWN_TOPIC_ID,
+    UNKNOWN_TOPIC_OR_PARTITION,
+)
+from kbroker.log._partition cimport (
+    ReadProbe, partition_is_closed, partition_leader_epoch, partition_release, partition_retain,
+)
+from kbroker.log._posix cimport io_read
+from kbroker.log._read cimport partition_probe, partition_read
+from kbroker.network._kafka_request cimport (
+    RECORD_EMPTY_FETCH, RECORD_SKIP, kafka_clear_response, kafka_mark_error, kafka_request,
+)
+from kbroker.network._request_metrics cimport SLOT_FETCH_CONSUMER, SLOT_FETCH_FOLLOWER
+from kbroker.apis.api01_fetch._fetch_session cimport SessionCache, session_drop, session_end, session_select
+from kbroker.apis.api01_fetch._fetch_types cimport FetchPart, FetchState
+from kbroker.security.authorizer._acl_table cimport (
+    ACL_CLUSTER, ACL_CLUSTER_ACTION, ACL_READ, ACL_TOPIC, AclTable, acl_allows,
+)
+from kbroker.requests._native_types cimport NativeApisCore
+from kbroker.replica._topics cimport (
+    Topic, TopicTable, topic_by_id, topic_by_name, topic_table_release, topic_table_retain,
+)
+from kbroker.quota._quota_enforcement cimport (
+    ClientCache, gate_exempt, gate_fetch, quotas_are_set, store_throttle,
+)
+
+
+cdef bint supersede(FetchState *state) noexcept nogil:
+    """A partition named twice counts once, as named last (Kafka builds a map). False: memory is out."""
+    cdef LatestIndex latest
+    cdef int32_t i, before
+    if state.part_count < 2:
+        return True
+    if not latest_init(&latest, state.part_count, 0):
+        return False
+    for i in range(state.part_count):
+        if state.parts[i].partition != NULL:
+            before = latest_put(&latest, <uint64_t>state.parts[i].partition, i)
+            if before >= 0:
+                state.parts[before].is_superseded = True
+    latest_free(&latest)
+    return True
+
+
+cdef bint may_fetch(Handler *handler, FetchState *state, int32_t first, const Topic *topic) noexcept nogil:
+    """Whether the client may read the topic of the part ``first``, or, as a follower, everything."""
+    cdef AclTable *acls = handler.native_apis.acls
+    cdef const FetchPart *part = &state.parts[first]
+    cdef int32_t end = first + 1
+    if acls == NULL or (topic == NULL and part.id != NULL):     # an unknown id has no name to ask for
+        return True
+    if state.replica_id >= 0:
+        return acl_allows(acls, handler.decisions, state.request, ACL_CLUSTER_ACTION, ACL_CLUSTER, b"kafka-cluster", 13,
+                          1)
+    while end < state.part_count and same_topic(&state.parts[first], &state.parts[end]):
+        end += 1
+    if part.id != NULL:
+        return acl_allows(acls, handler.decisions, state.request, ACL_READ, ACL_TOPIC, topic.name, topic.name_bytes,
+                          end - first)
+    return acl_allows(acls, handler.decisions, state.request, ACL_READ, ACL_TOPIC, part.name, part.name_bytes,
+                      end - first)
+
+
+cdef bint resolve_partitions(Handler *handler, FetchState *state) noexcept nogil:
+    cdef const char *name = NULL
+    cdef Topic *topic = NULL
+    cdef FetchPart *part
+    cdef int32_t i, epoch, name_bytes = 0, unrecorded = 0
+    cdef bint is_allowed = True
+    if handler.native_apis.acls != NULL:    # first: what is found is of this one or a later one
+        state.acl_generation = atomic_load(&handler.native_apis.acls.generation)
+    for i in range(state.part_count):
+        part = &state.parts[i]
+        part.is_included = True
+        if part.id != NULL:
+            if part.id != name:
+                topic = topic_by_id(handler.topics, part.id)
+                name = part.id
+                is_allowed = may_fetch(handler, state, i, topic)
+        elif part.name != name or part.name_bytes != name_bytes or i == 0:
+            topic = topic_by_name(handler.topics, part.name, part.name_bytes)
+            name = part.name
+            name_bytes = part.name_bytes
+            is_allowed = may_fetch(handler, state, i, topic)
+        unrecorded += topic != NULL and topic.is_unrecorded
+        part.was_known = part.was_known or topic != NULL
+        if not is_allowed:              # before anything is said about it
+            part.is_unread = True
+            part.error = TOPIC_AUTHORIZATION_FAILED
+        elif topic == NULL:
+            part.is_unread = True
+            # Kafka knows the name of an id that it has found once, and then returns the name's error
+            part.error = (
+                UNKNOWN_TOPIC_ID if part.id != NULL and not part.was_known else UNKNOWN_TOPIC_OR_PARTITION)
+        elif part.index < 0 or part.index >= topic.partition_count:
+            part.is_unread = True
+            part.error = UNKNOWN_TOPIC_OR_PARTITION
+        elif topic.partitions[part.index] == NULL:      # its log could not be opened
+            part.error = KAFKA_STORAGE_ERROR
+        elif state.replica_id >= 0:
+            part.error = NOT_LEADER_OR_FOLLOWER         # no broker replicates from this one
+        elif part.max_bytes < 0 or state.max_bytes < 0:
+            part.error = UNKNOWN_SERVER_ERROR
+        else:
+            part.partition = partition_retain(topic.partitions[part.index])
+            epoch = partition_leader_epoch(part.partition)
+            if part.leader_epoch > epoch:
+                part.error = UNKNOWN_LEADER_EPOCH
+            elif 0 <= part.leader_epoch < epoch:
+                part.error = FENCED_LEADER_EPOCH
+            elif part.last_fetched_epoch > epoch:
+                part.error = OFFSET_OUT_OF_RANGE
+    if unrecorded > 0 and unrecorded == state.part_count:
+        kafka_request(state.request).record_flags |= RECORD_SKIP
+    return supersede(state)
+
+
+cdef void ask_again(FetchState *state) noexcept nogil:
+    cdef NativeApisCore *native_apis = state.native_apis
+    cdef AclTable *acls = native_apis.acls
+    cdef TopicTable *topics
+    cdef const Topic *topic
+    cdef FetchPart *part
+    cdef const FetchPart *before = NULL
+    cdef bint is_allowed = True
+    cdef int32_t i
+    if acls == NULL or state.replica_id >= 0 or atomic_load(&acls.generation) == state.acl_generation:
+        return
+    mutex_lock(&native_apis.topics_lock)
+    topics = topic_table_retain(native_apis.topics)
+    mutex_unlock(&native_apis.topics_lock)
+    for i in range(state.part_count):
+        part = &state.parts[i]
+        if part.partition == NULL or part.is_superseded:
+            continue
+        if before == NULL or not same_topic(before, part):
+            if part.id == NULL:
+                is_allowed = acl_allows(acls, NULL, state.request, ACL_READ, ACL_TOPIC, part.name, part.name_bytes, 1)
+            else:
+                topic = topic_by_id(topics, part.id)        # NULL: deleted, so there is nothing to read
+                is_allowed = topic == NULL or acl_allows(
+                    acls, NULL, state.request, ACL_READ, ACL_TOPIC, topic.name, topic.name_bytes, 1)
+        before = part
+        if not is_allowed:
+            part.is_unread = True
+            part.error = TOPIC_AUTHORIZATION_FAILED
+    topic_table_release(topics)
+
+
+cdef int64_t read_partitions(FetchState *state, bint *any_error, int32_t *readable) noexcept nogil:
+    cdef int64_t limit = state.max_bytes, total = 0, room
+    cdef bint min_one = True
+    cdef FetchPart *part
+    cdef int32_t i
+    any_error[0] = False
+    readable[0] = 0
+    if limit > state.native_apis.fetch_max_bytes:
+        limit = state.native_apis.fetch_max_bytes
+    for i in range(state.part_count):
+        part = &state.parts[i]
+        memset(&part.read, 0, sizeof(part.read))
+        if part.is_superseded:
+            continue
+        readable[0] += not part.is_unread
+        if part.error == NONE and partition_is_closed(part.partition):
+            part.read.error = UNKNOWN_TOPIC_OR_PARTITION        # it was found: not UNKNOWN_TOPIC_ID
+        elif part.error != NONE:
+            part.read.error = part.error
+        else:
+            room = limit - total
+            if room < 0:
+                room = 0
+            partition_read(part.partition, part.offset, part.max_bytes if part.max_bytes < room else room, min_one,
+                           state.isolation, &part.read)
+        if part.read.error != NONE:
+            # What was never looked for does not end the wait for the others.
+            any_error[0] = any_error[0] or not part.is_unread
+            part.read.high_watermark = part.read.last_stable_offset = part.read.log_start_offset = -1
+        if part.read.size_bytes > 0:
+            min_one = False
+            total += part.read.size_bytes
+    return total
+
+
+cdef void drop_reads(FetchState *state) noexcept nogil:
+    cdef int32_t i
+    for i in range(state.part_count):
+        if state.parts[i].read.file != NULL:
+            open_file_release(state.parts[i].read.file)
+            state.parts[i].read.file = NULL
+        free(state.parts[i].read.aborted)
+        state.parts[i].read.aborted = NULL
+
+
+cdef bint has_records(FetchState *state) noexcept nogil:
+    cdef int32_t i
+    for i in range(state.part_count):
+        if state.parts[i].read.size_bytes > 0:
+            return True
+    return False
+
+
+cdef bint is_satisfied(FetchState *state) noexcept nogil:
+    cdef int64_t available = 0
+    cdef FetchPart *part
+    cdef ReadProbe probe
+    cdef int32_t i
+    for i in range(state.part_count):
+        part = &state.parts[i]
+        if part.is_superseded or part.is_unread:
+            continue
+        if part.partition == NULL or partition_is_closed(part.partition):
+            return True
+        partition_probe(part.partition, part.offset, part.max_bytes, state.isolation, &probe)
+        if probe.error != NONE or probe.crosses_segment:
+            return True
+        available += probe.available_bytes
+        if available >= state.min_bytes:
+            return True
+    return False
+
+
+cdef void release_partitions(FetchState *state) noexcept nogil:
+    """Frees all but the struct; under the operation's lock once others know it. What is left watches nothing."""
+    cdef int32_t i
+    if state.parts != NULL:
+        drop_reads(state)
+        for i in range(state.part_count):
+            if state.parts[i].partition != NULL:
+                partition_release(state.parts[i].partition)
+    session_drop(state)
+    free(state.parts)
+    free(state.names)
+    state.parts = NULL
+    state.names = NULL
+    state.part_count = 0
+
+
+cdef enum:
+    COPY_BYTES = 32768          # a smaller region is copied into the response: one write instead of three
+
+
+cdef struct Split:              # a file region between two stretches of the response's memory
+    int64_t at
+    OpenFile *file
+    int64_t position
+    int64_t size_bytes
+
+
+cdef bint same_topic(const FetchPart *a, const FetchPart *b) noexcept nogil:
+    """Parts of one TopicData element share the pointer; those of a session are compared by their bytes."""
+    cdef int32_t i
+    if a.id != NULL:
+        if a.id == b.id:
+            return True
+        for i in range(16):
+            if a.id[i] != b.id[i]:
+                return False
+        return True
+    if a.name == b.name and a.name_bytes == b.name_bytes:
+        return True
+    if a.name_bytes != b.name_bytes:
+        return False
+    for i in range(a.name_bytes):
+        if a.name[i] != b.name[i]:
+            return False
+    return True
+
+
+cdef int32_t group_end(FetchState *state, int32_t i, int32_t *included) noexcept nogil:
+    """End of the parts of the same topic that begin at i, and how many of them are in the response."""
+    cdef int32_t first = i
+    included[0] = 0
+    while i < state.part_count and same_topic(&state.parts[first], &state.parts[i]):
+        included[0] += state.parts[i].is_included
+        i += 1
+    return i
+
+
+cdef void write_aborted(Writer *w, FetchState *state, FetchPart *part, bint flexible) noexcept nogil:
+    cdef int32_t i
+    if part.is_unread:          # Kafka: an empty list where it did not look into the log, null where it did
+        write_length(w, 0, flexible, True)
+        return
+    if state.isolation == 0 or part.read.error != NONE:
+        write_length(w, -1, flexible, True)
+        return
+    write_length(w, part.read.aborted_count, flexible, True)
+    for i in range(part.read.aborted_count):
+        write_i64(w, part.read.aborted[i].producer_id)
+        write_i64(w, part.read.aborted[i].first_offset)
+        if flexible:
+            write_uvarint(w, 0)
+
+
+cdef bint write_records(Writer *w, FetchPart *part, bint flexible, Split *splits, int32_t *split_count) noexcept nogil:
+    """The records' length, and they themselves: copied when few, else as a file region. False: they are not there."""
+    cdef char *to
+    write_length(w, part.read.size_bytes, flexible, True)
+    if part.read.size_bytes == 0:
+        return True
+    if part.read.size_bytes <= COPY_BYTES:
+        to = write_reserve(w, part.read.size_bytes)
+        if to == NULL:
+            return False
+        return io_read(part.read.file.fd, to, part.read.size_bytes, part.read.position) == part.read.size_bytes
+    splits[split_count[0]].at = w.size_bytes
+    splits[split_count[0]].file = part.read.file
+    splits[split_count[0]].position = part.read.position
+    splits[split_count[0]].size_bytes = part.read.size_bytes
+    part.read.file = NULL       # its count goes to the response
+    split_count[0] += 1
+    return True
+
+
+cdef bint write_part(Writer *w, FetchState *state, FetchPart *part, Split *splits, int32_t *split_count) noexcept nogil:
+    cdef int16_t version = state.version
+    cdef bint flexible = version >= 12, ok
+    kafka_mark_error(state.request, part.read.error, 1)
+    write_i32(w, part.index)
+    write_i16(w, part.read.error)
+    write_i64(w, part.read.high_watermark)
+    write_i64(w, part.read.last_stable_offset)
+    if version >= 5:
+        write_i64(w, part.read.log_start_offset)
+    write_aborted(w, state, part, flexible)
+    if version >= 11:
+        write_i32(w, -1)        # preferred read replica
+    ok = write_records(w, part, flexible, splits, split_count)
+    if version >= 16 and part.read.error in (NOT_LEADER_OR_FOLLOWER, FENCED_LEADER_EPOCH):
+        write_uvarint(w, 1)
+        write_uvarint(w, 1)     # CurrentLeader: id, epoch, no tags
+        write_uvarint(w, 9)
+        write_i32(w, state.native_apis.node_id)
+        write_i32(w, 0 if part.partition == NULL else partition_leader_epoch(part.partition))
+        write_uvarint(w, 0)
+    elif flexible:
+        write_uvarint(w, 0)
+    return ok
+
+
+cdef bint write_head(Writer *w, FetchState *state, int64_t topic_count) noexcept nogil:
+    cdef bint flexible = state.version >= 12
+    kafka_mark_error(state.request, state.error, 1)
+    kafka_request(state.request).metric_slot = SLOT_FETCH_CONSUMER if state.replica_id < 0 else SLOT_FETCH_FOLLOWER
+    write_i32(w, kafka_request(state.request).correlation_id)
+    if flexible:
+        write_uvarint(w, 0)
+    write_i32(w, state.throttle_ms)
+    if state.version >= 7:
+        write_i16(w, state.error)
+        write_i32(w, state.response_session_id)
+    write_length(w, topic_count, flexible, True)
+    return not w.failed
+
+
+cdef void hand_over(Request *request, Writer *w, Split *splits, int32_t split_count, bint ok) noexcept nogil:
+    """Turns memory and regions into the request's segments, in order."""
+    cdef int64_t at = 0
+    cdef int32_t i
+    request.action = ACTION_SEND
+    ok = ok and not w.failed
+    for i in range(split_count):
+        if ok and splits[i].at > at:
+            # The last stretch of memory owns the block; when the response ends in a region, that is the one before it.
+            ok = request_add_memory(request, w.data + at, splits[i].at - at,
+                                    w.data if i == split_count - 1 and splits[i].at == w.size_bytes else NULL)
+            at = splits[i].at
+        if ok:
+            ok = request_add_file(request, splits[i].file, splits[i].position, splits[i].size_bytes)
+            if ok:
+                continue        # the response holds the count now
+        open_file_release(splits[i].file)
+    if ok and w.size_bytes > at:
+        ok = request_add_memory(request, w.data + at, w.size_bytes - at, w.data)
+    if not ok:
+        request.action = ACTION_CLOSE
+
+
+cdef void build_response(FetchState *state) noexcept nogil:
+    cdef bint flexible = state.version >= 12, ok = True
+    cdef int64_t topic_count = 0
+    cdef int32_t i = 0, k, end, included, split_count = 0
+    cdef Split *splits = <Split *>malloc(<size_t>(state.part_count or 1) * sizeof(Split))
+    cdef Writer w
+    for i in range(state.part_count):
+        if state.parts[i].is_superseded:
+            state.parts[i].is_included = False
+    i = 0
+    while i < state.part_count:
+        i = group_end(state, i, &included)
+        topic_count += included > 0
+    writer_init(&w, NULL, 0)
+    ok = splits != NULL and write_head(&w, state, topic_count)
+    i = 0
+    while ok and i < state.part_count:
+        end = group_end(state, i, &included)
+        if included > 0:
+            if state.version >= 13:
+                write_raw(&w, state.parts[i].id, 16)
+            else:
+                write_string(&w, state.parts[i].name, state.parts[i].name_bytes, flexible)
+            write_length(&w, included, flexible, True)
+            for k in range(i, end):
+                if ok and state.parts[k].is_included:
+                    ok = write_part(&w, state, &state.parts[k], splits, &split_count)
+            if flexible:
+                write_uvarint(&w, 0)
+        i = end
+    if flexible:
+        write_uvarint(&w, 0)
+    hand_over(state.request, &w, splits, split_count, ok)
+    if state.request.action == ACTION_CLOSE and state.request.segment_count == 0:
+        writer_free(&w)
+    free(splits)
+    drop_reads(state)
+
+
+# ---------------------------------------------------------------- judging
+
+cdef void respond_to_fetch(FetchState *state, ClientCache *clients) noexcept nogil:
+    cdef NativeApisCore *native_apis = state.native_apis
+    cdef Request *request = state.request
+    cdef int64_t now_ns
+    if not has_records(state):
+        kafka_request(request).record_flags |= RECORD_EMPTY_FETCH
+    if not quotas_are_set(native_apis.quotas) or state.replica_id >= 0:
+        session_end(<SessionCache *>native_apis.sessions, state, clock_now_ms(native_apis.clock))
+        build_response(state)
+        if state.replica_id >= 0:
+            gate_exempt(native_apis.quotas, request, clock_now_ns(native_apis.clock))
+        return
+    session_select(state)
+    build_response(state)         # its size is what is charged
+    if request.action == ACTION_CLOSE:
+        return
+    now_ns = clock_now_ns(native_apis.clock)
+    # Kafka counts the header as four bytes, also where it has a tagged section
+    state.throttle_ms = gate_fetch(
+        native_apis.quotas, clients, request, request.response_bytes - (state.version >= 12), now_ns)
+    if state.throttle_ms > 0:
+        respond_throttled(state)
+        return
+    if state.session != NULL:
+        session_end(<SessionCache *>native_apis.sessions, state, clock_now_ms(native_apis.clock))
+        if not state.is_incremental:
+            store_int32(request.segments[0].data + (11 if state.version >= 12 else 10), state.response_session_id)
+
+
+cdef inline void store_int32(char *at, int32_t value) noexcept nogil:
+    store_throttle(at, value)
+
+
+cdef void respond_throttled(FetchState *state) noexcept nogil:
+    """Only the throttle time: no data, no error; a session goes on, and none is opened."""
+    cdef int32_t i
+    kafka_clear_response(state.request)
+    state.error = NONE
+    if not state.is_incremental:
+        session_drop(state)
+        state.response_session_id = 0
+    for i in range(state.part_count):
+        state.parts[i].is_included = False
+    build_response(state)

@@ -1,0 +1,23 @@
+"""Incremental fetch sessions (KIP-227): the partitions that a client fetches, and the values last sent to it.
+
+Locks: ``SessionCache.lock`` (ids, eviction), then ``FetchSession.lock`` (its partitions). Neither is held while
+reading a log.
+"""
+from libc.stdint cimport int16_t, int32_t, int64_t, uint64_t
+from kbroker.apis.api01_fetch._fetch_types cimport FetchState
+
+cdef struct SessionCache
+
+cdef SessionCache *session_cache_new(int32_t max_sessions, int64_t seed, uint64_t hash_seed) noexcept nogil
+cdef void session_cache_free(SessionCache *cache) noexcept nogil
+cdef int32_t session_cache_count(SessionCache *cache) noexcept nogil
+# Finds or closes the session that the request asks for, fills state.parts from it when it is incremental, and makes the
+# one that a full request asks for; no other thread sees that one before session_end. False: memory is out. A refusal is
+# state.error (70, 71, 106).
+cdef bint session_begin(SessionCache *cache, FetchState *state, int64_t now_ms) noexcept nogil
+# Before a response is written: selects the parts of an incremental one.
+cdef void session_select(FetchState *state) noexcept nogil
+# For a response that is sent: the same, and keeps the values that the client gets; opens a new session if there is
+# space, whose id is state.response_session_id then.
+cdef void session_end(SessionCache *cache, FetchState *state, int64_t now_ms) noexcept nogil
+cdef void session_drop(FetchState *state) noexcept nogil      # gives the state's count back

@@ -1,0 +1,52 @@
+"""Structs of the native Fetch handler. A FetchState belongs to one request; see _fetch.pyx for its life."""
+from libc.stdint cimport int8_t, int16_t, int32_t, int64_t
+from kbroker._core.timer.purgatory cimport Operation
+from kbroker._core.requests.request cimport Request
+from kbroker.log._partition cimport Partition, ReadResult
+from kbroker.requests._native_types cimport NativeApisCore
+
+cdef struct FetchPart:
+    const char *name            # into the request's payload, or into FetchState.names
+    int32_t name_bytes
+    const char *id              # 16 bytes, NULL below version 13
+    int32_t index
+    int32_t leader_epoch
+    int64_t offset
+    int32_t last_fetched_epoch
+    int32_t max_bytes
+    Partition *partition        # counted, NULL when unknown
+    int16_t error               # decided before reading
+    bint was_known              # its topic exists, or did during an earlier request of the session
+    bint is_unread              # unknown topic or partition: its log was not read
+    bint is_included            # is in the response
+    bint is_superseded          # named again later in the request
+    ReadResult read
+
+cdef struct FetchState:
+    Operation op                # first: the purgatory knows only this
+    FetchState *delayed_next     # NativeApisCore.delayed_lock
+    FetchState *delayed_prev
+    Request *request
+    int32_t processor_id        # whose the request is, for snapshots: they may not read it
+    int64_t channel_number
+    NativeApisCore *native_apis
+    int16_t version
+    int8_t isolation
+    int32_t replica_id
+    int32_t max_wait_ms
+    int32_t min_bytes
+    int32_t max_bytes
+    int32_t session_id          # of the request
+    int32_t session_epoch
+    int16_t error               # of the whole response
+    int32_t response_session_id
+    int32_t throttle_ms         # in the response
+    void *session               # counted FetchSession of an incremental response, or of a full one that is to open it
+    bint is_incremental
+    int64_t acl_generation      # of the rules by which the parts were allowed
+    int64_t charge              # bytes of parts and names counted against the sessions' share
+    int32_t part_count
+    FetchPart *parts
+    char *names                 # owned copies of topic names and ids, when the parts come from a session
+    const char *forgotten       # where ForgottenTopicsData begins in the payload, for the session
+    int64_t forgotten_bytes

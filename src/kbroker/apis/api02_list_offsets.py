@@ -1,0 +1,103 @@
+"""ListOffsets: the ends of a log, and the first record at or after a time."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kbroker.common.errors import Errors
+from kbroker.common.loggers import get_logger
+from kbroker.requests.context import ApiContext, Body, RequestContext
+from kbroker.security.authorizer import checks
+
+logger = get_logger(__name__)
+
+LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED, EARLIEST_PENDING_UPLOAD = -1, -2, -3, -4, -5, -6
+
+#: First version that may ask for each special time stamp; below it the partition gets UNSUPPORTED_VERSION.
+FIRST_VERSION = {
+    LATEST: 0,
+    EARLIEST: 0,
+    MAX_TIMESTAMP: 7,
+    EARLIEST_LOCAL: 8,
+    LATEST_TIERED: 9,
+    EARLIEST_PENDING_UPLOAD: 11,
+}
+READ_COMMITTED = 1
+
+
+def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
+    """Look up each partition on its own; one asked twice gets INVALID_REQUEST once (as 4.3.1 does).
+
+    A topic without partitions has no response.
+    """
+    seen: set[tuple[str, int]] = set()
+    repeated: set[tuple[str, int]] = set()
+    for topic in body["Topics"]:
+        for row in topic["Partitions"]:
+            place = (topic["Name"], row["PartitionIndex"])
+            (repeated if place in seen else seen).add(place)
+    allowed = ctx.auth.allowed(request, checks.LIST_OFFSETS, (topic["Name"] for topic in body["Topics"]))
+    topics: dict[str, dict[int, Body]] = {}
+    for topic in body["Topics"]:
+        rows = topics.setdefault(topic["Name"], {})
+        for row in topic["Partitions"]:
+            index = row["PartitionIndex"]
+            if topic["Name"] not in allowed:
+                rows[index] = _response(index, checks.LIST_OFFSETS.error)
+            elif (topic["Name"], index) in repeated:
+                rows[index] = _response(index, Errors.INVALID_REQUEST)
+            elif ctx.topics.is_offline(topic["Name"], index):
+                rows[index] = _response(index, Errors.KAFKA_STORAGE_ERROR)
+            else:
+                log = ctx.topics.partition(topic["Name"], index)
+                rows[index] = _lookup(log, row, body["IsolationLevel"], request.api_version)
+    return {"Topics": [{"Name": name, "Partitions": list(rows.values())} for name, rows in topics.items() if rows]}
+
+
+def failure(body: Body, error: Errors, request: RequestContext) -> Body:
+    """Every partition with the same error."""
+    topics = []
+    for topic in body["Topics"]:
+        rows = [_response(row["PartitionIndex"], error) for row in topic["Partitions"]]
+        topics.append({"Name": topic["Name"], "Partitions": rows})
+    return {"Topics": topics}
+
+
+def _lookup(log: Any, row: Body, isolation_level: int, version: int) -> Body:
+    index, timestamp, epoch = row["PartitionIndex"], row["Timestamp"], row["CurrentLeaderEpoch"]
+    if timestamp < 0 and version < FIRST_VERSION.get(timestamp, 1 << 15):
+        return _response(index, Errors.UNSUPPORTED_VERSION)
+    if log is None or log.is_closed:
+        return _response(index, Errors.UNKNOWN_TOPIC_OR_PARTITION)
+    if epoch >= 0 and epoch != log.leader_epoch:
+        newer = epoch > log.leader_epoch
+        return _response(index, Errors.UNKNOWN_LEADER_EPOCH if newer else Errors.FENCED_LEADER_EPOCH)
+    end = log.last_stable_offset if isolation_level == READ_COMMITTED else log.high_watermark
+    if timestamp == LATEST:
+        return _found(log, index, -1, end, version)
+    if timestamp in (EARLIEST, EARLIEST_LOCAL):
+        return _found(log, index, -1, log.log_start_offset, version)
+    if timestamp in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD):
+        return _response(index, Errors.NONE)  # nothing is tiered
+    try:
+        found = log.offset_for_timestamp(timestamp, isolation=1 if isolation_level == READ_COMMITTED else 0)
+    except OSError as error:
+        logger.warning("cannot look up a time in partition %d: %s", index, error)
+        return _response(index, Errors.KAFKA_STORAGE_ERROR)
+    except ValueError:  # deleted just now
+        return _response(index, Errors.UNKNOWN_TOPIC_OR_PARTITION)
+    if found.offset < 0 or found.offset >= end:
+        return _response(index, Errors.NONE)
+    return _found(log, index, found.timestamp_ms, found.offset, version)
+
+
+def _found(log: Any, index: int, timestamp: int, offset: int, version: int) -> Body:
+    response = _response(index, Errors.NONE)
+    response.update(Timestamp=timestamp, Offset=offset)
+    if version >= 4:
+        response["LeaderEpoch"] = log.leader_epoch
+    return response
+
+
+def _response(index: int, error: Errors) -> Body:
+    return {"PartitionIndex": index, "ErrorCode": int(error), "Timestamp": -1, "Offset": -1, "LeaderEpoch": -1}

@@ -1,0 +1,169 @@
+"""Metadata: this broker, its topics by name or id, and topics made on the way."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any
+
+from kbroker.common.errors import Errors
+from kbroker.common.java.java_text import replace_invalid_utf8
+from kbroker.common.topics import INTERNAL_TOPICS, invalid_name_reason
+from kbroker.metadata.topics import ZERO_ID, TopicView
+from kbroker.requests.context import OPERATIONS_NOT_ASKED, ApiContext, Body, RequestContext
+from kbroker.security.authorizer import checks
+
+
+def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
+    """Describe all topics (null; an empty list in v0), none (an empty list), those named, or those with the ids
+    given.
+
+    Ids count from v12, and then names beside them do not (as 4.3.1 does). A topic that the request creates is
+    in its response: Kafka returns UNKNOWN_TOPIC_OR_PARTITION for another 40 to 350 ms, until its other parts know the
+    topic, and a client that sees the error first and the topic next may miss the change (kafka-go).
+    """
+    asked = body["Topics"]
+    version = request.api_version
+    answer = _Answer(ctx, request, body["IncludeTopicAuthorizedOperations"])
+    if asked is None or (version == 0 and not asked):
+        views = ctx.topics.all()
+        allowed = ctx.auth.allowed(request, checks.METADATA_ALL, (view.name for view in views))
+        topics = [answer.topic(view) for view in views if view.name in allowed]
+    else:
+        ids = [row["TopicId"] for row in asked if row["TopicId"] != ZERO_ID]
+        nameless = any(row["Name"] is None for row in asked)
+        if version < 12 and (ids or nameless):
+            return failure(body, Errors.INVALID_REQUEST, request)
+        if nameless and not ids:
+            return failure(body, Errors.UNKNOWN_SERVER_ERROR, request)
+        if ids:
+            topics = [answer.by_id(topic_id) for topic_id in dict.fromkeys(ids)]
+        else:
+            names = dict.fromkeys(row["Name"] for row in asked)
+            may_create = body["AllowAutoTopicCreation"] and ctx.config.boolean("auto.create.topics.enable")
+            topics = answer.by_name(names, may_create)
+    endpoint = ctx.endpoint(request.listener)
+    rack = ctx.config.text("broker.rack") or None
+    response: Body = {
+        "Brokers": [{"NodeId": ctx.node_id, "Host": endpoint.host, "Port": endpoint.port, "Rack": rack}],
+        "ClusterId": ctx.cluster_id,
+        "ControllerId": ctx.node_id,
+        "Topics": topics,
+    }
+    if body["IncludeClusterAuthorizedOperations"]:
+        may_see = ctx.auth.allows(request, checks.METADATA_CLUSTER)
+        response["ClusterAuthorizedOperations"] = ctx.auth.operations(request, checks.CLUSTER) if may_see else 0
+    return response
+
+
+def failure(body: Body, error: Errors, request: RequestContext) -> Body:
+    """No brokers, and every topic asked for with the same error."""
+    topics = [_unknown(row["Name"] or "", row["TopicId"], error) for row in body["Topics"] or ()]
+    return {"Brokers": [], "ClusterId": None, "ControllerId": -1, "Topics": topics, "ErrorCode": int(error)}
+
+
+class _Answer:
+    """The rows of topics for one client. ``with_operations``: they are to say what the client may do."""
+
+    def __init__(self, ctx: ApiContext, request: RequestContext, with_operations: bool) -> None:
+        self._ctx = ctx
+        self._request = request
+        self._with_operations = with_operations
+
+    def by_name(self, names: Iterable[str], may_create: bool) -> list[Body]:
+        ctx = self._ctx
+        allowed = ctx.auth.allowed(self._request, checks.METADATA, names)
+        topics: list[Body] = []
+        missing: dict[str, int] = {}  # and where its row is
+        for name in names:
+            if name not in allowed:  # before anything is said about it
+                topics.append(_unknown(name, ZERO_ID, Errors.TOPIC_AUTHORIZATION_FAILED))
+                continue
+            view = ctx.topics.get(name)
+            if view is None and name in INTERNAL_TOPICS and may_create and self._creatable([name]):
+                ctx.topics.auto_create([name])  # Kafka's coordinator has made it before any client asks
+                view = ctx.topics.get(name)
+            if view is not None:
+                topics.append(self.topic(view))
+            else:
+                missing[name] = len(topics)
+                topics.append(self._missing(name))
+        if missing and may_create:
+            self._create(missing, topics)
+        return topics
+
+    def by_id(self, topic_id: uuid.UUID) -> Body:
+        view = self._ctx.topics.get_by_id(topic_id)
+        if view is None:
+            return _unknown(None, topic_id, Errors.UNKNOWN_TOPIC_ID)
+        if not self._ctx.auth.allows(self._request, checks.METADATA, view.name):
+            return _unknown(None, topic_id, Errors.TOPIC_AUTHORIZATION_FAILED)  # the name stays unknown
+        return self.topic(view)
+
+    def _create(self, missing: Mapping[str, int], topics: list[Body]) -> None:
+        """Make topics, as far as the client may, and put them into their rows.
+
+        Over the mutation quota a topic is not made, and nothing in the response shows it.
+        """
+        ctx = self._ctx
+        creatable = self._creatable(missing)
+        for name, row in missing.items():
+            if name not in creatable:
+                refused = _unknown(topics[row]["Name"], ZERO_ID, Errors.TOPIC_AUTHORIZATION_FAILED)
+                topics[row] = {**refused, "IsInternal": name in INTERNAL_TOPICS}
+        legal = [name for name in missing if name in creatable and invalid_name_reason(name) is None]
+        if not legal:
+            return
+        ctx.topics.auto_create(legal, ctx.mutation_quota(self._request, is_strict=True).record)
+        for name in legal:
+            view = ctx.topics.get(name)
+            if view is not None:
+                topics[missing[name]] = self.topic(view)
+
+    def _creatable(self, names: Iterable[str]) -> Collection[str]:
+        auth = self._ctx.auth
+        if auth.allows(self._request, checks.METADATA_CREATE_ANY):
+            return frozenset(names)
+        return auth.allowed(self._request, checks.METADATA_CREATE, names)
+
+    def _missing(self, name: str) -> Body:
+        if invalid_name_reason(name) is not None:
+            row = _unknown(replace_invalid_utf8(name), ZERO_ID, Errors.INVALID_TOPIC_EXCEPTION)
+        else:
+            row = _unknown(name, ZERO_ID, Errors.UNKNOWN_TOPIC_OR_PARTITION)
+        row["TopicAuthorizedOperations"] = self._operations(name)
+        return row
+
+    def _operations(self, name: str) -> int:
+        if not self._with_operations:
+            return OPERATIONS_NOT_ASKED
+        return self._ctx.auth.operations(self._request, checks.TOPIC, name)
+
+    def topic(self, view: TopicView) -> Body:
+        partitions = [_partition(self._ctx.node_id, index, log) for index, log in enumerate(view.partitions)]
+        return {
+            "ErrorCode": 0,
+            "Name": view.name,
+            "TopicId": view.topic_id,
+            "IsInternal": view.is_internal,
+            "Partitions": partitions,
+            "TopicAuthorizedOperations": self._operations(view.name),
+        }
+
+
+def _partition(node: int, index: int, log: Any) -> Body:
+    """One whose log could not be read has no leader, as with Kafka's offline folders."""
+    offline = log is None
+    return {
+        "ErrorCode": int(Errors.LEADER_NOT_AVAILABLE if offline else Errors.NONE),
+        "PartitionIndex": index,
+        "LeaderId": -1 if offline else node,
+        "LeaderEpoch": 0 if offline else log.leader_epoch,
+        "ReplicaNodes": [node],
+        "IsrNodes": [node],
+        "OfflineReplicas": [node] if offline else [],
+    }
+
+
+def _unknown(name: str | None, topic_id: uuid.UUID, error: Errors) -> Body:
+    return {"ErrorCode": int(error), "Name": name, "TopicId": topic_id}

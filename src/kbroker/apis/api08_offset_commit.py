@@ -1,0 +1,88 @@
+"""OffsetCommit: remember how far a group has read."""
+
+from __future__ import annotations
+
+from kbroker.common.errors import Errors, KafkaError
+from kbroker.common.java.java_text import java_length
+from kbroker.coordinator.group_records import CommittedOffset
+from kbroker.requests.context import ApiContext, Body, RequestContext
+from kbroker.security.authorizer import checks
+
+FIRST_WITH_IDS = 10
+FIRST_WITH_GROUP_NOT_FOUND = 9
+
+
+def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
+    """Commit what can be; each partition has its own code, a topic without partitions none. From v10 topics have ids.
+
+    Raises: KafkaError if nothing at all could be committed.
+    """
+    ctx.auth.require(request, checks.OFFSET_COMMIT_GROUP, body["GroupId"])
+    by_id = request.api_version >= FIRST_WITH_IDS
+    limit = ctx.config.integer("offset.metadata.max.bytes")
+    now_ms = ctx.clock.wall_ms()
+    retention_ms = body.get("RetentionTimeMs", -1)
+    expires_ms = now_ms + retention_ms if retention_ms >= 0 else -1
+    offsets: dict[tuple[str, int], CommittedOffset] = {}
+    responses: list[tuple[Body, list[tuple[int, Errors]]]] = []
+    views = [ctx.topics.get_by_id(row["TopicId"]) if by_id else ctx.topics.get(row["Name"]) for row in body["Topics"]]
+    names = ["" if by_id else row["Name"] for row in body["Topics"]]
+    names = [name if view is None else view.name for view, name in zip(views, names, strict=True)]
+    allowed = ctx.auth.allowed(request, checks.OFFSET_COMMIT, [name for name in names if name or not by_id])
+    for topic, view, name in zip(body["Topics"], views, names, strict=True):
+        rows: list[tuple[int, Errors]] = []
+        for row in topic["Partitions"]:
+            index = row["PartitionIndex"]
+            metadata = row["CommittedMetadata"] or ""
+            error = Errors.NONE
+            if view is None and by_id:
+                error = Errors.UNKNOWN_TOPIC_ID
+            elif name not in allowed:
+                error = checks.OFFSET_COMMIT.error
+            elif view is None or not 0 <= index < len(view.partitions):
+                error = Errors.UNKNOWN_TOPIC_OR_PARTITION
+            elif java_length(metadata) > limit:  # as Kafka counts: not bytes
+                error = Errors.OFFSET_METADATA_TOO_LARGE
+            else:
+                epoch = row.get("CommittedLeaderEpoch", -1)
+                value = CommittedOffset(row["CommittedOffset"], epoch, metadata, now_ms, expires_ms)
+                offsets[view.name, index] = value
+            rows.append((index, error))
+        responses.append((topic, rows))
+    refused = _commit(ctx, body, offsets, request) if offsets else Errors.NONE
+    return {"Topics": [_topic(topic, rows, refused) for topic, rows in responses if rows]}
+
+
+def failure(body: Body, error: Errors, request: RequestContext) -> Body:
+    """Every partition with the same error."""
+    topics = []
+    for topic in body["Topics"]:
+        topics.append(_topic(topic, [(row["PartitionIndex"], error) for row in topic["Partitions"]], error))
+    return {"Topics": topics}
+
+
+def _commit(
+    ctx: ApiContext, body: Body, offsets: dict[tuple[str, int], CommittedOffset], request: RequestContext
+) -> Errors:
+    generation_id = body["GenerationIdOrMemberEpoch"]
+    try:
+        ctx.groups.commit(
+            body["GroupId"],
+            body["MemberId"],
+            body.get("GroupInstanceId"),
+            generation_id,
+            offsets,
+            request.api_version,
+        )
+    except KafkaError as error:
+        if error.error is Errors.GROUP_ID_NOT_FOUND and request.api_version < FIRST_WITH_GROUP_NOT_FOUND:
+            return Errors.ILLEGAL_GENERATION
+        return error.error
+    return Errors.NONE
+
+
+def _topic(topic: Body, rows: list[tuple[int, Errors]], refused: Errors) -> Body:
+    partitions = [
+        {"PartitionIndex": index, "ErrorCode": int(refused if error is Errors.NONE else error)} for index, error in rows
+    ]
+    return {"Name": topic.get("Name", ""), "TopicId": topic.get("TopicId"), "Partitions": partitions}

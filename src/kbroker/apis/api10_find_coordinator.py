@@ -1,0 +1,89 @@
+"""FindCoordinator: this broker, for the kinds of key it coordinates."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from kbroker.common.errors import Errors, KafkaError
+from kbroker.requests.context import ApiContext, Body, RequestContext
+from kbroker.security.authorizer import checks
+
+GROUP, TRANSACTION, SHARE = 0, 1, 2
+NOWHERE = {"NodeId": -1, "Host": "", "Port": -1}
+FIRST_WITH_SHARE = 6
+_CHECKS = {GROUP: checks.FIND_COORDINATOR_GROUP, TRANSACTION: checks.FIND_COORDINATOR_TRANSACTIONAL_ID}
+
+NO_SUCH_KIND = (
+    "This most likely occurs because of a request being malformed by the client library or the message was sent to an "
+    "incompatible broker. See the broker logs for more details."
+)
+
+
+def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
+    """Name the coordinator of one key, or from v4 of each of several."""
+    kind = body["KeyType"]
+    keys = body["CoordinatorKeys"] if request.api_version >= 4 else [body["Key"]]
+    check = _CHECKS.get(kind)
+    allowed = keys if check is None else ctx.auth.allowed(request, check, keys)
+    if kind == SHARE and request.api_version >= FIRST_WITH_SHARE:
+        ctx.auth.require(request, checks.FIND_COORDINATOR_SHARE)
+    if check is not None and not allowed:
+        return failure(body, check.error, request) if request.api_version < 4 else _refused(keys, check)
+    if kind in ctx.coordinators:
+        if kind == GROUP:
+            ctx.groups.prepare()  # here, not while a group waits for its first record to be written
+        else:
+            ctx.transactions.prepare()
+        endpoint = ctx.endpoint(request.listener)
+        place = {"NodeId": ctx.node_id, "Host": endpoint.host, "Port": endpoint.port, "ErrorCode": 0}
+        if request.api_version >= 4:
+            nowhere = {**NOWHERE, "ErrorCode": int(Errors.COORDINATOR_NOT_AVAILABLE)}
+            rows = [
+                {**(place if _is_known(ctx, kind, key) else nowhere), "Key": key, "ErrorMessage": ""}
+                if key in allowed
+                else _refused_row(key, check)
+                for key in keys
+            ]
+            return {"Coordinators": rows}
+        if not _is_known(ctx, kind, body["Key"]):
+            return failure(body, Errors.COORDINATOR_NOT_AVAILABLE, request)
+        return {**place, "ErrorMessage": "NONE"}
+    if kind in (GROUP, TRANSACTION):
+        return failure(body, Errors.COORDINATOR_NOT_AVAILABLE, request)
+    text = "" if kind == SHARE and request.api_version >= 4 else NO_SUCH_KIND
+    return _nowhere(body, Errors.INVALID_REQUEST, text, request)
+
+
+def failure(body: Body, error: Errors, request: RequestContext) -> Body:
+    """Nowhere, for every key."""
+    return _nowhere(body, error, error.message, request)
+
+
+def _refused(keys: Iterable[str], check: checks.Check) -> Body:
+    return {"Coordinators": [_refused_row(key, check) for key in keys]}
+
+
+def _refused_row(key: str, check: checks.Check | None) -> Body:
+    error = Errors.NONE if check is None else check.error
+    return {**NOWHERE, "ErrorCode": int(error), "Key": key, "ErrorMessage": ""}
+
+
+def _is_known(ctx: ApiContext, kind: int, key: str) -> bool:
+    """Whether what is remembered of it can be read. While it is being read its coordinator is this broker too, whose
+    other APIs say COORDINATOR_LOAD_IN_PROGRESS: a client that knows its coordinator need not look for it again.
+    """
+    try:
+        if kind == GROUP:
+            ctx.groups.check(key)
+        else:
+            ctx.transactions.check(key)
+    except KafkaError as error:
+        return error.error is Errors.COORDINATOR_LOAD_IN_PROGRESS
+    return True
+
+
+def _nowhere(body: Body, error: Errors, text: str, request: RequestContext) -> Body:
+    place = {**NOWHERE, "ErrorCode": int(error), "ErrorMessage": text}
+    if request.api_version >= 4:
+        return {"Coordinators": [{**place, "Key": key} for key in body["CoordinatorKeys"]]}
+    return place

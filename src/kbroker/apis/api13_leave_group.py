@@ -1,0 +1,28 @@
+"""LeaveGroup: one member, or from v3 several, each with its own code."""
+
+from __future__ import annotations
+
+from kbroker.common.errors import Errors
+from kbroker.coordinator.membership import LeavingMember
+from kbroker.requests.context import ApiContext, Body, RequestContext
+from kbroker.security.authorizer import checks
+
+
+def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
+    """Let the members go."""
+    ctx.auth.require(request, checks.LEAVE_GROUP, body["GroupId"])
+    if request.api_version < 3:
+        (error,) = ctx.groups.leave(body["GroupId"], [LeavingMember(body["MemberId"], None)])
+        return failure(body, error, request)
+    rows = body["Members"]
+    errors = ctx.groups.leave(body["GroupId"], [LeavingMember(row["MemberId"], row["GroupInstanceId"]) for row in rows])
+    members = [
+        {"MemberId": row["MemberId"], "GroupInstanceId": row["GroupInstanceId"], "ErrorCode": int(error)}
+        for row, error in zip(rows, errors, strict=True)
+    ]
+    return {"ErrorCode": 0, "Members": members}
+
+
+def failure(body: Body, error: Errors, request: RequestContext) -> Body:
+    """Nobody has left."""
+    return {"ErrorCode": int(error), "Members": []}

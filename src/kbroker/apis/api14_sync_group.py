@@ -1,0 +1,42 @@
+"""SyncGroup: the leader sends the assignments, each member gets its own; responses wait for the leader."""
+
+from __future__ import annotations
+
+from kbroker.common.errors import Errors
+from kbroker.coordinator.classic_group import SyncResult
+from kbroker.coordinator.membership import SyncRequest
+from kbroker.requests.context import ApiContext, Body, RequestContext
+from kbroker.security.authorizer import checks
+
+
+def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body | None:
+    """Hand the sync to the coordinator, which responds later; from v5 it must name type and name of the protocol."""
+    protocol_type, protocol_name = body.get("ProtocolType"), body.get("ProtocolName")
+    if request.api_version >= 5 and (protocol_type is None or protocol_name is None):
+        return failure(body, Errors.INCONSISTENT_GROUP_PROTOCOL, request)
+    ctx.auth.require(request, checks.SYNC_GROUP, body["GroupId"])
+    syncing = SyncRequest(
+        group_id=body["GroupId"],
+        generation_id=body["GenerationId"],
+        member_id=body["MemberId"],
+        group_instance_id=body.get("GroupInstanceId"),
+        protocol_type=protocol_type,
+        protocol_name=protocol_name,
+        assignments={row["MemberId"]: bytes(row["Assignment"]) for row in body["Assignments"]},
+    )
+    ctx.groups.sync(syncing, lambda result: request.complete(_response(result)))
+    return None
+
+
+def failure(body: Body, error: Errors, request: RequestContext) -> Body:
+    """No assignment."""
+    return _response(SyncResult(error))
+
+
+def _response(result: SyncResult) -> Body:
+    return {
+        "ErrorCode": int(result.error),
+        "ProtocolType": result.protocol_type,
+        "ProtocolName": result.protocol_name,
+        "Assignment": result.assignment,
+    }

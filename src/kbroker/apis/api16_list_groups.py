@@ -1,0 +1,35 @@
+"""ListGroups: all groups, or those of certain states and types."""
+
+from __future__ import annotations
+
+from kbroker.common.errors import Errors
+from kbroker.requests.context import ApiContext, Body, RequestContext
+from kbroker.security.authorizer import checks
+
+
+def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
+    """List groups; filters count from v4 (states) and v5 (types), in any case, and unknown names match nothing."""
+    states = {state.lower() for state in body.get("StatesFilter") or ()}
+    types = {kind.lower() for kind in body.get("TypesFilter") or ()}
+    may_see_all = ctx.auth.allows(request, checks.LIST_GROUPS_ALL)
+    groups = ctx.groups.list_groups()
+    return {
+        "ErrorCode": 0,
+        "Groups": [
+            {
+                "GroupId": group.group_id,
+                "ProtocolType": group.protocol_type,
+                "GroupState": group.state.value,
+                "GroupType": group.group_type,
+            }
+            for group in groups
+            if (not states or group.state.value.lower() in states)
+            and (not types or group.group_type in types)
+            and (may_see_all or ctx.auth.allows(request, checks.LIST_GROUPS, group.group_id))
+        ],
+    }
+
+
+def failure(body: Body, error: Errors, request: RequestContext) -> Body:
+    """No groups."""
+    return {"ErrorCode": int(error), "Groups": []}

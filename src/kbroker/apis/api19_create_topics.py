@@ -1,0 +1,114 @@
+"""CreateTopics: each topic checked and made on its own."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from kbroker.common.errors import Errors, KafkaError
+from kbroker.common.topics import CLUSTER_METADATA_TOPIC
+from kbroker.metadata.configs.config_entries import Entry, topic_entries
+from kbroker.metadata.topic_rules import MAX_PARTITIONS_PER_REQUEST, NewTopic
+from kbroker.metadata.topics import Created
+from kbroker.requests.context import ApiContext, Body, RequestContext
+from kbroker.security.authorizer import checks
+
+STRICT_FROM = 6  # the version from which clients know error 89
+CONFIG_FIELDS = ("Name", "Value", "ReadOnly", "ConfigSource", "IsSensitive")
+
+
+def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
+    """Create the topics, or only check them. A duplicate name gets INVALID_REQUEST once and is not created.
+
+    The timeout has no effect: the topic exists when the response is sent.
+    """
+    wanted: dict[str, list[Body]] = {}
+    for row in body["Topics"]:
+        wanted.setdefault(row["Name"], []).append(row)
+    once = dict.fromkeys(name for name, rows in wanted.items() if len(rows) == 1 and name != CLUSTER_METADATA_TOPIC)
+    allowed: Collection[str] = once
+    if not ctx.auth.allows(request, checks.CREATE_TOPICS_ANY):
+        allowed = ctx.auth.allowed(request, checks.CREATE_TOPICS, once)
+    describable = ctx.auth.allowed(request, checks.CREATE_TOPICS_CONFIGS, once)
+    default = ctx.config.integer("num.partitions")
+    total = sum(
+        _partition_count(row, default) for row in body["Topics"] if row["Name"] in allowed or row["Name"] not in once
+    )
+    responses: dict[str, Body] = {}
+    topics: dict[str, NewTopic] = {}
+    for name, rows in wanted.items():
+        responses[name] = {}  # keeps its place
+        if len(rows) > 1:
+            responses[name] = _refused(name, Errors.INVALID_REQUEST, "Duplicate topic name.")
+        elif name in once and name not in allowed:
+            responses[name] = _refused(name, checks.CREATE_TOPICS.error, "Authorization failed.")
+        elif total > MAX_PARTITIONS_PER_REQUEST:
+            text = "Excessively large number of partitions per request."
+            responses[name] = _refused(name, Errors.POLICY_VIOLATION, text)
+        else:
+            topics[name] = _new_topic(rows[0])
+    quota = ctx.mutation_quota(request, request.api_version >= STRICT_FROM)
+    described: dict[tuple[tuple[str, str], ...], list[Entry]] = {}  # most topics set the same configs: none
+    results = ctx.topics.create_all(topics.values(), body["validateOnly"], quota.record)
+    for name, made in zip(topics, results, strict=True):
+        if isinstance(made, KafkaError):
+            is_throttled = made.error == Errors.THROTTLING_QUOTA_EXCEEDED
+            responses[name] = _refused(name, made.error, None if is_throttled else made.message)
+        else:
+            configs = tuple(made.configs.items())
+            if name in describable and configs not in described:
+                described[configs] = _entries(ctx, made)
+            responses[name] = _created(name, made, described[configs] if name in describable else None)
+    return {"ThrottleTimeMs": quota.throttle_time_ms, "Topics": list(responses.values())}
+
+
+def failure(body: Body, error: Errors, request: RequestContext) -> Body:
+    """Every topic with the same error."""
+    names = dict.fromkeys(row["Name"] for row in body["Topics"])
+    return {"Topics": [_refused(name, error, error.message) for name in names]}
+
+
+def _partition_count(row: Body, default: int) -> int:
+    """The partitions that a topic counts with, valid or not. Source: ``validateTotalNumberOfPartitions``."""
+    if row["Assignments"]:
+        return len(row["Assignments"])
+    return default if row["NumPartitions"] == -1 else max(row["NumPartitions"], 0)
+
+
+def _new_topic(row: Body) -> NewTopic:
+    return NewTopic(
+        row["Name"],
+        row["NumPartitions"],
+        row["ReplicationFactor"],
+        [(part["PartitionIndex"], part["BrokerIds"]) for part in row["Assignments"]],
+        {config["Name"]: config["Value"] for config in row["Configs"]},
+    )
+
+
+def _entries(ctx: ApiContext, created: Created) -> list[Entry]:
+    return [{field: entry[field] for field in CONFIG_FIELDS} for entry in topic_entries(ctx.config, created.configs)]
+
+
+def _created(name: str, created: Created, configs: list[Entry] | None) -> Body:
+    """Args: ``configs``: None where the client may not see them."""
+    if configs is None:
+        return {
+            "Name": name,
+            "TopicId": created.topic_id,
+            "ErrorCode": 0,
+            "ErrorMessage": None,
+            "TopicConfigErrorCode": int(checks.CREATE_TOPICS_CONFIGS.error),
+            "Configs": [],
+        }
+    return {
+        "Name": name,
+        "TopicId": created.topic_id,
+        "ErrorCode": 0,
+        "ErrorMessage": None,
+        "NumPartitions": created.num_partitions,
+        "ReplicationFactor": 1,
+        "Configs": configs,
+    }
+
+
+def _refused(name: str, error: Errors, message: str | None) -> Body:
+    return {"Name": name, "ErrorCode": int(error), "ErrorMessage": message, "Configs": []}

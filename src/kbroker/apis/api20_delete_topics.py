@@ -1,0 +1,124 @@
+"""DeleteTopics: by name, and from v6 by id."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Collection
+from typing import TypeVar
+
+from kbroker.common.errors import Errors, KafkaError
+from kbroker.metadata.topics import ZERO_ID
+from kbroker.quota.mutation_quota import ThrottlingQuotaExceededError
+from kbroker.requests.context import ApiContext, Body, RequestContext
+from kbroker.security.authorizer import checks
+
+_T = TypeVar("_T", str, uuid.UUID)
+
+STRICT_FROM = 5  # the version from which clients know error 89
+
+UNKNOWN_TOPIC = "This server does not host this topic-partition."
+UNKNOWN_ID = "This server does not host this topic ID."
+
+
+def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
+    """Delete each topic on its own; one that is named twice, by name or by id, is left alone (INVALID_REQUEST)."""
+    if not ctx.config.boolean("delete.topic.enable"):
+        disabled = Errors.TOPIC_DELETION_DISABLED if request.api_version >= 3 else Errors.INVALID_REQUEST
+        return failure(body, disabled, request)
+    responses: list[Body] = []
+    names: list[str] = []
+    ids: list[uuid.UUID] = []
+    for name, topic_id in _rows(body, request):
+        if name is None and topic_id == ZERO_ID:
+            responses.append(_row(None, ZERO_ID, Errors.INVALID_REQUEST, "Neither topic name nor id were specified."))
+        elif name is not None and topic_id != ZERO_ID:
+            text = "You may not specify both topic name and topic id."
+            responses.append(_row(name, topic_id, Errors.INVALID_REQUEST, text))
+        elif name is not None:
+            names.append(name)
+        else:
+            ids.append(topic_id)
+    unique, repeated_names = _split(names)
+    unique_names = dict.fromkeys(unique)
+    unique_ids, repeated_ids = _split(ids)
+    for name in repeated_names:
+        responses.append(_row(name, ZERO_ID, Errors.INVALID_REQUEST, "Duplicate topic name."))
+    for topic_id in repeated_ids:
+        responses.append(_row(None, topic_id, Errors.INVALID_REQUEST, "Duplicate topic id."))
+    names = []
+    views = {topic_id: view for topic_id in unique_ids if (view := ctx.topics.get_by_id(topic_id)) is not None}
+    may = _Permissions(ctx, request, {*unique_names, *(view.name for view in views.values())})
+    for topic_id in unique_ids:
+        view = views.get(topic_id)
+        if view is None:
+            responses.append(_row(None, topic_id, Errors.UNKNOWN_TOPIC_ID, UNKNOWN_ID))
+        elif view.name not in may.delete:
+            shown = view.name if view.name in may.describe else None
+            responses.append(_unauthorized(shown, topic_id))
+        elif view.name in unique_names:
+            del unique_names[view.name]
+            text = "The provided topic name maps to an ID that was already supplied."
+            responses.append(_row(view.name, topic_id, Errors.INVALID_REQUEST, text))
+        else:
+            names.append(view.name)
+    for name in unique_names:
+        if name not in may.describe:
+            responses.append(_unauthorized(name, ZERO_ID))
+        elif name in may.delete:
+            names.append(name)
+        elif ctx.topics.get(name) is None:
+            responses.append(_row(name, ZERO_ID, Errors.UNKNOWN_TOPIC_OR_PARTITION, UNKNOWN_TOPIC))
+        else:
+            responses.append(_unauthorized(name, ZERO_ID))
+    quota = ctx.mutation_quota(request, request.api_version >= STRICT_FROM)
+    known = {name: view.topic_id for name in names if (view := ctx.topics.get(name)) is not None}
+    for name, deleted in zip(names, ctx.topics.delete_all(names, quota.record), strict=True):
+        responses.append(_response(name, deleted, known.get(name, ZERO_ID)))
+    return {"ThrottleTimeMs": quota.throttle_time_ms, "Responses": responses}
+
+
+class _Permissions:
+    """Which of some topics the client may delete, and which it may know of."""
+
+    def __init__(self, ctx: ApiContext, request: RequestContext, names: Collection[str]) -> None:
+        self.describe = self.delete = names
+        if not ctx.auth.allows(request, checks.DELETE_TOPICS_ANY):
+            self.describe = ctx.auth.allowed(request, checks.DELETE_TOPICS_DESCRIBE, names)
+            self.delete = ctx.auth.allowed(request, checks.DELETE_TOPICS, names)
+
+
+def failure(body: Body, error: Errors, request: RequestContext) -> Body:
+    """Every topic with the same error."""
+    return {"Responses": [_row(name, topic_id, error, error.message) for name, topic_id in _rows(body, request)]}
+
+
+def _rows(body: Body, request: RequestContext) -> list[tuple[str | None, uuid.UUID]]:
+    if request.api_version >= 6:
+        return [(row["Name"], row["TopicId"]) for row in body["Topics"]]
+    return [(name, ZERO_ID) for name in body["TopicNames"]]
+
+
+def _split(items: list[_T]) -> tuple[list[_T], list[_T]]:
+    """Those that come once, and those that come more than once, each only once."""
+    counts: dict[_T, int] = {}
+    for item in items:
+        counts[item] = counts.get(item, 0) + 1
+    return [item for item in counts if counts[item] == 1], [item for item in counts if counts[item] > 1]
+
+
+def _response(name: str, deleted: uuid.UUID | KafkaError, topic_id: uuid.UUID) -> Body:
+    if isinstance(deleted, uuid.UUID):
+        return _row(name, deleted, Errors.NONE, None)
+    if isinstance(deleted, ThrottlingQuotaExceededError):
+        return _row(name, topic_id, deleted.error, None)
+    text = UNKNOWN_TOPIC if deleted.error == Errors.UNKNOWN_TOPIC_OR_PARTITION else deleted.message
+    return _row(name, ZERO_ID, deleted.error, text)
+
+
+def _unauthorized(name: str | None, topic_id: uuid.UUID) -> Body:
+    error = checks.DELETE_TOPICS.error
+    return _row(name, topic_id, error, error.message)
+
+
+def _row(name: str | None, topic_id: uuid.UUID, error: Errors, message: str | None) -> Body:
+    return {"Name": name, "TopicId": topic_id, "ErrorCode": int(error), "ErrorMessage": message}

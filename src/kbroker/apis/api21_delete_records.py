@@ -1,0 +1,78 @@
+"""DeleteRecords: move the start of a log."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kbroker.common.errors import Errors
+from kbroker.requests.context import ApiContext, Body, RequestContext
+from kbroker.security.authorizer import checks
+
+TO_THE_END = -1
+
+
+def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
+    """Respond for each partition on its own, at once: no replica is waited for. A topic without partitions has
+    none.
+
+    The starts are on disk before the response. Kafka writes them once a minute and relies on replicas.
+    """
+    allowed = ctx.auth.allowed(request, checks.DELETE_RECORDS, (topic["Name"] for topic in body["Topics"]))
+    topics: list[Body] = []
+    for topic in body["Topics"]:
+        name = topic["Name"]
+        refused = _refused(ctx, name) if name in allowed else checks.DELETE_RECORDS.error
+        rows = []
+        for row in topic["Partitions"]:
+            index = row["PartitionIndex"]
+            if refused is not None:
+                rows.append(_response(index, refused))
+            elif ctx.topics.is_offline(name, index):
+                rows.append(_response(index, Errors.KAFKA_STORAGE_ERROR))
+            else:
+                rows.append(_cut(ctx.topics.partition(name, index), index, row["Offset"]))
+        if rows:
+            topics.append({"Name": name, "Partitions": rows})
+    cut = [row for topic in topics for row in topic["Partitions"] if row["LowWatermark"] > 0]
+    if cut and not ctx.topics.write_log_starts():
+        for row in cut:
+            row.update(_response(row["PartitionIndex"], Errors.KAFKA_STORAGE_ERROR))
+    return {"Topics": topics}
+
+
+def failure(body: Body, error: Errors, request: RequestContext) -> Body:
+    """Every partition with the same error."""
+    topics = []
+    for topic in body["Topics"]:
+        rows = [_response(row["PartitionIndex"], error) for row in topic["Partitions"]]
+        topics.append({"Name": topic["Name"], "Partitions": rows})
+    return {"Topics": topics}
+
+
+def _refused(ctx: ApiContext, name: str) -> Errors | None:
+    """Why no record of a topic may go."""
+    view = ctx.topics.get(name)
+    if view is None:
+        return Errors.UNKNOWN_TOPIC_OR_PARTITION
+    if view.is_internal:
+        return Errors.INVALID_TOPIC_EXCEPTION
+    policy = ctx.config.topic_configs(view.configs)["cleanup.policy"]
+    if isinstance(policy, tuple) and "delete" not in policy:
+        return Errors.POLICY_VIOLATION
+    return None
+
+
+def _cut(log: Any, index: int, offset: int) -> Body:
+    if log is None or log.is_closed:
+        return _response(index, Errors.UNKNOWN_TOPIC_OR_PARTITION)
+    if offset < TO_THE_END or offset > log.high_watermark:
+        return _response(index, Errors.OFFSET_OUT_OF_RANGE)
+    try:
+        start = log.delete_records(offset)
+    except ValueError:  # deleted just now: a high watermark does not go back
+        return _response(index, Errors.UNKNOWN_TOPIC_OR_PARTITION)
+    return {"PartitionIndex": index, "LowWatermark": start, "ErrorCode": 0}
+
+
+def _response(index: int, error: Errors) -> Body:
+    return {"PartitionIndex": index, "LowWatermark": -1, "ErrorCode": int(error)}

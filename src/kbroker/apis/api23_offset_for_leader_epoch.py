@@ -1,0 +1,77 @@
+"""OffsetForLeaderEpoch: where the records of an epoch end, so that a client can detect a truncated log."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Collection, Sequence
+from typing import Any
+
+from kbroker.common.errors import Errors
+from kbroker.requests.context import ApiContext, Body, RequestContext
+from kbroker.security.authorizer import checks
+
+UNKNOWN = -1
+
+
+def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
+    """Respond for each partition on its own."""
+    names = [topic["Topic"] for topic in body["Topics"]]
+    allowed: Collection[str] = frozenset(names)
+    if not ctx.auth.allows(request, checks.OFFSET_FOR_LEADER_EPOCH_ANY):
+        allowed = ctx.auth.allowed(request, checks.OFFSET_FOR_LEADER_EPOCH, names)
+    topics = []
+    for topic in body["Topics"]:
+        name = topic["Topic"]
+        rows = []
+        for row in topic["Partitions"]:
+            index = row["Partition"]
+            if name not in allowed:
+                rows.append(_response(index, checks.OFFSET_FOR_LEADER_EPOCH.error))
+            elif ctx.topics.is_offline(name, index):
+                rows.append(_response(index, Errors.KAFKA_STORAGE_ERROR))
+            else:
+                rows.append(_look_up(ctx.topics.partition(name, index), row))
+        topics.append({"Topic": name, "Partitions": rows})
+    return {"Topics": topics}
+
+
+def failure(body: Body, error: Errors, request: RequestContext) -> Body:
+    """Every partition with the same error."""
+    topics = []
+    for topic in body["Topics"]:
+        rows = [_response(row["Partition"], error) for row in topic["Partitions"]]
+        topics.append({"Topic": topic["Topic"], "Partitions": rows})
+    return {"Topics": topics}
+
+
+def end_of_epoch(epochs: Sequence[tuple[int, int]], latest: int, log_end: int, wanted: int) -> tuple[int, int]:
+    """The epoch at or below the one wanted, and the offset after its last record; -1 and -1 when it lies ahead.
+
+    Args: ``epochs`` pairs of epoch and first offset, rising; ``latest`` the leader's, ``log_end`` where that ends.
+    Source: ``LeaderEpochFileCache.endOffsetFor``.
+    """
+    if wanted == latest:
+        return latest, log_end
+    above = bisect_right(epochs, wanted, key=lambda entry: entry[0])
+    if wanted < 0 or above == len(epochs):
+        return UNKNOWN, UNKNOWN
+    return (epochs[above - 1][0] if above > 0 else wanted), epochs[above][1]
+
+
+def _look_up(log: Any, row: Body) -> Body:
+    index, current = row["Partition"], row["CurrentLeaderEpoch"]
+    if log is None or log.is_closed:
+        return _response(index, Errors.UNKNOWN_TOPIC_OR_PARTITION)
+    if current >= 0 and current != log.leader_epoch:
+        newer = current > log.leader_epoch
+        return _response(index, Errors.UNKNOWN_LEADER_EPOCH if newer else Errors.FENCED_LEADER_EPOCH)
+    try:
+        epochs = log.leader_epochs()
+    except ValueError:  # deleted just now
+        return _response(index, Errors.UNKNOWN_TOPIC_OR_PARTITION)
+    epoch, end = end_of_epoch(epochs, log.leader_epoch, log.log_end_offset, row["LeaderEpoch"])
+    return {"ErrorCode": 0, "Partition": index, "LeaderEpoch": epoch, "EndOffset": end}
+
+
+def _response(index: int, error: Errors) -> Body:
+    return {"ErrorCode": int(error), "Partition": index, "LeaderEpoch": UNKNOWN, "EndOffset": UNKNOWN}

@@ -1,0 +1,31 @@
+"""AddOffsetsToTxn: the partition of a group's offsets joins a transaction."""
+
+from __future__ import annotations
+
+from kbroker.common.errors import Errors
+from kbroker.common.topics import OFFSETS_TOPIC
+from kbroker.coordinator.transaction.transaction_metadata import TV_0
+from kbroker.requests.context import ApiContext, Body, RequestContext
+from kbroker.security.authorizer import checks
+
+FIRST_WITH_PRODUCER_FENCED = 2
+
+
+def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
+    """Add it. Raises: KafkaError."""
+    ctx.auth.require(request, checks.ADD_OFFSETS_TO_TXN_TRANSACTIONAL_ID, body["TransactionalId"])
+    ctx.auth.require(request, checks.ADD_OFFSETS_TO_TXN_GROUP, body["GroupId"])
+    groups = ctx.groups
+    groups.prepare()
+    place = OFFSETS_TOPIC, groups.partition_for(body["GroupId"])
+    added = ctx.transactions.add_partitions(
+        body["TransactionalId"], body["ProducerId"], body["ProducerEpoch"], [place], TV_0
+    )
+    return failure(body, added[place], request)
+
+
+def failure(body: Body, error: Errors, request: RequestContext) -> Body:
+    """The error, or NONE, in a code that the client knows."""
+    if error is Errors.PRODUCER_FENCED and request.api_version < FIRST_WITH_PRODUCER_FENCED:
+        error = Errors.INVALID_PRODUCER_EPOCH
+    return {"ErrorCode": int(error)}

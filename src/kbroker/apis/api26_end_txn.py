@@ -1,0 +1,28 @@
+"""EndTxn: commit or abort. From version 5 on the producer gets its next epoch with the response (KIP-890)."""
+
+from __future__ import annotations
+
+from kbroker.common.errors import Errors
+from kbroker.coordinator.transaction.transaction_metadata import TV_0, TV_2
+from kbroker.requests.context import ApiContext, Body, RequestContext
+from kbroker.security.authorizer import checks
+
+FIRST_WITH_PRODUCER_FENCED = 2
+FIRST_WITH_EPOCH_BUMP = 5
+
+
+def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
+    """End the transaction. Raises: KafkaError."""
+    ctx.auth.require(request, checks.END_TXN, body["TransactionalId"])
+    version = TV_2 if request.api_version >= FIRST_WITH_EPOCH_BUMP else TV_0
+    producer = ctx.transactions.end_transaction(
+        body["TransactionalId"], body["ProducerId"], body["ProducerEpoch"], body["Committed"], version
+    )
+    return {"ErrorCode": 0, "ProducerId": producer.producer_id, "ProducerEpoch": producer.producer_epoch}
+
+
+def failure(body: Body, error: Errors, request: RequestContext) -> Body:
+    """The error, in a code that the client knows."""
+    if error is Errors.PRODUCER_FENCED and request.api_version < FIRST_WITH_PRODUCER_FENCED:
+        error = Errors.INVALID_PRODUCER_EPOCH
+    return {"ErrorCode": int(error), "ProducerId": -1, "ProducerEpoch": -1}

@@ -1,0 +1,72 @@
+"""WriteTxnMarkers: markers that a coordinator, or an administrator (``kafka-transactions abort``), wants written."""
+
+from __future__ import annotations
+
+from kbroker.common.errors import Errors
+from kbroker.requests.context import ApiContext, Body, RequestContext
+from kbroker.security.authorizer import checks
+
+
+def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
+    """Write each marker to each of its partitions; those of one producer id are one row."""
+    if not ctx.auth.allows(request, checks.WRITE_TXN_MARKERS_ADMIN):
+        ctx.auth.require(request, checks.WRITE_TXN_MARKERS)
+    rows: dict[int, dict[str, dict[int, Errors]]] = {}
+    for marker in body["Markers"]:
+        topics = rows.setdefault(marker["ProducerId"], {})
+        for topic in marker["Topics"]:
+            results = topics.setdefault(topic["Name"], {})
+            for index in topic["PartitionIndexes"]:
+                results[index] = _write(ctx, marker, topic["Name"], index)
+    return _response(rows)
+
+
+def failure(body: Body, error: Errors, request: RequestContext) -> Body:
+    """The same error for every partition."""
+    rows: dict[int, dict[str, dict[int, Errors]]] = {}
+    for marker in body["Markers"]:
+        topics = rows.setdefault(marker["ProducerId"], {})
+        for topic in marker["Topics"]:
+            topics.setdefault(topic["Name"], {}).update(dict.fromkeys(topic["PartitionIndexes"], error))
+    return _response(rows)
+
+
+def _write(ctx: ApiContext, marker: Body, topic: str, index: int) -> Errors:
+    error = _impossible(marker)
+    if error is not Errors.NONE:
+        view = ctx.topics.get(topic)
+        is_there = view is not None and 0 <= index < len(view.partitions)
+        return error if is_there else Errors.UNKNOWN_TOPIC_OR_PARTITION
+    return ctx.markers.write(
+        (topic, index),
+        marker["ProducerId"],
+        marker["ProducerEpoch"],
+        marker["CoordinatorEpoch"],
+        marker["TransactionResult"],
+        marker.get("TransactionVersion", 0),
+    )
+
+
+def _impossible(marker: Body) -> Errors:
+    """Kafka's error for numbers that no producer and no coordinator has, or NONE. None of them is tried again."""
+    if marker["ProducerId"] < 0 or marker["ProducerEpoch"] == -1 or marker.get("TransactionVersion", 0) < 0:
+        return Errors.UNKNOWN_SERVER_ERROR
+    if marker["ProducerEpoch"] < 0:
+        return Errors.INVALID_PRODUCER_EPOCH
+    return Errors.TRANSACTION_COORDINATOR_FENCED if marker["CoordinatorEpoch"] < -1 else Errors.NONE
+
+
+def _response(rows: dict[int, dict[str, dict[int, Errors]]]) -> Body:
+    markers = []
+    for producer_id, topics in rows.items():
+        found = [
+            {
+                "Name": name,
+                "Partitions": [
+                    {"PartitionIndex": index, "ErrorCode": int(error)} for index, error in partitions.items()
+                ],
+            }
+            for name, partitions in topics.items()
+        ]
+        markers.append({"ProducerId": producer_id, "Topics": found})
+    return {"Markers": markers}

@@ -1,0 +1,71 @@
+"""DescribeAcls: the rules that a filter means. Source: ``AclApis.handleDescribeAcls``."""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+from kbroker.common.errors import Errors, KafkaError
+from kbroker.common.java.java_text import body_as_java_reads
+from kbroker.common.security.acls import AclFilter, Operation, PatternType, Permission, ResourceType, by_pattern
+from kbroker.requests.context import ApiContext, Body, RequestContext
+from kbroker.security.authorizer import checks
+
+_Code = TypeVar("_Code", ResourceType, PatternType, Operation, Permission)
+
+
+def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
+    """List the rules, those about one pattern together. Raises: KafkaError."""
+    ctx.auth.require(request, checks.DESCRIBE_ACLS)
+    authorizer = ctx.auth.authorizer
+    if authorizer is None:
+        return failure(body, Errors.SECURITY_DISABLED, request)
+    wanted = acl_filter(body)
+    if UNKNOWN in (body["ResourceTypeFilter"], body["PatternTypeFilter"], body["Operation"], body["PermissionType"]):
+        raise KafkaError(Errors.INVALID_REQUEST, "DescribeAclsRequest contains UNKNOWN elements")
+    resources = [
+        {
+            "ResourceType": int(kind),
+            "ResourceName": name,
+            "PatternType": int(pattern),
+            "Acls": [
+                {
+                    "Principal": acl.principal,
+                    "Host": acl.host,
+                    "Operation": int(acl.operation),
+                    "PermissionType": int(acl.permission),
+                }
+                for acl in acls
+            ],
+        }
+        for (kind, name, pattern), acls in by_pattern(authorizer.find(wanted))
+    ]
+    return {"ErrorCode": 0, "ErrorMessage": "", "Resources": resources}  # not null: as Kafka
+
+
+def failure(body: Body, error: Errors, request: RequestContext) -> Body:
+    """The error, and no rule."""
+    text = "No Authorizer is configured on the broker" if error is Errors.SECURITY_DISABLED else error.message
+    return {"ErrorCode": int(error), "ErrorMessage": text, "Resources": []}
+
+
+UNKNOWN = 0
+
+
+def known(kind: type[_Code], code: int) -> _Code:
+    """The word of a code; what is none is UNKNOWN, as in Java."""
+    found = kind._value2member_map_.get(code, kind(UNKNOWN))
+    assert isinstance(found, kind)
+    return found
+
+
+def acl_filter(body: Body) -> AclFilter:
+    """The filter of DescribeAcls, or one of those of DeleteAcls."""
+    return AclFilter(
+        known(ResourceType, body["ResourceTypeFilter"]),
+        body_as_java_reads(body["ResourceNameFilter"]),
+        known(PatternType, body["PatternTypeFilter"]),
+        body_as_java_reads(body["PrincipalFilter"]),
+        body_as_java_reads(body["HostFilter"]),
+        known(Operation, body["Operation"]),
+        known(Permission, body["PermissionType"]),
+    )

@@ -1,0 +1,57 @@
+"""DeleteAcls: what filters mean is removed, and out of force when the response is sent.
+
+Source: ``AclApis.handleDeleteAcls``.
+"""
+
+from __future__ import annotations
+
+from kbroker.apis.api29_describe_acls import acl_filter
+from kbroker.common.errors import Errors, KafkaError
+from kbroker.common.security.acls import Acl
+from kbroker.requests.context import ApiContext, Body, RequestContext
+from kbroker.security.authorizer import checks
+from kbroker.security.authorizer.authorizer import Deleted
+
+NO_AUTHORIZER = "No Authorizer is configured."
+
+
+def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
+    """Remove the rules that each filter means, all together. Raises: KafkaError."""
+    ctx.auth.require(request, checks.DELETE_ACLS)
+    authorizer = ctx.auth.authorizer
+    if authorizer is None:
+        return failure(body, Errors.SECURITY_DISABLED, request)
+    try:
+        results = authorizer.delete([acl_filter(row) for row in body["Filters"]])
+    except KafkaError as refusal:
+        results = [Deleted((), refusal)] * len(body["Filters"])
+    return {"FilterResults": [_result(result) for result in results]}
+
+
+def failure(body: Body, error: Errors, request: RequestContext) -> Body:
+    """Every filter with the same error."""
+    text = NO_AUTHORIZER if error is Errors.SECURITY_DISABLED else error.message
+    return {"FilterResults": [_result(Deleted((), KafkaError(error, text))) for _ in body["Filters"]]}
+
+
+def _result(result: Deleted) -> Body:
+    error = result.error
+    return {
+        "ErrorCode": 0 if error is None else int(error.error),
+        "ErrorMessage": None if error is None else error.message,
+        "MatchingAcls": [_matching(acl) for acl in result.acls],
+    }
+
+
+def _matching(acl: Acl) -> Body:
+    return {
+        "ErrorCode": 0,
+        "ErrorMessage": None,
+        "ResourceType": int(acl.resource_type),
+        "ResourceName": acl.resource_name,
+        "PatternType": int(acl.pattern_type),
+        "Principal": acl.principal,
+        "Host": acl.host,
+        "Operation": int(acl.operation),
+        "PermissionType": int(acl.permission),
+    }

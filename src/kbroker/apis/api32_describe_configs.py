@@ -1,0 +1,167 @@
+"""DescribeConfigs: of topics, brokers, loggers, groups, and client metrics subscriptions."""
+
+from __future__ import annotations
+
+from kbroker.common.configs.config_def import ConfigSource, ConfigType
+from kbroker.common.configs.config_resources import CLIENT_METRICS_TABLE, GROUP_TABLE
+from kbroker.common.errors import Errors, KafkaError
+from kbroker.common.java.java_text import body_as_java_reads
+from kbroker.common.topics import invalid_name_reason
+from kbroker.metadata import metadata_store
+from kbroker.metadata.configs.broker_loggers import levels
+from kbroker.metadata.configs.config_entries import (
+    Entry,
+    broker_entries,
+    default_broker_entries,
+    resource_entries,
+    topic_entries,
+)
+from kbroker.metadata.metadata_store import BROKER
+from kbroker.requests.context import ApiContext, Body, RequestContext
+from kbroker.requests.response_room import ResponseRoom
+from kbroker.security.authorizer import checks
+
+TOPIC, BROKERS, BROKER_LOGGER, CLIENT_METRICS, GROUP = 2, 4, 8, 16, 32
+TYPES = frozenset({TOPIC, BROKERS, BROKER_LOGGER, CLIENT_METRICS, GROUP})
+
+# Rows that a response may hold beyond those of each topic and broker once: for resources named again, and for groups
+# and subscriptions, which exist by being named. Kafka has no such bound; a name of a few bytes would cost kilobytes.
+MAX_FREE_ROWS = 10_000
+
+MALFORMED = (
+    "This most likely occurs because of a request being malformed by the client library or the message was sent to an "
+    "incompatible broker. See the broker logs for more details."
+)
+
+TOO_MANY = "Too many resources in one request: ask for the rest in another."
+
+
+def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
+    """Describe each resource by itself; an empty or null list of keys means all keys, unknown keys are left out.
+
+    A duplicate resource is described again; beyond MAX_FREE_ROWS and the room of a response, rows that cost the sender
+    nothing get INVALID_REQUEST. One unknown resource type makes all resources INVALID_REQUEST, as in Kafka.
+    """
+    if any(resource["ResourceType"] not in TYPES for resource in body["Resources"]):
+        refused = [_result(resource, Errors.INVALID_REQUEST, MALFORMED, []) for resource in body["Resources"]]
+        return {"Results": refused}
+    results = []
+    described: dict[tuple[int, str], list[Entry]] = {}
+    free_rows = 0
+    room = ResponseRoom()
+    for resource in body_as_java_reads(body["Resources"]):
+        kind, name = resource["ResourceType"], resource["ResourceName"]
+        entries = described.get((kind, name))
+        is_free = entries is not None or kind in (CLIENT_METRICS, GROUP)
+        try:
+            _authorize(ctx, request, kind, name)
+            if is_free and (free_rows >= MAX_FREE_ROWS or room.is_full):
+                raise KafkaError(Errors.INVALID_REQUEST, TOO_MANY)
+            if entries is None:
+                entries = described[kind, name] = [_shown(body, entry) for entry in _entries(ctx, kind, name)]
+        except KafkaError as error:
+            unknown = error.error == Errors.UNKNOWN_TOPIC_OR_PARTITION
+            results.append(_result(resource, error.error, "" if unknown else error.message, []))
+            continue
+        keys = set(resource["ConfigurationKeys"] or ())
+        configs = [entry for entry in entries if entry["Name"] in keys] if keys else entries
+        if is_free:
+            free_rows += len(configs)
+            room.take(configs)
+        results.append(_result(resource, Errors.NONE, "", configs))
+    return {"Results": results}
+
+
+def _authorize(ctx: ApiContext, request: RequestContext, kind: int, name: str) -> None:
+    """Raises: KafkaError, if the client may not see the configs of a resource."""
+    if kind == TOPIC:
+        ctx.auth.require(request, checks.DESCRIBE_CONFIGS_TOPIC, name)
+    elif kind == GROUP:
+        ctx.auth.require(request, checks.DESCRIBE_CONFIGS_GROUP, name)
+    else:
+        ctx.auth.require(request, checks.DESCRIBE_CONFIGS_CLUSTER)
+
+
+def _shown(body: Body, entry: Entry) -> Entry:
+    """An entry without what was not asked for."""
+    return {
+        **entry,
+        "Synonyms": entry["Synonyms"] if body["IncludeSynonyms"] else [],
+        "Documentation": entry["Documentation"] if body["IncludeDocumentation"] else None,
+    }
+
+
+def failure(body: Body, error: Errors, request: RequestContext) -> Body:
+    """Every resource with the same error."""
+    return {"Results": [_result(resource, error, error.message, []) for resource in body["Resources"]]}
+
+
+def _entries(ctx: ApiContext, kind: int, name: str) -> list[Entry]:
+    if kind == TOPIC:
+        return _topic(ctx, name)
+    if kind == BROKERS:
+        if not name:
+            return default_broker_entries(ctx.store.configs(BROKER, ""))
+        _check_broker(ctx, name, " or empty string,")
+        return broker_entries(ctx.config, ctx.bound_addresses)
+    if kind == BROKER_LOGGER:
+        if not name:
+            raise KafkaError(Errors.INVALID_REQUEST, "Broker id must not be empty")
+        _check_broker(ctx, name, "")
+        return _loggers()
+    if kind == CLIENT_METRICS:
+        if not name:
+            raise KafkaError(Errors.INVALID_REQUEST, "Client metrics subscription name must not be empty")
+        configs = ctx.store.configs(metadata_store.CLIENT_METRICS, name)
+        return resource_entries(CLIENT_METRICS_TABLE, configs, ConfigSource.DYNAMIC_CLIENT_METRICS_CONFIG)
+    if not name:
+        raise KafkaError(Errors.INVALID_REQUEST, "Group name must not be empty")
+    configs = ctx.store.configs(metadata_store.GROUP, name)
+    return resource_entries(GROUP_TABLE, configs, ConfigSource.DYNAMIC_GROUP_CONFIG, ctx.config)
+
+
+def _topic(ctx: ApiContext, name: str) -> list[Entry]:
+    reason = invalid_name_reason(name)
+    if reason is not None:
+        raise KafkaError(Errors.INVALID_TOPIC_EXCEPTION, f"Topic name is invalid: {reason}")
+    view = ctx.topics.get(name)
+    if view is None:
+        raise KafkaError(Errors.UNKNOWN_TOPIC_OR_PARTITION)
+    return topic_entries(ctx.config, view.configs)
+
+
+def _check_broker(ctx: ApiContext, name: str, or_empty: str) -> None:
+    digits = name[1:] if name[:1] in ("-", "+") else name
+    if not (digits.isascii() and digits.isdigit() and len(digits) < 11):
+        raise KafkaError(Errors.INVALID_REQUEST, f"Broker id must be an integer, but it is: {name}")
+    if int(name) != ctx.node_id:
+        text = f"Unexpected broker id, expected {ctx.node_id}{or_empty} but received {name}"
+        raise KafkaError(Errors.INVALID_REQUEST, text)
+
+
+def _loggers() -> list[Entry]:
+    source = ConfigSource.DYNAMIC_BROKER_LOGGER_CONFIG
+    return [_plain(name, level, ConfigType.STRING, source) for name, level in levels().items()]
+
+
+def _plain(name: str, value: str, kind: ConfigType, source: ConfigSource) -> Entry:
+    return {
+        "Name": name,
+        "Value": value,
+        "ReadOnly": False,
+        "ConfigSource": int(source),
+        "IsSensitive": False,
+        "Synonyms": [],
+        "ConfigType": int(kind),
+        "Documentation": None,
+    }
+
+
+def _result(resource: Body, error: Errors, message: str, configs: list[Entry]) -> Body:
+    return {
+        "ErrorCode": int(error),
+        "ErrorMessage": message,
+        "ResourceType": resource["ResourceType"],
+        "ResourceName": resource["ResourceName"],
+        "Configs": configs,
+    }

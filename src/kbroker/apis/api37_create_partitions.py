@@ -1,0 +1,49 @@
+"""CreatePartitions: let topics grow."""
+
+from __future__ import annotations
+
+from kbroker.common.errors import Errors, KafkaError
+from kbroker.quota.mutation_quota import MutationQuota
+from kbroker.requests.context import ApiContext, Body, RequestContext
+from kbroker.security.authorizer import checks
+
+STRICT_FROM = 3  # the version from which clients know error 89
+WITHOUT_TEXT = (Errors.UNKNOWN_TOPIC_OR_PARTITION, Errors.THROTTLING_QUOTA_EXCEEDED)
+
+
+def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
+    """Grow each topic on its own; one named twice gets INVALID_REQUEST once, and stays as it is."""
+    wanted: dict[str, list[Body]] = {}
+    for row in body["Topics"]:
+        wanted.setdefault(row["Name"], []).append(row)
+    once = [name for name, rows in wanted.items() if len(rows) == 1]
+    allowed = ctx.auth.allowed(request, checks.CREATE_PARTITIONS, once)
+    quota = ctx.mutation_quota(request, request.api_version >= STRICT_FROM)
+    responses = []
+    for name, rows in wanted.items():
+        if len(rows) > 1:
+            responses.append(_response(name, Errors.INVALID_REQUEST, "Duplicate topic name."))
+        elif name not in allowed:
+            responses.append(_response(name, checks.CREATE_PARTITIONS.error, None))
+        else:
+            responses.append(_grow(ctx, rows[0], body["ValidateOnly"], quota))
+    return {"ThrottleTimeMs": quota.throttle_time_ms, "Results": responses}
+
+
+def failure(body: Body, error: Errors, request: RequestContext) -> Body:
+    """Every topic with the same error."""
+    return {"Results": [_response(row["Name"], error, error.message) for row in body["Topics"]]}
+
+
+def _grow(ctx: ApiContext, row: Body, validate_only: bool, quota: MutationQuota) -> Body:
+    assignments = row["Assignments"]
+    brokers = None if assignments is None else [one["BrokerIds"] for one in assignments]
+    try:
+        ctx.topics.add_partitions(row["Name"], row["Count"], brokers, validate_only, quota.record)
+    except KafkaError as error:
+        return _response(row["Name"], error.error, None if error.error in WITHOUT_TEXT else error.message)
+    return _response(row["Name"], Errors.NONE, None)
+
+
+def _response(name: str, error: Errors, message: str | None) -> Body:
+    return {"Name": name, "ErrorCode": int(error), "ErrorMessage": message}

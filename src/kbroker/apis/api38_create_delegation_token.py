@@ -1,0 +1,67 @@
+"""CreateDelegationToken: a user who has logged in gets a token, for himself or for another one (KIP-373).
+
+Source: ``KafkaApis.handleCreateTokenRequest``, ``DelegationTokenControlManager.createDelegationToken``.
+"""
+
+from __future__ import annotations
+
+from kbroker.apis.token_requests import allows_token_requests
+from kbroker.common.errors import Errors
+from kbroker.common.java.java_text import body_as_java_reads
+from kbroker.common.security.delegation_token import USER_TYPE, Principal
+from kbroker.requests.context import ApiContext, Body, RequestContext
+from kbroker.security.authorizer import checks
+
+FIRST_WITH_REQUESTER = 3
+ANONYMOUS = Principal(USER_TYPE, "ANONYMOUS")
+
+
+def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
+    """Make a token."""
+    body = body_as_java_reads(body)  # names are stored
+    requester = Principal.parse(request.principal)
+    name, kind = body["OwnerPrincipalName"], body["OwnerPrincipalType"]
+    if name and kind is None:
+        return failure(body, Errors.UNKNOWN_SERVER_ERROR, request)  # as Kafka, whose principals have a type
+    owner = Principal(kind, name) if name else requester
+    if not allows_token_requests(ctx, request):
+        return _refused(Errors.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED, owner, requester, request)
+    if owner != requester and not ctx.auth.allows(
+        request, checks.CREATE_DELEGATION_TOKEN, f"{owner.type}:{owner.name}"
+    ):
+        return _refused(checks.CREATE_DELEGATION_TOKEN.error, owner, requester, request)
+    renewers = tuple(Principal(one["PrincipalType"], one["PrincipalName"]) for one in body["Renewers"])
+    if any(one.type != USER_TYPE for one in renewers):
+        return _refused(Errors.INVALID_PRINCIPAL_TYPE, owner, requester, request)
+    if ctx.delegation_tokens is None:
+        return _refused(Errors.DELEGATION_TOKEN_AUTH_DISABLED, owner, requester, request, time_ms=0)
+    token = ctx.delegation_tokens.create(owner, requester, renewers, body["MaxLifetimeMs"])
+    return {
+        **_refused(Errors.NONE, owner, requester, request),
+        "IssueTimestampMs": token.issue_ms,
+        "ExpiryTimestampMs": token.expiry_ms,
+        "MaxTimestampMs": token.max_ms,
+        "TokenId": token.token_id,
+        "Hmac": ctx.delegation_tokens.hmac_of(token.token_id),
+    }
+
+
+def failure(body: Body, error: Errors, request: RequestContext) -> Body:
+    """No token."""
+    return _refused(error, ANONYMOUS, ANONYMOUS, request)
+
+
+def _refused(error: Errors, owner: Principal, requester: Principal, request: RequestContext, time_ms: int = -1) -> Body:
+    body = {
+        "ErrorCode": int(error),
+        "PrincipalType": owner.type,
+        "PrincipalName": owner.name,
+        "IssueTimestampMs": time_ms,
+        "ExpiryTimestampMs": time_ms,
+        "MaxTimestampMs": time_ms,
+        "TokenId": "",
+        "Hmac": b"",
+    }
+    if request.api_version >= FIRST_WITH_REQUESTER:
+        body.update(TokenRequesterPrincipalType=requester.type, TokenRequesterPrincipalName=requester.name)
+    return body

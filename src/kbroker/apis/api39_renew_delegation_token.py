@@ -1,0 +1,22 @@
+"""RenewDelegationToken: a token counts longer, up to the end that it was made with.
+
+Source: ``KafkaApis.handleRenewTokenRequest``, ``DelegationTokenControlManager.renewDelegationToken``.
+"""
+
+from __future__ import annotations
+
+from kbroker.apis.token_requests import change_expiry
+from kbroker.common.errors import Errors
+from kbroker.requests.context import ApiContext, Body, RequestContext
+
+
+def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
+    """Renew a token that the client owns or may renew."""
+    return change_expiry(
+        ctx, request, lambda tokens, who: tokens.renew(bytes(body["Hmac"]), who, body["RenewPeriodMs"])
+    )
+
+
+def failure(body: Body, error: Errors, request: RequestContext) -> Body:
+    """Nothing is renewed."""
+    return {"ErrorCode": int(error), "ExpiryTimestampMs": 0}

@@ -1,0 +1,22 @@
+"""ExpireDelegationToken: a token ends earlier, or now.
+
+Source: ``KafkaApis.handleExpireTokenRequest``, ``DelegationTokenControlManager.expireDelegationToken``.
+"""
+
+from __future__ import annotations
+
+from kbroker.apis.token_requests import change_expiry
+from kbroker.common.errors import Errors
+from kbroker.requests.context import ApiContext, Body, RequestContext
+
+
+def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
+    """End a token that the client owns or may renew."""
+    return change_expiry(
+        ctx, request, lambda tokens, who: tokens.expire(bytes(body["Hmac"]), who, body["ExpiryTimePeriodMs"])
+    )
+
+
+def failure(body: Body, error: Errors, request: RequestContext) -> Body:
+    """Nothing ends."""
+    return {"ErrorCode": int(error), "ExpiryTimestampMs": 0}

@@ -1,0 +1,45 @@
+"""DescribeUserScramCredentials: who can log in by SCRAM, never with what.
+
+Source: ``ScramImage.describe``.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from kbroker.common.errors import Errors
+from kbroker.common.java.java_text import replace_invalid_utf8
+from kbroker.common.security import scram
+from kbroker.requests.context import ApiContext, Body, RequestContext
+from kbroker.security.authorizer import checks
+
+_TWICE = "Cannot describe SCRAM credentials for the same user twice in a single request: "
+_UNKNOWN = "Attempt to describe a user credential that does not exist: "
+
+
+def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
+    """Describe the users named, or all of them."""
+    ctx.auth.require(request, checks.DESCRIBE_USER_SCRAM_CREDENTIALS)
+    known = ctx.credentials.users()
+    asked = [replace_invalid_utf8(user["Name"]) for user in body["Users"] or ()] or list(known)
+    results = []
+    for name, times in Counter(asked).items():
+        result: Body = {"User": name, "ErrorCode": 0, "ErrorMessage": None, "CredentialInfos": []}
+        if times > 1:
+            result.update(ErrorCode=int(Errors.DUPLICATE_RESOURCE), ErrorMessage=_TWICE + name)
+        elif name not in known:
+            result.update(ErrorCode=int(Errors.RESOURCE_NOT_FOUND), ErrorMessage=_UNKNOWN + name)
+        else:
+            result["CredentialInfos"] = [
+                {"Mechanism": scram.MECHANISMS[mechanism].number, "Iterations": iterations}
+                for mechanism, iterations in known[name].items()
+            ]
+        results.append(result)
+    return {"ErrorCode": 0, "ErrorMessage": None, "Results": results}
+
+
+def failure(body: Body, error: Errors, request: RequestContext) -> Body:
+    """The error for the whole request, and for each user without the name, as in Kafka."""
+    what = {"ErrorCode": int(error), "ErrorMessage": error.message}
+    results = [{**what, "User": "", "CredentialInfos": []} for _ in body["Users"] or ()]
+    return {**what, "Results": results}

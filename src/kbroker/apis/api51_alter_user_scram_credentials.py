@@ -1,0 +1,43 @@
+"""AlterUserScramCredentials: SCRAM users are set and removed; the client has salted the passwords.
+
+Source: ``ScramControlManager.alterCredentials``.
+"""
+
+from __future__ import annotations
+
+from kbroker.common.errors import Errors
+from kbroker.common.java.java_text import body_as_java_reads
+from kbroker.requests.context import ApiContext, Body, RequestContext
+from kbroker.security.authorizer import checks
+from kbroker.security.credentials import Deletion, Upsertion
+
+
+def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
+    """Apply what is right for each user, and say what was not."""
+    ctx.auth.require(request, checks.ALTER_USER_SCRAM_CREDENTIALS)
+    body = body_as_java_reads(body)  # names are stored
+    deletions = [Deletion(one["Name"], one["Mechanism"]) for one in body["Deletions"]]
+    upsertions = [
+        Upsertion(one["Name"], one["Mechanism"], one["Iterations"], bytes(one["Salt"]), bytes(one["SaltedPassword"]))
+        for one in body["Upsertions"]
+    ]
+    outcome = ctx.credentials.alter(deletions, upsertions)
+    results = [
+        {
+            "User": user,
+            "ErrorCode": 0 if error is None else int(error.error),
+            "ErrorMessage": None if error is None else error.message,
+        }
+        for user, error in outcome.items()
+    ]
+    return {"Results": results}
+
+
+def failure(body: Body, error: Errors, request: RequestContext) -> Body:
+    """The error for every user named."""
+    names = [one["Name"] for one in (*body["Deletions"], *body["Upsertions"])]
+    return {
+        "Results": [
+            {"User": name, "ErrorCode": int(error), "ErrorMessage": error.message} for name in dict.fromkeys(names)
+        ]
+    }

@@ -1,0 +1,74 @@
+"""DescribeQuorum: one voter, which leads. There is no metadata log: its epoch and offsets are those of an empty one."""
+
+from __future__ import annotations
+
+from kbroker.common.errors import Errors
+from kbroker.common.topics import CLUSTER_METADATA_TOPIC
+from kbroker.metadata.topics import ZERO_ID
+from kbroker.requests.context import ApiContext, Body, RequestContext
+from kbroker.security.authorizer import checks
+
+FIRST_WITH_NODES = 2
+NOT_HOSTED = "This server does not host this topic-partition."
+
+
+def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
+    """Describe partition 0 of the metadata topic; whatever else is asked for is not here.
+
+    Java takes exactly one topic with one partition (quirk 18).
+    """
+    ctx.auth.require(request, checks.DESCRIBE_QUORUM)
+    topics = []
+    for topic in body["Topics"]:
+        rows = []
+        for asked in topic["Partitions"]:
+            index = asked["PartitionIndex"]
+            if (topic["TopicName"], index) == (CLUSTER_METADATA_TOPIC, 0):
+                rows.append(_quorum(ctx))
+            else:
+                rows.append(_unknown(index))
+        topics.append({"TopicName": topic["TopicName"], "Partitions": rows})
+    response: Body = {"ErrorCode": 0, "ErrorMessage": "", "Topics": topics}
+    if request.api_version >= FIRST_WITH_NODES:
+        listeners = [{"Name": name, "Host": at.host, "Port": at.port} for name, at in ctx.endpoints.items()]
+        response["Nodes"] = [{"NodeId": ctx.node_id, "Listeners": listeners}]
+    return response
+
+
+def failure(body: Body, error: Errors, request: RequestContext) -> Body:
+    """The error, and no topic."""
+    return {"ErrorCode": int(error), "ErrorMessage": error.message, "Topics": []}
+
+
+def _quorum(ctx: ApiContext) -> Body:
+    now_ms = ctx.clock.wall_ms()
+    voter = {
+        "ReplicaId": ctx.node_id,
+        "ReplicaDirectoryId": ZERO_ID,
+        "LogEndOffset": 0,
+        "LastFetchTimestamp": now_ms,
+        "LastCaughtUpTimestamp": now_ms,
+    }
+    return {
+        "PartitionIndex": 0,
+        "ErrorCode": 0,
+        "ErrorMessage": "",
+        "LeaderId": ctx.node_id,
+        "LeaderEpoch": 0,
+        "HighWatermark": 0,
+        "CurrentVoters": [voter],
+        "Observers": [],
+    }
+
+
+def _unknown(index: int) -> Body:
+    return {
+        "PartitionIndex": index,
+        "ErrorCode": int(Errors.UNKNOWN_TOPIC_OR_PARTITION),
+        "ErrorMessage": NOT_HOSTED,
+        "LeaderId": 0,
+        "LeaderEpoch": 0,
+        "HighWatermark": 0,
+        "CurrentVoters": [],
+        "Observers": [],
+    }

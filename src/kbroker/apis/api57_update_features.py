@@ -1,0 +1,36 @@
+"""UpdateFeatures: features of the cluster get another level, all of a request or none (KIP-584).
+
+Source: ``QuorumController.updateFeatures``, ``ControllerApis.handleUpdateFeatures``.
+"""
+
+from __future__ import annotations
+
+from kbroker.common.errors import Errors, KafkaError
+from kbroker.metadata.features import FeatureUpdate
+from kbroker.requests.context import ApiContext, Body, RequestContext
+from kbroker.security.authorizer import checks
+
+LAST_WITH_RESULTS = 1
+_FAILED = "The update failed for all features since the following feature had an error: "
+
+
+def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
+    """Change levels, or only say whether they could be changed."""
+    ctx.auth.require(request, checks.UPDATE_FEATURES)
+    asked = {one["Feature"]: one for one in body["FeatureUpdates"]}  # of two with one name the last counts
+    updates = [FeatureUpdate(name, one["MaxVersionLevel"], one["UpgradeType"]) for name, one in asked.items()]
+    try:
+        ctx.features.update(updates, ctx.node_id, validate_only=body["ValidateOnly"])
+    except KafkaError as error:
+        return {"ErrorCode": int(error.error), "ErrorMessage": _FAILED + error.message, "Results": []}
+    results = []
+    if request.api_version <= LAST_WITH_RESULTS:
+        results = [
+            {"Feature": one["Feature"], "ErrorCode": 0, "ErrorMessage": "NONE"} for one in body["FeatureUpdates"]
+        ]
+    return {"ErrorCode": 0, "ErrorMessage": None, "Results": results}
+
+
+def failure(body: Body, error: Errors, request: RequestContext) -> Body:
+    """Nothing is changed."""
+    return {"ErrorCode": int(error), "ErrorMessage": error.message, "Results": []}

@@ -1,0 +1,42 @@
+"""DescribeCluster: one broker, which is its own controller."""
+
+from __future__ import annotations
+
+from kbroker.common.errors import Errors
+from kbroker.requests.context import OPERATIONS_NOT_ASKED, ApiContext, Body, RequestContext
+from kbroker.security.authorizer import checks
+
+BROKERS, CONTROLLERS = 1, 2
+
+
+def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
+    """Describe the cluster to a client that asks for brokers; a broker's listener refuses other endpoint types."""
+    kind = body["EndpointType"]
+    if kind == CONTROLLERS:
+        text = "The request was sent to an endpoint of type BROKER, but we wanted an endpoint of type CONTROLLER"
+        return _refused(Errors.MISMATCHED_ENDPOINT_TYPE, text)
+    if kind != BROKERS:
+        return _refused(Errors.UNSUPPORTED_ENDPOINT_TYPE, f"Unsupported endpoint type {kind}")
+    endpoint = ctx.endpoint(request.listener)
+    rack = ctx.config.text("broker.rack") or None
+    operations = OPERATIONS_NOT_ASKED
+    if body["IncludeClusterAuthorizedOperations"]:
+        may_see = ctx.auth.allows(request, checks.DESCRIBE_CLUSTER)
+        operations = ctx.auth.operations(request, checks.CLUSTER) if may_see else 0
+    return {
+        "ErrorCode": 0,
+        "EndpointType": BROKERS,
+        "ClusterId": ctx.cluster_id,
+        "ControllerId": ctx.node_id,
+        "Brokers": [{"BrokerId": ctx.node_id, "Host": endpoint.host, "Port": endpoint.port, "Rack": rack}],
+        "ClusterAuthorizedOperations": operations,
+    }
+
+
+def failure(body: Body, error: Errors, request: RequestContext) -> Body:
+    """No cluster."""
+    return _refused(error, error.message)
+
+
+def _refused(error: Errors, message: str) -> Body:
+    return {"ErrorCode": int(error), "ErrorMessage": message, "ClusterId": "", "ControllerId": -1, "Brokers": []}

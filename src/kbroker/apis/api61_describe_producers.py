@@ -1,0 +1,77 @@
+"""DescribeProducers: who writes to a partition with a producer id, and since when a transaction is open."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+from kbroker.common.errors import Errors
+from kbroker.common.topics import invalid_name_reason
+from kbroker.log._partition_log import active_producers
+from kbroker.requests.context import ApiContext, Body, RequestContext
+from kbroker.requests.response_room import NO_ROOM_TEXT, ResponseRoom
+from kbroker.security.authorizer import checks
+
+NO_ROOM = Errors.UNKNOWN_TOPIC_OR_PARTITION  # the one error after which Java's Admin asks again in any case
+NOT_HOSTED = "This server does not host this topic-partition."
+
+
+def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
+    """Describe each partition on its own, as often as it is named.
+
+    What the response has no room for has the error NO_ROOM.
+    """
+    room = ResponseRoom()
+    topics = []
+    for topic in body["Topics"]:
+        name = topic["Name"]
+        reason = invalid_name_reason(name)
+        invalid = f"Topic name is invalid: {reason}"
+        is_allowed = reason is not None or ctx.auth.allows(request, checks.DESCRIBE_PRODUCERS, name)
+        rows = []
+        for index in topic["PartitionIndexes"]:
+            if reason is not None:
+                rows.append(_response(index, Errors.INVALID_TOPIC_EXCEPTION, room.text(invalid)))
+            elif not is_allowed:
+                refused = checks.DESCRIBE_PRODUCERS.error
+                rows.append(_response(index, refused, refused.message))
+            elif ctx.topics.get(name) is None:
+                rows.append(_response(index, Errors.UNKNOWN_TOPIC_OR_PARTITION, NOT_HOSTED))
+            elif ctx.topics.is_offline(name, index):
+                rows.append(_response(index, Errors.KAFKA_STORAGE_ERROR, None))
+            else:
+                found = room.described((name, index), partial(_describe, ctx.topics.partition(name, index), index))
+                rows.append(_response(index, NO_ROOM, NO_ROOM_TEXT) if found is None else found)
+        topics.append({"Name": name, "Partitions": rows})
+    return {"Topics": topics}
+
+
+def failure(body: Body, error: Errors, request: RequestContext) -> Body:
+    """Every partition with the same error."""
+    topics = []
+    for topic in body["Topics"]:
+        rows = [_response(index, error, error.message) for index in topic["PartitionIndexes"]]
+        topics.append({"Name": topic["Name"], "Partitions": rows})
+    return {"Topics": topics}
+
+
+def _describe(log: Any, index: int) -> Body:
+    if log is None or log.is_closed:
+        return _response(index, Errors.UNKNOWN_TOPIC_OR_PARTITION, None)
+    response = _response(index, Errors.NONE, None)
+    response["ActiveProducers"] = [
+        {
+            "ProducerId": one.producer_id,
+            "ProducerEpoch": one.producer_epoch,
+            "LastSequence": one.last_sequence,
+            "LastTimestamp": one.last_timestamp_ms,
+            "CoordinatorEpoch": one.coordinator_epoch,
+            "CurrentTxnStartOffset": one.current_txn_first_offset,
+        }
+        for one in active_producers(log)
+    ]
+    return response
+
+
+def _response(index: int, error: Errors, text: str | None) -> Body:
+    return {"PartitionIndex": index, "ErrorCode": int(error), "ErrorMessage": text, "ActiveProducers": []}

@@ -1,0 +1,26 @@
+"""UnregisterBroker: there is one broker, which is not unregistered.
+
+Apache Kafka would let its last broker go, and leave a cluster of none. Source: ``QuorumController.unregisterBroker``.
+"""
+
+from __future__ import annotations
+
+from kbroker.common.errors import Errors
+from kbroker.requests.context import ApiContext, Body, RequestContext
+from kbroker.security.authorizer import checks
+
+
+def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
+    """Refuse."""
+    ctx.auth.require(request, checks.UNREGISTER_BROKER)
+    broker_id = body["BrokerId"]
+    if broker_id != ctx.node_id:
+        text = f"Broker ID {broker_id} is not currently registered"
+        return {"ErrorCode": int(Errors.BROKER_ID_NOT_REGISTERED), "ErrorMessage": text}
+    text = f"Broker {broker_id} is the only one of this cluster and stays registered; stop it to take it away"
+    return {"ErrorCode": int(Errors.INVALID_REQUEST), "ErrorMessage": text}
+
+
+def failure(body: Body, error: Errors, request: RequestContext) -> Body:
+    """The error."""
+    return {"ErrorCode": int(error), "ErrorMessage": error.message}

@@ -1,0 +1,126 @@
+"""ConsumerGroupHeartbeat: a member of a consumer group joins, says what it wants and has, and leaves (KIP-848)."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+from kbroker.common.errors import Errors, KafkaError
+from kbroker.coordinator.consumer_group.member import JOIN_EPOCH, LEAVE_EPOCH, STATIC_LEAVE_EPOCH
+from kbroker.coordinator.consumer_group.membership import HeartbeatRequest
+from kbroker.coordinator.consumer_group.regexes import Visible
+from kbroker.metadata.features import GROUP_VERSION
+from kbroker.requests.context import ApiContext, Body, RequestContext
+from kbroker.security.authorizer import checks
+
+FIRST_WITH_CLIENTS_MEMBER_ID = 1
+
+
+def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
+    """Check the request, then let the coordinator of groups act on it. Errors come with a text."""
+    if ctx.features.level(GROUP_VERSION) < 1 or not ctx.groups.has_consumer_protocol:
+        return failure(body, Errors.UNSUPPORTED_VERSION, request)
+    try:
+        ctx.auth.require(request, checks.CONSUMER_GROUP_HEARTBEAT_GROUP, body["GroupId"])
+        names = set(body["SubscribedTopicNames"] or ())
+        if len(ctx.auth.allowed(request, checks.CONSUMER_GROUP_HEARTBEAT, names)) < len(names):
+            raise KafkaError(checks.CONSUMER_GROUP_HEARTBEAT.error)
+        _check(ctx, body, request.api_version)
+        partitions = body["TopicPartitions"]
+        result = ctx.groups.consumer_group_heartbeat(
+            HeartbeatRequest(
+                body["GroupId"],
+                body["MemberId"],
+                body["MemberEpoch"],
+                body["InstanceId"],
+                body["RackId"],
+                body["RebalanceTimeoutMs"],
+                body["SubscribedTopicNames"],
+                body.get("SubscribedTopicRegex"),
+                body["ServerAssignor"],
+                None if partitions is None else _by_topic(partitions),
+                request.client_id,
+                f"/{request.client_host}",
+                _visible(ctx, request),
+            )
+        )
+    except KafkaError as error:
+        return _failure(error.error, error.message)
+    assignment = None
+    if result.assigned is not None:
+        rows = [{"TopicId": topic_id, "Partitions": list(epochs)} for topic_id, epochs in result.assigned.items()]
+        assignment = {"TopicPartitions": rows}
+    return {
+        "ErrorCode": 0,
+        "ErrorMessage": None,
+        "MemberId": result.member_id,
+        "MemberEpoch": result.member_epoch,
+        "HeartbeatIntervalMs": result.heartbeat_interval_ms,
+        "Assignment": assignment,
+    }
+
+
+def _by_topic(rows: list[Body]) -> dict[UUID, list[int]]:
+    """Partitions of each topic, of all rows that name it."""
+    found: dict[UUID, list[int]] = {}
+    for row in rows:
+        found.setdefault(row["TopicId"], []).extend(row["Partitions"])
+    return found
+
+
+def failure(body: Body, error: Errors, request: RequestContext) -> Body:
+    """The code and its text."""
+    return _failure(error, error.message)
+
+
+def _failure(error: Errors, text: str | None) -> Body:
+    return {
+        "ErrorCode": int(error),
+        "ErrorMessage": text or error.message,
+        "MemberId": None,
+        "MemberEpoch": 0,
+        "HeartbeatIntervalMs": 0,
+        "Assignment": None,
+    }
+
+
+def _visible(ctx: ApiContext, request: RequestContext) -> Visible | None:
+    """What is asked when a regular expression is matched, after the response."""
+    if ctx.auth.authorizer is None:
+        return None
+    client = request._replace(completion=None, inbound=None)  # both end with the request
+    return lambda names: ctx.auth.allowed(client, checks.CONSUMER_GROUP_HEARTBEAT_REGEX, names)
+
+
+def _check(ctx: ApiContext, body: Body, version: int) -> None:
+    """Raises: KafkaError INVALID_REQUEST, UNSUPPORTED_ASSIGNOR, in Kafka's order and words."""
+    epoch = body["MemberEpoch"]
+    needs_member_id = version >= FIRST_WITH_CLIENTS_MEMBER_ID or epoch > 0 or epoch == LEAVE_EPOCH
+    if needs_member_id:
+        _check_text("MemberId", body["MemberId"])
+    for name in ("GroupId", "InstanceId", "RackId"):
+        _check_text(name, body[name])
+    if epoch == JOIN_EPOCH:
+        if body["RebalanceTimeoutMs"] == -1:
+            raise _invalid("RebalanceTimeoutMs must be provided in first request.")
+        if body["TopicPartitions"] is None or body["TopicPartitions"]:
+            raise _invalid("TopicPartitions must be empty when (re-)joining.")
+        if body["SubscribedTopicNames"] is None and body.get("SubscribedTopicRegex") is None:
+            raise _invalid("Either SubscribedTopicNames or SubscribedTopicRegex must be non-null when (re-)joining.")
+    elif epoch == STATIC_LEAVE_EPOCH:
+        if body["InstanceId"] is None:
+            raise _invalid("InstanceId can't be null.")
+    elif epoch < STATIC_LEAVE_EPOCH:
+        raise _invalid("MemberEpoch is invalid.")
+    assignor, known = body["ServerAssignor"], ctx.groups.assignors
+    if assignor is not None and assignor not in known:
+        text = f"ServerAssignor {assignor} is not supported. Supported assignors: {', '.join(known)}."
+        raise KafkaError(Errors.UNSUPPORTED_ASSIGNOR, text)
+
+
+def _check_text(name: str, text: str | None) -> None:
+    if text is not None and not text.strip():
+        raise _invalid(f"{name} can't be empty.")
+
+
+def _invalid(text: str) -> KafkaError:
+    return KafkaError(Errors.INVALID_REQUEST, text)

@@ -1,0 +1,37 @@
+"""ListConfigResources: what can have configs; version 0 asks for client metrics subscriptions only."""
+
+from __future__ import annotations
+
+from kbroker.common.errors import Errors
+from kbroker.metadata import metadata_store
+from kbroker.metadata.configs.dynamic_configs import ResourceType
+from kbroker.requests.context import ApiContext, Body, RequestContext
+from kbroker.security.authorizer import checks
+
+
+def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
+    """List the resources of the given types; of every type when none is given."""
+    ctx.auth.require(request, checks.LIST_CONFIG_RESOURCES)
+    if request.api_version == 0:
+        wanted = [int(ResourceType.CLIENT_METRICS)]
+    else:
+        wanted = list(dict.fromkeys(body["ResourceTypes"])) or [int(kind) for kind in ResourceType]
+    if any(kind not in ResourceType._value2member_map_ for kind in wanted):
+        return {"ErrorCode": int(Errors.UNSUPPORTED_VERSION), "ConfigResources": []}
+    found = [{"ResourceName": name, "ResourceType": kind} for kind in wanted for name in _names(ctx, kind)]
+    return {"ErrorCode": 0, "ConfigResources": found}
+
+
+def failure(body: Body, error: Errors, request: RequestContext) -> Body:
+    """The error and nothing else."""
+    return {"ErrorCode": int(error), "ConfigResources": []}
+
+
+def _names(ctx: ApiContext, kind: int) -> list[str]:
+    if kind == ResourceType.TOPIC:
+        return [view.name for view in ctx.topics.all()]
+    if kind == ResourceType.GROUP:
+        return ctx.store.resources_with_configs(metadata_store.GROUP)
+    if kind == ResourceType.CLIENT_METRICS:
+        return ctx.store.resources_with_configs(metadata_store.CLIENT_METRICS)
+    return [str(ctx.node_id)]

@@ -1,0 +1,105 @@
+"""DescribeTopicPartitions: topics partition by partition, in pages."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kbroker.common.errors import Errors
+from kbroker.common.topics import invalid_name_reason
+from kbroker.metadata.topics import ZERO_ID, TopicView
+from kbroker.requests.context import OPERATIONS_NOT_ASKED, ApiContext, Body, RequestContext
+from kbroker.security.authorizer import checks
+
+MAX_PARTITIONS = 2000  # max.request.partition.size.limit
+
+
+def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
+    """Describe the topics named, all for none, by name; from the cursor on, up to a number of partitions."""
+    cursor = body["Cursor"]
+    asked = sorted({row["Name"] for row in body["Topics"]})
+    if "" in asked:
+        return failure(body, Errors.UNKNOWN_SERVER_ERROR, request)
+    if cursor is not None and (cursor["PartitionIndex"] < 0 or (asked and cursor["TopicName"] not in asked)):
+        return failure(body, Errors.INVALID_REQUEST, request)
+    names = asked or [view.name for view in ctx.topics.all()]
+    first = 0
+    if cursor is not None:
+        names = [name for name in names if name >= cursor["TopicName"]]
+    allowed = ctx.auth.allowed(request, checks.DESCRIBE_TOPIC_PARTITIONS, names)
+    refused = [_unauthorized(name) for name in names if asked and name not in allowed]
+    names = [name for name in names if name in allowed]
+    if cursor is not None and names and names[0] == cursor["TopicName"]:
+        first = cursor["PartitionIndex"]
+    room = max(1, min(body["ResponsePartitionLimit"], MAX_PARTITIONS))
+    topics: list[Body] = []
+    for name in names:
+        if room <= 0:
+            return {"Topics": topics + refused, "NextCursor": {"TopicName": name, "PartitionIndex": 0}}
+        view = ctx.topics.get(name)
+        if view is None:
+            topics.append({**_unknown(name), "TopicAuthorizedOperations": _operations(ctx, request, name)})
+            continue
+        first = min(first, len(view.partitions))
+        last = min(len(view.partitions), first + room)
+        topics.append(_topic(ctx, view, range(first, last), _operations(ctx, request, name)))
+        if last < len(view.partitions):
+            return {"Topics": topics + refused, "NextCursor": {"TopicName": name, "PartitionIndex": last}}
+        room -= last - first
+        first = 0
+    return {"Topics": topics + refused, "NextCursor": None}
+
+
+def failure(body: Body, error: Errors, request: RequestContext) -> Body:
+    """Every topic with the same error."""
+    return {"Topics": [_error(row["Name"], error) for row in body["Topics"]], "NextCursor": None}
+
+
+def _operations(ctx: ApiContext, request: RequestContext, name: str) -> int:
+    return ctx.auth.operations(request, checks.TOPIC, name)
+
+
+def _unauthorized(name: str) -> Body:
+    """Nothing is said about it, not even whether it exists."""
+    return _error(name, checks.DESCRIBE_TOPIC_PARTITIONS.error)
+
+
+def _topic(ctx: ApiContext, view: TopicView, indexes: range, operations: int) -> Body:
+    return {
+        "ErrorCode": 0,
+        "Name": view.name,
+        "TopicId": view.topic_id,
+        "IsInternal": view.is_internal,
+        "Partitions": [_partition(ctx.node_id, index, view.partitions[index]) for index in indexes],
+        "TopicAuthorizedOperations": operations,
+    }
+
+
+def _partition(node: int, index: int, log: Any) -> Body:
+    offline = log is None
+    return {
+        "ErrorCode": int(Errors.LEADER_NOT_AVAILABLE if offline else Errors.NONE),
+        "PartitionIndex": index,
+        "LeaderId": -1 if offline else node,
+        "LeaderEpoch": -1 if offline else log.leader_epoch,
+        "ReplicaNodes": [node],
+        "IsrNodes": [node],
+        "EligibleLeaderReplicas": [],
+        "LastKnownElr": [],
+        "OfflineReplicas": [node] if offline else [],
+    }
+
+
+def _unknown(name: str) -> Body:
+    bad = invalid_name_reason(name) is not None
+    return _error(name, Errors.INVALID_TOPIC_EXCEPTION if bad else Errors.UNKNOWN_TOPIC_OR_PARTITION)
+
+
+def _error(name: str, error: Errors) -> Body:
+    return {
+        "ErrorCode": int(error),
+        "Name": name,
+        "TopicId": ZERO_ID,
+        "IsInternal": False,
+        "Partitions": [],
+        "TopicAuthorizedOperations": OPERATIONS_NOT_ASKED,
+    }

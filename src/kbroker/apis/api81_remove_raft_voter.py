@@ -1,0 +1,22 @@
+"""RemoveRaftVoter: one node is the whole quorum, and no voter can be removed (kraft.version is 0).
+
+Source: ``KafkaRaftClient.handleRemoveVoterRequest``, ``RemoveVoterHandler``.
+"""
+
+from __future__ import annotations
+
+from kbroker.apis.raft_voters import refusal
+from kbroker.common.errors import Errors
+from kbroker.requests.context import ApiContext, Body, RequestContext
+from kbroker.security.authorizer import checks
+
+
+def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
+    """Refuse, as Kafka does in such a cluster."""
+    ctx.auth.require(request, checks.REMOVE_RAFT_VOTER)
+    return refusal(ctx, body, "Remove")
+
+
+def failure(body: Body, error: Errors, request: RequestContext) -> Body:
+    """The error."""
+    return {"ErrorCode": int(error), "ErrorMessage": error.message}

@@ -1,0 +1,43 @@
+"""What the requests about delegation tokens have in common: who may make them, and how they fail.
+
+Source: ``KafkaApis.allowTokenRequests``, ``ControllerApis``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from kbroker.common.errors import Errors, KafkaError
+from kbroker.common.security.delegation_token import Principal
+from kbroker.requests.context import ApiContext, Body, RequestContext
+
+if TYPE_CHECKING:
+    from kbroker.security.delegation_tokens import DelegationTokens
+
+ANONYMOUS = "User:ANONYMOUS"
+
+
+def allows_token_requests(ctx: ApiContext, request: RequestContext) -> bool:
+    """Whether the connection proves who the client is, and did not do so by a token: tokens must not make tokens."""
+    if request.is_token_authenticated:
+        return False
+    for listener in ctx.config.listeners:
+        if listener.name == request.listener:
+            return listener.has_sasl or (listener.has_tls and request.principal != ANONYMOUS)
+    return False
+
+
+def change_expiry(
+    ctx: ApiContext, request: RequestContext, change: Callable[[DelegationTokens, Principal], int]
+) -> Body:
+    """The response of RenewDelegationToken and ExpireDelegationToken; ``change`` returns the new expiry."""
+    if not allows_token_requests(ctx, request):
+        return {"ErrorCode": int(Errors.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED), "ExpiryTimestampMs": -1}
+    if ctx.delegation_tokens is None:
+        return {"ErrorCode": int(Errors.DELEGATION_TOKEN_AUTH_DISABLED), "ExpiryTimestampMs": 0}
+    try:
+        expiry_ms = change(ctx.delegation_tokens, Principal.parse(request.principal))
+    except KafkaError as error:
+        return {"ErrorCode": int(error.error), "ExpiryTimestampMs": 0}
+    return {"ErrorCode": 0, "ExpiryTimestampMs": expiry_ms}

@@ -1,0 +1,300 @@
+"""The public Broker object: start, stop, properties.
+
+with Broker() as broker:
+    print(broker.bootstrap_servers)
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from kbroker._core.clock import BaseClock, SystemClock
+from kbroker.broker.runtime import BrokerRuntime, Interception, Interceptor
+from kbroker.common.configs.config import BrokerConfig, misspelled_key
+from kbroker.common.configs.config_def import ConfigError
+from kbroker.common.loggers import get_logger
+from kbroker.common.open_files import more_open_files, open_files_limit, raise_open_files_limit
+from kbroker.handlers.kafka_apis import KafkaApis
+from kbroker.listeners.socket_options import network_threads
+from kbroker.log.manager import StartCancelled
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from kbroker.metrics.exposition import Exposition
+    from kbroker.network.request_channel import InboundRequest
+    from kbroker.observe.broker_metrics import MetricSources
+    from kbroker.observe.http_access import HttpAccess
+    from kbroker.observe.mounted_pages import PageServer
+    from kbroker.quota.verdict import Verdict
+    from kbroker.request_log.service import RequestLog
+    from kbroker.requests.context import ApiContext
+
+__all__ = ["Broker", "BrokerStartError", "StartCancelled"]
+
+logger = get_logger(__name__)
+
+#: The standard streams, signals, the lock of the folder, the metadata, the fewest open segments, and what a start opens
+#: for a moment.
+FILES_NEEDED = 40
+#: Its socket, and the selector of its acceptor with the descriptor that wakes it.
+DESCRIPTORS_OF_LISTENER = 3
+#: Its selector, and the descriptor that wakes it.
+DESCRIPTORS_OF_NETWORK_THREAD = 2
+
+
+class BrokerStartError(RuntimeError):
+    """The broker cannot start; the text says why, for people, in one line."""
+
+
+class Broker:
+    """A Kafka-compatible broker in this process; several may run at once.
+
+    Args: ``config`` a BrokerConfig or values by Kafka's names, taken as they are (so the defaults of ``listeners`` and
+    ``log.dir`` apply); None for a private broker: a free port on 127.0.0.1, logs in memory. ``clock``: the one reader
+    of time, the system's when None.
+    Raises: ConfigError for a bad value.
+    Threads: start and stop from one thread at a time; properties from any.
+    """
+
+    def __init__(
+        self, config: BrokerConfig | Mapping[str, object] | None = None, *, clock: BaseClock | None = None
+    ) -> None:
+        if config is None:
+            config = {"listeners": "PLAINTEXT://127.0.0.1:0", "kbroker.in.memory": True}
+        self.config = config if isinstance(config, BrokerConfig) else BrokerConfig(config)
+        self.clock = SystemClock() if clock is None else clock
+        self.apis = KafkaApis()
+        self._state_lock = threading.Lock()
+        self._parts: BrokerRuntime | None = None
+        self._interception = Interception()
+        self._mounts: dict[str, Callable[[Broker, HttpAccess], PageServer]] = {}
+        self._is_cancelled = False
+
+    def __enter__(self) -> Broker:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    # ------------------------------------------------------------ life
+
+    def start(self) -> None:
+        """Start; clients are served when this returns.
+
+        Raises: BrokerStartError; StartCancelled after `cancel_start`. Nothing is left running then.
+        """
+        with self._state_lock:
+            if self._parts is not None:
+                raise BrokerStartError("this broker runs already")
+            for name, value in self.config.unknown.items():
+                from kbroker.common.configs.removed_settings import suggest_replacement
+
+                hint = suggest_replacement(name, str(value))
+                if hint is None and (meant := misspelled_key(name)) is not None:
+                    hint = f"did you mean {meant}?"
+                logger.warning("unknown setting %s is ignored%s", name, "" if hint is None else f"; {hint}")
+            raise_open_files_limit(self.config.integer("kbroker.nofile.limit"))
+            needed, limit = descriptors_needed(self.config), open_files_limit()
+            if limit is not None and limit < needed:
+                raise BrokerStartError(more_open_files(needed))
+            mounts = {path: partial(load, self) for path, load in self._mounts.items()}
+            parts = BrokerRuntime(
+                self.config, self.clock, self.apis, self._interception, lambda: self._is_cancelled, mounts
+            )
+            try:
+                parts.start()
+            except (ConfigError, StartCancelled):
+                parts.stop()
+                raise
+            except (OSError, RuntimeError, ValueError) as error:
+                parts.stop()
+                raise BrokerStartError(_one_line(error)) from error
+            except BaseException:
+                parts.stop()
+                raise
+            self._parts = parts
+        logger.info("broker %d serves %s", self.config.node_id, self.bootstrap_servers)
+
+    def cancel_start(self) -> None:
+        """Let a `start` that is under way, or comes later, raise StartCancelled; no effect on a broker that serves.
+
+        Threads: any; also from a signal handler, as it only sets a flag.
+        """
+        self._is_cancelled = True
+
+    def stop(self) -> None:
+        """Stop in order; what was acknowledged is on disk as its setting promises. Idempotent."""
+        with self._state_lock:
+            parts, self._parts = self._parts, None
+        if parts is not None:
+            parts.stop()
+
+    def mount(self, path: str, load: Callable[[Broker, HttpAccess], PageServer]) -> None:
+        """Serve pages below a path of the HTTP port (``kbroker.metrics.listener``) from the next start on.
+
+        Args: ``path``, such as /console; ``load`` makes what serves the pages, at the first request for one after each
+        start, with the port's check of who may read; its ``close`` is called when the broker stops.
+        """
+        with self._state_lock:
+            self._mounts[path] = load
+
+    # ------------------------------------------------------------ for tests
+
+    def intercept(self, interceptor: Interceptor | None, keys: Iterable[int] = ()) -> None:
+        """Show requests to ``interceptor`` before they are served; survives a restart. For fault injection.
+
+        Args: ``keys`` of natively served APIs whose requests take the way through Python meanwhile; all requests that
+        Python serves are shown anyway. None ends it.
+        Threads: any; a request under way may still be seen by the previous one.
+        """
+        with self._state_lock:
+            self._interception = Interception(interceptor, frozenset(keys) if interceptor is not None else frozenset())
+            if self._parts is not None:
+                self._parts.set_interception(self._interception)
+
+    def resume(self, request: InboundRequest) -> None:
+        """Serve a request that an interceptor has taken over as if it had just come in; it is not shown again.
+
+        Raises: ValueError after its response; RuntimeError if the broker does not run.
+        """
+        self._running().resume(request)
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether every request received has its response or is delayed, and nothing is due by the broker's clock.
+
+        What clients have sent and the network threads have not read yet does not count.
+        """
+        return self._running().is_idle()
+
+    # ------------------------------------------------------------ facts
+
+    @property
+    def bootstrap_servers(self) -> str:
+        """Where clients connect: host:port of the first listener."""
+        host, port = next(iter(self._running().ctx.endpoints.values()))
+        return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+    @property
+    def bound_listeners(self) -> list[str]:
+        """What it listens on, with the real ports, in the form of the setting ``listeners``."""
+        return [str(listener) for listener in self._running().listeners]
+
+    @property
+    def is_running(self) -> bool:
+        """Whether it has started and has not begun to stop."""
+        return self._parts is not None
+
+    @property
+    def waiting_fetches(self) -> int:
+        """Fetches that wait for records or for their time to end."""
+        return self._running().native_apis.waiting_fetches
+
+    @property
+    def cluster_id(self) -> str:
+        """The cluster's id."""
+        return self._running().ctx.cluster_id
+
+    @property
+    def metrics_url(self) -> str | None:
+        """Where /metrics, /health and /ready are: http://host:port; None where kbroker.metrics.listener is not set."""
+        return self._running().metrics.url
+
+    @property
+    def exposition(self) -> Exposition:
+        """What the broker shows of itself, whether or not a port is open."""
+        return self._running().metrics.exposition
+
+    @property
+    def sources(self) -> MetricSources:
+        """The parts that metrics and the console look at."""
+        return self._running().metrics.sources
+
+    @property
+    def request_log(self) -> RequestLog:
+        """The log of finished requests; off unless a topic or a folder is set."""
+        return self._running().request_log
+
+    @property
+    def verdicts(self) -> list[Verdict]:
+        """The latest decisions of quotas that delayed or refused, the oldest first, 1024 at most.
+
+        As many of shadow quotas (``Verdict.is_shadow``) are among them: what an enforced quota would have done.
+        """
+        return self._running().ctx.quotas.verdicts()
+
+    def take_verdicts(self) -> list[Verdict]:
+        """Return them and forget them."""
+        return self._running().ctx.quotas.verdicts(take=True)
+
+    def explain_quotas(
+        self,
+        user: str = "ANONYMOUS",
+        client_id: str = "",
+        address: str | None = None,
+        *,
+        connection: str | None = None,
+        compare: Mapping[str, float] | None = None,
+    ) -> dict[str, Any]:
+        """What quotas make of one client, looked at without any effect: docs/explain.md describes it.
+
+        Args:
+            user: its principal's name without "User:".
+            client_id: empty for a client that sends none.
+            address: the IP address that it connects from.
+            connection: the id of an open connection, in place of the three.
+            compare: other limits by key: what they would have said to the same traffic.
+        Raises: UnknownConnectionError; ValueError for what is not an address or a limit; RuntimeError if the broker
+            does not run.
+        """
+        explainer = self._running().quota_explainer()
+        return explainer.explain(user, client_id, address, connection=connection, compare=compare)
+
+    def xray(self, limit: int = 100) -> dict[str, Any]:
+        """What the broker is doing at this moment, taken without stopping anything: docs/xray.md describes it.
+
+        Args: ``limit``: connections, and operations of each purgatory, that are shown, the most urgent; 1 to 10000.
+        Raises: ValueError for another limit; RuntimeError if the broker does not run.
+        """
+        return self._running().xray().snapshot(limit)
+
+    @property
+    def context(self) -> ApiContext:
+        """The parts that handlers use: topics, metadata, configuration."""
+        return self._running().ctx
+
+    def describe(self) -> str:
+        """One line for people: addresses, node, cluster, where the data is."""
+        parts = self._running()
+        addresses = ", ".join(f"{name}://{host}:{port}" for name, (host, port) in parts.ctx.endpoints.items())
+        data = "in memory" if parts.in_memory else f"data in {os.path.abspath(self.config.log_dir)}"
+        metrics = f", metrics at {parts.metrics.url}/metrics" if parts.metrics.url is not None else ""
+        return f"{addresses}, node {self.config.node_id}, cluster {parts.ctx.cluster_id}, {data}{metrics}"
+
+    def _running(self) -> BrokerRuntime:
+        parts = self._parts
+        if parts is None:
+            raise RuntimeError("this broker does not run")
+        return parts
+
+
+def descriptors_needed(config: BrokerConfig) -> int:
+    """The fewest descriptors with which a start succeeds and a client is served."""
+    threads = sum(network_threads(config).values())
+    return FILES_NEEDED + DESCRIPTORS_OF_LISTENER * len(config.listeners) + DESCRIPTORS_OF_NETWORK_THREAD * threads
+
+
+def _one_line(error: Exception) -> str:
+    if isinstance(error, OSError) and error.errno == errno.EMFILE:
+        return more_open_files()
+    text = error.strerror if isinstance(error, OSError) and error.strerror and not error.filename else str(error)
+    return " ".join(text.split()) or type(error).__name__

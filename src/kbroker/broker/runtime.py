@@ -1,0 +1,548 @@
+"""One life of a broker: what start has built so far, in order, and how stop takes it apart.
+
+Start: log folder, metadata, topics, native handlers, groups, handlers, network. Stop: acceptors, network threads stop
+reading, handlers, waiting requests, groups, network threads, log, metadata.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import threading
+import time
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from kbroker._core import process_memory
+from kbroker._core.clock import BaseClock, SystemClock
+from kbroker._core.requests.memory_pool import MemoryPool
+from kbroker._core.requests.request_queue import Queue
+from kbroker.apis import api18_api_versions
+from kbroker.apis.api00_produce.transaction_verifier import TransactionVerifier
+from kbroker.broker import memory_keeper
+from kbroker.broker.memory_keeper import MemoryKeeper
+from kbroker.common.configs.config import BrokerConfig
+from kbroker.common.configs.config_broker import usable_cores
+from kbroker.common.configs.config_def import INT32_MAX
+from kbroker.common.loggers import get_logger
+from kbroker.common.topics import OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC
+from kbroker.handlers._native_apis import NativeApis
+from kbroker.handlers.handler_threads import HandlerThreads
+from kbroker.handlers.kafka_apis import KafkaApis
+from kbroker.handlers.request_handler import RequestHandlerPool
+from kbroker.listeners import refusal_watch
+from kbroker.listeners.connection_limits import ConnectionLimits
+from kbroker.listeners.descriptor_watch import LOOK_EVERY_MS, DescriptorWatch
+from kbroker.listeners.refusal_watch import RefusalWatch
+from kbroker.listeners.socket_options import endpoints_of, network_threads, socket_options
+from kbroker.log.manager import LogManager
+from kbroker.metadata.features import Features
+from kbroker.metadata.metadata_store import BROKER, MetadataStore
+from kbroker.metadata.topics import TopicRegistry
+from kbroker.network.request_channel import RequestChannel
+from kbroker.network.socket_server import SocketServer
+from kbroker.observe.http_routes import limit_of, only
+from kbroker.observe.metrics_service import MetricsService, memory_pool
+from kbroker.quota.service import QuotaService
+from kbroker.request_log.service import RequestLog
+from kbroker.requests.context import ApiContext
+from kbroker.security.credentials import ScramCredentials
+
+if TYPE_CHECKING:
+    from kbroker.common.listeners import Listener
+    from kbroker.coordinator.group_coordinator import GroupCoordinator
+    from kbroker.coordinator.group_service import GroupService
+    from kbroker.coordinator.transaction_service import TransactionService
+    from kbroker.network.request_channel import InboundRequest
+    from kbroker.network.transport.authentication import ListenerSecurity
+    from kbroker.observe.broker_metrics import MetricSources
+    from kbroker.observe.http_access import HttpAccess
+    from kbroker.observe.mounted_pages import PageServer
+    from kbroker.observe.xray import XRay
+    from kbroker.quota.explanation import QuotaExplainer
+    from kbroker.security.authorizer.authorizer import Authorizer
+    from kbroker.security.delegation_tokens import DelegationTokens
+
+logger = get_logger(__name__)
+
+#: Native handlers kept awake under load; more wake for a backlog. On two cores a second one only takes turns with the
+#: network thread (ApiVersions/s 0.8 times).
+AWAKE_HANDLERS = min(2, max(1, usable_cores() // 2))
+
+PRODUCE = 0  # key of the API
+GROUP_KEYS, TRANSACTION_KEYS = 0, 1  # FindCoordinator's kinds of key
+
+#: Sees a request before it is served; True: it has taken it over, and responses, closes or hands it to Broker.resume.
+Interceptor = Callable[["InboundRequest"], bool]
+
+
+class Interception(NamedTuple):
+    """Who sees requests first, and which natively served APIs go through Python for it."""
+
+    interceptor: Interceptor | None = None
+    keys: frozenset[int] = frozenset()
+
+
+class BrokerRuntime:
+    """The parts of a running broker. Threads: start and stop from one thread at a time, the rest from any."""
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        clock: BaseClock,
+        apis: KafkaApis,
+        interception: Interception,
+        is_cancelled: Callable[[], bool],
+        mounts: Mapping[str, Callable[[HttpAccess], PageServer]] = MappingProxyType({}),
+    ) -> None:
+        self.config = config
+        self.clock = clock
+        self.apis = apis
+        self.in_memory = config.boolean("kbroker.in.memory")
+        self.ctx: ApiContext
+        self.listeners: list[Listener] = []
+        self._interception = interception
+        self._is_cancelled = is_cancelled
+        self._mounts = mounts
+        self._timeout_s = config.integer("kbroker.shutdown.timeout.ms") / 1000
+        self._pid = os.getpid()
+        self._groups_lock = threading.Lock()  # taken before the topics' and the coordinator's
+        self._groups: GroupService | None = None
+        self._transactions_lock = threading.Lock()  # taken before the topics' and the coordinator's
+        self._transactions: TransactionService | None = None
+        self._xray_lock = threading.Lock()
+        self._xray: XRay | None = None
+        self._undo: list[tuple[str, Callable[[], object]]] = []
+
+    # ------------------------------------------------------------ start
+
+    def start(self) -> None:
+        """Build everything, each part with the step that takes it apart; stop runs those steps in reverse.
+
+        Raises: StartCancelled as soon as ``is_cancelled`` says so, between two partitions of the log.
+        """
+        config = self.config
+        atexit.register(self.stop)
+        logs = LogManager([] if self.in_memory else [config.log_dir], self.clock, config, self.in_memory)
+        self._logs = logs
+        self._on_stop("log", logs.close)
+        logs.is_cancelled = self._is_cancelled
+        store = MetadataStore(None if self.in_memory else config.log_dir, config.node_id, logs.cluster_id)
+        self._undo.insert(0, ("metadata", store.close))  # the last thing to go
+        stored = store.configs(BROKER, str(config.node_id)), store.configs(BROKER, "")
+        config.set_dynamic(*stored)
+
+        requests = Queue(config.integer("queued.max.requests"), self.clock, awake_target=AWAKE_HANDLERS)
+        python_requests = Queue(INT32_MAX, self.clock)
+        self._requests, self._python_requests = requests, python_requests
+        credentials = ScramCredentials(store)
+        tokens = self._delegation_tokens(store)
+        features = self._features = Features(store)
+        quotas = self._quotas = QuotaService(config, self.clock)
+        self.metrics = MetricsService(config, quotas.metrics, self.clock)
+        pool = self._pool = memory_pool(config, self.clock, quotas.metrics)
+        request_log = self.request_log = self._request_log()
+        self._on_stop("request log", lambda: request_log.stop(self._timeout_s))
+        server = self.server = SocketServer(
+            config.listeners,
+            requests,
+            socket_options(config),
+            pool=pool,
+            clock=self.clock,
+            security=self._security(credentials, tokens, features),
+            record=request_log.recorder,
+        )
+        request_log.observe(quotas.managers, server.connection_quotas)
+        self._on_stop("network threads", lambda: server.finish_stop(self._timeout_s))
+        self._on_stop("quotas", self._stop_quotas)
+        quotas.start(logs.scheduler)
+
+        limits = ConnectionLimits(config, server.connection_quotas)
+        self.listeners = server.bind()
+        endpoints = endpoints_of(config, self.listeners)
+
+        authorizer = self._authorizer(store, logs)
+        native_apis = self.native_apis = self._start_native_apis(requests, python_requests, authorizer)
+        native_apis.intercept(self._interception.keys)
+        topics = TopicRegistry(config, store, logs, native_apis.publish_topics)
+        self.ctx = ApiContext(
+            config,
+            store,
+            topics,
+            endpoints,
+            self.apis.ranges,
+            self.clock,
+            connection_quotas=server.connection_quotas,
+            quotas=quotas.managers,
+            credentials=credentials,
+            delegation_tokens=tokens,
+            features=features,
+            authorizer=authorizer,
+        )
+        features.on_change(lambda: self._set_api_versions(native_apis))
+        if any(set(configs) - {"min.insync.replicas"} for configs in stored):  # each new store has that one
+            self.ctx.dynamic  # noqa: B018  it forgets secrets that earlier versions stored
+        self.ctx.on_broker_change(logs.reconfigure)
+        self.ctx.on_broker_change(limits.on_config_change)
+        topics.load()
+        self.ctx.quota_entities.on_change(limits.on_quota_change)
+        self.ctx.quota_entities.on_change(quotas.on_quota_change)
+        self.ctx.quota_entities.load()
+        request_log.start(topics)
+        self._on_stop("groups", self._close_groups)
+        self.ctx.coordinators.add(GROUP_KEYS)
+        self.ctx.start_groups = self._start_groups
+        if topics.get(OFFSETS_TOPIC) is not None:
+            self._start_groups()
+        self._on_stop("transactions", self._close_transactions)
+        self.ctx.coordinators.add(TRANSACTION_KEYS)
+        self.ctx.start_transactions = self._start_transactions
+        if topics.get(TRANSACTION_STATE_TOPIC) is not None:
+            self._start_transactions()
+        self._start_handlers(native_apis, requests, python_requests)
+        self._on_stop("acceptors", server.begin_stop)
+        server.start()
+        self.ctx.on_broker_change(lambda changed: server.resize(network_threads(config)))
+        logs.scheduler.schedule("descriptor-watch", DescriptorWatch(server).look, period_ms=LOOK_EVERY_MS)
+        logs.scheduler.schedule("memory-keeper", MemoryKeeper().look, period_ms=memory_keeper.LOOK_EVERY_MS)
+        versions = {e.key: (e.min_served_version, e.max_version) for e in self.apis.entries.values()}
+        refusals = RefusalWatch(
+            server.refused_requests,
+            versions,
+            self._api_names(),
+            socket_options(config).max_request_bytes,
+            request_log.note_refusals if request_log.settings.is_on else None,
+        )
+        logs.scheduler.schedule("refusal-watch", refusals.look, period_ms=refusal_watch.LOOK_EVERY_MS)
+        self._on_stop("refusal watch", refusals.look)
+        self._start_metrics(pool)
+
+    def _delegation_tokens(self, store: MetadataStore) -> DelegationTokens | None:
+        """The delegation tokens; None without a key for their secrets."""
+        config = self.config
+        secret_key = config.text("delegation.token.secret.key")
+        if not secret_key:
+            return None
+        from kbroker.security.delegation_tokens import DelegationTokens
+
+        tokens = DelegationTokens(
+            store,
+            self.clock,
+            secret_key,
+            max_lifetime_ms=config.integer("delegation.token.max.lifetime.ms"),
+            expiry_time_ms=config.integer("delegation.token.expiry.time.ms"),
+        )
+        period_ms = config.integer("delegation.token.expiry.check.interval.ms")
+        self._logs.scheduler.schedule("delete-expired-tokens", tokens.sweep, delay_ms=period_ms, period_ms=period_ms)
+        return tokens
+
+    def _security(
+        self, credentials: ScramCredentials, tokens: DelegationTokens | None, features: Features
+    ) -> dict[str, ListenerSecurity]:
+        """What protects the listeners; Python's ssl and hashlib are not loaded where nothing does."""
+        if not any(listener.has_tls or listener.has_sasl for listener in self.config.listeners):
+            return {}
+        from kbroker.listeners.listener_security import listener_security
+
+        return listener_security(self.config, self.apis, credentials, self.clock, tokens, features)
+
+    def _authorizer(self, store: MetadataStore, logs: LogManager) -> Authorizer | None:
+        """What decides about requests; nothing of it is loaded where everything is allowed."""
+        if not self.config.text("authorizer.class.name"):
+            return None
+        from kbroker.security.authorizer.audit_log import LOOK_EVERY_MS, AuditLog
+        from kbroker.security.authorizer.authorizer import Authorizer
+
+        authorizer = Authorizer.configured(self.config, store)
+        audit = AuditLog(authorizer, self._api_names())
+        logs.scheduler.schedule("authorizer-log", audit.look, period_ms=LOOK_EVERY_MS)
+        self._on_stop("authorizer log", audit.look)
+        return authorizer
+
+    def _request_log(self) -> RequestLog:
+        return RequestLog(self.config, self.clock, self._api_names(), sum(network_threads(self.config).values()))
+
+    def _api_names(self) -> dict[int, str]:
+        return {entry.key: entry.name for entry in self.apis.entries.values()}
+
+    def _start_native_apis(self, requests: Queue, python_requests: Queue, authorizer: Authorizer | None) -> NativeApis:
+        config = self.config
+        native_apis = NativeApis(
+            self.clock,
+            requests,
+            python_requests,
+            config.node_id,
+            max_fetch_sessions=config.integer("max.incremental.fetch.session.cache.slots"),
+            fetch_max_bytes=config.integer("fetch.max.bytes"),
+            fetch_purge_interval=config.integer("fetch.purgatory.purge.interval.requests"),
+            produce_purge_interval=config.integer("producer.purgatory.purge.interval.requests"),
+            quotas=self._quotas.managers,
+            refused=self.server.refused_requests,
+            acls=None if authorizer is None else authorizer.rules,
+        )
+        for entry in self.apis.entries.values():
+            native_apis.set_api(entry.key, entry.min_served_version, entry.max_version, entry.first_flexible)
+        self._set_api_versions(native_apis)
+        reapers = [
+            _thread("executor-Fetch-reaper", native_apis.run_fetch_reaper),
+            _thread("executor-Produce-reaper", native_apis.run_produce_reaper),
+        ]
+        self._on_stop("reapers", lambda: self._join(reapers))
+        self._on_stop("native_apis", native_apis.close)
+        for thread in reapers:
+            thread.start()
+        return native_apis
+
+    def _set_api_versions(self, native_apis: NativeApis) -> None:
+        ranges, finalized = self.apis.ranges(), self._features.finalized
+        bodies = api18_api_versions.encode_bodies(ranges, finalized)
+        native_apis.set_api_versions(*bodies, api18_api_versions.unsupported(ranges))
+
+    def _start_groups(self) -> GroupCoordinator:
+        """Start the coordinator: with the broker where groups have left something, else for the first who asks."""
+        with self._groups_lock:
+            if self._groups is None:
+                from kbroker.coordinator.group_service import GroupService
+
+                groups = GroupService(
+                    self.config, self.clock, self.ctx.topics, self._logs.scheduler, self.ctx.store, self.ctx.metrics
+                )
+                groups.start()
+                self._groups = groups
+                self.ctx.group_coordinator = groups.coordinator
+            return self._groups.coordinator
+
+    def _close_groups(self) -> None:
+        with self._groups_lock:
+            if self._groups is not None:
+                self._groups.close(self._timeout_s)
+
+    def _start_transactions(self) -> TransactionService:
+        """Start the coordinator: with the broker where it has left something, else for the first who asks."""
+        with self._transactions_lock:
+            if self._transactions is None:
+                from kbroker.coordinator.transaction_service import TransactionService
+
+                service = TransactionService(
+                    self.config, self.clock, self.ctx.topics, self.ctx.store.next_producer_id, lambda: self.ctx.groups
+                )
+                service.start()
+                self._transactions = self.ctx.transaction_service = service
+            return self._transactions
+
+    def _close_transactions(self) -> None:
+        with self._transactions_lock:
+            if self._transactions is not None and not self._transactions.close(self._timeout_s):
+                logger.error("the threads of transactions did not end within %.1f s", self._timeout_s)
+
+    def _start_metrics(self, pool: MemoryPool | None) -> None:
+        for path, load in self._mounts.items():
+            self.metrics.mount(path, load)
+        self._on_stop("metrics port", self.metrics.stop)
+        self.metrics.routes.add("/xray", self._show_xray)
+        self.metrics.routes.add("/quotas/explain", self._show_quotas)
+        self.metrics.start(lambda: self._observed(pool))
+        if self.metrics.url is not None:
+            self.ctx.bound_addresses["kbroker.metrics.listener"] = self.metrics.url.removeprefix("http://")
+        self._on_stop("readiness", self.metrics.not_ready)
+        self.metrics.ready()
+
+    def xray(self) -> XRay:
+        """What looks at the broker; nothing of it is loaded before that."""
+        with self._xray_lock:
+            if self._xray is None:
+                from kbroker.observe.xray import XRay, XRayParts
+
+                self._xray = XRay(
+                    XRayParts(
+                        self.clock,
+                        self.config.node_id,
+                        self.server,
+                        self._pool,
+                        self._requests,
+                        self._python_requests,
+                        self.config.integer("kbroker.python.threads"),
+                        self.native_apis,
+                        self._handlers,
+                        lambda: self.ctx.group_coordinator,
+                        self._api_names(),
+                    )
+                )
+            return self._xray
+
+    def quota_explainer(self) -> QuotaExplainer:
+        """What explains quotas; nothing of it is loaded before that."""
+        from kbroker.observe.xray import MOST_SHOWN
+        from kbroker.quota.explanation import OpenConnections, QuotaExplainer
+
+        def connections() -> OpenConnections:
+            return OpenConnections.of(self.xray().snapshot(MOST_SHOWN))
+
+        return QuotaExplainer(
+            self.ctx.quotas,
+            self.server.connection_quotas,
+            self.ctx.quota_entities,
+            self.clock.epoch_ms,
+            connections,
+        )
+
+    def _show_quotas(self, query: dict[str, str]) -> dict[str, Any]:
+        from kbroker.observe.explanation_route import explanation_of_query
+
+        return explanation_of_query(self.quota_explainer(), query)
+
+    def _show_xray(self, query: dict[str, str]) -> dict[str, Any]:
+        from kbroker.observe.xray import DEFAULT_LIMIT, MOST_SHOWN
+
+        only(query, "limit")
+        return self.xray().snapshot(limit_of(query, "limit", DEFAULT_LIMIT, MOST_SHOWN))
+
+    def _observed(self, pool: MemoryPool | None) -> MetricSources:
+        """What metrics look at."""
+        from kbroker.observe.broker_metrics import MetricSources
+
+        return MetricSources(
+            self.clock,
+            self.server,
+            pool,
+            self._requests,
+            self._python_requests,
+            self.native_apis,
+            self._handlers,
+            self.ctx.topics,
+            {entry.key: entry.name for entry in self.apis.entries.values()},
+            self.ctx.quotas,
+            self.request_log,
+            self._logs,
+            self.ctx.groups,
+            lambda: self._transactions,
+            self.ctx.auth.authorizer,
+        )
+
+    def _start_handlers(self, native_apis: NativeApis, requests: Queue, python_requests: Queue) -> None:
+        config = self.config
+        channel = RequestChannel(python_requests)
+        self._verifier = TransactionVerifier(
+            lambda: self.ctx.add_partitions_to_txn, lambda request: request.hand_over(requests)
+        )
+        self._set_transactions(native_apis)
+        self.ctx.on_broker_change(lambda changed: self._set_transactions(native_apis))
+        pool = RequestHandlerPool(
+            self.ctx,
+            self.apis,
+            channel.receive,
+            config.integer("kbroker.python.threads"),
+            self._intercept,
+            self.server.refused_requests,
+        )
+        handlers = self._handlers = HandlerThreads(native_apis.run_handler, native_apis.stop_handlers)
+
+        def stop_native() -> None:
+            requests.close()
+            self._join(handlers.threads)
+
+        def stop_python() -> None:
+            channel.close()
+            if not pool.stop(self._timeout_s):
+                logger.error("a Python request handler did not end within %.1f s", self._timeout_s)
+
+        self._on_stop("waiting requests", lambda: self._complete_waiting(native_apis))
+        self._on_stop("Python handlers", stop_python)
+        self._on_stop("handlers", stop_native)
+        pool.start()
+        handlers.resize(config.integer("num.io.threads"))
+        self.ctx.on_broker_change(lambda changed: handlers.resize(config.integer("num.io.threads")))
+
+    def _set_transactions(self, native_apis: NativeApis) -> None:
+        native_apis.set_transactions(True, self.config.boolean("transaction.partition.verification.enable"))
+
+    # ------------------------------------------------------------ interception
+
+    def set_interception(self, interception: Interception) -> None:
+        self._interception = interception
+        self.native_apis.intercept(interception.keys)
+
+    def _intercept(self, request: InboundRequest) -> bool:
+        """Show a request to the interceptor; true if a Python handler has nothing to do with it any more."""
+        interceptor = self._interception.interceptor
+        if request.api_key == PRODUCE and self._verifier.take(request):
+            return True
+        if request.was_examined:
+            return False
+        try:
+            if interceptor is not None and interceptor(request):
+                return True
+        except Exception:  # not the client's fault
+            logger.exception("the interceptor failed on api key %d", request.api_key)
+        entry = self.apis.entries.get(request.api_key)
+        if request.answered or entry is None or not entry.is_native:
+            return request.answered
+        request.hand_over(self._requests)  # it came here only to be seen
+        return True
+
+    def resume(self, request: InboundRequest) -> None:
+        entry = self.apis.entries.get(request.api_key)
+        request.hand_over(self._requests if entry is not None and entry.is_native else self._python_requests)
+
+    def is_idle(self) -> bool:
+        # A request may be declined to Python, be handed back and be declined once more: four looks, in this order.
+        return all(self._is_idle(python) for python in (False, True, False, True)) and (
+            self.native_apis.is_idle
+            and self._logs.scheduler.is_idle
+            and (self._groups is None or self._groups.coordinator.is_idle)
+            and (self._transactions is None or self._transactions.is_idle)
+            and self.ctx.quotas.is_idle
+        )
+
+    def _is_idle(self, python: bool) -> bool:
+        queue = self._python_requests if python else self._requests
+        threads = self.config.integer("kbroker.python.threads") if python else len(self._handlers.threads)
+        return len(queue) == 0 and queue.sleepers == threads
+
+    def _on_stop(self, what: str, undo: Callable[[], object]) -> None:
+        self._undo.append((what, undo))
+
+    # ------------------------------------------------------------ stop
+
+    def stop(self) -> None:
+        """Stop the components in reverse order; a step that fails is logged, and the others still run. Idempotent."""
+        atexit.unregister(self.stop)
+        if os.getpid() != self._pid:  # a child made by fork owns no thread and no file of ours
+            return
+        while self._undo:
+            what, undo = self._undo.pop()
+            try:
+                undo()
+            except Exception:
+                logger.exception("stopping the %s failed", what)
+
+    def _complete_waiting(self, native_apis: NativeApis) -> None:
+        """Delayed produces get the time that a stop may take; delayed fetches are completed at once."""
+        real = SystemClock()  # a stop takes real time, whatever the broker's clock says
+        end_ms = real.now_ms() + self._timeout_s * 1000
+        while native_apis.waiting_produces and real.now_ms() < end_ms:
+            time.sleep(0.005)
+        native_apis.complete_waiting()
+
+    def _stop_quotas(self) -> None:
+        if not self._quotas.close(self._timeout_s):
+            logger.error("the thread of throttled channels did not end within %.1f s", self._timeout_s)
+
+    def _join(self, threads: list[threading.Thread]) -> None:
+        real = SystemClock()
+        end_ms = real.now_ms() + self._timeout_s * 1000
+        for thread in threads:
+            if thread.ident is None:
+                continue
+            thread.join(max(0.0, (end_ms - real.now_ms()) / 1000))
+            if thread.is_alive():
+                logger.error("thread %s did not end within %.1f s", thread.name, self._timeout_s)
+
+
+def _thread(name: str, body: Callable[[], None]) -> threading.Thread:
+    def run() -> None:
+        process_memory.note_thread()
+        body()
+
+    return threading.Thread(target=run, name=name, daemon=True)

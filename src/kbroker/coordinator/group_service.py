@@ -1,0 +1,125 @@
+"""The group coordinator in its broker: settings, the offsets topic, threads, the periodic expiry."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+from kbroker._core.clock import BaseClock
+from kbroker.common.configs.config import BrokerConfig
+from kbroker.common.topics import OFFSETS_TOPIC
+from kbroker.coordinator.consumer_group.settings import ConsumerGroupSettings, GroupConfigs, Limits
+from kbroker.coordinator.consumer_group_topics import ConsumerGroupTopics
+from kbroker.coordinator.group_coordinator import GroupCoordinator, GroupSettings
+from kbroker.coordinator.registered_topic import RegisteredTopic
+from kbroker.metadata.metadata_store import GROUP, MetadataStore
+from kbroker.metadata.topics import TopicRegistry
+from kbroker.metrics.registry import Metrics
+
+MOST_GROUP_CONFIGS = 10_000  # kept; they are read again when they are needed
+
+
+class Schedule(Protocol):
+    """What runs the expiry now and then."""
+
+    def schedule(self, name: str, run: Callable[[], object], *, delay_ms: int = 0, period_ms: int = 0) -> Any: ...
+
+
+class GroupService:
+    """Runs a GroupCoordinator.
+
+    Start it when the topics are loaded and before clients are served; close it when no handler runs any more and
+    responses can still be sent.
+    """
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        clock: BaseClock,
+        topics: TopicRegistry,
+        schedule: Schedule,
+        store: MetadataStore,
+        metrics: Metrics,
+    ) -> None:
+        self.coordinator = GroupCoordinator(
+            clock,
+            RegisteredTopic(topics, config, OFFSETS_TOPIC),
+            group_settings(config, GroupConfigsCache(store)),
+            ConsumerGroupTopics(topics, clock, config.text("broker.rack") or None),
+            metrics,
+        )
+        self._topics = topics
+        self._schedule = schedule
+        self._check_ms = config.integer("offsets.retention.check.interval.ms")
+        node_id = config.node_id
+        self._threads = [
+            threading.Thread(target=run, name=f"ExpirationReaper-{node_id}-{name}", daemon=True)
+            for name, run in (
+                ("Rebalance", self.coordinator.run_join_reaper),
+                ("Heartbeat", self.coordinator.run_heartbeat_reaper),
+            )
+        ]
+
+    def start(self) -> None:
+        """Load the groups, then let time run for them."""
+        self.coordinator.start()
+        self._topics.on_deleted.append(self.coordinator.topic_deleted)
+        for thread in self._threads:
+            thread.start()
+        self._schedule.schedule(
+            "offset-expiration", self.coordinator.expire_offsets, delay_ms=self._check_ms, period_ms=self._check_ms
+        )
+
+    def close(self, timeout_s: float) -> None:
+        """Complete what waits; nothing runs afterwards. Idempotent."""
+        self.coordinator.close()
+        for thread in self._threads:
+            if thread.ident is not None:
+                thread.join(timeout_s)
+
+
+class GroupConfigsCache:
+    """The configs of groups themselves, read from the metadata again when any has changed. Threads: any."""
+
+    def __init__(self, store: MetadataStore) -> None:
+        self._store = store
+        self._known: tuple[int, dict[str, Mapping[str, str]]] = (-1, {})
+
+    def __call__(self, group_id: str) -> Mapping[str, str]:
+        changes, known = self._known
+        if changes != self._store.config_changes or len(known) >= MOST_GROUP_CONFIGS:
+            known = {}
+            self._known = self._store.config_changes, known
+        found = known.get(group_id)
+        if found is None:
+            found = known[group_id] = self._store.configs(GROUP, group_id)
+        return found
+
+
+def group_settings(config: BrokerConfig, group_configs: GroupConfigs) -> GroupSettings:
+    """The coordinator's settings out of the broker's. ``group_configs``: those of a group itself, each time as now."""
+    return GroupSettings(
+        min_session_timeout_ms=config.integer("group.min.session.timeout.ms"),
+        max_session_timeout_ms=config.integer("group.max.session.timeout.ms"),
+        initial_rebalance_delay_ms=config.integer("group.initial.rebalance.delay.ms"),
+        max_size=config.integer("group.max.size"),
+        offsets_retention_ms=config.integer("offsets.retention.minutes") * 60_000,
+        consumer=ConsumerGroupSettings(
+            session_timeout=_limits(config, "session.timeout.ms"),
+            heartbeat_interval=_limits(config, "heartbeat.interval.ms"),
+            assignment_interval=_limits(config, "assignment.interval.ms"),
+            max_size=config.integer("group.consumer.max.size"),
+            assignors=config.words("group.consumer.assignors"),
+            migration_policy=config.text("group.consumer.migration.policy"),
+            regex_refresh_interval_ms=config.integer("group.consumer.regex.refresh.interval.ms"),
+            is_enabled="consumer" in config.words("group.coordinator.rebalance.protocols"),
+            group_configs=group_configs,
+            current_assignment_interval_ms=lambda: config.integer("group.consumer.assignment.interval.ms"),
+        ),
+    )
+
+
+def _limits(config: BrokerConfig, name: str) -> Limits:
+    words = "", "min.", "max."
+    return Limits(*(config.integer(f"group.consumer.{word}{name}") for word in words))

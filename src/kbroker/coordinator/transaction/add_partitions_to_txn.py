@@ -1,0 +1,129 @@
+"""Questions to the transaction coordinator: are these partitions in the producer's transaction, or may they join it.
+
+Produce and TxnOffsetCommit ask before they write. The coordinator is in this broker, so a question is a call; what is
+decided here is when to ask again, and what is counted.
+Source: ``AddPartitionsToTxnManager``, ``ReplicaManager`` (its retries), KIP-890.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Collection, Mapping
+from typing import NamedTuple, Protocol
+
+from kbroker._core.clock import BaseClock
+from kbroker.common.errors import Errors, KafkaError
+from kbroker.common.loggers import get_logger
+from kbroker.log.scheduler import Scheduler
+from kbroker.metrics.histogram import Histogram
+from kbroker.network._request_metrics import BOUNDS_MS
+
+logger = get_logger(__name__)
+
+Place = tuple[str, int]
+Answers = Mapping[Place, Errors]
+
+
+class Question(NamedTuple):
+    """What is asked about one request."""
+
+    transactional_id: str
+    producer_id: int
+    producer_epoch: int
+    places: Collection[Place]
+
+
+class Transactions(Protocol):
+    """What is asked of the transaction coordinator: an error for each (topic, partition)."""
+
+    def add_partitions(
+        self, transactional_id: str, producer_id: int, producer_epoch: int, places: Collection[Place]
+    ) -> Answers: ...
+
+    def verify_partitions(
+        self, transactional_id: str, producer_id: int, producer_epoch: int, places: Collection[Place]
+    ) -> Answers: ...
+
+
+class AddPartitionsToTxnManager:
+    """Asks the coordinator, again while the transaction before is still ending.
+
+    Args: ``scheduler`` runs the questions that are asked again; used by nothing else, for what is done then may wait
+    for a disk or for room in the request queue. ``retry_ms`` between two questions, ``retry_max_ms`` from the first on
+    (``add.partitions.to.txn.retry.backoff.ms``, ``.max.ms``).
+    Threads: any.
+    """
+
+    def __init__(
+        self, coordinator: Transactions, clock: BaseClock, scheduler: Scheduler, *, retry_ms: int, retry_max_ms: int
+    ) -> None:
+        self._coordinator = coordinator
+        self._clock = clock
+        self._scheduler = scheduler
+        self._retry_ms = retry_ms
+        self._retry_max_ms = retry_max_ms
+        self.verification_time_ms = Histogram(BOUNDS_MS)
+        self._lock = threading.Lock()  # taken before no other
+        self._verification_failures = 0
+
+    @property
+    def verification_failures(self) -> int:
+        """Partitions that were refused so far, once for each question."""
+        return self._verification_failures
+
+    def verify(self, question: Question) -> Answers:
+        """Whether the partitions are in the transaction: NONE, or why not. Never raises."""
+        return self._ask(self._coordinator.verify_partitions, question)
+
+    def add(
+        self, question: Question, done: Callable[[Answers], None], again: Callable[[], Question] | None = None
+    ) -> None:
+        """Let the partitions join the transaction, which begins with the first ones.
+
+        Args: ``done`` is called once with each partition's error, here or later by the scheduler's thread; it never
+        raises. ``again`` gives the question that is asked the next time; None: the same.
+        """
+        began_ms = self._clock.now_ms()
+
+        def attempt(asked: Question) -> None:
+            found = self._ask(self._coordinator.add_partitions, asked)
+            is_busy = Errors.CONCURRENT_TRANSACTIONS in found.values()
+            if not is_busy or self._clock.now_ms() - began_ms >= self._retry_max_ms or not self._later(ask_again):
+                done(found)
+
+        def ask_again() -> None:
+            try:
+                asked = question if again is None else again()
+            except Exception:  # no memory, or a mistake of ours: the request is responded to all the same
+                logger.exception("cannot ask about the transaction of %r again", question.transactional_id)
+                done(dict.fromkeys(question.places, Errors.UNKNOWN_SERVER_ERROR))
+            else:
+                attempt(asked)
+
+        attempt(question)
+
+    def _later(self, run: Callable[[], None]) -> bool:
+        """False: the broker stops."""
+        try:
+            self._scheduler.schedule("retry-add-partitions-to-txn", run, delay_ms=self._retry_ms)
+        except RuntimeError:
+            return False
+        return True
+
+    def _ask(self, ask: Callable[[str, int, int, Collection[Place]], Answers], question: Question) -> Answers:
+        if not question.places:
+            return {}
+        began_ns = self._clock.now_ns()
+        try:
+            found = ask(*question)
+        except KafkaError as error:
+            found = dict.fromkeys(question.places, error.error)
+        except Exception:
+            logger.exception("cannot verify the transaction of %r", question.transactional_id)
+            found = dict.fromkeys(question.places, Errors.UNKNOWN_SERVER_ERROR)
+        self.verification_time_ms.record((self._clock.now_ns() - began_ns) / 1e6)
+        refused = sum(error is not Errors.NONE for error in found.values())
+        if refused:
+            with self._lock:
+                self._verification_failures += refused
+        return found

@@ -1,0 +1,152 @@
+"""The transaction coordinator in its broker: settings, ``__transaction_state``, markers, its thread."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from kbroker._core.clock import BaseClock
+from kbroker.common.configs.config import BrokerConfig
+from kbroker.common.errors import Errors, KafkaError
+from kbroker.common.topics import OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC
+from kbroker.coordinator.internal_topic import Written
+from kbroker.coordinator.registered_topic import RegisteredTopic
+from kbroker.coordinator.transaction.add_partitions_to_txn import AddPartitionsToTxnManager
+from kbroker.coordinator.transaction.transaction_coordinator import TransactionCoordinator, TransactionSettings
+from kbroker.coordinator.transaction.transaction_metadata import Place
+from kbroker.log.scheduler import Scheduler
+from kbroker.metadata.topics import TopicRegistry
+
+if TYPE_CHECKING:
+    from kbroker.coordinator.group_coordinator import GroupCoordinator
+
+#: Errors of the group coordinator that say "not now": the transaction coordinator asks again, as it does of partitions.
+_NOT_NOW = frozenset({Errors.COORDINATOR_NOT_AVAILABLE, Errors.COORDINATOR_LOAD_IN_PROGRESS, Errors.NOT_COORDINATOR})
+
+
+class TransactionService:
+    """Runs a TransactionCoordinator.
+
+    ``markers`` writes them to this broker's partitions, ``partitions`` asks for Produce and TxnOffsetCommit. Start it
+    when the topics are loaded and before clients are served; close it when no handler runs any more. Its thread
+    ``TxnMarkerSender`` does what is tried again and what time brings, ``AddPartitionsToTxnSenderThread`` asks again for
+    ``partitions``.
+    """
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        clock: BaseClock,
+        topics: TopicRegistry,
+        new_producer_id: Callable[[], int],
+        groups: Callable[[], GroupCoordinator],
+    ) -> None:
+        self._topics = topics
+        self._scheduler = Scheduler(clock, f"TxnMarkerSender-{config.node_id}")
+        self.markers = PartitionMarkers(topics, groups)
+        self.coordinator = TransactionCoordinator(
+            clock,
+            RegisteredTopic(topics, config, TRANSACTION_STATE_TOPIC),
+            new_producer_id,
+            self.markers,
+            self._scheduler,
+            transaction_settings(config),
+        )
+        self._retries = Scheduler(clock, f"AddPartitionsToTxnSenderThread-{config.node_id}")
+        self.partitions = AddPartitionsToTxnManager(
+            self.coordinator,
+            clock,
+            self._retries,
+            retry_ms=config.integer("add.partitions.to.txn.retry.backoff.ms"),
+            retry_max_ms=min(
+                config.integer("add.partitions.to.txn.retry.backoff.max.ms"), config.integer("request.timeout.ms")
+            ),
+        )
+
+    def start(self) -> None:
+        """Load what the log says, then let time run for it."""
+        self.coordinator.start()
+        self._topics.on_deleted.append(self._topic_deleted)
+        self._scheduler.start()
+        self._retries.start()
+
+    def close(self, timeout_s: float) -> bool:
+        """Serve nothing any more. Returns: False if a thread did not end in time. Idempotent."""
+        self.coordinator.close()
+        retries_ended = self._retries.close(timeout_s)
+        return self._scheduler.close(timeout_s) and retries_ended
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing is due or running."""
+        return self._scheduler.is_idle and self._retries.is_idle
+
+    def _topic_deleted(self, name: str) -> None:
+        if name == TRANSACTION_STATE_TOPIC:
+            self.coordinator.topic_deleted()
+
+
+class PartitionMarkers:
+    """Writes markers to partitions, and those of ``__consumer_offsets`` by way of the groups. Threads: any."""
+
+    def __init__(self, topics: TopicRegistry, groups: Callable[[], GroupCoordinator]) -> None:
+        self._topics = topics
+        self._groups = groups
+        #: Whether the marker of a partition waits; it is tried again. None: none does. Tests set it.
+        self.is_held: Callable[[Place], bool] | None = None
+
+    def write(
+        self,
+        place: Place,
+        producer_id: int,
+        producer_epoch: int,
+        coordinator_epoch: int,
+        commit: bool,
+        transaction_version: int,
+    ) -> Errors:
+        """Write one marker, on disk if the topic's settings require it."""
+        if self.is_held is not None and self.is_held(place):
+            return Errors.NOT_LEADER_OR_FOLLOWER
+        topic, index = place
+        view = self._topics.get(topic)
+        if view is None or not 0 <= index < len(view.partitions):
+            return Errors.UNKNOWN_TOPIC_OR_PARTITION
+        log = view.partitions[index]
+        if log is None:
+            return Errors.KAFKA_STORAGE_ERROR
+        try:
+            if topic == OFFSETS_TOPIC:
+                found = self._groups().complete_transaction(
+                    index, producer_id, producer_epoch, coordinator_epoch, commit, transaction_version
+                )
+                return Errors.NOT_LEADER_OR_FOLLOWER if found in _NOT_NOW else found
+            return _append_marker(log, producer_id, producer_epoch, coordinator_epoch, commit, transaction_version)
+        except KafkaError as error:
+            return Errors.NOT_LEADER_OR_FOLLOWER if error.error in _NOT_NOW else error.error
+
+
+def _append_marker(
+    log: Any, producer_id: int, producer_epoch: int, coordinator_epoch: int, commit: bool, transaction_version: int
+) -> Errors:
+    try:
+        info = log.append_end_marker(
+            producer_id, producer_epoch, coordinator_epoch, commit, transaction_version=transaction_version
+        )
+    except ValueError:  # closed: the topic is being deleted, or the broker stops
+        return Errors.NOT_LEADER_OR_FOLLOWER
+    if info.error:
+        return Errors.of(info.error)
+    Written(log, info.flush_offset).await_disk()
+    return Errors.NONE
+
+
+def transaction_settings(config: BrokerConfig) -> TransactionSettings:
+    """The coordinator's settings out of the broker's."""
+    return TransactionSettings(
+        max_timeout_ms=config.integer("transaction.max.timeout.ms"),
+        id_expiration_ms=config.integer("transactional.id.expiration.ms"),
+        abort_interval_ms=config.integer("transaction.abort.timed.out.transaction.cleanup.interval.ms"),
+        expiration_interval_ms=config.integer("transaction.remove.expired.transaction.cleanup.interval.ms"),
+        two_phase_commit=config.boolean("transaction.two.phase.commit.enable"),
+        load_buffer_bytes=config.integer("transaction.state.log.load.buffer.size"),
+    )

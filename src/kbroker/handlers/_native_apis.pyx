@@ -1,0 +1,383 @@
+"""The native handlers as Python sees it: what handlers share is set up here, and their threads' bodies begin here."""
+import os
+
+from libc.stdint cimport int16_t, int32_t, int64_t, uint64_t
+from libc.stdlib cimport calloc, free, malloc
+from libc.string cimport memcpy, memset
+
+from kbroker._core.clock cimport borrow_clock, clock_release, clock_retain
+from kbroker._core.timer.purgatory cimport (
+    Key, purgatory_advance, purgatory_check_and_complete, purgatory_close, purgatory_delayed, purgatory_new,
+    purgatory_release, purgatory_watched,
+)
+from kbroker._core.requests.request_queue cimport Queue, request_queue_release, request_queue_retain
+from kbroker._core.sync cimport (
+    atomic_add_fetch, atomic_load, atomic_store, mutex_destroy, mutex_init, mutex_lock, mutex_unlock,
+)
+from kbroker._core.thread_setup cimport kb_block_signals, kb_short_slice
+from kbroker._core.timer.timing_wheel cimport timer_close, timer_is_quiet, timer_new, timer_release
+from kbroker.log._partition cimport Partition, partition_hook, partition_set_high_watermark_hook
+from kbroker.security.authorizer._acl_table cimport AclRules, acl_table_release, acl_table_retain
+from kbroker.apis._api02_list_offsets cimport handle_list_offsets
+from kbroker.apis._api18_api_versions cimport handle_api_versions
+from kbroker.apis.api01_fetch._delayed_fetch cimport complete_disconnected, complete_delayed
+from kbroker.apis.api01_fetch._fetch cimport handle_fetch
+from kbroker.apis.api01_fetch._fetch_session cimport (
+    SessionCache, session_cache_count, session_cache_free, session_cache_new,
+)
+from kbroker.requests._native_types cimport (
+    API_SLOTS, API_VERSIONS, API_WORDS, FETCH, LIST_OFFSETS, MAX_VERSIONS, PRODUCE, Api, Body, NativeApisCore,
+)
+from kbroker.handlers._native_handler cimport handler_loop
+from kbroker.handlers._waiting cimport waiting_in
+from kbroker.apis.api00_produce._produce cimport handle_produce
+from kbroker.apis.api00_produce._transactional_produce cimport (
+    TRANSACTIONS_ABSENT, TRANSACTIONS_TRUSTED, TRANSACTIONS_VERIFIED,
+)
+from kbroker.replica._topics cimport TopicTable, topic_table_build, topic_table_release
+from kbroker.network.connections._refused_requests cimport RefusedRequests, refused_release, refused_retain
+from kbroker.quota._client_quotas cimport ClientQuotaManagers
+from kbroker.quota._client_sensors cimport quotas_release, quotas_retain
+
+cdef enum:
+    REAP_MS = 200
+
+
+cdef void flush_moved(void *arg, Partition *partition) noexcept nogil:
+    """Hook of the log: an fsync (or another event outside an append) moved the partition's flushed or visible end."""
+    cdef NativeApisCore *native_apis = <NativeApisCore *>arg
+    cdef Key key
+    key.high = <int64_t>partition
+    key.low = 0
+    purgatory_check_and_complete(native_apis.produce_purgatory, &key)
+    purgatory_check_and_complete(native_apis.fetch_purgatory, &key)
+
+
+cdef void hook_partitions(NativeApisCore *native_apis, TopicTable *table, bint connect) noexcept nogil:
+    """Connects every partition's hook for a moved high watermark to these native handlers, or disconnects it."""
+    cdef int32_t i, k
+    cdef partition_hook hook = NULL
+    if connect:
+        hook = flush_moved
+    for i in range(table.topic_count):
+        for k in range(table.topics[i].partition_count):
+            if table.topics[i].partitions[k] != NULL:
+                partition_set_high_watermark_hook(table.topics[i].partitions[k], hook, native_apis)
+
+
+cdef void set_body(NativeApisCore *native_apis, Body *body, bytes data, object throttle_at) except *:
+    cdef Body made, before
+    made.size_bytes = len(data)
+    made.throttle_at = -1 if throttle_at is None else throttle_at
+    if made.throttle_at > made.size_bytes - 4:
+        raise ValueError(f"throttle_at must be at most {len(data) - 4} for {len(data)} bytes, got {throttle_at}")
+    made.data = <char *>malloc(<size_t>(len(data) or 1))
+    if made.data == NULL:
+        raise MemoryError
+    memcpy(made.data, <const char *>data, <size_t>len(data))
+    with nogil:
+        mutex_lock(&native_apis.bodies_lock)
+        before = body[0]
+        body[0] = made
+        mutex_unlock(&native_apis.bodies_lock)
+    free(before.data)
+
+
+cdef class NativeApis:
+    """The broker's native handlers: topic table, API table, purgatories and the bodies of threads.
+
+    Args:
+        clock: the broker's clock.
+        requests: queue of batches from the network threads.
+        python_requests: queue of what Python handlers serve; never full, since a channel has one batch in flight.
+        node_id: this broker's id.
+        max_fetch_sessions: max.incremental.fetch.session.cache.slots.
+        fetch_max_bytes: the broker's fetch.max.bytes.
+        max_request_partitions: a Produce or Fetch of more topics or partitions closes its connection.
+        quotas: the ClientQuotaManagers that judge what is served; None: nothing is limited.
+        refused: takes note of requests whose connection is closed instead of a response; None: none does.
+        acls: the rules of the authorizer; None: everything is allowed.
+        fetch_purge_interval, produce_purge_interval: completed operations that start a purge.
+    Threads: the ``run_*`` methods are thread bodies and release the GIL; the others may be called from any thread,
+        before ``close``.
+    """
+
+    cdef NativeApisCore *native_apis
+    cdef object _clock
+    cdef object _queues
+
+    def __cinit__(self, clock, Queue requests not None, Queue python_requests not None, int32_t node_id, *,
+                  int32_t max_fetch_sessions=1000, int64_t fetch_max_bytes=57671680,
+                  int64_t fetch_purge_interval=1000, int64_t produce_purge_interval=1000,
+                  int32_t max_request_partitions=100000, int64_t session_seed=0,
+                  ClientQuotaManagers quotas=None, RefusedRequests refused=None, AclRules acls=None):
+        cdef NativeApisCore *native_apis = <NativeApisCore *>calloc(1, sizeof(NativeApisCore))
+        if native_apis == NULL:
+            raise MemoryError
+        self.native_apis = native_apis
+        mutex_init(&native_apis.topics_lock)
+        mutex_init(&native_apis.bodies_lock)
+        mutex_init(&native_apis.delayed_lock)
+        if requests.queue == NULL or python_requests.queue == NULL:
+            raise ValueError("the queues are closed")
+        native_apis.clock = clock_retain(borrow_clock(clock))
+        self._clock = clock
+        self._queues = (requests, python_requests)
+        if quotas is not None:
+            native_apis.quotas = quotas_retain(quotas.quotas)
+        if refused is not None:
+            native_apis.refused = refused_retain(refused.table)
+        if acls is not None:
+            native_apis.acls = acl_table_retain(acls.table)
+        native_apis.requests = request_queue_retain(requests.queue)
+        native_apis.python_requests = request_queue_retain(python_requests.queue)
+        native_apis.node_id = node_id
+        native_apis.hash_seed = int.from_bytes(os.urandom(8), "little")
+        native_apis.fetch_max_bytes = fetch_max_bytes
+        native_apis.max_request_partitions = max_request_partitions
+        native_apis.fetch_timer = timer_new(native_apis.clock, 1, 20)
+        native_apis.produce_timer = timer_new(native_apis.clock, 1, 20)
+        native_apis.fetch_purgatory = purgatory_new(native_apis.fetch_timer, fetch_purge_interval, 512)
+        native_apis.produce_purgatory = purgatory_new(native_apis.produce_timer, produce_purge_interval, 512)
+        native_apis.sessions = <void *>session_cache_new(
+            max_fetch_sessions, session_seed or <int64_t>(native_apis.hash_seed >> 1), native_apis.hash_seed)
+        if native_apis.fetch_purgatory == NULL or native_apis.produce_purgatory == NULL or native_apis.sessions == NULL:
+            raise MemoryError
+        native_apis.topics = topic_table_build(())
+
+    def __dealloc__(self):
+        cdef NativeApisCore *native_apis = self.native_apis
+        cdef int i
+        if native_apis == NULL:
+            return
+        topic_table_release(native_apis.topics)
+        if native_apis.fetch_purgatory != NULL:
+            purgatory_release(native_apis.fetch_purgatory)
+        session_cache_free(<SessionCache *>native_apis.sessions)       # last: what waited held sessions
+        if native_apis.produce_purgatory != NULL:
+            purgatory_release(native_apis.produce_purgatory)
+        if native_apis.fetch_timer != NULL:
+            timer_release(native_apis.fetch_timer)
+        if native_apis.produce_timer != NULL:
+            timer_release(native_apis.produce_timer)
+        if native_apis.requests != NULL:
+            request_queue_release(native_apis.requests)
+        if native_apis.python_requests != NULL:
+            request_queue_release(native_apis.python_requests)
+        for i in range(MAX_VERSIONS):
+            free(native_apis.versions[i].data)
+            free(native_apis.invalid_versions[i].data)
+        free(native_apis.unsupported_versions.data)
+        quotas_release(native_apis.quotas)
+        refused_release(native_apis.refused)
+        acl_table_release(native_apis.acls)
+        if native_apis.clock != NULL:
+            clock_release(native_apis.clock)
+        mutex_destroy(&native_apis.topics_lock)
+        mutex_destroy(&native_apis.bodies_lock)
+        mutex_destroy(&native_apis.delayed_lock)
+        free(native_apis)
+
+    def set_api(self, int key, int min_version, int max_version, int first_flexible):
+        """Enables an API. Produce, Fetch, ListOffsets and ApiVersions are served natively, others by Python.
+
+        Args:
+            key: API key, 0 to 127. min_version, max_version: what is accepted; others close the connection.
+            first_flexible: first version with tagged headers, 32767 for never.
+        Raises: ValueError for a key or range outside its bounds. Call before the first handler runs.
+        """
+        cdef Api *api
+        if not 0 <= key < API_SLOTS:
+            raise ValueError(f"API key must be 0 to {API_SLOTS - 1}, got {key}")
+        if not 0 <= min_version <= max_version < MAX_VERSIONS:
+            raise ValueError(
+                f"versions of API {key} must be 0 to {MAX_VERSIONS - 1}, got {min_version} to {max_version}")
+        api = &self.native_apis.apis[key]
+        api.min_version = <int16_t>min_version
+        api.max_version = <int16_t>max_version
+        api.first_flexible = <int16_t>first_flexible
+        api.handle = NULL
+        if key == PRODUCE:
+            api.handle = handle_produce
+        elif key == FETCH:
+            api.handle = handle_fetch
+        elif key == LIST_OFFSETS:
+            api.handle = handle_list_offsets
+        elif key == API_VERSIONS:
+            api.handle = handle_api_versions
+        api.is_enabled = True
+
+    def set_api_versions(self, dict bodies, dict invalid, bytes unsupported not None):
+        """Sets the encoded ApiVersions responses (bodies without header); at any time before ``close``.
+
+        Args:
+            bodies: version to the normal body and the place of throttle_time_ms in it (None where it has none).
+            invalid: version to the same with error 42 (from version 3).
+            unsupported: version-0 body with error 35.
+        """
+        for version, (data, throttle_at) in bodies.items():
+            set_body(self.native_apis, &self.native_apis.versions[self._version(version)], data, throttle_at)
+        for version, (data, throttle_at) in invalid.items():
+            set_body(self.native_apis, &self.native_apis.invalid_versions[self._version(version)], data, throttle_at)
+        set_body(self.native_apis, &self.native_apis.unsupported_versions, unsupported, None)
+
+    cdef int _version(self, object version) except -1:
+        cdef int number = version
+        if not 0 <= number < MAX_VERSIONS:
+            raise ValueError(f"version must be 0 to {MAX_VERSIONS - 1}, got {number}")
+        return number
+
+    def intercept(self, keys):
+        """Sends the requests of these APIs to the Python handlers first; all others are served natively again.
+
+        A receiver that sends no response returns it with ``InboundRequest.hand_over``; it is then served.
+
+        Args: keys: API keys, 0 to 127; empty to intercept nothing.
+        Raises: ValueError for a key outside its bounds, and nothing has changed then.
+        """
+        cdef uint64_t bits[API_WORDS]
+        cdef int i, key
+        memset(bits, 0, sizeof(bits))
+        for number in keys:
+            key = number
+            if not 0 <= key < API_SLOTS:
+                raise ValueError(f"API key must be 0 to {API_SLOTS - 1}, got {key}")
+            bits[key >> 6] |= (<uint64_t>1) << (key & 63)
+        for i in range(API_WORDS):
+            atomic_store(&self.native_apis.intercepted[i], <int64_t>bits[i])
+
+    def set_transactions(self, bint has_coordinator, bint is_verified):
+        """What becomes of transactional batches, from the next Produce on.
+
+        Args: has_coordinator: without one they are refused. is_verified: transaction.partition.verification.enable.
+        """
+        atomic_store(&self.native_apis.transactions, TRANSACTIONS_ABSENT if not has_coordinator else (
+            TRANSACTIONS_VERIFIED if is_verified else TRANSACTIONS_TRUSTED))
+
+    def publish_topics(self, views):
+        """Swaps the topic table whole: what handlers see from their next run on.
+
+        Args: views: objects with ``name``, ``topic_id`` (uuid.UUID), ``partitions`` (PartitionLog by number) and
+            ``is_internal``.
+        """
+        cdef TopicTable *table = topic_table_build(views)
+        cdef TopicTable *old
+        cdef NativeApisCore *native_apis = self.native_apis
+        with nogil:
+            hook_partitions(native_apis, table, True)
+            mutex_lock(&native_apis.topics_lock)
+            old = native_apis.topics
+            native_apis.topics = table
+            atomic_add_fetch(&native_apis.generation, 1)
+            mutex_unlock(&native_apis.topics_lock)
+            topic_table_release(old)
+
+    def run_handler(self):
+        """Body of one handler thread; returns when the request queue is closed and empty."""
+        cdef NativeApisCore *native_apis = self.native_apis
+        with nogil:
+            handler_loop(native_apis)
+
+    def stop_handlers(self, int count):
+        """Lets so many handler threads end, each after the request it has or within a third of a second."""
+        if count < 0:
+            raise ValueError(f"count must be >= 0, got {count}")
+        atomic_add_fetch(&self.native_apis.handlers_to_stop, count)
+
+    def run_fetch_reaper(self):
+        """Body of the thread that expires waiting fetches; returns after ``close``."""
+        cdef NativeApisCore *native_apis = self.native_apis
+        with nogil:
+            kb_block_signals()
+            kb_short_slice()
+            while not atomic_load(&native_apis.is_closed):
+                purgatory_advance(native_apis.fetch_purgatory, REAP_MS)
+                complete_disconnected(native_apis)
+
+    def run_produce_reaper(self):
+        """Body of the thread that expires produces waiting for the disk; returns after ``close``."""
+        cdef NativeApisCore *native_apis = self.native_apis
+        with nogil:
+            kb_block_signals()
+            kb_short_slice()
+            while not atomic_load(&native_apis.is_closed):
+                purgatory_advance(native_apis.produce_purgatory, REAP_MS)
+
+    def waiting_operations(self, int limit):
+        """What waits, by purgatory: Fetch and Produce. Args: limit: operations shown of each, 1 to 100000.
+
+        Of each: ``watched``, ``delayed``, ``is_truncated``, ``operations``. An operation: ``keys``
+        ([topic, partition]), ``key_count``, ``timeout_ms``, ``age_ms``, ``time_left_ms``, and its connection by
+        ``processor`` and ``channel_number``.
+        Raises: ValueError for a limit outside its bounds; MemoryError.
+        """
+        if not 1 <= limit <= 100000:
+            raise ValueError(f"limit must be 1 to 100000, got {limit}")
+        return {
+            "Fetch": waiting_in(self.native_apis, self.native_apis.fetch_purgatory, True, limit),
+            "Produce": waiting_in(self.native_apis, self.native_apis.produce_purgatory, False, limit),
+        }
+
+    def complete_waiting(self):
+        """Answers every waiting fetch now, with what is there (shutdown)."""
+        cdef NativeApisCore *native_apis = self.native_apis
+        with nogil:
+            complete_delayed(native_apis)
+
+    def close(self):
+        """Ends the reapers and lets go of the topics. Handlers must have returned. May be called twice."""
+        cdef NativeApisCore *native_apis = self.native_apis
+        if atomic_load(&native_apis.is_closed):
+            return
+        with nogil:
+            complete_delayed(native_apis)
+            atomic_store(&native_apis.is_closed, 1)
+            purgatory_close(native_apis.fetch_purgatory)
+            purgatory_close(native_apis.produce_purgatory)
+            timer_close(native_apis.fetch_timer)
+            timer_close(native_apis.produce_timer)
+            hook_partitions(native_apis, native_apis.topics, False)
+        self.publish_topics(())
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no waiting fetch or produce is due or being expired: both reapers wait."""
+        cdef bint quiet
+        with nogil:
+            quiet = timer_is_quiet(self.native_apis.fetch_timer) and timer_is_quiet(self.native_apis.produce_timer)
+        return quiet
+
+    @property
+    def handled(self) -> int:
+        """Requests that native handlers have completed so far."""
+        return atomic_load(&self.native_apis.handled)
+
+    @property
+    def declined(self) -> int:
+        """Requests handed to the Python handlers so far."""
+        return atomic_load(&self.native_apis.declined)
+
+    @property
+    def fetch_sessions(self) -> int:
+        """Open incremental fetch sessions."""
+        return session_cache_count(<SessionCache *>self.native_apis.sessions)
+
+    @property
+    def waiting_fetches(self) -> int:
+        """NumDelayedOperations of the Fetch purgatory."""
+        return purgatory_delayed(self.native_apis.fetch_purgatory)
+
+    @property
+    def waiting_produces(self) -> int:
+        """NumDelayedOperations of the Produce purgatory."""
+        return purgatory_delayed(self.native_apis.produce_purgatory)
+
+    @property
+    def watched_produces(self) -> int:
+        """PurgatorySize of the Produce purgatory."""
+        return purgatory_watched(self.native_apis.produce_purgatory)
+
+    @property
+    def watched_fetches(self) -> int:
+        """PurgatorySize of the Fetch purgatory."""
+        return purgatory_watched(self.native_apis.fetch_purgatory)

@@ -1,0 +1,8 @@
+"""What waits in the purgatories of the native handlers, for people: operations by topic and partition, and whose."""
+from libc.stdint cimport int64_t
+from kbroker._core.timer.purgatory_core cimport Purgatory
+from kbroker.requests._native_types cimport NativeApisCore
+
+# ``watched``, ``delayed``, ``is_truncated`` and ``operations``, `limit` at most. Takes the shard locks, the timer's and
+# the topics' in turn, each for microseconds.
+cdef dict waiting_in(NativeApisCore *native_apis, Purgatory *purgatory, bint is_fetch, int64_t limit)

@@ -1,0 +1,285 @@
+"""Python handlers: threads that serve what the native handlers declined or never had.
+
+The only place where an exception becomes an error code.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable
+from typing import Any, Generic, Protocol, TypeVar
+
+from kbroker._core import process_memory
+from kbroker.common.errors import Errors, KafkaError, ProtocolError
+from kbroker.common.loggers import get_logger
+from kbroker.handlers.kafka_apis import ApiEntry, KafkaApis, encode_response
+from kbroker.network.connections._refused_requests import RefusedRequests
+from kbroker.network.processor._inbound import InboundRequest as OpenRequest
+from kbroker.protocol import codec
+from kbroker.quota._client_quotas import ClientQuotaManagers
+from kbroker.request_log.transactional_ids import transactional_id_of
+from kbroker.requests.context import ApiContext, Body, RequestContext
+
+logger = get_logger(__name__)
+
+TAKE_TIMEOUT_S = 0.3
+FIND_COORDINATOR = 10
+#: Never throttled for their time: LeaderAndIsr, StopReplica, UpdateMetadata, WriteTxnMarkers, AlterPartition and the
+#: raft calls of the controller quorum; Fetch of followers and Produce without acks are the native handlers'.
+EXEMPT_KEYS = frozenset({4, 5, 6, 27, 52, 53, 54, 56, 59})
+MAX_REQUEST_ELEMENTS = 100_000  # topics, partitions, names ... of one request; more closes its connection
+
+
+class InboundRequest(Protocol):
+    """A request as the network hands it over; ``respond`` or ``close`` is called once, by any thread."""
+
+    @property
+    def api_key(self) -> int: ...
+    @property
+    def api_version(self) -> int: ...
+    @property
+    def correlation_id(self) -> int: ...
+    @property
+    def client_id(self) -> str | None: ...
+    @property
+    def body(self) -> memoryview: ...
+    @property
+    def listener(self) -> str: ...
+    @property
+    def principal(self) -> str: ...
+    @property
+    def remote_host(self) -> str: ...
+    def respond(self, response: bytes) -> None: ...
+    def mark_errors(self, counts: dict[int, int]) -> None: ...
+    def handler_done(self) -> None: ...
+    def close(self) -> None: ...
+
+
+class PendingResponse:
+    """The one response of a request: the handler's, one that comes later, or an error. Threads: any.
+
+    ``quotas`` judge it before it is sent: the larger of their throttle time and the one that controller mutations put
+    into its ThrottleTimeMs goes to the client, and its connection is muted for that long (KIP-219).
+    """
+
+    def __init__(self, entry: ApiEntry, request: InboundRequest, quotas: ClientQuotaManagers) -> None:
+        self._entry = entry
+        self._request = request
+        self._quotas = quotas
+        self._lock = threading.Lock()
+        self._claimed = False
+
+    def claim(self) -> bool:
+        """True for the first caller only: it must send the response."""
+        with self._lock:
+            claimed, self._claimed = self._claimed, True
+        return not claimed
+
+    def complete(self, body: Body) -> None:
+        """Send the response. Raises: RuntimeError when it was sent; failures to send close the connection."""
+        if not self.claim():
+            raise RuntimeError(f"{self._entry.name} has its response already")
+        self.send(body)
+
+    def send(self, body: Body) -> None:
+        """Encode and send a claimed response; a body that cannot be encoded closes the connection."""
+        try:
+            self._judge(body)
+            self._request.mark_errors(error_counts(body))
+            self._request.respond(encode_response(self._entry, self._request, body))
+        except Exception:
+            logger.exception("cannot encode the response of %s v%d", self._entry.name, self._request.api_version)
+            self._request.close()
+
+    def mark_deferred(self) -> None:
+        """The handler has returned and the response comes later: what passes until then is not the handler's time."""
+        with self._lock:
+            if not self._claimed:
+                self._request.handler_done()
+
+    def _judge(self, body: Body) -> None:
+        """Throttle as the quotas ask, by the larger delay, and put that into the response where it has the field."""
+        quotas = self._quotas
+        serves_mutations = "ThrottleTimeMs" in body  # topics that Metadata would create are refused without a delay
+        try:
+            self._throttle(body, quotas)
+        finally:
+            if isinstance(self._request, OpenRequest):
+                quotas.settle(self._request, serves_mutations)
+
+    def _throttle(self, body: Body, quotas: ClientQuotaManagers) -> None:
+        mutations_ms = body.get("ThrottleTimeMs", 0)
+        time_ms = 0
+        if quotas.charges_time:
+            if self._entry.key in EXEMPT_KEYS:
+                quotas.charge_exempt(self._request)
+            else:
+                time_ms = quotas.charge(self._request)
+        if mutations_ms <= 0 and time_ms <= 0:
+            return
+        decided_by = quotas.controller_mutation if mutations_ms > time_ms else quotas.request
+        throttle_ms = max(mutations_ms, time_ms)
+        quotas.throttle(decided_by, self._request, throttle_ms)
+        if codec.carries_throttle_time(self._entry.key, self._request.api_version) and not self._hides_delay(body):
+            body["ThrottleTimeMs"] = throttle_ms
+        else:
+            body.pop("ThrottleTimeMs", None)
+
+    def _hides_delay(self, body: Body) -> bool:
+        """FindCoordinator before v4 reports no throttle time while no coordinator is available."""
+        is_old = self._entry.key == FIND_COORDINATOR and self._request.api_version < 4
+        return is_old and body.get("ErrorCode") == Errors.COORDINATOR_NOT_AVAILABLE
+
+
+_ERROR_CODES = frozenset({"ErrorCode", "PartitionErrorCode"})  # the latter in AddPartitionsToTxn
+
+
+def error_counts(body: Body) -> dict[int, int]:
+    """Count each error code of a response, at any depth."""
+    counts: dict[int, int] = {}
+    left: list[Any] = [body]
+    while left:
+        item = left.pop()
+        if isinstance(item, list):
+            left.extend(part for part in item if isinstance(part, dict))
+            continue
+        for name, value in item.items():
+            if name in _ERROR_CODES:
+                counts[int(value)] = counts.get(int(value), 0) + 1
+            elif isinstance(value, (dict, list)):
+                left.append(value)
+    return counts
+
+
+Inbound = TypeVar("Inbound", bound=InboundRequest)
+
+
+class RequestHandlerPool(Generic[Inbound]):
+    """Threads that take requests and respond to them.
+
+    Args: ``receive`` waits up to a number of seconds and gives a request, or None at the time-out or once closed;
+    ``count`` of threads; ``intercept`` is asked first and returns True for a request it has taken over; ``refused``
+    takes note of malformed requests.
+    Threads: start and stop from one thread.
+    """
+
+    def __init__(
+        self,
+        ctx: ApiContext,
+        apis: KafkaApis,
+        receive: Callable[[float], Inbound | None],
+        count: int,
+        intercept: Callable[[Inbound], bool] | None = None,
+        refused: RefusedRequests | None = None,
+    ) -> None:
+        self._ctx = ctx
+        self._apis = apis
+        self._receive = receive
+        self._intercept = intercept
+        self._refused = refused
+        self._log_topic = ctx.config.text("kbroker.request.log.topic")
+        self._is_logged = bool(self._log_topic or ctx.config.text("kbroker.request.log.dir"))
+        self._stopping = threading.Event()
+        self._threads = [
+            threading.Thread(target=self._run, name=f"kafka-request-handler-python-{number}", daemon=True)
+            for number in range(count)
+        ]
+
+    def start(self) -> None:
+        """Start the threads."""
+        for thread in self._threads:
+            thread.start()
+
+    def stop(self, timeout_s: float) -> bool:
+        """Let the threads end after the request they have; True if all did in time. The queue must be closed first."""
+        self._stopping.set()
+        for thread in self._threads:
+            if thread.ident is not None:
+                thread.join(timeout_s)
+        return not any(thread.is_alive() for thread in self._threads)
+
+    def _run(self) -> None:
+        process_memory.note_thread()
+        while not self._stopping.is_set():
+            request = self._receive(TAKE_TIMEOUT_S)
+            if request is not None and not (self._intercept is not None and self._intercept(request)):
+                self.serve(request)
+
+    def serve(self, request: InboundRequest) -> None:
+        """Respond to one request, or close its connection if no response is possible. Never raises."""
+        try:
+            if not self._serve(request):
+                self._refuse(request)
+        except Exception:  # our bug: one request's, not the thread's
+            logger.exception("cannot serve api key %s version %s", request.api_key, request.api_version)
+            with contextlib.suppress(Exception):
+                request.close()
+
+    def _refuse(self, request: InboundRequest) -> None:
+        """Close the connection; the log and the metrics say why."""
+        if isinstance(request, OpenRequest) and self._refused is not None:
+            request.refuse(self._refused)
+        else:
+            request.close()
+
+    def _serve(self, request: InboundRequest) -> bool:
+        """Respond, or let the handler respond later. Returns: False if the connection is to be closed."""
+        key, version = request.api_key, request.api_version
+        entry = self._apis.find(key, version)
+        if entry is None or entry.handle is None or entry.failure is None:
+            logger.debug("closing a connection: api key %d version %d is not served", key, version)
+            return False
+        response = PendingResponse(entry, request, self._ctx.quotas)
+        request_context = RequestContext(
+            key,
+            version,
+            request.correlation_id,
+            request.client_id or "",
+            request.listener,
+            request.principal,
+            request.remote_host,
+            response,
+            request if isinstance(request, OpenRequest) else None,
+            isinstance(request, OpenRequest) and request.is_token_authenticated,
+        )
+        try:
+            body = codec.decode_request(key, version, request.body, max_elements=MAX_REQUEST_ELEMENTS)
+        except ProtocolError as error:
+            logger.info("client %r: malformed %s: %s", request_context.client_id, entry.name, error)
+            return False
+        if self._is_logged and isinstance(request, OpenRequest):
+            self._note_for_log(request, body)
+        try:
+            found = entry.handle(self._ctx, body, request_context)
+        except KafkaError as error:
+            logger.debug("%s v%d: %s", entry.name, version, error)
+            found = self._failed(entry, body, error.error, request_context)
+        except Exception:
+            logger.exception("%s v%d failed (client %r)", entry.name, version, request_context.client_id)
+            found = self._failed(entry, body, Errors.UNKNOWN_SERVER_ERROR, request_context)
+        if found is None:
+            response.mark_deferred()
+        elif response.claim():
+            response.send(found)
+        return True
+
+    def _note_for_log(self, request: OpenRequest, body: Body) -> None:
+        """What the request log needs to know of the body."""
+        if self._is_about_the_log(body):
+            request.leave_out()
+        transactional_id = transactional_id_of(request.api_key, body)
+        if transactional_id is not None:
+            request.note_transactional_id(transactional_id)
+
+    def _is_about_the_log(self, body: Body) -> bool:
+        """Whether a request names the request log's topic alone: reading that topic must not add records to it."""
+        name = self._log_topic
+        topics = body.get("Topics") if name else None
+        return bool(topics) and all(
+            isinstance(topic, dict) and name in (topic.get("Name"), topic.get("Topic")) for topic in topics or ()
+        )
+
+    def _failed(self, entry: ApiEntry, body: Body, error: Errors, request_context: RequestContext) -> Body:
+        assert entry.failure is not None
+        return entry.failure(body, error, request_context)

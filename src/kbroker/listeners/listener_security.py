@@ -1,0 +1,226 @@
+"""From the configuration to what protects each listener: TLS contexts, SASL mechanisms and their users."""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
+
+from kbroker._core.clock import BaseClock
+from kbroker.common.configs.config import BrokerConfig
+from kbroker.common.configs.config_def import ConfigError, ConfigValue
+from kbroker.common.listeners import Listener
+from kbroker.common.loggers import get_logger
+from kbroker.common.rate_limited_logger import RateLimitedLogger
+from kbroker.common.repeated_failures import RepeatedFailures, how_often
+from kbroker.common.security import scram
+from kbroker.common.security.jaas import PLAIN_MODULE, parse_jaas
+from kbroker.common.security.pem import normal_pem, pem_file
+from kbroker.handlers.kafka_apis import KafkaApis
+from kbroker.listeners.sasl_authenticator import SaslListener, error_body
+from kbroker.metadata.features import Features
+from kbroker.network.transport._tls import TlsServer
+from kbroker.network.transport.authentication import ListenerSecurity
+from kbroker.security.credentials import ScramCredentials
+from kbroker.security.delegation_tokens import DelegationTokens
+from kbroker.security.mechanisms import PLAIN, SUPPORTED, MechanismFactory, PlainMechanism, ScramMechanism
+from kbroker.security.principal_mapper import PrincipalMapper
+
+logger = get_logger(__name__)
+
+_VERSIONS = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_3}
+_CLIENT_AUTH = {"none": ssl.CERT_NONE, "requested": ssl.CERT_OPTIONAL, "required": ssl.CERT_REQUIRED}
+
+
+def listener_security(
+    config: BrokerConfig,
+    apis: KafkaApis,
+    credentials: ScramCredentials,
+    clock: BaseClock,
+    tokens: DelegationTokens | None,
+    features: Features,
+) -> dict[str, ListenerSecurity]:
+    """What protects each listener of a broker, by its name; plaintext ones are left out.
+
+    Args: ``tokens``: by which SCRAM clients may log in too.
+    Raises: ConfigError for what is missing, contradicts itself or cannot be read.
+    """
+    found = {}
+    log = RateLimitedLogger(logger, clock)
+    failures = RepeatedFailures(clock)
+    for listener in config.listeners:
+        tls = _tls(config, listener, log, failures) if listener.has_tls else None
+        sasl = _sasl(config, listener, apis, credentials, clock, tokens, features) if listener.has_sasl else None
+        if tls is not None or sasl is not None:
+            found[listener.name] = ListenerSecurity(tls, sasl)
+    return found
+
+
+# ---- SASL
+
+
+def _sasl(
+    config: BrokerConfig,
+    listener: Listener,
+    apis: KafkaApis,
+    credentials: ScramCredentials,
+    clock: BaseClock,
+    tokens: DelegationTokens | None,
+    features: Features,
+) -> SaslListener:
+    find_token = None if tokens is None else tokens.find
+    names = config.listener_value(listener.name, "sasl.enabled.mechanisms")
+    if not isinstance(names, tuple) or not names:
+        reason = f"The listener {listener.name} needs a SASL mechanism"
+        raise ConfigError("sasl.enabled.mechanisms", "", reason, ", ".join(SUPPORTED))
+    factories: dict[str, MechanismFactory] = {}
+    max_reauth_ms = {}
+    for name in names:
+        if name == PLAIN:
+            factories[name] = partial(PlainMechanism, _plain_users(config, listener.name))
+        else:
+            factories[name] = partial(ScramMechanism, scram.MECHANISMS[name], credentials.find, find_token=find_token)
+        own = config.listener_value(listener.name, f"{name.lower()}.connections.max.reauth.ms")
+        common = config.listener_value(listener.name, "connections.max.reauth.ms")
+        max_reauth_ms[name] = _whole(common if own is None else own)
+    return SaslListener(
+        factories,
+        api_versions=apis.ranges,
+        features=lambda: features.finalized,
+        error_body=error_body(_failures(apis)),
+        clock=clock,
+        max_reauth_ms=max_reauth_ms,
+        max_receive_bytes=_whole(config.listener_value(listener.name, "sasl.server.max.receive.size")),
+        failure_delay_ms=config.integer("connection.failed.authentication.delay.ms"),
+    )
+
+
+def _failures(apis: KafkaApis) -> Callable[[int, int], Callable[..., dict[str, object]] | None]:
+    def find(key: int, version: int) -> Callable[..., dict[str, object]] | None:
+        entry = apis.find(key, version)
+        return None if entry is None else entry.failure
+
+    return find
+
+
+def _plain_users(config: BrokerConfig, listener: str) -> Mapping[str, str]:
+    key = f"listener.name.{listener.lower()}.plain.sasl.jaas.config"
+    line = config.listener_value(listener, "plain.sasl.jaas.config")
+    allowed = f'{PLAIN_MODULE} required user_alice="password" ... ;'
+    if not isinstance(line, str) or not line.strip():
+        raise ConfigError(key, "", f"The listener {listener} serves PLAIN and has no users", allowed)
+    try:
+        entry = parse_jaas(line)
+    except ValueError as error:
+        raise ConfigError(key, "[hidden]", str(error), allowed) from None
+    if entry.module != PLAIN_MODULE:
+        raise ConfigError(key, "[hidden]", f"Login module {entry.module} is not served", PLAIN_MODULE)
+    return entry.users()
+
+
+def _whole(value: ConfigValue) -> int:
+    assert isinstance(value, int)
+    return value
+
+
+# ---- TLS
+
+
+def _tls(config: BrokerConfig, listener: Listener, log: RateLimitedLogger, failures: RepeatedFailures) -> TlsServer:
+    def text(name: str) -> str:
+        value = config.listener_value(listener.name, name)
+        return value if isinstance(value, str) else ""
+
+    def words(name: str) -> tuple[str, ...]:
+        value = config.listener_value(listener.name, name)
+        return value if isinstance(value, tuple) else ()
+
+    def on_failure(host: str, port: int, error: BaseException) -> None:
+        log.info("failed authentication with %s:%d (SSL handshake failed: %s)", host, port, error)
+
+    def on_refusal(error: BaseException) -> None:
+        failures.note(
+            listener.name,
+            lambda times: logger.error(
+                "listener %s: connections are closed, TLS cannot begin: %s%s", listener.name, error, how_often(times)
+            ),
+        )
+
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.options |= ssl.OP_NO_RENEGOTIATION | ssl.OP_NO_COMPRESSION
+    wanted = [_VERSIONS[word] for word in words("ssl.enabled.protocols")]
+    if not wanted:
+        raise ConfigError("ssl.enabled.protocols", "", "A version is needed", ", ".join(_VERSIONS))
+    context.minimum_version, context.maximum_version = min(wanted), max(wanted)
+    if words("ssl.cipher.suites"):
+        ciphers = ":".join(words("ssl.cipher.suites"))
+        try:
+            context.set_ciphers(ciphers)
+        except ssl.SSLError:
+            raise ConfigError("ssl.cipher.suites", ciphers, "No such cipher", "names that OpenSSL knows") from None
+    _load_keys(context, listener.name, text)
+    context.verify_mode = _CLIENT_AUTH[text("ssl.client.auth")]
+    if context.verify_mode != ssl.CERT_NONE:
+        _load_trust(context, text)
+    if listener.has_sasl:
+        return TlsServer(context, None, on_failure, on_refusal)
+    rules = text("ssl.principal.mapping.rules")
+    try:
+        mapper = PrincipalMapper(rules)
+    except ValueError as error:
+        allowed = "DEFAULT, RULE:pattern/replacement/[LU], with commas between"
+        raise ConfigError("ssl.principal.mapping.rules", rules, str(error), allowed) from None
+    return TlsServer(context, mapper.principal_of, on_failure, on_refusal)
+
+
+def _load_keys(context: ssl.SSLContext, listener: str, text: Callable[[str], str]) -> None:
+    location, key, chain = (
+        text("ssl.keystore.location"),
+        text("ssl.keystore.key"),
+        text("ssl.keystore.certificate.chain"),
+    )
+    if location and (key or chain):
+        raise ConfigError("ssl.keystore.location", location, "Both a file and the key itself are given", "one of them")
+    if not location and not (key and chain):
+        reason = f"The listener {listener} needs a private key and certificates"
+        allowed = "a PEM file, or ssl.keystore.key with ssl.keystore.certificate.chain"
+        raise ConfigError("ssl.keystore.location", "", reason, allowed)
+    password = text("ssl.key.password")
+    what, shown = ("ssl.keystore.location", location) if location else ("ssl.keystore.key", "[hidden]")
+    try:
+        with _file(location) if location else pem_file(key, chain) as path:
+            # always with a password, or OpenSSL asks the terminal for the one of an encrypted key
+            context.load_cert_chain(path, password=lambda: password)
+    except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
+        raise ConfigError(what, shown, _reason(error), "a readable PEM file of key and certificates") from None
+
+
+def _load_trust(context: ssl.SSLContext, text: Callable[[str], str]) -> None:
+    location, given = text("ssl.truststore.location"), text("ssl.truststore.certificates")
+    if location and given:
+        reason = "Both a file and the certificates themselves are given"
+        raise ConfigError("ssl.truststore.location", location, reason, "one of them")
+    try:
+        if location:
+            context.load_verify_locations(cafile=location)
+        elif given:
+            context.load_verify_locations(cadata=normal_pem(given))
+        else:
+            context.load_default_certs(ssl.Purpose.CLIENT_AUTH)
+    except (OSError, ValueError) as error:
+        key, shown = ("ssl.truststore.location", location) if location else ("ssl.truststore.certificates", "[hidden]")
+        raise ConfigError(key, shown, _reason(error), "PEM certificates") from None
+
+
+@contextmanager
+def _file(location: str) -> Iterator[str]:
+    with open(location, "rb"):  # says what is wrong with it better than ssl does
+        pass
+    yield location
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, ssl.SSLError):
+        return error.reason or "not a key and certificates in PEM form"
+    return (error.strerror or str(error)) if isinstance(error, OSError) else str(error)

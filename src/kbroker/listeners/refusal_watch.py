@@ -1,0 +1,122 @@
+"""Logs the connections that were closed instead of being sent a response: unknown APIs, versions, damaged requests.
+
+Source: ``Processor.parseRequestHeader`` and ``processChannelException``, whose wording it keeps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
+
+from kbroker.common.errors import Errors
+from kbroker.common.loggers import get_logger
+from kbroker.network.connections.refusal import Refusal
+
+logger = get_logger(__name__)
+
+#: So often at most; between two looks the first ten are kept, and the others counted.
+LOOK_EVERY_MS = 1_000
+
+#: What the first bytes of other protocols look like as the size of a request.
+_HTTP_METHODS = (b"GET ", b"POST", b"PUT ", b"HEAD", b"OPTI", b"DELE", b"PATC", b"CONN", b"PRI ")
+_TLS_HANDSHAKE = b"\x16\x03"
+
+
+class KeptRefusals(Protocol):
+    """``_refused_requests.RefusedRequests``."""
+
+    def take(self) -> tuple[list[Refusal], int]:
+        """Those since the last call, and how many more there were."""
+        ...
+
+    def counts(self) -> dict[str, int]:
+        """How many there were since the start, by reason."""
+        ...
+
+
+NoteRefusals = Callable[[Sequence[tuple[Refusal, int]]], None]
+
+
+class RefusalWatch:
+    """Logs what ``refused`` has kept, and gives it to the request log.
+
+    Args: ``versions``: the served ones, from and to, by API key. ``names``: by API key. ``max_request_bytes``: of the
+        listeners. ``note``: takes refusals, each with the number that it stands for.
+    Threads: ``look`` on one at a time.
+    """
+
+    def __init__(
+        self,
+        refused: KeptRefusals,
+        versions: Mapping[int, tuple[int, int]],
+        names: Mapping[int, str],
+        max_request_bytes: int,
+        note: NoteRefusals | None = None,
+    ) -> None:
+        self._refused = refused
+        self._versions = versions
+        self._names = names
+        self._max_request_bytes = max_request_bytes
+        self._note = note
+        self._noted: dict[str, int] = {}  # by reason
+
+    def look(self) -> None:
+        """Write a line for each refusal since the last look."""
+        counts = self._refused.counts() if self._note is not None else {}
+        kept, left_out = self._refused.take()
+        for refusal in kept:
+            logger.warning("Closing socket for %s because of error: %s", refusal.connection_id, self._error(refusal))
+        if left_out:
+            logger.warning("%d more sockets were closed for requests like the last ones", left_out)
+        if self._note is not None:
+            self._note(self._records(kept, counts))
+
+    def _records(self, kept: Sequence[Refusal], counts: Mapping[str, int]) -> list[tuple[Refusal, int]]:
+        """One for each that was kept, and for each reason one that stands for the others."""
+        found = [(refusal, 1) for refusal in kept]
+        for refusal in kept:
+            self._noted[refusal.reason] = self._noted.get(refusal.reason, 0) + 1
+        for reason, count in counts.items():
+            others = count - self._noted.get(reason, 0)
+            if others > 0:  # below: it was counted after ``counts``, and is of the next look then
+                found.append((Refusal(reason, -1, -1, -1, 0, -1, "", ""), others))
+                self._noted[reason] = count
+        return found
+
+    def _error(self, refusal: Refusal) -> str:
+        key, version = refusal.api_key, refusal.api_version
+        name = self._names.get(key)
+        if refusal.reason == "unsupported-version":
+            first, last = self._versions.get(key, (0, -1))
+            return (
+                f"Unsupported api with key {key} ({name}) and version {version}; versions {first} to {last} are served"
+            )
+        if refusal.reason == "malformed-body":
+            return (
+                f"Error getting request for apiKey: {name}, apiVersion: {version}, "
+                f"connectionId: {refusal.connection_id}, listenerName: {refusal.listener}; "
+                f"its {refusal.size_bytes} bytes are no such request"
+            )
+        if refusal.reason == "failed-produce":
+            return (
+                f"error during produce request with correlation id {refusal.correlation_id} with ack=0: "
+                f"{Errors.of(refusal.error_code).name}"
+            )
+        if refusal.reason == "invalid-receive":
+            return self._invalid_receive(refusal.size_bytes)
+        guess = f"Error parsing request header. Our best guess of the apiKeyId is: {key}"
+        return f"{guess} ({name})" if name else f"{guess} (not served)" if key >= 0 else guess
+
+    def _invalid_receive(self, size_bytes: int) -> str:
+        why = ""
+        if size_bytes > self._max_request_bytes:
+            why = f" larger than {self._max_request_bytes}"
+        elif size_bytes >= 0:  # the only other limit
+            why = " larger than sasl.server.max.receive.size, which holds until the client is authenticated"
+        first = (size_bytes & 0xFFFFFFFF).to_bytes(4, "big")
+        hint = ""
+        if first in _HTTP_METHODS:
+            hint = f"; the bytes are an HTTP request's ({first.decode()!r})"
+        elif first.startswith(_TLS_HANDSHAKE):
+            hint = "; the bytes are a TLS handshake's: is security.protocol=SSL used with a plaintext listener?"
+        return f"Invalid receive (size = {size_bytes}{why}){hint}"

@@ -1,0 +1,1 @@
+"""Metadata of the cluster: topics, configs, features, and the file that stores them."""

@@ -1,0 +1,92 @@
+"""The broker's loggers as a resource with configs: the key is a logger's name, the value its level in Kafka's words."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+
+from kbroker.common import loggers
+from kbroker.common.errors import Errors, KafkaError
+
+SET, DELETE = 0, 1
+ROOT = "root"
+
+_LEVELS: Mapping[str, int] = {
+    "TRACE": logging.DEBUG,
+    "DEBUG": logging.DEBUG,
+    "INFO": logging.INFO,
+    "WARN": logging.WARNING,
+    "ERROR": logging.ERROR,
+    "FATAL": logging.CRITICAL,
+}
+_WORDS = {level: word for word, level in _LEVELS.items()}
+_OF_KAFKA = ("kafka.authorizer.logger",)  # by Kafka's name: the one that people set
+#: Loggers of modules that are imported when a client first needs them; their levels can be set before.
+_OF_COLD_MODULES = (
+    "kbroker.console.app",
+    "kbroker.console.history",
+    "kbroker.coordinator.consumer_group.background",
+    "kbroker.coordinator.consumer_group.group",
+    "kbroker.coordinator.consumer_group.membership",
+    "kbroker.coordinator.consumer_group.migration",
+    "kbroker.coordinator.consumer_group.regexes",
+    "kbroker.coordinator.consumer_group.target_assignment",
+    "kbroker.coordinator.consumer_groups",
+    "kbroker.coordinator.group_coordinator",
+    "kbroker.coordinator.internal_topic",
+    "kbroker.coordinator.membership",
+    "kbroker.coordinator.offset_metadata_manager",
+    "kbroker.coordinator.offsets_loader",
+    "kbroker.coordinator.transaction.marker_sender",
+    "kbroker.coordinator.transaction.transaction_coordinator",
+    "kbroker.coordinator.transaction.transaction_log",
+    "kbroker.apis.api02_list_offsets",
+    "kbroker.apis.api28_txn_offset_commit",
+    "kbroker.apis.api35_describe_log_dirs",
+    "kbroker.metadata.configs.dynamic_configs",
+    "kbroker.observe.mounted_pages",
+    "kbroker.request_log.writer",
+)
+
+
+def levels() -> dict[str, str]:
+    """Our loggers, the root's first, with the level in force."""
+    known = {*_OF_KAFKA, *logging.root.manager.loggerDict, *loggers.names(), *_OF_COLD_MODULES}
+    own = sorted(name for name in known if name.split(".")[0] == "kbroker" or name in _OF_KAFKA)
+    found = {}
+    for name in (ROOT, *own):
+        level = _logger(name).getEffectiveLevel()
+        found[name] = _WORDS.get(level, "INFO" if level == logging.NOTSET else logging.getLevelName(level))
+    return found
+
+
+def change_levels(changes: Sequence[tuple[str, int, str | None]], validate_only: bool) -> None:
+    """Set (0) levels, or delete (1) them so that the parent's count; until the process ends, as with Kafka.
+
+    Raises: KafkaError with the code and text of Kafka; nothing is changed then.
+    """
+    known = levels()
+    for name, operation, value in changes:
+        if operation not in (SET, DELETE):
+            word = {2: "APPEND", 3: "SUBTRACT"}.get(operation, str(operation))
+            text = f"{word} operation is not allowed for the BROKER_LOGGER resource"
+            raise KafkaError(Errors.INVALID_REQUEST, text)
+        if name not in known:
+            raise KafkaError(Errors.INVALID_CONFIG, f"Logger {name} does not exist!")
+        if operation == DELETE and name == ROOT:
+            text = f"Removing the log level of the {ROOT} logger is not allowed"
+            raise KafkaError(Errors.INVALID_REQUEST, text)
+        if operation == SET and value not in _LEVELS:
+            text = (
+                f"Cannot set the log level of {name} to {value} as it is not a supported log level. "
+                f"Valid log levels are {', '.join(_LEVELS)}"
+            )
+            raise KafkaError(Errors.INVALID_CONFIG, text)
+    if validate_only:
+        return
+    for name, operation, value in changes:
+        _logger(name).setLevel(logging.NOTSET if operation == DELETE else _LEVELS[value or ""])
+
+
+def _logger(name: str) -> logging.Logger:
+    return loggers.of_name(None if name == ROOT else name)

@@ -1,0 +1,137 @@
+"""Configuration as DescribeConfigs and CreateTopics show it: values in force, where they come from, their synonyms."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from kbroker.common.configs.config import (
+    BROKER_TABLE,
+    FALLBACKS,
+    RATE_TABLE,
+    TOPIC_TABLE,
+    BrokerConfig,
+    described_key,
+    of_listener,
+)
+from kbroker.common.configs.config_def import ConfigKey, ConfigSource, ConfigType, ConfigValue, Dynamic, to_text
+from kbroker.common.configs.config_security import security_key
+
+Entry = dict[str, Any]
+Synonym = tuple[str, ConfigValue, ConfigSource]
+
+
+def topic_entries(config: BrokerConfig, overrides: Mapping[str, str]) -> list[Entry]:
+    """Every config of a topic that sets ``overrides``."""
+    values = config.topic_configs(overrides)
+    entries = []
+    for name, key in TOPIC_TABLE.items():
+        synonyms = [] if key.synonym is None else broker_synonyms(config, key.synonym)
+        if name in overrides:
+            synonyms.insert(0, (name, values[name], ConfigSource.DYNAMIC_TOPIC_CONFIG))
+        entries.append(_entry(key, values[name], synonyms, False))
+    return entries
+
+
+def broker_entries(config: BrokerConfig, bound: Mapping[str, str] | None = None) -> list[Entry]:
+    """Every config of this broker: those of the table, and what else was set.
+
+    Args: ``bound``: by name, an address as it was bound: the value in force where port 0 was set.
+    """
+    bound = bound or {}
+    entries = [
+        _entry(
+            key, bound.get(name, config.value(name)), broker_synonyms(config, name), key.dynamic is Dynamic.READ_ONLY
+        )
+        for name, key in BROKER_TABLE.items()
+    ]
+    for name in config.names_beyond_the_table:
+        synonyms = broker_synonyms(config, name)
+        key = _key_to_show(name)
+        entries.append(_entry(key, synonyms[0][1], synonyms, name not in RATE_TABLE))
+    return entries
+
+
+def default_broker_entries(dynamic: Mapping[str, str]) -> list[Entry]:
+    """The configs set for all brokers, and only those, as they were typed and without the values behind them."""
+    entries = []
+    for name in sorted(dynamic):
+        key = _key_to_show(name)
+        own = (name, dynamic[name], ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG)
+        read_only = key.dynamic is Dynamic.READ_ONLY or of_listener(name) is not None
+        entries.append(_entry(key, dynamic[name], [own], read_only))
+    return entries
+
+
+def _key_to_show(name: str) -> ConfigKey:
+    """The row of a broker config; an unknown one is of no type, and hidden."""
+    return described_key(name) or ConfigKey(name, ConfigType.UNKNOWN, None, "")
+
+
+def resource_entries(
+    table: Mapping[str, ConfigKey],
+    overrides: Mapping[str, str],
+    source: ConfigSource,
+    config: BrokerConfig | None = None,
+) -> list[Entry]:
+    """Every config of a group or of a client metrics subscription that sets ``overrides``.
+
+    Args: ``config``: of the broker, which has the defaults of consumer groups.
+    """
+    entries = []
+    for name, key in table.items():
+        synonyms: list[Synonym] = []
+        if config is not None and key.synonym is not None and key.synonym in BROKER_TABLE:
+            synonyms += broker_synonyms(config, key.synonym)
+        elif source is ConfigSource.DYNAMIC_GROUP_CONFIG:  # a subscription's configs have none
+            synonyms.append((key.synonym or name, key.default, ConfigSource.DEFAULT_CONFIG))
+        if name in overrides:
+            synonyms.insert(0, (name, key.parse(overrides[name]), source))
+        entries.append(_entry(key, synonyms[0][1] if synonyms else key.default, synonyms, False))
+    return entries
+
+
+def broker_synonyms(config: BrokerConfig, name: str) -> list[Synonym]:
+    """The values of a broker config, the winning one first.
+
+    A finer unit's list goes on with the coarser ones (hours behind minutes behind milliseconds), but Kafka drops what
+    comes before the config's own name: an unset log.retention.ms has no synonyms although log.retention.hours is set.
+    """
+    found: list[Synonym] = []
+    base = _base(name)
+    others = (
+        (base,) if base != name and base in BROKER_TABLE else tuple(fallback for fallback, _ in FALLBACKS.get(name, ()))
+    )
+    for other in (name, *others):
+        found.extend((other, value, source) for source, value in config.sources(other))
+    if base == name:
+        found.sort(key=lambda synonym: synonym[2])
+    while found and found[0][0] != name:
+        found.pop(0)
+    return found
+
+
+def _base(name: str) -> str:
+    """The broker's key behind a listener's prefix, and a mechanism's; any other name as it is."""
+    base = of_listener(name)
+    if base is None:
+        return name
+    key = security_key(name)
+    return base if key is None else key.name
+
+
+def _entry(key: ConfigKey, value: ConfigValue, synonyms: list[Synonym], read_only: bool) -> Entry:
+    sensitive = key.is_sensitive
+    return {
+        "Name": key.name,
+        "Value": None if sensitive else to_text(value),
+        "ReadOnly": read_only,
+        "ConfigSource": int(synonyms[0][2] if synonyms else ConfigSource.DEFAULT_CONFIG),
+        "IsSensitive": sensitive,
+        "Synonyms": [
+            {"Name": name, "Value": None if sensitive else to_text(value), "Source": int(source)}
+            for name, value, source in synonyms
+        ],
+        "ConfigType": int(key.type),
+        "Documentation": key.doc,
+    }

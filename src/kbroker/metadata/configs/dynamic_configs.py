@@ -1,0 +1,441 @@
+"""Configuration that changes at run time: checked as Kafka checks it, remembered, and in force when a call returns.
+
+Source: ``ConfigAdminManager``, ``ConfigurationControlManager``, ``DynamicBrokerConfig``.
+"""
+
+from __future__ import annotations
+
+import enum
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
+
+from kbroker.common.configs.config import (
+    BROKER_TABLE,
+    LISTENER_KEYS,
+    TOPIC_TABLE,
+    BrokerConfig,
+    broker_key,
+    described_key,
+    listener_key,
+    of_listener,
+)
+from kbroker.common.configs.config_accepted import AUTHORIZER_NAMES, FIXED_NAMES
+from kbroker.common.configs.config_def import ConfigError, ConfigKey, ConfigType, Dynamic, to_text
+from kbroker.common.configs.config_resources import (
+    CLIENT_METRICS_TABLE,
+    GROUP_TABLE,
+    validate_client_metrics_configs,
+    validate_group_configs,
+)
+from kbroker.common.configs.config_security import security_key
+from kbroker.common.errors import Errors, KafkaError
+from kbroker.common.loggers import get_logger
+from kbroker.common.topics import invalid_name_reason
+from kbroker.metadata import metadata_store
+from kbroker.metadata.configs.broker_loggers import change_levels
+from kbroker.metadata.metadata_store import MetadataStore
+from kbroker.metadata.topic_rules import check_configs
+from kbroker.metadata.topics import TopicRegistry
+
+logger = get_logger(__name__)
+
+
+class ResourceType(enum.IntEnum):
+    """Kinds of resources that have configs, as requests number them."""
+
+    TOPIC = 2
+    BROKER = 4
+    BROKER_LOGGER = 8
+    CLIENT_METRICS = 16
+    GROUP = 32
+
+
+class Operation(enum.IntEnum):
+    """What IncrementalAlterConfigs does to one key."""
+
+    SET = 0
+    DELETE = 1
+    APPEND = 2
+    SUBTRACT = 3
+
+
+class ConfigChange(NamedTuple):
+    """One key's change; ``value`` counts for nothing with DELETE."""
+
+    name: str
+    operation: int
+    value: str | None = None
+
+
+#: Thread counts that Kafka changes by no more than a factor of two at a time.
+THREAD_COUNTS = (
+    "background.threads",
+    "num.io.threads",
+    "num.network.threads",
+    "num.recovery.threads.per.data.dir",
+    "num.replica.fetchers",
+    "remote.log.manager.copier.thread.pool.size",
+    "remote.log.manager.expiration.thread.pool.size",
+    "remote.log.manager.follower.thread.pool.size",
+    "remote.log.reader.threads",
+)
+
+
+class DynamicConfigs:
+    """Changes the configs of every kind of resource.
+
+    Args: ``hooks`` are called with the names of the broker configs that changed; see ``ApiContext.on_broker_change``.
+    Threads: any; one change at a time. Lock order: this one's, then the topics', then the store's.
+    """
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        store: MetadataStore,
+        topics: TopicRegistry,
+        hooks: Sequence[Callable[[frozenset[str]], None]] = (),
+    ) -> None:
+        self._config = config
+        self._store = store
+        self._topics = topics
+        self._lock = threading.Lock()
+        self._hooks = hooks
+        for name in ("", str(config.node_id)):
+            self._forget_secrets(name)
+
+    def _forget_secrets(self, name: str) -> None:
+        """Drop what earlier versions stored of configs that are unknown, or that count at start only."""
+        configs = self._store.configs(metadata_store.BROKER, name)
+        kept = _without_secrets({name: text for name, text in configs.items() if not _is_fixed(name)})
+        if kept != configs:
+            self._store.replace_configs(metadata_store.BROKER, name, kept)
+
+    # ------------------------------------------------------------ changes
+
+    def alter(self, kind: int, name: str, changes: Sequence[ConfigChange], validate_only: bool = False) -> None:
+        """Apply the changes to one resource, all of them or none.
+
+        Raises: KafkaError with the code and text of Kafka.
+        """
+        check_changes(changes)
+        with self._lock:
+            self._alter(kind, name, changes, validate_only, replaces=False)
+
+    def replace(
+        self, kind: int, name: str, configs: Sequence[tuple[str, str | None]], validate_only: bool = False
+    ) -> None:
+        """Give one resource exactly these configs (AlterConfigs).
+
+        Raises: KafkaError with the code and text of Kafka.
+        """
+        changes = [ConfigChange(key, Operation.SET, value) for key, value in configs]
+        check_changes(changes)
+        if kind == ResourceType.BROKER_LOGGER:
+            raise _unknown_type(kind)
+        with self._lock:
+            self._alter(kind, name, changes, validate_only, replaces=True)
+
+    def _alter(
+        self, kind: int, name: str, changes: Sequence[ConfigChange], validate_only: bool, replaces: bool
+    ) -> None:
+        if kind == ResourceType.TOPIC:
+            self._alter_topic(name, changes, validate_only, replaces)
+        elif kind == ResourceType.BROKER:
+            self._alter_broker(name, changes, validate_only, replaces)
+        elif kind == ResourceType.BROKER_LOGGER:
+            self._check_node(name)
+            change_levels([(change.name, change.operation, change.value) for change in changes], validate_only)
+        elif kind == ResourceType.GROUP:
+            self._alter_stored(
+                metadata_store.GROUP,
+                GROUP_TABLE,
+                lambda configs: validate_group_configs(configs, self._setting),
+                name,
+                changes,
+                validate_only,
+                replaces,
+            )
+        elif kind == ResourceType.CLIENT_METRICS:
+            self._alter_stored(
+                metadata_store.CLIENT_METRICS,
+                CLIENT_METRICS_TABLE,
+                validate_client_metrics_configs,
+                name,
+                changes,
+                validate_only,
+                replaces,
+            )
+        else:
+            raise _unknown_type(kind)
+
+    def _alter_topic(self, name: str, changes: Sequence[ConfigChange], validate_only: bool, replaces: bool) -> None:
+        view = self._topics.get(name)
+        base = {} if view is None or replaces else view.configs
+
+        def default(key: ConfigKey) -> str:
+            return to_text(self._config.topic_default(key.name)) or ""
+
+        configs = _applied(base, changes, TOPIC_TABLE, default, _not_a_list)
+        if not name:
+            raise KafkaError(Errors.INVALID_REQUEST, "Default topic resources are not allowed.")
+        reason = invalid_name_reason(name)
+        if reason is not None:
+            raise KafkaError(Errors.INVALID_TOPIC_EXCEPTION, f"Topic name is invalid: {reason}")
+        check_configs(configs)
+        self._topics.resolve(configs)
+        if view is None:
+            raise KafkaError(Errors.UNKNOWN_TOPIC_OR_PARTITION, f"The topic '{name}' does not exist.")
+        if not validate_only and dict(view.configs) != configs:
+            self._topics.set_configs(name, configs)
+            logger.info("topic %s has the configs %s now", name, configs)
+
+    def _alter_broker(self, name: str, changes: Sequence[ConfigChange], validate_only: bool, replaces: bool) -> None:
+        if name:
+            self._check_node(name)
+        changes, ignored = _without_authorizer(changes)
+        resource = str(self._config.node_id) if name else ""
+        base = self._store.configs(metadata_store.BROKER, resource)
+        configs = _without_secrets(
+            _applied(
+                {} if replaces else base,
+                changes,
+                BROKER_TABLE,
+                lambda key: to_text(key.default) or "",
+                _not_a_broker_list,
+            )
+        )
+        try:
+            fresh = self._checked_broker(configs, per_broker=bool(name))
+        except ConfigError as error:
+            raise KafkaError(Errors.INVALID_REQUEST, str(error)) from error
+        self._topics.check_defaults(fresh)
+        if ignored and not validate_only:
+            logger.warning("a change of %s at run time has no effect, as in Kafka: set it before a start", ignored)
+        if validate_only or configs == base:
+            return
+        self._store.replace_configs(metadata_store.BROKER, resource, configs)
+        changed = frozenset(
+            key
+            for key in {*base, *configs}
+            if broker_key(key) is not None and self._config.value(key) != fresh.value(key)
+        )
+        try:
+            self._put_in_force(changed)
+        except Exception:
+            self._store.replace_configs(metadata_store.BROKER, resource, base)  # what is not in force is not remembered
+            self._put_in_force(changed)
+            raise
+        logger.info("broker configs changed: %s", ", ".join(sorted(changed)) or "none in force")
+
+    def _put_in_force(self, changed: frozenset[str]) -> None:
+        """Let everything follow the broker configs that are stored."""
+        self._config.set_dynamic(*self._stored_broker())
+        self._topics.refresh_configs()
+        for hook in self._hooks:
+            hook(changed)
+
+    def _checked_broker(self, configs: Mapping[str, str], per_broker: bool) -> BrokerConfig:
+        """The configuration as it would be. Raises: ConfigError."""
+        fixed = [name for name in configs if _is_fixed(name)]
+        if fixed:
+            raise ConfigError("", fixed, f"Cannot update these configs dynamically: [{', '.join(fixed)}]")
+        known = {name: key for name in configs if (key := described_key(name)) is not None}
+        dynamic = {name: key for name, key in known.items() if key.dynamic is not Dynamic.READ_ONLY}
+        _check_types(configs, dynamic)
+        own = [name for name in configs if _is_of_one_broker(name)]
+        if own and not per_broker:
+            text = "Cannot update these configs at default cluster level, broker id must be specified"
+            raise ConfigError("", own, f"{text}: [{', '.join(own)}]")
+        _check_types(configs, known)
+        broker, default = self._stored_broker()
+        fresh = self._config.with_dynamic(configs if per_broker else broker, default if per_broker else configs)
+        for name in THREAD_COUNTS:
+            _check_thread_count(name, self._config.integer(name), fresh.integer(name))
+        _check_listener_limits(self._config, fresh)
+        for listener in fresh.listeners:
+            threads = listener_key(listener.name, "num.network.threads")
+            _check_thread_count("num.network.threads", self._config.integer(threads), fresh.integer(threads))
+        _check_local_retention(fresh)
+        _check_cleaner_threads(self._config.integer("log.cleaner.threads"), fresh.integer("log.cleaner.threads"))
+        return fresh
+
+    def _stored_broker(self) -> tuple[dict[str, str], dict[str, str]]:
+        of = self._store.configs
+        return of(metadata_store.BROKER, str(self._config.node_id)), of(metadata_store.BROKER, "")
+
+    def _alter_stored(
+        self,
+        kind: str,
+        table: Mapping[str, ConfigKey],
+        validate: Callable[[Mapping[str, str]], None],
+        name: str,
+        changes: Sequence[ConfigChange],
+        validate_only: bool,
+        replaces: bool,
+    ) -> None:
+        """A resource that is only remembered."""
+        if not name:
+            word = "group" if kind == metadata_store.GROUP else "client metrics"
+            raise KafkaError(Errors.INVALID_REQUEST, f"Default {word} resources are not allowed.")
+        base = {} if replaces else self._store.configs(kind, name)
+        configs = _applied(base, changes, table, lambda key: to_text(key.default) or "", _not_a_list)
+        try:
+            validate(configs)
+        except ConfigError as error:
+            raise KafkaError(Errors.INVALID_CONFIG, str(error)) from error
+        if not validate_only:
+            self._store.replace_configs(kind, name, configs)
+
+    def _setting(self, name: str) -> int | None:
+        return self._config.integer(name) if name in BROKER_TABLE else None
+
+    def _check_node(self, name: str) -> None:
+        digits = name[1:] if name[:1] in ("-", "+") else name
+        if not (digits.isascii() and digits.isdigit() and len(digits) < 11):
+            raise KafkaError(Errors.INVALID_REQUEST, f"Node id must be an integer, but it is: {name}")
+        if int(name) != self._config.node_id:
+            text = f"Unexpected broker id, expected {self._config.node_id}, but received {name}"
+            raise KafkaError(Errors.INVALID_REQUEST, text)
+
+
+def _is_fixed(name: str) -> bool:
+    """Whether a broker config counts at start only, so that a change at run time would be a lie."""
+    base = of_listener(name)
+    if base is not None:  # what a listener's security is made of
+        return security_key(name) is not None or base.startswith("ssl.") or "sasl." in base
+    key = BROKER_TABLE.get(name)
+    return name in FIXED_NAMES or (key is not None and key.dynamic is Dynamic.READ_ONLY)
+
+
+def _is_of_one_broker(name: str) -> bool:
+    """Whether a broker config cannot be set for all brokers at once."""
+    base = of_listener(name)
+    if base is not None:
+        return base not in LISTENER_KEYS
+    key = broker_key(name)
+    return key is not None and key.dynamic is Dynamic.PER_BROKER
+
+
+def _check_types(configs: Mapping[str, str], keys: Mapping[str, ConfigKey]) -> None:
+    """Read each value; a listener's is refused by the name of the broker's. Raises: ConfigError."""
+    for name, key in keys.items():
+        key._replace(name=of_listener(name) or name).parse(configs[name])
+
+
+def _without_authorizer(changes: Sequence[ConfigChange]) -> tuple[Sequence[ConfigChange], str]:
+    """The changes without those that Kafka takes and does not follow, and the names of the others."""
+    ignored = [
+        one for one in changes if one.name in AUTHORIZER_NAMES and one.operation in (Operation.SET, Operation.DELETE)
+    ]
+    if not ignored:
+        return changes, ""
+    return [one for one in changes if one not in ignored], ", ".join(one.name for one in ignored)
+
+
+def _without_secrets(configs: Mapping[str, str]) -> dict[str, str]:
+    """The configs without the values of unknown ones: they may be secrets, are never shown, and change nothing."""
+    return {name: "" if described_key(name) is None else text for name, text in configs.items()}
+
+
+def check_changes(changes: Sequence[ConfigChange]) -> None:
+    nulls = [change.name for change in changes if change.value is None and change.operation != Operation.DELETE]
+    if nulls:
+        raise KafkaError(Errors.INVALID_REQUEST, f"Null value not supported for : {','.join(nulls)}")
+    if len({change.name for change in changes}) != len(changes):
+        raise KafkaError(Errors.INVALID_REQUEST, "Error due to duplicate config keys")
+
+
+def _applied(
+    base: Mapping[str, str],
+    changes: Sequence[ConfigChange],
+    table: Mapping[str, ConfigKey],
+    default: Callable[[ConfigKey], str],
+    refusal: Callable[[Operation, str], str],
+) -> dict[str, str]:
+    """The configs after the changes. Raises: KafkaError."""
+    configs = dict(base)
+    for name, number, value in changes:
+        try:
+            operation = Operation(number)
+        except ValueError:
+            raise KafkaError(Errors.UNKNOWN_SERVER_ERROR, "") from None  # Kafka says nothing either
+        if operation is Operation.DELETE:
+            configs.pop(name, None)
+            continue
+        assert value is not None
+        if operation is Operation.SET:
+            configs[name] = value
+            continue
+        key = table.get(name)
+        if key is None or key.type is not ConfigType.LIST:
+            raise KafkaError(Errors.INVALID_CONFIG, refusal(operation, name))
+        words = _words(configs.get(name, default(key)))
+        given = _words(value)
+        if operation is Operation.APPEND:
+            words += [word for word in dict.fromkeys(given) if word not in words]
+        else:
+            words = [word for word in words if word not in given]
+        configs[name] = ",".join(words)
+    return configs
+
+
+def _words(text: str) -> list[str]:
+    return [word.strip() for word in text.split(",")] if text else []
+
+
+def _not_a_list(operation: Operation, name: str) -> str:
+    return f"Can't {operation.name} to key {name} because its type is not LIST."
+
+
+def _not_a_broker_list(operation: Operation, name: str) -> str:
+    if name not in BROKER_TABLE:
+        return f"Unknown config name: {name}"
+    return f"Config value {operation.name.lower()} is not allowed for config key: {name}"
+
+
+def _check_thread_count(name: str, old: int, new: int) -> None:
+    text = f"Dynamic thread count update validation failed for {name}={new}"
+    if new < old // 2:
+        raise ConfigError("", new, f"{text}, value should be at least half the current value {old}")
+    if new > old * 2:
+        raise ConfigError("", new, f"{text}, value should not be greater than double the current value {old}")
+
+
+def _check_listener_limits(old: BrokerConfig, new: BrokerConfig) -> None:
+    """Refuse limits that would shut every client out of a listener; without its own limits it has the broker's."""
+    for listener in new.listeners:
+        for name in sorted(LISTENER_KEYS):
+            key = listener_key(listener.name, name)
+            if new.integer(key) <= 0 and new.value(key) != old.value(key):
+                raise ConfigError("", 0, f"Invalid {name} {new.integer(key)}")
+
+
+def _check_local_retention(fresh: BrokerConfig) -> None:
+    """What stays local under tiered storage is a part of what is kept (``DynamicLogConfig``)."""
+    for unit, kept in (("ms", fresh.topic_default("retention.ms")), ("bytes", fresh.value("log.retention.bytes"))):
+        name, of = f"log.local.retention.{unit}", f"log.retention.{unit}"
+        local = fresh.integer(name)
+        if not isinstance(kept, int) or local == -2 or kept == -1:
+            continue
+        if local == -1:
+            raise ConfigError(name, local, f"Value must not be -1 as {of} value is set as {kept}.")
+        if local > kept:
+            raise ConfigError(name, local, f"Value must not be more than {of} property value: {kept}")
+
+
+def _check_cleaner_threads(old: int, new: int) -> None:
+    if new == old:
+        return
+    if new < 1:
+        raise ConfigError("", new, "Log cleaner threads should be at least 1")
+    if new < old // 2:
+        raise ConfigError("", new, f"Log cleaner threads cannot be reduced to less than half the current value {old}")
+    if new > old * 2:
+        raise ConfigError(
+            "", new, f"Log cleaner threads cannot be increased to more than double the current value {old}"
+        )
+
+
+def _unknown_type(kind: int) -> KafkaError:
+    return KafkaError(Errors.INVALID_REQUEST, f"Unknown resource type {kind}")

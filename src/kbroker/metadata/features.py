@@ -1,0 +1,143 @@
+"""Features of the cluster (KIP-584): the levels this broker supports, and those in force, which UpdateFeatures changes.
+
+A feature that was never changed has the highest supported level. Changed ones are kept in the metadata file.
+Source: ``FeatureControlManager``, ``QuorumFeatures``, ``MetadataVersion``, ``Feature``.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
+
+from kbroker.common.errors import Errors, KafkaError
+from kbroker.common.loggers import get_logger
+from kbroker.metadata.metadata_store import MetadataStore
+
+logger = get_logger(__name__)
+
+GROUP_VERSION, METADATA_VERSION = "group.version", "metadata.version"
+#: Lowest and highest level of each feature of Kafka 4.3. What is not built stays at 0, so that clients rely on nothing
+#: of it: neither share and streams groups (KIP-932, KIP-1071) nor eligible leader replicas (KIP-966).
+SUPPORTED: Mapping[str, tuple[int, int]] = {
+    "eligible.leader.replicas.version": (0, 0),
+    GROUP_VERSION: (0, 1),
+    "kraft.version": (0, 0),
+    METADATA_VERSION: (7, 30),  # 3.3-IV3 to 4.3-IV0
+    "share.version": (0, 0),
+    "streams.version": (0, 0),
+    "transaction.version": (0, 2),
+}
+#: Levels of metadata.version whose records an earlier level does not know: Kafka refuses to go below them.
+_CHANGED_METADATA = (7, 8, 11, 13, 14, 15, 17, 23, 30)
+
+UPGRADE, SAFE_DOWNGRADE, UNSAFE_DOWNGRADE = 1, 2, 3
+
+
+class FinalizedFeatures(NamedTuple):
+    """The level in force of every feature, 0 too; ``epoch`` rises with each change."""
+
+    levels: Mapping[str, int]
+    epoch: int
+
+
+class FeatureUpdate(NamedTuple):
+    """A level that a client asks for; ``upgrade_type``: UPGRADE, SAFE_DOWNGRADE or UNSAFE_DOWNGRADE."""
+
+    name: str
+    level: int
+    upgrade_type: int = UPGRADE
+
+
+class Features:
+    """The features of a broker.
+
+    Threads: any. Lock: its own, held over the store's transaction and the hooks; ``finalized`` takes none.
+    """
+
+    def __init__(self, store: MetadataStore) -> None:
+        self._store = store
+        self._lock = threading.Lock()
+        self._hooks: list[Callable[[], None]] = []
+        stored, epoch = store.features()
+        levels = {}
+        for name, (low, high) in SUPPORTED.items():
+            wanted = stored.get(name, high)
+            levels[name] = min(max(wanted, low), high)
+            if levels[name] != wanted:
+                logger.warning("%s is at level %d: level %d is not supported", name, levels[name], wanted)
+        self._finalized = FinalizedFeatures(levels, epoch)
+
+    @property
+    def finalized(self) -> FinalizedFeatures:
+        """What is in force."""
+        return self._finalized
+
+    def level(self, name: str) -> int:
+        """The level in force of a feature, 0 for an unknown name."""
+        return self._finalized.levels.get(name, 0)
+
+    def on_change(self, hook: Callable[[], None]) -> None:
+        """Call ``hook`` after each change, before it is acknowledged. It must not change features."""
+        self._hooks.append(hook)
+
+    def update(self, updates: Sequence[FeatureUpdate], node_id: int, *, validate_only: bool = False) -> None:
+        """Put all of ``updates`` in force, or none; not even those when ``validate_only``.
+
+        Raises: KafkaError INVALID_UPDATE_VERSION with what is wrong; KAFKA_STORAGE_ERROR.
+        """
+        with self._lock:
+            before = self._finalized
+            changed = {}
+            for update in updates:
+                _check(update, before.levels.get(update.name, 0), node_id)
+                changed[update.name] = update.level
+            if validate_only or not changed:
+                return
+            finalized = FinalizedFeatures({**before.levels, **changed}, before.epoch + 1)
+            self._store.set_features(changed, finalized.epoch)
+            self._finalized = finalized
+            for name, level in changed.items():
+                logger.info("feature %s is at level %d, was at %d", name, level, before.levels[name])
+            for hook in self._hooks:
+                hook()
+
+
+def _check(update: FeatureUpdate, current: int, node_id: int) -> None:
+    """Raises: KafkaError, in Kafka's words, when a feature cannot be given this level."""
+    name, level, upgrade_type = update
+    if upgrade_type not in (UPGRADE, SAFE_DOWNGRADE, UNSAFE_DOWNGRADE):
+        raise _invalid(update, "The controller does not support the given upgrade type.")
+    if level < 0:
+        raise _invalid(update, "A feature version cannot be less than 0.")
+    low, high = SUPPORTED.get(name, (0, 0))
+    if not low <= level <= high:
+        who = f"Local controller {node_id}"
+        raise _invalid(
+            update, f"{who} only supports versions {low}-{high}" if high else f"{who} does not support this feature."
+        )
+    if level < current and upgrade_type == UPGRADE:
+        text = "without setting the upgrade type to either safe or unsafe downgrade."
+        raise _invalid(update, f"Can't downgrade the version of this feature {text}")
+    if level > current and upgrade_type != UPGRADE:
+        raise _invalid(update, "Can't downgrade to a newer version.")
+    if name == METADATA_VERSION:
+        _check_metadata_version(level, current, upgrade_type)
+    elif name not in SUPPORTED:
+        raise _invalid(update, f"Feature {name} not found.")
+
+
+def _check_metadata_version(level: int, current: int, upgrade_type: int) -> None:
+    if any(level < changed <= current for changed in _CHANGED_METADATA):
+        why = (
+            "Unsafe metadata downgrade is not supported in this version."
+            if upgrade_type == UNSAFE_DOWNGRADE
+            else "Refusing to perform the requested downgrade because it might delete metadata information."
+        )
+        text = f"Unsupported metadata.version downgrade from {current} to {level}. {why}"
+        raise KafkaError(Errors.INVALID_UPDATE_VERSION, text)
+
+
+def _invalid(update: FeatureUpdate, why: str) -> KafkaError:
+    text = f"Invalid update version {update.level} for feature {update.name}. {why}"
+    return KafkaError(Errors.INVALID_UPDATE_VERSION, text)

@@ -1,0 +1,158 @@
+"""What a topic may be called and how it may be laid out: Kafka's checks, in Kafka's order and words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
+from typing import NamedTuple
+
+from kbroker.common.configs.config import validate_topic_configs
+from kbroker.common.configs.config_def import ConfigError
+from kbroker.common.errors import Errors, KafkaError
+from kbroker.common.topics import CLUSTER_METADATA_TOPIC, invalid_name_reason
+
+MAX_PARTITIONS_PER_REQUEST = 10_000
+
+
+class NewTopic(NamedTuple):
+    """A topic to create. ``assignments``: partition number to broker ids, empty to let the broker choose."""
+
+    name: str
+    num_partitions: int = -1
+    replication_factor: int = -1
+    assignments: Sequence[tuple[int, Sequence[int]]] = ()
+    configs: Mapping[str, str | None] = MappingProxyType({})
+
+
+class TopicNames:
+    """The names there are, found by themselves and by how metrics would spell them. Threads: one at a time."""
+
+    def __init__(self, names: Iterable[str]) -> None:
+        self._names: set[str] = set()
+        self._by_metric: dict[str, str] = {}
+        for name in names:
+            self.add(name)
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._names
+
+    def add(self, name: str) -> None:
+        """There is one more."""
+        self._names.add(name)
+        self._by_metric.setdefault(name.replace(".", "_"), name)
+
+    def colliding(self, name: str) -> str | None:
+        """A name there is that differs from this new one only by dots and underscores: their metrics would be one."""
+        return self._by_metric.get(name.replace(".", "_"))
+
+
+def check_new_topic(topic: NewTopic, names: TopicNames, node_id: int, default_partitions: int) -> int:
+    """Return the number of partitions a new topic gets.
+
+    Args: ``names`` those that exist. Raises: KafkaError with the code and text of Kafka.
+    """
+    check_new_name(topic.name, names)
+    if topic.name == CLUSTER_METADATA_TOPIC:
+        raise KafkaError(Errors.INVALID_REQUEST, f"Creation of internal topic {topic.name} is prohibited.")
+    check_configs(topic.configs)
+    if topic.assignments:
+        return _check_assigned(topic, node_id)
+    if topic.replication_factor < -1 or topic.replication_factor == 0:
+        text = "Replication factor must be larger than 0, or -1 to use the default value."
+        raise KafkaError(Errors.INVALID_REPLICATION_FACTOR, text)
+    if topic.num_partitions < -1 or topic.num_partitions == 0:
+        text = "Number of partitions was set to an invalid non-positive value."
+        raise KafkaError(Errors.INVALID_PARTITIONS, text)
+    if topic.replication_factor > 1:
+        text = (
+            f"Unable to replicate the partition {topic.replication_factor} time(s): The target replication factor of "
+            f"{topic.replication_factor} cannot be reached because only 1 broker(s) are registered or some brokers "
+            "have all their log directories cordoned."
+        )
+        raise KafkaError(Errors.INVALID_REPLICATION_FACTOR, text)
+    return default_partitions if topic.num_partitions == -1 else topic.num_partitions
+
+
+def check_new_name(name: str, names: TopicNames) -> None:
+    """Refuse a name that is illegal, that collides, or that exists."""
+    reason = invalid_name_reason(name)
+    if reason is not None:
+        raise KafkaError(Errors.INVALID_TOPIC_EXCEPTION, f"Topic name is invalid: {reason}")
+    if name in names:
+        raise KafkaError(Errors.TOPIC_ALREADY_EXISTS, f"Topic '{name}' already exists.")
+    other = names.colliding(name)
+    if other is not None:
+        raise KafkaError(Errors.INVALID_TOPIC_EXCEPTION, f"Topic '{name}' collides with existing topic: {other}")
+
+
+def check_configs(configs: Mapping[str, str | None]) -> dict[str, str]:
+    """Return the configs if a topic can have them. Raises: KafkaError INVALID_CONFIG."""
+    nulls = [name for name, value in configs.items() if value is None]
+    if nulls:
+        raise KafkaError(Errors.INVALID_CONFIG, f"Null value not supported for topic configs: {','.join(nulls)}")
+    given = {name: value for name, value in configs.items() if value is not None}
+    try:
+        validate_topic_configs(given)
+    except ConfigError as error:
+        raise KafkaError(Errors.INVALID_CONFIG, str(error)) from error
+    return given
+
+
+def check_more_partitions(
+    name: str, current: int, count: int, assignments: Sequence[Sequence[int]] | None, node_id: int
+) -> None:
+    """Refuse a count that does not grow the topic, or assignments that do not fit it. Raises: KafkaError."""
+    if count == current:
+        raise KafkaError(Errors.INVALID_PARTITIONS, f"Topic already has {current} partition(s).")
+    if count < current:
+        text = f"The topic {name} currently has {current} partition(s); {count} would not be an increase."
+        raise KafkaError(Errors.INVALID_PARTITIONS, text)
+    if count - current > MAX_PARTITIONS_PER_REQUEST:
+        raise KafkaError(Errors.POLICY_VIOLATION, "Excessively large number of partitions per request.")
+    if assignments is None:
+        return
+    added = count - current
+    if len(assignments) != added:
+        text = (
+            f"Attempted to add {added} additional partition(s), "
+            f"but only {len(assignments)} assignment(s) were specified."
+        )
+        raise KafkaError(Errors.INVALID_REPLICA_ASSIGNMENT, text)
+    for brokers in assignments:
+        check_assignment(brokers, node_id)
+
+
+def check_assignment(brokers: Sequence[int], node_id: int) -> None:
+    """Refuse a replica list that is empty, names a broker twice, or one that does not exist."""
+    text = ""
+    if not brokers:
+        text = "The manual partition assignment includes an empty replica list."
+    for previous, broker in zip([None, *sorted(brokers)], sorted(brokers), strict=False):
+        if broker == previous:
+            text = f"The manual partition assignment includes the broker {broker} more than once."
+        elif broker != node_id:
+            text = f"The manual partition assignment includes broker {broker}, but no such broker is registered."
+        if text:
+            break
+    if text:
+        raise KafkaError(Errors.INVALID_REPLICA_ASSIGNMENT, text)
+
+
+def _check_assigned(topic: NewTopic, node_id: int) -> int:
+    if topic.replication_factor != -1:
+        text = "A manual partition assignment was specified, but replication factor was not set to -1."
+        raise KafkaError(Errors.INVALID_REQUEST, text)
+    if topic.num_partitions != -1:
+        text = "A manual partition assignment was specified, but numPartitions was not set to -1."
+        raise KafkaError(Errors.INVALID_REQUEST, text)
+    seen: set[int] = set()
+    for index, brokers in topic.assignments:
+        if index in seen:
+            text = f"Found multiple manual partition assignments for partition {index}"
+            raise KafkaError(Errors.INVALID_REPLICA_ASSIGNMENT, text)
+        check_assignment(brokers, node_id)
+        seen.add(index)
+    if seen != set(range(len(seen))):
+        text = "partitions should be a consecutive 0-based integer sequence"
+        raise KafkaError(Errors.INVALID_REPLICA_ASSIGNMENT, text)
+    return len(seen)

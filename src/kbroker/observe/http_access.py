@@ -1,0 +1,145 @@
+"""Who may read the HTTP port beyond /metrics, /health and /ready: this machine, and holders of the token.
+
+Programs of this machine may read it as far as they could ask the broker by Kafka's protocol too, without saying who
+they are: where every listener authenticates its clients, or there is an authorizer, they need the token as well.
+
+A page of a browser on this machine must not read it for a stranger. So a request without the token has to come from the
+loopback interface, name the port by an address or as localhost (a name of the stranger's own, resolved to 127.0.0.1,
+is DNS rebinding), come from no other site's page, and through no proxy.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import ipaddress
+from email.message import Message
+from typing import NamedTuple
+
+from kbroker._core.clock import BaseClock
+from kbroker.common.configs.config import BrokerConfig
+from kbroker.common.loggers import get_logger
+from kbroker.common.rate_limited_logger import RateLimitedLogger
+from kbroker.observe.wrong_tokens import WrongTokens
+
+logger = get_logger(__name__)
+
+_FORWARDED = ("Forwarded", "X-Forwarded-For", "X-Real-IP", "Via")
+
+
+class Refusal(NamedTuple):
+    """The response to who may not read: status and sentence; ``retry_after_s``: when it is worth another try, or 0."""
+
+    status: int
+    sentence: str
+    retry_after_s: int = 0
+
+
+class HttpAccess:
+    """The check of every request to one port but those for /metrics, /health and /ready; mounted pages use it too.
+
+    Args: ``token``: kbroker.console.token, None without one. ``clock`` of the log's rate limit.
+        ``trusts_this_machine``: whether its programs need no token.
+    Threads: any.
+    """
+
+    def __init__(self, token: str | None, clock: BaseClock, trusts_this_machine: bool = True) -> None:
+        self._token = None if token is None else _hash(token)
+        self._trusts_this_machine = trusts_this_machine
+        self._wrong = WrongTokens(clock)
+        self._log = RateLimitedLogger(logger, clock)
+
+    @classmethod
+    def configured(cls, config: BrokerConfig, clock: BaseClock) -> HttpAccess:
+        """The check with a broker's configuration."""
+        return cls(config.text("kbroker.console.token") or None, clock, is_open(config))
+
+    @property
+    def has_token(self) -> bool:
+        """Whether there is a token to send."""
+        return self._token is not None
+
+    def refusal(self, peer: str, headers: Message) -> Refusal | None:
+        """Why a request is refused, None where it may read.
+
+        Args: ``peer``: address of the client. ``headers``: of the request.
+        """
+        scheme, _, given = headers.get("Authorization", "").partition(" ")
+        if scheme.lower() == "bearer":
+            return self.token_refusal(peer, given)
+        if not is_loopback(peer):
+            if self._token is None:
+                return Refusal(403, "only this machine may read this: the broker has no kbroker.console.token")
+            return Refusal(401, "a token is needed: Authorization: Bearer and the broker's kbroker.console.token")
+        if not self._trusts_this_machine:
+            if self._token is None:
+                return Refusal(403, "the broker knows its clients: set kbroker.console.token, and send it")
+            return Refusal(401, "a token is needed: Authorization: Bearer and the broker's kbroker.console.token")
+        if not is_local_name(headers.get("Host", "")):
+            return Refusal(403, "the Host header must be an address or localhost, unless the token is sent")
+        if headers.get("Sec-Fetch-Site", "none") not in ("none", "same-origin"):
+            return Refusal(403, "another site's page may not read this")
+        if any(name in headers for name in _FORWARDED):
+            return Refusal(401, "a token is needed: the request came through a proxy")
+        return None
+
+    def token_refusal(self, peer: str, given: str) -> Refusal | None:
+        """Why what a client sends as the token is refused, None where it is the broker's.
+
+        It takes the same time for each wrong one. An address with several wrong ones has to wait.
+        """
+        is_right = self._token is not None and hmac.compare_digest(_hash(given.strip()), self._token)
+        wait_ms = self._wrong.wait_ms(peer, is_right)
+        if wait_ms > 0:
+            seconds = -(-wait_ms // 1000)
+            return Refusal(429, f"too many wrong tokens: try again in {seconds} seconds", seconds)
+        if is_right:
+            return None
+        self._log.info("a request to the HTTP port from %s had a wrong token", peer)
+        return Refusal(401, "the token is not the broker's kbroker.console.token")
+
+
+def _hash(token: str) -> bytes:
+    return hashlib.sha256(token.encode("utf-8", "replace")).digest()
+
+
+def is_open(config: BrokerConfig) -> bool:
+    """Whether any client may ask a broker for anything, without saying who it is."""
+    if config.text("authorizer.class.name"):
+        return False
+    return any(
+        not listener.has_sasl
+        and not (listener.has_tls and config.listener_value(listener.name, "ssl.client.auth") == "required")
+        for listener in config.listeners
+    )
+
+
+def is_loopback(peer: str) -> bool:
+    """Whether an address is of the loopback interface, as IPv4, IPv6, or IPv4 in IPv6."""
+    try:
+        address = ipaddress.ip_address(peer.partition("%")[0])
+    except ValueError:
+        return False
+    mapped = getattr(address, "ipv4_mapped", None)
+    return (address if mapped is None else mapped).is_loopback
+
+
+def is_local_name(host: str) -> bool:
+    """Whether a Host header is an IP address or localhost, with or without a port: no stranger can point them here."""
+    name = host.strip().lower()
+    if name.startswith("["):
+        name, bracket, rest = name[1:].partition("]")
+        if not bracket or (rest and not rest.startswith(":")):
+            return False
+    else:
+        name, _, rest = name.partition(":")
+        rest = ":" + rest if rest else ""
+    if rest not in ("", ":") and not (rest[1:].isascii() and rest[1:].isdigit()):
+        return False
+    if name in ("localhost", "localhost."):
+        return True
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    return True

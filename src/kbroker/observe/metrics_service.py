@@ -1,0 +1,133 @@
+"""The broker's metrics as a part of its life: what is shown, and the HTTP port that shows it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING
+
+from kbroker._core.clock import BaseClock
+from kbroker._core.metrics.stats import Meter
+from kbroker._core.requests.memory_pool import MemoryPool
+from kbroker.common.configs.config import BrokerConfig
+from kbroker.common.listeners import parse_http_address
+from kbroker.metrics.registry import Metrics
+from kbroker.observe.http_routes import RouteTable
+
+if TYPE_CHECKING:
+    from kbroker.metrics.exposition import Exposition
+    from kbroker.observe.broker_metrics import MetricSources
+    from kbroker.observe.http_access import HttpAccess
+    from kbroker.observe.metrics_server import MetricsServer
+    from kbroker.observe.mounted_pages import MountedPages, PageServer
+
+
+SOCKETS = "socket-server-metrics"
+
+
+class MetricsService:
+    """What a broker shows; ``/ready`` says yes between ``ready`` and ``stop``. Parts of the broker add to ``routes``.
+
+    Threads: start, ready and stop from one thread; ``exposition`` from any.
+    """
+
+    def __init__(self, config: BrokerConfig, metrics: Metrics, clock: BaseClock) -> None:
+        self.routes = RouteTable()
+        self._metrics = metrics
+        self._clock = clock
+        self._config = config
+        self._entity_series = config.integer("kbroker.metrics.entity.series")
+        self._parts: Callable[[], MetricSources] | None = None
+        self._lock = threading.Lock()
+        self._exposition: Exposition | None = None
+        self._sources: MetricSources | None = None
+        self._mounts: list[tuple[str, Callable[[HttpAccess], PageServer]]] = []
+        self._mounted: list[MountedPages] = []
+        self._address = config.text("kbroker.metrics.listener")
+        self._is_ready = False
+        self._server: MetricsServer | None = None
+
+    def start(self, parts: Callable[[], MetricSources]) -> None:
+        """Show the broker's parts, asked for when somebody looks; open the port if there is to be one.
+
+        Raises: OSError if it cannot be bound; MissingLibraryError.
+        """
+        self._parts = parts
+        if self._address:
+            # http.server is not loaded without a metrics listener
+            from kbroker.observe.http_access import HttpAccess
+            from kbroker.observe.metrics_server import MetricsServer
+            from kbroker.observe.mounted_pages import MountedPages
+
+            access = HttpAccess.configured(self._config, self._clock)
+            host, port = parse_http_address(self._address)
+            # one check for the whole port, so that there is one count of wrong tokens
+            mounted = self._mounted = [MountedPages(path, partial(load, access)) for path, load in self._mounts]
+            server = MetricsServer(self.exposition, lambda: self._is_ready, host, port, self.routes, access, mounted)
+            server.start()
+            self._server = server
+
+    @property
+    def exposition(self) -> Exposition:
+        """The broker's families. They are made when somebody looks: shares of time begin then."""
+        with self._lock:
+            if self._exposition is None:
+                from kbroker.metrics.exposition import Exposition
+
+                self._exposition = Exposition(self._metrics, self._entity_series)
+                if self._parts is not None:
+                    from kbroker.observe.broker_metrics import register_broker_metrics
+
+                    register_broker_metrics(self._exposition, self._parts())
+            return self._exposition
+
+    @property
+    def sources(self) -> MetricSources:
+        """The parts of the broker that are looked at. Raises: RuntimeError before ``start``."""
+        with self._lock:
+            if self._sources is None:
+                if self._parts is None:
+                    raise RuntimeError("this broker has not started")
+                self._sources = self._parts()
+            return self._sources
+
+    def mount(self, path: str, load: Callable[[HttpAccess], PageServer]) -> None:
+        """Serve pages below a path; before ``start``. Without a port nothing of it is made.
+
+        Args: ``load`` makes them at the first request for one, with the port's check of who may read.
+        """
+        self._mounts.append((path, load))
+
+    def ready(self) -> None:
+        """Clients are served from now on."""
+        self._is_ready = True
+
+    def not_ready(self) -> None:
+        """The broker is about to stop."""
+        self._is_ready = False
+
+    def stop(self) -> None:
+        """Close the port. Idempotent."""
+        server, self._server = self._server, None
+        if server is not None:
+            server.stop()
+        for pages in self._mounted:
+            pages.close()
+
+    @property
+    def url(self) -> str | None:
+        """Where the port is, None without one."""
+        return self._server.url if self._server is not None else None
+
+
+def memory_pool(config: BrokerConfig, clock: BaseClock, metrics: Metrics) -> MemoryPool | None:
+    """The pool of ``queued.max.request.bytes``, None without a limit; a sensor records its depletion."""
+    size_bytes = config.integer("queued.max.request.bytes")
+    if size_bytes <= 0:
+        return None
+    depletion = metrics.sensor("MemoryPoolUtilization")
+    share = metrics.metric_name("MemoryPoolAvgDepletedPercent", SOCKETS)
+    total = metrics.metric_name("MemoryPoolDepletedTimeTotal", SOCKETS)
+    depletion.add(None, Meter(share, total, unit="milliseconds"))
+    return MemoryPool(size_bytes, config.integer("socket.request.max.bytes"), clock=clock, depletion=depletion)

@@ -1,0 +1,71 @@
+"""Pages of another package at the HTTP port: below one path, loaded by the first request for them."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Protocol
+
+from kbroker.common.http_messages import HttpRequest, HttpResponse
+from kbroker.common.loggers import get_logger
+
+logger = get_logger(__name__)
+
+
+class PageServer(Protocol):
+    """Serves requests, from many threads at once, and checks for itself who may ask."""
+
+    def respond(self, request: HttpRequest) -> HttpResponse: ...
+    def close(self) -> None: ...
+
+
+class _ClosedError(Exception):
+    """A page is asked for while the broker stops."""
+
+
+class MountedPages:
+    """Args: ``path``, such as /console; ``load`` makes what serves it, at the first request, once. Threads: any."""
+
+    def __init__(self, path: str, load: Callable[[], PageServer]) -> None:
+        self.path = path
+        self._load = load
+        self._lock = threading.Lock()
+        self._server: PageServer | None = None
+        self._is_closed = False
+
+    def has(self, path: str) -> bool:
+        """Whether a path is below this one."""
+        return path == self.path or path.startswith(f"{self.path}/")
+
+    def respond(self, request: HttpRequest) -> HttpResponse:
+        """Serve a request, 503 with the reason where its pages cannot be loaded."""
+        try:
+            server = self._loaded()
+        except _ClosedError:
+            return HttpResponse(503, b"The broker stops.\n")
+        except ImportError as error:
+            text = f"{self.path} needs {error.name}, which is not installed: pip install 'kbroker[{self.path[1:]}]'\n"
+            return HttpResponse(503, text.encode())
+        except Exception:
+            logger.exception("%s cannot be loaded", self.path)
+            return HttpResponse(503, f"{self.path} cannot be loaded; the log says why\n".encode())
+        return server.respond(request)
+
+    def _loaded(self) -> PageServer:
+        server = self._server
+        if server is None:
+            with self._lock:
+                if self._is_closed:
+                    raise _ClosedError
+                if self._server is None:
+                    self._server = self._load()
+                server = self._server
+        return server
+
+    def close(self) -> None:
+        """Serve no more. Idempotent."""
+        with self._lock:
+            self._is_closed = True
+            server, self._server = self._server, None
+        if server is not None:
+            server.close()

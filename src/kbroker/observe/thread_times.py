@@ -1,0 +1,91 @@
+"""How busy each thread of the process is: its time on a core, and its time in line for one, between two looks."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from kbroker._core.clock import BaseClock, SystemClock
+
+MOST_THREADS = 500
+BASELINE_MS = 500  # a look is compared with one that is this old, or with the oldest there is
+KEPT_LOOKS = 32
+
+
+class Look(NamedTuple):
+    """Numbers that grow, by what they are of, at a time in nanoseconds."""
+
+    at_ns: int
+    totals: Mapping[object, tuple[int, ...]]
+
+
+class Looks:
+    """Remembers the last looks, for shares of the time between two of them. Threads: one at a time."""
+
+    def __init__(self) -> None:
+        self._looks: list[Look] = []
+
+    def shares(self, look: Look) -> tuple[dict[object, tuple[float, ...]], float | None]:
+        """Growth by time since an earlier look, for all that was there then, and how long that is in milliseconds.
+
+        Without an earlier look: nothing, and None.
+        """
+        baseline = None
+        for earlier in self._looks:
+            if baseline is None or look.at_ns - earlier.at_ns >= BASELINE_MS * 1_000_000:
+                baseline = earlier
+        self._looks = [*self._looks[1 - KEPT_LOOKS :], look]
+        if baseline is None or look.at_ns <= baseline.at_ns:
+            return {}, None
+        window_ns = look.at_ns - baseline.at_ns
+        found = {
+            key: tuple((now - then) / window_ns for now, then in zip(totals, baseline.totals[key], strict=True))
+            for key, totals in look.totals.items()
+            if key in baseline.totals
+        }
+        return found, window_ns / 1e6
+
+
+class ThreadTimes:
+    """The time of each thread of the process by the kernel's account, where it gives one (Linux).
+
+    Args: ``clock``: of real time. Threads: one at a time.
+    """
+
+    def __init__(self, clock: BaseClock | None = None) -> None:
+        self._clock = SystemClock() if clock is None else clock
+        self._looks = Looks()
+
+    def look(self) -> tuple[list[dict[str, object]], float | None]:
+        """Each thread: ``name``, ``native_id``, and since an earlier look ``cpu_share`` (on a core) and
+        ``runnable_share`` (in line for one), None where there was none; and how long that is in milliseconds."""
+        threads = threading.enumerate()[:MOST_THREADS]
+        totals: dict[object, tuple[int, ...]] = {}
+        for thread in threads:
+            times = None if thread.native_id is None else _times(thread.native_id)
+            if times is not None:
+                totals[thread.native_id] = times
+        shares, window_ms = self._looks.shares(Look(self._clock.now_ms() * 1_000_000, totals))
+        found: list[dict[str, object]] = []
+        for thread in threads:
+            cpu, runnable = shares.get(thread.native_id, (None, None))
+            found.append(
+                {
+                    "name": thread.name,
+                    "native_id": thread.native_id,
+                    "cpu_share": None if cpu is None else round(cpu, 4),
+                    "runnable_share": None if runnable is None else round(runnable, 4),
+                }
+            )
+        return found, window_ms
+
+
+def _times(native_id: int) -> tuple[int, int] | None:
+    """Nanoseconds on a core, and runnable without one."""
+    try:
+        with open(f"/proc/self/task/{native_id}/schedstat", "rb") as file:
+            ran, waited, *_ = file.read(100).split()
+        return int(ran), int(waited)
+    except (OSError, ValueError):
+        return None

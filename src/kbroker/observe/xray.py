@@ -1,0 +1,273 @@
+"""The X-ray: what the broker is doing at this moment, from a snapshot that stops nothing.
+
+Each network thread copies its own connections between two polls; watch lists are copied in turns of microseconds under
+their own locks; what is left are atomics. docs/xray.md has the schema of the result.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from kbroker._core.clock import BaseClock
+from kbroker._core.requests.memory_pool import MemoryPool
+from kbroker._core.requests.request_queue import Queue
+from kbroker._core.timer.purgatory import Purgatory
+from kbroker.handlers._native_apis import NativeApis
+from kbroker.handlers.handler_threads import HandlerThreads
+from kbroker.network.processor._processor import Processor
+from kbroker.network.processor._processor_snapshot import snapshot as processor_snapshot
+from kbroker.network.socket_server import SocketServer
+from kbroker.observe.thread_times import Look, Looks, ThreadTimes
+
+if TYPE_CHECKING:
+    from kbroker.coordinator.group_coordinator import GroupCoordinator
+
+VERSION = 1
+DEFAULT_LIMIT = 100
+MOST_SHOWN = 10_000
+MOST_CLIENTS = 1000
+KEY_CHARACTERS = 249  # of each part of a key: ids of groups may have 32,767
+THROTTLE_KINDS = ("Produce", "Fetch", "Request", "ControllerMutation")
+MUTE_REASONS = (
+    "throttled",
+    "memory_pool",
+    "refusal_delayed",
+    "response_unsent",
+    "explicit",
+    "batch_in_flight",
+    "stopping",
+)
+_CLIENT_SUMS = (
+    "connections",
+    "throttled",
+    "throttle_left_ms",
+    "in_flight",
+    "requests",
+    "bytes_received",
+    "bytes_sent",
+    "memory_pool_bytes",
+    "memory_muted",
+)
+
+
+_NetworkThreads = list[tuple[Processor, threading.Thread]]
+
+
+class XRayParts(NamedTuple):
+    """What is looked at. ``groups``: the coordinator, None while there is none."""
+
+    clock: BaseClock
+    node_id: int
+    server: SocketServer
+    pool: MemoryPool | None
+    requests: Queue
+    python_requests: Queue
+    python_threads: int
+    native_apis: NativeApis
+    handlers: HandlerThreads
+    groups: Callable[[], GroupCoordinator | None]
+    api_names: Mapping[int, str]
+
+
+class XRay:
+    """Takes snapshots of a broker. Threads: any; one snapshot at a time, the next waits."""
+
+    def __init__(self, parts: XRayParts) -> None:
+        self._parts = parts
+        self._lock = threading.Lock()
+        self._thread_times = ThreadTimes()
+        self._idle = Looks()
+
+    def snapshot(self, limit: int = DEFAULT_LIMIT) -> dict[str, Any]:
+        """The broker's state, as docs/xray.md describes it; it can be sent as JSON.
+
+        Args: ``limit``: connections, and operations of each purgatory, that are shown, 1 to 10000; the most urgent.
+        Raises: ValueError for another limit.
+        """
+        if not 1 <= limit <= MOST_SHOWN:
+            raise ValueError(f"limit must be 1 to {MOST_SHOWN}, got {limit}")
+        with self._lock:
+            return self._take(limit)
+
+    def _take(self, limit: int) -> dict[str, Any]:
+        parts = self._parts
+        started_ns = parts.clock.now_ns()
+        purgatories = self._purgatories(limit)
+        wanted: dict[int, set[int]] = {}
+        for purgatory in purgatories:
+            for operation in purgatory["operations"]:
+                if "processor" in operation:
+                    wanted.setdefault(operation["processor"], set()).add(operation["channel_number"])
+        network_threads = parts.server.network_threads
+        processors = [
+            processor_snapshot(each, limit, throttle_kinds=THROTTLE_KINDS, numbers=wanted.get(each.processor_id, ()))
+            for each, _ in network_threads
+        ]
+        named = {
+            (each["processor"], number): names for each in processors for number, names in each.get("named", {}).items()
+        }
+        for purgatory in purgatories:
+            for operation in purgatory["operations"]:
+                if "processor" in operation:
+                    place = operation.pop("processor"), operation.pop("channel_number")
+                    operation["connection"], operation["client_id"] = named.get(place, (None, None))
+        return {
+            "version": VERSION,
+            "node_id": parts.node_id,
+            "time_ms": parts.clock.epoch_ms(),
+            "took_ms": round((parts.clock.now_ns() - started_ns) / 1e6, 3),
+            "connections": self._connections(processors, limit),
+            "clients": self._clients(processors),
+            "purgatories": purgatories,
+            "memory_pool": self._memory_pool(processors),
+            "queues": self._queues(network_threads),
+            "network_threads": [
+                {"name": thread.name, "listener": each["listener"], "answer": each["answer"], "open": each.get("open")}
+                for each, (_, thread) in zip(processors, network_threads, strict=True)
+            ],
+            **self._threads(network_threads),
+            "requests": self._requests(processors, named),
+        }
+
+    # ------------------------------------------------------------ what waits
+
+    def _purgatories(self, limit: int) -> list[dict[str, Any]]:
+        found = [{"name": name, **facts} for name, facts in self._parts.native_apis.waiting_operations(limit).items()]
+        groups = self._parts.groups()
+        if groups is not None:
+            found += [_group_purgatory(purgatory, limit) for purgatory in groups.purgatories]
+        return found
+
+    # ------------------------------------------------------------ connections
+
+    def _connections(self, processors: list[dict[str, Any]], limit: int) -> dict[str, Any]:
+        answered = [each for each in processors if each["answer"] == "ok"]
+        ranked = [connection for each in answered for connection in each["connections"]]
+        ranked.sort(key=lambda one: one[:2], reverse=True)
+        shown = []
+        for _, _, facts in ranked[:limit]:
+            del facts["number"]
+            shown.append(facts)
+        open_connections = sum(each["open"] for each in answered)
+        return {
+            "open": open_connections,
+            "muted": {reason: sum(each["muted"][reason] for each in answered) for reason in MUTE_REASONS},
+            "shown": shown,
+            "is_truncated": len(shown) < open_connections,
+        }
+
+    def _clients(self, processors: list[dict[str, Any]]) -> dict[str, Any]:
+        clients: dict[tuple[str, str], list[int]] = {}
+        for each in processors:
+            for client, sums in each.get("clients", {}).items():
+                so_far = clients.get(client)
+                if so_far is None:
+                    clients[client] = sums
+                else:
+                    longest = max(so_far[2], sums[2])
+                    clients[client] = [a + b for a, b in zip(so_far, sums, strict=True)]
+                    clients[client][2] = longest
+        order = sorted(clients.items(), key=lambda one: (one[1][1], one[1][5] + one[1][6]), reverse=True)
+        shown = [
+            {"principal": principal, "client_id": client_id, **dict(zip(_CLIENT_SUMS, sums, strict=True))}
+            for (principal, client_id), sums in order[:MOST_CLIENTS]
+        ]
+        return {"count": len(clients), "shown": shown, "is_truncated": len(shown) < len(clients)}
+
+    # ------------------------------------------------------------ memory, queues, threads
+
+    def _memory_pool(self, processors: list[dict[str, Any]]) -> dict[str, Any] | None:
+        pool = self._parts.pool
+        if pool is None:
+            return None
+        available = pool.available_bytes
+        return {
+            "size_bytes": pool.size_bytes,
+            "available_bytes": available,
+            "connections_bytes": sum(each.get("memory_pool_bytes", 0) for each in processors),
+            "is_out_of_memory": available <= 0,
+            "depleted_ms": round(pool.depleted_ns / 1e6, 3),
+            "depletions": pool.depletion_count,
+        }
+
+    def _queues(self, network_threads: _NetworkThreads) -> list[dict[str, Any]]:
+        parts = self._parts
+        queues = [
+            _queue("requests", parts.requests, len(parts.handlers.threads)),
+            _queue("python_requests", parts.python_requests, parts.python_threads),
+        ]
+        responses = sum(processor.counters()["responses_queued"] for processor, _ in network_threads)
+        return [*queues, {"name": "responses", "depth": responses}]
+
+    def _threads(self, network_threads: _NetworkThreads) -> dict[str, Any]:
+        parts = self._parts
+        found, window_ms = self._thread_times.look()
+        idle: dict[object, tuple[int, ...]] = {"handlers": (parts.requests.idle_ns,)}
+        for processor, thread in network_threads:
+            idle[thread.name] = (processor.counters()["wait_ns"],)
+        shares, _ = self._idle.shares(Look(parts.clock.now_ns(), idle))
+        for each in found:
+            share = shares.get(each["name"])
+            each["idle_share"] = None if share is None else round(min(1.0, share[0]), 4)
+        found.sort(key=lambda each: (-(each["cpu_share"] or 0.0), each["name"]))  # type: ignore[operator]
+        handlers, count = shares.get("handlers"), len(parts.handlers.threads)
+        return {
+            "threads": found,
+            "threads_window_ms": window_ms,
+            "handlers_idle_share": None if handlers is None or not count else round(min(1.0, handlers[0] / count), 4),
+        }
+
+    # ------------------------------------------------------------ requests
+
+    def _requests(
+        self, processors: list[dict[str, Any]], named: Mapping[tuple[int, int], tuple[str, str]]
+    ) -> dict[str, Any]:
+        latest, slowest = [], []
+        for each in processors:
+            if each["answer"] == "ok":
+                latest += self._time_lines(each["requests"]["latest"], each["processor"], named)
+                slowest += self._time_lines(each["requests"]["slowest"], each["processor"], named)
+        latest.sort(key=lambda one: one["age_ms"])
+        slowest.sort(key=_slowness, reverse=True)
+        return {"latest": latest[:64], "slowest": slowest[:32]}
+
+    def _time_lines(
+        self, samples: Iterable[dict[str, Any]], processor: int, named: Mapping[tuple[int, int], tuple[str, str]]
+    ) -> list[dict[str, Any]]:
+        found = []
+        for sample in samples:
+            connection, _ = named.get((processor, sample.pop("channel_number")), (None, None))
+            name = self._parts.api_names.get(sample["api_key"], str(sample["api_key"]))
+            found.append({"api": name, "connection": connection, **sample})
+        return found
+
+
+def _slowness(sample: Mapping[str, Any]) -> float:
+    """A Fetch waits for records on purpose."""
+    return float(sample["total_ms"] - (sample["remote_ms"] if sample["api_key"] == 1 else 0))
+
+
+def _queue(name: str, queue: Queue, takers: int) -> dict[str, Any]:
+    return {
+        "name": name,
+        "depth": len(queue),
+        "capacity": queue.capacity,
+        "takers": takers,
+        "idle_takers": queue.sleepers,
+        "put_blocked_ms": round(queue.put_blocked_ns / 1e6, 3),
+    }
+
+
+def _group_purgatory(purgatory: Purgatory, limit: int) -> dict[str, Any]:
+    facts = purgatory.snapshot(limit)
+    for each in facts["operations"]:
+        each["operation"] = type(each["operation"]).__name__
+        each["keys"] = [_words(key) for key in each["keys"] or ()]
+        each["key_count"] = len(each["keys"])
+    return {"name": purgatory.name, **facts}
+
+
+def _words(key: object) -> list[str]:
+    return [str(part)[:KEY_CHARACTERS] for part in (key if isinstance(key, tuple) else (key,))]

@@ -1,0 +1,29 @@
+"""Python's view of the client quotas, whose struct the native handlers borrow; verdicts on new connections."""
+from kbroker._core.metrics.metric_config cimport MetricConfig
+from kbroker.network.connections._connection_quotas cimport ConnectionQuotas
+from kbroker.quota._client_quota_manager cimport ClientQuotaManager
+from kbroker.quota._counter_metrics cimport CounterMetrics
+from kbroker.quota._client_sensors cimport ClientQuotas
+from kbroker.quota._quota_events cimport VerdictEvent
+
+# Gets each verdict on a connection, beside the ring; counts its references itself.
+cdef struct VerdictListener:
+    void (*verdict)(VerdictListener *self, const VerdictEvent *verdict, const char *address) noexcept nogil
+    void (*release)(VerdictListener *self) noexcept nogil
+
+# Takes a count of quotas; the listener's count (NULL: none) is taken over.
+cdef bint observe_verdicts(ConnectionQuotas connections, ClientQuotas *quotas, VerdictListener *listener) except False
+
+cdef class ClientQuotaManagers:
+    cdef ClientQuotas *quotas   # owned count
+    cdef object _clock
+    cdef list _own              # sensors without a client, which the native side uses
+    cdef CounterMetrics _counters
+    cdef readonly object registry
+    cdef readonly ClientQuotaManager produce
+    cdef readonly ClientQuotaManager fetch
+    cdef readonly ClientQuotaManager request
+    cdef readonly ClientQuotaManager controller_mutation
+    cdef readonly tuple enforced    # these four
+    cdef readonly tuple shadows     # those of their shadows, in the same order
+    cdef object own_sensor(self, str sensor_name, object metric_name, object stat)

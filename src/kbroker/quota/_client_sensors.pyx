@@ -1,0 +1,416 @@
+"""Counters of clients: found by their tags, made where there are none, forgotten after an hour without a record.
+
+Where there are too many of made-up client ids, the one whose latest record is the oldest goes, but none that is over
+its quota, unless all are. Nobody gains by that: a stranger who changes his client id has a new counter anyway, and a
+connection that is throttled stays so. Counters that name a user or client id of the settings are never evicted.
+
+Who was recorded to the longest ago is asked of a heap that a record does not touch: its key is no later than the true
+time, and is brought up where it is looked at, so each correction is paid for by a record.
+
+Source: ``ClientQuotaManager``, ``QuotaUtils``.
+"""
+from libc.float cimport DBL_MAX
+from libc.stdint cimport INT64_MAX, int32_t, int64_t, uint64_t
+from libc.stdlib cimport calloc, free
+from libc.string cimport memcpy
+
+from kbroker._core.containers.linked_list cimport ChainNode, chain_append, chain_remove
+from kbroker._core.clock cimport Clock, clock_release, clock_retain
+from kbroker._core.containers.hash_table cimport (
+    HashNode, hash_add, hash_after, hash_clear, hash_first, hash_next, hash_remove, hash_reserve,
+)
+from kbroker._core.containers.hashing cimport hash_seeded, mix_hash
+from kbroker._core.containers.heap cimport HeapEntry, heap_add, heap_clear, heap_raise, heap_remove, heap_top
+from kbroker._core.metrics.metric_config cimport QUOTA_NONE, StatConfig
+from kbroker._core.metrics.sample_window cimport SAMPLE_AVG
+from kbroker._core.metrics.sensor_core cimport (
+    RECORD_ACCEPTED, metric_get_config, sensor_check, sensor_has_expired, sensor_is_removed, sensor_new,
+    sensor_release,
+)
+from kbroker._core.metrics.stats cimport FORM_SAMPLED
+from kbroker._core.sync cimport (
+    atomic_add_fetch, atomic_load, atomic_store, mutex_destroy, mutex_init, mutex_lock, mutex_unlock,
+)
+from kbroker._core.timer.timing_wheel cimport timer_new, timer_release
+from kbroker.common._quota_counter cimport (
+    NO_LIMIT, Judgement, add_metric, counter_judge, counter_sensor_new, counter_throttle_ms, limited_config,
+    set_limit,
+)
+from kbroker.common._text cimport Text, same_text
+from kbroker.quota._entities cimport (
+    PART_DEFAULT, Match, entities_bits, entities_clear, entities_limit, entities_match, entities_remove,
+    entities_set, entity_level, is_default_client_id,
+)
+from kbroker.quota._quota_events cimport verdicts_destroy, verdicts_init
+
+cdef enum:
+    RECHECK_MS = 1000           # a counter over its quota is not looked at for eviction again so soon
+
+cdef double PERCENT_PER_NS = 100.0 / 1000000000
+
+
+# ---------------------------------------------------------------- life
+
+cdef ClientQuotas *quotas_new(Clock *clock, const StatConfig *unlimited, const StatConfig *client,
+                              const StatConfig *controller, int64_t most_made_up, uint64_t seed) noexcept nogil:
+    cdef ClientQuotas *quotas = <ClientQuotas *>calloc(1, sizeof(ClientQuotas))
+    cdef QuotaManager *manager
+    cdef int place
+    if quotas == NULL:
+        return NULL
+    atomic_store(&quotas.refs, 1)
+    mutex_init(&quotas.throttled_lock)
+    verdicts_init(&quotas.verdicts)
+    verdicts_init(&quotas.shadow_verdicts)
+    quotas.clock = clock_retain(clock)
+    for place in range(2 * KINDS):
+        manager = manager_at(quotas, place)
+        mutex_init(&manager.lock)
+        manager.place = place
+        manager.kind = place % KINDS
+        manager.is_shadow = place >= KINDS
+        manager.clock = quotas.clock
+        manager.most_made_up = most_made_up
+        manager.entities.seed = seed
+        limited_config(
+            manager.kind, controller if manager.kind == KIND_MUTATION else client, &manager.limited, &manager.cap_ms)
+        manager.unlimited = unlimited[0]
+        manager.unlimited.quota_kind = QUOTA_NONE
+        manager.window_s = (manager.limited.samples - 1) * (<double>manager.limited.window_ms / 1000)
+    quotas.timer = timer_new(quotas.clock, 1, 20)
+    if quotas.timer == NULL:
+        quotas_release(quotas)
+        return NULL
+    return quotas
+
+
+cdef ClientQuotas *quotas_retain(ClientQuotas *quotas) noexcept nogil:
+    atomic_add_fetch(&quotas.refs, 1)
+    return quotas
+
+
+cdef void quotas_release(ClientQuotas *quotas) noexcept nogil:
+    cdef int place
+    if quotas == NULL or atomic_add_fetch(&quotas.refs, -1) != 0:
+        return
+    for place in range(2 * KINDS):
+        clear_manager(manager_at(quotas, place))
+    sensor_release(quotas.exempt)
+    timer_release(quotas.timer)
+    mutex_destroy(&quotas.throttled_lock)
+    verdicts_destroy(&quotas.verdicts)
+    verdicts_destroy(&quotas.shadow_verdicts)
+    clock_release(quotas.clock)
+    free(quotas)
+
+
+cdef void release_all(ClientSensors *sensors) noexcept nogil:
+    """Give back a list by `next`."""
+    cdef ClientSensors *following
+    while sensors != NULL:
+        following = sensors.next
+        sensors_release(sensors)
+        sensors = following
+
+
+cdef void clear_manager(QuotaManager *manager) noexcept nogil:
+    cdef ClientSensors *sensors
+    cdef HashNode *node = hash_after(&manager.counters, NULL)
+    cdef HashNode *following
+    while True:
+        sensors = take_unpublished(manager)
+        if sensors == NULL:
+            break
+        sensors_release(sensors)
+    release_all(manager.evicted)
+    heap_clear(&manager.made_up)
+    while node != NULL:
+        following = hash_after(&manager.counters, node)
+        sensors_release(<ClientSensors *>node)
+        node = following
+    hash_clear(&manager.counters)
+    entities_clear(&manager.entities)
+    sensor_release(manager.delay_queue)
+    mutex_destroy(&manager.lock)
+
+
+cdef ClientSensors *sensors_retain(ClientSensors *sensors) noexcept nogil:
+    atomic_add_fetch(&sensors.refs, 1)
+    return sensors
+
+
+cdef void sensors_release(ClientSensors *sensors) noexcept nogil:
+    give_counts(sensors, 1)
+
+
+cdef void give_counts(ClientSensors *sensors, int64_t counts) noexcept nogil:
+    if sensors == NULL or atomic_add_fetch(&sensors.refs, -counts) != 0:
+        return
+    sensor_release(sensors.quota)
+    sensor_release(sensors.throttle_time)
+    clock_release(sensors.clock)
+    free(sensors)
+
+
+cdef ClientSensors *new_sensors(QuotaManager *manager, const Match *match, int64_t now_ms) noexcept nogil:
+    cdef ClientSensors *sensors = <ClientSensors *>calloc(
+        1, sizeof(ClientSensors) + <size_t>match.user.size_bytes + <size_t>match.client_id.size_bytes)
+    cdef char *behind
+    cdef bint done
+    if sensors == NULL:
+        return NULL
+    behind = <char *>sensors + sizeof(ClientSensors)
+    if match.user.size_bytes > 0:
+        memcpy(behind, match.user.data, <size_t>match.user.size_bytes)
+    sensors.user.data = behind
+    sensors.user.size_bytes = match.user.size_bytes
+    behind += match.user.size_bytes
+    if match.client_id.size_bytes > 0:
+        memcpy(behind, match.client_id.data, <size_t>match.client_id.size_bytes)
+    sensors.client_id.data = behind
+    sensors.client_id.size_bytes = match.client_id.size_bytes
+    atomic_store(&sensors.refs, 1)
+    sensors.clock = clock_retain(manager.clock)
+    sensors.quota = counter_sensor_new(
+        manager.kind, &manager.limited, &manager.unlimited, match.limit, now_ms, &sensors.limited)
+    # Never expires by itself, only with the counter: the next lookup of that one would make it anew.
+    sensors.throttle_time = sensor_new(NULL, 0, INT64_MAX, True, now_ms)
+    done = sensors.quota != NULL and sensors.throttle_time != NULL
+    atomic_store(&sensors.level, match.level)
+    if done:
+        done = add_metric(sensors.throttle_time, FORM_SAMPLED, SAMPLE_AVG, &manager.unlimited) != NULL
+    if not done:
+        sensors_release(sensors)
+        return NULL
+    return sensors
+
+
+# ---------------------------------------------------------------- the table (under the manager's lock)
+
+cdef uint64_t hash_of(const QuotaManager *manager, Text user, Text client_id) noexcept nogil:
+    cdef uint64_t seed = manager.entities.seed
+    return mix_hash(hash_seeded(user.data, user.size_bytes, seed) ^ hash_seeded(
+        client_id.data, client_id.size_bytes, ~seed))
+
+
+cdef ClientSensors *find(QuotaManager *manager, uint64_t h, Text user, Text client_id) noexcept nogil:
+    """The counter of these tags, borrowed; NULL if there is none."""
+    cdef HashNode *node = hash_first(&manager.counters, h)
+    while node != NULL and not (same_text((<ClientSensors *>node).user, user)
+                                and same_text((<ClientSensors *>node).client_id, client_id)):
+        node = hash_next(node)
+    return <ClientSensors *>node
+
+
+cdef void take_out(QuotaManager *manager, ClientSensors *sensors) noexcept nogil:
+    """Take a counter out of the table; its count is the caller's."""
+    hash_remove(&manager.counters, &sensors.node)
+    heap_remove(&manager.made_up, &sensors.recency)
+
+
+cdef inline ClientSensors *of_recency(HeapEntry *entry) noexcept nogil:
+    return <ClientSensors *>(<char *>entry - sizeof(HashNode))
+
+
+cdef inline void mark_removed(ClientSensors *sensors) noexcept nogil:
+    atomic_store(&sensors.quota.removed, 1)
+    atomic_store(&sensors.throttle_time.removed, 1)
+
+
+cdef void evict_one(QuotaManager *manager, int64_t now_ms) noexcept nogil:
+    """Make room among the counters of made-up client ids."""
+    cdef HeapEntry *oldest
+    cdef ClientSensors *sensors
+    cdef int64_t used_ms
+    while True:
+        oldest = heap_top(&manager.made_up)
+        sensors = of_recency(oldest)
+        if oldest.key > now_ms:
+            break                                   # all others too: each was over its quota a moment ago
+        used_ms = min(<int64_t>atomic_load(&sensors.quota.last_record_ms), now_ms)
+        if used_ms > oldest.key:
+            heap_raise(&manager.made_up, oldest, used_ms)
+            continue
+        if sensor_check(sensors.quota, now_ms, NULL) == RECORD_ACCEPTED:
+            break
+        heap_raise(&manager.made_up, oldest, now_ms + RECHECK_MS)
+    take_out(manager, sensors)
+    mark_removed(sensors)
+    if sensors.is_unpublished:
+        unlink_unpublished(manager, sensors)
+        sensors_release(sensors)
+        sensors_release(sensors)
+    else:
+        sensors.next = manager.evicted
+        manager.evicted = sensors
+
+
+cdef inline ClientSensors *of_unpublished(ChainNode *node) noexcept nogil:
+    return <ClientSensors *>(<char *>node - sizeof(HashNode) - sizeof(HeapEntry))
+
+
+cdef void link_unpublished(QuotaManager *manager, ClientSensors *sensors) noexcept nogil:
+    sensors_retain(sensors)
+    sensors.is_unpublished = True
+    chain_append(&manager.unpublished, &sensors.unpublished)
+
+
+cdef void unlink_unpublished(QuotaManager *manager, ClientSensors *sensors) noexcept nogil:
+    """Its count is the caller's."""
+    chain_remove(&manager.unpublished, &sensors.unpublished)
+    sensors.is_unpublished = False
+
+
+cdef ClientSensors *make_counter(QuotaManager *manager, const Match *match, uint64_t h, int64_t now_ms) noexcept nogil:
+    """Make a counter and put it into the table, which has room; borrowed. NULL: memory is out."""
+    cdef bint is_made_up = is_default_client_id(match.level)
+    cdef ClientSensors *made
+    if is_made_up and manager.made_up.count >= manager.most_made_up:
+        evict_one(manager, now_ms)
+    made = new_sensors(manager, match, now_ms)
+    if made == NULL or is_made_up and not heap_add(&manager.made_up, &made.recency, now_ms):
+        sensors_release(made)
+        return NULL
+    hash_add(&manager.counters, &made.node, h)
+    link_unpublished(manager, made)
+    return made
+
+
+cdef ClientSensors *client_sensors(QuotaManager *manager, Text user, Text client_id, int64_t now_ms) noexcept nogil:
+    cdef Match match
+    cdef ClientSensors *found = NULL
+    cdef uint64_t h
+    mutex_lock(&manager.lock)
+    entities_match(&manager.entities, user, client_id, &match)
+    h = hash_of(manager, match.user, match.client_id)
+    if hash_reserve(&manager.counters):
+        found = find(manager, h, match.user, match.client_id)
+        if found != NULL and sensor_is_removed(found.quota):
+            take_out(manager, found)
+            sensors_release(found)
+            found = NULL
+        if found == NULL:
+            found = make_counter(manager, &match, h, now_ms)
+        if found != NULL:
+            sensors_retain(found)
+    mutex_unlock(&manager.lock)
+    return found
+
+
+cdef ClientSensors *find_client_sensors(QuotaManager *manager, Text user, Text client_id, Match *match) noexcept nogil:
+    cdef ClientSensors *found
+    mutex_lock(&manager.lock)
+    entities_match(&manager.entities, user, client_id, match)
+    found = find(manager, hash_of(manager, match.user, match.client_id), match.user, match.client_id)
+    if found != NULL and sensor_is_removed(found.quota):
+        found = NULL
+    if found != NULL:
+        sensors_retain(found)
+    mutex_unlock(&manager.lock)
+    return found
+
+
+# ---------------------------------------------------------------- judging
+
+cdef int32_t record_and_judge(QuotaManager *manager, ClientSensors *sensors, double value, int64_t now_ms,
+                              Judgement *judgement) noexcept nogil:
+    return counter_judge(sensors.quota, manager.kind, value, now_ms, manager.cap_ms, judgement)
+
+
+cdef int32_t record_and_get_throttle(QuotaManager *manager, ClientSensors *sensors, double value,
+                                     int64_t now_ms) noexcept nogil:
+    return counter_throttle_ms(sensors.quota, manager.kind, value, now_ms, manager.cap_ms)
+
+
+cdef double max_value_in_window(QuotaManager *manager, ClientSensors *sensors) noexcept nogil:
+    cdef StatConfig config
+    metric_get_config(sensors.limited, &config)
+    return DBL_MAX if config.bound == NO_LIMIT else config.bound * manager.window_s
+
+
+# ---------------------------------------------------------------- changes
+
+cdef inline void follow_limit(QuotaManager *manager, ClientSensors *sensors) noexcept nogil:
+    """Bring a counter's limit up to the entities; under the manager's lock."""
+    cdef int32_t level
+    set_limit(sensors.limited, entities_limit(&manager.entities, sensors.user, sensors.client_id, &level))
+    atomic_store(&sensors.level, level)
+
+
+cdef bint update_quota(ClientQuotas *quotas, QuotaManager *manager, int user_part, int client_part, Text user,
+                       Text client_id, double limit, bint removes) noexcept nogil:
+    cdef int32_t level = entity_level(user_part, client_part)
+    cdef int64_t before, after, one_type = SHADOW_TYPE if manager.is_shadow else 1
+    cdef ClientSensors *sensors
+    cdef HashNode *node
+    cdef bint done = True
+    mutex_lock(&manager.lock)
+    before = entities_bits(&manager.entities)
+    if removes:
+        entities_remove(&manager.entities, level, user, client_id)
+    else:
+        done = entities_set(&manager.entities, level, user, client_id, limit)
+    after = entities_bits(&manager.entities)
+    atomic_store(&manager.enabled, after)
+    if manager.kind != KIND_MUTATION and (before == 0) != (after == 0):
+        atomic_add_fetch(&quotas.enabled_types, one_type if after else -one_type)
+    if user_part != PART_DEFAULT and client_part != PART_DEFAULT:       # only the counter with these very tags
+        sensors = find(manager, hash_of(manager, user, client_id), user, client_id)
+        if sensors != NULL:
+            follow_limit(manager, sensors)
+    else:
+        node = hash_after(&manager.counters, NULL)
+        while node != NULL:
+            follow_limit(manager, <ClientSensors *>node)
+            node = hash_after(&manager.counters, node)
+    atomic_add_fetch(&manager.generation, 1)
+    mutex_unlock(&manager.lock)
+    return done
+
+
+cdef ClientSensors *take_expired(QuotaManager *manager, int64_t now_ms) noexcept nogil:
+    cdef ClientSensors *expired = NULL
+    cdef ClientSensors *sensors
+    cdef HashNode *node
+    mutex_lock(&manager.lock)
+    node = hash_after(&manager.counters, NULL)
+    while node != NULL:
+        sensors = <ClientSensors *>node
+        node = hash_after(&manager.counters, node)
+        if sensor_has_expired(sensors.quota, now_ms):
+            take_out(manager, sensors)
+            mark_removed(sensors)
+            sensors.next = expired
+            expired = sensors
+    mutex_unlock(&manager.lock)
+    return expired
+
+
+cdef ClientSensors *take_unpublished(QuotaManager *manager) noexcept nogil:
+    cdef ClientSensors *sensors = NULL
+    mutex_lock(&manager.lock)
+    if manager.unpublished.first != NULL:
+        sensors = of_unpublished(manager.unpublished.first)
+        unlink_unpublished(manager, sensors)
+    mutex_unlock(&manager.lock)
+    return sensors
+
+
+cdef void forget_unpublished(QuotaManager *manager, ClientSensors *sensors) noexcept nogil:
+    cdef bint was_unpublished
+    mutex_lock(&manager.lock)
+    was_unpublished = sensors.is_unpublished
+    if was_unpublished:
+        unlink_unpublished(manager, sensors)
+    mutex_unlock(&manager.lock)
+    if was_unpublished:
+        sensors_release(sensors)
+
+
+cdef ClientSensors *take_evicted(QuotaManager *manager) noexcept nogil:
+    cdef ClientSensors *evicted
+    mutex_lock(&manager.lock)
+    evicted = manager.evicted
+    manager.evicted = NULL
+    mutex_unlock(&manager.lock)
+    return evicted

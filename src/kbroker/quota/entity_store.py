@@ -1,0 +1,237 @@
+"""The quotas of all entities: remembered, found again, and in force when a call returns."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import TypeGuard
+
+from kbroker.common.errors import Errors, KafkaError
+from kbroker.common.loggers import get_logger
+from kbroker.common.quotas import IP, QuotaEntity
+from kbroker.metadata.metadata_store import MetadataStore
+from kbroker.quota.entity_rules import Alteration, check_entity, check_ops
+
+logger = get_logger(__name__)
+
+#: Host names that one request may have looked up: each may take seconds, and one of few threads waits for it.
+MAX_LOOKUPS = 20
+
+#: Told of each change: entity, key, and the value now in force or None. Of an ip the entity has the address, not the
+#: host name it was given as: hooks look up nothing.
+QuotaHook = Callable[[QuotaEntity, str, float | None], None]
+
+
+def address_of(host: str) -> str | None:
+    """The first address of a host name or of an address in any notation, None if there is none."""
+    try:
+        return str(socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)[0][4][0])
+    except (OSError, UnicodeError):
+        return None
+
+
+class QuotaEntityStore:
+    """Quotas by entity.
+
+    Args: ``resolve`` gives the address of a host; it may take seconds, and no lock is held meanwhile.
+    Threads: reading from any thread without a lock (the mapping is swapped whole); changes one at a time. Lock order:
+    this one's, then the store's; hooks run under it.
+    """
+
+    def __init__(self, store: MetadataStore, resolve: Callable[[str], str | None] = address_of) -> None:
+        self._store = store
+        self._resolve = resolve
+        self._lock = threading.Lock()
+        self._hooks: list[QuotaHook] = []
+        self._quotas: Mapping[QuotaEntity, Mapping[str, float]] = {}
+        #: Of host names, by entity and key: the address it is in force for. A shadow may have been set when the name
+        #: led elsewhere.
+        self._addresses: dict[tuple[QuotaEntity, str], QuotaEntity] = {}
+
+    def on_change(self, hook: QuotaHook) -> None:
+        """Call ``hook`` for every quota that ``load`` finds and for each change, once it is remembered."""
+        self._hooks.append(hook)
+
+    def load(self) -> None:
+        """Put what is remembered in force; before clients are served."""
+        quotas: dict[QuotaEntity, dict[str, float]] = {}
+        for text, key, value in self._store.quotas():
+            quotas.setdefault(_from_text(text), {})[key] = value
+        found = {host: self._resolve(host) for host in (entity.names.get(IP) for entity in quotas) if _is_name(host)}
+        with self._lock:
+            self._quotas = quotas
+            for entity, values in quotas.items():
+                for key, value in values.items():
+                    self._put_in_force(entity, key, value, found)
+
+    def alter(
+        self, alterations: Sequence[Alteration], validate_only: bool = False
+    ) -> dict[QuotaEntity, KafkaError | None]:
+        """Change each entity, all of its keys or none, and remember all of the request in one step.
+
+        A duplicate entity is not changed at all.
+        Returns: by entity, in order, why it was refused, or None. KAFKA_STORAGE_ERROR for all that change when they
+        cannot be remembered; none has changed then.
+        """
+        times = Counter(alteration.entity for alteration in alterations)
+        results: dict[QuotaEntity, KafkaError | None] = {}
+        accepted: dict[QuotaEntity, dict[str, float | None]] = {}
+        lookups = _Lookups(self._resolve)
+        for entity, ops in alterations:
+            if entity in results:
+                continue
+            try:
+                if times[entity] > 1:
+                    text = f"Ignoring duplicate entity {entity}: each may come once"
+                    raise KafkaError(Errors.INVALID_REQUEST, text)
+                accepted[entity] = check_ops(ops, check_entity(entity, lookups.has_address))
+                results[entity] = None
+            except KafkaError as refusal:
+                results[entity] = refusal
+        if not validate_only:
+            try:
+                with self._lock:
+                    self._change(accepted, lookups.found)
+            except KafkaError as refusal:
+                results.update(dict.fromkeys(accepted, refusal))
+        return results
+
+    def find(
+        self, exact: Mapping[str, str | None], present: Collection[str], strict: bool
+    ) -> list[tuple[QuotaEntity, Mapping[str, float]]]:
+        """Entities that match a filter, with their quotas.
+
+        Args: ``exact`` names by entity type, None for the default; ``present``: types an entity must have, whatever
+        the name; ``strict``: it must have no other types.
+        """
+        found = []
+        for entity, values in self._quotas.items():
+            names = entity.names
+            if (
+                (not strict or len(names) == len(exact) + len(present))
+                and all(kind in names and names[kind] == name for kind, name in exact.items())
+                and all(kind in names for kind in present)
+            ):
+                found.append((entity, values))
+        return found
+
+    def of(self, entity: QuotaEntity) -> Mapping[str, float]:
+        """The quotas of exactly this entity."""
+        return self._quotas.get(entity, {})
+
+    def of_address(self, entity: QuotaEntity) -> Mapping[str, float]:
+        """The same of an address, with those of a host name that was found to have it."""
+        found = dict(self.of(entity))
+        for (host, key), address in tuple(self._addresses.items()):
+            value = self.of(host).get(key)
+            if address == entity and value is not None:
+                found[key] = value
+        return found
+
+    # ------------------------------------------------------------ inside
+
+    def _change(
+        self, accepted: Mapping[QuotaEntity, Mapping[str, float | None]], found: Mapping[str, str | None]
+    ) -> None:
+        quotas = dict(self._quotas)
+        changed: list[tuple[QuotaEntity, str, float | None]] = []
+        for entity, ops in accepted.items():
+            before = quotas.get(entity, {})
+            after = dict(before)
+            for key, value in ops.items():
+                if before.get(key) == value:
+                    continue
+                changed.append((entity, key, value))
+                if value is None:
+                    del after[key]
+                else:
+                    after[key] = value
+            if after:
+                quotas[entity] = after
+            else:
+                quotas.pop(entity, None)
+        if not changed:
+            return
+        self._store.alter_quotas([(_to_text(entity), key, value) for entity, key, value in changed])
+        self._quotas = quotas
+        for entity, key, value in changed:
+            logger.info("quota of %s: %s is %s now", entity, key, "not set" if value is None else value)
+            self._put_in_force(entity, key, value, found)
+
+    def _put_in_force(
+        self, entity: QuotaEntity, key: str, value: float | None, found: Mapping[str, str | None]
+    ) -> None:
+        """Tell the hooks; of a host name what it led to (``found``), and when it goes, what it led to then."""
+        host = entity.names.get(IP)
+        if not _is_name(host):
+            self._notify(entity, key, value)
+            return
+        before = self._addresses.pop((entity, key), None)
+        address = found.get(host) if value is not None else None
+        after = None if address is None else QuotaEntity.of({IP: address})
+        if before is not None and before != after:
+            self._notify(before, key, None)
+        if after is not None:
+            self._addresses[entity, key] = after
+            self._notify(after, key, value)
+        elif value is not None:
+            logger.error("cannot put %s of %s in force: it has no address", key, entity)
+
+    def _notify(self, entity: QuotaEntity, key: str, value: float | None) -> None:
+        for hook in self._hooks:
+            try:
+                hook(entity, key, value)
+            except Exception:  # one quota that cannot be put in force does not keep the others from it
+                logger.exception("cannot put %s of %s in force", key, entity)
+
+
+class _Lookups:
+    """Tells whether hosts have addresses; a request has only so many names to ask for.
+
+    ``found``: the addresses of names.
+    """
+
+    def __init__(self, resolve: Callable[[str], str | None]) -> None:
+        self._resolve = resolve
+        self._left = MAX_LOOKUPS
+        self.found: dict[str, str | None] = {}
+
+    def has_address(self, host: str) -> bool:
+        """Raises: KafkaError INVALID_REQUEST once there were too many names."""
+        if not _is_name(host):
+            return True
+        if self._left == 0:
+            text = f"More than {MAX_LOOKUPS} host names in one request: use addresses, or several requests"
+            raise KafkaError(Errors.INVALID_REQUEST, text)
+        self._left -= 1
+        self.found[host] = self._resolve(host)
+        return self.found[host] is not None
+
+
+def _is_name(host: str | None) -> TypeGuard[str]:
+    """Whether it must be looked up: no address, and not the default entity's None."""
+    if host is None:
+        return False
+    import ipaddress
+
+    try:
+        if "%" in host:  # behind it Python takes anything for a zone, of any length
+            return True
+        ipaddress.ip_address(host)
+    except ValueError:
+        return True
+    return False
+
+
+def _to_text(entity: QuotaEntity) -> str:
+    import json
+
+    return json.dumps(entity.names, sort_keys=True)
+
+
+def _from_text(text: str) -> QuotaEntity:
+    import json
+
+    return QuotaEntity.of(json.loads(text))

@@ -1,0 +1,153 @@
+"""How much one request may change topics: the objects that creating, growing and deleting are charged to (KIP-599).
+
+A mutation is one partition created, added or deleted. Source: ``ControllerMutationQuotaManager.scala``.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import Protocol
+
+from kbroker._core.metrics.sensor import QuotaViolationError
+from kbroker.common.errors import Errors, KafkaError
+
+
+class ThrottlingQuotaExceededError(KafkaError):
+    """The quota refuses a mutation (error 89). ``throttle_time_ms``: how long until it would not.
+
+    Clients get no text, as from Kafka: what they need is in the response's throttle time.
+    """
+
+    def __init__(self, throttle_time_ms: int) -> None:
+        super().__init__(Errors.THROTTLING_QUOTA_EXCEEDED)
+        self.throttle_time_ms = throttle_time_ms
+
+
+class MutationQuota(ABC):
+    """What one request's mutations are charged to. Threads: one."""
+
+    @property
+    @abstractmethod
+    def is_exceeded(self) -> bool:
+        """Whether a mutation of this request was refused."""
+
+    @property
+    @abstractmethod
+    def throttle_time_ms(self) -> int:
+        """How long the client is to wait from now on; time it has waited already is taken off."""
+
+    @abstractmethod
+    def record(self, mutations: int) -> None:
+        """Charge mutations that are about to happen. Raises: ThrottlingQuotaExceededError; then they may not."""
+
+
+class _Unbounded(MutationQuota):
+    """The quota of a broker without mutation quotas."""
+
+    @property
+    def is_exceeded(self) -> bool:
+        return False
+
+    @property
+    def throttle_time_ms(self) -> int:
+        return 0
+
+    def record(self, mutations: int) -> None:
+        pass
+
+
+UNBOUNDED: MutationQuota = _Unbounded()
+
+
+class MutationCounter(Protocol):
+    """What mutations are charged to: a Sensor with a token bucket, or one that also notes it on the request.
+
+    Both raise QuotaViolationError: ``record`` charges and then checks, ``record_strict`` charges only what is allowed.
+    """
+
+    def record(self, value: float, time_ms: int) -> None: ...
+    def record_strict(self, value: float, time_ms: int) -> None: ...
+
+
+class _Charged(MutationQuota):
+    """Remembers the latest delay and when it was found.
+
+    Args: ``sensor`` of the client, with a token bucket; ``now_ms`` the time of quotas.
+    """
+
+    def __init__(self, sensor: MutationCounter, now_ms: Callable[[], int]) -> None:
+        self._sensor = sensor
+        self._now_ms = now_ms
+        self._throttle_time_ms = 0
+        self._found_ms = 0
+
+    @property
+    def throttle_time_ms(self) -> int:
+        if self._throttle_time_ms == 0:
+            return 0
+        return max(0, self._throttle_time_ms - (self._now_ms() - self._found_ms))
+
+    def _remember(self, violation: QuotaViolationError, time_ms: int) -> None:
+        self._throttle_time_ms = violation.throttle_time_ms or 0
+        self._found_ms = time_ms
+
+
+class StrictMutationQuota(_Charged):
+    """For clients that know error 89: what comes while the bucket is overdrawn is refused, and not charged.
+
+    The rest is let through whole, however far it overdraws the bucket.
+    """
+
+    def __init__(self, sensor: MutationCounter, now_ms: Callable[[], int]) -> None:
+        super().__init__(sensor, now_ms)
+        self._is_exceeded = False
+
+    @property
+    def is_exceeded(self) -> bool:
+        return self._is_exceeded
+
+    def record(self, mutations: int) -> None:
+        time_ms = self._now_ms()
+        try:
+            self._sensor.record_strict(mutations, time_ms)
+        except QuotaViolationError as violation:
+            self._is_exceeded = True
+            self._remember(violation, time_ms)
+            raise ThrottlingQuotaExceededError(self._throttle_time_ms) from None
+
+
+class PermissiveMutationQuota(_Charged):
+    """For older clients: everything is let through and charged, and the channel waits for it afterwards."""
+
+    @property
+    def is_exceeded(self) -> bool:
+        return False
+
+    def record(self, mutations: int) -> None:
+        time_ms = self._now_ms()
+        try:
+            self._sensor.record(mutations, time_ms)
+        except QuotaViolationError as violation:
+            self._remember(violation, time_ms)
+
+
+class MutationQuotaManager(Protocol):
+    """What is asked of the manager of controller mutations."""
+
+    @property
+    def is_enabled(self) -> bool: ...
+    def sensor(self, user: str, client_id: str) -> MutationCounter: ...
+
+
+def new_quota(
+    manager: MutationQuotaManager | None, now_ms: Callable[[], int], user: str, client_id: str, is_strict: bool
+) -> MutationQuota:
+    """The object that one request of this user and client id is charged to.
+
+    Args: ``is_strict``: whether the client knows error 89 in this version, or sees nothing of it at all.
+    """
+    if manager is None or not manager.is_enabled:
+        return UNBOUNDED
+    kind = StrictMutationQuota if is_strict else PermissiveMutationQuota
+    return kind(manager.sensor(user, client_id), now_ms)

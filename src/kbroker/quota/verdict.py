@@ -1,0 +1,45 @@
+"""A verdict: one decision of a quota that delays or refuses, or of a shadow that would have."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from kbroker.common.request_log import QUOTA_TYPES
+
+
+class Verdict(NamedTuple):
+    """What a quota has decided about a request, or about a new connection.
+
+    ``time_ms``: since 1970, by the clock of quotas. ``connection``: as in the request log, empty for a new one.
+    ``api_key``: None without a request. ``user``, ``client_tag``: of the counter that judged, empty where its entity
+    has no such part. ``level``: which of the eight matched, 1 the most specific, 0 for none. ``observed``, ``limit``:
+    in the quota's unit; ``window_ms``: what the rate covers, of a mutation quota how long its bucket takes to fill.
+    ``delay_asked_ms``: by the formula, before any cap. ``delay_served_ms``: what this verdict put on the client; of
+    several on one request the longest carries all of it. ``refused``: error 89, or a connection that is not served.
+    ``is_shadow``: nothing was delayed or refused; all else is as an enforced quota of that value would have decided.
+    Names longer than 128 bytes are cut.
+    """
+
+    time_ms: int
+    principal: str
+    client_id: str
+    address: str
+    connection: str
+    api_key: int | None
+    quota_type: str
+    user: str
+    client_tag: str
+    level: int
+    observed: float
+    limit: float
+    window_ms: int
+    delay_asked_ms: int
+    delay_served_ms: int
+    refused: bool
+    is_shadow: bool = False
+
+    @classmethod
+    def of(cls, row: Sequence[Any]) -> Verdict:
+        """From a row of the native ring, whose type is a number."""
+        return cls(*row)._replace(quota_type=QUOTA_TYPES[row[6]])

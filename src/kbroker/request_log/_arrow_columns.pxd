@@ -1,0 +1,37 @@
+"""Records as the columns of Arrow: native buffers, one set for each partition of the topic. Threads: one at a time."""
+from libc.stdint cimport int32_t, int64_t
+from kbroker.request_log._drain cimport RecordFormat, RecordSink
+from kbroker.request_log._log_core cimport KNOWN_APIS
+from kbroker.request_log._json_format cimport Buffer
+
+cdef enum:
+    MOST_COLUMNS = 80           # those of a record, of its verdicts, updates and shadow verdicts, one behind the other
+
+cdef struct ColumnBuffers:
+    int32_t width               # bytes of a value; 0: a text; -1: a list, which has offsets only
+    int64_t count
+    int64_t nulls
+    Buffer values               # of a text: all of them, one behind the other
+    Buffer offsets              # int32, of texts and lists: one more than values
+    Buffer is_valid             # a byte each
+
+cdef struct RowSet:
+    int64_t row_count
+    int64_t size_bytes
+    int64_t last_time_us
+    int64_t verdict_count
+    int64_t update_count
+    int64_t shadow_count
+    bint failed                 # memory ran out in the middle of a row: the set is given up
+    ColumnBuffers columns[MOST_COLUMNS]
+
+cdef struct ArrowCore:
+    RecordSink sink             # first
+    int32_t broker
+    int32_t set_count
+    RowSet *sets                # owned
+    char *api_names[KNOWN_APIS]     # owned; NULL: unknown
+    int64_t lost
+
+cdef class ArrowColumns(RecordFormat):
+    cdef ArrowCore *core        # owned

@@ -1,0 +1,414 @@
+"""Fills the columns of ``kbroker.common.request_log`` in their order; Arrow itself only takes the buffers over."""
+cimport cython
+from cpython.bytes cimport PyBytes_FromStringAndSize
+from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t
+from libc.stdlib cimport calloc, free
+from libc.string cimport memcpy, strlen
+
+from kbroker._core.codec.crc32c cimport crc32c
+from kbroker.common.request_log import (
+    BOOL, COLUMNS, FLOAT64, INT16, INT32, INT64, LIST, STRING, TIMESTAMP_US, UPDATE, VERDICT,
+)
+from kbroker.network.connections._refused_requests cimport refusal_reason
+from kbroker.quota._quota_events cimport (
+    EVENT_SHADOW, EVENT_UPDATE, EVENT_VERDICT, QUOTA_CONNECTION_RATE, QuotaEvent, VerdictEvent, quota_event_texts,
+)
+from kbroker.request_log._record_ring cimport (
+    FACTS_ADDRESS, FACTS_CONNECTION, FACTS_LISTENER, FACTS_PRINCIPAL, FACTS_PROTOCOL, FACTS_SOFTWARE_NAME,
+    FACTS_SOFTWARE_VERSION, RECORD_REFUSAL, RECORD_REQUEST, Record, record_client_id, record_notes,
+    record_transactional_id,
+)
+from kbroker.request_log._json_format cimport buffer_free, buffer_reserve, put_utf8, quota_type_name
+
+WIDTHS = {TIMESTAMP_US: 8, INT64: 8, FLOAT64: 8, INT32: 4, INT16: 2, BOOL: 1, STRING: 0, LIST: -1}
+# in the order in which put_row, put_verdict and put_update fill them
+FILLED = (
+    "time", "broker", "sequence", "api_key", "api_version", "api_name", "correlation_id", "client_id", "connection",
+    "address", "principal", "listener", "security_protocol", "software_name", "software_version", "request_bytes",
+    "response_bytes", "request_queue_time_us", "local_time_us", "remote_time_us", "response_queue_time_us",
+    "send_time_us", "total_time_us", "network_time_us", "throttle_time_ms", "error_code", "error_count", "sampling",
+    "repeated", "verdicts", "updates", "transactional_id", "refusal", "refused_api_key", "refused_api_version",
+    "shadow_verdicts",
+)
+FILLED_VERDICT = (
+    "quota_type", "user", "client_id", "ip", "level", "observed", "limit", "window_ms", "delay_asked_ms",
+    "delay_served_ms", "refused", "sequence", "time_ms",
+)
+FILLED_UPDATE = ("quota_type", "user", "client_id", "sequence", "time_ms", "value", "checked")
+assert tuple(column.name for column in COLUMNS) == FILLED
+assert tuple(column.name for column in VERDICT) == FILLED_VERDICT
+assert tuple(column.name for column in UPDATE) == FILLED_UPDATE
+
+cdef int32_t FIRST_VERDICT = len(FILLED)
+cdef int32_t FIRST_UPDATE = len(FILLED) + len(FILLED_VERDICT)
+cdef int32_t FIRST_SHADOW = FIRST_UPDATE + len(FILLED_UPDATE)
+cdef int32_t ALL_COLUMNS = FIRST_SHADOW + len(FILLED_VERDICT)
+assert ALL_COLUMNS <= MOST_COLUMNS
+
+
+# ---------------------------------------------------------------- one value at a time
+
+cdef struct Cursor:             # the next column of the row that is being filled
+    RowSet *rows
+    ColumnBuffers *column
+
+
+cdef inline bint mark(Cursor *at, bint is_valid) noexcept nogil:
+    cdef char *to = buffer_reserve(&at.column.is_valid, 1)
+    if to == NULL:
+        at.rows.failed = True
+        return False
+    to[0] = is_valid
+    at.column.is_valid.size_bytes += 1
+    at.column.count += 1
+    at.column.nulls += not is_valid
+    return True
+
+
+cdef inline void put_fixed(Cursor *at, const void *value) noexcept nogil:
+    """The low bytes of a value; NULL is a null."""
+    cdef int64_t nothing = 0
+    cdef char *to = buffer_reserve(&at.column.values, at.column.width)
+    if to == NULL:
+        at.rows.failed = True
+    elif mark(at, value != NULL):
+        memcpy(to, value if value != NULL else &nothing, <size_t>at.column.width)
+        at.column.values.size_bytes += at.column.width
+        at.rows.size_bytes += at.column.width
+    at.column += 1
+
+
+cdef inline void put_whole(Cursor *at, int64_t value, bint is_known) noexcept nogil:
+    cdef int32_t four = <int32_t>value
+    cdef int16_t two = <int16_t>value
+    cdef char one = <char>value
+    if not is_known:
+        put_fixed(at, NULL)
+    elif at.column.width == 8:
+        put_fixed(at, &value)
+    elif at.column.width == 4:
+        put_fixed(at, &four)
+    elif at.column.width == 2:
+        put_fixed(at, &two)
+    else:
+        put_fixed(at, &one)
+
+
+cdef inline void put_real(Cursor *at, double value) noexcept nogil:
+    put_fixed(at, &value if value - value == 0 else NULL)       # as in JSON, NaN and infinities are null
+
+
+cdef inline bint put_offset(Cursor *at, int64_t offset) noexcept nogil:
+    cdef int32_t value = <int32_t>offset
+    cdef char *to = buffer_reserve(&at.column.offsets, 8)
+    if to == NULL:
+        at.rows.failed = True
+        return False
+    if at.column.offsets.size_bytes == 0:
+        memcpy(to, &at.column.offsets.size_bytes, 4)            # the first one is 0
+        to += 4
+        at.column.offsets.size_bytes = 4
+    memcpy(to, &value, 4)
+    at.column.offsets.size_bytes += 4
+    return True
+
+
+cdef inline void put_text(Cursor *at, const char *data, int64_t size_bytes, bint is_known) noexcept nogil:
+    cdef Buffer *values = &at.column.values
+    cdef char *to = buffer_reserve(values, 3 * size_bytes + 1)
+    cdef int64_t before = values.size_bytes
+    if to == NULL:
+        at.rows.failed = True
+    else:
+        if is_known:
+            values.size_bytes = put_utf8(to, data, size_bytes) - values.data
+        if put_offset(at, values.size_bytes):
+            mark(at, is_known)
+        at.rows.size_bytes += values.size_bytes - before + 4
+    at.column += 1
+
+
+cdef inline void put_fact(Cursor *at, const Record *record, int which, bint is_known=True) noexcept nogil:
+    if record.facts == NULL or not is_known:
+        put_text(at, NULL, 0, False)
+    else:
+        put_text(at, record.facts.texts + record.facts.starts[which],
+                 record.facts.starts[which + 1] - record.facts.starts[which], True)
+
+
+cdef inline void put_list(Cursor *at, int64_t end, bint is_known=True) noexcept nogil:
+    if put_offset(at, end):
+        mark(at, is_known)
+    at.column += 1
+
+
+# ---------------------------------------------------------------- rows
+
+cdef void put_verdict(RowSet *rows, const VerdictEvent *verdict, int32_t first, int64_t *count) noexcept nogil:
+    cdef const QuotaEvent *note = &verdict.note
+    cdef const char *texts = quota_event_texts(note)
+    cdef bint is_connection = note.quota_type == QUOTA_CONNECTION_RATE
+    cdef Cursor at
+    at.rows = rows
+    at.column = &rows.columns[first]
+    put_text(&at, quota_type_name(note.quota_type), <int64_t>strlen(quota_type_name(note.quota_type)), True)
+    put_text(&at, texts, 0 if is_connection else note.user_bytes, True)
+    put_text(&at, texts + note.user_bytes, note.client_id_bytes, True)
+    put_text(&at, texts, note.user_bytes, is_connection and note.user_bytes > 0)
+    put_whole(&at, note.level, True)
+    put_real(&at, note.value)
+    put_real(&at, verdict.limit)
+    put_whole(&at, verdict.window_ms, True)
+    put_whole(&at, verdict.asked_ms, True)
+    put_whole(&at, verdict.served_ms, True)
+    put_whole(&at, note.flag, True)
+    put_whole(&at, note.sequence, not is_connection)
+    put_whole(&at, note.time_ms, True)
+    count[0] += 1
+
+
+cdef void put_update(RowSet *rows, const QuotaEvent *note) noexcept nogil:
+    cdef const char *texts = quota_event_texts(note)
+    cdef Cursor at
+    at.rows = rows
+    at.column = &rows.columns[FIRST_UPDATE]
+    put_text(&at, quota_type_name(note.quota_type), <int64_t>strlen(quota_type_name(note.quota_type)), True)
+    put_text(&at, texts, note.user_bytes, True)
+    put_text(&at, texts + note.user_bytes, note.client_id_bytes, True)
+    put_whole(&at, note.sequence, True)
+    put_whole(&at, note.time_ms, True)
+    put_real(&at, note.value)
+    put_whole(&at, note.flag, True)
+    rows.update_count += 1
+
+
+cdef void put_notes(RowSet *rows, const Record *record) noexcept nogil:
+    cdef const char *place = record_notes(record)
+    cdef const char *end = place + record.notes_bytes
+    cdef const QuotaEvent *note
+    while place < end:
+        note = <const QuotaEvent *>place
+        place += note.size_bytes
+        if note.kind == EVENT_VERDICT:
+            put_verdict(rows, <const VerdictEvent *>note, FIRST_VERDICT, &rows.verdict_count)
+        elif note.kind == EVENT_SHADOW:
+            put_verdict(rows, <const VerdictEvent *>note, FIRST_SHADOW, &rows.shadow_count)
+        elif note.kind == EVENT_UPDATE:
+            put_update(rows, note)
+
+
+cdef void put_row(ArrowCore *core, RowSet *rows, const Record *record, int64_t sequence) noexcept nogil:
+    cdef bint is_request = record.kind == RECORD_REQUEST
+    cdef bint is_refusal = record.kind == RECORD_REFUSAL
+    cdef const char *reason = refusal_reason(record.refusal)
+    cdef const QuotaEvent *note = <const QuotaEvent *>record_notes(record)
+    cdef const char *name = NULL
+    cdef int64_t shadows_before = rows.shadow_count
+    cdef Cursor at
+    put_notes(rows, record)
+    at.rows = rows
+    at.column = &rows.columns[0]
+    if is_request and 0 <= record.api_key < KNOWN_APIS:
+        name = core.api_names[record.api_key]
+    put_whole(&at, record.time_us, True)
+    put_whole(&at, core.broker, True)
+    put_whole(&at, sequence, True)
+    put_whole(&at, record.api_key, is_request)
+    put_whole(&at, record.api_version, is_request)
+    put_text(&at, name, <int64_t>strlen(name) if name != NULL else 0, name != NULL)
+    put_whole(&at, record.correlation_id, is_request)
+    put_text(&at, record_client_id(record), record.client_id_bytes, is_request)
+    put_fact(&at, record, FACTS_CONNECTION)
+    if is_request or is_refusal:
+        put_fact(&at, record, FACTS_ADDRESS)
+    else:
+        put_text(&at, quota_event_texts(note), note.user_bytes, note.user_bytes > 0)
+    put_fact(&at, record, FACTS_PRINCIPAL, is_request)
+    put_fact(&at, record, FACTS_LISTENER)
+    put_fact(&at, record, FACTS_PROTOCOL, is_request)
+    put_fact(&at, record, FACTS_SOFTWARE_NAME, is_request)
+    put_fact(&at, record, FACTS_SOFTWARE_VERSION, is_request)
+    put_whole(&at, record.request_bytes, is_request)
+    put_whole(&at, record.response_bytes, is_request)
+    put_whole(&at, record.queue_us, is_request)
+    put_whole(&at, record.local_us, is_request)
+    put_whole(&at, record.remote_us, is_request)
+    put_whole(&at, record.response_queue_us, is_request)
+    put_whole(&at, record.send_us, is_request)
+    put_whole(&at, record.total_us, is_request)
+    put_whole(&at, record.network_us, is_request)
+    put_whole(&at, record.throttle_ms, is_request)
+    put_whole(&at, record.error_code, is_request)
+    put_whole(&at, record.error_count, is_request)
+    put_real(&at, record.sampling)
+    put_whole(&at, record.repeated, True)
+    put_list(&at, rows.verdict_count)
+    put_list(&at, rows.update_count)
+    put_text(&at, record_transactional_id(record), record.transactional_id_bytes, record.transactional_id_bytes > 0)
+    put_text(&at, reason, <int64_t>strlen(reason), is_refusal)
+    put_whole(&at, record.api_key, is_refusal and record.api_key >= 0)
+    put_whole(&at, record.api_version, is_refusal and record.api_version >= 0)
+    put_list(&at, rows.shadow_count, rows.shadow_count > shadows_before)
+    rows.row_count += 1
+    rows.last_time_us = record.time_us
+
+
+cdef uint8_t SEPARATOR = 0
+
+
+cdef bint take(RecordSink *sink, const Record *record, int64_t sequence) noexcept nogil:
+    cdef ArrowCore *core = <ArrowCore *>sink
+    cdef RowSet *rows = core.sets
+    cdef const char *principal
+    cdef int64_t bytes_of
+    if core.set_count > 1:              # the same choice as for JSON: of principal, a zero byte, client id
+        bytes_of = 0
+        principal = NULL
+        if record.facts != NULL:
+            principal = record.facts.texts + record.facts.starts[FACTS_PRINCIPAL]
+            bytes_of = record.facts.starts[FACTS_PRINCIPAL + 1] - record.facts.starts[FACTS_PRINCIPAL]
+        rows = &core.sets[crc32c(
+            crc32c(crc32c(0, principal, bytes_of), <const char *>&SEPARATOR, 1), record_client_id(record),
+            record.client_id_bytes) % core.set_count]
+    if rows.failed:
+        return False
+    put_row(core, rows, record, sequence)
+    if rows.failed:
+        core.lost += rows.row_count - 1
+        return False
+    return True
+
+
+cdef int64_t size_bytes(RecordSink *sink) noexcept nogil:
+    cdef ArrowCore *core = <ArrowCore *>sink
+    cdef int64_t most = 0
+    cdef int32_t i
+    for i in range(core.set_count):
+        if core.sets[i].size_bytes > most:
+            most = core.sets[i].size_bytes
+    return most
+
+
+cdef void empty(RowSet *rows) noexcept nogil:
+    cdef ColumnBuffers *column
+    cdef int32_t i
+    for i in range(MOST_COLUMNS):
+        column = &rows.columns[i]
+        column.count = column.nulls = 0
+        column.values.size_bytes = column.offsets.size_bytes = column.is_valid.size_bytes = 0
+    rows.row_count = rows.size_bytes = rows.last_time_us = 0
+    rows.verdict_count = rows.update_count = rows.shadow_count = 0
+    rows.failed = False
+
+
+cdef bytes packed(const Buffer *flags):
+    """A bit each, the lowest first."""
+    cdef int64_t n = flags.size_bytes, i
+    cdef bytes bits = bytes((n + 7) // 8)
+    cdef uint8_t *to = <uint8_t *><char *>bits
+    for i in range(n):
+        if flags.data[i]:
+            to[i >> 3] |= <uint8_t>(1 << (i & 7))
+    return bits
+
+
+cdef object buffers_of(const ColumnBuffers *column):
+    """(length, nulls, validity or None, offsets or None, values or None) of a column."""
+    valid = packed(&column.is_valid) if column.nulls else None
+    offsets = None
+    values = None
+    if column.width <= 0:
+        offsets = PyBytes_FromStringAndSize(column.offsets.data, column.offsets.size_bytes) or bytes(4)
+    if column.width == 1:
+        values = packed(&column.values)
+    elif column.width >= 0:
+        values = PyBytes_FromStringAndSize(column.values.data, column.values.size_bytes)
+    return column.count, column.nulls, valid, offsets, values
+
+
+@cython.final
+cdef class ArrowColumns(RecordFormat):
+    """Records as columns.
+
+    Args: broker: its number. api_names: Kafka's names (``PRODUCE``) by key. sets: of columns, one for each partition.
+    Threads: one at a time.
+    """
+
+    def __cinit__(self, int32_t broker, dict api_names not None, *, int32_t sets=1):
+        cdef ArrowCore *core = <ArrowCore *>calloc(1, sizeof(ArrowCore))
+        cdef bytes encoded
+        cdef int32_t i, k = 0
+        if core == NULL:
+            raise MemoryError
+        self.core = core
+        core.sink.take = take
+        core.sink.size_bytes = size_bytes
+        core.broker = broker
+        core.sets = <RowSet *>calloc(<size_t>max(sets, 1), sizeof(RowSet))
+        if core.sets == NULL:
+            raise MemoryError
+        core.set_count = max(sets, 1)
+        for i in range(core.set_count):
+            for k, column in enumerate((*COLUMNS, *VERDICT, *UPDATE, *VERDICT)):
+                core.sets[i].columns[k].width = WIDTHS[column.type]
+        for key, name in api_names.items():
+            encoded = name.encode("ascii")
+            if not 0 <= key < KNOWN_APIS:
+                raise ValueError(f"no API: {key} {name!r}")
+            core.api_names[key] = <char *>calloc(1, <size_t>len(encoded) + 1)
+            if core.api_names[key] == NULL:
+                raise MemoryError
+            memcpy(core.api_names[key], <const char *>encoded, <size_t>len(encoded))
+        self.sink = &core.sink
+
+    def __dealloc__(self):
+        cdef ArrowCore *core = self.core
+        cdef int32_t i, k
+        if core == NULL:
+            return
+        for i in range(core.set_count):
+            for k in range(MOST_COLUMNS):
+                buffer_free(&core.sets[i].columns[k].values)
+                buffer_free(&core.sets[i].columns[k].offsets)
+                buffer_free(&core.sets[i].columns[k].is_valid)
+        for i in range(KNOWN_APIS):
+            free(core.api_names[i])
+        free(core.sets)
+        free(core)
+
+    def take_set(self, int number) -> tuple:
+        """Return (rows, time of the latest in ms, columns) of a set and empty it.
+
+        The columns: tuples (length, nulls, validity, offsets, values) of bytes or None, those of COLUMNS, then of
+        VERDICT, of UPDATE, and of VERDICT again for shadows. No rows: an empty list.
+        """
+        cdef RowSet *rows
+        cdef int32_t i
+        if not 0 <= number < self.core.set_count:
+            raise IndexError(number)
+        rows = &self.core.sets[number]
+        if rows.failed or rows.row_count == 0:
+            empty(rows)
+            return 0, 0, []
+        found = rows.row_count, rows.last_time_us // 1000, [buffers_of(&rows.columns[i]) for i in range(ALL_COLUMNS)]
+        empty(rows)
+        return found
+
+    @property
+    def set_count(self) -> int:
+        """Sets of columns."""
+        return self.core.set_count
+
+    @property
+    def row_count(self) -> int:
+        """Rows in all sets."""
+        cdef int64_t count = 0
+        cdef int32_t i
+        for i in range(self.core.set_count):
+            count += self.core.sets[i].row_count
+        return count
+
+    @property
+    def lost(self) -> int:
+        """Rows given up because memory ran out."""
+        return self.core.lost

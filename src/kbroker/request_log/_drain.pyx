@@ -1,0 +1,204 @@
+"""Takes records out of the rings, oldest first of each; see the contract in the .pxd."""
+cimport cython
+
+from libc.stdint cimport INT64_MAX, int64_t
+from libc.stdlib cimport calloc, free, malloc
+from libc.string cimport memcmp, memcpy
+
+from kbroker._core.clock cimport clock_now_ns
+from kbroker._core.sync cimport atomic_load, atomic_store, mutex_lock, mutex_unlock
+from kbroker.request_log._log_core cimport ThreadRecorder, log_release, log_retain
+from kbroker.request_log._record_ring cimport (
+    facts_release, facts_retain, record_client_id, ring_first,
+)
+
+
+cdef inline void emit(DrainCore *drain, RecordSink *sink, const Record *record) noexcept nogil:
+    drain.sequence += 1
+    if sink.take(sink, record, drain.sequence):
+        drain.written += 1
+    else:
+        drain.lost += 1
+
+
+# ---------------------------------------------------------------- idle polls
+
+cdef void unfold(DrainCore *drain, RecordSink *sink, Facts *facts) noexcept nogil:
+    """Write the folded polls; the facts may be freed afterwards."""
+    if facts.folding_prev != NULL:
+        facts.folding_prev.folding_next = facts.folding_next
+    else:
+        drain.folding = facts.folding_next
+    if facts.folding_next != NULL:
+        facts.folding_next.folding_prev = facts.folding_prev
+    facts.folding_next = facts.folding_prev = NULL
+    emit(drain, sink, facts.folded)
+    free(facts.folded)
+    facts.folded = NULL
+    facts_release(facts, 1)
+
+
+cdef inline bint is_same_poll(const Record *a, const Record *b) noexcept nogil:
+    return (a.time_us // 1000000 == b.time_us // 1000000 and a.api_version == b.api_version
+            and a.sampling == b.sampling and a.client_id_bytes == b.client_id_bytes
+            and memcmp(record_client_id(a), record_client_id(b), <size_t>a.client_id_bytes) == 0)
+
+
+cdef bint fold(DrainCore *drain, RecordSink *sink, const Record *record) noexcept nogil:
+    """Join an idle poll to those of the same second; false: there is no memory to keep it."""
+    cdef Facts *facts = record.facts
+    cdef Record *kept = facts.folded
+    if kept != NULL and is_same_poll(kept, record):
+        kept.repeated += 1
+        kept.request_bytes += record.request_bytes
+        kept.response_bytes += record.response_bytes
+        kept.network_us += record.network_us
+        kept.time_us = record.time_us
+        kept.correlation_id = record.correlation_id
+        kept.queue_us = record.queue_us
+        kept.local_us = record.local_us
+        kept.remote_us = record.remote_us
+        kept.response_queue_us = record.response_queue_us
+        kept.send_us = record.send_us
+        kept.total_us = record.total_us
+        return True
+    if kept != NULL:
+        unfold(drain, sink, facts)      # the record holds its own count
+    kept = <Record *>malloc(<size_t>record.size_bytes)
+    if kept == NULL:
+        return False
+    memcpy(kept, record, <size_t>record.size_bytes)
+    facts.folded = kept
+    facts_retain(facts, 1)
+    facts.folding_prev = NULL
+    facts.folding_next = drain.folding
+    if drain.folding != NULL:
+        drain.folding.folding_prev = facts
+    drain.folding = facts
+    return True
+
+
+cdef void unfold_before(DrainCore *drain, RecordSink *sink, int64_t second) noexcept nogil:
+    cdef Facts *facts = drain.folding
+    cdef Facts *following
+    while facts != NULL:
+        following = facts.folding_next
+        if facts.folded.time_us // 1000000 < second:
+            unfold(drain, sink, facts)
+        facts = following
+
+
+# ---------------------------------------------------------------- the rings
+
+cdef inline void give_later(DrainCore *drain, Facts *facts) noexcept nogil:
+    """Counts of written records go back together: the connection's network thread has them in its cache."""
+    facts.to_release += 1
+    if not facts.is_touched:
+        facts.is_touched = True
+        facts.touched_next = drain.touched
+        drain.touched = facts
+
+
+cdef void give_counts(DrainCore *drain) noexcept nogil:
+    cdef Facts *facts
+    cdef int64_t counts
+    while drain.touched != NULL:
+        facts = drain.touched
+        drain.touched = facts.touched_next
+        facts.is_touched = False
+        counts = facts.to_release
+        facts.to_release = 0
+        facts_release(facts, counts)
+
+
+cdef bint drain_ring(DrainCore *drain, RecordRing *ring, RecordSink *sink, int64_t budget_bytes) noexcept nogil:
+    """False when the budget ended it. What was dropped takes its place in the numbering."""
+    cdef int64_t at = atomic_load(&ring.tail)
+    cdef int64_t dropped = atomic_load(&ring.dropped)
+    cdef Record *record
+    drain.sequence += dropped - ring.seen_dropped
+    ring.seen_dropped = dropped
+    while True:
+        record = ring_first(ring, &at)
+        if record == NULL or sink.size_bytes(sink) >= budget_bytes:
+            atomic_store(&ring.tail, at)
+            return record == NULL
+        if not (record.may_fold and record.facts != NULL and fold(drain, sink, record)):
+            emit(drain, sink, record)
+        if record.facts != NULL:
+            give_later(drain, record.facts)
+        at += record.size_bytes
+
+
+cdef bint drain_all(DrainCore *drain, RecordSink *sink, int64_t budget_bytes, bint unfolds) noexcept nogil:
+    cdef ThreadRecorder *thread
+    cdef int64_t second = INT64_MAX
+    cdef bint done
+    mutex_lock(&drain.log.late_lock)
+    thread = drain.log.threads          # they are only ever added, in front
+    mutex_unlock(&drain.log.late_lock)
+    done = drain_ring(drain, &drain.log.late, sink, budget_bytes)
+    while thread != NULL:
+        done = drain_ring(drain, &thread.ring, sink, budget_bytes) and done
+        thread = thread.next
+    if done:
+        if not unfolds:
+            second = (clock_now_ns(drain.log.clock) + drain.log.clock.epoch_offset_ns) // 1000000000
+        unfold_before(drain, sink, second)
+    give_counts(drain)
+    return done
+
+
+cdef class RecordFormat:
+    """Takes records and makes of them what is written; this one, nothing."""
+
+
+@cython.final
+cdef class RecordDrain:
+    """Hands the records of a log to a format, numbered from 1 in the order in which they are handed over.
+
+    Records that were dropped take numbers too, so that gaps show.
+    """
+
+    def __cinit__(self, RequestLogCore log not None):
+        self.core = <DrainCore *>calloc(1, sizeof(DrainCore))
+        if self.core == NULL:
+            raise MemoryError
+        self.core.log = log_retain(log.log)
+
+    def __dealloc__(self):
+        cdef DrainCore *core = self.core
+        cdef Facts *facts
+        if core == NULL:
+            return
+        with nogil:
+            while core.folding != NULL:
+                facts = core.folding
+                core.folding = facts.folding_next
+                facts.folding_next = NULL
+                facts_release(facts, 1)
+            log_release(core.log)
+        free(core)
+
+    def drain(self, RecordFormat into not None, int64_t budget_bytes, bint unfolds=False) -> bool:
+        """Hand over what is there; False if there is more, because the format has so many bytes now.
+
+        Idle polls of a second that is not over wait for its end, unless ``unfolds``.
+        Raises: ValueError for a format without a sink. Threads: one at a time; the GIL is released.
+        """
+        cdef bint done
+        if into.sink == NULL:
+            raise ValueError("this format takes no records")
+        with nogil:
+            done = drain_all(self.core, into.sink, budget_bytes, unfolds)
+        return done
+
+    @property
+    def written(self) -> int:
+        """Records handed over so far."""
+        return self.core.written
+
+    @property
+    def lost(self) -> int:
+        """Records that the format could not take."""
+        return self.core.lost

@@ -1,0 +1,57 @@
+"""The native half of the request log: who records finished requests, and how they reach the writer's thread.
+
+Locks: ``late_lock`` (the ring of those without a network thread, and the list of threads) and ``wake_lock`` (the
+writer's sleep) are leaves. The rings have one producer each; draining is one thread's at a time (the writer's lock, in
+Python). Ownership: counted by the handle, by each recorder, and by who hands it connection verdicts.
+"""
+from libc.stdint cimport int64_t, uint64_t
+from kbroker._core.clock cimport Clock, Waker
+from kbroker._core.sync cimport AtomicI64, Cond, Mutex
+from kbroker.network._request_metrics cimport Recorder, RequestRecorder
+from kbroker.quota._client_quotas cimport VerdictListener
+from kbroker.quota._quota_events cimport VerdictEvent
+from kbroker.request_log._record_ring cimport Facts, RecordRing
+
+cdef enum:
+    KNOWN_APIS = 128
+    PROTOCOL_BYTES = 32
+
+cdef struct LogCore:
+    VerdictListener listener    # first
+    AtomicI64 refs
+    Clock *clock                # counted
+    double sampling
+    bint is_known[KNOWN_APIS]
+    ThreadRecorder *threads     # late_lock; they live as long as the core
+    Mutex late_lock
+    RecordRing late
+    Mutex wake_lock
+    Cond wake
+    AtomicI64 is_waiting
+    bint is_woken               # wake_lock
+    Waker waker
+
+cdef struct ThreadRecorder:     # of one network thread
+    Recorder recorder           # first: the network layer knows only this
+    ThreadRecorder *next
+    LogCore *log                # no count: its owner has one for all of them
+    RecordRing ring
+    uint64_t random
+    char protocol[PROTOCOL_BYTES]
+
+cdef struct MetricSources:           # what hangs on a channel; its network thread's
+    Facts *facts                # one count
+    int64_t spare               # more of them, given to records one by one
+    int64_t software            # ClientSoftware.number in the facts; 0: unknown
+
+cdef LogCore *log_retain(LogCore *log) noexcept nogil
+cdef void log_release(LogCore *log) noexcept nogil
+# A verdict on a new connection; any thread.
+cdef void log_connection(LogCore *log, const VerdictEvent *verdict, const char *address) noexcept nogil
+
+cdef class RequestLogCore:
+    cdef LogCore *log           # owned count
+    cdef object _clock
+
+cdef class RequestLogRecorder(RequestRecorder):
+    cdef RequestLogCore owner

@@ -1,0 +1,205 @@
+"""The request log as a part of the broker: settings, native core, topic, files and the writer's thread."""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from kbroker.common.configs.config_def import ConfigError
+from kbroker.common.errors import Errors, KafkaError
+from kbroker.common.loggers import get_logger
+from kbroker.common.request_log_names import ARROW_END, ARROW_SUFFIX, JSON_SUFFIX
+from kbroker.metadata.topic_rules import NewTopic
+from kbroker.request_log.settings import RequestLogSettings, request_log_settings
+
+if TYPE_CHECKING:  # what writes the log is imported where there is one: most brokers keep none
+    from kbroker._core.clock import BaseClock
+    from kbroker.common.configs.config import BrokerConfig
+    from kbroker.common.listeners import Listener
+    from kbroker.metadata.topics import TopicRegistry
+    from kbroker.network.connections._connection_quotas import ConnectionQuotas
+    from kbroker.network.connections.refusal import Refusal
+    from kbroker.quota._client_quotas import ClientQuotaManagers
+    from kbroker.request_log._drain import RecordFormat
+    from kbroker.request_log._log_core import RequestLogCore, RequestLogRecorder
+    from kbroker.request_log.files import RollingFiles
+    from kbroker.request_log.writer import Format, RequestLogWriter
+
+logger = get_logger(__name__)
+
+
+class RequestLogFigures(NamedTuple):
+    """What has become of records so far; bytes in files and topic, and of records that wait."""
+
+    written: int = 0
+    dropped: int = 0
+    written_bytes: int = 0
+    queued_bytes: int = 0
+
+
+class RequestLog:
+    """Records finished requests while a topic or a folder is set; else it does nothing, and costs nothing.
+
+    Args: ``api_names``: of what is served, by key, as ``Produce``; ``network_threads``: of all listeners, who share the
+    buffer.
+    Raises: ConfigError.
+    Threads: built, started and stopped from one thread; ``flush`` and ``figures`` from any.
+    """
+
+    def __init__(
+        self, config: BrokerConfig, clock: BaseClock, api_names: Mapping[int, str], network_threads: int
+    ) -> None:
+        self.settings: RequestLogSettings = request_log_settings(config)
+        self._clock = clock
+        self._broker = config.node_id
+        self._names = {key: kafka_api_name(name) for key, name in api_names.items()}
+        self._buffer_bytes = max(self.settings.buffer_bytes // max(network_threads, 1), 4096)
+        self._core: RequestLogCore | None = None
+        self._writer: RequestLogWriter | None = None
+        self._topics: TopicRegistry | None = None
+        self._thread: threading.Thread | None = None
+        if self.settings.is_on:
+            from kbroker.request_log._log_core import RequestLogCore
+
+            self._core = RequestLogCore(clock, self._names, self.settings.sampling)
+
+    def recorder(self, listener: Listener) -> RequestLogRecorder | None:
+        """What one network thread of a listener records with; None while the log is off."""
+        return None if self._core is None else self._core.recorder(listener.protocol, self._buffer_bytes)
+
+    def observe(self, quotas: ClientQuotaManagers, connections: ConnectionQuotas) -> None:
+        """Have verdicts on new connections known, and while there is a log what counters are charged too."""
+        if self._core is None:
+            quotas.observe_connections(connections)
+        else:
+            self._core.observe(quotas, connections)
+
+    def start(self, topics: TopicRegistry) -> None:
+        """Make the topic if it is not there, and begin to write; once topics are loaded.
+
+        Raises: KafkaError if the topic cannot be made; ConfigError if no file can be made, or the topic is another's.
+        """
+        if self._core is None:
+            return
+        from kbroker.request_log.topic_check import holds_other_records
+        from kbroker.request_log.writer import RequestLogWriter
+
+        self._topics = topics
+        settings = self.settings
+        logs = self._logs() if settings.topic else ()
+        if holds_other_records(logs):
+            reason = "the topic is there already and holds other records"
+            raise ConfigError(
+                "kbroker.request.log.topic", settings.topic, reason, "a topic with nothing else in it, or a new one"
+            )
+        partitions = len(logs)
+        form, sink = self._form(partitions)
+        files = self._files(getattr(form, "begin", b"")) if settings.folder else None
+        self._writer = RequestLogWriter(
+            self._core, sink, form, self._clock, files, self._logs if settings.topic else None
+        )
+        self._thread = threading.Thread(target=self._writer.run, name="request-log-writer", daemon=True)
+        self._thread.start()
+
+    def note_refusals(self, refusals: Sequence[tuple[Refusal, int]]) -> None:
+        """Record requests whose connections were closed instead of a response, each with the number it stands for."""
+        if self._core is not None:
+            for refusal, repeated in refusals:
+                self._core.note_refusal(refusal, repeated)
+
+    def flush(self) -> None:
+        """Write now all that has been recorded, idle polls of the current second too."""
+        if self._writer is not None:
+            self._writer.flush(unfold=True)
+
+    def stop(self, timeout_s: float) -> None:
+        """Write what is left, when nothing is recorded any more. Idempotent."""
+        writer, self._writer = self._writer, None
+        if writer is None or self._thread is None:
+            return
+        writer.stop()
+        self._thread.join(timeout_s)
+        if self._thread.is_alive():
+            logger.error("the request log's thread did not end within %.1f s", timeout_s)
+        else:
+            writer.close()
+
+    @property
+    def figures(self) -> RequestLogFigures:
+        """What has become of records so far."""
+        core, writer = self._core, self._writer
+        if core is None:
+            return RequestLogFigures()
+        if writer is None:
+            return RequestLogFigures(dropped=core.dropped, queued_bytes=core.queued_bytes)
+        return RequestLogFigures(writer.written, writer.dropped, writer.written_bytes, core.queued_bytes)
+
+    def _form(self, partitions: int) -> tuple[Format, RecordFormat]:
+        """What gives out bytes, and what takes records."""
+        wants_lines = bool(self.settings.folder)
+        if not self.settings.is_arrow:
+            from kbroker.request_log._json_lines import JsonLines
+
+            lines = JsonLines(self._broker, self._names, partitions=partitions, wants_lines=wants_lines)
+            return lines, lines
+        from kbroker.request_log.arrow_form import ArrowForm  # pyarrow is not loaded without need
+
+        form = ArrowForm(
+            self._broker,
+            self._names,
+            partitions=partitions,
+            compression=self.settings.compression,
+            wants_lines=wants_lines,
+        )
+        return form, form.columns
+
+    def _files(self, begin: bytes) -> RollingFiles:
+        """Args: ``begin``: of each file; of Arrow a stream's schema, and then its end too."""
+        from kbroker.request_log.files import RollingFiles
+
+        settings = self.settings
+        try:
+            return RollingFiles(
+                settings.folder,
+                ARROW_SUFFIX if settings.is_arrow else JSON_SUFFIX,
+                self._clock,
+                file_bytes=settings.file_bytes,
+                file_count=settings.file_count,
+                begin=begin,
+                end=ARROW_END if settings.is_arrow else b"",
+            )
+        except (OSError, ValueError) as error:  # ValueError: a zero byte
+            reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+            allowed = "a folder in which the broker can make files"
+            raise ConfigError("kbroker.request.log.dir", settings.folder, reason, allowed) from error
+
+    def _logs(self) -> Sequence[Any]:
+        """The topic's logs; it is made if it is not there, also when somebody has deleted it meanwhile."""
+        assert self._topics is not None
+        name = self.settings.topic
+        view = self._topics.get(name)
+        if view is None:
+            from kbroker.request_log.topic_check import LARGEST_BATCH_BYTES
+
+            # Arrow packs its own columns
+            packs = self.settings.compression == "lz4" and not self.settings.is_arrow
+            compression = "lz4" if packs else "producer"
+            configs = {
+                "cleanup.policy": "delete",
+                "compression.type": compression,
+                "max.message.bytes": str(LARGEST_BATCH_BYTES),  # a smaller message.max.bytes is for clients
+            }
+            try:
+                self._topics.create(NewTopic(name, self.settings.partitions, configs=configs))
+            except KafkaError as error:
+                if error.error is not Errors.TOPIC_ALREADY_EXISTS:
+                    raise
+            view = self._topics.get(name)
+        return () if view is None else view.partitions
+
+
+def kafka_api_name(name: str) -> str:
+    """``ApiVersions`` as Kafka's request log has it: ``API_VERSIONS``."""
+    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).upper()

@@ -1,0 +1,58 @@
+"""What the request log is to do, out of the broker's settings."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from kbroker.common.configs.config import BrokerConfig
+from kbroker.common.configs.config_def import ConfigError
+from kbroker.common.topics import INTERNAL_TOPICS
+
+
+class RequestLogSettings(NamedTuple):
+    """See ``kbroker.request.log.*`` in docs/configuration.md; an empty ``topic`` or ``folder`` is none."""
+
+    topic: str = ""
+    partitions: int = 1
+    compression: str = "none"
+    folder: str = ""
+    is_arrow: bool = False
+    sampling: float = 1.0
+    buffer_bytes: int = 16_777_216
+    file_bytes: int = 134_217_728
+    file_count: int = 10
+
+    @property
+    def is_on(self) -> bool:
+        """Whether there is anything to write to."""
+        return bool(self.topic or self.folder)
+
+
+def request_log_settings(config: BrokerConfig) -> RequestLogSettings:
+    """Raises: ConfigError for a topic that others write, and where Arrow is wanted and not installed."""
+    prefix = "kbroker.request.log."
+    sampling = config.value(prefix + "sampling")
+    assert isinstance(sampling, (int, float))
+    settings = RequestLogSettings(
+        topic=config.text(prefix + "topic"),
+        partitions=config.integer(prefix + "partitions"),
+        compression=config.text(prefix + "compression"),
+        folder=config.text(prefix + "dir"),
+        is_arrow=config.text(prefix + "format") == "arrow",
+        sampling=float(sampling),
+        buffer_bytes=config.integer(prefix + "buffer.bytes"),
+        file_bytes=config.integer(prefix + "file.bytes"),
+        file_count=config.integer(prefix + "file.count"),
+    )
+    if settings.topic in INTERNAL_TOPICS:
+        raise ConfigError(prefix + "topic", settings.topic, "it is another part's", "__request_log")
+    if settings.is_on and settings.is_arrow and not _has_pyarrow():
+        reason = "pyarrow is not installed: pip install 'kbroker[arrow]', or use json"
+        raise ConfigError(prefix + "format", "arrow", reason, "json")
+    return settings
+
+
+def _has_pyarrow() -> bool:
+    import importlib.util
+
+    return importlib.util.find_spec("pyarrow") is not None

@@ -1,0 +1,31 @@
+"""Whether a topic that is there already is the request log's, or somebody else's data."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from kbroker.protocol.records import iter_batches
+
+LARGEST_BATCH_BYTES = 8 * 1024 * 1024  # one record of the most hostile names; else a quarter of a megabyte
+
+
+def holds_other_records(logs: Sequence[Any]) -> bool:
+    """Whether the last record of any partition (PartitionLog or None) is not a request log's, of either format.
+
+    Empty partitions hold no other records: an operator may create the topic before the first start. Threads: any.
+    """
+    return any(log is not None and _ends_with_another(log) for log in logs)
+
+
+def _ends_with_another(log: Any) -> bool:
+    if log.log_end_offset == log.log_start_offset:
+        return False
+    data = log.read(log.log_end_offset - 1, LARGEST_BATCH_BYTES).records
+    records = [record for batch in iter_batches(data) for record in batch.records()] if data else []
+    if not records:
+        return False  # retention or a cut took it
+    _, _, key, value, headers = records[-1]
+    if key is None:
+        return ("format", b"arrow") not in list(headers)
+    return b"\0" not in key or value is None or not value.startswith(b'{"version":')

@@ -1,0 +1,1 @@
+"""Context of a request: the broker's parts that handlers use, and limits of a response."""

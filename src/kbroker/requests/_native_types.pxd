@@ -1,0 +1,92 @@
+"""What the native handlers share: the native handlers itself, the handler's context, the table of APIs. Structs only.
+
+Threads: ``NativeApisCore`` is read by all handlers; ``topics`` and ``generation`` change under ``topics_lock``, the
+bodies of ApiVersions under ``bodies_lock``; ``intercepted`` may change at any time; everything else is set before the
+first handler runs. ``Handler`` belongs to one thread.
+"""
+from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint8_t, uint64_t
+from kbroker._core.clock cimport Clock
+from kbroker._core.timer.purgatory cimport Purgatory
+from kbroker._core.requests.request cimport Request
+from kbroker._core.requests.request_queue cimport RequestQueue
+from kbroker._core.sync cimport AtomicI64, Mutex
+from kbroker._core.timer.timing_wheel cimport Timer
+from kbroker.log._partition cimport Partition
+from kbroker.network.connections._refused_requests cimport RefusedTable
+from kbroker.security.authorizer._acl_table cimport AclTable, DecisionCache
+from kbroker.replica._topics cimport TopicTable
+from kbroker.quota._quota_enforcement cimport ClientCache
+from kbroker.quota._client_sensors cimport ClientQuotas
+
+cdef enum:
+    API_SLOTS = 128
+    API_WORDS = 2               # 64 keys each
+    MAX_VERSIONS = 32
+    DEFERRED_SLOTS = 32
+
+cdef enum:                      # API keys that are served natively
+    PRODUCE = 0
+    FETCH = 1
+    LIST_OFFSETS = 2
+    API_VERSIONS = 18
+
+cdef enum Outcome:
+    OUTCOME_RESPONDED = 0        # the request carries its response (or NO_OP, or CLOSE)
+    OUTCOME_DELAYED = 1          # somebody else owns it now
+    OUTCOME_DECLINED = 2        # for the Python handlers
+
+ctypedef Outcome (*native_handler)(Handler *handler, Request *request) noexcept nogil
+
+cdef struct Api:
+    bint is_enabled
+    int16_t min_version
+    int16_t max_version
+    int16_t first_flexible      # 32767: never
+    native_handler handle       # NULL: Python
+
+cdef struct Body:               # a response body that is the same for all clients
+    char *data
+    int64_t size_bytes
+    int64_t throttle_at         # position of throttle_time_ms, -1: it has none
+
+cdef struct NativeApisCore:
+    Clock *clock
+    ClientQuotas *quotas        # counted; NULL: nothing is limited
+    RefusedTable *refused       # counted; NULL: none are noted
+    AclTable *acls              # counted; NULL: everything is allowed
+    RequestQueue *requests
+    RequestQueue *python_requests
+    int32_t node_id
+    int32_t max_request_partitions      # and topics, of one Produce or Fetch; more is malformed
+    int64_t fetch_max_bytes     # fetch.max.bytes of the broker
+    uint64_t hash_seed          # secret: of tables that requests fill
+    Api apis[API_SLOTS]
+    AtomicI64 intercepted[API_WORDS]    # bit per API key: its requests are shown to Python first
+    Mutex bodies_lock           # a leaf: of the next three
+    Body versions[MAX_VERSIONS]         # ApiVersions by version
+    Body invalid_versions[MAX_VERSIONS]  # error 42
+    Body unsupported_versions           # error 35, version 0
+    Mutex topics_lock
+    TopicTable *topics
+    AtomicI64 generation
+    Timer *fetch_timer
+    Timer *produce_timer
+    Purgatory *fetch_purgatory
+    Purgatory *produce_purgatory
+    void *sessions              # SessionCache of _fetch_session
+    Mutex delayed_lock
+    void *delayed                # FetchState list, for shutdown
+    AtomicI64 transactions      # of _transactional_produce
+    AtomicI64 is_closed
+    AtomicI64 handlers_to_stop  # so many handler threads are to end (num.io.threads was lowered)
+    AtomicI64 handled           # requests answered natively
+    AtomicI64 declined
+
+cdef struct Handler:
+    NativeApisCore *native_apis
+    TopicTable *topics          # cached count
+    int64_t generation
+    Partition *deferred[DEFERRED_SLOTS]    # counted: waiting fetches to look at when the responses are away
+    int32_t deferred_count
+    ClientCache *clients        # owned; NULL: quota counters are looked up each time
+    DecisionCache *decisions    # owned; NULL: the authorizer is asked each time

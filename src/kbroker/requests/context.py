@@ -1,0 +1,209 @@
+"""What handlers in Python are given: the broker's parts, and the facts of one request."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+from kbroker._core.clock import BaseClock, SystemClock
+from kbroker.common.configs.config import BrokerConfig
+from kbroker.common.errors import Errors, KafkaError
+from kbroker.metadata.features import Features
+from kbroker.metrics.registry import Metrics
+from kbroker.network.connections._connection_quotas import ConnectionQuotas
+from kbroker.quota._client_quotas import ClientQuotaManagers
+from kbroker.quota.entity_store import QuotaEntityStore
+from kbroker.security.authorizer.auth_helper import AuthHelper
+from kbroker.security.credentials import ScramCredentials
+
+if TYPE_CHECKING:  # imported at the first request that needs them
+    from kbroker.coordinator.group_coordinator import GroupCoordinator
+    from kbroker.coordinator.transaction.add_partitions_to_txn import AddPartitionsToTxnManager
+    from kbroker.coordinator.transaction.marker_sender import Markers
+    from kbroker.coordinator.transaction.transaction_coordinator import TransactionCoordinator
+    from kbroker.coordinator.transaction_service import TransactionService
+    from kbroker.metadata.configs.dynamic_configs import DynamicConfigs
+    from kbroker.metadata.metadata_store import MetadataStore
+    from kbroker.metadata.topics import TopicRegistry
+    from kbroker.quota.mutation_quota import MutationQuota
+    from kbroker.security.authorizer.authorizer import Authorizer
+    from kbroker.security.delegation_tokens import DelegationTokens
+
+Body = dict[str, Any]
+
+#: Authorized operations are left out unless asked for.
+OPERATIONS_NOT_ASKED = -(2**31)
+
+
+class Endpoint(NamedTuple):
+    """Where clients of a listener find this broker."""
+
+    host: str
+    port: int
+
+
+class Completion(Protocol):
+    """Takes the response of a request whose handler returned None."""
+
+    def complete(self, body: Body) -> None: ...
+
+
+class ApiContext:
+    """The parts of a broker that handlers use.
+
+    ``endpoints``: by listener name, filled once the ports are bound. ``coordinators``: kinds of key FindCoordinator can
+    be asked for, as far as this broker coordinates them. ``bound_addresses``: by setting, where the port to choose was
+    left to the system. ``connection_quotas``: the limits that the acceptors keep.
+    ``start_groups``: starts the coordinator of groups at the first request about one, ``start_transactions`` that of
+    transactions. ``delegation_tokens``: None where the broker has no key for them. ``auth``: what handlers ask whether
+    a client may do something.
+    Threads: any; parts lock for themselves.
+    """
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        store: MetadataStore,
+        topics: TopicRegistry,
+        endpoints: dict[str, Endpoint] | None = None,
+        api_versions: Callable[[], Mapping[int, tuple[int, int]]] = dict,
+        clock: BaseClock | None = None,
+        *,
+        connection_quotas: ConnectionQuotas | None = None,
+        quotas: ClientQuotaManagers | None = None,
+        credentials: ScramCredentials | None = None,
+        delegation_tokens: DelegationTokens | None = None,
+        features: Features | None = None,
+        authorizer: Authorizer | None = None,
+    ) -> None:
+        self.auth = AuthHelper(authorizer)
+        self.config = config
+        self.store = store
+        self.topics = topics
+        self.endpoints = {} if endpoints is None else endpoints
+        self.api_versions = api_versions
+        self.clock = SystemClock() if clock is None else clock
+        self.group_coordinator: GroupCoordinator | None = None
+        self.start_groups: Callable[[], GroupCoordinator] | None = None
+        self.transaction_service: TransactionService | None = None
+        self.start_transactions: Callable[[], TransactionService] | None = None
+        self.coordinators: set[int] = set()
+        self.bound_addresses: dict[str, str] = {}
+        self.connection_quotas = ConnectionQuotas() if connection_quotas is None else connection_quotas
+        self.quotas = ClientQuotaManagers(None, Metrics()) if quotas is None else quotas
+        self.quota_entities = QuotaEntityStore(store)
+        self.credentials = ScramCredentials(store) if credentials is None else credentials
+        self.delegation_tokens = delegation_tokens
+        self.features = Features(store) if features is None else features
+        self._lock = threading.Lock()  # taken before no other
+        self._dynamic: DynamicConfigs | None = None
+        self._change_hooks: list[Callable[[frozenset[str]], None]] = []
+
+    @property
+    def dynamic(self) -> DynamicConfigs:
+        """What changes configs at run time."""
+        with self._lock:
+            if self._dynamic is None:
+                from kbroker.metadata.configs.dynamic_configs import DynamicConfigs
+
+                self._dynamic = DynamicConfigs(self.config, self.store, self.topics, self._change_hooks)
+            return self._dynamic
+
+    def on_broker_change(self, hook: Callable[[frozenset[str]], None]) -> None:
+        """Call ``hook`` with the names of the broker configs that changed, each time, once they are in force.
+
+        It must not change configs itself.
+        """
+        self._change_hooks.append(hook)
+
+    @property
+    def groups(self) -> GroupCoordinator:
+        """The coordinator of groups. Raises: KafkaError COORDINATOR_NOT_AVAILABLE while there is none."""
+        if self.group_coordinator is None:
+            if self.start_groups is None:
+                raise KafkaError(Errors.COORDINATOR_NOT_AVAILABLE)
+            return self.start_groups()
+        return self.group_coordinator
+
+    @property
+    def transactions(self) -> TransactionCoordinator:
+        """The coordinator of transactions. Raises: KafkaError COORDINATOR_NOT_AVAILABLE while there is none."""
+        return self._transaction_service().coordinator
+
+    @property
+    def markers(self) -> Markers:
+        """Where markers of transactions are written. Raises: KafkaError as ``transactions``."""
+        return self._transaction_service().markers
+
+    @property
+    def add_partitions_to_txn(self) -> AddPartitionsToTxnManager:
+        """Asks the coordinator of transactions before records are written. Raises: KafkaError as ``transactions``."""
+        return self._transaction_service().partitions
+
+    def _transaction_service(self) -> TransactionService:
+        if self.transaction_service is None:
+            if self.start_transactions is None:
+                raise KafkaError(Errors.COORDINATOR_NOT_AVAILABLE)
+            return self.start_transactions()
+        return self.transaction_service
+
+    @property
+    def metrics(self) -> Metrics:
+        """The broker's metrics."""
+        return self.quotas.registry
+
+    @property
+    def node_id(self) -> int:
+        """This broker's number: node and controller in one."""
+        return self.store.node_id
+
+    @property
+    def cluster_id(self) -> str:
+        """The cluster's id."""
+        return self.store.cluster_id
+
+    def mutation_quota(self, request: RequestContext, is_strict: bool) -> MutationQuota:
+        """What the topics that a request creates, grows or deletes are charged to.
+
+        Args: ``is_strict``: whether the quota refuses (the client knows error 89), or only delays.
+        """
+        from kbroker.quota.mutation_quota import new_quota
+
+        quotas = self.quotas.controller_mutation
+        manager = quotas if request.inbound is None else quotas.noted(request.inbound)
+        return new_quota(manager, self.clock.epoch_ms, request.user, request.client_id, is_strict)
+
+    def endpoint(self, listener: str) -> Endpoint:
+        """Where clients of this listener find us; the first listener for a name we do not know."""
+        found = self.endpoints.get(listener)
+        return found if found is not None else next(iter(self.endpoints.values()))
+
+
+class RequestContext(NamedTuple):
+    """One request's header and the facts of its connection. ``client_host``: address of the client."""
+
+    api_key: int
+    api_version: int
+    correlation_id: int = 0
+    client_id: str = ""
+    listener: str = "PLAINTEXT"
+    principal: str = "User:ANONYMOUS"
+    client_host: str = ""
+    completion: Completion | None = None
+    inbound: object | None = None  # the request itself, open while its handler runs, for what quotas note on it
+    is_token_authenticated: bool = False  # the principal was proved by a delegation token
+
+    @property
+    def user(self) -> str:
+        """The principal's name, by which quotas know it."""
+        return self.principal.partition(":")[2]
+
+    def complete(self, body: Body) -> None:
+        """Respond to a request whose handler returned None: exactly once, at any time, from any thread.
+
+        Raises: RuntimeError after its response.
+        """
+        if self.completion is None:
+            raise RuntimeError("complete() needs a request whose handler may respond later")
+        self.completion.complete(body)

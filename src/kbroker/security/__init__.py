@@ -1,0 +1,1 @@
+"""Clients and their rights: SASL mechanisms, credentials, delegation tokens, principals, ACLs."""

@@ -1,0 +1,277 @@
+"""The authorizer: rules that are stored before they count, and answers about clients.
+
+Source: ``StandardAuthorizer``, ``AclControlManager``, ``Authorizer.authorizeByResourceType``.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+from kbroker.common.configs.config import BrokerConfig
+from kbroker.common.errors import Errors, KafkaError
+from kbroker.common.security.acls import (
+    CLUSTER_NAME,
+    MAX_NAME_BYTES,
+    WILDCARD,
+    WILDCARD_PRINCIPAL,
+    Acl,
+    AclFilter,
+    Decision,
+    Operation,
+    PatternType,
+    Permission,
+    ResourceType,
+    check_principal,
+    decide,
+    java_host,
+    normal_host,
+    super_users,
+)
+from kbroker.metadata.metadata_store import MetadataStore
+from kbroker.security.authorizer._acl_table import AclRules
+
+MAX_KEPT_ANSWERS = 1024
+MAX_CHANGES = 10_000  # of one request (``QuorumController.MAX_RECORDS_PER_USER_OP``)
+MAX_COMPARISONS = 5_000_000  # of rules with the filters of one request: some three seconds
+MAX_FOUND = 10 * MAX_CHANGES  # in one response; a rule is in it for each filter that means it
+
+
+class Deleted(NamedTuple):
+    """What a filter of DeleteAcls found; ``error``: why nothing was deleted for it."""
+
+    acls: Sequence[Acl]
+    error: KafkaError | None = None
+
+
+class Authorizer:
+    """The rules of a broker.
+
+    Args: ``store`` keeps the rules; ``super_users``: principals that may do everything; ``allows_without_rule``:
+        allow.everyone.if.no.acl.found.
+    Threads: any. Lock: its own, held over the store's transaction; answers take that of ``rules`` alone.
+    """
+
+    def __init__(
+        self, store: MetadataStore, super_users: Iterable[str] = (), allows_without_rule: bool = False
+    ) -> None:
+        self._store = store
+        self._lock = threading.Lock()
+        self.super_users = frozenset(super_users)
+        self.allows_without_rule = allows_without_rule
+        self.rules = AclRules(self.super_users, allows_without_rule)
+        self._acls: dict[Acl, None] = {}
+        self._by_principal: dict[tuple[str, ResourceType], dict[Acl, None]] = {}
+        self._by_type: dict[tuple[str, str, Operation, ResourceType], bool] = {}  # answers of allows_any
+        self._remember(store.acls(), ())
+
+    @classmethod
+    def configured(cls, config: BrokerConfig, store: MetadataStore) -> Authorizer:
+        """The authorizer with a broker's configuration."""
+        return cls(store, super_users(config.text("super.users")), config.boolean("allow.everyone.if.no.acl.found"))
+
+    def __len__(self) -> int:
+        return len(self._acls)
+
+    # ------------------------------------------------------------ answers
+
+    def permitted(self, kind: ResourceType, name: str, principal: str, host: str) -> int:
+        """The operations that a client may do with a resource: a bit for each."""
+        return self.rules.permitted(kind, name, principal, host)
+
+    def allows_any(self, principal: str, host: str, operation: Operation, kind: ResourceType) -> bool:
+        """Whether the client may do something with one resource of a type at least (``authorizeByResourceType``)."""
+        key = (principal, host, operation, kind)
+        with self._lock:
+            known = self._by_type.get(key)
+            if known is None:
+                known = self._may_any(principal, host, operation, kind)
+                if len(self._by_type) >= MAX_KEPT_ANSWERS:
+                    self._by_type.clear()
+                self._by_type[key] = known
+        return known
+
+    def _may_any(self, principal: str, host: str, operation: Operation, kind: ResourceType) -> bool:
+        if self.rules.permitted(kind, "hardcode", principal, host) >> operation & 1:  # a super user above all
+            return True
+        allowed: set[tuple[PatternType, str]] = set()
+        denied: set[tuple[PatternType, str]] = set()
+        for acl in self._of_principal(principal, kind):
+            if acl.operation not in (operation, Operation.ALL) or not acl.concerns(principal, host):
+                continue
+            pattern = (acl.pattern_type, acl.resource_name)
+            if acl.permission == Permission.ALLOW:
+                allowed.add(pattern)
+            elif pattern == (PatternType.LITERAL, WILDCARD):
+                return False
+            else:
+                denied.add(pattern)
+        if (PatternType.LITERAL, WILDCARD) in allowed:
+            return True
+        prefixes = {name for kind_of, name in denied if kind_of == PatternType.PREFIXED}
+        for pattern in allowed:
+            if pattern[0] == PatternType.LITERAL and pattern in denied:
+                continue
+            name = pattern[1]
+            if not any(name[:length] in prefixes for length in range(1, len(name) + 1)):
+                return True
+        return False
+
+    def explain(self, principal: str, host: str, operation: Operation, kind: ResourceType, name: str) -> Decision:
+        """An answer with the rule that gives it, in the same time for many rules as for few. What no rule about the
+        client decides may be a default of either kind, so it is taken from ``permitted``.
+        """
+        acls = self._about(principal, host, kind, name)
+        found = decide(acls, principal, host, operation, kind, name, super_users=self.super_users)
+        if (
+            found.acl is None
+            and found.rule == "DefaultDeny"
+            and self.permitted(kind, name, principal, host) >> (operation) & 1
+        ):
+            return Decision(True, "DefaultAllow")
+        return found
+
+    def _about(self, principal: str, host: str, kind: ResourceType, name: str) -> Iterator[Acl]:
+        """The rules that count for a client and a resource."""
+        data = name.encode("utf-8", "surrogateescape")
+        names = {(PatternType.LITERAL, name): None, (PatternType.LITERAL, WILDCARD): None}
+        for length in self.rules.prefix_lengths(kind):
+            if length <= len(data):
+                names[PatternType.PREFIXED, data[:length].decode("utf-8", "surrogateescape")] = None
+        for pattern_type, about in names:
+            for who in dict.fromkeys((principal, WILDCARD_PRINCIPAL)):
+                for where in dict.fromkeys((normal_host(host), WILDCARD)):
+                    allowed, denied = self.rules.bits(kind, pattern_type, about, who, where)
+                    for permission, bits in ((Permission.ALLOW, allowed), (Permission.DENY, denied)):
+                        for operation in Operation if bits else ():
+                            if bits >> operation & 1:
+                                acl = Acl(kind, about, pattern_type, who, where, operation, permission)
+                                # the host as it was written, which most clients do in one of two ways
+                                yield acl if acl in self._acls else acl._replace(host=java_host(where))
+
+    def _of_principal(self, principal: str, kind: ResourceType) -> Iterable[Acl]:
+        yield from self._by_principal.get((principal, kind), ())
+        if principal != WILDCARD_PRINCIPAL:
+            yield from self._by_principal.get((WILDCARD_PRINCIPAL, kind), ())
+
+    def find(self, wanted: AclFilter) -> list[Acl]:
+        """The rules that a filter means."""
+        with self._lock:
+            acls = list(self._acls)
+        return [acl for acl in acls if wanted.matches(acl)]
+
+    # ------------------------------------------------------------ changes
+
+    def create(self, acls: Sequence[Acl]) -> list[KafkaError | None]:
+        """Add rules, and return for each why it was refused, or None. What is there already is no error.
+
+        They are stored, all or none, and in force when this returns. Raises: KafkaError if too many are new.
+        """
+        results = [objection(acl) for acl in acls]
+        with self._lock:
+            wanted = dict.fromkeys(acl for acl, error in zip(acls, results, strict=True) if error is None)
+            added = [acl for acl in wanted if acl not in self._acls]
+            if len(added) > MAX_CHANGES:
+                raise KafkaError(Errors.POLICY_VIOLATION, "Unable to perform excessively large batch operation.")
+            if added:
+                try:
+                    self._store.change_acls(added, ())
+                except KafkaError as refusal:
+                    return [error or refusal for error in results]
+                self._remember(added, ())
+        return results
+
+    def delete(self, filters: Sequence[AclFilter]) -> list[Deleted]:
+        """Remove what filters mean, all together, and return it filter by filter; a rule that two mean is in both.
+
+        Raises: KafkaError if that are too many.
+        """
+        with self._lock:
+            kept: dict[AclFilter, Deleted] = dict.fromkeys(filters, Deleted(()))
+            if len(kept) * len(self._acls) > MAX_COMPARISONS:
+                text = f"{len(kept)} filters are too many for {len(self._acls)} acls: send them in several requests."
+                raise KafkaError(Errors.INVALID_REQUEST, text)
+            removed: dict[Acl, None] = {}
+            for wanted in kept:
+                error = _objection_to(wanted)
+                found = [acl for acl in self._acls if wanted.matches(acl)] if error is None else []
+                kept[wanted] = Deleted(found, error)
+                removed.update(dict.fromkeys(found))
+                if len(removed) > MAX_CHANGES:
+                    text = f"Cannot remove more than {MAX_CHANGES} acls in a single delete operation."
+                    raise KafkaError(Errors.INVALID_REQUEST, text)
+            results = [kept[wanted] for wanted in filters]
+            if sum(len(result.acls) for result in results) > MAX_FOUND:
+                text = f"{len(filters)} filters mean the same acls too often: send them in several requests."
+                raise KafkaError(Errors.INVALID_REQUEST, text)
+            if removed:
+                try:
+                    self._store.change_acls((), list(removed))
+                except KafkaError as refusal:
+                    return [Deleted((), result.error or refusal) for result in results]
+                self._remember((), list(removed))
+        return results
+
+    def _remember(self, added: Sequence[Acl], removed: Sequence[Acl]) -> None:
+        """Let changes that are stored count. Under the lock, but at the start."""
+        for acl in removed:
+            del self._acls[acl]
+            key = (acl.principal, acl.resource_type)
+            del self._by_principal[key][acl]
+            if not self._by_principal[key]:
+                del self._by_principal[key]
+        for acl in added:
+            self._acls[acl] = None
+            self._by_principal.setdefault((acl.principal, acl.resource_type), {})[acl] = None
+        ended = [_in_force(acl) for acl in removed if not self._has_twin(acl)]
+        self.rules.apply(ended, [_in_force(acl) for acl in added])
+        self._by_type.clear()
+
+    def _has_twin(self, acl: Acl) -> bool:
+        """Whether a rule is left that says the same about a host which is written in another way."""
+        if ":" not in acl.host:
+            return False
+        same = self._by_principal.get((acl.principal, acl.resource_type), ())
+        return any(_in_force(other) == _in_force(acl) for other in same)
+
+
+def _in_force(acl: Acl) -> Acl:
+    return acl if ":" not in acl.host else acl._replace(host=normal_host(acl.host))
+
+
+def objection(acl: Acl) -> KafkaError | None:
+    """Why there can be no such rule, in Kafka's words, or None."""
+    text = ""
+    if acl.resource_type == ResourceType.CLUSTER and acl.resource_name != CLUSTER_NAME:
+        text = f"The only valid name for the CLUSTER resource is {CLUSTER_NAME}"
+    elif not acl.resource_name:
+        text = "Invalid empty resource name"
+    elif acl.resource_type in (ResourceType.UNKNOWN, ResourceType.ANY):
+        text = f"Invalid resourceType {acl.resource_type.name}"
+    elif acl.pattern_type not in (PatternType.LITERAL, PatternType.PREFIXED):
+        text = f"Invalid patternType {acl.pattern_type.name}"
+    elif acl.operation in (Operation.UNKNOWN, Operation.ANY):
+        text = f"Invalid operation {acl.operation.name}"
+    elif acl.permission not in (Permission.DENY, Permission.ALLOW):
+        text = f"Invalid permissionType {acl.permission.name}"
+    else:
+        try:
+            check_principal(acl.principal)
+        except ValueError:
+            text = (
+                f"Could not parse principal from `{acl.principal}` (no colon is present separating the principal type "
+                "from the principal name)"
+            )
+    for what, value in (("resource name", acl.resource_name), ("principal", acl.principal), ("host", acl.host)):
+        if not text and len(value.encode("utf-8", "surrogateescape")) > MAX_NAME_BYTES:
+            text = f"The {what} must have at most {MAX_NAME_BYTES} bytes"
+    return KafkaError(Errors.INVALID_REQUEST, text) if text else None
+
+
+def _objection_to(wanted: AclFilter) -> KafkaError | None:
+    if wanted.resource_type == ResourceType.UNKNOWN or wanted.pattern_type == PatternType.UNKNOWN:
+        return KafkaError(Errors.INVALID_REQUEST, "Unknown patternFilter.")
+    if wanted.operation == Operation.UNKNOWN or wanted.permission == Permission.UNKNOWN:
+        return KafkaError(Errors.INVALID_REQUEST, "Unknown entryFilter.")
+    return None

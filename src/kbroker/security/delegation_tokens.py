@@ -1,0 +1,177 @@
+"""Delegation tokens: made by users who have logged in, for clients that log in by them instead of a password.
+
+A token's secret is the HMAC-SHA-512 of its id under ``delegation.token.secret.key``; base64 of it is the password of
+the SCRAM exchange, and the id is the user's name there.
+Source: ``DelegationTokenControlManager``, ``DelegationTokenManager``, ``DelegationTokenCache``.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import threading
+from base64 import b64encode
+from typing import NamedTuple
+
+from kbroker._core.clock import BaseClock
+from kbroker.common.errors import Errors, KafkaError
+from kbroker.common.loggers import get_logger
+from kbroker.common.security import scram
+from kbroker.common.security.delegation_token import USER_TYPE, DelegationToken, Principal
+from kbroker.log.checkpoints import random_uuid_text
+from kbroker.metadata.metadata_store import MetadataStore
+
+logger = get_logger(__name__)
+
+HASH = "sha512"
+LAST_MS = (1 << 63) - 1
+
+
+class TokenLogin(NamedTuple):
+    """What a SCRAM exchange with a token needs: ``owner`` is the user that the client becomes, until ``expiry_ms``."""
+
+    credential: scram.Credential
+    owner: str
+    expiry_ms: int
+
+
+class DelegationTokens:
+    """The delegation tokens of a broker, durable in the metadata file when a method that changes one returns.
+
+    Args: ``secret_key``: not empty. ``max_lifetime_ms``: of a token however often it is renewed. ``expiry_time_ms``: of
+        a new or renewed one.
+    Raises (methods that change a token): KafkaError with Kafka's code, KAFKA_STORAGE_ERROR when nothing was stored.
+    Threads: any. Lock: its own, held over the store's transaction; ``find`` and ``all`` take none.
+    """
+
+    def __init__(
+        self, store: MetadataStore, clock: BaseClock, secret_key: str, *, max_lifetime_ms: int, expiry_time_ms: int
+    ) -> None:
+        self._store = store
+        self._clock = clock
+        self._secret_key = secret_key.encode()
+        self._max_lifetime_ms = max_lifetime_ms
+        self._expiry_time_ms = expiry_time_ms
+        self._lock = threading.Lock()
+        self._tokens = {token.token_id: token for token in store.delegation_tokens()}
+        # by a digest of the secret, so that no look-up compares the secret itself byte by byte
+        self._ids = {_digest(self.hmac_of(token_id)): token_id for token_id in self._tokens}
+        self._credentials: dict[tuple[str, str], scram.Credential] = {}
+
+    def hmac_of(self, token_id: str) -> bytes:
+        """The secret of a token."""
+        return hmac.digest(self._secret_key, token_id.encode(), HASH)
+
+    def all(self) -> list[DelegationToken]:
+        """Every token, those too that have expired since the last `sweep`; the oldest first."""
+        return list(self._tokens.values())
+
+    def find(self, mechanism: str, token_id: str) -> TokenLogin | None:
+        """What a client needs to log in by a token; None if there is none of this id, or it has expired.
+
+        None too if its owner is not a user: the client would become the user of that name, about whom nothing was asked
+        when the token was made.
+        """
+        token = self._tokens.get(token_id)
+        if token is None or token.owner.type != USER_TYPE or token.is_expired(self._clock.wall_ms()):
+            return None
+        credential = self._credentials.get((mechanism, token_id))
+        if credential is None:  # 4096 iterations: once for each token that is used, not at each start for all of them
+            password = b64encode(self.hmac_of(token_id)).decode()
+            credential = scram.Credential.from_password(
+                scram.MECHANISMS[mechanism], password, scram.make_salt(), scram.MIN_ITERATIONS
+            )
+            with self._lock:
+                if token_id in self._tokens:  # none stays of a token that was removed meanwhile
+                    credential = self._credentials.setdefault((mechanism, token_id), credential)
+        return TokenLogin(credential, token.owner.name, token.expiry_ms)
+
+    def create(
+        self, owner: Principal, requester: Principal, renewers: tuple[Principal, ...], lifetime_ms: int
+    ) -> DelegationToken:
+        """Make a token. Args: ``lifetime_ms``: 0 or less for the configured one, which is also the longest."""
+        now_ms = self._clock.wall_ms()
+        asked_ms = lifetime_ms if lifetime_ms > 0 else self._max_lifetime_ms
+        max_ms = _sum(now_ms, min(asked_ms, self._max_lifetime_ms))
+        expiry_ms = min(max_ms, _sum(now_ms, self._expiry_time_ms))
+        token = DelegationToken(random_uuid_text(), owner, requester, renewers, now_ms, max_ms, expiry_ms)
+        with self._lock:
+            self._put(token)
+        return token
+
+    def renew(self, secret: bytes, principal: Principal, period_ms: int) -> int:
+        """Let a token count longer; returns its new expiry. Args: ``period_ms``: 0 or less for the configured one."""
+        now_ms = self._clock.wall_ms()
+        with self._lock:
+            token = self._token_of(secret)
+            if token.is_expired(now_ms):
+                raise KafkaError(Errors.DELEGATION_TOKEN_EXPIRED)
+            _check_renewer(token, principal)
+            asked_ms = period_ms if period_ms > 0 else self._expiry_time_ms
+            expiry_ms = min(token.max_ms, _sum(now_ms, min(asked_ms, self._expiry_time_ms)))
+            self._put(token._replace(expiry_ms=expiry_ms))
+        return expiry_ms
+
+    def expire(self, secret: bytes, principal: Principal, period_ms: int) -> int:
+        """Let a token end in ``period_ms``, now if that is negative; returns its new expiry."""
+        now_ms = self._clock.wall_ms()
+        with self._lock:
+            token = self._token_of(secret)
+            _check_renewer(token, principal)
+            if period_ms < 0:
+                self._remove([token])
+                return now_ms
+            if token.is_expired(now_ms):
+                raise KafkaError(Errors.DELEGATION_TOKEN_EXPIRED)
+            expiry_ms = min(token.max_ms, _sum(now_ms, period_ms))
+            self._put(token._replace(expiry_ms=expiry_ms))
+        return expiry_ms
+
+    def sweep(self) -> None:
+        """Remove the tokens that have expired; for a timer. A disk that refuses is tried again the next time."""
+        now_ms = self._clock.wall_ms()
+        with self._lock:
+            expired = [token for token in self._tokens.values() if token.is_expired(now_ms)]
+            if not expired:
+                return
+            try:
+                self._remove(expired)
+            except KafkaError as error:
+                logger.warning("cannot remove %d expired delegation tokens: %s", len(expired), error)
+                return
+        for token in expired:
+            logger.info("Delegation token expired for token: %s for owner: %s", token.token_id, token.owner)
+
+    # ------------------------------------------------------------ under the lock
+
+    def _token_of(self, secret: bytes) -> DelegationToken:
+        token = self._tokens.get(self._ids.get(_digest(secret), ""))
+        if token is None or not hmac.compare_digest(secret, self.hmac_of(token.token_id)):
+            raise KafkaError(Errors.DELEGATION_TOKEN_NOT_FOUND)
+        return token
+
+    def _put(self, token: DelegationToken) -> None:
+        self._store.put_delegation_token(token)
+        self._tokens[token.token_id] = token
+        self._ids[_digest(self.hmac_of(token.token_id))] = token.token_id
+
+    def _remove(self, tokens: list[DelegationToken]) -> None:
+        self._store.remove_delegation_tokens(token.token_id for token in tokens)
+        for token in tokens:
+            del self._tokens[token.token_id]
+            del self._ids[_digest(self.hmac_of(token.token_id))]
+            for mechanism in scram.MECHANISMS:
+                self._credentials.pop((mechanism, token.token_id), None)
+
+
+def _check_renewer(token: DelegationToken, principal: Principal) -> None:
+    if not token.may_be_renewed_by(principal):
+        raise KafkaError(Errors.DELEGATION_TOKEN_OWNER_MISMATCH)
+
+
+def _digest(secret: bytes) -> bytes:
+    return hashlib.sha256(secret).digest()
+
+
+def _sum(now_ms: int, duration_ms: int) -> int:
+    return min(now_ms + duration_ms, LAST_MS)

@@ -1,6 +1,0 @@
-"""Native ListOffsets handler (API key 2, versions 1 to 11)."""
-from kbroker._core.requests.request cimport Request
-from kbroker.server.native._native_types cimport Handler, Outcome
-
-# Declines what names an unknown topic or partition, or one of them twice: api02_list_offsets.py answers that.
-cdef Outcome handle_list_offsets(Handler *handler, Request *request) noexcept nogil

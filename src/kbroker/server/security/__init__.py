@@ -1,1 +1,0 @@
-"""Who the clients are: SASL mechanisms and their users, TLS, and the names that certificates give."""

@@ -1,0 +1,423 @@
+"""AlterConfigs, IncrementalAlterConfigs, ListConfigResources: what they change, what they refuse, what stays after."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import pytest
+
+from kbroker.common.configs.config import BrokerConfig
+from kbroker.coordinator.group_service import GroupConfigsCache
+from kbroker.metadata.configs.dynamic_configs import DynamicConfigs
+from tests.support.server import Bench, make_bench
+from tests.unit.apis.test_apis_configs import chain, describe
+
+TOPIC, BROKER, LOGGER, CLIENT_METRICS, GROUP = 2, 4, 8, 16, 32
+SET, DELETE, APPEND, SUBTRACT = 0, 1, 2, 3
+
+
+def step(
+    bench: Bench,
+    kind: int,
+    name: str,
+    *changes: tuple[str, int, str | None] | tuple[str, str | None],
+    validate: bool = False,
+    version: int = 1,
+) -> tuple[int, str | None]:
+    """(code, message) of one resource of IncrementalAlterConfigs."""
+    rows = [{"Name": key, "ConfigOperation": operation, "Value": value} for key, operation, value in changes]  # type: ignore[misc]
+    body = {"Resources": [{"ResourceType": kind, "ResourceName": name, "Configs": rows}], "ValidateOnly": validate}
+    (response,) = bench.ask("IncrementalAlterConfigs", version, body)["Responses"]
+    assert (response["ResourceType"], response["ResourceName"]) == (kind, name)
+    return response["ErrorCode"], response["ErrorMessage"]
+
+
+def alter(
+    bench: Bench, kind: int, name: str, configs: list[Any | tuple[str, str]], validate: bool = False, version: int = 2
+) -> tuple[int, str | None]:
+    """(code, message) of one resource of AlterConfigs."""
+    rows = [{"Name": key, "Value": value} for key, value in configs]
+    body = {"Resources": [{"ResourceType": kind, "ResourceName": name, "Configs": rows}], "ValidateOnly": validate}
+    (response,) = bench.ask("AlterConfigs", version, body)["Responses"]
+    return response["ErrorCode"], response["ErrorMessage"]
+
+
+def configs_of(bench: Bench, name: str) -> dict[str, str]:
+    return dict(bench.ctx.topics.get(name).configs)
+
+
+def test_a_topic_changes_at_once_and_for_good() -> None:
+    """The view, the open logs, the store and the published table have the new values when the response leaves."""
+    bench = make_bench()
+    bench.create("t", 2, segment_bytes="2000000")
+    published = len(bench.published)
+    assert step(bench, TOPIC, "t", ("retention.ms", SET, "5000"), ("segment.bytes", DELETE, None)) == (0, None)
+    assert configs_of(bench, "t") == {"retention.ms": "5000"}
+    assert [bench.logs.partition("t", index).configs["retention.ms"] for index in (0, 1)] == [5000, 5000]
+    assert bench.logs.partition("t", 0).configs["segment.bytes"] == 1_073_741_824
+    assert [topic.configs for topic in bench.ctx.store.topics()] == [{"retention.ms": "5000"}]
+    assert len(bench.published) == published + 1
+    _, _, rows = describe(bench, TOPIC, "t", ["retention.ms"], synonyms=True)
+    assert chain(rows["retention.ms"]) == [("retention.ms", "5000", 1)]
+
+
+def test_validate_only_changes_nothing() -> None:
+    """The same checks, and everything as it was."""
+    bench = make_bench()
+    bench.create("t", retention_ms="7")
+    assert step(bench, TOPIC, "t", ("retention.ms", SET, "5000"), validate=True) == (0, None)
+    assert alter(bench, TOPIC, "t", [("retention.ms", "5000")], validate=True) == (0, None)
+    assert step(bench, BROKER, "1", ("log.retention.ms", SET, "5000"), validate=True) == (0, None)
+    assert step(bench, GROUP, "g", ("consumer.session.timeout.ms", SET, "50000"), validate=True) == (0, None)
+    assert configs_of(bench, "t") == {"retention.ms": "7"}
+    assert bench.ctx.store.configs("broker", "1") == bench.ctx.store.configs("group", "g") == {}
+    assert step(bench, TOPIC, "t", ("retention.ms", SET, "never"), validate=True)[0] == 40
+
+
+def test_alter_replaces_what_was_set() -> None:
+    """AlterConfigs gives a resource exactly the configs it names."""
+    bench = make_bench()
+    bench.create("t", retention_ms="1000", segment_bytes="2000000")
+    assert alter(bench, TOPIC, "t", [("max.message.bytes", "5000")]) == (0, None)
+    assert configs_of(bench, "t") == {"max.message.bytes": "5000"}
+    assert alter(bench, TOPIC, "t", []) == (0, None)
+    assert configs_of(bench, "t") == {}
+
+
+@pytest.mark.parametrize(
+    ("changes", "code", "message"),
+    [
+        ([("no.such.key", SET, "1")], 40, "Unknown topic config name: no.such.key"),
+        ([("", SET, "1")], 40, "Unknown topic config name: "),
+        ([("retention.ms", SET, "soon")], 40,
+         "Invalid value soon for configuration retention.ms: Not a number of type LONG"),
+        ([("retention.ms", SET, None)], 42, "Null value not supported for : retention.ms"),
+        ([("retention.ms", 9, "1")], -1, None),
+        ([("retention.ms", SET, "1"), ("retention.ms", DELETE, None)], 42, "Error due to duplicate config keys"),
+        ([("retention.ms", SET, "1"), ("segment.bytes", SET, "x")], 40,
+         "Invalid value x for configuration segment.bytes: Not a number of type INT"),
+        ([("retention.ms", APPEND, "1")], 40, "Can't APPEND to key retention.ms because its type is not LIST."),
+        ([("retention.ms", SUBTRACT, "1")], 40, "Can't SUBTRACT to key retention.ms because its type is not LIST."),
+    ],
+)  # fmt: skip
+def test_refused_changes_of_a_topic(
+    changes: list[tuple[str, int, str] | tuple[str, int, None]], code: int, message: str | None
+) -> None:
+    """Kafka's code and words, and the good changes beside the bad one are not made either."""
+    bench = make_bench()
+    bench.create("t", retention_ms="7")
+    assert step(bench, TOPIC, "t", *changes) == (code, message)
+    assert configs_of(bench, "t") == {"retention.ms": "7"}
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "code", "message"),
+    [
+        (TOPIC, "missing", 3, "The topic 'missing' does not exist."),
+        (TOPIC, "", 42, "Default topic resources are not allowed."),
+        (TOPIC, "bad name", 17, "Topic name is invalid: 'bad name' contains one or more characters other than "
+         "ASCII alphanumerics, '.', '_' and '-'"),
+        (0, "x", 42, "Unknown resource type 0"),
+        (64, "x", 42, "Unknown resource type 64"),
+        (BROKER, "99", 42, "Unexpected broker id, expected 1, but received 99"),
+        (BROKER, "one", 42, "Node id must be an integer, but it is: one"),
+    ],
+)  # fmt: skip
+def test_refused_resources(kind: int, name: str, code: int, message: str) -> None:
+    """Kafka's code and words for what is not there, from both APIs."""
+    bench = make_bench()
+    assert step(bench, kind, name, ("retention.ms", SET, "1")) == (code, message)
+    assert alter(bench, kind, name, [("retention.ms", "1")]) == (code, message)
+
+
+def test_a_resource_twice() -> None:
+    """Each of the two gets INVALID_REQUEST, nothing is changed; a third resource of the request is."""
+    bench = make_bench()
+    bench.create("t")
+    bench.create("u")
+    rows = [{"Name": "retention.ms", "ConfigOperation": SET, "Value": "1"}]
+    resources = [{"ResourceType": TOPIC, "ResourceName": name, "Configs": rows} for name in ("t", "u", "t")]
+    responses = bench.ask("IncrementalAlterConfigs", 0, {"Resources": resources, "ValidateOnly": False})["Responses"]
+    assert [response["ErrorCode"] for response in responses] == [42, 0, 42]
+    assert (configs_of(bench, "t"), configs_of(bench, "u")) == ({}, {"retention.ms": "1"})
+
+
+def test_lists_grow_and_shrink() -> None:
+    """Append begins with the default and adds each word once; subtract may leave an empty list."""
+    bench = make_bench()
+    bench.create("t")
+    key = "leader.replication.throttled.replicas"
+    for operation, value, after in (
+        (APPEND, "0:1", "0:1"),
+        (APPEND, "0:1,1:1,1:1", "0:1,1:1"),
+        (SUBTRACT, "0:1,7:7", "1:1"),
+        (SUBTRACT, "1:1", ""),
+        (APPEND, "2:1", "2:1"),
+    ):
+        assert step(bench, TOPIC, "t", (key, operation, value)) == (0, None)
+        assert configs_of(bench, "t") == {key: after}
+    assert step(bench, TOPIC, "t", ("cleanup.policy", APPEND, "delete")) == (0, None)
+    assert configs_of(bench, "t")["cleanup.policy"] == "delete"
+
+
+def test_broker_configs_win_in_order_and_reach_the_topics() -> None:
+    """Broker over cluster default over file over default; topics that set nothing follow each step at once."""
+    bench = make_bench(message_max_bytes="900")
+    bench.create("t")
+    bench.create("own", max_message_bytes="5")
+
+    def in_force() -> tuple[int, int]:
+        return tuple(bench.logs.partition(name, 0).configs["max.message.bytes"] for name in ("t", "own"))
+
+    assert in_force() == (900, 5)
+    assert step(bench, BROKER, "", ("message.max.bytes", SET, "800")) == (0, None)
+    assert in_force() == (800, 5)
+    assert step(bench, BROKER, "1", ("message.max.bytes", SET, "700")) == (0, None)
+    assert in_force() == (700, 5)
+    _, _, rows = describe(bench, TOPIC, "own", ["max.message.bytes"], synonyms=True)
+    assert chain(rows["max.message.bytes"]) == [
+        ("max.message.bytes", "5", 1),
+        ("message.max.bytes", "700", 2),
+        ("message.max.bytes", "800", 3),
+        ("message.max.bytes", "900", 4),
+        ("message.max.bytes", "1048588", 5),
+    ]
+    assert bench.ctx.store.configs("broker", "1") == {"message.max.bytes": "700"}
+    assert step(bench, BROKER, "1", ("message.max.bytes", DELETE, None)) == (0, None)
+    assert alter(bench, BROKER, "", [("min.insync.replicas", "1")]) == (0, None)
+    assert in_force() == (900, 5)
+
+
+@pytest.mark.parametrize(
+    ("name", "key", "value", "code", "message"),
+    [
+        ("1", "node.id", "5", 42, "Cannot update these configs dynamically: [node.id]"),
+        ("", "num.network.threads", "1000", 42, "Dynamic thread count update validation failed for "
+         "num.network.threads=1000, value should not be greater than double the current value 3"),
+        ("1", "log.cleaner.backoff.ms", "-1", 42,
+         "Invalid value -1 for configuration log.cleaner.backoff.ms: Value must be at least 0"),
+        ("1", "num.io.threads", "3", 42, "Dynamic thread count update validation failed for num.io.threads=3, "
+         "value should be at least half the current value 8"),
+        ("", "num.io.threads", "17", 42, "Dynamic thread count update validation failed for num.io.threads=17, "
+         "value should not be greater than double the current value 8"),
+        ("1", "no.such.key", "1", 0, None),
+    ],
+)  # fmt: skip
+def test_refused_broker_configs(name: str, key: str, value: str, code: int, message: str | None) -> None:
+    """Kafka's code and words; an unknown key is taken, as Kafka does, and changes nothing."""
+    bench = make_bench(num_network_threads=3)
+    changes: list[frozenset[str]] = []
+    bench.ctx.on_broker_change(changes.append)
+    before = dict(BrokerConfig().topic_configs({}))
+    assert step(bench, BROKER, name, (key, SET, value)) == (code, message)
+    assert dict(bench.ctx.config.topic_configs({})) == before
+    assert changes == ([] if code else [frozenset()])
+
+
+def test_append_to_a_broker_config_that_is_no_list() -> None:
+    """INVALID_CONFIG in the words Kafka has for brokers."""
+    bench = make_bench()
+    assert step(bench, BROKER, "1", ("message.max.bytes", APPEND, "1")) == (
+        40,
+        "Config value append is not allowed for config key: message.max.bytes",
+    )
+    assert step(bench, BROKER, "1", ("no.such.key", SUBTRACT, "1")) == (40, "Unknown config name: no.such.key")
+
+
+def test_hooks_hear_what_changed() -> None:
+    """Parts that follow the configuration get the names whose value in force is another now."""
+    bench = make_bench()
+    changes: list[frozenset[str]] = []
+    bench.ctx.on_broker_change(changes.append)
+    step(bench, BROKER, "1", ("max.connections", SET, "10"), ("log.retention.ms", SET, "5"))
+    step(bench, BROKER, "1", ("max.connections", SET, "10"))
+    step(bench, BROKER, "", ("max.connections", SET, "11"))
+    assert changes == [frozenset({"max.connections", "log.retention.ms"}), frozenset()]
+    assert bench.ctx.config.integer("max.connections") == 10
+
+
+def test_group_configs() -> None:
+    """Stored, described with source 8, bounded as Kafka bounds them."""
+    bench = make_bench()
+    key = "consumer.session.timeout.ms"
+    assert step(bench, GROUP, "g", (key, SET, "50000")) == (0, None)
+    _, _, rows = describe(bench, GROUP, "g", synonyms=True)
+    assert len(rows) == 17
+    assert chain(rows[key]) == [(key, "50000", 8), (f"group.{key}", "45000", 5)]
+    assert chain(rows["share.isolation.level"]) == [("share.isolation.level", "read_uncommitted", 5)]
+    assert step(bench, GROUP, "g", (key, SET, "1")) == (
+        40, f"{key} must be greater than or equal to group.consumer.min.session.timeout.ms"
+    )  # fmt: skip
+    assert step(bench, GROUP, "g", (key, SET, "60001"))[0] == 40
+    assert step(bench, GROUP, "g", ("no.such.key", SET, "1")) == (40, "Unknown group config name: no.such.key")
+    assert step(bench, GROUP, "", (key, SET, "50000")) == (42, "Default group resources are not allowed.")
+    assert describe(bench, GROUP, "")[:2] == (42, "Group name must not be empty")
+
+
+def test_groups_have_the_brokers_settings_for_what_they_do_not_set() -> None:
+    """As defaults, as bounds, and for the rule that a session is longer than the interval between two heartbeats."""
+    session, heartbeat = "consumer.session.timeout.ms", "consumer.heartbeat.interval.ms"
+    settings = {f"group.{session}": 50_000, "group.consumer.max.heartbeat.interval.ms": 60_000}
+    bench = make_bench(**settings)
+    _, _, rows = describe(bench, GROUP, "g", synonyms=True)
+    assert chain(rows[session]) == [(f"group.{session}", "50000", 4), (f"group.{session}", "45000", 5)]
+    text = f"{session} must be greater than {heartbeat}"
+    assert step(bench, GROUP, "g", (heartbeat, SET, "50000")) == (40, text)
+    assert step(bench, GROUP, "g", (heartbeat, SET, "49999")) == (0, None)
+    assert step(bench, GROUP, "g", (session, SET, "45000")) == (40, text)
+
+
+def test_a_change_of_a_groups_configs_counts_at_once() -> None:
+    bench = make_bench()
+    known = GroupConfigsCache(bench.ctx.store)
+    assert known("g") == {}
+    step(bench, GROUP, "g", ("consumer.session.timeout.ms", SET, "50000"))
+    assert known("g") == {"consumer.session.timeout.ms": "50000"}
+
+
+def test_client_metrics_configs() -> None:
+    """A subscription is stored and described with source 7."""
+    bench = make_bench()
+    assert step(bench, CLIENT_METRICS, "m", ("metrics", SET, "a,b"), ("interval.ms", SET, "100")) == (0, None)
+    _, _, rows = describe(bench, CLIENT_METRICS, "m")
+    assert [(rows[key]["Value"], rows[key]["ConfigSource"]) for key in ("metrics", "interval.ms", "match")] == [
+        ("a,b", 7), ("100", 7), ("", 5)
+    ]  # fmt: skip
+    assert step(bench, CLIENT_METRICS, "m", ("interval.ms", SET, "99"))[0] == 42
+
+
+def test_loggers() -> None:
+    """Levels of our loggers change at run time; what is no logger or no level is refused, and nothing changes then."""
+    bench = make_bench()
+    logger = logging.getLogger("kbroker.metadata.configs.dynamic_configs")
+    try:
+        assert step(bench, LOGGER, "1", (logger.name, SET, "ERROR")) == (0, None)
+        assert logger.level == logging.ERROR
+        assert describe(bench, LOGGER, "1", [logger.name])[2][logger.name]["Value"] == "ERROR"
+        code, message = step(bench, LOGGER, "1", (logger.name, SET, "DEBUG"), ("kbroker.unknown", SET, "INFO"))
+        assert (code, message, logger.level) == (40, "Logger kbroker.unknown does not exist!", logging.ERROR)
+        assert step(bench, LOGGER, "1", (logger.name, SET, "LOUD"))[0] == 40
+        assert step(bench, LOGGER, "1", ("root", DELETE, None))[0] == 42
+        assert step(bench, LOGGER, "1", (logger.name, APPEND, "INFO"))[0] == 42
+        assert step(bench, LOGGER, "9", (logger.name, SET, "INFO"))[0] == 42
+        assert alter(bench, LOGGER, "1", [(logger.name, "INFO")]) == (42, "Unknown resource type 8")
+        assert step(bench, LOGGER, "1", (logger.name, DELETE, None)) == (0, None)
+        assert logger.level == logging.NOTSET
+    finally:
+        logger.setLevel(logging.NOTSET)
+
+
+def test_list_config_resources() -> None:
+    """v0 lists subscriptions; v1 the kinds asked for, every kind when none is; an unknown kind is error 35."""
+    bench = make_bench()
+    bench.create("t")
+    step(bench, GROUP, "g", ("share.isolation.level", SET, "read_committed"))
+    step(bench, CLIENT_METRICS, "m", ("metrics", SET, "a"))
+
+    def listed(version: int, *kinds: int) -> tuple[int, list[tuple[int, str]]]:
+        response = bench.ask("ListConfigResources", version, {"ResourceTypes": list(kinds)} if version else {})
+        found = sorted((row.get("ResourceType", 16), row["ResourceName"]) for row in response["ConfigResources"])
+        return response["ErrorCode"], found
+
+    assert listed(0) == (0, [(CLIENT_METRICS, "m")])
+    assert listed(1) == (0, [(TOPIC, "t"), (BROKER, "1"), (LOGGER, "1"), (CLIENT_METRICS, "m"), (GROUP, "g")])
+    assert listed(1, TOPIC, GROUP) == (0, [(TOPIC, "t"), (GROUP, "g")])
+    assert listed(1, TOPIC, 3) == (35, [])
+
+
+@pytest.mark.parametrize(("kind", "key"), [(GROUP, "consumer.session.timeout.ms"), (CLIENT_METRICS, "interval.ms")])
+def test_names_that_are_no_utf_8(kind: int, key: str) -> None:
+    """They are stored as Java would read them, and found again by the same bytes; the broker meets no error."""
+    bench = make_bench()
+    name = b"g\xff".decode("utf-8", "surrogateescape")
+    rows = [{"Name": key, "ConfigOperation": SET, "Value": "45000"}]
+    body = {"Resources": [{"ResourceType": kind, "ResourceName": name, "Configs": rows}], "ValidateOnly": False}
+    (response,) = bench.ask("IncrementalAlterConfigs", 1, body)["Responses"]
+    assert (response["ErrorCode"], response["ResourceName"]) == (0, "g\ufffd")
+    asked = [{"ResourceType": kind, "ResourceName": name, "ConfigurationKeys": [key]}]
+    body = {"Resources": asked, "IncludeSynonyms": False, "IncludeDocumentation": False}
+    (result,) = bench.ask("DescribeConfigs", 4, body)["Results"]
+    assert [(row["Name"], row["Value"]) for row in result["Configs"]] == [(key, "45000")]
+    assert step(bench, kind, "g", ("x" + name, SET, name))[0] == (40 if kind == GROUP else 42)
+    assert step(bench, BROKER, "1", ("x" + name, SET, "v" + name))[0] != -1
+
+
+def test_unknown_broker_configs_are_kept_and_hidden() -> None:
+    """They are shown as Kafka shows them: no value, sensitive, of no type; what they were set to is not stored."""
+    bench = make_bench()
+    for name, source in (("1", 2), ("", 3)):
+        assert step(bench, BROKER, name, ("nosuch.password", SET, "hunter2")) == (0, None)
+        assert bench.ctx.store.configs("broker", name)["nosuch.password"] == ""
+        row = describe(bench, BROKER, name, synonyms=True)[2]["nosuch.password"]
+        assert (row["Value"], row["ReadOnly"], row["IsSensitive"], row["ConfigType"]) == (None, True, True, 0)
+        assert chain(row)[0] == ("nosuch.password", None, source)
+    row = describe(make_bench(custom_plugin_key="x"), BROKER, "1", synonyms=True)[2]["custom.plugin.key"]
+    assert (row["Value"], row["IsSensitive"], chain(row)) == (None, True, [("custom.plugin.key", None, 4)])
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["ssl.keystore.password", "listener.name.plaintext.ssl.keystore.password", "sasl.jaas.config", "metric.reporters",
+     "listener.name.sasl_ssl.plain.sasl.jaas.config", "listener.name.nosuch.ssl.key.password", "authorizer.class.name",
+     "listener.name.plaintext.ssl.keystore.location", "delegation.token.secret.key"],
+)  # fmt: skip
+def test_no_secret_and_nothing_without_effect_is_stored(name: str) -> None:
+    """What counts at start only is refused: a password would lie in the metadata file for nothing."""
+    bench = make_bench()
+    code, message = step(bench, BROKER, "1", (name, SET, "hunter2"))
+    assert (code, message) == (42, f"Cannot update these configs dynamically: [{name}]")
+    assert bench.ctx.store.configs("broker", "1") == {}
+    assert step(bench, BROKER, "1", (name, DELETE, None)) == (0, None)
+
+
+def test_secrets_of_earlier_versions_are_forgotten() -> None:
+    """They were stored as they came; a start drops them and keeps what counts."""
+    bench = make_bench()
+    old = {"ssl.keystore.password": "hunter2", "nosuch.secret": "hunter2", "message.max.bytes": "99"}
+    bench.ctx.store.replace_configs("broker", "1", old)
+    DynamicConfigs(bench.ctx.config, bench.ctx.store, bench.ctx.topics)
+    assert bench.ctx.store.configs("broker", "1") == {"nosuch.secret": "", "message.max.bytes": "99"}
+
+
+def test_rates_of_replication_are_numbers() -> None:
+    """They change nothing with one broker, but are checked, and shown once they are set."""
+    bench = make_bench()
+    name = "follower.replication.throttled.rate"
+    text = f"Invalid value abc for configuration {name}: Not a number of type LONG"
+    assert step(bench, BROKER, "1", (name, SET, "abc")) == (42, text)
+    assert name not in describe(bench, BROKER, "1")[2]
+    assert step(bench, BROKER, "1", (name, SET, "7")) == (0, None)
+    row = describe(bench, BROKER, "1", synonyms=True)[2][name]
+    assert (row["Value"], row["ReadOnly"], row["ConfigType"], chain(row)) == ("7", False, 5, [(name, "7", 2)])
+
+
+def test_default_configs_stand_alone() -> None:
+    """The configs of all brokers are shown as they were typed, without the values behind them."""
+    bench = make_bench(message_max_bytes=99)
+    assert step(bench, BROKER, "", ("message.max.bytes", SET, " +5 ")) == (0, None)
+    row = describe(bench, BROKER, "", synonyms=True)[2]["message.max.bytes"]
+    assert (row["Value"], chain(row)) == (" +5 ", [("message.max.bytes", " +5 ", 3)])
+    row = describe(bench, BROKER, "1", synonyms=True)[2]["message.max.bytes"]
+    assert (row["Value"], chain(row)[0], chain(row)[1][1]) == ("5", ("message.max.bytes", " +5 ", 3), "99")
+
+
+@pytest.mark.parametrize("name", ["", "1"])
+@pytest.mark.parametrize("key", ["super.users", "allow.everyone.if.no.acl.found"])
+def test_what_the_authorizer_follows_is_taken_without_effect(
+    key: str, name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As Kafka does, whatever the value; a warning says so, nothing is stored, and what is in force is shown."""
+    bench = make_bench(super_users="User:root")
+    for value in ("User:eve", "nonsense", ""):
+        assert step(bench, BROKER, name, (key, SET, value), validate=True) == (0, None)
+        assert caplog.records == []
+        assert step(bench, BROKER, name, (key, SET, value), ("log.retention.ms", SET, "5000")) == (0, None)
+        assert "has no effect" in caplog.records[0].getMessage()
+        assert alter(bench, BROKER, name, [(key, value)]) == (0, None)
+        caplog.clear()
+    assert step(bench, BROKER, name, (key, DELETE, None)) == (0, None)
+    assert step(bench, BROKER, name, (key, APPEND, "User:eve"))[0] == 40
+    _, _, rows = describe(bench, BROKER, "1", ["super.users"], synonyms=True)
+    assert chain(rows["super.users"]) == [("super.users", "User:root", 4)]
+    assert bench.ctx.store.configs("broker", name) == {}

@@ -1,0 +1,270 @@
+"""DescribeClientQuotas and AlterClientQuotas, through the codec, in every version."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+import pytest
+
+from kbroker._core.clock import VirtualClock
+from kbroker.apis import api48_describe_client_quotas, api49_alter_client_quotas
+from kbroker.common.errors import Errors
+from kbroker.quota.entity_store import QuotaEntityStore
+from kbroker.quota.service import QuotaService
+from kbroker.requests.context import Body, RequestContext
+from tests.support.server import Bench, make_bench
+
+EXACT, DEFAULT, ANY = 0, 1, 2
+versions = pytest.mark.parametrize("version", [0, 1])
+
+
+def entity(**names: str | None) -> list[dict[str, str | None]]:
+    return [{"EntityType": kind.replace("_", "-"), "EntityName": name} for kind, name in names.items()]
+
+
+def entry(parts: Sequence[Mapping[str, str | None]], *ops: tuple[str, float | None]) -> Body:
+    """An op's value None removes the key."""
+    rows = [{"Key": key, "Value": value or 0.0, "Remove": value is None} for key, value in ops]
+    return {"Entity": parts, "Ops": rows}
+
+
+def alter(
+    bench: Bench, version: int, *entries: Body, validate: bool = False
+) -> list[tuple[int, str | None, list[Body]]]:
+    response = bench.ask("AlterClientQuotas", version, {"Entries": list(entries), "ValidateOnly": validate})
+    assert response["ThrottleTimeMs"] == 0
+    return [(row["ErrorCode"], row["ErrorMessage"], row["Entity"]) for row in response["Entries"]]
+
+
+def describe(bench: Bench, version: int, *components: tuple[str, int, str | None], strict: bool = False) -> Body:
+    rows = [{"EntityType": kind, "MatchType": how, "Match": name} for kind, how, name in components]
+    return bench.ask("DescribeClientQuotas", version, {"Components": rows, "Strict": strict})
+
+
+def found(bench: Bench, version: int, *components: tuple[str, int, str | None], strict: bool = False) -> list[int]:
+    """The first value of each entity that matches: the row of EIGHT it came from."""
+    response = describe(bench, version, *components, strict=strict)
+    assert (response["ErrorCode"], response["ErrorMessage"]) == (0, "")
+    return sorted(int(row["Values"][0]["Value"]) for row in response["Entries"])
+
+
+@versions
+def test_set_describe_change_remove(version: int) -> None:
+    """A quota is there when the response is, and gone when it was removed; keys come in order."""
+    bench = make_bench()
+    alice = entity(user="alice")
+    assert alter(bench, version, entry(alice, ("producer_byte_rate", 1024.0), ("consumer_byte_rate", 2048.0))) == [
+        (0, None, alice)
+    ]
+    response = describe(bench, version, ("user", EXACT, "alice"))
+    assert response == {
+        "ThrottleTimeMs": 0,
+        "ErrorCode": 0,
+        "ErrorMessage": "",
+        "Entries": [
+            {
+                "Entity": alice,
+                "Values": [
+                    {"Key": "consumer_byte_rate", "Value": 2048.0},
+                    {"Key": "producer_byte_rate", "Value": 1024.0},
+                ],
+            }
+        ],
+    }
+    alter(bench, version, entry(alice, ("producer_byte_rate", 512.0), ("consumer_byte_rate", None)))
+    (row,) = describe(bench, version, ("user", EXACT, "alice"))["Entries"]
+    assert row["Values"] == [{"Key": "producer_byte_rate", "Value": 512.0}]
+    for _ in range(2):
+        assert alter(bench, version, entry(alice, ("producer_byte_rate", None))) == [(0, None, alice)]
+        assert describe(bench, version, ("user", EXACT, "alice"))["Entries"] == []
+
+
+EIGHT: tuple[dict[str, str | None], ...] = (
+    {"user": "u", "client_id": "c"},
+    {"user": "u", "client_id": None},
+    {"user": "u"},
+    {"user": None, "client_id": "c"},
+    {"user": None, "client_id": None},
+    {"user": None},
+    {"client_id": "c"},
+    {"client_id": None},
+)
+
+
+@versions
+def test_every_entity_through_every_match(version: int) -> None:
+    """Exact, default and any; strict leaves out entities with other parts; no component asks for all, strictly none."""
+    bench = make_bench()
+    rows = [entry(entity(**names), ("request_percentage", float(n))) for n, names in enumerate(EIGHT, 1)]
+    rows.append(entry(entity(ip="127.0.0.1"), ("connection_creation_rate", 9.0)))
+    assert [code for code, _, _ in alter(bench, version, *rows)] == [0] * 9
+
+    def ask(*components: tuple[str, int, str | None], strict: bool = False) -> list[int]:
+        return found(bench, version, *components, strict=strict)
+
+    assert ask() == [1, 2, 3, 4, 5, 6, 7, 8, 9]
+    assert ask(strict=True) == []
+    assert ask(("user", EXACT, "u")) == [1, 2, 3]
+    assert ask(("user", EXACT, "u"), strict=True) == [3]
+    assert ask(("user", DEFAULT, None)) == [4, 5, 6]
+    assert ask(("user", DEFAULT, None), strict=True) == [6]
+    assert ask(("user", ANY, None)) == [1, 2, 3, 4, 5, 6]
+    assert ask(("user", ANY, None), strict=True) == [3, 6]
+    assert ask(("client-id", EXACT, "c")) == [1, 4, 7]
+    assert ask(("client-id", DEFAULT, None), strict=True) == [8]
+    assert ask(("client-id", ANY, None), ("user", ANY, None)) == [1, 2, 4, 5]
+    assert ask(("user", EXACT, "u"), ("client-id", DEFAULT, None), strict=True) == [2]
+    assert ask(("user", EXACT, "u"), ("client-id", ANY, None)) == [1, 2]
+    assert ask(("ip", ANY, None)) == [9]
+    assert ask(("ip", EXACT, "127.0.0.1"), strict=True) == [9]
+    assert ask(("ip", DEFAULT, None)) == []
+    assert ask(("user", EXACT, "")) == []
+
+
+@versions
+@pytest.mark.parametrize(
+    ("components", "code", "text"),
+    [
+        ([("group", EXACT, "g")], 35, "Unsupported entity type group"),
+        ([("user", 9, "u")], 42, "Unknown match type 9"),
+        ([("user", -1, None)], 42, "Unknown match type -1"),
+        ([("user", EXACT, "a"), ("user", EXACT, "b")], 42,
+         "Entity type user cannot appear more than once in the filter."),
+        ([("user", ANY, None), ("user", EXACT, "b")], 42,
+         "Entity type user cannot appear more than once in the filter."),
+        ([("ip", EXACT, "10.0.0.1"), ("user", EXACT, "a")], 42,
+         "Invalid entity filter component combination. IP filter component should not be used with user or clientId "
+         "filter component."),
+        ([("client-id", ANY, None), ("ip", ANY, None)], 42,
+         "Invalid entity filter component combination. IP filter component should not be used with user or clientId "
+         "filter component."),
+        ([("user", EXACT, None)], 42, "Request specified MATCH_TYPE_EXACT, but set match string to null."),
+        ([("user", DEFAULT, "a")], 42, "Request specified MATCH_TYPE_DEFAULT, but also specified a match string."),
+        ([("user", ANY, "a")], 42, "Request specified MATCH_TYPE_SPECIFIED, but also specified a match string."),
+        ([("", EXACT, "a")], 42, "Invalid empty entity type."),
+    ],
+)  # fmt: skip
+def test_bad_questions(
+    version: int, components: list[tuple[str, int, None] | tuple[str, int, str]], code: int, text: str
+) -> None:
+    """Kafka's codes and words, and no entries at all."""
+    response = describe(make_bench(), version, *components)
+    assert (response["ErrorCode"], response["ErrorMessage"], response["Entries"]) == (code, text, None)
+
+
+@versions
+def test_a_bad_entry_does_not_hurt_a_good_one(version: int) -> None:
+    """Each entity has its own response; the bad one is refused whole."""
+    bench = make_bench()
+    good, bad = entity(user="good"), entity(user="bad")
+    entries = [
+        entry(bad, ("producer_byte_rate", 5.0), ("consumer_byte_rate", -5.0)),
+        entry(good, ("producer_byte_rate", 5.0)),
+    ]
+    expected = [(42, "Quota consumer_byte_rate must be greater than 0", bad), (0, None, good)]
+    assert alter(bench, version, *entries, validate=True) == expected
+    assert found(bench, version) == []
+    assert alter(bench, version, *entries) == expected
+    assert [row["Entity"] for row in describe(bench, version)["Entries"]] == [good]
+
+
+@versions
+def test_a_client_stands_before_its_user(version: int) -> None:
+    """The parts of an entity are in the order of Kafka's responses, whatever the order of the request."""
+    bench = make_bench()
+    entity = [{"EntityType": "user", "EntityName": "u"}, {"EntityType": "client-id", "EntityName": None}]
+    ops = [{"Key": "producer_byte_rate", "Value": 5.0, "Remove": False}]
+    body = {"Entries": [{"Entity": entity, "Ops": ops}], "ValidateOnly": False}
+    (altered,) = bench.ask("AlterClientQuotas", version, body)["Entries"]
+    (shown,) = bench.ask("DescribeClientQuotas", version, {"Components": [], "Strict": False})["Entries"]
+    assert altered["Entity"] == shown["Entity"] == entity[::-1]
+
+
+@versions
+def test_odd_requests(version: int) -> None:
+    """No entries, no operations, one type twice (the last name counts), one entity twice, NaN on the wire."""
+    bench = make_bench()
+    rate = ("producer_byte_rate", 100.0)
+    assert alter(bench, version) == []
+    assert alter(bench, version, entry(entity(user="u"))) == [(0, None, entity(user="u"))]
+    twice = entity(client_id="c") + entity(client_id="d")
+    assert alter(bench, version, entry(twice, rate)) == [(0, None, entity(client_id="d"))]
+    row = entry(entity(user="u"), rate)
+    ((code, text, parts),) = alter(bench, version, row, row)
+    assert (code, parts) == (42, entity(user="u"))
+    assert text.startswith("Ignoring duplicate entity")
+    ((code, _, parts),) = alter(bench, version, entry([], rate))
+    assert (code, parts) == (42, [])
+    ((code, _, _),) = alter(bench, version, entry(entity(user="u"), ("request_percentage", math.nan)))
+    assert code == 42
+    assert found(bench, version) == [100]
+    zero = {"Entity": entity(user="u"), "Ops": [{"Key": "producer_byte_rate", "Value": 0.0, "Remove": False}]}
+    assert alter(bench, version, zero)[0][:2] == (42, "Quota producer_byte_rate must be greater than 0")
+
+
+def test_names_that_need_escaping() -> None:
+    """A name is what the client sent, whatever is in it; bytes that are no text are stored as Java reads them."""
+    bench = make_bench()
+    for name in ("*", "a b", "%41", "a:b", "<default>", "CN=a,O=b", "漢🙂"):
+        assert alter(bench, 1, entry(entity(user=name), ("producer_byte_rate", 1.0)))[0][0] == 0
+        (row,) = describe(bench, 1, ("user", EXACT, name), strict=True)["Entries"]
+        assert row["Entity"] == entity(user=name)
+    assert describe(bench, 1, ("user", DEFAULT, None))["Entries"] == []
+    assert alter(bench, 1, entry(entity(user="x\udcff"), ("producer_byte_rate", 1.0))) == [
+        (0, None, entity(user="x\ufffd"))
+    ]
+
+
+def test_failures_have_the_form_of_responses() -> None:
+    """What fails as a whole gets its code, for each entity once."""
+    request = RequestContext(49, 1)
+    row = entry(entity(user="u"), ("producer_byte_rate", 1.0))
+    response = api49_alter_client_quotas.failure({"Entries": [row, row]}, Errors.UNKNOWN_SERVER_ERROR, request)
+    assert [(one["ErrorCode"], one["Entity"]) for one in response["Entries"]] == [(-1, entity(user="u"))]
+    failed = api48_describe_client_quotas.failure({}, Errors.UNKNOWN_SERVER_ERROR, request)
+    assert (failed["ErrorCode"], failed["Entries"]) == (-1, None)
+
+
+# ---------------------------------------------------------------- in force
+
+
+def test_every_kind_of_entity_reaches_its_manager() -> None:
+    """Each of the eight levels, set by the request, is what the manager resolves; removed, the next one is."""
+    bench = make_bench()
+    service = QuotaService(bench.ctx.config, VirtualClock())
+    managers = service.managers
+    bench.ctx.quota_entities.on_change(service.on_quota_change)
+    for number, names in enumerate(EIGHT, 1):
+        for key in ("producer_byte_rate", "request_percentage"):
+            assert alter(bench, 1, entry(entity(**names), (key, number * 100.0)))[0][0] == 0
+    for number, names in enumerate(EIGHT, 1):
+        for manager in (managers.produce, managers.request):
+            assert manager.resolve("u", "c")[:2] == (number * 100.0, number)
+        assert not managers.fetch.is_enabled
+        alter(bench, 1, entry(entity(**names), ("producer_byte_rate", None), ("request_percentage", None)))
+    assert not managers.produce.is_enabled
+
+
+def test_names_reach_the_managers_as_they_are() -> None:
+    """A user whose name needs escaping is limited under its real name; no entity of an address is anybody's client."""
+    bench = make_bench()
+    service = QuotaService(bench.ctx.config, VirtualClock())
+    managers = service.managers
+    bench.ctx.quota_entities.on_change(service.on_quota_change)
+    for name in ("*", "a b", "%41", "a:b", "<default>", "漢🙂"):
+        alter(bench, 1, entry(entity(user=name), ("consumer_byte_rate", 7.0)))
+        assert managers.fetch.resolve(name, "any").limit == 7
+    assert managers.fetch.resolve("other", "any").level == 0
+    alter(bench, 1, entry(entity(ip="127.0.0.1"), ("connection_creation_rate", 9.0)))
+
+
+def test_a_restart_puts_everything_in_force_again() -> None:
+    """What is remembered goes to managers that were made later."""
+    bench = make_bench()
+    alter(bench, 1, entry(entity(user="u", client_id=None), ("controller_mutation_rate", 0.5)))
+    service = QuotaService(bench.ctx.config, VirtualClock())
+    again = QuotaEntityStore(bench.ctx.store)
+    again.on_change(service.on_quota_change)
+    again.load()
+    assert service.managers.controller_mutation.resolve("u", "c")[:2] == (0.5, 2)

@@ -1,0 +1,246 @@
+"""DescribeConfigs."""
+
+from __future__ import annotations
+
+import pytest
+
+from kbroker.apis import api32_describe_configs
+from kbroker.common.configs.config import BROKER_TABLE, TOPIC_TABLE
+from kbroker.requests.context import Body
+from tests.support.server import Bench, make_bench
+
+TOPIC, BROKER, LOGGER, CLIENT_METRICS = 2, 4, 8, 16
+
+
+def describe(
+    bench: Bench,
+    kind: int,
+    name: str,
+    keys: list[str] | None = None,
+    version: int = 4,
+    synonyms: bool = False,
+    documentation: bool = False,
+) -> tuple[int, str, dict[str, Body]]:
+    """(code, message, rows by name) of one resource."""
+    body = {
+        "Resources": [{"ResourceType": kind, "ResourceName": name, "ConfigurationKeys": keys}],
+        "IncludeSynonyms": synonyms,
+        "IncludeDocumentation": documentation,
+    }
+    (result,) = bench.ask("DescribeConfigs", version, body)["Results"]
+    assert (result["ResourceType"], result["ResourceName"]) == (kind, name)
+    assert len({row["Name"] for row in result["Configs"]}) == len(result["Configs"])
+    return result["ErrorCode"], result["ErrorMessage"], {row["Name"]: row for row in result["Configs"]}
+
+
+def test_one_unknown_type_refuses_them_all() -> None:
+    """Kafka cannot read such a request: every resource gets the same error, and no configs."""
+    bench = make_bench()
+    bench.create("t")
+    rows = [{"ResourceType": kind, "ResourceName": "t", "ConfigurationKeys": None} for kind in (TOPIC, 99, 0)]
+    body = {"Resources": rows, "IncludeSynonyms": True, "IncludeDocumentation": False}
+    results = bench.ask("DescribeConfigs", 4, body)["Results"]
+    assert [(one["ResourceType"], one["ErrorCode"], one["Configs"]) for one in results] == [
+        (kind, 42, []) for kind in (TOPIC, 99, 0)
+    ]
+    assert {one["ErrorMessage"] for one in results} == {api32_describe_configs.MALFORMED}
+
+
+def chain(row: Body) -> list[tuple[str, str | None, int]]:
+    return [(one["Name"], one["Value"], one["Source"]) for one in row["Synonyms"]]
+
+
+@pytest.mark.parametrize("version", range(1, 5))
+def test_all_configs_of_a_topic(version: int) -> None:
+    """The full set with sources; types from v3; synonyms and texts only when asked for (quirk 17)."""
+    bench = make_bench()
+    bench.create("t", retention_ms="86400000")
+    code, message, rows = describe(bench, TOPIC, "t", version=version)
+    assert (code, message, set(rows)) == (0, "", set(TOPIC_TABLE))
+    assert (rows["retention.ms"]["Value"], rows["retention.ms"]["ConfigSource"]) == ("86400000", 1)
+    assert (rows["segment.ms"]["Value"], rows["segment.ms"]["ConfigSource"]) == ("604800000", 5)
+    assert rows["retention.ms"]["ConfigType"] == (5 if version >= 3 else 0)
+    assert not any(
+        row["Synonyms"] or row["Documentation"] or row["ReadOnly"] or row["IsSensitive"] for row in rows.values()
+    )
+
+
+def test_synonyms_of_a_topic() -> None:
+    """The topic's own value first, then the broker's; what Kafka drops, we drop."""
+    bench = make_bench(message_max_bytes=99, log_retention_hours=1)
+    bench.create("t", retention_ms="5", max_message_bytes="7")
+    _, _, rows = describe(bench, TOPIC, "t", synonyms=True)
+    assert chain(rows["retention.ms"]) == [("retention.ms", "5", 1)]
+    assert chain(rows["segment.ms"]) == []
+    assert chain(rows["max.message.bytes"]) == [
+        ("max.message.bytes", "7", 1),
+        ("message.max.bytes", "99", 4),
+        ("message.max.bytes", "1048588", 5),
+    ]
+    assert chain(rows["min.insync.replicas"]) == [("min.insync.replicas", "1", 3), ("min.insync.replicas", "1", 5)]
+    assert chain(rows["remote.storage.enable"]) == []
+
+
+def test_a_topic_follows_the_brokers_coarser_unit() -> None:
+    """Hours count although no synonym shows them."""
+    bench = make_bench(log_retention_hours=1)
+    bench.create("t")
+    row = describe(bench, TOPIC, "t", ["retention.ms"])[2]["retention.ms"]
+    assert (row["Value"], row["ConfigSource"]) == ("3600000", 5)
+
+
+@pytest.mark.parametrize(
+    ("keys", "names"),
+    [
+        (["segment.bytes", "no.such.key"], {"segment.bytes"}),
+        (["retention.ms"] * 2, {"retention.ms"}),
+        ([], set(TOPIC_TABLE)),
+    ],
+)
+def test_keys(keys: list[str], names: set[str]) -> None:
+    """Those asked for, none invented; an empty list is all (quirk 17)."""
+    bench = make_bench()
+    bench.create("t")
+    assert set(describe(bench, TOPIC, "t", keys)[2]) == names
+
+
+def test_documentation_when_asked_for() -> None:
+    """Every key of the table has a text, from v3."""
+    bench = make_bench()
+    bench.create("t")
+    assert all(row["Documentation"] for row in describe(bench, TOPIC, "t", documentation=True)[2].values())
+    assert all(row["Documentation"] for row in describe(bench, BROKER, "1", documentation=True)[2].values())
+
+
+def test_broker() -> None:
+    """All keys; static ones read-only, dynamic ones not; a value from the command line has source 4."""
+    bench = make_bench(num_partitions=3)
+    _, _, rows = describe(bench, BROKER, "1", synonyms=True)
+    assert set(rows) == set(BROKER_TABLE)
+    facts = {name: (rows[name]["Value"], rows[name]["ReadOnly"], rows[name]["ConfigSource"]) for name in (
+        "num.partitions", "message.max.bytes", "min.insync.replicas", "log.retention.ms")}  # fmt: skip
+    assert facts == {
+        "num.partitions": ("3", True, 4),
+        "message.max.bytes": ("1048588", False, 5),
+        "min.insync.replicas": ("1", False, 3),
+        "log.retention.ms": (None, False, 5),
+    }
+    assert chain(rows["log.retention.ms"]) == []
+    assert chain(rows["log.retention.hours"]) == [("log.retention.hours", "168", 5)]
+
+
+def test_default_broker() -> None:
+    """Only what is set for all brokers."""
+    _, _, rows = describe(make_bench(), BROKER, "", synonyms=True)
+    assert {name: (row["Value"], row["ConfigSource"]) for name, row in rows.items()} == {
+        "min.insync.replicas": ("1", 3)
+    }
+    assert describe(make_bench(), BROKER, "", ["message.max.bytes"])[2] == {}
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "code", "message"),
+    [
+        (TOPIC, "missing", 3, ""),
+        (TOPIC, "", 17, "Topic name is invalid: the empty string is not allowed"),
+        (BROKER, "99", 42, "Unexpected broker id, expected 1 or empty string, but received 99"),
+        (BROKER, "one", 42, "Broker id must be an integer, but it is: one"),
+        (LOGGER, "99", 42, "Unexpected broker id, expected 1 but received 99"),
+        (LOGGER, "", 42, "Broker id must not be empty"),
+        (CLIENT_METRICS, "", 42, "Client metrics subscription name must not be empty"),
+    ],
+)
+def test_errors(kind: int, name: str, code: int, message: str) -> None:
+    """Code and text of Kafka 4.3.1."""
+    assert describe(make_bench(), kind, name) == (code, message, {})
+
+
+@pytest.mark.parametrize("kind", [0, 1, 3, 64, -1])
+def test_unknown_types(kind: int) -> None:
+    """42, and other resources of the request are unharmed."""
+    code, message, rows = describe(make_bench(), kind, "x")
+    assert (code, message[:16], rows) == (42, "This most likely", {})
+
+
+def test_loggers_and_client_metrics() -> None:
+    """Loggers of this broker; the defaults for any subscription."""
+    assert describe(make_bench(), LOGGER, "1")[2]["root"]["ConfigSource"] == 6
+    rows = describe(make_bench(), CLIENT_METRICS, "any")[2]
+    assert {name: row["Value"] for name, row in rows.items()} == {"interval.ms": "300000", "match": "", "metrics": ""}
+
+
+def test_no_resources_and_one_twice() -> None:
+    """Nothing, and the same twice: each row has its response."""
+    bench = make_bench()
+    bench.create("t")
+    assert bench.ask("DescribeConfigs", 4, {"Resources": []})["Results"] == []
+    rows = [
+        {"ResourceType": TOPIC, "ResourceName": "t", "ConfigurationKeys": [key]}
+        for key in ("retention.ms", "segment.ms")
+    ]
+    results = bench.ask("DescribeConfigs", 4, {"Resources": rows})["Results"]
+    assert [[row["Name"] for row in result["Configs"]] for result in results] == [["retention.ms"], ["segment.ms"]]
+
+
+def mention(kind: int, names: list[str], keys: list[str] | None = None) -> Body:
+    return {"Resources": [{"ResourceType": kind, "ResourceName": name, "ConfigurationKeys": keys} for name in names]}
+
+
+def test_one_resource_named_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each mention is in the response, as in Kafka's, but looked up once; a name cannot ask for megabytes."""
+    bench = make_bench()
+    bench.create("t")
+    looked_up = []
+    find = api32_describe_configs.topic_entries  # type: ignore[attr-defined]
+    monkeypatch.setattr(api32_describe_configs, "topic_entries", lambda *args: looked_up.append(args) or find(*args))  # type: ignore[func-returns-value]
+    results = bench.ask("DescribeConfigs", 4, mention(TOPIC, ["t"] * 20_000))["Results"]
+    assert (len(results), len(looked_up)) == (20_000, 1)
+    full = [row for row in results if row["ErrorCode"] == 0]
+    assert len(full) == 1 + -(-10_000 // len(TOPIC_TABLE))
+    assert all(row["Configs"] == results[0]["Configs"] for row in full)
+    refused = results[len(full)]
+    assert (refused["ErrorCode"], refused["Configs"], refused["ResourceName"]) == (42, [], "t")
+
+
+def test_repeated_mentions_ask_for_keys_of_their_own() -> None:
+    """One resource twice with other keys: each response has its own."""
+    bench = make_bench()
+    bench.create("t")
+    body = mention(TOPIC, ["t"], ["retention.ms"])
+    body["Resources"] += mention(TOPIC, ["t"], ["segment.ms"])["Resources"]
+    results = bench.ask("DescribeConfigs", 4, body)["Results"]
+    assert [[row["Name"] for row in one["Configs"]] for one in results] == [["retention.ms"], ["segment.ms"]]
+
+
+def test_groups_that_exist_by_being_named() -> None:
+    """Every group has configs, whether it exists or not: a request gets only so many rows of them."""
+    bench = make_bench()
+    results = bench.ask("DescribeConfigs", 4, mention(32, [f"g{i}" for i in range(10_000)]))["Results"]
+    assert len(results) == 10_000
+    assert 9_900 <= sum(len(one["Configs"]) for one in results) <= 10_000 + 100
+    assert results[-1]["ErrorCode"] == 42
+
+
+def test_distinct_topics_are_all_described() -> None:
+    """Topics that exist are described however many there are."""
+    bench = make_bench()
+    names = [f"t{i}" for i in range(400)]
+    bench.ctx.topics.auto_create(names)
+    results = bench.ask("DescribeConfigs", 4, mention(TOPIC, names))["Results"]
+    assert [len(one["Configs"]) for one in results] == [len(TOPIC_TABLE)] * 400
+
+
+def test_no_static_secret_is_shown() -> None:
+    """Of listeners, of mechanisms, and of unknown names: no value, neither here nor among the synonyms."""
+    secrets = {
+        "ssl.key.password": "hunter2",
+        "listener.name.tls.ssl.key.password": "hunter2",
+        "listener.name.tls.plain.sasl.jaas.config": "hunter2",
+        "listener.name.tls.oauthbearer.sasl.jaas.config": "hunter2",
+        "my.plugin.password": "hunter2",
+        "kbroker.control.token": "hunter2",
+    }
+    bench = make_bench(**{name.replace(".", "_"): value for name, value in secrets.items()})
+    _, _, rows = describe(bench, BROKER, "1", synonyms=True, documentation=True)
+    assert {name for name in secrets if rows[name]["IsSensitive"]} == set(secrets)
+    assert "hunter2" not in str(rows)

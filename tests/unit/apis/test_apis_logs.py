@@ -1,0 +1,300 @@
+"""The APIs about logs: DeleteRecords, epochs, folders, producers, elections, reassignments; over real partitions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kbroker._core.clock import VirtualClock
+from kbroker.apis import api21_delete_records as delete_records_api
+from kbroker.apis import api43_elect_leaders as elect_leaders_api
+from kbroker.apis.api23_offset_for_leader_epoch import end_of_epoch
+from kbroker.common.configs.config import BrokerConfig
+from kbroker.common.errors import Errors
+from kbroker.log.checkpoints import offset_checkpoint
+from kbroker.log.manager import LogManager
+from kbroker.metadata.topics import TopicRegistry
+from kbroker.requests.context import RequestContext
+from tests.support.compaction import keyed, marker
+from tests.support.log_files import NOW_MS
+from tests.support.server import Bench, make_bench
+
+
+@pytest.fixture
+def bench() -> Iterator[Bench]:
+    """A topic "t" of two partitions, the first with five records; a compacted one "c"."""
+    made = make_bench(kbroker_in_memory=True)
+    manager = LogManager([], VirtualClock(NOW_MS), BrokerConfig(), True)
+    made.ctx.topics = TopicRegistry(made.ctx.config, made.ctx.store, manager, lambda topics: None)
+    view = made.create("t", 2)
+    made.create("c", cleanup_policy="compact")
+    for _ in range(5):
+        assert view.partitions[0].append(keyed((b"k", b"v"))).error == 0
+    yield made
+    manager.close()
+
+
+def cut(bench: Bench, name: str, *rows: tuple[int, int], version: int = 2) -> list[tuple[int, int, int]]:
+    partitions = [{"PartitionIndex": index, "Offset": offset} for index, offset in rows]
+    body = {"Topics": [{"Name": name, "Partitions": partitions}], "TimeoutMs": 1000}
+    (topic,) = bench.ask("DeleteRecords", version, body)["Topics"]
+    assert topic["Name"] == name
+    return [(row["PartitionIndex"], row["LowWatermark"], row["ErrorCode"]) for row in topic["Partitions"]]
+
+
+@pytest.mark.parametrize("version", range(3))
+def test_delete_records(bench: Bench, version: int) -> None:
+    """The start moves up and never down; -1 is the end; beyond the end and below -1 is error 1."""
+    asked = [2, 1, 6, -2, -1, 5]
+    got = [cut(bench, "t", (0, offset), version=version)[0] for offset in asked]
+    assert got == [(0, 2, 0), (0, 2, 0), (0, -1, 1), (0, -1, 1), (0, 5, 0), (0, 5, 0)]
+    assert bench.ctx.topics.partition("t", 0).log_start_offset == 5
+
+
+def test_deleted_records_stay_deleted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The new start is on disk before the response; where it cannot be written, also again, the error is 56."""
+    made = make_bench()
+    manager = LogManager([tmp_path], VirtualClock(NOW_MS), BrokerConfig())
+    made.ctx.topics = TopicRegistry(made.ctx.config, made.ctx.store, manager, lambda topics: None)
+    view = made.create("t", 2)
+    for log in view.partitions:
+        assert log.append(keyed((b"k", b"v"))).error == 0
+    starts = offset_checkpoint(tmp_path / "log-start-offset-checkpoint")
+    assert cut(made, "t", (0, 0), (1, 0)) == [(0, 0, 0), (1, 0, 0)]
+    assert not starts.path.exists()
+    assert cut(made, "t", (0, 1), (1, 9)) == [(0, 1, 0), (1, -1, 1)]
+    assert starts.read() == {("t", 0): 1}
+
+    def fail(path: Path, data: bytes) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as broken:
+        broken.setattr("kbroker.log.checkpoints.write_atomically", fail)
+        for _ in range(2):
+            assert cut(made, "t", (1, 1), (0, 0)) == [(1, -1, 56), (0, -1, 56)]
+    assert starts.read() == {("t", 0): 1}
+    assert cut(made, "t", (1, 1)) == [(1, 1, 0)]
+    assert starts.read() == {("t", 0): 1, ("t", 1): 1}
+    manager.close()
+
+
+def test_delete_records_refusals(bench: Bench) -> None:
+    """Unknown partition and topic 3, a compacted topic 44, an internal one 17 as soon as it is there."""
+    assert cut(bench, "t", (1, 0), (2, 0), (-1, 0)) == [(1, 0, 0), (2, -1, 3), (-1, -1, 3)]
+    assert cut(bench, "missing", (0, 0)) == [(0, -1, 3)]
+    assert cut(bench, "c", (0, 0)) == [(0, -1, 44)]
+    assert cut(bench, "__consumer_offsets", (0, 0)) == [(0, -1, 3)]
+    bench.ctx.topics.auto_create(["__consumer_offsets"])
+    assert cut(bench, "__consumer_offsets", (0, 0)) == [(0, -1, 17)]
+    assert bench.ask("DeleteRecords", 2, {"Topics": [], "TimeoutMs": 1})["Topics"] == []
+
+
+def test_delete_records_of_both_policies(bench: Bench) -> None:
+    """compact,delete may be cut."""
+    bench.create("both", cleanup_policy="compact,delete")
+    assert cut(bench, "both", (0, -1)) == [(0, 0, 0)]
+
+
+def test_delete_records_of_a_closed_log(bench: Bench) -> None:
+    """A partition that is being deleted is 3."""
+    bench.ctx.topics.partition("t", 0).close(clean=False)
+    assert cut(bench, "t", (0, 1)) == [(0, -1, 3)]
+
+
+@pytest.mark.parametrize(
+    ("wanted", "response"),
+    [(-1, (-1, -1)), (0, (0, 10)), (1, (1, 10)), (2, (2, 30)), (3, (2, 30)), (4, (4, 50)), (5, (-1, -1))],
+)
+def test_end_of_epoch(wanted: int, response: tuple[int, int]) -> None:
+    """The largest epoch at or below the one wanted, and where the next begins; the leader's ends with the log."""
+    epochs = [(2, 10), (4, 30)]
+    assert end_of_epoch(epochs, 4, 50, wanted) == response
+
+
+@pytest.mark.parametrize("version", range(2, 5))
+def test_offset_for_leader_epoch(bench: Bench, version: int) -> None:
+    """The present epoch ends with the log, others are unknown; a wrong current epoch is 75; no partition, 3."""
+
+    def ask(epoch: int, current: int = -1, name: str = "t", index: int = 0) -> tuple[int, int, int]:
+        row = {"Partition": index, "CurrentLeaderEpoch": current, "LeaderEpoch": epoch}
+        response = bench.ask("OffsetForLeaderEpoch", version, {"Topics": [{"Topic": name, "Partitions": [row]}]})
+        (got,) = response["Topics"][0]["Partitions"]
+        assert got["Partition"] == index
+        return got["ErrorCode"], got["LeaderEpoch"], got["EndOffset"]
+
+    assert [ask(epoch) for epoch in (0, 1, -1)] == [(0, 0, 5), (0, -1, -1), (0, -1, -1)]
+    assert ask(0, 0) == (0, 0, 5)
+    assert ask(0, 7) == (75, -1, -1)
+    assert ask(0, index=4) == (3, -1, -1)
+    assert ask(0, name="missing") == (3, -1, -1)
+    assert ask(0, index=1) == (0, 0, 0)  # nothing was ever written there
+
+
+def described(response: Any) -> dict[str, dict[int, int]]:
+    (result,) = response["Results"]
+    return {t["Name"]: {p["PartitionIndex"]: p["PartitionSize"] for p in t["Partitions"]} for t in result["Topics"]}
+
+
+@pytest.mark.parametrize("version", range(1, 6))
+def test_describe_log_dirs(bench: Bench, version: int) -> None:
+    """One folder; null is all partitions, an empty list none; unknown ones are left out."""
+    size = bench.ctx.topics.partition("t", 0).size_bytes
+    assert size > 300
+    assert described(bench.ask("DescribeLogDirs", version, {"Topics": None})) == {"t": {0: size, 1: 0}, "c": {0: 0}}
+    assert described(bench.ask("DescribeLogDirs", version, {"Topics": []})) == {}
+    asked = [{"Topic": "t", "Partitions": [0, 9]}, {"Topic": "missing", "Partitions": [0]}]
+    assert described(bench.ask("DescribeLogDirs", version, {"Topics": asked})) == {"t": {0: size}}
+
+
+def test_volume_of_a_log_dir(tmp_path: Any) -> None:
+    """From v4 on the response has the size of the volume, and what is left of it."""
+    bench = make_bench(log_dir=str(tmp_path))
+    (result,) = bench.ask("DescribeLogDirs", 4, {"Topics": None})["Results"]
+    assert (result["LogDir"], result["ErrorCode"]) == (str(tmp_path), 0)
+    assert result["TotalBytes"] > result["UsableBytes"] > 0
+
+
+def test_an_offline_log_dir(tmp_path: Any) -> None:
+    """A folder that can no longer be written is 56, and nothing else is said of it."""
+    bench = make_bench(log_dir=str(tmp_path))
+    bench.create("t")
+    bench.logs.offline_dirs = {tmp_path: "flush: Input/output error"}
+    response = bench.ask("DescribeLogDirs", 4, {"Topics": None})
+    (result,) = response["Results"]
+    assert response["ErrorCode"] == 0
+    expected = {"ErrorCode": 56, "LogDir": str(tmp_path), "Topics": [], "TotalBytes": -1, "UsableBytes": -1}
+    assert result == {**expected, "IsCordoned": False}
+
+
+def producers(bench: Bench, *indexes: int, name: str = "t") -> list[Any]:
+    (topic,) = bench.ask("DescribeProducers", 0, {"Topics": [{"Name": name, "PartitionIndexes": indexes}]})["Topics"]
+    return [(p["PartitionIndex"], p["ErrorCode"], p["ErrorMessage"], p["ActiveProducers"]) for p in topic["Partitions"]]
+
+
+def test_describe_producers(bench: Bench) -> None:
+    """Idempotent producers, and where a transaction is open; -1 for what there is none of."""
+    log = bench.ctx.topics.partition("t", 0)
+    assert producers(bench, 0, 5) == [(0, 0, None, []), (5, 3, None, [])]
+    log.append(keyed((b"k", b"a"), (b"k", b"b"), producer_id=7, producer_epoch=0, base_sequence=0))
+    options = {"producer_id": 8, "producer_epoch": 1, "transactional": True}
+    log.append(keyed((b"k", b"a"), base_sequence=0, **options), is_client=False)
+    (row,) = producers(bench, 0)
+    first = {"ProducerId": 7, "ProducerEpoch": 0, "LastSequence": 1, "LastTimestamp": NOW_MS, "CoordinatorEpoch": -1}
+    second = {"ProducerId": 8, "ProducerEpoch": 1, "LastSequence": 0, "LastTimestamp": NOW_MS, "CoordinatorEpoch": -1}
+    assert row[3] == [{**first, "CurrentTxnStartOffset": -1}, {**second, "CurrentTxnStartOffset": 7}]
+    log.append(marker(8, commit=True, epoch=1), is_client=False)
+    assert producers(bench, 0)[0][3][1] == {**second, "CoordinatorEpoch": 0, "CurrentTxnStartOffset": -1}
+
+
+def test_describe_producers_refusals(bench: Bench) -> None:
+    """An unknown topic is 3 and an illegal name 17, in Kafka's words."""
+    assert producers(bench, 0, name="missing") == [(0, 3, "This server does not host this topic-partition.", [])]
+    text = "Topic name is invalid: 'bad name' contains one or more characters other than ASCII alphanumerics, '.', '_' "
+    assert producers(bench, 0, name="bad name") == [(0, 17, text + "and '-'", [])]
+
+
+@pytest.mark.parametrize("version", range(3))
+def test_elect_leaders(bench: Bench, version: int) -> None:
+    """No election is needed; unknown partitions and topics are 3; of all, topics are named and no partition is."""
+    asked = [{"Topic": "t", "Partitions": [0, 7]}, {"Topic": "missing", "Partitions": [0]}]
+    response = bench.ask("ElectLeaders", version, {"ElectionType": 0, "TopicPartitions": asked, "TimeoutMs": 1})
+    rows = [
+        (topic["Topic"], row["PartitionId"], row["ErrorCode"], row["ErrorMessage"])
+        for topic in response["ReplicaElectionResults"]
+        for row in topic["PartitionResult"]
+    ]
+    assert rows == [
+        ("t", 0, 84, "Leader election not needed for topic partition."),
+        ("t", 7, 3, "No such partition as t-7"),
+        ("missing", 0, 3, "No such topic as missing"),
+    ]
+    response = bench.ask("ElectLeaders", version, {"TopicPartitions": None, "TimeoutMs": 1})
+    assert response["ReplicaElectionResults"] == [{"Topic": name, "PartitionResult": []} for name in ("c", "t")]
+
+
+def test_unknown_election(bench: Bench) -> None:
+    """From v1 on an unknown kind is 42 for the whole and for each partition."""
+    body = {"ElectionType": 5, "TopicPartitions": [{"Topic": "t", "Partitions": [0]}], "TimeoutMs": 1}
+    response = bench.ask("ElectLeaders", 2, body)
+    row = {"PartitionId": 0, "ErrorCode": 42, "ErrorMessage": "Unknown election type 5"}
+    assert response["ErrorCode"] == 42
+    assert response["ReplicaElectionResults"] == [{"Topic": "t", "PartitionResult": [row]}]
+
+
+def test_list_reassignments(bench: Bench) -> None:
+    """There are none, of whatever is asked."""
+    for topics in (None, [{"Name": "t", "PartitionIndexes": [0]}], [{"Name": "missing", "PartitionIndexes": [0]}]):
+        response = bench.ask("ListPartitionReassignments", 0, {"Topics": topics, "TimeoutMs": 1})
+        assert (response["ErrorCode"], response["ErrorMessage"], response["Topics"]) == (0, None, [])
+
+
+def moved(bench: Bench, version: int, path: str, *names: tuple[str, list[int]]) -> list[tuple[str, int, int]]:
+    folder = {"Path": path, "Topics": [{"Name": name, "Partitions": indexes} for name, indexes in names]}
+    response = bench.ask("AlterReplicaLogDirs", version, {"Dirs": [folder]})
+    return [
+        (topic["TopicName"], row["PartitionIndex"], row["ErrorCode"])
+        for topic in response["Results"]
+        for row in topic["Partitions"]
+    ]
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_alter_replica_log_dirs(bench: Bench, version: int) -> None:
+    """Moving to the folder it is in is done; another folder is 57 whatever is asked to move, what is not there is 3."""
+    (folder,) = bench.ask("DescribeLogDirs", 4, {"Topics": None})["Results"]
+    asked = (("t", [0, 7]), ("missing", [0]))
+    assert moved(bench, version, folder["LogDir"], *asked) == [("t", 0, 0), ("t", 7, 3), ("missing", 0, 3)]
+    assert moved(bench, version, "/no/such/folder", *asked) == [("t", 0, 57), ("t", 7, 57), ("missing", 0, 57)]
+
+
+@pytest.mark.parametrize("version", [0, 1])
+def test_alter_reassignments(bench: Bench, version: int) -> None:
+    """In place is done, other replicas are 39, nothing can be cancelled (85), what is not there is 3; Kafka's words."""
+    node = bench.ctx.node_id
+
+    def ask(replicas: list[int] | None, name: str = "t", index: int = 0) -> tuple[int, str | None]:
+        topics = [{"Name": name, "Partitions": [{"PartitionIndex": index, "Replicas": replicas}]}]
+        response = bench.ask("AlterPartitionReassignments", version, {"TimeoutMs": 1, "Topics": topics})
+        assert (response["ErrorCode"], response["ErrorMessage"]) == (0, None)
+        ((topic, (row,)),) = [(t["Name"], t["Partitions"]) for t in response["Responses"]]
+        assert (topic, row["PartitionIndex"]) == (name, index)
+        return row["ErrorCode"], row["ErrorMessage"]
+
+    prefix = "The manual partition assignment includes"
+    assert ask([node]) == (0, None)
+    assert ask([99]) == (39, f"{prefix} broker 99, but no such broker is registered.")
+    assert ask([]) == (39, f"{prefix} an empty replica list.")
+    assert ask([node, node]) == (39, f"{prefix} the broker {node} more than once.")
+    assert ask(None) == (85, None)
+    assert ask([node], index=7) == (3, "Unable to find partition t:7.")
+    assert ask([node], name="missing") == (3, "Unable to find a topic named missing.")
+
+
+@pytest.mark.parametrize("version", range(3))
+def test_describe_quorum(bench: Bench, version: int) -> None:
+    """One voter leads the metadata topic (quirk 18); any other topic is 3."""
+    asked = [{"TopicName": name, "Partitions": [{"PartitionIndex": 0}]} for name in ("__cluster_metadata", "t")]
+    response = bench.ask("DescribeQuorum", version, {"Topics": asked})
+    assert response["ErrorCode"] == 0
+    (ours,), (other,) = (topic["Partitions"] for topic in response["Topics"])
+    node = bench.ctx.node_id
+    voters = [voter["ReplicaId"] for voter in ours["CurrentVoters"]]
+    assert (ours["ErrorCode"], ours["LeaderId"], voters, ours["Observers"]) == (0, node, [node], [])
+    assert (other["ErrorCode"], other["LeaderId"], other["CurrentVoters"]) == (3, 0, [])
+    if version >= 2:
+        assert [one["NodeId"] for one in response["Nodes"]] == [node]
+        assert (ours["ErrorMessage"], other["ErrorMessage"]) == ("", "This server does not host this topic-partition.")
+
+
+def test_failures_name_every_partition() -> None:
+    """A handler that fails gives its error to all that was asked."""
+    request = RequestContext(21, 2)
+    body = {"Topics": [{"Name": "t", "Partitions": [{"PartitionIndex": 3, "Offset": 0}]}]}
+    response = delete_records_api.failure(body, Errors.UNKNOWN_SERVER_ERROR, request)
+    assert response["Topics"][0]["Partitions"] == [{"PartitionIndex": 3, "LowWatermark": -1, "ErrorCode": -1}]
+    body = {"TopicPartitions": [{"Topic": "t", "Partitions": [3]}]}  # type: ignore[list-item]
+    response = elect_leaders_api.failure(body, Errors.UNKNOWN_SERVER_ERROR, request)
+    assert response["ReplicaElectionResults"][0]["PartitionResult"][0]["ErrorCode"] == -1

@@ -1,0 +1,312 @@
+"""The transaction APIs through the codec: version gates, all or nothing, rows of responses, bad requests."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from kbroker.common.errors import Errors, KafkaError
+from kbroker.common.topics import OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC
+from kbroker.coordinator.transaction_service import PartitionMarkers
+from kbroker.handlers.kafka_apis import KafkaApis
+from kbroker.protocol import codec
+from kbroker.requests.context import Body, RequestContext
+from tests.support.groups import Groups
+from tests.support.server import Bench, make_bench
+from tests.support.transactions import FakeMarkers, Transactions
+
+
+def failed(name: str, version: int, body: Body, error: Errors) -> Body:
+    """The response to a failure, through the codec."""
+    key = codec.api_by_name(name).key
+    entry = KafkaApis().find(key, version)
+    assert entry is not None
+    assert entry.failure is not None
+    decoded = codec.decode_request(key, version, codec.encode_request(key, version, body))
+    response = entry.failure(decoded, error, RequestContext(key, version))
+    return codec.decode_response(key, version, codec.encode_response(key, version, response))
+
+
+@dataclass
+class FakeService:
+    """Stands for ``TransactionService``."""
+
+    transactions: Transactions
+    markers: FakeMarkers = field(default_factory=FakeMarkers)
+
+    @property
+    def coordinator(self) -> object:
+        return self.transactions.coordinator
+
+
+@dataclass
+class Asked:
+    """Handlers over a coordinator on a virtual clock, and topics: t with two partitions."""
+
+    bench: Bench
+    service: FakeService
+
+    def __call__(self, name: str, version: int, body: Body) -> Body:
+        try:
+            return self.bench.ask(name, version, body)
+        except KafkaError as error:
+            return failed(name, version, body, error.error)
+
+    def init(self, name: str = "x", version: int = 4) -> Body:
+        return self("InitProducerId", version, {"TransactionalId": name, "TransactionTimeoutMs": 60_000})
+
+
+@pytest.fixture
+def ask() -> Asked:
+    bench = make_bench()
+    bench.create("t", 2)
+    service = FakeService(Transactions())
+    bench.ctx.transaction_service = service  # type: ignore[assignment]
+    bench.ctx.coordinators.add(1)
+    return Asked(bench, service)
+
+
+def who(epoch: int = 0, name: str = "x", producer_id: int = 1000) -> Body:
+    return {"TransactionalId": name, "ProducerId": producer_id, "ProducerEpoch": epoch}
+
+
+def classic(fields: Body, *indexes: int, topic: str = "t") -> Body:
+    return {f"V3AndBelow{name}": value for name, value in fields.items()} | {
+        "V3AndBelowTopics": [{"Name": topic, "Partitions": list(indexes)}]
+    }
+
+
+def batched(fields: Body, *indexes: int, verify: bool = False) -> Body:
+    return {**fields, "VerifyOnly": verify, "Topics": [{"Name": "t", "Partitions": list(indexes)}]}
+
+
+def codes(rows: list[Body]) -> dict[int, int]:
+    (topic,) = rows
+    return {row["PartitionIndex"]: row["PartitionErrorCode"] for row in topic["ResultsByPartition"]}
+
+
+def test_the_coordinator_is_found(ask: Asked) -> None:
+    """Its topic is made on the way; each key of several has its row."""
+    assert ask("FindCoordinator", 3, {"Key": "x", "KeyType": 1})["ErrorCode"] == 0
+    rows = ask("FindCoordinator", 6, {"KeyType": 1, "CoordinatorKeys": ["x", "y"]})["Coordinators"]
+    assert [(row["Key"], row["ErrorCode"], row["Port"]) for row in rows] == [("x", 0, 9092), ("y", 0, 9092)]
+    coordinator: Any = ask.service.coordinator
+    coordinator.unload(coordinator._log.index_of("x"), 1)
+    rows = ask("FindCoordinator", 6, {"KeyType": 1, "CoordinatorKeys": ["x"]})["Coordinators"]
+    assert [(row["ErrorCode"], row["NodeId"]) for row in rows] == [(15, -1)]
+
+
+def test_the_coordinator_is_found_while_it_loads(ask: Asked) -> None:
+    """The client learns where it is once, and each of its requests that it is loading; as in Kafka."""
+    assert ask.init()["ErrorCode"] == 0
+    coordinator: Any = ask.service.coordinator
+    index = coordinator._log.index_of("x")
+    topic = coordinator._log._topic
+    coordinator.unload(index, 1)
+    original, seen = topic.partition, []
+
+    def look(number: int) -> object:
+        topic.partition = original
+        for version, body in ((3, {"Key": "x", "KeyType": 1}), (6, {"KeyType": 1, "CoordinatorKeys": ["x"]})):
+            found = ask("FindCoordinator", version, body)
+            seen.append(found["Coordinators"][0]["ErrorCode"] if version >= 4 else found["ErrorCode"])
+        seen.append(ask.init()["ErrorCode"])
+        return original(number)
+
+    topic.partition = look
+    coordinator.load(index, 2)
+    assert seen == [0, 0, 14]
+    assert ask.init()["ErrorCode"] == 0
+
+
+@pytest.mark.parametrize("version", range(6))
+def test_init_producer_id(ask: Asked, version: int) -> None:
+    """A fenced producer gets 47 before version 4, 90 from it on."""
+    found = ask.init(version=version)
+    assert (found["ErrorCode"], found["ProducerId"], found["ProducerEpoch"]) == (0, 1000, 0)
+    assert ask.init("", version)["ErrorCode"] == 42
+    if version >= 3:
+        body = {"TransactionalId": "x", "TransactionTimeoutMs": 1, "ProducerId": 5, "ProducerEpoch": 5}
+        assert ask("InitProducerId", version, body)["ErrorCode"] == (90 if version >= 4 else 47)
+
+
+@pytest.mark.parametrize("version", range(4))
+def test_partitions_of_producers(ask: Asked, version: int) -> None:
+    """All of them or none: beside an unknown one the others are not attempted."""
+    ask.init()
+
+    def add(fields: Body, *indexes: int, topic: str = "t") -> dict[int, int]:
+        response = ask("AddPartitionsToTxn", version, classic(fields, *indexes, topic=topic))
+        return codes(response["ResultsByTopicV3AndBelow"])
+
+    assert add(who(), 0, 7) == {0: Errors.OPERATION_NOT_ATTEMPTED, 7: Errors.UNKNOWN_TOPIC_OR_PARTITION}
+    assert add(who(), 0, topic="absent") == {0: Errors.UNKNOWN_TOPIC_OR_PARTITION}
+    for internal in (OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC):  # whether it exists or not
+        assert add(who(), 0, topic=internal) == {0: Errors.TOPIC_AUTHORIZATION_FAILED}
+    assert add(who(epoch=1), 0) == {0: 90 if version >= 2 else 47}
+    assert add(who(name=""), 0) == {0: Errors.INVALID_REQUEST}
+    assert ask.service.transactions.state() == "Empty"
+    assert add(who(), 0, 1) == {0: 0, 1: 0}
+    assert ask.service.transactions.see().partitions == {("t", 0), ("t", 1)}
+
+
+def test_partitions_of_brokers(ask: Asked) -> None:
+    """Several transactions in one request, each by itself; some only looked at."""
+    ask.init()
+    ask.init("y")
+    other = who(name="y", producer_id=1001)
+    body = {"Transactions": [batched(who(), 0), batched(other, 0, verify=True), batched(who(name="z"), 1)]}
+    response = ask("AddPartitionsToTxn", 5, body)
+    rows = {row["TransactionalId"]: codes(row["TopicResults"]) for row in response["ResultsByTransaction"]}
+    assert rows == {"x": {0: 0}, "y": {0: Errors.TRANSACTION_ABORTABLE}, "z": {1: Errors.INVALID_PRODUCER_ID_MAPPING}}
+
+
+def test_a_group_is_added(ask: Asked) -> None:
+    """By the partition of its offsets."""
+    groups = Groups()
+    ask.bench.ctx.group_coordinator = groups.coordinator
+    ask.init()
+    assert ask("AddOffsetsToTxn", 4, {**who(), "GroupId": "g"})["ErrorCode"] == 0
+    place = (OFFSETS_TOPIC, groups.coordinator.partition_for("g"))
+    assert ask.service.transactions.see().partitions == {place}
+    for version in range(5):
+        response = ask("AddOffsetsToTxn", version, {**who(epoch=5), "GroupId": "g"})
+        assert response["ErrorCode"] == (90 if version >= 2 else 47)
+
+
+@pytest.mark.parametrize("version", range(6))
+def test_ends(ask: Asked, version: int) -> None:
+    """From version 5 on with the next epoch."""
+    ask.init()
+    ask("AddPartitionsToTxn", 3, classic(who(), 0))
+    assert ask("EndTxn", version, {**who(epoch=9), "Committed": True})["ErrorCode"] == (90 if version >= 2 else 47)
+    response = ask("EndTxn", version, {**who(), "Committed": True})
+    assert response["ErrorCode"] == 0
+    assert (response["ProducerId"], response["ProducerEpoch"]) == ((1000, 1) if version >= 5 else (-1, -1))
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_markers(ask: Asked, version: int) -> None:
+    """One row for each producer id; each partition with its own error."""
+    ask.service.markers.errors["t", 1] = Errors.INVALID_PRODUCER_EPOCH
+    marker = {"ProducerId": 7, "ProducerEpoch": 2, "TransactionResult": False, "CoordinatorEpoch": 3}
+    topics = [{"Name": "t", "PartitionIndexes": [0, 1]}]
+    again = {**marker, "Topics": [{"Name": "u", "PartitionIndexes": [0]}]}
+    if version == 2:
+        marker["TransactionVersion"] = 2
+    response = ask("WriteTxnMarkers", version, {"Markers": [{**marker, "Topics": topics}, again]})
+    (row,) = response["Markers"]
+    found = {
+        (topic["Name"], one["PartitionIndex"]): one["ErrorCode"]
+        for topic in row["Topics"]
+        for one in topic["Partitions"]
+    }
+    assert found == {("t", 0): 0, ("t", 1): 47, ("u", 0): 0}
+    assert ask.service.markers.written[0] == (("t", 0), 7, 2, 3, False, 2 if version == 2 else 0)
+    assert ask("WriteTxnMarkers", version, {"Markers": []}) == {"Markers": []}
+
+
+@pytest.mark.parametrize(
+    ("wrong", "error"),
+    [
+        ({"ProducerId": -1}, Errors.UNKNOWN_SERVER_ERROR),
+        ({"ProducerEpoch": -1}, Errors.UNKNOWN_SERVER_ERROR),
+        ({"ProducerEpoch": -5}, Errors.INVALID_PRODUCER_EPOCH),
+        ({"CoordinatorEpoch": -5}, Errors.TRANSACTION_COORDINATOR_FENCED),
+        ({"TransactionVersion": -1}, Errors.UNKNOWN_SERVER_ERROR),
+        ({"CoordinatorEpoch": -1}, Errors.NONE),
+    ],
+)
+def test_markers_with_impossible_numbers(ask: Asked, wrong: Body, error: Errors) -> None:
+    """They are refused for good, by Kafka's codes, and the markers beside them are written."""
+    marker = {"ProducerId": 7, "ProducerEpoch": 2, "TransactionResult": False, "CoordinatorEpoch": 3}
+    good = {**marker, "ProducerId": 8, "Topics": [{"Name": "t", "PartitionIndexes": [0]}]}
+    bad = {**marker, **wrong, "Topics": [{"Name": "t", "PartitionIndexes": [0, 2]}]}
+    rows = ask("WriteTxnMarkers", 2, {"Markers": [bad, good]})["Markers"]
+    found = [[one["ErrorCode"] for one in row["Topics"][0]["Partitions"]] for row in rows]
+    assert found == ([[0, 0], [0]] if error is Errors.NONE else [[error, Errors.UNKNOWN_TOPIC_OR_PARTITION], [0]])
+
+
+def test_descriptions(ask: Asked) -> None:
+    ask.init()
+    ask("AddPartitionsToTxn", 3, classic(who(), 1, 0))
+    rows = ask("DescribeTransactions", 0, {"TransactionalIds": ["x", "", "unknown"]})["TransactionStates"]
+    assert [row["ErrorCode"] for row in rows] == [0, 42, 105]
+    assert rows[0]["TransactionState"] == "Ongoing"
+    assert rows[0]["Topics"] == [{"Topic": "t", "Partitions": [0, 1]}]
+
+
+def test_lists(ask: Asked) -> None:
+    """Unknown states are named; a bad pattern, or one that costs too much, is an error."""
+    ask.init("one")
+    ask.init("two")
+    found = ask("ListTransactions", 2, {"StateFilters": ["Empty", "Odd"], "TransactionalIdPattern": "o.*"})
+    assert found["UnknownStateFilters"] == ["Odd"]
+    assert [row["TransactionalId"] for row in found["TransactionStates"]] == ["one"]
+    assert ask("ListTransactions", 0, {"StateFilters": ["Odd"]})["TransactionStates"] == []
+    for pattern in ("[", "(a{1000}){1000}"):
+        assert ask("ListTransactions", 2, {"TransactionalIdPattern": pattern})["ErrorCode"] == 128
+
+
+@pytest.mark.parametrize(
+    ("name", "version", "body"),
+    [
+        ("AddPartitionsToTxn", 0, classic(who(), 0)),
+        ("AddPartitionsToTxn", 5, {"Transactions": [batched(who(), 0)]}),
+        ("AddOffsetsToTxn", 1, {**who(), "GroupId": "g"}),
+        ("EndTxn", 5, {**who(), "Committed": True}),
+        ("WriteTxnMarkers", 1, {"Markers": []}),
+        ("DescribeTransactions", 0, {"TransactionalIds": ["x"]}),
+        ("ListTransactions", 2, {}),
+    ],
+)
+def test_failures_can_be_sent(ask: Asked, name: str, version: int, body: Body) -> None:
+    """Every response to a failure fits its version."""
+    assert failed(name, version, body, Errors.UNKNOWN_SERVER_ERROR)
+
+
+# ---- where markers go
+
+
+class Groupless:
+    """A group coordinator that returns the error it was made with."""
+
+    def __init__(self, error: Errors) -> None:
+        self.error = error
+        self.rows: list[tuple[object, ...]] = []
+
+    def complete_transaction(self, *row: object) -> Errors:
+        self.rows.append(row)
+        return self.error
+
+
+@pytest.mark.parametrize(
+    ("said", "written"),
+    [
+        (Errors.NONE, Errors.NONE),
+        (Errors.NOT_COORDINATOR, Errors.NOT_LEADER_OR_FOLLOWER),
+        (Errors.COORDINATOR_LOAD_IN_PROGRESS, Errors.NOT_LEADER_OR_FOLLOWER),
+        (Errors.INVALID_PRODUCER_EPOCH, Errors.INVALID_PRODUCER_EPOCH),
+    ],
+)
+def test_markers_of_offsets_go_to_the_groups(said: Errors, written: Errors) -> None:
+    """Their "not now" is that of a partition."""
+    bench = make_bench()
+    bench.create(OFFSETS_TOPIC, 1)
+    groups = Groupless(said)
+    markers = PartitionMarkers(bench.ctx.topics, lambda: groups)  # type: ignore[arg-type, return-value]
+    assert markers.write((OFFSETS_TOPIC, 0), 7, 1, 2, True, 2) is written
+    assert groups.rows == [(0, 7, 1, 2, True, 2)]
+
+
+def test_markers_of_partitions_that_are_not_there() -> None:
+    """No such topic or partition; one that is offline."""
+    bench = make_bench()
+    bench.create("t", 1)
+    none: Callable[[], object] = object
+    markers = PartitionMarkers(bench.ctx.topics, none)  # type: ignore[arg-type]
+    for place in (("absent", 0), ("t", 1), ("t", -1)):
+        assert markers.write(place, 7, 1, 2, True, 2) is Errors.UNKNOWN_TOPIC_OR_PARTITION

@@ -1,0 +1,76 @@
+"""When memory is given back: after it has grown or fallen, seldom under a steady load, never for nothing."""
+
+from kbroker.broker.memory_keeper import GROWN_BYTES, MOST_LEFT_OUT, MemoryKeeper
+
+
+class Machine:
+    """Resident memory, of which some is free in the arenas."""
+
+    def __init__(self) -> None:
+        self.used = 100 << 20
+        self.free = 0
+        self.trims = 0
+
+    def resident(self) -> int:
+        return self.used + self.free
+
+    def release(self) -> None:
+        self.trims += 1
+        self.free = 0
+
+
+def keeper_of(machine: Machine) -> MemoryKeeper:
+    return MemoryKeeper(machine.resident, machine.release)
+
+
+def test_what_a_crowd_left_is_given_back() -> None:
+    """200 half requests left up to 84 MiB behind until the broker ended."""
+    machine = Machine()
+    keeper = keeper_of(machine)
+    keeper.look()
+    assert machine.trims == 0
+    machine.free = GROWN_BYTES
+    keeper.look()
+    assert (machine.trims, machine.free) == (1, 0)
+
+
+def test_what_was_in_use_at_the_first_look_is_given_back_later() -> None:
+    """A trim amid the crowd frees little; when the crowd has left, memory falls, and the rest of it is free."""
+    machine = Machine()
+    keeper = keeper_of(machine)
+    machine.used += 50 << 20
+    keeper.look()
+    machine.used -= 50 << 20
+    machine.free = 20 << 20
+    for _ in range(2):
+        keeper.look()
+    assert (machine.trims, machine.free) == (2, 0)
+
+
+def test_steady_load_is_trimmed_seldom() -> None:
+    """A load that takes at once what was given back costs one trim in a dozen looks; quiet ones end the waiting."""
+    machine = Machine()
+    keeper = keeper_of(machine)
+    trims = []
+    for _ in range(60):
+        machine.free = 10 << 20
+        keeper.look()
+        trims.append(machine.trims)
+    assert machine.trims <= 4 + 60 // (MOST_LEFT_OUT + 1)
+    machine.free = 0
+    for _ in range(2 * MOST_LEFT_OUT):
+        keeper.look()
+    before = machine.trims
+    machine.free = 10 << 20
+    keeper.look()
+    assert machine.trims == before + 1
+
+
+def test_small_changes_are_left_alone() -> None:
+    """Below the threshold nothing is done, however often it is looked."""
+    machine = Machine()
+    keeper = keeper_of(machine)
+    for turn in range(100):
+        machine.free = (GROWN_BYTES - 1) * (turn % 2)
+        keeper.look()
+    assert machine.trims == 0

@@ -1,0 +1,123 @@
+"""The service around the coordinator: settings, the topic it makes, partitions that join soon."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+
+import pytest
+
+from kbroker._core.clock import VirtualClock
+from kbroker.common.errors import Errors
+from kbroker.common.topics import TRANSACTION_STATE_TOPIC
+from kbroker.coordinator.group_offsets import Place
+from kbroker.coordinator.transaction.add_partitions_to_txn import Question
+from kbroker.coordinator.transaction.transaction_coordinator import Producer, TransactionSettings
+from kbroker.coordinator.transaction_service import TransactionService, transaction_settings
+from tests.support.groups import MemoryTopic
+from tests.support.server import Bench, make_bench
+from tests.support.transactions import T0, FakeMarkers, refused
+
+
+def service_of(bench: Bench, clock: VirtualClock) -> TransactionService:
+    """A service over a topic in memory, with markers that can be refused; its thread does not run."""
+    ids = itertools.count(1000)
+    service = TransactionService(bench.ctx.config, clock, bench.ctx.topics, lambda: next(ids), lambda: None)  # type: ignore[arg-type, return-value]
+    topic = MemoryTopic(clock)
+    topic.created = True
+    service.coordinator._log._topic = topic
+    service.coordinator._sender._markers = FakeMarkers()
+    service.coordinator.start()
+    return service
+
+
+@pytest.fixture
+def clock() -> VirtualClock:
+    return VirtualClock()
+
+
+@pytest.fixture
+def service(clock: VirtualClock) -> Iterator[TransactionService]:
+    service = service_of(make_bench(), clock)
+    yield service
+    service.close(1)
+
+
+def begun(service: TransactionService) -> Producer:
+    mine = service.coordinator.init_producer_id("x", 60_000)
+    assert service.coordinator.add_partitions("x", *mine, [T0]) == {T0: Errors.NONE}
+    return mine
+
+
+def test_the_settings_are_kafkas() -> None:
+    assert transaction_settings(make_bench().ctx.config) == TransactionSettings(load_buffer_bytes=5 * 1024 * 1024)
+
+
+def test_the_topic_is_made_as_kafka_makes_it() -> None:
+    """Compacted and never compressed, by its own settings."""
+    bench = make_bench(transaction_state_log_num_partitions=3, transaction_state_log_segment_bytes=2 << 20)
+    bench.ctx.topics.auto_create([TRANSACTION_STATE_TOPIC])
+    view = bench.ctx.topics.get(TRANSACTION_STATE_TOPIC)
+    assert view is not None
+    assert (len(view.partitions), view.is_internal) == (3, True)
+    assert dict(view.configs) == {
+        "cleanup.policy": "compact",
+        "compression.type": "uncompressed",
+        "min.insync.replicas": "1",
+        "segment.bytes": str(2 << 20),
+        "unclean.leader.election.enable": "false",
+    }
+
+
+def test_partitions_join_at_once(service: TransactionService) -> None:
+    mine = begun(service)
+    found: list[dict[Place, Errors]] = []
+    service.partitions.add(Question("x", *mine, [("u", 0)]), found.append)  # type: ignore[arg-type]
+    assert found == [{("u", 0): Errors.NONE}]
+
+
+def test_partitions_join_when_the_transaction_before_is_complete(
+    service: TransactionService, clock: VirtualClock
+) -> None:
+    """Tried every 20 ms."""
+    mine = begun(service)
+    markers = service.coordinator._sender._markers
+    markers.errors[T0] = Errors.KAFKA_STORAGE_ERROR  # type: ignore[attr-defined]
+    bumped = service.coordinator.end_transaction("x", *mine, True)
+    found: list[dict[Place, Errors]] = []
+    service.partitions.add(Question("x", *bumped, [T0]), found.append)  # type: ignore[arg-type]
+    assert found == []
+    markers.errors.clear()  # type: ignore[attr-defined]
+    service.coordinator._sender.retry()
+    clock.advance_ms(20)
+    service._retries.run_due()
+    assert found == [{T0: Errors.NONE}]
+
+
+def test_partitions_that_wait_too_long(service: TransactionService, clock: VirtualClock) -> None:
+    """100 ms: then the client is asked to try again."""
+    mine = begun(service)
+    service.coordinator._sender._markers.errors[T0] = Errors.KAFKA_STORAGE_ERROR  # type: ignore[attr-defined]
+    bumped = service.coordinator.end_transaction("x", *mine, True)
+    found: list[dict[Place, Errors]] = []
+    service.partitions.add(Question("x", *bumped, [T0]), found.append)  # type: ignore[arg-type]
+    for _ in range(4):
+        clock.advance_ms(20)
+        service._retries.run_due()
+    assert found == []
+    clock.advance_ms(20)
+    service._retries.run_due()
+    assert found == [{T0: Errors.CONCURRENT_TRANSACTIONS}]
+
+
+def test_a_stop_ends_the_wait() -> None:
+    service = service_of(make_bench(), VirtualClock())
+    mine = begun(service)
+    service.coordinator._sender._markers.errors[T0] = Errors.KAFKA_STORAGE_ERROR  # type: ignore[attr-defined]
+    bumped = service.coordinator.end_transaction("x", *mine, True)
+    service._retries.close()
+    found: list[dict[Place, Errors]] = []
+    service.partitions.add(Question("x", *bumped, [T0]), found.append)  # type: ignore[arg-type]
+    assert found == [{T0: Errors.CONCURRENT_TRANSACTIONS}]
+    assert service.close(1)
+    assert refused(service.coordinator.check, "x") is Errors.COORDINATOR_NOT_AVAILABLE

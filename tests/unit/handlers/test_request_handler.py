@@ -1,0 +1,214 @@
+"""Where exceptions become error codes, and bad requests close connections."""
+
+from __future__ import annotations
+
+import logging
+import struct
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import pytest
+
+from kbroker.common.errors import Errors, KafkaError
+from kbroker.handlers.kafka_apis import KafkaApis
+from kbroker.handlers.request_handler import RequestHandlerPool, error_counts
+from kbroker.protocol import codec
+from kbroker.requests.context import ApiContext, Body, RequestContext
+from tests.support.server import make_bench
+
+
+@dataclass
+class FakeRequest:
+    """A request that remembers how it ended."""
+
+    api_key: int
+    api_version: int
+    body: memoryview
+    correlation_id: int = 7
+    client_id: str = "me"
+    listener: str = "PLAINTEXT"
+    principal: str = "User:ANONYMOUS"
+    remote_host: str = "127.0.0.1"
+    ended: list[bytes | None] = field(default_factory=list)
+
+    def respond(self, response: bytes) -> None:
+        self.ended.append(response)
+
+    def mark_errors(self, counts: dict[int, int]) -> None:
+        self.errors = counts
+
+    def handler_done(self) -> None:
+        pass
+
+    def close(self) -> None:
+        self.ended.append(None)
+
+
+def request(key: int, version: int, body: Body | None = None, raw: bytes | None = None) -> FakeRequest:
+    data = codec.encode_request(key, version, body or {}) if raw is None else raw
+    return FakeRequest(key, version, memoryview(data))
+
+
+def serve(one: FakeRequest, apis: KafkaApis | None = None) -> bytes | None:
+    bench = make_bench()
+    RequestHandlerPool(bench.ctx, apis or KafkaApis(), lambda timeout_s: None, 0).serve(one)
+    (ended,) = one.ended
+    return ended
+
+
+def test_a_response_has_its_header() -> None:
+    """Correlation id, a tagged section where the version is flexible, then the body."""
+    response = serve(request(3, 12, {"Topics": []}))
+    assert struct.unpack_from(">ib", response) == (7, 0)  # type: ignore[arg-type]
+    assert codec.decode_response(3, 12, response, 5)["ControllerId"] == 1  # type: ignore[arg-type]
+    assert codec.decode_response(3, 1, serve(request(3, 1, {"Topics": []})), 4)["ControllerId"] == 1  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("key", "version", "raw"),
+    [
+        (999, 0, b""),
+        (3, 14, b""),
+        (0, 3, b""),
+        (3, 1, b""),
+        (3, 1, struct.pack(">i", 2**31 - 1)),
+        (3, 1, struct.pack(">ih", 1, 32767) + b"abc"),
+        (19, 7, codec.encode_request(19, 7, {"Topics": []})[:-1]),
+    ],
+)
+def test_a_request_without_a_response_closes(key: int, version: int, raw: bytes) -> None:
+    """Unknown keys and versions, and bodies that end early or lie: no response, no crash."""
+    assert serve(request(key, version, raw=raw)) is None
+
+
+def with_handler(key: int, handle: Callable[[ApiContext, Body, RequestContext], Body | None]) -> KafkaApis:
+    apis = KafkaApis()
+    apis.entries[key] = apis.entries[key]._replace(handle=handle)
+    return apis
+
+
+def test_a_kafka_error_is_its_code() -> None:
+    """What a handler raises with its own code is the response to everything asked."""
+
+    def handle(ctx: ApiContext, body: Body, facts: RequestContext) -> None:
+        raise KafkaError(Errors.KAFKA_STORAGE_ERROR)
+
+    response = serve(request(3, 12, {"Topics": [{"Name": "a"}, {"Name": "b"}]}), with_handler(3, handle))
+    assert [row["ErrorCode"] for row in codec.decode_response(3, 12, response, 5)["Topics"]] == [56, 56]  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("key", [key for key, entry in KafkaApis().entries.items() if entry.handle is not None])
+def test_our_bug_is_unknown_server_error(key: int, caplog: pytest.LogCaptureFixture) -> None:
+    """In every API and version: the response has its form, the log a traceback; the connection lives."""
+
+    def handle(ctx: ApiContext, body: Body, facts: RequestContext) -> None:
+        raise ZeroDivisionError("a bug")
+
+    entry = KafkaApis().entries[key]
+    for version in range(entry.min_served_version, entry.max_version + 1):
+        with caplog.at_level(logging.ERROR):
+            response = serve(request(key, version), with_handler(key, handle))
+        assert response is not None
+        codec.decode_response(key, version, response, 5 if version >= entry.first_flexible and key != 18 else 4)
+    assert "a bug" in caplog.text
+
+
+def test_a_response_the_wire_cannot_carry_closes(caplog: pytest.LogCaptureFixture) -> None:
+    """A handler's wrong body and a failing failure close the connection instead of killing the thread."""
+    apis = KafkaApis()
+    apis.entries[60] = apis.entries[60]._replace(handle=lambda *_: {"Nonsense": 1}, failure=lambda *_: {"Nonsense": 1})
+    assert serve(request(60, 0), apis) is None
+
+
+def test_threads_serve_until_stopped() -> None:
+    """Requests are taken from the queue; stop waits for the threads."""
+    bench, done = make_bench(), threading.Event()
+    waiting = [request(60, 0) for _ in range(3)]
+    ones = list(waiting)
+
+    def receive(timeout_s: float) -> FakeRequest | None:
+        try:
+            return waiting.pop()
+        except IndexError:
+            done.set()
+            return None
+
+    pool = RequestHandlerPool(bench.ctx, KafkaApis(), receive, 2)
+    pool.start()
+    assert done.wait(10)
+    assert pool.stop(10)
+    assert [len(one.ended) for one in ones] == [1, 1, 1]
+
+
+# ---------------------------------------------------------------- responses that come later
+
+
+def deferred(one: FakeRequest, then: Callable[[RequestContext], None] | None = None) -> RequestContext:
+    """Serve with a handler that responds later; gives the facts it was called with."""
+    kept = []
+
+    def handle(ctx: ApiContext, body: Body, facts: RequestContext) -> None:
+        kept.append(facts)
+        if then is not None:
+            then(facts)
+
+    RequestHandlerPool(make_bench().ctx, with_handler(60, handle), lambda timeout_s: None, 0).serve(one)
+    return kept[0]
+
+
+def test_a_handler_may_respond_later() -> None:
+    """Nothing is sent until it completes the request, from another thread; then exactly that."""
+    one = request(60, 0)
+    facts = deferred(one)
+    assert one.ended == []
+    assert (facts.client_host, facts.client_id) == ("127.0.0.1", "me")
+    thread = threading.Thread(target=facts.complete, args=({"ErrorCode": 5},))
+    thread.start()
+    thread.join()
+    (response,) = one.ended
+    assert codec.decode_response(60, 0, response, 5)["ErrorCode"] == 5  # type: ignore[arg-type]
+
+
+def test_a_response_is_sent_once() -> None:
+    """A second response is our bug and is refused, whether the first came from the handler, from later, or both."""
+    one = request(60, 0)
+    facts = deferred(one, lambda facts: facts.complete({"ErrorCode": 5}))
+    with pytest.raises(RuntimeError, match="has its response already"):
+        facts.complete({"ErrorCode": 6})
+    assert len(one.ended) == 1
+
+
+def test_a_failure_after_the_response_sends_nothing_more(caplog: pytest.LogCaptureFixture) -> None:
+    """The handler completed the request and then failed: one response, and the traceback in the log."""
+
+    def complete_and_fail(facts: RequestContext) -> None:
+        facts.complete({"ErrorCode": 5})
+        raise ZeroDivisionError
+
+    one = request(60, 0)
+    deferred(one, complete_and_fail)
+    assert len(one.ended) == 1
+    assert one.ended[0] is not None
+    assert "ZeroDivisionError" in caplog.text
+
+
+def test_a_late_response_the_wire_cannot_carry_closes(caplog: pytest.LogCaptureFixture) -> None:
+    """The client must not wait for ever."""
+    one = request(60, 0)
+    deferred(one).complete({"ErrorCode": "no number"})
+    assert one.ended == [None]
+    assert "cannot encode the response of" in caplog.text
+
+
+def test_more_names_than_a_request_may_hold_close() -> None:
+    """Two million names of a byte were 415 MB of objects."""
+    names = b"\x02a\0" * 100_001
+    assert serve(request(3, 9, raw=b"\xa2\x8d\x06" + names + b"\0\0\0\0")) is None
+
+
+def test_errors_of_partitions_that_join_a_transaction_are_counted() -> None:
+    """AddPartitionsToTxn names them in its own way."""
+    rows = [{"PartitionIndex": 0, "PartitionErrorCode": 0}, {"PartitionIndex": 1, "PartitionErrorCode": 3}]
+    body = {"ErrorCode": 0, "ResultsByTransaction": [{"TopicResults": [{"ResultsByPartition": rows}]}]}
+    assert error_counts(body) == {0: 2, 3: 1}

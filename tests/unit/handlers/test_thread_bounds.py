@@ -1,0 +1,41 @@
+"""Counts of threads that no machine can make are refused before any is made."""
+
+import threading
+
+import pytest
+
+from kbroker.common.configs.config import BrokerConfig
+from kbroker.common.configs.config_def import ConfigError
+from kbroker.handlers.handler_threads import HandlerThreads
+
+COUNTS = ["num.io.threads", "num.network.threads", "num.recovery.threads.per.data.dir", "log.cleaner.threads"]
+
+
+@pytest.mark.parametrize("name", COUNTS)
+def test_a_hundred_million_threads_are_refused(name: str) -> None:
+    """num.io.threads=100000000 had the broker start for ever."""
+    with pytest.raises(ConfigError, match=f"100000000 for configuration {name}.*10000"):
+        BrokerConfig({name: "100000000"})
+    assert BrokerConfig({name: "100"}).integer(name) == 100
+
+
+def test_threads_that_could_be_made_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the system made no more, those made before were forgotten, and the next change made them once more."""
+    leave = threading.Event()
+    pool = HandlerThreads(lambda: leave.wait(30), lambda count: None)  # type: ignore[arg-type]
+    start = threading.Thread.start
+
+    def third_fails(thread: threading.Thread) -> None:
+        if len(pool._threads) == 2:
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", third_fails)
+    with pytest.raises(RuntimeError, match="can't start"):
+        pool.resize(5)
+    monkeypatch.undo()
+    pool.resize(4)
+    assert len(pool.threads) == 4
+    leave.set()
+    for thread in pool.threads:
+        thread.join(5)

@@ -1,0 +1,143 @@
+"""Levels of features: what a client may set them to, in Kafka's words, and what survives a restart."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kbroker.common.errors import Errors, KafkaError
+from kbroker.metadata.features import SUPPORTED, Features, FeatureUpdate
+from kbroker.metadata.metadata_store import MetadataStore
+from tests.support.server import Bench, make_bench
+
+FAILED = "The update failed for all features since the following feature had an error: "
+TRANSACTIONS, METADATA = "transaction.version", "metadata.version"
+
+
+def update(bench: Bench, *rows: tuple[str, int, int], version: int = 2, **body: Any) -> tuple[int, str | None]:
+    names = ("Feature", "MaxVersionLevel", "UpgradeType")
+    asked = [dict(zip(names, row, strict=True)) for row in rows]
+    response = bench.ask("UpdateFeatures", version, {"FeatureUpdates": asked, **body})
+    results = [(row["Feature"], row["ErrorCode"], row["ErrorMessage"]) for row in response["Results"]]
+    has_results = version < 2 and not response["ErrorCode"]
+    assert results == ([(name, 0, "NONE") for name, _, _ in rows] if has_results else [])
+    return response["ErrorCode"], response["ErrorMessage"]
+
+
+def in_force(bench: Bench) -> tuple[dict[str, int], int]:
+    body = {"ClientSoftwareName": "a", "ClientSoftwareVersion": "1"}
+    response = bench.ask("ApiVersions", 4, body)
+    return {row["Name"]: row["MaxVersionLevel"] for row in response["FinalizedFeatures"]}, response[
+        "FinalizedFeaturesEpoch"
+    ]
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_a_feature_goes_down_and_up(version: int) -> None:
+    """Down only by a downgrade, up only by an upgrade; each change is a new epoch."""
+    bench = make_bench()
+    before, epoch = in_force(bench)
+    assert (before[TRANSACTIONS], epoch) == (2, 0)
+    assert update(bench, (TRANSACTIONS, 1, 2), version=version, ValidateOnly=True) == (0, None)
+    assert in_force(bench) == (before, 0)
+    assert update(bench, (TRANSACTIONS, 1, 2), version=version) == (0, None)
+    assert in_force(bench) == ({**before, TRANSACTIONS: 1}, 1)
+    assert update(bench, (TRANSACTIONS, 0, 3), version=version) == (0, None)
+    assert in_force(bench) == ({METADATA: before[METADATA], **_without(before, TRANSACTIONS)}, 2)
+    assert update(bench, (TRANSACTIONS, 2, 1), version=version) == (0, None)
+    assert in_force(bench) == (before, 3)
+    assert update(bench) == (0, None)
+    assert in_force(bench) == (before, 3)
+
+
+def _without(levels: dict[str, int], name: str) -> dict[str, int]:
+    return {key: level for key, level in levels.items() if key != name}
+
+
+@pytest.mark.parametrize(
+    ("row", "text"),
+    [
+        ((TRANSACTIONS, 1, 1), "Can't downgrade the version of this feature without setting the upgrade type to "
+                               "either safe or unsafe downgrade."),
+        ((TRANSACTIONS, 3, 1), "Local controller 0 only supports versions 0-2"),
+        ((TRANSACTIONS, -1, 2), "A feature version cannot be less than 0."),
+        ((TRANSACTIONS, 1, 9), "The controller does not support the given upgrade type."),
+        ((METADATA, 31, 1), "Local controller 0 only supports versions 7-30"),
+        ((METADATA, 0, 2), "Local controller 0 only supports versions 7-30"),
+        (("no.such", 1, 1), "Local controller 0 does not support this feature."),
+        (("no.such", 0, 1), "Feature no.such not found."),
+        (("kraft.version", 1, 1), "Local controller 0 does not support this feature."),
+    ],
+)  # fmt: skip
+def test_what_is_refused(row: tuple[str, int, int], text: str) -> None:
+    """Nothing of the request is done, and the words are Kafka's."""
+    bench = make_bench(node_id=0)
+    before = in_force(bench)
+    name, level, _ = row
+    words = f"{FAILED}Invalid update version {level} for feature {name}. {text}"
+    assert update(bench, (TRANSACTIONS, 2, 1) if name != TRANSACTIONS else (METADATA, 30, 1), row) == (95, words)
+    assert in_force(bench) == before
+
+
+def test_consumer_groups_are_off_at_level_0() -> None:
+    """Their requests are announced all the same, as by Kafka."""
+    bench = make_bench()
+    assert update(bench, ("group.version", 0, 2)) == (0, None)
+    response = bench.ask("ConsumerGroupHeartbeat", 1, {"GroupId": "g", "MemberId": "m", "MemberEpoch": 0})
+    assert response["ErrorCode"] == Errors.UNSUPPORTED_VERSION
+    (group,) = bench.ask("ConsumerGroupDescribe", 0, {"GroupIds": ["g"]})["Groups"]
+    assert group["ErrorCode"] == Errors.UNSUPPORTED_VERSION
+
+
+def test_metadata_does_not_go_back() -> None:
+    """Levels of metadata.version whose records an earlier one does not know stay."""
+    bench = make_bench()
+    text = f"{FAILED}Unsupported metadata.version downgrade from 30 to 29. "
+    why = "Refusing to perform the requested downgrade because it might delete metadata information."
+    assert update(bench, (METADATA, 29, 2)) == (95, text + why)
+    assert update(bench, (METADATA, 29, 3)) == (
+        95,
+        text + "Unsafe metadata downgrade is not supported in this version.",
+    )
+    assert update(bench, (METADATA, 30, 2)) == (0, None)
+
+
+def test_version_0_cannot_go_down() -> None:
+    """Its flag for it means nothing to Kafka 4.3."""
+    bench = make_bench()
+    rows = [{"Feature": TRANSACTIONS, "MaxVersionLevel": 1, "AllowDowngrade": True}]
+    assert bench.ask("UpdateFeatures", 0, {"FeatureUpdates": rows})["ErrorCode"] == Errors.INVALID_UPDATE_VERSION
+
+
+def test_levels_survive_a_restart(tmp_path: Path) -> None:
+    """A level that this broker does not support, of a later one, is the nearest that it does."""
+    store = MetadataStore(tmp_path, 1)
+    features = Features(store)
+    features.update([FeatureUpdate(TRANSACTIONS, 1, 2)], 1)
+    store.set_features({"group.version": 7}, 9)
+    store.close()
+    store = MetadataStore(tmp_path, 1)
+    again = Features(store).finalized
+    store.close()
+    assert (again.levels[TRANSACTIONS], again.levels["group.version"], again.epoch) == (
+        1,
+        SUPPORTED["group.version"][1],
+        9,
+    )
+
+
+def test_a_disk_that_refuses_changes_nothing() -> None:
+    """Hooks run once a change is stored."""
+    store = MetadataStore(None, 1)
+    features = Features(store)
+    seen = []
+    features.on_change(lambda: seen.append(features.finalized.epoch))
+    store._file._unknown_outcome = "the disk failed"
+    before = features.finalized
+    with pytest.raises(KafkaError, match="KAFKA_STORAGE_ERROR"):
+        features.update([FeatureUpdate(TRANSACTIONS, 1, 2)], 1)
+    assert (features.finalized, seen) == (before, [])
+    store._file._unknown_outcome = ""
+    features.update([FeatureUpdate(TRANSACTIONS, 1, 2)], 1)
+    assert (features.level(TRANSACTIONS), features.level("no.such"), seen) == (1, 0, [1])
+    store.close()

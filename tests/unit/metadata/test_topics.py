@@ -1,0 +1,367 @@
+"""The registry of topics, over logs that are stand-ins."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NoReturn
+
+import pytest
+
+from kbroker.common.configs.config import BrokerConfig
+from kbroker.common.errors import Errors, KafkaError
+from kbroker.common.topics import invalid_name_reason
+from kbroker.metadata.configs.dynamic_configs import ConfigChange
+from kbroker.metadata.metadata_store import MetadataStore, StoredTopic
+from kbroker.metadata.topic_rules import NewTopic, TopicNames
+from kbroker.metadata.topics import TopicRegistry, TopicView
+from tests.support.server import FakeLog, FakeLogs, make_bench
+
+
+@pytest.mark.parametrize("name", ["a", "A.b_c-9", "x" * 249, "...", "__consumer_offsets"])
+def test_names_that_are_legal(name: str) -> None:
+    """Kafka allows these."""
+    assert invalid_name_reason(name) is None
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", "a b", "x" * 250, "a/b", "ümlaut", "a\n", "a:b", "\udcff"])
+def test_names_that_are_not(name: str) -> None:
+    """Kafka refuses these; a folder could not have some of them."""
+    assert invalid_name_reason(name) is not None
+
+
+@pytest.mark.parametrize(
+    ("name", "names", "other"),
+    [("a_b", ["a.b"], "a.b"), ("a.b", ["x", "a_b"], "a_b"), ("a.b", ["ab"], None), ("ab", ["a.b"], None)],
+)
+def test_names_that_collide(name: str, names: list[str], other: str | None) -> None:
+    """Two topics may not differ by dots and underscores only."""
+    assert TopicNames(names).colliding(name) == other
+
+
+def test_a_new_topic_is_open_remembered_and_published() -> None:
+    """When create returns, handlers, the store and the native handlers know the topic."""
+    bench = make_bench()
+    created = bench.ctx.topics.create(NewTopic("t", 2, configs={"retention.ms": "5"}))
+    view = bench.ctx.topics.get("t")
+    assert view is bench.ctx.topics.get_by_id(created.topic_id)
+    assert list(view.partitions) == [bench.logs.open["t", 0], bench.logs.open["t", 1]]
+    assert view.partitions[0].configs["retention.ms"] == 5
+    assert bench.published[-1] == [view]
+    assert bench.ctx.store.topics() == [StoredTopic("t", created.topic_id, 2, {"retention.ms": "5"})]
+
+
+def test_validate_only_changes_nothing() -> None:
+    """A checked topic is not there, although it gets an id."""
+    bench = make_bench()
+    assert bench.ctx.topics.create(NewTopic("t", 2), validate_only=True).topic_id.int
+    assert (bench.ctx.topics.get("t"), bench.logs.open, bench.published, bench.ctx.store.topics()) == (None, {}, [], [])
+
+
+def test_topics_come_back_with_their_ids() -> None:
+    """Ids and partitions survive a restart (quirk 6: they must)."""
+    store, config = MetadataStore(None, 1), BrokerConfig()
+    first = TopicRegistry(config, store, FakeLogs(), lambda views: None)
+    first.create(NewTopic("b", 2))
+    first.create(NewTopic("a", 1))
+    published: list[Sequence[TopicView]] = []
+    second = TopicRegistry(config, store, FakeLogs(), published.append)
+    second.load()
+    known = [(view.name, view.topic_id, len(view.partitions)) for view in first.all()]
+    assert [(view.name, view.topic_id, len(view.partitions)) for view in second.all()] == known
+    assert len(published) == 1
+    store.close()
+
+
+def test_a_recreated_topic_has_another_id() -> None:
+    """A client that holds the old id must not write into the new topic (quirk 6)."""
+    bench = make_bench()
+    first = bench.ctx.topics.create(NewTopic("t")).topic_id
+    assert bench.ctx.topics.delete("t") == first
+    assert bench.logs.open == {}
+    assert bench.published[-1] == []
+    assert bench.ctx.topics.get_by_id(first) is None
+    assert bench.ctx.topics.create(NewTopic("t")).topic_id != first
+
+
+def test_many_topics_are_deleted_together() -> None:
+    """One transaction and one new table for a hundred: 5,000 in one request took minutes."""
+    bench = make_bench()
+    topics = bench.ctx.topics
+    made = {one.name: one.topic_id for one in (bench.create(f"t{number}") for number in range(150))}
+    deleted: list[str] = []
+    charged: list[int] = []
+    topics.on_deleted.append(deleted.append)
+    before = len(bench.published)
+
+    def charge(partitions: int) -> None:
+        charged.append(partitions)
+        if len(charged) > 120:
+            raise KafkaError(Errors.THROTTLING_QUOTA_EXCEEDED)
+
+    names = ["none", *made, "t0"]
+    results = topics.delete_all(names, charge)
+    assert [result.error for result in (results[0], results[-1])] == [Errors.UNKNOWN_TOPIC_OR_PARTITION] * 2
+    assert results[1:121] == list(made.values())[:120]
+    assert {result.error for result in results[121:-1]} == {Errors.THROTTLING_QUOTA_EXCEEDED}
+    assert len(bench.published) == before + 2
+    assert deleted == list(made)[:120]
+    assert [view.name for view in topics.all()] == sorted(list(made)[120:])
+    assert {topic for topic, _ in bench.logs.open} == set(list(made)[120:])
+    assert {one.name for one in bench.ctx.store.topics()} == set(list(made)[120:])
+
+
+def test_a_failing_disk_leaves_no_half_topic() -> None:
+    """When the third folder cannot be made, the topic is not there at all, and the error says why."""
+    bench = make_bench()
+    bench.logs.fail_at = ("t", 2)
+    with pytest.raises(KafkaError, match="No space left") as caught:
+        bench.ctx.topics.create(NewTopic("t", 3))
+    assert caught.value.error == Errors.KAFKA_STORAGE_ERROR
+    assert (bench.ctx.topics.get("t"), bench.ctx.store.topics(), bench.logs.open) == (None, [], {})
+
+
+def test_growing_keeps_the_partitions_there_are() -> None:
+    """Old partitions keep their open logs; the new ones are remembered."""
+    bench = make_bench()
+    bench.ctx.topics.create(NewTopic("t", 1))
+    old = bench.ctx.topics.get("t").partitions[0]
+    bench.ctx.topics.add_partitions("t", 3)
+    view = bench.ctx.topics.get("t")
+    assert (len(view.partitions), view.partitions[0] is old) == (3, True)
+    assert bench.ctx.store.topics()[0].partitions == 3
+    assert bench.published[-1] == [view]
+
+
+def test_a_topic_that_cannot_grow_stays_as_it_was() -> None:
+    """A failure while growing changes neither the view nor the store."""
+    bench = make_bench()
+    bench.ctx.topics.create(NewTopic("t", 1))
+    bench.logs.fail_at = ("t", 2)
+    with pytest.raises(KafkaError):
+        bench.ctx.topics.add_partitions("t", 3)
+    assert len(bench.ctx.topics.get("t").partitions) == bench.ctx.store.topics()[0].partitions == 1
+    assert list(bench.logs.open) == [("t", 0)]
+
+
+@pytest.mark.parametrize(
+    ("topic", "error"),
+    [
+        (NewTopic("bad name", 0, 0, configs={"x": None}), Errors.INVALID_TOPIC_EXCEPTION),
+        (NewTopic("there", 0, 0, configs={"x": None}), Errors.TOPIC_ALREADY_EXISTS),
+        (NewTopic("a_b", 0, 0, configs={"x": None}), Errors.INVALID_TOPIC_EXCEPTION),
+        (NewTopic("t", 0, 0, configs={"retention.ms": "x"}), Errors.INVALID_CONFIG),
+        (NewTopic("t", 0, 0), Errors.INVALID_REPLICATION_FACTOR),
+        (NewTopic("t", 0, 2), Errors.INVALID_PARTITIONS),
+        (NewTopic("t", 1, 2), Errors.INVALID_REPLICATION_FACTOR),
+        (NewTopic("t", 1, -1, [(0, [1])]), Errors.INVALID_REQUEST),
+        (NewTopic("t", -1, -1, [(0, [1]), (0, [1])]), Errors.INVALID_REPLICA_ASSIGNMENT),
+        (NewTopic("t", -1, -1, [(0, [1]), (1, [2])]), Errors.INVALID_REPLICA_ASSIGNMENT),
+    ],
+)
+def test_the_first_failing_check_decides_the_error(topic: NewTopic, error: Errors) -> None:
+    """Kafka's order: name, existence, collision, configs, then numbers and assignments."""
+    bench = make_bench()
+    bench.ctx.topics.create(NewTopic("there"))
+    bench.ctx.topics.create(NewTopic("a.b"))
+    with pytest.raises(KafkaError) as caught:
+        bench.ctx.topics.create(topic)
+    assert caught.value.error == error
+
+
+def test_defaults_come_from_the_broker() -> None:
+    """-1 partitions are num.partitions; topic configs follow the broker's."""
+    bench = make_bench(num_partitions=4, log_retention_ms=7)
+    bench.ctx.topics.create(NewTopic("t"))
+    assert [log.configs["retention.ms"] for log in bench.ctx.topics.get("t").partitions] == [7] * 4
+
+
+def test_auto_creation_of_the_offsets_topic() -> None:
+    """Kafka gives it 50 partitions and calls it internal."""
+    bench = make_bench()
+    bench.ctx.topics.auto_create(["__consumer_offsets", "bad name"])
+    (view,) = bench.ctx.topics.all()
+    assert (view.is_internal, len(view.partitions)) == (True, 50)
+
+
+def test_topics_of_one_request_are_published_together() -> None:
+    """A swap costs as much as there are topics: one for each of 2,000 new ones took 10 s."""
+    bench = make_bench()
+    bench.ctx.topics.auto_create([f"t{number}" for number in range(50)])
+    assert [len(views) for views in bench.published] == [50]
+    rows = [{"Name": f"u{number}", "NumPartitions": 1, "ReplicationFactor": 1} for number in range(50)]
+    response = bench.ask("CreateTopics", 7, {"Topics": [*rows, {**rows[0], "Name": "t0"}]})
+    assert [row["ErrorCode"] for row in response["Topics"]] == [0] * 50 + [36]
+    assert [len(views) for views in bench.published] == [50, 100]
+    assert len(bench.ctx.store.topics()) == 100
+
+
+def test_topics_of_one_request_that_collide() -> None:
+    """The second of two that differ by dots only is refused, although the first is not published yet."""
+    bench = make_bench()
+    first, second, third = bench.ctx.topics.create_all([NewTopic("a.b"), NewTopic("a_b"), NewTopic("c")])
+    assert (first.num_partitions, third.num_partitions) == (1, 1)
+    assert (second.error, str(second.message)) == (
+        Errors.INVALID_TOPIC_EXCEPTION,
+        "Topic 'a_b' collides with existing topic: a.b",
+    )
+    assert bench.ctx.topics.create_all([NewTopic("d"), NewTopic("d")], validate_only=True)[0].num_partitions == 1
+    assert bench.ctx.topics.get("d") is None
+
+
+def test_a_disk_that_fails_in_the_middle_of_a_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was made before and after is there; a bug of ours is the error of its topic alone."""
+    bench = make_bench()
+    bench.logs.fail_at = ("b", 0)
+    made = bench.ctx.topics.create_all([NewTopic("a"), NewTopic("b"), NewTopic("c")])
+    assert made[1].error == Errors.KAFKA_STORAGE_ERROR
+    assert [view.name for view in bench.published[-1]] == ["a", "c"]
+    assert [topic.name for topic in bench.ctx.store.topics()] == ["a", "c"]
+
+    def broken(*args: object) -> NoReturn:
+        raise ZeroDivisionError
+
+    topics = iter([NewTopic("d"), NewTopic("e")])
+    create = bench.logs.create_partitions
+    monkeypatch.setattr(
+        bench.logs, "create_partitions", lambda name, *args: create(name, *args) if name == "d" else broken()
+    )
+    made = bench.ctx.topics.create_all(topics)
+    assert (made[0].num_partitions, made[1].error) == (1, Errors.UNKNOWN_SERVER_ERROR)
+    assert [view.name for view in bench.published[-1]] == ["a", "c", "d"]
+    assert [topic.name for topic in bench.ctx.store.topics()] == ["a", "c", "d"]
+
+
+def test_topics_of_one_request_are_remembered_and_synced_together() -> None:
+    """A transaction and a sync of the log folder each is what made 5,000 partitions take 14 s: one of each does."""
+    bench = make_bench()
+    statements: list[str] = []
+    bench.ctx.store._file._db.set_trace_callback(statements.append)
+    rows = [{"Name": f"t{number}", "NumPartitions": 20, "ReplicationFactor": 1} for number in range(50)]
+    response = bench.ask("CreateTopics", 7, {"Topics": rows})
+    assert {row["ErrorCode"] for row in response["Topics"]} == {0}
+    assert (statements.count("COMMIT"), bench.logs.syncs, len(bench.logs.open)) == (1, 1, 1000)
+    bench.ctx.topics.add_partitions("t0", 40)
+    assert (statements.count("COMMIT"), bench.logs.syncs, len(bench.logs.open)) == (2, 2, 1020)
+
+
+def test_topics_whose_folders_cannot_be_synced_are_not_there() -> None:
+    """What the disk may not have is not acknowledged: 56 for all, and nothing of them is left."""
+    bench = make_bench()
+    bench.logs.fail_sync = True
+    made = bench.ctx.topics.create_all([NewTopic("a"), NewTopic("b", 0), NewTopic("c")])
+    assert [one.error for one in made] == [
+        Errors.KAFKA_STORAGE_ERROR,
+        Errors.INVALID_PARTITIONS,
+        Errors.KAFKA_STORAGE_ERROR,
+    ]
+    assert (bench.published, bench.ctx.store.topics(), bench.logs.open) == ([], [], {})
+
+
+def refuse_five(config: Mapping[str, object]) -> str:
+    """A log's objection that no validator of configs has."""
+    return "five is too few" if 5 in (config["retention.bytes"], config["segment.ms"]) else ""
+
+
+def test_what_no_log_takes_is_never_stored() -> None:
+    """A value that passes the table and fails the log: refused for topic, new topic and broker, and nothing is kept."""
+    bench = make_bench()
+    topics, store = bench.ctx.topics, bench.ctx.store
+    topics.create(NewTopic("t", configs={"retention.bytes": "6"}))
+    bench.logs.refuse = refuse_five
+    for validate_only in (True, False):
+        with pytest.raises(KafkaError, match="INVALID_CONFIG: five is too few"):
+            topics.create(NewTopic("new", configs={"retention.bytes": "5"}), validate_only)
+        with pytest.raises(KafkaError, match="INVALID_CONFIG: five is too few"):
+            bench.ctx.dynamic.replace(2, "t", [("retention.bytes", "5")], validate_only)
+        for name in ("1", ""):
+            with pytest.raises(KafkaError, match="INVALID_CONFIG: five is too few"):
+                bench.ctx.dynamic.alter(4, name, [ConfigChange("log.retention.bytes", 0, "5")], validate_only)
+    assert [(topic.name, topic.configs) for topic in store.topics()] == [("t", {"retention.bytes": "6"})]
+    assert (store.configs("broker", "1"), store.configs("broker", "")) == ({}, {"min.insync.replicas": "1"})
+    assert (list(bench.logs.open), bench.logs.open["t", 0].configs["retention.bytes"]) == ([("t", 0)], 6)
+
+
+def test_what_could_not_be_put_in_force_is_taken_back() -> None:
+    """A topic's logs, or a part of the broker, fail to follow: the values from before are stored and in force."""
+    bench = make_bench()
+    bench.ctx.topics.create(NewTopic("t", configs={"retention.ms": "6"}))
+    update = bench.logs.update_configs
+
+    def broken(configs: Mapping[str, Mapping[str, Any]]) -> None:
+        if configs["t"]["retention.ms"] == 7:
+            raise ZeroDivisionError
+        update(configs)
+
+    bench.logs.update_configs = broken  # type: ignore[method-assign]
+    with pytest.raises(ZeroDivisionError):
+        bench.ctx.dynamic.replace(2, "t", [("retention.ms", "7")])
+    assert bench.ctx.store.topics()[0].configs == bench.ctx.topics.get("t").configs == {"retention.ms": "6"}
+
+    seen = []
+
+    def follow(changed: frozenset[str]) -> None:
+        seen.append(bench.ctx.config.integer("message.max.bytes"))
+        if seen[-1] == 99:
+            raise ZeroDivisionError
+
+    bench.ctx.on_broker_change(follow)
+    with pytest.raises(ZeroDivisionError):
+        bench.ctx.dynamic.alter(4, "1", [ConfigChange("message.max.bytes", 0, "99")])
+    assert (seen, bench.ctx.store.configs("broker", "1")) == ([99, 1_048_588], {})
+    assert bench.logs.open["t", 0].configs["max.message.bytes"] == 1_048_588
+
+
+def restarted(store: MetadataStore, logs: FakeLogs, **configs: str) -> tuple[BrokerConfig, TopicRegistry]:
+    """A bench's registry over what is stored, loaded."""
+    config = BrokerConfig()
+    config.set_dynamic(store.configs("broker", "1"), store.configs("broker", ""))
+    registry = TopicRegistry(config, store, logs, lambda views: None)
+    registry.load()
+    return config, registry
+
+
+def test_a_deleted_config_brings_a_partition_back() -> None:
+    """An older version stored what its log then refused: deleting it, of the topic or of the broker, is enough."""
+    store = MetadataStore(None, 1)
+    TopicRegistry(BrokerConfig(), store, FakeLogs(), lambda views: None).create(NewTopic("t", 2))
+    store.replace_configs("topic", "t", {"retention.bytes": "5"})
+    logs = FakeLogs()
+    logs.refuse = refuse_five
+    _, topics = restarted(store, logs)
+    assert topics.get("t").partitions == (None, None)
+    topics.set_configs("t", {})
+    assert topics.get("t").partitions == (logs.open["t", 0], logs.open["t", 1])
+
+    store.replace_configs("broker", "", {"log.roll.ms": "5"})
+    logs = FakeLogs()
+    logs.refuse = refuse_five
+    config, topics = restarted(store, logs)
+    assert topics.get("t").partitions == (None, None)
+    made: list[str] = []
+    create = logs.create_partitions
+
+    def watched(name: str, *rest: Any) -> list[FakeLog]:
+        made.append(name)
+        return create(name, *rest)
+
+    logs.create_partitions = watched  # type: ignore[assignment, method-assign]
+    topics.refresh_configs()
+    assert made == []  # the same config: there is no point in a second try
+    config.set_dynamic({}, {})
+    topics.refresh_configs()
+    assert topics.get("t").partitions == (logs.open["t", 0], logs.open["t", 1])
+    store.close()
+
+
+def test_a_stored_config_that_is_no_longer_valid_counts_as_unset() -> None:
+    """An earlier version took it: the broker starts, the topic has the default, and can be given another."""
+    store = MetadataStore(None, 1)
+    TopicRegistry(BrokerConfig(), store, FakeLogs(), lambda views: None).create(NewTopic("t"))
+    store.replace_configs("topic", "t", {"retention.ms": "\u00a05", "segment.ms": "6"})
+    logs = FakeLogs()
+    _, topics = restarted(store, logs)
+    configs = logs.open["t", 0].configs
+    assert (configs["retention.ms"], configs["segment.ms"]) == (604_800_000, 6)
+    topics.set_configs("t", {})
+    assert logs.open["t", 0].configs["segment.ms"] == 604_800_000
+    store.close()

@@ -1,0 +1,86 @@
+"""What a broker shows of its groups, by Kafka's names: how many there are in each state, and what has happened."""
+
+from __future__ import annotations
+
+from kbroker._core.clock import VirtualClock
+from kbroker.coordinator.group_coordinator import GroupCoordinator, GroupSettings
+from kbroker.coordinator.group_records import CommittedOffset
+from kbroker.metrics.registry import Metrics
+from kbroker.observe.group_metrics import families
+from tests.support.consumer_groups import AT_ONCE, ConsumerGroupBench
+from tests.support.groups import RANGE
+
+DAY_MS = 24 * 3600 * 1000
+
+
+class Scene(ConsumerGroupBench):
+    """A coordinator whose metrics are looked at."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.metrics = Metrics(clock=self.clock)
+        known = GroupSettings(initial_rebalance_delay_ms=0, offsets_retention_ms=DAY_MS, consumer=AT_ONCE)
+        assert self.topic is not None
+        self.coordinator = GroupCoordinator(self.clock, self.topic, known, self.image, self.metrics)
+        self.coordinator.start()
+        self.groups.coordinator = self.coordinator
+
+    def gauges(self, name: str) -> dict[str, float]:
+        """By the value of the label; "" without one."""
+        (family,) = [one for one in families(self.coordinator) if one.name == name]
+        return {".".join(labels): value for labels, value in family.collect() if isinstance(value, (int, float))}
+
+    def count(self, name: str) -> float:
+        (metric,) = self.metrics.find(f"{name}-count", "group-coordinator-metrics")
+        (rate,) = self.metrics.find(f"{name}-rate", "group-coordinator-metrics")
+        assert (rate.measure() > 0) == (metric.measure() > 0)
+        return metric.measure()
+
+
+def offset(clock: VirtualClock) -> CommittedOffset:
+    return CommittedOffset(1, -1, "", clock.wall_ms())
+
+
+def test_groups_by_protocol_and_state() -> None:
+    scene = Scene()
+    assert scene.gauges("group-count") == {"classic": 0, "consumer": 0}
+    assert scene.gauges("consumer-group-count") == dict.fromkeys(
+        ("Empty", "Assigning", "Reconciling", "Stable", "Dead"), 0
+    )
+    scene.join("a", group="stable")
+    scene.join("a", group="reconciling")
+    scene.join("b", group="reconciling")
+    scene.join("a", group="empty")
+    scene.beat("a", -1, group="empty")
+    joining = scene.groups.join(group="classic", known=False, protocols=RANGE).one
+    scene.coordinator.commit("offsets only", "", None, -1, {("t", 0): offset(scene.clock)})
+    assert scene.gauges("group-count") == {"classic": 2, "consumer": 3}
+    states = scene.gauges("consumer-group-count")
+    assert states == {"Empty": 1, "Assigning": 0, "Reconciling": 1, "Stable": 1, "Dead": 0}
+    assert scene.gauges("NumGroups") == {"": 2}
+    assert scene.gauges("NumGroupsCompletingRebalance") == {"": 1}
+    assert scene.gauges("NumGroupsEmpty") == {"": 1}
+    assert scene.gauges("NumOffsets") == {"": 1}
+    assert scene.gauges("num-partitions")["active"] > 0
+    scene.groups.sync(joining.member_id, joining.generation_id, {joining.member_id: b""}, group="classic")
+    assert scene.gauges("NumGroupsStable") == {"": 1}
+    assert scene.count("group-completed-rebalance") == 1
+
+
+def test_what_has_happened() -> None:
+    """Commits, deletions and expiries count offsets; a rebalance of a consumer group is an epoch."""
+    scene = Scene()
+    for name in ("offset-commit", "offset-expiration", "offset-deletion", "consumer-group-rebalance"):
+        assert scene.count(name) == 0
+    scene.coordinator.commit("o", "", None, -1, {("t", index): offset(scene.clock) for index in range(3)})
+    assert scene.count("offset-commit") == 3
+    scene.coordinator.delete_offsets("o", [("t", 0), ("t", 7)])
+    assert scene.count("offset-deletion") == 1
+    scene.clock.advance_ms(DAY_MS)
+    scene.coordinator.expire_offsets()
+    assert scene.count("offset-expiration") == 2
+    scene.join("a")
+    scene.join("b")
+    assert scene.count("consumer-group-rebalance") == 2
+    scene.beat("b", -1)  # the epoch rises; as in Kafka only what members ask for, or new topics, counts
+    assert scene.count("consumer-group-rebalance") == 2

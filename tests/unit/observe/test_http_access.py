@@ -1,0 +1,141 @@
+"""Who may read the HTTP port by a token, on the virtual clock."""
+
+from email.message import Message
+
+import pytest
+
+from kbroker._core.clock import VirtualClock
+from kbroker.observe.http_access import HttpAccess
+from kbroker.observe.wrong_tokens import ALL_GUESSES, GUESS_MS, GUESSES, MAX_RIGHT, WrongTokens
+
+TOKEN = "a-token-of-the-broker"
+AWAY = "10.0.0.1"
+
+
+def bearer(token: str) -> Message:
+    headers = Message()
+    headers["Authorization"] = f"Bearer {token}"
+    return headers
+
+
+def status(access: HttpAccess, token: str, peer: str = AWAY) -> int:
+    """What a request with this token is answered; 200: it is served."""
+    refusal = access.refusal(peer, bearer(token))
+    return 200 if refusal is None else refusal.status
+
+
+@pytest.fixture
+def clock() -> VirtualClock:
+    return VirtualClock(1_700_000_000_000)
+
+
+@pytest.fixture
+def access(clock: VirtualClock) -> HttpAccess:
+    return HttpAccess(TOKEN, clock)
+
+
+@pytest.mark.parametrize("wrong", ["", TOKEN[:-1], TOKEN + "x", TOKEN[:-1] + "\u00e9"])
+def test_a_token_is_right_or_wrong(access: HttpAccess, wrong: str) -> None:
+    assert status(access, wrong) == 401
+    assert status(access, TOKEN) == 200
+    assert status(access, f" {TOKEN} ") == 200
+
+
+def test_a_token_is_compared_in_constant_time(access: HttpAccess, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By hashes: neither how long it is nor how much of it is right makes a difference."""
+    compared: list[tuple[int, int]] = []
+
+    def digest_is(given: bytes, wanted: bytes) -> bool:
+        compared.append((len(given), len(wanted)))
+        return given == wanted
+
+    monkeypatch.setattr("hmac.compare_digest", digest_is)
+    assert [status(access, token) for token in (TOKEN, "", TOKEN[:5], "x" * 10_000)] == [200, 401, 401, 401]
+    assert compared == [(32, 32)] * 4
+
+
+def test_an_address_that_guesses_waits(access: HttpAccess, clock: VirtualClock) -> None:
+    for _ in range(GUESSES):
+        assert status(access, "wrong") == 401
+        clock.advance_ms(1000)
+    refusal = access.refusal(AWAY, bearer(TOKEN))
+    assert refusal is not None, "a guesser does not learn that the sixth token is right"
+    assert (refusal.status, refusal.retry_after_s) == (429, (GUESS_MS - 1000 * GUESSES) // 1000)
+    assert status(access, TOKEN, "10.0.0.2") == 200, "others do not wait for it"
+    clock.advance_ms(GUESS_MS - 1000 * GUESSES - 1)
+    assert status(access, TOKEN) == 429
+    clock.advance_ms(1)
+    assert status(access, TOKEN) == 200
+
+
+def test_a_minute_later_the_guesses_count_anew(access: HttpAccess, clock: VirtualClock) -> None:
+    """As often as it lasts: five each minute, and no more."""
+    for _ in range(3):
+        assert [status(access, "wrong") for _ in range(GUESSES + 2)] == [401] * GUESSES + [429] * 2
+        clock.advance_ms(GUESS_MS)
+
+
+def test_each_guess_is_forgotten_a_minute_after_it(access: HttpAccess, clock: VirtualClock) -> None:
+    for _ in range(GUESSES):
+        assert status(access, "wrong") == 401
+        clock.advance_ms(GUESS_MS // GUESSES)
+    assert [status(access, "wrong"), status(access, "wrong")] == [401, 429], "the first of the five is over"
+
+
+def test_nothing_is_kept_of_addresses_whose_guesses_are_over(clock: VirtualClock) -> None:
+    """Who comes from ever new addresses takes no memory for good."""
+    wrong = WrongTokens(clock)
+    for number in range(ALL_GUESSES):
+        assert wrong.wait_ms(f"10.0.1.{number}", is_right=False) == 0
+    assert wrong.wait_ms(AWAY, is_right=False) == GUESS_MS
+    assert len(wrong._wrong) == ALL_GUESSES, "who has to wait is not counted once more"
+    clock.advance_ms(GUESS_MS)
+    assert wrong.wait_ms(AWAY, is_right=False) == 0
+    assert list(wrong._wrong) == [AWAY]
+
+
+def test_a_stranger_waits_until_fewer_guesses_are_left(clock: VirtualClock) -> None:
+    """Of more than a hundred, as known addresses guess too, it is not the first whose end is waited for."""
+    wrong = WrongTokens(clock)
+    for known in ("10.0.0.2", "10.0.0.3"):
+        assert wrong.wait_ms(known, is_right=True) == 0
+    for number in range(ALL_GUESSES):
+        assert wrong.wait_ms(f"10.0.1.{number}", is_right=False) == 0
+        clock.advance_ms(10)
+    assert wrong.wait_ms(AWAY, is_right=True) == GUESS_MS - 10 * ALL_GUESSES
+    for known in ("10.0.0.2", "10.0.0.3"):
+        assert wrong.wait_ms(known, is_right=False) == 0
+    wait_ms = GUESS_MS - 10 * ALL_GUESSES + 20  # until the third of the hundred is over
+    assert wrong.wait_ms(AWAY, is_right=True) == wait_ms
+    clock.advance_ms(wait_ms)
+    assert wrong.wait_ms(AWAY, is_right=True) == 0
+
+
+def test_guesses_from_many_addresses_count_together(access: HttpAccess, clock: VirtualClock) -> None:
+    assert status(access, TOKEN, "10.0.0.2") == 200
+    for number in range(ALL_GUESSES):
+        assert status(access, "wrong", f"10.0.1.{number}") == 401
+    assert status(access, TOKEN) == 429, "a stranger waits"
+    assert status(access, TOKEN, "10.0.0.2") == 200, "who was right before does not wait for strangers"
+    clock.advance_ms(GUESS_MS)
+    assert status(access, TOKEN) == 200
+
+
+def test_right_tokens_are_no_guesses(access: HttpAccess) -> None:
+    assert [status(access, TOKEN) for _ in range(10 * ALL_GUESSES)] == [200] * (10 * ALL_GUESSES)
+
+
+def test_of_addresses_that_were_right_the_latest_are_known(access: HttpAccess) -> None:
+    """Which were right last, not first."""
+    for number in range(MAX_RIGHT):
+        assert status(access, TOKEN, f"peer {number}") == 200
+    for peer in ("peer 0", "another"):
+        assert status(access, TOKEN, peer) == 200
+    for number in range(ALL_GUESSES):
+        assert status(access, "wrong", f"10.0.1.{number}") == 401
+    assert status(access, TOKEN, "peer 1") == 429
+    assert status(access, TOKEN, "peer 0") == 200
+
+
+def test_without_a_token_none_is_right(clock: VirtualClock) -> None:
+    assert status(HttpAccess(None, clock), "") == 401

@@ -1,0 +1,216 @@
+"""The metrics port by itself: what strangers who ask slowly, or never, can take from it."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import socket
+import socketserver
+import threading
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from kbroker._core.clock import VirtualClock
+from kbroker.common.http_server import DEADLINE_MS, MAX_CONNECTIONS, HttpHandler, HttpServer
+from kbroker.observe.http_access import HttpAccess
+from kbroker.observe.http_routes import RouteTable
+from kbroker.observe.metrics_server import MAX_SCRAPES, MetricsServer
+
+QUESTION = b"GET /health HTTP/1.0\r\n\r\n"
+
+
+class Echo(HttpHandler):
+    """Serves a number of bytes."""
+
+    def do_GET(self) -> None:
+        self.request_is_read()
+        self.send_page(200, b"x" * self.server.served, "text/plain")
+
+
+def metrics_server(exposition: Any, is_ready: Callable[[], bool]) -> MetricsServer:
+    return MetricsServer(exposition, is_ready, "127.0.0.1", 0, RouteTable(), HttpAccess(None, VirtualClock(0)))
+
+
+def connected(url: str) -> socket.socket:
+    host, _, port = url.removeprefix("http://").partition(":")
+    return socket.create_connection((host, int(port)), 20)
+
+
+def ask(url: str, target: bytes = b"/health") -> bytes:
+    with connected(url) as connection:
+        connection.sendall(b"GET %s HTTP/1.0\r\n\r\n" % target)
+        return connection.recv(100)
+
+
+def is_closed(connection: socket.socket) -> bool:
+    """Waits for what the other end does; a time-out if it does nothing."""
+    with contextlib.suppress(ConnectionError):
+        return connection.recv(1) == b""
+    return True
+
+
+@pytest.fixture
+def server() -> Iterator[tuple[HttpServer, VirtualClock]]:
+    clock = VirtualClock(1_700_000_000_000)
+    server = HttpServer("127.0.0.1", 0, Echo, 50_000_000, name="echo", max_connections=2, clock=clock)
+    server.start()
+    yield server, clock
+    server.stop()
+
+
+def test_connections_that_never_ask_lock_no_client_out() -> None:
+    """Each silent connection had a thread and a descriptor; then 32 of them kept every scrape out for ten seconds."""
+    exposition: Any = SimpleNamespace(text=lambda accept="": (b"", ""))
+    server = metrics_server(exposition, lambda: True)
+    server.start()
+    try:
+        with contextlib.ExitStack() as stack:
+            silent = [stack.enter_context(connected(server.url)) for _ in range(MAX_CONNECTIONS)]
+            for connection in silent:
+                connection.sendall(b"GET ")
+            assert ask(server.url).startswith(b"HTTP/1.0 200")
+            assert is_closed(silent[0])
+            silent[-1].sendall(b"/health HTTP/1.0\r\n\r\n")
+            assert silent[-1].recv(100).startswith(b"HTTP/1.0 200")
+    finally:
+        server.stop()
+
+
+def test_a_request_that_comes_byte_by_byte_has_a_deadline(server: tuple[HttpServer, VirtualClock]) -> None:
+    """The time-out was of each read: a byte every nine seconds kept a connection for ever."""
+    port, clock = server
+    with connected(port.url) as slow:
+        slow.sendall(QUESTION[:1])
+        while not port._server._open:
+            pass
+        clock.advance_ms(DEADLINE_MS - 1)
+        slow.sendall(QUESTION[1:2])
+        with connected(port.url) as later:
+            while len(port._server._open) < 2:
+                pass
+            clock.advance_ms(1)
+            assert is_closed(slow)
+            later.sendall(QUESTION)
+            assert later.recv(100).startswith(b"HTTP/1.0 200")
+
+
+def test_a_response_that_no_client_reads_has_a_deadline(server: tuple[HttpServer, VirtualClock]) -> None:
+    """A client that asks and does not read held its thread for as long as it liked."""
+    port, clock = server
+    with connected(port.url) as deaf:
+        deaf.sendall(QUESTION)
+        assert deaf.recv(4) == b"HTTP"
+        clock.advance_ms(DEADLINE_MS)
+        while port._server._open:
+            pass
+
+
+def test_those_that_are_served_are_not_interrupted(server: tuple[HttpServer, VirtualClock]) -> None:
+    """Where every connection is being served a further one is closed."""
+    port, _ = server
+    with connected(port.url) as first, connected(port.url) as second:
+        for connection in (first, second):
+            connection.sendall(QUESTION)
+            assert connection.recv(4) == b"HTTP"
+        with connected(port.url) as third:
+            assert is_closed(third)
+        total = 4
+        while data := first.recv(1 << 20):
+            total += len(data)
+        assert total > 50_000_000
+
+
+@pytest.mark.parametrize("target", [b"http://[::1/metrics", b"http://[/ready", b"x://]/"])
+def test_a_target_that_is_no_url_gets_a_response(target: bytes) -> None:
+    """It ended the connection without a word."""
+    exposition: Any = SimpleNamespace(text=lambda accept="": (b"", ""))
+    server = metrics_server(exposition, lambda: True)
+    server.start()
+    try:
+        assert ask(server.url, target).startswith(b"HTTP/1.0 400")
+        assert ask(server.url).startswith(b"HTTP/1.0 200")
+    finally:
+        server.stop()
+
+
+@pytest.mark.parametrize(
+    ("request_line", "status", "sentence"),
+    [
+        (b"GET /xray?user=" + b"x" * 70_000 + b" HTTP/1.0", 414, "Request-URI Too Long"),
+        (b"BREW /xray HTTP/1.0", 405, "only GET and HEAD are served here"),
+    ],
+)
+def test_what_is_refused_early_is_a_sentence(request_line: bytes, status: int, sentence: str) -> None:
+    """No page of HTML, which a command would show its user."""
+    exposition: Any = SimpleNamespace(text=lambda accept="": (b"", ""))
+    server = metrics_server(exposition, lambda: True)
+    server.start()
+    try:
+        with connected(server.url) as connection:
+            connection.sendall(request_line + b"\r\n\r\n")
+            connection.shutdown(socket.SHUT_WR)
+            head, _, body = b"".join(iter(lambda: connection.recv(4096), b"")).decode().partition("\r\n\r\n")
+    finally:
+        server.stop()
+    assert f" {status} " in head.splitlines()[0]
+    assert "text/plain" in head
+    assert body == f"{sentence}\n"
+
+
+def test_scrapes_that_hang_leave_health_checks_alone() -> None:
+    """Every place was a scrape's: a supervisor of the process got no response and ended it."""
+    go_on = threading.Event()
+    begun = threading.Semaphore(0)
+
+    def text(accept: str | None = None) -> tuple[bytes, str]:
+        if accept is not None:  # a scrape; the start asks without
+            begun.release()
+            go_on.wait(30)
+        return b"", "text/plain"
+
+    exposition: Any = SimpleNamespace(text=text)
+    server = metrics_server(exposition, lambda: False)
+    server.start()
+    try:
+        with contextlib.ExitStack() as stack:
+            scrapes = [stack.enter_context(connected(server.url)) for _ in range(MAX_SCRAPES)]
+            for scrape in scrapes:
+                scrape.sendall(b"GET /metrics HTTP/1.0\r\n\r\n")
+                assert begun.acquire(timeout=20)
+            assert ask(server.url, b"/metrics").startswith(b"HTTP/1.0 503")
+            for _ in range(3 * MAX_CONNECTIONS):
+                assert ask(server.url).startswith(b"HTTP/1.0 200")
+                assert ask(server.url, b"/ready").startswith(b"HTTP/1.0 503 ")
+            go_on.set()
+            for scrape in scrapes:
+                assert scrape.recv(100).startswith(b"HTTP/1.0 200")
+    finally:
+        go_on.set()
+        server.stop()
+
+
+@pytest.mark.parametrize("number", [errno.EMFILE, errno.ENFILE])
+def test_a_want_of_descriptors_is_no_reason_to_spin(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
+    """Without a descriptor the port stayed readable, and its thread took a core until there was one."""
+
+    def fail(server: socketserver.TCPServer) -> Any:
+        raise OSError(number, os.strerror(number))
+
+    server = HttpServer("127.0.0.1", 0, Echo, 1, name="echo")
+    server.start()
+    waits: list[float] = []
+    try:
+        inner = server._server
+        assert inner is not None
+        monkeypatch.setattr(inner.stopping, "wait", waits.append)
+        monkeypatch.setattr(socketserver.TCPServer, "get_request", fail)
+        with pytest.raises(OSError, match=os.strerror(number)):
+            inner.get_request()
+    finally:
+        monkeypatch.undo()
+        server.stop()
+    assert waits == [0.1]

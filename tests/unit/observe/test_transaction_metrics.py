@@ -1,0 +1,153 @@
+"""What a broker shows of its transactions, by Kafka's names: before there are any, and of each state."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from kbroker._core.clock import VirtualClock
+from kbroker.common.errors import Errors, KafkaError
+from kbroker.coordinator.transaction.add_partitions_to_txn import Question
+from kbroker.coordinator.transaction_service import TransactionService
+from kbroker.metrics.families import Buckets
+from kbroker.observe.broker_metrics import _logs, _transactions
+from tests.support.groups import MemoryTopic
+from tests.support.server import make_bench
+from tests.support.transactions import T0, T1, FakeMarkers
+
+NAMES = {
+    "kafka.server:type=AddPartitionsToTxnManager,name=VerificationFailureRate": 0,
+    "kafka.coordinator.transaction:type=TransactionMarkerChannelManager,name=UnknownDestinationQueueSize": 0,
+    "kafka.coordinator.transaction:type=TransactionMarkerChannelManager,name=LogAppendRetryQueueSize": 0,
+    "kbroker_transactions_transactional_ids": 0,
+    "kbroker_transactions_open_transactions": 0,
+    "kbroker_transactions_failed_partitions": 0,
+}
+LOAD_TIMES = (
+    "transaction-coordinator-metrics:partition-load-time-max",
+    "transaction-coordinator-metrics:partition-load-time-avg",
+)
+TIMES = "kafka.server:type=AddPartitionsToTxnManager,name=VerificationTimeMs"
+
+
+class Scene:
+    """A service over a topic in memory, with markers that can be refused; its threads do not run."""
+
+    def __init__(self) -> None:
+        ids = itertools.count(1000)
+        self.clock = VirtualClock()
+        self.service = TransactionService(
+            make_bench().ctx.config,
+            self.clock,
+            make_bench().ctx.topics,
+            lambda: next(ids),
+            lambda: None,  # type: ignore[arg-type, return-value]
+        )
+        self.topic = MemoryTopic(self.clock)
+        self.topic.created = True
+        self.markers = FakeMarkers()
+        coordinator = self.service.coordinator
+        coordinator._log._topic = self.topic
+        coordinator._sender._markers = self.markers
+        self.is_started = False
+
+    def start(self) -> None:
+        self.service.coordinator.start()
+        self.is_started = True
+
+    def shown(self) -> dict[str, Any]:
+        """Value by name: Kafka's, or Prometheus's of our own."""
+        parts: Any = SimpleNamespace(transactions=lambda: self.service if self.is_started else None)
+        found = {}
+        for family in _transactions(parts):
+            ((labels, value),) = family.collect()
+            assert labels == ()
+            found[family.kafka_name or family.prometheus_name] = value
+        return found
+
+
+@pytest.fixture
+def scene() -> Scene:
+    return Scene()
+
+
+def test_before_the_first_transaction_all_are_there(scene: Scene) -> None:
+    """A dashboard finds each name at once; there is nothing to load yet."""
+    shown = scene.shown()
+    times = shown.pop(TIMES)
+    assert (sum(times.counts), times.sum) == (0, 0.0)
+    assert all(math.isnan(shown.pop(name)) for name in LOAD_TIMES)
+    assert shown == NAMES
+
+
+def test_each_state_of_a_transaction_shows(scene: Scene) -> None:
+    """Open; its markers refused; complete and not logged; over."""
+    scene.start()
+    coordinator = scene.service.coordinator
+    mine = coordinator.init_producer_id("x", 60_000)
+    other = coordinator.init_producer_id("y", 60_000)
+    assert coordinator.add_partitions("x", *mine, [T0, T1])[T0] is Errors.NONE
+    shown = scene.shown()
+    assert shown["kbroker_transactions_transactional_ids"] == 2
+    assert shown["kbroker_transactions_open_transactions"] == 1
+    assert all(shown[name] >= 0 for name in LOAD_TIMES)
+    scene.markers.errors = {T0: Errors.KAFKA_STORAGE_ERROR, T1: Errors.KAFKA_STORAGE_ERROR}
+    coordinator.end_transaction("x", *mine, True)
+    queue = "kafka.coordinator.transaction:type=TransactionMarkerChannelManager,name="
+    assert scene.shown()[queue + "UnknownDestinationQueueSize"] == 2
+    assert scene.shown()[queue + "LogAppendRetryQueueSize"] == 0
+    assert scene.shown()["kbroker_transactions_open_transactions"] == 0
+    scene.markers.errors.clear()
+    append = coordinator._log.append_move
+
+    def refuse(*args: Any) -> None:
+        args[1].cancel()
+        raise KafkaError(Errors.COORDINATOR_NOT_AVAILABLE)
+
+    coordinator._log.append_move = refuse  # type: ignore[assignment, method-assign]
+    coordinator._sender.retry()
+    shown = scene.shown()
+    assert (shown[queue + "UnknownDestinationQueueSize"], shown[queue + "LogAppendRetryQueueSize"]) == (0, 1)
+    coordinator._log.append_move = append  # type: ignore[method-assign]
+    coordinator._sender.retry()
+    shown = scene.shown()
+    assert (shown[queue + "UnknownDestinationQueueSize"], shown[queue + "LogAppendRetryQueueSize"]) == (0, 0)
+    assert other.producer_epoch == 0
+
+
+def test_a_partition_that_cannot_be_read_shows(scene: Scene) -> None:
+    """Its transactional ids are not served until somebody acts."""
+    scene.topic.logs[0] = None
+    scene.start()
+    assert scene.shown()["kbroker_transactions_failed_partitions"] == 1
+
+
+def test_questions_show(scene: Scene) -> None:
+    """How long they took, and how many partitions were refused."""
+    scene.start()
+    mine = scene.service.coordinator.init_producer_id("x", 60_000)
+    scene.service.partitions.add(Question("x", *mine, [T0]), lambda found: None)
+    scene.service.partitions.verify(Question("x", *mine, [T0, T1]))
+    shown = scene.shown()
+    assert shown["kafka.server:type=AddPartitionsToTxnManager,name=VerificationFailureRate"] == 1
+    assert isinstance(shown[TIMES], Buckets)
+    assert sum(shown[TIMES].counts) == 2
+
+
+def test_producer_ids_are_counted_by_partition() -> None:
+    """Of all partitions that are open; one that is not has none."""
+    logs = [SimpleNamespace(producer_count=count) for count in (2, 0, 5)]
+    views = [
+        SimpleNamespace(name="t", partitions=[logs[0], None, logs[1]]),
+        SimpleNamespace(name="u", partitions=logs[2:]),
+    ]
+    parts: Any = SimpleNamespace(topics=SimpleNamespace(all=lambda: views), logs=SimpleNamespace(lost_offsets=3))
+    families = {family.kafka_name: family for family in _logs(parts)}
+    ((_, value),) = families["kafka.server:type=ReplicaManager,name=ProducerIdCount"].collect()
+    assert value == 7
+    (lost,) = [family for family in _logs(parts) if family.prometheus_name == "kbroker_logs_lost_offsets"]
+    assert list(lost.collect()) == [((), 3)]

@@ -1,0 +1,486 @@
+"""Controller mutation quotas (KIP-599): the objects, and what creating, growing and deleting topics costs."""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import dataclass
+
+import pytest
+
+from kbroker._core.clock import VirtualClock
+from kbroker._core.metrics.metric_config import MetricConfig, Quota
+from kbroker._core.metrics.sensor import Sensor
+from kbroker._core.metrics.stats import Rate, TokenBucket
+from kbroker.common.errors import Errors
+from kbroker.handlers.kafka_apis import KafkaApis
+from kbroker.handlers.request_handler import PendingResponse
+from kbroker.metrics.registry import Metrics
+from kbroker.protocol import codec
+from kbroker.quota._client_quotas import ClientQuotaManagers
+from kbroker.quota.mutation_quota import (
+    UNBOUNDED,
+    PermissiveMutationQuota,
+    StrictMutationQuota,
+    ThrottlingQuotaExceededError,
+    new_quota,
+)
+from kbroker.requests.context import Body
+from tests.support.server import Bench, make_bench
+
+WALL = 1_700_000_000_000
+
+
+class Time:
+    """Milliseconds that a test moves, and how often they were asked for."""
+
+    def __init__(self) -> None:
+        self.now = WALL
+        self.readings = 0
+
+    def __call__(self) -> int:
+        self.readings += 1
+        return self.now
+
+
+def sensor(rate: float, samples: int = 10) -> Sensor:
+    """As the manager makes them: first the rate, which is not checked, then the bucket."""
+    made = Sensor("ControllerMutation-:c", MetricConfig())
+    made.add("mutation-rate", Rate())
+    made.add("tokens", TokenBucket(), MetricConfig(samples, 1000, quota=Quota.upper(rate)))
+    return made
+
+
+def tokens(of: Sensor, time: Time) -> float:
+    return of.metrics["tokens"].measure(time.now)
+
+
+# ---------------------------------------------------------------- the objects
+
+
+def test_strict_accepts_whole_while_the_bucket_is_not_overdrawn() -> None:
+    """CM-1 to CM-4: 10/s, burst 100: 90 and 90 are let through, the third 90 is refused for 8 s and not charged."""
+    time = Time()
+    bucket = sensor(10.0)
+    quota = StrictMutationQuota(bucket, time)
+    quota.record(90)
+    assert (quota.is_exceeded, quota.throttle_time_ms, tokens(bucket, time)) == (False, 0, 10)
+    quota.record(90)
+    assert (quota.is_exceeded, quota.throttle_time_ms, tokens(bucket, time)) == (False, 0, -80)
+    with pytest.raises(ThrottlingQuotaExceededError) as caught:
+        quota.record(90)
+    assert (caught.value.error, caught.value.throttle_time_ms) == (Errors.THROTTLING_QUOTA_EXCEEDED, 8000)
+    assert (quota.is_exceeded, quota.throttle_time_ms, tokens(bucket, time)) == (True, 8000, -80)
+    time.now += 5000
+    assert quota.throttle_time_ms == 3000
+    time.now += 4000
+    assert (quota.throttle_time_ms, quota.is_exceeded) == (0, True)
+
+
+def test_strict_at_exactly_zero_accepts() -> None:
+    """No tokens left is not overdrawn; less than half a millisecond overdrawn is refused with a delay of 0."""
+    time = Time()
+    bucket = sensor(10.0)
+    quota = StrictMutationQuota(bucket, time)
+    quota.record(100)
+    quota.record(5)
+    time.now += 500
+    quota.record(0)
+    bucket.record(0.001, time.now, check=False)
+    with pytest.raises(ThrottlingQuotaExceededError) as caught:
+        quota.record(1)
+    assert (caught.value.throttle_time_ms, quota.is_exceeded) == (0, True)
+
+
+def test_strict_reads_the_clock_once_a_record() -> None:
+    """Check and charge belong to one moment."""
+    time = Time()
+    StrictMutationQuota(sensor(10.0), time).record(1)
+    assert time.readings == 1
+
+
+def test_permissive_charges_and_never_refuses() -> None:
+    """What overdraws the bucket is charged all the same; the delay is that of the last record, less time waited."""
+    time = Time()
+    bucket = sensor(10.0)
+    quota = PermissiveMutationQuota(bucket, time)
+    quota.record(90)
+    assert (quota.throttle_time_ms, tokens(bucket, time)) == (0, 10)
+    quota.record(90)
+    assert (quota.throttle_time_ms, tokens(bucket, time)) == (8000, -80)
+    quota.record(20)
+    assert (quota.is_exceeded, quota.throttle_time_ms, tokens(bucket, time)) == (False, 10_000, -100)
+    time.now += 2500
+    assert quota.throttle_time_ms == 7500
+
+
+def test_kip_599_worked_example() -> None:
+    """P4: 5/s, burst 500: 7 topics of 80 at once leave -60; the next is refused for 12 s, to the millisecond."""
+    time = Time()
+    bucket = sensor(5.0, samples=100)
+    for _ in range(7):
+        StrictMutationQuota(bucket, time).record(80)
+    assert tokens(bucket, time) == -60
+    quota = StrictMutationQuota(bucket, time)
+    with pytest.raises(ThrottlingQuotaExceededError):
+        quota.record(1)
+    assert quota.throttle_time_ms == 12_000
+    time.now += 11_999
+    with pytest.raises(ThrottlingQuotaExceededError):
+        quota.record(1)
+    time.now += 1
+    quota.record(80)
+    assert tokens(bucket, time) == -80
+
+
+def test_p4_by_the_rate_of_today() -> None:
+    """P4: the same 560 mutations by today's Rate (W = 99 s) would be 5.657/s, and wait 13 s."""
+    rate = Sensor("rate", MetricConfig(100, 1000, quota=Quota.upper(5.0)))
+    rate.add("rate", Rate())
+    delay_ms = rate.record_and_throttle(560.0, WALL)
+    assert (round(rate.metrics["rate"].measure(WALL), 3), delay_ms) == (5.657, 13_000)
+
+
+def test_without_any_quota_nothing_is_charged() -> None:
+    """CM-6: while no mutation quota is set the object is the unbounded one, whatever the version."""
+
+    class Disabled:
+        is_enabled = False
+
+        def sensor(self, user: str, client_id: str) -> None:
+            raise AssertionError("no sensor is made")
+
+    for is_strict in (False, True):
+        assert new_quota(Disabled(), Time(), "u", "c", is_strict) is UNBOUNDED  # type: ignore[arg-type]
+        assert new_quota(None, Time(), "u", "c", is_strict) is UNBOUNDED
+    UNBOUNDED.record(10**9)
+    assert (UNBOUNDED.is_exceeded, UNBOUNDED.throttle_time_ms) == (False, 0)
+
+
+# ---------------------------------------------------------------- in the handlers
+
+
+@dataclass
+class Limited:
+    """A broker's handlers with real managers on a clock that the test moves."""
+
+    bench: Bench
+    clock: VirtualClock
+    managers: ClientQuotaManagers
+
+    @classmethod
+    def of(cls, rate: float | None, samples: int = 11, **config: object) -> Limited:
+        bench = make_bench(**config)
+        clock = VirtualClock()
+        managers = ClientQuotaManagers(
+            clock, Metrics(clock=clock), samples=11, window_seconds=1,
+            controller_samples=samples, controller_window_seconds=1,
+        )  # fmt: skip
+        bench.ctx.clock, bench.ctx.quotas = clock, managers
+        if rate is not None:
+            managers.update(None, "c", "controller_mutation_rate", rate)
+        return cls(bench, clock, managers)
+
+    def ask(self, name: str, version: int, body: Body, client_id: str = "c") -> Body:
+        return self.bench.ask(name, version, body, client_id=client_id)
+
+    def create(
+        self, version: int, *rows: tuple[str, int], validate: bool = False, client_id: str = "c"
+    ) -> tuple[int, list[tuple[int, str | None]]]:
+        topics = [{"Name": name, "NumPartitions": count, "ReplicationFactor": 1} for name, count in rows]
+        body = {"Topics": topics, "timeoutMs": 1000, "validateOnly": validate}
+        response = self.ask("CreateTopics", version, body, client_id)
+        return response["ThrottleTimeMs"], [(row["ErrorCode"], row["ErrorMessage"]) for row in response["Topics"]]
+
+    def grow(
+        self, version: int, *rows: tuple[str, int], validate: bool = False
+    ) -> tuple[int, list[tuple[int, str | None]]]:
+        topics = [{"Name": name, "Count": count, "Assignments": None} for name, count in rows]
+        response = self.ask("CreatePartitions", version, {"Topics": topics, "ValidateOnly": validate})
+        return response["ThrottleTimeMs"], [(row["ErrorCode"], row["ErrorMessage"]) for row in response["Results"]]
+
+    def delete(self, version: int, *names: str) -> tuple[int, list[tuple[int, str | None]]]:
+        body = {"Topics": [{"Name": name} for name in names]} if version >= 6 else {"TopicNames": list(names)}
+        response = self.ask("DeleteTopics", version, body)
+        return response["ThrottleTimeMs"], [(row["ErrorCode"], row["ErrorMessage"]) for row in response["Responses"]]
+
+    def tokens(self) -> float:
+        """What the client's bucket holds now; asking changes nothing."""
+        (metric,) = [
+            found for name, found in self.managers.controller_mutation.sensor("ANONYMOUS", "c").metrics.items()
+            if name.name == "tokens"  # type: ignore[attr-defined]
+        ]  # fmt: skip
+        return metric.measure(self.clock.epoch_ms())
+
+    @property
+    def names(self) -> list[str]:
+        return [view.name for view in self.bench.ctx.topics.all()]
+
+
+OK, REFUSED = (0, None), (89, None)
+
+
+@pytest.mark.parametrize("version", [6, 7])
+def test_create_topics_refuses_newer_clients(version: int) -> None:
+    """1/s, burst 11: 15 partitions pass whole, the next topics are refused one by one, and nothing is charged."""
+    broker = Limited.of(1.0)
+    assert broker.create(version, ("a", 15)) == (0, [OK])
+    assert broker.create(version, ("b", 1), ("c", 1)) == (4000, [REFUSED, REFUSED])
+    assert (broker.names, broker.tokens()) == (["a"], -4)
+    broker.clock.advance_ms(4000)
+    assert broker.create(version, ("b", 1), ("c", 1)) == (1000, [OK, REFUSED])
+    assert broker.names == ["a", "b"]
+
+
+@pytest.mark.parametrize("version", [2, 3, 4, 5])
+def test_create_topics_delays_older_clients(version: int) -> None:
+    """Below v6 everything is made and charged, and the delay is what the last topic left behind."""
+    broker = Limited.of(1.0)
+    assert broker.create(version, ("a", 15)) == (4000, [OK])
+    assert broker.create(version, ("b", 1), ("c", 1)) == (6000, [OK, OK])
+    assert (broker.names, broker.tokens()) == (["a", "b", "c"], -6)
+
+
+@pytest.mark.parametrize(("version", "is_strict"), [(0, False), (1, False), (2, False), (3, True)])
+def test_create_partitions(version: int, is_strict: bool) -> None:
+    """Only the partitions added count; v3 is refused, older versions are delayed."""
+    broker = Limited.of(1.0)
+    broker.create(7, ("a", 1), ("b", 1))
+    broker.clock.advance_ms(2000)
+    result = broker.grow(version, ("a", 15), ("b", 3))
+    if is_strict:
+        assert result == (3000, [OK, REFUSED])
+        assert (len(broker.bench.ctx.topics.get("b").partitions), broker.tokens()) == (1, -3)
+    else:
+        assert result == (5000, [OK, OK])
+        assert (len(broker.bench.ctx.topics.get("b").partitions), broker.tokens()) == (3, -5)
+
+
+@pytest.mark.parametrize("version", range(1, 7))
+def test_delete_topics(version: int) -> None:
+    """Each topic costs its partitions; from v5 on what is refused stays, below all are deleted and the client waits."""
+    broker = Limited.of(1.0)
+    broker.create(5, ("a", 15), ("b", 2), client_id="free")
+    result = broker.delete(version, "a", "b")
+    if version >= 5:
+        assert result == (4000, [OK, REFUSED])
+        assert (broker.names, broker.tokens()) == (["b"], -4)
+    else:
+        assert result == (6000, [OK, OK])
+        assert (broker.names, broker.tokens()) == ([], -6)
+
+
+def test_delete_by_id_reports_what_was_refused() -> None:
+    """v6 by id: the response names the topic that stays."""
+    broker = Limited.of(1.0)
+    broker.create(7, ("a", 15))
+    topic_id = broker.bench.ctx.topics.get("a").topic_id
+    body = {"Topics": [{"Name": None, "TopicId": topic_id}]}
+    (row,) = broker.ask("DeleteTopics", 6, body)["Responses"]
+    assert (row["Name"], row["TopicId"], row["ErrorCode"], row["ErrorMessage"]) == ("a", topic_id, 89, None)
+
+
+def test_only_what_passed_its_own_checks_is_charged() -> None:
+    """Bad names, counts, configs, topics that exist, are not there, or are duplicates cost nothing."""
+    broker = Limited.of(1.0)
+    broker.create(7, ("a", 1))
+    assert broker.tokens() == 10
+    codes = [code for code, _ in broker.create(7, ("a", 1), ("no good", 1), ("z", 0), ("d", 1), ("d", 1))[1]]
+    assert codes == [36, 17, 37, 42]
+    assert broker.create(7, ("huge", 10_001))[1][0][0] == 44
+    assert [code for code, _ in broker.grow(3, ("a", 1), ("none", 5))[1]] == [37, 3]
+    assert [code for code, _ in broker.delete(6, "none", "a", "a")[1]] == [42, 3]
+    assert broker.tokens() == 10
+
+
+def test_what_is_wrong_stays_wrong_over_the_quota() -> None:
+    """A client over its quota still hears what is wrong with a topic, not that it should try again."""
+    broker = Limited.of(1.0)
+    broker.create(7, ("a", 15))
+    assert [code for code, _ in broker.create(7, ("a", 1), ("no good", 1), ("b", 1))[1]] == [36, 17, 89]
+    assert [code for code, _ in broker.grow(3, ("a", 3), ("a2", 3))[1]] == [37, 3]
+    assert [code for code, _ in broker.delete(6, "none", "a")[1]] == [3, 89]
+
+
+def test_validate_only_is_free() -> None:
+    """Contrary to Kafka 4.3.1, as KIP-599 wants it: checks cost nothing, and are not refused either."""
+    broker = Limited.of(1.0)
+    assert broker.create(7, ("a", 100), validate=True) == (0, [OK])
+    broker.create(7, ("a", 15))
+    before = broker.tokens()
+    assert broker.create(7, ("b", 100), validate=True) == (0, [OK])
+    assert broker.grow(3, ("a", 100), validate=True) == (0, [OK])
+    assert broker.tokens() == before
+
+
+def test_other_clients_are_not_charged() -> None:
+    """The quota is that of client id c; another one is unlimited, and has its own counter."""
+    broker = Limited.of(1.0)
+    assert broker.create(7, ("a", 100), client_id="other") == (0, [OK])
+    assert broker.create(7, ("b", 100), client_id="other") == (0, [OK])
+    assert broker.create(7, ("c", 5)) == (0, [OK])
+    assert broker.tokens() == 6
+
+
+def test_without_a_quota_no_sensor_is_made() -> None:
+    """A broker without mutation quotas registers nothing for them."""
+    broker = Limited.of(None)
+    assert broker.create(7, ("a", 1000)) == (0, [OK])
+    assert broker.delete(6, "a") == (0, [OK])
+
+
+def metadata(broker: Limited, *names: str, client_id: str = "c") -> tuple[int, list[tuple[str, int]]]:
+    body = {"Topics": [{"Name": name} for name in names], "AllowAutoTopicCreation": True}
+    response = broker.ask("Metadata", 8, body, client_id)
+    return response["ThrottleTimeMs"], [(row["Name"], row["ErrorCode"]) for row in response["Topics"]]
+
+
+def test_topics_made_by_metadata_are_charged_strictly_and_silently() -> None:
+    """Over the quota the topic is not made; the response is as for one that does not exist; a later one makes it."""
+    broker = Limited.of(1.0, num_partitions=6)
+    assert metadata(broker, "a", "b", "c") == (0, [("a", 0), ("b", 0), ("c", 3)])
+    assert (broker.names, broker.tokens()) == (["a", "b"], -1)
+    assert metadata(broker, "a", "c") == (0, [("a", 0), ("c", 3)])
+    assert broker.names == ["a", "b"]
+    broker.clock.advance_ms(1000)
+    assert metadata(broker, "c") == (0, [("c", 0)])
+    assert metadata(broker, "d", client_id="other") == (0, [("d", 0)])
+    assert "d" in broker.names
+
+
+def test_the_brokers_own_topics_are_free() -> None:
+    """__consumer_offsets belongs to no client's quota."""
+    broker = Limited.of(1.0)
+    broker.create(7, ("a", 15))
+    before = broker.tokens()
+    assert metadata(broker, "__consumer_offsets") == (0, [("__consumer_offsets", 0)])
+    assert broker.tokens() == before
+
+
+# ---------------------------------------------------------------- storms (P5)
+
+RATE, BURST, STORM_S = 2.0, 22, 60
+STRICT = [("CreateTopics", 6), ("CreateTopics", 7), ("CreatePartitions", 3), ("DeleteTopics", 5), ("DeleteTopics", 6)]
+PERMISSIVE = [
+    *(("CreateTopics", version) for version in range(2, 6)),
+    *(("CreatePartitions", version) for version in range(3)),
+    *(("DeleteTopics", version) for version in range(1, 5)),
+]
+COST = 7
+
+
+def storm(broker: Limited, api: str, version: int, number: int) -> tuple[int, int]:
+    """One request of seven mutations. Returns: its delay, and how many mutations were made."""
+    name = f"t{number}"
+    if api == "CreateTopics":
+        throttle_time_ms, ((code, _),) = broker.create(version, (name, COST))
+    elif api == "CreatePartitions":
+        broker.create(7, (name, 1), client_id="free")
+        throttle_time_ms, ((code, _),) = broker.grow(version, (name, 1 + COST))
+    else:
+        broker.create(7, (name, COST), client_id="free")
+        throttle_time_ms, ((code, _),) = broker.delete(version, name)
+    assert code in (0, 89)
+    return throttle_time_ms, COST if code == 0 else 0
+
+
+@pytest.mark.parametrize(("api", "version"), STRICT)
+def test_a_storm_of_newer_clients_is_held(api: str, version: int) -> None:
+    """P5: however often they ask, they get at most burst + rate * time, and one request."""
+    broker = Limited.of(RATE)
+    made = 0
+    for number in range(STORM_S * 4):
+        throttle_time_ms, mutations = storm(broker, api, version, number)
+        made += mutations
+        assert (mutations == 0) == (throttle_time_ms > 0)
+        elapsed_s = number / 4
+        assert made <= BURST + RATE * elapsed_s + COST
+        broker.clock.advance_ms(250)
+    assert made >= BURST + RATE * (STORM_S - 1) - COST  # and they do get what is theirs
+
+
+@pytest.mark.parametrize(("api", "version"), PERMISSIVE)
+def test_a_storm_of_older_clients_is_all_accepted_and_muted(api: str, version: int) -> None:
+    """P5: nothing is refused; a channel that is muted for the throttle time is held to the same bound all the same."""
+    broker = Limited.of(RATE)
+    made, number, elapsed_ms = 0, 0, 0
+    while elapsed_ms <= STORM_S * 1000:
+        throttle_time_ms, mutations = storm(broker, api, version, number)
+        assert mutations == COST
+        made += mutations
+        number += 1
+        assert made <= BURST + RATE * elapsed_ms / 1000 + COST
+        wait_ms = max(1, throttle_time_ms)
+        broker.clock.advance_ms(wait_ms)
+        elapsed_ms += wait_ms
+    assert made >= BURST + RATE * (STORM_S - 1) - COST
+
+
+def test_ids_in_responses_are_real() -> None:
+    """A refused deletion by name shows no id that is made up."""
+    broker = Limited.of(1.0)
+    broker.create(7, ("a", 15))
+    topic_id = broker.bench.ctx.topics.get("a").topic_id
+    (row,) = broker.ask("DeleteTopics", 6, {"Topics": [{"Name": "a"}]})["Responses"]
+    assert (row["ErrorCode"], row["TopicId"]) == (89, topic_id)
+    assert row["TopicId"] != uuid.UUID(int=0)
+
+
+# ---------------------------------------------------------------- the response
+
+
+@dataclass
+class Judges:
+    """Stands for the managers: what the request's time would ask for, and which manager has to throttle."""
+
+    time_ms: int
+    controller_mutation = "ControllerMutation"
+    request = "Request"
+    charges_time = True
+
+    def __post_init__(self) -> None:
+        self.throttled: list[tuple[str, int]] = []
+
+    def charge(self, request: Sent) -> int:
+        return self.time_ms
+
+    def throttle(self, manager: str, request: Sent, throttle_time_ms: int) -> None:
+        assert request.sent is None, "the throttle must be begun before the response leaves"
+        self.throttled.append((manager, throttle_time_ms))
+
+
+@dataclass
+class Sent:
+    """One request that remembers its response."""
+
+    api_version: int
+    correlation_id: int = 1
+    sent: bytes | None = None
+
+    def respond(self, response: bytes) -> None:
+        self.sent = response
+
+    def mark_errors(self, counts: dict[int, int]) -> None:
+        assert not counts
+
+
+@pytest.mark.parametrize(
+    ("mutations_ms", "time_ms", "throttled"),
+    [
+        (0, 0, []),
+        (4000, 0, [("ControllerMutation", 4000)]),
+        (0, 700, [("Request", 700)]),
+        (4000, 700, [("ControllerMutation", 4000)]),
+        (700, 4000, [("Request", 4000)]),
+        (700, 700, [("Request", 700)]),
+        (701, 700, [("ControllerMutation", 701)]),
+    ],
+)
+def test_the_larger_delay_is_reported_and_served_once(
+    mutations_ms: int, time_ms: int, throttled: list[tuple[str, int]]
+) -> None:
+    """The response has the larger one; the mutations' manager mutes the channel iff its delay is strictly larger."""
+    entry = KafkaApis().find(37, 3)
+    request, judges = Sent(3), Judges(time_ms)
+    PendingResponse(entry, request, judges).send({"ThrottleTimeMs": mutations_ms, "Results": []})  # type: ignore[arg-type]
+    sent_ms = codec.decode_response(37, 3, request.sent, 5)["ThrottleTimeMs"]  # type: ignore[arg-type]
+    assert (judges.throttled, sent_ms) == (throttled, max(mutations_ms, time_ms))

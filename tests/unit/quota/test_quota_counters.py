@@ -1,0 +1,182 @@
+"""How many counters strangers can make, which of them go, and which of them the registry has."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from kbroker._core.clock import VirtualClock
+from kbroker.metrics.registry import Metrics
+from kbroker.quota._client_quotas import ClientQuotaManagers
+from kbroker.quota._entities import DEFAULT_ENTITY
+
+PRODUCE = "producer_byte_rate"
+
+
+class Bench:
+    """Managers with room for few counters."""
+
+    def __init__(self, max_counters: int) -> None:
+        self.clock = VirtualClock(1_700_000_000_000)
+        self.registry = Metrics(clock=self.clock, expires=True)
+        self.managers = ClientQuotaManagers(self.clock, self.registry, max_counters=max_counters)
+        self.produce = self.managers.produce
+
+    def record(self, client_id: str, size_bytes: float, user: str = "u") -> int:
+        return self.produce.record_and_get_throttle(user, client_id, size_bytes)
+
+    @property
+    def known(self) -> set[str]:
+        """Client ids (with users, where they have part in the name) that have a counter."""
+        names = (
+            name.tag_map for name, _ in self.registry.items() if (name.name, name.group) == ("byte-rate", "Produce")
+        )
+        return {f"{tags['user']}/{tags['client-id']}".lstrip("/") for tags in names}
+
+
+def test_the_one_that_was_quiet_the_longest_goes() -> None:
+    """Any client id that a stranger made up had a counter for an hour."""
+    bench = Bench(3)
+    bench.managers.update(None, DEFAULT_ENTITY, PRODUCE, 1000)
+    for client_id in ("a", "b", "c", "a"):
+        bench.record(client_id, 1)
+        bench.clock.advance_ms(1)
+    bench.record("d", 1)
+    assert bench.known == {"a", "c", "d"}
+    bench.clock.advance_ms(1)
+    bench.record("b", 1)
+    assert bench.known == {"a", "b", "d"}
+
+
+def test_those_over_their_quota_stay() -> None:
+    """Nobody sheds his own debt, or another's, by making up client ids."""
+    bench = Bench(3)
+    bench.managers.update(None, DEFAULT_ENTITY, PRODUCE, 1000)
+    assert bench.record("debtor", 12_000) == 2000
+    bench.clock.advance_ms(500)
+    for number in range(50):
+        bench.record(f"made-up-{number}", 1)
+        bench.clock.advance_ms(1)
+    assert bench.known == {"debtor", "made-up-48", "made-up-49"}
+    assert bench.record("debtor", 0) == 1450  # 12 s' worth in a window of 10.55 s
+    bench.clock.advance_ms(11_000)  # the debt has left the window
+    bench.record("x", 1)
+    bench.clock.advance_ms(1)
+    bench.record("y", 1)
+    bench.clock.advance_ms(1)
+    bench.record("z", 1)
+    assert bench.known == {"x", "y", "z"}
+
+
+def test_where_all_are_over_their_quota_one_goes_nevertheless() -> None:
+    """The number is a bound: strangers with a tiny quota can all be over it."""
+    bench = Bench(3)
+    bench.managers.update(None, DEFAULT_ENTITY, PRODUCE, 1)
+    for number in range(100):
+        assert bench.record(f"c{number}", 1000) > 0
+        bench.clock.advance_ms(1)
+        assert len(bench.known) <= 3
+    assert bench.record("new", 1) == 0
+
+
+@pytest.mark.parametrize(("user", "client_id"), [("u", "named"), ("named", "c"), ("named", "named")])
+def test_counters_of_the_settings_stay(user: str, client_id: str) -> None:
+    """Who has a quota of his own cannot lose its counter to strangers."""
+    bench = Bench(2)
+    bench.managers.update(None, DEFAULT_ENTITY, PRODUCE, 1000)
+    bench.managers.update(user if user == "named" else None, client_id if client_id == "named" else None, PRODUCE, 1000)
+    assert bench.record(client_id, 11_000, user) == 1000
+    bench.clock.advance_ms(9000)
+    for number in range(20):
+        bench.clock.advance_ms(1)
+        bench.record(f"made-up-{number}", 1)
+    assert bench.record(client_id, 0, user) == 980  # 11 s' worth in a window of 10.02 s
+    assert len(bench.known) == 3
+
+
+def test_each_type_has_its_own_room() -> None:
+    """A flood of one type of request costs the others nothing."""
+    bench = Bench(2)
+    for key in (PRODUCE, "consumer_byte_rate"):
+        bench.managers.update(None, DEFAULT_ENTITY, key, 1000)
+    bench.managers.fetch.record_and_get_throttle("u", "a", 10_500)
+    for number in range(10):
+        bench.clock.advance_ms(1)
+        bench.record(f"c{number}", 1)
+    assert bench.managers.fetch.record_and_get_throttle("u", "a", 500) == 990  # 11 s' worth in 10.01 s
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_order_of_use_is_exact(seed: int) -> None:
+    """Against the obvious model: a dictionary in the order of the latest record."""
+    bench, rng = Bench(12), random.Random(seed)
+    bench.managers.update(None, DEFAULT_ENTITY, PRODUCE, 1e12)
+    bench.managers.update("v", DEFAULT_ENTITY, PRODUCE, 1e12)
+    model: dict[str, None] = {}
+    for step in range(1500):
+        bench.clock.advance_ms(rng.choice((1, 1, 1, 5000)))
+        user, client_id = rng.choice("uv"), f"c{int(rng.expovariate(0.15))}"
+        bench.record(client_id, 1, user)
+        name = f"v/{client_id}" if user == "v" else client_id
+        model.pop(name, None)
+        model[name] = None
+        if len(model) > 12:
+            del model[next(iter(model))]
+        if rng.random() < 0.1 or step % 100 == 99:
+            assert bench.known == set(model)
+        if rng.random() < 0.01:
+            bench.clock.advance_ms(rng.choice((3_590_000, 3_700_000)))
+            bench.record("kept", 1)
+            model.pop("kept", None)
+            if len(model) == 12:
+                del model[next(iter(model))]
+            model["kept"] = None
+            gone = len(bench.managers.expire_inactive()) // 2
+            for _ in range(gone):
+                del model[next(iter(model))]
+    assert bench.known == set(model)
+
+
+def test_notifying_the_registry_is_bounded() -> None:
+    """10,500 new client ids stopped everybody who asked for a metric for 1.3 seconds."""
+    bench = Bench(2000)
+    bench.managers.update(None, DEFAULT_ENTITY, PRODUCE, 1000)
+    for number in range(1200):
+        bench.record(f"c{number}", 1)
+    assert bench.known == {f"c{number}" for number in range(500)}
+    assert len(bench.known) == 1000
+    assert len(bench.known) == 1200
+
+
+def test_counters_that_came_and_went_unseen_leave_nothing_behind() -> None:
+    """Evicted before anybody looked: neither the registry nor the list of new counters keeps them."""
+    bench = Bench(10)
+    bench.managers.update(None, DEFAULT_ENTITY, PRODUCE, 1000)
+    metrics = len(bench.registry)
+    for _ in range(3):
+        for number in range(1000):
+            bench.record(f"c{number}", 1)
+            bench.clock.advance_ms(1)
+        assert bench.known == {f"c{number}" for number in range(990, 1000)}
+        assert len(bench.registry) == metrics + 2 * 10
+
+
+def test_a_handle_of_a_counter_that_was_not_published() -> None:
+    """A sensor that was asked for by name is registered once, and goes with its counter."""
+    bench = Bench(1)
+    bench.managers.update(None, DEFAULT_ENTITY, PRODUCE, 1000)
+    sensor = bench.produce.sensor("u", "a")
+    assert bench.registry.get_sensor("Produce-:a") is sensor
+    bench.clock.advance_ms(1)
+    bench.record("b", 1)
+    assert sensor.is_removed
+    assert bench.registry.get_sensor("Produce-:a") is None
+    assert bench.known == {"b"}
+
+
+@pytest.mark.parametrize("value", [0, -1])
+def test_there_is_room_for_one_at_least(value: int) -> None:
+    """No counter at all would be no quota at all."""
+    with pytest.raises(ValueError, match="max_counters must be >= 1"):
+        Bench(value)

@@ -1,0 +1,473 @@
+"""Quota entities: the rules for what is set, the store, files of older versions, and which quota counts."""
+
+from __future__ import annotations
+
+import logging
+import math
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from kbroker.common.configs.removed_settings import suggest_replacement
+from kbroker.common.errors import Errors, KafkaError
+from kbroker.common.quotas import CLIENT_ID, IP, USER, QuotaEntity, candidates, resolve
+from kbroker.metadata.metadata_store import FILE_NAME, SCHEMA_VERSION, MetadataError, MetadataStore
+from kbroker.quota.entity_rules import Alteration, QuotaOp
+from kbroker.quota.entity_store import MAX_LOOKUPS, QuotaEntityStore, address_of
+
+ALICE = QuotaEntity.of({USER: "alice"})
+ADDRESS = QuotaEntity.of({IP: "10.1.1.1"})
+HOSTS = {"10.1.1.1": "10.1.1.1", "host": "10.2.2.2"}
+
+
+class Bench:
+    """A store of entities over one in memory; what is put in force is listed."""
+
+    def __init__(self, store: MetadataStore | None = None) -> None:
+        self.store = MetadataStore(None, 1) if store is None else store
+        self.entities = QuotaEntityStore(self.store, HOSTS.get)
+        self.changes: list[tuple[str, str, float | None]] = []
+        self.entities.on_change(lambda entity, key, value: self.changes.append((str(entity), key, value)))
+
+    def alter(self, entity: QuotaEntity, *ops: tuple[str, float | None], validate_only: bool = False) -> str | None:
+        """Change one entity; returns the refusal's text, None if it was made."""
+        alteration = Alteration(entity, [QuotaOp(*op) for op in ops])
+        (refusal,) = self.entities.alter([alteration], validate_only).values()
+        assert refusal is None or refusal.error is Errors.INVALID_REQUEST
+        return None if refusal is None else refusal.message
+
+    def all(self) -> dict[str, dict[str, float]]:
+        return {str(entity): dict(values) for entity, values in self.entities.find({}, (), False)}
+
+
+@pytest.fixture
+def bench() -> Iterator[Bench]:
+    made = Bench()
+    yield made
+    made.store.close()
+
+
+def user(**names: str | None) -> QuotaEntity:
+    return QuotaEntity.of({kind.replace("_", "-"): name for kind, name in names.items()})
+
+
+# ---------------------------------------------------------------- rules
+
+OR_SHADOW = ', and each with "shadow." before it'
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "text"),
+    [
+        ("producer_byte_rate", 0.0, "Quota producer_byte_rate must be greater than 0"),
+        ("producer_byte_rate", -0.0, "Quota producer_byte_rate must be greater than 0"),
+        ("producer_byte_rate", -1.0, "Quota producer_byte_rate must be greater than 0"),
+        ("request_percentage", 0.0, "Quota request_percentage must be greater than 0"),
+        ("controller_mutation_rate", -math.inf, "Quota controller_mutation_rate must be greater than 0"),
+        ("producer_byte_rate", math.nan, "Quota producer_byte_rate must be a number greater than 0, not NaN"),
+        ("request_percentage", math.nan, "Quota request_percentage must be a number greater than 0, not NaN"),
+        ("consumer_byte_rate", math.inf, "Proposed value for consumer_byte_rate is too large for a LONG."),
+        ("consumer_byte_rate", 1e300, "Proposed value for consumer_byte_rate is too large for a LONG."),
+        ("consumer_byte_rate", 1.5, "consumer_byte_rate cannot be a fractional value."),
+        ("consumer_byte_rate", 0.0001, "consumer_byte_rate cannot be a fractional value."),
+        ("consumer_byte_rate", 9.9999999, "consumer_byte_rate cannot be a fractional value."),
+        ("connection_creation_rate", 1.0, "Invalid configuration key connection_creation_rate; this entity can have "
+         f"consumer_byte_rate, controller_mutation_rate, producer_byte_rate and request_percentage{OR_SHADOW}"),
+        ("", 1.0, "Invalid configuration key ; this entity can have consumer_byte_rate, controller_mutation_rate, "
+         f"producer_byte_rate and request_percentage{OR_SHADOW}"),
+    ],
+)  # fmt: skip
+def test_bad_values_are_refused_with_what_is_allowed(bench: Bench, key: str, value: float, text: str) -> None:
+    """Kafka's code and sentence for each invalid value, and nothing is stored."""
+    assert bench.alter(ALICE, (key, value)) == text
+    assert bench.alter(ALICE, (key, value), validate_only=True) == text
+    assert (bench.all(), bench.changes, bench.store.quotas()) == ({}, [], [])
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("producer_byte_rate", 1.0),
+        ("producer_byte_rate", 10.0000001),
+        ("producer_byte_rate", 2.0**63),
+        ("request_percentage", 0.001),
+        ("request_percentage", math.inf),
+        ("controller_mutation_rate", 0.25),
+    ],
+)
+def test_values_that_kafka_takes(bench: Bench, key: str, value: float) -> None:
+    """Fractions where a key is no whole number, rounding errors of one that is, and the largest LONG as a double."""
+    assert bench.alter(ALICE, (key, value)) is None
+    assert bench.all() == {"user alice": {key: value}}
+    assert bench.store.quotas() == [('{"user": "alice"}', key, value)]
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (0.5, "connection_creation_rate cannot be a fractional value."),
+        (2.0**31, "Proposed value for connection_creation_rate is too large for a INT."),
+        (0.0, "Quota connection_creation_rate must be greater than 0"),
+        (2.0**31 - 1, None),
+    ],
+)
+def test_connection_rates_are_whole_numbers_of_32_bits(bench: Bench, value: float, text: str | None) -> None:
+    """connection_creation_rate is an INT."""
+    assert bench.alter(ADDRESS, ("connection_creation_rate", value)) == text
+
+
+@pytest.mark.parametrize(
+    ("entity", "text"),
+    [
+        (user(), "Invalid empty client quota entity: name a user, a client-id, both, or an ip"),
+        (user(group="g"), "Unhandled client quota entity type: group; there are user, client-id and ip"),
+        (user(user=""), "Empty user not supported: null stands for the default user"),
+        (user(user="u", client_id=""), "Empty client-id not supported: null stands for the default client-id"),
+        (user(ip=""), "Empty ip not supported: null stands for the default ip"),
+        (user(ip="10.1.1.1", user="u"),
+         "Invalid quota entity combination, IP entity shouldnot be combined with User or ClientId"),
+        (user(ip=None, client_id=None),
+         "Invalid quota entity combination, IP entity shouldnot be combined with User or ClientId"),
+        (user(ip="no where"), "no where is not a valid IP or resolvable host."),
+    ],
+)  # fmt: skip
+def test_bad_entities_are_refused(bench: Bench, entity: QuotaEntity, text: str) -> None:
+    """An entity that cannot be is refused before its keys are looked at."""
+    assert bench.alter(entity, ("no_such_key", -1.0)) == text
+    assert bench.all() == {}
+
+
+def test_an_address_takes_connection_rates_only(bench: Bench) -> None:
+    """And a user takes none."""
+    assert bench.alter(ADDRESS, ("producer_byte_rate", 1.0)) == (
+        f"Invalid configuration key producer_byte_rate; this entity can have connection_creation_rate{OR_SHADOW}"
+    )
+    assert bench.alter(ADDRESS, ("connection_creation_rate", 100.0)) is None
+    assert bench.alter(user(ip=None), ("connection_creation_rate", 7.0)) is None
+    assert bench.alter(user(ip="host"), ("connection_creation_rate", 5.0)) is None
+    assert bench.all() == {
+        "ip 10.1.1.1": {"connection_creation_rate": 100},
+        "ip <default>": {"connection_creation_rate": 7},
+        "ip host": {"connection_creation_rate": 5},
+    }
+
+
+def test_hosts_are_looked_up() -> None:
+    """Addresses in any notation stand for themselves; an invalid name has none."""
+    assert address_of("127.0.0.1") == "127.0.0.1"
+    assert address_of("::1") == "::1"
+    assert address_of("nowhere at all") is None
+    assert address_of("a" * 300) is None
+
+
+@pytest.mark.parametrize("zone", ["nowhere", "x" * 1000])
+def test_an_address_with_a_zone_must_lead_somewhere(bench: Bench, zone: str) -> None:
+    """Anything behind the % was stored and acknowledged, but never in force."""
+    store = QuotaEntityStore(bench.store, lambda host: None)
+    entity = user(ip=f"fe80::1%{zone}")
+    refusal = store.alter([Alteration(entity, [QuotaOp("connection_creation_rate", 5.0)])])[entity]
+    assert refusal is not None
+    assert refusal.message == f"fe80::1%{zone} is not a valid IP or resolvable host."
+    assert bench.all() == {}
+
+
+def test_one_request_has_only_so_many_names_looked_up(bench: Bench) -> None:
+    """A lookup may take seconds: thousands of names in one request are refused, addresses are not."""
+    asked = []
+    store = QuotaEntityStore(bench.store, lambda host: asked.append(host) or "10.3.3.3")  # type: ignore[func-returns-value]
+    ops = [QuotaOp("connection_creation_rate", 5.0)]
+    names = [Alteration(user(ip=f"h{number}"), ops) for number in range(MAX_LOOKUPS + 2)]
+    addresses = [Alteration(user(ip=f"10.0.0.{number}"), ops) for number in range(200)]
+    refusals = [refusal for refusal in store.alter([*names, *addresses]).values() if refusal is not None]
+    assert (len(refusals), len(asked)) == (2, MAX_LOOKUPS)
+    assert refusals[0].message == "More than 20 host names in one request: use addresses, or several requests"
+
+
+# ---------------------------------------------------------------- changes
+
+
+def test_all_or_nothing_per_entity(bench: Bench) -> None:
+    """A bad op takes the whole entry with it, and no other entry."""
+    good, bad = user(user="good"), user(user="bad")
+    results = bench.entities.alter(
+        [
+            Alteration(bad, [QuotaOp("producer_byte_rate", 5.0), QuotaOp("consumer_byte_rate", -5.0)]),
+            Alteration(good, [QuotaOp("producer_byte_rate", 5.0)]),
+        ]
+    )
+    assert [(entity, refusal is None) for entity, refusal in results.items()] == [(bad, False), (good, True)]
+    assert bench.all() == {"user good": {"producer_byte_rate": 5}}
+    assert bench.changes == [("user good", "producer_byte_rate", 5.0)]
+
+
+def test_an_entity_that_comes_twice_is_left_alone(bench: Bench) -> None:
+    """It is once in the response, refused, and has not changed; the others have."""
+    ops = [QuotaOp("producer_byte_rate", 5.0)]
+    results = bench.entities.alter([Alteration(ALICE, ops), Alteration(ADDRESS, []), Alteration(ALICE, ops)])
+    assert list(results) == [ALICE, ADDRESS]
+    assert results[ALICE].message == "Ignoring duplicate entity user alice: each may come once"
+    assert results[ADDRESS] is None
+    assert bench.all() == {}
+
+
+def test_a_key_that_comes_twice_is_refused(bench: Bench) -> None:
+    """Nobody could say which one counts."""
+    ops = [("producer_byte_rate", 5.0), ("producer_byte_rate", None)]
+    assert bench.alter(ALICE, *ops) == "Duplicate quota key producer_byte_rate: each may come once"
+
+
+def test_setting_changing_removing(bench: Bench) -> None:
+    """Each change is published once; what changes nothing is not published; the last key takes the entity with it."""
+    assert bench.alter(ALICE, ("producer_byte_rate", 5.0), ("request_percentage", 50.0)) is None
+    assert bench.alter(ALICE, ("producer_byte_rate", 5.0)) is None
+    assert bench.alter(ALICE, ("producer_byte_rate", 6.0), ("request_percentage", None)) is None
+    assert bench.all() == {"user alice": {"producer_byte_rate": 6}}
+    assert bench.alter(ALICE, ("no_such_key", None), ("consumer_byte_rate", None)) is None
+    assert bench.alter(ALICE) is None
+    assert bench.alter(ALICE, ("producer_byte_rate", None)) is None
+    assert bench.all() == {}
+    assert bench.changes == [
+        ("user alice", "producer_byte_rate", 5.0),
+        ("user alice", "request_percentage", 50.0),
+        ("user alice", "producer_byte_rate", 6.0),
+        ("user alice", "request_percentage", None),
+        ("user alice", "producer_byte_rate", None),
+    ]
+
+
+def test_validate_only_changes_nothing(bench: Bench) -> None:
+    """The same responses, and neither store nor managers hear of it."""
+    assert bench.alter(ALICE, ("producer_byte_rate", 5.0), validate_only=True) is None
+    assert (bench.all(), bench.changes, bench.store.quotas()) == ({}, [], [])
+
+
+def test_what_cannot_be_stored_is_not_in_force(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A full disk refuses the change, and the broker goes on as before."""
+
+    def fail(changes: object) -> None:
+        raise sqlite3.OperationalError("database or disk is full")
+
+    monkeypatch.setattr(bench.store, "alter_quotas", fail)
+    with pytest.raises(sqlite3.OperationalError):
+        bench.alter(ALICE, ("producer_byte_rate", 5.0))
+    assert (bench.all(), bench.changes) == ({}, [])
+
+
+def test_one_hook_that_fails_keeps_no_other_from_it(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
+    """A quota that cannot be put in force is logged; the rest is."""
+
+    def fail(entity: QuotaEntity, key: str, value: float | None) -> None:
+        raise OSError("no such address")
+
+    store = QuotaEntityStore(bench.store, HOSTS.get)
+    changes = []
+    store.on_change(fail)
+    store.on_change(lambda entity, key, value: changes.append(key))
+    with caplog.at_level(logging.ERROR):
+        store.alter([Alteration(ALICE, [QuotaOp("producer_byte_rate", 5.0)])])
+    assert changes == ["producer_byte_rate"]
+    assert "cannot put producer_byte_rate of user alice in force" in caplog.text
+
+
+def test_host_names_are_looked_up_before_the_lock_is_taken(bench: Bench) -> None:
+    """The hooks looked them up again, so that one slow name held up every other change of a quota."""
+    hosts = {"host": "10.2.2.2"}
+    entities = QuotaEntityStore(bench.store, lambda host: None if entities._lock.locked() else hosts.get(host))
+    changes = []
+    entities.on_change(lambda entity, key, value: changes.append((entity.names[IP], value)))
+    host, key = user(ip="host"), "connection_creation_rate"
+
+    def alter(value: float | None) -> dict[QuotaEntity, KafkaError | None]:
+        return entities.alter([Alteration(host, [QuotaOp(key, value)])])
+
+    assert alter(5.0) == {host: None}
+    hosts["host"] = "10.3.3.3"
+    assert alter(6.0) == {host: None}
+    hosts["host"] = "10.4.4.4"
+    assert alter(None) == {host: None}
+    assert changes == [("10.2.2.2", 5.0), ("10.2.2.2", None), ("10.3.3.3", 6.0), ("10.3.3.3", None)]
+    assert alter(7.0) == {host: None}
+    del changes[:], hosts["host"]
+    again = QuotaEntityStore(bench.store, hosts.get)
+    again.on_change(lambda entity, key, value: changes.append((entity.names[IP], value)))
+    again.load()
+    assert changes == []
+    hosts["host"] = "10.5.5.5"
+    again.load()
+    again.alter([Alteration(host, [QuotaOp(key, None)])])
+    assert changes == [("10.5.5.5", 7.0), ("10.5.5.5", None)]
+
+
+# ---------------------------------------------------------------- settings of long ago
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "command"),
+    [
+        ("quota.producer.default", "2M", "kbroker quotas set --client-id-default producer_byte_rate=2097152"),
+        ("quota.consumer.default", "500", "kbroker quotas set --client-id-default consumer_byte_rate=500"),
+        ("quota.consumer.default", "plenty", "kbroker quotas set --client-id-default consumer_byte_rate=BYTES"),
+        ("quota.producer.override", "clientA:4M,clientB:10M",
+         "kbroker quotas set --client-id clientA producer_byte_rate=4194304 && "
+         "kbroker quotas set --client-id clientB producer_byte_rate=10485760"),
+        ("quota.consumer.override", "a b=1k", "kbroker quotas set --client-id 'a b' consumer_byte_rate=1024"),
+        ("quota.consumer.override", "", "kbroker quotas set --client-id NAME consumer_byte_rate=BYTES"),
+    ],
+)  # fmt: skip
+def test_static_quotas_name_their_replacement(name: str, value: str, command: str) -> None:
+    """A properties file with the quotas of long ago gets the exact command that does the same now."""
+    assert suggest_replacement(name, value) == f"quotas are set at run time, and kept: {command}"
+
+
+def test_other_unknown_settings_have_no_replacement() -> None:
+    """Nothing is made up for a name that never was one."""
+    assert suggest_replacement("quota.producer", "1") is None
+    assert suggest_replacement("no.such.key", "1") is None
+
+
+# ---------------------------------------------------------------- restart and older files
+
+
+NAMES = ["*", "a b%20:c", "<default>", "default", "null", "q\"\\'", "漢🙂", "\0\n", "x" * 5000]
+
+
+def test_everything_is_in_force_again_after_a_restart(tmp_path: Path) -> None:
+    """Any name, the defaults, and a rate beyond all numbers come back as they were, and go to the managers."""
+    store = MetadataStore(tmp_path, 1)
+    before = Bench(store)
+    for name in NAMES:
+        assert before.alter(user(user=name, client_id=name), ("producer_byte_rate", 5.0)) is None
+    assert before.alter(user(user=None), ("request_percentage", math.inf)) is None
+    assert before.alter(user(user=None, client_id=None), ("controller_mutation_rate", 0.1)) is None
+    assert before.alter(ALICE, ("producer_byte_rate", 5.0)) is None
+    assert before.alter(ALICE, ("producer_byte_rate", None)) is None
+    store.close()
+
+    again = Bench(MetadataStore(tmp_path, 1))
+    assert again.all() == {}
+    again.entities.load()
+    assert again.all() == before.all()
+    assert len(again.all()) == len(NAMES) + 2
+    assert sorted(again.changes) == sorted(
+        (entity, key, value) for entity, values in before.all().items() for key, value in values.items()
+    )
+    again.store.close()
+
+
+VERSION_1 = """
+CREATE TABLE facts (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
+CREATE TABLE topics (name TEXT PRIMARY KEY, topic_id BLOB NOT NULL UNIQUE, partitions INTEGER NOT NULL) WITHOUT ROWID;
+CREATE TABLE configs (kind TEXT NOT NULL, resource TEXT NOT NULL, name TEXT NOT NULL, value TEXT NOT NULL,
+                      PRIMARY KEY (kind, resource, name)) WITHOUT ROWID;
+CREATE TABLE producer_ids (next INTEGER NOT NULL);
+INSERT INTO producer_ids VALUES (3000);
+INSERT INTO facts VALUES ('cluster.id', 'old'), ('node.id', '1');
+INSERT INTO topics VALUES ('t', x'00000000000000000000000000000001', 2);
+INSERT INTO configs VALUES ('topic', 't', 'retention.ms', '5');
+PRAGMA user_version=1;
+"""
+
+
+def test_an_older_file_is_upgraded_and_keeps_what_it_held(tmp_path: Path) -> None:
+    """The file of the version before quotas opens, takes quotas, and still has its topics."""
+    with sqlite3.connect(tmp_path / FILE_NAME) as db:
+        db.executescript(VERSION_1)
+    db.close()
+    bench = Bench(MetadataStore(tmp_path, 1, "old"))
+    bench.entities.load()
+    assert bench.alter(ALICE, ("producer_byte_rate", 5.0)) is None
+    (topic,) = bench.store.topics()
+    assert (topic.name, topic.partitions, dict(topic.configs)) == ("t", 2, {"retention.ms": "5"})
+    assert bench.store.next_producer_id() == 3000
+    bench.store.close()
+    with sqlite3.connect(tmp_path / FILE_NAME) as db:
+        assert db.execute("PRAGMA user_version").fetchone() == (SCHEMA_VERSION,)
+    db.close()
+    assert SCHEMA_VERSION >= 2
+
+
+def test_a_failed_upgrade_leaves_the_file_as_it_was(tmp_path: Path) -> None:
+    """Each step is made whole or not at all, so that the older program could still open it."""
+    with sqlite3.connect(tmp_path / FILE_NAME) as db:
+        db.executescript(VERSION_1 + "CREATE TABLE quotas (something_else TEXT);")
+    db.close()
+    with pytest.raises(MetadataError, match="table quotas already exists"):
+        MetadataStore(tmp_path, 1, "old")
+    with sqlite3.connect(tmp_path / FILE_NAME) as db:
+        assert db.execute("PRAGMA user_version").fetchone() == (1,)
+    db.close()
+
+
+def test_a_new_file_and_an_upgraded_one_are_alike(tmp_path: Path) -> None:
+    """Both went the same way, so both have the same tables."""
+    old, new = tmp_path / "old", tmp_path / "new"
+    old.mkdir()
+    new.mkdir()
+    with sqlite3.connect(old / FILE_NAME) as db:
+        db.executescript(VERSION_1)
+    db.close()
+    tables = []
+    for folder in (old, new):
+        store = MetadataStore(folder, 1)
+        store.close()
+        with sqlite3.connect(folder / FILE_NAME) as db:
+            rows = db.execute("SELECT name, sql FROM sqlite_schema WHERE sql NOT NULL")
+            tables.append({name: " ".join(sql.split()) for name, sql in rows})
+        db.close()
+    assert tables[0] == tables[1]
+
+
+# ---------------------------------------------------------------- which quota counts
+
+
+def test_the_eight_levels() -> None:
+    """Most specific first; a client without a client id is reached by its user's and the default user's only."""
+    assert [str(one.entity) for one in candidates("u", "c")] == [
+        "user u, client-id c",
+        "user u, client-id <default>",
+        "user u",
+        "user <default>, client-id c",
+        "user <default>, client-id <default>",
+        "user <default>",
+        "client-id c",
+        "client-id <default>",
+    ]
+    assert [(one.level, str(one.entity)) for one in candidates("u", "")] == [(3, "user u"), (6, "user <default>")]
+
+
+EIGHT = [one.entity for one in candidates("u", "c")]
+
+
+@pytest.mark.parametrize(
+    ("levels", "winner", "tags"),
+    [
+        ([], None, ("", "c")),
+        ([8], 8, ("", "c")),
+        ([7, 8], 7, ("", "c")),
+        ([3], 3, ("u", "")),
+        ([6], 6, ("u", "")),
+        ([1], 1, ("u", "c")),
+        ([5], 5, ("u", "c")),
+        ([6, 8], 6, ("u", "")),
+        ([5, 6, 7], 5, ("u", "c")),
+        ([4, 6], 4, ("u", "c")),
+        ([7, 6], 6, ("u", "")),
+        ([2, 3, 4, 5, 6, 7, 8], 2, ("u", "c")),
+    ],
+)
+def test_the_winner_and_its_counter(levels: list[int], winner: int | None, tags: tuple[str, str]) -> None:
+    """The most specific level that is set wins; the tags name the counter that its clients share."""
+    found = resolve([EIGHT[level - 1] for level in levels], "u", "c")
+    assert (None if found.winner is None else found.winner.level, found[1:]) == (winner, tags)
+
+
+def test_quotas_of_others() -> None:
+    """Where only others have a quota, a level that stands alone still decides about the counter."""
+    other = QuotaEntity.of({USER: "other"})
+    pair = QuotaEntity.of({USER: "other", CLIENT_ID: "c"})
+    assert resolve([other], "u", "c") == (None, "u", "")
+    assert resolve([pair], "u", "c") == (None, "u", "c")
+    assert resolve([other, pair], "u", "c") == (None, "", "c")
+    assert resolve([pair, other], "other", "") == ((3, other), "other", "")

@@ -1,0 +1,362 @@
+"""Shadow quotas on a clock that the test moves: rules, levels, counters, metrics, what is kept; rates of addresses."""
+
+from __future__ import annotations
+
+import math
+import random
+import sqlite3
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kbroker._core.clock import VirtualClock
+from kbroker._core.metrics.metric import Metric
+from kbroker.common.quotas import CLIENT_ID, IP, USER, QuotaEntity
+from kbroker.metadata.metadata_store import MetadataStore
+from kbroker.metrics.registry import MetricName, Metrics
+from kbroker.network.connections._connection_quotas import ConnectionQuotas, ConnectionThrottledError
+from kbroker.quota._client_quotas import VERDICT_TYPES, ClientQuotaManagers
+from kbroker.quota._entities import DEFAULT_ENTITY
+from kbroker.quota.entity_rules import Alteration, QuotaOp
+from kbroker.quota.entity_store import QuotaEntityStore
+from kbroker.quota.verdict import Verdict
+
+KEYS = ("producer_byte_rate", "consumer_byte_rate", "request_percentage", "controller_mutation_rate")
+SHADOWS = tuple(f"shadow.{key}" for key in KEYS)
+NO_LIMIT = float(2**63 - 1)
+START_MS = 1_700_000_000_000
+
+
+class Bench:
+    """Managers over their own registry and clock."""
+
+    def __init__(self, **settings: int) -> None:
+        self.clock = VirtualClock(START_MS)
+        self.registry = Metrics(clock=self.clock, expires=True)
+        self.managers = ClientQuotaManagers(self.clock, self.registry, **settings)
+        self.update = self.managers.update
+
+    def measure(self, name: str, group: str, user: str, client_id: str) -> float:
+        found = self.registry.get(MetricName.of(name, group, {"user": user, "client-id": client_id}))
+        assert isinstance(found, Metric)
+        return found.measure()
+
+
+@pytest.fixture
+def bench() -> Bench:
+    return Bench()
+
+
+# ---------------------------------------------------------------- apart from the enforced
+
+
+@pytest.mark.parametrize("kind", range(4))
+def test_one_changes_nothing_of_the_other(bench: Bench, kind: int) -> None:
+    """Neither what holds, nor whether anything is counted, nor what fits into a window."""
+    enforced, shadow = bench.managers.enforced[kind], bench.managers.shadows[kind]
+    assert (enforced.name, enforced.is_shadow, shadow.name, shadow.is_shadow) == (
+        shadow.name,
+        False,
+        enforced.name,
+        True,
+    )
+    bench.update("u", None, SHADOWS[kind], 7.0)
+    assert (enforced.is_enabled, shadow.is_enabled) == (False, True)
+    assert (enforced.resolve("u", "c").limit, shadow.resolve("u", "c").limit) == (NO_LIMIT, 7.0)
+    assert enforced.max_value_in_window("u", "c") == bench.managers.enforced[0].max_value_in_window("x", "y")
+    assert enforced.record_and_get_throttle("u", "c", 1e6) == 0
+    assert shadow.record_and_get_throttle("u", "c", 0) == 0  # nothing is in its counter
+    bench.update("u", None, SHADOWS[kind], None)
+    bench.update("u", None, KEYS[kind], 9.0)
+    assert (enforced.is_enabled, shadow.is_enabled) == (True, False)
+    assert bench.managers.charges_time is (kind == 2)
+
+
+def test_the_eight_levels_are_looked_through_apart(bench: Bench) -> None:
+    """One client, each level in turn: the first that has a shadow counts, whatever is enforced."""
+    levels: list[tuple[Any, Any]] = [
+        ("u", "c"), ("u", DEFAULT_ENTITY), ("u", None), (DEFAULT_ENTITY, "c"), (DEFAULT_ENTITY, DEFAULT_ENTITY),
+        (DEFAULT_ENTITY, None), (None, "c"), (None, DEFAULT_ENTITY),
+    ]  # fmt: skip
+    enforced, shadow = bench.managers.enforced[0], bench.managers.shadows[0]
+    for level, (user, client_id) in enumerate(levels, 1):
+        bench.update(user, client_id, KEYS[0], 100.0 + level)
+        bench.update(user, client_id, SHADOWS[0], 200.0 + level)
+    for level, (user, client_id) in enumerate(levels, 1):
+        assert enforced.resolve("u", "c")[:2] == (101.0, 1)
+        assert shadow.resolve("u", "c")[:2] == (200.0 + level, level)
+        bench.update(user, client_id, SHADOWS[0], None)
+    assert shadow.resolve("u", "c")[:2] == (NO_LIMIT, 0)
+    for level, (user, client_id) in enumerate(levels[:-1], 1):
+        bench.update(user, client_id, KEYS[0], None)
+        assert enforced.resolve("u", "c")[:2] == (101.0 + level, level + 1)
+
+
+@pytest.mark.parametrize("kind", range(4))
+def test_equal_traffic_gets_equal_delays(kind: int) -> None:
+    """A random trace of records, bytes given back and time that passes: to the millisecond."""
+    bench, draw = Bench(), random.Random(kind)
+    limit = 50.0 if kind == 3 else 600.0
+    bench.update(None, "e", KEYS[kind], limit)
+    bench.update(None, "s", SHADOWS[kind], limit)
+    sides = ((bench.managers.enforced[kind], "e"), (bench.managers.shadows[kind], "s"))
+    seen: list[int] = []
+    for _ in range(3000):
+        bench.clock.advance_ms(draw.choice((0, 1, 40, 700)))
+        value = draw.choice((1.0, 3.5, 60.0, 400.0)) / (10 if kind == 3 else 1)
+        delays = {manager.record_and_get_throttle("u", client_id, value) for manager, client_id in sides}
+        assert len(delays) == 1
+        seen += delays
+        if draw.random() < 0.1:
+            for manager, client_id in sides:
+                manager.unrecord("u", client_id, value)
+    assert 100 < sum(delay > 0 for delay in seen) < 2900
+
+
+def test_a_changed_limit_finds_what_the_counter_holds(bench: Bench) -> None:
+    """As of an enforced quota: from the next record on."""
+    shadow = bench.managers.shadows[0]
+    bench.update(None, "c", SHADOWS[0], 1000.0)
+    assert shadow.record_and_get_throttle("u", "c", 12_000) == 2000
+    bench.update(None, "c", SHADOWS[0], 500.0)
+    assert shadow.record_and_get_throttle("u", "c", 0) == 14_000
+    bench.update(None, "c", SHADOWS[0], 5000.0)
+    assert shadow.record_and_get_throttle("u", "c", 0) == 0
+
+
+def test_counters_of_made_up_client_ids_are_bounded_apart() -> None:
+    """Shadow counters take no room from those of enforced quotas."""
+    bench = Bench(max_counters=2)
+    bench.update(None, DEFAULT_ENTITY, KEYS[0], 1e9)
+    bench.update(None, DEFAULT_ENTITY, SHADOWS[0], 1e9)
+    for number in range(10):
+        bench.clock.advance_ms(10)
+        bench.managers.shadows[0].record_and_get_throttle("u", f"s{number}", 1)
+        if number < 2:
+            bench.managers.enforced[0].record_and_get_throttle("u", f"e{number}", 1)
+    bench.managers.publish_to_registry()
+    names = {name.tags[0][1] or name.tags[1][1] for name, _ in bench.registry.items() if name.name == "byte-rate"}
+    assert names == {"e0", "e1", "s8", "s9"}
+
+
+def test_their_metrics_have_their_own_names(bench: Bench) -> None:
+    """Beside Kafka's, which show nothing of them, and forgotten after an hour like those."""
+    for kind in range(4):
+        bench.update("ü", None, SHADOWS[kind], 10.0)
+        bench.managers.shadows[kind].record_and_get_throttle("ü", "c", 20.0)
+    bench.managers.publish_to_registry()
+    assert {(n.group, n.name) for n, _ in bench.registry.items() if ("user", "%C3%BC") in n.tags} == {
+        ("kbroker:shadow-produce", "byte-rate"), ("kbroker:shadow-produce", "throttle-time"),
+        ("kbroker:shadow-fetch", "byte-rate"), ("kbroker:shadow-fetch", "throttle-time"),
+        ("kbroker:shadow-request", "request-time"), ("kbroker:shadow-request", "throttle-time"),
+        ("kbroker:shadow-controller-mutation", "mutation-rate"), ("kbroker:shadow-controller-mutation", "tokens"),
+        ("kbroker:shadow-controller-mutation", "throttle-time"),
+    }  # fmt: skip
+    assert bench.measure("byte-rate", "kbroker:shadow-produce", "%C3%BC", "") == 2.0
+    bench.clock.advance_ms(3_600_001)
+    assert sorted(bench.managers.expire_inactive()) == sorted(
+        f"Shadow{kind}{of}-%C3%BC:" for kind in VERDICT_TYPES[:4] for of in ("", "ThrottleTime")
+    )
+    assert not [name for name, _ in bench.registry.items() if "shadow" in name.group]
+
+
+def test_no_shadow_throttles(bench: Bench) -> None:
+    """The key must be one there is; what throttles is never a shadow."""
+    with pytest.raises(ValueError, match="key must be one of"):
+        bench.update("u", None, "shadow.speed", 1.0)
+    with pytest.raises(ValueError, match="above 0"):
+        bench.update("u", None, SHADOWS[0], 0.0)
+    assert bench.managers.shadows[0].queue_size == 0
+    assert repr(bench.managers.shadows[0]) == "<ClientQuotaManager shadow Produce>"
+
+
+# ---------------------------------------------------------------- addresses
+
+
+def connect(quotas: ConnectionQuotas, address: str) -> bool:
+    """Whether a connection is let in; it leaves again."""
+    quotas.begin("L")
+    try:
+        quotas.admit("L", address)
+    except ConnectionThrottledError:
+        return False
+    quotas.dec("L", address)
+    return True
+
+
+@pytest.mark.parametrize("default", [True, False])
+def test_the_shadow_of_a_connection_rate_refuses_nobody(bench: Bench, default: bool) -> None:
+    """It says of each connection what an enforced rate says of the same ones, and lets all of them in."""
+    quotas, draw = ConnectionQuotas(clock=bench.clock), random.Random(5)
+    quotas.update_listener("L")
+    bench.managers.observe_connections(quotas)
+    quotas.update_ip_rate("10.0.0.1", 3)
+    quotas.update_ip_rate(None if default else "10.0.0.2", 3, shadow=True)
+    let_in = 0
+    found: list[Verdict] = []
+    for _ in range(2000):
+        bench.clock.advance_ms(draw.choice((1, 20, 900)))
+        let_in += connect(quotas, "10.0.0.1")
+        assert connect(quotas, "10.0.0.2")
+        found += bench.managers.verdicts(take=True)
+    sides = [
+        [one._replace(address="", is_shadow=False) for one in found if (one.address, one.is_shadow) == side]
+        for side in (("10.0.0.1", False), ("10.0.0.2", True))
+    ]
+    assert sides[0] == sides[1]
+    assert all(one.refused for one in found)
+    totals = [bench.managers.verdict_totals(shadow)["ConnectionRate"] for shadow in (False, True)]
+    assert totals[0] == (0, 2000 - let_in)
+    assert totals[1][1] >= totals[0][1] > 100
+    assert quotas.throttled == 2000 - let_in
+
+
+def test_an_address_has_both(bench: Bench) -> None:
+    """The shadow judges what the enforced rate refuses too, as that connection has come; its own values first."""
+    quotas = ConnectionQuotas(clock=bench.clock)
+    quotas.update_listener("L")
+    bench.managers.observe_connections(quotas)
+    quotas.update_ip_rate(None, 1, shadow=True)
+    quotas.update_ip_rate("10.0.0.1", 2, shadow=True)
+    quotas.update_ip_rate("10.0.0.1", 1)
+    admitted = [connect(quotas, "10.0.0.1") for _ in range(30)]
+    assert admitted == [True] * 10 + [False] * 20
+    found = bench.managers.verdicts(take=True)
+    assert [(one.is_shadow, one.limit) for one in found].count((True, 2.0)) == 10  # those beyond twenty
+    assert [(one.is_shadow, one.limit) for one in found].count((False, 1.0)) == 20
+    quotas.update_ip_rate("10.0.0.1", None)
+    quotas.update_ip_rate("10.0.0.1", None, shadow=True)  # the default's shadow again: full already
+    assert connect(quotas, "10.0.0.1")
+    assert [(one.is_shadow, one.limit) for one in bench.managers.verdicts(take=True)] == [(True, 1.0)]
+    quotas.update_ip_rate(None, None, shadow=True)
+    assert connect(quotas, "10.0.0.1")
+    assert bench.managers.verdicts() == []
+    bench.clock.advance_ms(3_700_000)
+    connect(quotas, "10.0.0.3")
+    assert quotas.ip_rates() == {}
+
+
+# ---------------------------------------------------------------- rules, and what is kept
+
+
+class Store:
+    """Quota entities over a metadata store; what their hooks were given."""
+
+    def __init__(self, folder: Path) -> None:
+        self.store = MetadataStore(folder, 1)
+        self.hosts = {"host": "10.2.2.2"}
+        self.entities = QuotaEntityStore(self.store, lambda host: self.hosts.get(host))
+        self.changes: list[tuple[str, str, float | None]] = []
+        self.entities.on_change(lambda entity, key, value: self.changes.append((str(entity), key, value)))
+        self.entities.load()
+
+    def alter(self, entity: QuotaEntity, *ops: tuple[str, float | None]) -> str | None:
+        (refusal,) = self.entities.alter([Alteration(entity, [QuotaOp(*op) for op in ops])]).values()
+        return None if refusal is None else refusal.message
+
+
+ALICE, PAIR = QuotaEntity.of({USER: "alice"}), QuotaEntity.of({USER: None, CLIENT_ID: "c"})
+ADDRESS, HOST = QuotaEntity.of({IP: "10.1.1.1"}), QuotaEntity.of({IP: "host"})
+OR_SHADOW = ', and each with "shadow." before it'
+
+
+@pytest.mark.parametrize(
+    ("entity", "key", "value", "text"),
+    [
+        (ALICE, "shadow.producer_byte_rate", 0.0, "Quota shadow.producer_byte_rate must be greater than 0"),
+        (ALICE, "shadow.request_percentage", -1.0, "Quota shadow.request_percentage must be greater than 0"),
+        (PAIR, "shadow.request_percentage", math.nan,
+         "Quota shadow.request_percentage must be a number greater than 0, not NaN"),
+        (ALICE, "shadow.consumer_byte_rate", 1.5, "shadow.consumer_byte_rate cannot be a fractional value."),
+        (ALICE, "shadow.consumer_byte_rate", 1e300,
+         "Proposed value for shadow.consumer_byte_rate is too large for a LONG."),
+        (ALICE, "shadow.speed", 1.0, "Invalid configuration key shadow.speed; this entity can have consumer_byte_rate, "
+         f"controller_mutation_rate, producer_byte_rate and request_percentage{OR_SHADOW}"),
+        (ALICE, "shadow.shadow.producer_byte_rate", 1.0, "Invalid configuration key shadow.shadow.producer_byte_rate; "
+         "this entity can have consumer_byte_rate, controller_mutation_rate, producer_byte_rate and "
+         f"request_percentage{OR_SHADOW}"),
+        (ALICE, "shadow.connection_creation_rate", 1.0, "Invalid configuration key shadow.connection_creation_rate; "
+         "this entity can have consumer_byte_rate, controller_mutation_rate, producer_byte_rate and "
+         f"request_percentage{OR_SHADOW}"),
+        (ADDRESS, "shadow.producer_byte_rate", 1.0, "Invalid configuration key shadow.producer_byte_rate; this entity "
+         f"can have connection_creation_rate{OR_SHADOW}"),
+        (ADDRESS, "shadow.connection_creation_rate", 0.5,
+         "shadow.connection_creation_rate cannot be a fractional value."),
+        (QuotaEntity.of({IP: "10.1.1.1", USER: "u"}), "shadow.producer_byte_rate", 1.0,
+         "Invalid quota entity combination, IP entity shouldnot be combined with User or ClientId"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_is_refused_whole(
+    tmp_path: Path, entity: QuotaEntity, key: str, value: float, text: str
+) -> None:
+    """By the rules of the enforced twin, and the good key beside it is not set either."""
+    store = Store(tmp_path)
+    good = "connection_creation_rate" if IP in entity.names else "producer_byte_rate"
+    assert store.alter(entity, (good, 5.0), (key, value)) == text
+    assert (store.store.quotas(), store.changes) == ([], [])
+    store.store.close()
+
+
+def test_a_restart_keeps_both(tmp_path: Path) -> None:
+    """Enforced and shadow values of one entity come back, and go to the hooks; promoting is one change."""
+    store = Store(tmp_path)
+    assert store.alter(ALICE, ("producer_byte_rate", 5.0), ("shadow.producer_byte_rate", 3.0)) is None
+    assert store.alter(PAIR, ("shadow.request_percentage", 0.5)) is None
+    assert store.alter(ADDRESS, ("shadow.connection_creation_rate", 7.0)) is None
+    assert len(store.changes) == 4
+    store.store.close()
+    again = Store(tmp_path)
+    assert sorted(again.changes) == [
+        ("ip 10.1.1.1", "shadow.connection_creation_rate", 7.0),
+        ("user <default>, client-id c", "shadow.request_percentage", 0.5),
+        ("user alice", "producer_byte_rate", 5.0),
+        ("user alice", "shadow.producer_byte_rate", 3.0),
+    ]
+    again.changes.clear()
+    assert again.alter(ALICE, ("producer_byte_rate", 3.0), ("shadow.producer_byte_rate", None)) is None
+    assert again.changes == [
+        ("user alice", "producer_byte_rate", 3.0), ("user alice", "shadow.producer_byte_rate", None),
+    ]  # fmt: skip
+    assert again.entities.find({USER: "alice"}, (), True) == [(ALICE, {"producer_byte_rate": 3.0})]
+    again.store.close()
+
+
+def test_promoting_is_stored_whole_or_not_at_all(tmp_path: Path) -> None:
+    """Where the shadow cannot be removed the enforced value is as it was, here and after a restart."""
+    store = Store(tmp_path)
+    promote = ("producer_byte_rate", 3.0), ("shadow.producer_byte_rate", None)
+    assert store.alter(ALICE, ("producer_byte_rate", 5.0), ("shadow.producer_byte_rate", 3.0)) is None
+    store.changes.clear()
+    store.store._file._db.execute(
+        "CREATE TEMP TRIGGER stays BEFORE DELETE ON quotas WHEN OLD.key LIKE 'shadow.%' "
+        "BEGIN SELECT RAISE(ABORT, 'the disk has failed'); END"
+    )
+    with pytest.raises(sqlite3.IntegrityError, match="the disk has failed"):
+        store.alter(ALICE, *promote)
+    both = {"producer_byte_rate": 5.0, "shadow.producer_byte_rate": 3.0}
+    assert (store.entities.of(ALICE), store.changes) == (both, [])
+    store.store.close()
+    again = Store(tmp_path)
+    assert again.entities.of(ALICE) == both
+    assert again.alter(ALICE, *promote) is None
+    assert again.entities.of(ALICE) == {"producer_byte_rate": 3.0}
+    again.store.close()
+
+
+def test_both_quotas_of_a_host_name_follow_their_own_addresses(tmp_path: Path) -> None:
+    """The shadow was set when the name led elsewhere: removing one leaves the other in force where it is."""
+    store = Store(tmp_path)
+    key = "connection_creation_rate"
+    assert store.alter(HOST, (key, 5.0)) is None
+    store.hosts["host"] = "10.3.3.3"
+    assert store.alter(HOST, (f"shadow.{key}", 4.0)) is None
+    assert store.alter(HOST, (key, None)) is None
+    assert store.alter(HOST, (f"shadow.{key}", None)) is None
+    assert store.changes == [
+        ("ip 10.2.2.2", key, 5.0),
+        ("ip 10.3.3.3", f"shadow.{key}", 4.0),
+        ("ip 10.2.2.2", key, None),
+        ("ip 10.3.3.3", f"shadow.{key}", None),
+    ]
+    store.store.close()

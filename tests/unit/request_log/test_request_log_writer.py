@@ -1,0 +1,302 @@
+"""The writer and its files: everything is written or counted, a torn line stays the last, the oldest file goes."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import shutil
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kbroker._core.clock import VirtualClock
+from kbroker.common.request_log_names import file_name, is_file_name
+from kbroker.log._partition_log import PartitionLog
+from kbroker.protocol.records import columns
+from kbroker.request_log._json_lines import JsonLines
+from kbroker.request_log.files import RollingFiles
+from kbroker.request_log.writer import RequestLogWriter
+from tests.support.request_log import NAMES, START_MS, Bench
+
+
+def files_in(folder: Path) -> list[str]:
+    return sorted(os.listdir(folder))
+
+
+def rolling(folder: Path, clock: VirtualClock | None = None, **limits: Any) -> RollingFiles:
+    limits = {"file_bytes": 1 << 20, "file_count": 10, **limits}
+    return RollingFiles(str(folder), ".jsonl", clock or VirtualClock(START_MS), **limits)
+
+
+def make_writer(bench: Bench, files: Any = None, logs: Any = None, partitions: int = 0) -> RequestLogWriter:
+    form = JsonLines(7, NAMES, partitions=partitions, wants_lines=files is not None)
+    return RequestLogWriter(bench.core, form, form, bench.clock, files, logs)
+
+
+def open_log(topic: str, partition: int, clock: VirtualClock) -> PartitionLog:
+    return PartitionLog(None, topic, partition, b"0123456789abcdef", {}, clock, in_memory=True)
+
+
+def rows(log: PartitionLog) -> list[tuple[bytes, dict[str, Any]]]:
+    table = columns(log.read(0, 1 << 26).records)
+    return [(key, json.loads(value)) for key, value in zip(table.keys, table.values, strict=True)]  # type: ignore[call-overload]
+
+
+def test_a_file_is_followed_by_another_and_the_oldest_goes(tmp_path: Path) -> None:
+    """Names sort by their number, also those of an earlier life."""
+    files = rolling(tmp_path, file_bytes=10, file_count=2)
+    for part in (b"one\n", b"two\ntwo\n", b"three\n", b"four.four.four\n", b"five\n"):
+        files.write(part)
+    assert files_in(tmp_path) == [file_name(START_MS, 2, ".jsonl"), file_name(START_MS, 3, ".jsonl")]
+    assert (tmp_path / file_name(START_MS, 2, ".jsonl")).read_bytes() == b"three\nfour.four.four\n"
+    files.close()
+    again = rolling(tmp_path, VirtualClock(0), file_count=2)
+    again.write(b"six\n")
+    assert files_in(tmp_path) == [file_name(0, 4, ".jsonl"), file_name(START_MS, 3, ".jsonl")]
+
+
+def test_other_files_are_left_alone(tmp_path: Path) -> None:
+    """Only what has such a name is counted or deleted."""
+    (tmp_path / "requests-mine.jsonl").write_text("x")
+    (tmp_path / "notes.txt").write_text("x")
+    files = rolling(tmp_path, file_count=1)
+    for _ in range(3):
+        files.write(b"x\n")
+        files.close()
+    assert files_in(tmp_path) == ["notes.txt", file_name(START_MS, 3, ".jsonl"), "requests-mine.jsonl"]
+    assert is_file_name(file_name(START_MS, 3, ".jsonl"), ".jsonl")
+    assert file_name(START_MS, 3, ".jsonl") == "requests-20260102T030405Z-000003.jsonl"
+
+
+def test_records_are_in_files_and_topic(tmp_path: Path) -> None:
+    """The same object in both; the key says whose it is, and a client's records are in one partition."""
+    bench = Bench()
+    logs = [open_log("log", number, bench.clock) for number in range(4)]
+    writer = make_writer(bench, rolling(tmp_path), lambda: logs, 4)
+    for number in range(40):
+        bench.connect(b"User:u%d" % (number % 8)).record(client_id=b"c", correlation_id=number)
+    writer.flush()
+    (name,) = files_in(tmp_path)
+    in_file = [json.loads(line) for line in (tmp_path / name).read_text().splitlines()]
+    found = [rows(log) for log in logs]
+    in_topic = [(key, record) for one in found for key, record in one]
+    assert len(in_topic) == 40
+    assert sorted(in_file, key=lambda r: r["sequence"]) == sorted(
+        (record for _, record in in_topic), key=lambda r: r["sequence"]
+    )
+    assert {key for key, _ in in_topic} == {b"User:u%d\0c" % number for number in range(8)}
+    assert all(key == f"{r['principal']}\0{r['requestHeader']['clientId']}".encode() for key, r in in_topic)
+    for user in range(8):
+        assert sum(any(key == b"User:u%d\0c" % user for key, _ in one) for one in found) == 1
+    assert (writer.written, writer.dropped) == (40, 0)
+    assert writer.written_bytes > len((tmp_path / name).read_bytes())
+
+
+def test_many_records_make_batches_of_a_bounded_size() -> None:
+    """Two thousand of a kilobyte are several batches, in order, with their times."""
+    bench = Bench(buffer_bytes=1 << 23)
+    log = open_log("log", 0, bench.clock)
+    writer = make_writer(bench, None, lambda: [log], 1)
+    one = bench.connect()
+    at = bench.now_ns()
+    for number in range(2000):
+        one.record(client_id=b"x" * 500, correlation_id=number, response_sent_ns=at + number * 10**6)
+    writer.flush()
+    table = columns(log.read(0, 1 << 26).records)
+    assert [json.loads(value)["requestHeader"]["correlationId"] for value in table.values] == list(range(2000))  # type: ignore[attr-defined]
+    assert list(memoryview(table.timestamps_ms)) == [START_MS + number for number in range(2000)]
+    assert log.log_end_offset == 2000
+
+
+class FullDisk:
+    """Files that cannot be written until they can."""
+
+    def __init__(self) -> None:
+        self.is_full = True
+        self.data = b""
+
+    def write(self, data: bytes) -> None:
+        if self.is_full and data:
+            raise OSError(28, "No space left on device")
+        self.data += data
+
+    def close(self) -> None:
+        pass
+
+
+def test_what_a_disk_refuses_is_counted_and_logged(caplog: pytest.LogCaptureFixture) -> None:
+    """One line a minute at most; what comes later is written."""
+    bench = Bench()
+    disk = FullDisk()
+    writer = make_writer(bench, disk)
+    one = bench.connect()
+    with caplog.at_level(logging.WARNING):
+        for _ in range(3):
+            one.record(count=5)
+            writer.flush()
+        assert [r.getMessage() for r in caplog.records] == [
+            "the request log has dropped 5 records: [Errno 28] No space left on device"
+        ]
+        assert (writer.written, writer.dropped) == (0, 15)
+        disk.is_full = False
+        bench.clock.advance_ms(60_000)
+        one.record()
+        writer.flush()
+    assert len(caplog.records) == 2
+    assert json.loads(disk.data)["sequence"] == 16
+    assert (writer.written, writer.dropped) == (1, 15)
+
+
+def test_a_partition_that_is_not_there_is_a_drop_and_no_end(caplog: pytest.LogCaptureFixture) -> None:
+    """The topic may be deleted while it is written to."""
+    bench = Bench()
+    logs: list[Any] = [None]
+    writer = make_writer(bench, None, lambda: logs, 1)
+    one = bench.connect()
+    one.record(count=3)
+    writer.flush()
+    assert (writer.written, writer.dropped) == (0, 3)
+    logs = [open_log("log", 0, bench.clock)]
+    one.record()
+    writer.flush()
+    assert [record["sequence"] for _, record in rows(logs[0])] == [4]
+    assert "cannot be used" in caplog.text
+
+
+def test_a_full_buffer_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    """Never silent."""
+    bench = Bench(buffer_bytes=4096)
+    disk = FullDisk()
+    disk.is_full = False
+    writer = make_writer(bench, disk)
+    bench.connect().record(count=100)
+    writer.flush()
+    assert writer.dropped == bench.core.dropped > 0
+    assert writer.written == 100 - writer.dropped
+    assert "the buffer was full (kbroker.request.log.buffer.bytes)" in caplog.text
+
+
+def tear_the_next_write(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+    """Three bytes go to the disk, then it is full; returns what mends it."""
+    real = os.write
+    calls = []
+
+    def torn(fd: int, data: Any) -> int:
+        calls.append(len(data))
+        if len(calls) > 1:
+            raise OSError(28, "No space left on device")
+        return real(fd, bytes(data)[:3])
+
+    monkeypatch.setattr(os, "write", torn)
+    return lambda: monkeypatch.setattr(os, "write", real)
+
+
+def test_a_write_that_failed_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is counted as dropped is not in the file, and the file goes on."""
+    files = rolling(tmp_path)
+    files.write(b"whole\n")
+    mend = tear_the_next_write(monkeypatch)
+    with pytest.raises(OSError, match="No space"):
+        files.write(b"torn line\n")
+    mend()
+    files.write(b"next\n")
+    assert [(tmp_path / name).read_bytes() for name in files_in(tmp_path)] == [b"whole\nnext\n"]
+
+
+def test_a_write_that_tore_a_line_is_followed_by_a_new_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the file cannot be cut: a reader drops a last line that is no object; nothing is written behind it."""
+    files = rolling(tmp_path)
+    files.write(b"whole\n")
+    mend = tear_the_next_write(monkeypatch)
+
+    def cannot(fd: int, size: int) -> None:
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(os, "ftruncate", cannot)
+    with pytest.raises(OSError, match="No space"):
+        files.write(b"torn line\n")
+    mend()
+    files.write(b"next\n")
+    contents = [(tmp_path / name).read_bytes() for name in files_in(tmp_path)]
+    assert contents == [b"whole\ntor", b"next\n"]
+
+
+def test_a_disk_that_fails_costs_no_older_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However often it is tried again: the oldest goes when the newest holds something, and there is one new file."""
+    for number in range(3):
+        earlier = rolling(tmp_path)
+        earlier.write(b"history %d\n" % number)
+        earlier.close()
+    before = files_in(tmp_path)
+    files = rolling(tmp_path, file_count=len(before))
+    real = os.write
+
+    def full(fd: int, data: Any) -> int:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "write", full)
+    for _ in range(5):
+        with pytest.raises(OSError, match="No space"):
+            files.write(b"record\n")
+    assert files_in(tmp_path)[:-1] == before
+    monkeypatch.setattr(os, "write", real)
+    files.write(b"record\n")
+    assert [(tmp_path / name).read_bytes() for name in files_in(tmp_path)] == [
+        b"history 1\n", b"history 2\n", b"record\n",
+    ]  # fmt: skip
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="an open file cannot be deleted there")
+def test_a_deleted_folder_is_made_again(tmp_path: Path) -> None:
+    """Else records would go to a file that no reader finds."""
+    files = rolling(tmp_path / "log")
+    files.write(b"lost\n")
+    shutil.rmtree(tmp_path / "log")
+    files.write(b"kept\n")
+    assert [(tmp_path / "log" / name).read_bytes() for name in files_in(tmp_path / "log")] == [b"kept\n"]
+
+
+def test_a_stop_writes_what_is_there() -> None:
+    """Also the idle polls of a second that is not over."""
+    bench = Bench()
+    disk = FullDisk()
+    disk.is_full = False
+    writer = make_writer(bench, disk)
+    one = bench.connect()
+    one.record()
+    one.record(api_key=1, brought_nothing=True)
+    writer.stop()
+    writer.run()
+    assert [json.loads(line)["sequence"] for line in disk.data.splitlines()] == [1, 2]
+
+
+def test_the_thread_writes_when_time_passes() -> None:
+    """Every 100 ms of the broker's clock, whatever the real time is."""
+    bench = Bench()
+    disk = FullDisk()
+    disk.is_full = False
+    wrote = threading.Event()
+    disk_write = disk.write
+
+    def write(data: bytes) -> None:
+        disk_write(data)
+        if data:
+            wrote.set()
+
+    disk.write = write  # type: ignore[method-assign]
+    writer = make_writer(bench, disk)
+    thread = threading.Thread(target=writer.run)
+    thread.start()
+    try:
+        bench.connect().record()
+        while not wrote.wait(0.001):
+            bench.clock.advance_ms(50)
+    finally:
+        writer.stop()
+        thread.join()
+    assert json.loads(disk.data)["sequence"] == 1

@@ -1,0 +1,429 @@
+"""Delegation tokens: who may have them made, renewed and ended, how long they count, and what survives a restart."""
+
+import base64
+import logging
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kbroker._core.clock import VirtualClock
+from kbroker.common.configs.removed_settings import suggest_replacement
+from kbroker.common.errors import Errors
+from kbroker.common.security import scram
+from kbroker.common.security.acls import Acl, AclFilter, Operation, PatternType, Permission, ResourceType
+from kbroker.common.security.delegation_token import DelegationToken, Principal
+from kbroker.listeners.sasl_authenticator import SaslListener
+from kbroker.metadata.features import FinalizedFeatures
+from kbroker.metadata.metadata_store import FILE_NAME, MetadataStore
+from kbroker.network.transport.authentication import Outcome, Step
+from kbroker.protocol import codec
+from kbroker.security.authorizer.auth_helper import AuthHelper
+from kbroker.security.authorizer.authorizer import Authorizer
+from kbroker.security.delegation_tokens import DelegationTokens
+from kbroker.security.mechanisms import SaslError, ScramMechanism
+from tests.support.server import Bench, make_bench
+
+NOW_MS, DAY_MS = 1_700_000_000_000, 86_400_000
+ALICE, BOB, CAROL = "User:alice", "User:bob", "User:carol"
+LISTENERS = "PLAINTEXT://h:1,TLS://h:2,SASL://h:3,BOTH://h:4"
+PROTOCOLS = "PLAINTEXT:PLAINTEXT,TLS:SSL,SASL:SASL_PLAINTEXT,BOTH:SASL_SSL"
+NOT_ALLOWED = Errors.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED
+
+
+class Tokens:
+    """The four requests, as clients of a SASL listener make them."""
+
+    def __init__(self, bench: Bench, clock: VirtualClock) -> None:
+        self.bench = bench
+        self.clock = clock
+
+    def ask(self, name: str, version: int, body: dict[str, Any], principal: str = ALICE, **facts: Any) -> Any:
+        return self.bench.ask(name, version, body, **{"principal": principal, "listener": "SASL", **facts})
+
+    def create(self, principal: str = ALICE, version: int = 3, lifetime_ms: int = -1, **body: Any) -> dict[str, Any]:
+        renewers = [{"PrincipalType": kind, "PrincipalName": name} for kind, name in body.pop("renewers", [])]
+        asked = {"Renewers": renewers, "MaxLifetimeMs": lifetime_ms, **body}
+        response: dict[str, Any] = self.ask("CreateDelegationToken", version, asked, principal)
+        return response
+
+    def renew(self, secret: bytes, period_ms: int = -1, principal: str = ALICE) -> tuple[int, int]:
+        response = self.ask("RenewDelegationToken", 2, {"Hmac": secret, "RenewPeriodMs": period_ms}, principal)
+        return response["ErrorCode"], response["ExpiryTimestampMs"]
+
+    def expire(self, secret: bytes, period_ms: int = -1, principal: str = ALICE) -> tuple[int, int]:
+        response = self.ask("ExpireDelegationToken", 2, {"Hmac": secret, "ExpiryTimePeriodMs": period_ms}, principal)
+        return response["ErrorCode"], response["ExpiryTimestampMs"]
+
+    def describe(self, *owners: str, everything: bool = False, principal: str = ALICE) -> list[str]:
+        named = [dict(zip(("PrincipalType", "PrincipalName"), owner.split(":"), strict=True)) for owner in owners]
+        response = self.ask("DescribeDelegationToken", 3, {"Owners": None if everything else named}, principal)
+        assert response["ErrorCode"] == 0
+        return [row["TokenId"] for row in response["Tokens"]]
+
+
+def made_tokens(store: MetadataStore, clock: VirtualClock, key: str = "the-key") -> DelegationTokens:
+    return DelegationTokens(store, clock, key, max_lifetime_ms=7 * DAY_MS, expiry_time_ms=DAY_MS)
+
+
+@pytest.fixture
+def tokens() -> Tokens:
+    clock = VirtualClock(NOW_MS)
+    bench = make_bench(listeners=LISTENERS, listener_security_protocol_map=PROTOCOLS)
+    bench.ctx.delegation_tokens = made_tokens(bench.ctx.store, clock)
+    return Tokens(bench, clock)
+
+
+def now(tokens: Tokens) -> int:
+    return tokens.clock.wall_ms()
+
+
+@pytest.mark.parametrize("version", [1, 2, 3])
+def test_a_token_is_made(tokens: Tokens, version: int) -> None:
+    """For the client itself; its secret is the HMAC of its id; it counts a day, and seven when it is renewed."""
+    response = tokens.create(version=version)
+    assert (response["ErrorCode"], response["PrincipalType"], response["PrincipalName"]) == (0, "User", "alice")
+    assert response["TokenRequesterPrincipalName"] == ("alice" if version == 3 else "")
+    assert [response[name] - now(tokens) for name in ("IssueTimestampMs", "ExpiryTimestampMs", "MaxTimestampMs")] == [
+        0, DAY_MS, 7 * DAY_MS,
+    ]  # fmt: skip
+    assert tokens.bench.ctx.delegation_tokens is not None
+    assert tokens.bench.ctx.delegation_tokens.hmac_of(response["TokenId"]) == response["Hmac"]
+    assert len(response["Hmac"]) == 64
+    assert len(response["TokenId"]) == 22
+
+
+def test_the_secret_is_kafkas() -> None:
+    """A token that Kafka 4.3.1 made with the same key."""
+    store = MetadataStore(None, 1)
+    secret = made_tokens(store, VirtualClock(NOW_MS)).hmac_of("iUP3X3LIQnuW_GdDknKJoQ")
+    store.close()
+    assert base64.b64encode(secret) == (
+        b"bYl3+1ILxXL6Vr57P4xoG1zl6vlCDNVgydfcHUva+tX6VJ93V2sauZOfl17QovFpk4cajGMv0jbd4EGBojW91Q=="
+    )
+
+
+def test_a_shorter_life_and_another_owner(tokens: Tokens) -> None:
+    """Of the lifetime asked for at most; the owner may be another, whose type is kept (KIP-373)."""
+    response = tokens.create(lifetime_ms=5000, OwnerPrincipalType="Strange", OwnerPrincipalName="bob")
+    assert response["ExpiryTimestampMs"] == response["MaxTimestampMs"] == now(tokens) + 5000
+    facts = [response[name] for name in ("PrincipalType", "PrincipalName", "TokenRequesterPrincipalName")]
+    assert facts == ["Strange", "bob", "alice"]
+    longest = tokens.create(lifetime_ms=2**63 - 1, OwnerPrincipalType="Strange", OwnerPrincipalName="")
+    assert longest["MaxTimestampMs"] == now(tokens) + 7 * DAY_MS
+    assert (longest["PrincipalType"], longest["PrincipalName"]) == ("User", "alice")
+    untyped = tokens.create(OwnerPrincipalType=None, OwnerPrincipalName="bob")
+    assert untyped["ErrorCode"] == Errors.UNKNOWN_SERVER_ERROR
+
+
+def test_renewers_are_users(tokens: Tokens) -> None:
+    """Another type is refused, and nothing is made."""
+    response = tokens.create(renewers=[("User", "bob"), ("Group", "all")])
+    assert response["ErrorCode"] == Errors.INVALID_PRINCIPAL_TYPE
+    assert (response["IssueTimestampMs"], response["TokenId"], response["Hmac"]) == (-1, "", b"")
+    assert tokens.describe(everything=True) == []
+
+
+def test_renewing(tokens: Tokens) -> None:
+    """By owner and renewers, for a period up to the configured one, and never beyond its longest life."""
+    secret = tokens.create(renewers=[("User", "bob")])["Hmac"]
+    tokens.clock.advance_ms(1000)
+    assert tokens.renew(secret, 5000) == (0, now(tokens) + 5000)
+    assert tokens.renew(secret, 0, BOB) == (0, now(tokens) + DAY_MS)
+    assert tokens.renew(secret, 2**63 - 1) == (0, now(tokens) + DAY_MS)
+    assert tokens.renew(secret, -1, CAROL) == (Errors.DELEGATION_TOKEN_OWNER_MISMATCH, 0)
+    assert tokens.renew(b"") == tokens.renew(secret[:-1]) == (Errors.DELEGATION_TOKEN_NOT_FOUND, 0)
+    for _ in range(6):
+        tokens.clock.advance_ms(DAY_MS)
+        assert tokens.renew(secret)[0] == 0
+    assert tokens.renew(secret) == (0, NOW_MS + 7 * DAY_MS)
+    tokens.clock.advance_ms(DAY_MS - 1000)
+    assert tokens.renew(secret) == (0, NOW_MS + 7 * DAY_MS)  # its last millisecond
+    tokens.clock.advance_ms(1)
+    assert tokens.renew(secret) == (Errors.DELEGATION_TOKEN_EXPIRED, 0)
+
+
+def test_ending(tokens: Tokens) -> None:
+    """In a while, and then renewed all the same; or now, and it is not known any more."""
+    secret = tokens.create(renewers=[("User", "bob")])["Hmac"]
+    assert tokens.expire(secret, 10, CAROL) == (Errors.DELEGATION_TOKEN_OWNER_MISMATCH, 0)
+    assert tokens.expire(secret, 10, BOB) == (0, now(tokens) + 10)
+    assert tokens.renew(secret)[0] == 0
+    assert tokens.expire(secret, 2**63 - 1) == (0, now(tokens) + 7 * DAY_MS)
+    assert tokens.expire(secret, 0) == (0, now(tokens))
+    tokens.clock.advance_ms(1)
+    assert tokens.expire(secret, 10) == (Errors.DELEGATION_TOKEN_EXPIRED, 0)
+    assert tokens.expire(secret) == (0, now(tokens))
+    assert tokens.expire(secret) == (Errors.DELEGATION_TOKEN_NOT_FOUND, 0)
+    assert tokens.expire(b"x" * 64, principal=BOB) == (Errors.DELEGATION_TOKEN_NOT_FOUND, 0)
+
+
+def test_describing(tokens: Tokens) -> None:
+    """By owner, requester or renewer; no owner named is none, null is all."""
+    own = tokens.create(renewers=[("User", "carol")])["TokenId"]
+    for_bob = tokens.create(OwnerPrincipalType="User", OwnerPrincipalName="bob")["TokenId"]
+    assert tokens.describe(everything=True) == [own, for_bob]
+    assert tokens.describe() == []
+    assert tokens.describe(ALICE) == [own, for_bob]
+    assert tokens.describe(BOB) == [for_bob]
+    assert tokens.describe(CAROL, "User:dave") == [own]
+    assert tokens.describe("Group:alice") == []
+    (row, _) = tokens.ask("DescribeDelegationToken", 2, {"Owners": None})["Tokens"]
+    assert row["Renewers"] == [{"PrincipalType": "User", "PrincipalName": "carol"}]
+    assert row["TokenRequesterPrincipalName"] == ""
+
+
+REQUESTS = [
+    ("CreateDelegationToken", 3, {"Renewers": [], "MaxLifetimeMs": -1}),
+    ("RenewDelegationToken", 2, {"Hmac": b"x", "RenewPeriodMs": 1}),
+    ("ExpireDelegationToken", 2, {"Hmac": b"x", "ExpiryTimePeriodMs": 1}),
+    ("DescribeDelegationToken", 3, {"Owners": None}),
+]
+
+
+@pytest.mark.parametrize(("name", "version", "body"), REQUESTS)
+def test_who_may_ask(tokens: Tokens, name: str, version: int, body: dict[str, Any]) -> None:
+    """Who has proved who he is, and not by a token."""
+
+    def code(**facts: Any) -> int:
+        return int(tokens.ask(name, version, body, **facts)["ErrorCode"])
+
+    assert code(listener="PLAINTEXT") == NOT_ALLOWED
+    assert code(listener="TLS", principal="User:ANONYMOUS") == NOT_ALLOWED
+    assert code(listener="TLS", principal="User:CN=client") in (0, Errors.DELEGATION_TOKEN_NOT_FOUND)
+    for listener in ("SASL", "BOTH"):
+        assert code(listener=listener) in (0, Errors.DELEGATION_TOKEN_NOT_FOUND)
+        assert code(listener=listener, is_token_authenticated=True) == NOT_ALLOWED
+    assert code(listener="elsewhere") == NOT_ALLOWED
+
+
+@pytest.mark.parametrize(("name", "version", "body"), REQUESTS)
+def test_without_a_key_there_are_no_tokens(tokens: Tokens, name: str, version: int, body: dict[str, Any]) -> None:
+    """Who may ask learns it."""
+    tokens.bench.ctx.delegation_tokens = None
+    assert tokens.ask(name, version, body)["ErrorCode"] == Errors.DELEGATION_TOKEN_AUTH_DISABLED
+    assert tokens.ask(name, version, body, listener="PLAINTEXT")["ErrorCode"] == NOT_ALLOWED
+
+
+def log_in(tokens: DelegationTokens, token_id: str, password: str, mechanism: str = "SCRAM-SHA-256") -> ScramMechanism:
+    """Log in as clients do. Raises: SaslError."""
+    how = scram.MECHANISMS[mechanism]
+    server = ScramMechanism(how, lambda *_: None, find_token=tokens.find)
+    client = scram.ScramClient(how, token_id, password, is_token=True)
+    client.check(server.evaluate(client.final(server.evaluate(client.first()))))
+    return server
+
+
+@pytest.mark.parametrize("mechanism", scram.MECHANISMS)
+def test_logging_in(tokens: Tokens, mechanism: str) -> None:
+    """Id and secret are user and password; the client is the owner then, until the token ends."""
+    made = tokens.bench.ctx.delegation_tokens
+    assert made is not None
+    token = tokens.create(OwnerPrincipalType="User", OwnerPrincipalName="bob")
+    password = base64.b64encode(token["Hmac"]).decode()
+    for _ in range(2):
+        server = log_in(made, token["TokenId"], password, mechanism)
+        assert (server.user, server.token_expiry_ms) == ("bob", token["ExpiryTimestampMs"])
+    with pytest.raises(SaslError, match="Invalid client credentials"):
+        log_in(made, token["TokenId"], "wrong", mechanism)
+    with pytest.raises(SaslError, match="Invalid tokenId : no-token"):
+        log_in(made, "no-token", password, mechanism)
+    plain = ScramMechanism(scram.MECHANISMS[mechanism], lambda *_: None, find_token=made.find)
+    with pytest.raises(SaslError, match="Invalid user credentials"):  # an id is not a user
+        plain.evaluate(scram.ScramClient(scram.MECHANISMS[mechanism], token["TokenId"], password).first())
+    tokens.clock.advance_ms(DAY_MS + 1)
+    with pytest.raises(SaslError, match="Invalid tokenId"):
+        log_in(made, token["TokenId"], password, mechanism)
+
+
+class Connection:
+    """A connection of a SASL listener whose sessions end, seen from the client."""
+
+    def __init__(self, made: DelegationTokens, clock: VirtualClock, max_reauth_ms: int) -> None:
+        alice = scram.Credential.from_password(scram.SCRAM_SHA_256, "alice-secret", b"salt", 4096)
+        listener = SaslListener(
+            {"SCRAM-SHA-256": lambda: ScramMechanism(scram.SCRAM_SHA_256, lambda *_: alice, find_token=made.find)},
+            api_versions=dict,
+            features=lambda: FinalizedFeatures({}, 0),
+            error_body=lambda *_: None,
+            clock=clock,
+            max_reauth_ms={"SCRAM-SHA-256": max_reauth_ms},
+        )
+        self.authenticator = listener.begin("127.0.0.1", 1)
+
+    def _send(self, key: int, version: int, body: dict[str, Any]) -> tuple[Step, dict[str, Any]]:
+        step = self.authenticator.receive(codec.encode_request_frame(key, version, 7, "me", body)[4:])
+        assert step.response is not None
+        return step, codec.decode_response_frame(key, version, bytearray(step.response))[1]
+
+    def log_in(self, user: str, password: str, *, is_token: bool) -> Step:
+        assert self._send(17, 1, {"Mechanism": "SCRAM-SHA-256"})[1]["ErrorCode"] == 0
+        client = scram.ScramClient(scram.SCRAM_SHA_256, user, password, is_token=is_token)
+        challenge = self._send(36, 2, {"AuthBytes": client.first()})[1]["AuthBytes"]
+        step, response = self._send(36, 2, {"AuthBytes": client.final(bytes(challenge))})
+        assert response["SessionLifetimeMs"] == step.session_lifetime_ms
+        return step
+
+
+@pytest.mark.parametrize(("max_reauth_ms", "lifetime_ms"), [(0, 60_000), (70_000, 60_000), (5_000, 5_000)])
+def test_sessions_of_tokens(tokens: Tokens, max_reauth_ms: int, lifetime_ms: int) -> None:
+    """They end with the token or with the listener's limit; a renewed login is judged anew, also by a password."""
+    made = tokens.bench.ctx.delegation_tokens
+    assert made is not None
+    token = tokens.create(lifetime_ms=60_000)
+    password = base64.b64encode(token["Hmac"]).decode()
+    connection = Connection(made, tokens.clock, max_reauth_ms)
+    step = connection.log_in(token["TokenId"], password, is_token=True)
+    assert (step.outcome, step.principal, step.is_token_authenticated) == (Outcome.COMPLETE, ALICE, True)
+    assert step.session_lifetime_ms == lifetime_ms
+    tokens.clock.advance_ms(2_000)
+    assert connection.authenticator.begin_again()
+    step = connection.log_in(token["TokenId"], password, is_token=True)
+    assert (step.is_token_authenticated, step.session_lifetime_ms) == (True, min(58_000, lifetime_ms))
+    tokens.clock.advance_ms(2_000)
+    assert connection.authenticator.begin_again()
+    step = connection.log_in("alice", "alice-secret", is_token=False)
+    assert (step.principal, step.is_token_authenticated, step.session_lifetime_ms) == (ALICE, False, max_reauth_ms)
+
+
+def test_an_extension_that_is_no_token(tokens: Tokens) -> None:
+    """Kafka's word in any case is one, every other word is a user's login; other extensions mean nothing."""
+    for text, expected in (
+        (b"n,,n=a,r=x,tokenauth=true", True),
+        (b"n,,n=a,r=x,tokenauth=TRUE", True),
+        (b"n,,n=a,r=x,other=a=b,tokenauth=true", True),
+        (b"n,,n=a,r=x,tokenauth=yes", False),
+        (b"n,,n=a,r=x,other=true", False),
+        (b"n,,n=a,r=x", False),
+    ):
+        assert scram.ClientFirst.parse(text).is_token is expected
+    server = ScramMechanism(scram.SCRAM_SHA_256, lambda *_: None)
+    with pytest.raises(SaslError, match="Invalid tokenId : a"):
+        server.evaluate(b"n,,n=a,r=x,tokenauth=true")
+
+
+def test_expired_ones_are_swept(tokens: Tokens, caplog: pytest.LogCaptureFixture) -> None:
+    """From memory and file; the log names token and owner, and no secret."""
+    made = tokens.bench.ctx.delegation_tokens
+    assert made is not None
+    short, long = tokens.create(lifetime_ms=10), tokens.create()
+    log_in(made, short["TokenId"], base64.b64encode(short["Hmac"]).decode())
+    tokens.clock.advance_ms(11)
+    assert tokens.describe(everything=True) == [short["TokenId"], long["TokenId"]]
+    with caplog.at_level(logging.DEBUG):
+        made.sweep()
+        made.sweep()
+    assert tokens.describe(everything=True) == [long["TokenId"]]
+    assert [one.token_id for one in tokens.bench.ctx.store.delegation_tokens()] == [long["TokenId"]]
+    (line,) = [record.getMessage() for record in caplog.records if record.levelno == logging.INFO]
+    assert line == f"Delegation token expired for token: {short['TokenId']} for owner: User:alice"
+    for secret in (short["Hmac"].hex(), base64.b64encode(short["Hmac"]).decode(), "the-key"):
+        assert secret not in caplog.text
+
+
+def test_tokens_survive_a_restart_with_the_same_key(tmp_path: Path) -> None:
+    """What was acknowledged is there again; with another key its secret is another one. No secret is in the file."""
+    clock = VirtualClock(NOW_MS)
+    store = MetadataStore(tmp_path, 1)
+    tokens = made_tokens(store, clock)
+    owner = Principal("User", "al\nice")
+    first = tokens.create(owner, owner, (Principal("User", "bo:b"), owner), 0)
+    second = tokens.create(Principal("a:b", "c"), owner, (), 0)
+    expiry_ms = tokens.renew(tokens.hmac_of(first.token_id), owner, 77)
+    secret = tokens.hmac_of(first.token_id)
+    store.close()
+    data = (tmp_path / FILE_NAME).read_bytes() + (tmp_path / f"{FILE_NAME}-journal").read_bytes()
+    assert secret not in data
+    assert b"the-key" not in data
+    store = MetadataStore(tmp_path, 1)
+    again = made_tokens(store, clock)
+    assert again.all() == sorted([first._replace(expiry_ms=expiry_ms), second], key=lambda one: one.token_id)
+    assert again.hmac_of(first.token_id) == secret
+    assert again.renew(secret, owner, 99) == NOW_MS + 99
+    other = made_tokens(store, clock, "another-key")
+    with pytest.raises(Exception, match="DELEGATION_TOKEN_NOT_FOUND"):
+        other.renew(secret, owner, 1)
+    store.close()
+
+
+def test_a_disk_that_refuses(tokens: Tokens) -> None:
+    """No token is acknowledged, renewed or removed that is not stored so."""
+    secret = tokens.create()["Hmac"]
+    before = tokens.bench.ctx.store.delegation_tokens()
+    tokens.bench.ctx.store._file._unknown_outcome = "the disk failed"
+    with pytest.raises(Exception, match="KAFKA_STORAGE_ERROR"):
+        tokens.create()
+    assert tokens.renew(secret, 5) == (Errors.KAFKA_STORAGE_ERROR, 0)
+    assert tokens.expire(secret) == (Errors.KAFKA_STORAGE_ERROR, 0)
+    tokens.clock.advance_ms(8 * DAY_MS)
+    made = tokens.bench.ctx.delegation_tokens
+    assert made is not None
+    made.sweep()
+    assert made.all() == before
+    tokens.bench.ctx.store._file._unknown_outcome = ""
+    made.sweep()
+    assert made.all() == []
+
+
+def test_a_token_as_a_value() -> None:
+    """Who it concerns, and to the millisecond how long."""
+    alice, bob, carol = (Principal.parse(text) for text in (ALICE, BOB, CAROL))
+    token = DelegationToken("id", alice, bob, (carol,), 1, 30, 20)
+    assert token.principals == {alice, bob, carol}
+    assert [token.may_be_renewed_by(who) for who in (alice, bob, carol)] == [True, False, True]
+    assert [token.is_expired(ms) for ms in (20, 21, 31)] == [False, True, True]
+    assert Principal.parse("User:a:b") == Principal("User", "a:b")
+
+
+def test_the_older_name_of_the_key_is_named() -> None:
+    """Apache Kafka 4 ignores it too; the value, a secret, is not repeated."""
+    text = suggest_replacement("delegation.token.master.key", "the-key")
+    assert text is not None
+    assert "delegation.token.secret.key" in text
+    assert "the-key" not in text
+
+
+# ---- with an authorizer
+
+
+def test_who_may_make_and_see_tokens_of_others(tokens: Tokens) -> None:
+    """CreateTokens and DescribeTokens on the owner, Describe on the token; its own a client always may."""
+    authorizer = Authorizer(tokens.bench.ctx.store)
+    tokens.bench.ctx.auth = AuthHelper(authorizer)
+    of_bob: dict[str, Any] = {"OwnerPrincipalType": "User", "OwnerPrincipalName": "bob"}
+    assert tokens.create()["ErrorCode"] == 0
+    assert tokens.create(**of_bob)["ErrorCode"] == Errors.DELEGATION_TOKEN_AUTHORIZATION_FAILED
+    create = Acl(ResourceType.USER, BOB, PatternType.LITERAL, ALICE, "*", Operation.CREATE_TOKENS, Permission.ALLOW)
+    authorizer.create([create])
+    made = tokens.create(**of_bob)
+    assert made["ErrorCode"] == 0
+    others = made["TokenId"]
+    assert others in tokens.describe(everything=True, principal=BOB)
+    assert tokens.describe(everything=True, principal=CAROL) == []
+    authorizer.create([create._replace(principal=CAROL, operation=Operation.DESCRIBE_TOKENS)])
+    assert tokens.describe(everything=True, principal=CAROL) == [others]
+    authorizer.delete([AclFilter(principal=CAROL)])
+    see = create._replace(resource_type=ResourceType.DELEGATION_TOKEN, resource_name=others, principal=CAROL)
+    authorizer.create([see._replace(operation=Operation.DESCRIBE)])
+    assert tokens.describe(everything=True, principal=CAROL) == [others]
+
+
+def test_only_a_users_token_logs_a_client_in(tokens: Tokens) -> None:
+    """Rules about the users of one team give no token by which a client logs in as any other user."""
+    made = tokens.bench.ctx.delegation_tokens
+    assert made is not None
+    authorizer = Authorizer(tokens.bench.ctx.store)
+    tokens.bench.ctx.auth = AuthHelper(authorizer)
+    kind_of, may = PatternType.PREFIXED, Permission.ALLOW
+    authorizer.create([Acl(ResourceType.USER, "User:app-", kind_of, ALICE, "*", Operation.CREATE_TOKENS, may)])
+    refused = tokens.create(OwnerPrincipalType="User", OwnerPrincipalName="root")
+    assert refused["ErrorCode"] == Errors.DELEGATION_TOKEN_AUTHORIZATION_FAILED
+    for kind, name, is_user in (("User:app-1", "root", False), ("User", "app-1", True)):
+        token = tokens.create(OwnerPrincipalType=kind, OwnerPrincipalName=name)
+        assert token["ErrorCode"] == 0  # as Kafka
+        password = base64.b64encode(token["Hmac"]).decode()
+        if is_user:
+            assert log_in(made, token["TokenId"], password).user == name
+        else:
+            with pytest.raises(SaslError, match="Invalid tokenId"):
+                log_in(made, token["TokenId"], password)

@@ -1,0 +1,118 @@
+"""Names of TLS clients: distinguished names as Java writes them, and Kafka's mapping rules."""
+
+import pytest
+
+from kbroker.security.principal_mapper import PrincipalMapper, distinguished_name
+
+
+def der(tag: int, *content: bytes) -> bytes:
+    """One DER element."""
+    data = b"".join(content)
+    size = len(data)
+    head = bytes([size]) if size < 128 else bytes([0x82]) + size.to_bytes(2, "big")
+    return bytes([tag]) + head + data
+
+
+def attribute(oid: bytes, value: str | bytes, tag: int = 0x0C) -> bytes:
+    data = value.encode() if isinstance(value, str) else value
+    return der(0x30, der(0x06, oid), der(tag, data))
+
+
+def certificate(*parts: bytes, version: bool = True) -> bytes:
+    """As much of a certificate as holds a subject."""
+    fields = [
+        der(0x02, b"\x01"),
+        der(0x30, b""),
+        der(0x30, der(0x31, attribute(b"\x55\x04\x03", "The issuer"))),
+        der(0x30, b""),
+        der(0x30, *(der(0x31, part) for part in parts)),
+    ]
+    if version:
+        fields.insert(0, der(0xA0, der(0x02, b"\x02")))
+    return der(0x30, der(0x30, *fields), der(0x30), der(0x03, b"\0"))
+
+
+CN, OU, ORGANIZATION, C = b"\x55\x04\x03", b"\x55\x04\x0b", b"\x55\x04\x0a", b"\x55\x04\x06"
+EMAIL = bytes.fromhex("2a864886f70d010901")
+
+
+@pytest.mark.parametrize("version", [True, False])
+def test_the_last_part_comes_first(version: bool) -> None:
+    """RFC 2253 turns the order round."""
+    data = certificate(
+        attribute(C, "DE", 0x13),
+        attribute(ORGANIZATION, "Example"),
+        attribute(OU, "Clients"),
+        attribute(CN, "alice"),
+        version=version,
+    )
+    assert distinguished_name(data) == "CN=alice,OU=Clients,O=Example,C=DE"
+
+
+def test_parts_of_several_and_unknown_attributes() -> None:
+    """Several attributes of one part are joined; one without a keyword is written by number, as bytes."""
+    data = certificate(attribute(CN, "a") + attribute(OU, "b"), attribute(EMAIL, "x@y", 0x16))
+    assert distinguished_name(data) == "1.2.840.113549.1.9.1=#1603784079,CN=a+OU=b"
+
+
+@pytest.mark.parametrize(
+    ("value", "tag", "text"),
+    [
+        ("a,b", 0x0C, "a\\,b"),
+        ('+"\\<>;#=', 0x0C, '\\+\\"\\\\\\<\\>\\;\\#\\='),
+        (" two ", 0x0C, "\\ two\\ "),
+        ("Zoë", 0x0C, "Zoë"),
+        ("Zoë".encode("utf-16-be"), 0x1E, "Zoë"),
+        ("Zoë".encode("latin-1"), 0x14, "Zoë"),
+        ("", 0x0C, ""),
+    ],
+)
+def test_values_are_escaped(value: str | bytes, tag: int, text: str) -> None:
+    """Marks of the form get a backslash; text of every kind is read."""
+    assert distinguished_name(certificate(attribute(CN, value, tag))) == f"CN={text}"
+
+
+@pytest.mark.parametrize(
+    "data", [b"", b"\x30", b"\x30\x05\x00", b"\x30\x82\xff\xff" + b"x" * 20, bytes(100), b"0" * 400]
+)
+def test_what_is_no_certificate(data: bytes) -> None:
+    """Refused, never read beyond its end."""
+    with pytest.raises(ValueError, match=r"not an X\.509 certificate"):
+        distinguished_name(data)
+
+
+@pytest.mark.parametrize(
+    ("rules", "name", "user"),
+    [
+        ("DEFAULT", "CN=alice,OU=x", "CN=alice,OU=x"),
+        ("RULE:^CN=(.*?),OU=ServiceUsers.*$/$1/", "CN=kafka,OU=ServiceUsers,O=Unknown", "kafka"),
+        ("RULE:^CN=(.*?),OU=ServiceUsers.*$/$1/,DEFAULT", "CN=duke,OU=JavaSoft,O=Sun", "CN=duke,OU=JavaSoft,O=Sun"),
+        ("RULE:^CN=(.*?), *OU=(.*?)$/$1@$2/L", "CN=KAFKA,OU=Dep", "kafka@dep"),
+        ("RULE:^.*[Cc][Nn]=([a-zA-Z0-9.]*).*$/$1/U , DEFAULT", "CN=alice,O=x", "ALICE"),
+        ("RULE:^CN=(.*)$/$1$2-$12/", "CN=x", "x$2-x2"),
+        ("RULE:^CN=x$/a\\/b/", "CN=x", "a/b"),
+    ],
+)
+def test_rules(rules: str, name: str, user: str) -> None:
+    """The first rule that matches the whole name makes the user's; numbers without a group stay as they are."""
+    assert PrincipalMapper(rules).name_of(name) == user
+
+
+def test_no_rule_and_no_certificate() -> None:
+    """Without a rule that matches a client is refused; without a certificate it has no name."""
+    with pytest.raises(ValueError, match="No rules apply to CN=x"):
+        PrincipalMapper("RULE:^CN=y$/y/").name_of("CN=x")
+    assert PrincipalMapper().principal_of(None) == "User:ANONYMOUS"
+    assert PrincipalMapper().principal_of(certificate(attribute(CN, "alice"))) == "User:CN=alice"
+
+
+@pytest.mark.parametrize("rules", ["default", "RULE:^CN=(.*$/$1/", "RULE:x", "RULE:x/y/z,oops"])
+def test_wrong_rules(rules: str) -> None:
+    """Refused at start."""
+    with pytest.raises(ValueError, match="Invalid rule"):
+        PrincipalMapper(rules)
+
+
+def test_a_name_with_nul_is_no_other_name() -> None:
+    """A session's principal ends at NUL, so none may come through; it is written by number."""
+    assert PrincipalMapper().principal_of(certificate(attribute(CN, "admin\0x"))) == "User:CN=admin\\00x"
