@@ -40,7 +40,7 @@ BATCH = 40  # modules translated by one set of processes
 
 
 def module_path(source: Path) -> Path:
-    """Return the module of a source as a path: src/_core/x.pyx is kbroker/_core/x, src/kbroker/log/_y.pyx kbroker/log/_y."""
+    """Return the path of a module: kbroker/_core/x for src/_core/x.pyx, kbroker/log/_y for src/kbroker/log/_y.pyx."""
     inside = source.relative_to(SRC).with_suffix("")
     return inside if inside.parts[0] == "kbroker" else "kbroker" / inside
 
