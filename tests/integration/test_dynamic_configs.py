@@ -127,7 +127,7 @@ def test_a_listener_has_network_threads_of_its_own(tmp_path: Path) -> None:
     with Broker(two) as broker:
 
         def threads() -> dict[str, int]:
-            return dict(Counter(processor.listener_name for processor in broker._running().server.processors))
+            return dict(Counter(processor.listener_name for processor in broker.parts.server.processors))
 
         assert threads() == {"PLAINTEXT": 2, "INSIDE": 3}
         broker.context.dynamic.alter(4, "1", [ConfigChange("listener.name.inside.num.network.threads", 0, "5")])
@@ -149,7 +149,7 @@ def test_network_threads_change_while_clients_produce(tmp_path: Path) -> None:
         sent = 0
         for count in (4, 2, 1, 2, 4, 8, 4):
             change(broker, ResourceType.BROKER, "1", num_network_threads=str(count))
-            assert len(broker._running().server.processors) == count
+            assert len(broker.parts.server.processors) == count
             for _ in range(200):
                 producer.produce("t", b"%d" % sent, on_delivery=lambda error, _: errors.append(error))
                 sent += 1
@@ -163,4 +163,4 @@ def test_network_threads_change_while_clients_produce(tmp_path: Path) -> None:
         log = broker.context.topics.partition("t", 0)
         assert log.log_end_offset == sent
     with Broker(settings(tmp_path)) as broker:
-        assert len(broker._running().server.processors) == 4
+        assert len(broker.parts.server.processors) == 4

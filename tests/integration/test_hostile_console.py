@@ -159,7 +159,7 @@ def test_what_waits_is_named_by_its_key(pages: Console, broker: Broker) -> None:
     broker.context.topics.create(NewTopic("waited-for", 1))
     with wire.Connection(broker.bootstrap_servers) as client:
         client.send(wire.fetch("waited-for", max_wait_ms=30_000))
-        wait_for("the Fetch waits", lambda: broker.sources.native_apis.waiting_fetches > 0)
+        wait_for("the Fetch waits", lambda: broker.parts.native_apis.waiting_fetches > 0)
         page = ask(pages, "xray").body.decode()
     assert "<bdi>waited-for-0</bdi>" in page
 

@@ -79,7 +79,7 @@ def body_of(*topics: tuple[str, list[tuple[int, int, int]]], isolation: int = 0)
 
 
 def declined(broker: VirtualBroker) -> int:
-    return broker._running().native_apis.declined
+    return broker.parts.native_apis.declined
 
 
 @pytest.mark.parametrize("version", VERSIONS)

@@ -195,7 +195,7 @@ def test_connections_by_software(broker: Broker) -> None:
 
 def announced(broker: Broker) -> set[str]:
     """The names of all clients' software, without a limit."""
-    return {name for p in broker._running().server.processors for name, _ in p.client_software()}
+    return {name for p in broker.parts.server.processors for name, _ in p.client_software()}
 
 
 def test_software_that_clients_make_up_is_bounded(broker: Broker) -> None:
@@ -221,7 +221,7 @@ def test_responses_that_wait_for_a_network_thread() -> None:
     """The responses between handlers and network threads are counted, of each thread and together, and leave
     nothing."""
     with Broker(CONFIG) as broker, wire.Connection(broker.bootstrap_servers) as client:
-        server = broker._running().server
+        server = broker.parts.server
         seen: set[float] = set()
         while not (seen - {0}):
             for _ in range(200):

@@ -107,8 +107,7 @@ def test_opening_a_batch_is_charged(plain: Charged) -> None:
 
 def network_ms(secured: SecuredBroker) -> float:
     """Network threads' time for consumers' fetches so far."""
-    assert secured.broker._parts is not None
-    for family, samples in secured.broker._parts.metrics.exposition.collect():
+    for family, samples in secured.broker.exposition.collect():
         if family.name == "network-time-ns":
             return sum(float(s.value) for s in samples if s.labels == ("FetchConsumer",)) / 1e6  # type: ignore[arg-type, misc]
     raise AssertionError

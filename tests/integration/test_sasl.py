@@ -103,7 +103,7 @@ def test_software_announced_before_the_login(secured: SecuredBroker) -> None:
         announced = {"ClientSoftwareName": "before-login", "ClientSoftwareVersion": "1.0"}
         assert ask(connection, API_VERSIONS, 3, **announced)["ErrorCode"] == 0
         log_in(connection)
-        processors = secured.broker._running().server.processors
+        processors = secured.broker.parts.server.processors
         known = [p.listener_name for p in processors if p.client_software().get(("before-login", "1.0")) == 1]
         assert known == ["SASL"]
 
@@ -114,7 +114,7 @@ def test_a_long_name_of_software_is_held_for_no_client(secured: SecuredBroker) -
         announced = {"ClientSoftwareName": "n" * 4096, "ClientSoftwareVersion": "v" * 4097}
         assert ask(connection, API_VERSIONS, 3, **announced)["ErrorCode"] == 0
         log_in(connection)
-        processors = secured.broker._running().server.processors
+        processors = secured.broker.parts.server.processors
         known = [name for p in processors for name in p.client_software()]
         assert known == [("unknown", "unknown")]
 
@@ -270,10 +270,9 @@ def test_a_session_ends(ending: SecuredBroker, clock: VirtualClock) -> None:
         connection.send(codec.encode_request_frame(METADATA, 1, 1, "x", {"Topics": []})[4:])
         assert is_closed(connection)
     assert ending.counters()["sessions_expired"] == 1
-    assert ending.broker._parts is not None
     shown = {
         family.name: sum(float(sample.value) for sample in samples)  # type: ignore[arg-type, misc]
-        for family, samples in ending.broker._parts.metrics.exposition.collect()
+        for family, samples in ending.broker.exposition.collect()
         if family.name.startswith(("Expired", "expired-", "successful-auth", "failed-auth"))
     }
     assert shown == {

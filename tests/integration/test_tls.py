@@ -216,7 +216,7 @@ def test_refusals_are_logged_once_a_minute(certificates: Certificates, caplog: p
 
     clock = VirtualClock()
     with SecuredBroker(certificates, clock=clock) as secured:
-        protection = secured.broker._running().server._security["TLS"]
+        protection = secured.broker.parts.server._security["TLS"]
         assert protection.tls is not None
         protection.tls.context.wrap_bio = refuse  # type: ignore[method-assign, assignment]
         with caplog.at_level(logging.ERROR):

@@ -60,7 +60,7 @@ def use(broker: VirtualBroker, coordinator: Coordinator) -> Coordinator:
 
 
 def declined(broker: VirtualBroker) -> int:
-    return broker._running().native_apis.declined
+    return broker.parts.native_apis.declined
 
 
 def of_transaction(sequence: int = 0, *, producer_id: int = 77, epoch: int = 0, **options: Any) -> bytes:
@@ -333,7 +333,7 @@ def test_late_transactions_are_counted(broker: VirtualBroker, connection: Connec
     """PartitionsWithLateTransactionsCount: open for longer than transaction.max.timeout.ms and five minutes."""
     use(broker, Coordinator(Errors.NONE))
 
-    late = broker._running()._logs.tasks.late_transactions
+    late = broker.parts.logs.tasks.late_transactions
     data = of_transaction(timestamp_ms=broker.clock.wall_ms())
     assert put(broker, connection, 12, data)["ErrorCode"] == 0
     broker.advance_ms(900_000 + 300_000)

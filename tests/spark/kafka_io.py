@@ -99,9 +99,8 @@ def unused_address() -> str:
 
 def served(broker: EmbeddedBroker) -> Counter[tuple[str, int]]:
     """Requests that a broker has completed until now, by API and version."""
-    assert broker._parts is not None
     found: Counter[tuple[str, int]] = Counter()
-    for metrics in broker._parts.server.request_metrics:
+    for metrics in broker.parts.server.request_metrics:
         for key, figures in metrics.snapshot().items():
             if key in broker.apis.entries:  # not the two kinds of Fetch once more
                 for version, count in figures["versions"].items():

@@ -108,8 +108,7 @@ class SecuredBroker:
     def counters(self) -> dict[str, int]:
         """Of all network threads."""
         total: dict[str, int] = {}
-        assert self.broker._parts is not None
-        for processor in self.broker._parts.server.processors:
+        for processor in self.broker.parts.server.processors:
             for name, value in processor.counters().items():
                 total[name] = total.get(name, 0) + value
         return total

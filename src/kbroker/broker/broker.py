@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from kbroker.metrics.exposition import Exposition
     from kbroker.network.request_channel import InboundRequest
-    from kbroker.observe.broker_metrics import MetricSources
+    from kbroker.observe.broker_parts import BrokerParts
     from kbroker.observe.http_access import HttpAccess
     from kbroker.observe.mounted_pages import PageServer
     from kbroker.quota.verdict import Verdict
@@ -71,7 +71,7 @@ class Broker:
         self.clock = SystemClock() if clock is None else clock
         self.apis = KafkaApis()
         self._state_lock = threading.Lock()
-        self._parts: BrokerRuntime | None = None
+        self._runtime: BrokerRuntime | None = None
         self._interception = Interception()
         self._mounts: dict[str, Callable[[Broker, HttpAccess], PageServer]] = {}
         self._is_cancelled = False
@@ -93,7 +93,7 @@ class Broker:
         Raises: BrokerStartError; StartCancelled after `cancel_start`. Nothing is left running then.
         """
         with self._state_lock:
-            if self._parts is not None:
+            if self._runtime is not None:
                 raise BrokerStartError("this broker runs already")
             for name, value in self.config.unknown.items():
                 from kbroker.common.configs.removed_settings import suggest_replacement
@@ -121,7 +121,7 @@ class Broker:
             except BaseException:
                 parts.stop()
                 raise
-            self._parts = parts
+            self._runtime = parts
         logger.info("broker %d serves %s", self.config.node_id, self.bootstrap_servers)
 
     def cancel_start(self) -> None:
@@ -134,7 +134,7 @@ class Broker:
     def stop(self) -> None:
         """Stop in order; what was acknowledged is on disk as its setting promises. Idempotent."""
         with self._state_lock:
-            parts, self._parts = self._parts, None
+            parts, self._runtime = self._runtime, None
         if parts is not None:
             parts.stop()
 
@@ -158,8 +158,8 @@ class Broker:
         """
         with self._state_lock:
             self._interception = Interception(interceptor, frozenset(keys) if interceptor is not None else frozenset())
-            if self._parts is not None:
-                self._parts.set_interception(self._interception)
+            if self._runtime is not None:
+                self._runtime.set_interception(self._interception)
 
     def resume(self, request: InboundRequest) -> None:
         """Serve a request that an interceptor has taken over as if it had just come in; it is not shown again.
@@ -192,12 +192,12 @@ class Broker:
     @property
     def is_running(self) -> bool:
         """Whether it has started and has not begun to stop."""
-        return self._parts is not None
+        return self._runtime is not None
 
     @property
     def waiting_fetches(self) -> int:
         """Fetches that wait for records or for their time to end."""
-        return self._running().native_apis.waiting_fetches
+        return self._running().parts.native_apis.waiting_fetches
 
     @property
     def cluster_id(self) -> str:
@@ -215,14 +215,14 @@ class Broker:
         return self._running().metrics.exposition
 
     @property
-    def sources(self) -> MetricSources:
-        """The parts that metrics and the console look at."""
-        return self._running().metrics.sources
+    def parts(self) -> BrokerParts:
+        """Parts of the running broker, as metrics and the console read them."""
+        return self._running().parts
 
     @property
     def request_log(self) -> RequestLog:
         """The log of finished requests; off unless a topic or a folder is set."""
-        return self._running().request_log
+        return self._running().parts.request_log
 
     @property
     def verdicts(self) -> list[Verdict]:
@@ -281,7 +281,7 @@ class Broker:
         return f"{addresses}, node {self.config.node_id}, cluster {parts.ctx.cluster_id}, {data}{metrics}"
 
     def _running(self) -> BrokerRuntime:
-        parts = self._parts
+        parts = self._runtime
         if parts is None:
             raise RuntimeError("this broker does not run")
         return parts

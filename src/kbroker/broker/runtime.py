@@ -1,7 +1,7 @@
-"""One life of a broker: what start has built so far, in order, and how stop takes it apart.
+"""Start and stop of a broker: the order in which its parts are built and taken apart.
 
 Start: log folder, metadata, topics, native handlers, groups, handlers, network. Stop: acceptors, network threads stop
-reading, handlers, waiting requests, groups, network threads, log, metadata.
+reading, handlers, delayed requests, groups, network threads, log, metadata.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kbroker._core import process_memory
 from kbroker._core.clock import BaseClock, SystemClock
-from kbroker._core.requests.memory_pool import MemoryPool
 from kbroker._core.requests.request_queue import Queue
 from kbroker.apis import api18_api_versions
 from kbroker.apis.api00_produce.transaction_verifier import TransactionVerifier
@@ -42,6 +41,7 @@ from kbroker.metadata.metadata_store import BROKER, MetadataStore
 from kbroker.metadata.topics import TopicRegistry
 from kbroker.network.request_channel import RequestChannel
 from kbroker.network.socket_server import SocketServer
+from kbroker.observe.broker_parts import BrokerParts
 from kbroker.observe.http_routes import limit_of, only
 from kbroker.observe.metrics_service import MetricsService, memory_pool
 from kbroker.quota.service import QuotaService
@@ -56,7 +56,6 @@ if TYPE_CHECKING:
     from kbroker.coordinator.transaction_service import TransactionService
     from kbroker.network.request_channel import InboundRequest
     from kbroker.network.transport.authentication import ListenerSecurity
-    from kbroker.observe.broker_metrics import MetricSources
     from kbroker.observe.http_access import HttpAccess
     from kbroker.observe.mounted_pages import PageServer
     from kbroker.observe.xray import XRay
@@ -99,8 +98,10 @@ class BrokerRuntime:
         self.config = config
         self.clock = clock
         self.apis = apis
+        self._api_names = {entry.key: entry.name for entry in apis.entries.values()}
         self.in_memory = config.boolean("kbroker.in.memory")
         self.ctx: ApiContext
+        self.parts: BrokerParts
         self.listeners: list[Listener] = []
         self._interception = interception
         self._is_cancelled = is_cancelled
@@ -118,108 +119,135 @@ class BrokerRuntime:
     # ------------------------------------------------------------ start
 
     def start(self) -> None:
-        """Build everything, each part with the step that takes it apart; stop runs those steps in reverse.
+        """Build the parts in order, each with the step that takes it apart; `stop` runs those steps in reverse.
 
-        Raises: StartCancelled as soon as ``is_cancelled`` says so, between two partitions of the log.
+        Raises: StartCancelled as soon as ``is_cancelled`` returns true, between two partitions of the log.
         """
-        config = self.config
         atexit.register(self.stop)
-        logs = LogManager([] if self.in_memory else [config.log_dir], self.clock, config, self.in_memory)
-        self._logs = logs
+        self._open_storage()
+        self._open_network()
+        self._open_topics()
+        self._open_coordinators()
+        self._start_handlers()
+        self._start_network()
+        self._start_metrics()
+
+    def _open_storage(self) -> None:
+        """Open log folders and metadata, and put the stored configs of the broker into force."""
+        config = self.config
+        logs = self._logs = LogManager([] if self.in_memory else [config.log_dir], self.clock, config, self.in_memory)
         self._on_stop("log", logs.close)
         logs.is_cancelled = self._is_cancelled
-        store = MetadataStore(None if self.in_memory else config.log_dir, config.node_id, logs.cluster_id)
-        self._undo.insert(0, ("metadata", store.close))  # the last thing to go
-        stored = store.configs(BROKER, str(config.node_id)), store.configs(BROKER, "")
-        config.set_dynamic(*stored)
+        store = self._store = MetadataStore(None if self.in_memory else config.log_dir, config.node_id, logs.cluster_id)
+        self._undo.insert(0, ("metadata", store.close))  # closed after everything else
+        config.set_dynamic(store.configs(BROKER, str(config.node_id)), store.configs(BROKER, ""))
 
-        requests = Queue(config.integer("queued.max.requests"), self.clock, awake_target=AWAKE_HANDLERS)
-        python_requests = Queue(INT32_MAX, self.clock)
-        self._requests, self._python_requests = requests, python_requests
-        credentials = ScramCredentials(store)
-        tokens = self._delegation_tokens(store)
-        features = self._features = Features(store)
+    def _open_network(self) -> None:
+        """Bind the listeners; connections are accepted once the network threads have started."""
+        config = self.config
+        self._requests = Queue(config.integer("queued.max.requests"), self.clock, awake_target=AWAKE_HANDLERS)
+        self._python_requests = Queue(INT32_MAX, self.clock)
+        self._credentials, self._features = ScramCredentials(self._store), Features(self._store)
+        self._tokens = self._delegation_tokens()
         quotas = self._quotas = QuotaService(config, self.clock)
-        self.metrics = MetricsService(config, quotas.metrics, self.clock)
-        pool = self._pool = memory_pool(config, self.clock, quotas.metrics)
-        request_log = self.request_log = self._request_log()
+        self._pool = memory_pool(config, self.clock, quotas.metrics)
+        request_log = self._request_log = RequestLog(
+            config, self.clock, self._api_names, sum(network_threads(config).values())
+        )
         self._on_stop("request log", lambda: request_log.stop(self._timeout_s))
-        server = self.server = SocketServer(
+        server = self._server = SocketServer(
             config.listeners,
-            requests,
+            self._requests,
             socket_options(config),
-            pool=pool,
+            pool=self._pool,
             clock=self.clock,
-            security=self._security(credentials, tokens, features),
+            security=self._security(),
             record=request_log.recorder,
         )
         request_log.observe(quotas.managers, server.connection_quotas)
         self._on_stop("network threads", lambda: server.finish_stop(self._timeout_s))
         self._on_stop("quotas", self._stop_quotas)
-        quotas.start(logs.scheduler)
-
-        limits = ConnectionLimits(config, server.connection_quotas)
+        quotas.start(self._logs.scheduler)
         self.listeners = server.bind()
-        endpoints = endpoints_of(config, self.listeners)
 
-        authorizer = self._authorizer(store, logs)
-        native_apis = self.native_apis = self._start_native_apis(requests, python_requests, authorizer)
-        native_apis.intercept(self._interception.keys)
-        topics = TopicRegistry(config, store, logs, native_apis.publish_topics)
-        self.ctx = ApiContext(
+    def _open_topics(self) -> None:
+        """Build what handlers use: native handlers' state, topics, configs and quotas as they are stored."""
+        config, quotas, store = self.config, self._quotas, self._store
+        authorizer = self._authorizer()
+        native_apis = self._start_native_apis(authorizer)
+        topics = TopicRegistry(config, store, self._logs, native_apis.publish_topics)
+        ctx = self.ctx = ApiContext(
             config,
             store,
             topics,
-            endpoints,
+            endpoints_of(config, self.listeners),
             self.apis.ranges,
             self.clock,
-            connection_quotas=server.connection_quotas,
+            connection_quotas=self._server.connection_quotas,
             quotas=quotas.managers,
-            credentials=credentials,
-            delegation_tokens=tokens,
-            features=features,
+            credentials=self._credentials,
+            delegation_tokens=self._tokens,
+            features=self._features,
             authorizer=authorizer,
         )
-        features.on_change(lambda: self._set_api_versions(native_apis))
+        self._features.on_change(lambda: self._set_api_versions(native_apis))
+        stored = store.configs(BROKER, str(config.node_id)), store.configs(BROKER, "")
         if any(set(configs) - {"min.insync.replicas"} for configs in stored):  # each new store has that one
-            self.ctx.dynamic  # noqa: B018  it forgets secrets that earlier versions stored
-        self.ctx.on_broker_change(logs.reconfigure)
-        self.ctx.on_broker_change(limits.on_config_change)
+            ctx.dynamic  # noqa: B018  removes secrets that earlier versions stored
+        limits = ConnectionLimits(config, self._server.connection_quotas)
+        ctx.on_broker_change(self._logs.reconfigure)
+        ctx.on_broker_change(limits.on_config_change)
         topics.load()
-        self.ctx.quota_entities.on_change(limits.on_quota_change)
-        self.ctx.quota_entities.on_change(quotas.on_quota_change)
-        self.ctx.quota_entities.load()
-        request_log.start(topics)
+        ctx.quota_entities.on_change(limits.on_quota_change)
+        ctx.quota_entities.on_change(quotas.on_quota_change)
+        ctx.quota_entities.load()
+        self._request_log.start(topics)
+        handlers = HandlerThreads(native_apis.run_handler, native_apis.stop_handlers)
+        self.parts = BrokerParts(
+            ctx,
+            self._logs,
+            self._server,
+            self._pool,
+            self._requests,
+            self._python_requests,
+            native_apis,
+            handlers,
+            self._request_log,
+            self._api_names,
+        )
+
+    def _open_coordinators(self) -> None:
+        """Start the coordinators whose internal topics exist; the others start at the first request about them."""
+        ctx = self.ctx
         self._on_stop("groups", self._close_groups)
-        self.ctx.coordinators.add(GROUP_KEYS)
-        self.ctx.start_groups = self._start_groups
-        if topics.get(OFFSETS_TOPIC) is not None:
+        ctx.coordinators |= {GROUP_KEYS, TRANSACTION_KEYS}
+        ctx.start_groups, ctx.start_transactions = self._start_groups, self._start_transactions
+        if ctx.topics.get(OFFSETS_TOPIC) is not None:
             self._start_groups()
         self._on_stop("transactions", self._close_transactions)
-        self.ctx.coordinators.add(TRANSACTION_KEYS)
-        self.ctx.start_transactions = self._start_transactions
-        if topics.get(TRANSACTION_STATE_TOPIC) is not None:
+        if ctx.topics.get(TRANSACTION_STATE_TOPIC) is not None:
             self._start_transactions()
-        self._start_handlers(native_apis, requests, python_requests)
+
+    def _start_network(self) -> None:
+        """Start acceptors and network threads, and the periodic tasks about them."""
+        config, server, scheduler = self.config, self._server, self._logs.scheduler
         self._on_stop("acceptors", server.begin_stop)
         server.start()
         self.ctx.on_broker_change(lambda changed: server.resize(network_threads(config)))
-        logs.scheduler.schedule("descriptor-watch", DescriptorWatch(server).look, period_ms=LOOK_EVERY_MS)
-        logs.scheduler.schedule("memory-keeper", MemoryKeeper().look, period_ms=memory_keeper.LOOK_EVERY_MS)
-        versions = {e.key: (e.min_served_version, e.max_version) for e in self.apis.entries.values()}
+        scheduler.schedule("descriptor-watch", DescriptorWatch(server).look, period_ms=LOOK_EVERY_MS)
+        scheduler.schedule("memory-keeper", MemoryKeeper().look, period_ms=memory_keeper.LOOK_EVERY_MS)
         refusals = RefusalWatch(
             server.refused_requests,
-            versions,
-            self._api_names(),
+            {e.key: (e.min_served_version, e.max_version) for e in self.apis.entries.values()},
+            self._api_names,
             socket_options(config).max_request_bytes,
-            request_log.note_refusals if request_log.settings.is_on else None,
+            self._request_log.note_refusals if self._request_log.settings.is_on else None,
         )
-        logs.scheduler.schedule("refusal-watch", refusals.look, period_ms=refusal_watch.LOOK_EVERY_MS)
+        scheduler.schedule("refusal-watch", refusals.look, period_ms=refusal_watch.LOOK_EVERY_MS)
         self._on_stop("refusal watch", refusals.look)
-        self._start_metrics(pool)
 
-    def _delegation_tokens(self, store: MetadataStore) -> DelegationTokens | None:
-        """The delegation tokens; None without a key for their secrets."""
+    def _delegation_tokens(self) -> DelegationTokens | None:
+        """Return the delegation tokens, None without a key for their secrets."""
         config = self.config
         secret_key = config.text("delegation.token.secret.key")
         if not secret_key:
@@ -227,7 +255,7 @@ class BrokerRuntime:
         from kbroker.security.delegation_tokens import DelegationTokens
 
         tokens = DelegationTokens(
-            store,
+            self._store,
             self.clock,
             secret_key,
             max_lifetime_ms=config.integer("delegation.token.max.lifetime.ms"),
@@ -237,53 +265,47 @@ class BrokerRuntime:
         self._logs.scheduler.schedule("delete-expired-tokens", tokens.sweep, delay_ms=period_ms, period_ms=period_ms)
         return tokens
 
-    def _security(
-        self, credentials: ScramCredentials, tokens: DelegationTokens | None, features: Features
-    ) -> dict[str, ListenerSecurity]:
-        """What protects the listeners; Python's ssl and hashlib are not loaded where nothing does."""
+    def _security(self) -> dict[str, ListenerSecurity]:
+        """Return TLS and SASL by listener. Without either, Python's ssl and hashlib are not imported."""
         if not any(listener.has_tls or listener.has_sasl for listener in self.config.listeners):
             return {}
         from kbroker.listeners.listener_security import listener_security
 
-        return listener_security(self.config, self.apis, credentials, self.clock, tokens, features)
+        return listener_security(self.config, self.apis, self._credentials, self.clock, self._tokens, self._features)
 
-    def _authorizer(self, store: MetadataStore, logs: LogManager) -> Authorizer | None:
-        """What decides about requests; nothing of it is loaded where everything is allowed."""
+    def _authorizer(self) -> Authorizer | None:
+        """Return the authorizer, None where every request is allowed; its modules are not imported then."""
         if not self.config.text("authorizer.class.name"):
             return None
         from kbroker.security.authorizer.audit_log import LOOK_EVERY_MS, AuditLog
         from kbroker.security.authorizer.authorizer import Authorizer
 
-        authorizer = Authorizer.configured(self.config, store)
-        audit = AuditLog(authorizer, self._api_names())
-        logs.scheduler.schedule("authorizer-log", audit.look, period_ms=LOOK_EVERY_MS)
+        authorizer = Authorizer.configured(self.config, self._store)
+        audit = AuditLog(authorizer, self._api_names)
+        self._logs.scheduler.schedule("authorizer-log", audit.look, period_ms=LOOK_EVERY_MS)
         self._on_stop("authorizer log", audit.look)
         return authorizer
 
-    def _request_log(self) -> RequestLog:
-        return RequestLog(self.config, self.clock, self._api_names(), sum(network_threads(self.config).values()))
-
-    def _api_names(self) -> dict[int, str]:
-        return {entry.key: entry.name for entry in self.apis.entries.values()}
-
-    def _start_native_apis(self, requests: Queue, python_requests: Queue, authorizer: Authorizer | None) -> NativeApis:
+    def _start_native_apis(self, authorizer: Authorizer | None) -> NativeApis:
+        """Create the native handlers' state and start the reapers of its purgatories."""
         config = self.config
         native_apis = NativeApis(
             self.clock,
-            requests,
-            python_requests,
+            self._requests,
+            self._python_requests,
             config.node_id,
             max_fetch_sessions=config.integer("max.incremental.fetch.session.cache.slots"),
             fetch_max_bytes=config.integer("fetch.max.bytes"),
             fetch_purge_interval=config.integer("fetch.purgatory.purge.interval.requests"),
             produce_purge_interval=config.integer("producer.purgatory.purge.interval.requests"),
             quotas=self._quotas.managers,
-            refused=self.server.refused_requests,
+            refused=self._server.refused_requests,
             acls=None if authorizer is None else authorizer.rules,
         )
         for entry in self.apis.entries.values():
             native_apis.set_api(entry.key, entry.min_served_version, entry.max_version, entry.first_flexible)
         self._set_api_versions(native_apis)
+        native_apis.intercept(self._interception.keys)
         reapers = [
             _thread("executor-Fetch-reaper", native_apis.run_fetch_reaper),
             _thread("executor-Produce-reaper", native_apis.run_produce_reaper),
@@ -300,7 +322,7 @@ class BrokerRuntime:
         native_apis.set_api_versions(*bodies, api18_api_versions.unsupported(ranges))
 
     def _start_groups(self) -> GroupCoordinator:
-        """Start the coordinator: with the broker where groups have left something, else for the first who asks."""
+        """Start the coordinator of groups unless it runs. Threads: any."""
         with self._groups_lock:
             if self._groups is None:
                 from kbroker.coordinator.group_service import GroupService
@@ -319,7 +341,7 @@ class BrokerRuntime:
                 self._groups.close(self._timeout_s)
 
     def _start_transactions(self) -> TransactionService:
-        """Start the coordinator: with the broker where it has left something, else for the first who asks."""
+        """Start the coordinator of transactions unless it runs. Threads: any."""
         with self._transactions_lock:
             if self._transactions is None:
                 from kbroker.coordinator.transaction_service import TransactionService
@@ -336,43 +358,30 @@ class BrokerRuntime:
             if self._transactions is not None and not self._transactions.close(self._timeout_s):
                 logger.error("the threads of transactions did not end within %.1f s", self._timeout_s)
 
-    def _start_metrics(self, pool: MemoryPool | None) -> None:
+    def _start_metrics(self) -> None:
+        metrics = self.metrics = MetricsService(self.config, self._quotas.metrics, self.clock)
         for path, load in self._mounts.items():
-            self.metrics.mount(path, load)
-        self._on_stop("metrics port", self.metrics.stop)
-        self.metrics.routes.add("/xray", self._show_xray)
-        self.metrics.routes.add("/quotas/explain", self._show_quotas)
-        self.metrics.start(lambda: self._observed(pool))
-        if self.metrics.url is not None:
-            self.ctx.bound_addresses["kbroker.metrics.listener"] = self.metrics.url.removeprefix("http://")
-        self._on_stop("readiness", self.metrics.not_ready)
-        self.metrics.ready()
+            metrics.mount(path, load)
+        self._on_stop("metrics port", metrics.stop)
+        metrics.routes.add("/xray", self._show_xray)
+        metrics.routes.add("/quotas/explain", self._show_quotas)
+        metrics.start(self.parts)
+        if metrics.url is not None:
+            self.ctx.bound_addresses["kbroker.metrics.listener"] = metrics.url.removeprefix("http://")
+        self._on_stop("readiness", metrics.not_ready)
+        metrics.ready()
 
     def xray(self) -> XRay:
-        """What looks at the broker; nothing of it is loaded before that."""
+        """Return the X-ray of this broker, imported on first use."""
         with self._xray_lock:
             if self._xray is None:
-                from kbroker.observe.xray import XRay, XRayParts
+                from kbroker.observe.xray import XRay
 
-                self._xray = XRay(
-                    XRayParts(
-                        self.clock,
-                        self.config.node_id,
-                        self.server,
-                        self._pool,
-                        self._requests,
-                        self._python_requests,
-                        self.config.integer("kbroker.python.threads"),
-                        self.native_apis,
-                        self._handlers,
-                        lambda: self.ctx.group_coordinator,
-                        self._api_names(),
-                    )
-                )
+                self._xray = XRay(self.parts)
             return self._xray
 
     def quota_explainer(self) -> QuotaExplainer:
-        """What explains quotas; nothing of it is loaded before that."""
+        """Return the explainer of quotas, imported on first use."""
         from kbroker.observe.xray import MOST_SHOWN
         from kbroker.quota.explanation import OpenConnections, QuotaExplainer
 
@@ -381,7 +390,7 @@ class BrokerRuntime:
 
         return QuotaExplainer(
             self.ctx.quotas,
-            self.server.connection_quotas,
+            self._server.connection_quotas,
             self.ctx.quota_entities,
             self.clock.epoch_ms,
             connections,
@@ -398,31 +407,11 @@ class BrokerRuntime:
         only(query, "limit")
         return self.xray().snapshot(limit_of(query, "limit", DEFAULT_LIMIT, MOST_SHOWN))
 
-    def _observed(self, pool: MemoryPool | None) -> MetricSources:
-        """What metrics look at."""
-        from kbroker.observe.broker_metrics import MetricSources
-
-        return MetricSources(
-            self.clock,
-            self.server,
-            pool,
-            self._requests,
-            self._python_requests,
-            self.native_apis,
-            self._handlers,
-            self.ctx.topics,
-            {entry.key: entry.name for entry in self.apis.entries.values()},
-            self.ctx.quotas,
-            self.request_log,
-            self._logs,
-            self.ctx.groups,
-            lambda: self._transactions,
-            self.ctx.auth.authorizer,
-        )
-
-    def _start_handlers(self, native_apis: NativeApis, requests: Queue, python_requests: Queue) -> None:
-        config = self.config
-        channel = RequestChannel(python_requests)
+    def _start_handlers(self) -> None:
+        """Start the request handlers, in Python and native."""
+        config, requests = self.config, self._requests
+        native_apis, handlers = self.parts.native_apis, self.parts.handlers
+        channel = RequestChannel(self._python_requests)
         self._verifier = TransactionVerifier(
             lambda: self.ctx.add_partitions_to_txn, lambda request: request.hand_over(requests)
         )
@@ -434,9 +423,8 @@ class BrokerRuntime:
             channel.receive,
             config.integer("kbroker.python.threads"),
             self._intercept,
-            self.server.refused_requests,
+            self._server.refused_requests,
         )
-        handlers = self._handlers = HandlerThreads(native_apis.run_handler, native_apis.stop_handlers)
 
         def stop_native() -> None:
             requests.close()
@@ -461,7 +449,7 @@ class BrokerRuntime:
 
     def set_interception(self, interception: Interception) -> None:
         self._interception = interception
-        self.native_apis.intercept(interception.keys)
+        self.parts.native_apis.intercept(interception.keys)
 
     def _intercept(self, request: InboundRequest) -> bool:
         """Show a request to the interceptor; true if a Python handler has nothing to do with it any more."""
@@ -488,7 +476,7 @@ class BrokerRuntime:
     def is_idle(self) -> bool:
         # A request may be declined to Python, be handed back and be declined once more: four looks, in this order.
         return all(self._is_idle(python) for python in (False, True, False, True)) and (
-            self.native_apis.is_idle
+            self.parts.native_apis.is_idle
             and self._logs.scheduler.is_idle
             and (self._groups is None or self._groups.coordinator.is_idle)
             and (self._transactions is None or self._transactions.is_idle)
@@ -497,7 +485,7 @@ class BrokerRuntime:
 
     def _is_idle(self, python: bool) -> bool:
         queue = self._python_requests if python else self._requests
-        threads = self.config.integer("kbroker.python.threads") if python else len(self._handlers.threads)
+        threads = self.config.integer("kbroker.python.threads") if python else len(self.parts.handlers.threads)
         return len(queue) == 0 and queue.sleepers == threads
 
     def _on_stop(self, what: str, undo: Callable[[], object]) -> None:

@@ -111,7 +111,7 @@ class Console:
         self._turns = threading.Semaphore(AT_ONCE)
         self._lock = threading.Lock()
         self._kept: dict[tuple[str, str, bool, str], _Kept] = {}
-        history = History(lambda: broker_totals(broker.sources), lambda: broker.verdicts, clock)
+        history = History(lambda: broker_totals(broker.parts), lambda: broker.verdicts, clock)
         self._site = Site(broker, history, may_edit, clock.epoch_ms())
 
     def close(self) -> None:

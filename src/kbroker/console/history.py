@@ -15,7 +15,7 @@ from kbroker._core.clock import BaseClock
 from kbroker.common.loggers import get_logger
 
 if TYPE_CHECKING:
-    from kbroker.observe.broker_metrics import MetricSources
+    from kbroker.observe.broker_parts import BrokerParts
     from kbroker.quota.verdict import Verdict
 
 logger = get_logger(__name__)
@@ -221,7 +221,7 @@ def _rates(before: Totals, after: Totals) -> Rates:
     )
 
 
-def broker_totals(parts: MetricSources) -> Totals:
+def broker_totals(parts: BrokerParts) -> Totals:
     """The counters of a running broker; takes the leaf locks of its counters, one after the other."""
     counters = [processor.counters() for processor in parts.server.processors]
     by_api = {"Produce": 0, "Fetch": 0}
@@ -234,9 +234,9 @@ def broker_totals(parts: MetricSources) -> Totals:
                 produce_ms += figures["times"]["TotalTimeMs"][0] if name == "Produce" else 0
             elif name is not None:
                 other += figures["count"]
-    totals = parts.quotas.verdict_totals().values()
+    totals = parts.ctx.quotas.verdict_totals().values()
     return Totals(
-        parts.clock.epoch_ms(),
+        parts.ctx.clock.epoch_ms(),
         _sum(counters, "bytes_received"),
         _sum(counters, "bytes_sent"),
         by_api["Produce"],

@@ -4,33 +4,22 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any, TypeAlias
 
-from kbroker._core.clock import BaseClock
-from kbroker._core.requests.memory_pool import MemoryPool
-from kbroker._core.requests.request_queue import Queue
 from kbroker.common.errors import Errors
-from kbroker.log.manager import LogManager
 from kbroker.metrics.exposition import Exposition
 from kbroker.metrics.families import Buckets, Family, Kind
 from kbroker.metrics.share import Share
 from kbroker.network._request_metrics import BOUNDS_MS, FETCH_CONSUMER, FETCH_FOLLOWER, TIMES
 from kbroker.network.socket_server import SocketServer
 from kbroker.observe import authorizer_metrics, group_metrics, quota_metrics
+from kbroker.observe.broker_parts import BrokerParts
 from kbroker.observe.metrics_service import SOCKETS
 
 if TYPE_CHECKING:
-    from kbroker.coordinator.group_coordinator import GroupCoordinator
     from kbroker.coordinator.transaction.transaction_coordinator import TransactionCoordinator
-    from kbroker.coordinator.transaction_service import TransactionService
-    from kbroker.handlers._native_apis import NativeApis
-    from kbroker.handlers.handler_threads import HandlerThreads
-    from kbroker.metadata.topics import TopicRegistry
     from kbroker.network._request_metrics import _Figures
-    from kbroker.quota._client_quotas import ClientQuotaManagers
-    from kbroker.request_log.service import RequestLog
-    from kbroker.security.authorizer.authorizer import Authorizer
 
 Series: TypeAlias = Iterable[tuple[tuple[str, ...], float | Buckets]]
 
@@ -77,31 +66,14 @@ _OWN_OF_PROCESSORS: tuple[tuple[str, Kind, str, str], ...] = (
 )
 
 
-class MetricSources(NamedTuple):
-    """The parts of a broker that are looked at."""
-
-    clock: BaseClock
-    server: SocketServer
-    pool: MemoryPool | None
-    requests: Queue
-    python_requests: Queue
-    native_apis: NativeApis
-    handlers: HandlerThreads
-    topics: TopicRegistry
-    api_names: Mapping[int, str]
-    quotas: ClientQuotaManagers
-    request_log: RequestLog
-    logs: LogManager
-    groups: GroupCoordinator
-    transactions: Callable[[], TransactionService | None]
-    authorizer: Authorizer | None = None
-
-
-def register_broker_metrics(exposition: Exposition, parts: MetricSources) -> None:
+def register_broker_metrics(exposition: Exposition, parts: BrokerParts) -> None:
     """Add every family of the broker's parts to what is shown."""
-    for family in (*authorizer_metrics.families(lambda: parts.authorizer), *quota_metrics.families(parts.quotas)):
-        exposition.add(family)
-    for family in group_metrics.families(parts.groups):
+    ctx = parts.ctx
+    for family in (
+        *authorizer_metrics.families(lambda: ctx.auth.authorizer),
+        *quota_metrics.families(ctx.quotas),
+        *group_metrics.families(ctx.groups),
+    ):
         exposition.add(family)
     for add in (
         _requests,
@@ -130,7 +102,7 @@ class RequestMetricsSnapshot:
     The families of one scrape share one look: a family that asks again has the tables looked at anew.
     """
 
-    def __init__(self, parts: MetricSources) -> None:
+    def __init__(self, parts: BrokerParts) -> None:
         self._server = parts.server
         self._lock = threading.Lock()
         self._tables: list[dict[int, _Figures]] = []
@@ -186,7 +158,7 @@ def _error_name(code: int | None) -> str:
     return Errors.of(-1 if code is None else code).name
 
 
-def _requests(parts: MetricSources) -> Iterable[Family]:
+def _requests(parts: BrokerParts) -> Iterable[Family]:
     figures = RequestMetricsSnapshot(parts)
     for kind in TIMES:
         yield Family(
@@ -219,7 +191,7 @@ def _response_queues(server: SocketServer) -> Series:
 class ProcessorShares:
     """How idle each network thread is; they come and go while the broker runs."""
 
-    def __init__(self, parts: MetricSources) -> None:
+    def __init__(self, parts: BrokerParts) -> None:
         self._parts = parts
         self._shares: dict[int, Share] = {}
         self._lock = threading.Lock()
@@ -236,7 +208,7 @@ class ProcessorShares:
             found = [p for p in self._parts.server.processors if p.processor_id == number]
             return found[0].counters()["wait_ns"] if found else 0
 
-        return Share(waited_ns, lambda: 1, self._parts.clock)
+        return Share(waited_ns, lambda: 1, self._parts.ctx.clock)
 
     def each(self) -> Series:
         return [((str(number),), share.measure()) for number, share in self._known().items()]
@@ -246,9 +218,9 @@ class ProcessorShares:
         return sum(shares) / len(shares)
 
 
-def _threads(parts: MetricSources) -> Iterable[Family]:
+def _threads(parts: BrokerParts) -> Iterable[Family]:
     idle = ProcessorShares(parts)
-    handlers = Share(lambda: parts.requests.idle_ns, lambda: len(parts.handlers.threads), parts.clock)
+    handlers = Share(lambda: parts.requests.idle_ns, lambda: len(parts.handlers.threads), parts.ctx.clock)
     yield _gauge(
         "kafka.network:SocketServer", "NetworkProcessorAvgIdlePercent",
         "share of the last minute that network threads waited, 0 to 1", idle.average,
@@ -275,7 +247,7 @@ def _threads(parts: MetricSources) -> Iterable[Family]:
         lambda: len(parts.python_requests),
     )  # fmt: skip
     acceptors = [
-        (bound.name, Share(lambda a=a: a.blocked_ns, lambda: 1, parts.clock))  # type: ignore[misc]
+        (bound.name, Share(lambda a=a: a.blocked_ns, lambda: 1, parts.ctx.clock))  # type: ignore[misc]
         for bound, a in zip(parts.server.listeners, parts.server.acceptors, strict=True)
     ]
     yield Family(
@@ -296,7 +268,7 @@ def _threads(parts: MetricSources) -> Iterable[Family]:
 # ---------------------------------------------------------------- memory
 
 
-def _memory(parts: MetricSources) -> Iterable[Family]:
+def _memory(parts: BrokerParts) -> Iterable[Family]:
     pool = parts.pool
 
     def used() -> float:
@@ -317,7 +289,7 @@ def _memory(parts: MetricSources) -> Iterable[Family]:
 # ---------------------------------------------------------------- connections
 
 
-def _connections(parts: MetricSources) -> Iterable[Family]:
+def _connections(parts: BrokerParts) -> Iterable[Family]:
     server, quotas = parts.server, parts.server.connection_quotas
     by_processor = ("listener", "networkProcessor")
 
@@ -395,7 +367,7 @@ def _connections(parts: MetricSources) -> Iterable[Family]:
 # ---------------------------------------------------------------- purgatories and logs
 
 
-def _purgatories(parts: MetricSources) -> Iterable[Family]:
+def _purgatories(parts: BrokerParts) -> Iterable[Family]:
     native_apis, group = parts.native_apis, "kafka.server:DelayedOperationPurgatory"
     yield Family(
         group, "NumDelayedOperations", "gauge", ("delayedOperation",), "requests that wait",
@@ -411,8 +383,8 @@ def _purgatories(parts: MetricSources) -> Iterable[Family]:
     )  # fmt: skip
 
 
-def _logs(parts: MetricSources) -> Iterable[Family]:
-    topics, labels = parts.topics, ("topic", "partition")
+def _logs(parts: BrokerParts) -> Iterable[Family]:
+    topics, labels = parts.ctx.topics, ("topic", "partition")
 
     def open_logs() -> Iterable[tuple[str, int, Any]]:
         for view in topics.all():
@@ -477,22 +449,22 @@ def _logs(parts: MetricSources) -> Iterable[Family]:
     )  # fmt: skip
 
 
-def _transactions(parts: MetricSources) -> Iterable[Family]:
+def _transactions(parts: BrokerParts) -> Iterable[Family]:
     """Of a coordinator that is started when it is first needed: zeros before that."""
 
     def of(measure: Callable[[TransactionCoordinator], float], before: float = 0) -> Callable[[], float]:
         def value() -> float:
-            service = parts.transactions()
+            service = parts.ctx.transaction_service
             return before if service is None else measure(service.coordinator)
 
         return value
 
     def failures() -> Series:
-        service = parts.transactions()
+        service = parts.ctx.transaction_service
         return [((), 0 if service is None else service.partitions.verification_failures)]
 
     def times() -> Series:
-        service = parts.transactions()
+        service = parts.ctx.transaction_service
         none = Buckets([0] * (len(BOUNDS_MS) + 1), 0.0)
         return [((), none if service is None else service.partitions.verification_time_ms.buckets())]
 
@@ -534,7 +506,7 @@ def _transactions(parts: MetricSources) -> Iterable[Family]:
 # ---------------------------------------------------------------- the request log
 
 
-def _request_log(parts: MetricSources) -> Iterable[Family]:
+def _request_log(parts: BrokerParts) -> Iterable[Family]:
     log, group = parts.request_log, "kbroker:request-log"
     for name, text, attribute in (
         ("records-written-total", "records written to the request log", "written"),

@@ -17,7 +17,7 @@ from kbroker.observe.http_routes import RouteTable
 
 if TYPE_CHECKING:
     from kbroker.metrics.exposition import Exposition
-    from kbroker.observe.broker_metrics import MetricSources
+    from kbroker.observe.broker_parts import BrokerParts
     from kbroker.observe.http_access import HttpAccess
     from kbroker.observe.metrics_server import MetricsServer
     from kbroker.observe.mounted_pages import MountedPages, PageServer
@@ -38,18 +38,17 @@ class MetricsService:
         self._clock = clock
         self._config = config
         self._entity_series = config.integer("kbroker.metrics.entity.series")
-        self._parts: Callable[[], MetricSources] | None = None
+        self._parts: BrokerParts | None = None
         self._lock = threading.Lock()
         self._exposition: Exposition | None = None
-        self._sources: MetricSources | None = None
         self._mounts: list[tuple[str, Callable[[HttpAccess], PageServer]]] = []
         self._mounted: list[MountedPages] = []
         self._address = config.text("kbroker.metrics.listener")
         self._is_ready = False
         self._server: MetricsServer | None = None
 
-    def start(self, parts: Callable[[], MetricSources]) -> None:
-        """Show the broker's parts, asked for when somebody looks; open the port if there is to be one.
+    def start(self, parts: BrokerParts) -> None:
+        """Show the broker's parts, and open the port where one is configured.
 
         Raises: OSError if it cannot be bound; MissingLibraryError.
         """
@@ -79,18 +78,8 @@ class MetricsService:
                 if self._parts is not None:
                     from kbroker.observe.broker_metrics import register_broker_metrics
 
-                    register_broker_metrics(self._exposition, self._parts())
+                    register_broker_metrics(self._exposition, self._parts)
             return self._exposition
-
-    @property
-    def sources(self) -> MetricSources:
-        """The parts of the broker that are looked at. Raises: RuntimeError before ``start``."""
-        with self._lock:
-            if self._sources is None:
-                if self._parts is None:
-                    raise RuntimeError("this broker has not started")
-                self._sources = self._parts()
-            return self._sources
 
     def mount(self, path: str, load: Callable[[HttpAccess], PageServer]) -> None:
         """Serve pages below a path; before ``start``. Without a port nothing of it is made.

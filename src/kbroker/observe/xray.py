@@ -7,22 +7,18 @@ their own locks; what is left are atomics. docs/xray.md has the schema of the re
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
 
-from kbroker._core.clock import BaseClock
-from kbroker._core.requests.memory_pool import MemoryPool
 from kbroker._core.requests.request_queue import Queue
 from kbroker._core.timer.purgatory import Purgatory
-from kbroker.handlers._native_apis import NativeApis
-from kbroker.handlers.handler_threads import HandlerThreads
 from kbroker.network.processor._processor import Processor
 from kbroker.network.processor._processor_snapshot import snapshot as processor_snapshot
-from kbroker.network.socket_server import SocketServer
+from kbroker.observe.broker_parts import BrokerParts
 from kbroker.observe.thread_times import Look, Looks, ThreadTimes
 
 if TYPE_CHECKING:
-    from kbroker.coordinator.group_coordinator import GroupCoordinator
+    pass
 
 VERSION = 1
 DEFAULT_LIMIT = 100
@@ -55,26 +51,10 @@ _CLIENT_SUMS = (
 _NetworkThreads = list[tuple[Processor, threading.Thread]]
 
 
-class XRayParts(NamedTuple):
-    """What is looked at. ``groups``: the coordinator, None while there is none."""
-
-    clock: BaseClock
-    node_id: int
-    server: SocketServer
-    pool: MemoryPool | None
-    requests: Queue
-    python_requests: Queue
-    python_threads: int
-    native_apis: NativeApis
-    handlers: HandlerThreads
-    groups: Callable[[], GroupCoordinator | None]
-    api_names: Mapping[int, str]
-
-
 class XRay:
     """Takes snapshots of a broker. Threads: any; one snapshot at a time, the next waits."""
 
-    def __init__(self, parts: XRayParts) -> None:
+    def __init__(self, parts: BrokerParts) -> None:
         self._parts = parts
         self._lock = threading.Lock()
         self._thread_times = ThreadTimes()
@@ -93,7 +73,7 @@ class XRay:
 
     def _take(self, limit: int) -> dict[str, Any]:
         parts = self._parts
-        started_ns = parts.clock.now_ns()
+        started_ns = parts.ctx.clock.now_ns()
         purgatories = self._purgatories(limit)
         wanted: dict[int, set[int]] = {}
         for purgatory in purgatories:
@@ -115,9 +95,9 @@ class XRay:
                     operation["connection"], operation["client_id"] = named.get(place, (None, None))
         return {
             "version": VERSION,
-            "node_id": parts.node_id,
-            "time_ms": parts.clock.epoch_ms(),
-            "took_ms": round((parts.clock.now_ns() - started_ns) / 1e6, 3),
+            "node_id": parts.ctx.node_id,
+            "time_ms": parts.ctx.clock.epoch_ms(),
+            "took_ms": round((parts.ctx.clock.now_ns() - started_ns) / 1e6, 3),
             "connections": self._connections(processors, limit),
             "clients": self._clients(processors),
             "purgatories": purgatories,
@@ -135,7 +115,7 @@ class XRay:
 
     def _purgatories(self, limit: int) -> list[dict[str, Any]]:
         found = [{"name": name, **facts} for name, facts in self._parts.native_apis.waiting_operations(limit).items()]
-        groups = self._parts.groups()
+        groups = self._parts.ctx.group_coordinator
         if groups is not None:
             found += [_group_purgatory(purgatory, limit) for purgatory in groups.purgatories]
         return found
@@ -196,7 +176,7 @@ class XRay:
         parts = self._parts
         queues = [
             _queue("requests", parts.requests, len(parts.handlers.threads)),
-            _queue("python_requests", parts.python_requests, parts.python_threads),
+            _queue("python_requests", parts.python_requests, parts.ctx.config.integer("kbroker.python.threads")),
         ]
         responses = sum(processor.counters()["responses_queued"] for processor, _ in network_threads)
         return [*queues, {"name": "responses", "depth": responses}]
@@ -207,7 +187,7 @@ class XRay:
         idle: dict[object, tuple[int, ...]] = {"handlers": (parts.requests.idle_ns,)}
         for processor, thread in network_threads:
             idle[thread.name] = (processor.counters()["wait_ns"],)
-        shares, _ = self._idle.shares(Look(parts.clock.now_ns(), idle))
+        shares, _ = self._idle.shares(Look(parts.ctx.clock.now_ns(), idle))
         for each in found:
             share = shares.get(each["name"])
             each["idle_share"] = None if share is None else round(min(1.0, share[0]), 4)

@@ -126,12 +126,12 @@ class EmbeddedBroker(Broker):
             folder.cleanup()
 
     def _begin(self) -> None:
-        if self._parts is None:
+        if self._runtime is None:
             self.faults.begin()
         try:
             super().start()
         except BaseException:
-            if self._parts is None:
+            if self._runtime is None:
                 self.faults.end()
             raise
 
@@ -145,7 +145,7 @@ class EmbeddedBroker(Broker):
     @property
     def is_running(self) -> bool:
         """Whether it has been started and not stopped."""
-        return self._parts is not None
+        return self._runtime is not None
 
     # ------------------------------------------------------------ topics
 

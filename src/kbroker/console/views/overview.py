@@ -21,8 +21,8 @@ class Notice(NamedTuple):
 
 def overview(site: Site, query: Query) -> View:
     """Figures of the moment, and what is wrong."""
-    parts = site.broker.sources
-    views = parts.topics.all()
+    parts = site.broker.parts
+    views = parts.ctx.topics.all()
     logs = [log for view in views for log in view.partitions]
     groups = site.context.group_coordinator
     values = {
@@ -54,7 +54,7 @@ def _throttled_now(site: Site) -> int:
 
 
 def _notices(site: Site, logs: list[Any]) -> list[Notice]:
-    parts = site.broker.sources
+    parts = site.broker.parts
     found = []
     for folder, why in parts.logs.offline_dirs.items():
         found.append(Notice(f"The log folder {folder} can no longer be written: {why}"))
