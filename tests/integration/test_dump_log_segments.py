@@ -12,7 +12,8 @@ import pytest
 
 from kbroker._core.clock import VirtualClock
 from kbroker.common.configs.config import BrokerConfig
-from kbroker.log.manager import LogManager, TopicLogs
+from kbroker.log.folder_scan import TopicLogs
+from kbroker.log.manager import LogManager
 from kbroker.log.tools.dump import dump_file
 from kbroker.log.tools.verify import verify
 from kbroker.protocol.records import RecordBatchBuilder

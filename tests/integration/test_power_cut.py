@@ -252,7 +252,8 @@ from pathlib import Path
 from kbroker.common.configs.config import BrokerConfig
 from kbroker.log.checkpoints import uuid_to_text
 from kbroker.log.log_dir import LogDir
-from kbroker.log.manager import LogManager, TopicLogs
+from kbroker.log.folder_scan import TopicLogs
+from kbroker.log.manager import LogManager
 from kbroker.protocol.records import RecordBatchBuilder
 from kbroker.metadata.metadata_store import BROKER, MetadataStore, StoredTopic
 

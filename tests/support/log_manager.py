@@ -1,12 +1,15 @@
-"""What the tests of the log manager share: restarts of one broker, and records."""
+"""Helpers of the log manager's tests: restarts of one broker, and records."""
 
 import uuid
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from kbroker._core.clock import VirtualClock
 from kbroker.common.configs.config import BrokerConfig
-from kbroker.log.manager import LogManager, StartReport, TopicLogs
+from kbroker.common.configs.config_def import ConfigValue
+from kbroker.log.folder_scan import StartReport, TopicLogs
+from kbroker.log.manager import LogManager
 from kbroker.protocol.records import RecordBatchBuilder
 
 ID = uuid.UUID(int=0xABCDEF)
@@ -14,10 +17,11 @@ NOW_MS = 1_700_000_000_000
 
 
 class Brokers:
-    """Makes managers on one folder, as restarts of one broker do."""
+    """Creates managers on the same folders, as restarts of one broker do."""
 
     def __init__(self, folder: Path, clock: VirtualClock) -> None:
         self.folder, self.clock = folder, clock
+        self.folders = [folder]
         self.open: list[LogManager] = []
 
     def start(
@@ -26,12 +30,12 @@ class Brokers:
         config = BrokerConfig(dict(settings))
         overrides = {name.replace("_", "."): str(value) for name, value in topic.items()}
         specs = [TopicLogs(name, ID, count, config.topic_configs(overrides)) for name, count in topics]
-        manager = LogManager([] if in_memory else [self.folder], self.clock, config, in_memory)
+        manager = LogManager([] if in_memory else self.folders, self.clock, config, in_memory)
         self.open.append(manager)
         return manager, manager.start(specs, run_threads=False)
 
     def kill(self, manager: LogManager) -> None:
-        """What kill -9 leaves: no mark, no checkpoint; only the lock goes."""
+        """Leave what kill -9 leaves: no mark, no checkpoint; only the lock is released."""
         manager._disarm()
 
 
@@ -48,6 +52,19 @@ def append(manager: LogManager, partition: int = 0, **kinds: Any) -> Any:
     result = log.append(batch(**kinds))
     assert result.error == 0
     return result
+
+
+def create(
+    manager: LogManager, topic: str, partition: int, topic_id: uuid.UUID, config: Mapping[str, ConfigValue]
+) -> Any:
+    """Create one partition, durably."""
+    (log,) = manager.create_partitions(topic, [partition], topic_id, config)
+    manager.sync_folders()
+    return log
+
+
+def delete(manager: LogManager, topic: str, partition: int) -> None:
+    manager.delete_topics({topic: [partition]})
 
 
 def pass_time(manager: LogManager, clock: VirtualClock, ms: int) -> None:

@@ -6,11 +6,11 @@ import uuid
 import weakref
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from kbroker.common.configs.config import BrokerConfig
 from kbroker.handlers.kafka_apis import KafkaApis
+from kbroker.log.manager import LogDirView
 from kbroker.metadata.metadata_store import MetadataStore
 from kbroker.metadata.topics import TopicRegistry
 from kbroker.protocol import codec
@@ -60,7 +60,9 @@ class FakeLogs:
         self.fail_at: tuple[str, int] | None = None
         self.fail_sync = False
         self.refuse: Callable[[Any], str] | None = None  # gives the reason why no log takes a config
-        self.offline_dirs: dict[Path, str] = {}
+        self.log_dirs: list[LogDirView] = []
+        self.moves: list[tuple[str, int, str]] = []
+        self.tasks = self
         self.syncs = 0
         self.noted: list[uuid.UUID] = []
 
@@ -98,6 +100,12 @@ class FakeLogs:
 
     def write_log_starts(self) -> bool:
         return True
+
+    def describe_dirs(self) -> list[LogDirView]:
+        return self.log_dirs
+
+    def move_partition(self, topic: str, partition: int, path: str) -> None:
+        self.moves.append((topic, partition, path))
 
     def update_configs(self, configs: Any) -> None:
         for (topic, _), log in self.open.items():

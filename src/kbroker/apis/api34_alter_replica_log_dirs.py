@@ -1,32 +1,34 @@
-"""AlterReplicaLogDirs: with one log folder a partition can only be moved to where it is."""
+"""AlterReplicaLogDirs: moves partitions to other log folders; the response does not wait for the copying."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-from kbroker.apis.api35_describe_log_dirs import folder_path
-from kbroker.common.errors import Errors
+from kbroker.common.errors import Errors, KafkaError
+from kbroker.common.loggers import get_logger
 from kbroker.requests.context import ApiContext, Body, RequestContext
 from kbroker.security.authorizer import checks
 
+logger = get_logger(__name__)
+
 
 def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
-    """Respond for each partition: done if the folder named is ours, LOG_DIR_NOT_FOUND if it is another."""
+    """Begin to move each partition; a partition that is in the folder already stays there."""
     ctx.auth.require(request, checks.ALTER_REPLICA_LOG_DIRS)
-    ours = folder_path(ctx)
 
-    def judge(path: str, name: str, index: int) -> Errors:
-        if path != ours:
-            return Errors.LOG_DIR_NOT_FOUND
-        if ctx.topics.is_offline(name, index):
-            return Errors.KAFKA_STORAGE_ERROR
-        return Errors.UNKNOWN_TOPIC_OR_PARTITION if ctx.topics.partition(name, index) is None else Errors.NONE
+    def move(path: str, name: str, index: int) -> Errors:
+        try:
+            ctx.topics.move(name, index, path)
+        except KafkaError as error:
+            logger.warning("%s-%d is not moved to %s: %s", name, index, path, error)
+            return error.error
+        return Errors.NONE
 
-    return _response(body, judge)
+    return _response(body, move)
 
 
 def failure(body: Body, error: Errors, request: RequestContext) -> Body:
-    """Every partition with the same error."""
+    """Return every partition with the same error."""
     return _response(body, lambda path, name, index: error)
 
 

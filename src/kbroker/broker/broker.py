@@ -276,7 +276,8 @@ class Broker:
         """One line for people: addresses, node, cluster, where the data is."""
         parts = self._running()
         addresses = ", ".join(f"{name}://{host}:{port}" for name, (host, port) in parts.ctx.endpoints.items())
-        data = "in memory" if parts.in_memory else f"data in {os.path.abspath(self.config.log_dir)}"
+        folders = ", ".join(map(os.path.abspath, self.config.log_dirs))
+        data = "in memory" if parts.in_memory else f"data in {folders}"
         metrics = f", metrics at {parts.metrics.url}/metrics" if parts.metrics.url is not None else ""
         return f"{addresses}, node {self.config.node_id}, cluster {parts.ctx.cluster_id}, {data}{metrics}"
 

@@ -135,10 +135,12 @@ class BrokerRuntime:
     def _open_storage(self) -> None:
         """Open log folders and metadata, and put the stored configs of the broker into force."""
         config = self.config
-        logs = self._logs = LogManager([] if self.in_memory else [config.log_dir], self.clock, config, self.in_memory)
+        logs = self._logs = LogManager([] if self.in_memory else config.log_dirs, self.clock, config, self.in_memory)
         self._on_stop("log", logs.close)
         logs.is_cancelled = self._is_cancelled
-        store = self._store = MetadataStore(None if self.in_memory else config.log_dir, config.node_id, logs.cluster_id)
+        store = self._store = MetadataStore(
+            None if self.in_memory else config.log_dir, config.node_id, logs.cluster_id, config.log_dirs[1:]
+        )
         self._undo.insert(0, ("metadata", store.close))  # closed after everything else
         config.set_dynamic(store.configs(BROKER, str(config.node_id)), store.configs(BROKER, ""))
 

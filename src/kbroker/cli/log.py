@@ -50,8 +50,8 @@ def dump(files: tuple[Path, ...], as_json: bool) -> None:
 def verify(folder: Path, repair: bool, as_json: bool) -> None:
     """Check every file below DIR.
 
-    DIR is a data folder or the folder of one partition. The exit status is 3 if damage was found and not repaired.
-    --repair saves the bytes that it cuts out beside the file.
+    DIR is a data folder, one of several, or the folder of one partition. The exit status is 3 if damage was found and
+    not repaired. --repair saves the bytes that it cuts out beside the file.
     """
     from kbroker.common.units import counted
     from kbroker.log.folder_lock import FolderLockedError
@@ -81,18 +81,19 @@ def verify(folder: Path, repair: bool, as_json: bool) -> None:
 
 
 @log.command("recover-metadata")
-@click.argument("folder", type=FOLDER, metavar="DIR")
+@click.argument("folders", nargs=-1, required=True, type=FOLDER, metavar="DIR...")
 @click.option(
     "--node-id",
     type=click.IntRange(0, 2**31 - 1),
     help="Node id of the broker that owns DIR, if meta.properties is lost too.",
 )
 @json_option
-def recover_metadata(folder: Path, node_id: int | None, as_json: bool) -> None:
-    """Rebuild the lost or damaged metadata file of DIR.
+def recover_metadata(folders: tuple[Path, ...], node_id: int | None, as_json: bool) -> None:
+    """Rebuild the lost or damaged metadata file.
 
-    Run it while no broker runs. Topics, their ids and partitions come from the folders and their partition.metadata.
-    The intact entries of a damaged file are kept, and the file is renamed. The command prints what it cannot recover.
+    It is in the first DIR. Name every folder of log.dirs, in that order. Run it while no broker runs. Topics, their
+    ids and partitions come from the folders and their partition.metadata. The intact entries of a damaged file are
+    kept, and the file is renamed. The command prints what it cannot recover.
     """
     from kbroker.common.units import counted
     from kbroker.log.checkpoints import CorruptFileError, uuid_to_text
@@ -100,7 +101,7 @@ def recover_metadata(folder: Path, node_id: int | None, as_json: bool) -> None:
     from kbroker.metadata.metadata_recovery import RecoveryError, recover
 
     try:
-        found = recover(folder, node_id)
+        found = recover(folders[0], node_id, folders[1:])
     except (RecoveryError, FolderLockedError, CorruptFileError) as error:
         raise click.ClickException(str(error)) from None
     topics = [(one.name, one.partitions, uuid_to_text(one.topic_id)) for one in found.topics]

@@ -14,7 +14,7 @@ from kbroker.cli.options import key_values
     metavar="[NAME://]HOST:PORT",
     help="Address to listen on; port 0 picks a free port. Repeatable.",
 )
-@click.option("--data-dir", type=click.Path(file_okay=False), help="Folder of the data (log.dirs).")
+@click.option("--data-dir", type=click.Path(file_okay=False), help="Folder of the data (log.dirs), or several: A,B.")
 @click.option(
     "--config",
     "config_file",

@@ -1,4 +1,4 @@
-"""A coordinator's internal topic among the broker's topics; created at the first need."""
+"""Internal topic of a coordinator in the broker's topics, created on first use."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class RegisteredTopic:
 
     def __init__(self, topics: TopicRegistry, config: BrokerConfig, name: str) -> None:
         self._topics = topics
-        self._log_dir = config.log_dir
+        self._log_dirs = config.log_dirs
         self._name = name
 
     def ensure(self) -> int:
@@ -29,14 +29,15 @@ class RegisteredTopic:
 
     @property
     def partition_count(self) -> int:
-        """Its number of partitions, 0 while it does not exist."""
+        """Number of its partitions, 0 while it does not exist."""
         view = self._topics.get(self._name)
         return 0 if view is None else len(view.partitions)
 
     def partition(self, index: int) -> Any:
-        """The log of one partition, None if it cannot be used."""
+        """Return the log of one partition, None if it cannot be used."""
         return self._topics.partition(self._name, index)
 
     def folder(self, index: int) -> str:
-        """The folder of a partition's files, for messages."""
-        return os.path.join(self._log_dir, f"{self._name}-{index}")
+        """Return the folder of a partition's files, for messages."""
+        paths = [os.path.join(log_dir, f"{self._name}-{index}") for log_dir in self._log_dirs]
+        return next(filter(os.path.isdir, paths), paths[0])

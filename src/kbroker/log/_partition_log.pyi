@@ -1,4 +1,4 @@
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from os import PathLike
 from typing import Any, final
 from uuid import UUID
@@ -121,6 +121,13 @@ class PartitionLog:
         """
     def truncate_to(self, offset: int) -> None:
         """Forget everything from the batch that contains `offset` on; also what `kbroker log verify --repair` uses."""
+    def move_to(self, directory: str, commit: Callable[[], None], undo: Callable[[], None]) -> None:
+        """Continue in another folder, without an append or a flush in between.
+
+        `commit` makes `directory` a copy of the log, on the disk; `undo` takes it out of the way again. When this
+        returns, no read uses the former folder. Raises: ValueError, when the log is closed or has failed; OSError, when
+        the copy cannot be read or differs; the log then stays where it was.
+        """
     def expire_producers(self, now_ms: int) -> None: ...
     def update_config(self, config: Mapping[str, Any]) -> None: ...
     def close(self, clean: bool = ...) -> None:

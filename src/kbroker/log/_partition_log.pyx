@@ -14,21 +14,23 @@ from kbroker.log._config cimport LogConfig, parse_config
 from kbroker.log._partition cimport (
     NEW_FILE, NEW_FOLDER, AppendResult, Partition, ReadProbe, ReadResult, call_hook, partition_release, view_acquire,
 )
-from kbroker.log._posix cimport ENOENT, io_read
+from kbroker.log._posix cimport ENOENT, io_read, io_yield
 from kbroker.log.producers._producer_state cimport (
     ProducerFacts, producer_state_count, producer_state_expire, producer_state_has_late_transaction,
     producer_state_list, producer_state_new,
 )
 from kbroker.log.producers._verification cimport NOT_VERIFIED, NO_GUARD
 from kbroker.log._read cimport Found, find_timestamp, partition_probe, partition_read
-from kbroker.log._recovery cimport cut_partition, load_partition
+from kbroker.log._recovery cimport adopt_copy, cut_partition, load_partition
 from kbroker.log._retention cimport apply_retention, purge_deleted
 from kbroker.log._roll cimport PendingSnapshot, roll_segment, store_snapshot, take_snapshot
 from kbroker.log.segment._segment cimport (
-    LogSegment, OpenFileCache, SegmentList, directory_new, file_cache_retain, file_cache_shared, segment_close_file,
-    segment_give_back, segment_list_release, segment_reserve, segment_seal,
+    Directory, LogSegment, OpenFileCache, SegmentList, directory_new, directory_release, file_cache_retain,
+    file_cache_shared, segment_close_file, segment_give_back, segment_list_release, segment_reserve, segment_seal,
 )
-from kbroker.log._watermarks cimport advance_watermarks, flush_log, partition_flush, partition_flush_target
+from kbroker.log._watermarks cimport (
+    advance_watermarks, flush_log, hold_flushes, partition_flush, partition_flush_target, release_flushes,
+)
 
 import os
 import uuid
@@ -297,6 +299,42 @@ cdef class PartitionLog:
                 atomic_store(&state.flushed, min(flushed, atomic_load(&state.log_end)))
         finally:
             mutex_unlock(&state.append_lock)
+
+    def move_to(self, str directory not None, commit, undo):
+        cdef Partition *state = open_state(self)
+        cdef bytes path = os.fsencode(directory)
+        cdef Directory *target
+        cdef SegmentList *old = NULL
+        if self.in_memory:
+            raise ValueError("an in-memory log has no folder")
+        target = directory_new(<const char *>path)
+        if target is NULL:
+            raise MemoryError
+        with nogil:
+            hold_flushes(state)
+            mutex_lock(&state.append_lock)
+        try:
+            if atomic_load(&state.closed) or atomic_load(&state.is_failed):
+                raise ValueError(f"{self.topic}-{self.partition_id} is closed or has failed")
+            commit()
+            try:
+                old = adopt_copy(state, directory, target)
+            except BaseException:
+                atomic_store(&state.is_failed, 1)       # until the copy is certain to be out of the way
+                undo()
+                atomic_store(&state.is_failed, 0)
+                raise
+            self.directory = directory
+        finally:
+            mutex_unlock(&state.append_lock)
+            release_flushes(state)
+            if old is NULL:
+                directory_release(target)
+            with nogil:
+                call_hook(state, False)                 # all is on the disk: operations that wait for it complete
+                while old is not NULL and atomic_load(&old.refs) > 1:
+                    io_yield()                          # reads that found the old files
+                segment_list_release(old)
 
     def expire_producers(self, int64_t now_ms):
         cdef Partition *state = open_state(self)

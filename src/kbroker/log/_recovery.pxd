@@ -1,6 +1,7 @@
 """Opening a partition's folder after a clean or an unclean stop, and cutting it back to an offset."""
 from libc.stdint cimport int32_t, int64_t
 from kbroker.log._partition cimport Partition
+from kbroker.log.segment._segment cimport Directory, SegmentList
 
 # Fills view, offsets, indexes and producer state from the folder. Raises OSError naming the file when it cannot be
 # read.
@@ -8,3 +9,7 @@ cdef int load_partition(Partition *partition, str directory, bint clean, int64_t
                         int64_t log_start) except -1
 # Under the append lock: forgets everything at or past offset, then loads again. 0 or -errno.
 cdef int cut_partition(Partition *partition, str directory, int64_t offset) except -1
+# Under the append lock, with flushes held: the partition continues in a folder with copies of all its segments, and
+# takes the count of the folder. Returns the former segments with a count for the caller. Raises: OSError, when a copy
+# cannot be read or differs; the partition is then unchanged.
+cdef SegmentList *adopt_copy(Partition *partition, str directory, Directory *target) except NULL

@@ -16,12 +16,12 @@ from kbroker._core.sync cimport atomic_load, atomic_store, mutex_lock, mutex_unl
 from kbroker.log._partition cimport (
     NEW_FILE, NEW_TOPIC_ID, Partition, note_leader_epoch, view_publish, write_leader_epochs,
 )
-from kbroker.log._posix cimport PATH_BYTES, io_fd_size, io_sync, io_sync_directory, io_truncate, log_path
+from kbroker.log._posix cimport EIO, PATH_BYTES, io_fd_size, io_sync, io_sync_directory, io_truncate, log_path
 from kbroker.log.producers._producer_table cimport producer_state_load_snapshot
 from kbroker.log.producers._producer_state cimport producer_state_clear
 from kbroker.log.segment._segment cimport (
-    LogSegment, SegmentList, segment_create_file, segment_find_indexed, segment_list_new, segment_list_release,
-    segment_new, segment_open,
+    Directory, LogSegment, SegmentList, segment_create_file, segment_find_indexed, segment_list_new,
+    segment_list_release, segment_list_retain, segment_new, segment_open,
 )
 from kbroker.log.segment._segment_files cimport remove_if_there, remove_segment, remove_snapshot
 from kbroker.log.segment._segment_recovery cimport (
@@ -355,9 +355,8 @@ cdef int load_epochs(Partition *partition, str directory, SegmentList *list_, in
 
 
 cdef int cut_partition(Partition *partition, str directory, int64_t offset) except -1:
-    """The caller took the append lock without the GIL and nothing on the native handlers take the GIL under it: no
-    deadlock, but
-    a native_apis thread may wait here for Python. Only repair and tests cut a log.
+    """The caller took the append lock without the GIL, and no native handler takes the GIL under it, so this cannot
+    deadlock; but a native handler may wait here for Python. Only repair and tests cut a log.
     """
     cdef SegmentList *view = partition.view
     cdef LogSegment *segment
@@ -391,3 +390,47 @@ cdef int cut_partition(Partition *partition, str directory, int64_t offset) exce
             remove_if_there(os.path.join(directory, f"{segment.base_offset:020d}{suffix}"))
         break
     return 0
+
+
+cdef SegmentList *adopt_copy(Partition *partition, str directory, Directory *target) except NULL:
+    cdef SegmentList *old = partition.view
+    cdef SegmentList *list_ = segment_list_new(old.count)
+    cdef LogSegment *source
+    cdef LogSegment *segment
+    cdef Scan scan
+    cdef int64_t next_base
+    cdef int32_t slot
+    cdef bint is_last
+    if list_ is NULL:
+        raise MemoryError
+    try:
+        for slot in range(old.count):
+            source = old.segments[slot]
+            is_last = slot == old.count - 1
+            next_base = -1 if is_last else old.segments[slot + 1].base_offset
+            segment = segment_new(target, partition.files, source.base_offset, partition.config.segment_index_bytes,
+                                  is_last, source.created_ms)
+            list_.segments[slot] = segment
+            if segment is NULL:
+                raise MemoryError
+            with nogil:
+                load_segment(partition, segment, next_base, is_last, False, &scan)
+            if scan.rc < 0:
+                fail(scan.rc, directory, segment.base_offset)
+            if scan.rc == 1 or scan.valid_bytes != atomic_load(&source.size_bytes):
+                fail(-EIO, directory, segment.base_offset)
+            atomic_store(&segment.max_timestamp_ms, atomic_load(&source.max_timestamp_ms))
+            atomic_store(&segment.offset_of_max, atomic_load(&source.offset_of_max))
+            segment.first_timestamp_ms = source.first_timestamp_ms
+        segment_list_retain(old)
+        target.former = partition.directory
+        partition.directory = target
+        atomic_store(&partition.new_names, 0)
+        with nogil:
+            view_publish(partition, list_)
+        list_ = NULL
+        atomic_store(&partition.flushed, atomic_load(&partition.log_end))
+        advance_watermarks(partition)
+        return old
+    finally:
+        segment_list_release(list_)

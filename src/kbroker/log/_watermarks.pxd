@@ -11,3 +11,6 @@ cdef int64_t partition_flush_target(Partition *partition) noexcept nogil
 # Syncs the records below up_to (negative: all), outside every lock; concurrent callers share one sync. 0 or -errno,
 # after which the partition takes no append until it is opened again.
 cdef int32_t partition_flush(Partition *partition, int64_t up_to) noexcept nogil
+# Waits for the flush under way and lets none begin until release_flushes. No lock held; before the append lock.
+cdef void hold_flushes(Partition *partition) noexcept nogil
+cdef void release_flushes(Partition *partition) noexcept nogil

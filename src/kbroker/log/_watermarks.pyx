@@ -115,6 +115,21 @@ cdef inline bint was_deleted(Partition *partition, int32_t rc) noexcept nogil:
     return rc == -ENOENT and atomic_load(&partition.closed) != 0
 
 
+cdef void hold_flushes(Partition *partition) noexcept nogil:
+    mutex_lock(&partition.flush_lock)
+    while partition.is_flushing:
+        cond_wait(&partition.flush_done, &partition.flush_lock)
+    partition.is_flushing = True
+    mutex_unlock(&partition.flush_lock)
+
+
+cdef void release_flushes(Partition *partition) noexcept nogil:
+    mutex_lock(&partition.flush_lock)
+    partition.is_flushing = False
+    cond_broadcast(&partition.flush_done)
+    mutex_unlock(&partition.flush_lock)
+
+
 cdef int32_t flush_log(Partition *partition, int64_t up_to) noexcept nogil:
     cdef int64_t target, flushed
     cdef int32_t rc = 0
@@ -150,10 +165,7 @@ cdef int32_t flush_log(Partition *partition, int64_t up_to) noexcept nogil:
     elif rc != -ENOMEM and rc != -EMFILE and rc != -ENFILE:     # no sync was tried, a later flush may succeed
         # the kernel may have dropped the pages: a second sync would wrongly succeed
         atomic_store(&partition.is_failed, 1)
-    mutex_lock(&partition.flush_lock)
-    partition.is_flushing = False
-    cond_broadcast(&partition.flush_done)
-    mutex_unlock(&partition.flush_lock)
+    release_flushes(partition)
     return rc if rc != 0 else (1 if moved else 0)
 
 

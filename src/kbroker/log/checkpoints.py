@@ -24,6 +24,7 @@ HIGH_WATERMARK_CHECKPOINT = "replication-offset-checkpoint"
 CLEANER_OFFSET_CHECKPOINT = "cleaner-offset-checkpoint"
 LEADER_EPOCH_CHECKPOINT = "leader-epoch-checkpoint"
 PARTITION_METADATA = "partition.metadata"
+MOVED_FROM = "kbroker-moved-from"
 META_PROPERTIES = "meta.properties"
 CLEAN_SHUTDOWN = ".kafka_cleanshutdown"
 STATE_FILE_MAX_BYTES = 64 << 20  # a million partitions fit; a larger file is not one of ours
@@ -246,7 +247,7 @@ def uuid_from_text(text: str) -> uuid.UUID:
 
 
 class MetaProperties(NamedTuple):
-    """Whose folder this is (``meta.properties``, version 1)."""
+    """Owner of a log folder (``meta.properties``, version 1)."""
 
     cluster_id: str
     node_id: int
@@ -254,13 +255,16 @@ class MetaProperties(NamedTuple):
 
     def check(self, cluster_id: str | None, node_id: int, folder: Path) -> None:
         """Raises: MetaPropertiesMismatch, when the folder is not of this cluster (None: any) and node."""
+        path = folder / META_PROPERTIES
         if cluster_id is not None and cluster_id != self.cluster_id:
             raise MetaPropertiesMismatch(
-                f"{folder / META_PROPERTIES}: the folder belongs to cluster {self.cluster_id}, not to {cluster_id}"
+                f"Invalid cluster.id in: {path}. Expected {cluster_id}, but read {self.cluster_id}"
             )
         if node_id != self.node_id:
             raise MetaPropertiesMismatch(
-                f"{folder / META_PROPERTIES}: the folder belongs to node {self.node_id}, not to node {node_id}"
+                f"Stored node id {self.node_id} doesn't match previous node id {node_id} in {path}. If you moved your "
+                "data, make sure your configured node id matches. If you intend to create a new node, you should "
+                "remove all data in your data directories."
             )
 
 
@@ -300,6 +304,35 @@ def read_meta_properties(folder: Path) -> MetaProperties | None:
         return MetaProperties(values["cluster.id"], node_id, directory_id)
     except KeyError as e:
         raise CorruptFileError(f"{path}: no {e.args[0]}") from None
+    except ValueError as e:
+        raise CorruptFileError(f"{path}: {e}") from None
+
+
+# -- kbroker-moved-from ------------------------------------------------------------------------------------------------
+
+
+def write_moved_from(folder: Path, source: uuid.UUID) -> None:
+    """Note in a partition's folder that it replaces the partition's folder in another log folder.
+
+    A crash may leave both: this one is complete then, and the other is out of date. Raises: OSError.
+    """
+    write_atomically(folder / MOVED_FROM, f"version: 0\ndirectory_id: {uuid_to_text(source)}\n".encode())
+
+
+def read_moved_from(folder: Path) -> uuid.UUID | None:
+    """Return the id of the log folder that the partition was moved from, None without such a note.
+
+    Raises: CorruptFileError, OSError.
+    """
+    path = folder / MOVED_FROM
+    text = _read_text(path)
+    if text is None:
+        return None
+    version, _, directory_id = text.strip().partition("\ndirectory_id: ")
+    try:
+        if version != "version: 0":
+            raise ValueError("expected the lines 'version: 0' and 'directory_id: ID'")
+        return uuid_from_text(directory_id)
     except ValueError as e:
         raise CorruptFileError(f"{path}: {e}") from None
 

@@ -1,13 +1,15 @@
-"""The partitions that a broker hosts, their folders, and the effect of a failed disk on them.
+"""Table of the partitions that a broker hosts, with their log folders, and the effect of a disk that fails.
 
-Threads: every method from any thread. Lock: ``PartitionRegistry.lock`` guards the table; under it files are only
-touched to create or delete a partition.
+Threads: every method from any thread. Lock: ``PartitionRegistry.lock`` guards the table; files are touched under it
+only to create, delete or move a partition.
 """
 
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import TypeVar
 
 from kbroker.common.configs.config_def import INT64_MAX, ConfigValue
@@ -22,13 +24,34 @@ logger = get_logger(__name__)
 T = TypeVar("T")
 
 
+class FutureReplica:
+    """A copy of a partition in another log folder, which will replace it.
+
+    ``copied``: bytes by base offset of the segment; ``sealed``: base offsets of the segments that are complete.
+    """
+
+    __slots__ = ("copied", "end_offset", "folder", "is_begun", "log_dir", "sealed")
+
+    def __init__(self, log_dir: LogDir, folder: Path) -> None:
+        self.log_dir = log_dir
+        self.folder = folder
+        self.copied: dict[int, int] = {}
+        self.sealed: set[int] = set()
+        self.end_offset = 0
+        self.is_begun = False
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(self.copied.copy().values())
+
+
 class PartitionEntry:
     """A partition in service. ``log_dir`` None: in memory; ``compaction`` None: not compacted.
 
-    ``flushed_ms``: when it was last flushed by time.
+    ``flushed_ms``: when it was last flushed by time; ``future``: its copy while it is moved.
     """
 
-    __slots__ = ("compaction", "delete_delay_ms", "flush_ms", "flushed_ms", "log", "log_dir")
+    __slots__ = ("compaction", "delete_delay_ms", "flush_ms", "flushed_ms", "future", "log", "log_dir")
 
     def __init__(self, log: PartitionLog, log_dir: LogDir | None, flushed_ms: int) -> None:
         self.log = log
@@ -37,9 +60,15 @@ class PartitionEntry:
         self.flush_ms = INT64_MAX
         self.delete_delay_ms = 60_000
         self.compaction: CompactionConfig | None = None
+        self.future: FutureReplica | None = None
+
+    def is_in(self, log_dir: LogDir) -> bool:
+        """Whether the partition, or its copy, is in a log folder."""
+        future = self.future
+        return self.log_dir is log_dir or (future is not None and future.log_dir is log_dir)
 
     def note_config(self, config: Mapping[str, ConfigValue]) -> None:
-        """Keep what its topic's config says to the log manager itself."""
+        """Keep the values of the topic's config that the log manager uses."""
         flush_ms, delay_ms = config.get("flush.ms"), config.get("file.delete.delay.ms")
         self.flush_ms = flush_ms if isinstance(flush_ms, int) else INT64_MAX
         self.delete_delay_ms = delay_ms if isinstance(delay_ms, int) else 60_000
@@ -47,12 +76,13 @@ class PartitionEntry:
 
 
 class PartitionRegistry:
-    """The table of partitions. Args: ``flusher``, which refuses writes to partitions of a folder that failed."""
+    """The table of partitions. Args: ``flusher`` refuses writes to the partitions of a folder that failed."""
 
     def __init__(self, flusher: FlusherPool) -> None:
         self.lock = threading.RLock()
         self._flusher = flusher
         self._table: dict[TopicPartition, PartitionEntry] = {}
+        self._counts: Counter[LogDir] = Counter()  # partitions and future replicas of each folder
 
     def __len__(self) -> int:
         return len(self._table)
@@ -64,12 +94,12 @@ class PartitionRegistry:
         return self._table[key]
 
     def find(self, key: TopicPartition) -> PartitionEntry | None:
-        """Return the partition, None when there is none."""
+        """Return the partition, None if it is not in the table."""
         with self.lock:
             return self._table.get(key)
 
     def items(self) -> list[tuple[TopicPartition, PartitionEntry]]:
-        """All of them, as they are now."""
+        """Return all of them, as they are now."""
         with self.lock:
             return list(self._table.items())
 
@@ -78,24 +108,49 @@ class PartitionRegistry:
         self._flusher.attach(hosted.log)
         with self.lock:
             self._table[key] = hosted
+            self._count(hosted.log_dir, 1)
 
     def remove(self, key: TopicPartition) -> PartitionEntry:
-        """Take a partition out; from here on its log answers as unknown. Raises: KeyError."""
+        """Take a partition out; its log then responds as an unknown one. Raises: KeyError."""
         with self.lock:
             hosted = self._table.pop(key)
+            self.set_future(hosted, None)
+            self._count(hosted.log_dir, -1)
             hosted.log.close(clean=False)
             self._flusher.detach(hosted.log)
             return hosted
 
+    def set_future(self, hosted: PartitionEntry, future: FutureReplica | None) -> None:
+        """Begin a move, or end it."""
+        with self.lock:
+            if hosted.future is not None:
+                self._count(hosted.future.log_dir, -1)
+            hosted.future = future
+            if future is not None:
+                self._count(future.log_dir, 1)
+
+    def set_folder(self, hosted: PartitionEntry, log_dir: LogDir) -> None:
+        """Note that a partition was moved to its future folder."""
+        with self.lock:
+            self.set_future(hosted, None)
+            self._count(hosted.log_dir, -1)
+            hosted.log_dir = log_dir
+            self._count(log_dir, 1)
+
+    def _count(self, log_dir: LogDir | None, change: int) -> None:
+        if log_dir is not None:
+            self._counts[log_dir] += change
+
     def clear(self) -> None:
-        """Forget all; their logs are closed."""
+        """Empty the table; the logs are closed."""
         with self.lock:
             self._table.clear()
+            self._counts.clear()
 
-    def counts(self, log_dirs: list[LogDir]) -> list[int]:
-        """How many partitions each of the folders has."""
+    def emptiest(self, log_dirs: list[LogDir]) -> LogDir:
+        """Return the folder with the fewest partitions, future replicas included; the first of several."""
         with self.lock:
-            return [sum(h.log_dir is d for h in self._table.values()) for d in log_dirs]
+            return min(log_dirs, key=lambda log_dir: self._counts[log_dir])
 
     def guarded(
         self, hosted: PartitionEntry, kind: str, key: TopicPartition, action: Callable[[], T]
@@ -114,12 +169,12 @@ class PartitionRegistry:
                 logger.error("%s failed: %s", what, e)
             else:
                 self.note_failure(hosted.log_dir, what, e, kind)
-        except ValueError as e:  # deleted or closed meanwhile
+        except ValueError as e:  # deleted or closed
             logger.info("%s: %s", what, e)
         return False, None
 
     def note_failure(self, log_dir: LogDir, what: str, error: OSError, kind: str = "") -> None:
-        """Log it, once a minute for each ``kind`` of work (``what`` if there is none).
+        """Log a failure, once a minute for each ``kind`` of work (``what`` if there is none).
 
         If the folder goes offline, refuse writes to its partitions (KAFKA_STORAGE_ERROR); reads go on.
         """

@@ -4,14 +4,20 @@ import errno
 import os
 import re
 import uuid
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
 from kbroker._core.clock import BaseClock, SystemClock
 from kbroker.common.loggers import get_logger
 from kbroker.common.repeated_failures import RepeatedFailures, how_often
 from kbroker.log import checkpoints
-from kbroker.log.checkpoints import CheckpointFile, CorruptFileError, MetaProperties, TopicPartition
+from kbroker.log.checkpoints import (
+    CheckpointFile,
+    CorruptFileError,
+    MetaProperties,
+    MetaPropertiesMismatch,
+    TopicPartition,
+)
 from kbroker.log.deletion_note import DeletionNote
 from kbroker.log.folder_lock import FolderLock, FolderLockedError
 
@@ -19,7 +25,9 @@ logger = get_logger(__name__)
 
 DELETE_SUFFIX = "-delete"
 STRAY_SUFFIX = "-stray"
+FUTURE_SUFFIX = "-future"
 PARTITION_FOLDER = re.compile(r"(?P<topic>[A-Za-z0-9._-]+)-(?P<partition>0|[1-9][0-9]{0,9})\Z")
+FUTURE_FOLDER = re.compile(rf"(?P<partition>.+)\.[0-9a-f]{{32}}{FUTURE_SUFFIX}\Z")
 MAX_NAME_BYTES = 255
 #: The disk is full, not broken: reads go on, and writes do again when there is room.
 FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
@@ -52,7 +60,18 @@ def parse_partition_folder(name: str) -> TopicPartition | None:
     return (match["topic"], int(match["partition"])) if match else None
 
 
-#: What creating a partition leaves in its folder.
+def future_folder_name(topic: str, partition: int) -> str:
+    """Return a new name for the copy of a partition that will replace it."""
+    return f"{topic}-{partition}.{uuid.uuid4().hex}{FUTURE_SUFFIX}"
+
+
+def parse_future_folder(name: str) -> TopicPartition | None:
+    """Return topic and partition of the name of a future replica's folder, None for any other name."""
+    match = FUTURE_FOLDER.match(name)
+    return parse_partition_folder(match["partition"]) if match else None
+
+
+#: Files of a new partition's folder.
 _CREATED = frozenset(
     {checkpoints.PARTITION_METADATA, *(f"{0:020}{end}" for end in (".log", ".index", ".timeindex", ".txnindex"))}
 )
@@ -136,11 +155,18 @@ class LogDir:
     def _claim(self, cluster_id: str | None, node_id: int) -> MetaProperties:
         owner = checkpoints.read_meta_properties(self.path)
         if owner is None:
-            new_cluster = cluster_id or checkpoints.random_uuid_text()
-            owner = MetaProperties(new_cluster, node_id, uuid.uuid4())
-            checkpoints.write_meta_properties(self.path, owner)
+            owner = MetaProperties(cluster_id or checkpoints.random_uuid_text(), node_id)
         owner.check(cluster_id, node_id, self.path)
+        if owner.directory_id is None:
+            owner = owner._replace(directory_id=uuid.uuid4())
+            checkpoints.write_meta_properties(self.path, owner)
         return owner
+
+    @property
+    def directory_id(self) -> uuid.UUID:
+        """Id of the folder, for its whole life."""
+        assert self.owner.directory_id is not None
+        return self.owner.directory_id
 
     def _read(self, checkpoint: CheckpointFile[TopicPartition]) -> dict[TopicPartition, int]:
         """A checkpoint can be done without: everything is then read from the logs, as after an unclean stop."""
@@ -304,9 +330,65 @@ class LogDir:
                 self._has_new_names = True
                 raise
 
+    def promote(self, future: Path, topic: str, partition: int) -> None:
+        """Give a complete future replica the partition's name, durably. Raises: OSError."""
+        self._rename(future, self.partition_path(topic, partition))
+        self.sync()
+
     def _other_name(self, topic: str, partition: int, suffix: str) -> Path:
         unique = f"-{partition}.{uuid.uuid4().hex}{suffix}"
         return self.path / (topic[: MAX_NAME_BYTES - len(unique)] + unique)
+
+
+def open_log_dirs(
+    paths: Sequence[str | Path], cluster_id: str | None, node_id: int, clock: BaseClock
+) -> tuple[list[LogDir], dict[Path, str]]:
+    """Lock and open log folders; the first one, which has the metadata file, must be usable.
+
+    Returns: the usable folders, and the reason for each other one.
+    Raises: LogDirError; FolderLockedError; MetaPropertiesMismatch; CorruptFileError.
+    """
+    absolute = [Path(os.path.abspath(path)) for path in paths]
+    if len({os.path.realpath(path) for path in absolute}) < len(absolute):
+        raise LogDirError(f"Duplicate log directory found: {', '.join(map(str, absolute))}")
+    opened: list[LogDir] = []
+    unusable: dict[Path, str] = {}
+    try:
+        for path in absolute:
+            try:
+                known = cluster_id if len(paths) == 1 else cluster_id or _cluster_of(absolute)
+                log_dir = LogDir(path, known, node_id, clock)
+            except LogDirError as e:
+                if not opened:
+                    raise
+                unusable[path] = str(e)
+                logger.critical("log folder %s is offline: %s", path, e)
+                continue
+            opened.append(log_dir)
+            cluster_id = log_dir.owner.cluster_id
+            for other in opened[:-1]:
+                if other.directory_id == log_dir.directory_id:
+                    raise MetaPropertiesMismatch(
+                        f"Duplicate directory ID {checkpoints.uuid_to_text(log_dir.directory_id)} found. It was the ID "
+                        f"of {other.path}, but also of {path}"
+                    )
+    except BaseException:
+        for log_dir in opened:
+            log_dir.close(clean=log_dir.was_clean)
+        raise
+    return opened, unusable
+
+
+def _cluster_of(paths: Sequence[Path]) -> str | None:
+    """Return the cluster of the first folder that names one: a replaced disk joins it."""
+    for path in paths:
+        try:
+            owner = checkpoints.read_meta_properties(path)
+        except OSError:
+            continue
+        if owner is not None:
+            return owner.cluster_id
+    return None
 
 
 def _without(offsets: dict[TopicPartition, int], keys: Collection[TopicPartition]) -> dict[TopicPartition, int]:

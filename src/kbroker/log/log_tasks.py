@@ -32,7 +32,7 @@ class LogTasks:
 
     Args:
         hosted: the partitions.
-        log_dirs: where they lie; none: in memory, nothing is written.
+        log_dirs: the log folders; none: in memory, nothing is written.
         scheduler: runs the tasks.
         config: the broker's configuration.
         clock: the clock.
@@ -53,10 +53,10 @@ class LogTasks:
         self._clock = clock
         self.failed_io = FailedIo(hosted, log_dirs, clock)
         self._flush_task: ScheduledTask | None = None
-        self._checkpoints_lock = threading.Lock()  # an older picture of the offsets never replaces a newer one
+        self._checkpoints_lock = threading.Lock()  # older offsets never replace newer ones
 
     def schedule(self) -> None:
-        """Begin them all."""
+        """Schedule all tasks."""
         integer = self._config.integer
         self._every("log-retention", self.apply_retention, integer("log.retention.check.interval.ms"))
         purge_ms = min(integer("log.segment.delete.delay.ms"), PURGE_PERIOD_MS)
@@ -73,7 +73,7 @@ class LogTasks:
             self._every("high-watermark-checkpoint", self.write_high_watermarks, every, every)
 
     def schedule_flusher(self) -> None:
-        """Flush by time as the configuration says now."""
+        """Schedule flushes by time with the configured interval."""
         if self._flush_task is not None:
             self._flush_task.cancel()
             self._flush_task = None
@@ -93,11 +93,11 @@ class LogTasks:
         return self._scheduler.schedule(name, run, delay_ms=delay_ms, period_ms=max(1, period_ms))
 
     def apply_retention(self) -> int:
-        """Drop what retention.ms, retention.bytes and the log start no longer keep. Returns: removed segments."""
+        """Remove segments by retention.ms, retention.bytes and log start. Returns: the number of removed segments."""
         return sum(self._each("retention", PartitionLog.apply_retention))
 
     def purge_deleted(self) -> None:
-        """Unlink the files of removed segments whose file.delete.delay.ms is over."""
+        """Unlink the files of removed segments after file.delete.delay.ms."""
         self._each("unlinking segments", PartitionLog.purge_deleted)
 
     def expire_producers(self) -> None:
@@ -105,7 +105,7 @@ class LogTasks:
         self._each("producer expiration", PartitionLog.expire_producers)
 
     def late_transactions(self) -> int:
-        """Partitions with a transaction open for longer than transaction.max.timeout.ms and five minutes."""
+        """Count partitions with a transaction open for longer than transaction.max.timeout.ms and five minutes."""
         max_timeout_ms, now_ms = self._config.integer("transaction.max.timeout.ms"), self._clock.wall_ms()
         return sum(
             not hosted.log.is_closed and hosted.log.has_late_transaction(now_ms, max_timeout_ms)
@@ -113,7 +113,7 @@ class LogTasks:
         )
 
     def _each(self, what: str, action: Callable[[PartitionLog, int], T]) -> list[T]:
-        """Run ``action`` on every partition with the wall clock's time; those that fail are left out of the results."""
+        """Run ``action`` on every partition with the wall clock's time; failures are left out of the results."""
         results = []
         for key, hosted in self._hosted.items():
             run = functools.partial(action, hosted.log, self._clock.wall_ms())
@@ -131,19 +131,20 @@ class LogTasks:
                 self._hosted.guarded(hosted, "flush", key, hosted.log.flush)
 
     def write_checkpoints(self) -> None:
-        """Write recovery points, log starts and high watermarks of every folder now."""
+        """Write recovery points, log starts and high watermarks of every folder."""
         self.write_recovery_points()
         self.write_log_starts()
         self.write_high_watermarks()
 
     def write_recovery_points(self) -> None:
+        """Write the recovery points of every folder."""
         with self._checkpoints_lock:
             self._write(
                 "recovery points", lambda d, o: d.write_recovery_points(o), _recovery_point, lambda d: d.recovery_points
             )
 
     def write_log_starts(self) -> bool:
-        """Only of partitions whose log starts above the base of its first segment.
+        """Write the start of each log that starts above the base of its first segment.
 
         Returns: False if a folder could not take them.
         """
@@ -153,7 +154,7 @@ class LogTasks:
             )
 
     def forget_offsets(self, keys: Collection[TopicPartition]) -> None:
-        """Take deleted partitions out of the checkpoints, before others of the same names are made.
+        """Remove deleted partitions from the checkpoints, before others of the same names are created.
 
         A start after a kill would take the log start, or the recovery point, of the deleted one for that of the new
         one, and cut records that were acknowledged.
@@ -163,9 +164,9 @@ class LogTasks:
                 self._forget(log_dir, keys)
 
     def forget_missing(self) -> set[TopicPartition]:
-        """Forget, of each folder, the offsets of partitions that it has no more: a kill came between the two.
+        """Remove partitions that a folder no longer has from its checkpoints: a kill prevented that.
 
-        Returns: the partitions that no folder has, as far as any checkpoint names them.
+        Returns: the partitions named by a checkpoint that no folder has.
         """
         found: set[TopicPartition] = set()
         with self._checkpoints_lock:
@@ -186,7 +187,7 @@ class LogTasks:
             self._hosted.note_failure(log_dir, "writing the offsets without those of deleted partitions", e)
 
     def write_high_watermarks(self) -> None:
-        """What the next start must find at least; see ``LogManager._report_lost``."""
+        """Write the offsets that the next start must find at least; see ``LogManager._report_lost``."""
         with self._checkpoints_lock:
             self._write(
                 "high watermarks",
@@ -196,9 +197,9 @@ class LogTasks:
             )
 
     def forget_high_watermark(self, key: TopicPartition) -> None:
-        """Before a partition is made: what the checkpoint says of a deleted one of its name would look lost.
+        """Remove a partition about to be created from the checkpoint, where a deleted one of its name would look lost.
 
-        The others of its topic go with it, so that making them again costs one write.
+        The others of its topic are removed too, so that creating them again costs one write.
         """
         with self._checkpoints_lock:
             for log_dir in self._dirs:
@@ -232,7 +233,7 @@ class LogTasks:
             offsets: dict[TopicPartition, int | None] = {
                 key: offset for key, offset in kept.items() if key not in opened and log_dir.holds(key)
             }
-            offsets |= {key: offset_of(h.log) for key, h in items if h.log_dir is log_dir}
+            offsets |= {key: offset_of(h.log) for key, h in items if h.is_in(log_dir)}
             try:
                 write(log_dir, {key: offset for key, offset in offsets.items() if offset is not None})
             except OSError as e:

@@ -1,4 +1,4 @@
-"""All partitions of a broker: found at start, created, deleted, maintained on schedule, and closed in order.
+"""All partitions of a broker: opened at start, created, deleted, moved between folders, and closed in order.
 
 Threads: every public method from any thread; ``PartitionRegistry.lock`` guards the table of partitions. Background
 tasks (``LogTasks``) run on the scheduler's thread. Source: ``LogManager``, ``LogLoader``.
@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import uuid
 import weakref
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -25,37 +25,40 @@ from kbroker.log._partition_log import PartitionLog
 from kbroker.log.checkpoints import TopicPartition
 from kbroker.log.compaction.log_cleaner import CLEANER_KEYS, Compacted, LogCleaner
 from kbroker.log.failed_io import repair_command
+from kbroker.log.folder_scan import FolderScan, StartReport, TopicLogs, topic_of
 from kbroker.log.hosted_logs import PartitionEntry, PartitionRegistry
-from kbroker.log.log_dir import DELETE_SUFFIX, LogDir, never_had_records, parse_partition_folder, remove_folder
+from kbroker.log.log_dir import (
+    MAX_NAME_BYTES,
+    LogDir,
+    future_folder_name,
+    open_log_dirs,
+    parse_partition_folder,
+    remove_folder,
+)
 from kbroker.log.log_tasks import LogTasks
+from kbroker.log.replica_mover import RATE, ReplicaMover
 from kbroker.log.scheduler import Scheduler
 
 logger = get_logger(__name__)
 
 LOADS_AT_ONCE = 64  # of one recovery thread
+IN_MEMORY = "memory"  # path of the log folder when logs are kept in memory
 
 
-class TopicLogs(NamedTuple):
-    """A topic as the metadata knows it: what must be there after a start. ``config``: all topic keys with values."""
+class Replica(NamedTuple):
+    """A replica in a log folder. ``offset_lag``: of a future replica, the offsets that it lacks."""
 
-    name: str
-    topic_id: uuid.UUID
-    partitions: int
-    config: Mapping[str, ConfigValue]
+    size_bytes: int
+    offset_lag: int
+    is_future: bool
 
 
-class StartReport:
-    """What a start found."""
+class LogDirView(NamedTuple):
+    """A log folder. ``failure``: the reason why it is offline, "" if it is online."""
 
-    def __init__(self, was_clean: bool) -> None:
-        self.was_clean = was_clean
-        self.loaded = 0
-        self.unknown_folders: list[Path] = []  # left as they are
-        self.removed_folders: list[Path] = []  # deleted topics' leftovers
-        self.failures: dict[TopicPartition, str] = {}  # offline partitions, with the reason
-        self.damaged: dict[TopicPartition, str] = {}  # serve what lies before the damage only
-        self.cut: dict[TopicPartition, str] = {}  # what an unclean stop left was cut, or is missing
-        self.lost_offsets = 0  # of all partitions, that a checkpoint knew and the log has no more
+    path: str
+    failure: str
+    replicas: dict[TopicPartition, list[Replica]]
 
 
 class StartCancelled(RuntimeError):
@@ -66,11 +69,11 @@ class LogManager:
     """Owns the log folders and the partitions in them.
 
     Args:
-        log_dirs: folders of the data; none with ``in_memory``.
+        log_dirs: folders of the data; none with ``in_memory``. The first one must be usable.
         clock: drives every task; None: the system clock.
         config: the broker's configuration.
         in_memory: keep nothing on disk.
-        cluster_id: refuse folders of another cluster; None: take the first folder's, or a new one.
+        cluster_id: refuse folders of another cluster; None: take the cluster of the folders, or a new one.
     Raises: LogDirError, FolderLockedError, MetaPropertiesMismatch, CorruptFileError: a folder cannot be used.
     """
 
@@ -90,56 +93,54 @@ class LogManager:
         self._in_memory = in_memory
         self._pid = os.getpid()
         self._closed = False
-        self._dirs: list[LogDir] = []
         self._is_starting = self._is_started = False
-        self._all_sound = False
-        self.lost_offsets = 0  # as the latest start found
+        self._unsound: set[LogDir | None] = set()
+        self.lost_offsets = 0  # found by the latest start
         self._noted: frozenset[uuid.UUID] = frozenset()  # topics that are being deleted
         self._undeleted: set[uuid.UUID] = set()  # deleted topics that have a folder which could not be renamed
-        #: Asked before each partition is opened; True ends the start. Any thread of the start asks.
+        #: Called before each partition is opened, on any thread of the start; True ends the start.
         self.is_cancelled: Callable[[], bool] = lambda: False
-        self.cluster_id = cluster_id
-        try:
-            for path in log_dirs:
-                log_dir = LogDir(path, self.cluster_id, config.node_id, self._clock)
-                self._dirs.append(log_dir)
-                self.cluster_id = log_dir.owner.cluster_id
-        except BaseException:
-            for log_dir in self._dirs:
-                log_dir.close(clean=False)
-            raise
+        self._paths = [Path(os.path.abspath(path)) for path in log_dirs]
+        self._dirs, self._unusable = open_log_dirs(self._paths, cluster_id, config.node_id, self._clock)
+        self.cluster_id = self._dirs[0].owner.cluster_id if self._dirs else cluster_id
+        self._homes: dict[TopicPartition, LogDir] = {}  # folders found by the start
+        self._away: set[TopicPartition] = set()  # not found by it, and perhaps in a folder that is offline
         if self.cluster_id is None:
             self.cluster_id = checkpoints.random_uuid_text()
         self.scheduler = Scheduler(clock, "log-scheduler")
         self.flusher = FlusherPool(1)
         self._hosted = PartitionRegistry(self.flusher)
         self.tasks = LogTasks(self._hosted, self._dirs, self.scheduler, config, self._clock)
-        known = {key: offset for d in self._dirs for key, offset in d.cleaner_offsets.items()}
+        known = {
+            key: offset
+            for log_dir in self._dirs
+            for key, offset in log_dir.cleaner_offsets.items()
+            if len(self._dirs) == 1 or log_dir.holds(key)
+        }
         self.cleaner = LogCleaner(
             self._clock, config, self._compacted, known, self._write_cleaner_offsets, self._cleaner_failed
         )
+        self.mover = ReplicaMover(self._hosted, self.cleaner, self.tasks, self._clock, config, self._remove_later)
         _disarm_in_child(self)
 
     # -- start and stop ----------------------------------------------------------------------------------------------
 
     def start(self, topics: Iterable[TopicLogs], *, run_threads: bool = True) -> StartReport:
-        """Load every partition of ``topics``, creating what is missing, then begin the background tasks.
+        """Open every partition of ``topics``, creating missing ones, then start the background tasks.
 
         A partition that cannot be read is offline (KAFKA_STORAGE_ERROR), the others serve. Unknown folders are
         left and reported; those of deleted topics are removed.
         ``run_threads=False`` is for tests that run tasks themselves.
-        Raises: StartCancelled where ``is_cancelled`` says so.
+        Raises: StartCancelled, when ``is_cancelled`` returns true; LogDirError, when a partition is in two folders.
         """
         self._check_open()
         self._is_starting = True
         report = StartReport(was_clean=all(d.was_clean for d in self._dirs))
         topics = list(topics)
         wanted = {(t.name, p): t for t in topics for p in range(t.partitions)}
-        by_name = {topic.name: topic for topic in topics}
-        known = {topic.topic_id for topic in topics}
-        for log_dir in self._dirs:
-            deleted = log_dir.deletion_note.read() - known
-            self._sort_folders(log_dir, by_name, deleted, report)
+        scan = FolderScan(self._dirs, topics, report)
+        scan.run()
+        self._homes = scan.homes
         self._begin_note()
         todo = [(key, topic) for key, topic in wanted.items() if key not in self._hosted]
         parts = [todo[at : at + LOADS_AT_ONCE] for at in range(0, len(todo), LOADS_AT_ONCE)]
@@ -158,8 +159,8 @@ class LogManager:
         self._is_started = True
         for key, failure in report.failures.items():
             logger.error("partition %s-%d is offline: %s", *key, failure)
-        for log_dir in self._dirs:
-            log_dir.sync()
+        self._homes = {}
+        self._sync_at_start()
         for key, hosted in self._hosted.items():
             damage = hosted.log.damage
             if damage is not None:
@@ -170,43 +171,51 @@ class LogManager:
         self.lost_offsets = report.lost_offsets
         for key in self.tasks.forget_missing():
             self.cleaner.forget(key)
-        # a clean stop must not cover what this start could not read: the next start checks again
-        self._all_sound = not report.failures and not report.damaged
+        # a clean stop must not hide partitions that this start could not read: the next start checks again
+        self._unsound = {self._hosted[key].log_dir for key in report.damaged}
+        self._unsound |= {d for d in self._dirs for key in report.failures if len(self._paths) == 1 or d.holds(key)}
         self.tasks.schedule()
         if run_threads:
             self.flusher.start()
             self.scheduler.start()
             self.cleaner.start()
+            self.mover.start()
+        for key, log_dir in scan.moves:
+            entry = self._hosted.find(key)
+            if entry is not None:
+                self.mover.move(key, entry, log_dir)
         report.loaded = len(self._hosted)
         return report
 
     def close(self) -> None:
         """Stop the tasks, then flush, snapshot and close every partition, write the checkpoints and the clean mark.
 
-        Where the start did not open every partition, the checkpoints stay as they are: those of the partitions that
-        are not open would be missing from new ones, deleted records would be back. Idempotent.
-        In a child made by fork nothing is written.
+        After a start that did not open every partition the checkpoints stay as they are: new ones would lack the
+        partitions that are not open, and deleted records would be back. Idempotent. A child made by fork
+        writes nothing.
         """
         with self._hosted.lock:
             if self._closed or os.getpid() != self._pid:
                 return
             self._closed = True
         self.scheduler.close()
+        self.mover.close()
         self.cleaner.close()
         self.flusher.close()
-        clean = self._all_sound
+        unclean: set[LogDir | None] = self._unsound if self._is_started else {*self._dirs}
         for key, hosted in self._hosted.items():
             done, _ = self._hosted.guarded(hosted, "closing", key, hosted.log.close)
-            clean = clean and done
+            if not done:
+                unclean.add(hosted.log_dir)
             self.flusher.detach(hosted.log)
         if self._is_started:
             self.tasks.write_checkpoints()
         for log_dir in self._dirs:
-            log_dir.close(clean=clean if self._is_starting else log_dir.was_clean)
+            log_dir.close(clean=log_dir not in unclean if self._is_starting else log_dir.was_clean)
         self._hosted.clear()
 
     def _disarm(self) -> None:
-        """After fork, in the child: it owns neither threads nor lock, so it must never write."""
+        """Close the manager in a child made by fork, which owns neither threads nor locks and must never write."""
         self._closed = True
         for log_dir in self._dirs:
             log_dir.abandon()
@@ -217,54 +226,17 @@ class LogManager:
 
     # -- loading -----------------------------------------------------------------------------------------------------
 
-    def _sort_folders(
-        self,
-        log_dir: LogDir,
-        topics: Mapping[str, TopicLogs],
-        deleted: Collection[uuid.UUID],
-        report: StartReport,
-    ) -> None:
-        for folder in log_dir.folders():
-            if folder.name.endswith(DELETE_SUFFIX):
-                remove_folder(folder)
-                report.removed_folders.append(folder)
-                continue
-            key = parse_partition_folder(folder.name)
-            topic = topics.get(key[0]) if key is not None else None
-            if deleted and _topic_of(folder) in deleted:
-                logger.info("%s removed: its topic was deleted before the last stop", folder)
-                remove_folder(log_dir.put_aside_for_delete(folder))
-                report.removed_folders.append(folder)
-            elif key is not None and topic is not None and key[1] < topic.partitions:
-                continue
-            elif topic is not None and _topic_of(folder) in (topic.topic_id, None):
-                self._sort_surplus(log_dir, folder, topic, report)
-            else:
-                logger.warning("%s belongs to no topic and is not touched", folder)
-                report.unknown_folders.append(folder)
-
-    @staticmethod
-    def _sort_surplus(log_dir: LogDir, folder: Path, topic: TopicLogs, report: StartReport) -> None:
-        """A folder behind the last partition of its topic: a crash came before its partition was acknowledged, or the
-        metadata is an older copy. Only one that never had a record is removed."""
-        if never_had_records(folder):
-            logger.info(
-                "%s removed: topic %s has %d partition(s), and the folder has no records: adding the partition was "
-                "not completed",
-                *(folder, topic.name, topic.partitions),
-            )
-            remove_folder(log_dir.put_aside_for_delete(folder))
-            report.removed_folders.append(folder)
-            return
-        logger.warning(
-            "%s is not served: topic %s has %d partition(s). The folder has records and is not touched; add the "
-            "partitions again to serve it, or move it away",
-            *(folder, topic.name, topic.partitions),
-        )
-        report.unknown_folders.append(folder)
+    def _sync_at_start(self) -> None:
+        for log_dir in self._dirs:
+            try:
+                log_dir.sync()
+            except OSError as e:
+                self._hosted.note_failure(log_dir, "syncing the names of its folders", e)
+                if len(self._dirs) == 1:
+                    raise
 
     def _begin_note(self) -> None:
-        """Nothing is being deleted now; the file is there, so that deleting needs no room on a full disk."""
+        """Note that no topic is being deleted, in a file that exists, so that deleting works on a full disk."""
         for log_dir in self._dirs:
             try:
                 log_dir.deletion_note.prepare()
@@ -275,7 +247,7 @@ class LogManager:
                 log_dir.note_failure("noting that no topic is being deleted", error)
 
     def _load(self, todo: Iterable[tuple[TopicPartition, TopicLogs]]) -> dict[TopicPartition, str]:
-        """Open partitions one after the other; return why some cannot be."""
+        """Open partitions one after the other; return the reason for each that cannot be opened."""
         failures = {}
         for key, topic in todo:
             if self.is_cancelled():
@@ -297,7 +269,7 @@ class LogManager:
         lost = [] if log.cut is None else [log.cut]
         end = log.log_end_offset
         known = -1 if log_dir is None else log_dir.high_watermarks.get(key, -1)
-        if end < known and log.damage is None:  # what lies behind damage is not served, and is still there
+        if end < known and log.damage is None:  # records behind damage are not served, and not lost
             report.lost_offsets += known - end
             lost.append(
                 f"the log ends at offset {end}, and the last checkpoint knew it up to {known}: offsets {end} to "
@@ -312,7 +284,7 @@ class LogManager:
         self, topic: str, partition: int, topic_id: uuid.UUID, config: Mapping[str, ConfigValue], *, is_known: bool
     ) -> PartitionLog:
         key = (topic, partition)
-        log_dir = self._dir_of(key)
+        log_dir = self._dir_of(key, is_known)
         folder: Path | None = None
         is_new = False
         recovery_point = log_start = 0
@@ -352,7 +324,7 @@ class LogManager:
         return log
 
     def _with_broker_keys(self, key: TopicPartition, config: Mapping[str, ConfigValue]) -> dict[str, ConfigValue]:
-        """The log looks up what the broker, not the topic, decides under the broker's name.
+        """Add the values that the broker, not the topic, decides.
 
         ``was.compacted``: gaps between offsets are no damage, whatever the policy is now.
         """
@@ -362,42 +334,41 @@ class LogManager:
             "was.compacted": self.cleaner.cleaned_offset(key) is not None,
         }
 
-    def _dir_of(self, key: TopicPartition) -> LogDir | None:
-        """The folder that has the partition, else the one with the fewest."""
+    def _dir_of(self, key: TopicPartition, is_known: bool = False) -> LogDir | None:
+        """Return the folder that has the partition, else the one with the fewest.
+
+        Args: ``is_known``: the partition existed before this start, so that it may be in a folder that is offline.
+        Raises: KafkaError(KAFKA_STORAGE_ERROR).
+        """
         if self._in_memory:
             return None
-        if len(self._dirs) == 1 and not self._dirs[0].is_offline:
+        if len(self._paths) == 1 and not self._dirs[0].is_offline:
             return self._dirs[0]
-        for log_dir in self._dirs:
-            if log_dir.partition_path(*key).exists():
-                return log_dir
+        for log_dir in [self._homes[key]] if key in self._homes else self._dirs:
+            if not log_dir.partition_path(*key).exists():
+                continue
+            if log_dir.is_offline and len(self._paths) > 1:
+                raise KafkaError(Errors.KAFKA_STORAGE_ERROR, f"log folder {log_dir.path} is offline: {log_dir.failure}")
+            return log_dir
         usable = [d for d in self._dirs if not d.is_offline]
         if not usable:
             raise KafkaError(Errors.KAFKA_STORAGE_ERROR, f"no log folder is online: {self._dirs[0].failure}")
-        if len(usable) == 1:
-            return usable[0]
-        counts = self._hosted.counts(usable)
-        return usable[counts.index(min(counts))]
+        offline = self.offline_dirs
+        if offline and (is_known or key in self._away):
+            self._away.add(key)  # an empty log would hide the records in that folder
+            names = ",".join(map(str, offline))
+            text = f"Can't create log for {key[0]}-{key[1]} because log directories {names} are offline"
+            raise KafkaError(Errors.KAFKA_STORAGE_ERROR, text)
+        return self._hosted.emptiest(usable)
 
     # -- partitions --------------------------------------------------------------------------------------------------
-
-    def create_partition(
-        self, topic: str, partition: int, topic_id: uuid.UUID, config: Mapping[str, ConfigValue]
-    ) -> PartitionLog:
-        """Make a partition, its folder durable when this returns; one that exists is returned as it is.
-
-        Raises: KafkaError(KAFKA_STORAGE_ERROR), when its folder cannot be made.
-        """
-        (log,) = self.create_partitions(topic, [partition], topic_id, config)
-        self.sync_folders()
-        return log
 
     def create_partitions(
         self, topic: str, partitions: Iterable[int], topic_id: uuid.UUID, config: Mapping[str, ConfigValue]
     ) -> list[PartitionLog]:
-        """Make partitions of a topic, durable after the next ``sync_folders``; those that exist are left as they are.
+        """Create partitions of a topic, durable after the next ``sync_folders``; existing ones are returned.
 
-        Raises: KafkaError(KAFKA_STORAGE_ERROR), when a folder cannot be made; those before it are made then.
+        Raises: KafkaError(KAFKA_STORAGE_ERROR), when a folder cannot be created; those before it exist then.
         """
         self._check_open()
         return [self._create(topic, partition, topic_id, config) for partition in partitions]
@@ -421,23 +392,21 @@ class LogManager:
                 raise KafkaError(Errors.KAFKA_STORAGE_ERROR, str(e)) from e
 
     def sync_folders(self) -> None:
-        """Make durable which partitions there are. Raises: KafkaError(KAFKA_STORAGE_ERROR)."""
+        """Make created, renamed and removed folders durable. Raises: KafkaError(KAFKA_STORAGE_ERROR)."""
         for log_dir in self._dirs:
+            if log_dir.is_offline and len(self._dirs) > 1:
+                continue
             try:
                 log_dir.sync()
             except OSError as e:
                 self._hosted.note_failure(log_dir, "syncing the names of its folders", e)
                 raise KafkaError(Errors.KAFKA_STORAGE_ERROR, str(e)) from e
 
-    def write_log_starts(self) -> bool:
-        """Make durable where each log starts; False, with a line in the log, if a folder could not take it."""
-        return self.tasks.write_log_starts()
-
     def note_deletions(self, topic_ids: Iterable[uuid.UUID]) -> None:
-        """Note the topics that the metadata is about to delete: the next start removes what a crash leaves of them.
-        Call it again with the topics that were deleted, if those are not all.
+        """Note the topics that the metadata is about to delete: the next start removes the folders that a crash leaves.
 
-        A note that cannot be written is logged, and does not fail the deletion.
+        Call it again with the topics that were deleted, if those are not all. A note that cannot be written is logged,
+        and does not fail the deletion.
         """
         self._write_note(frozenset(topic_ids))
 
@@ -449,18 +418,8 @@ class LogManager:
             except OSError as error:
                 self._hosted.note_failure(log_dir, "noting which topics are deleted", error)
 
-    def delete_partition(self, topic: str, partition: int) -> None:
-        """As ``delete_partitions``. Raises: KeyError too, when there is none."""
-        if self.partition(topic, partition) is None:
-            raise KeyError((topic, partition))
-        self.delete_partitions(topic, [partition])
-
-    def delete_partitions(self, topic: str, partitions: Iterable[int]) -> None:
-        """As ``delete_topics``, of one topic."""
-        self.delete_topics({topic: partitions})
-
     def delete_topics(self, topics: Mapping[str, Iterable[int]]) -> None:
-        """Take partitions by topic out of service; folders are renamed at once and removed after file.delete.delay.ms.
+        """Delete partitions by topic; their folders are renamed at once and removed after file.delete.delay.ms.
 
         Partitions that do not exist are skipped. Raises: KafkaError(KAFKA_STORAGE_ERROR), when a folder cannot be
         renamed; the others are deleted then.
@@ -474,6 +433,7 @@ class LogManager:
             except KafkaError as e:
                 failure = e
             self.cleaner.forget(key)
+            self._away.discard(key)
         self.tasks.forget_offsets([key for key in keys if key not in self._hosted])
         self.sync_folders()
         if self._noted:  # no sync: an extra id matters only if its folder is put back
@@ -503,9 +463,9 @@ class LogManager:
         self.scheduler.schedule(f"remove {folder.name}", lambda: remove_folder(folder), delay_ms=delay_ms)
 
     def _put_aside_unopened(self, key: TopicPartition) -> None:
-        """The folder of a partition that is offline, when its topic is one of those being deleted."""
+        """Rename the folder of an offline partition, if its topic is being deleted."""
         for log_dir in self._dirs:
-            topic_id = _topic_of(log_dir.partition_path(*key))
+            topic_id = topic_of(log_dir.partition_path(*key))
             if topic_id is not None and topic_id in self._noted:
                 try:
                     self._remove_later(log_dir.rename_for_delete(*key), 0)
@@ -514,21 +474,14 @@ class LogManager:
                     log_dir.note_failure(f"deleting {key[0]}-{key[1]}", e, "deleting")
 
     def partition(self, topic: str, partition: int) -> PartitionLog | None:
-        """Return the partition, None when there is none (deleted, never made, or its folder could not be read)."""
+        """Return the partition, None if it was deleted, never created, or its folder could not be read."""
         hosted = self._hosted.find((topic, partition))
         return hosted.log if hosted is not None else None
 
-    @staticmethod
-    def check_config(config: Mapping[str, ConfigValue]) -> None:
-        """Refuse a configuration that no partition could be opened with. Raises: ValueError."""
-        check_config(config)
-
-    def update_config(self, topic: str, config: Mapping[str, ConfigValue]) -> None:
-        """Give the partitions of a topic its new configuration."""
-        self.update_configs({topic: config})
+    check_config = staticmethod(check_config)
 
     def update_configs(self, configs: Mapping[str, Mapping[str, ConfigValue]]) -> None:
-        """Give the partitions of each of these topics its new configuration."""
+        """Apply the new configurations of topics to their partitions."""
         for key, hosted in self._hosted.items():
             config = configs.get(key[0])
             if config is not None:
@@ -536,16 +489,59 @@ class LogManager:
                 hosted.log.update_config(self._with_broker_keys(key, config))
 
     def reconfigure(self, changed: frozenset[str]) -> None:
-        """Follow broker configs that changed while the tasks run."""
+        """Apply changed broker configs."""
         if changed & {"log.flush.interval.ms", "log.flush.scheduler.interval.ms"}:
             self.tasks.schedule_flusher()
         if changed & CLEANER_KEYS:
             self.cleaner.reconfigure()
+        if RATE in changed:
+            self.mover.reconfigure()
+
+    # -- log folders -------------------------------------------------------------------------------------------------
 
     @property
     def offline_dirs(self) -> dict[Path, str]:
-        """Folders that can no longer be written, with the reason."""
-        return {d.path: d.failure for d in self._dirs if d.is_offline}
+        """Folders that cannot be written, with the reason."""
+        return self._unusable | {d.path: d.failure for d in self._dirs if d.is_offline}
+
+    def describe_dirs(self) -> list[LogDirView]:
+        """Describe the log folders, in the order of log.dirs."""
+        failures = self.offline_dirs
+        paths = [IN_MEMORY] if self._in_memory else [str(path) for path in self._paths]
+        views = {path: LogDirView(path, failures.get(Path(path), ""), {}) for path in paths}
+        for key, hosted in self._hosted.items():
+            if hosted.log.is_closed:
+                continue
+            path = IN_MEMORY if hosted.log_dir is None else str(hosted.log_dir.path)
+            views[path].replicas.setdefault(key, []).append(Replica(hosted.log.size_bytes, 0, is_future=False))
+            future = hosted.future
+            if future is not None:
+                lag = max(0, hosted.log.log_end_offset - future.end_offset)
+                replicas = views[str(future.log_dir.path)].replicas
+                replicas.setdefault(key, []).append(Replica(future.size_bytes, lag, is_future=True))
+        return list(views.values())
+
+    def move_partition(self, topic: str, partition: int, path: str) -> None:
+        """Begin to move a partition to another log folder; if it is being moved elsewhere, that ends.
+
+        Raises: KafkaError with the code and text of Kafka.
+        """
+        key = (topic, partition)
+        if len(future_folder_name(*key).encode()) > MAX_NAME_BYTES:
+            raise KafkaError(Errors.INVALID_TOPIC_EXCEPTION, "The topic name is too long.")
+        if path not in ([IN_MEMORY] if self._in_memory else map(str, self._paths)):
+            raise KafkaError(Errors.LOG_DIR_NOT_FOUND, f"Log dir {path} is not found in the config.")
+        if Path(path) in self.offline_dirs:
+            raise KafkaError(Errors.KAFKA_STORAGE_ERROR, f"Log directory {path} is offline")
+        hosted = self._hosted.find(key)
+        if hosted is None:
+            raise KafkaError(Errors.UNKNOWN_TOPIC_OR_PARTITION)
+        log, source = hosted.log, hosted.log_dir
+        if log.is_failed or log.damage_offset is not None or (source is not None and source.is_offline):
+            raise KafkaError(Errors.KAFKA_STORAGE_ERROR, f"Partition {topic}-{partition} is offline")
+        for log_dir in self._dirs:
+            if str(log_dir.path) == path:
+                self.mover.move(key, hosted, log_dir)
 
     # -- compaction --------------------------------------------------------------------------------------------------
 
@@ -558,11 +554,15 @@ class LogManager:
 
     def _write_cleaner_offsets(self, offsets: Mapping[TopicPartition, int]) -> None:
         for log_dir in self._dirs:
-            mine = {key: offset for key, offset in offsets.items() if log_dir.partition_path(*key).exists()}
+            mine = {key: offset for key, offset in offsets.items() if self._is_in(key, log_dir)}
             try:
                 log_dir.write_cleaner_offsets(mine)
             except OSError as e:
                 self._hosted.note_failure(log_dir, "writing cleaner offsets", e)
+
+    def _is_in(self, key: TopicPartition, log_dir: LogDir) -> bool:
+        hosted = self._hosted.find(key)
+        return log_dir.holds(key) if hosted is None else hosted.is_in(log_dir)
 
     def _cleaner_failed(self, key: TopicPartition, what: str, error: OSError) -> None:
         hosted = self._hosted.find(key)
@@ -572,14 +572,6 @@ class LogManager:
             logger.error("%s of %s-%d failed: %s", what, *key, error)
         else:
             self._hosted.note_failure(hosted.log_dir, f"{what} of {key[0]}-{key[1]}", error, what)
-
-
-def _topic_of(folder: Path) -> uuid.UUID | None:
-    """The topic that a folder belongs to, None when it says none, or nothing that can be read."""
-    try:
-        return checkpoints.read_partition_metadata(folder)
-    except OSError:
-        return None
 
 
 def _disarm_in_child(manager: LogManager) -> None:

@@ -113,6 +113,7 @@ static inline int64_t kb_modified_ms(const char *path) {
 }
 static inline int kb_sync(int fd) { return FlushFileBuffers(kb_handle(fd)) ? 0 : kb_win_error(); }
 static inline int kb_sync_directory(const char *path) { (void)path; return 0; }    /* NTFS journals its folders */
+static inline void kb_yield(void) { SwitchToThread(); }
 static inline int kb_memory_file(void) {
     wchar_t folder[MAX_PATH + 1], name[MAX_PATH + 1];
     char path[4 * MAX_PATH];
@@ -147,6 +148,7 @@ static inline int kb_unlink(const char *path) {
 static inline int kb_create(const char *path) { return kb_win_open(path, CREATE_ALWAYS, FILE_ATTRIBUTE_NORMAL); }
 #else
 #include <fcntl.h>
+#include <sched.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
@@ -234,6 +236,7 @@ static inline int kb_sync_directory(const char *path) {
     close(fd);
     return rc;
 }
+static inline void kb_yield(void) { sched_yield(); }
 static inline int kb_memory_file(void) {
 #if defined(__linux__) && defined(MFD_CLOEXEC)
     int fd = memfd_create("kbroker-log", MFD_CLOEXEC);

@@ -54,10 +54,11 @@ class NewerMetadataError(MetadataError):
     """The file is of a later kbroker."""
 
 
-def way_out(folder: Path) -> str:
-    """What to do about a metadata file that is lost."""
+def way_out(*folders: Path) -> str:
+    """Return what to do about a lost metadata file, given the log folders."""
     return (
-        f"put the file back from a backup, or run 'kbroker log recover-metadata {folder}', which makes a new one from "
+        f"put the file back from a backup, or run 'kbroker log recover-metadata {' '.join(map(str, folders))}', which "
+        "makes a new one from "
         "the partition folders"
     )
 

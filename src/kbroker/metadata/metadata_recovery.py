@@ -10,8 +10,8 @@ import secrets
 import shutil
 import tempfile
 import uuid
-from collections.abc import Mapping
-from contextlib import closing
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import cast
@@ -74,21 +74,18 @@ class _Salvage:
         return self.rows.get(table, [])
 
 
-def recover(folder: Path, node_id: int | None = None) -> Recovered:
-    """Make the metadata file of a log folder anew; a damaged one is kept beside it.
+def recover(folder: Path, node_id: int | None = None, others: Sequence[Path] = ()) -> Recovered:
+    """Rebuild the metadata file of a log folder; a damaged one is kept beside it.
 
-    Args: ``node_id`` where the folder has no ``meta.properties`` to say it.
-    Raises: RecoveryError; FolderLockedError, when a broker uses the folder; CorruptFileError; OSError.
+    Args: ``node_id`` if the folder has no ``meta.properties``; ``others``: the other log folders of the broker.
+    Raises: RecoveryError; FolderLockedError, when a broker uses a folder; CorruptFileError; OSError.
     """
-    lock = FolderLock(folder)
-    try:
+    with ExitStack() as stack:
+        for one in (folder, *others):
+            stack.callback(FolderLock(one).release)
         work = Path(tempfile.mkdtemp(prefix=".recover-metadata-", dir=folder))
-        try:
-            return _recover(folder, work, node_id)
-        finally:
-            shutil.rmtree(work, ignore_errors=True)
-    finally:
-        lock.release()
+        stack.callback(shutil.rmtree, work, ignore_errors=True)
+        return _recover([folder, *others], work, node_id)
 
 
 def damage_of(folder: Path) -> str:
@@ -115,10 +112,11 @@ def damage_of(folder: Path) -> str:
     return found
 
 
-def _recover(folder: Path, work: Path, node_id: int | None) -> Recovered:
+def _recover(folders: Sequence[Path], work: Path, node_id: int | None) -> Recovered:
+    folder = folders[0]
     path = folder / FILE_NAME
     salvage = _salvage(path, work / "old")
-    owner = checkpoints.read_meta_properties(folder)
+    owner = next(filter(None, map(checkpoints.read_meta_properties, folders)), None)
     if owner is not None:
         cluster_id: str | None = owner.cluster_id
         if node_id is not None and node_id != owner.node_id:
@@ -129,10 +127,10 @@ def _recover(folder: Path, work: Path, node_id: int | None) -> Recovered:
     if node_id is None:
         raise RecoveryError(f"{folder} has no {checkpoints.META_PROPERTIES}: say whose it is with --node-id")
     found = Recovered(path)
-    found.topics = _topics(folder, salvage, found.notes)
+    found.topics = _topics(folders, salvage, found.notes)
     found.kept = {table: len(rows) for table, rows in salvage.rows.items() if rows and table != "facts"}
     found.lost = _lost(salvage)
-    _add_configs(folder, found, salvage)
+    _add_configs(folders, found, salvage)
     _build(work / "new", node_id, cluster_id, found, salvage)
     if path.exists() and path.stat().st_size > 0:
         found.set_aside = _put_aside(path)
@@ -177,10 +175,11 @@ def _copy(path: Path, work: Path) -> Path:
     return copy
 
 
-def _topics(folder: Path, salvage: _Salvage, notes: list[str]) -> list[StoredTopic]:
-    """The topics that have folders, and those that a damaged file names."""
+def _topics(folders: Sequence[Path], salvage: _Salvage, notes: list[str]) -> list[StoredTopic]:
+    """Return the topics that have folders, and those that a damaged file names."""
     ids: dict[str, dict[int, uuid.UUID | None]] = {}
-    for path in partition_folders(folder):
+    folder = folders[0]
+    for path in (path for one in folders for path in partition_folders(one)):
         name, partition = cast(tuple[str, int], parse_partition_folder(path.name))
         if name == CLUSTER_METADATA_TOPIC:
             continue
@@ -238,8 +237,8 @@ def _lost(salvage: _Salvage) -> list[str]:
     return [word for table, word in words.items() if table not in salvage.whole]
 
 
-def _add_configs(folder: Path, found: Recovered, salvage: _Salvage) -> None:
-    """Give topics what is left of their configs; where some may be lost, nothing is removed until people say so."""
+def _add_configs(folders: Sequence[Path], found: Recovered, salvage: _Salvage) -> None:
+    """Give topics their remaining configs; where some may be lost, retention is off until it is set again."""
     stored: dict[str, dict[str, str]] = {}
     for kind, resource, name, value in salvage.of("configs"):
         if kind == TOPIC:
@@ -247,12 +246,13 @@ def _add_configs(folder: Path, found: Recovered, salvage: _Salvage) -> None:
     if "configs" in salvage.whole:
         found.topics = [one._replace(configs=stored.get(one.name, {})) for one in found.topics]
         return
-    cleaned = checkpoints.offset_checkpoint(folder / checkpoints.CLEANER_OFFSET_CHECKPOINT)
-    try:
-        compacted = {topic for topic, _ in cleaned.read()}
-    except OSError as error:
-        compacted = set()
-        found.notes.append(f"{error}; which topics were compacted is not known")
+    compacted: set[str] = set()
+    for folder in folders:
+        try:
+            cleaned = checkpoints.offset_checkpoint(folder / checkpoints.CLEANER_OFFSET_CHECKPOINT).read()
+            compacted |= {topic for topic, _ in cleaned}
+        except OSError as error:
+            found.notes.append(f"{error}; which topics were compacted is not known")
     topics = []
     for one in found.topics:
         if one.name == OFFSETS_TOPIC:

@@ -44,23 +44,25 @@ class MetadataStore:
     """Cluster metadata.
 
     Args: ``folder`` of the logs, None to keep everything in memory; ``node_id`` of this broker; ``cluster_id`` of the
-    log folder, None to make one up for a new file and take the stored one otherwise.
+    log folder, None to make one up for a new file and take the stored one otherwise; ``others``: the other log folders.
     Raises: MetadataError if the file is damaged, locked, of a newer version, of another node or cluster, or missing or
     empty where there are partitions.
     Methods raise KafkaError KAFKA_STORAGE_ERROR when the disk fails them; nothing has changed then.
     Threads: any.
     """
 
-    def __init__(self, folder: Path | None, node_id: int, cluster_id: str | None = None) -> None:
+    def __init__(
+        self, folder: Path | None, node_id: int, cluster_id: str | None = None, others: Sequence[Path] = ()
+    ) -> None:
         self.path = None if folder is None else folder / FILE_NAME
         self._producer_lock = threading.Lock()  # taken before the file's
         self._next_producer_id = self._block_end = 0
         if folder is not None and not (folder / FILE_NAME).exists():
-            _check_no_partitions(folder, "is missing")
+            _check_no_partitions([folder, *others], "is missing")
         file = self._file = MetadataFile(self.path)
         try:
             if folder is not None and file.is_new:
-                _check_no_partitions(folder, "is empty")
+                _check_no_partitions([folder, *others], "is empty")
             file.complete([("cluster.id", cluster_id or random_uuid_text()), ("node.id", str(node_id))])
             self._check_owner(node_id, cluster_id)
         except (*UNREADABLE, KafkaError) as error:
@@ -300,12 +302,13 @@ def _row_of_token(token: DelegationToken) -> tuple[Value, ...]:
     return (token.token_id, *token.owner, *token.requester, renewers, token.issue_ms, token.max_ms, token.expiry_ms)
 
 
-def _check_no_partitions(folder: Path, state: str) -> None:
+def _check_no_partitions(folders: Sequence[Path], state: str) -> None:
     """Raises: MetadataError, for an empty cluster would put the folders of a topic made again aside."""
-    found = partition_folders(folder)
+    first = folders[0]
+    folder, found = next(((one, found) for one in folders if (found := partition_folders(one))), (first, []))
     if found:
         count = f"{len(found)} partition folders" if len(found) > 1 else "a partition folder"
         raise MetadataError(
-            f"{folder / FILE_NAME} {state}, but {folder} has {count} ({found[0].name}"
-            f"{', ...' if len(found) > 1 else ''}): {way_out(folder)}"
+            f"{first / FILE_NAME} {state}, but {folder} has {count} ({found[0].name}"
+            f"{', ...' if len(found) > 1 else ''}): {way_out(*folders)}"
         )

@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol
 
@@ -16,7 +15,9 @@ from kbroker.common.loggers import get_logger
 from kbroker.common.topics import INTERNAL_TOPICS, OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC
 from kbroker.common.units import counted
 from kbroker.log.checkpoints import uuid_to_text
-from kbroker.log.manager import TopicLogs
+from kbroker.log.folder_scan import TopicLogs
+from kbroker.log.log_tasks import LogTasks
+from kbroker.log.manager import LogDirView
 from kbroker.metadata.metadata_store import TOPIC, MetadataStore, StoredTopic
 from kbroker.metadata.topic_rules import NewTopic, TopicNames, check_configs, check_more_partitions, check_new_topic
 
@@ -45,11 +46,12 @@ class Logs(Protocol):
     def note_deletions(self, topic_ids: Iterable[uuid.UUID]) -> None: ...
     def delete_topics(self, topics: Mapping[str, Iterable[int]]) -> None: ...
     def sync_folders(self) -> None: ...
-    def write_log_starts(self) -> bool: ...
     def check_config(self, config: Mapping[str, ConfigValue]) -> None: ...
-    def update_configs(self, configs: Mapping[str, Mapping[str, ConfigValue]]) -> None: ...
     @property
-    def offline_dirs(self) -> Mapping[Path, str]: ...
+    def tasks(self) -> LogTasks: ...
+    def describe_dirs(self) -> list[LogDirView]: ...
+    def move_partition(self, topic: str, partition: int, path: str) -> None: ...
+    def update_configs(self, configs: Mapping[str, Mapping[str, ConfigValue]]) -> None: ...
 
 
 class TopicView(NamedTuple):
@@ -129,14 +131,22 @@ class TopicRegistry:
         topic = self._by_name.get(name)
         return topic is not None and 0 <= index < len(topic.partitions) and topic.partitions[index] is None
 
-    @property
-    def offline_dirs(self) -> Mapping[Path, str]:
-        """Log folders that can no longer be written, with the reason."""
-        return self._logs.offline_dirs
-
     def write_log_starts(self) -> bool:
         """Put on disk where each log starts; False if a folder could not take it."""
-        return self._logs.write_log_starts()
+        return self._logs.tasks.write_log_starts()
+
+    def describe_log_dirs(self) -> list[LogDirView]:
+        """Describe the log folders and the replicas in them."""
+        return self._logs.describe_dirs()
+
+    def move(self, name: str, index: int, path: str) -> None:
+        """Begin to move a partition to another log folder. Raises: KafkaError with the code and text of Kafka."""
+        try:
+            self._logs.move_partition(name, index, path)
+        except KafkaError as error:
+            if error.error is Errors.UNKNOWN_TOPIC_OR_PARTITION and self.is_offline(name, index):
+                raise KafkaError(Errors.KAFKA_STORAGE_ERROR, f"Partition {name}-{index} is offline") from None
+            raise
 
     # ------------------------------------------------------------ changing
 

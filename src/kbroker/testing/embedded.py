@@ -296,6 +296,8 @@ class EmbeddedBroker(Broker):
             raise RuntimeError("snapshots need a folder: EmbeddedBroker(snapshots=True), or a setting for log.dirs")
         if self._keeps_nothing and self._folder is None:
             raise RuntimeError("this broker does not run")
+        if len(self.config.log_dirs) > 1:
+            raise RuntimeError(f"snapshots need one log folder, log.dirs has {len(self.config.log_dirs)}")
         return self.config.log_dir
 
     # ------------------------------------------------------------ waiting
@@ -371,7 +373,7 @@ class _Paused:
         if self._was_running:
             pinned = ",".join(broker.bound_listeners)
             broker._end()
-            broker._configure({"listeners": pinned, "log.dirs": str(broker.config.log_dir)})
+            broker._configure({"listeners": pinned, "log.dirs": ",".join(map(str, broker.config.log_dirs))})
 
     def __exit__(self, *failure: object) -> None:
         if self._was_running:

@@ -15,7 +15,7 @@ from kbroker.apis.api23_offset_for_leader_epoch import end_of_epoch
 from kbroker.common.configs.config import BrokerConfig
 from kbroker.common.errors import Errors
 from kbroker.log.checkpoints import offset_checkpoint
-from kbroker.log.manager import LogManager
+from kbroker.log.manager import LogDirView, LogManager, Replica
 from kbroker.metadata.topics import TopicRegistry
 from kbroker.requests.context import RequestContext
 from tests.support.compaction import keyed, marker
@@ -151,17 +151,18 @@ def test_describe_log_dirs(bench: Bench, version: int) -> None:
 
 def test_volume_of_a_log_dir(tmp_path: Any) -> None:
     """From v4 on the response has the size of the volume, and what is left of it."""
-    bench = make_bench(log_dir=str(tmp_path))
+    bench = make_bench()
+    bench.logs.log_dirs = [LogDirView(str(tmp_path), "", {})]
     (result,) = bench.ask("DescribeLogDirs", 4, {"Topics": None})["Results"]
     assert (result["LogDir"], result["ErrorCode"]) == (str(tmp_path), 0)
     assert result["TotalBytes"] > result["UsableBytes"] > 0
 
 
 def test_an_offline_log_dir(tmp_path: Any) -> None:
-    """A folder that can no longer be written is 56, and nothing else is said of it."""
-    bench = make_bench(log_dir=str(tmp_path))
-    bench.create("t")
-    bench.logs.offline_dirs = {tmp_path: "flush: Input/output error"}
+    """A folder that can no longer be written has error 56, and neither partitions nor sizes."""
+    bench = make_bench()
+    replicas = {("t", 0): [Replica(7, 0, is_future=False)]}
+    bench.logs.log_dirs = [LogDirView(str(tmp_path), "flush: Input/output error", replicas)]
     response = bench.ask("DescribeLogDirs", 4, {"Topics": None})
     (result,) = response["Results"]
     assert response["ErrorCode"] == 0
@@ -243,7 +244,7 @@ def moved(bench: Bench, version: int, path: str, *names: tuple[str, list[int]]) 
 
 @pytest.mark.parametrize("version", [1, 2])
 def test_alter_replica_log_dirs(bench: Bench, version: int) -> None:
-    """Moving to the folder it is in is done; another folder is 57 whatever is asked to move, what is not there is 3."""
+    """The folder of the partition succeeds, an unknown folder is 57, an unknown partition 3."""
     (folder,) = bench.ask("DescribeLogDirs", 4, {"Topics": None})["Results"]
     asked = (("t", [0, 7]), ("missing", [0]))
     assert moved(bench, version, folder["LogDir"], *asked) == [("t", 0, 0), ("t", 7, 3), ("missing", 0, 3)]
@@ -298,3 +299,32 @@ def test_failures_name_every_partition() -> None:
     body = {"TopicPartitions": [{"Topic": "t", "Partitions": [3]}]}  # type: ignore[list-item]
     response = elect_leaders_api.failure(body, Errors.UNKNOWN_SERVER_ERROR, request)
     assert response["ReplicaElectionResults"][0]["PartitionResult"][0]["ErrorCode"] == -1
+
+
+def test_two_log_dirs(tmp_path: Path) -> None:
+    """Each folder is described; a move is a future replica; errors of folders are Kafka's."""
+    made = make_bench()
+    folders = [tmp_path / "a", tmp_path / "b"]
+    manager = LogManager(folders, VirtualClock(NOW_MS), BrokerConfig())
+    made.ctx.topics = TopicRegistry(made.ctx.config, made.ctx.store, manager, lambda topics: None)
+    made.create("t", 2)
+    first, second = map(str, folders)
+
+    def shown() -> list[list[tuple[int, bool]]]:
+        return [
+            [(row["PartitionIndex"], row["IsFutureKey"]) for topic in folder["Topics"] for row in topic["Partitions"]]
+            for folder in made.ask("DescribeLogDirs", 4, {"Topics": None})["Results"]
+        ]
+
+    assert shown() == [[(0, False)], [(1, False)]]
+    assert moved(made, 2, second, ("t", [0, 1])) == [("t", 0, 0), ("t", 1, 0)]
+    assert shown() == [[(0, False)], [(0, True), (1, False)]]
+    while manager.mover.scheduler.task_names:
+        manager.mover.scheduler.run_due()
+    assert shown() == [[], [(0, False), (1, False)]]
+    manager._dirs[0].note_failure("flush", OSError(5, "Input/output error"))
+    assert moved(made, 2, first, ("t", [0])) == [("t", 0, 56)]
+    assert moved(made, 2, str(tmp_path), ("t", [0])) == [("t", 0, 57)]
+    results = made.ask("DescribeLogDirs", 4, {"Topics": None})["Results"]
+    assert [(row["LogDir"], row["ErrorCode"]) for row in results] == [(first, 56), (second, 0)]
+    manager.close()

@@ -131,9 +131,9 @@ def test_foreign_folder_is_refused(tmp_path: Path) -> None:
     owner = cp.MetaProperties("mine", 1)
     owner.check("mine", 1, tmp_path)
     owner.check(None, 1, tmp_path)
-    with pytest.raises(cp.MetaPropertiesMismatch, match="cluster mine, not to yours"):
+    with pytest.raises(cp.MetaPropertiesMismatch, match="Expected yours, but read mine"):
         owner.check("yours", 1, tmp_path)
-    with pytest.raises(cp.MetaPropertiesMismatch, match="node 1, not to node 2"):
+    with pytest.raises(cp.MetaPropertiesMismatch, match="Stored node id 1 doesn't match previous node id 2"):
         owner.check("mine", 2, tmp_path)
 
 

@@ -11,9 +11,10 @@ import pytest
 from kbroker._core.clock import VirtualClock
 from kbroker.common.configs.config import BrokerConfig
 from kbroker.log import checkpoints
+from kbroker.log.folder_scan import TopicLogs
 from kbroker.log.log_dir import LogDir
-from kbroker.log.manager import LogManager, TopicLogs
-from tests.support.log_manager import Brokers, append, pass_time
+from kbroker.log.manager import LogManager
+from tests.support.log_manager import Brokers, append, create, delete, pass_time
 
 KEY = ("orders", 0)
 NEXT_ID = uuid.UUID(int=5)
@@ -51,7 +52,7 @@ def start_after_kill(brokers: Brokers, *topics: TopicLogs) -> LogManager:
 def check_made_again(brokers: Brokers) -> None:
     """A record of the new topic is there after a kill, and is not taken for one that is on the disk."""
     manager = brokers.open[-1]
-    manager.create_partition(*KEY, NEXT_ID, CONFIG)
+    create(manager, *KEY, NEXT_ID, CONFIG)
     append(manager)
     log = start_after_kill(brokers, TopicLogs("orders", NEXT_ID, 1, CONFIG)).partition(*KEY)
     assert log is not None
@@ -59,7 +60,7 @@ def check_made_again(brokers: Brokers) -> None:
 
 
 def test_kill_after_the_topic_was_made_again(brokers: Brokers, manager: LogManager) -> None:
-    manager.delete_partition(*KEY)
+    delete(manager, *KEY)
     assert offsets(brokers.folder) == [None, None]
     check_made_again(brokers)
 
@@ -86,7 +87,7 @@ def test_disk_that_is_full_while_a_topic_is_deleted(
             raise OSError(errno.ENOSPC, "full")
 
         patch.setattr(checkpoints.CheckpointFile, "write", full)
-        manager.delete_partition(*KEY)
+        delete(manager, *KEY)
     assert offsets(brokers.folder) == [9, 9]
     check_made_again(brokers)
 
@@ -102,5 +103,5 @@ def test_deletion_of_what_no_checkpoint_names_writes_none(brokers: Brokers, monk
     monkeypatch.setattr(LogDir, "write_log_starts", unexpected)
     before = [path.stat().st_mtime_ns for path in brokers.folder.glob("*checkpoint")]
     append(manager)
-    manager.delete_partition(*KEY)
+    delete(manager, *KEY)
     assert [path.stat().st_mtime_ns for path in brokers.folder.glob("*checkpoint")] == before

@@ -12,7 +12,8 @@ from kbroker.common.configs.config import BrokerConfig
 from kbroker.common.errors import KafkaError
 from kbroker.log import checkpoints
 from kbroker.log.deletion_note import BLOCK_BYTES, DeletionNote
-from kbroker.log.manager import LogManager, TopicLogs
+from kbroker.log.folder_scan import TopicLogs
+from kbroker.log.manager import LogManager
 from kbroker.metadata.metadata_store import MetadataStore
 from kbroker.metadata.topic_rules import NewTopic
 from kbroker.metadata.topics import TopicRegistry

@@ -12,7 +12,8 @@ from kbroker._core.clock import VirtualClock
 from kbroker.common.configs.config import BrokerConfig
 from kbroker.log import checkpoints
 from kbroker.log._partition_log import PartitionLog
-from kbroker.log.manager import LogManager, TopicLogs
+from kbroker.log.folder_scan import TopicLogs
+from kbroker.log.manager import LogManager
 from tests.support.log_files import NOW_MS, batch
 
 ID = uuid.UUID(int=0xABCDEF)

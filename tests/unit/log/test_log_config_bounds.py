@@ -10,7 +10,8 @@ from kbroker._core.clock import VirtualClock
 from kbroker.common.configs.config import BrokerConfig
 from kbroker.common.configs.config_def import INT32_MAX, INT64_MAX, ConfigError, ConfigKey, ConfigType
 from kbroker.common.configs.config_log import LOG_KEYS
-from kbroker.log.manager import LogManager, TopicLogs
+from kbroker.log.folder_scan import TopicLogs
+from kbroker.log.manager import LogManager
 from tests.support.log_files import NOW_MS, batch
 
 NUMBERS = (-INT64_MAX - 1, -5, 0, 1, 7, INT32_MAX, INT64_MAX)

@@ -11,8 +11,9 @@ from kbroker._core.clock import VirtualClock
 from kbroker.common.configs.config import BrokerConfig
 from kbroker.log import checkpoints
 from kbroker.log.folder_lock import FolderLockedError
-from kbroker.log.manager import LogManager, StartCancelled, TopicLogs
-from tests.support.log_manager import ID, NOW_MS, Brokers, append, batch, pass_time
+from kbroker.log.folder_scan import TopicLogs
+from kbroker.log.manager import LogManager, StartCancelled
+from tests.support.log_manager import ID, NOW_MS, Brokers, append, batch, create, delete, pass_time
 
 
 def test_clean_restart(brokers: Brokers, tmp_path: Path) -> None:
@@ -88,7 +89,7 @@ def test_partitions_of_one_request_are_synced_once(
     assert manager.create_partitions("orders", range(51), ID, config)[:50] == made
     manager.sync_folders()
     assert synced == [str(tmp_path)] * 2
-    manager.delete_partitions("orders", range(60))
+    manager.delete_topics({"orders": range(60)})
     assert synced == [str(tmp_path)] * 3
     assert len(list(tmp_path.glob("*-delete"))) == 51
 
@@ -217,7 +218,7 @@ def test_delete_partition(brokers: Brokers, tmp_path: Path, clock: VirtualClock)
     manager, _ = brokers.start(file_delete_delay_ms=5000)
     append(manager)
     log = manager.partition("orders", 0)
-    manager.delete_partition("orders", 0)
+    delete(manager, "orders", 0)
     assert manager.partition("orders", 0) is None
     assert log.is_closed
     assert log.append(batch()).error == 3
@@ -227,19 +228,17 @@ def test_delete_partition(brokers: Brokers, tmp_path: Path, clock: VirtualClock)
     assert renamed.exists()
     pass_time(manager, clock, 20)
     assert not renamed.exists()
-    with pytest.raises(KeyError):
-        manager.delete_partition("orders", 0)
 
 
 def test_topic_made_again_is_empty(brokers: Brokers, tmp_path: Path) -> None:
     """A topic deleted and made again under its name starts at 0, before and after a restart."""
     manager, _ = brokers.start()
     append(manager)
-    manager.delete_partition("orders", 0)
+    delete(manager, "orders", 0)
     config = BrokerConfig().topic_configs({})
-    log = manager.create_partition("orders", 0, uuid.UUID(int=5), config)
+    log = create(manager, "orders", 0, uuid.UUID(int=5), config)
     assert log.log_end_offset == 0
-    assert manager.create_partition("orders", 0, uuid.UUID(int=5), config) is log
+    assert create(manager, "orders", 0, uuid.UUID(int=5), config) is log
     assert checkpoints.read_partition_metadata(tmp_path / "orders-0") == uuid.UUID(int=5)
 
 
@@ -259,7 +258,7 @@ def test_bad_names_are_refused(brokers: Brokers) -> None:
     manager, _ = brokers.start()
     for topic, partition in (("../x", 0), ("a/b", 0), ("", 0), ("x", -1)):
         with pytest.raises(ValueError, match="not a valid partition"):
-            manager.create_partition(topic, partition, ID, {})
+            create(manager, topic, partition, ID, {})
 
 
 def test_retention_follows_the_clock(brokers: Brokers, clock: VirtualClock, tmp_path: Path) -> None:
@@ -438,7 +437,7 @@ def test_in_memory_keeps_nothing(brokers: Brokers, tmp_path: Path, clock: Virtua
     append(manager, count=2)
     assert manager.partition("orders", 0).log_end_offset == 2
     pass_time(manager, clock, 600_000)
-    manager.delete_partition("orders", 0)
+    delete(manager, "orders", 0)
     manager.close()
     assert list(tmp_path.iterdir()) == []
     with pytest.raises(ValueError, match="in_memory"):
@@ -451,7 +450,7 @@ def test_new_configuration_counts_at_once(brokers: Brokers) -> None:
     """A changed max.message.bytes is obeyed by the next append."""
     manager, _ = brokers.start()
     append(manager)
-    manager.update_config("orders", BrokerConfig().topic_configs({"max.message.bytes": "70"}))
+    manager.update_configs({"orders": BrokerConfig().topic_configs({"max.message.bytes": "70"})})
     assert manager.partition("orders", 0).append(batch(value=b"x" * 100)).error == 10
 
 
@@ -466,7 +465,7 @@ def test_forked_child_writes_nothing(brokers: Brokers, tmp_path: Path) -> None:
     if pid == 0:
         try:
             manager.close()
-            manager.create_partition("more", 0, ID, {})
+            create(manager, "more", 0, ID, {})
         except RuntimeError:
             os._exit(0)
         os._exit(1)
@@ -481,6 +480,6 @@ def test_close_is_idempotent_and_final(brokers: Brokers) -> None:
     manager.close()
     manager.close()
     with pytest.raises(RuntimeError, match="closed"):
-        manager.create_partition("more", 0, ID, {})
+        create(manager, "more", 0, ID, {})
     with pytest.raises(RuntimeError, match="closed"):
         manager.start([])

@@ -8,8 +8,9 @@ import pytest
 from kbroker.common.configs.config import BrokerConfig
 from kbroker.common.errors import KafkaError
 from kbroker.log import checkpoints
-from kbroker.log.manager import LogManager, TopicLogs
-from tests.support.log_manager import ID, NOW_MS, Brokers, append, batch, pass_time
+from kbroker.log.folder_scan import TopicLogs
+from kbroker.log.manager import LogManager
+from tests.support.log_manager import ID, NOW_MS, Brokers, append, batch, create, pass_time
 
 
 def test_io_error_takes_the_folder_offline_and_reads_go_on(brokers: Brokers, tmp_path: Path) -> None:
@@ -27,7 +28,7 @@ def test_io_error_takes_the_folder_offline_and_reads_go_on(brokers: Brokers, tmp
         assert log.read(0).error == 0
         assert log.read(0).records
     with pytest.raises(KafkaError, match="no log folder is online"):
-        manager.create_partition("more", 0, ID, {})
+        create(manager, "more", 0, ID, {})
     manager.close()
     assert not (tmp_path / ".kafka_cleanshutdown").exists()
 
@@ -47,14 +48,14 @@ def test_full_disk_is_survived_without_a_restart(
         patch.setattr(checkpoints, "write_partition_metadata", full)
         manager.tasks.write_checkpoints()
         with pytest.raises(KafkaError, match="No space left"):
-            manager.create_partition("more", 0, ID, {})
+            create(manager, "more", 0, ID, {})
     assert manager.offline_dirs == {}
     manager.partition("orders", 0)._inject_fault(write_errno=errno.ENOSPC)
     assert manager.partition("orders", 0).append(batch()).error == 56
     assert manager.partition("orders", 0).read(0).error == 0
     manager.partition("orders", 0)._inject_fault()
     append(manager)
-    manager.create_partition("more", 0, ID, {})
+    create(manager, "more", 0, ID, {})
     manager.close()
     assert (tmp_path / ".kafka_cleanshutdown").exists()
 
@@ -147,7 +148,7 @@ def test_a_partition_that_cannot_be_opened_leaves_no_folder(brokers: Brokers, tm
     with pytest.raises(ValueError, match=r"segment\.ms"):
         manager.check_config(refused)
     with pytest.raises(ValueError, match=r"segment\.ms"):
-        manager.create_partition("new", 0, ID, refused)
+        create(manager, "new", 0, ID, refused)
     assert not (tmp_path / "new-0").exists()
     manager.close()
     again = LogManager([tmp_path], brokers.clock, BrokerConfig())

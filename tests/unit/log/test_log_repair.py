@@ -9,7 +9,8 @@ import pytest
 
 from kbroker._core.clock import VirtualClock
 from kbroker.common.configs.config import BrokerConfig
-from kbroker.log.manager import LogManager, StartReport, TopicLogs
+from kbroker.log.folder_scan import StartReport, TopicLogs
+from kbroker.log.manager import LogManager
 from kbroker.log.tools.verify import verify
 from kbroker.protocol.records import RecordBatchBuilder
 

@@ -12,9 +12,10 @@ import pytest
 from kbroker._core.clock import VirtualClock
 from kbroker.common.configs.config import BrokerConfig
 from kbroker.log import checkpoints
+from kbroker.log.folder_scan import StartReport, TopicLogs
 from kbroker.log.log_dir import LogDir
-from kbroker.log.manager import LogManager, StartReport, TopicLogs
-from tests.support.log_manager import NOW_MS, Brokers, append, pass_time
+from kbroker.log.manager import LogManager
+from tests.support.log_manager import NOW_MS, Brokers, append, create, delete, pass_time
 
 KEY = ("orders", 0)
 CONFIG = BrokerConfig().topic_configs({})
@@ -141,9 +142,9 @@ def test_a_topic_made_again_has_lost_nothing(brokers: Brokers, manager: LogManag
     if is_restarted:
         brokers.kill(manager)
         manager, _ = brokers.start(topics=(("orders", 1),))
-    manager.delete_partition(*KEY)
+    delete(manager, *KEY)
     fresh = uuid.UUID(int=5)
-    manager.create_partition(*KEY, fresh, CONFIG)
+    create(manager, *KEY, fresh, CONFIG)
     append(manager)
     report = restart(brokers, fresh)
     assert (report.lost_offsets, report.cut) == (0, {})
@@ -153,7 +154,7 @@ def test_a_topic_that_is_new_costs_no_write(brokers: Brokers, manager: LogManage
     """Only a name that the checkpoint knows is taken out of it."""
     path = brokers.folder / checkpoints.HIGH_WATERMARK_CHECKPOINT
     before = path.stat().st_mtime_ns
-    manager.create_partition("payments", 0, uuid.UUID(int=6), CONFIG)
+    create(manager, "payments", 0, uuid.UUID(int=6), CONFIG)
     assert path.stat().st_mtime_ns == before
 
 
@@ -166,7 +167,7 @@ def test_a_topic_made_again_costs_one_write(
         append(manager, partition)
     pass_time(manager, clock, CHECKPOINTED_MS)
     for partition in range(5):
-        manager.delete_partition("orders", partition)
+        delete(manager, "orders", partition)
     writes = []
     original = LogDir.write_high_watermarks
 
@@ -176,7 +177,7 @@ def test_a_topic_made_again_costs_one_write(
 
     monkeypatch.setattr(LogDir, "write_high_watermarks", write)
     for partition in range(5):
-        manager.create_partition("orders", partition, uuid.UUID(int=5), CONFIG)
+        create(manager, "orders", partition, uuid.UUID(int=5), CONFIG)
     assert len(writes) == 1
     left = checkpoints.offset_checkpoint(brokers.folder / checkpoints.HIGH_WATERMARK_CHECKPOINT).read()
     assert left == {("payments", 0): 0}
@@ -186,14 +187,14 @@ def test_a_full_disk_does_not_stop_a_topic_from_being_made(
     brokers: Brokers, manager: LogManager, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A false alarm at the next start is the lesser evil."""
-    manager.delete_partition(*KEY)
+    delete(manager, *KEY)
     with monkeypatch.context() as patch:
 
         def full(*_: object) -> None:
             raise OSError(errno.ENOSPC, "full")
 
         patch.setattr(checkpoints.CheckpointFile, "write", full)
-        manager.create_partition(*KEY, uuid.UUID(int=5), CONFIG)
+        create(manager, *KEY, uuid.UUID(int=5), CONFIG)
     assert append(manager).base_offset == 0
 
 

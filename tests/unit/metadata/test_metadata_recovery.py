@@ -314,3 +314,32 @@ def test_a_refused_start_leaves_the_checkpoints_and_the_clean_mark(folder: Path)
         assert sorted(view.name for view in broker.context.topics.all()) == ["__consumer_offsets", "orders"]
         assert broker.context.store.configs(TOPIC, "orders")["retention.ms"] == "-1"
     assert [path.name for path in folder.iterdir() if "stray" in path.name] == []
+
+
+def test_several_folders(folder: Path, tmp_path: Path) -> None:
+    """The start names all folders, and the recovery finds the partitions and compacted topics of each."""
+    other = tmp_path / "other"
+    log_dir = LogDir(other, "some-cluster", 3)
+    for name in ("orders-1", "orders-2", "__consumer_offsets-1"):
+        (folder / name).rename(other / name)
+    log_dir.write_cleaner_offsets({("orders", 1): 5})
+    log_dir.close(clean=True)
+    (folder / "cleaner-offset-checkpoint").unlink()
+    lose(folder)
+    for name in ("orders-0", "__consumer_offsets-0"):
+        shutil.rmtree(folder / name)
+    way_out = f"{re.escape(str(other))} has 3 partition folders .* recover-metadata {re.escape(f'{folder} {other}')}'"
+    with pytest.raises(MetadataError, match=way_out):
+        MetadataStore(folder, 3, "some-cluster", [other])
+    done = CliRunner().invoke(cli, ["log", "recover-metadata", str(folder), str(other), "--json"])
+    assert done.exit_code == 0, done.output
+    assert [(row["topic"], row["partitions"]) for row in json.loads(done.stdout)["topics"]] == [
+        ("__consumer_offsets", 2),
+        ("orders", 3),
+    ]
+    store = MetadataStore(folder, 3, "some-cluster")
+    assert {one.name: one.configs["cleanup.policy"] for one in store.topics()} == {
+        "__consumer_offsets": "compact",
+        "orders": "compact",
+    }
+    store.close()

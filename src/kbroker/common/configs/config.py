@@ -3,9 +3,9 @@
 One table drives validation, DescribeConfigs, ``server.properties``, ``--set key=value`` and the environment. Later
 sources win: defaults, properties file, environment, ``--set``; dynamic values win over all of them.
 
-Environment: ``KAFKA_LOG_DIRS``, ``KAFKA_CFG_LOG_DIRS`` and ``KBROKER_CFG_LOG_DIRS`` all mean ``log.dirs``; our own
-keys, such as ``kbroker.request.batch.max``, are ``KBROKER_REQUEST_BATCH_MAX`` (or, with the prefix,
-``KBROKER_CFG_KBROKER_REQUEST_BATCH_MAX``).
+Environment: ``KAFKA_LOG_DIRS``, ``KAFKA_CFG_LOG_DIRS`` and ``KBROKER_CFG_LOG_DIRS`` all mean ``log.dirs``; keys of
+kbroker alone, such as ``kbroker.request.batch.max``, are ``KBROKER_REQUEST_BATCH_MAX`` or
+``KBROKER_CFG_KBROKER_REQUEST_BATCH_MAX``.
 """
 
 from __future__ import annotations
@@ -237,10 +237,14 @@ class BrokerConfig:
         self._static["broker.id"] = self.integer("node.id")
 
     @property
+    def log_dirs(self) -> list[Path]:
+        """The folders of the data."""
+        return [Path(folder) for folder in self.words("log.dirs") or (self.text("log.dir"),)]
+
+    @property
     def log_dir(self) -> Path:
-        """The folder of the data."""
-        folders = self.words("log.dirs")
-        return Path(folders[0] if folders else self.text("log.dir"))
+        """The first folder of the data, which has the metadata file."""
+        return self.log_dirs[0]
 
     @property
     def listeners(self) -> list[Listener]:
@@ -354,12 +358,8 @@ class BrokerConfig:
             raise ConfigError(
                 "default.replication.factor", self.integer("default.replication.factor"), "There is one broker", "1"
             )
-        if len(self.words("log.dirs")) > 1:
-            raise ConfigError(
-                "log.dirs", ",".join(self.words("log.dirs")), "Only one folder is supported", "one folder"
-            )
         if self.is_set("log.dirs") and not self.words("log.dirs"):
-            raise ConfigError("log.dirs", "", "A folder is needed", "one folder")
+            raise ConfigError("log.dirs", "", "A folder is needed", "one or more folders")
         control = self.text("kbroker.control.listener")
         if control:
             try:

@@ -1,4 +1,4 @@
-"""Broker keys of Kafka without effect here: some are accepted and described, the others are refused at run time.
+"""Broker keys of Kafka with little or no effect: some are accepted and described, the others refused at run time.
 
 Keys of tiered storage, of replication and of group protocols that kbroker does not have are accepted, so that tools
 which set them read them back. FIXED_NAMES are refused: Kafka reads them at start only, or would apply a change that
@@ -94,14 +94,12 @@ ACCEPTED_KEYS += (
 )
 
 #: Keys that are described only while they are set.
-RATE_KEYS: tuple[ConfigKey, ...] = tuple(
-    _key(name, LONG, None, between(0), ONE_BROKER)
-    for name in (
-        "follower.replication.throttled.rate",
-        "leader.replication.throttled.rate",
-        "replica.alter.log.dirs.io.max.bytes.per.second",
-    )
-)
+RATE_KEYS: tuple[ConfigKey, ...] = (
+    _key("follower.replication.throttled.rate", LONG, None, between(0), ONE_BROKER),
+    _key("leader.replication.throttled.rate", LONG, None, between(0), ONE_BROKER),
+    _key("replica.alter.log.dirs.io.max.bytes.per.second", LONG, None, between(0),
+         "Bytes per second that moves of partitions between log folders copy; unset: no limit."),
+)  # fmt: skip
 
 _READ_AT_START = """
     alter.config.policy.class.name alter.log.dirs.replication.quota.window.num

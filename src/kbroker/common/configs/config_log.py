@@ -46,7 +46,9 @@ def _dynamic(name: str, kind: ConfigType, default: ConfigValue, validator: Valid
 
 LOG_KEYS: tuple[ConfigKey, ...] = (
     _fixed("log.dir", STRING, "data", None, "Folder of the data, used when log.dirs is not set."),
-    _fixed("log.dirs", LIST, None, None, "Folder of the data. Only one folder is supported."),
+    _fixed("log.dirs", LIST, None, None,
+           "Folders of the data, one for each disk; the first one also has the metadata file. A new partition is "
+           "created in the folder with the fewest partitions."),
     _fixed("log.retention.hours", INT, 168, None,
            "Retention in hours; log.retention.minutes and log.retention.ms override it."),
     _fixed("log.retention.minutes", INT, None, None, "Retention in minutes; log.retention.ms overrides it."),

@@ -19,6 +19,9 @@ cdef enum:
     BURST_NS = 300000000        # Kafka's checkIntervalMs
     NS_PER_S = 1000000000
 
+cdef AtomicI64 never            # stays 0: a change of the rate ends the wait
+atomic_store(&never, 0)
+
 cdef double LONGEST_NS = 9e18   # what a rate near nothing adds to a time stamp at most
 
 
@@ -85,3 +88,7 @@ cdef class ByteThrottle:
             atomic_store(&self.throttle.is_limited, is_limited)
             cond_broadcast(&self.throttle.moved)
             mutex_unlock(&self.throttle.lock)
+
+    def take(self, int64_t size_bytes):
+        with nogil:
+            throttle_take(&self.throttle, size_bytes, &never)

@@ -180,7 +180,7 @@ class LogCleaner:
         self._lock = threading.Lock()
         self._store_lock = threading.Lock()
         self._cleaned = dict(cleaned)
-        self._busy: set[TopicPartition] = set()
+        self._busy: set[TopicPartition] = set()  # a thread cleans them, or they are held
         self._uncleanable: set[TopicPartition] = set()
         self._config = config
         self._throttle = ByteThrottle(clock)
@@ -244,7 +244,20 @@ class LogCleaner:
             self._uncleanable.discard(key)
             known = self._cleaned.pop(key, None) is not None
         if known:
-            self._write()
+            self.write_offsets()
+
+    def hold(self, key: TopicPartition) -> bool:
+        """Keep a partition from being cleaned until ``release``. Returns: False while a thread cleans it."""
+        with self._lock:
+            if key in self._busy:
+                return False
+            self._busy.add(key)
+            return True
+
+    def release(self, key: TopicPartition) -> None:
+        """Let a partition be cleaned again."""
+        with self._lock:
+            self._busy.discard(key)
 
     @property
     def uncleanable(self) -> set[TopicPartition]:
@@ -337,9 +350,10 @@ class LogCleaner:
     def _note(self, key: TopicPartition, offset: int) -> None:
         with self._lock:
             self._cleaned[key] = offset
-        self._write()
+        self.write_offsets()
 
-    def _write(self) -> None:
+    def write_offsets(self) -> None:
+        """Write the cleaner offsets of every folder."""
         with self._store_lock:
             with self._lock:
                 offsets = dict(self._cleaned)

@@ -14,6 +14,7 @@ from kbroker.protocol._records cimport BatchHeader
 cdef struct Directory:          # name of a partition's folder, shared by its segments
     AtomicI64 refs
     char *path                  # owned
+    Directory *former           # counted: the folder before a move, which a thread without a lock may still read
 
 cdef struct FileCache:          # segments with an open file, in a ring that a clock hand walks
     AtomicI64 refs
@@ -59,8 +60,7 @@ cdef FileCache *file_cache_retain(FileCache *files) noexcept nogil
 cdef void file_cache_release(FileCache *files) noexcept nogil
 
 cdef LogSegment *segment_new(Directory *directory, FileCache *files, int64_t base_offset, int64_t index_bytes,
-                             bint writable,
-                             int64_t now_ms) noexcept nogil
+                             bint writable, int64_t now_ms) noexcept nogil
 cdef LogSegment *segment_retain(LogSegment *segment) noexcept nogil
 cdef void segment_release(LogSegment *segment) noexcept nogil
 # A count on the open file, opened (or made, in memory) if it is not; NULL and *error = -errno when that fails
@@ -81,8 +81,7 @@ cdef int32_t segment_seal(LogSegment *segment) noexcept nogil            # closi
 # rename to .deleted, or unlink everything
 cdef int32_t segment_remove(LogSegment *segment, bint at_once) noexcept nogil
 # The first batch at or after from_position whose last offset >= offset: 1 found (position, its header), 0 none below
-# limit,
-# -1 what is there is no batch, else -errno
+# limit, -1 the bytes there are no batch, else -errno
 cdef int32_t segment_find(LogSegment *segment, OpenFile *file, int64_t offset, int64_t from_position, int64_t limit,
                           int64_t *position, BatchHeader *header) noexcept nogil
 # As above from the index's entry, or from 0 when that does not point at a batch

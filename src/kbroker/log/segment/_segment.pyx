@@ -52,6 +52,7 @@ cdef Directory *directory_retain(Directory *directory) noexcept nogil:
 
 cdef void directory_release(Directory *directory) noexcept nogil:
     if directory is not NULL and atomic_add_fetch(&directory.refs, -1) == 0:
+        directory_release(directory.former)
         free(directory.path)
         free(directory)
 

@@ -12,7 +12,8 @@ from kbroker.common.configs.config import BrokerConfig
 from kbroker.log import checkpoints
 from kbroker.log._partition_log import PartitionLog
 from kbroker.log.compaction.log_cleaner import CompactionConfig, Dirt, measure
-from kbroker.log.manager import LogManager, TopicLogs
+from kbroker.log.folder_scan import TopicLogs
+from kbroker.log.manager import LogManager
 from tests.support.compaction import keyed, marker, records
 from tests.support.log_files import NOW_MS, open_log
 
@@ -164,7 +165,7 @@ def test_deleted_topic_is_forgotten(bench: Bench, tmp_path: Path) -> None:
     """A topic made anew under the same name starts dirty: its predecessor's entry is deleted from the checkpoint."""
     fill(bench.log("few"), NOW_MS, NOW_MS)
     bench.manager.cleaner.run_once()
-    bench.manager.delete_partition("few", 0)
+    bench.manager.delete_topics({"few": [0]})
     assert checkpoints.offset_checkpoint(tmp_path / checkpoints.CLEANER_OFFSET_CHECKPOINT).read() == {}
 
 
@@ -199,9 +200,9 @@ def test_policy_changed_back_to_delete(bench: Bench, tmp_path: Path) -> None:
     kept = records(bench.log("few"))
     assert len(kept) == 8
     bench.topics["few"] = {}
-    bench.manager.update_config("few", bench.config.topic_configs({}))
+    bench.manager.update_configs({"few": bench.config.topic_configs({})})
     assert bench.manager.cleaner.run_once() == []
-    bench.manager._all_sound = False  # an unclean stop: everything is read again
+    bench.manager._unsound.update(bench.manager._dirs)  # an unclean stop: everything is read again
     bench.manager.close()
     bench.start()
     assert not bench.report.was_clean

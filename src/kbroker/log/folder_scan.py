@@ -1,0 +1,182 @@
+"""Sorting of the folders that a start finds in the log folders, before any log is opened.
+
+Leftovers are removed, folders of unknown topics are reported, and each partition is in one folder after it.
+Source: ``LogManager.loadLogs``.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from kbroker.common.configs.config_def import ConfigValue
+from kbroker.common.loggers import get_logger
+from kbroker.log import checkpoints
+from kbroker.log.checkpoints import TopicPartition
+from kbroker.log.log_dir import (
+    DELETE_SUFFIX,
+    LogDir,
+    LogDirError,
+    never_had_records,
+    parse_future_folder,
+    parse_partition_folder,
+    remove_folder,
+)
+
+logger = get_logger(__name__)
+
+
+class TopicLogs(NamedTuple):
+    """A topic of the metadata, whose logs a start opens. ``config``: every topic key with its value."""
+
+    name: str
+    topic_id: uuid.UUID
+    partitions: int
+    config: Mapping[str, ConfigValue]
+
+
+class StartReport:
+    """Findings of a start."""
+
+    def __init__(self, was_clean: bool) -> None:
+        self.was_clean = was_clean
+        self.loaded = 0
+        self.unknown_folders: list[Path] = []  # left as they are
+        self.removed_folders: list[Path] = []  # leftovers of deleted topics, and of partitions that were moved
+        self.failures: dict[TopicPartition, str] = {}  # offline partitions, with the reason
+        self.damaged: dict[TopicPartition, str] = {}  # these serve only the records before the damage
+        self.cut: dict[TopicPartition, str] = {}  # lost by an unclean stop: bytes that were cut, or missing offsets
+        self.lost_offsets = 0  # of all partitions: in a checkpoint, and missing from the log
+
+
+class FolderScan:
+    """The folders of partitions in all log folders.
+
+    Args: ``topics`` of the metadata; ``report`` takes the findings.
+    """
+
+    def __init__(self, log_dirs: Sequence[LogDir], topics: Collection[TopicLogs], report: StartReport) -> None:
+        self._dirs = log_dirs
+        self._topics = {topic.name: topic for topic in topics}
+        self._known = {topic.topic_id for topic in topics}
+        self._report = report
+        #: The log folder of each partition that has one; filled if there are several.
+        self.homes: dict[TopicPartition, LogDir] = {}
+        #: Moves that were not complete: the partition, and the folder it is moved to.
+        self.moves: list[tuple[TopicPartition, LogDir]] = []
+
+    def run(self) -> None:
+        """Sort the folders of every log folder that is online.
+
+        Raises: LogDirError, when a partition is in two folders; OSError, when the only log folder cannot be read.
+        """
+        for log_dir in self._dirs:
+            try:
+                self._sort(log_dir)
+            except OSError as e:
+                if not log_dir.note_failure("reading the log folder", e) or len(self._dirs) == 1:
+                    raise
+        for key, log_dir in self.homes.items():
+            self._forget_former(log_dir.partition_path(*key))
+
+    def _sort(self, log_dir: LogDir) -> None:
+        deleted = log_dir.deletion_note.read() - self._known
+        for folder in log_dir.folders():
+            if folder.name.endswith(DELETE_SUFFIX):
+                self._remove(folder)
+                continue
+            future = parse_future_folder(folder.name)
+            key = future or parse_partition_folder(folder.name)
+            topic = self._topics.get(key[0]) if key is not None else None
+            if deleted and topic_of(folder) in deleted:
+                logger.info("%s removed: its topic was deleted before the last stop", folder)
+                self._remove(folder, log_dir.put_aside_for_delete(folder))
+            elif key is not None and topic is not None and key[1] < topic.partitions:
+                if future is not None:
+                    self._sort_future(log_dir, folder, key, topic)
+                elif len(self._dirs) > 1:
+                    self._settle(log_dir, folder, key, topic)
+            elif topic is not None and topic_of(folder) in (topic.topic_id, None):
+                self._sort_surplus(log_dir, folder, topic)
+            else:
+                self._leave(folder)
+
+    def _leave(self, folder: Path) -> None:
+        logger.warning("%s belongs to no topic and is not touched", folder)
+        self._report.unknown_folders.append(folder)
+
+    def _remove(self, folder: Path, renamed: Path | None = None) -> None:
+        """Remove a leftover, which may have been renamed for that."""
+        remove_folder(renamed or folder)
+        self._report.removed_folders.append(folder)
+
+    def _sort_surplus(self, log_dir: LogDir, folder: Path, topic: TopicLogs) -> None:
+        """Judge the folder of a partition that the topic does not have.
+
+        Either a crash came before adding the partition was acknowledged, or the metadata is an older copy. Only a
+        folder that never had a record is removed.
+        """
+        if never_had_records(folder):
+            logger.info(
+                "%s removed: topic %s has %d partition(s), and the folder has no records: adding the partition was "
+                "not completed",
+                *(folder, topic.name, topic.partitions),
+            )
+            self._remove(folder, log_dir.put_aside_for_delete(folder))
+            return
+        logger.warning(
+            "%s is not served: topic %s has %d partition(s). The folder has records and is not touched; add the "
+            "partitions again to serve it, or move it away",
+            *(folder, topic.name, topic.partitions),
+        )
+        self._report.unknown_folders.append(folder)
+
+    def _sort_future(self, log_dir: LogDir, folder: Path, key: TopicPartition, topic: TopicLogs) -> None:
+        """Remove a copy that was not complete; its move begins again."""
+        if topic_of(folder) in (topic.topic_id, None):
+            self.moves.append((key, log_dir))
+        self._remove(folder)
+
+    def _settle(self, log_dir: LogDir, folder: Path, key: TopicPartition, topic: TopicLogs) -> None:
+        """Find the log folder of a partition. Of two folders the one that replaces the other is right."""
+        if topic_of(folder) not in (topic.topic_id, None):
+            if key in self.homes:
+                self._leave(folder)
+            return
+        other = self.homes.setdefault(key, log_dir)
+        if other is log_dir:
+            return
+        for moved, former in ((log_dir, other), (other, log_dir)):
+            if checkpoints.read_moved_from(moved.partition_path(*key)) == former.directory_id:
+                path = former.partition_path(*key)
+                logger.info("%s removed: the partition was moved to %s before the last stop", path, moved.path)
+                self._remove(path, former.put_aside_for_delete(path))
+                former.sync()
+                self.homes[key] = moved
+                return
+        raise LogDirError(
+            f"Duplicate log directories for {key[0]}-{key[1]} are found in both {folder} and "
+            f"{other.partition_path(*key)}. It is likely because log directory failure happened while broker was "
+            "replacing current replica with future replica. Recover broker from this failure by manually deleting one "
+            "of the two directories for this partition. It is recommended to delete the partition in the log directory "
+            "that is known to have failed recently."
+        )
+
+    def _forget_former(self, folder: Path) -> None:
+        """Remove the note of a move whose former folder is online, and so has the partition no more."""
+        try:
+            former = checkpoints.read_moved_from(folder)
+            if any(log_dir.directory_id == former and not log_dir.is_offline for log_dir in self._dirs):
+                (folder / checkpoints.MOVED_FROM).unlink()
+        except OSError as e:
+            logger.warning("%s: %s", folder / checkpoints.MOVED_FROM, e)
+
+
+def topic_of(folder: Path) -> uuid.UUID | None:
+    """Return the topic id of a partition's folder, None if it has none, or none that can be read."""
+    try:
+        return checkpoints.read_partition_metadata(folder)
+    except OSError:
+        return None

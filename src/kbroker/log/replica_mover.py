@@ -1,0 +1,343 @@
+"""Moves of partitions between log folders (AlterReplicaLogDirs): copy, catch up, replace.
+
+The copy is a folder ``topic-partition.<uuid>-future`` in the target log folder. It gets the bytes of the segments while
+the partition is in use. For the last few bytes appends wait: the copy takes the partition's name, the log continues
+in it, and the former folder is removed. A note in the new folder (``kbroker-moved-from``) names the log folder that it
+replaces, so that a start after a crash between the two finds out which of two folders is out of date. A crash before
+leaves the copy, and the start makes it anew.
+
+Threads: every method from any thread; the copying runs on one thread, step by step, each move in turn.
+Source: ``ReplicaAlterLogDirsThread``, ``LogManager.replaceCurrentWithFutureLog``.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections.abc import Callable
+from io import FileIO
+from pathlib import Path
+
+from kbroker._core.clock import BaseClock
+from kbroker.common.configs.config import BrokerConfig
+from kbroker.common.loggers import get_logger
+from kbroker.log import checkpoints
+from kbroker.log._partition_log import PartitionLog
+from kbroker.log.checkpoints import TopicPartition
+from kbroker.log.compaction._throttle import ByteThrottle
+from kbroker.log.compaction.log_cleaner import LogCleaner
+from kbroker.log.hosted_logs import FutureReplica, PartitionEntry, PartitionRegistry
+from kbroker.log.log_dir import LogDir, future_folder_name, make_folder, remove_folder
+from kbroker.log.log_tasks import LogTasks
+from kbroker.log.log_types import SegmentFacts
+from kbroker.log.scheduler import Scheduler
+
+logger = get_logger(__name__)
+
+RATE = "replica.alter.log.dirs.io.max.bytes.per.second"
+CHUNK_BYTES = 1 << 20
+STEP_BYTES = 16 << 20  # of one move, before the next one continues
+TAIL_BYTES = 1 << 20  # at most so much is copied while appends wait, and what was appended meanwhile
+CLEANER_RETRY_MS = 100
+INDEX_ENTRY = struct.Struct(">ii")
+#: Files of a sealed segment that need no sync: a start makes them anew where they do not fit.
+REBUILT = (".index", ".timeindex", ".snapshot")
+
+
+class SourceError(OSError):
+    """The partition's own folder cannot be read."""
+
+
+class ReplicaMover:
+    """Moves partitions.
+
+    Args:
+        hosted: the partitions.
+        cleaner: leaves a partition alone while it is moved.
+        tasks: write the checkpoints of both folders.
+        clock, config: of the broker.
+        remove_later: removes a folder after a delay in milliseconds.
+    """
+
+    def __init__(
+        self,
+        hosted: PartitionRegistry,
+        cleaner: LogCleaner,
+        tasks: LogTasks,
+        clock: BaseClock,
+        config: BrokerConfig,
+        remove_later: Callable[[Path, int], None],
+    ) -> None:
+        self._hosted = hosted
+        self._cleaner = cleaner
+        self._tasks = tasks
+        self._config = config
+        self._remove_later = remove_later
+        self._throttle = ByteThrottle(clock)
+        self._is_started = self._is_closed = False
+        self.scheduler = Scheduler(clock, "log-mover")
+        self.reconfigure()
+
+    def start(self) -> None:
+        """Let moves run on a thread, which is created with the first one."""
+        self._is_started = True
+        if self.scheduler.task_names:
+            self.scheduler.start()
+
+    def close(self) -> None:
+        """End the step under way; the next start begins unfinished moves again."""
+        self._is_closed = True
+        self._throttle.set_rate(0)
+        self.scheduler.close()
+
+    def reconfigure(self) -> None:
+        """Apply the configured rate."""
+        rate = self._config.value(RATE)
+        self._throttle.set_rate(max(1.0, float(rate)) if isinstance(rate, int) else math.inf)
+
+    def move(self, key: TopicPartition, hosted: PartitionEntry, log_dir: LogDir) -> None:
+        """Begin to move a partition; another move of it ends, also when it already is in ``log_dir``."""
+        with self._hosted.lock:
+            if hosted.future is not None and hosted.future.log_dir is log_dir:
+                return
+            self._hosted.set_future(hosted, None)
+            if hosted.log_dir is log_dir:
+                return
+            future = FutureReplica(log_dir, log_dir.path / future_folder_name(*key))
+            self._hosted.set_future(hosted, future)
+        logger.info("moving %s-%d to %s", *key, log_dir.path)
+        self._again(key, future)
+        if self._is_started:
+            self.scheduler.start()
+
+    def _again(self, key: TopicPartition, future: FutureReplica, delay_ms: int = 0) -> None:
+        if not self._is_closed:
+            self.scheduler.schedule(f"move {key[0]}-{key[1]}", lambda: self._step(key, future), delay_ms=delay_ms)
+
+    # -- one step ----------------------------------------------------------------------------------------------------
+
+    def _step(self, key: TopicPartition, future: FutureReplica) -> None:
+        if self._is_closed:
+            return  # the next start begins again
+        hosted = self._hosted.find(key)
+        if hosted is None or hosted.future is not future:
+            self._end(key, future)
+            return
+        source = hosted.log_dir
+        assert source is not None
+        try:
+            for log_dir in (source, future.log_dir):
+                if log_dir.is_offline:
+                    raise SourceError(f"log folder {log_dir.path} is offline: {log_dir.failure}")
+            if not future.is_begun:
+                if not self._cleaner.hold(key):
+                    self._again(key, future, CLEANER_RETRY_MS)
+                    return
+                future.is_begun = True
+                self._begin(key, source, future)
+            if self._copy(hosted.log, future, STEP_BYTES) > TAIL_BYTES:
+                self._again(key, future)
+                return
+            self._replace(key, hosted, source, future)
+        except SourceError as e:
+            self._abandon(key, hosted, future, str(e))
+        except OSError as e:
+            self._hosted.note_failure(future.log_dir, f"moving {key[0]}-{key[1]}", e)
+            self._abandon(key, hosted, future, str(e))
+        except ValueError as e:  # the log is closed, deleted or failed
+            self._abandon(key, hosted, future, str(e))
+
+    @staticmethod
+    def _begin(key: TopicPartition, source: LogDir, future: FutureReplica) -> None:
+        folder = source.partition_path(*key)
+        try:
+            (folder / checkpoints.MOVED_FROM).unlink(missing_ok=True)  # of an earlier move, which is over
+            topic_id = checkpoints.read_partition_metadata(folder)
+        except OSError as e:
+            raise SourceError(str(e)) from e
+        make_folder(future.folder)
+        if topic_id is not None:
+            checkpoints.write_partition_metadata(future.folder, topic_id, is_synced=True)
+
+    def _end(self, key: TopicPartition, future: FutureReplica) -> None:
+        remove_folder(future.folder)
+        if future.is_begun:
+            self._cleaner.release(key)
+
+    def _abandon(self, key: TopicPartition, hosted: PartitionEntry, future: FutureReplica, reason: str) -> None:
+        with self._hosted.lock:
+            if hosted.future is future:
+                self._hosted.set_future(hosted, None)
+        logger.error(
+            "moving %s-%d to %s failed, and the partition stays in its folder: %s", *key, future.log_dir.path, reason
+        )
+        self._end(key, future)
+
+    # -- copy --------------------------------------------------------------------------------------------------------
+
+    def _copy(self, log: PartitionLog, future: FutureReplica, budget: int) -> int:
+        """Copy up to ``budget`` bytes of what the copy lacks. Returns: the bytes that it then lacks still.
+
+        Raises: SourceError; OSError, when the copy cannot be written.
+        """
+        segments = log.segments()
+        end = log.log_end_offset  # at least all that the sizes cover
+        folder = Path(log.directory or "")
+        missing = sum(s.size_bytes - future.copied.get(s.base_offset, 0) for s in segments)
+        for number, segment in enumerate(segments):
+            is_active = number == len(segments) - 1
+            if segment.base_offset in future.sealed:
+                continue
+            try:
+                done = self._copy_segment(folder, future, segment, budget, is_active)
+            except FileNotFoundError as e:
+                if any(s.base_offset == segment.base_offset for s in log.segments()):
+                    raise SourceError(str(e)) from e
+                continue  # retention removed it meanwhile
+            budget -= done
+            missing -= done
+            if budget <= 0:
+                future.end_offset = _offset_at(folder, segment, future.copied[segment.base_offset])
+                return missing
+            if not is_active:
+                for suffix in REBUILT:
+                    _copy_file(folder, future.folder, f"{segment.base_offset:020}{suffix}")
+                _copy_file(folder, future.folder, f"{segment.base_offset:020}.txnindex", is_synced=True)
+                future.sealed.add(segment.base_offset)
+        future.end_offset = end
+        return missing
+
+    def _copy_segment(
+        self, folder: Path, future: FutureReplica, segment: SegmentFacts, budget: int, is_active: bool
+    ) -> int:
+        """Copy bytes of a segment's file; a sealed one is on the disk once it is complete. Returns: their number."""
+        name = f"{segment.base_offset:020}.log"
+        at = start = future.copied.setdefault(segment.base_offset, 0)
+        end = min(segment.size_bytes, start + budget)
+        if is_active and at == end > 0:
+            return 0
+        with FileIO(folder / name) as source, FileIO(future.folder / name, "r+" if start else "w") as target:
+            while at < end:
+                size = min(CHUNK_BYTES, end - at)
+                self._throttle.take(size)
+                _write(target, _read(source, size, at), at)
+                at += size
+                future.copied[segment.base_offset] = at
+            if at == segment.size_bytes:
+                checkpoints.sync_descriptor(target.fileno())
+        return at - start
+
+    # -- replace -----------------------------------------------------------------------------------------------------
+
+    def _replace(self, key: TopicPartition, hosted: PartitionEntry, source: LogDir, future: FutureReplica) -> None:
+        """Let the copy, which is complete but for the latest records, replace the partition's folder."""
+        target = future.log_dir
+        checkpoints.write_moved_from(future.folder, source.directory_id)
+        self._tasks.write_recovery_points()
+        if not self._tasks.write_log_starts():
+            raise SourceError("the log start offsets could not be written")
+        self._cleaner.write_offsets()
+        with self._hosted.lock:
+            if self._hosted.find(key) is not hosted or hosted.future is not future:
+                self._end(key, future)
+                return
+            hosted.log.move_to(
+                str(target.partition_path(*key)),
+                lambda: self._complete(key, hosted.log, future),
+                lambda: _take_back(target, key),
+            )
+            self._hosted.set_folder(hosted, target)
+            logger.info("moved %s-%d from %s to %s", *key, source.path, target.path)
+            self._cleaner.release(key)
+            self._remove_former(key, hosted, source)
+
+    def _complete(self, key: TopicPartition, log: PartitionLog, future: FutureReplica) -> None:
+        """Copy the rest, while no append runs, and give the copy the partition's name. All is on the disk then."""
+        folder = Path(log.directory or "")
+        self._throttle.set_rate(0)
+        try:
+            self._copy(log, future, 1 << 62)
+        finally:
+            self.reconfigure()
+        *_, active = log.segments()
+        name = f"{active.base_offset:020}"
+        _copy_file(folder, future.folder, f"{name}.index", active.offset_entries * 8)
+        _copy_file(folder, future.folder, f"{name}.timeindex", active.time_entries * 12)
+        _copy_file(folder, future.folder, f"{name}.txnindex", is_synced=True)
+        _copy_file(folder, future.folder, checkpoints.LEADER_EPOCH_CHECKPOINT)
+        for path in folder.glob("*.snapshot"):
+            if not (future.folder / path.name).exists():
+                _copy_file(folder, future.folder, path.name)
+        for base in future.copied.keys() - {segment.base_offset for segment in log.segments()}:
+            for suffix in (".log", *REBUILT, ".txnindex"):
+                (future.folder / f"{base:020}{suffix}").unlink(missing_ok=True)
+        checkpoints.sync_folder(future.folder)
+        future.log_dir.promote(future.folder, *key)
+
+    def _remove_former(self, key: TopicPartition, hosted: PartitionEntry, source: LogDir) -> None:
+        """Remove the folder that was replaced. Where that fails, the next start does it."""
+        try:
+            renamed = source.rename_for_delete(*key)
+            source.sync()
+        except OSError as e:
+            self._hosted.note_failure(source, f"removing the former folder of {key[0]}-{key[1]}", e)
+            return
+        (Path(hosted.log.directory or "") / checkpoints.MOVED_FROM).unlink(missing_ok=True)
+        self._remove_later(renamed, hosted.delete_delay_ms)
+
+
+def _take_back(target: LogDir, key: TopicPartition) -> None:
+    """Take the name from a copy that cannot be used. Raises: OSError."""
+    target.rename_for_delete(*key)
+    target.sync()
+
+
+def _copy_file(source: Path, target: Path, name: str, max_bytes: int = -1, *, is_synced: bool = False) -> None:
+    """Copy a small file, if there is one. Raises: SourceError, OSError."""
+    try:
+        data = (source / name).read_bytes()
+    except FileNotFoundError:
+        return
+    except OSError as e:
+        raise SourceError(str(e)) from e
+    with open(target / name, "wb") as file:
+        file.write(data if max_bytes < 0 else data[:max_bytes])
+        if is_synced:
+            file.flush()
+            checkpoints.sync_descriptor(file.fileno())
+
+
+def _read(file: FileIO, size_bytes: int, position: int) -> bytes:
+    try:
+        file.seek(position)
+        data = file.read(size_bytes)
+    except OSError as e:
+        raise SourceError(str(e)) from e
+    if len(data) != size_bytes:
+        raise SourceError(f"{file.name!r} ends before byte {position + size_bytes}")
+    return data
+
+
+def _write(file: FileIO, data: bytes, position: int) -> None:
+    file.seek(position)
+    view = memoryview(data)
+    while view:
+        view = view[file.write(view) :]
+
+
+def _offset_at(folder: Path, segment: SegmentFacts, position: int) -> int:
+    """Return an offset whose batch is in the first bytes of a segment, by its offset index; near enough for a lag."""
+    low, high, found = 0, segment.offset_entries, 0
+    try:
+        with open(folder / f"{segment.base_offset:020}.index", "rb", 0) as file:
+            while low < high:
+                middle = (low + high) // 2
+                file.seek(middle * INDEX_ENTRY.size)
+                offset, at = INDEX_ENTRY.unpack(file.read(INDEX_ENTRY.size))
+                if at < position:
+                    low, found = middle + 1, offset
+                else:
+                    high = middle
+    except (OSError, struct.error):  # removed meanwhile
+        return segment.base_offset
+    return segment.base_offset + found

@@ -1,0 +1,160 @@
+"""Several log folders of a broker process: moves under load with kill -9, and Kafka's own tools."""
+
+import json
+import os
+import random
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support import need
+from tests.support.broker import BrokerProcess, wait_for
+from tests.support.client import Client
+from tests.support.kafka import java_command
+from tests.support.kill import PARTITIONS, ROOT, AckLog, check_partition, create_topic, read_all
+
+TOPIC = "moved"
+
+
+def described(client: Client) -> dict[str, dict[int, list[bool]]]:
+    """For each folder the partitions in it, and whether each replica is a future one."""
+    response = client.call("DescribeLogDirs", 4, {"Topics": None})
+    found: dict[str, dict[int, list[bool]]] = {}
+    for folder in response["Results"]:
+        assert folder["ErrorCode"] == 0
+        rows = found.setdefault(Path(folder["LogDir"]).name, {})
+        for topic in folder["Topics"]:
+            if topic["Name"] == TOPIC:
+                for row in topic["Partitions"]:
+                    rows.setdefault(row["PartitionIndex"], []).append(row["IsFutureKey"])
+    return found
+
+
+def move(client: Client, partition: int, folder: Path) -> int:
+    topics = [{"Name": TOPIC, "Partitions": [partition]}]
+    response = client.call("AlterReplicaLogDirs", 2, {"Dirs": [{"Path": str(folder), "Topics": topics}]})
+    error = response["Results"][0]["Partitions"][0]["ErrorCode"]
+    assert isinstance(error, int)
+    return error
+
+
+def move_all(broker: BrokerProcess, folders: list[Path]) -> None:
+    """Begin to move every partition to the folder that it is not in."""
+    client = Client(broker.bootstrap)
+    try:
+        for name, partitions in described(client).items():
+            for partition, replicas in partitions.items():
+                if replicas == [False]:
+                    assert move(client, partition, next(one for one in folders if one.name != name)) == 0
+    finally:
+        client.close()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_kills_during_moves_lose_nothing(
+    start_broker: Callable[..., BrokerProcess], tmp_path: Path, soak: bool
+) -> None:
+    """Partitions are moved to and fro under produce, the broker is killed meanwhile: each acknowledged record is kept.
+
+    The rate makes a move last as long as the wait before the kill, so that the kills hit every phase of it.
+    """
+    seed = int(os.environ.get("KBROKER_SEED", "0")) or random.SystemRandom().randrange(1 << 32)
+    print(f"KBROKER_SEED={seed}")
+    rng = random.Random(seed)
+    folders = [tmp_path / "a", tmp_path / "b"]
+    broker = start_broker(
+        log__dirs=",".join(map(str, folders)), replica__alter__log__dirs__io__max__bytes__per__second="20000000"
+    )
+    create_topic(broker.bootstrap, TOPIC, PARTITIONS, segment_bytes=str(1 << 20))
+    log = AckLog(tmp_path / "acks")
+    producer = subprocess.Popen(
+        [
+            *(sys.executable, "-m", "tests.support.acked_producer"),
+            *(broker.bootstrap, TOPIC, str(PARTITIONS), str(log.path), "none"),
+        ],
+        stdin=subprocess.PIPE,
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])},
+    )
+    try:
+        for _ in range(100 if soak else 6):
+            known = len(log.read().acks)
+            wait_for("acknowledgements", lambda known=known: len(log.read().acks) > known + 50 or log.trouble, 60)  # type: ignore[misc]
+            assert log.trouble == [], broker.tail()
+            move_all(broker, folders)
+            time.sleep(rng.uniform(0.0, 1.5))  # the moment of the kill is random
+            broker.kill()
+            broker.start()
+        wait_for("the ends of all moves", lambda: is_settled(broker), 120)
+        before = homes(folders)
+        move_all(broker, folders)
+        wait_for("the ends of the last moves", lambda: is_settled(broker), 120)
+        assert homes(folders) == [next(one.name for one in folders if one.name != name) for name in before]
+        known = len(log.read().acks)
+        wait_for("acknowledgements at the end", lambda: len(log.read().acks) > known or log.trouble, 60)
+    finally:
+        assert producer.stdin is not None
+        producer.stdin.close()
+        try:
+            producer.wait(90)
+        finally:
+            producer.kill()
+            producer.wait(10)
+    assert log.read().trouble == []
+    for partition in range(PARTITIONS):
+        check_partition(partition, read_all(broker.bootstrap, TOPIC, partition), log)
+    print(f"{len(log.acks)} records")
+
+
+def homes(folders: list[Path]) -> list[str]:
+    """Name of the one folder of each partition."""
+    names = [[one.name for one in folders if (one / f"{TOPIC}-{number}").exists()] for number in range(PARTITIONS)]
+    assert all(len(one) == 1 for one in names)
+    return [one[0] for one in names]
+
+
+def is_settled(broker: BrokerProcess) -> bool:
+    client = Client(broker.bootstrap)
+    try:
+        return all(replicas == [False] for rows in described(client).values() for replicas in rows.values())
+    finally:
+        client.close()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_kafkas_tools_move_a_partition(start_broker: Callable[..., BrokerProcess], tmp_path: Path) -> None:
+    """kafka-log-dirs shows both folders, kafka-reassign-partitions moves a partition and verifies it."""
+    need.program("java", "mvn")
+    folders = [tmp_path / "a", tmp_path / "b"]
+    broker = start_broker(log__dirs=",".join(map(str, folders)))
+    create_topic(broker.bootstrap, TOPIC, 1)
+    (there,) = (folder for folder in folders if not (folder / f"{TOPIC}-0").exists())
+
+    def tool(name: str, *args: str) -> str:
+        command = java_command(f"org.apache.kafka.tools.{name}", "--bootstrap-server", broker.bootstrap, *args)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    def shown() -> dict[str, list[Any]]:
+        dirs = json.loads(tool("LogDirsCommand", "--describe", "--topic-list", TOPIC).splitlines()[-1])
+        return {row["logDir"]: row["partitions"] for row in dirs["brokers"][0]["logDirs"]}
+
+    assert sorted(shown()) == sorted(map(str, folders))
+    plan = tmp_path / "plan.json"
+    partition = {"topic": TOPIC, "partition": 0, "replicas": [1], "log_dirs": [str(there)]}
+    plan.write_text(json.dumps({"version": 1, "partitions": [partition]}))
+    reassign = ("reassign.ReassignPartitionsCommand", "--reassignment-json-file", str(plan))
+    text = tool(*reassign, "--execute", "--replica-alter-log-dirs-throttle", "50000000")
+    assert f"Successfully started moving log directory to {there} for replica {TOPIC}-0 with broker 1" in text
+    wait_for("the move", lambda: (there / f"{TOPIC}-0").exists(), 30)
+    assert f"Reassignment of replica {TOPIC}-0-1 completed successfully." in tool(*reassign, "--verify")
+    (row,) = shown()[str(there)]
+    assert (row["partition"], row["isFuture"], row["offsetLag"]) == (f"{TOPIC}-0", False, 0)
