@@ -1,4 +1,4 @@
-"""Where Spark finds ``format("kbroker")``: it imports all top-level modules ``pyspark_*`` and takes DefaultSource."""
+"""Entry point of ``format("kbroker")``: Spark imports all top-level modules ``pyspark_*`` and takes DefaultSource."""
 
 from kbroker.spark.datasource.source import KbrokerDataSource as DefaultSource
 

@@ -33,7 +33,7 @@ class StopSignals:
         self._before: dict[int, Any] = {}
 
     def has_come(self) -> bool:
-        """Whether a signal has arrived, or `ask` was called."""
+        """Return whether a signal has arrived, or `ask` was called."""
         return self._is_asked
 
     def ask(self) -> None:

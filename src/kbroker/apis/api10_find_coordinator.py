@@ -69,8 +69,8 @@ def _refused_row(key: str, check: checks.Check | None) -> Body:
 
 
 def _is_known(ctx: ApiContext, kind: int, key: str) -> bool:
-    """Whether what is remembered of it can be read. While it is being read its coordinator is this broker too, whose
-    other APIs say COORDINATOR_LOAD_IN_PROGRESS: a client that knows its coordinator need not look for it again.
+    """Return whether the coordinator's partition can be read. This broker is its coordinator while it loads, too; other
+    APIs return COORDINATOR_LOAD_IN_PROGRESS then, so that a client need not look for its coordinator again.
     """
     try:
         if kind == GROUP:

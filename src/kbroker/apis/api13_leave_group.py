@@ -24,5 +24,5 @@ def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
 
 
 def failure(body: Body, error: Errors, request: RequestContext) -> Body:
-    """Nobody has left."""
+    """Return the response when the whole request fails; no member left."""
     return {"ErrorCode": int(error), "Members": []}

@@ -78,7 +78,7 @@ def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
 
 
 class _Permissions:
-    """Which of some topics the client may delete, and which it may know of."""
+    """Return the topics that the client may delete, and those that it may describe."""
 
     def __init__(self, ctx: ApiContext, request: RequestContext, names: Collection[str]) -> None:
         self.describe = self.delete = names

@@ -50,7 +50,7 @@ def failure(body: Body, error: Errors, request: RequestContext) -> Body:
 
 
 def _refused(ctx: ApiContext, name: str) -> Errors | None:
-    """Why no record of a topic may go."""
+    """Return the reason for which records of the topic cannot be deleted, or None."""
     view = ctx.topics.get(name)
     if view is None:
         return Errors.UNKNOWN_TOPIC_OR_PARTITION

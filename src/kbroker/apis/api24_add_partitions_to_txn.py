@@ -73,7 +73,7 @@ def _added(ctx: ApiContext, transaction: Body, request: RequestContext) -> Mappi
 
 
 def _refusal(ctx: ApiContext, place: Place, allowed: Collection[str]) -> Errors:
-    """Why a partition cannot join any transaction, or NONE."""
+    """Return the error for a partition that cannot join any transaction, else NONE."""
     topic, index = place
     if topic not in allowed:
         return checks.ADD_PARTITIONS_TO_TXN.error

@@ -112,7 +112,7 @@ class _Commit:
         return self._verified(self._ctx.add_partitions_to_txn.verify(self._question(place))[place])
 
     def _refusal(self, place: Place) -> Errors:
-        """Why the transaction coordinator does not know this producer. Raises: KafkaError."""
+        """Raise the KafkaError for a producer that the transaction coordinator does not know."""
         found = self._ctx.add_partitions_to_txn.verify(self._question(place))
         return self._error_for_client(found[place]) or Errors.INVALID_PRODUCER_EPOCH
 
@@ -144,7 +144,7 @@ class _Commit:
         self._ctx.add_partitions_to_txn.add(self._question(place), added)
 
     def _is_verification_over(self) -> bool:
-        """Whether a marker has come since the guard was given; the guard is the new one then. Raises: KafkaError."""
+        """Return whether a marker was written since the guard was taken, and renew the guard. Raises: KafkaError."""
         body, before = self._body, self._guard
         _, self._guard = self._ctx.groups.start_verification(
             body["GroupId"], body["ProducerId"], body["ProducerEpoch"], True

@@ -18,5 +18,5 @@ def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
 
 
 def failure(body: Body, error: Errors, request: RequestContext) -> Body:
-    """Nothing is renewed."""
+    """Return the response of a failed request; no token was renewed."""
     return {"ErrorCode": int(error), "ExpiryTimestampMs": 0}

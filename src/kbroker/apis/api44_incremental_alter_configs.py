@@ -14,7 +14,7 @@ from kbroker.security.authorizer import checks
 
 
 class AlterChecks(NamedTuple):
-    """What is asked before the configs of a resource are changed, by its type."""
+    """Checks of the authorizer before the configs of a resource change, by type of resource."""
 
     topic: checks.Check
     group: checks.Check

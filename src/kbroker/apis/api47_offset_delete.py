@@ -33,5 +33,5 @@ def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
 
 
 def failure(body: Body, error: Errors, request: RequestContext) -> Body:
-    """Nothing was deleted."""
+    """Return the response of a failed request; no offset was deleted."""
     return {"ErrorCode": int(error), "Topics": []}

@@ -31,7 +31,7 @@ def failure(body: Body, error: Errors, request: RequestContext) -> Body:
 
 
 def _entity(row: Body) -> QuotaEntity:
-    """Of a duplicate entity type the last name counts, as in Kafka's map."""
+    """Return the entity of a request. The last name of a duplicate entity type counts, as in Kafka's map."""
     return QuotaEntity.of({part["EntityType"]: body_as_java_reads(part["EntityName"]) for part in row["Entity"]})
 
 

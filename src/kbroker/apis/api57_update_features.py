@@ -32,5 +32,5 @@ def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
 
 
 def failure(body: Body, error: Errors, request: RequestContext) -> Body:
-    """Nothing is changed."""
+    """Return the response of a failed request; no feature was changed."""
     return {"ErrorCode": int(error), "ErrorMessage": error.message, "Results": []}

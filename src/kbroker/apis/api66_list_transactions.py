@@ -36,5 +36,5 @@ def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
 
 
 def failure(body: Body, error: Errors, request: RequestContext) -> Body:
-    """Nothing."""
+    """Return the response of a failed request, without transactions."""
     return {"ErrorCode": int(error), "UnknownStateFilters": [], "TransactionStates": []}

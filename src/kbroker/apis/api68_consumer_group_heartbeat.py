@@ -84,7 +84,7 @@ def _failure(error: Errors, text: str | None) -> Body:
 
 
 def _visible(ctx: ApiContext, request: RequestContext) -> Visible | None:
-    """What is asked when a regular expression is matched, after the response."""
+    """Check of the authorizer for topics that match a regular expression, made after the response."""
     if ctx.auth.authorizer is None:
         return None
     client = request._replace(completion=None, inbound=None)  # both end with the request

@@ -59,7 +59,7 @@ def _operations(ctx: ApiContext, request: RequestContext, name: str) -> int:
 
 
 def _unauthorized(name: str) -> Body:
-    """Nothing is said about it, not even whether it exists."""
+    """Return the entry of a topic that the client may not describe; it does not reveal whether the topic exists."""
     return _error(name, checks.DESCRIBE_TOPIC_PARTITIONS.error)
 
 

@@ -1,4 +1,4 @@
-"""What AddRaftVoter and RemoveRaftVoter say where the voters cannot change.
+"""Responses of AddRaftVoter and RemoveRaftVoter where the voters cannot change.
 
 Source: ``KafkaRaftClient``: cluster id, voter and feature are looked at in this order.
 """

@@ -1,4 +1,4 @@
-"""What the requests about delegation tokens have in common: who may make them, and how they fail.
+"""Common checks and failures of the requests about delegation tokens.
 
 Source: ``KafkaApis.allowTokenRequests``, ``ControllerApis``.
 """
@@ -19,7 +19,7 @@ ANONYMOUS = "User:ANONYMOUS"
 
 
 def allows_token_requests(ctx: ApiContext, request: RequestContext) -> bool:
-    """Whether the connection proves who the client is, and did not do so by a token: tokens must not make tokens."""
+    """Return whether the connection is authenticated, and not by a token: tokens must not create tokens."""
     if request.is_token_authenticated:
         return False
     for listener in ctx.config.listeners:

@@ -170,9 +170,9 @@ class Broker:
 
     @property
     def is_idle(self) -> bool:
-        """Whether every request received has its response or is delayed, and nothing is due by the broker's clock.
+        """Return whether each received request has a response or is delayed, and nothing is due by the broker's clock.
 
-        What clients have sent and the network threads have not read yet does not count.
+        Bytes that the network threads have not read yet do not count.
         """
         return self._running().is_idle()
 
@@ -180,18 +180,18 @@ class Broker:
 
     @property
     def bootstrap_servers(self) -> str:
-        """Where clients connect: host:port of the first listener."""
+        """Address for clients: host:port of the first listener."""
         host, port = next(iter(self._running().ctx.endpoints.values()))
         return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
     @property
     def bound_listeners(self) -> list[str]:
-        """What it listens on, with the real ports, in the form of the setting ``listeners``."""
+        """Bound listeners with their real ports, in the form of the setting ``listeners``."""
         return [str(listener) for listener in self._running().listeners]
 
     @property
     def is_running(self) -> bool:
-        """Whether it has started and has not begun to stop."""
+        """Return whether it has started and has not begun to stop."""
         return self._runtime is not None
 
     @property
@@ -206,12 +206,12 @@ class Broker:
 
     @property
     def metrics_url(self) -> str | None:
-        """Where /metrics, /health and /ready are: http://host:port; None where kbroker.metrics.listener is not set."""
+        """URL of the HTTP port, http://host:port; None without kbroker.metrics.listener."""
         return self._running().metrics.url
 
     @property
     def exposition(self) -> Exposition:
-        """What the broker shows of itself, whether or not a port is open."""
+        """Metrics of the broker, whether or not the HTTP port is open."""
         return self._running().metrics.exposition
 
     @property
@@ -245,7 +245,7 @@ class Broker:
         connection: str | None = None,
         compare: Mapping[str, float] | None = None,
     ) -> dict[str, Any]:
-        """What quotas make of one client, looked at without any effect: docs/explain.md describes it.
+        """Return how quotas apply to one client, without any effect on it. Schema: docs/explain.md.
 
         Args:
             user: its principal's name without "User:".
@@ -260,7 +260,7 @@ class Broker:
         return explainer.explain(user, client_id, address, connection=connection, compare=compare)
 
     def xray(self, limit: int = 100) -> dict[str, Any]:
-        """What the broker is doing at this moment, taken without stopping anything: docs/xray.md describes it.
+        """Return a snapshot of the broker's activity, taken without stopping a thread. Schema: docs/xray.md.
 
         Args: ``limit``: connections, and operations of each purgatory, that are shown, the most urgent; 1 to 10000.
         Raises: ValueError for another limit; RuntimeError if the broker does not run.

@@ -77,7 +77,7 @@ Interceptor = Callable[["InboundRequest"], bool]
 
 
 class Interception(NamedTuple):
-    """Who sees requests first, and which natively served APIs go through Python for it."""
+    """Interceptor of requests, and the natively served APIs whose requests go through Python for it."""
 
     interceptor: Interceptor | None = None
     keys: frozenset[int] = frozenset()

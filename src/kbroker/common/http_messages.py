@@ -35,7 +35,7 @@ class HttpResponse(NamedTuple):
 
 
 def only_these(methods: Sequence[str]) -> tuple[str, tuple[str, str]]:
-    """What a request with another method gets: a sentence and the header Allow."""
+    """Return the response to an unsupported method: a sentence and the header Allow."""
     return f"only {', '.join(methods[:-1])} and {methods[-1]} are served here", ("Allow", ", ".join(methods))
 
 

@@ -97,7 +97,7 @@ class HttpServer:
 
     @property
     def url(self) -> str:
-        """Where it listens: http://host:port. Raises: RuntimeError while it does not."""
+        """Address of the server, http://host:port. Raises: RuntimeError while it does not listen."""
         if self._server is None:
             raise RuntimeError(f"the {self._name} port is not open")
         host, port = self._server.server_address[:2]
@@ -147,7 +147,7 @@ class _Server(ThreadingHTTPServer):
                 found.due_ms, found.is_reading = due_ms, False
 
     def answered(self, connection: socket.socket) -> None:
-        """What is left to send fits the socket's own buffer: its place is free before the client can ask again."""
+        """Free the connection's place before the response is read: the rest to send fits the socket's own buffer."""
         self._forget(connection)
 
     # -------------------------------------------------- the serving thread

@@ -78,7 +78,7 @@ def log_from_info(name: str) -> None:
 
 
 def logs_debug(name: str) -> bool:
-    """Whether a logger writes debug messages; loads nothing where no one can have asked for them."""
+    """Return whether a logger writes debug messages; loads nothing where no one can have asked for them."""
     if "logging" not in sys.modules:
         return False
     import logging

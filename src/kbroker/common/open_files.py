@@ -37,7 +37,7 @@ def raise_open_files_limit(wanted: int) -> None:
 
 
 def more_open_files(needed: int | None = None) -> str:
-    """What was expected, what was found and what to do, for people.
+    """Return a sentence for people: the limit expected, the limit found, the way to raise it.
 
     Args: ``needed`` descriptors; None where more than the limit are needed, and nothing says how many.
     """

@@ -1,4 +1,4 @@
-"""What became of each of the eight levels for one client: which quota applies, and why the others do not."""
+"""Resolution of a client's quota: the level that applies, and the reason for which each other level does not."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class LevelOutcome(NamedTuple):
     outcome: str
 
     def json(self) -> dict[str, Any]:
-        """For programs."""
+        """Return the level as JSON values."""
         return {"level": self.level, "entity": self.entity.names, "limit": self.limit, "outcome": self.outcome}
 
 

@@ -38,7 +38,7 @@ def shadow_key(key: str) -> str:
 
 
 def is_shadow_key(key: str) -> bool:
-    """Whether a key is of a shadow quota."""
+    """Return whether a key is of a shadow quota."""
     return key.startswith(SHADOW_PREFIX)
 
 
@@ -53,7 +53,7 @@ def with_shadows(keys: Mapping[str, ConfigType]) -> dict[str, ConfigType]:
 
 
 class QuotaEntity(NamedTuple):
-    """Whose quota it is: a name for each entity type, None for the default of that type.
+    """Entity of a quota: a name for each entity type, None for the default of that type.
 
     ``parts`` are in the order of their types, each type once: make it with ``of``. It need not be a valid one.
     """
@@ -125,7 +125,7 @@ def candidates(user: str, client_id: str) -> list[Candidate]:
 
 
 class Resolution(NamedTuple):
-    """What counts for a client: the winning level and entity, None if nothing limits it, and its counter's tags.
+    """Return the winning level and entity for a client, None without a quota, and the tags of its counter.
 
     A counter is shared by all clients with the same tags: an empty tag stands for all users, or all client ids.
     """
@@ -143,7 +143,7 @@ def kinds_of(limited: Collection[QuotaEntity]) -> set[frozenset[str]]:
 def resolve(
     limited: Collection[QuotaEntity], user: str, client_id: str, kinds: set[frozenset[str]] | None = None
 ) -> Resolution:
-    """Which of the entities that have a quota of one key counts for a client.
+    """Return the entity, among those with a quota of one key, that applies to a client.
 
     While quotas of that key are set on one level only, that level decides about the counter whether it has an entity
     for this client or not. Args: ``kinds``: of ``limited``, for who asks often.

@@ -67,7 +67,7 @@ class RepeatedFailures:
 
 
 def _due(cause: _Cause, now_ms: int) -> int:
-    """How many failures a line now reports; 0: none, the last line is too young."""
+    """Return the number of failures that a line reports now; 0 while the last line is too recent."""
     if now_ms - cause.logged_ms < REPEAT_MS:
         return 0
     times, cause.count, cause.logged_ms = cause.count, 0, now_ms

@@ -20,5 +20,5 @@ def file_name(time_ms: int, number: int, suffix: str) -> str:
 
 
 def is_file_name(name: str, suffix: str) -> bool:
-    """Whether a file of the request log can have this name."""
+    """Return whether a file of the request log can have this name."""
     return name.endswith(suffix) and _NAME.fullmatch(name.removesuffix(suffix)) is not None

@@ -33,7 +33,7 @@ def shown_name(name: str) -> str:
 
 
 def client_name(principal: str | None, client_id: str | None) -> str:
-    """How people see a client: its user, and its client id."""
+    """Return a client's name for people: its user and its client id."""
     user = (principal or "").removeprefix("User:")
     return f"{shown_name(user) or '-'} / {shown_name(client_id or '') or '-'}"
 

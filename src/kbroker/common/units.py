@@ -102,7 +102,7 @@ def rounded_bytes(number: float) -> str:
 
 
 def counted(count: int, thing: str) -> str:
-    """How many there are: 1 file, 2,048 files."""
+    """Return a number with its noun: 1 file, 2,048 files."""
     return f"{count:,} {thing}{'' if count == 1 else 's'}"
 
 

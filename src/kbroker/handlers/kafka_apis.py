@@ -133,7 +133,7 @@ if hasattr(os, "register_at_fork"):
 
 
 class KafkaApis:
-    """What this broker serves. Immutable after construction."""
+    """Table of the APIs that this broker serves. Immutable after construction."""
 
     def __init__(self) -> None:
         self.entries = {key: self._entry(key, _MODULES.get(key)) for key in sorted({*_MODULES, *_NATIVE})}
@@ -161,7 +161,7 @@ class KafkaApis:
 
 
 class Header(Protocol):
-    """What a response's header depends on."""
+    """Fields of a request's header on which the header of its response depends."""
 
     @property
     def api_version(self) -> int: ...

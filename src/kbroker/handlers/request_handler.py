@@ -265,7 +265,7 @@ class RequestHandlerPool(Generic[Inbound]):
         return True
 
     def _note_for_log(self, request: OpenRequest, body: Body) -> None:
-        """What the request log needs to know of the body."""
+        """Return the facts of the body that the request log records."""
         if self._is_about_the_log(body):
             request.leave_out()
         transactional_id = transactional_id_of(request.api_key, body)
@@ -273,7 +273,7 @@ class RequestHandlerPool(Generic[Inbound]):
             request.note_transactional_id(transactional_id)
 
     def _is_about_the_log(self, body: Body) -> bool:
-        """Whether a request names the request log's topic alone: reading that topic must not add records to it."""
+        """Return whether a request names the request log's topic only: reading it must not add records to it."""
         name = self._log_topic
         topics = body.get("Topics") if name else None
         return bool(topics) and all(

@@ -41,7 +41,7 @@ def listener_security(
     tokens: DelegationTokens | None,
     features: Features,
 ) -> dict[str, ListenerSecurity]:
-    """What protects each listener of a broker, by its name; plaintext ones are left out.
+    """Return TLS and SASL of each listener by name, without plaintext listeners.
 
     Args: ``tokens``: by which SCRAM clients may log in too.
     Raises: ConfigError for what is missing, contradicts itself or cannot be read.

@@ -30,7 +30,7 @@ class KeptRefusals(Protocol):
         ...
 
     def counts(self) -> dict[str, int]:
-        """How many there were since the start, by reason."""
+        """Return the number of refusals since the start, by reason."""
         ...
 
 

@@ -43,7 +43,7 @@ class _State(enum.Enum):
 
 
 class SaslListener:
-    """What the connections of a SASL listener share (``network.authentication.Authentication``).
+    """Shared state of the connections of a SASL listener (``network.authentication.Authentication``).
 
     Args:
         mechanisms: makers of exchanges by the name of the mechanism, in the order that clients see.
@@ -104,7 +104,7 @@ class SaslAuthenticator:
         return "authentication" if self._previous is None else "re-authentication"
 
     def begin_again(self) -> bool:
-        """Whether a re-authentication may begin: only where sessions end, and not more than once a second."""
+        """Return whether a re-authentication may begin: only where sessions end, and not more than once a second."""
         if self._state is not _State.COMPLETE or self._lifetime_ms == 0:
             return False
         now_ms = self._listener.clock.now_ms()

@@ -13,7 +13,7 @@ from kbroker.requests.context import Endpoint
 
 
 def socket_options(config: BrokerConfig) -> SocketServerOptions:
-    """What the configuration says about sockets and network threads."""
+    """Options of sockets and network threads, from the configuration."""
     idle_ms = config.integer("connections.max.idle.ms")
     poller = config.text("kbroker.poller")
     return SocketServerOptions(
@@ -45,7 +45,7 @@ def network_threads(config: BrokerConfig) -> dict[str, int]:
 
 
 def endpoints_of(config: BrokerConfig, bound: list[Listener]) -> dict[str, Endpoint]:
-    """Where clients of each listener are sent: as advertised, else where it is bound."""
+    """Return the address of each listener for clients: as advertised, else as bound."""
     advertised = {listener.name: listener for listener in config.advertised_listeners}
     endpoints = {}
     for listener in bound:

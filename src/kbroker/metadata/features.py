@@ -70,7 +70,7 @@ class Features:
 
     @property
     def finalized(self) -> FinalizedFeatures:
-        """What is in force."""
+        """Return the finalized features."""
         return self._finalized
 
     def level(self, name: str) -> int:

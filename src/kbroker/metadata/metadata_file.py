@@ -247,7 +247,7 @@ class MetadataFile:
             raise self._damage(problems[0])
 
     def sound_rows(self) -> dict[str, tuple[list[tuple[Value, ...]], bool]]:
-        """Of each table the rows whose checksums are right, as far as they can be read, and whether they are all."""
+        """Return the readable rows of each table whose checksums are right, and whether those are all rows."""
         try:
             totals = self._totals()
         except MetadataError:
@@ -421,7 +421,7 @@ def _one_line(what: object) -> str:
 
 
 def describe(table: str, row: Sequence[object]) -> str:
-    """What people call a row; what it says may be damaged."""
+    """Return a readable name of a row, whose content may be damaged."""
     keys = {
         "facts": 1, "topics": 1, "configs": 3, "quotas": 2, "scram_credentials": 2, "delegation_tokens": 1, "acls": 7,
     }.get(table, 0)  # fmt: skip

@@ -49,7 +49,7 @@ class RecoveryError(RuntimeError):
 
 @dataclass
 class Recovered:
-    """What was made anew.
+    """Counts of what a recovery created.
 
     ``kept``: how many rows of each table a damaged file still had; ``lost``: what is not known any more; ``notes``:
     what people should look at; ``set_aside``: the damaged file's new name.
@@ -89,7 +89,7 @@ def recover(folder: Path, node_id: int | None = None, others: Sequence[Path] = (
 
 
 def damage_of(folder: Path) -> str:
-    """What is wrong with the metadata file, "" if nothing is, if there is none, or if a broker is changing it.
+    """Return the damage of the metadata file; "" for a sound file, for none, and while a broker changes it.
 
     Nothing in the folder is changed. Raises: OSError.
     """

@@ -1,4 +1,4 @@
-"""What the cluster remembers beside the logs: topics, configs, quotas, users, ACLs; one SQLite file with transactions.
+"""Stored metadata of the cluster: topics, configs, quotas, users, ACLs, in one SQLite file with transactions.
 
 Once a method has returned, its change survives a power cut if the disk keeps its promises (``metadata_file``).
 """

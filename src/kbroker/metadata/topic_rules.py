@@ -1,4 +1,4 @@
-"""What a topic may be called and how it may be laid out: Kafka's checks, in Kafka's order and words."""
+"""Checks of a new topic's name and layout, in Kafka's order and words."""
 
 from __future__ import annotations
 

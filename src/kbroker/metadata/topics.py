@@ -36,7 +36,7 @@ def free(mutations: int) -> None:
 
 
 class Logs(Protocol):
-    """What the registry asks of the log manager."""
+    """Methods of the log manager that the registry uses."""
 
     def start(self, topics: Iterable[TopicLogs]) -> object: ...
     def partition(self, topic: str, partition: int) -> Any: ...
@@ -70,7 +70,7 @@ class TopicView(NamedTuple):
 
 
 class Created(NamedTuple):
-    """What creating gave: the id is random and not remembered when it was only validated."""
+    """Result of creating a topic. The id is random and not stored when the request was only validated."""
 
     topic_id: uuid.UUID
     num_partitions: int
@@ -127,7 +127,7 @@ class TopicRegistry:
         return topic.partitions[index]
 
     def is_offline(self, name: str, index: int) -> bool:
-        """Whether there is such a partition, but its log could not be read at start."""
+        """Return whether there is such a partition, but its log could not be read at start."""
         topic = self._by_name.get(name)
         return topic is not None and 0 <= index < len(topic.partitions) and topic.partitions[index] is None
 

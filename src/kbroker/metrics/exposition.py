@@ -36,7 +36,7 @@ class MissingLibraryError(RuntimeError):
 
 
 class Exposition:
-    """What one broker shows.
+    """Metric families of one broker.
 
     Args: ``metrics``: the registry of its sensors and gauges. ``entity_series``: series of one name that have a label
     which clients make up, at most; the largest are shown, the rest together as "other".
@@ -58,7 +58,7 @@ class Exposition:
 
     @property
     def families(self) -> list[Family]:
-        """What was added, by name."""
+        """Return the added families by name."""
         with self._lock:
             return [self._families[name] for name in sorted(self._families)]
 
@@ -107,7 +107,7 @@ class Exposition:
 
 
 def family_of(name: MetricName) -> Family:
-    """What a metric of the registry is shown as."""
+    """Return the family of a metric of the registry."""
     kind: Kind = "counter" if name.name.endswith(("-total", "Total")) else "gauge"
     combine: Literal["sum", "max"] = "max" if name.name.endswith(("-time", "-avg", "-max")) else "sum"
     return Family(name.group, name.name, kind, tuple(tag for tag, _ in name.tags), name.description, combine=combine)

@@ -60,12 +60,12 @@ class Family(NamedTuple):
 
     @property
     def kafka_name(self) -> str:
-        """As Kafka shows it; empty for our own."""
+        """Name of the MBean in Kafka; empty for kbroker's own metrics."""
         return kafka_name(self.group, self.name, self.labels)
 
     @property
     def prometheus_name(self) -> str:
-        """As Prometheus shows it; counters end in ``_total``."""
+        """Name in Prometheus; counters end in ``_total``."""
         return prometheus_name(self.group, self.name, self.kind)
 
 

@@ -26,6 +26,6 @@ class Histogram:
             self._sum += value
 
     def buckets(self) -> Buckets:
-        """What was counted so far."""
+        """Return the counts."""
         with self._lock:
             return Buckets(tuple(self._counts), self._sum)

@@ -20,7 +20,7 @@ COUNT_GROUP = "kafka-metrics-count"
 
 
 class MetricName(NamedTuple):
-    """What a metric is found by: name, group and tags; the description does not count.
+    """Key of a metric: name, group and tags; equality ignores the description.
 
     Tags keep no order: two names with the same pairs are equal. ``MetricName.of`` takes them as
     a mapping or as a flat list.

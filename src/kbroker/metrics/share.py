@@ -1,4 +1,4 @@
-"""How much of the last minute was spent in a state, from a counter of nanoseconds that only grows."""
+"""Share of the last minute spent in a state, from a counter of nanoseconds that only grows."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ class ListenerLimits(NamedTuple):
 
 
 class SocketServerOptions(NamedTuple):
-    """What all listeners share; the defaults are Kafka's.
+    """Options that all listeners share; the defaults are Kafka's.
 
     ``listener_network_threads`` and ``listener_limits`` are by name; ``inter_broker_listener`` is not held to the
     server's limits while there are others.
@@ -94,7 +94,7 @@ class _BoundListener:
 
 
 class _Tables(NamedTuple):
-    """What one network thread alone writes, and another may when it has ended: figures and records stay in them."""
+    """State that one network thread writes; its successor continues it after the thread has ended."""
 
     metrics: RequestMetrics | None
     recorder: RequestRecorder | None

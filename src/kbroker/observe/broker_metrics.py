@@ -1,4 +1,4 @@
-"""What a running broker shows of itself: requests, threads, queues, memory, connections, purgatories, logs."""
+"""Metrics of a running broker: requests, threads, queues, memory, connections, purgatories, logs."""
 
 from __future__ import annotations
 
@@ -189,7 +189,7 @@ def _response_queues(server: SocketServer) -> Series:
 
 
 class ProcessorShares:
-    """How idle each network thread is; they come and go while the broker runs."""
+    """Idle share of each network thread; threads may start and end while the broker runs."""
 
     def __init__(self, parts: BrokerParts) -> None:
         self._parts = parts
@@ -450,7 +450,7 @@ def _logs(parts: BrokerParts) -> Iterable[Family]:
 
 
 def _transactions(parts: BrokerParts) -> Iterable[Family]:
-    """Of a coordinator that is started when it is first needed: zeros before that."""
+    """Return the families of the transaction coordinator, zeros before its first use starts it."""
 
     def of(measure: Callable[[TransactionCoordinator], float], before: float = 0) -> Callable[[], float]:
         def value() -> float:

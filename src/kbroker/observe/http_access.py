@@ -1,4 +1,4 @@
-"""Who may read the HTTP port beyond /metrics, /health and /ready: this machine, and holders of the token.
+"""Access to the HTTP port beyond /metrics, /health and /ready: for this machine and holders of the token.
 
 Programs of this machine may read it as far as they could ask the broker by Kafka's protocol too, without saying who
 they are: where every listener authenticates its clients, or there is an authorizer, they need the token as well.
@@ -56,11 +56,11 @@ class HttpAccess:
 
     @property
     def has_token(self) -> bool:
-        """Whether there is a token to send."""
+        """Return whether there is a token to send."""
         return self._token is not None
 
     def refusal(self, peer: str, headers: Message) -> Refusal | None:
-        """Why a request is refused, None where it may read.
+        """Return the reason for which a request is refused, None where it may read.
 
         Args: ``peer``: address of the client. ``headers``: of the request.
         """
@@ -84,7 +84,7 @@ class HttpAccess:
         return None
 
     def token_refusal(self, peer: str, given: str) -> Refusal | None:
-        """Why what a client sends as the token is refused, None where it is the broker's.
+        """Return the reason for which a client's token is refused, None for the broker's token.
 
         It takes the same time for each wrong one. An address with several wrong ones has to wait.
         """
@@ -104,7 +104,7 @@ def _hash(token: str) -> bytes:
 
 
 def is_open(config: BrokerConfig) -> bool:
-    """Whether any client may ask a broker for anything, without saying who it is."""
+    """Return whether any client may ask a broker for anything, without saying who it is."""
     if config.text("authorizer.class.name"):
         return False
     return any(
@@ -115,7 +115,7 @@ def is_open(config: BrokerConfig) -> bool:
 
 
 def is_loopback(peer: str) -> bool:
-    """Whether an address is of the loopback interface, as IPv4, IPv6, or IPv4 in IPv6."""
+    """Return whether an address is of the loopback interface, as IPv4, IPv6, or IPv4 in IPv6."""
     try:
         address = ipaddress.ip_address(peer.partition("%")[0])
     except ValueError:
@@ -125,7 +125,7 @@ def is_loopback(peer: str) -> bool:
 
 
 def is_local_name(host: str) -> bool:
-    """Whether a Host header is an IP address or localhost, with or without a port: no stranger can point them here."""
+    """Return whether a Host header is an IP address or localhost, names that DNS of others cannot redirect here."""
     name = host.strip().lower()
     if name.startswith("["):
         name, bracket, rest = name[1:].partition("]")

@@ -1,4 +1,4 @@
-"""What the HTTP port shows as JSON: paths with the function that makes the value of each."""
+"""JSON routes of the HTTP port: each path with the function that makes its value."""
 
 from __future__ import annotations
 

@@ -90,7 +90,7 @@ class MetricsServer:
 
     @property
     def url(self) -> str:
-        """Where it listens: http://host:port."""
+        """Address of the server: http://host:port."""
         return self._server.url
 
 
@@ -206,7 +206,7 @@ class _Handler(HttpHandler):
             self.send_page(200, body, JSON, PRIVATE)
 
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
-        """What the base class refuses by itself, as a sentence: a malformed or too long request, another method."""
+        """Send a sentence for a request that the base class refuses: malformed, too long, another method."""
         self.close_connection = True
         if code != 501:
             self._sentence(code, message or HTTPStatus(code).phrase)

@@ -27,7 +27,7 @@ SOCKETS = "socket-server-metrics"
 
 
 class MetricsService:
-    """What a broker shows; ``/ready`` says yes between ``ready`` and ``stop``. Parts of the broker add to ``routes``.
+    """Metrics and HTTP port of a broker. ``/ready`` succeeds between ``ready`` and ``stop``. Parts add to ``routes``.
 
     Threads: start, ready and stop from one thread; ``exposition`` from any.
     """
@@ -106,7 +106,7 @@ class MetricsService:
 
     @property
     def url(self) -> str | None:
-        """Where the port is, None without one."""
+        """URL of the port, None without one."""
         return self._server.url if self._server is not None else None
 
 

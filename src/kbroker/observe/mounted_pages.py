@@ -34,7 +34,7 @@ class MountedPages:
         self._is_closed = False
 
     def has(self, path: str) -> bool:
-        """Whether a path is below this one."""
+        """Return whether a path is below this one."""
         return path == self.path or path.startswith(f"{self.path}/")
 
     def respond(self, request: HttpRequest) -> HttpResponse:

@@ -1,4 +1,4 @@
-"""What the client quotas and their shadows show: rates and delays by client, and how often they decided.
+"""Metrics of client quotas and their shadows: rates and delays by client, counts of decisions.
 
 The series of clients are in the registry, made when a client is first judged; here they get their meaning.
 """

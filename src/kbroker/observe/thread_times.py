@@ -1,4 +1,4 @@
-"""How busy each thread of the process is: its time on a core, and its time in line for one, between two looks."""
+"""Load of each thread of the process between two looks: its time on a core and its time waiting for one."""
 
 from __future__ import annotations
 

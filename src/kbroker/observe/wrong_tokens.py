@@ -1,4 +1,4 @@
-"""How often an address may be wrong about the token of the HTTP port."""
+"""Limit of wrong tokens that one address may send to the HTTP port."""
 
 from __future__ import annotations
 

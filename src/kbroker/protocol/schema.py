@@ -37,7 +37,7 @@ class ApiSchema(NamedTuple):  # dataclasses cost 13 ms of import
     file: str
 
     def is_flexible(self, version: int) -> bool:
-        """Whether requests and responses of `version` are flexible (they always become so together)."""
+        """Return whether requests and responses of `version` are flexible (they always become so together)."""
         return self.flexible_from is not None and version >= self.flexible_from
 
 
@@ -132,7 +132,7 @@ def response_plan(key: int, version: int) -> Plan:
 
 @functools.cache
 def carries_throttle_time(key: int, version: int) -> bool:
-    """Whether a response has throttle_time_ms in this version.
+    """Return whether a response has throttle_time_ms in this version.
 
     Raises: ProtocolError: unknown API.
     """
@@ -207,7 +207,7 @@ def _struct_plan(name: str, fields: list[Any], structs: dict[str, Any], version:
 
 
 def _default(field: dict[str, Any], kind: str, is_array: bool) -> Any:
-    """What a reader sees when the field is absent; but None, any value means "empty" for arrays and structs."""
+    """Value of an absent field; for arrays and structs, any value but None means empty."""
     if "default" in field:
         return field["default"]
     if is_array or kind not in _SCALARS:

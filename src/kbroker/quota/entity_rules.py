@@ -40,7 +40,7 @@ class QuotaOp(NamedTuple):
 
 
 class Alteration(NamedTuple):
-    """What is to change for one entity: all of it or nothing."""
+    """Changes for one entity, applied as a whole."""
 
     entity: QuotaEntity
     ops: Sequence[QuotaOp]

@@ -211,7 +211,7 @@ class _Lookups:
 
 
 def _is_name(host: str | None) -> TypeGuard[str]:
-    """Whether it must be looked up: no address, and not the default entity's None."""
+    """Return whether it must be looked up: no address, and not the default entity's None."""
     if host is None:
         return False
     import ipaddress

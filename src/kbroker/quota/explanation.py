@@ -1,4 +1,4 @@
-"""What quotas make of one client: which value applies and why, what its counters hold, what is left, what was decided.
+"""Explanation of one client's quotas: the value that applies and why, counters, what is left, decisions.
 
 Read from copies of the counters: to look makes none, changes none and delays no client. docs/explain.md has the schema.
 """
@@ -56,7 +56,7 @@ class UnknownConnectionError(LookupError):
 
 
 class Client(NamedTuple):
-    """Who is asked about. ``client_id``: empty for one that sends none; ``address``: None where it does not matter."""
+    """Client to explain. ``client_id``: empty for none; ``address``: None where it does not matter."""
 
     user: str
     client_id: str
@@ -214,7 +214,7 @@ def _counter(counter: CounterSnapshot, now_ms: int) -> dict[str, Any]:
 
 
 def _compared(counter: CounterSnapshot | None, limit: float, now_ms: int) -> dict[str, Any]:
-    """What another limit would have said to what the counter has counted; the same traffic, as it came."""
+    """Return the decision of another limit about the traffic that the counter has counted."""
     if not limit > 0 or not math.isfinite(limit):
         raise ValueError(f"a limit must be above 0, got {limit}")
     rows = [] if counter is None else counter.replay(limit, now_ms)
@@ -234,7 +234,7 @@ def _compared_at(row: tuple[int, float, int, bool]) -> dict[str, Any]:
 
 
 def _number(value: float | None) -> float | None:
-    """As JSON can hold it."""
+    """Return the value in a form that JSON can represent."""
     return value if value is not None and math.isfinite(value) else None
 
 
@@ -308,7 +308,7 @@ def _client_ids(is_open: Sequence[Mapping[str, Any]], user: str) -> list[str]:
 
 
 def _concerns(verdict: Verdict, client: Client, quotas: list[dict[str, Any]]) -> bool:
-    """Whether it is on a request of this client, or of another one on a counter that counts this one too."""
+    """Return whether it is on a request of this client, or of another one on a counter that counts this one too."""
     if verdict.quota_type == QUOTA_TYPES[4]:
         return client.address is not None and verdict.address == client.address
     if _is_own(verdict, client):

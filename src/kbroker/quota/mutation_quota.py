@@ -1,4 +1,4 @@
-"""How much one request may change topics: the objects that creating, growing and deleting are charged to (KIP-599).
+"""Quota of one request's topic mutations: creations, partitions added, deletions are charged to it (KIP-599).
 
 A mutation is one partition created, added or deleted. Source: ``ControllerMutationQuotaManager.scala``.
 """
@@ -25,17 +25,17 @@ class ThrottlingQuotaExceededError(KafkaError):
 
 
 class MutationQuota(ABC):
-    """What one request's mutations are charged to. Threads: one."""
+    """Quota that one request's mutations are charged to. Threads: one."""
 
     @property
     @abstractmethod
     def is_exceeded(self) -> bool:
-        """Whether a mutation of this request was refused."""
+        """Return whether a mutation of this request was refused."""
 
     @property
     @abstractmethod
     def throttle_time_ms(self) -> int:
-        """How long the client is to wait from now on; time it has waited already is taken off."""
+        """Remaining throttle time of the client, less the time that it has waited already."""
 
     @abstractmethod
     def record(self, mutations: int) -> None:
@@ -61,7 +61,7 @@ UNBOUNDED: MutationQuota = _Unbounded()
 
 
 class MutationCounter(Protocol):
-    """What mutations are charged to: a Sensor with a token bucket, or one that also notes it on the request.
+    """Interface of the counter: a Sensor with a token bucket, or one that also records the charge on the request.
 
     Both raise QuotaViolationError: ``record`` charges and then checks, ``record_strict`` charges only what is allowed.
     """
@@ -94,7 +94,7 @@ class _Charged(MutationQuota):
 
 
 class StrictMutationQuota(_Charged):
-    """For clients that know error 89: what comes while the bucket is overdrawn is refused, and not charged.
+    """Strict quota, for clients that know error 89: mutations are refused uncharged while the bucket is overdrawn.
 
     The rest is let through whole, however far it overdraws the bucket.
     """
@@ -118,7 +118,7 @@ class StrictMutationQuota(_Charged):
 
 
 class PermissiveMutationQuota(_Charged):
-    """For older clients: everything is let through and charged, and the channel waits for it afterwards."""
+    """Permissive quota, for older clients: each mutation is charged and allowed, and throttles the channel later."""
 
     @property
     def is_exceeded(self) -> bool:
@@ -133,7 +133,7 @@ class PermissiveMutationQuota(_Charged):
 
 
 class MutationQuotaManager(Protocol):
-    """What is asked of the manager of controller mutations."""
+    """Methods used of the manager of controller mutations."""
 
     @property
     def is_enabled(self) -> bool: ...

@@ -9,7 +9,7 @@ from kbroker.common.request_log import QUOTA_TYPES
 
 
 class Verdict(NamedTuple):
-    """What a quota has decided about a request, or about a new connection.
+    """Decision of a quota about a request or a new connection.
 
     ``time_ms``: since 1970, by the clock of quotas. ``connection``: as in the request log, empty for a new one.
     ``api_key``: None without a request. ``user``, ``client_tag``: of the counter that judged, empty where its entity

@@ -31,7 +31,7 @@ logger = get_logger(__name__)
 
 
 class RequestLogFigures(NamedTuple):
-    """What has become of records so far; bytes in files and topic, and of records that wait."""
+    """Counts of written and dropped records, bytes in files and topic, and bytes of queued records."""
 
     written: int = 0
     dropped: int = 0
@@ -66,7 +66,7 @@ class RequestLog:
             self._core = RequestLogCore(clock, self._names, self.settings.sampling)
 
     def recorder(self, listener: Listener) -> RequestLogRecorder | None:
-        """What one network thread of a listener records with; None while the log is off."""
+        """Return the recorder of a listener's network thread, None while the log is off."""
         return None if self._core is None else self._core.recorder(listener.protocol, self._buffer_bytes)
 
     def observe(self, quotas: ClientQuotaManagers, connections: ConnectionQuotas) -> None:
@@ -128,7 +128,7 @@ class RequestLog:
 
     @property
     def figures(self) -> RequestLogFigures:
-        """What has become of records so far."""
+        """Counts of written, dropped and queued records."""
         core, writer = self._core, self._writer
         if core is None:
             return RequestLogFigures()
@@ -137,7 +137,7 @@ class RequestLog:
         return RequestLogFigures(writer.written, writer.dropped, writer.written_bytes, core.queued_bytes)
 
     def _form(self, partitions: int) -> tuple[Format, RecordFormat]:
-        """What gives out bytes, and what takes records."""
+        """Return the format of records and the writer of their bytes."""
         wants_lines = bool(self.settings.folder)
         if not self.settings.is_arrow:
             from kbroker.request_log._json_lines import JsonLines

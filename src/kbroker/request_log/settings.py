@@ -1,4 +1,4 @@
-"""What the request log is to do, out of the broker's settings."""
+"""Settings of the request log, from the broker's configuration."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class RequestLogSettings(NamedTuple):
 
     @property
     def is_on(self) -> bool:
-        """Whether there is anything to write to."""
+        """Return whether there is anything to write to."""
         return bool(self.topic or self.folder)
 
 

@@ -1,4 +1,4 @@
-"""Whether a topic that is there already is the request log's, or somebody else's data."""
+"""Return whether a topic that is there already is the request log's, or somebody else's data."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ LARGEST_BATCH_BYTES = 8 * 1024 * 1024  # one record of the most hostile names; e
 
 
 def holds_other_records(logs: Sequence[Any]) -> bool:
-    """Whether the last record of any partition (PartitionLog or None) is not a request log's, of either format.
+    """Return whether the last record of any partition (PartitionLog or None) is not a request log's, of either format.
 
     Empty partitions hold no other records: an operator may create the topic before the first start. Threads: any.
     """

@@ -1,4 +1,4 @@
-"""What handlers in Python are given: the broker's parts, and the facts of one request."""
+"""Context of Python handlers: the broker's parts, and the facts of one request."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ OPERATIONS_NOT_ASKED = -(2**31)
 
 
 class Endpoint(NamedTuple):
-    """Where clients of a listener find this broker."""
+    """Advertised address of a listener."""
 
     host: str
     port: int
@@ -102,7 +102,7 @@ class ApiContext:
 
     @property
     def dynamic(self) -> DynamicConfigs:
-        """What changes configs at run time."""
+        """Service that changes configs at run time."""
         with self._lock:
             if self._dynamic is None:
                 from kbroker.metadata.configs.dynamic_configs import DynamicConfigs
@@ -133,7 +133,7 @@ class ApiContext:
 
     @property
     def markers(self) -> Markers:
-        """Where markers of transactions are written. Raises: KafkaError as ``transactions``."""
+        """Writer of transaction markers. Raises: KafkaError as ``transactions``."""
         return self._transaction_service().markers
 
     @property
@@ -164,7 +164,7 @@ class ApiContext:
         return self.store.cluster_id
 
     def mutation_quota(self, request: RequestContext, is_strict: bool) -> MutationQuota:
-        """What the topics that a request creates, grows or deletes are charged to.
+        """Return the quota that the mutations of a request are charged to.
 
         Args: ``is_strict``: whether the quota refuses (the client knows error 89), or only delays.
         """
@@ -175,7 +175,7 @@ class ApiContext:
         return new_quota(manager, self.clock.epoch_ms, request.user, request.client_id, is_strict)
 
     def endpoint(self, listener: str) -> Endpoint:
-        """Where clients of this listener find us; the first listener for a name we do not know."""
+        """Return the advertised address of a listener, that of the first listener for an unknown name."""
         found = self.endpoints.get(listener)
         return found if found is not None else next(iter(self.endpoints.values()))
 

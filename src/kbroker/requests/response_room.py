@@ -1,4 +1,4 @@
-"""How much a response may hold of what its request only names: a name of a few bytes may mean megabytes.
+"""Limit of a response's size: an entry that the request names in a few bytes may take megabytes.
 
 Kafka has no such bound: each repetition of a name is one more copy of the whole description there.
 """
@@ -33,7 +33,7 @@ class ResponseRoom:
 
     @property
     def is_full(self) -> bool:
-        """Whether nothing more may be added."""
+        """Return whether nothing more may be added."""
         return self._left_bytes <= 0
 
     def take(self, value: Any) -> None:

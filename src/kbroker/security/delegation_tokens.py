@@ -28,7 +28,7 @@ LAST_MS = (1 << 63) - 1
 
 
 class TokenLogin(NamedTuple):
-    """What a SCRAM exchange with a token needs: ``owner`` is the user that the client becomes, until ``expiry_ms``."""
+    """Facts of a token for a SCRAM exchange: the client becomes the user ``owner``, until ``expiry_ms``."""
 
     credential: scram.Credential
     owner: str
@@ -67,7 +67,7 @@ class DelegationTokens:
         return list(self._tokens.values())
 
     def find(self, mechanism: str, token_id: str) -> TokenLogin | None:
-        """What a client needs to log in by a token; None if there is none of this id, or it has expired.
+        """Return the facts of a token for a login, None for an unknown id or an expired token.
 
         None too if its owner is not a user: the client would become the user of that name, about whom nothing was asked
         when the token was made.

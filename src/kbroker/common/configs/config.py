@@ -70,7 +70,7 @@ def described_key(name: str) -> ConfigKey | None:
 
 
 def of_listener(name: str) -> str | None:
-    """What stands behind a listener's prefix; None if there is none."""
+    """Return the part of a name behind a listener's prefix, None without such a prefix."""
     match = _OF_LISTENER.fullmatch(name)
     return None if match is None else match[2]
 
@@ -199,7 +199,7 @@ class BrokerConfig:
         return value or ()
 
     def is_set(self, name: str) -> bool:
-        """Whether the key was given a value by file, environment, ``--set`` or argument."""
+        """Return whether the key was given a value by file, environment, ``--set`` or argument."""
         return name in self._static
 
     def sources(self, name: str) -> list[tuple[ConfigSource, ConfigValue]]:
@@ -248,7 +248,7 @@ class BrokerConfig:
 
     @property
     def listeners(self) -> list[Listener]:
-        """What to bind."""
+        """Listeners to bind."""
         return parse_listeners("listeners", self.words("listeners"), self.words("listener.security.protocol.map"))
 
     @property
@@ -283,7 +283,7 @@ class BrokerConfig:
     # ------------------------------------------------------------ topics
 
     def topic_default(self, name: str) -> ConfigValue:
-        """What a topic key is when the topic does not set it."""
+        """Return the value of a topic key for topics that do not set it."""
         key = TOPIC_TABLE[name]
         if key.synonym is None:
             return key.default

@@ -1,4 +1,4 @@
-"""What a configuration key is: its type, default, limits, and how text becomes a value (Kafka's ``ConfigDef``)."""
+"""Definition of a configuration key: type, default, limits, parsing of text (Kafka's ``ConfigDef``)."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class ConfigType(enum.IntEnum):
 
 
 class ConfigSource(enum.IntEnum):
-    """Where a value comes from, as DescribeConfigs numbers it; a lower number wins over a higher one."""
+    """Source of a value, as DescribeConfigs numbers it; a lower number wins over a higher one."""
 
     DYNAMIC_TOPIC_CONFIG = 1
     DYNAMIC_BROKER_CONFIG = 2
@@ -51,7 +51,7 @@ class Importance(enum.Enum):
 
 
 class Dynamic(enum.Enum):
-    """Whether a key can change while the broker runs, and for whom."""
+    """Return whether a key can change while the broker runs, and for whom."""
 
     READ_ONLY = "read-only"
     PER_BROKER = "per-broker"
@@ -152,12 +152,12 @@ class ConfigKey(NamedTuple):
 
     @property
     def is_sensitive(self) -> bool:
-        """Whether the value must not leave the broker."""
+        """Return whether the value must not leave the broker."""
         return self.type in (ConfigType.PASSWORD, ConfigType.UNKNOWN)
 
     @property
     def allowed(self) -> str:
-        """What a value may be, in words."""
+        """Description of the valid values."""
         kind = _KINDS[self.type]
         return f"{kind}, {self.validator.allowed}" if self.validator else kind
 

@@ -17,7 +17,7 @@ _JAVA_ONLY = (
 
 
 def is_java_pattern(text: str) -> bool:
-    """Whether ``Pattern.compile`` accepts the text, as far as Python's ``re`` can judge."""
+    """Return whether ``Pattern.compile`` accepts the text, as far as Python's ``re`` can judge."""
     for java, python in _JAVA_ONLY:
         text = java.sub(python, text)
     try:

@@ -53,7 +53,7 @@ def parse_double(text: str) -> float | None:
 
 
 def double_text(value: float) -> str:
-    """What ``Double.toString`` prints: ``1.0E-5``, ``0.001``, ``1.0E7``."""
+    """Return the text of a double as ``Double.toString`` prints it: ``1.0E-5``, ``0.001``, ``1.0E7``."""
     if math.isnan(value):
         return "NaN"
     if math.isinf(value):

@@ -50,7 +50,7 @@ class LinearPattern:
         self._states: dict[frozenset[int], dict[str, frozenset[int]]] = {}
 
     def matches(self, text: str) -> bool:
-        """Whether the whole text matches. Raises: PatternError after too many steps."""
+        """Return whether the whole text matches. Raises: PatternError after too many steps."""
         if self._needs_next:
             return self._matches_looking_ahead(text)
         state = self._first if text else self._closure([self._start], TEXT_START | TEXT_END)

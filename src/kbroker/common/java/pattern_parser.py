@@ -119,7 +119,7 @@ class _Parser:
         return False
 
     def _until(self, mark: str) -> str | None:
-        """What is before a mark, which is read too; None, and nothing read, without one."""
+        """Read the text before a mark, and the mark; without a mark return None and read nothing."""
         end = self._text.find(mark, self._at)
         if end < 0:
             return None
@@ -327,7 +327,7 @@ class _Parser:
                 raise self._error("an unknown flag or kind of group")
 
     def _escape(self) -> None:
-        """What a backslash begins, outside a class."""
+        """Parse an escape outside a class."""
         char = self._next()
         if char == "Q":
             self._at += 1

@@ -31,7 +31,7 @@ def ranges_of(name: str) -> list[tuple[str, str]] | None:
 
 @cache
 def other_cases() -> dict[str, list[str]]:
-    """By letter, in order, the letters that count as the same where the case does not."""
+    """Return for each letter, in order, the letters that are equal to it where case is ignored."""
     found: dict[str, list[str]] = {}
     numbers = unpacked(_inflated(CASES))
     first = 0

@@ -19,7 +19,7 @@ _MAPPED = bytes(10) + b"\xff\xff"  # what an IPv4 address in IPv6 begins with
 
 
 class ResourceType(IntEnum):
-    """What a rule is about."""
+    """Types of resources."""
 
     UNKNOWN = 0
     ANY = 1
@@ -37,7 +37,7 @@ class ResourceType(IntEnum):
 
 
 class PatternType(IntEnum):
-    """How a rule names what it is about; ANY and MATCH are for filters."""
+    """Types of a rule's resource pattern; ANY and MATCH are for filters only."""
 
     UNKNOWN = 0
     ANY = 1
@@ -47,7 +47,7 @@ class PatternType(IntEnum):
 
 
 class Operation(IntEnum):
-    """What a client may do."""
+    """Operations that rules allow or deny."""
 
     UNKNOWN = 0
     ANY = 1
@@ -68,7 +68,7 @@ class Operation(IntEnum):
 
 
 class Permission(IntEnum):
-    """What a rule says about it."""
+    """Permissions of a rule."""
 
     UNKNOWN = 0
     ANY = 1
@@ -140,7 +140,7 @@ class Acl(NamedTuple):
         )
 
     def is_about(self, kind: ResourceType, name: str) -> bool:
-        """Whether the pattern covers this resource."""
+        """Return whether the pattern covers this resource."""
         if self.resource_type != kind:
             return False
         if self.pattern_type == PatternType.PREFIXED:
@@ -148,20 +148,20 @@ class Acl(NamedTuple):
         return self.resource_name in (name, WILDCARD)
 
     def concerns(self, principal: str, host: str) -> bool:
-        """Whether it is about this client."""
+        """Return whether it is about this client."""
         return self.principal in (principal, WILDCARD_PRINCIPAL) and (
             self.host == WILDCARD or normal_host(self.host) == normal_host(host)
         )
 
     def covers(self, operation: Operation) -> bool:
-        """Whether it is about this operation, by itself or because it is implied."""
+        """Return whether it is about this operation, by itself or because it is implied."""
         if self.operation in (operation, Operation.ALL):
             return True
         return self.permission == Permission.ALLOW and self.operation in IMPLIED.get(operation, ())
 
 
 class AclFilter(NamedTuple):
-    """Which rules are meant; None and ANY stand for every value."""
+    """Filter of rules; None and ANY match every value."""
 
     resource_type: ResourceType = ResourceType.ANY
     resource_name: str | None = None
@@ -172,7 +172,7 @@ class AclFilter(NamedTuple):
     permission: Permission = Permission.ANY
 
     def matches(self, acl: Acl) -> bool:
-        """Whether a rule is meant."""
+        """Return whether a rule is meant."""
         return (
             self.resource_type in (acl.resource_type, ResourceType.ANY)
             and self.operation in (acl.operation, Operation.ANY)
@@ -214,7 +214,7 @@ def decide(
     super_users: Iterable[str] = (),
     allows_without_rule: bool = False,
 ) -> Decision:
-    """Whether a client may do something, and which rule says so.
+    """Return whether a client may do something, and which rule says so.
 
     Args:
         acls: rules, at least all about the resource. allows_without_rule: allow.everyone.if.no.acl.found.

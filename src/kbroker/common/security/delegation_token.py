@@ -35,14 +35,14 @@ class DelegationToken(NamedTuple):
     expiry_ms: int
 
     def is_expired(self, now_ms: int) -> bool:
-        """Whether it counts no more."""
+        """Return whether it counts no more."""
         return self.max_ms < now_ms or self.expiry_ms < now_ms
 
     def may_be_renewed_by(self, principal: Principal) -> bool:
-        """Whether the principal is its owner or one of its renewers."""
+        """Return whether the principal is its owner or one of its renewers."""
         return principal == self.owner or principal in self.renewers
 
     @property
     def principals(self) -> frozenset[Principal]:
-        """Who owns it, has requested it or may renew it."""
+        """Principals of the token: its owner, its requester and its renewers."""
         return frozenset((self.owner, self.requester, *self.renewers))

@@ -39,7 +39,7 @@ class Mechanism(NamedTuple):
 
     @property
     def size_bytes(self) -> int:
-        """Of its keys."""
+        """Return the verifier of a user's keys."""
         import hashlib
 
         return hashlib.new(self.hash_name).digest_size
@@ -70,7 +70,7 @@ BY_NUMBER = {mechanism.number: mechanism for mechanism in MECHANISMS.values()}
 
 
 class Credential(NamedTuple):
-    """What a server knows of a user."""
+    """Verifier of a user: the keys that a server stores."""
 
     salt: bytes
     iterations: int

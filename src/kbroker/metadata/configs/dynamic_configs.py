@@ -52,7 +52,7 @@ class ResourceType(enum.IntEnum):
 
 
 class Operation(enum.IntEnum):
-    """What IncrementalAlterConfigs does to one key."""
+    """Operations of IncrementalAlterConfigs on one key."""
 
     SET = 0
     DELETE = 1
@@ -300,7 +300,7 @@ class DynamicConfigs:
 
 
 def _is_fixed(name: str) -> bool:
-    """Whether a broker config counts at start only, so that a change at run time would be a lie."""
+    """Return whether a broker config counts at start only, so that a change at run time would be a lie."""
     base = of_listener(name)
     if base is not None:  # what a listener's security is made of
         return security_key(name) is not None or base.startswith("ssl.") or "sasl." in base
@@ -309,7 +309,7 @@ def _is_fixed(name: str) -> bool:
 
 
 def _is_of_one_broker(name: str) -> bool:
-    """Whether a broker config cannot be set for all brokers at once."""
+    """Return whether a broker config cannot be set for all brokers at once."""
     base = of_listener(name)
     if base is not None:
         return base not in LISTENER_KEYS
@@ -412,7 +412,7 @@ def _check_listener_limits(old: BrokerConfig, new: BrokerConfig) -> None:
 
 
 def _check_local_retention(fresh: BrokerConfig) -> None:
-    """What stays local under tiered storage is a part of what is kept (``DynamicLogConfig``)."""
+    """Check that local retention is at most the whole retention (``DynamicLogConfig``)."""
     for unit, kept in (("ms", fresh.topic_default("retention.ms")), ("bytes", fresh.value("log.retention.bytes"))):
         name, of = f"log.local.retention.{unit}", f"log.retention.{unit}"
         local = fresh.integer(name)

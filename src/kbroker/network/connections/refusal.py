@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 
 class Refusal(NamedTuple):
-    """What is known of it.
+    """Facts of a refused request.
 
     ``reason`` is one of ``_refused_requests.REASONS``. ``api_key`` is the best guess, -1 without bytes for it, as
     ``api_version``. ``error_code`` is the first one of "failed-produce". ``size_bytes`` is the request's, for

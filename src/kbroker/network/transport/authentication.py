@@ -1,4 +1,4 @@
-"""How a listener identifies its clients: the interface between the network and the authenticators."""
+"""Interface between the network and the authenticators of a listener's clients."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from kbroker.network.transport._tls import TlsServer
 
 
 class Outcome(enum.IntEnum):
-    """What becomes of a connection after one frame of an authentication."""
+    """Outcome of one frame of an authentication for its connection."""
 
     CONTINUE = 0  # the response goes out, the next frame is awaited
     COMPLETE = 1  # the response goes out, and from the next frame on requests are served
@@ -18,7 +18,7 @@ class Outcome(enum.IntEnum):
 
 
 class Step(NamedTuple):
-    """What one frame led to.
+    """Result of one frame.
 
     ``answer``: without its length; None sends nothing. When COMPLETE: ``principal`` as ``User:name``, and how long it
     counts in ``session_lifetime_ms`` (0: as long as the connection). ``client_software``: name and version, where the
@@ -41,7 +41,7 @@ class Authenticator(Protocol):
         ...
 
     def begin_again(self) -> bool:
-        """Whether the frame that follows may begin a re-authentication (else it is a request like any other)."""
+        """Return whether the frame that follows may begin a re-authentication (else it is a request like any other)."""
         ...
 
 
@@ -57,7 +57,7 @@ class Authentication(Protocol):
 
 
 class ListenerSecurity(NamedTuple):
-    """What protects one listener; both may be there (TLS first)."""
+    """TLS and SASL of one listener; with both, TLS comes first."""
 
     tls: TlsServer | None = None
     authentication: Authentication | None = None

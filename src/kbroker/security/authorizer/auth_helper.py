@@ -1,4 +1,4 @@
-"""How handlers ask the authorizer: Kafka's ``AuthHelper``. Without an authorizer everything is allowed."""
+"""Authorization of requests (Kafka's ``AuthHelper``). Without an authorizer every request is allowed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ CLUSTER_NAME = "kafka-cluster"
 
 
 class Client(Protocol):
-    """What of a request the answers depend on."""
+    """Fields of a request on which the authorizer's decisions depend."""
 
     @property
     def api_key(self) -> int: ...
@@ -37,7 +37,7 @@ class AuthHelper:
         self.authorizer = authorizer
 
     def allows(self, client: Client, check: Check, name: str = CLUSTER_NAME, references: int = 1) -> bool:
-        """Whether the client may do what ``check`` says with the resource ``name``.
+        """Return whether the client may do what ``check`` says with the resource ``name``.
 
         Args: ``references``: how often the request names the resource, for the log.
         """
@@ -67,7 +67,7 @@ class AuthHelper:
         return {name for name, count in counts.items() if self.allows(client, check, name, count)}
 
     def allows_any(self, client: Client, operation: Operation, kind: ResourceType) -> bool:
-        """Whether the client may do something with one resource of a type at least."""
+        """Return whether the client may do something with one resource of a type at least."""
         authorizer = self.authorizer
         return authorizer is None or authorizer.allows_any(client.principal, client.client_host, operation, kind)
 

@@ -39,7 +39,7 @@ MAX_FOUND = 10 * MAX_CHANGES  # in one response; a rule is in it for each filter
 
 
 class Deleted(NamedTuple):
-    """What a filter of DeleteAcls found; ``error``: why nothing was deleted for it."""
+    """Result of one filter of DeleteAcls. ``error``: reason for which no rule was deleted, or None."""
 
     acls: Sequence[Acl]
     error: KafkaError | None = None
@@ -81,7 +81,7 @@ class Authorizer:
         return self.rules.permitted(kind, name, principal, host)
 
     def allows_any(self, principal: str, host: str, operation: Operation, kind: ResourceType) -> bool:
-        """Whether the client may do something with one resource of a type at least (``authorizeByResourceType``)."""
+        """Return whether the client may do something with at least one resource (``authorizeByResourceType``)."""
         key = (principal, host, operation, kind)
         with self._lock:
             known = self._by_type.get(key)
@@ -229,7 +229,7 @@ class Authorizer:
         self._by_type.clear()
 
     def _has_twin(self, acl: Acl) -> bool:
-        """Whether a rule is left that says the same about a host which is written in another way."""
+        """Return whether a rule is left that says the same about a host which is written in another way."""
         if ":" not in acl.host:
             return False
         same = self._by_principal.get((acl.principal, acl.resource_type), ())
@@ -241,7 +241,7 @@ def _in_force(acl: Acl) -> Acl:
 
 
 def objection(acl: Acl) -> KafkaError | None:
-    """Why there can be no such rule, in Kafka's words, or None."""
+    """Return the reason for which a rule is invalid, in Kafka's words, or None."""
     text = ""
     if acl.resource_type == ResourceType.CLUSTER and acl.resource_name != CLUSTER_NAME:
         text = f"The only valid name for the CLUSTER resource is {CLUSTER_NAME}"

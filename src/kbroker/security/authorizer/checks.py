@@ -1,4 +1,4 @@
-"""What each API asks the authorizer: the one table of it, for handlers and for docs/authorization.md.
+"""Checks of the authorizer by API: the only table, for handlers and for docs/authorization.md.
 
 A row is one question: the resource's type, the operation, and the error of who may not. Rows of an API are in
 the order in which they are asked. Source: ``KafkaApis``, ``ControllerApis``, ``AclApis``, ``ConfigHelper`` of 4.3.1.

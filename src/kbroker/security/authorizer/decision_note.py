@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 
 class DecisionNote(NamedTuple):
-    """What was asked, and how often since the last look. ``references``: how often the request named the resource;
+    """Decision and its count since the last look. ``references``: times that the request named the resource;
     ``is_cut``: the principal or the name was longer than what is kept of it.
     """
 
