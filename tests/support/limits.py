@@ -1,9 +1,12 @@
 """Limits of this process, lowered for the length of a block: calls that a full disk or a busy process would refuse."""
 
+import ctypes
+import mmap
 import os
 import resource
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 
 @contextmanager
@@ -30,3 +33,25 @@ def no_file_growth() -> Iterator[None]:
     """No file can become larger (EFBIG), as on a full disk."""
     with _lowered(resource.RLIMIT_FSIZE, 0):
         yield
+
+
+@contextmanager
+def no_mappings() -> Iterator[None]:
+    """No file can be mapped (ENOMEM), as when a process has vm.max_map_count mappings."""
+    libc = ctypes.CDLL(None)
+    libc.mmap.restype = ctypes.c_void_p
+    libc.mmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long)
+    libc.mprotect.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
+    libc.munmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
+    page = mmap.PAGESIZE
+    pages = 2 * int(Path("/proc/sys/vm/max_map_count").read_text())
+    area = libc.mmap(None, pages * page, mmap.PROT_READ, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, -1, 0)
+    try:
+        for at in range(area, area + pages * page, 2 * page):  # a page without rights (PROT_NONE) splits it
+            if libc.mprotect(at, page, 0) != 0:
+                break
+        else:
+            raise AssertionError("expected to reach vm.max_map_count, and did not")
+        yield
+    finally:
+        libc.munmap(area, pages * page)

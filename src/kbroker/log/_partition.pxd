@@ -102,6 +102,7 @@ cdef struct Partition:
     int32_t *epochs             # append lock; owned: (epoch) with its first offset in epoch_starts
     int64_t *epoch_starts
     int32_t epoch_count
+    int64_t txn_checkpoint      # append lock; CRC-32C of the txnindex-checkpoint on the disk, -1: none
     int64_t jitter_ms           # of this segment
     int64_t snapshot_offset     # of the newest producer snapshot, -1: none
     DeletedSegment *deleted     # append lock
@@ -133,3 +134,6 @@ cdef void view_publish(Partition *partition, SegmentList *segments) noexcept nog
 cdef int32_t note_leader_epoch(Partition *partition, int32_t epoch, int64_t start_offset) noexcept nogil
 # Under the append lock: writes leader-epoch-checkpoint. 0 or -errno.
 cdef int32_t write_leader_epochs(Partition *partition) noexcept nogil
+# Under the append lock: writes txnindex-checkpoint, the sums of the transaction indexes by which a clean start finds a
+# damaged one; with_active: the last segment's too. Without it the next start reads the batches instead.
+cdef void write_txn_checkpoint(Partition *partition, bint with_active) noexcept nogil

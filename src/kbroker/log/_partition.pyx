@@ -2,16 +2,18 @@
 roll: _roll; retention: _retention; watermarks and flush: _watermarks; opening: _recovery; Python's handle:
 _partition_log.
 """
-from libc.stdint cimport int32_t, int64_t
+from libc.stdint cimport INT64_MAX, int32_t, int64_t
 from libc.stdio cimport snprintf
 from libc.stdlib cimport free, malloc, realloc
 from kbroker._core.clock cimport clock_release
+from kbroker._core.codec.crc32c cimport crc32c
 from kbroker._core.sync cimport atomic_add_fetch, atomic_load, cond_destroy, mutex_destroy, mutex_lock, mutex_unlock
 from kbroker.log._posix cimport ENOMEM, PATH_BYTES, io_write_file
 from kbroker.log.producers._producer_state cimport producer_state_free
 from kbroker.log.segment._segment cimport (
     SegmentList, directory_release, file_cache_release, segment_list_release, segment_list_retain, segment_release,
 )
+from kbroker.log.segment._txn_index cimport TxnSum, txn_index_sum
 
 
 cdef Partition *partition_retain(Partition *partition) noexcept nogil:
@@ -146,3 +148,36 @@ cdef int32_t note_leader_epoch(Partition *partition, int32_t epoch, int64_t star
     partition.epoch_starts[count] = start_offset
     partition.epoch_count = count + 1
     return 1
+
+
+# -------------------------------------------------------------------------------------------------- transaction indexes
+
+cdef void write_txn_checkpoint(Partition *partition, bint with_active) noexcept nogil:
+    """The text is version, end (segments based at or past it are not covered), then base, entries and CRC of each
+    covered index that is not empty. It is not synced: a start compares it, so losing it costs a scan only.
+    """
+    cdef SegmentList *view = partition.view
+    cdef int32_t slot, covered = view.count if with_active else view.count - 1
+    cdef int64_t capacity = 64 + 64 * <int64_t>covered, used, end, crc
+    cdef char path[PATH_BYTES]
+    cdef char *text
+    cdef TxnSum found
+    if partition.directory is NULL or atomic_load(&partition.damage_offset) != INT64_MAX:
+        return
+    text = <char *>malloc(capacity)
+    if text is NULL:
+        return
+    end = view.segments[covered].base_offset if covered < view.count else atomic_load(&partition.log_end)
+    used = snprintf(text, capacity, b"0\n%lld\n", <long long>end)
+    for slot in range(covered):
+        if txn_index_sum(&view.segments[slot].aborted, &found) != 0:
+            free(text)
+            return
+        if found.count > 0:
+            used += snprintf(text + used, capacity - used, b"%lld %lld %u\n",
+                             <long long>view.segments[slot].base_offset, <long long>found.count, found.crc)
+    crc = crc32c(0, text, used)
+    if crc != partition.txn_checkpoint:
+        snprintf(path, PATH_BYTES, b"%s/txnindex-checkpoint", partition.directory.path)
+        partition.txn_checkpoint = crc if io_write_file(path, text, used) == 0 else -1
+    free(text)

@@ -13,6 +13,7 @@ from kbroker.log._append cimport (
 from kbroker.log._config cimport LogConfig, parse_config
 from kbroker.log._partition cimport (
     NEW_FILE, NEW_FOLDER, AppendResult, Partition, ReadProbe, ReadResult, call_hook, partition_release, view_acquire,
+    write_txn_checkpoint,
 )
 from kbroker.log._posix cimport ENOENT, io_read, io_yield
 from kbroker.log.producers._producer_state cimport (
@@ -94,6 +95,7 @@ cdef class PartitionLog:
         atomic_store(&state.leader_epoch, leader_epoch)
         state.index = partition
         state.snapshot_offset = -1
+        state.txn_checkpoint = -1
         memcpy(state.topic_id, <const char *>identity, 16)
         state.clock = clock_retain(borrow_clock(clock))
         state.files = file_cache_retain(files.files) if files is not None else file_cache_shared()
@@ -373,6 +375,8 @@ cdef class PartitionLog:
             atomic_store(&state.closed, 1)
             if clean and rc >= 0:
                 take_snapshot(state, &snapshot)
+                if atomic_load(&state.log_end) > state.view.segments[0].base_offset:
+                    write_txn_checkpoint(state, True)
                 if state.directory is not NULL and atomic_load(&state.active.size_bytes) > 0:
                     segment_seal(state.active)
                     if state.config.preallocate:

@@ -15,7 +15,7 @@ from kbroker.log.segment._segment cimport (
     LogSegment, SegmentList, segment_find, segment_find_indexed, segment_list_floor, segment_list_release,
     segment_list_retain, segment_open, segment_release, segment_retain,
 )
-from kbroker.log.segment._txn_index cimport txn_index_collect
+from kbroker.log.segment._txn_index cimport TXN_INDEX_DAMAGED, txn_index_collect
 from kbroker.protocol._batch_format cimport BATCH_HEADER_BYTES, CODEC_MASK, LOG_APPEND_TIME_BIT
 from kbroker.protocol._records cimport BatchHeader, RecordView, batch_decompress, record_next
 
@@ -118,8 +118,8 @@ cdef int16_t locate(Partition *partition, int64_t offset, int64_t upper, Segment
     return 0
 
 
-cdef void collect_aborted(Partition *partition, SegmentList *view, const Place *place, int64_t offset,
-                          int64_t size_bytes, int64_t log_end, ReadResult *out) noexcept nogil:
+cdef int32_t collect_aborted(SegmentList *view, const Place *place, int64_t offset, int64_t size_bytes,
+                             int64_t log_end, ReadResult *out) noexcept nogil:
     cdef int64_t upper = offset_index_offset_after(&place.segment.offsets, place.position + size_bytes)
     cdef int32_t slot, rc
     if upper < 0:
@@ -127,10 +127,8 @@ cdef void collect_aborted(Partition *partition, SegmentList *view, const Place *
     for slot in range(place.slot, view.count):
         rc = txn_index_collect(&view.segments[slot].aborted, offset, upper, &out.aborted, &out.aborted_count)
         if rc != 0:
-            if rc < 0:
-                count_failure(partition, FAILED_READ, -rc if rc != -1 else 0)
-                out.error = KAFKA_STORAGE_ERROR
-            return
+            return min(rc, 0)
+    return 0
 
 
 cdef struct Bounds:             # of a partition at one moment
@@ -164,7 +162,7 @@ cdef void partition_read(Partition *partition, int64_t offset, int64_t max_bytes
     cdef Place place
     cdef Bounds bounds
     cdef int64_t size
-    cdef int32_t tries = 0
+    cdef int32_t tries = 0, rc
     cdef int16_t error
     memset(out, 0, sizeof(ReadResult))
     while True:
@@ -204,12 +202,15 @@ cdef void partition_read(Partition *partition, int64_t offset, int64_t max_bytes
             out.position = place.position
             out.size_bytes = size
             if isolation == 1:
-                collect_aborted(partition, view, &place, offset, size, bounds.log_end, out)
+                rc = collect_aborted(view, &place, offset, size, bounds.log_end, out)
                 # The file of an index that is read for the first time may have been removed since the view was taken;
                 # but before that the log start has passed it, or the partition is closed.
                 error = check_offset(partition, offset, isolation, &bounds)
                 if error != 0:
                     out.error = error
+                elif rc != 0:
+                    count_failure(partition, FAILED_READ, -rc if rc != TXN_INDEX_DAMAGED else 0)
+                    out.error = KAFKA_STORAGE_ERROR
         if place.file is not NULL:
             open_file_release(place.file)
         segment_release(place.segment)

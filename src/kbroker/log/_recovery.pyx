@@ -14,7 +14,7 @@ from kbroker._core.clock cimport clock_wall_ms
 from kbroker._core.requests.request cimport OpenFile, open_file_release
 from kbroker._core.sync cimport atomic_load, atomic_store, mutex_lock, mutex_unlock
 from kbroker.log._partition cimport (
-    NEW_FILE, NEW_TOPIC_ID, Partition, note_leader_epoch, view_publish, write_leader_epochs,
+    NEW_FILE, NEW_TOPIC_ID, Partition, note_leader_epoch, view_publish, write_leader_epochs, write_txn_checkpoint,
 )
 from kbroker.log._posix cimport EIO, PATH_BYTES, io_fd_size, io_sync, io_sync_directory, io_truncate, log_path
 from kbroker.log.producers._producer_table cimport producer_state_load_snapshot
@@ -25,14 +25,16 @@ from kbroker.log.segment._segment cimport (
 )
 from kbroker.log.segment._segment_files cimport remove_if_there, remove_segment, remove_snapshot
 from kbroker.log.segment._segment_recovery cimport (
-    SCAN_ABORTED, SCAN_EPOCHS, SCAN_PRODUCERS, Scan, load_segment, scan_segment,
+    SCAN_ABORTED, SCAN_CRC, SCAN_EPOCHS, SCAN_PRODUCERS, Scan, load_segment, scan_segment,
 )
 from kbroker.log.segment._txn_index cimport (
-    txn_index_begin_rebuild, txn_index_end_rebuild, txn_index_sync, txn_index_truncate,
+    TxnSum, txn_index_begin_rebuild, txn_index_end_rebuild, txn_index_expect, txn_index_matches, txn_index_sum,
+    txn_index_sync, txn_index_truncate,
 )
 from kbroker.log._watermarks cimport advance_watermarks
 from kbroker.protocol._records cimport BatchHeader
 
+from kbroker.log.checkpoints import read_txn_checkpoint
 from kbroker.log.segment._segment_files import tidy_folder
 
 
@@ -89,6 +91,21 @@ cdef void set_cut(Partition *partition, LogSegment *segment, OpenFile *file, con
     note_cut(partition, text)
 
 
+cdef void note_rebuilt(Partition *partition, LogSegment *segment) noexcept nogil:
+    cdef char text[512]
+    snprintf(text, sizeof(text), b"%020lld.txnindex did not agree with the batches of its segment: rebuilt from them, "
+             b"it lists %d aborted transactions now", <long long>segment.base_offset, segment.aborted.count)
+    note_cut(partition, text)
+
+
+cdef void note_gap(Partition *partition, LogSegment *segment, int64_t first, int64_t last) noexcept nogil:
+    cdef char text[512]
+    snprintf(text, sizeof(text), b"no batch has the offsets %lld to %lld, up to the end of segment %020lld.log: the "
+             b"topic was compacted, or records are lost",
+             <long long>first, <long long>last, <long long>segment.base_offset)
+    note_cut(partition, text)
+
+
 cdef int64_t start_position(LogSegment *segment, OpenFile *file, int64_t offset, int64_t size) noexcept nogil:
     """Where the batch with offset begins: the end of the file when there is none."""
     cdef int64_t position = 0
@@ -97,50 +114,50 @@ cdef int64_t start_position(LogSegment *segment, OpenFile *file, int64_t offset,
     return position if rc == 1 else size
 
 
-cdef int32_t replay_producers(Partition *partition, SegmentList *list_, int64_t from_offset,
-                              int64_t aborted_from) noexcept nogil:
-    """Apply the batches from from_offset on; segments based at or past aborted_from, which is not below from_offset,
-    get new transaction indexes.
-    """
-    cdef int32_t slot, rc, error = 0
-    cdef LogSegment *segment
-    cdef OpenFile *file
+cdef int32_t replay_segment(Partition *partition, LogSegment *segment, int64_t from_offset,
+                            int32_t flags) noexcept nogil:
+    cdef int64_t size = atomic_load(&segment.size_bytes), position = 0
+    cdef int32_t error = 0
     cdef Scan scan
-    cdef int64_t size, offset, position
-    cdef bint is_rebuilt
+    cdef OpenFile *file = segment_open(segment, &error)
+    if file is NULL:
+        return error
+    if from_offset > segment.base_offset:
+        position = start_position(segment, file, from_offset, size)
+    scan_segment(partition, segment, file, position, segment.base_offset, size, flags, &scan)
+    open_file_release(file)
+    if scan.rc == 1 and flags & SCAN_CRC:
+        set_damage(partition, scan.next_offset, segment, scan.valid_bytes, scan.reason)
+    return min(scan.rc, 0)
+
+
+cdef int32_t replay_producers(Partition *partition, SegmentList *list_, int64_t from_offset, int64_t aborted_from,
+                              int64_t reported_below) noexcept nogil:
+    """Apply the batches from from_offset on; segments based at or past aborted_from, which is not below from_offset,
+    get new transaction indexes. An index below reported_below that differs is reported.
+    """
+    cdef int32_t slot, rc, flags
+    cdef LogSegment *segment
     for slot in range(list_.count):
         segment = list_.segments[slot]
         if segment.base_offset >= atomic_load(&partition.damage_offset):
             break
-        size = atomic_load(&segment.size_bytes)
-        is_rebuilt = segment.base_offset >= aborted_from
-        if is_rebuilt:
+        rc = 0
+        flags = SCAN_PRODUCERS
+        if segment.base_offset >= aborted_from:
+            flags |= SCAN_ABORTED
+            if segment.base_offset < reported_below:
+                flags |= SCAN_CRC               # loading has not compared them
             rc = txn_index_begin_rebuild(&segment.aborted)
-            if rc == 0 and size == 0:
-                rc = txn_index_end_rebuild(&segment.aborted)
-            if rc != 0:
-                return rc
-        if size == 0 or (slot + 1 < list_.count and list_.segments[slot + 1].base_offset <= from_offset):
-            continue
-        file = segment_open(segment, &error)
-        if file is NULL:
-            return error
-        position = 0
-        offset = segment.base_offset
-        if from_offset > segment.base_offset:
-            position = start_position(segment, file, from_offset, size)
-        if segment.base_offset >= from_offset:
-            scan_segment(partition, segment, file, 0, offset, size,
-                         SCAN_PRODUCERS | (SCAN_ABORTED if is_rebuilt else 0), &scan)
-        else:
-            scan_segment(partition, segment, file, position, offset, size, SCAN_PRODUCERS, &scan)
-        open_file_release(file)
-        if scan.rc < 0:
-            return scan.rc
-        if is_rebuilt:
+        if rc == 0 and atomic_load(&segment.size_bytes) > 0 and (
+                slot + 1 == list_.count or list_.segments[slot + 1].base_offset > from_offset):
+            rc = replay_segment(partition, segment, from_offset, flags)
+        if rc == 0 and segment.base_offset >= aborted_from:
             rc = txn_index_end_rebuild(&segment.aborted)
-            if rc != 0:
-                return rc
+            if rc == 1 and segment.base_offset < reported_below:
+                note_rebuilt(partition, segment)
+        if rc < 0:
+            return rc
     return 0
 
 
@@ -163,13 +180,13 @@ def read_epochs(directory: str) -> list[tuple[int, int]]:
 
 
 cdef int load_producers(Partition *partition, str directory, list snapshots, SegmentList *list_, int64_t newest_allowed,
-                        int64_t aborted_from, int64_t log_start) except -1:
-    """The newest sound snapshot at or below newest_allowed, then a replay of what follows it."""
+                        int64_t aborted_from, int64_t reported_below) except -1:
+    """Load the newest sound snapshot at or below newest_allowed, then replay the batches behind it."""
     cdef char path[PATH_BYTES]
     cdef int32_t rc
     # where records were deleted the log starts inside a segment, whose transaction index needs all of its batches
-    cdef int64_t offset, from_offset = min(log_start, aborted_from), now = clock_wall_ms(partition.clock)
-    cdef int64_t expiration = partition.config.producer_expiration_ms
+    cdef int64_t offset, log_start = atomic_load(&partition.log_start), from_offset = min(log_start, aborted_from)
+    cdef int64_t expiration = partition.config.producer_expiration_ms, now = clock_wall_ms(partition.clock)
     producer_state_clear(partition.producers)
     partition.snapshot_offset = -1
     for offset in reversed(snapshots):
@@ -188,87 +205,153 @@ cdef int load_producers(Partition *partition, str directory, list snapshots, Seg
         producer_state_clear(partition.producers)
         remove_snapshot(directory, offset)
     with nogil:
-        rc = replay_producers(partition, list_, from_offset, aborted_from)
+        rc = replay_producers(partition, list_, from_offset, aborted_from, reported_below)
     if rc != 0:
         fail(rc, directory, list_.segments[0].base_offset)
+    return 0
+
+
+cdef int64_t first_unchecked(Partition *partition, str directory, SegmentList *list_, int64_t end) except -2:
+    """Return the base of the first segment below end whose transaction index is not the one that was last written by
+    the broker, -1 when all are. The checkpoint of their sums makes a clean start read no batches for that.
+    """
+    cdef TxnSum expected
+    cdef LogSegment *segment
+    cdef int32_t slot, rc
+    covered, sums, crc = read_txn_checkpoint(directory)
+    partition.txn_checkpoint = crc
+    for slot in range(list_.count):
+        segment = list_.segments[slot]
+        if segment.base_offset >= min(end, atomic_load(&partition.damage_offset)):
+            break
+        if atomic_load(&segment.size_bytes) == 0:
+            continue
+        rc = 0
+        if segment.base_offset < <int64_t>covered:
+            expected.count, expected.crc = sums.get(segment.base_offset, (0, 0))
+            rc = txn_index_matches(&segment.aborted, &expected)
+        if rc < 0:
+            fail(rc, directory, segment.base_offset)
+        if rc == 0:
+            return segment.base_offset
+    return -1
+
+
+cdef int load_transactions(Partition *partition, str directory, list snapshots, SegmentList *list_,
+                           int64_t first_scanned) except -1:
+    """Load the producers; build the transaction indexes of the scanned segments, and of those that do not agree."""
+    cdef int64_t end = atomic_load(&partition.log_end), newest_allowed = min(first_scanned, end), unchecked = -1
+    if end > list_.segments[0].base_offset:
+        unchecked = first_unchecked(partition, directory, list_, first_scanned)
+    if unchecked >= 0:
+        # with the producers as they were at that segment, to be loaded again: the newest snapshot knows more of them
+        load_producers(partition, directory, snapshots, list_, unchecked, unchecked, first_scanned)
+        first_scanned = INT64_MAX
+    load_producers(partition, directory, snapshots, list_, newest_allowed, first_scanned, 0)
+    return 0
+
+
+cdef SegmentList *new_segments(Partition *partition, list bases, int64_t now_ms) except NULL:
+    cdef int32_t slot, count = <int32_t>len(bases)
+    cdef SegmentList *list_ = segment_list_new(count)
+    if list_ is NULL:
+        raise MemoryError
+    for slot in range(count):
+        list_.segments[slot] = segment_new(partition.directory, partition.files, bases[slot],
+                                           partition.config.segment_index_bytes, slot == count - 1, now_ms)
+        if list_.segments[slot] is NULL:
+            segment_list_release(list_)
+            raise MemoryError
+    return list_
+
+
+cdef int cut_tail(Partition *partition, str directory, LogSegment *segment, const Scan *scan) except -1:
+    cdef int32_t rc = 0
+    cdef OpenFile *file = segment_open(segment, &rc)
+    if file is not NULL:
+        with nogil:
+            set_cut(partition, segment, file, scan)
+            rc = io_truncate(file.fd, scan.valid_bytes)
+            if rc == 0:
+                rc = io_sync(file.fd)
+            open_file_release(file)
+    return fail(rc, directory, segment.base_offset) if rc != 0 else 0
+
+
+cdef int judge_segment(Partition *partition, str directory, LogSegment *segment, int64_t next_base,
+                       int64_t recovery_point, const Scan *scan) except -1:
+    """Cut, skip or fence the bytes that are no batches, and report offsets that no batch has."""
+    cdef bint is_last = next_base < 0
+    cdef int32_t rc
+    if scan.rc == 1 and is_last and scan.next_offset >= recovery_point:
+        return cut_tail(partition, directory, segment, scan)
+    if scan.rc == 1 and not is_last and scan.valid_bytes > 0 and scan.next_offset == next_base:
+        rc = pass_over(partition, segment, scan)
+        return fail(rc, directory, segment.base_offset) if rc != 0 else 0
+    if scan.rc == 1:
+        set_damage(partition, scan.next_offset, segment, scan.valid_bytes, scan.reason)
+    elif not is_last and scan.next_offset > next_base:
+        set_damage(partition, next_base, segment, scan.valid_bytes, b"the batches reach into the next segment")
+    elif scan.next_offset < next_base and not partition.config.has_gaps:
+        note_gap(partition, segment, scan.next_offset, next_base - 1)
+    return 0
+
+
+cdef int64_t load_segments(Partition *partition, str directory, SegmentList *list_, bint clean, int64_t recovery_point,
+                           int64_t *first_scanned) except -1:
+    """Judge all segments. Returns the end offset; *first_scanned: base of the first that was read whole."""
+    cdef LogSegment *segment
+    cdef int64_t next_base, end = list_.segments[0].base_offset
+    cdef int32_t slot
+    cdef bint check_all
+    cdef Scan scan
+    for slot in range(list_.count):
+        segment = list_.segments[slot]
+        next_base = list_.segments[slot + 1].base_offset if slot + 1 < list_.count else -1
+        check_all = not clean and (next_base < 0 or next_base > recovery_point)
+        if check_all and segment.base_offset < first_scanned[0]:
+            first_scanned[0] = segment.base_offset
+        with nogil:
+            load_segment(partition, segment, next_base, check_all, &scan)
+        if scan.rc < 0:
+            fail(scan.rc, directory, segment.base_offset)
+        judge_segment(partition, directory, segment, next_base, recovery_point, &scan)
+        end = scan.next_offset
+    return end
+
+
+cdef int clear_damage(Partition *partition) except -1:
+    atomic_store(&partition.damage_offset, INT64_MAX)
+    mutex_lock(&partition.view_lock)
+    free(partition.damage_text)
+    partition.damage_text = NULL
+    partition.recent_count = 0
+    mutex_unlock(&partition.view_lock)
     return 0
 
 
 cdef int load_partition(Partition *partition, str directory, bint clean, int64_t recovery_point,
                         int64_t log_start) except -1:
     cdef SegmentList *list_ = NULL
-    cdef LogSegment *segment
-    cdef OpenFile *file
-    cdef Scan scan
-    cdef int64_t next_base, end, first_scanned = INT64_MAX, now = clock_wall_ms(partition.clock)
-    cdef int32_t slot, count, rc, error = 0
-    cdef bint is_last, check_all
+    cdef int64_t end, first_scanned = INT64_MAX
+    cdef int32_t rc
     cdef char text[128]
     cdef list bases = [], snapshots = []
     if directory is not None:
         bases, snapshots = tidy_folder(directory)
         if not bases or not clean:              # after a kill, names that no flush has synced may be in the cache only
             atomic_store(&partition.new_names, atomic_load(&partition.new_names) | NEW_FILE | NEW_TOPIC_ID)
-    atomic_store(&partition.damage_offset, INT64_MAX)
-    free(partition.damage_text)
-    partition.damage_text = NULL
-    mutex_lock(&partition.view_lock)
-    partition.recent_count = 0
-    mutex_unlock(&partition.view_lock)
-    if not bases:
-        bases = [log_start]
-    count = <int32_t>len(bases)
-    list_ = segment_list_new(count)
-    if list_ is NULL:
-        raise MemoryError
+    clear_damage(partition)
+    list_ = new_segments(partition, bases or [log_start], clock_wall_ms(partition.clock))
     try:
-        for slot in range(count):
-            list_.segments[slot] = segment_new(partition.directory, partition.files, bases[slot],
-                                               partition.config.segment_index_bytes, slot == count - 1, now)
-            if list_.segments[slot] is NULL:
-                raise MemoryError
-        rc = segment_create_file(list_.segments[count - 1])
+        rc = segment_create_file(list_.segments[list_.count - 1])
         if rc != 0:
-            fail(rc, directory, bases[count - 1])
+            fail(rc, directory, list_.segments[list_.count - 1].base_offset)
         end = list_.segments[0].base_offset
-        for slot in range(count if directory is not None else 0):
-            segment = list_.segments[slot]
-            is_last = slot == count - 1
-            next_base = -1 if is_last else list_.segments[slot + 1].base_offset
-            check_all = not clean and (is_last or next_base > recovery_point)
-            if check_all and segment.base_offset < first_scanned:
-                first_scanned = segment.base_offset
-            with nogil:
-                load_segment(partition, segment, next_base, is_last, check_all, &scan)
-            if scan.rc < 0:
-                fail(scan.rc, directory, segment.base_offset)
-            if scan.rc == 1 and is_last and scan.next_offset >= recovery_point:
-                file = segment_open(segment, &error)
-                if file is NULL:
-                    fail(error, directory, segment.base_offset)
-                with nogil:
-                    set_cut(partition, segment, file, &scan)
-                    rc = io_truncate(file.fd, scan.valid_bytes)
-                    if rc == 0:
-                        rc = io_sync(file.fd)
-                    open_file_release(file)
-                if rc != 0:
-                    fail(rc, directory, segment.base_offset)
-            elif scan.rc == 1 and not is_last and scan.valid_bytes > 0 and scan.next_offset == next_base:
-                rc = pass_over(partition, segment, &scan)
-                if rc != 0:
-                    fail(rc, directory, segment.base_offset)
-            elif scan.rc == 1:
-                set_damage(partition, scan.next_offset, segment, scan.valid_bytes, scan.reason)
-            elif not is_last and scan.valid_bytes > 0 and (
-                    scan.next_offset > next_base or (scan.next_offset < next_base and not partition.config.has_gaps)):
-                set_damage(partition, min(scan.next_offset, next_base), segment, scan.valid_bytes,
-                           b"the batches up to the next segment are missing")
-            elif not is_last and scan.valid_bytes == 0 and not partition.config.has_gaps:
-                set_damage(partition, segment.base_offset, segment, 0, b"a sealed segment is empty")
-            end = scan.next_offset
+        if directory is not None:
+            end = load_segments(partition, directory, list_, clean, recovery_point, &first_scanned)
         if end < log_start and directory is not None and atomic_load(&partition.damage_offset) == INT64_MAX:
-            # What is left ends below the log's start: nothing of it may be served. Start again, empty, at the start.
+            # All that is left ends below the log's start and must not be served. Start again, empty, at the start.
             segment_list_release(list_)
             list_ = NULL
             for base in bases:
@@ -279,36 +362,42 @@ cdef int load_partition(Partition *partition, str directory, bint clean, int64_t
                      <long long>end, <long long>log_start)
             note_cut(partition, text)
             return load_partition(partition, directory, clean, recovery_point, log_start)
-        if directory is None:
-            end = list_.segments[0].base_offset
-        if log_start < list_.segments[0].base_offset:
-            log_start = list_.segments[0].base_offset
+        log_start = max(log_start, list_.segments[0].base_offset)
         atomic_store(&partition.log_end, end)
         atomic_store(&partition.log_start, log_start)
-        if directory is not None:
-            load_producers(partition, directory, snapshots, list_,
-                           end if clean else (first_scanned if first_scanned < end else end), first_scanned, log_start)
-            for slot in range(<int32_t>len(snapshots)):         # kept: those at segment bases, and the newest
-                if snapshots[slot] not in bases and snapshots[slot] != partition.snapshot_offset:
-                    remove_snapshot(directory, snapshots[slot])
-            load_epochs(partition, directory, list_, end)
         atomic_store(&partition.flushed, end if directory is None or clean else min(max(recovery_point, log_start),
                                                                                     end))
-        if directory is not None and not clean and partition.config.flush_messages != INT64_MAX and end > log_start:
-            # What an unclean stop left may be served only when it is on disk.
-            with nogil:
-                rc = sync_unflushed(list_, recovery_point, partition.directory.path)
-            if rc != 0:
-                fail(rc, directory, list_.segments[0].base_offset)
-            atomic_store(&partition.flushed, end)
+        if directory is not None:
+            load_state(partition, directory, list_, bases, snapshots, clean, recovery_point, first_scanned)
         with nogil:
             view_publish(partition, list_)
         list_ = NULL
+        if directory is not None and end > log_start:
+            write_txn_checkpoint(partition, clean)
         atomic_store(&partition.high_watermark, min(end, atomic_load(&partition.flushed)))
         advance_watermarks(partition)
         return 0
     finally:
         segment_list_release(list_)
+
+
+cdef int load_state(Partition *partition, str directory, SegmentList *list_, list bases, list snapshots, bint clean,
+                    int64_t recovery_point, int64_t first_scanned) except -1:
+    """Load what is kept beside the batches, and sync them where only flushed records may be served."""
+    cdef int64_t offset, end = atomic_load(&partition.log_end)
+    cdef int32_t rc
+    load_transactions(partition, directory, snapshots, list_, first_scanned)
+    for offset in snapshots:                    # kept: those at segment bases, and the newest
+        if offset not in bases and offset != partition.snapshot_offset:
+            remove_snapshot(directory, offset)
+    load_epochs(partition, directory, list_, end)
+    if not clean and partition.config.flush_messages != INT64_MAX and end > atomic_load(&partition.log_start):
+        with nogil:
+            rc = sync_unflushed(list_, recovery_point, partition.directory.path)
+        if rc != 0:
+            fail(rc, directory, list_.segments[0].base_offset)
+        atomic_store(&partition.flushed, end)
+    return 0
 
 
 cdef int32_t sync_unflushed(SegmentList *list_, int64_t recovery_point, const char *path) noexcept nogil:
@@ -398,6 +487,7 @@ cdef SegmentList *adopt_copy(Partition *partition, str directory, Directory *tar
     cdef LogSegment *source
     cdef LogSegment *segment
     cdef Scan scan
+    cdef TxnSum aborted
     cdef int64_t next_base
     cdef int32_t slot
     cdef bint is_last
@@ -414,7 +504,7 @@ cdef SegmentList *adopt_copy(Partition *partition, str directory, Directory *tar
             if segment is NULL:
                 raise MemoryError
             with nogil:
-                load_segment(partition, segment, next_base, is_last, False, &scan)
+                load_segment(partition, segment, next_base, False, &scan)
             if scan.rc < 0:
                 fail(scan.rc, directory, segment.base_offset)
             if scan.rc == 1 or scan.valid_bytes != atomic_load(&source.size_bytes):
@@ -422,6 +512,8 @@ cdef SegmentList *adopt_copy(Partition *partition, str directory, Directory *tar
             atomic_store(&segment.max_timestamp_ms, atomic_load(&source.max_timestamp_ms))
             atomic_store(&segment.offset_of_max, atomic_load(&source.offset_of_max))
             segment.first_timestamp_ms = source.first_timestamp_ms
+            if txn_index_sum(&source.aborted, &aborted) == 0:
+                txn_index_expect(&segment.aborted, &aborted)
         segment_list_retain(old)
         target.former = partition.directory
         partition.directory = target
@@ -429,6 +521,8 @@ cdef SegmentList *adopt_copy(Partition *partition, str directory, Directory *tar
         with nogil:
             view_publish(partition, list_)
         list_ = NULL
+        partition.txn_checkpoint = -1           # the new folder has none
+        write_txn_checkpoint(partition, False)
         atomic_store(&partition.flushed, atomic_load(&partition.log_end))
         advance_watermarks(partition)
         return old

@@ -3,7 +3,7 @@ from libc.stdint cimport int32_t, int64_t, uint64_t
 from libc.stdlib cimport free
 from kbroker._core.sync cimport atomic_load, atomic_store
 from kbroker.log.segment._index cimport index_is_full
-from kbroker.log._partition cimport NEW_FILE, Partition, view_publish
+from kbroker.log._partition cimport NEW_FILE, Partition, view_publish, write_txn_checkpoint
 from kbroker.log._posix cimport EIO, ENOMEM, PATH_BYTES, log_path
 from kbroker.log.producers._producer_table cimport producer_state_encode_snapshot, producer_state_store_snapshot
 from kbroker.log.segment._segment cimport (
@@ -101,6 +101,7 @@ cdef int32_t roll_segment(Partition *partition, int64_t new_base, int64_t now_ms
         segment_give_back(active)
     take_snapshot(partition, snapshot)
     view_publish(partition, grown)
+    write_txn_checkpoint(partition, False)
     atomic_store(&partition.new_names, atomic_load(&partition.new_names) | NEW_FILE)
     partition.jitter_ms = next_jitter(partition, now_ms, new_base)
     return 0

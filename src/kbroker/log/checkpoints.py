@@ -18,11 +18,16 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Generic, NamedTuple, TypeVar
 
+from kbroker._core.codec.crc32c import crc32c
+from kbroker.common.configs.config_def import INT64_MAX
+
 RECOVERY_POINT_CHECKPOINT = "recovery-point-offset-checkpoint"
 LOG_START_CHECKPOINT = "log-start-offset-checkpoint"
 HIGH_WATERMARK_CHECKPOINT = "replication-offset-checkpoint"
 CLEANER_OFFSET_CHECKPOINT = "cleaner-offset-checkpoint"
 LEADER_EPOCH_CHECKPOINT = "leader-epoch-checkpoint"
+TXN_INDEX_CHECKPOINT = "txnindex-checkpoint"
+TXN_ENTRY_BYTES = 34
 PARTITION_METADATA = "partition.metadata"
 MOVED_FROM = "kbroker-moved-from"
 META_PROPERTIES = "meta.properties"
@@ -186,6 +191,36 @@ def offset_checkpoint(path: Path) -> CheckpointFile[TopicPartition]:
 def leader_epoch_checkpoint(path: Path) -> CheckpointFile[int]:
     """The file of start offsets per leader epoch of one partition."""
     return CheckpointFile(path, lambda epoch: (epoch,), _parse_epoch)
+
+
+def read_txn_checkpoint(folder: str | Path) -> tuple[int, dict[int, tuple[int, int]], int]:
+    """Read the sums of a partition's transaction indexes; a missing or unreadable file covers no segment.
+
+    Returns: the end (segments based at or past it are not covered); by base offset the number of entries and the
+    CRC-32C of each covered index that is not empty; the CRC-32C of the file, -1 when it is missing.
+    """
+    try:
+        with open(os.path.join(folder, TXN_INDEX_CHECKPOINT), "rb") as file:
+            data = file.read()
+    except OSError:
+        return 0, {}, -1
+    crc = crc32c(data)
+    try:
+        version, end, *lines = data.decode("ascii").splitlines()
+        rows = [tuple(int(field) for field in line.split()) for line in lines]
+        sums = {base: (count, sum_) for base, count, sum_ in rows}
+        if version != "0" or any(not (0 <= count < 1 << 31 and 0 <= sum_ < 1 << 32) for count, sum_ in sums.values()):
+            raise ValueError("not the checkpoint of transaction indexes")
+        return min(int(end), INT64_MAX), sums, crc
+    except ValueError:
+        return 0, {}, crc
+
+
+def txn_index_sum(segment: Path) -> tuple[int, int]:
+    """Return the sum of a segment's .txnindex as the checkpoint has it. Raises: OSError."""
+    path = segment.with_suffix(".txnindex")
+    data = path.read_bytes() if path.exists() else b""
+    return len(data) // TXN_ENTRY_BYTES, crc32c(data)
 
 
 # -- clean shutdown ----------------------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import uuid
 import weakref
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -552,13 +552,19 @@ class LogManager:
             if hosted.compaction is not None and not (hosted.log_dir is not None and hosted.log_dir.is_offline)
         ]
 
-    def _write_cleaner_offsets(self, offsets: Mapping[TopicPartition, int]) -> None:
+    def _write_cleaner_offsets(self, offsets: Mapping[TopicPartition, int]) -> Collection[TopicPartition]:
+        """Return the partitions whose offsets are on the disk now; in memory there is none to write."""
+        if self._in_memory:
+            return offsets.keys()
+        written: set[TopicPartition] = set()
         for log_dir in self._dirs:
             mine = {key: offset for key, offset in offsets.items() if self._is_in(key, log_dir)}
             try:
                 log_dir.write_cleaner_offsets(mine)
+                written |= mine.keys()
             except OSError as e:
                 self._hosted.note_failure(log_dir, "writing cleaner offsets", e)
+        return written
 
     def _is_in(self, key: TopicPartition, log_dir: LogDir) -> bool:
         hosted = self._hosted.find(key)

@@ -1,4 +1,4 @@
-"""Opening after a crash: torn tails are cut, sealed damage is fenced, indexes and snapshots are made again."""
+"""Opening after a crash: torn tails are cut, sealed damage is fenced, indexes and snapshots are rebuilt."""
 
 import os
 import random
@@ -165,16 +165,62 @@ def test_damage_below_the_recovery_point_is_not_cut(tmp_path: Path) -> None:
     log.close()
 
 
-def test_missing_segment(tmp_path: Path) -> None:
-    """A segment missing in the middle is damage from its base on."""
+@pytest.mark.parametrize("clean", [True, False])
+@pytest.mark.parametrize("is_removed", [True, False])
+def test_missing_segment(tmp_path: Path, is_removed: bool, clean: bool) -> None:
+    """The other segments are served, as Kafka does it: compaction may have left the gap. It is reported."""
     folder = tmp_path / "t-0"
-    data = fill(folder, 40, SMALL)
+    data = fill(folder, 40, SMALL, clean=clean)
     bases = sorted(int(p.stem) for p in folder.glob("*.log"))
-    segment(folder, bases[2]).unlink()
-    log = open_log(folder, config=SMALL, clean=True)
-    assert log.damage_offset == bases[2]
-    assert read_all(log) == data[: bases[2]]
+    if is_removed:
+        segment(folder, bases[2]).unlink()
+    else:
+        segment(folder, bases[2]).write_bytes(b"")
+    log = open_log(folder, config=SMALL, clean=clean)
+    assert log.damage is None
+    assert log.cut == (
+        f"no batch has the offsets {bases[2]} to {bases[3] - 1}, up to the end of segment "
+        f"{bases[1] if is_removed else bases[2]:020}.log: the topic was compacted, or records are lost"
+    )
+    assert read_all(log) == data[: bases[2]] + data[bases[3] :]
+    assert log.append(batch(b"x")).base_offset == 40
+    log.close()
+    assert open_log(folder, config={**SMALL, "was.compacted": True}, clean=True).cut is None
+
+
+def test_wrong_offset_before_a_gap(tmp_path: Path) -> None:
+    """No checksum covers a batch's offset. One that is too high overlaps the next batch, or the next segment: it is
+    the damage, and the offsets before it are no gap."""
+    origin = tmp_path / "origin"
+    data = fill(origin, 40, SMALL)
+    bases = sorted(int(p.stem) for p in origin.glob("*.log"))
+    for offset in (bases[1], bases[1] + 1, bases[2] - 1):
+        folder = tmp_path / f"{offset}"
+        shutil.copytree(origin, folder)
+        file = segment(folder, bases[1])
+        content = bytearray(file.read_bytes())
+        at = sum(map(len, data[bases[1] : offset]))
+        content[at + 5] ^= 1  # 65,536 more
+        file.write_bytes(content)
+        log = open_log(folder, config=SMALL)
+        assert log.damage_offset == offset
+        assert read_all(log) == data[:offset]
+        log.close(clean=False)
+
+
+def test_wrong_offset_of_the_last_batch(tmp_path: Path) -> None:
+    """Nothing behind it shows that it is wrong; in a log that was never compacted a gap before it does."""
+    folder = tmp_path / "t-0"
+    data = fill(folder, 3)
+    content = bytearray(segment(folder, 0).read_bytes())
+    content[sum(map(len, data[:2])) + 5] ^= 1
+    segment(folder, 0).write_bytes(content)
+    log = open_log(folder, recovery_point=3)
+    assert (log.damage_offset, log.log_end_offset) == (2, 2)
     log.close(clean=False)
+    log = open_log(folder)
+    assert (log.damage, log.log_end_offset) == (None, 2)
+    log.close()
 
 
 @pytest.mark.parametrize("suffix", [".index", ".timeindex"])

@@ -43,10 +43,8 @@ def flip(segment: Path, position: int) -> None:
         (lambda segment: flip(segment, -1), "offsets 3 to 3 are missing"),
         (lambda segment: flip(segment, 70), "offsets 2 to 3 are missing"),
         (lambda segment: os.truncate(segment, 30), "offsets 2 to 3 are missing"),
-        (lambda segment: os.truncate(segment, 0), "offsets 2 to 3 are missing"),
-        (lambda segment: segment.unlink(), "offsets 2 to 3 are missing"),
     ],
-    ids=["last batch", "first batch and what follows", "torn", "empty", "removed"],
+    ids=["last batch", "first batch and what follows", "torn"],
 )
 def test_a_repaired_partition_takes_appends(tmp_path: Path, damage: Callable[[Path], None], problem: str) -> None:
     """Three segments of two batches; of the middle one some is lost: repaired, the rest is read and appends follow."""
@@ -79,7 +77,7 @@ def test_a_repaired_partition_takes_appends(tmp_path: Path, damage: Callable[[Pa
 
 
 def test_a_gap_is_found_without_other_damage(tmp_path: Path) -> None:
-    """What the broker takes for damage the check reports, with the offsets, and changes nothing unless asked."""
+    """It is reported with the offsets, and nothing is changed unless asked: a segment may be lost."""
     manager, _ = start(tmp_path)
     for i in range(3):
         append(manager, NOW_MS + i * 60_000)

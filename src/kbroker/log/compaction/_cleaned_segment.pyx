@@ -2,13 +2,13 @@
 from libc.stdint cimport INT64_MAX, int32_t, int64_t
 from libc.stdlib cimport free, realloc
 from libc.string cimport memcpy, memset
-from kbroker._core.codec.bytes cimport load_i32, load_i64, store_16, store_32, store_64
+from kbroker._core.codec.bytes cimport load_i32, load_i64, store_32, store_64
 from kbroker._core.requests.request cimport open_file_new
 from kbroker._core.sync cimport atomic_load, atomic_store, mutex_lock, mutex_unlock
 from kbroker.log.segment._index cimport (
     OFFSET_ENTRY_BYTES, TIME_ENTRY_BYTES, index_seal, offset_index_append, time_index_maybe_append,
 )
-from kbroker.log._partition cimport RECENT_APPENDS, Partition, view_publish
+from kbroker.log._partition cimport RECENT_APPENDS, Partition, view_publish, write_txn_checkpoint
 from kbroker.log._posix cimport (
     ENOENT, ENOMEM, PATH_BYTES, io_close, io_memory_file, io_open, io_rename, io_sync, io_sync_directory, io_truncate,
     io_unlink, io_write, log_path,
@@ -18,7 +18,9 @@ from kbroker.log.segment._segment cimport (
     LogSegment, SegmentList, segment_list_new, segment_list_release, segment_new, segment_path, segment_pin,
     segment_release, segment_retain,
 )
-from kbroker.log.segment._txn_index cimport TXN_ENTRY_BYTES, txn_index_append
+from kbroker.log.segment._txn_index cimport (
+    TXN_ENTRY_BYTES, TxnSum, txn_entry_decode, txn_entry_encode, txn_index_append, txn_index_expect, txn_sum_of,
+)
 from kbroker.protocol._records cimport BatchHeader, batch_parse
 
 cdef extern from *:
@@ -208,11 +210,7 @@ cdef int32_t cleaned_add_aborted(CleanedSegment *cleaned, const AbortedTxn *entr
     if not bytes_reserve(&cleaned.aborted, TXN_ENTRY_BYTES):
         return -ENOMEM
     at = cleaned.aborted.data + cleaned.aborted.size_bytes
-    store_16(at, 0)
-    store_64(at + 2, entry.producer_id)
-    store_64(at + 10, entry.first_offset)
-    store_64(at + 18, entry.last_offset)
-    store_64(at + 26, entry.last_stable_offset)
+    txn_entry_encode(entry, at)
     cleaned.aborted.size_bytes += TXN_ENTRY_BYTES
     return 0
 
@@ -264,6 +262,7 @@ cdef LogSegment *segment_of(Partition *partition, CleanedSegment *cleaned, int64
     cdef LogSegment *segment = segment_new(partition.directory, partition.files, cleaned.base_offset,
                                            cleaned.index_bytes, cleaned.directory is NULL, now_ms)
     cdef AbortedTxn entry
+    cdef TxnSum expected
     cdef const char *at
     cdef int64_t slot
     cdef int32_t rc = 0
@@ -275,6 +274,8 @@ cdef LogSegment *segment_of(Partition *partition, CleanedSegment *cleaned, int64
     if cleaned.directory is not NULL:
         atomic_store(&segment.offsets.entries, cleaned.offsets.size_bytes // OFFSET_ENTRY_BYTES)
         atomic_store(&segment.times.entries, cleaned.times.size_bytes // TIME_ENTRY_BYTES)
+        expected = txn_sum_of(cleaned.aborted.data, cleaned.aborted.size_bytes)
+        txn_index_expect(&segment.aborted, &expected)
         return segment
     for slot in range(cleaned.offsets.size_bytes // OFFSET_ENTRY_BYTES):
         at = cleaned.offsets.data + slot * OFFSET_ENTRY_BYTES
@@ -286,10 +287,7 @@ cdef LogSegment *segment_of(Partition *partition, CleanedSegment *cleaned, int64
             rc = time_index_maybe_append(&segment.times, load_i64(at), cleaned.base_offset + load_i32(at + 8), True)
     for slot in range(cleaned.aborted.size_bytes // TXN_ENTRY_BYTES):
         at = cleaned.aborted.data + slot * TXN_ENTRY_BYTES
-        entry.producer_id = load_i64(at + 2)
-        entry.first_offset = load_i64(at + 10)
-        entry.last_offset = load_i64(at + 18)
-        entry.last_stable_offset = load_i64(at + 26)
+        txn_entry_decode(at, &entry)
         if rc == 0:
             rc = txn_index_append(&segment.aborted, &entry)
     index_seal(&segment.offsets)
@@ -384,6 +382,7 @@ cdef int32_t publish(Partition *partition, LogSegment **old, int32_t count, LogS
         changed.segments[slot] = segment_retain(view.segments[slot + count - 1])
     forget_recent(partition, old, count)
     view_publish(partition, changed)
+    write_txn_checkpoint(partition, False)
     for slot in range(count):
         atomic_store(&old[slot].is_deleted, 1)
     return 0

@@ -7,9 +7,9 @@ import os
 
 cimport cython
 from libc.stdint cimport int32_t, int64_t, uint64_t
-from libc.stdlib cimport free, realloc
-from libc.string cimport memcpy, memmove, memset
-from kbroker._core.requests.request cimport OpenFile, open_file_release
+from libc.stdlib cimport free
+from libc.string cimport memcpy, memset
+from kbroker._core.requests.request cimport OpenFile
 from kbroker._core.sync cimport AtomicI64, atomic_load, atomic_store, mutex_lock, mutex_unlock
 from kbroker.log.compaction._batch_filter cimport (
     CLEAN_CORRUPT, BatchFilter, TxnTracker, control_type_of, filter_batch, filter_free, filter_set_producers,
@@ -25,15 +25,18 @@ from kbroker.log.compaction._offset_map cimport (
 )
 from kbroker.log._partition cimport Partition, view_acquire
 from kbroker.log._partition_log cimport PartitionLog
-from kbroker.log._posix cimport ENOENT, ENOMEM, io_read
+from kbroker.log._posix cimport ENOENT, ENOMEM
 from kbroker.log.producers._producer_state cimport ProducerFacts, producer_state_count, producer_state_list
 from kbroker.log.segment._segment cimport (
-    LogSegment, SegmentList, segment_find_indexed, segment_list_floor, segment_list_release, segment_open,
+    BatchReader, LogSegment, SegmentList, batch_reader_advance, batch_reader_begin, batch_reader_body,
+    batch_reader_free, batch_reader_header, segment_find_indexed, segment_list_floor, segment_list_release,
+    segment_open,
 )
+from kbroker.log.segment._txn_index cimport TXN_INDEX_DAMAGED
 from kbroker.log.compaction._throttle cimport ByteThrottle, Throttle, throttle_take, throttle_wake
 from kbroker.protocol._batch_format cimport BATCH_HEADER_BYTES, CONTROL_BIT
 from kbroker.protocol._records cimport (
-    BatchHeader, RecordView, batch_crc_ok, batch_parse, record_next,
+    BatchHeader, RecordView, batch_crc_ok, record_next,
 )
 
 from kbroker.log.log_types import CleanResult, CorruptLogError
@@ -41,7 +44,6 @@ from kbroker.log.log_types import CleanResult, CorruptLogError
 cdef enum:
     CLEAN_STOPPED = -20004
     CLEAN_MAP_TOO_SMALL = -20005
-    BUFFER_BYTES = 1048576
     MAX_INT32 = 2147483647
 
 cdef struct Round:
@@ -60,83 +62,21 @@ cdef struct Round:
     int32_t segments_after
     int64_t bad_offset          # of CLEAN_CORRUPT
 
-cdef struct Reader:             # batches of one sealed segment, one after the other
-    LogSegment *segment         # borrowed
-    OpenFile *file              # counted
-    int64_t at
-    int64_t limit
-    char *buffer                # owned
-    int64_t capacity
-    int64_t start               # of the buffer in the file
-    int64_t filled
-    const char *batch
-    BatchHeader header
-    int64_t next_offset
 
-
-cdef int32_t reader_open(Reader *reader, LogSegment *segment, int64_t from_offset) noexcept nogil:
-    """Keeps the buffer of an earlier segment."""
+cdef int32_t reader_open(BatchReader *reader, LogSegment *segment, int64_t from_offset) noexcept nogil:
+    """Begin at the batch that holds from_offset, or at the end where no batch does."""
     cdef int32_t rc = 0
+    cdef int64_t limit = atomic_load(&segment.size_bytes), position = 0
     cdef BatchHeader header
-    if reader.file is not NULL:
-        open_file_release(reader.file)
-        reader.file = NULL
-    reader.segment = segment
-    reader.limit = atomic_load(&segment.size_bytes)
-    reader.at = 0
-    reader.start = 0
-    reader.filled = 0
-    reader.next_offset = segment.base_offset
-    if reader.limit == 0:
-        return 0
-    reader.file = segment_open(segment, &rc)
-    if reader.file is NULL:
-        return rc
-    if from_offset > segment.base_offset:
-        rc = segment_find_indexed(segment, reader.file, from_offset, reader.limit, &reader.at, &header)
+    cdef OpenFile *file = segment_open(segment, &rc) if limit > 0 else NULL
+    if rc == 0 and from_offset > segment.base_offset and limit > 0:
+        rc = segment_find_indexed(segment, file, from_offset, limit, &position, &header)
         if rc == 0:
-            reader.at = reader.limit
-        elif rc < 0:
-            return CLEAN_CORRUPT if rc == -1 else rc
-    return 0
-
-
-cdef void reader_close(Reader *reader) noexcept nogil:
-    if reader.file is not NULL:
-        open_file_release(reader.file)
-    free(reader.buffer)
-    memset(reader, 0, sizeof(Reader))
-
-
-cdef int32_t reader_fill(Reader *reader, int64_t size_bytes) noexcept nogil:
-    """Have size_bytes from reader.at on in the buffer: 0, CLEAN_CORRUPT or -errno."""
-    cdef char *grown
-    cdef int64_t got, want
-    if reader.at >= reader.start and reader.at + size_bytes <= reader.start + reader.filled:
-        return 0
-    if reader.at + size_bytes > reader.limit:
-        return CLEAN_CORRUPT
-    if size_bytes > reader.capacity:
-        want = size_bytes if size_bytes > BUFFER_BYTES else BUFFER_BYTES
-        grown = <char *>realloc(reader.buffer, want)
-        if grown is NULL:
-            return -ENOMEM
-        reader.buffer = grown
-        reader.capacity = want
-    if reader.start <= reader.at < reader.start + reader.filled:
-        memmove(reader.buffer, reader.buffer + (reader.at - reader.start), reader.start + reader.filled - reader.at)
-        reader.filled = reader.start + reader.filled - reader.at
-    else:
-        reader.filled = 0
-    reader.start = reader.at
-    want = reader.limit - (reader.start + reader.filled)
-    if want > reader.capacity - reader.filled:
-        want = reader.capacity - reader.filled
-    got = io_read(reader.file.fd, reader.buffer + reader.filled, want, reader.start + reader.filled)
-    if got < 0:
-        return <int32_t>got
-    reader.filled += got
-    return 0 if reader.filled >= size_bytes else CLEAN_CORRUPT
+            position = limit
+        elif rc == -1:
+            rc = CLEAN_CORRUPT
+    batch_reader_begin(reader, file, position, limit, segment.base_offset)
+    return min(rc, 0)
 
 
 cdef inline void charge(Round *round_, int64_t size_bytes) noexcept nogil:
@@ -145,34 +85,29 @@ cdef inline void charge(Round *round_, int64_t size_bytes) noexcept nogil:
         throttle_take(round_.throttle, size_bytes, round_.stop)
 
 
-cdef int32_t reader_next(Reader *reader) noexcept nogil:
+cdef int32_t reader_next(BatchReader *reader) noexcept nogil:
     """1: reader.batch and its header, checksum and offsets sound; 0: the end; CLEAN_CORRUPT or -errno."""
     cdef int32_t rc
-    cdef int64_t total
     if reader.at >= reader.limit:
         return 0
-    rc = reader_fill(reader, BATCH_HEADER_BYTES)
-    if rc != 0:
+    rc = batch_reader_header(reader)
+    if rc == 0:
+        if reader.header.batch_length + 12 < BATCH_HEADER_BYTES or reader.header.magic != 2 or (
+                reader.header.last_offset_delta < 0 or reader.header.record_count < 0
+                or reader.header.base_offset < reader.next_offset):
+            return CLEAN_CORRUPT
+        rc = batch_reader_body(reader)
+    if rc < 0:
         return rc
-    batch_parse(reader.buffer + (reader.at - reader.start), BATCH_HEADER_BYTES, &reader.header)
-    total = <int64_t>reader.header.batch_length + 12
-    if total < BATCH_HEADER_BYTES or reader.header.magic != 2 or reader.header.last_offset_delta < 0 or (
-            reader.header.record_count < 0 or reader.header.base_offset < reader.next_offset):
+    if rc == 1 or not batch_crc_ok(reader.batch, &reader.header):
         return CLEAN_CORRUPT
-    rc = reader_fill(reader, total)
-    if rc != 0:
-        return rc
-    reader.batch = reader.buffer + (reader.at - reader.start)
-    if not batch_crc_ok(reader.batch, &reader.header):
-        return CLEAN_CORRUPT
-    reader.at += total
-    reader.next_offset = reader.header.base_offset + reader.header.last_offset_delta + 1
+    batch_reader_advance(reader)
     return 1
 
 
 # -------------------------------------------------------------------------------------------------- reading the dirt
 
-cdef int32_t map_batch(Round *round_, Reader *reader, TxnTracker *transactions) noexcept nogil:
+cdef int32_t map_batch(Round *round_, BatchReader *reader, TxnTracker *transactions) noexcept nogil:
     """0, CLEAN_MAP_TOO_SMALL when the map is full, else an error."""
     cdef const char *records
     cdef char *owned
@@ -203,12 +138,12 @@ cdef int32_t map_batch(Round *round_, Reader *reader, TxnTracker *transactions) 
 cdef int32_t build_map(Round *round_, int64_t *end_offset) noexcept nogil:
     """The map of the dirty part, as far as it fits: all below *end_offset is in it."""
     cdef TxnTracker transactions
-    cdef Reader reader
+    cdef BatchReader reader
     cdef SegmentList *view = round_.view
     cdef int64_t next_base
     cdef int32_t slot = segment_list_floor(view, round_.first_dirty), rc
     memset(&transactions, 0, sizeof(TxnTracker))
-    memset(&reader, 0, sizeof(Reader))
+    memset(&reader, 0, sizeof(BatchReader))
     end_offset[0] = round_.first_dirty
     if slot < 0:
         slot = 0
@@ -238,7 +173,7 @@ cdef int32_t build_map(Round *round_, int64_t *end_offset) noexcept nogil:
     if rc == CLEAN_CORRUPT:
         round_.bad_offset = reader.next_offset
     tracker_free(&transactions)
-    reader_close(&reader)
+    batch_reader_free(&reader)
     return rc
 
 
@@ -259,11 +194,11 @@ cdef int32_t load_producers(Round *round_) noexcept nogil:
 
 cdef int32_t clean_group(Round *round_, int32_t first, int32_t count) noexcept nogil:
     cdef CleanedSegment cleaned
-    cdef Reader reader
+    cdef BatchReader reader
     cdef LogSegment *segment
     cdef int64_t written
     cdef int32_t slot, rc
-    memset(&reader, 0, sizeof(Reader))
+    memset(&reader, 0, sizeof(BatchReader))
     rc = load_producers(round_)
     if rc != 0:
         return rc
@@ -286,7 +221,7 @@ cdef int32_t clean_group(Round *round_, int32_t first, int32_t count) noexcept n
         if rc == CLEAN_CORRUPT:
             round_.bad_offset = reader.next_offset
         round_.bytes_read += reader.limit
-    reader_close(&reader)
+    batch_reader_free(&reader)
     if rc == 0:
         rc = cleaned_finish(&cleaned, round_.view.segments[first + count - 1], round_.crash)
     if rc == REPLACE_STOPPED:
@@ -414,7 +349,7 @@ cdef class Cleaner:
                 rc = REPLACE_STALE
             else:
                 rc = clean(&round_)
-                if rc == -ENOENT and has_deleted(round_.view):
+                if (rc == -ENOENT or rc == TXN_INDEX_DAMAGED) and has_deleted(round_.view):
                     rc = REPLACE_STALE
             segment_list_release(round_.view)
             filter_free(&round_.filter)
@@ -426,6 +361,9 @@ cdef class Cleaner:
         if rc == CLEAN_CORRUPT:
             raise CorruptLogError(f"{log.topic}-{log.partition_id}: the batch at or after offset {round_.bad_offset} "
                                   "is damaged")
+        if rc == TXN_INDEX_DAMAGED:
+            raise CorruptLogError(f"{log.topic}-{log.partition_id}: a .txnindex file was changed or removed while "
+                                  "it was in use; restart the broker to rebuild it")
         if rc == CLEAN_MAP_TOO_SMALL:
             raise CorruptLogError(f"{log.topic}-{log.partition_id}: the keys of the batch at offset {first_dirty} need "
                                   "more than log.cleaner.dedupe.buffer.size")

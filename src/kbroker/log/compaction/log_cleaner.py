@@ -9,7 +9,7 @@ import functools
 import os
 import threading
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import NamedTuple
 
 from kbroker._core.clock import BaseClock
@@ -158,7 +158,8 @@ class LogCleaner:
         clock, config: of the broker.
         partitions: gives the compacted partitions there are.
         cleaned: where earlier rounds ended (``cleaner-offset-checkpoint``).
-        store: writes where the rounds of all partitions ended; called after each round.
+        store: writes where the rounds of all partitions ended, and returns the partitions that are on the disk now;
+            called before the first round of a partition, after each round, and by ``close``.
         failed: called with an OSError; it decides whether the folder stays online.
     Threads: all methods from any; ``start`` creates ``log.cleaner.threads`` threads. One thread at a time works on a
     partition. Lock: ``_lock`` guards the tables; no file is touched under it.
@@ -170,7 +171,7 @@ class LogCleaner:
         config: BrokerConfig,
         partitions: Callable[[], Iterable[Compacted]],
         cleaned: Mapping[TopicPartition, int],
-        store: Callable[[Mapping[TopicPartition, int]], None],
+        store: Callable[[Mapping[TopicPartition, int]], Collection[TopicPartition]],
         failed: Callable[[TopicPartition, str, OSError], None],
     ) -> None:
         self._clock = clock
@@ -180,6 +181,7 @@ class LogCleaner:
         self._lock = threading.Lock()
         self._store_lock = threading.Lock()
         self._cleaned = dict(cleaned)
+        self._stored: Collection[TopicPartition] = ()  # partitions that the last write has put on the disk
         self._busy: set[TopicPartition] = set()  # a thread cleans them, or they are held
         self._uncleanable: set[TopicPartition] = set()
         self._config = config
@@ -214,8 +216,12 @@ class LogCleaner:
     def close(self) -> None:
         """End rounds under way at their next batch, and wait for that."""
         with self._life_lock:
+            if self._closed:
+                return
             self._closed = True
             self._end_threads()
+        if self._cleaned:
+            self.write_offsets()  # the file may have been lost or damaged, or a write may have failed
 
     def reconfigure(self) -> None:
         """Go on with what CLEANER_KEYS say now: other threads, as Kafka does it; rounds under way begin again."""
@@ -293,8 +299,8 @@ class LogCleaner:
         partition, dirt = picked
         key = partition.key
         try:
-            if self.cleaned_offset(key) is None:
-                self._note(key, dirt.first_dirty)  # before its offsets get gaps: a later start must expect them
+            if self.cleaned_offset(key) is None and not self._note_first(key, dirt.first_dirty):
+                return None
             result = cleaner.clean(
                 partition.log,
                 dirt.first_dirty,
@@ -347,6 +353,15 @@ class LogCleaner:
                     return partition, dirt
         return None
 
+    def _note_first(self, key: TopicPartition, offset: int) -> bool:
+        """Note on the disk that the partition is compacted, before its offsets get gaps. False: this failed."""
+        self._note(key, offset)
+        with self._lock:
+            if key in self._stored:
+                return True
+            self._cleaned.pop(key, None)
+        return False
+
     def _note(self, key: TopicPartition, offset: int) -> None:
         with self._lock:
             self._cleaned[key] = offset
@@ -357,7 +372,9 @@ class LogCleaner:
         with self._store_lock:
             with self._lock:
                 offsets = dict(self._cleaned)
-            self._store(offsets)
+            stored = self._store(offsets)
+            with self._lock:
+                self._stored = stored
 
 
 def _notify(key: TopicPartition, dirt: Dirt, result: CleanResult) -> None:

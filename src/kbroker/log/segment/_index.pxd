@@ -30,6 +30,8 @@ cdef struct Index:
 cdef void index_init(Index *index, const char *directory, int64_t base_offset, int32_t entry_bytes, int64_t max_bytes,
                      bint writable, Mutex *lock) noexcept nogil
 cdef void index_destroy(Index *index) noexcept nogil
+# Map the file if it is not mapped; made and preallocated for the active segment. 0 or -errno; -ENOENT: no entries
+cdef int32_t index_ensure(Index *index) noexcept nogil
 # Counts the entries of the file and judges it: 0, INDEX_MISSING, INDEX_CORRUPT or -errno. end_offset, file_bytes: of
 # its segment.
 cdef int32_t index_load(Index *index, int64_t end_offset, int64_t file_bytes) noexcept nogil

@@ -40,7 +40,6 @@ cdef void index_destroy(Index *index) noexcept nogil:
 
 
 cdef int32_t index_ensure(Index *index) noexcept nogil:
-    """Map the file (made and preallocated for the active segment); 0 or -errno."""
     cdef char path[PATH_BYTES]
     cdef int fd
     cdef int64_t size, want

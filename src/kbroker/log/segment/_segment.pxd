@@ -45,6 +45,18 @@ cdef struct LogSegment:
     Index times
     TxnIndex aborted
 
+cdef struct BatchReader:        # reads the batches of a file one after the other
+    OpenFile *file              # counted
+    int64_t at                  # position of the next batch
+    int64_t limit               # bytes of the file that count
+    int64_t next_offset         # after the last batch
+    char *buffer                # owned
+    int64_t capacity
+    int64_t start               # position of the buffer in the file
+    int64_t filled
+    const char *batch           # in the buffer
+    BatchHeader header
+
 cdef struct SegmentList:        # immutable once published
     AtomicI64 refs
     int32_t count
@@ -87,6 +99,15 @@ cdef int32_t segment_find(LogSegment *segment, OpenFile *file, int64_t offset, i
 # As above from the index's entry, or from 0 when that does not point at a batch
 cdef int32_t segment_find_indexed(LogSegment *segment, OpenFile *file, int64_t offset, int64_t limit, int64_t *position,
                                   BatchHeader *header) noexcept nogil
+
+# Begin at a position; takes the count of file. The buffer of an earlier file is kept; a new reader is zeroed memory.
+cdef void batch_reader_begin(BatchReader *reader, OpenFile *file, int64_t position, int64_t limit,
+                             int64_t next_offset) noexcept nogil
+cdef void batch_reader_free(BatchReader *reader) noexcept nogil
+# The header, or all bytes, of the batch at reader.at in the buffer: 0, 1 the file ends before, or -errno
+cdef int32_t batch_reader_header(BatchReader *reader) noexcept nogil
+cdef int32_t batch_reader_body(BatchReader *reader) noexcept nogil
+cdef void batch_reader_advance(BatchReader *reader) noexcept nogil        # to the batch behind it
 
 cdef SegmentList *segment_list_new(int32_t count) noexcept nogil         # of count slots, each NULL
 cdef SegmentList *segment_list_retain(SegmentList *segments) noexcept nogil

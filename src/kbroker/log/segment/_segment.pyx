@@ -3,8 +3,8 @@ removed.
 """
 cimport cython
 from libc.stdint cimport INT64_MAX, int32_t, int64_t
-from libc.stdlib cimport calloc, free
-from libc.string cimport strdup
+from libc.stdlib cimport calloc, free, realloc
+from libc.string cimport memmove, memset, strdup
 from kbroker._core.guarded cimport guarded_value
 from kbroker._core.requests.request cimport OpenFile, open_file_new, open_file_release, open_file_retain
 from kbroker._core.sync cimport (
@@ -12,11 +12,11 @@ from kbroker._core.sync cimport (
     mutex_unlock,
 )
 from kbroker.log.segment._index cimport (
-    OFFSET_ENTRY_BYTES, TIME_ENTRY_BYTES, index_destroy, index_init, index_seal, offset_index_append,
-    offset_index_lookup, time_index_last, time_index_maybe_append,
+    OFFSET_ENTRY_BYTES, TIME_ENTRY_BYTES, index_destroy, index_ensure, index_init, index_seal,
+    offset_index_append, offset_index_lookup, time_index_maybe_append,
 )
 from kbroker.log._posix cimport (
-    EIO, ENOENT, ENOMEM, PATH_BYTES, io_close, io_descriptor_limit, io_memory_file, io_open, io_read, io_rename,
+    ENOENT, ENOMEM, PATH_BYTES, io_close, io_descriptor_limit, io_memory_file, io_open, io_read, io_rename,
     io_reserve, io_truncate, io_unlink, log_path,
 )
 from kbroker.log.producers._producer_state cimport AbortedTxn
@@ -26,6 +26,7 @@ from kbroker.protocol._records cimport BatchHeader, batch_parse
 
 cdef enum:
     MOST_OPEN = 2048            # by default: opening again costs two microseconds, descriptors are shared with sockets
+    READER_BYTES = 1048576      # read at once by a BatchReader
     FIND_BYTES = 4096           # read at once while looking for a batch: about one index interval
 
 # One cache for the process by default: descriptors are the process's, not a broker's.
@@ -219,7 +220,6 @@ cdef int32_t segment_pin(LogSegment *segment) noexcept nogil:
     cdef FileCache *files = segment.files
     cdef OpenFile *file
     cdef AbortedTxn *none = NULL
-    cdef int64_t offset, position
     cdef int32_t error = 0, count = 0
     cdef bint is_open = False
     if segment.directory is NULL:
@@ -236,12 +236,12 @@ cdef int32_t segment_pin(LogSegment *segment) noexcept nogil:
         mutex_unlock(&segment.lock)
         mutex_unlock(&files.lock)
         open_file_release(file)
-    offset_index_lookup(&segment.offsets, segment.base_offset, &offset, &position)
-    time_index_last(&segment.times, &offset, &position)
-    if atomic_load(&segment.offsets.entries) > 0 and atomic_load(&segment.offsets.map) == 0:
-        return -EIO
-    if atomic_load(&segment.times.entries) > 0 and atomic_load(&segment.times.map) == 0:
-        return -EIO
+    if atomic_load(&segment.offsets.entries) > 0:
+        error = index_ensure(&segment.offsets)
+    if error == 0 and atomic_load(&segment.times.entries) > 0:
+        error = index_ensure(&segment.times)
+    if error != 0:
+        return error
     return min(txn_index_collect(&segment.aborted, INT64_MAX, 0, &none, &count), 0)
 
 
@@ -423,6 +423,70 @@ cdef int32_t segment_find_indexed(LogSegment *segment, OpenFile *file, int64_t o
             if rc >= 0:
                 return rc
     return segment_find(segment, file, offset, 0, limit, position, header)
+
+
+# ------------------------------------------------------------------------------------------------------------ reader
+
+cdef void batch_reader_begin(BatchReader *reader, OpenFile *file, int64_t position, int64_t limit,
+                             int64_t next_offset) noexcept nogil:
+    if reader.file is not NULL:
+        open_file_release(reader.file)
+    reader.file = file
+    reader.at = reader.start = position
+    reader.limit = limit
+    reader.next_offset = next_offset
+    reader.filled = 0
+
+
+cdef void batch_reader_free(BatchReader *reader) noexcept nogil:
+    if reader.file is not NULL:
+        open_file_release(reader.file)
+    free(reader.buffer)
+    memset(reader, 0, sizeof(BatchReader))
+
+
+cdef int32_t fill(BatchReader *reader, int64_t size_bytes) noexcept nogil:
+    """Have size_bytes from reader.at on in the buffer: 0, 1 the file ends before, or -errno."""
+    cdef char *grown
+    cdef int64_t got, want, skipped = reader.at - reader.start
+    if skipped + size_bytes > reader.filled:
+        if reader.at + size_bytes > reader.limit:
+            return 1
+        if size_bytes > reader.capacity:
+            want = max(size_bytes, READER_BYTES)
+            grown = <char *>realloc(reader.buffer, want)
+            if grown is NULL:
+                return -ENOMEM
+            reader.buffer = grown
+            reader.capacity = want
+        reader.filled = max(reader.filled - skipped, 0)
+        memmove(reader.buffer, reader.buffer + skipped, reader.filled)
+        reader.start = reader.at
+        want = min(reader.limit - reader.start, reader.capacity) - reader.filled
+        got = io_read(reader.file.fd, reader.buffer + reader.filled, want, reader.start + reader.filled)
+        if got < 0:
+            return <int32_t>got
+        reader.filled += got
+        if reader.filled < size_bytes:
+            return 1
+    reader.batch = reader.buffer + (reader.at - reader.start)
+    return 0
+
+
+cdef int32_t batch_reader_header(BatchReader *reader) noexcept nogil:
+    cdef int32_t rc = fill(reader, BATCH_HEADER_BYTES)
+    if rc == 0:
+        batch_parse(reader.batch, BATCH_HEADER_BYTES, &reader.header)
+    return rc
+
+
+cdef int32_t batch_reader_body(BatchReader *reader) noexcept nogil:
+    return fill(reader, <int64_t>reader.header.batch_length + 12)
+
+
+cdef void batch_reader_advance(BatchReader *reader) noexcept nogil:
+    reader.at += <int64_t>reader.header.batch_length + 12
+    reader.next_offset = reader.header.base_offset + reader.header.last_offset_delta + 1
 
 
 # -------------------------------------------------------------------------------------------------------------- view

@@ -17,10 +17,13 @@ cdef struct Scan:
     int64_t valid_bytes
     int64_t next_offset
     const char *reason          # of rc 1
+    int64_t gap_position        # of the last batch, when offsets are missing before it; else -1
+    int64_t gap_offset          # the first that is missing
 
-# Reads batch by batch, what: a sum of SCAN_ flags. The first batch must have from_offset at least.
+# Reads batch by batch; flags: a sum of SCAN_ values. The first batch must have from_offset at least.
 cdef void scan_segment(Partition *partition, LogSegment *segment, OpenFile *file, int64_t from_position,
-                       int64_t from_offset, int64_t file_bytes, int32_t what, Scan *out) noexcept nogil
-# Judges one segment, whose next one begins at next_base (-1: none); check_all: every checksum, not the end alone.
-cdef void load_segment(Partition *partition, LogSegment *segment, int64_t next_base, bint is_last, bint check_all,
+                       int64_t from_offset, int64_t file_bytes, int32_t flags, Scan *out) noexcept nogil
+# Judges one segment; next_base: base of the segment behind it, -1: it is the last one; check_all: compare every
+# checksum instead of reading the end alone.
+cdef void load_segment(Partition *partition, LogSegment *segment, int64_t next_base, bint check_all,
                        Scan *out) noexcept nogil

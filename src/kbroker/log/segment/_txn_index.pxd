@@ -1,10 +1,15 @@
 """Transaction index of one segment, in Kafka's format. ``lock`` (the segment's leaf lock) guards the entries."""
-from libc.stdint cimport int32_t, int64_t
+from libc.stdint cimport int32_t, int64_t, uint32_t
 from kbroker._core.sync cimport Mutex
 from kbroker.log.producers._producer_state cimport AbortedTxn
 
 cdef enum:
     TXN_ENTRY_BYTES = 34        # int16 version 0, int64 producer id, first, last, last stable offset
+    TXN_INDEX_DAMAGED = -10005  # the file is not the one that was checked when the log was opened
+
+cdef struct TxnSum:             # identifies the content of an index file
+    int64_t count               # entries
+    uint32_t crc                # CRC-32C of the whole file
 
 cdef struct TxnIndex:
     const char *directory       # borrowed; NULL: memory only
@@ -13,21 +18,35 @@ cdef struct TxnIndex:
     int32_t count
     int32_t capacity
     int32_t rebuilt_count       # while it is rebuilt: entries of the file, those behind count are compared; else 0
+    bint differs                # while it is rebuilt: the file differs from the batches
     bint is_loaded              # the file has been read
     bint is_unsynced            # entries were written since the last txn_index_sync
+    bint has_sum                # sum is that of the entries; a file that is read for the first time must match it
+    TxnSum sum
     Mutex *lock
+
+cdef void txn_entry_encode(const AbortedTxn *entry, char *out) noexcept nogil           # TXN_ENTRY_BYTES bytes
+cdef void txn_entry_decode(const char *data, AbortedTxn *out) noexcept nogil
+cdef TxnSum txn_sum_of(const char *data, int64_t size_bytes) noexcept nogil
 
 cdef void txn_index_init(TxnIndex *index, const char *directory, int64_t base_offset, Mutex *lock) noexcept nogil
 cdef void txn_index_destroy(TxnIndex *index) noexcept nogil
 cdef int32_t txn_index_append(TxnIndex *index, const AbortedTxn *entry) noexcept nogil
-# What was appended is on disk after it: 0, -EIO, or -errno where no sync was tried. A power cut would else bring
-# aborted records to light.
+# Appended entries are on disk after it: 0, -EIO, or -errno where no sync was tried. Without it a power cut would expose
+# aborted records.
 cdef int32_t txn_index_sync(TxnIndex *index) noexcept nogil
 cdef int32_t txn_index_truncate(TxnIndex *index, int64_t offset) noexcept nogil
-# Recovery: append all entries between the two. The file is written only from where it differs: a full disk keeps no
-# sound index from being used.
+# Recovery: append all entries between the two. The file is written only from where it differs, so that a sound index
+# can be used on a full disk. The end returns 1 when the file differed, 0 or -errno.
 cdef int32_t txn_index_begin_rebuild(TxnIndex *index) noexcept nogil
 cdef int32_t txn_index_end_rebuild(TxnIndex *index) noexcept nogil
-# Adds to *out (realloc'ed) what overlaps [fetch_offset, upper_bound). 1: no later segment can add more; 0; or -errno
+# Sum of the entries as they are: 0 or -errno.
+cdef int32_t txn_index_sum(TxnIndex *index, TxnSum *out) noexcept nogil
+# Require this sum of the file when it is first read.
+cdef void txn_index_expect(TxnIndex *index, const TxnSum *expected) noexcept nogil
+# Compare the file and the sum: 1 equal, and expected from now on, 0 different, or -errno.
+cdef int32_t txn_index_matches(TxnIndex *index, const TxnSum *expected) noexcept nogil
+# Adds to *out (realloc'ed) the entries that overlap [fetch_offset, upper_bound). 1: no later segment can add more; 0;
+# TXN_INDEX_DAMAGED or -errno
 cdef int32_t txn_index_collect(TxnIndex *index, int64_t fetch_offset, int64_t upper_bound, AbortedTxn **out,
                                int32_t *count) noexcept nogil

@@ -4,6 +4,7 @@ from libc.stdint cimport int32_t, int64_t
 from libc.stdlib cimport free, malloc, realloc
 from libc.string cimport memcmp
 from kbroker._core.codec.bytes cimport load_i64, store_16, store_64
+from kbroker._core.codec.crc32c cimport crc32c
 from kbroker._core.sync cimport Mutex, mutex_destroy, mutex_init, mutex_lock, mutex_unlock
 from kbroker.log.segment._index cimport INDEX_OUT_OF_ORDER, check_entry
 from kbroker.log._posix cimport (
@@ -19,6 +20,8 @@ cdef void txn_index_init(TxnIndex *index, const char *directory, int64_t base_of
     index.count = 0
     index.capacity = 0
     index.rebuilt_count = 0
+    index.differs = False
+    index.has_sum = False
     index.is_loaded = directory is NULL
     index.is_unsynced = False
     index.lock = lock
@@ -30,7 +33,7 @@ cdef void txn_index_destroy(TxnIndex *index) noexcept nogil:
 
 
 cdef bint txn_reserve(TxnIndex *index) noexcept nogil:
-    """Memory for one more entry."""
+    """Reserve memory for one more entry."""
     cdef AbortedTxn *grown
     cdef int32_t capacity
     if index.count == index.capacity:
@@ -43,37 +46,79 @@ cdef bint txn_reserve(TxnIndex *index) noexcept nogil:
     return True
 
 
-cdef int32_t txn_load(TxnIndex *index) noexcept nogil:
-    """Under the lock. A torn or foreign entry ends the list: recovery has rebuilt what matters."""
+cdef void txn_entry_encode(const AbortedTxn *entry, char *out) noexcept nogil:
+    store_16(out, 0)
+    store_64(out + 2, entry.producer_id)
+    store_64(out + 10, entry.first_offset)
+    store_64(out + 18, entry.last_offset)
+    store_64(out + 26, entry.last_stable_offset)
+
+
+cdef void txn_entry_decode(const char *data, AbortedTxn *out) noexcept nogil:
+    out.producer_id = load_i64(data + 2)
+    out.first_offset = load_i64(data + 10)
+    out.last_offset = load_i64(data + 18)
+    out.last_stable_offset = load_i64(data + 26)
+
+
+cdef TxnSum txn_sum_of(const char *data, int64_t size_bytes) noexcept nogil:
+    cdef TxnSum result
+    result.count = size_bytes // TXN_ENTRY_BYTES
+    result.crc = crc32c(0, data, size_bytes)
+    return result
+
+
+cdef inline bint is_same(const TxnSum *one, const TxnSum *other) noexcept nogil:
+    return one.count == other.count and one.crc == other.crc
+
+
+cdef int32_t read_index(TxnIndex *index, char **data, int64_t *size_bytes) noexcept nogil:
+    """Read the whole file into malloc'ed memory; a missing file is an empty one. 0 or -errno."""
     cdef char path[PATH_BYTES]
+    cdef int64_t size, got = 0
+    cdef int fd
+    data[0] = NULL
+    size_bytes[0] = 0
+    log_path(path, PATH_BYTES, index.directory, index.base_offset, b".txnindex")
+    fd = io_open(path, False)
+    if fd < 0:
+        return 0 if fd == -ENOENT else fd
+    size = io_fd_size(fd)
+    if size > 0:
+        data[0] = <char *>malloc(size)
+        got = io_read(fd, data[0], size, 0) if data[0] is not NULL else -ENOMEM
+    io_close(fd)
+    if size < 0:
+        return <int32_t>size
+    if got == size:
+        size_bytes[0] = size
+        return 0
+    free(data[0])
+    data[0] = NULL
+    return <int32_t>got if got < 0 else -EIO
+
+
+cdef int32_t txn_load(TxnIndex *index) noexcept nogil:
+    """Under the lock. Without an expected sum the file counts up to its first torn or foreign entry: it is rebuilt."""
     cdef int64_t size, slot
     cdef char *data
     cdef const char *at
     cdef AbortedTxn entry
-    cdef int fd
+    cdef TxnSum found
+    cdef int32_t rc
     if index.is_loaded:
         return 0
     index.count = 0
-    log_path(path, PATH_BYTES, index.directory, index.base_offset, b".txnindex")
-    fd = io_open(path, False)
-    if fd == -ENOENT:
-        index.is_loaded = True
-        return 0
-    if fd < 0:
-        return fd
-    size = io_fd_size(fd)
-    data = <char *>malloc(size if size > 0 else 1)
-    if data is NULL or size < 0 or io_read(fd, data, size, 0) != size:
-        io_close(fd)
+    rc = read_index(index, &data, &size)
+    if rc != 0:
+        return rc
+    found = txn_sum_of(data, size)
+    if index.has_sum and not is_same(&found, &index.sum):
         free(data)
-        return -EIO
-    io_close(fd)
+        return TXN_INDEX_DAMAGED
     for slot in range(size // TXN_ENTRY_BYTES):
         at = data + slot * TXN_ENTRY_BYTES
-        entry.producer_id = load_i64(at + 2)
-        entry.first_offset = load_i64(at + 10)
-        entry.last_offset = load_i64(at + 18)
-        entry.last_stable_offset = load_i64(at + 26)
+        txn_entry_decode(at, &entry)
         if at[0] != 0 or at[1] != 0 or entry.last_offset < index.base_offset or (
                 index.count > 0 and entry.last_offset <= index.entries[index.count - 1].last_offset):
             break
@@ -82,6 +127,7 @@ cdef int32_t txn_load(TxnIndex *index) noexcept nogil:
             return -ENOMEM
         index.entries[index.count] = entry
         index.count += 1
+    index.differs = size != <int64_t>index.count * TXN_ENTRY_BYTES
     free(data)
     index.is_loaded = True
     return 0
@@ -102,14 +148,11 @@ cdef int32_t txn_index_append(TxnIndex *index, const AbortedTxn *entry) noexcept
         mutex_unlock(index.lock)
         return 0
     index.rebuilt_count = 0
+    index.differs = True
     if rc == 0 and not txn_reserve(index):      # before the file has it
         rc = -ENOMEM
     if rc == 0 and index.directory is not NULL:
-        store_16(data, 0)
-        store_64(data + 2, entry.producer_id)
-        store_64(data + 10, entry.first_offset)
-        store_64(data + 18, entry.last_offset)
-        store_64(data + 26, entry.last_stable_offset)
+        txn_entry_encode(entry, data)
         log_path(path, PATH_BYTES, index.directory, index.base_offset, b".txnindex")
         fd = io_open(path, True)
         rc = fd
@@ -121,6 +164,7 @@ cdef int32_t txn_index_append(TxnIndex *index, const AbortedTxn *entry) noexcept
     if rc == 0:
         index.entries[index.count] = entry[0]
         index.count += 1
+        index.has_sum = False
         index.is_unsynced = index.directory is not NULL
     mutex_unlock(index.lock)
     return <int32_t>rc
@@ -152,7 +196,7 @@ cdef int32_t txn_index_sync(TxnIndex *index) noexcept nogil:
 
 
 cdef int32_t cut_file(TxnIndex *index) noexcept nogil:
-    """Under the lock: the file ends behind the entries that count."""
+    """Under the lock: cut the file behind the entries that count."""
     cdef char path[PATH_BYTES]
     cdef int32_t rc
     cdef int fd
@@ -174,11 +218,12 @@ cdef int32_t txn_index_truncate(TxnIndex *index, int64_t offset) noexcept nogil:
     cdef int32_t rc
     mutex_lock(index.lock)
     rc = txn_load(index)
-    if rc != 0:                     # which entries would be cut is not known
+    if rc != 0:                     # the entries to cut are unknown
         mutex_unlock(index.lock)
         return rc
     while index.count > 0 and index.entries[index.count - 1].last_offset >= offset:
         index.count -= 1
+    index.has_sum = False
     rc = cut_file(index)
     mutex_unlock(index.lock)
     return rc
@@ -187,25 +232,69 @@ cdef int32_t txn_index_truncate(TxnIndex *index, int64_t offset) noexcept nogil:
 cdef int32_t txn_index_begin_rebuild(TxnIndex *index) noexcept nogil:
     cdef int32_t rc
     mutex_lock(index.lock)
+    index.differs = False
     rc = txn_load(index)
     index.rebuilt_count = index.count
     index.count = 0
+    index.has_sum = False
     mutex_unlock(index.lock)
     return rc
 
 
 cdef int32_t txn_index_end_rebuild(TxnIndex *index) noexcept nogil:
     cdef int32_t rc
+    cdef bint differs
     mutex_lock(index.lock)
+    differs = index.differs or index.count < index.rebuilt_count
     index.rebuilt_count = 0
-    index.is_unsynced = index.count > 0 and index.directory is not NULL     # what was found may be in the cache only
-    rc = cut_file(index)
+    index.is_unsynced = index.count > 0 and index.directory is not NULL     # the file may be in the cache only
+    rc = cut_file(index) if differs else 0
+    mutex_unlock(index.lock)
+    return differs if rc == 0 else rc
+
+
+cdef int32_t txn_index_sum(TxnIndex *index, TxnSum *out) noexcept nogil:
+    cdef char data[TXN_ENTRY_BYTES]
+    cdef int32_t slot, rc = 0
+    mutex_lock(index.lock)
+    if not index.has_sum:
+        rc = txn_load(index)
+        if rc == 0:
+            index.sum.count = index.count
+            index.sum.crc = 0
+            for slot in range(index.count):
+                txn_entry_encode(&index.entries[slot], data)
+                index.sum.crc = crc32c(index.sum.crc, data, TXN_ENTRY_BYTES)
+            index.has_sum = True
+    out[0] = index.sum
     mutex_unlock(index.lock)
     return rc
 
 
+cdef void txn_index_expect(TxnIndex *index, const TxnSum *expected) noexcept nogil:
+    mutex_lock(index.lock)
+    index.sum = expected[0]
+    index.has_sum = True
+    mutex_unlock(index.lock)
+
+
+cdef int32_t txn_index_matches(TxnIndex *index, const TxnSum *expected) noexcept nogil:
+    cdef int64_t size
+    cdef char *data
+    cdef TxnSum found
+    cdef int32_t rc = read_index(index, &data, &size)
+    if rc != 0:
+        return rc
+    found = txn_sum_of(data, size)
+    free(data)
+    if not is_same(&found, expected):
+        return 0
+    txn_index_expect(index, expected)
+    return 1
+
+
 cdef int32_t first_ending_at(const TxnIndex *index, int64_t offset) noexcept nogil:
-    """The first entry whose transaction ends at or after offset: entries are in the order of their ends."""
+    """Return the slot of the first entry whose transaction ends at or after offset; they are sorted by their ends."""
     cdef int32_t low = 0, high = index.count, middle
     while low < high:
         middle = low + (high - low) // 2
@@ -226,7 +315,8 @@ cdef int32_t txn_index_collect(TxnIndex *index, int64_t fetch_offset, int64_t up
     if rc != 0:
         mutex_unlock(index.lock)
         return rc
-    # What ended before fetch_offset has a last stable offset at or below it, so it cannot complete the search either.
+    # A transaction that ended before fetch_offset has a last stable offset at or below it, so it cannot complete the
+    # search either.
     for slot in range(first_ending_at(index, fetch_offset), index.count):
         entry = &index.entries[slot]
         if entry.first_offset < upper_bound:
@@ -283,7 +373,7 @@ cdef class TransactionIndex:
         complete = txn_index_collect(&self.index, fetch_offset, upper_bound, &found, &count)
         if complete < 0:
             free(found)
-            raise OSError(-complete, "transaction index")
+            raise OSError(EIO if complete == TXN_INDEX_DAMAGED else -complete, "transaction index")
         result = [(found[slot].producer_id, found[slot].first_offset, found[slot].last_offset,
                    found[slot].last_stable_offset) for slot in range(count)]
         free(found)

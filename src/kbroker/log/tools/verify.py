@@ -129,18 +129,11 @@ def _verify_partition(folder: Path, repair: bool) -> list[Finding]:
 
 
 def _verify_transactions(segments: Sequence[Path], repair: bool) -> list[Finding]:
-    """Transactions whose records would show though they were aborted; the next start rebuilds the indexes."""
+    """Report transaction indexes that disagree with the batches; the next start rebuilds them."""
+    text = "the next start rebuilds it" if repair else ""
     return [
-        Finding(
-            lost.segment.with_suffix(".txnindex"),
-            0,
-            0,
-            lost.first_offset,
-            f"the aborted transaction of producer {lost.producer_id}, offsets {lost.first_offset} to "
-            f"{lost.last_offset}, is not in the index",
-            repair="the next start rebuilds it" if repair else "",
-        )
-        for lost in aborted.unindexed(segments)
+        Finding(fault.segment.with_suffix(".txnindex"), 0, 0, fault.offset, fault.problem, repair=text)
+        for fault in aborted.faults(segments)
     ]
 
 
@@ -177,8 +170,8 @@ def _recover_at_next_start(partition: Path) -> None:
     offsets = checkpoint.read()
     if offsets.pop((name["topic"], int(name["partition"])), None) is not None:
         checkpoint.write(offsets)
-    for snapshot in partition.glob("*.snapshot"):
-        snapshot.unlink()
+    for path in (*partition.glob("*.snapshot"), partition / checkpoints.TXN_INDEX_CHECKPOINT):
+        path.unlink(missing_ok=True)
     checkpoints.sync_folder(partition)
 
 

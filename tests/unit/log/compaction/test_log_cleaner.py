@@ -1,5 +1,6 @@
 """Which partition is cleaned, when, and up to where; on a clock that the test moves."""
 
+import errno
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,8 +14,10 @@ from kbroker.log import checkpoints
 from kbroker.log._partition_log import PartitionLog
 from kbroker.log.compaction.log_cleaner import CompactionConfig, Dirt, measure
 from kbroker.log.folder_scan import TopicLogs
+from kbroker.log.log_dir import LogDir
 from kbroker.log.manager import LogManager
 from tests.support.compaction import keyed, marker, records
+from tests.support.limits import no_mappings
 from tests.support.log_files import NOW_MS, open_log
 
 TOPIC_ID = uuid.UUID(int=7)
@@ -208,6 +211,85 @@ def test_policy_changed_back_to_delete(bench: Bench, tmp_path: Path) -> None:
     assert not bench.report.was_clean
     assert bench.report.damaged == {}
     assert records(bench.log("few")) == kept
+
+
+@pytest.mark.parametrize("damage", [None, b"", b"0\n1\nfew 0"])
+@pytest.mark.parametrize("is_clean", [True, False])
+def test_policy_changed_and_the_checkpoint_lost(
+    bench: Bench, tmp_path: Path, damage: bytes | None, is_clean: bool
+) -> None:
+    """Without cleaner-offset-checkpoint the next start serves all that compaction has left, within and between
+    segments: sound batches with gaps between them are no damage."""
+    log = bench.log("few")
+    for value in (b"1", b"2"):
+        for key in (b"a", b"b", b"c"):
+            log.append(keyed((key, value)))
+            if key == b"a":
+                log.append(keyed((b"only " + value, value)))
+        log.roll()
+    assert bench.manager.cleaner.run_once() == [("few", 0)]
+    kept = records(log)
+    assert [row[0] for row in kept] == [1, 4, 5, 6, 7]
+    bench.topics["few"] = {}
+    if not is_clean:
+        bench.manager._all_sound = False
+    bench.manager.close()
+    path = tmp_path / checkpoints.CLEANER_OFFSET_CHECKPOINT
+    if damage is None:
+        path.unlink()
+    else:
+        path.write_bytes(damage)
+    bench.start()
+    assert bench.report.damaged == {}
+    assert records(bench.log("few")) == kept
+    assert bench.log("few").append(keyed((b"d", b"x"))).base_offset == 8
+
+
+def test_no_compaction_without_its_note(bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A partition stays as it is until cleaner-offset-checkpoint names it; here the disk is full for a while."""
+
+    def full(_: LogDir, offsets: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    fill(bench.log("few"), *[NOW_MS] * 4)
+    with monkeypatch.context() as patch:
+        patch.setattr(LogDir, "write_cleaner_offsets", full)
+        assert bench.manager.cleaner.run_once() == []
+        assert bench.manager.cleaner.run_once() == []
+    assert len(records(bench.log("few"))) == 4
+    assert bench.manager.offline_dirs == {}
+    assert bench.manager.cleaner.run_once() == [("few", 0)]
+    assert len(records(bench.log("few"))) == 1
+
+
+def test_checkpoint_is_written_again_at_close(bench: Bench, tmp_path: Path) -> None:
+    fill(bench.log("few"), *[NOW_MS] * 4)
+    bench.manager.cleaner.run_once()
+    path = tmp_path / checkpoints.CLEANER_OFFSET_CHECKPOINT
+    path.unlink()
+    bench.manager.close()
+    assert checkpoints.offset_checkpoint(path).read() == {("few", 0): 4}
+
+
+def test_no_mapping_is_temporary(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
+    """An index that cannot be mapped (ENOMEM) ends the round, not the folder; the next one does what is left."""
+    bench.manager.update_configs({"few": bench.config.topic_configs({**COMPACT, "index.interval.bytes": "0"})})
+    log = bench.log("few")
+    for _ in range(2):
+        for key in (b"a", b"b", b"c"):
+            log.append(keyed((key, b"x")))
+    log.roll()
+    assert bench.manager.cleaner.run_once() == [("few", 0)]  # the new segment's indexes are not mapped yet
+    for key in (b"a", b"b", b"c", b"a", b"b", b"c"):
+        log.append(keyed((key, b"y")))
+    log.roll()
+    with no_mappings():
+        assert bench.manager.cleaner.run_once() == []
+    assert "Cannot allocate memory" in caplog.text
+    assert bench.manager.offline_dirs == {}
+    assert log.append(keyed((b"a", b"z"))).error == 0
+    assert bench.manager.cleaner.run_once() == [("few", 0)]
+    assert [row[2] for row in records(log)] == [b"y", b"y", b"y", b"z"]
 
 
 def test_damaged_log_is_left_alone(bench: Bench, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -1,4 +1,4 @@
-"""The transaction index of a log as it is opened and read: no aborted record may ever look like a committed one."""
+"""The transaction index of a log as it is opened and read: no aborted record may look like a committed one."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import pytest
 from kbroker._core.clock import VirtualClock
 from kbroker.log._partition_log import PartitionLog, active_producers
 from kbroker.log.log_types import AbortedTransaction
+from tests.support.compaction import CONFIG, compact, transaction
 from tests.support.log_files import NOW_MS, batch, open_log
 
 PID = 7
@@ -36,9 +37,9 @@ def write(log: PartitionLog, sequence: int = 0, *, producer_id: int = PID, times
     return info.base_offset
 
 
-def aborted_log(folder: Path, aborts: int = 1) -> PartitionLog:
+def aborted_log(folder: Path, aborts: int = 1, config: dict[str, int] | None = None) -> PartitionLog:
     """Three records of each transaction that is aborted, at 0 to 3, 4 to 7 and so on."""
-    log = open_log(folder)
+    log = open_log(folder, config=config)
     for number in range(aborts):
         for sequence in range(3):
             write(log, sequence + 3 * number)
@@ -144,3 +145,145 @@ def test_reading_while_retention_removes_the_segment(tmp_path: Path) -> None:
         retention.join()
         log.close()
         assert (got.error, bool(got.records), len(got.aborted)) in ((0, True, 1), (OUT_OF_RANGE, False, 0))
+
+
+# -- a clean stop ------------------------------------------------------------------------------------------------------
+
+CHECKPOINT = "txnindex-checkpoint"
+
+
+def sealed_log(folder: Path) -> tuple[list[AbortedTransaction], bytes]:
+    """Two aborted transactions in a sealed segment, a third that overlaps them, and a clean stop."""
+    log = aborted_log(folder, 2, {"index.interval.bytes": 0})
+    write(log, producer_id=8)
+    write(log, 6)
+    log.append_end_marker(PID, 0, 0, False)
+    log.roll()
+    log.append_end_marker(8, 0, 0, False)
+    expected = log.read(0, isolation=1).aborted
+    assert len(expected) == 4
+    log.close()
+    return expected, (folder / INDEX).read_bytes()
+
+
+def assert_rebuilt(folder: Path, expected: list[AbortedTransaction], right: bytes) -> None:
+    """Opened after a clean stop the log has all entries, reports the rebuilding once, and has put the file right."""
+    log = open_log(folder, clean=True)
+    assert log.cut == (
+        f"{INDEX} did not agree with the batches of its segment: rebuilt from them, it lists 3 aborted transactions now"
+    )
+    assert log.read(0, isolation=1).aborted == expected
+    log.close()
+    assert (folder / INDEX).read_bytes() == right
+    log = open_log(folder, clean=True)
+    assert log.cut is None
+    assert log.read(0, isolation=1).aborted == expected
+    log.close()
+
+
+def test_damaged_index_after_a_clean_stop(tmp_path: Path) -> None:
+    """Missing, empty, cut, longer, and each byte of it flipped."""
+    expected, right = sealed_log(tmp_path / "origin")
+    damaged = [None, b"", right[:40], right[:-1], right + right[-34:]]
+    damaged += [right[:at] + bytes([right[at] ^ 1]) + right[at + 1 :] for at in range(len(right))]
+    for number, data in enumerate(damaged):
+        folder = tmp_path / f"{number}"
+        shutil.copytree(tmp_path / "origin", folder)
+        if data is None:
+            (folder / INDEX).unlink()
+        else:
+            (folder / INDEX).write_bytes(data)
+        assert_rebuilt(folder, expected, right)
+
+
+def test_index_where_no_transaction_was_aborted(tmp_path: Path) -> None:
+    """A file that lists transactions of a segment without any would hide committed records."""
+    _, right = sealed_log(tmp_path / "other")
+    log = open_log(tmp_path / "t-0")
+    write(log)
+    log.append_end_marker(PID, 0, 0, True)
+    log.close()
+    (tmp_path / "t-0" / INDEX).write_bytes(right)
+    log = open_log(tmp_path / "t-0", clean=True)
+    assert "lists 0 aborted transactions now" in str(log.cut)
+    assert log.read(0, isolation=1).aborted == []
+    assert not (tmp_path / "t-0" / INDEX).exists()
+
+
+@pytest.mark.parametrize(
+    "text", [None, b"", b"0\n", b"1\n11\n", b"0\n11\n", b"0\n11\n0 3 7\n", b"0\n11\n0 x\n", b"\xff\n"]
+)
+def test_lost_or_damaged_checkpoint(tmp_path: Path, text: bytes | None) -> None:
+    """The indexes are compared to the batches instead: a damaged one is found still, a sound one stays."""
+    folder = tmp_path / "t-0"
+    expected, right = sealed_log(folder)
+    written = (folder / CHECKPOINT).read_bytes()
+    for index in (right, right[:34]):
+        if text is None:
+            (folder / CHECKPOINT).unlink()
+        else:
+            (folder / CHECKPOINT).write_bytes(text)
+        (folder / INDEX).write_bytes(index)
+        if index != right:
+            assert_rebuilt(folder, expected, right)
+            continue
+        before = (folder / INDEX).stat()
+        log = open_log(folder, clean=True)
+        assert log.cut is None
+        assert log.read(0, isolation=1).aborted == expected
+        assert (folder / CHECKPOINT).read_bytes() == written
+        log.close()
+        assert (folder / INDEX).stat().st_mtime_ns == before.st_mtime_ns
+
+
+def test_a_sound_checkpoint_spares_the_batches(tmp_path: Path) -> None:
+    """A clean start reads no batch of a sealed segment for it: one that is damaged is noticed without it only."""
+    folder = tmp_path / "t-0"
+    sealed_log(folder)
+    segment = folder / f"{0:020d}.log"
+    data = bytearray(segment.read_bytes())
+    data[16] = 9  # the magic of the first batch
+    segment.write_bytes(data)
+    log = open_log(folder, clean=True)
+    assert log.damage is None
+    log.close()
+    (folder / CHECKPOINT).unlink()
+    log = open_log(folder, clean=True)
+    assert log.damage_offset == 0
+    assert log.read(0, isolation=1).error == 56
+    log.close()
+
+
+def test_index_that_is_damaged_while_it_is_open(tmp_path: Path) -> None:
+    """It is read by the first read_committed fetch, which fails rather than give aborted records without an entry."""
+    folder = tmp_path / "t-0"
+    _, right = sealed_log(folder)
+    for damaged in (None, right[:34]):
+        log = open_log(folder, clean=True)
+        if damaged is None:
+            (folder / INDEX).unlink()
+        else:
+            (folder / INDEX).write_bytes(damaged)
+        got = log.read(0, isolation=1)
+        assert (got.error, got.records) == (56, b"")
+        assert log.read(0).error == 0
+        log.close()
+        (folder / INDEX).write_bytes(right)
+
+
+def test_compacted_index_has_a_checkpoint(tmp_path: Path) -> None:
+    """Compaction writes another index; a clean start takes it, also where the batches alone would give another one."""
+    folder = tmp_path / "t-0"
+    log = open_log(folder, config=CONFIG)
+    transaction(log, PID, (b"k", b"v"), commit=False)
+    transaction(log, 8, (b"k", b"v"), commit=True)
+    log.roll()
+    compact(log, now_ms=NOW_MS)
+    expected = log.read(0, isolation=1).aborted
+    log.close()
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    log = open_log(folder, config=CONFIG, clean=True)
+    assert log.cut is None
+    assert log.read(0, isolation=1).aborted == expected
+    log.close()
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before

@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+import pytest
+
 from kbroker.log._partition_log import PartitionLog
 from kbroker.log.compaction._cleaner import Cleaner
 from kbroker.log.log_types import AbortedTransaction
@@ -50,3 +52,57 @@ def test_compacted_transactions_are_sound(tmp_path: Path) -> None:
         log.close()
         assert [finding for finding in verify(tmp_path) if finding.path.suffix == ".txnindex"] == []
         log = open_log(tmp_path / "t-0", config={"cleanup.policy": "compact"})
+
+
+def index_findings(folder: Path) -> list[str]:
+    return [finding.problem for finding in verify(folder) if finding.path.suffix == ".txnindex"]
+
+
+@pytest.mark.parametrize("is_compacted", [True, False])
+@pytest.mark.parametrize("has_checkpoint", [True, False])
+def test_every_flip_is_found(tmp_path: Path, is_compacted: bool, has_checkpoint: bool) -> None:
+    """Each byte of an index. Without the checkpoint, the batches of a compacted segment do not show how far before its
+    first record a transaction began, nor the last stable offset."""
+    folder = tmp_path / "t-0"
+    log = open_log(folder, config={"cleanup.policy": "compact"} if is_compacted else {})
+    for sequence, commit in enumerate((True, False, False, True)):
+        write(log, sequence, commit=commit)
+    log.roll()
+    if is_compacted:
+        assert Cleaner(1 << 20).clean(log, 4, log.segments()[-1].base_offset, now_ms=NOW_MS) is not None
+    write(log, 4, commit=True)
+    log.close()
+    if not has_checkpoint:
+        (folder / "txnindex-checkpoint").unlink()
+    assert index_findings(tmp_path) == []
+    index = folder / f"{0:020d}.txnindex"
+    right = index.read_bytes()
+    missed = set()
+    for at in range(len(right)):
+        index.write_bytes(right[:at] + bytes([right[at] ^ 1]) + right[at + 1 :])
+        if not index_findings(tmp_path):
+            missed.add(at % 34)
+    assert len(right) == 68
+    unproven = {*range(10, 18), *range(26, 34)} if is_compacted and not has_checkpoint else set()
+    assert missed <= unproven
+
+
+def test_wrong_entries(tmp_path: Path) -> None:
+    """The finding names the transaction and both versions of its entry."""
+    folder = tmp_path / "t-0"
+    log = open_log(folder)
+    write(log, 0, commit=False)
+    log.close()
+    index = folder / f"{0:020d}.txnindex"
+    right = index.read_bytes()
+    index.write_bytes(right[:17] + b"\1" + right[18:])
+    (finding,) = verify(tmp_path)
+    assert finding.problem == (
+        "the aborted transaction of producer 7, offsets 0 to 1, last stable offset 2, is in the index with first "
+        "offset 1 and last stable offset 2"
+    )
+    index.write_bytes(right[:9] + b"\1" + right[10:])
+    assert [finding.problem for finding in verify(tmp_path)] == [
+        "the aborted transaction of producer 7, offsets 0 to 1, is not in the index",
+        "the aborted transaction of producer 1, offsets 0 to 1, is in the index, and the segment has no such marker",
+    ]
