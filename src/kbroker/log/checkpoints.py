@@ -1,4 +1,4 @@
-"""The small state files of a log folder, in Kafka's formats: written whole or not at all, read strictly.
+"""State files of a log folder in Kafka's formats, written atomically and read strictly.
 
 Threads: reading and writing functions may run on any thread; a ``CheckpointFile`` serialises its own writers.
 Source: ``CheckpointFile``, ``OffsetCheckpointFile``, ``PartitionMetadataFile``, ``PropertiesUtils``,
@@ -32,14 +32,14 @@ PARTITION_METADATA = "partition.metadata"
 MOVED_FROM = "kbroker-moved-from"
 META_PROPERTIES = "meta.properties"
 CLEAN_SHUTDOWN = ".kafka_cleanshutdown"
-STATE_FILE_MAX_BYTES = 64 << 20  # a million partitions fit; a larger file is not one of ours
+STATE_FILE_MAX_BYTES = 64 << 20  # enough for a million partitions
 
 TopicPartition = tuple[str, int]
 K = TypeVar("K")
 
 
 class CorruptFileError(OSError):
-    """A state file that cannot be what was written; the message names file, line and fault."""
+    """A damaged state file; the message has file, line and fault."""
 
 
 class MetaPropertiesMismatch(ValueError):
@@ -57,7 +57,7 @@ def sync_descriptor(fd: int) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Make the names in ``folder`` durable."""
+    """Make the names in a folder durable."""
     if sys.platform == "win32":
         return
     fd = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
@@ -68,9 +68,9 @@ def sync_folder(folder: Path) -> None:
 
 
 def write_atomically(path: Path, data: bytes) -> None:
-    """Write ``path`` so that a crash leaves the old content or the new one: ``.tmp``, sync, rename, sync of the folder.
+    """Write a file so that a crash leaves the old content or the new one: ``.tmp``, sync, rename, sync of the folder.
 
-    Raises: OSError; the old file is then unharmed and no ``.tmp`` is left (unless removing it failed too).
+    Raises: OSError; the old file is then unchanged and no ``.tmp`` is left, unless removing it failed too.
     """
     temporary = path.with_name(path.name + ".tmp")
     try:
@@ -86,7 +86,7 @@ def write_atomically(path: Path, data: bytes) -> None:
 
 
 def _read_text(path: Path) -> str | None:
-    """Content, or None when there is no such file."""
+    """Return the content, None when the file does not exist."""
     try:
         with path.open("rb") as f:
             data = f.read(STATE_FILE_MAX_BYTES + 1)
@@ -227,16 +227,16 @@ def txn_index_sum(segment: Path) -> tuple[int, int]:
 
 
 def write_clean_shutdown(folder: Path, broker_epoch: int = -1) -> None:
-    """Say that everything in the folder is on disk; the last thing an orderly stop does. Raises: OSError."""
+    """Mark everything in the folder as on disk, the last step of a clean stop. Raises: OSError."""
     import json
 
     write_atomically(folder / CLEAN_SHUTDOWN, json.dumps({"version": 0, "brokerEpoch": broker_epoch}).encode())
 
 
 def take_clean_shutdown(folder: Path) -> bool:
-    """Read and delete the mark; true if the last stop was orderly. A mark that cannot be read counts as none.
+    """Read and delete the mark; return whether the last stop was clean. An unreadable mark counts as none.
 
-    It is deleted at once and durably, so that a crash while loading counts as unclean. Raises: OSError.
+    It is deleted durably at once, so that a crash while loading counts as unclean. Raises: OSError.
     """
     path = folder / CLEAN_SHUTDOWN
     try:
@@ -258,13 +258,13 @@ def take_clean_shutdown(folder: Path) -> bool:
 
 
 def uuid_to_text(value: uuid.UUID) -> str:
-    """Kafka's text form of an id: base64 of its 16 bytes, URL alphabet, no padding."""
+    """Return Kafka's text form of an id: base64 of its 16 bytes, URL alphabet, no padding."""
     text = binascii.b2a_base64(value.bytes, newline=False).decode()
     return text.rstrip("=").replace("+", "-").replace("/", "_")
 
 
 def random_uuid_text() -> str:
-    """A random id in that form, as Kafka makes them: its first character is not a dash, which starts an option."""
+    """Return a random id in that form; like Kafka's it does not begin with a dash, which would start an option."""
     while True:
         text = uuid_to_text(uuid.uuid4())
         if not text.startswith("-"):
@@ -272,7 +272,7 @@ def random_uuid_text() -> str:
 
 
 def uuid_from_text(text: str) -> uuid.UUID:
-    """Raises: ValueError."""
+    """Parse Kafka's text form of an id. Raises: ValueError."""
     if not re.fullmatch(r"[A-Za-z0-9_-]{22}", text):
         raise ValueError(f"not an id of 22 base64 characters: {text[:40]!r}")
     try:
@@ -304,7 +304,7 @@ class MetaProperties(NamedTuple):
 
 
 def write_meta_properties(folder: Path, properties: MetaProperties) -> None:
-    """Raises: OSError; ValueError for a cluster id with control characters."""
+    """Write the owner of a folder. Raises: OSError; ValueError for a cluster id with control characters."""
     if not properties.cluster_id.isprintable():
         raise ValueError(f"cluster id with unprintable characters: {properties.cluster_id!r}")
     lines = ["version=1", f"cluster.id={properties.cluster_id}", f"node.id={properties.node_id}"]
@@ -314,7 +314,7 @@ def write_meta_properties(folder: Path, properties: MetaProperties) -> None:
 
 
 def read_meta_properties(folder: Path) -> MetaProperties | None:
-    """Return the folder's owner, None when it has none yet. Version 0 (``broker.id``) is read too.
+    """Return the folder's owner, None when it has none yet. Version 0 (``broker.id``) is accepted too.
 
     Raises: CorruptFileError, OSError.
     """
@@ -380,7 +380,7 @@ def _metadata_text(topic_id: uuid.UUID) -> bytes:
 
 
 def write_partition_metadata(folder: Path, topic_id: uuid.UUID, *, is_synced: bool = False) -> None:
-    """Write which topic a folder belongs to. A new folder's file is on disk with its first flushed records: until then
+    """Write the topic id of a folder. In a new folder the file is on disk with the first flushed records; until then
     an empty file counts as none. Raises: OSError.
     """
     with open(folder / PARTITION_METADATA, "wb") as file:
@@ -391,9 +391,9 @@ def write_partition_metadata(folder: Path, topic_id: uuid.UUID, *, is_synced: bo
 
 
 def claim_partition_folder(folder: Path, topic_id: uuid.UUID) -> None:
-    """Name the topic of a folder whose log is opened by itself; an empty or unreadable file is written anew.
+    """Write the topic id of a folder whose log is opened without a manager; an unreadable file is replaced.
 
-    Raises: ValueError: the folder belongs to another topic (id 0 stands for any). OSError.
+    Raises: ValueError when the folder belongs to another topic (id 0 matches any); OSError.
     """
     path, text = folder / PARTITION_METADATA, uuid_to_text(topic_id)
     lines: dict[str, str] = {}
@@ -408,7 +408,7 @@ def claim_partition_folder(folder: Path, topic_id: uuid.UUID) -> None:
 
 
 def belongs_to(folder: str | Path, topic_id: uuid.UUID) -> bool:
-    """Whether the folder is there, and of this topic; a quick look that raises nothing: False leaves all open."""
+    """Return True if the folder exists and belongs to this topic. False proves nothing; no error is raised."""
     expected = _metadata_text(topic_id)
     try:
         fd = os.open(os.path.join(folder, PARTITION_METADATA), os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))

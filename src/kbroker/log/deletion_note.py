@@ -1,9 +1,9 @@
-"""The topics about to be deleted, noted in the log folder before the metadata deletes them.
+"""Note of the topics to be deleted, written to the log folder before the metadata deletes them.
 
-A crash between the two would leave folders of an unknown topic. The next start removes folders whose topic id is in the
-note and not in the metadata; a topic that the metadata still has was not deleted, and keeps its folders.
+A crash between the two steps would leave folders of an unknown topic. The next start removes folders whose topic id is
+in the note and not in the metadata; a topic that is still in the metadata was not deleted and keeps its folders.
 
-Source: none, Kafka's controller keeps a deleted topic in its metadata log.
+Source: none; Kafka's controller keeps a deleted topic in its metadata log.
 """
 
 import binascii
@@ -18,22 +18,22 @@ from kbroker.log import checkpoints
 logger = get_logger(__name__)
 
 FILE_NAME = "kbroker-deleted-topics"
-BLOCK_BYTES = 4096  # 170 ids: one block is written over in place, so that a full disk takes it too
+BLOCK_BYTES = 4096  # 170 ids; one block is overwritten in place, which needs no space on a full disk
 
 
 class DeletionNote:
-    """The note of one log folder. Threads: one at a time (the manager's)."""
+    """Deletion note of one log folder. Threads: one at a time (the manager's)."""
 
     def __init__(self, folder: Path) -> None:
         self.path = folder / FILE_NAME
 
     def prepare(self) -> None:
-        """Make the file, so that later writes need no room. Raises: OSError."""
+        """Create the file, so that later writes need no disk space. Raises: OSError."""
         if not self.path.exists():
             checkpoints.write_atomically(self.path, _content(()))
 
     def read(self) -> frozenset[uuid.UUID]:
-        """Return the ids; none when the file is absent or half written by a crash."""
+        """Return the ids; an absent file, or one that a crash left incomplete, has none."""
         try:
             text = self.path.read_bytes().decode("ascii")
         except FileNotFoundError:
@@ -51,7 +51,7 @@ class DeletionNote:
             return frozenset()
 
     def write(self, ids: Iterable[uuid.UUID], *, is_synced: bool = True) -> None:
-        """Replace the ids, on disk when this returns if ``is_synced``. Raises: OSError."""
+        """Replace the ids; with ``is_synced`` they are on disk when this returns. Raises: OSError."""
         content = _content(ids)
         fd = os.open(self.path, os.O_WRONLY | os.O_CREAT | getattr(os, "O_CLOEXEC", 0), 0o644)
         try:

@@ -1,6 +1,6 @@
-"""Logs what failed on the native handlers: appends, reads and syncs that clients saw as KAFKA_STORAGE_ERROR.
+"""Logs failed appends, reads and syncs of the native handlers, which clients received as KAFKA_STORAGE_ERROR.
 
-Threads: ``FailedIo.look`` by one thread at a time, the scheduler's; the counts from any.
+Threads: ``FailedIo.look`` one at a time (the scheduler's); the counts any.
 """
 
 import os
@@ -29,7 +29,7 @@ class FailedIo:
         self._hosted = hosted
         self._dirs = log_dirs
         self._failures = RepeatedFailures(clock)
-        #: by "append", "read" and "sync": how many have failed since the start
+        #: failures since the start by kind
         self.totals = {"append": 0, "read": 0, "sync": 0}
 
     def look(self) -> None:
@@ -53,7 +53,7 @@ class FailedIo:
             self._notify(log_dir, name, kind, count, self._own_reason(name, kind), name)
 
     def _own_reason(self, name: str, kind: str) -> str:
-        """Why the partition itself refuses the operation."""
+        """Return why the partition itself refuses the operation."""
         key = parse_partition_folder(name)
         hosted = self._hosted.find(key) if key is not None else None
         if hosted is not None and hosted.log.damage is not None:
@@ -69,6 +69,6 @@ class FailedIo:
 
 
 def repair_command(log_dir: LogDir | None) -> str:
-    """What to do about a damaged log, for messages."""
+    """Return how to repair a damaged log, for messages."""
     folder = "DIR" if log_dir is None else str(log_dir.path)
     return f"stop the broker and run: kbroker log verify --repair {folder}"

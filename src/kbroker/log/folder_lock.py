@@ -1,6 +1,7 @@
-"""One process per log folder: locks that die with their process, and its pid for the message.
+"""Locks that restrict a log folder to one process and end with it.
 
-A record lock on ``.lock``, and where the system has it a lock on the folder itself, which is not removed by mistake.
+They are a record lock on ``.lock``, which holds the process id for messages, and, where the system supports it, a lock
+on the folder itself, which is harder to remove by mistake.
 """
 
 import errno
@@ -14,12 +15,12 @@ HELD = frozenset({errno.EACCES, errno.EAGAIN, errno.EDEADLK})
 WAYS_OUT = "stop it, or use another folder: log.dirs, `kbroker serve --data-dir FOLDER`"
 LOCKED_BYTE = 1 << 30  # on Windows no other process may read a locked byte, so the lock is far behind the pid
 
-# A record lock does not keep its own process out, and closing any descriptor of the file would drop it: so the process
-# remembers which lock files it holds, by inode. This is process state by nature, as the lock itself is.
+# A record lock does not exclude its own process, and closing any descriptor of the file releases it. This table lists
+# the lock files of the process by inode. It is process state by nature, as the lock itself is.
 _held: set[tuple[int, int]] = set()
 _held_guard = threading.Lock()
 
-# A lock on a folder is inherited by a child made by fork and would outlive its process there: the child closes it.
+# A forked child inherits a lock on a folder, which would then outlive the parent, so the child closes the descriptor.
 _folder_fds: set[int] = set()
 
 #: Errors of a file system without such locks (NFS needs a writable descriptor, which a folder cannot have).
@@ -31,12 +32,12 @@ class FolderLockedError(RuntimeError):
 
 
 class FolderLock:
-    """Holds a log folder for this process until ``release`` or the process's end.
+    """Exclusive use of a log folder by this process until ``release`` or the end of the process.
 
-    A child made by ``fork`` holds nothing: ``release`` there only closes the descriptor.
+    A forked child does not hold the lock: ``release`` only closes the descriptor there.
 
-    Args: ``folder`` an existing folder.
-    Raises: FolderLockedError; OSError, when the lock file cannot be made (a read-only folder).
+    Args: ``folder``: an existing folder.
+    Raises: FolderLockedError; OSError, when the lock file cannot be created (a read-only folder).
     Threads: any.
     """
 
@@ -65,7 +66,7 @@ class FolderLock:
         self._folder_fd = folder_fd
 
     def _lock_folder(self) -> int:
-        """Return the descriptor that holds the folder, -1 where the system has no such lock."""
+        """Return the descriptor that locks the folder, -1 where the system has no such lock."""
         if sys.platform == "win32":  # an open ``.lock`` cannot be removed there
             return -1
         import fcntl
@@ -98,7 +99,7 @@ class FolderLock:
                 raise self._in_use() from None
             pid = f"{self._pid}\n".encode()
             os.lseek(fd, 0, os.SEEK_SET)
-            os.write(fd, pid)  # over the old one: a full disk has no room for a new one
+            os.write(fd, pid)  # overwrites the old one, which needs no space on a full disk
             os.ftruncate(fd, len(pid))
             found = os.fstat(fd)
         except BaseException:
@@ -120,11 +121,11 @@ class FolderLock:
 
     @property
     def is_held(self) -> bool:
-        """True in the process that took the lock, until it is released."""
+        """True in the process that acquired the lock, until it is released."""
         return self._fd >= 0 and os.getpid() == self._pid
 
     def release(self) -> None:
-        """Let others use the folder. The file stays: removing it would let two processes lock two files."""
+        """Release the folder. The file stays: if it were removed, two processes could lock two files of this name."""
         with _held_guard:
             fd, self._fd = self._fd, -1
             if fd >= 0:
@@ -137,7 +138,7 @@ class FolderLock:
 
 
 def _unlock_folder(fd: int) -> None:
-    """End the lock at once: a child that has not closed its copy of the descriptor yet would keep it."""
+    """End the lock at once, even if a forked child has not closed its copy of the descriptor yet."""
     if fd in _folder_fds:
         import fcntl
 
@@ -145,7 +146,7 @@ def _unlock_folder(fd: int) -> None:
 
 
 def _close_folder(fd: int) -> None:
-    """Close the descriptor of a folder, unless the forked child did."""
+    """Close the descriptor of a folder, unless this is a forked child that has closed it."""
     if fd in _folder_fds:
         _folder_fds.discard(fd)
         os.close(fd)
@@ -162,7 +163,7 @@ if hasattr(os, "register_at_fork"):
 
 
 def _lock(fd: int) -> None:
-    """Take the lock or raise OSError at once; the system gives it back when the process ends, however it ends."""
+    """Acquire the lock or raise OSError at once; the system releases it when the process ends, however it ends."""
     if sys.platform == "win32":
         import msvcrt
 

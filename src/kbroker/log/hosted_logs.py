@@ -157,9 +157,9 @@ class PartitionRegistry:
     ) -> tuple[bool, T | None]:
         """Run a partition's disk work. A full disk is logged; another I/O error takes the folder offline.
 
-        Args: ``kind`` of work, and ``key`` of the partition, for the log.
+        Args: ``kind`` of work and ``key`` of the partition, for the log.
 
-        Returns: whether it was done, and its result.
+        Returns: whether the action succeeded, and its result.
         """
         what = f"{kind} of {key[0]}-{key[1]}"
         try:
@@ -176,7 +176,7 @@ class PartitionRegistry:
     def note_failure(self, log_dir: LogDir, what: str, error: OSError, kind: str = "") -> None:
         """Log a failure, once a minute for each ``kind`` of work (``what`` if there is none).
 
-        If the folder goes offline, refuse writes to its partitions (KAFKA_STORAGE_ERROR); reads go on.
+        If the folder goes offline, refuse writes to its partitions (KAFKA_STORAGE_ERROR); reads continue.
         """
         if not log_dir.note_failure(what, error, kind):
             return

@@ -1,4 +1,4 @@
-"""One log folder: its lock, owner, checkpoints and partition folders, and whether it can still be written."""
+"""One log folder: its lock, owner, checkpoints, partition folders, and whether it is writable."""
 
 import errno
 import os
@@ -29,20 +29,20 @@ FUTURE_SUFFIX = "-future"
 PARTITION_FOLDER = re.compile(r"(?P<topic>[A-Za-z0-9._-]+)-(?P<partition>0|[1-9][0-9]{0,9})\Z")
 FUTURE_FOLDER = re.compile(rf"(?P<partition>.+)\.[0-9a-f]{{32}}{FUTURE_SUFFIX}\Z")
 MAX_NAME_BYTES = 255
-#: The disk is full, not broken: reads go on, and writes do again when there is room.
+#: The disk is full, not broken: reads continue, and writes succeed again when there is space.
 FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
-#: The process or the system is short of something that comes back by itself: the disk has failed nothing.
+#: A shortage of the process or the system that passes by itself; the disk has not failed.
 TRANSIENT = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
-#: One file may not grow (a limit of the process or of the file system); the others may.
+#: One file has reached a size limit of the process or of the file system; others may still grow.
 ONE_FILE = frozenset({errno.EFBIG})
 
 
 class LogDirError(RuntimeError):
-    """The folder cannot be used; the message names it, the reason, and what to do."""
+    """The folder cannot be used; the message has the folder, the reason, and the remedy."""
 
 
 def make_folder(path: Path) -> None:
-    """Make a folder and those above it, durably; one that exists is left as it is. Raises: OSError."""
+    """Create a folder and its parents durably; an existing one is unchanged. Raises: OSError."""
     if path.is_dir():
         return
     make_folder(path.parent)
@@ -55,7 +55,7 @@ def partition_folder_name(topic: str, partition: int) -> str:
 
 
 def parse_partition_folder(name: str) -> TopicPartition | None:
-    """Return topic and partition of a folder's name, None when it is not the name of a partition's folder."""
+    """Return topic and partition of a partition folder's name, None for any other name."""
     match = PARTITION_FOLDER.match(name)
     return (match["topic"], int(match["partition"])) if match else None
 
@@ -78,7 +78,7 @@ _CREATED = frozenset(
 
 
 def never_had_records(folder: Path) -> bool:
-    """Whether a partition's folder is as creating it leaves it, finished or not. False where it cannot be read."""
+    """Return whether a partition's folder has only files of a new partition, complete or not; False if unreadable."""
     try:
         with os.scandir(folder) as entries:
             return all(
@@ -90,7 +90,7 @@ def never_had_records(folder: Path) -> bool:
 
 
 def partition_folders(folder: Path) -> list[Path]:
-    """The folders of partitions in a log folder, by name: those called so that have records or a topic's id."""
+    """Return the partition folders of a log folder, sorted: those with such a name and records or a topic id."""
     found = []
     for entry in os.scandir(folder) if folder.is_dir() else ():
         if parse_partition_folder(entry.name) is not None and entry.is_dir(follow_symlinks=False):
@@ -103,8 +103,8 @@ def partition_folders(folder: Path) -> list[Path]:
 class LogDir:
     """A locked log folder.
 
-    Args: ``path`` made if absent; ``cluster_id`` (None: take the folder's) and ``node_id`` of the broker; ``clock``:
-    None is the system's.
+    Args: ``path``: created if absent; ``cluster_id`` (None: the folder's) and ``node_id`` of the broker; ``clock``:
+    None for the system clock.
     Raises: LogDirError, when it is not a folder or cannot be written; FolderLockedError; MetaPropertiesMismatch;
     CorruptFileError for a damaged ``meta.properties``.
     Threads: reading attributes from any; the rest by one thread at a time (the manager's).
@@ -142,11 +142,11 @@ class LogDir:
         self._log_starts = self._checkpoint(checkpoints.LOG_START_CHECKPOINT)
         self._high_watermarks = self._checkpoint(checkpoints.HIGH_WATERMARK_CHECKPOINT)
         self._cleaner_offsets = self._checkpoint(checkpoints.CLEANER_OFFSET_CHECKPOINT)
-        # as they were read or last written, guarded by LogTasks
+        # as read or last written; guarded by LogTasks
         self.recovery_points = self._read(self._recovery_points)
         self.log_starts = self._read(self._log_starts)
         self.cleaner_offsets = self._read(self._cleaner_offsets)
-        #: How far each log was readable at the last checkpoint; for log messages only, so losing it does no harm.
+        #: Readable end of each log at the last checkpoint; only for log messages, so its loss does no harm.
         self.high_watermarks = self._read(self._high_watermarks)
 
     def _checkpoint(self, name: str) -> CheckpointFile[TopicPartition]:
@@ -169,7 +169,7 @@ class LogDir:
         return self.owner.directory_id
 
     def _read(self, checkpoint: CheckpointFile[TopicPartition]) -> dict[TopicPartition, int]:
-        """A checkpoint can be done without: everything is then read from the logs, as after an unclean stop."""
+        """Read a checkpoint; without it everything is read from the logs, as after an unclean stop."""
         try:
             return checkpoint.read()
         except OSError as e:
@@ -185,14 +185,14 @@ class LogDir:
 
     @staticmethod
     def ends_with(error: OSError) -> bool:
-        """Whether such a failure is the end of the folder: neither a full disk nor what passes by itself."""
+        """Return whether an error takes the folder offline: a full disk and temporary shortages do not."""
         return error.errno not in FULL | TRANSIENT | ONE_FILE
 
     def note_failure(self, what: str, error: OSError, kind: str = "") -> bool:
-        """Log a failed operation. After a full disk or a lack of descriptors or memory it is tried again; any other
-        failure takes the folder offline (returns True).
+        """Log a failed operation. Full disks and shortages of descriptors or memory are temporary; any other failure
+        takes the folder offline (returns True).
 
-        What fails again and again is logged once a minute for each ``kind`` of operation (``what`` if there is none).
+        Repeated failures are logged once a minute for each ``kind`` of operation (default: ``what``).
         """
         if self.ends_with(error):
             if not self.failure:
@@ -211,11 +211,11 @@ class LogDir:
         return False
 
     def write_late_failures(self) -> None:
-        """Log what failed again, and was counted, since a line about it a minute ago."""
+        """Log the failures that were counted since their last line, a minute ago."""
         self._failures.write_late()
 
     def holds(self, key: TopicPartition) -> bool:
-        """Whether a partition has a folder here; that of a deleted one has another name."""
+        """Return whether a partition has a folder here; the folder of a deleted one has another name."""
         topic, partition = key
         return (self.path / f"{topic}-{partition}").is_dir()
 
@@ -228,9 +228,9 @@ class LogDir:
         self.log_starts = offsets
 
     def forget_offsets(self, keys: Collection[TopicPartition]) -> None:
-        """Take partitions out of the checkpoints that a start reads; nothing is written if they are in none.
+        """Remove partitions from the checkpoints that a start reads; checkpoints without them are not written.
 
-        Raises: OSError, and they are still in.
+        Raises: OSError; the partitions are then still in the checkpoint.
         """
         if any(key in self.log_starts for key in keys):
             self.write_log_starts(_without(self.log_starts, keys))
@@ -245,7 +245,7 @@ class LogDir:
         self._cleaner_offsets.write(offsets)
 
     def close(self, clean: bool) -> None:
-        """Release the folder; ``clean``: everything in it is on disk."""
+        """Release the folder, with the clean-shutdown mark if ``clean``: everything in it is on disk."""
         try:
             if clean and not self.is_offline:
                 checkpoints.write_clean_shutdown(self.path)
@@ -255,7 +255,7 @@ class LogDir:
             self._lock.release()
 
     def abandon(self) -> None:
-        """In a child made by fork: close the descriptor, write nothing."""
+        """Close the descriptor in a forked child, which writes nothing."""
         self._lock.release()
 
     # -- partition folders -------------------------------------------------------------------------------------------
@@ -271,12 +271,13 @@ class LogDir:
     def create_partition_folder(
         self, topic: str, partition: int, topic_id: uuid.UUID, *, is_known: bool = True
     ) -> Path:
-        """Make or adopt the folder of a partition; one of another topic of this name is put aside.
+        """Create or adopt the folder of a partition; one of another topic of this name is renamed.
 
-        It is durable after the next ``sync``: that costs thousands of folders no more than one. Raises: OSError.
+        The name is durable after the next ``sync``, which costs the same for one folder and for thousands.
 
-        Args: ``is_known``: the partition was acknowledged before, so a folder that names no topic is its own: the
-        power went before the name was on the disk. Otherwise the records in it are of a topic that was deleted.
+        Args: ``is_known``: the partition was acknowledged before, so a folder without a topic id belongs to it: power
+        was lost before the id was on disk. Otherwise such a folder has the records of a deleted topic.
+        Raises: OSError.
         """
         path = self.partition_path(topic, partition)
         if checkpoints.belongs_to(path, topic_id):
@@ -301,7 +302,7 @@ class LogDir:
         return path
 
     def rename_for_delete(self, topic: str, partition: int) -> Path:
-        """Rename a partition's folder for deletion, durable after the next ``sync``; the caller removes it later.
+        """Rename a partition's folder for deletion, durably after the next ``sync``; the caller removes it later.
 
         Raises: OSError.
         """
@@ -310,7 +311,7 @@ class LogDir:
         return renamed
 
     def put_aside_for_delete(self, path: Path) -> Path:
-        """As ``rename_for_delete``, for a folder of a deleted topic that a start has found. Raises: OSError."""
+        """Rename a deleted topic's folder that a start has found, like ``rename_for_delete``. Raises: OSError."""
         key = parse_partition_folder(path.name)
         renamed = self._other_name(*(key or (path.name, 0)), DELETE_SUFFIX)
         self._rename(path, renamed)
@@ -318,10 +319,10 @@ class LogDir:
 
     def _rename(self, path: Path, target: Path) -> None:
         path.rename(target)
-        self._has_new_names = True  # after it: a sync between the two must not count for it
+        self._has_new_names = True  # set last: a sync before the rename must not clear it
 
     def sync(self) -> None:
-        """Make all folders made, renamed or put aside until now durable. Raises: OSError, and the next call retries."""
+        """Make all created and renamed folders durable. Raises: OSError; the next call retries."""
         if self._has_new_names:
             self._has_new_names = False
             try:
@@ -399,13 +400,13 @@ def _without(offsets: dict[TopicPartition, int], keys: Collection[TopicPartition
 
 
 def remove_folder(path: Path) -> None:
-    """Remove a folder that was renamed for it. What cannot be removed is logged and left for the next start."""
+    """Remove a folder that was renamed for deletion; entries that cannot be removed are logged and left."""
 
     def report(_: object, failed: str, error: BaseException | tuple[object, BaseException, object]) -> None:
         cause = error[1] if isinstance(error, tuple) else error
         if not isinstance(cause, FileNotFoundError):
             logger.error("cannot remove %s: %s", failed, cause)
 
-    import shutil  # costs a start its bz2 and lzma
+    import shutil  # imports bz2 and lzma, which a start does not need
 
     shutil.rmtree(path, onerror=report)

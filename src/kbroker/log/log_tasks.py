@@ -1,6 +1,6 @@
-"""Periodic tasks of all partitions: retention, flushes by time, idle producers, checkpoints.
+"""Periodic tasks of all partitions: retention, flushes by time, expiry of idle producers, checkpoints.
 
-Threads: the scheduler's, and callers that run a task at once.
+Threads: the scheduler's, and those of callers that run a task at once.
 Source: ``LogManager.startupWithConfigHandling``, ``checkpointLogRecoveryOffsets``.
 """
 
@@ -69,7 +69,7 @@ class LogTasks:
             self._every("recovery-point-checkpoint", self.write_recovery_points, every)
             every = integer("log.flush.start.offset.checkpoint.interval.ms")
             self._every("log-start-checkpoint", self.write_log_starts, every)
-            every = HIGH_WATERMARK_PERIOD_MS  # from the start on: what a kill loses before the first one is not noticed
+            every = HIGH_WATERMARK_PERIOD_MS  # losses of a kill before the first write go unnoticed
             self._every("high-watermark-checkpoint", self.write_high_watermarks, every, every)
 
     def schedule_flusher(self) -> None:
@@ -78,7 +78,7 @@ class LogTasks:
             self._flush_task.cancel()
             self._flush_task = None
         flush_ms = self._config.value("log.flush.interval.ms")
-        # Kafka never flushes by time unless the scheduler's interval is set too; here log.flush.interval.ms is enough
+        # unlike in Kafka, log.flush.interval.ms alone is enough; there the scheduler's interval must be set too
         period_ms = min(
             self._config.integer("log.flush.scheduler.interval.ms"),
             flush_ms if isinstance(flush_ms, int) else INT64_MAX,
@@ -101,7 +101,7 @@ class LogTasks:
         self._each("unlinking segments", PartitionLog.purge_deleted)
 
     def expire_producers(self) -> None:
-        """Forget idle producers (producer.id.expiration.ms)."""
+        """Remove idle producers (producer.id.expiration.ms)."""
         self._each("producer expiration", PartitionLog.expire_producers)
 
     def late_transactions(self) -> int:
@@ -123,7 +123,7 @@ class LogTasks:
         return results
 
     def flush_by_time(self) -> None:
-        """Flush partitions whose flush.ms has passed since the last time."""
+        """Flush partitions whose flush.ms has passed since their last flush."""
         for key, hosted in self._hosted.items():
             now = self._clock.now_ms()
             if now - hosted.flushed_ms >= hosted.flush_ms:
@@ -146,7 +146,7 @@ class LogTasks:
     def write_log_starts(self) -> bool:
         """Write the start of each log that starts above the base of its first segment.
 
-        Returns: False if a folder could not take them.
+        Returns: False if a folder could not be written.
         """
         with self._checkpoints_lock:
             return self._write(
@@ -156,8 +156,8 @@ class LogTasks:
     def forget_offsets(self, keys: Collection[TopicPartition]) -> None:
         """Remove deleted partitions from the checkpoints, before others of the same names are created.
 
-        A start after a kill would take the log start, or the recovery point, of the deleted one for that of the new
-        one, and cut records that were acknowledged.
+        Otherwise a start after a kill would apply the log start, or the recovery point, of the deleted partition to
+        the new one, and cut acknowledged records.
         """
         with self._checkpoints_lock:
             for log_dir in self._dirs:
@@ -179,7 +179,7 @@ class LogTasks:
         return {key for key in found if not any(log_dir.holds(key) for log_dir in self._dirs)}
 
     def _forget(self, log_dir: LogDir, keys: Collection[TopicPartition]) -> None:
-        """The caller holds the lock."""
+        """Remove partitions from the checkpoints of one folder; the caller holds the lock."""
         try:
             if not log_dir.is_offline:
                 log_dir.forget_offsets(keys)
@@ -219,9 +219,9 @@ class LogTasks:
         offset_of: Callable[[PartitionLog], int | None],
         at_start: Callable[[LogDir], dict[TopicPartition, int]] | None = None,
     ) -> bool:
-        """Write a checkpoint; a partition that this start could not open keeps the offset it had (``at_start``).
+        """Write a checkpoint; a partition that this start could not open keeps its offset (``at_start``).
 
-        Returns: False if a folder could not take it.
+        Returns: False if a folder could not be written.
         """
         are_written = True
         items = self._hosted.items()
@@ -243,7 +243,7 @@ class LogTasks:
 
 
 def _recovery_point(log: PartitionLog) -> int:
-    """Never past damage: an unclean start looks only at what lies above this, and must find the damage again."""
+    """Return the flushed offset, at most the damaged one: an unclean start checks from there on, and finds it again."""
     damage = log.damage_offset
     return log.flushed_offset if damage is None else min(log.flushed_offset, damage)
 

@@ -6,9 +6,9 @@ from typing import NamedTuple
 
 
 class AppendInfo(NamedTuple):
-    """Outcome of an append; ``error`` is Kafka's code, 0 = appended or a repeat.
+    """Outcome of an append; ``error`` is Kafka's code, 0 for an appended batch or a duplicate.
 
-    ``bad_record``: number in the batch of the first record that was refused, -1 for none; ``bad_records``: of all.
+    ``bad_record``: index of the first refused record in the batch, -1 for none; ``bad_records``: indexes of all.
     """
 
     error: int
@@ -34,9 +34,7 @@ class AbortedTransaction(NamedTuple):
 
 
 class ReadInfo(NamedTuple):
-    """Outcome of a read: ``records`` begins with the batch that contains the offset and may end in the middle of
-    one.
-    """
+    """Outcome of a read: ``records`` begins with the batch that contains the offset; its last batch may be cut off."""
 
     error: int
     high_watermark: int
@@ -48,7 +46,7 @@ class ReadInfo(NamedTuple):
 
 
 class OffsetAndTimestamp(NamedTuple):
-    """First record at or after a time; all -1 when there is none."""
+    """First record at or after a time; all fields are -1 when there is none."""
 
     offset: int
     timestamp_ms: int
@@ -56,7 +54,7 @@ class OffsetAndTimestamp(NamedTuple):
 
 
 class SegmentFacts(NamedTuple):
-    """One segment as tools list it."""
+    """Size, largest time stamp and index entries of a segment."""
 
     base_offset: int
     size_bytes: int
@@ -66,7 +64,7 @@ class SegmentFacts(NamedTuple):
 
 
 class CleanResult(NamedTuple):
-    """What a round of the cleaner did; everything below ``end_offset`` is clean now."""
+    """Result of a round of the cleaner; all records below ``end_offset`` are clean."""
 
     end_offset: int
     bytes_read: int
@@ -78,11 +76,11 @@ class CleanResult(NamedTuple):
 
 
 class CorruptLogError(ValueError):
-    """A log holds what the cleaner cannot read: it is left as it is."""
+    """A log that the cleaner cannot read and leaves unchanged."""
 
 
 class ActiveProducer(NamedTuple):
-    """A producer that a partition remembers; -1 where there is none of a thing."""
+    """State of a producer in a partition; an absent value is -1."""
 
     producer_id: int
     producer_epoch: int

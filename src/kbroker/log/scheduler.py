@@ -12,14 +12,14 @@ logger = get_logger(__name__)
 
 TICK_MS = 10
 WHEEL_SIZE = 60
-ADVANCE_MS = 60_000  # how long one turn of the thread waits at most; a due task or close() wakes it sooner
+ADVANCE_MS = 60_000  # maximum wait of the thread; a due task or close() ends it sooner
 MAX_DELAY_MS = 2**53
 
 
 class ScheduledTask:
-    """One task of a Scheduler: runs once, or again ``period_ms`` after each run has ended.
+    """A task of a Scheduler that runs once, or again ``period_ms`` after the end of each run.
 
-    Threads: ``cancel`` from any thread, the task itself included; a run under way is not waited for.
+    Threads: ``cancel`` from any thread, the task itself included; it does not wait for a run in progress.
     """
 
     def __init__(self, scheduler: "Scheduler", name: str, run: Callable[[], object], period_ms: int) -> None:
@@ -34,7 +34,7 @@ class ScheduledTask:
         return self._cancelled
 
     def cancel(self) -> None:
-        """No run begins after this."""
+        """Prevent all further runs."""
         self._cancelled = True
         self._scheduler._forget(self)
 
@@ -43,7 +43,7 @@ class ScheduledTask:
             return
         try:
             self._run()
-        except Exception:  # one task's failure ends neither the thread nor the task
+        except Exception:  # a failure ends neither the thread nor the task
             logger.exception("background task %s failed", self.name)
         if self.period_ms > 0 and not self._cancelled:
             self._scheduler._add(self, self.period_ms)
@@ -52,10 +52,10 @@ class ScheduledTask:
 
 
 class Scheduler:
-    """Runs tasks on one thread, never early, by the clock it was given.
+    """Runs tasks on one thread by the injected clock, never early.
 
-    With a virtual clock a test either starts the thread, which then follows the clock, or leaves it and calls
-    ``run_due`` after moving the clock: what is due runs on the calling thread, in order.
+    With a virtual clock a test either starts the thread, which then follows the clock, or calls ``run_due`` after
+    moving the clock, which runs the due tasks on the calling thread, in order.
 
     Threads: any; tasks run one after the other, so a long one delays the others.
     Source: ``KafkaScheduler``.
@@ -94,23 +94,23 @@ class Scheduler:
                 self._thread.start()
 
     def run_due(self) -> None:
-        """Run what is due now on this thread; for tests with a virtual clock and no started thread."""
+        """Run the due tasks on this thread; for tests with a virtual clock that have not called ``start``."""
         while self._timer.advance(0):
             pass
 
     @property
     def is_idle(self) -> bool:
-        """Whether no task is due or running: the thread waits."""
+        """True while no task is due or running."""
         return self._timer.is_idle
 
     @property
     def task_names(self) -> list[str]:
-        """Names of the tasks that will still run, sorted."""
+        """Names of the pending tasks, sorted."""
         with self._lock:
             return sorted(task.name for task in self._tasks)
 
     def close(self, timeout_s: float = 10.0) -> bool:
-        """Drop all tasks and wait for a run under way. Returns: False if it did not end in time."""
+        """Cancel all tasks and wait for a run in progress. Returns: False if it did not end in time."""
         with self._lock:
             self._closed = True
             self._tasks.clear()

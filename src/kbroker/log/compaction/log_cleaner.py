@@ -1,4 +1,4 @@
-"""Cleans the dirtiest compacted partition, on its own threads and by the clock it is given.
+"""Cleans the dirtiest compacted partition on its own threads, by the injected clock.
 
 Source: ``LogCleaner``, ``LogCleanerManager``.
 """
@@ -26,7 +26,7 @@ from kbroker.log.scheduler import Scheduler
 logger = get_logger(__name__)
 
 LEAST_MEMORY_BYTES = 1 << 20
-#: Broker configs that the threads are made with.
+#: Broker configs that are read when the threads are created.
 CLEANER_KEYS = frozenset(
     {
         "log.cleaner.backoff.ms",
@@ -69,7 +69,7 @@ class CompactionConfig(NamedTuple):
 
 
 class Compacted(NamedTuple):
-    """A partition to look at."""
+    """A compacted partition and its settings."""
 
     key: TopicPartition
     log: PartitionLog
@@ -77,7 +77,7 @@ class Compacted(NamedTuple):
 
 
 class Dirt(NamedTuple):
-    """How dirty a partition is: what a round would read, and whether it must be done at once."""
+    """Dirt of a partition: the bytes that a round would clean, and whether it is overdue."""
 
     first_dirty: int
     first_uncleanable: int  # base of a segment
@@ -91,14 +91,14 @@ class Dirt(NamedTuple):
         return self.cleanable_bytes / total if total else 0.0
 
     def is_due(self, config: CompactionConfig) -> bool:
-        """The ratio must be above the least one, not at it."""
+        """Return whether a round is overdue, or the ratio is above (not at) the minimum."""
         return (self.is_overdue and self.cleanable_bytes > 0) or self.ratio > config.min_cleanable_dirty_ratio
 
 
 def measure(log: PartitionLog, config: CompactionConfig, cleaned: int | None, now_ms: int) -> Dirt:
     """Judge a partition.
 
-    Args: ``cleaned`` where its last round ended; out of the log's range it starts again at the log start.
+    Args: ``cleaned``: end of its last round; outside the log's range the next round begins at the log start.
     Raises: OSError.
     """
     start, stable = log.log_start_offset, log.last_stable_offset
@@ -129,7 +129,7 @@ def measure(log: PartitionLog, config: CompactionConfig, cleaned: int | None, no
 
 
 def _largest_timestamp(log: PartitionLog, segment: SegmentFacts, now_ms: int) -> int:
-    """Of its records, or of its file when they have none."""
+    """Return the largest time stamp of the records, or that of the file when they have none."""
     if segment.max_timestamp_ms >= 0 or log.directory is None:
         return segment.max_timestamp_ms
     try:
@@ -139,7 +139,7 @@ def _largest_timestamp(log: PartitionLog, segment: SegmentFacts, now_ms: int) ->
 
 
 def _is_overdue(log: PartitionLog, dirty: Iterable[SegmentFacts], before_ms: int) -> bool:
-    """Whether the first batch of a dirty segment is older than the longest time it may wait."""
+    """Return whether the first batch of a dirty segment is older than ``before_ms``."""
     from kbroker.protocol.batch_format import BATCH_HEADER_BYTES  # not at the start of a broker
 
     for segment in dirty:
@@ -152,15 +152,15 @@ def _is_overdue(log: PartitionLog, dirty: Iterable[SegmentFacts], before_ms: int
 
 
 class LogCleaner:
-    """Keeps compacted partitions clean.
+    """Compacts partitions.
 
     Args:
         clock, config: of the broker.
-        partitions: gives the compacted partitions there are.
-        cleaned: where earlier rounds ended (``cleaner-offset-checkpoint``).
-        store: writes where the rounds of all partitions ended, and returns the partitions that are on the disk now;
+        partitions: returns the compacted partitions.
+        cleaned: ends of earlier rounds (``cleaner-offset-checkpoint``).
+        store: writes the ends of all rounds, and returns the partitions whose end is on disk;
             called before the first round of a partition, after each round, and by ``close``.
-        failed: called with an OSError; it decides whether the folder stays online.
+        failed: handles an OSError; decides whether the folder stays online.
     Threads: all methods from any; ``start`` creates ``log.cleaner.threads`` threads. One thread at a time works on a
     partition. Lock: ``_lock`` guards the tables; no file is touched under it.
     """
@@ -203,7 +203,7 @@ class LogCleaner:
         self._schedulers = [Scheduler(self._clock, f"kafka-log-cleaner-thread-{i}") for i in range(threads)]
 
     def start(self) -> None:
-        """Begin; the first look is at once, the next ones ``log.cleaner.backoff.ms`` after nothing was left to do."""
+        """Start the threads. Each cleans at once, and again ``log.cleaner.backoff.ms`` after nothing was due."""
         with self._life_lock:
             self._started = True
             self._start_threads()
@@ -214,17 +214,17 @@ class LogCleaner:
             scheduler.start()
 
     def close(self) -> None:
-        """End rounds under way at their next batch, and wait for that."""
+        """End rounds in progress at their next batch, wait for that, and write the ends of all rounds."""
         with self._life_lock:
             if self._closed:
                 return
             self._closed = True
             self._end_threads()
         if self._cleaned:
-            self.write_offsets()  # the file may have been lost or damaged, or a write may have failed
+            self.write_offsets()  # the file may be lost or damaged, or a write may have failed
 
     def reconfigure(self) -> None:
-        """Go on with what CLEANER_KEYS say now: other threads, as Kafka does it; rounds under way begin again."""
+        """Apply the current CLEANER_KEYS with new threads, as in Kafka; rounds in progress begin again."""
         with self._life_lock:
             if self._closed:
                 return
@@ -240,12 +240,12 @@ class LogCleaner:
             scheduler.close()
 
     def cleaned_offset(self, key: TopicPartition) -> int | None:
-        """Where the partition's last round ended; None: it was never compacted."""
+        """Return the end of the partition's last round, None when it was never compacted."""
         with self._lock:
             return self._cleaned.get(key)
 
     def forget(self, key: TopicPartition) -> None:
-        """The partition is deleted."""
+        """Remove a deleted partition."""
         with self._lock:
             self._uncleanable.discard(key)
             known = self._cleaned.pop(key, None) is not None
@@ -267,14 +267,14 @@ class LogCleaner:
 
     @property
     def uncleanable(self) -> set[TopicPartition]:
-        """Partitions that are left alone, their logs being damaged."""
+        """Partitions with damaged logs, which are not compacted."""
         with self._lock:
             return set(self._uncleanable)
 
     # -- a thread's work ---------------------------------------------------------------------------------------------
 
     def run_once(self) -> list[TopicPartition]:
-        """Clean until nothing is due, on the calling thread. Returns: what was cleaned."""
+        """Clean on the calling thread until nothing is due. Returns: the cleaned partitions."""
         cleaner = self._cleaners[0] if self._cleaners else Cleaner(LEAST_MEMORY_BYTES)
         return self._run(cleaner)
 
@@ -282,17 +282,17 @@ class LogCleaner:
         done: list[TopicPartition] = []
         while (key := self._clean_filthiest(cleaner)) is not None:
             done.append(key)
-        for partition in self._partitions():  # compact,delete; and what lies below a moved log start
+        for partition in self._partitions():  # for compact,delete, and segments below the log start
             try:
                 partition.log.apply_retention(self._clock.wall_ms())
             except ValueError:
-                continue  # deleted meanwhile
+                continue  # deleted in the meantime
             except OSError as e:
                 self._failed(partition.key, "retention", e)
         return done
 
     def _clean_filthiest(self, cleaner: Cleaner) -> TopicPartition | None:
-        """Clean the dirtiest partition that is due. None: there was none, or it could not be done."""
+        """Clean the dirtiest due partition and return it, None when none is due or the round failed."""
         picked = self._grab()
         if picked is None:
             return None
@@ -327,7 +327,7 @@ class LogCleaner:
         return None
 
     def _grab(self) -> tuple[Compacted, Dirt] | None:
-        """The dirtiest partition that is due, now this thread's."""
+        """Return the dirtiest due partition, reserved for this thread; None when none is due."""
         now_ms = self._clock.wall_ms()
         due: list[tuple[float, Compacted, Dirt]] = []
         for partition in self._partitions():
@@ -354,7 +354,7 @@ class LogCleaner:
         return None
 
     def _note_first(self, key: TopicPartition, offset: int) -> bool:
-        """Note on the disk that the partition is compacted, before its offsets get gaps. False: this failed."""
+        """Write to disk that the partition is compacted, before its offsets get gaps. False: this failed."""
         self._note(key, offset)
         with self._lock:
             if key in self._stored:

@@ -1,6 +1,6 @@
-"""Walks the batches of a ``.log`` file as bytes on disk, for the tools that judge damaged files: nothing is trusted.
+"""Reads the batches of a ``.log`` file without trusting any byte, for tools that judge damaged files.
 
-The broker's own reading is native (``_partition.pyx``); this is the slow, suspicious reader of ``dump`` and ``verify``.
+The broker's own reader is native (``_read.pyx``); this slow one is used by ``dump`` and ``verify``.
 """
 
 import mmap
@@ -31,7 +31,7 @@ assert HEADER.size == BATCH_HEADER_BYTES
 
 @dataclass(frozen=True)
 class Batch:
-    """Header of one v2 batch, and where it lies."""
+    """Header and position of a v2 batch."""
 
     position: int
     size_bytes: int
@@ -46,7 +46,7 @@ class Batch:
     producer_epoch: int
     base_sequence: int
     record_count: int
-    is_valid: bool  # the checksum fits
+    is_valid: bool  # the checksum matches
 
     @property
     def last_offset(self) -> int:
@@ -79,7 +79,7 @@ class Batch:
 
 
 class DamagedBatch(ValueError):
-    """The bytes at ``position`` are no batch: ``str()`` says why."""
+    """The bytes at ``position`` are not a batch; ``str()`` gives the reason."""
 
     def __init__(self, position: int, fault: str) -> None:
         super().__init__(fault)
@@ -87,7 +87,7 @@ class DamagedBatch(ValueError):
 
 
 class BatchFile:
-    """A ``.log`` file, mapped for reading; to be closed. Raises: OSError."""
+    """A ``.log`` file mapped for reading, until ``close``. Raises: OSError."""
 
     def __init__(self, path: Path) -> None:
         self.path = Path(path)
@@ -105,7 +105,7 @@ class BatchFile:
             self.data.close()
 
     def batch_at(self, position: int) -> Batch:
-        """Return the batch that starts at ``position``, its checksum judged. Raises: DamagedBatch."""
+        """Return the batch that starts at ``position``, its checksum compared. Raises: DamagedBatch."""
         left = self.size_bytes - position
         if left < BATCH_HEADER_BYTES:
             raise DamagedBatch(position, f"{left} bytes left, a batch has at least {BATCH_HEADER_BYTES}")
@@ -141,7 +141,7 @@ class BatchFile:
         return batch
 
     def batches(self, position: int = 0) -> Iterator[Batch]:
-        """Yield batch after batch, those with a wrong checksum too. Raises: DamagedBatch where the walk ends."""
+        """Yield all batches, those with a wrong checksum too. Raises: DamagedBatch at bytes that are not a batch."""
         while position < self.size_bytes:
             batch = self.batch_at(position)
             yield batch

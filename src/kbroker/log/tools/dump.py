@@ -1,6 +1,6 @@
-"""Reads the files of a partition's folder and says what is in them, as Kafka's ``DumpLogSegments`` does.
+"""Lists the content of the files of a partition's folder, like Kafka's ``DumpLogSegments``.
 
-Files of a running broker may be read; the end of an active segment can then look torn.
+Files of a running broker may be read; the end of an active segment can then appear torn.
 """
 
 import struct
@@ -26,16 +26,16 @@ _STATE_FILE_MAX_BYTES = 2**31
 
 
 class UnknownFileError(ValueError):
-    """The name says nothing about the content."""
+    """A file whose kind its name does not show."""
 
 
 def dump_file(path: str | Path, *, records: bool = False) -> Iterator[Row]:
-    """Yield what a file holds, one dict for each entry, with ``kind`` telling which.
+    """Yield the content of a file, one dict for each entry, with its ``kind``.
 
     Kinds: ``batch`` (.log), each followed by its ``record`` rows with ``records``, else only those of end markers,
     ``offset_index``, ``time_index``, ``txn_index``, ``producer`` (.snapshot), ``checkpoint``
     (checkpoint files), ``epoch`` (leader-epoch-checkpoint), ``partition_metadata``, and ``damage`` with ``position``
-    and ``message`` for a place that cannot be read; the walk ends there.
+    and ``message`` for the first unreadable position, where the dump ends.
 
     Raises: UnknownFileError; OSError; ``checkpoints.CorruptFileError`` for a damaged text file.
     """
@@ -50,7 +50,7 @@ def dump_file(path: str | Path, *, records: bool = False) -> Iterator[Row]:
 
 
 def describe(row: Row) -> str:
-    """Return a row as one line of text, in the manner of Kafka's tool."""
+    """Return a row as one line of text, like Kafka's tool."""
     return " ".join(f"{key}: {_text(value)}" for key, value in row.items() if key != "kind")
 
 
@@ -102,7 +102,7 @@ def _batch_row(batch: Batch) -> Row:
 
 
 def _record_rows(file: BatchFile, batch: Batch, show_records: bool) -> Iterator[Row]:
-    """The end marker of a control batch, and the records themselves when they are asked for."""
+    """Yield the end marker of a control batch, and with ``show_records`` the records of any batch."""
     if not (batch.is_control or show_records) or not batch.is_valid:
         return
     parsed = batch_at(file.data[batch.position : batch.position + batch.size_bytes])
@@ -148,7 +148,7 @@ def _read(path: Path) -> bytes:
 
 
 def _entries(path: Path, entry: struct.Struct) -> Iterator[tuple[int, tuple[Any, ...]]]:
-    """Entries with their positions; a rest that is no whole entry ends them."""
+    """Yield whole entries with their positions."""
     data = _read(path)
     for position in range(0, len(data) - entry.size + 1, entry.size):
         yield position, entry.unpack_from(data, position)
@@ -167,7 +167,7 @@ def _rest(path: Path, entry: struct.Struct) -> Iterator[Row]:
 def _dump_offset_index(path: Path) -> Iterator[Row]:
     base = _base_offset(path)
     for at, (relative, position) in _entries(path, _OFFSET_ENTRY):
-        if relative == 0 and position == 0:  # the active segment's index is filled with zeros to its full size
+        if relative == 0 and position == 0:  # an active segment's index is padded with zeros
             return
         yield {"kind": "offset_index", "offset": base + relative, "position": position, "entry": at // 8}
     yield from _rest(path, _OFFSET_ENTRY)
@@ -200,7 +200,7 @@ def _dump_txn_index(path: Path) -> Iterator[Row]:
 
 
 def snapshot_fault(data: bytes) -> str | None:
-    """Return what is wrong with the bytes of a producer snapshot, None when they are whole."""
+    """Return the fault of a producer snapshot's bytes, None when they are sound."""
     if len(data) < _SNAPSHOT_HEADER.size:
         return f"{len(data)} bytes are too few"
     version, crc, count = _SNAPSHOT_HEADER.unpack_from(data)

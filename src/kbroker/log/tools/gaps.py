@@ -1,7 +1,7 @@
-"""Finds offsets that no batch of a partition covers, and fills them with empty batches, for the repair of a log.
+"""Finds offsets that no batch of a partition covers, and fills them with empty batches.
 
-A partition that was never compacted has no gaps; the broker takes one for damage and refuses appends. An empty batch
-(no records, the offsets of the gap) is what Kafka's own compaction writes to keep offsets: every client reads past it.
+A partition that was never compacted has no gaps, so records are lost where it has one. An empty batch (no records, the
+offsets of the gap) is also written by Kafka's compaction to keep offsets: every client reads past it.
 """
 
 from collections.abc import Iterator
@@ -21,7 +21,7 @@ COPY_BYTES = 1 << 20
 
 @dataclass(frozen=True)
 class Gap:
-    """Offsets that no batch has; ``position`` is the byte of the segment at which their batch is missing."""
+    """Offsets that no batch has; their batch is missing at byte ``position`` of the segment."""
 
     position: int
     first_offset: int
@@ -30,9 +30,9 @@ class Gap:
 
 
 def find_gaps(segments: list[Path]) -> Iterator[tuple[Path, list[Gap]]]:
-    """Yield each segment that has gaps with them, up to the next segment's base; the segments are in order.
+    """Yield each segment with gaps, and the gaps up to the next segment's base; the segments are in order.
 
-    A segment that is damaged is left out, since what is missing there is not known before it is cut.
+    A damaged segment is left out, since its gaps are unknown until it is cut.
     """
     epoch = 0
     for i, segment in enumerate(segments):
@@ -60,9 +60,9 @@ def find_gaps(segments: list[Path]) -> Iterator[tuple[Path, list[Gap]]]:
 
 
 def fill_gaps(segment: Path, gaps: list[Gap]) -> bool:
-    """Rewrite the segment with an empty batch in each gap, whole or not at all.
+    """Rewrite the segment atomically with an empty batch in each gap. The caller removes the indexes first.
 
-    Returns: False, and the file stays, when a gap is too long for one segment. The caller removes the indexes first.
+    Returns: False when a gap is too long for one segment; the file is then unchanged.
     """
     if gaps[-1].last_offset - int(segment.stem) > MAX_DELTA:
         return False
@@ -82,7 +82,7 @@ def fill_gaps(segment: Path, gaps: list[Gap]) -> bool:
 
 
 def empty_batch(gap: Gap) -> bytes:
-    """A v2 batch without records that covers the gap's offsets; neither producer nor time stamp."""
+    """Return a v2 batch without records, producer or time stamp that covers the gap's offsets."""
     delta = gap.last_offset - gap.first_offset
     length = BATCH_HEADER_BYTES - LENGTH_FROM
     fields = (gap.first_offset, length, gap.leader_epoch, 2)
@@ -92,7 +92,7 @@ def empty_batch(gap: Gap) -> bytes:
 
 
 def copy_bytes(source: BinaryIO, target: BinaryIO, size: int) -> None:
-    """Copy ``size`` bytes from where the source stands, fewer if it ends."""
+    """Copy up to ``size`` bytes from the current position of the source."""
     while size > 0:
         piece = source.read(min(size, COPY_BYTES))
         if not piece:

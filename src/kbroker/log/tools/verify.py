@@ -1,7 +1,7 @@
-"""Checks every file of a log folder, and cuts damaged places out if asked to.
+"""Checks every file of a log folder, and cuts out damaged bytes on request.
 
-The broker itself cuts nothing but a torn tail after an unclean stop; damage anywhere else fences the partition until
-``verify(path, repair=True)`` has been run on the stopped broker's folder.
+The broker itself cuts only a torn tail after an unclean stop; damage anywhere else fences the partition until
+``verify(path, repair=True)`` has repaired the folder of the stopped broker.
 """
 
 import os
@@ -23,11 +23,11 @@ PARTITION = re.compile(r"(?P<topic>.+)-(?P<partition>[0-9]+)\Z")
 
 @dataclass(frozen=True)
 class Finding:
-    """One damaged place.
+    """Damaged bytes of a file.
 
-    ``position`` and ``size_bytes`` say where in the file, ``offset`` is the first offset that may be missing (-1 when
-    the file holds no records); ``is_torn_tail``: the end of the last segment, which the broker cuts by itself;
-    ``repair`` says what was done, "" when nothing was.
+    ``position`` and ``size_bytes``: their range; ``offset``: the first offset that may be missing (-1 in a file without
+    records); ``is_torn_tail``: the end of the last segment, which the broker cuts by itself; ``repair``: the repair
+    that was made, "" for none.
     """
 
     path: Path
@@ -40,15 +40,14 @@ class Finding:
 
 
 def verify(path: str | Path, repair: bool = False) -> list[Finding]:
-    """Check a log folder, or one partition's folder in it, and return what is damaged.
+    """Check a log folder, or one partition's folder in it, and return the damage.
 
-    With ``repair`` damaged places are cut out of segments (what was cut is kept beside them as
-    ``<segment>.<position>.damaged``), the segment's indexes are removed and rebuilt by the next start, and damaged
-    snapshots, indexes and checkpoints are removed. Everything undamaged stays, also behind the place. Offsets that are
-    missing then get an empty batch, as compaction leaves one, so that the broker finds no gap; partitions that were
-    compacted may have gaps.
+    With ``repair`` damaged bytes are cut out of segments (and kept beside as ``<segment>.<position>.damaged``), the
+    segment's indexes are removed and rebuilt by the next start, and damaged snapshots, indexes and checkpoints are
+    removed. All undamaged batches stay, those behind the damage too. An empty batch, like those of compaction, replaces
+    missing offsets; partitions that were compacted may have gaps.
 
-    Raises: NotADirectoryError; FolderLockedError, when a broker uses the folder and ``repair`` is asked; OSError.
+    Raises: NotADirectoryError; FolderLockedError, when a broker uses the folder and ``repair`` is set; OSError.
     """
     folder = Path(path)
     if not folder.is_dir():
@@ -76,7 +75,7 @@ def _is_partition(path: Path) -> bool:
 
 
 def _verify_state_files(folder: Path, repair: bool) -> Iterator[Finding]:
-    """Checkpoints can be had again from the logs, so a damaged one is removed; the owner's file is left to people."""
+    """Check the state files. A damaged checkpoint can be removed, since the logs replace it; meta.properties cannot."""
     for name in (
         checkpoints.RECOVERY_POINT_CHECKPOINT,
         checkpoints.LOG_START_CHECKPOINT,
@@ -138,12 +137,12 @@ def _verify_transactions(segments: Sequence[Path], repair: bool) -> list[Finding
 
 
 def _verify_offsets(folder: Path, repair: bool) -> list[Finding]:
-    """Report, or fill, the gaps between batches that the broker takes for damage."""
+    """Report, or fill, the gaps between batches of a partition that was not compacted."""
     name = PARTITION.match(folder.name)
     cleaned = checkpoints.offset_checkpoint(folder.parent / checkpoints.CLEANER_OFFSET_CHECKPOINT)
     try:
         was_compacted = name is None or (name["topic"], int(name["partition"])) in cleaned.read()
-    except checkpoints.CorruptFileError:  # reported with the other checkpoints; which partitions have gaps is not known
+    except checkpoints.CorruptFileError:  # reported with the other checkpoints
         was_compacted = True
     if was_compacted:
         return []
@@ -162,7 +161,7 @@ def _verify_offsets(folder: Path, repair: bool) -> list[Finding]:
 
 
 def _recover_at_next_start(partition: Path) -> None:
-    """Indexes, producer state and transaction indexes of a cut partition are had again from all its batches."""
+    """Make the next start rebuild indexes, producer state and transaction indexes from all batches."""
     name = PARTITION.match(partition.name)
     assert name is not None
     (partition.parent / checkpoints.CLEAN_SHUTDOWN).unlink(missing_ok=True)
@@ -180,7 +179,7 @@ def _bad(row: Row) -> bool:
 
 
 def _verify_segment(path: Path, next_offset: int, limit: int) -> tuple[list[Finding], int]:
-    """Return the damaged places, and the offset after the last good batch."""
+    """Return the damage, and the offset after the last sound batch."""
     findings: list[Finding] = []
     base = int(path.stem)
     problem = f"the segment before reaches offset {next_offset - 1}" if base < next_offset else ""
@@ -215,7 +214,7 @@ def _judge(file: BatchFile, position: int, next_offset: int, limit: int) -> tupl
 
 
 def _verify_indexes(segment: Path, next_offset: int, repair: bool) -> Iterator[Finding]:
-    """Indexes must rise and point into the segment; a damaged one is only removed, since the next start rebuilds it."""
+    """Check that indexes rise and point into the segment; a damaged one is removed, and rebuilt by the next start."""
     size = segment.stat().st_size
     for suffix in (".index", ".timeindex", ".txnindex"):
         path = segment.with_suffix(suffix)
@@ -244,7 +243,7 @@ def _index_fault(path: Path, base: int, next_offset: int, size: int) -> str:
 
 
 def _cut(segment: Path, findings: list[Finding]) -> list[Finding]:
-    """Rewrite the segment without the damaged places, whole or not at all; indexes go first, being rebuilt from it."""
+    """Rewrite the segment atomically without the damaged bytes; its indexes are removed first, and rebuilt from it."""
     cuts = [f for f in findings if f.size_bytes > 0]
     if not cuts:
         return findings
