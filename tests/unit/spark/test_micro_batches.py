@@ -13,37 +13,53 @@ from kbroker.spark.errors import PipelineError
 from kbroker.spark.micro_batches import MicroBatches
 
 
-class FakeSession:
-    """What server and client share: settings and views."""
+class AnalysisException(Exception):
+    """As PySpark names it, which need not be installed."""
+
+
+class FakeServer:
+    """A server of two sessions, that of the client and its clone for `foreachBatch`: they share global views only."""
 
     def __init__(self) -> None:
-        self.values: dict[str, str] = {}
-        self.views: dict[str, object] = {}
-        self.conf = self.catalog = self
+        self.views: dict[str, FakeFrame] = {}
+        self.client, self.clone = FakeSession(self), FakeSession(self)
 
-    def set(self, key: str, value: str) -> None:
-        self.values[key] = value
 
-    def get(self, key: str, default: str) -> str:
-        return self.values.get(key, default)
+class FakeSession:
+    def __init__(self, server: FakeServer) -> None:
+        self.server = server
+        self.conf = {"spark.sql.globalTempDatabase": "shared"}
+        self.catalog = self
 
-    def table(self, name: str) -> object:
-        return self.views[name]
+    def createDataFrame(self, rows: list[tuple[str]], schema: str) -> FakeFrame:
+        return FakeFrame(self, rows)
 
-    def dropTempView(self, name: str) -> None:
-        del self.views[name]
+    def table(self, name: str) -> FakeFrame:
+        database, _, view = name.partition(".")
+        assert database == "shared"
+        if view not in self.server.views:
+            raise AnalysisException(name)
+        return self.server.views[view]
+
+    def dropGlobalTempView(self, name: str) -> None:
+        self.server.views.pop(name, None)
 
 
 FakeSession.__module__ = "pyspark.sql.connect.session"
 
 
-class FakeBatch:
-    def __init__(self, session: FakeSession, name: str) -> None:
-        self.sparkSession = session
-        self.name = name
+class FakeFrame:
+    """A DataFrame. `rows`: its rows, or any name of a batch."""
 
-    def createOrReplaceTempView(self, view: str) -> None:
-        self.sparkSession.views[view] = self
+    def __init__(self, session: FakeSession, rows: Any) -> None:
+        self.sparkSession = session
+        self.rows = rows
+
+    def collect(self) -> Any:
+        return self.rows
+
+    def createOrReplaceGlobalTempView(self, view: str) -> None:
+        self.sparkSession.server.views[view] = self
 
 
 class FakeWriter:
@@ -64,49 +80,64 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_batches_are_taken_in_this_process() -> None:
     """Each once, on one thread, as views that are dropped; the server waits for each."""
-    session = FakeSession()
+    server = FakeServer()
     taken: list[tuple[str, int, bool]] = []
 
     def write(batch: Any, number: int) -> None:
-        taken.append((batch.name, number, threading.current_thread() is server))
+        taken.append((batch.rows, number, threading.current_thread() is caller))
 
-    batches = MicroBatches(session, write)  # type: ignore[arg-type]
+    batches = MicroBatches(server.client, write)  # type: ignore[arg-type]
     query = batches.start(FakeWriter())
-    server = threading.current_thread()
+    caller = threading.current_thread()
     for number in range(3):
-        query.run(FakeBatch(session, f"batch {number}"), number)
+        query.run(FakeFrame(server.clone, f"batch {number}"), number)
         assert taken[-1] == (f"batch {number}", number, False)
     batches.close()
     assert len(taken) == 3
-    assert session.views == {}
+    assert server.views == {}
 
 
 def test_a_batch_that_fails_here_fails_there() -> None:
     """With its reason, so that Spark does not commit it; another start begins anew."""
-    session = FakeSession()
+    server = FakeServer()
 
     def write(batch: Any, number: int) -> None:
-        if batch.name == "bad":
+        if batch.rows == "bad":
             raise PipelineError("the disk is full")
 
-    batches = MicroBatches(session, write)  # type: ignore[arg-type]
+    batches = MicroBatches(server.client, write)  # type: ignore[arg-type]
     query = batches.start(FakeWriter())
     with pytest.raises(PipelineError, match="the disk is full"):
-        query.run(FakeBatch(session, "bad"), 0)
+        query.run(FakeFrame(server.clone, "bad"), 0)
     batches.start(query)
-    query.run(FakeBatch(session, "good"), 0)
+    query.run(FakeFrame(server.clone, "good"), 0)
     batches.close()
 
 
 def test_a_client_that_is_silent_ends_the_query(monkeypatch: pytest.MonkeyPatch) -> None:
     """The server does not wait for ever, and commits nothing."""
     monkeypatch.setattr(micro_batches, "PATIENCE_SECONDS", 0.02)
-    session = FakeSession()
-    batches = MicroBatches(session, lambda batch, number: None)  # type: ignore[arg-type]
+    released = threading.Event()
+    server = FakeServer()
+    batches = MicroBatches(server.client, lambda batch, number: None)  # type: ignore[arg-type]
+    query = batches.start(FakeWriter())
+    monkeypatch.setattr(batches._client, "_write", lambda batch, number: released.wait())
+    with pytest.raises(PipelineError, match="has been silent for"):
+        query.run(FakeFrame(server.clone, "late"), 0)
+    released.set()
+    batches.close()
+    assert server.views == {}
+
+
+def test_a_client_that_has_ended_ends_the_query() -> None:
+    """At once: its notes are dropped."""
+    server = FakeServer()
+    batches = MicroBatches(server.client, lambda batch, number: None)  # type: ignore[arg-type]
     query = batches.start(FakeWriter())
     batches.close()
-    with pytest.raises(PipelineError, match="has been silent for"):
-        query.run(FakeBatch(session, "late"), 0)
+    with pytest.raises(PipelineError, match="has ended"):
+        query.run(FakeFrame(server.clone, "late"), 0)
+    assert server.views == {}
 
 
 def test_a_client_that_cannot_look_for_batches_ends_the_query(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -114,20 +145,19 @@ def test_a_client_that_cannot_look_for_batches_ends_the_query(monkeypatch: pytes
     monkeypatch.setattr(micro_batches, "BEAT_SECONDS", 0.001)
 
     class Broken(FakeSession):
-        def get(self, key: str, default: str) -> str:
-            if threading.current_thread() is not server:
+        def table(self, name: str) -> FakeFrame:
+            if threading.current_thread() is not caller and name.endswith("_offered"):
                 raise OSError("the channel is closed")
-            self.looks = getattr(self, "looks", 0) + 1
-            assert self.looks < 6000, "the server waits for ever"
-            return super().get(key, default)
+            return super().table(name)
 
     Broken.__module__ = FakeSession.__module__
-    server = threading.current_thread()
-    session = Broken()
-    batches = MicroBatches(session, lambda batch, number: None)  # type: ignore[arg-type]
+    caller = threading.current_thread()
+    server = FakeServer()
+    server.client = Broken(server)
+    batches = MicroBatches(server.client, lambda batch, number: None)  # type: ignore[arg-type]
     query = batches.start(FakeWriter())
     with pytest.raises(PipelineError, match="the channel is closed"):
-        query.run(FakeBatch(session, "a batch"), 0)
+        query.run(FakeFrame(server.clone, "a batch"), 0)
     batches.close()
 
 
