@@ -48,6 +48,21 @@ quick: $(VENV)/.built $(VENV)/.locked
 	$(BIN)/python -m pytest -q -m "not soak and not slow" --benchmark-disable $(PARALLEL) $(ARGS) \
 	  --ignore=tests/unit/test_design_rules.py tests/unit tests/property # the design rules are in lint
 
+# What the ranges of pyproject.toml touch: every optional package, and Spark behind Connect, on tables, stores and pages
+RANGE_TESTS = tests/unit tests/property tests/integration/test_cli_broker.py tests/integration/test_console.py \
+  tests/integration/test_metrics_port.py tests/integration/test_pytest_plugin.py tests/integration/test_request_log.py \
+  tests/integration/test_top.py tests/integration/test_quota_clients.py tests/clients/test_everyday.py \
+  $(addprefix tests/spark/,test_connect.py test_jobs.py test_report.py test_session.py test_source_batch.py test_source_stream.py \
+  test_table_readers.py test_table_stores.py test_watch.py)
+
+.PHONY: oldest
+oldest: ## chosen tests with the oldest version that each range of pyproject.toml allows, apart in build/ranges
+	tests/lint/ranges.sh oldest $(PYTHON) $(if $(ARGS),$(ARGS),$(PARALLEL) $(RANGE_TESTS))
+
+.PHONY: newest
+newest: ## the same with the newest versions
+	tests/lint/ranges.sh newest $(PYTHON) $(if $(ARGS),$(ARGS),$(PARALLEL) $(RANGE_TESTS))
+
 .PHONY: soak
 soak: $(VENV)/.built $(VENV)/.locked ## the long tests: 200 kills, long fuzzing
 	KBROKER_SOAK=1 $(BIN)/python -m pytest -m "soak or slow" --timeout=3600 --benchmark-disable $(ARGS)
