@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -20,7 +21,7 @@ from kbroker.spark.tables.delta_table import REQUEST_LOG, Table, TableError, Tab
 from kbroker.spark.tables.ingest import ingest
 from kbroker.spark.tables.log_reader import LogSource
 from kbroker.spark.tables.log_schema import spark_schema
-from kbroker.spark.tables.log_store import found_files, is_there
+from kbroker.spark.tables.log_store import LogFile, found_files, is_there
 from kbroker.spark.tables.table import read_table
 from kbroker.spark.tables.table_place import TablePlace
 from kbroker.spark.tables.table_stream import StreamOptions
@@ -76,6 +77,28 @@ def test_writers_at_once(place: TablePlace) -> None:
     found = Table(place)
     assert sum(one.rows for one in found.files()) == 6 * day_of_batches().rows.num_rows
     assert found.files() == [one for one in found.files() if "compacted-" in one.path]
+
+
+def test_the_store_of_the_environment_is_sent_to_tasks(
+    store: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A place that was named where the store's variables are set is written where they are not, as by an executor."""
+    for name, value in store.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("AWS_SESSION_TOKEN", "")
+    sent = pickle.dumps(TablePlace.of(f"s3://tables/{tmp_path.name}"))
+    alone = TablePlace.of("s3://tables/t", {"access_key_id": "other", "aws_region": "eu-west-1"})
+    for name in store:
+        monkeypatch.delenv(name)
+    place = pickle.loads(sent)
+    place.write("a/b", b"content")
+    assert place.read("a/b") == b"content"
+    assert "secret" not in f"{place!r} {LogFile(place.file('a'), place.options)!r}"
+    # credentials of options and environment are not mixed
+    assert alone.storage_options == {
+        "access_key_id": "other", "aws_region": "eu-west-1", "aws_conditional_put": "etag",
+        "AWS_ALLOW_HTTP": "true", "AWS_ENDPOINT_URL": store["AWS_ENDPOINT_URL"],
+    }  # fmt: skip
 
 
 @pytest.mark.soak

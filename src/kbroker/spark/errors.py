@@ -1,4 +1,4 @@
-"""Failures of the pipeline that its user can mend."""
+"""Failures of the pipeline that its user can correct."""
 
 import re
 
@@ -8,17 +8,17 @@ _ARROW = re.compile(r"\s*\u21b3\s*")  # between an error and its cause
 
 
 class PipelineError(Exception):
-    """What is missing or wrong and what to do, in one sentence; the command line prints it without a traceback."""
+    """A problem and its remedy in one sentence, which the command line prints without a traceback."""
 
 
-#: What Spark says when a stream has waited ten seconds and its Python worker has not started; nothing sets that time.
-#: On a busy machine it happens, before anything was read: the query can be started again.
+#: Spark's message when the Python worker of a stream has not started within ten seconds, which no setting changes.
+#: It happens on a busy machine, before anything was read, so the query can be started again.
 NO_WORKER = "Python worker failed to connect back"
-#: What Spark says when an executor has ended and had a part of what a batch of `watch` has added up.
+#: Spark's message when an executor has ended that held a part of a batch of `watch`.
 LOST_PART = "Checkpoint block rdd_"
 
 
-def reason_of_delta(error: Exception) -> str:
-    """What an exception of delta-rs says, without the frames of its stack that some have below, and its colours."""
+def reason_of_delta(error: Exception | str) -> str:
+    """Return the message of an exception of delta-rs in one line, without colours and the frames of a stack."""
     text = _ARROW.sub(": ", _COLOURS.sub("", _FRAMES.split(str(error), maxsplit=1)[0]))
     return " ".join(text.split())[:500]

@@ -1,4 +1,4 @@
-"""What a failed job of Spark has to say, in one sentence: Java's and Python's traces are for those who ask for them."""
+"""Reduce the failure of a Spark job to one sentence, without the traces of Java and Python."""
 
 from __future__ import annotations
 
@@ -6,27 +6,43 @@ import re
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from kbroker.spark.errors import NO_WORKER
+from kbroker.spark.errors import NO_WORKER, reason_of_delta
 
 T = TypeVar("T")
 
 MAX_CHARACTERS = 500
 _OURS = re.compile(r"^\s*kbroker\.[\w.]+(?:Error|Exception): (.+)$", re.MULTILINE)
-#: Not the one by which Python says that Java raised something: Java's own message says what.
-_PYTHON = re.compile(r"^\s*(?!py4j\.protocol\.)((?:\w+\.)*\w+(?:Error|Exception): .+)$", re.MULTILINE)
+#: Not py4j's own, which only reports that Java raised an exception: Java's message states the reason.
+#: Behind an error of delta-rs come its causes, a line with an arrow for each.
+_PYTHON = re.compile(
+    r"^\s*(?!py4j\.protocol\.)((?:\w+\.)*\w+(?:Error|Exception): .+(?:\n\s*(?:\x1b\[\d+m)?\u21b3.+)*)$", re.MULTILINE
+)
 _CAUSED = re.compile(r"^Caused by: (?:[\w$]+\.)+[\w$]+: (.+)$", re.MULTILINE)
 _JAVA = re.compile(r"^: (?:[\w$]+\.)+([\w$]+(?:: .+)?)$", re.MULTILINE)
 _STREAM = re.compile(r"terminated with exception: (.*?)(?= SQLSTATE|\n=== Streaming|\Z)", re.DOTALL)
 _NO_WORKER = re.compile(rf"{NO_WORKER}|Timed out while waiting for the Python worker to connect back")
-TRIES = 3  # of a job for which Spark had no Python worker, each after ten seconds
+TRIES = 3  # of a job for which no Python worker started, each after ten seconds
 _CONCURRENT = "[CONCURRENT_STREAM_LOG_UPDATE]"
-#: What to do where a cluster's machines have not the Python that is needed.
+#: Remedies where the machines of a cluster lack the Python that is needed.
 NEEDS_PYTHON = (
     'install "kbroker[spark]" there, send one with --py-env ARCHIVE, or name another Python of theirs with --conf '
     "spark.pyspark.python=PATH"
 )
-#: What Spark or the machines of a cluster lack, by what Spark or Python say of it.
+#: Remedies where executors have no credentials.
+NEEDS_CREDENTIALS = (
+    "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, and AWS_SESSION_TOKEN of temporary ones (for other stores those "
+    "that delta-rs names), in the environment of this command or by --storage-option, which are sent to executors; a "
+    "profile or a file of credentials on this machine is not"
+)
+#: Requirements that Spark or the machines of a cluster do not meet, by the messages of Spark or Python.
 _LACKING = (
+    (
+        re.compile(
+            r"(error occurred while loading credentials|http://169\.254\.169\.254/|metadata\.google\.internal|"
+            r"no providers in chain provided credentials)"
+        ),
+        f"Spark's executors have no credentials for the object store ({{cause}}): {NEEDS_CREDENTIALS}",
+    ),
     (
         re.compile(r"No FileSystem for scheme \"(\w+)\"|Class org\.apache\.hadoop\.fs\.(s3a)\.S3AFileSystem not found"),
         "Spark has no client of Hadoop's for this store, in which --checkpoint lies: give Spark its jars (for S3 "
@@ -62,9 +78,9 @@ _LACKING = (
 
 
 def with_workers(job: Callable[[], T]) -> T:
-    """What a job of Spark returns, begun again where a Python worker has not started in time: nothing was done by then.
+    """Run a job of Spark, again where no Python worker started in time, because nothing was done by then.
 
-    Raises: what the job raises, this too after TRIES.
+    Raises: the job's exceptions, this one only after TRIES.
     """
     for left in reversed(range(TRIES)):
         try:
@@ -76,27 +92,32 @@ def with_workers(job: Callable[[], T]) -> T:
 
 
 def sentence(error: BaseException) -> str:
-    """One sentence for an exception of PySpark or py4j."""
+    """Return one sentence for an exception of PySpark or py4j."""
     said = _said(error)
     text = "\n".join(said)
+    return lacking(text) or cause(text if _OURS.search(text) else said[-1])
+
+
+def lacking(text: str) -> str | None:
+    """Return a sentence on what Spark or a machine lacks, if that is why a job failed."""
     for pattern, known in _LACKING:
         found = pattern.search(text)
         if found is not None:
-            return known.format(*found.groups())
-    return cause(text if _OURS.search(text) else said[-1])
+            return known.format(*found.groups(), cause=cause(text))
+    return None
 
 
 def _said(error: BaseException) -> list[str]:
-    """What an exception says, and those that Java raised before it."""
+    """Return the message of an exception and those of its causes in Java."""
     said = [str(error)]
     origin: Any = error
-    while (origin := getattr(origin, "_cause", None)) is not None:  # as PySpark keeps what Java raised
+    while (origin := getattr(origin, "_cause", None)) is not None:  # PySpark keeps the exceptions of Java there
         said.append(str(origin))
     return said
 
 
 def cause(text: str) -> str:
-    """Why a query ended: the last message of our own in its traces, else of Python, of Java, else its first line."""
+    """Return why a query ended: the last message of kbroker in its traces, else of Python or Java, else line 1."""
     if _CONCURRENT in text:
         return "another process runs a stream with this checkpoint: give each checkpoint one process"
     stated = _STREAM.search(text)
@@ -110,9 +131,9 @@ def cause(text: str) -> str:
 
 
 def _short(text: str) -> str:
-    return " ".join(text.split())[:MAX_CHARACTERS]
+    return reason_of_delta(text)[:MAX_CHARACTERS]
 
 
 def is_of_spark(error: BaseException) -> bool:
-    """Whether PySpark or its bridge to Java raised it."""
+    """Return whether PySpark or its bridge to Java raised an exception."""
     return type(error).__module__.startswith(("py4j.", "pyspark.", "grpc."))

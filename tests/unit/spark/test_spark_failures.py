@@ -39,6 +39,11 @@ BATCH = (
             "update to the log. Multiple streaming jobs detected for 0. SQLSTATE: 40000",
             "another process runs a stream with this checkpoint: give each checkpoint one process",
         ),
+        (
+            "Traceback (most recent call last):\n  File x\nOSError: Generic S3 error\n   \x1b[31m\u21b3\x1b[0m Error "
+            "performing PUT http://store/t\n    \x1b[31m\u21b3\x1b[0m Connection refused (os error 111)\n\n\tat a.b",
+            "OSError: Generic S3 error: Error performing PUT http://store/t: Connection refused (os error 111)",
+        ),
         ("something plain\nand more", "something plain"),
         ("", "no reason was given"),
     ],
@@ -50,6 +55,12 @@ def test_the_cause_is_found(text: str, said: str) -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
+        (
+            "OSError: Operation not supported\n \x1b[31m\u21b3\x1b[0m an error occurred while loading credentials\n "
+            "\x1b[31m\u21b3\x1b[0m failed to load IMDS session token\n\n\tat org.apache.spark.X",
+            "Spark's executors have no credentials for the object store (OSError: Operation not supported: an error "
+            "occurred while loading credentials: failed to load IMDS session token): set AWS_ACCESS_KEY_ID and ",
+        ),
         (
             "x\nModuleNotFoundError: No module named 'kbroker'\n",
             "the Python of Spark's executors has no kbroker: install",

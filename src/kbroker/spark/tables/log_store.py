@@ -1,4 +1,4 @@
-"""The files of a log, on this machine's disks or in a store that delta-rs knows: found, and opened to be read in parts.
+"""The files of a log, on the disks of this machine or in a store of delta-rs: find and open them.
 
 Needs pyarrow and deltalake for stores only.
 """
@@ -11,48 +11,48 @@ import os
 import stat
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from kbroker.spark.tables.table_place import TablePlace
 
 _PATTERN = "*?["
-_STREAM_BYTES = 1 << 20  # asked for at once, of a stream of small parts in a store
+_STREAM_BYTES = 1 << 20  # of a request to a store, whose stream is read in small parts
 
-#: Of the store, as delta-rs names them.
+#: Options of a store, as delta-rs names them.
 Options = tuple[tuple[str, str], ...]
 
 
 @dataclass(frozen=True, slots=True)
 class LogFile:
-    """A file as it was when it was looked for. `path`: absolute, or a URI; `modified_s`: seconds since 1970.
+    """A file as a listing found it. `path`: absolute, or a URI; `modified_s`: seconds since 1970.
 
-    One that was not looked for has neither.
+    A file that comes from no listing has neither size nor time.
     """
 
     path: str
-    options: Options = ()
+    options: Options = field(default=(), repr=False)  # may hold secrets
     size_bytes: int = 0
     modified_s: float = 0.0
 
     @property
     def name(self) -> str:
-        """Without its folder."""
+        """The name without its folder."""
         return self.path.rpartition("/")[2]
 
     @property
     def suffix(self) -> str:
-        """The last ending of its name, with the dot."""
+        """The last extension of the name, with the dot."""
         return Path(self.name).suffix
 
     @property
     def is_elsewhere(self) -> bool:
-        """Whether it is in a store, not on this machine's file systems."""
+        """Whether it is in a store, not on a file system of this machine."""
         return not TablePlace.of(self.path).is_local
 
     def open(self) -> Any:
-        """A stream with `read` and `seek`, as a context manager. Raises: FileNotFoundError, OSError."""
+        """Return a stream with `read` and `seek`, a context manager. Raises: FileNotFoundError, OSError."""
         place = TablePlace.of(self.path, dict(self.options))
         if place.is_local:
             return open(place.uri, "rb")
@@ -60,7 +60,7 @@ class LogFile:
         return folder.filesystem().open_input_file(name)
 
     def open_arrow(self) -> Any:
-        """What pyarrow reads a stream of batches from. Raises: FileNotFoundError, OSError."""
+        """Return a source from which pyarrow reads a stream of batches. Raises: FileNotFoundError, OSError."""
         import pyarrow as pa
 
         place = TablePlace.of(self.path, dict(self.options))
@@ -70,10 +70,10 @@ class LogFile:
 
 
 def found_files(paths: Iterable[str], options: Mapping[str, str]) -> list[LogFile]:
-    """The files behind some files, folders and patterns of names, the oldest first; hidden ones are left out.
+    """Return the files that some files, folders and patterns name, the oldest first, without hidden ones.
 
-    Args: `paths`: absolute, or URIs, of which the name only may be a pattern; `options`: of their stores.
-    Returns: each file once, under its own name if that and a symbolic link to it are there.
+    Args: `paths`: absolute, or URIs in which only the name may be a pattern; `options`: of their stores.
+    Returns: each file once, under its own name where a symbolic link names it too.
     """
     found: dict[str, LogFile] = {}
     for path in paths:
@@ -86,7 +86,7 @@ def found_files(paths: Iterable[str], options: Mapping[str, str]) -> list[LogFil
 
 
 def is_there(path: str, options: Mapping[str, str]) -> bool:
-    """Whether there is a file, a folder or a match of a pattern."""
+    """Return whether a file, a folder or a match of a pattern exists."""
     place = TablePlace.of(path, options)
     if place.is_local:
         return bool(glob.glob(place.uri)) or os.path.exists(place.uri)
@@ -98,7 +98,7 @@ def _on_disk(place: TablePlace) -> Iterable[LogFile]:
     named = Path(place.uri)
     files = named.iterdir() if named.is_dir() else [named] if named.exists() else map(Path, glob.glob(place.uri))
     for file in files:
-        with suppress(FileNotFoundError):  # one that was deleted since the folder was read
+        with suppress(FileNotFoundError):  # deleted since the folder was listed
             known = file.stat()
             if stat.S_ISREG(known.st_mode):
                 yield LogFile(str(file), (), known.st_size, known.st_mtime)

@@ -1,7 +1,9 @@
-"""Where a table, a log or a checkpoint lies: a folder, or a URI of a store, and how files are read and written there.
+"""The place of a table, a log or a checkpoint, a folder or a URI of a store, and its files.
 
 One set of options serves all: delta-rs takes them for the table's log, and through its file system pyarrow reads and
-writes the data files with them. Needs pyarrow and deltalake, and neither Spark nor jars.
+writes the data files with them. Options that are not named come from the environment of the process that names the
+place, so that tasks on other machines use the same store with the same credentials. Needs pyarrow and deltalake, and
+neither Spark nor jars.
 """
 
 from __future__ import annotations
@@ -10,7 +12,7 @@ import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,37 +24,55 @@ if TYPE_CHECKING:
     from pyarrow.fs import FileSystem
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+)://")
-_S3 = ("s3", "s3a", "s3n")
-#: Where delta-rs keeps tables, beside folders.
-STORES = (*_S3, "gs", "abfs", "abfss", "az", "adl", "hdfs")
-#: The commit of a version is a file that must not be there yet; S3 can say so since 2024.
+_S3, _GCS, _AZURE = ("s3", "s3a", "s3n"), ("gs",), ("abfs", "abfss", "az", "adl")
+#: Stores of delta-rs, beside folders.
+STORES = (*_S3, *_GCS, *_AZURE, "hdfs")
+#: Variables of the environment that are sent to tasks, by store: its prefix, credentials, and the rest. Names of files
+#: are not among them, for other machines have other files.
+_SENT = {
+    _S3: (
+        re.compile("aws_", re.IGNORECASE),
+        ("access_key_id", "secret_access_key", "session_token"),
+        (
+            *("region", "default_region", "endpoint_url", "endpoint_url_s3", "endpoint", "allow_http"),
+            *("virtual_hosted_style_request", "skip_signature", "conditional_put", "s3_locking_provider"),
+        ),
+    ),
+    _GCS: (re.compile("google_", re.IGNORECASE), ("service_account_key",), ()),
+    _AZURE: (
+        re.compile("azure_(storage_)?", re.IGNORECASE),
+        ("account_key", "sas_token", "client_id", "client_secret", "tenant_id", "token"),
+        ("account_name", "use_emulator", "endpoint"),
+    ),
+}
+#: A commit makes the file of a version unless there is one; S3 has such a request since 2024.
 _CONDITIONAL_PUT = {"aws_conditional_put": "etag"}
 _LOCKING = ("aws_conditional_put", "aws_s3_locking_provider")
-#: What is written at once: of less than its buffer a stream makes bytes, all that delta-rs' streams take.
+#: Size of a write: a piece smaller than the stream's buffer becomes `bytes`, the only type that delta-rs' streams take.
 PIECE_BYTES = 1 << 20
 #: A version, or a time.
 AsOf = int | str | datetime
-ASKED_AT_ONCE = 16  # requests to an object store
+ASKED_AT_ONCE = 16  # concurrent requests to an object store
 
 
 @dataclass(frozen=True, slots=True)
 class TablePlace:
-    """The root of a table: an absolute path, or a URI; `options` of its store as delta-rs names them; which version.
+    """The root of a table: an absolute path or a URI, the options of its store as delta-rs names them, and a version.
 
-    `as_of`: a version or a time, None for the newest.
+    `options` may hold secrets and are not shown. `as_of`: a version or a time, None for the newest.
     """
 
     uri: str
-    options: tuple[tuple[str, str], ...] = ()
+    options: tuple[tuple[str, str], ...] = field(default=(), repr=False)
     as_of: AsOf | None = None
 
     @classmethod
     def of(cls, table: TableName, options: Mapping[str, str] | None = None, as_of: AsOf | None = None) -> TablePlace:
-        """The place that a user names: a path, file://, s3:// or s3a://, gs://, abfss://, hdfs://.
+        """Return the place that a user names: a path, file://, s3:// or s3a://, gs://, abfss://, hdfs://.
 
-        Args: `options`: of the store; those that are not named come from the environment, such as AWS_ENDPOINT_URL.
-        `as_of`: a version, or a time in ISO 8601, of which UTC is meant if it names no zone.
-        Raises: PipelineError for a URI of a store that delta-rs does not know.
+        Args: `options`: of the store; others are taken from the environment, such as AWS_ENDPOINT_URL, credentials only
+        if none is given. `as_of`: a version, or a time in ISO 8601, in UTC unless it names a zone.
+        Raises: PipelineError for a URI of a store that delta-rs does not support.
         """
         if isinstance(table, TablePlace):
             return table
@@ -65,8 +85,8 @@ class TablePlace:
         if scheme is None or scheme[1].lower() not in STORES:
             if is_elsewhere(text):
                 raise PipelineError(
-                    f"{text} is in no file system that kbroker's pipeline knows: expected the path of a folder, or a "
-                    f"URI that begins with {', '.join(f'{name}://' for name in ('s3', 'gs', 'abfss', 'hdfs'))}"
+                    f"{text} is in no file system that kbroker's pipeline supports: expected the path of a folder, or "
+                    f"a URI that begins with {', '.join(f'{name}://' for name in ('s3', 'gs', 'abfss', 'hdfs'))}"
                 )
             return cls(os.path.abspath(local_path(text)), tuple(sorted(given.items())))
         rest = text[scheme.end() :]
@@ -76,6 +96,7 @@ class TablePlace:
             text = f"s3://{rest}"
             if not any(name in map(str.lower, (*given, *os.environ)) for name in _LOCKING):
                 given |= _CONDITIONAL_PUT
+        given = {**_from_environment(scheme[1].lower(), given), **given}
         return cls(text.rstrip("/"), tuple(sorted(given.items())))
 
     def __str__(self) -> str:
@@ -88,17 +109,17 @@ class TablePlace:
 
     @property
     def spark_uri(self) -> str:
-        """The same place as Spark and its Hadoop client must be given it."""
+        """The URI by which Spark and its Hadoop client reach the place."""
         if self.is_local:
             return spark_path(self.uri)
         return re.sub("^s3:", "s3a:", self.uri)
 
     def within(self, path: str) -> TablePlace:
-        """A folder or file inside, as another place."""
+        """Return a folder or file inside as a place."""
         return replace(self, uri=self.file(path), as_of=None)
 
     def above(self) -> tuple[TablePlace, str]:
-        """The folder that holds it, and its name there; a store's root is its own folder, without a name."""
+        """Return the parent folder and the name in it; the root of a store is its own parent, with an empty name."""
         folder, slash, name = self.uri.rpartition("/")
         if not slash or folder.endswith(":/"):
             return self, ""
@@ -106,15 +127,15 @@ class TablePlace:
 
     @property
     def storage_options(self) -> dict[str, str]:
-        """For delta-rs."""
+        """The options as delta-rs takes them."""
         return dict(self.options)
 
     def file(self, path: str) -> str:
-        """The absolute name of a file of the table, as messages and readers want it."""
+        """Return the absolute name of a file of the table, for messages and readers."""
         return path if _SCHEME.match(path) or os.path.isabs(path) else f"{self.uri}/{path}"
 
     def filesystem(self) -> FileSystem:
-        """A file system of pyarrow whose root is the table."""
+        """Return a file system of pyarrow whose root is the table."""
         from pyarrow import fs
 
         if self.is_local:
@@ -124,7 +145,7 @@ class TablePlace:
         return fs.PyFileSystem(DeltaStorageHandler(self.uri, self.storage_options))
 
     def sizes(self, paths: Sequence[str]) -> list[int | None]:
-        """How many bytes files of the table have; None for one that is not there."""
+        """Return the sizes of files of the table in bytes, None for a missing one."""
         files = self.filesystem()
 
         def asked(some: Sequence[str]) -> list[int | None]:
@@ -136,9 +157,9 @@ class TablePlace:
             return [size for found in pool.map(asked, [[path] for path in paths]) for size in found]
 
     def files(self, folder: str = "") -> list[Any]:
-        """What pyarrow knows of each file in a folder: path, size, mtime; none of a folder that is not there.
+        """Return pyarrow's information on each file in a folder: path, size, mtime; nothing for a missing folder.
 
-        Empty objects with the folder's own name, by which Hadoop and others mark it on S3, are no files of it.
+        Empty objects with the name of the folder, with which Hadoop and others mark it on S3, are left out.
         """
         from pyarrow import fs
 
@@ -146,26 +167,26 @@ class TablePlace:
         return [info for info in found if info.is_file and info.path.strip("/") not in ("", folder.strip("/"))]
 
     def listed(self, folder: str) -> list[tuple[str, float]]:
-        """The names of the files in a folder of the table, and when each was written (seconds since 1970)."""
+        """Return the names of the files in a folder of the table, and their times in seconds since 1970."""
         return [(info.path, info.mtime.timestamp() if info.mtime else 0.0) for info in self.files(folder)]
 
     def read(self, path: str) -> bytes:
-        """The content of a small file."""
+        """Return the content of a small file."""
         with self.filesystem().open_input_stream(path) as file:
             return bytes(file.read())
 
     def write(self, path: str, content: bytes) -> None:
-        """Write or replace a small file; where it is local, onto the disk."""
+        """Write or replace a small file; a local one is flushed to the disk."""
         with self.output(path) as file:
             write_bytes(file, content)
         self.sync(path)
 
     def delete(self, path: str) -> None:
-        """Delete a file that is there."""
+        """Delete an existing file."""
         self.filesystem().delete_file(path)
 
     def output(self, path: str) -> Any:
-        """A stream into a new file."""
+        """Return a stream into a new file."""
         if self.is_local:
             (Path(self.uri) / path).parent.mkdir(parents=True, exist_ok=True)
         import pyarrow as pa
@@ -174,7 +195,7 @@ class TablePlace:
         return stream if self.is_local else pa.BufferedOutputStream(stream, 2 * PIECE_BYTES)
 
     def sync(self, path: str) -> None:
-        """Put a file and the folders down to it onto the disk; object stores do so by themselves."""
+        """Flush a file and its parent folders to the disk; object stores do so by themselves."""
         if not self.is_local:
             return
         file = Path(self.uri) / path
@@ -185,7 +206,23 @@ class TablePlace:
                 break
 
 
-#: What functions take for a table.
+def _from_environment(scheme: str, given: Mapping[str, str]) -> dict[str, str]:
+    """Return the options of a store that this process has in its environment and that are not given."""
+    found = next((sent for schemes, sent in _SENT.items() if scheme in schemes), None)
+    if found is None:
+        return {}
+    prefix, secrets, others = found
+    named = {prefix.sub("", name, count=1).lower() for name in given}
+    # credentials of two sources make no pair
+    wanted = {name for name in (*others, *(() if named & set(secrets) else secrets)) if name not in named}
+    return {
+        name: value
+        for name, value in os.environ.items()
+        if value and prefix.match(name) and prefix.sub("", name, count=1).lower() in wanted
+    }
+
+
+#: A table as functions take it.
 TableName = str | os.PathLike[str] | TablePlace
 
 
@@ -204,7 +241,7 @@ def write_bytes(stream: Any, content: bytes) -> None:
 
 
 def missing_files(place: TablePlace, files: Iterable[tuple[str, int]]) -> list[str]:
-    """Of files and their sizes in bytes, those that the table's store does not have, or has with another size."""
+    """Return those of some files, given with their sizes in bytes, that the store lacks or has with another size."""
     wanted = list(files)
     sizes = place.sizes([path for path, _ in wanted])
     return [path for (path, size), found in zip(wanted, sizes, strict=True) if found != size]

@@ -23,7 +23,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from kbroker._core.clock import BaseClock, SystemClock
 from kbroker.spark import formatting as jobs
 from kbroker.spark.errors import LOST_PART, NO_WORKER, PipelineError
-from kbroker.spark.failures import cause, with_workers
+from kbroker.spark.failures import cause, lacking, with_workers
 from kbroker.spark.micro_batches import MicroBatches
 from kbroker.spark.shared_folder import require_shared
 from kbroker.spark.tables import compaction
@@ -254,7 +254,7 @@ class TableStream:
                 self._starts_left -= 1
                 self.progress(f"{passing}; trying again")
                 return True
-            reason = cause(str(error))
+            reason = lacking(str(error)) or cause(str(error))
             for advice, ours in ADVICE.items():
                 reason = reason.replace(advice, ours)
             raise PipelineError(f"the stream ended: {reason}") from error
