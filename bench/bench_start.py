@@ -59,7 +59,7 @@ def surroundings() -> dict[str, str]:
 def serve_command(python: str) -> list[str]:
     """The console script beside an interpreter, as a user starts it."""
     script = Path(python).with_name("kbroker")
-    return [str(script)] if script.exists() else [python, "-m", "kbroker.cli"]
+    return [str(script)] if script.exists() else [python, "-m", "kbroker"]
 
 
 def private_bytes(pid: int) -> int:

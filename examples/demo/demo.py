@@ -53,7 +53,7 @@ def start_broker(folder: Path) -> tuple[subprocess.Popen[str], str]:
     }
     words = [word for name, value in settings.items() for word in ("--set", f"{name}={value}")]
     print(f"$ kbroker serve {' '.join(words)} &", flush=True)
-    broker = subprocess.Popen([sys.executable, "-m", "kbroker.cli", "serve", *words], stdout=subprocess.PIPE, text=True)
+    broker = subprocess.Popen([sys.executable, "-m", "kbroker", "serve", *words], stdout=subprocess.PIPE, text=True)
     assert broker.stdout is not None
     line = broker.stdout.readline()
     print(line, end="", flush=True)

@@ -33,7 +33,7 @@ QUOTA = "producer_byte_rate=4MiB"
 
 
 def kbroker(*words: str) -> list[str]:
-    return [sys.executable, "-m", "kbroker.cli", *words]
+    return [sys.executable, "-m", "kbroker", *words]
 
 
 def run(*words: str) -> None:

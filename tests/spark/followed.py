@@ -1,6 +1,6 @@
 """A program for the tests: run `watch --json` until a line has a text, press Ctrl-C, print the summary.
 
-python -m tests.spark.followed TEXT PROGRAM -m kbroker.cli pipeline watch TABLE ...
+python -m tests.spark.followed TEXT PROGRAM -m kbroker pipeline watch TABLE ...
 
 Its JSON has `requests` beside what `watch` prints: those of all usage in the table, by its data files.
 """

@@ -56,7 +56,7 @@ def program(*words: object) -> list[str]:
 
 
 def command(*words: object) -> list[str]:
-    return [sys.executable, "-m", "kbroker.cli", "pipeline", *map(str, words)]
+    return [sys.executable, "-m", "kbroker", "pipeline", *map(str, words)]
 
 
 def test_a_table_on_a_full_disk(tmp_path: Path) -> None:

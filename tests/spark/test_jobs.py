@@ -154,6 +154,24 @@ def test_a_number_that_no_broker_writes(form: str, spark: SparkSession, day: Day
     assert (used["requests"], used["request_bytes"]) == (1, 7)
 
 
+@pytest.mark.parametrize("form", ["json", "arrow"])
+def test_a_delay_that_no_broker_writes(form: str, spark: SparkSession, day: Day, tmp_path: Path) -> None:
+    """Three such lines ended `throttles` with an overflow: their sum is not a number of 64 bits."""
+    row = day.rows.filter(pc.greater(pc.list_value_length(day.rows["verdicts"]), 0)).slice(0, 1).to_pylist()[0]
+    (verdict, *_) = row["verdicts"]
+    fine, odd = ({**row, "verdicts": [{**verdict, "delay_served_ms": delay}]} for delay in (5, 1 << 62))
+    if form == "arrow":
+        rows = pa.Table.from_pylist([fine, odd, odd, odd], arrow_schema())
+        with pa.ipc.new_stream(tmp_path / "requests.arrows", rows.schema) as file:
+            file.write_table(rows)
+    else:
+        lines = [to_line(one, OURS) for one in (fine, odd, odd, odd)]
+        (tmp_path / "requests.jsonl").write_text("".join(f"{line}\n" for line in lines))
+    parsed = read_log(spark, LogSource.of_files(tmp_path))
+    assert [one["reason"] for one in rejected(parsed).collect()] == ["a number that is too large"] * 3
+    assert [one["delay_served_ms"] for one in throttles(good(parsed)).collect()] == [5]
+
+
 def test_usage_is_exact(spark: SparkSession, table: Path, day: Day) -> None:
     """Sums and highest seconds of every entity."""
     found = {(row["principal"], row["client_id"]): row.asDict() for row in usage(read_table(spark, table)).collect()}

@@ -26,7 +26,7 @@ def test_ingest_and_look(tmp_path: Path, command: Callable[..., Result]) -> None
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "SPARK_SUBMIT_OPTS": " ".join(JVM)}
     words = ("ingest", str(table), str(log), "--buckets", "1", "--master", "local[2]", "--json")
     done = subprocess.run(
-        [sys.executable, "-m", "kbroker.cli", "pipeline", *words],
+        [sys.executable, "-m", "kbroker", "pipeline", *words],
         env=environment,
         capture_output=True,
         text=True,
@@ -51,6 +51,22 @@ def test_ingest_and_look(tmp_path: Path, command: Callable[..., Result]) -> None
         row["delay_served_ms"] for row in day.throttles.values()
     )
     assert len(printed["throttles"]) == min(20, len(day.throttles))
+
+
+def test_what_is_no_log_is_an_error(command: Callable[..., Result], tmp_path: Path) -> None:
+    """An empty log is one without records; a folder without files, or with other files, is no log."""
+    folder = tmp_path / "folder"
+    (folder / "inner").mkdir(parents=True)
+    with pytest.raises(AssertionError, match=f"no file of a log in {folder}: expected files of lines or Arrow batches"):
+        command("pipeline", "usage", folder)
+    (folder / "requests.jsonl").touch()
+    assert "read 0 records" in command("pipeline", "usage", folder).stderr
+    (folder / "notes.txt").write_text("some\ntext\n")
+    with pytest.raises(AssertionError) as failed:
+        command("pipeline", "throttles", folder)
+    assert "none of 2 lines is a record of a request (at 0 of notes.txt: no record of a request in this line)" in str(
+        failed.value
+    )
 
 
 @pytest.mark.parametrize(

@@ -78,7 +78,7 @@ def test_commands_on_a_terminal_and_quiet(tmp_path: Path) -> None:
     quotas.write_text(
         "- entity: {user: null, client-id: null}\n  quotas: {producer_byte_rate: 20000}\n", encoding="utf-8"
     )
-    command = ["-m", "kbroker.cli", "pipeline"]
+    command = ["-m", "kbroker", "pipeline"]
     spark = ["--master", "local[2]"]
     made = ["generate", table, "--requests", "6e5", "--entities", "200", *spark]
     printed, shown = run([*command, *made], terminal=True)

@@ -44,7 +44,7 @@ def test_a_stream_with_its_checkpoint_on_s3(store: ObjectStore) -> None:
     def ingest() -> dict[str, dict[str, int]]:
         words = ["ingest", table.uri, "s3://tables/logs", "--checkpoint", "s3a://tables/table/_checkpoint", "--json"]
         more = ["--master", "local[2]", "--conf", f"spark.jars={jars}", "--buckets", "2", *as_words(store.options)]
-        call = [sys.executable, "-m", "kbroker.cli", "pipeline", *words, *more]
+        call = [sys.executable, "-m", "kbroker", "pipeline", *words, *more]
         done = subprocess.run(call, env=environment(), cwd=ROOT, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr
         found: dict[str, dict[str, int]] = json.loads(done.stdout)

@@ -161,7 +161,7 @@ FAILURES = [
         "\x1b[0m[ERROR] The JAVA_HOME environment variable is not defined correctly",
         "Maven failed: The JAVA_HOME environment",
     ),
-    ("", "Maven failed and said nothing"),
+    ("", "Maven failed without a message"),
 ]
 
 

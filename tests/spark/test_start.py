@@ -48,7 +48,7 @@ def run(*words: str | Path, **variables: str) -> subprocess.CompletedProcess[str
 
 def command(*words: str | Path, **variables: str) -> subprocess.CompletedProcess[str]:
     """Run a command of the pipeline."""
-    return run("-m", "kbroker.cli", "pipeline", *words, **variables)
+    return run("-m", "kbroker", "pipeline", *words, **variables)
 
 
 def test_spark_defaults_are_respected(tmp_path: Path) -> None:

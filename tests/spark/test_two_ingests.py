@@ -43,7 +43,7 @@ def stores(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Table
 def ingest(table: TablePlace, log: Path, *more: str) -> subprocess.Popen[str]:
     words = ["ingest", table.uri, str(log), "--master", "local[1]", "--buckets", "2", "--json", *more]
     return subprocess.Popen(
-        [sys.executable, "-m", "kbroker.cli", "pipeline", *words, *as_words(table.storage_options)],
+        [sys.executable, "-m", "kbroker", "pipeline", *words, *as_words(table.storage_options)],
         env=environment(), cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
 

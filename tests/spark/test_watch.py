@@ -15,6 +15,7 @@ from click.testing import CliRunner, Result
 
 from kbroker._core.clock import VirtualClock
 from kbroker.cli import cli
+from kbroker.cli.pipeline_watch import default_limit
 from kbroker.spark import shared_folder
 from kbroker.spark.errors import PipelineError
 from kbroker.spark.tables.delta_table import Table as DeltaTable
@@ -118,13 +119,23 @@ def test_the_command_follows_a_brokers_log(tmp_path: Path) -> None:
     with EmbeddedBroker({"kbroker.request.log.topic": "__request_log"}) as broker:
         words = ("watch", str(tmp_path / "t"), "--topic", "__request_log", "-b", broker.bootstrap_servers, "--json")
         more = ("--every", "1s", "--page", str(tmp_path / "page.html"), "--master", "local[2]")
-        call = [sys.executable, "-m", "kbroker.cli", "pipeline", *words, *more]
+        call = [sys.executable, "-m", "kbroker", "pipeline", *words, *more]
         found, said = follow(call, r"batch \d+: [1-9][\d,]* records; ")
     assert found["run"]["batches"] >= 1
     assert found["run"]["records"] > 0
     assert found["run"]["rejected"] == 0
     assert "stopping after this batch" in said
     assert "Traceback" not in said
+
+
+def test_a_batch_has_a_limit_where_records_are_in_order() -> None:
+    """The first batch is not the whole log; of several partitions or logs a part would make the rest late."""
+    with EmbeddedBroker() as broker:
+        broker.create_topic("one", 1)
+        broker.create_topic("two", 2)
+        found = {topic: default_limit(topic, (), broker.bootstrap_servers) for topic in ("one", "two", "none")}
+    assert found == {"one": 1_000_000, "two": None, "none": None}
+    assert [default_limit(None, logs, "") for logs in (["a"], ["a", "b"])] == [500_000_000, None]
 
 
 @pytest.mark.parametrize(

@@ -225,6 +225,7 @@ def _rows(logs: tuple[str, ...], dates: tuple[str, ...], common: dict[str, Any])
     Spark runs as long as they are used.
     """
     from kbroker.spark import formatting as jobs
+    from kbroker.spark.errors import PipelineError
     from kbroker.spark.tables.delta_table import REQUEST_LOG, VIEWS, Table, TableError, describe_table
     from kbroker.spark.tables.log_reader import LogSource
 
@@ -239,7 +240,7 @@ def _rows(logs: tuple[str, ...], dates: tuple[str, ...], common: dict[str, Any])
         raise click.UsageError("--as-of is for a TABLE: logs have no versions")
     source = None if tables else LogSource.of_files(*logs, storage=key_values(common["storage"], "--storage-option"))
     with running(common, session) as spark:
-        from kbroker.spark.tables.log_reader import REASON, good, read_log
+        from kbroker.spark.tables.log_reader import POSITION, REASON, SOURCE, good, read_log
         from kbroker.spark.tables.table import read_table
 
         if source is None:
@@ -251,7 +252,13 @@ def _rows(logs: tuple[str, ...], dates: tuple[str, ...], common: dict[str, Any])
             say.doing = "reading"
             parsed = read_log(spark, source).cache()
             others = parsed.where(f"{REASON} is not null").count()
-            records = jobs.counted(parsed.count() - others, "record")
-            say(f"read {records}; lines that are not records: {jobs.count(others)}")
+            records = parsed.count() - others
+            if others and not records:
+                (first,) = parsed.select(SOURCE, POSITION, REASON).take(1)
+                raise PipelineError(
+                    f"{', '.join(logs)}: none of {jobs.counted(others, 'line')} is a record of a request (at "
+                    f"{first[POSITION]} of {first[SOURCE]}: {first[REASON]}): expected a TABLE or a request log"
+                )
+            say(f"read {jobs.counted(records, 'record')}; lines that are not records: {jobs.count(others)}")
             rows = good(parsed)
             yield (rows.where(rows["time"].cast("date").cast("string").isin(*dates)) if dates else rows), False

@@ -1,14 +1,15 @@
-"""`kbroker pipeline watch`: usage and throttles of a log while it is written, in a table and on a page."""
+"""`kbroker pipeline watch`: follow the usage and throttles of a log in a table and on a page."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from kbroker.cli.options import Duration
+from kbroker.cli.options import Duration, connect
 from kbroker.cli.pipeline_jobs import (
     described,
     format_option,
@@ -30,6 +31,19 @@ if TYPE_CHECKING:
     from kbroker.spark.watch.watch import Watched
 
 
+#: Of a batch, whose minutes are all in Spark's state: up to 450 bytes for each record in the worst case.
+MAX_RECORDS, MAX_FILE_BYTES = 1_000_000, 500_000_000
+
+
+def default_limit(topic: str | None, logs: Sequence[str], bootstrap_server: str) -> int | None:
+    """Return the limit of a batch, records of a topic or bytes of files; None where only a whole batch is in order."""
+    if topic is None:
+        return MAX_FILE_BYTES if len(logs) == 1 else None
+    with connect(bootstrap_server) as cluster:
+        (found,) = cluster.fetch_metadata([topic])
+    return MAX_RECORDS if len(found.partitions) == 1 else None
+
+
 @click.command()
 @table_argument
 @click.argument("logs", nargs=-1, metavar="[LOG]...")
@@ -38,7 +52,7 @@ if TYPE_CHECKING:
     "--page",
     type=LocalPath(dir_okay=False, is_result=True),
     metavar="FILE.html",
-    help="Keep a page with plots there, replaced as a whole.",
+    help="Keep a page with plots in this file.",
 )
 @click.option(
     "--every",
@@ -46,7 +60,7 @@ if TYPE_CHECKING:
     default="30s",
     show_default=True,
     metavar="TIME",
-    help="Between batches, and between pages.",
+    help="Interval between batches, and between pages.",
 )
 @click.option(
     "--watermark",
@@ -54,10 +68,10 @@ if TYPE_CHECKING:
     default="1min",
     show_default=True,
     metavar="TIME",
-    help="How much younger than its end a record closes a minute; what comes later for that minute is in no view.",
+    help="Delay after its end until a minute is closed, by the time of records; later ones are in no view.",
 )
 @click.option(
-    "--last", type=Duration(60_000), default="1d", show_default=True, metavar="TIME", help="What the page is about."
+    "--last", type=Duration(60_000), default="1d", show_default=True, metavar="TIME", help="Period of the page."
 )
 @format_option
 @source_options
@@ -81,7 +95,10 @@ def watch(
     a page about the latest of them. TABLE is a folder, or a URI such as s3://BUCKET/NAME.
 
     LOGs are files, folders of files, or patterns; or name a --topic. A minute is written once, when it is closed, also
-    over a kill; run it again to go on. SIGINT or SIGTERM ends it after the batch at hand.
+    over a kill; run it again to go on. SIGINT or SIGTERM ends it after the current batch.
+
+    A batch has at most a million records of a topic, or 500 MB of files, unless --max-per-batch is given. There is no
+    such limit for several LOGs or partitions, whose records would be read out of order and come late.
     """
     from kbroker.spark.tables.checkpoint import place_of_checkpoint
     from kbroker.spark.tables.delta_table import require_usable
@@ -93,7 +110,7 @@ def watch(
     require_usable(place)
     place_of_checkpoint(common["checkpoint"], place)
     retention = retention_of(common)
-    limit = per_batch(common["max_per_batch"], topic)
+    limit = per_batch(common["max_per_batch"], topic) or default_limit(topic, logs, common["bootstrap_server"])
 
     def run(spark: SparkSession, **more: Any) -> Watched:
         from kbroker.spark.tables.table_stream import StreamOptions

@@ -1,6 +1,6 @@
-"""Whether the Python of Spark's executors can run our functions, found out by tasks before a job begins.
+"""Check by tasks, before a job begins, that the Python of Spark's executors can run kbroker's functions.
 
-What looks there is sent whole, not by its name: an executor may have no kbroker to find it in.
+The function of these tasks is sent by value, not by its name, because an executor may have no kbroker.
 """
 
 from __future__ import annotations
@@ -20,26 +20,26 @@ from kbroker.spark.session_kind import is_connect, is_dynamic, parallelism, runs
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-#: Modules that functions in tasks import; without the last one a table on an object store cannot be written.
+#: Modules that functions in tasks import; the last one is needed to write a table on an object store.
 MODULES = ("kbroker", "pyarrow", "pandas", "deltalake")
-SLOW = ("pandas", "deltalake")  # to import; that they are installed is enough
+SLOW = ("pandas", "deltalake")  # slow to import, so only their installation is checked
 SETTLE_SECONDS, QUIET_SECONDS, STEP_SECONDS = 5.0, 0.5, 0.1
 SHUFFLE_PARTITIONS = "spark.sql.shuffle.partitions"
-SPARKS_PARTITIONS = 200  # of a shuffle, unless a setting says otherwise
+SPARKS_PARTITIONS = 200  # Spark's default for a shuffle
 PARTITIONS_OF_A_SLOT = 3
 
 
 def require_executors(spark: SparkSession) -> None:
-    """Let a task of each executor look at its Python; then size shuffles by the cluster.
+    """Check the Python of each executor by a task; then size shuffles by the cluster.
 
-    Nothing is done where executors are this process's own machine and Python. It waits for the first executor without
-    end, as Spark does.
-    Raises: PipelineError, one sentence that names the machine, what it lacks and what to do.
+    Nothing is done where executors run on this machine with this Python. Like Spark, the function waits for the first
+    executor without a limit.
+    Raises: PipelineError, one sentence that names the machine, the missing part and the remedy.
     """
     if not runs_elsewhere(spark):
         return
     if is_connect(spark) or is_dynamic(spark):
-        _probe(spark, 1)  # executors come when there is something to do
+        _probe(spark, 1)  # executors are started on demand
     if not is_connect(spark):
         _await(spark)
     slots = parallelism(spark)
@@ -50,9 +50,9 @@ def require_executors(spark: SparkSession) -> None:
 
 
 def require_server(spark: SparkSession) -> None:
-    """Look at the Python of a Spark Connect server, which plans our sources and holds the batches of streams.
+    """Check the Python of a Spark Connect server, which plans kbroker's sources and runs functions of streams.
 
-    What `--py-env` sends is for executors, and never reaches it. Raises: PipelineError.
+    The archive of `--py-env` is for executors only. Raises: PipelineError.
     """
     if not is_connect(spark):
         return
@@ -75,7 +75,7 @@ def require_server(spark: SparkSession) -> None:
 
 
 def _await(spark: SparkSession) -> None:
-    """Wait for the first executor, and then until no further one comes: of a cluster they come one after the other."""
+    """Wait for the first executor, and then until no further one has started: a cluster starts them one by one."""
     clock = SystemClock()
     context = spark.sparkContext._jsc.sc()
     count, first_ms, since_ms = 1, 0.0, 0.0  # the driver is one of them
@@ -90,7 +90,7 @@ def _await(spark: SparkSession) -> None:
 
 
 def _probe(spark: SparkSession, tasks: int) -> None:
-    """As many tasks at once as there are slots: Spark gives each executor one before it gives any a second."""
+    """Run as many tasks as there are slots: Spark gives each executor one before it gives any a second."""
     from pyspark.sql import functions as F
 
     look = F.udf(_looker(MODULES), "string", useArrow=False)  # without Arrow it runs where there is no pyarrow
@@ -109,7 +109,7 @@ def _spoken(job: Callable[[], Any]) -> Any:
 
 
 def _judge(found: Mapping[str, str], whose: str, way_out: str) -> None:
-    """Raises: PipelineError for the first thing that a Python lacks, or has otherwise than this one."""
+    """Compare a Python with this one. Raises: PipelineError for the first difference."""
     where = f"the Python of {whose} on {found['host']} ({found['executable']})"
     if found["python"] != _minor():
         raise PipelineError(f"{where} is {found['python']}, and this command's is {_minor()}: {way_out}")
@@ -130,7 +130,7 @@ def _looker(modules: Iterable[str]) -> Callable[[Any], str]:
     names, slow = tuple(modules), SLOW
 
     def look(_: Any) -> str:
-        """Runs anywhere: it needs nothing but Python."""
+        """Describe this Python; nothing but the standard library is needed."""
         import importlib.util
         import json
         import socket

@@ -1,4 +1,4 @@
-"""What the jobs of the pipeline share: who hears of their progress, and figures for people."""
+"""Progress reports of the pipeline's jobs, and readable figures."""
 
 from __future__ import annotations
 
@@ -11,29 +11,29 @@ Progress = Callable[[str], object]
 
 
 def silent(line: str) -> None:
-    """Nobody hears of the progress."""
+    """Discard progress messages."""
 
 
 def count(number: float | None) -> str:
-    """1234567 as 1,234,567."""
+    """Format 1234567 as 1,234,567."""
     return "-" if number is None else f"{number:,.0f}"
 
 
 def size(number: float | None) -> str:
-    """Bytes in the largest unit that leaves at least one: 1.5 MiB."""
+    """Format bytes in the largest unit that leaves at least one: 1.5 MiB."""
     return "-" if number is None else rounded_bytes(number)
 
 
 def duration(ms: float | None) -> str:
-    """Milliseconds as people say them: 12 ms, 3.4 s, 5 min 6 s, 2 h 5 min."""
+    """Format milliseconds: 12 ms, 3.4 s, 5 min 6 s, 2 h 5 min."""
     return "-" if ms is None else rounded_duration(ms)
 
 
 def share(part: float) -> str:
-    """A part of one in percent."""
+    """Format a part of one in percent."""
     return f"{100 * part:.1f} %"
 
 
 def rate(rows: float, ms: float) -> str:
-    """Rows per second."""
+    """Format rows per second."""
     return f"{rows * 1000 / max(ms, 1):,.0f} rows/s"

@@ -1,7 +1,7 @@
-"""Paths and `file:` URIs of this machine's file systems, and what Spark is given for them.
+"""Paths and `file:` URIs of this machine's file systems, and their form for Spark.
 
-The one place that knows what a URI is: without it `hdfs://host/table` would be a local folder with the name `hdfs:`,
-and a local folder that Spark is given by its bare path would lie in whatever file system `fs.defaultFS` names.
+All parsing of URIs is here: without it `hdfs://host/table` would be a local folder with the name `hdfs:`, and Spark
+would look for the bare path of a local folder in the file system of `fs.defaultFS`.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ _LOCAL = "file"
 
 
 def is_elsewhere(given: str | os.PathLike[str]) -> bool:
-    """Whether it is the URI of another file system than this machine's."""
+    """Return whether a name is the URI of another file system than those of this machine."""
     found = _SCHEME.match(os.fspath(given))
     return found is not None and found[1].lower() != _LOCAL
 
 
 def local_path(given: str | os.PathLike[str]) -> Path:
-    """What a user names as a folder or file: a path, or a `file:` URI (whose characters stand for themselves).
+    """Return the folder or file that a user names by a path or a `file:` URI, in which nothing is escaped.
 
-    Args: `given`: also a `Path` that was made of a URI, in which two slashes have become one.
-    Raises: PipelineError for a URI of another file system or of another machine, and for an empty name, which a shell
-    makes of a variable that is not set, and Python of it the current folder.
+    Args: `given`: may be a `Path` made of a URI, in which two slashes have become one.
+    Raises: PipelineError for a URI of another file system or of another machine, and for an empty name: a shell makes
+    one of an unset variable, and `Path` would make the current folder of it.
     """
     text = os.fspath(given)
     if not text:
@@ -48,5 +48,5 @@ def local_path(given: str | os.PathLike[str]) -> Path:
 
 
 def spark_path(path: str | os.PathLike[str]) -> str:
-    """The same place as Spark must be given it, whatever its default file system is."""
+    """Return the URI of a path for Spark, which does not depend on its default file system."""
     return f"{_LOCAL}://{local_path(path).absolute()}"

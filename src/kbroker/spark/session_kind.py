@@ -1,4 +1,4 @@
-"""What kind of session a job has been given: Spark on this machine, on a cluster, or behind Spark Connect."""
+"""The kind of a session: Spark on this machine, on a cluster, or behind Spark Connect."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
-UNBOUNDED = 2**31 - 1  # what Spark takes for the most executors when it is not said
+UNBOUNDED = 2**31 - 1  # Spark's default for the maximum number of executors
 _TASK = "_task"
-#: What servers of Spark Connect have answered; they cannot be asked without a job.
+#: Numbers of cores of Spark Connect servers; it takes a job to find one out.
 _asked: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
 
 
 def is_connect(spark: SparkSession) -> bool:
-    """Whether it is a session of Spark Connect: it has no JVM here, and its stream's functions run on the server."""
+    """Return whether a session is of Spark Connect: it has no JVM here, and functions of streams run on the server."""
     return type(spark).__module__.startswith("pyspark.sql.connect.")
 
 
 def runs_elsewhere(spark: SparkSession) -> bool:
-    """Whether executors may have other disks than this process: on a cluster, or behind Spark Connect."""
+    """Return whether executors may have other disks than this process: on a cluster, or behind Spark Connect."""
     return is_connect(spark) or not str(spark.conf.get("spark.master")).startswith("local")
 
 
 def parallelism(spark: SparkSession) -> int:
-    """How many tasks can run at once, on all executors: those that have come, and those that Spark may still start."""
+    """Return the number of concurrent tasks on all executors: the started ones, and those that Spark may start."""
     stated = _setting(spark, "spark.default.parallelism")
     if stated:
         return max(1, int(stated))
@@ -40,7 +40,7 @@ def parallelism(spark: SparkSession) -> int:
 
 
 def is_dynamic(spark: SparkSession) -> bool:
-    """Whether Spark starts executors when there are tasks for them, and ends them afterwards."""
+    """Return whether Spark starts executors on demand, and ends them afterwards."""
     return _setting(spark, "spark.dynamicAllocation.enabled") == "true"
 
 
@@ -49,21 +49,24 @@ def _setting(spark: SparkSession, name: str) -> str:
 
 
 def _cores(spark: SparkSession) -> int:
-    """Of the executors that there are."""
+    """Return the number of cores of the started executors."""
     if not is_connect(spark):
         return spark.sparkContext.defaultParallelism
     if spark not in _asked:
         from pyspark.sql import functions as F
 
-        # a range is split as its server's cores are
+        # a range has a partition for each core of the server
         parts = spark.range(1 << 20).select(F.spark_partition_id()).distinct().count()
         _asked[spark] = parts
     return _asked[spark]
 
 
 def in_tasks(spark: SparkSession, rows: Sequence[tuple[Any, ...]], schema: pa.Schema) -> DataFrame:
-    """A few rows, each for a separate task. They are sent as Arrow: rows of Python would be taken apart by a Python of
-    the executors that `spark.sql.execution.pyspark.python` does not name."""
+    """Return a DataFrame with a task for each of a few rows.
+
+    They are sent as Arrow: Python rows would be converted by a Python of the executors other than that of
+    `spark.sql.execution.pyspark.python`.
+    """
     import pyarrow as pa
 
     columns = [pa.array(values, field.type) for values, field in zip(zip(*rows, strict=True), schema, strict=True)]
@@ -73,7 +76,7 @@ def in_tasks(spark: SparkSession, rows: Sequence[tuple[Any, ...]], schema: pa.Sc
 
 
 def no_rows(spark: SparkSession, schema: Any) -> DataFrame:
-    """A DataFrame without rows. Args: `schema`: of Spark."""
+    """Return a DataFrame without rows. Args: `schema`: of Spark."""
     from pyspark.sql.pandas.types import to_arrow_schema
 
     return spark.createDataFrame(to_arrow_schema(schema, timezone="UTC").empty_table(), schema)

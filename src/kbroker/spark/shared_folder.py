@@ -1,7 +1,7 @@
-"""Whether Spark's executors see the driver's folders and files, found out by tasks that look.
+"""Check by tasks that Spark's executors see the folders and files of the driver.
 
-Executors on other machines write to a folder of that name on their own disks, and Spark calls that a success: a table
-would stay empty, while the stream's offsets move on.
+Executors on other machines would write to a folder of the same name on their own disks, which Spark takes for a
+success: a table would stay empty while the offsets of the stream advance.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 TABLES_AND_LOGS = "tables and logs"
-SETTLE_SECONDS = 5.0  # a network file system may show a new file that much later
+SETTLE_SECONDS = 5.0  # the delay after which a network file system shows a new file
 _STEP_SECONDS = 0.1
-MAX_FILES = 16  # looked at
+MAX_FILES = 16  # compared
 BEGINNING_BYTES = 4096
-#: How many bytes of a file were looked at, and their hash.
+#: The number of compared bytes of a file, and their hash.
 Beginning = tuple[int, str]
 _SCHEMA = "task int, host string, missing string"
 
@@ -43,13 +43,13 @@ def require_shared(
     *,
     what: str = TABLES_AND_LOGS,
 ) -> None:
-    """Let tasks look for a file that is made in `folder`, make files there, and compare the beginnings of `files`.
+    """Let tasks find a file made in `folder`, make files there, and compare the beginnings of `files`.
 
-    Without a folder only `files` are looked at. Nothing is done where all runs on this machine. What a task cannot look
-    at is found by other means only: there may be more executors than run tasks now.
+    Without a folder only `files` are compared. Nothing is done where all runs on this machine. Executors that start
+    later are not checked.
 
     Args: `what`: must be shared, in the words of a message.
-    Raises: PipelineError that names the machine and what it does not see; OSError.
+    Raises: PipelineError that names the machine and the missing folder or file; OSError.
     """
     if not runs_elsewhere(spark):
         return
@@ -75,7 +75,7 @@ def require_shared(
 
 
 def _ask(spark: SparkSession, probe: str | None, known: Mapping[str, Beginning], what: str) -> dict[str, str]:
-    """Let tasks look; the host of each by its number. Raises: PipelineError for what one of them misses."""
+    """Run the tasks; return their hosts by number. Raises: PipelineError if one of them misses something."""
     tasks = 2 * parallelism(spark)
     look = partial(_look, probe, known)
     found = with_workers(lambda: spark.range(0, tasks, numPartitions=tasks).mapInArrow(look, _SCHEMA).collect())
@@ -86,7 +86,7 @@ def _ask(spark: SparkSession, probe: str | None, known: Mapping[str, Beginning],
 
 
 def not_shared(host: str, place: str, what: str) -> str:
-    """The sentence for what an executor sees otherwise than the driver."""
+    """Return the sentence for a folder or file that differs between an executor and the driver."""
     return (
         f"an executor of Spark on {host} has another {place} than this machine: {what} must lie in a folder "
         "that all executors and this machine share, in HDFS or in an object store, or run with --master 'local[*]'"
@@ -96,7 +96,7 @@ def not_shared(host: str, place: str, what: str) -> str:
 def _look(
     probe: str | None, known: Mapping[str, Beginning], batches: Iterable[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
-    """In a task: what of the driver's is missing here."""
+    """Find, in a task, the folder or file of the driver that is missing here."""
     import pyarrow as pa
 
     host = socket.gethostname()
@@ -135,7 +135,7 @@ def _no_folder(probe: str, tasks: Sequence[int]) -> str | None:
 
 
 def _begins(file: str, beginning: Beginning) -> bool:
-    """Whether a file is there and begins so; it may have grown since."""
+    """Return whether a file exists and has this beginning; it may have grown since."""
     try:
         return _beginning(file, beginning[0]) == beginning
     except OSError:
@@ -149,7 +149,7 @@ def _beginning(file: str | os.PathLike[str], size_bytes: int) -> Beginning:
 
 
 def settles(is_there: Callable[[], bool]) -> bool:
-    """Whether something is there, or comes to be within SETTLE_SECONDS."""
+    """Return whether a condition holds, or comes to hold within SETTLE_SECONDS."""
     clock = SystemClock()
     until_ms = clock.now_ms() + SETTLE_SECONDS * 1000
     while not is_there():

@@ -1,4 +1,4 @@
-"""How far Spark is with what it is doing: the tasks of the stages that run now."""
+"""Progress of Spark: the tasks of the running stages."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from kbroker.spark.session_kind import is_connect
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-#: Number of the stage, of several at once the highest; tasks that are done; all tasks.
+#: The highest number of a running stage, completed tasks, all tasks.
 StageProgress = tuple[int, int, int]
 Ask = Callable[[], StageProgress | None]
 
 
 def stage_progress(spark: SparkSession) -> tuple[Ask, Callable[[], None]]:
-    """A function that says how far the stages are that run now, None between them; and one that ends its service.
+    """Return a function for the progress of the running stages, None between them, and one that ends its service.
 
-    Over Spark Connect the server says it while a result is awaited, and nothing of the batches of a stream.
+    Over Spark Connect the server reports it while a result is awaited, but not for the batches of a stream.
     Threads: any.
     """
     if is_connect(spark):

@@ -81,7 +81,7 @@ def test_columns_are_narrowed_in_the_order_given() -> None:
     ("streaming", "options", "message"),
     [
         (False, {"foo": "1"}, "unknown option 'foo'; remove it"),
-        (False, {"kafka.foo": "1"}, "kafka.foo is not a setting this source knows"),
+        (False, {"kafka.foo": "1"}, "kafka.foo is not a setting of this source"),
         (False, {"kafka.group.id": "g"}, "kafka.group.id is not supported: the source uses no consumer group"),
         (False, {"kafka.auto.offset.reset": "x"}, "set startingOffsets"),
         (False, {"kafkaConsumer.pollTimeoutMs": "1"}, "kafka.default.api.timeout.ms"),

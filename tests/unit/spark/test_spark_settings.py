@@ -144,8 +144,17 @@ def test_spark_defaults_are_read_as_spark_reads_them(tmp_path: Path, monkeypatch
     assert (found["spark.master"], found["spark.a"]) == ("local[3]", "b=c")
 
 
-@pytest.mark.parametrize("url", ["spark://{}", "spark://127.0.0.1:1,{}", "sc://{}/;user_id=a"])
-def test_an_address_that_answers(url: str) -> None:
+@pytest.fixture
+def no_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("https_proxy", "http_proxy", "all_proxy"):
+        monkeypatch.delenv(name, raising=False)
+        monkeypatch.delenv(name.upper(), raising=False)
+
+
+@pytest.mark.parametrize(
+    "url", ["spark://{}", "spark://127.0.0.1:1,{}", "sc://{}/;user_id=a", "k8s://{}", "k8s://https://{}"]
+)
+def test_an_address_that_answers(url: str, no_proxy: None) -> None:
     """One of several is enough, and any answer: also the end of a connection that should have begun otherwise."""
     with socket.create_server(("127.0.0.1", 0)) as server:
 
@@ -164,7 +173,7 @@ def test_a_place_that_says_nothing(scheme: str) -> None:
     """It takes connections and answers none: a sentence, where Spark itself waits a minute, or ten, with its traces."""
     with (
         socket.create_server(("127.0.0.1", 0)) as server,
-        pytest.raises(PipelineError, match=r"connected, and nothing was said within 0\.05 s"),
+        pytest.raises(PipelineError, match=r"connected, but no response within 0\.05 s"),
     ):
         require_reachable(f"{scheme}://127.0.0.1:{server.getsockname()[1]}", answer_seconds=0.05)
 
@@ -174,12 +183,16 @@ def test_a_place_that_says_nothing(scheme: str) -> None:
     [
         ("spark://127.0.0.1:1", "no Spark master answers at spark://127.0.0.1:1 (127.0.0.1:1: connection refused)"),
         ("sc://127.0.0.1:1", "no Spark Connect server answers at sc://127.0.0.1:1 ("),
+        (
+            "k8s://https://127.0.0.1:1",
+            "no Kubernetes API server answers at k8s://https://127.0.0.1:1 (127.0.0.1:1: conn",
+        ),
         ("spark://127.0.0.1", "expected spark://HOST:PORT, got spark://127.0.0.1"),
         ("spark://127.0.0.1:x", "expected spark://HOST:PORT, got spark://127.0.0.1:x"),
         ("sc://", "expected sc://HOST:PORT, got sc://"),
     ],
 )
-def test_an_address_that_does_not(url: str, said: str) -> None:
+def test_an_address_that_does_not(url: str, said: str, no_proxy: None) -> None:
     """A sentence at once, where Spark takes a minute."""
     began = time.monotonic()
     with pytest.raises(PipelineError) as caught:
@@ -189,5 +202,7 @@ def test_an_address_that_does_not(url: str, said: str) -> None:
 
 
 @pytest.mark.parametrize("url", ["local[*]", "yarn", "k8s://https://127.0.0.1:1", "local-cluster[1,1,512]"])
-def test_other_masters_are_not_asked(url: str) -> None:
+def test_other_masters_are_not_checked(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor is Kubernetes where a proxy connects to it."""
+    monkeypatch.setenv("HTTPS_PROXY", "http://127.0.0.1:1")
     require_reachable(url)

@@ -1,4 +1,4 @@
-"""Arrow record batches of the source's columns around the buffers of the native decoder: nothing is copied."""
+"""Make Arrow record batches of the source's columns around the buffers of the native decoder, without a copy."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ NATIVE = {
 
 
 class BatchBuilder:
-    """Gathers records of one partition and makes Arrow batches of them.
+    """A builder of Arrow batches from the records of one partition.
 
     Args:
         columns: names, in the order of the schema.
@@ -48,7 +48,7 @@ class BatchBuilder:
         self.schema = pa.schema([pa.field(name, TYPES[name]) for name in columns])
         self._columns = tuple(columns)
         name = topic.encode()
-        # not `pa.scalar`: it imports pandas, 0.2 s of a new worker, which is looked through for garbage after each task
+        # not `pa.scalar`, which imports pandas: 0.2 s in a new worker, and more garbage collection after each task
         self._constants = {
             "topic": _binary(TYPES["topic"], 1, (0, None, struct.pack("=ii", 0, len(name)), name))[0],
             "partition": _array("partition", 1, struct.pack("=i", partition))[0],
@@ -56,7 +56,7 @@ class BatchBuilder:
         self._repeated: dict[str, Any] = {}
 
     def take(self) -> Any:
-        """The gathered records as a `pyarrow.RecordBatch`; begins anew."""
+        """Return the gathered records as a `pyarrow.RecordBatch`, and begin the next one."""
         rows, offsets, timestamps, types, keys, values, headers = self.gathered.take()
         made = {
             "offset": offsets,
@@ -73,7 +73,7 @@ class BatchBuilder:
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
 
     def _repeat(self, name: str, rows: int) -> Any:
-        """The same value in each row; the largest made so far is kept, and smaller ones are its beginning."""
+        """Return an array with one value in all rows: a slice of the largest array made so far."""
         kept = self._repeated.get(name)
         if kept is None or len(kept) < rows:
             kept = self._repeated[name] = pa.repeat(self._constants[name], rows)

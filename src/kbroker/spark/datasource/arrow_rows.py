@@ -1,4 +1,4 @@
-"""Arrow batches of a query as what the native builder of record batches takes: buffers, nothing copied."""
+"""Pass Arrow batches of a query to the native builder of record batches as buffers, without a copy."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ HEADERS = pa.list_(pa.field("element", HEADER))
 
 
 def rows_of(batch: Any) -> ArrowRows:
-    """The columns key, value, partition and headers of a `pyarrow.RecordBatch`; those that it lacks are null.
+    """Return the columns key, value, partition and headers of a `pyarrow.RecordBatch`; missing ones are null.
 
     Raises: pyarrow.ArrowInvalid for a column that cannot be cast.
     """
@@ -33,7 +33,7 @@ def rows_of(batch: Any) -> ArrowRows:
 
 
 def by_topic(batch: Any) -> list[tuple[str | None, Any]]:
-    """The rows of each topic, in their order, by the column `topic`; None for those without one."""
+    """Return the rows of each topic in their order, by the column `topic`, which is None for rows without one."""
     import pyarrow.compute as pc
 
     topics = batch.column(batch.schema.names.index("topic"))
@@ -60,7 +60,7 @@ def _headers(array: Any) -> tuple[Any, ...]:
     if array.type != HEADERS:
         array = array.cast(HEADERS)
     valid, ends = array.buffers()[:2]
-    structs = array.values  # whole: offsets count from its beginning, whatever slice `array` is
+    structs = array.values  # whole, because offsets count from its beginning also for a slice
     struct_valid = structs.buffers()[0]
-    keys, values = (_strings(structs.field(name)) for name in ("key", "value"))  # they know of the structs' offset
+    keys, values = (_strings(structs.field(name)) for name in ("key", "value"))  # which apply the structs' offset
     return array.offset, valid, ends or b"", len(structs), structs.offset, struct_valid, keys, values

@@ -1,4 +1,4 @@
-"""Clusters kept open in this process: Spark uses a worker again, and a small batch should not connect anew."""
+"""Clusters that stay open in this process, since Spark reuses a worker and a small batch should not reconnect."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ _open: dict[ClientOptions, Cluster] = {}  # main thread of a worker only
 def cluster_for(
     client: ClientOptions, clock: BaseClock | None = None, sleep: Callable[[float], None] = time.sleep
 ) -> Cluster:
-    """The cluster that these options reach, opened if need be; it stays open, up to MAX_OPEN_CLUSTERS of them.
+    """Return the open cluster of these options; up to MAX_OPEN_CLUSTERS stay open.
 
-    Brokers that do not answer are asked again, as by a cluster that is open: a broker that starts again fails no task,
-    whether its worker is old or new.
+    A failed connection is tried again, as by a cluster that is open: a restart of a broker fails no task, whether its
+    worker is old or new.
 
     Args: ``clock``: the system's by default; ``sleep``: waits between attempts.
-    Raises: BrokerConnectionError when no broker answers within the client's retry time-out; KafkaError.
+    Raises: BrokerConnectionError when no broker responds within the client's retry time-out; KafkaError.
 
     Threads: the main thread; Spark gives a worker one task at a time.
     """

@@ -1,4 +1,4 @@
-"""Spark's types of the columns, as the official connector has them; every column may be null."""
+"""Spark's types of the columns, those of the official connector; every column is nullable."""
 
 from __future__ import annotations
 

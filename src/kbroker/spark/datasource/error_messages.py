@@ -1,4 +1,4 @@
-"""Failures as Spark's user sees them: one sentence, without the frames of this package above it."""
+"""Failures as shown by Spark: one sentence, without the frames of this package."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ EXPECTED = (PipelineError, KafkaError, BrokerConnectionError)
 
 
 class SourceError(PipelineError):
-    """What Spark shows of a failure of ``format("kbroker")``."""
+    """A failure of ``format("kbroker")`` as Spark shows it."""
 
 
 def plainly(function: Callable[P, T]) -> Callable[P, T]:
-    """Let an expected failure leave `function` as a SourceError with nothing behind it; others stay what they are."""
+    """Replace an expected failure of `function` by a SourceError without a cause; others are unchanged."""
 
     @functools.wraps(function)
     def run(*args: P.args, **kwargs: P.kwargs) -> T:
@@ -35,7 +35,7 @@ def plainly(function: Callable[P, T]) -> Callable[P, T]:
 
 
 def plain_items(items: Iterator[T]) -> Iterator[T]:
-    """The same for an iterator that does its work as it goes."""
+    """Do the same for the failures of an iterator."""
     try:
         yield from items
     except EXPECTED as error:
@@ -46,7 +46,7 @@ def plain_items(items: Iterator[T]) -> Iterator[T]:
 
 
 def offsets_held(begin: int, end: int) -> str:
-    """What a partition has, whose first offset is `begin` and whose next one is `end`."""
+    """Describe the offsets of a partition whose first one is `begin` and whose next one is `end`."""
     return f"offsets {begin} to {end - 1}" if end > begin else f"no records before offset {end}"
 
 

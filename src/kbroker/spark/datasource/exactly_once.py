@@ -1,8 +1,8 @@
-"""Writing exactly once: a task's rows are one transaction, which also notes which batch they were.
+"""Write exactly once: the rows of a task are one transaction, which also contains a note of their batch.
 
-The note is an offset that the transaction commits for its own group, named like the task's transactional id. A
-task that runs again first fences the attempt before it; if the note names its batch, the rows are there already, and it
-only checks that it would have sent as many of the same size.
+The note is an offset that the transaction commits for a group with the name of the task's transactional id. A task
+that runs again first fences the attempt before it; if the note names its batch, the rows are written already, and the
+task only checks that it would have sent the same number and size of rows.
 Source: KIP-98.
 """
 
@@ -29,8 +29,8 @@ from kbroker.spark.errors import PipelineError
 if TYPE_CHECKING:
     from pyarrow import RecordBatch
 
-QUERY_ID, BATCH_ID = "sql.streaming.queryId", "streaming.sql.batchId"  # properties that Spark gives to its tasks
-SOME_TOPIC = "__consumer_offsets"  # the note needs a partition that exists, where each row names its topic
+QUERY_ID, BATCH_ID = "sql.streaming.queryId", "streaming.sql.batchId"  # properties of Spark's tasks
+SOME_TOPIC = "__consumer_offsets"  # the partition of the note where each row names its topic: it must exist
 SIZED = ("key", "value")
 PLAN_CHANGED = (
     "Spark runs the batch again with other tasks: which of its rows are already written is unknown. Start the query "
@@ -41,7 +41,7 @@ PLAN_CHANGED = (
 
 @dataclass(frozen=True)
 class Note:
-    """What a transaction says about its rows; the batch's number is the committed offset minus one."""
+    """The rows of a transaction; the batch's number is the committed offset minus one."""
 
     query_id: str
     record_count: int
@@ -50,7 +50,7 @@ class Note:
 
 @dataclass
 class Written(WriterCommitMessage):
-    """How many records a task has written; ``repeated``: an attempt before had done so."""
+    """The number of records of a task; ``repeated``: an earlier attempt wrote them."""
 
     record_count: int
     query_id: str = ""
@@ -63,7 +63,7 @@ class TaskTransaction:
     Args:
         cluster: not owned.
         options: with a transactional id.
-        query_id: survives a restart of the query, and no other query has it.
+        query_id: unique, and kept over a restart of the query.
         batch_id: grows by one with each batch.
         task: its number in the batch.
 
@@ -79,7 +79,7 @@ class TaskTransaction:
         self.record_count = self.size_bytes = 0
 
     def write(self, batches: Iterator[RecordBatch], send: Any) -> Written:
-        """Send the rows unless an attempt before has done so.
+        """Send the rows unless an earlier attempt has done so.
 
         Args: ``send``: called with a producer and a batch for each batch of rows.
         Raises: KafkaError, BrokerConnectionError; PipelineError if the rows are not those written before.
@@ -130,7 +130,7 @@ class TaskTransaction:
         )
 
     def _note(self) -> Note | None:
-        """What an attempt before has written of this batch. Raises: PipelineError when a later batch was written."""
+        """Return the note of an earlier attempt at this batch. Raises: PipelineError when a later batch was written."""
         found = read_note(self.cluster, self.options, self.name)
         if found is None or found[1].query_id != self.query_id:
             return None
@@ -156,10 +156,10 @@ class TaskTransaction:
 
 
 def in_task(options: WriteOptions, run_id: str | None) -> tuple[str, int, int]:
-    """The query, batch and task that this process runs.
+    """Return the query, batch and task that this process runs.
 
     Args: ``run_id``: identity of a batch query, which is one batch; None in a streaming query.
-    Raises: PipelineError where Spark does not name them.
+    Raises: PipelineError where Spark does not provide them.
     """
     context = TaskContext.get()
     if context is None:
@@ -175,7 +175,7 @@ def in_task(options: WriteOptions, run_id: str | None) -> tuple[str, int, int]:
 
 
 def check_repeated(cluster: Cluster, options: WriteOptions, messages: Sequence[Any], batch_id: int) -> None:
-    """After a batch that was written in part before: no task of then may be missing now.
+    """Check, after a batch that an earlier attempt wrote in part, that no task of that attempt is missing.
 
     Raises: PipelineError if an earlier attempt at the batch had tasks that this one does not have.
     """

@@ -1,9 +1,9 @@
 """The offset of a stream as Spark keeps it in the checkpoint.
 
-It is the JSON of the official connector, one object per topic with the next offset of each partition, and beside the
-topics two entries that cannot be names of topics: ``#topicIds`` distinguishes a topic from another of the same name,
-and ``#start``, in the offset that ends the first batch, says where that batch began. So "latest" is frozen by the very
-entry that Spark writes before it runs the batch: when the first batch fails, the restart begins where it began.
+It is the JSON of the official connector, one object per topic with the next offset of each partition, with two more
+entries that cannot be names of topics: ``#topicIds`` distinguishes a topic from another of the same name, and
+``#start``, in the offset that ends the first batch, is the start of that batch. So the entry that Spark writes before
+it runs the batch also fixes "latest": when the first batch fails, the restart begins at the same offsets.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from kbroker.client.admin import TopicPartition
 from kbroker.spark.errors import PipelineError
 
 TOPIC_IDS, START, INITIAL = "#topicIds", "#start", "#initial"
-INITIAL_OFFSET = {INITIAL: True}  # before the first batch: nothing is looked up yet
+INITIAL_OFFSET = {INITIAL: True}  # before the first batch, when no offset is looked up yet
 
 
 @dataclass(frozen=True)
 class SourceOffset:
-    """Next offsets by partition, ids of their topics as far as known, and where the first batch began."""
+    """Next offsets by partition, known ids of their topics, and the start of the first batch."""
 
     offsets: Mapping[TopicPartition, int]
     topic_ids: Mapping[str, UUID] = field(default_factory=dict)
     start: SourceOffset | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """The same content gives the same text: Spark compares offsets as text."""
+        """Return a sorted object: Spark compares offsets as text, so the same content must give the same text."""
         found: dict[str, Any] = {}
         for (topic, partition), offset in sorted(self.offsets.items()):
             found.setdefault(topic, {})[str(partition)] = offset
@@ -41,7 +41,7 @@ class SourceOffset:
 
     @classmethod
     def from_json(cls, found: object) -> SourceOffset:
-        """Read what ``to_json`` or the official connector wrote.
+        """Read an offset of ``to_json`` or of the official connector.
 
         Raises: PipelineError for an offset of any other source.
         """
@@ -69,7 +69,7 @@ class SourceOffset:
 
 
 def is_initial(found: object) -> bool:
-    """Whether this is INITIAL_OFFSET."""
+    """Return whether an offset is INITIAL_OFFSET."""
     return isinstance(found, dict) and INITIAL in found
 
 

@@ -1,4 +1,4 @@
-"""Names of options: those that source and sink take, and what to say to those of the official connector they lack."""
+"""Names of the options of source and sink, and messages for options that only the official connector has."""
 
 TOPIC_CHOICES = ("assign", "subscribe", "subscribePattern")
 READ_OPTIONS = (
@@ -67,7 +67,7 @@ SECURITY_SETTINGS = tuple(
         "ssl.key.password",
     )
 )
-FROM_SPARK = frozenset({"checkpointlocation", "queryname", "outputmode"})  # Spark's own, which it hands over as well
+FROM_SPARK = frozenset({"checkpointlocation", "queryname", "outputmode"})  # of Spark itself, which passes them too
 
 _SERIALIZERS = "is not supported: keys and values are bytes; cast the columns instead, and remove the option"
 _NO_GROUP = "is not supported: the source uses no consumer group, progress is in Spark's checkpoint; remove it"

@@ -1,7 +1,7 @@
-"""Options of ``format("kbroker")``: official names, each checked, nothing unknown let through.
+"""Options of ``format("kbroker")``: the names of the official connector, each checked, unknown ones refused.
 
-Spark hands options over without regard to case, so they are looked up in lower case and named in messages as the
-official connector writes them.
+Spark ignores the case of options, so they are looked up in lower case, and messages name them as the official
+connector does.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ UNIT_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400
 
 @dataclass(frozen=True)
 class ClientOptions:
-    """How to reach the cluster. Holds passwords: not shown by repr."""
+    """Address and security of the cluster. `repr` does not show the passwords."""
 
     bootstrap: str
     client_id: str
@@ -61,7 +61,7 @@ class ClientOptions:
 
 @dataclass(frozen=True)
 class Topics:
-    """Which partitions: named one by one, or all of some topics, or all of those whose whole name fits a pattern."""
+    """The partitions to read: named one by one, all of some topics, or all of topics whose name matches a pattern."""
 
     assigned: tuple[tuple[str, int], ...] = ()
     names: tuple[str, ...] = ()
@@ -96,10 +96,10 @@ class WriteOptions:
     topic: str | None
     acks: int
     codec: str
-    idempotent: bool | None  # None: if the cluster allows it
+    idempotent: bool | None  # None: where the cluster allows it
     batch_size_bytes: int
     timeout_ms: int
-    transactional_id: str | None = None  # that of a task begins with it
+    transactional_id: str | None = None  # the prefix of the ids of tasks
     transaction_timeout_ms: int = 600_000
 
 
@@ -147,7 +147,7 @@ def read_options(options: Mapping[str, str], *, streaming: bool) -> ReadOptions:
 
 
 def read_columns(options: Mapping[str, str]) -> tuple[str, ...]:
-    """Columns that the options of a reader ask for, of whatever kind; nothing else is checked but the names.
+    """Return the columns that the options of a reader select; of other options only the names are checked.
 
     Raises: PipelineError.
     """
@@ -185,7 +185,7 @@ def write_options(options: Mapping[str, str]) -> WriteOptions:
 
 
 class _Given:
-    """The options as given, each refused here that the table does not know."""
+    """The given options; unknown ones are refused."""
 
     def __init__(self, options: Mapping[str, str], known: tuple[str, ...]) -> None:
         names = {name.lower(): name for name in (*known, *CLIENT_SETTINGS, *SECURITY_SETTINGS)}
@@ -240,7 +240,7 @@ def _unknown(name: str, known: Mapping[str, str]) -> str:
         return f"{official} {why}"
     if name.startswith("kafka."):
         return (
-            f"{name} is not a setting this source knows; remove it (those it knows: "
+            f"{name} is not a setting of this source; remove it (supported are: "
             f"{', '.join(sorted(n for n in known.values() if n.startswith('kafka.')))})"
         )
     return (
@@ -335,7 +335,7 @@ def _starts(given: _Given, streaming: bool) -> tuple[Positions, Positions]:
 
 
 def _position(given: _Given, side: str, default: Positions) -> Positions:
-    """Official order of precedence: the global timestamp, timestamps by partition, then offsets."""
+    """Apply the order of precedence of the official connector: global timestamp, timestamps by partition, offsets."""
     timestamp = given.optional_integer(f"{side}Timestamp", 0)
     if timestamp is not None:
         return Positions(timestamp_ms=timestamp, strict=_strict(given, side), option=f"{side}Timestamp")

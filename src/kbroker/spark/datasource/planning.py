@@ -1,4 +1,4 @@
-"""How many offsets a batch takes of each partition, and into how many tasks they are split; as the official connector.
+"""Plan the offsets of a batch and its tasks, as the official connector does.
 
 Source: ``KafkaMicroBatchStream.rateLimit``, ``KafkaOffsetRangeCalculator``.
 """
@@ -16,7 +16,7 @@ from kbroker.client.admin import TopicPartition
 
 @dataclass(frozen=True)
 class OffsetRange:
-    """Offsets of one partition from ``from_offset`` until before ``until_offset``; a task reads one of these."""
+    """Offsets of one partition from ``from_offset`` up to but not including ``until_offset``: the input of a task."""
 
     topic: str
     partition: int
@@ -32,7 +32,7 @@ class OffsetRange:
 def limited(
     limit: int, begins: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int]
 ) -> dict[TopicPartition, int]:
-    """Ends that take about ``limit`` offsets in all, shared out by what each partition has; none starves."""
+    """Return ends for about ``limit`` offsets in all, in proportion to the offsets of each partition; none starves."""
     sizes = {tp: end - begins[tp] for tp, end in ends.items() if end > begins[tp]}
     total = sum(sizes.values())
     if total <= limit:
@@ -47,12 +47,12 @@ def limited(
 def split(
     ranges: Iterable[OffsetRange], min_partitions: int | None = None, max_records: int | None = None
 ) -> list[OffsetRange]:
-    """Ranges for tasks: empty ones left out, large ones cut.
+    """Return ranges for tasks, without empty ones and with large ones cut.
 
     Args:
         ranges: one per partition.
-        min_partitions: cut until there are about so many; small ranges stay whole.
-        max_records: no range is larger.
+        min_partitions: the approximate minimum of ranges; small ones stay whole.
+        max_records: the maximum size of a range.
     """
     found = [one for one in ranges if one.size > 0]
     if max_records is not None:

@@ -1,4 +1,4 @@
-"""Where to start and end, as the options say it: a symbol, offsets or timestamps by partition, or one timestamp."""
+"""Start and end in the form of the options: a symbol, offsets or timestamps by partition, or one timestamp."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from kbroker.spark.errors import PipelineError
 
 OFFSETS_EXAMPLE = 'earliest, latest or a JSON object such as {"topic":{"0":23,"1":-2}} (-2 earliest, -1 latest)'
 TIMESTAMPS_EXAMPLE = 'a JSON object such as {"topic":{"0":1767225600000}} (milliseconds since 1970)'
-RESERVED = "#"  # no topic name has it: our own entries beside the topics
+RESERVED = "#"  # of entries that are not topics, whose names cannot contain it
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ def parse_timestamps(option: str, text: str, *, strict: bool) -> Positions:
 
 
 def parse_json_object(option: str, text: str, example: str) -> dict[str, Any]:
-    """A JSON object without our own entries. Raises: PipelineError."""
+    """Return a JSON object without the reserved entries. Raises: PipelineError."""
     try:
         found = json.loads(text)
     except (ValueError, RecursionError):

@@ -1,4 +1,4 @@
-"""Reads one range of offsets into Arrow batches: what a task of Spark does."""
+"""Read a range of offsets into Arrow batches, the work of a task of Spark."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ _log = logging.getLogger(__name__)
 
 @dataclass
 class RangeReader:
-    """Iterating gives the records of ``wanted`` as Arrow batches.
+    """An iterable of the records of ``wanted`` as Arrow batches.
 
     Args:
         cluster: not owned.
         wanted: partition and offsets.
         columns: as BatchBuilder.
         fetch: sizes, waits, isolation.
-        fail_on_data_loss: offsets that no longer exist are an error; otherwise they are passed over with a warning.
+        fail_on_data_loss: offsets that no longer exist are an error; otherwise they are skipped with a warning.
 
-    ``throttled_s`` grows by what quotas of the broker hold it up; a warning says so, at most one in THROTTLE_REPORT_S.
+    ``throttled_s`` is the time for which quotas of the broker throttled it, logged at most once in THROTTLE_REPORT_S.
 
     Raises: PipelineError for lost data; KafkaError CORRUPT_MESSAGE or UNSUPPORTED_FOR_MESSAGE_FORMAT with partition and
         offset; what `PartitionReader` raises.
@@ -80,7 +80,7 @@ class RangeReader:
         return f"partition {self.wanted.topic}-{self.wanted.partition}"
 
     def _segments(self) -> Iterator[memoryview]:
-        """Record batches that count, in order: whole answers, or what aborted transactions leave of them."""
+        """Yield whole responses, or the record batches of them that belong to no aborted transaction, in order."""
         aborted = AbortedTransactions(())
         for part in self._parts():
             if not part.aborted and not aborted.are_open:
@@ -130,13 +130,15 @@ class RangeReader:
             )
 
     def _pass_over(self, reader: PartitionReader) -> None:
-        """Go on where the log begins now, and end where it ends."""
+        """Continue at the log start offset, and end at the end offset."""
         tp = (self.wanted.topic, self.wanted.partition)
         admin = Admin(self.cluster)
         begin, end = (admin.list_offsets({tp: which})[tp].offset for which in (EARLIEST, LATEST))
         asked = f"offsets {reader.position} to {reader.until_offset - 1} of {self._name}"
         if begin <= reader.position <= end:
-            raise KafkaError(Errors.OFFSET_OUT_OF_RANGE, f"{asked}: the broker refuses them, yet has {begin} to {end}")
+            raise KafkaError(
+                Errors.OFFSET_OUT_OF_RANGE, f"{asked}: the broker refuses them, although it has {begin} to {end}"
+            )
         self._lost(f"{asked} are not all there: the log has {offsets_held(begin, end)} (by retention, or truncated)")
         reader.position = min(max(begin, reader.position), reader.until_offset)
         reader.until_offset = max(reader.position, min(end, reader.until_offset))

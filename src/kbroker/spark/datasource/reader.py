@@ -1,4 +1,4 @@
-"""Batch reading: offsets are looked up once, when the query is planned, and tasks read what was found."""
+"""Batch reading: offsets are looked up once, when the query is planned, and tasks read these ranges."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ if TYPE_CHECKING:
 
 
 class RangePartition(InputPartition):
-    """What one task reads."""
+    """The input of one task."""
 
     def __init__(self, value: OffsetRange | None) -> None:
         super().__init__(value)
 
 
 def read_partition(partition: InputPartition, options: ReadOptions, columns: Sequence[str]) -> Iterator[RecordBatch]:
-    """Arrow batches of one task's range; for an executor's worker."""
+    """Return the Arrow batches of one task's range, in a worker of an executor."""
     wanted: OffsetRange | None = partition.value
-    if wanted is None:  # Spark's own, when nothing was planned
+    if wanted is None:  # the partition that Spark adds when none was planned
         return iter(())
 
     def batches() -> Iterator[Any]:
@@ -54,21 +54,21 @@ class KbrokerReader(DataSourceReader):
 
     @plainly
     def partitions(self) -> Sequence[InputPartition]:
-        """Ranges of offsets, looked up now."""
+        """Look up the offsets, and return their ranges."""
         with self.options.client.connect() as cluster:
             ranges = plan(Lookup(cluster, self.options), self.options)
         freeze_modules()
         return [RangePartition(one) for one in split(ranges, self.options.min_partitions, self.options.max_records)]
 
     def read(self, partition: InputPartition) -> Iterator[RecordBatch]:
-        """Arrow batches of one range."""
+        """Return the Arrow batches of one range."""
         return read_partition(partition, self.options, self.columns)
 
 
 def plan(lookup: Lookup, options: ReadOptions) -> list[OffsetRange]:
-    """One range per partition.
+    """Return one range per partition.
 
-    Raises: PipelineError for topics that are not there, or offsets outside the logs.
+    Raises: PipelineError for topics that do not exist, or offsets outside the logs.
     """
     partitions = lookup.partitions()
     missing = lookup.missing()
@@ -87,7 +87,7 @@ def plan(lookup: Lookup, options: ReadOptions) -> list[OffsetRange]:
 def _inside(
     lookup: Lookup, options: ReadOptions, begins: dict[TopicPartition, int], ends: dict[TopicPartition, int]
 ) -> tuple[dict[TopicPartition, int], dict[TopicPartition, int]]:
-    """Offsets that were named must be there; a start behind an end is a mistake whatever is there."""
+    """Check that named offsets exist and that no start is above its end; return the offsets within the logs."""
     earliest, latest = lookup.earliest(begins), lookup.latest(begins)
     for tp in begins:
         name = f"partition {tp[0]}-{tp[1]}"

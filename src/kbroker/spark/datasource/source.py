@@ -22,30 +22,30 @@ from kbroker.spark.setup.worker_memory import freeze_modules
 
 
 class KbrokerDataSource(DataSource):
-    """Topics of any Kafka cluster as tables and streams, over our own client; docs/spark-source.md has the options.
+    """Topics of any Kafka cluster as tables and streams, by kbroker's client; docs/spark-source.md lists the options.
 
-    Every option is checked before the cluster is asked anything.
+    All options are checked before the first request.
     """
 
     @classmethod
     def name(cls) -> str:
-        """What is given to ``format``."""
+        """Return the argument of ``format``."""
         return "kbroker"
 
     @plainly
     def schema(self) -> StructType:
-        """The official connector's columns, or those that the option ``columns`` names."""
+        """Return the columns of the official connector, or those of the option ``columns``."""
         freeze_modules()
-        columns = read_columns(self.options)  # Spark does not say yet which kind of query it is to be
+        columns = read_columns(self.options)  # the kind of the query is not known yet
         return StructType([StructField(name, TYPES[name]) for name in columns])
 
     @plainly
     def reader(self, schema: StructType) -> DataSourceReader:
-        """A batch reader."""
+        """Return a batch reader."""
         return KbrokerReader(read_options(self.options, streaming=False), _columns(schema))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        """A streaming reader; where the options are wrong, one that says so."""
+        """Return a streaming reader; for wrong options one that raises the error."""
         try:
             return self._stream_reader(schema)
         except SourceError as error:
@@ -57,12 +57,12 @@ class KbrokerDataSource(DataSource):
 
     @plainly
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-        """A batch writer."""
+        """Return a batch writer."""
         return KbrokerWriter(self._write_options(schema, overwrite))
 
     @plainly
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
-        """A streaming writer."""
+        """Return a streaming writer."""
         return KbrokerStreamWriter(self._write_options(schema, overwrite))
 
     def _write_options(self, schema: StructType, overwrite: bool) -> WriteOptions:
@@ -74,7 +74,7 @@ class KbrokerDataSource(DataSource):
 
 
 def _columns(schema: StructType) -> list[str]:
-    """Names of a schema, which the user may have given: any of ours, in any order, each with our type."""
+    """Check a schema of the user, any of the columns in any order with their types, and return its names."""
     for given in schema.fields:
         expected = TYPES.get(given.name)
         if expected is None:

@@ -1,6 +1,6 @@
-"""Streaming reads: Spark's calls, answered by `StreamProgress`.
+"""Streaming reads: Spark's interface over `StreamProgress`.
 
-Spark runs the planning side in a separate process for each query, which keeps one connection to each leader it asks.
+Spark runs the planning side in a separate process for each query, with one connection to each leader.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 class KbrokerStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Reader of a streaming query.
 
-    The initial offset is a mere mark: Spark asks for it more than once and does not write it down. Where the first
-    batch begins is part of the offset that ends it, which Spark writes into the checkpoint before it runs the batch.
+    The initial offset is a mark, because Spark calls `initialOffset` more than once and does not store its result. The
+    start of the first batch is part of its end offset, which Spark writes into the checkpoint before it runs the batch.
 
     Threads: one at a time; pickled to the workers, which only read.
     """
@@ -48,15 +48,15 @@ class KbrokerStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @functools.cached_property
     def progress(self) -> StreamProgress:
-        """Opened by the first call that needs the cluster."""
+        """The progress of the stream, whose cluster the first use opens."""
         return StreamProgress(Lookup(self.options.client.connect(), self.options), self.options)
 
     def initialOffset(self) -> dict[str, Any]:
-        """The mark of a query that has no batch yet."""
+        """Return the mark of a query that has no batch yet."""
         return INITIAL_OFFSET
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        """What Spark hands to `latestOffset`, unless its trigger is once."""
+        """Return the limit that Spark passes to `latestOffset`, unless its trigger is once."""
         if self.options.max_offsets is not None:
             return ReadMaxRows(self.options.max_offsets)
         if self.options.min_offsets is not None:
@@ -65,25 +65,25 @@ class KbrokerStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @plainly
     def prepareForTriggerAvailableNow(self) -> None:
-        """Record where the logs end now."""
+        """Record the current end offsets."""
         self.progress.stop_at_now()
 
     @plainly
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        """The end of the next batch; `start` itself, to the letter, when there is nothing new."""
+        """Return the end of the next batch; exactly `start` when there is nothing new."""
         last = None if is_initial(start) else SourceOffset.from_json(start)
         end = self.progress.next_end(last, all_there_is=isinstance(limit, ReadAllAvailable))
         return start if end is last else end.to_json()
 
     @plainly
     def reportLatestOffset(self) -> dict[str, Any] | None:
-        """Where the logs ended when last asked, for the query's progress."""
+        """Return the end offsets of the last look-up, for the query's progress."""
         found = self.progress.lookup.last_ends()
         return None if found is None else SourceOffset(found.offsets, found.topic_ids).to_json()
 
     @plainly
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        """Ranges between two offsets; the first batch begins where its end says."""
+        """Return the ranges between two offsets; the end of the first batch also has its start."""
         until = SourceOffset.from_json(end)
         if not is_initial(start):
             begin = SourceOffset.from_json(start)
@@ -93,20 +93,20 @@ class KbrokerStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return [RangePartition(one) for one in split(ranges, self.options.min_partitions, self.options.max_records)]
 
     def read(self, partition: InputPartition) -> Iterator[RecordBatch]:
-        """Arrow batches of one range."""
+        """Return the Arrow batches of one range."""
         return read_partition(partition, self.options, self.columns)
 
     def stop(self) -> None:
-        """Close what is open; Spark may not call it."""
+        """Close the cluster. Spark may not call it."""
         opened = self.__dict__.pop("progress", None)
         if opened is not None:
             opened.lookup.cluster.close()
 
 
 class RefusedStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """What a query gets whose options are wrong: each of its calls fails with the sentence about them.
+    """Reader of a query with wrong options: each of its calls raises the error.
 
-    Where a source raises before there is a reader, Spark 4.2 fails over that and shows its own error last.
+    If a source raises before it has returned a reader, Spark 4.2 fails on that and shows its own error last.
     """
 
     def __init__(self, failure: SourceError) -> None:

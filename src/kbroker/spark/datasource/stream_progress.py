@@ -1,4 +1,4 @@
-"""How far a stream goes: from the offset of the last batch to that of the next, whatever became of the topics."""
+"""The offsets of a stream's batches, also across deleted and recreated topics."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from kbroker.spark.errors import PipelineError
 
 _log = logging.getLogger(__name__)
 
-LATE_ASKS, LATE_WAIT_S = 3, 0.1  # a new leader may know an earlier end for a moment
+LATE_ASKS, LATE_WAIT_S = 3, 0.1  # a new leader may return an earlier end for a moment
 
 
 class StreamProgress:
-    """Decides on offsets; asks a `Lookup` for facts.
+    """Decides on the offsets of batches, from the facts of a `Lookup`.
 
     Args:
         lookup: of the topics that are read.
-        options: what to do about limits and lost data.
+        options: limits, and the reaction to lost data.
 
     Raises: PipelineError for lost data, and for topics that do not exist.
 
@@ -39,7 +39,7 @@ class StreamProgress:
         self._target: Found | None = None
 
     def begin(self) -> SourceOffset:
-        """Where a new query begins; looked up once."""
+        """Return the start of a new query, which is looked up once."""
         if self._begin is None:
             partitions = self.lookup.partitions()
             missing = self.lookup.missing()
@@ -50,15 +50,15 @@ class StreamProgress:
         return self._begin
 
     def stop_at_now(self) -> None:
-        """Go no further than what is there now (the trigger availableNow)."""
+        """Stop at the current end offsets (the trigger availableNow)."""
         self._target = self.lookup.ends(fresh=True)
 
     def next_end(self, last: SourceOffset | None, *, all_there_is: bool = False) -> SourceOffset:
-        """The end of the next batch, as far as the limits allow; equal to `last` when there is nothing new.
+        """Return the end of the next batch within the limits; `last` when there is nothing new.
 
         Args:
             last: end of the batch before; None for the first one, whose start is then part of the response.
-            all_there_is: pay no heed to limits (the trigger once).
+            all_there_is: ignore the limits (the trigger once).
         """
         start = self.begin() if last is None else last
         ends = self._ends(start)
@@ -72,7 +72,7 @@ class StreamProgress:
         return end
 
     def ranges(self, start: SourceOffset, end: SourceOffset) -> list[OffsetRange]:
-        """What a batch reads of each partition."""
+        """Return the range of a batch in each partition."""
         begins = self.begins(start, Found(end.topic_ids, end.offsets))
         return [
             OffsetRange(*tp, begins[tp], max(begins[tp], until), end.topic_ids.get(tp[0]))
@@ -80,7 +80,7 @@ class StreamProgress:
         ]
 
     def begins(self, start: SourceOffset, ends: Found) -> dict[TopicPartition, int]:
-        """Where each partition of `ends` is read from: new partitions and new topics from their beginning.
+        """Return the start of each partition of `ends`; new partitions and new topics start at their beginning.
 
         A topic of another id is another topic. Deleted partitions, and logs that have become shorter, are lost data.
         """
@@ -117,7 +117,7 @@ class StreamProgress:
                 self.lookup.cluster.sleep(LATE_WAIT_S)
                 ends = self.lookup.ends(fresh=True)
             return ends
-        # what a restart had planned already may lie behind the target
+        # a batch that was planned before a restart may end beyond the target
         later = {
             tp: max(end, start.offsets.get(tp, 0)) if _same_topic(tp[0], ends, start) else end
             for tp, end in ends.offsets.items()
@@ -160,7 +160,7 @@ def _same_topic(topic: str, ends: Found, start: SourceOffset) -> bool:
 
 
 def _is_behind(ends: Found, start: SourceOffset) -> bool:
-    """Whether a log of the same topic seems shorter than what was read of it."""
+    """Return whether a log of the same topic seems to end before the offsets that were read."""
     return any(start.offsets.get(tp, 0) > end and _same_topic(tp[0], ends, start) for tp, end in ends.offsets.items())
 
 

@@ -1,8 +1,8 @@
-"""Writing: rows become records, in order within a partition; at least once, or exactly once with a transactional id.
+"""Write rows as records, in order within a partition: at least once, or exactly once with a transactional id.
 
 A task sends its rows in their order and ends when every batch is acknowledged. A task that Spark runs again sends its
-rows again: without a transactional id, what the first attempt had written is then there twice. Within one attempt an
-idempotent producer keeps the broker from storing a retried batch twice.
+rows again: without a transactional id the records of the first attempt are then duplicated. Within one attempt an
+idempotent producer prevents duplicates of a retried batch.
 """
 
 from __future__ import annotations
@@ -69,13 +69,13 @@ class KbrokerStreamWriter(DataSourceStreamArrowWriter):
 
     @plainly
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """Look for rows that an earlier attempt at the batch wrote with other tasks."""
+        """Check for rows that an earlier attempt at the batch wrote with other tasks."""
         if self.options.transactional_id is not None:
             check_repeated(cluster_for(self.options.client), self.options, messages, batchId)
 
 
 def check_schema(schema: StructType, options: WriteOptions) -> None:
-    """Look at the columns of what is to be written; others than ours are passed over, as the official sink does.
+    """Check the columns of a sink; unknown ones are ignored, as by the official sink.
 
     Raises: PipelineError naming the column and its type.
     """
@@ -115,7 +115,7 @@ def write_task(batches: Iterator[Any], options: WriteOptions, run_id: str | None
 
 
 def send_batch(options: WriteOptions, producer: Producer, batch: RecordBatch) -> None:
-    """Give the rows of an Arrow batch to a producer.
+    """Pass the rows of an Arrow batch to a producer.
 
     Raises: KafkaError, BrokerConnectionError; PipelineError for a row without a topic.
     """
@@ -131,7 +131,7 @@ def send_batch(options: WriteOptions, producer: Producer, batch: RecordBatch) ->
 
 
 def open_producer(cluster: Cluster, options: WriteOptions) -> Producer:
-    """A producer; idempotent unless that is turned off, or not allowed and not insisted on."""
+    """Open a producer: idempotent, unless that is turned off, or is not allowed and was not requested."""
 
     def make(idempotent: bool) -> Producer:
         return Producer(

@@ -1,4 +1,4 @@
-"""Spark's own Kafka connector: options with which its failures take seconds, and words for them."""
+"""Spark's own Kafka connector: options that shorten its time-outs, and sentences for its failures."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def source_options(bootstrap_servers: str, *, patience_ms: int = PATIENCE_MS) ->
 
 
 def sink_options(bootstrap_servers: str, *, patience_ms: int = PATIENCE_MS) -> dict[str, str]:
-    """Return options for ``format("kafka")`` of writes, with the same promise; by default Kafka waits two minutes."""
+    """Return options for ``format("kafka")`` of writes with the same bound; by default Kafka waits two minutes."""
     return {
         "kafka.bootstrap.servers": bootstrap_servers,
         "kafka.max.block.ms": str(patience_ms),
@@ -92,7 +92,7 @@ def _no_connector(found: re.Match[str], bootstrap_servers: str) -> str:
     return f"this session has no Kafka connector: run `{COMMAND}`, and start the session with it"
 
 
-# The first that is found in what Spark says, causes and all, names the failure.
+# The first pattern that matches Spark's message, causes included, identifies the failure.
 _KNOWN: tuple[tuple[re.Pattern[str], Callable[[re.Match[str], str], str]], ...] = (
     (re.compile(r"Failed to find (?:the )?data source: kafka"), _no_connector),
     (re.compile(r"Partition (\S+)-(\d+)(?:'s)? offset was changed from (\d+) to (\d+)"), _moved),
@@ -113,7 +113,7 @@ _KNOWN: tuple[tuple[re.Pattern[str], Callable[[re.Match[str], str], str]], ...] 
 
 
 def explain(error: BaseException, bootstrap_servers: str) -> str | None:
-    """Return one sentence for a failure of a query over the connector, or None if it is none of those known."""
+    """Return one sentence for a failure of a query over the connector, or None if the failure is unknown."""
     said = str(error)
     for pattern, sentence in _KNOWN:
         found = pattern.search(said)
@@ -124,9 +124,9 @@ def explain(error: BaseException, bootstrap_servers: str) -> str | None:
 
 @contextlib.contextmanager
 def clear_failures(bootstrap_servers: str) -> Iterator[None]:
-    """Turn what a query over the connector fails with into a sentence where there is one.
+    """Replace a known failure of a query over the connector by a sentence.
 
-    Raises: PipelineError, with Spark's error as its cause; any other error of the block as it is.
+    Raises: PipelineError, with Spark's error as its cause; any other error of the block unchanged.
     """
     try:
         yield

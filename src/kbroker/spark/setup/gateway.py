@@ -1,4 +1,4 @@
-"""Starts Spark's JVM and reads its stderr: it announces itself at every start, and its lines may be unwanted."""
+"""Start Spark's JVM and relay its stderr without the banner of each start."""
 
 from __future__ import annotations
 
@@ -19,23 +19,24 @@ from kbroker.spark.errors import PipelineError
 Listener = Callable[[str], object]
 KEPT_LINES = 50
 END_SECONDS = 5.0
-_ANNOUNCEMENT = "Using incubator modules"  # of Java, once for each JVM
-_FRAMES = ("at ", "... ")  # of a trace: where, and how many more
-_ENDS = ("Error: Could not create the Java Virtual Machine.", "Error: A fatal exception has occurred.")  # behind why
+_ANNOUNCEMENT = "Using incubator modules"  # printed by Java at each start
+_FRAMES = ("at ", "... ")  # lines of a trace: a frame, the number of omitted frames
+#: Last lines of a JVM that could not start; the reason is above them.
+_ENDS = ("Error: Could not create the Java Virtual Machine.", "Error: A fatal exception has occurred.")
 _UNCAUGHT = re.compile(r'Exception in thread "[^"]*" (?:[\w$]+\.)*')
 
 
 def to_stderr(line: str) -> None:
-    """What listens by default: to the process's own stderr, which outlives any file in its place."""
+    """Write a line to descriptor 2, which outlives any replacement of `sys.stderr`. The default listener."""
     with contextlib.suppress(OSError):
         os.write(2, f"{line}\n".encode())
 
 
 def start_jvm(settings: Mapping[str, str], listener: Listener = to_stderr) -> None:
-    """Start the JVM that the next session of this process uses; nothing if there is one.
+    """Start the JVM that the next session of this process uses, unless one is running.
 
     Args: `listener`: called on a separate thread with each line that the JVM and its Python workers write to stderr.
-    Raises: PipelineError with what the JVM said last when it did not start.
+    Raises: PipelineError with the last message of the JVM if it did not start.
     """
     from pyspark import SparkConf, SparkContext, java_gateway
     from pyspark.errors import PySparkRuntimeError
@@ -51,15 +52,15 @@ def start_jvm(settings: Mapping[str, str], listener: Listener = to_stderr) -> No
     started: list[subprocess.Popen[bytes]] = []
 
     def popen(*args: Any, **kwargs: Any) -> subprocess.Popen[bytes]:
-        # A signal to the whole process group, as `timeout` and supervisors send it, is for the command: it ends Spark
-        # after the batch at hand. When the command ends, however that is, so does the JVM's stdin, and the JVM with it.
+        # A signal to the whole process group, as `timeout` and supervisors send it, must reach the command alone, which
+        # ends Spark after the current batch. When the command ends, the JVM's stdin closes, and the JVM ends with it.
         started.append(subprocess.Popen(*args, **{**kwargs, "start_new_session": True}))
         return started[-1]
 
     module: Any = java_gateway
     before, module.Popen = module.Popen, popen
     try:
-        # A JVM that cannot start says why on stdout, where a command's result belongs.
+        # A JVM that cannot start prints the reason on stdout, which is for the result of a command.
         streams = {"stderr": writing} if listener is to_stderr else {"stderr": writing, "stdout": writing}
         gateway = launch(conf, popen_kwargs=streams)
     except PySparkRuntimeError as error:
@@ -71,7 +72,7 @@ def start_jvm(settings: Mapping[str, str], listener: Listener = to_stderr) -> No
     except BaseException:
         os.close(writing)
         for process in started:
-            process.kill()  # Ctrl-C: the file for its port is deleted, and it would run on
+            process.kill()  # after Ctrl-C it would run on, since the file for its port is deleted
         raise
     finally:
         module.Popen = before
@@ -80,14 +81,14 @@ def start_jvm(settings: Mapping[str, str], listener: Listener = to_stderr) -> No
 
 
 def hide_traces() -> None:
-    """Keep what py4j and PySpark print to stderr by themselves when the JVM ends or Ctrl-C comes from a command's user.
+    """Suppress the traces that py4j and PySpark print to stderr when the JVM ends or on Ctrl-C.
 
-    It can say that in one sentence: see `lost_jvm`.
+    `lost_jvm` has one sentence for it.
     """
     logging.getLogger().addFilter(_is_not_of_py4j)
     try:
         from pyspark import accumulators
-    except ImportError:  # there is no PySpark, as its user is about to read, or only a client of Spark Connect
+    except ImportError:  # PySpark is missing, which is reported later, or is only a client of Spark Connect
         return
     servers: list[Any] = [accumulators.AccumulatorTCPServer, accumulators.AccumulatorUnixServer]
     for server in servers:
@@ -95,18 +96,18 @@ def hide_traces() -> None:
 
 
 def _is_not_of_py4j(record: logging.LogRecord) -> bool:
-    """Py4j logs some of its failures by the root logger."""
+    """Filter out the failures that py4j logs with the root logger."""
     return record.name != "root" or record.module != "java_gateway"
 
 
 def _no_trace(server: object, request: object, client: object) -> None:
-    """In place of a trace on stderr."""
+    """Replace `handle_error`, which prints a trace to stderr."""
 
 
 def lost_jvm(error: BaseException) -> str | None:
-    """The sentence for a JVM that has ended by itself; None while it runs, or where there is none.
+    """Return the sentence for a JVM that has ended by itself, or None while it runs or where there is none.
 
-    Args: `error`: what made the caller ask; a connection that was lost is lost a little before its process has ended.
+    Args: `error`: the error that the caller saw; a connection is lost shortly before its process has ended.
     """
     context: Any = sys.modules.get("pyspark.core.context")  # not loaded where PySpark is missing
     process = getattr(context.SparkContext._gateway, "proc", None) if context is not None else None
@@ -124,7 +125,7 @@ def lost_jvm(error: BaseException) -> str | None:
 
 
 class _Relay(threading.Thread):
-    """Reads a pipe to its end, line by line."""
+    """A thread that reads a pipe to its end, line by line."""
 
     def __init__(self, descriptor: int, listener: Listener) -> None:
         super().__init__(name="spark-jvm-stderr", daemon=True)
@@ -141,15 +142,15 @@ class _Relay(threading.Thread):
                     self._listener(self._last[-1])
 
     def lines(self) -> list[str]:
-        """The last ones that it has read."""
+        """Return the last lines read."""
         return list(self._last)
 
 
 def why(lines: Sequence[str], memory: str | None) -> str:
-    """The end of a sentence about a JVM that has ended at once.
+    """Return the end of a sentence about a JVM that did not start.
 
-    Args: `lines`: what it wrote; `memory`: what it was to have.
-    Returns: the exception that ended it, else its last line that says more than that it ends, with a word on memory.
+    Args: `lines`: its output; `memory`: its setting.
+    Returns: the exception that ended it, else its last meaningful line with a hint at memory.
     """
     said = [line.strip() for line in lines]
     for line in said:

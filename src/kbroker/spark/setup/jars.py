@@ -1,8 +1,8 @@
-"""The jars that Spark needs beside itself: pinned, checked by SHA-256, fetched by Maven once, then used offline.
+"""Additional jars of Spark: pinned, checked by SHA-256, fetched by Maven once, then used offline.
 
-Spark's own way (``spark.jars.packages``) asks registries whenever a session starts and reports a failure as a crashed
-JVM. A list without transitive dependencies is enough, for all the rest is in PySpark already. The token provider is
-the one of 4.0.0, for not every registry has the later ones; the connector uses it for delegation tokens only.
+Spark's own way (``spark.jars.packages``) queries registries whenever a session starts and reports a failure as a
+crashed JVM. A list without transitive dependencies is enough, because PySpark has all others. The token provider is
+of version 4.0.0, because not every registry has later ones; the connector uses it for delegation tokens only.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import NamedTuple
 from kbroker.spark.errors import PipelineError
 
 COMMAND = "kbroker pipeline jars"
-PLUGIN = "org.apache.maven.plugins:maven-dependency-plugin:2.8:copy-dependencies"  # what Maven 3.8 takes by itself
+PLUGIN = "org.apache.maven.plugins:maven-dependency-plugin:2.8:copy-dependencies"  # the default of Maven 3.8
 FETCH_SECONDS = 600.0
 _FOLDER_VARIABLE = "KBROKER_SPARK_JARS"
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
@@ -79,16 +79,16 @@ DELTA = (
         "c46735481fa8e326b0957be02b4420cbcab4b325bb08009b7f2045a95133f1cc",
     ),
 )
-#: What a session needs beside Delta's jars; `build_session(delta=True)` sets it.
+#: Settings that belong to Delta's jars; `build_session(delta=True)` sets them.
 DELTA_SETTINGS = {
     "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
     "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
-    "spark.databricks.delta.snapshotPartitions": "4",  # of its 50 nearly all are tasks of nothing here
+    "spark.databricks.delta.snapshotPartitions": "4",  # nearly all of the default 50 tasks would be empty
 }
 
 
 def default_folder() -> Path:
-    """Where the jars are kept: KBROKER_SPARK_JARS, else below the user's cache folder."""
+    """Return the folder of the jars: KBROKER_SPARK_JARS, else one in the user's cache folder."""
     named = os.environ.get(_FOLDER_VARIABLE)
     if named:
         return Path(named)
@@ -99,8 +99,8 @@ def default_folder() -> Path:
 def connector_jars(folder: Path | None = None) -> list[Path]:
     """Return the files of Spark's Kafka connector.
 
-    Args: `folder`: where they are, by default `default_folder()`.
-    Raises: PipelineError if one is missing or is not the file it should be.
+    Args: `folder`: of the jars, by default `default_folder()`.
+    Raises: PipelineError if one is missing or is another file.
     """
     return _present("the Kafka connector of Spark", COMMAND, CONNECTOR, folder)
 
@@ -111,10 +111,10 @@ def delta_jars(folder: Path | None = None) -> list[Path]:
 
 
 def fetch_jars(wanted: Sequence[Jar], folder: Path | None = None) -> list[Path]:
-    """Return the files of `wanted`, fetched by Maven first if one is not there; nothing is asked for if all are.
+    """Return the files of `wanted`, after Maven has fetched those that are missing.
 
-    A file is put in its place only after its SHA-256 was found right.
-    Raises: PipelineError: no Maven, no registry within reach, or a file that is not the pinned one; OSError.
+    A file is moved to its place only after its SHA-256 has been checked.
+    Raises: PipelineError: no Maven, no reachable registry, or a file that is not the pinned one; OSError.
     """
     place = folder or default_folder()
     missing = [jar for jar in wanted if not _is_right(place / jar.file_name, jar)]
@@ -157,7 +157,7 @@ def _check(file: Path, jar: Jar, otherwise: str) -> None:
 
 
 def _pom(wanted: Sequence[Jar]) -> str:
-    """A project that depends on the jars and on nothing they ask for."""
+    """Return a project that depends on the jars without their dependencies."""
     alone = "<exclusions><exclusion><groupId>*</groupId><artifactId>*</artifactId></exclusion></exclusions>"
     dependencies = "\n".join(
         f"<dependency><groupId>{jar.group}</groupId><artifactId>{jar.artifact}</artifactId>"
@@ -171,7 +171,7 @@ def _pom(wanted: Sequence[Jar]) -> str:
 
 
 def _run_maven(wanted: Sequence[Jar], scratch: Path) -> Path:
-    """Fetch into a folder below `scratch` and return it."""
+    """Fetch jars into a folder below `scratch`, and return the folder."""
     maven = shutil.which("mvn")
     if maven is None:
         raise PipelineError(
@@ -190,12 +190,12 @@ def _run_maven(wanted: Sequence[Jar], scratch: Path) -> Path:
         raise PipelineError(_reason(_COLOURS.sub("", done.stdout + done.stderr)))
     for jar in wanted:
         if not (output / jar.file_name).is_file():
-            raise PipelineError(f"Maven ended well and brought no {jar.file_name}")
+            raise PipelineError(f"Maven ended without an error, but fetched no {jar.file_name}")
     return output
 
 
 def _reason(said: str) -> str:
-    """One sentence for what Maven printed when it failed."""
+    """Return one sentence for the output of a failed Maven."""
     absent = re.search(r"Could not find artifact (\S+)", said)
     unreachable = re.search(r"Could not transfer \w+ (\S+) from/to \S+ \((\S+)\): (?:.*: )?(.*?)(?: ->|$)", said, re.M)
     if "in offline mode" in said:
@@ -206,4 +206,4 @@ def _reason(said: str) -> str:
     if absent:
         return f"Maven's registry has no {absent.group(1)}"
     lines = [line for line in said.splitlines() if line.strip()]
-    return "Maven failed: " + lines[0].removeprefix("[ERROR] ") if lines else "Maven failed and said nothing"
+    return "Maven failed: " + lines[0].removeprefix("[ERROR] ") if lines else "Maven failed without a message"

@@ -1,4 +1,4 @@
-"""Whether there is a Java that Spark can start, found out before Spark tries."""
+"""Check that Spark will find a suitable Java, before Spark starts it."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def find_java() -> Path:
 def java_version(java: Path) -> int:
     """Return the major version of a java: 8, 11, 17, ...
 
-    Raises: PipelineError if the program does not run or says none.
+    Raises: PipelineError if the program does not run or prints no version.
     """
     try:
         done = subprocess.run(

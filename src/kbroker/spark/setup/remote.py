@@ -1,4 +1,4 @@
-"""Sessions of Spark Connect: a client without a JVM, of a server that runs Spark."""
+"""Sessions of Spark Connect, whose client has no JVM because the server runs Spark."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _INSTALL = 'pip install "kbroker[spark-connect]"'
 
 
 def require_connect() -> None:
-    """Check that the packages of a client of Spark Connect are there.
+    """Check that the packages of a client of Spark Connect are installed.
 
     Raises: PipelineError that names the missing one.
     """
@@ -35,9 +35,9 @@ def require_connect() -> None:
 def connect_session(url: str, settings: Mapping[str, str], py_env: Path | None = None) -> SparkSession:
     """Return a session of the Spark Connect server at a URL.
 
-    Args: `settings`: of the session; those that only a server can have are refused by it. `py_env`: an archive with a
+    Args: `settings`: of the session; the server refuses those that only a server can have. `py_env`: an archive with a
     Python environment that is sent to the server's executors.
-    Raises: PipelineError: the packages or the archive are missing, or no server answers.
+    Raises: PipelineError: the packages or the archive are missing, or no server responds.
     """
     require_connect()
     if py_env is not None:

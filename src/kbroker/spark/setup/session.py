@@ -1,4 +1,4 @@
-"""Start a Spark session; what it needs is checked first: a missing Java is a sentence, not a crashed JVM."""
+"""Start a Spark session. Requirements are checked first, so a missing Java is a sentence and not a crashed JVM."""
 
 from __future__ import annotations
 
@@ -39,16 +39,16 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 OLDEST_PYSPARK, FIRST_TOO_NEW_PYSPARK = (4, 2), (4, 4)
-#: How many tasks at most look for files, of which a table may have very many.
+#: The maximum number of tasks that list the files of a table.
 LISTING_TASKS = "spark.sql.sources.parallelPartitionDiscovery.parallelism"
 _INSTALL = 'pip install "kbroker[spark]"'
-# pandas: Spark asks for it before it runs a function over Arrow batches
+# pandas: Spark requires it for functions over Arrow batches
 _MODULES = ("pyspark", "pyarrow", "pandas", "jinja2", "deltalake")
 _LOGGING = Path(__file__).with_name("log4j2.properties")
 
 
 def require_packages() -> None:
-    """Check that the Python packages of the extra `spark` are there, without importing them.
+    """Check that the Python packages of the extra `spark` are installed, without importing them.
 
     Raises: PipelineError that names the missing one, or the version that does not fit.
     """
@@ -62,9 +62,9 @@ def require_packages() -> None:
 
 
 def require_spark() -> None:
-    """Check all that a session needs: the Python packages and Java. Takes some 0.1 s, for `java -version`.
+    """Check the requirements of a session: the Python packages and Java. `java -version` takes some 0.1 s.
 
-    Raises: PipelineError, one sentence that says what to install.
+    Raises: PipelineError, one sentence that names the package to install.
     """
     require_packages()
     if "PYSPARK_GATEWAY_PORT" not in os.environ:  # else spark-submit has started the JVM already
@@ -86,9 +86,9 @@ def build_session(
     py_env: Path | None = None,
     listener: gateway.Listener = gateway.to_stderr,
 ) -> SparkSession:
-    """Return a Spark session, a new one or the one that runs in this process already.
+    """Return a Spark session, a new one or the one of this process.
 
-    Args: `master`: as Spark's; by default what `settings`, spark-submit or `spark-defaults.conf` say, else all cores of
+    Args: `master`: as Spark's; by default that of `settings`, spark-submit or `spark-defaults.conf`, else all cores of
     this machine; `remote`: the URL of a Spark Connect server instead (default: the variable SPARK_REMOTE, unless a
     master is given), where only `settings` count; `connector`, `delta`: with the jars of the Kafka connector, of Delta
     Lake; `more_jars`: further ones; `driver_memory`: as `-Xmx`, 1g unless `spark-defaults.conf` says otherwise;
@@ -96,7 +96,7 @@ def build_session(
     in place of `spark-defaults.conf`; `py_env`: an archive with a Python environment that is sent to the executors;
     `listener`: called with each line that the JVM writes to stderr. Memory and jars only count for the first session of
     a process: that one starts the JVM.
-    Raises: PipelineError: Java, a package or a jar is missing, the JVM did not start, or no master or server answers.
+    Raises: PipelineError: Java, a package or a jar is missing, the JVM did not start, or no master or server responds.
     Threads: any, one at a time; the environment is changed while the JVM starts.
     """
     given = dict(settings or {})
@@ -145,14 +145,14 @@ def build_session(
             builder = builder.config(key, value)
         session = builder.getOrCreate()
     if is_local(place):
-        # Spark's 200 and 10,000 are tasks of nothing on a few cores; files of a table are listed by the latter
+        # most of Spark's 200 and 10,000 tasks would be empty on a few cores; the latter list the files of a table
         for name in {SHUFFLE_PARTITIONS, LISTING_TASKS} - chosen.keys():
             session.conf.set(name, str(max(2, session.sparkContext.defaultParallelism)))
     return session
 
 
 def _submitted() -> dict[str, str]:
-    """The settings of the JVM that spark-submit has started."""
+    """Return the settings of the JVM that spark-submit has started."""
     from pyspark import SparkConf, SparkContext
 
     SparkContext._ensure_initialized()
@@ -177,11 +177,11 @@ def stop_session(spark: SparkSession) -> None:
 
 @contextlib.contextmanager
 def _environment(master: str, chosen: dict[str, str], properties_file: Path | None) -> Iterator[None]:
-    """What the JVM and its Python workers shall find in their environment, unless the user has said otherwise.
+    """Set the environment of the JVM and its Python workers, where the user has not set it.
 
-    The loopback address and this very interpreter are for executors on this machine. Those of a cluster have their own
-    Python; what the driver itself runs is found first on the PATH. Where theirs is not found here, tasks alone run it
-    (`chosen` is changed) and the driver runs this interpreter.
+    Executors on this machine get the loopback address and this interpreter. Those of a cluster have another Python, and
+    the driver finds this interpreter first on the PATH. If theirs does not exist here, only tasks run it (`chosen` is
+    changed) and the driver runs this interpreter.
     """
     wanted: dict[str, str] = {}
     overruled = {"PATH", SUBMIT}

@@ -1,4 +1,4 @@
-"""With which of Spark's settings a session starts: the user's own, what the jobs need, and what suits one machine."""
+"""The settings of a new session: those of the user, those that jobs need, and defaults for one machine."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from kbroker.spark.errors import PipelineError
 MASTER, REMOTE = "spark.master", "spark.remote"
 ALL_CORES = "local[*]"
 PYTHON = "spark.pyspark.python"
-TASK_PYTHON = "spark.sql.execution.pyspark.python"  # of tasks alone; what Spark runs on the driver has PYSPARK_PYTHON
+TASK_PYTHON = "spark.sql.execution.pyspark.python"  # of tasks only; on the driver Spark runs PYSPARK_PYTHON
 ARCHIVES, YARN_ARCHIVES = "spark.archives", "spark.yarn.dist.archives"
 DRIVER_MEMORY = "spark.driver.memory"
 JAVA_OPTIONS, JARS = "spark.driver.extraJavaOptions", "spark.jars"
 SUBMIT = "PYSPARK_SUBMIT_ARGS"
 ARCHIVE_KINDS = (".tar.gz", ".tgz", ".zip")
-#: The folder of an executor into which its Python is unpacked, and the program there.
+#: The folder of an executor into which its Python is unpacked, and the interpreter in it.
 SHIPPED = "kbroker_env"
 SHIPPED_PYTHON = f"./{SHIPPED}/bin/python"
 NEEDED = {"spark.sql.session.timeZone": "UTC"}
@@ -28,19 +28,19 @@ PREFERRED = {
     DRIVER_MEMORY: "1g",
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
-    "spark.sql.streaming.pollingDelay": "100ms",  # of 10 ms an idle stream asks the broker 219 times a second
+    "spark.sql.streaming.pollingDelay": "100ms",  # with 10 ms an idle stream sends 219 requests per second
 }
 
 
 def is_local(master: str) -> bool:
-    """Whether a master's executors run on this machine: `local`, `local[N]`, `local-cluster[...]`."""
+    """Return whether the executors of a master run on this machine: `local`, `local[N]`, `local-cluster[...]`."""
     return master.startswith("local")
 
 
 def spark_defaults(file: Path | None = None) -> dict[str, str]:
-    """What Spark's `spark-defaults.conf` and the variable PYSPARK_SUBMIT_ARGS say, as spark-submit reads them.
+    """Return the settings of `spark-defaults.conf` and the variable PYSPARK_SUBMIT_ARGS, as spark-submit reads them.
 
-    Args: `file`: one that is read in place of spark-defaults.conf, as `--properties-file` of spark-submit.
+    Args: `file`: replaces spark-defaults.conf, as `--properties-file` of spark-submit.
     Raises: PipelineError for a file that cannot be read.
     """
     words = shlex.split(os.environ.get(SUBMIT, ""))
@@ -57,9 +57,9 @@ def spark_defaults(file: Path | None = None) -> dict[str, str]:
 
 
 def properties(file: Path) -> dict[str, str]:
-    """The settings of Spark's in a properties file.
+    """Return the settings of Spark in a properties file.
 
-    Raises: PipelineError for a file that cannot be read, or has none.
+    Raises: PipelineError for a file that cannot be read, or has no setting of Spark.
     """
     try:
         found = parse_properties(file.read_text(encoding="utf-8"))
@@ -80,9 +80,9 @@ def _installed() -> dict[str, str]:
 
 
 def shipped(archive: Path, master: str, known: Mapping[str, str]) -> dict[str, str]:
-    """The settings that send a packed Python to executors and let tasks run it. Args: `known`: other settings.
+    """Return the settings that send a packed Python to executors for their tasks. Args: `known`: other settings.
 
-    Raises: PipelineError for an archive that is not there, or of a kind that Spark does not unpack; for a local master.
+    Raises: PipelineError for an archive that does not exist or that Spark does not unpack; for a local master.
     """
     check_archive(archive)
     if is_local(master):
@@ -93,7 +93,7 @@ def shipped(archive: Path, master: str, known: Mapping[str, str]) -> dict[str, s
 
 
 def check_archive(archive: Path) -> None:
-    """Raises: PipelineError for an archive that is not there, or of a kind that Spark does not unpack."""
+    """Check an archive. Raises: PipelineError if it does not exist or Spark does not unpack its format."""
     if not archive.is_file():
         raise PipelineError(
             f"there is no archive {archive}: pack one with `venv-pack -o {archive.name}`, or conda-pack"
@@ -112,10 +112,10 @@ def chosen_settings(
     jars: str,
     more: Mapping[str, str],
 ) -> dict[str, str]:
-    """All settings of a new session, `given` above the others.
+    """Return all settings of a new session, of which `given` override all others.
 
-    Args: `defaults`: of this installation of Spark, above what we prefer, below what jobs need; `java_options`, `jars`:
-    added to those of the defaults; `more`: what jobs need beside NEEDED.
+    Args: `defaults`: of this installation of Spark, which override PREFERRED but not NEEDED; `java_options`, `jars`:
+    added to those of the defaults; `more`: further settings that jobs need.
     """
     return {
         "spark.app.name": name,

@@ -1,7 +1,7 @@
-"""Read a request log with Spark, whatever wrote it: rows of the flat columns, and of what is no record, why.
+"""Read a request log with Spark, in any of its formats, as rows of the flat columns and reasons of rejected lines.
 
-Taken are JSON objects of any version, the lines of a real Kafka's log (KIP-673) and Arrow batches, from files or from a
-topic. JSON is taken apart by Spark's own parser, Arrow batch by batch: there is no Python object per record.
+Formats are JSON objects of any version, lines of the log of Apache Kafka (KIP-673) and Arrow batches, in files or in a
+topic. Spark's own parser reads the JSON, and Arrow is read by the batch: no record becomes a Python object.
 """
 
 from __future__ import annotations
@@ -32,23 +32,24 @@ INTERNAL_PREFIX = "__"
 _BY_CONSUMER = "spark.sql.streaming.kafka.useDeprecatedOffsetFetching"
 ARROW_HEADER = ("format", "arrow")
 
-#: What a row that is no record has instead: why, what it was, where it stood.
+#: Columns of a rejected line: the reason, the line, and its place.
 REASON, RAW, SOURCE, POSITION = "_reason", "_raw", "_source", "_position"
 MAX_RAW_CHARACTERS = 65_536
-#: The most of anything that one record stands for: 1 PB, or 31 years of microseconds. Sums of more would not fit.
+#: The most that one record may count for: 1 PB, or 31 years of microseconds. Sums of more would not fit.
 MOST = 1e15
+MOST_DELAY_MS = MOST / 1000  # of a throttle, which is summed in integers
 _KAFKA_LINE = r"Completed request:\s*(\{.*\})"
 _KAFKA_STAMP = r"^\W{0,3}(\d{4}-\d\d-\d\d)[ T](\d\d:\d\d:\d\d)[.,](\d{3,6})"
 
 
 @dataclass(frozen=True)
 class LogSource:
-    """Where a log is. Either `paths` (files, folders, patterns) or `topic` with `bootstrap_servers`.
+    """The place of a log: `paths` (files, folders, patterns), or a `topic` with `bootstrap_servers`.
 
-    `connector`: Spark's source of the topic, "kbroker" or the official "kafka"; `format`: what the records are, "json"
-    or "arrow"; "auto" takes both, for some more processor time; `options`: more of the source's, such as
-    startingOffsets or, for the official one, kafka.security.protocol; `storage`: what the store of `paths` wants to
-    know, as delta-rs names it.
+    `connector`: Spark's source of the topic, "kbroker" or the official "kafka"; `format`: of the records, "json" or
+    "arrow"; "auto" reads both, for some more processor time; `options`: further ones of the source, such as
+    startingOffsets or, for the official one, kafka.security.protocol; `storage`: options of the store of `paths`, as
+    delta-rs names them.
     """
 
     paths: tuple[str, ...] = ()
@@ -63,9 +64,9 @@ class LogSource:
     def of_files(
         cls, *paths: str | os.PathLike[str], format: str = AUTO, storage: Mapping[str, str] | None = None
     ) -> LogSource:
-        """Files, folders of files, or patterns of names: paths, or URIs of a store.
+        """Return the source of files, folders of files, or patterns of names: paths, or URIs of a store.
 
-        Raises: PipelineError for a URI of a store that delta-rs does not know.
+        Raises: PipelineError for a URI of a store that delta-rs does not support.
         """
         places = (TablePlace.of(path, storage) for path in paths)
         return cls(paths=tuple(place.uri for place in places), format=format, storage=dict(storage or {}))
@@ -80,16 +81,16 @@ class LogSource:
         format: str = AUTO,
         options: Mapping[str, str] | None = None,
     ) -> LogSource:
-        """A topic."""
+        """Return the source of a topic."""
         return cls((), bootstrap_servers, topic, connector, format, options or {})
 
     def stream(self) -> Stream:
-        """What a table remembers of it."""
+        """Return the description of the source that a table keeps."""
         return Stream(self.topic, self.bootstrap_servers, self.paths)
 
 
 def read_log(spark: SparkSession, source: LogSource) -> DataFrame:
-    """All records of a log, once: the flat columns and REASON, RAW, SOURCE, POSITION.
+    """Return all records of a log: the flat columns and REASON, RAW, SOURCE, POSITION.
 
     Raises: PipelineError when there is no log, or an executor does not see its files.
     """
@@ -99,7 +100,7 @@ def read_log(spark: SparkSession, source: LogSource) -> DataFrame:
 
 
 def stream_log(spark: SparkSession, source: LogSource, max_per_batch: int | None = None) -> DataFrame:
-    """The log as a stream, its records not yet taken apart: give each batch to `parse`.
+    """Return the log as a stream of values that are not parsed yet: pass each batch to `parse`.
 
     Args: `max_per_batch`: records of a topic, bytes of files.
     """
@@ -113,6 +114,10 @@ def _load(spark: SparkSession, source: LogSource, *, streaming: bool, max_per_ba
         for path in source.paths:
             if not is_there(path, source.storage):
                 raise PipelineError(f"there is no log at {path}: name files, folders of files, or patterns")
+        if not streaming and not found_files(source.paths, source.storage):
+            raise PipelineError(
+                f"no file of a log in {', '.join(source.paths)}: expected files of lines or Arrow batches"
+            )
         from kbroker.spark.tables.log_files import NAME, LogFiles
 
         spark.dataSource.register(LogFiles)
@@ -128,23 +133,23 @@ def _load(spark: SparkSession, source: LogSource, *, streaming: bool, max_per_ba
 
 
 def see_internal(spark: SparkSession, source: LogSource) -> None:
-    """Let Spark's official source read a topic that its broker keeps for itself, such as `__request_log`.
+    """Let Spark's official source read an internal topic, such as `__request_log`.
 
-    As an administrator it passes over such topics without a word; as a member of a consumer group it reads them.
+    With an admin client it skips such topics silently; with a consumer it reads them.
     """
     if source.connector == KAFKA and source.topic.startswith(INTERNAL_PREFIX):
         spark.conf.set(_BY_CONSUMER, "true")
 
 
 def some_files(source: LogSource) -> list[str]:
-    """The files of a log that are there now, of those on this machine's file systems."""
+    """Return the existing files of a log on the file systems of this machine."""
     if source.topic:
         return []
     return [file.path for file in found_files(source.paths, source.storage) if not file.is_elsewhere]
 
 
 def topic_options(source: LogSource) -> dict[str, str]:
-    """Options of Spark's source for a topic from its start, by either connector."""
+    """Return the options of Spark's source, of either connector, for a topic from its start."""
     return {
         "kafka.bootstrap.servers": source.bootstrap_servers,
         "subscribe": source.topic,
@@ -155,7 +160,7 @@ def topic_options(source: LogSource) -> dict[str, str]:
 
 
 def _normal(raw: DataFrame, source: LogSource) -> DataFrame:
-    """Topics as files: value, arrow, source, position, stamp."""
+    """Give topics the columns of files: value, arrow, source, position, stamp."""
     if not source.topic:
         return raw
     from pyspark.sql import functions as F
@@ -172,13 +177,13 @@ def _normal(raw: DataFrame, source: LogSource) -> DataFrame:
 
 
 def parse(raw: DataFrame, format: str = AUTO) -> DataFrame:
-    """Take the values of `stream_log` apart: one row per record, and one per value that is not a record.
+    """Parse the values of `stream_log` into one row per record, and one per value that is not a record.
 
     Returns: the flat columns, and REASON (null for a record), RAW, SOURCE, POSITION.
     """
     from pyspark.sql import functions as F
 
-    raw = raw.where("value is not null")  # a tombstone is nothing, like an empty line
+    raw = raw.where("value is not null")  # a tombstone is skipped, like an empty line
     if format == JSON:
         reason = F.when(F.col("arrow"), F.lit("an Arrow batch where JSON was said to be"))
         return _parse_json(raw.select(F.col("value").cast("string").alias("text"), reason.alias("reason"), *_ORIGIN))
@@ -206,7 +211,7 @@ def _renamed() -> list[Column]:
 
 
 def _parse_json(messages: DataFrame, beside: bool = False) -> DataFrame:
-    """`beside`: rows without text are records already, in separate columns."""
+    """Parse text. Args: `beside`: rows without text are records already, in separate columns."""
     from pyspark.sql import functions as F
 
     text = F.col("text")
@@ -252,9 +257,9 @@ def _reason() -> Column:
 
 
 def _impossible() -> Column:
-    """Why a broker cannot have written a record's numbers; null for all others.
+    """Return the reason why no broker can have written the numbers of a record, null for all other records.
 
-    One such record would spoil the sums of its client, or end every view of the whole log.
+    One such record would distort the sums of its client, or end every view of the whole log.
     """
     from pyspark.sql import functions as F
 
@@ -263,11 +268,16 @@ def _impossible() -> Column:
     sizes = [F.coalesce(name, zero) for name in ("request_bytes", "response_bytes")]
     spent = [F.abs(F.coalesce(name, zero).cast("double")) for name in ("local_time_us", "network_time_us")]
     most = F.greatest(*(size.cast("double") for size in sizes), *(time * times for time in spent), times.cast("double"))
+
+    def is_long(verdict: Column) -> Column:
+        delays = [F.coalesce(verdict[name], zero).cast("double") for name in ("delay_asked_ms", "delay_served_ms")]
+        return F.greatest(*map(F.abs, delays)) > MOST_DELAY_MS
+
     return (
         F.when(F.isnan(share) | (share <= 0) | (share > 1), F.lit("a sampling that is no share above 0, up to 1"))
         .when(times < 1, F.lit("a record that is repeated less than once"))
         .when(F.least(*sizes) < 0, F.lit("a size below 0"))
-        .when(most / share > MOST, F.lit("a number that is too large"))
+        .when((most / share > MOST) | F.exists("verdicts", is_long), F.lit("a number that is too large"))
     )
 
 
@@ -282,7 +292,7 @@ def _column(name: str, kind: str, path: str, beside: bool) -> Column:
     elif kind == TIMESTAMP_US:
         value = F.coalesce(value.try_cast("timestamp"), F.col("stated_time"), F.col("stamp"))
     elif kind == LIST:
-        value = value.cast(log_schema.spark_schema()[name].dataType)  # by position: the names are others
+        value = value.cast(log_schema.spark_schema()[name].dataType)  # by position, because the names differ
     elif name.endswith("_us"):
         value = F.round(value * 1000).try_cast("bigint")
     if not beside:
@@ -291,12 +301,12 @@ def _column(name: str, kind: str, path: str, beside: bool) -> Column:
 
 
 def good(parsed: DataFrame) -> DataFrame:
-    """The records alone, without what is said of others."""
+    """Return the records, without the columns of rejected lines."""
     return parsed.where(f"{REASON} is null").drop(REASON, RAW, SOURCE, POSITION)
 
 
 def rejected(parsed: DataFrame) -> DataFrame:
-    """What is no record: source, position, reason, raw."""
+    """Return the rejected lines: source, position, reason, raw."""
     return parsed.where(f"{REASON} is not null").selectExpr(
         f"{SOURCE} as source", f"{POSITION} as position", f"{REASON} as reason", f"{RAW} as raw"
     )
