@@ -61,7 +61,7 @@ def test_produce_wakes_who_waits(broker: VirtualBroker) -> None:
 def test_a_commit_wakes_who_reads_the_offsets_topic(broker: VirtualBroker) -> None:
     """What the coordinator appends itself completes the fetches of its partition, as a Produce does."""
     groups = broker.context.groups
-    groups.prepare()
+    groups.runtime.prepare()
     with Connection(broker.bootstrap_servers) as reader:
         reader.send(fetch("__consumer_offsets", (0,), max_wait_ms=10_000))
         broker.wait_for_fetches()

@@ -44,7 +44,7 @@ def origin(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("offsets") / "data"
     with serving(folder) as broker:
         groups = broker.context.groups
-        groups.prepare()
+        groups.runtime.prepare()
         for number in range(GROUPS):
             commit(groups, number, 1)
         broker.context.topics.partition("__consumer_offsets", 0).roll()

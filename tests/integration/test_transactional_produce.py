@@ -316,7 +316,7 @@ def test_read_committed_waits_for_the_marker(broker: VirtualBroker, connection: 
 def test_with_the_coordinator(broker: VirtualBroker, connection: Connection) -> None:
     """With the broker's own coordinator: begun by writing, committed, and the next one aborted; read committed."""
     transactions = broker.context.transactions
-    transactions.prepare()
+    transactions.runtime.prepare()
     producer = transactions.init_producer_id("tx", 60_000)
     for commit in (True, False):
         data = of_transaction(producer_id=producer.producer_id, epoch=producer.producer_epoch)

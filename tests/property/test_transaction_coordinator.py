@@ -136,10 +136,10 @@ class World:
         self.know_epochs()
 
     def move(self, name: str) -> None:
-        index = self.tx.coordinator._log.index_of(name)
+        index = self.tx.coordinator.runtime.index_of(name)
         self.leader_epoch += 2
-        self.tx.coordinator.unload(index, self.leader_epoch - 1)
-        self.tx.coordinator.load(index, self.leader_epoch)
+        self.tx.coordinator.runtime.unload(index, self.leader_epoch - 1)
+        self.tx.coordinator.runtime.load(index, self.leader_epoch)
         self.tx.scheduler.run_due()
         self.know_epochs()
 

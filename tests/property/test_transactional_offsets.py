@@ -11,7 +11,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kbroker._core.clock import VirtualClock
-from kbroker.common.errors import Errors
 from kbroker.coordinator.group_records import CommittedOffset
 from kbroker.coordinator.internal_topic import TransactionalProducer
 from kbroker.log._partition_log import PartitionLog
@@ -111,7 +110,7 @@ class Bench:
             model.pending.setdefault(producer_id, {})[group, place] = value
         elif kind == "end":
             producer_id, commit = arguments
-            assert coordinator.complete_transaction(0, producer_id, 0, 0, commit, 0) is Errors.NONE
+            coordinator.complete_transaction(0, producer_id, 0, 0, commit, 0)
             model.end(producer_id, commit)
         elif kind == "delete":
             ((group, place),) = arguments
@@ -122,8 +121,8 @@ class Bench:
             self.groups = self.groups.restart()
         elif kind == "reload":
             self.leader_epoch += 2
-            coordinator.unload_partition(0, self.leader_epoch - 1)
-            coordinator.load_partition(0, self.leader_epoch)
+            coordinator.runtime.unload(0, self.leader_epoch - 1)
+            coordinator.runtime.load(0, self.leader_epoch)
         else:
             self.clean()
 

@@ -47,8 +47,15 @@ def add(
 
 
 def end(groups: Groups, *, by: TransactionalProducer = ONE, commit: bool = True, group: str = "g") -> Errors:
-    index = groups.coordinator.partition_for(group)
-    return groups.coordinator.complete_transaction(index, by.producer_id, by.producer_epoch, 0, commit, 0)
+    return complete(groups, groups.coordinator.runtime.index_of(group), by, commit=commit)
+
+
+def complete(groups: Groups, index: int, by: TransactionalProducer = ONE, *, commit: bool = True) -> Errors:
+    try:
+        groups.coordinator.complete_transaction(index, by.producer_id, by.producer_epoch, 0, commit, 0)
+    except KafkaError as error:
+        return error.error
+    return Errors.NONE
 
 
 def committed(groups: Groups, group: str = "g") -> dict[tuple[str, int], int]:

@@ -102,7 +102,7 @@ class Transactions:
 
     def metadata(self, name: str = "x") -> TransactionMetadata:
         """The id's own state, to be set or looked at by a test."""
-        return self.coordinator._log.find(name).transactions[name]
+        return self.coordinator.runtime.find(name).transactions[name]
 
     def records(self) -> list[tuple[str | None, TransactionMetadata | None]]:
         """What the log says, in order."""

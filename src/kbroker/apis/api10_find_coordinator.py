@@ -31,9 +31,9 @@ def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
         return failure(body, check.error, request) if request.api_version < 4 else _refused(keys, check)
     if kind in ctx.coordinators:
         if kind == GROUP:
-            ctx.groups.prepare()  # here, not while a group waits for its first record to be written
+            ctx.groups.runtime.prepare()  # here, not while a group waits for its first record to be written
         else:
-            ctx.transactions.prepare()
+            ctx.transactions.runtime.prepare()
         endpoint = ctx.endpoint(request.listener)
         place = {"NodeId": ctx.node_id, "Host": endpoint.host, "Port": endpoint.port, "ErrorCode": 0}
         if request.api_version >= 4:
@@ -74,9 +74,9 @@ def _is_known(ctx: ApiContext, kind: int, key: str) -> bool:
     """
     try:
         if kind == GROUP:
-            ctx.groups.check(key)
+            ctx.groups.runtime.find(key)
         else:
-            ctx.transactions.check(key)
+            ctx.transactions.runtime.find(key)
     except KafkaError as error:
         return error.error is Errors.COORDINATOR_LOAD_IN_PROGRESS
     return True

@@ -16,8 +16,8 @@ def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
     ctx.auth.require(request, checks.ADD_OFFSETS_TO_TXN_TRANSACTIONAL_ID, body["TransactionalId"])
     ctx.auth.require(request, checks.ADD_OFFSETS_TO_TXN_GROUP, body["GroupId"])
     groups = ctx.groups
-    groups.prepare()
-    place = OFFSETS_TOPIC, groups.partition_for(body["GroupId"])
+    groups.runtime.prepare()
+    place = OFFSETS_TOPIC, groups.runtime.index_of(body["GroupId"])
     added = ctx.transactions.add_partitions(
         body["TransactionalId"], body["ProducerId"], body["ProducerEpoch"], [place], TV_0
     )

@@ -99,7 +99,7 @@ class _Commit:
             return Errors.INVALID_GROUP_ID
         groups = self._ctx.groups
         if producer_id < 0 or producer_epoch < 0:  # no log knows such a producer: the coordinator says what is wrong
-            return self._refusal((OFFSETS_TOPIC, groups.partition_for(body["GroupId"])))
+            return self._refusal((OFFSETS_TOPIC, groups.runtime.index_of(body["GroupId"])))
         if not adds and not self._ctx.config.boolean("transaction.partition.verification.enable"):
             return self._commit()
         index, self._guard = groups.start_verification(body["GroupId"], producer_id, producer_epoch, adds)

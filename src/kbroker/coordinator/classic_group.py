@@ -1,4 +1,4 @@
-"""A classic consumer group: its members, its state and the state transitions. No clock, no log, no timer here.
+"""A classic consumer group: its members, its state and the state transitions, without clock, log or timer.
 
 Threads: everything of a group is guarded by ``ClassicGroup.lock``, which the caller holds; callbacks run under it.
 Source: ``ClassicGroup``, ``ClassicGroupMember``.
@@ -10,7 +10,7 @@ import enum
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from kbroker.common.errors import Errors, ProtocolError
 from kbroker.common.java.java_hash import hash_map_order
@@ -18,11 +18,14 @@ from kbroker.coordinator.group_offsets import GroupOffsets
 from kbroker.coordinator.group_records import StoredGroup, StoredMember
 from kbroker.protocol import codec
 
+if TYPE_CHECKING:
+    from kbroker.coordinator.group_shard import GroupShard
+
 CONSUMER = "consumer"
 
 
 class GroupState(enum.Enum):
-    """States of a group, by the names clients see."""
+    """States of a group, by the names in responses."""
 
     EMPTY = "Empty"
     PREPARING_REBALANCE = "PreparingRebalance"
@@ -41,7 +44,7 @@ _FROM: Mapping[GroupState, frozenset[GroupState]] = {
 
 
 class JoinedMember(NamedTuple):
-    """A member as the leader sees it."""
+    """A member, as sent to the leader."""
 
     member_id: str
     group_instance_id: str | None
@@ -104,7 +107,7 @@ class Member:
         return self.heartbeat_satisfied
 
     def metadata(self, protocol_name: str | None) -> bytes:
-        """Its metadata for a protocol; empty if it does not know it."""
+        """Return its metadata for a protocol; empty if it does not support the protocol."""
         return next((data for name, data in self.protocols if name == protocol_name), b"")
 
 
@@ -127,8 +130,9 @@ class ClassicGroup:
     new_member_added: bool = False
     offsets: GroupOffsets = field(default_factory=GroupOffsets)
     is_stored: bool = False  # the log has a record of the group itself
-    is_known: bool = False  # a client has used it: even an empty one stays until the next expiry of offsets
+    is_known: bool = False  # a client has used it: even if empty, it stays until the next expiry of offsets
     lock: threading.RLock = field(default_factory=threading.RLock)
+    shard: GroupShard = field(init=False, repr=False)  # set when the group is put into one
     _awaiting_join: int = 0
     _supporters: dict[str, int] = field(default_factory=dict)
 
@@ -147,12 +151,12 @@ class ClassicGroup:
 
     @property
     def is_consumer_group(self) -> bool:
-        """Whether its members' metadata is that of consumers."""
+        """Whether the metadata of its members is that of consumers."""
         return self.protocol_type == CONSUMER
 
     @property
     def is_dead(self) -> bool:
-        """Whether it was forgotten, or another group took its place."""
+        """Whether it was dropped or replaced."""
         return self.state is GroupState.DEAD
 
     @property
@@ -192,7 +196,7 @@ class ClassicGroup:
         self.await_join(member, on_joined)
 
     def restore(self, stored: StoredGroup) -> None:
-        """Take over the state stored in the log."""
+        """Restore the state stored in the log."""
         self.is_stored = True
         self.generation_id = stored.generation_id
         self.state_timestamp_ms = stored.state_timestamp_ms
@@ -219,7 +223,7 @@ class ClassicGroup:
         self.subscribed_topics = self._subscribed_topics()
 
     def adopt(self, members: Iterable[Member], generation_id: int, protocol_type: str, now_ms: int) -> None:
-        """Begin as the stable group of these members."""
+        """Become the stable group of these members."""
         self.generation_id = generation_id
         self.protocol_type = protocol_type
         for member in members:
@@ -234,7 +238,7 @@ class ClassicGroup:
         self.subscribed_topics = self._subscribed_topics()
 
     def stored(self, assignments: Mapping[str, bytes] | None = None) -> StoredGroup:
-        """The state to store in the log. ``assignments``: the ones about to be sent, else the current ones."""
+        """Return the state to store in the log. ``assignments``: those about to be sent, else the current ones."""
         members = [
             StoredMember(
                 member.member_id,
@@ -301,7 +305,7 @@ class ClassicGroup:
                 self._supporters.pop(name, None)
 
     def member_error(self, member_id: str, group_instance_id: str | None) -> Errors:
-        """NONE if this is a member under its current id."""
+        """Return NONE if this is a member under its current id, else the error."""
         if group_instance_id is not None:
             current = self.static_members.get(group_instance_id)
             if current is None:
@@ -311,7 +315,7 @@ class ClassicGroup:
         return Errors.NONE if member_id in self.members else Errors.UNKNOWN_MEMBER_ID
 
     def accepts(self, member_id: str, max_size: int) -> bool:
-        """Whether there is room (``group.max.size``); during a rebalance only delayed joins count."""
+        """Return whether another member fits (``group.max.size``); during a rebalance only delayed joins count."""
         member = self.members.get(member_id)
         if self.state in (GroupState.EMPTY, GroupState.DEAD):
             return True
@@ -361,14 +365,14 @@ class ClassicGroup:
         return [member for member in self.members.values() if not member.is_awaiting_join]
 
     def current_members(self) -> list[JoinedMember]:
-        """All members, as sent to the leader."""
+        """Return all members, as sent to the leader."""
         name = self.protocol_name
         return [JoinedMember(m.member_id, m.group_instance_id, m.metadata(name)) for m in self.members.values()]
 
     def join_result(
         self, member_id: str, *, with_members: bool | None = None, skip_assignment: bool = False
     ) -> JoinResult:
-        """The current generation, for one member; the leader gets the members."""
+        """Return the response to the join of a member; that of the leader has the members."""
         if with_members is None:
             with_members = self.leader_id == member_id
         return JoinResult(
@@ -385,7 +389,7 @@ class ClassicGroup:
     # ------------------------------------------------------------ generations
 
     def elect_joined_leader(self) -> bool:
-        """Make sure that the leader has joined, choosing another if needed; False if no member has joined."""
+        """Keep the leader if it has joined, else choose another; return False if no member has joined."""
         leader = self.members.get(self.leader_id or "")
         if leader is None:
             return False
@@ -398,7 +402,7 @@ class ClassicGroup:
         return True
 
     def next_generation(self, now_ms: int) -> None:
-        """Begin a generation of those who are there."""
+        """Begin a generation of the present members."""
         self.generation_id = 0 if self.generation_id == 2**31 - 1 else self.generation_id + 1
         self.protocol_name = self.select_protocol() if self.members else None
         self.subscribed_topics = self._subscribed_topics()
@@ -406,14 +410,14 @@ class ClassicGroup:
         self.transition_to(GroupState.COMPLETING_REBALANCE if self.members else GroupState.EMPTY, now_ms)
 
     def supports(self, protocol_type: str, names: Iterable[str]) -> bool:
-        """Whether somebody with these protocols can be a member beside those there are."""
+        """Return whether the present members support one of these protocols."""
         if self.state is GroupState.EMPTY:
             return bool(protocol_type) and any(True for _ in names)
         total = len(self.members)
         return self.protocol_type == protocol_type and any(self._supporters.get(name) == total for name in names)
 
     def select_protocol(self) -> str:
-        """The protocol most members prefer among those all know; at a tie the one that Kafka's hash map holds first.
+        """Return the protocol most members prefer among those all support; at a tie the first in Kafka's hash map.
 
         Names in one slot of that map stay in the order of their first votes; Kafka's follows its members' random ids.
         """
@@ -427,9 +431,9 @@ class ClassicGroup:
         return max(hash_map_order(votes), key=votes.__getitem__)
 
     def _subscribed_topics(self) -> frozenset[str] | None:
-        """Topics of the members' subscriptions; None if they cannot be read.
+        """Return the topics of the members' subscriptions; None if they cannot be decoded.
 
-        Whatever version a member names, the fields of version 0 are read and no others, as Kafka does: they begin every
+        Only the fields of version 0 are decoded, as in Kafka, whatever version a member names: they begin every
         version, and some clients name one whose later fields they do not send.
         """
         if not self.members or self.protocol_type != CONSUMER or self.protocol_name is None:
@@ -444,7 +448,7 @@ class ClassicGroup:
         return frozenset(topics)
 
     def is_subscribed(self, topic: str) -> bool:
-        """Whether a member wants this topic; a consumer whose subscription cannot be read may want any."""
+        """Return whether a member subscribes to this topic; an undecodable subscription may be to any."""
         if self.subscribed_topics is None:
             return self.is_consumer_group
         return topic in self.subscribed_topics

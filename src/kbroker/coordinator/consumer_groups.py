@@ -1,7 +1,7 @@
-"""The consumer groups of a coordinator: their requests, their records, and groups that change their kind.
+"""The consumer groups of a coordinator: their requests, their records, and conversions between the two kinds of group.
 
-A group that takes the place of another has its lock and its offsets. It is built beside the other one, and takes its
-place when the records are written: a request that fails changes nothing.
+A converted group has the lock and the offsets of the one that it replaces. It is built beside that one and replaces it
+once the records are written: a request that fails changes nothing.
 Source: ``GroupMetadataManager``, ``GroupCoordinatorService``; KIP-848.
 """
 
@@ -38,13 +38,12 @@ from kbroker.coordinator.group_map import GroupMap
 from kbroker.coordinator.group_sensors import GroupSensors
 from kbroker.coordinator.internal_topic import KeyValue
 from kbroker.coordinator.membership import Membership
-from kbroker.coordinator.offsets_log import OffsetsLog
 
 logger = get_logger(__name__)
 
 
 class DescribedConsumerMember(NamedTuple):
-    """A member as administrators see it. ``owned``: what it has or is giving up."""
+    """Description of a member. ``owned``: the partitions that it has or is revoking."""
 
     member: ConsumerGroupMember
     owned: Target
@@ -52,7 +51,7 @@ class DescribedConsumerMember(NamedTuple):
 
 
 class DescribedConsumerGroup(NamedTuple):
-    """A consumer group as administrators see it."""
+    """Description of a consumer group."""
 
     group_id: str
     state: ConsumerGroupState
@@ -72,7 +71,6 @@ class ConsumerGroups:
     def __init__(
         self,
         clock: BaseClock,
-        log: OffsetsLog,
         groups: GroupMap,
         purgatory: Purgatory,
         classic: Membership,
@@ -81,7 +79,6 @@ class ConsumerGroups:
         sensors: GroupSensors,
     ) -> None:
         self._clock = clock
-        self._log = log
         self._groups = groups
         self._classic = classic
         self.image = image
@@ -128,10 +125,10 @@ class ConsumerGroups:
         """Remove a member as if its session were over. Raises: KafkaError GROUP_ID_NOT_FOUND, UNKNOWN_MEMBER_ID."""
         with self._groups.locked(group_id) as group:
             found = _consumer_group(group_id, group)
-            self.membership.fence(found, [found.member(member_id)], "an operator has it removed")
+            self.membership.fence(found, [found.member(member_id)], "it was removed by an operator")
 
     def bump_epoch(self, group_id: str) -> None:
-        """Have the target assignment made again: members follow with their heartbeats. Raises: KafkaError."""
+        """Request a new target assignment, which members follow with their heartbeats. Raises: KafkaError."""
         with self._groups.locked(group_id) as group:
             found = _consumer_group(group_id, group)
             self.write(found, [records.epoch_record(group_id, found.epoch + 1, found.metadata_hash)])
@@ -139,13 +136,13 @@ class ConsumerGroups:
     # ------------------------------------------------------------ groups that change their kind
 
     def _upgrade(self, group: ClassicGroup, request: HeartbeatRequest) -> HeartbeatResult:
-        """Make a consumer group of a classic one whose first member of the consumer protocol joins."""
+        """Convert a classic group whose first member of the consumer protocol joins."""
         changes: list[GroupRecord] = []
         if not group.is_empty:
             migration.check_upgrade(group, self.settings)
             changes = migration.upgraded(group, self.image, self.membership.hashes)
         following = ConsumerGroup(group.group_id, group.lock, group.offsets)
-        following.predecessor = group
+        following.predecessor, following.shard = group, group.shard
         for record in changes:
             following.replay(record)
         return self.membership.heartbeat(following, request, changes)
@@ -158,7 +155,7 @@ class ConsumerGroups:
             rows.append((group_records.group_key(group.group_id), None))
         rows += encoded(changes)
         if rows:
-            self._log.append(group.group_id, rows)
+            group.shard.append(rows)
         for record in changes:
             group.replay(record)
         if old is not None:
@@ -168,7 +165,7 @@ class ConsumerGroups:
             for member in group.members.values():
                 if member.classic is not None:
                     self.membership.await_heartbeat(group, member.member_id, member.classic.session_timeout_ms)
-            logger.info("group %s: is a consumer group now", group.group_id)
+            logger.info("group %s: converted to a consumer group", group.group_id)
 
     def downgrade(
         self,
@@ -178,31 +175,31 @@ class ConsumerGroups:
         joining: ConsumerGroupMember | None = None,
         rebalances: bool = True,
     ) -> None:
-        """Make a classic group of one whose other members all speak the classic protocol.
+        """Convert a consumer group whose other members all use the classic protocol.
 
-        Args: ``changes``: records of before; ``joining`` takes the place of the last member of the consumer protocol;
+        Args: ``changes``: earlier records; ``joining`` takes the place of the last member of the consumer protocol;
         ``rebalances``: whether the members must join again. Raises: KafkaError, and nothing has changed.
         """
         group_id = group.group_id
         classic = migration.downgraded(group, leaving, joining, self.image, self._clock.wall_ms())
         member_ids = list(group.members)
         replaced = None if joining is None else group.static_member(joining.instance_id)
-        if joining is not None and replaced is not None:  # whose tombstones are among the changes
+        if joining is not None and replaced is not None:  # its tombstones are among the changes
             member_ids = [joining.member_id if one == replaced.member_id else one for one in member_ids]
         rows = encoded([*changes, *records.group_tombstones(group_id, member_ids, group.resolved)])
         rows.append((group_records.group_key(group_id), group_records.encode_group(classic.stored())))
-        self._log.append(group_id, rows)
+        group.shard.append(rows)
         classic.is_stored = True
         self._replace(group, classic)
         self._classic.resume(classic)
         if rebalances:
             self._classic.start_rebalance(classic)
-        logger.info("group %s: is a classic group now", group_id)
+        logger.info("group %s: converted to a classic group", group_id)
 
     def to_classic(self, group: ConsumerGroup) -> ClassicGroup:
-        """Make a classic group of an empty consumer group. Raises: KafkaError, and nothing has changed."""
+        """Convert an empty consumer group to a classic one. Raises: KafkaError, and nothing has changed."""
         if group.is_stored:
-            self._log.append(group.group_id, self.tombstones(group))
+            group.shard.append(self.tombstones(group))
         classic = ClassicGroup(group.group_id, lock=group.lock, offsets=group.offsets)
         self._replace(group, classic)
         return classic
@@ -212,12 +209,12 @@ class ConsumerGroups:
         self._groups.replace(group, classic)
 
     def tombstones(self, group: ConsumerGroup) -> list[KeyValue]:
-        """Tombstones for all records of a group, without its offsets."""
+        """Return tombstones for all records of a group except its offsets."""
         return encoded(records.group_tombstones(group.group_id, group.members, group.resolved))
 
 
 def encoded(changes: Sequence[GroupRecord]) -> list[KeyValue]:
-    """Raises: KafkaError for what the formats of the records cannot hold."""
+    """Return keys and values of records. Raises: KafkaError for values that the formats cannot hold."""
     try:
         return [record.encode() for record in changes]
     except ProtocolError as error:
@@ -225,7 +222,7 @@ def encoded(changes: Sequence[GroupRecord]) -> list[KeyValue]:
 
 
 def _consumer_group(group_id: str, group: ClassicGroup | ConsumerGroup | None) -> ConsumerGroup:
-    """Raises: KafkaError GROUP_ID_NOT_FOUND."""
+    """Return the group if it is a consumer group. Raises: KafkaError GROUP_ID_NOT_FOUND."""
     if group is None:
         raise KafkaError(Errors.GROUP_ID_NOT_FOUND, f"Group {group_id} not found.")
     if not isinstance(group, ConsumerGroup):

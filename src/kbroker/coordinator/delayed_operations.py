@@ -14,7 +14,7 @@ NO_MEMBERSHIP = (GroupState.DEAD, GroupState.EMPTY, GroupState.PREPARING_REBALAN
 
 
 class GroupActions(Protocol):
-    """The calls a delayed operation makes when it completes or expires: those of ``Membership``."""
+    """Actions of delayed operations when they complete or expire; ``Membership`` implements them."""
 
     def watch_join(self, group: ClassicGroup, waiting: DelayedOperation) -> None: ...
 
@@ -26,7 +26,7 @@ class GroupActions(Protocol):
 
 
 class DelayedJoin(DelayedOperation):
-    """A rebalance that waits until every known member has joined, at most for the longest rebalance timeout of them."""
+    """A rebalance that waits until every member has joined, for at most their maximum rebalance timeout."""
 
     def __init__(self, actions: GroupActions, group: ClassicGroup, timeout_ms: int) -> None:
         super().__init__(max(0, timeout_ms), group.lock)
@@ -41,7 +41,7 @@ class DelayedJoin(DelayedOperation):
 
 
 class InitialDelayedJoin(DelayedOperation):
-    """The first rebalance of an empty group: waits for more members, and longer while members keep joining."""
+    """The first rebalance of an empty group. It waits for more members, and longer while members keep joining."""
 
     def __init__(
         self, actions: GroupActions, group: ClassicGroup, configured_ms: int, delay_ms: int, remaining_ms: int
@@ -69,7 +69,7 @@ class InitialDelayedJoin(DelayedOperation):
 
 
 class DelayedSync(DelayedOperation):
-    """Waits until every member has sent SyncGroup; expiry removes the members that have not."""
+    """Wait for every member's SyncGroup; expiry removes the members that have sent none."""
 
     def __init__(self, actions: GroupActions, group: ClassicGroup, generation_id: int, timeout_ms: int) -> None:
         super().__init__(max(0, timeout_ms), group.lock)
@@ -87,7 +87,7 @@ class DelayedSync(DelayedOperation):
 
 
 class DelayedHeartbeat(DelayedOperation):
-    """The session of a member, or the time in which a client must join with the member id it was given."""
+    """The session of a member, or the time within which a client must join with its assigned member id."""
 
     def __init__(
         self, actions: GroupActions, group: ClassicGroup, member_id: str, timeout_ms: int, is_pending: bool = False

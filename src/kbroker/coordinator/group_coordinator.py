@@ -1,14 +1,13 @@
-"""The coordinator of groups, classic and consumer ones: their offsets, and the partitions they are loaded from.
+"""The group coordinator: classic and consumer groups, and their offsets.
 
-Lock order: groups' locks, then ``GroupMap``'s; the log is appended to under the group's lock, so that its records are
-in the order of what happened, and no disk is waited for under it.
+Lock order: groups' locks, then ``GroupShard.lock``. Records are appended under the group's lock, so that they are in
+the order of its changes; no disk is awaited under it.
 Source: ``GroupCoordinator``, ``GroupCoordinatorService``.
 """
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from kbroker._core.clock import BaseClock
@@ -16,7 +15,7 @@ from kbroker._core.timer.purgatory import Purgatory
 from kbroker.common.errors import Errors, KafkaError
 from kbroker.common.loggers import get_logger
 from kbroker.common.topics import OFFSETS_TOPIC
-from kbroker.coordinator import group_records, internal_topic
+from kbroker.coordinator import group_records
 from kbroker.coordinator.classic_group import (
     ClassicGroup,
     GroupState,
@@ -30,16 +29,16 @@ from kbroker.coordinator.consumer_group.membership import HeartbeatRequest, Hear
 from kbroker.coordinator.consumer_group.settings import ConsumerGroupSettings
 from kbroker.coordinator.consumer_group.topics_image import NoTopics, TopicsImage
 from kbroker.coordinator.consumer_groups import ConsumerGroups, DescribedConsumerGroup
-from kbroker.coordinator.group_map import Group, GroupMap
+from kbroker.coordinator.group_map import GroupMap
 from kbroker.coordinator.group_offsets import Place
 from kbroker.coordinator.group_records import CommittedOffset
 from kbroker.coordinator.group_sensors import GroupSensors
-from kbroker.coordinator.internal_topic import InternalTopic, TransactionalProducer, UnreadableError
+from kbroker.coordinator.group_shard import Group, GroupShard
+from kbroker.coordinator.internal_topic import InternalTopic, TransactionalProducer
 from kbroker.coordinator.membership import JoinRequest, LeavingMember, Membership, SyncRequest
 from kbroker.coordinator.offset_metadata_manager import FetchedOffsets, OffsetMetadataManager
-from kbroker.coordinator.offsets_loader import OffsetsLoader
-from kbroker.coordinator.offsets_log import OffsetsLog, Unserved
-from kbroker.coordinator.partition_epochs import PartitionEpochs
+from kbroker.coordinator.partition_replay import PartitionReplay
+from kbroker.coordinator.runtime import CoordinatorRuntime
 from kbroker.metrics.registry import Metrics
 
 __all__ = ["OFFSETS_TOPIC", "DescribedGroup", "DescribedMember", "GroupCoordinator", "GroupSettings", "ListedGroup"]
@@ -59,9 +58,9 @@ class GroupSettings(NamedTuple):
 
 
 class DescribedMember(NamedTuple):
-    """A member of a classic group as administrators see it.
+    """Description of a member of a classic group.
 
-    Its metadata is there in a stable group only, its latest assignment always.
+    It has metadata in a stable group only, the latest assignment always.
     """
 
     member_id: str
@@ -73,7 +72,7 @@ class DescribedMember(NamedTuple):
 
 
 class DescribedGroup(NamedTuple):
-    """A classic group as administrators see it."""
+    """Description of a classic group."""
 
     group_id: str
     state: GroupState
@@ -83,7 +82,7 @@ class DescribedGroup(NamedTuple):
 
 
 class ListedGroup(NamedTuple):
-    """A group in a list."""
+    """Entry of a list of groups."""
 
     group_id: str
     protocol_type: str
@@ -92,26 +91,18 @@ class ListedGroup(NamedTuple):
 
 
 class GroupCensus(NamedTuple):
-    """How many groups there are in each state, and committed offsets of all."""
+    """Number of groups in each state, and of their committed offsets."""
 
     classic: Mapping[GroupState, int]
     consumer: Mapping[ConsumerGroupState, int]
     offsets: int
 
 
-class PartitionCounts(NamedTuple):
-    """Partitions of the offsets topic: those whose groups are served, are being loaded, could not be read."""
-
-    active: int
-    loading: int
-    failed: int
-
-
 class GroupCoordinator:
     """All groups of the broker.
 
-    Args: ``topic``: where records go; ``clock``: drives sessions, rebalances and expiry; ``image``: the topics that
-    consumer groups are about.
+    Args: ``topic``: ``__consumer_offsets``; ``clock``: drives sessions, rebalances and expiry; ``image``: the topics
+    that consumer groups can subscribe to.
     Threads: any. ``run_join_reaper`` and ``run_heartbeat_reaper`` each need a thread (or ``advance`` in tests).
     """
 
@@ -124,12 +115,10 @@ class GroupCoordinator:
         metrics: Metrics | None = None,
     ) -> None:
         self._clock = clock
+        self._topic = topic
         sensors = GroupSensors(metrics, clock)
         self._settings = GroupSettings() if settings is None else settings
-        self._log = OffsetsLog(topic, clock)
-        self._loader = OffsetsLoader(topic)
-        self._epochs = PartitionEpochs()  # under _load_lock
-        self._load_lock = threading.Lock()  # one partition is loaded or unloaded at a time; taken before groups' locks
+        self.runtime = CoordinatorRuntime(topic, OFFSETS_TOPIC, "groups", self, clock)
         self._joins = Purgatory("Rebalance", clock)
         self._heartbeats = Purgatory("Heartbeat", clock)
         self._membership = Membership(
@@ -141,10 +130,9 @@ class GroupCoordinator:
             max_size=self._settings.max_size,
             sensors=sensors,
         )
-        self._groups = GroupMap(self._log, self._dismiss)
+        self._groups = GroupMap(self.runtime)
         self._consumer_groups = ConsumerGroups(
             clock,
-            self._log,
             self._groups,
             self._heartbeats,
             self._membership,
@@ -154,7 +142,6 @@ class GroupCoordinator:
         )
         self._offsets = OffsetMetadataManager(
             clock,
-            self._log,
             self._groups,
             self._membership.touch,
             self._settings.offsets_retention_ms,
@@ -173,13 +160,30 @@ class GroupCoordinator:
 
     def start(self) -> None:
         """Load groups and offsets from the log; loaded members must send a request within their session timeout."""
-        self._log.note_loaded_count()
-        indexes = range(self._log.partition_count)
-        with self._load_lock:
-            for index in indexes:
-                log = self._log.topic.partition(index)
-                self._epochs.begin_load(index, 0 if log is None else max(0, log.leader_epoch))
-            self._load(indexes)
+        self.runtime.load_all()
+        groups = self._groups.all()
+        if groups:
+            offsets = sum(len(group.offsets.committed) for group in groups)
+            logger.info("loaded %d groups and %d committed offsets", len(groups), offsets)
+
+    def build(self, index: int, epoch: int, replay: PartitionReplay) -> GroupShard:
+        """Return the groups of a partition: see ``Coordinator``."""
+        shard = GroupShard(self._topic, index, epoch, self._clock, self._dismiss)
+        shard.replay(replay, self.runtime.index_of)
+        return shard
+
+    def resume(self, shard: GroupShard) -> None:
+        """Start the sessions of a partition's members: see ``Coordinator``."""
+        with shard.lock:
+            groups = list(shard.groups.values())
+        for group in groups:
+            with group.lock:
+                if group.is_dead:
+                    continue
+                if isinstance(group, ConsumerGroup):
+                    self._consumer_groups.membership.resume(group)
+                else:
+                    self._membership.resume(group)
 
     def run_join_reaper(self) -> None:
         """Expire joins and syncs until closed; blocks, so it needs its own thread."""
@@ -197,101 +201,19 @@ class GroupCoordinator:
 
     @property
     def purgatories(self) -> tuple[Purgatory, Purgatory]:
-        """Where rebalances and the sessions of members wait, for who looks at them."""
+        """The purgatories of rebalances and of sessions, for inspection."""
         return self._joins, self._heartbeats
 
     def advance(self) -> None:
-        """Run what is due on this thread; for tests with a virtual clock and no reapers."""
+        """Run due operations on this thread; for tests with a virtual clock and no reapers."""
         while self._joins.advance(0) or self._heartbeats.advance(0):
             pass
 
     def close(self) -> None:
         """Complete all delayed requests with NOT_COORDINATOR and end the reapers. Idempotent."""
-        self._groups.close(Errors.NOT_COORDINATOR)
+        self._groups.close()
         self._joins.close()
         self._heartbeats.close()
-
-    # ------------------------------------------------------------ partitions
-
-    def prepare(self) -> None:
-        """Create the offsets topic if it does not exist; that takes a while. Raises: KafkaError."""
-        self._log.prepare()
-
-    def check(self, group_id: str) -> None:
-        """Raises: KafkaError NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS if the group's partition is not served."""
-        self._log.check(group_id)
-
-    def partition_for(self, group_id: str) -> int:
-        """The partition of the offsets topic that a group's records are in, once the topic exists."""
-        return self._log.partition_for(group_id)
-
-    @property
-    def partition_counts(self) -> PartitionCounts:
-        """How many partitions of the offsets topic are in which state."""
-        unserved = self._log.unserved
-        loading = sum(why.error is Errors.COORDINATOR_LOAD_IN_PROGRESS for why in unserved.values())
-        failed = sum(why.is_unreadable for why in unserved.values())
-        return PartitionCounts(max(0, self._log.partition_count - len(unserved)), loading, failed)
-
-    def load_partition(self, index: int, leader_epoch: int) -> None:
-        """Serve the groups of a partition that is not served: this broker leads it now, or it was repaired.
-
-        Clients get COORDINATOR_LOAD_IN_PROGRESS until this returns. Nothing happens if its groups are served.
-
-        Args: ``leader_epoch``: from which on this broker leads it; nothing happens if a newer order was given before.
-        """
-        with self._load_lock:
-            if not self._epochs.begin_load(index, leader_epoch):
-                logger.info("%s-%d: ignored a late load of epoch %d", OFFSETS_TOPIC, index, leader_epoch)
-            elif index in self._log.unserved:
-                reason = f"{OFFSETS_TOPIC}-{index} is being loaded"
-                self._log.refuse(index, Unserved(Errors.COORDINATOR_LOAD_IN_PROGRESS, reason))
-                self._load([index])
-
-    def unload_partition(self, index: int, leader_epoch: int) -> None:
-        """Serve the groups of a partition no longer: another broker leads it.
-
-        Delayed requests and all later ones get NOT_COORDINATOR; nothing is written to the log. Waits for a load.
-
-        Args: ``leader_epoch``: from which on the other broker leads it; nothing happens if a newer order was given
-        before.
-        """
-        with self._load_lock:
-            if not self._epochs.begin_unload(index, leader_epoch):
-                logger.info("%s-%d: ignored a late unload of epoch %d", OFFSETS_TOPIC, index, leader_epoch)
-                return
-            self._offsets.refuse(index, Unserved(Errors.NOT_COORDINATOR, f"{OFFSETS_TOPIC}-{index} was unloaded"))
-            count = self._groups.unload(
-                lambda group_id: self._log.partition_for(group_id) == index, Errors.NOT_COORDINATOR
-            )
-            self._offsets.unload_transactions(index)
-        logger.info("unloaded %s-%d with %d groups", OFFSETS_TOPIC, index, count)
-
-    def _load(self, indexes: Collection[int]) -> None:
-        """Load partitions and serve those that can be read to their end."""
-        loaded = self._loader.load(indexes)
-        for index, error in loaded.unreadable.items():
-            self._fence(index, error)
-        self._groups.add(loaded.groups)
-        self._offsets.load_transactions(loaded.open_transactions)
-        for index in indexes:
-            if index not in loaded.unreadable:
-                self._log.serve(index)
-        for group in loaded.groups.values():
-            with group.lock:
-                if group.is_dead:
-                    continue
-                if isinstance(group, ConsumerGroup):
-                    self._consumer_groups.membership.resume(group)
-                else:
-                    self._membership.resume(group)
-        if loaded.groups:
-            offsets = sum(len(group.offsets.committed) for group in loaded.groups.values())
-            logger.info("loaded %d groups and %d committed offsets", len(loaded.groups), offsets)
-
-    def _fence(self, index: int, error: UnreadableError) -> None:
-        reason = internal_topic.report_unreadable(self._log.topic, OFFSETS_TOPIC, index, "groups", error)
-        self._log.refuse(index, Unserved(Errors.NOT_COORDINATOR, reason, is_unreadable=True))
 
     # ------------------------------------------------------------ membership
 
@@ -324,7 +246,7 @@ class GroupCoordinator:
             return JoinResult(error.error, "")
 
     def sync(self, request: SyncRequest, on_synced: SyncCallback) -> None:
-        """Give a member its assignment; ``on_synced`` is called once, now or later, by any thread."""
+        """Send a member its assignment; ``on_synced`` is called once, now or later, by any thread."""
         if not request.group_id:
             on_synced(SyncResult(Errors.INVALID_GROUP_ID))
             return
@@ -343,7 +265,7 @@ class GroupCoordinator:
             return SyncResult(error.error)
 
     def heartbeat(self, group_id: str, member_id: str, group_instance_id: str | None, generation_id: int) -> Errors:
-        """Extend a session."""
+        """Extend a session; return the error."""
         if not group_id:
             return Errors.INVALID_GROUP_ID
         with self._groups.locked(group_id) as group:
@@ -375,12 +297,12 @@ class GroupCoordinator:
 
     @property
     def has_consumer_protocol(self) -> bool:
-        """Whether ``group.coordinator.rebalance.protocols`` allows it."""
+        """Whether ``group.coordinator.rebalance.protocols`` allows the consumer protocol."""
         return self._settings.consumer.is_enabled
 
     @property
     def assignors(self) -> tuple[str, ...]:
-        """The names of the assignors that members of consumer groups can ask for."""
+        """Names of the assignors that members of consumer groups can select."""
         return self._settings.consumer.assignors
 
     # ------------------------------------------------------------ offsets
@@ -400,8 +322,8 @@ class GroupCoordinator:
     def start_verification(
         self, group_id: str, producer_id: int, producer_epoch: int, bumps_epochs: bool
     ) -> tuple[int, int]:
-        """Before a transactional commit: see ``OffsetsLog.start_verification``."""
-        return self._log.start_verification(group_id, producer_id, producer_epoch, bumps_epochs)
+        """Before a transactional commit: see ``OffsetMetadataManager.start_verification``."""
+        return self._offsets.start_verification(group_id, producer_id, producer_epoch, bumps_epochs)
 
     def commit_transactional(
         self,
@@ -426,9 +348,9 @@ class GroupCoordinator:
         coordinator_epoch: int,
         commit: bool,
         transaction_version: int,
-    ) -> Errors:
+    ) -> None:
         """End a transaction on a partition of the offsets topic: see ``OffsetMetadataManager.complete_transaction``."""
-        return self._offsets.complete_transaction(
+        self._offsets.complete_transaction(
             partition_index, producer_id, producer_epoch, coordinator_epoch, commit, transaction_version
         )
 
@@ -461,11 +383,7 @@ class GroupCoordinator:
     def topic_deleted(self, name: str) -> None:
         """Remove the offsets of a deleted topic; if it is ``__consumer_offsets``, drop all groups."""
         if name == OFFSETS_TOPIC:
-            with self._load_lock:
-                self._epochs.clear()
-            self._log.serve_all()
-            self._groups.unload(lambda group_id: True, Errors.NOT_COORDINATOR)
-            self._offsets.unload_all_transactions()
+            self.runtime.topic_deleted()
             return
         for group_id in self._groups.ids():
             try:
@@ -514,8 +432,8 @@ class GroupCoordinator:
         self._consumer_groups.bump_epoch(group_id)
 
     def list_groups(self) -> list[ListedGroup]:
-        """All groups. Raises: KafkaError COORDINATOR_LOAD_IN_PROGRESS while some are not known yet."""
-        self._log.check_loaded()
+        """Return all groups. Raises: KafkaError COORDINATOR_LOAD_IN_PROGRESS while a partition is being loaded."""
+        self.runtime.check_loaded()
         found = []
         for group_id in self._groups.ids():
             try:
@@ -529,7 +447,7 @@ class GroupCoordinator:
         return found
 
     def census(self) -> GroupCensus:
-        """How many groups are in which state. Looks at each member."""
+        """Count the groups in each state. It visits each member."""
         classic: dict[GroupState, int] = {}
         consumer: dict[ConsumerGroupState, int] = {}
         offsets = 0
@@ -546,7 +464,7 @@ class GroupCoordinator:
         return GroupCensus(classic, consumer, offsets)
 
     def delete(self, group_id: str) -> None:
-        """Forget a group that has no members. Raises: KafkaError GROUP_ID_NOT_FOUND, NON_EMPTY_GROUP."""
+        """Delete a group that has no members. Raises: KafkaError GROUP_ID_NOT_FOUND, NON_EMPTY_GROUP."""
         with self._groups.locked(group_id) as group:
             if group is None:
                 raise KafkaError(Errors.GROUP_ID_NOT_FOUND)
@@ -555,7 +473,7 @@ class GroupCoordinator:
             self._offsets.bury(group)
 
     def save(self, group: ClassicGroup, assignments: Mapping[str, bytes] | None = None) -> None:
-        """Write a group down as it is, or with the assignments about to be given out. Raises: KafkaError."""
+        """Write a group, with the assignments about to be sent or the present ones. Raises: KafkaError."""
         value = group_records.encode_group(group.stored(assignments))
-        self._log.append(group.group_id, [(group_records.group_key(group.group_id), value)])
+        group.shard.append([(group_records.group_key(group.group_id), value)])
         group.is_stored = True

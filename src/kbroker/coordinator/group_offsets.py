@@ -1,4 +1,4 @@
-"""The offsets of one group: those committed, and those that wait for the end of a transaction. No clock, no log.
+"""The offsets of one group: committed ones, and those pending until the end of a transaction. No clock, no log.
 
 Threads: guarded by the group's lock.
 Source: ``OffsetMetadataManager``.
@@ -16,9 +16,8 @@ Place = tuple[str, int]  # topic and partition
 class GroupOffsets:
     """Committed offsets by place, and pending ones by producer id.
 
-    Of two offsets for one place that of the later record counts, whichever was committed first: so it is after
-    compaction too, which keeps the last record of a key. ``record_offset`` is where a record is in its log; -1 for one
-    that was written when the topic had fewer partitions, which any other supersedes.
+    Of two offsets for one topic-partition, that of the later record counts, whichever was committed first: compaction
+    too keeps the last record of a key. ``record_offset`` is the offset of a record in its log.
     """
 
     __slots__ = ("_pending", "_record_offsets", "committed")
@@ -33,23 +32,23 @@ class GroupOffsets:
 
     @property
     def has_pending(self) -> bool:
-        """Whether a transaction that is not at its end has offsets of the group."""
+        """Whether an open transaction has offsets of the group."""
         return bool(self._pending)
 
     def is_pending(self, place: Place) -> bool:
-        """Whether a transaction that is not at its end has an offset for this place."""
+        """Return whether an open transaction has an offset for this topic-partition."""
         return any(place in offsets for offsets in self._pending.values())
 
     @property
     def places(self) -> list[Place]:
-        """The places with a committed or a pending offset."""
+        """The topic-partitions with a committed or a pending offset."""
         found = dict.fromkeys(self.committed)
         for offsets in self._pending.values():
             found.update(dict.fromkeys(offsets))
         return list(found)
 
     def commit(self, offsets: Mapping[Place, CommittedOffset], record_offset: int) -> None:
-        """Commit outside any transaction.
+        """Commit outside a transaction.
 
         Args: ``record_offset``: of the first one's record; the others follow it.
         """
@@ -60,24 +59,23 @@ class GroupOffsets:
     def commit_pending(self, producer_id: int, offsets: Mapping[Place, CommittedOffset], record_offset: int) -> None:
         """Keep offsets until the producer's transaction ends.
 
-        Args: ``record_offset``: of the first one's record; the others follow it, -1: no record is known.
+        Args: ``record_offset``: of the first one's record; the others follow it.
         """
         rows = self._pending.setdefault(producer_id, {})
-        step = 0 if record_offset < 0 else 1
-        for number, (place, value) in enumerate(offsets.items()):
-            rows[place] = (record_offset + step * number, value)
+        for number, (place, value) in enumerate(offsets.items(), record_offset):
+            rows[place] = (number, value)
 
     def restore(self, place: Place, value: CommittedOffset, record_offset: int) -> None:
-        """Take over a committed offset from the log; ``end_restore`` follows the last one."""
+        """Restore a committed offset from the log; ``end_restore`` follows the last one."""
         self.committed[place] = value
         self._record_offsets[place] = record_offset
 
     def end_restore(self) -> None:
-        """All offsets of the log are here."""
+        """End the restoration."""
         self._forget_order()
 
     def complete(self, producer_id: int, commit: bool) -> None:
-        """Commit or drop the pending offsets of a producer, as its end marker says."""
+        """Commit or drop the pending offsets of a producer, by its end marker."""
         for place, (record_offset, value) in self._pending.pop(producer_id, {}).items():
             if commit and record_offset >= self._record_offsets.get(place, -1):
                 self.committed[place] = value
@@ -85,7 +83,7 @@ class GroupOffsets:
         self._forget_order()
 
     def forget(self, places: Iterable[Place]) -> None:
-        """Remove the offsets of these places, pending ones too: a later marker does not bring them back."""
+        """Remove the offsets of these topic-partitions, pending ones too: a later marker does not restore them."""
         for place in places:
             self.committed.pop(place, None)
             self._record_offsets.pop(place, None)
@@ -95,5 +93,5 @@ class GroupOffsets:
         self._forget_order()
 
     def _forget_order(self) -> None:
-        if not self._pending:  # whatever commits next is later than all of these
+        if not self._pending:  # the next commit is later than all of these
             self._record_offsets.clear()

@@ -1,6 +1,6 @@
-"""Records of ``__consumer_offsets`` in Kafka's own formats, so that Kafka's tools read them and we read Kafka's.
+"""Records of ``__consumer_offsets`` in Kafka's formats: Kafka's tools can read ours, and we can read Kafka's.
 
-Keys and values begin with an int16 version; the key's version says what kind it is: 0 and 1 a committed offset, 2 a
+Keys and values begin with an int16 version; that of the key is its kind: 0 and 1 a committed offset, 2 a
 classic group. Higher ones belong to the newer group types.
 Source: ``OffsetCommitKey.json``, ``OffsetCommitValue.json``, ``GroupMetadataKey.json``, ``GroupMetadataValue.json``.
 """
@@ -24,7 +24,7 @@ NO_TIMESTAMP = -1
 
 
 class OffsetKey(NamedTuple):
-    """What a committed offset belongs to."""
+    """Key of a committed offset."""
 
     group_id: str
     topic: str
@@ -32,7 +32,7 @@ class OffsetKey(NamedTuple):
 
 
 class GroupKey(NamedTuple):
-    """A classic group."""
+    """Key of a classic group."""
 
     group_id: str
 
@@ -48,7 +48,7 @@ class CommittedOffset(NamedTuple):
 
 
 class StoredMember(NamedTuple):
-    """A member as it is remembered: its chosen protocol's metadata and its assignment."""
+    """A stored member: its metadata for the chosen protocol, and its assignment."""
 
     member_id: str
     group_instance_id: str | None
@@ -61,7 +61,7 @@ class StoredMember(NamedTuple):
 
 
 class StoredGroup(NamedTuple):
-    """A classic group as it is remembered."""
+    """A stored classic group."""
 
     protocol_type: str
     generation_id: int
@@ -82,7 +82,7 @@ def group_key(group_id: str) -> bytes:
 
 
 def decode_key(key: bytes) -> OffsetKey | GroupKey | None:
-    """Decode a key; None for a kind that does not belong to classic groups.
+    """Decode a key; return None for a kind that does not belong to classic groups.
 
     Raises: ProtocolError: cut or malformed.
     """

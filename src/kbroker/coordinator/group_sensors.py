@@ -1,4 +1,4 @@
-"""What the coordinator of groups counts: commits, deleted and expired offsets, rebalances; by Kafka's names.
+"""Sensors of the group coordinator: commits, deleted and expired offsets, rebalances; by Kafka's names.
 
 Source: ``GroupCoordinatorMetrics``.
 """
@@ -14,9 +14,9 @@ GROUP = "group-coordinator-metrics"
 
 
 class GroupSensors:
-    """Each sensor has a rate a second and a number since the start. Threads: any.
+    """Sensors with a rate per second and a total each. Threads: any.
 
-    Args: ``metrics``: where they are registered; None: in their own registry.
+    Args: ``metrics``: the registry for them; None: their own.
     """
 
     def __init__(self, metrics: Metrics | None, clock: BaseClock) -> None:

@@ -1,25 +1,24 @@
-"""What the coordinators share about their internal topics: the partition of a key, appending, reading to the end.
+"""Access to the internal topic of a coordinator: the partition of a key, appending, reading to the end.
 
-The last record of a key counts, whether the log was compacted or not.
 Source: ``CoordinatorLoaderImpl``, ``CoordinatorRuntime``, ``TransactionStateManager``, ``Utils.abs``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any, NamedTuple, Protocol
 
-from kbroker.common.errors import Errors, KafkaError, ProtocolError
+from kbroker.common.errors import Errors, KafkaError
 from kbroker.common.java.java_hash import string_hash
 from kbroker.common.loggers import get_logger
-from kbroker.protocol.records import Record, build_batch, columns, iter_batches
+from kbroker.protocol.records import Record, build_batch
 
 logger = get_logger(__name__)
 
-BATCH_BYTES = 512 * 1024  # below message.max.bytes; more goes into several batches of one append
+BATCH_BYTES = 512 * 1024  # below message.max.bytes; more records make several batches of one append
 READ_BYTES = 4 * 1024 * 1024
 
-# the coordinator's error code for an error of its log
+# error of the log -> error of the coordinator
 _CLIENT_ERRORS = {
     Errors.UNKNOWN_TOPIC_OR_PARTITION: Errors.COORDINATOR_NOT_AVAILABLE,
     Errors.NOT_ENOUGH_REPLICAS: Errors.COORDINATOR_NOT_AVAILABLE,
@@ -34,14 +33,14 @@ KeyValue = tuple[bytes, bytes | None]  # None: a tombstone
 
 
 class InternalTopic(Protocol):
-    """An internal topic of a coordinator, as the server implements it."""
+    """An internal topic among the broker's topics."""
 
     def ensure(self) -> int:
         """Create it if it does not exist; return the number of its partitions. Raises: KafkaError."""
 
     @property
     def partition_count(self) -> int:
-        """Its number of partitions, 0 while it does not exist."""
+        """Number of its partitions, 0 while it does not exist."""
 
     def partition(self, index: int) -> Any:
         """The log of one partition, None if it cannot be used."""
@@ -51,7 +50,7 @@ class InternalTopic(Protocol):
 
 
 class TransactionalProducer(NamedTuple):
-    """The producer whose transaction records belong to. ``verification_guard``: see ``PartitionLog``; -1: none."""
+    """The producer of a transaction that records belong to. ``verification_guard``: see ``PartitionLog``; -1: none."""
 
     producer_id: int
     producer_epoch: int
@@ -59,7 +58,7 @@ class TransactionalProducer(NamedTuple):
 
 
 class Written(NamedTuple):
-    """An append, and the offset up to which it must be on disk before it is acknowledged (0: none).
+    """Result of an append, with the offset up to which the log must be on disk before it is acknowledged (0: none).
 
     ``base_offset``: of the first record; the others follow it without a gap.
     """
@@ -69,7 +68,7 @@ class Written(NamedTuple):
     base_offset: int = -1
 
     def await_disk(self) -> None:
-        """Flush if the topic's settings require it; hold no lock. Raises: KafkaError NOT_COORDINATOR."""
+        """Flush if the topic's settings require it; call it without a lock. Raises: KafkaError NOT_COORDINATOR."""
         if self.flush_offset > 0 and self.log.flushed_offset < self.flush_offset:
             try:
                 self.log.flush(self.flush_offset)
@@ -78,9 +77,9 @@ class Written(NamedTuple):
 
 
 class UnreadableError(Exception):
-    """A partition cannot be read to its end; the message names the offset and the reason.
+    """Error of a partition that cannot be read to its end; the message names the offset and the reason.
 
-    ``way_out``: what to do; "": run the repair, which reports what is lost.
+    ``way_out``: the remedy; "": run the repair, which reports the records that are lost.
     """
 
     def __init__(self, reason: str, way_out: str = "") -> None:
@@ -88,10 +87,10 @@ class UnreadableError(Exception):
         self.way_out = way_out
 
 
-def report_unreadable(topic: InternalTopic, name: str, index: int, what: str, error: UnreadableError) -> str:
-    """Log that a partition cannot be read, and what to do; return the reason for clients.
+def report_unreadable(topic: InternalTopic, name: str, index: int, noun: str, error: UnreadableError) -> str:
+    """Log that a partition cannot be read, with the remedy; return the reason for clients.
 
-    Args: ``name``: of the topic; ``what``: is not served, "groups".
+    Args: ``name``: of the topic; ``noun``: the things that are not served, as "groups".
     """
     folder = topic.folder(index)
     logger.error(
@@ -101,20 +100,34 @@ def report_unreadable(topic: InternalTopic, name: str, index: int, what: str, er
         index,
         folder,
         error,
-        what,
+        noun,
         error.way_out or f"stop the broker and run: kbroker log verify --repair {folder}",
     )
     return f"{name}-{index} cannot be read: {error}"
 
 
+def report_strangers(name: str, index: int, noun: str, keys: Collection[str]) -> None:
+    """Log that a partition has records of keys that belong to other partitions, if there are any."""
+    if keys:
+        logger.error(
+            "%s-%d has records of %d %s that belong to other partitions, as %r: the topic had another number of "
+            "partitions when they were written. They are not served from here",
+            name,
+            index,
+            len(keys),
+            noun,
+            min(keys),
+        )
+
+
 def partition_of(key: str, partition_count: int) -> int:
-    """The partition a key's records are in: Java's string hash, as every Kafka tool computes it."""
+    """Return the partition of a key: Java's string hash, as every Kafka tool computes it."""
     value = string_hash(key)
     return (0 if value == -(1 << 31) else abs(value)) % partition_count
 
 
 def error_for_client(error: Errors, message: str | None) -> KafkaError:
-    """The coordinator's error for an error of its log."""
+    """Return the coordinator's error for an error of its log."""
     return KafkaError(_CLIENT_ERRORS.get(error, error), message)
 
 
@@ -148,8 +161,26 @@ def append(
     return Written(log, info.flush_offset, info.base_offset)
 
 
+def append_end_marker(
+    log: Any, producer_id: int, producer_epoch: int, coordinator_epoch: int, commit: bool, transaction_version: int
+) -> Written:
+    """Append the marker that ends a transaction on a partition; call ``await_disk`` before acknowledging it.
+
+    Raises: KafkaError with the log's code, NOT_LEADER_OR_FOLLOWER for a closed log; then nothing was written.
+    """
+    try:
+        info = log.append_end_marker(
+            producer_id, producer_epoch, coordinator_epoch, commit, transaction_version=transaction_version
+        )
+    except ValueError as error:  # closed: the topic is being deleted, or the broker stops
+        raise KafkaError(Errors.NOT_LEADER_OR_FOLLOWER, str(error)) from error
+    if info.error:
+        raise KafkaError(Errors.of(info.error), info.message)
+    return Written(log, info.flush_offset, info.base_offset)
+
+
 def batches(records: Sequence[KeyValue], now_ms: int, producer: TransactionalProducer | None = None) -> Iterator[bytes]:
-    """Record batches of these records, none much larger than ``BATCH_BYTES``."""
+    """Yield batches of these records, none much larger than ``BATCH_BYTES``."""
     part: list[Record] = []
     size_bytes = 0
     for key, value in records:
@@ -171,18 +202,11 @@ def _batch(records: Sequence[Record], producer: TransactionalProducer | None) ->
     )
 
 
-def last_values(log: Any, read_bytes: int = READ_BYTES) -> dict[bytes, bytes | None]:
-    """Each key of a partition with its last value, control records left out. Raises: UnreadableError."""
-    values: dict[bytes, bytes | None] = {}
-    read_to_end(log, lambda data, offset: _take(data, offset, values), read_bytes)
-    return values
-
-
 def read_to_end(log: Any, take: Callable[[bytes, int], int], read_bytes: int = READ_BYTES) -> None:
-    """Give all batches of a partition to ``take``, in the order of their offsets, some at a time.
+    """Pass all batches of a partition to ``take``, in the order of their offsets, some at a time.
 
     Args: ``take(data, offset)`` reads the batches in ``data`` from ``offset`` on, of which the last may be cut, and
-    returns the next offset to read; ``read_bytes``: how many of them at once, but always a whole batch.
+    returns the next offset to read; ``read_bytes``: size of one read, which has at least a whole batch.
     Raises: UnreadableError.
     """
     if log is None:
@@ -203,28 +227,3 @@ def read_to_end(log: Any, take: Callable[[bytes, int], int], read_bytes: int = R
         if next_offset <= offset:
             raise UnreadableError(f"no batch can be read at offset {offset}")
         offset = next_offset
-
-
-def _take(data: bytes, offset: int, values: dict[bytes, bytes | None]) -> int:
-    """Read batches into ``values``; return the next offset to read. Raises: UnreadableError."""
-    try:
-        table = columns(data, min_offset=offset, allow_truncated=True)
-        for row in range(len(table.keys)):
-            key = table.keys[row]
-            if key is not None:
-                values[key] = table.values[row]
-        return table.next_offset
-    except ProtocolError:
-        pass  # one of them is damaged, or together they are too large: read them one by one
-    next_offset = offset
-    try:
-        for batch in iter_batches(data, allow_truncated=True):
-            if batch.last_offset >= offset:
-                next_offset = max(offset, batch.base_offset)
-                rows = batch.records()  # also of a control batch: that bit is only true if the checksum is
-                if not batch.is_control:
-                    values.update((row[2], row[3]) for row in rows if row[2] is not None and row[0] >= offset)
-            next_offset = batch.last_offset + 1
-    except ProtocolError as error:
-        raise UnreadableError(f"the batch at offset {next_offset} is damaged: {error}") from error
-    return next_offset

@@ -32,12 +32,12 @@ logger = get_logger(__name__)
 
 NEW_MEMBER_JOIN_TIMEOUT_MS = (
     5 * 60_000
-)  # a first join has no session yet, and the close of a muted connection goes unnoticed
+)  # a first join has no session yet, and the close of a muted connection is not detected
 CLIENT_ID_IN_MEMBER_ID = 1000  # characters; a member id must fit the protocol's STRING
 
 
 class GroupStore(Protocol):
-    """Where Membership stores groups."""
+    """Storage of classic groups."""
 
     def save(self, group: ClassicGroup, assignments: Mapping[str, bytes] | None = None) -> None:
         """Append the group to __consumer_offsets. Raises: KafkaError."""
@@ -107,7 +107,7 @@ class Membership:
     # ------------------------------------------------------------ join
 
     def join(self, group: ClassicGroup, request: JoinRequest, on_joined: JoinCallback) -> None:
-        """Call ``on_joined`` now, or when the rebalance is complete."""
+        """Add or keep a member; call ``on_joined`` now or when the rebalance is complete."""
         names = [name for name, _ in request.protocols]
         if not group.accepts(request.member_id, self._max_size):
             if request.member_id in group.members:
@@ -226,7 +226,7 @@ class Membership:
             self._rebalance(group)
 
     def start_rebalance(self, group: ClassicGroup) -> None:
-        """Let the members of a group join again."""
+        """Start a rebalance: the members must join again."""
         self._maybe_rebalance(group)
 
     def _rebalance(self, group: ClassicGroup) -> None:
@@ -245,7 +245,7 @@ class Membership:
         self.watch_join(group, waiting)
 
     def watch_join(self, group: ClassicGroup, waiting: DelayedOperation) -> None:
-        """Put a rebalance into the purgatory."""
+        """Start to wait for the members' joins."""
         self._joins.try_complete_else_watch(waiting, [_join_key(group)])
 
     def complete_join(self, group: ClassicGroup) -> None:
@@ -288,7 +288,7 @@ class Membership:
     # ------------------------------------------------------------ sync
 
     def sync(self, group: ClassicGroup, request: SyncRequest, on_synced: SyncCallback) -> None:
-        """Call ``on_synced`` with the member's assignment, now or when the leader has sent it."""
+        """Call ``on_synced`` with the member's assignment, now or once the leader has sent it."""
         error = _sync_error(group, request)
         if error is not Errors.NONE:
             on_synced(SyncResult(error))
@@ -377,7 +377,7 @@ class Membership:
         self._heartbeats.check_and_complete(_member_key(group, member_id))
 
     def expire_heartbeat(self, group: ClassicGroup, member_id: str, is_pending: bool) -> None:
-        """A session has expired, or a member id that no client joined with."""
+        """Remove a member whose session has expired, or a member id that no client joined with."""
         with group.lock:
             if group.state is GroupState.DEAD:
                 return

@@ -1,15 +1,14 @@
 """The offsets of all groups: committed, committed in transactions, fetched, deleted and expired.
 
 Lock order: groups' locks (several: by group id), then ``OpenTransactions.lock``, then the append lock. Records are
-appended under the group's lock, so that they are in the order of what happened; no disk is waited for under it.
+appended under the group's lock, so that they are in the order of its changes; no disk is awaited under it.
 Source: ``OffsetMetadataManager``.
 """
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from typing import NamedTuple
 
 from kbroker._core.clock import BaseClock
@@ -20,24 +19,23 @@ from kbroker.coordinator.classic_group import ClassicGroup, GroupState
 from kbroker.coordinator.consumer_group.group import ConsumerGroup
 from kbroker.coordinator.consumer_group.offset_commits import check_commit, check_fetch
 from kbroker.coordinator.consumer_group.topics_image import TopicsImage
-from kbroker.coordinator.group_map import Group, GroupMap
+from kbroker.coordinator.group_map import GroupMap
 from kbroker.coordinator.group_offsets import Place
 from kbroker.coordinator.group_records import CommittedOffset
 from kbroker.coordinator.group_sensors import GroupSensors
-from kbroker.coordinator.internal_topic import KeyValue, TransactionalProducer
-from kbroker.coordinator.offsets_log import OffsetsLog, Unserved
-from kbroker.coordinator.open_transactions import OpenTransactions
+from kbroker.coordinator.group_shard import Group
+from kbroker.coordinator.internal_topic import (
+    KeyValue,
+    TransactionalProducer,
+    append_end_marker,
+    error_for_client,
+)
 
 logger = get_logger(__name__)
 
-# the sender of markers knows the log's errors, not the coordinator's: it tries again later
-_RETRIED_MARKERS = frozenset(
-    {Errors.COORDINATOR_NOT_AVAILABLE, Errors.COORDINATOR_LOAD_IN_PROGRESS, Errors.NOT_COORDINATOR}
-)
-
 
 class FetchedOffsets(NamedTuple):
-    """Committed offsets, and the places whose offset a transaction is about to change."""
+    """Committed offsets, and the topic-partitions whose offset an open transaction is about to change."""
 
     committed: dict[Place, CommittedOffset]
     unstable: frozenset[Place]
@@ -46,15 +44,14 @@ class FetchedOffsets(NamedTuple):
 class OffsetMetadataManager:
     """The offsets of the groups in a map.
 
-    Args: ``touch`` extends the session of a member that commits, under its group's lock; ``tombstones``: of all records
-    of a consumer group but its offsets.
+    Args: ``touch`` extends the session of a member that commits, under its group's lock; ``tombstones``: for all
+    records of a consumer group except its offsets.
     Threads: any.
     """
 
     def __init__(
         self,
         clock: BaseClock,
-        log: OffsetsLog,
         groups: GroupMap,
         touch: Callable[[ClassicGroup, str], None],
         retention_ms: int,
@@ -65,13 +62,10 @@ class OffsetMetadataManager:
         self._clock = clock
         self._image = image
         self._tombstones = tombstones
-        self._log = log
         self._groups = groups
         self._touch = touch
         self._retention_ms = retention_ms
         self._sensors = sensors
-        self._lock = threading.Lock()  # of the map only; a leaf
-        self._transactions: dict[int, OpenTransactions] = {}  # by partition
 
     # ------------------------------------------------------------ commits
 
@@ -97,7 +91,7 @@ class OffsetMetadataManager:
                 group, member_id, group_instance_id, generation_id, offsets, api_version, is_transactional=False
             )
             if offsets:
-                written = self._log.append(group_id, _records(group_id, offsets))
+                written = group.shard.append(_records(group_id, offsets))
                 group.offsets.commit(offsets, written.base_offset)
                 self._sensors.offset_commits.record(len(offsets))
                 _note_use(group)
@@ -136,11 +130,9 @@ class OffsetMetadataManager:
             if not offsets:
                 return
             records = _records(group_id, offsets)
-            if not self._log.partition_count:
-                self._log.prepare()
-            transactions = self._open_transactions(self._log.partition_for(group_id))
+            transactions = group.shard.transactions
             with transactions.lock:
-                written = self._log.append(group_id, records, producer)
+                written = group.shard.append(records, producer)
                 transactions.add(producer.producer_id, group_id)
                 group.offsets.commit_pending(producer.producer_id, offsets, written.base_offset)
             self._sensors.offset_commits.record(len(offsets))
@@ -158,7 +150,7 @@ class OffsetMetadataManager:
         *,
         is_transactional: bool,
     ) -> None:
-        """Refuse a commit that is not from a member, or from one of another time. Raises: KafkaError."""
+        """Refuse a commit that is not from a member of the present generation. Raises: KafkaError."""
         if isinstance(group, ConsumerGroup):
             check_commit(
                 group,
@@ -176,6 +168,22 @@ class OffsetMetadataManager:
         if error is not Errors.NONE:
             raise KafkaError(error)
 
+    def start_verification(
+        self, group_id: str, producer_id: int, producer_epoch: int, bumps_epochs: bool
+    ) -> tuple[int, int]:
+        """Return the group's partition, and the verification guard that a transactional commit needs.
+
+        Args: ``bumps_epochs``: the client uses transaction version 2.
+        Returns: a guard of 0 if the transaction is open there; any other has to be verified by the coordinator.
+        Raises: KafkaError INVALID_PRODUCER_EPOCH for an older one, or with the coordinator's code.
+        """
+        self._groups.runtime.prepare()
+        shard = self._groups.runtime.find(group_id)
+        error, guard = shard.log.start_verification(producer_id, producer_epoch, -1, bumps_epochs=bumps_epochs)
+        if error:
+            raise error_for_client(Errors.of(error), None)
+        return shard.index, guard
+
     def complete_transaction(
         self,
         index: int,
@@ -184,85 +192,43 @@ class OffsetMetadataManager:
         coordinator_epoch: int,
         commit: bool,
         transaction_version: int,
-    ) -> Errors:
+    ) -> None:
         """Append the end marker to a partition of the offsets topic, and commit or drop the pending offsets.
 
-        Returns: NONE, or the log's error; NOT_LEADER_OR_FOLLOWER if the partition is not served now: try again later.
+        Raises: KafkaError with the log's code, or the coordinator's if the partition is not served now.
         """
-        if not 0 <= index < self._log.partition_count:
-            return Errors.UNKNOWN_TOPIC_OR_PARTITION
-        try:
-            transactions = self._open_transactions(index)
-            while True:
-                with transactions.lock:
-                    group_ids = transactions.group_ids(producer_id)
-                with self._all_locked(group_ids) as groups, transactions.lock:
-                    if transactions.group_ids(producer_id) != group_ids:
-                        continue  # a commit came between the two locks: its group's lock is needed too
-                    written = self._log.append_end_marker(
-                        index, producer_id, producer_epoch, coordinator_epoch, commit, transaction_version
-                    )
-                    transactions.end(producer_id)
-                    for group in groups:
-                        group.offsets.complete(producer_id, commit)
-                break
-            written.await_disk()
-        except KafkaError as error:
-            return Errors.NOT_LEADER_OR_FOLLOWER if error.error in _RETRIED_MARKERS else error.error
-        return Errors.NONE
+        shard = self._groups.runtime.at(index)
+        transactions = shard.transactions
+        while True:
+            with transactions.lock:
+                group_ids = transactions.group_ids(producer_id)
+            with self._all_locked(group_ids) as groups, transactions.lock:
+                if transactions.group_ids(producer_id) != group_ids:
+                    continue  # another commit came between the two locks: the lock of its group is needed too
+                shard.check()
+                written = append_end_marker(
+                    shard.log, producer_id, producer_epoch, coordinator_epoch, commit, transaction_version
+                )
+                transactions.end(producer_id)
+                for group in groups:
+                    group.offsets.complete(producer_id, commit)
+            break
+        written.await_disk()
 
     @contextmanager
     def _all_locked(self, group_ids: Sequence[str]) -> Iterator[list[Group]]:
-        """Those of the groups that exist, under their locks. Raises: KafkaError as ``GroupMap.locked``."""
+        """Yield the groups that exist, under their locks. Raises: KafkaError as ``GroupMap.locked``."""
         with ExitStack() as locks:
             found = [locks.enter_context(self._groups.locked(group_id)) for group_id in group_ids]
             yield [group for group in found if group is not None]
 
     # ------------------------------------------------------------ partitions
 
-    def _open_transactions(self, index: int) -> OpenTransactions:
-        with self._lock:
-            found = self._transactions.get(index)
-            if found is None:
-                found = self._transactions[index] = OpenTransactions()
-            return found
-
     def open_producers(self, index: int) -> list[int]:
-        """The producers whose transactions have pending offsets in a partition."""
-        transactions = self._open_transactions(index)
+        """Return the producers whose transactions have pending offsets in a partition."""
+        transactions = self._groups.runtime.at(index).transactions
         with transactions.lock:
             return transactions.producer_ids
-
-    def load_transactions(self, loaded: Mapping[int, Mapping[int, Iterable[str]]]) -> None:
-        """Take over open transactions from the log: by partition, then producer id, the groups."""
-        for index, groups_of in loaded.items():
-            transactions = self._open_transactions(index)
-            with transactions.lock:
-                for producer_id, group_ids in groups_of.items():
-                    for group_id in group_ids:
-                        transactions.add(producer_id, group_id)
-
-    def refuse(self, index: int, why: Unserved) -> None:
-        """Serve a partition no longer: when this returns, no marker and no transactional commit is being appended."""
-        transactions = self._open_transactions(index)
-        with transactions.lock:
-            self._log.refuse(index, why)
-
-    def unload_transactions(self, index: int) -> None:
-        """Forget the open transactions of a partition that is not served any more."""
-        transactions = self._open_transactions(index)
-        with transactions.lock:
-            groups_of = transactions.clear()
-        for producer_id, group_ids in groups_of.items():
-            for group_id in group_ids:  # those that are left belong to other partitions: the topic has grown
-                with suppress(KafkaError), self._groups.locked(group_id) as group:
-                    if group is not None:
-                        group.offsets.complete(producer_id, commit=False)
-
-    def unload_all_transactions(self) -> None:
-        """The topic was deleted."""
-        with self._lock:
-            self._transactions.clear()
 
     # ------------------------------------------------------------ fetch
 
@@ -274,10 +240,10 @@ class OffsetMetadataManager:
         member_id: str | None = None,
         member_epoch: int = -1,
     ) -> FetchedOffsets:
-        """Committed offsets of these partitions, of all when None; those without one are left out.
+        """Return the committed offsets of these topic-partitions, of all for None; those without one are left out.
 
-        Args: ``require_stable``: places with a pending offset are in ``unstable`` instead; for None only those that
-        have a committed one too. ``member_id``, ``member_epoch``: a member of a consumer group that asks for itself.
+        Args: ``require_stable``: topic-partitions with a pending offset are in ``unstable`` instead; for None only
+        those with a committed one too. ``member_id``, ``member_epoch``: of the member of a consumer group that fetches.
         Raises: KafkaError UNKNOWN_MEMBER_ID, STALE_MEMBER_EPOCH, ILLEGAL_GENERATION.
         """
         with self._groups.locked(group_id) as group:
@@ -322,18 +288,18 @@ class OffsetMetadataManager:
                 self._forget(group, [place for place in group.offsets.places if place[0] == topic])
 
     def _forget(self, group: Group, places: Iterable[Place]) -> int:
-        """Delete those of the offsets that there are; return how many."""
+        """Delete the offsets that exist; return their number."""
         known = set(group.offsets.places)
         present = [place for place in places if place in known]
         if present:
-            self._log.append(group.group_id, _tombstones(group.group_id, present))
+            group.shard.append(_tombstones(group.group_id, present))
             group.offsets.forget(present)
         return len(present)
 
     def bury(self, group: Group) -> None:
-        """Write tombstones for a group without members and its offsets, pending ones too, and forget it.
+        """Write tombstones for a group without members and its offsets, pending ones too, and drop it.
 
-        Raises: KafkaError, and the group is as it was.
+        Raises: KafkaError, and nothing has changed.
         """
         tombstones = _tombstones(group.group_id, group.offsets.places)
         if isinstance(group, ConsumerGroup):
@@ -341,8 +307,8 @@ class OffsetMetadataManager:
         elif group.is_stored:
             tombstones.append((group_records.group_key(group.group_id), None))
         if tombstones:
-            self._log.append(group.group_id, tombstones)
-        self._groups.drop(group, Errors.UNKNOWN_MEMBER_ID)
+            group.shard.append(tombstones)
+        group.shard.drop(group, Errors.UNKNOWN_MEMBER_ID)
 
     def expire(self) -> int:
         """Remove offsets unused for the retention time, and groups without any; return the number of offsets.
@@ -351,7 +317,7 @@ class OffsetMetadataManager:
         """
         count = 0
         for group_id in self._groups.ids():
-            if self._groups.is_closed:
+            if self._groups.runtime.is_closed:
                 break
             try:
                 count += self._expire_group(group_id)
@@ -374,7 +340,7 @@ class OffsetMetadataManager:
 
 
 def _records(group_id: str, offsets: Mapping[Place, CommittedOffset]) -> list[KeyValue]:
-    """Raises: KafkaError for metadata that the configuration allows and the record format does not."""
+    """Return records. Raises: KafkaError for metadata that the configuration allows and the record format does not."""
     try:
         return [
             (group_records.offset_key(group_id, topic, partition), group_records.encode_offset(value))
@@ -406,7 +372,7 @@ def _commit_error(group: ClassicGroup, member_id: str, group_instance_id: str | 
 def _transactional_commit_error(
     group: ClassicGroup, member_id: str, group_instance_id: str | None, generation_id: int
 ) -> Errors:
-    """The group's state makes no difference, and a client before v3 names no member (``ClassicGroup``)."""
+    """Check a transactional commit: in any state of the group, and without a member before v3 (``ClassicGroup``)."""
     if generation_id < 0 and group.state is GroupState.EMPTY:
         return Errors.NONE
     if generation_id < 0 and not member_id and group_instance_id is None:
@@ -423,7 +389,7 @@ def _note_use(group: Group) -> None:
 
 
 def _expired(group: Group, now_ms: int, retention_ms: int) -> list[Place]:
-    """Offsets whose time is over: of an empty group by when it became so, of topics no longer subscribed by commit."""
+    """Return the expired offsets: by the end of the group if it is empty, by commit for unsubscribed topics."""
     base: Callable[[CommittedOffset], int]
     if isinstance(group, ConsumerGroup) or (group.state is GroupState.EMPTY and group.protocol_type is None):
         base = _commit_time

@@ -1,4 +1,4 @@
-"""Replays a partition of ``__consumer_offsets`` in the order of its offsets: records, transactions and their ends.
+"""Replays a partition of an internal topic in the order of its offsets: records, transactions and their end markers.
 
 Threads: one at a time.
 Source: ``CoordinatorLoaderImpl``, ``OffsetMetadataManager.replay``, ``replayEndTransactionMarker``.
@@ -10,33 +10,33 @@ from collections.abc import Sequence
 from typing import Any
 
 from kbroker.common.errors import ProtocolError
-from kbroker.coordinator.internal_topic import UnreadableError, read_to_end
+from kbroker.coordinator.internal_topic import READ_BYTES, UnreadableError, read_to_end
 from kbroker.protocol.records import RecordBatch, columns, iter_batches
 
-_ABORT, _COMMIT = b"\0\0", b"\0\1"  # types of end markers, behind the version of their keys
+_ABORT, _COMMIT = b"\0\0", b"\0\1"  # types of end markers, after the version in their keys
 
-#: A record's place in the log, and its value; None: a tombstone.
+#: Offset of a record and its value; None: a tombstone.
 Latest = tuple[int, bytes | None]
 
 
 class PartitionReplay:
-    """The last value of each key, and the keys that transactions have written and not ended.
+    """The last value of each key, and the values of open transactions.
 
-    ``values``: by key. ``pending``: by producer id, then by key; what a later tombstone deletes is out.
-    A transaction's values count from its commit marker on, unless the key was written again in between.
+    ``values``: by key. ``pending``: by producer id, then by key; a later tombstone removes a pending value too.
+    The values of a transaction count from its commit marker on, unless the key was written again in between.
     """
 
     def __init__(self) -> None:
         self.values: dict[bytes, Latest] = {}
         self.pending: dict[int, dict[bytes, tuple[int, bytes]]] = {}
 
-    def read(self, log: Any) -> PartitionReplay:
-        """Replay a whole partition; return self. Raises: UnreadableError."""
-        read_to_end(log, self.take)
+    def read(self, log: Any, read_bytes: int = READ_BYTES) -> PartitionReplay:
+        """Replay a whole partition, so many bytes at a time; return self. Raises: UnreadableError."""
+        read_to_end(log, self.take, read_bytes)
         return self
 
     def take(self, data: bytes, offset: int) -> int:
-        """Replay batches from ``offset`` on, of which the last may be cut; return the next offset to read.
+        """Replay the batches from ``offset`` on; return the next offset to read. The last batch may be cut.
 
         Raises: UnreadableError: a batch is damaged.
         """
@@ -45,7 +45,7 @@ class PartitionReplay:
             if not any(batch.producer_id >= 0 for batch in iter_batches(data, allow_truncated=True)):
                 return self._take_plain(data, offset)
         except ProtocolError:
-            pass  # one of them is damaged, or together they are too large: read them one by one
+            pass  # a batch is damaged, or together they are too large: read them one by one
         try:
             for batch in iter_batches(data, allow_truncated=True):
                 if batch.last_offset >= offset:
@@ -66,7 +66,7 @@ class PartitionReplay:
         return table.next_offset
 
     def _take_batch(self, batch: RecordBatch, offset: int) -> None:
-        rows = batch.records()  # also of a control batch: that bit is only true if the checksum is
+        rows = batch.records()  # of a control batch too: its bit is not trusted before the checksum is verified
         if batch.is_control:
             self._end(batch.producer_id, rows)
             return

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from kbroker._core.clock import BaseClock
 from kbroker.common.configs.config import BrokerConfig
 from kbroker.common.errors import Errors, KafkaError
 from kbroker.common.topics import OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC
-from kbroker.coordinator.internal_topic import Written
+from kbroker.coordinator.internal_topic import append_end_marker
 from kbroker.coordinator.registered_topic import RegisteredTopic
 from kbroker.coordinator.transaction.add_partitions_to_txn import AddPartitionsToTxnManager
 from kbroker.coordinator.transaction.transaction_coordinator import TransactionCoordinator, TransactionSettings
@@ -72,7 +72,7 @@ class TransactionService:
 
     def close(self, timeout_s: float) -> bool:
         """Serve nothing any more. Returns: False if a thread did not end in time. Idempotent."""
-        self.coordinator.close()
+        self.coordinator.runtime.close()
         retries_ended = self._retries.close(timeout_s)
         return self._scheduler.close(timeout_s) and retries_ended
 
@@ -83,7 +83,7 @@ class TransactionService:
 
     def _topic_deleted(self, name: str) -> None:
         if name == TRANSACTION_STATE_TOPIC:
-            self.coordinator.topic_deleted()
+            self.coordinator.runtime.topic_deleted()
 
 
 class PartitionMarkers:
@@ -116,28 +116,16 @@ class PartitionMarkers:
             return Errors.KAFKA_STORAGE_ERROR
         try:
             if topic == OFFSETS_TOPIC:
-                found = self._groups().complete_transaction(
+                self._groups().complete_transaction(
                     index, producer_id, producer_epoch, coordinator_epoch, commit, transaction_version
                 )
-                return Errors.NOT_LEADER_OR_FOLLOWER if found in _NOT_NOW else found
-            return _append_marker(log, producer_id, producer_epoch, coordinator_epoch, commit, transaction_version)
+            else:
+                append_end_marker(
+                    log, producer_id, producer_epoch, coordinator_epoch, commit, transaction_version
+                ).await_disk()
+            return Errors.NONE
         except KafkaError as error:
             return Errors.NOT_LEADER_OR_FOLLOWER if error.error in _NOT_NOW else error.error
-
-
-def _append_marker(
-    log: Any, producer_id: int, producer_epoch: int, coordinator_epoch: int, commit: bool, transaction_version: int
-) -> Errors:
-    try:
-        info = log.append_end_marker(
-            producer_id, producer_epoch, coordinator_epoch, commit, transaction_version=transaction_version
-        )
-    except ValueError:  # closed: the topic is being deleted, or the broker stops
-        return Errors.NOT_LEADER_OR_FOLLOWER
-    if info.error:
-        return Errors.of(info.error)
-    Written(log, info.flush_offset).await_disk()
-    return Errors.NONE
 
 
 def transaction_settings(config: BrokerConfig) -> TransactionSettings:

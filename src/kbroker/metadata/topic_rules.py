@@ -9,7 +9,7 @@ from typing import NamedTuple
 from kbroker.common.configs.config import validate_topic_configs
 from kbroker.common.configs.config_def import ConfigError
 from kbroker.common.errors import Errors, KafkaError
-from kbroker.common.topics import CLUSTER_METADATA_TOPIC, invalid_name_reason
+from kbroker.common.topics import CLUSTER_METADATA_TOPIC, INTERNAL_TOPICS, invalid_name_reason
 
 MAX_PARTITIONS_PER_REQUEST = 10_000
 
@@ -101,11 +101,22 @@ def check_configs(configs: Mapping[str, str | None]) -> dict[str, str]:
 def check_more_partitions(
     name: str, current: int, count: int, assignments: Sequence[Sequence[int]] | None, node_id: int
 ) -> None:
-    """Refuse a count that does not grow the topic, or assignments that do not fit it. Raises: KafkaError."""
+    """Refuse a count that does not grow the topic, assignments that do not fit it, and more partitions of an internal
+    topic, whose coordinator finds a key by their number (Kafka takes them, and then loses its groups' offsets).
+
+    Raises: KafkaError.
+    """
     if count == current:
         raise KafkaError(Errors.INVALID_PARTITIONS, f"Topic already has {current} partition(s).")
     if count < current:
         text = f"The topic {name} currently has {current} partition(s); {count} would not be an increase."
+        raise KafkaError(Errors.INVALID_PARTITIONS, text)
+    if name in INTERNAL_TOPICS:
+        text = (
+            f"The internal topic {name} has {current} partition(s), and their number is fixed: groups and "
+            "transactional ids are assigned to them by hash. Set the number in the broker's configuration before the "
+            "topic is created."
+        )
         raise KafkaError(Errors.INVALID_PARTITIONS, text)
     if count - current > MAX_PARTITIONS_PER_REQUEST:
         raise KafkaError(Errors.POLICY_VIOLATION, "Excessively large number of partitions per request.")

@@ -480,11 +480,11 @@ def _transactions(parts: BrokerParts) -> Iterable[Family]:
     loads, markers = "transaction-coordinator-metrics", "kafka.coordinator.transaction:TransactionMarkerChannelManager"
     yield _gauge(
         loads, "partition-load-time-max", "longest load of a partition of __transaction_state lately, in milliseconds",
-        of(lambda one: one.load_times.max_ms, math.nan),
+        of(lambda one: one.runtime.load_times.max_ms, math.nan),
     )  # fmt: skip
     yield _gauge(
         loads, "partition-load-time-avg", "average load of a partition of __transaction_state lately, in milliseconds",
-        of(lambda one: one.load_times.average_ms, math.nan),
+        of(lambda one: one.runtime.load_times.average_ms, math.nan),
     )  # fmt: skip
     yield _gauge(
         markers, "UnknownDestinationQueueSize", "markers of ended transactions that their partitions do not take now",
@@ -499,7 +499,7 @@ def _transactions(parts: BrokerParts) -> Iterable[Family]:
     yield _gauge(own, "open-transactions", "transactions that are open", of(lambda one: one.counts()[1]))
     yield _gauge(
         own, "failed-partitions", "partitions of __transaction_state that could not be read; their ids are not served",
-        of(lambda one: one.partition_counts[1]),
+        of(lambda one: one.runtime.counts.failed),
     )  # fmt: skip
 
 

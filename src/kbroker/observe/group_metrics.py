@@ -25,7 +25,7 @@ def families(groups: GroupCoordinator) -> Iterable[Family]:
     """All of them; each looks at the groups when it is asked for."""
 
     def partitions() -> Series:
-        found = groups.partition_counts
+        found = groups.runtime.counts
         return [(("active",), found.active), (("loading",), found.loading), (("failed",), found.failed)]
 
     def by_protocol() -> Series:

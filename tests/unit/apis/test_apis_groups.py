@@ -11,7 +11,7 @@ from kbroker._core.clock import VirtualClock
 from kbroker.common.errors import Errors, KafkaError
 from kbroker.coordinator.group_records import CommittedOffset
 from kbroker.coordinator.internal_topic import TransactionalProducer
-from kbroker.coordinator.offsets_log import Unserved
+from kbroker.coordinator.runtime import PartitionState, _Partition
 from kbroker.handlers.kafka_apis import KafkaApis
 from kbroker.protocol import codec
 from kbroker.requests.context import Body, RequestContext
@@ -311,8 +311,9 @@ def test_a_group_that_is_loading_has_its_coordinator() -> None:
     """FindCoordinator names the broker. The group's requests get COORDINATOR_LOAD_IN_PROGRESS, not its heartbeats."""
     bench = Bench()
     bench.groups.topic.ensure()
-    log = bench.groups.coordinator._log
-    log.refuse(log.partition_for("g"), Unserved(Errors.COORDINATOR_LOAD_IN_PROGRESS, "it is being loaded"))
+    runtime = bench.groups.coordinator.runtime
+    runtime.load_all()
+    runtime._put(runtime.index_of("g"), _Partition(0, PartitionState.LOADING, reason="it is being loaded"))
     (found,) = bench.ask("FindCoordinator", 4, {"KeyType": 0, "CoordinatorKeys": ["g"]})["Coordinators"]
     assert (found["ErrorCode"], found["NodeId"]) == (0, 1)
     assert bench.ask("FindCoordinator", 3, {"KeyType": 0, "Key": "g"})["ErrorCode"] == 0
@@ -367,7 +368,7 @@ def test_offsets_that_a_transaction_may_change(bench: Bench, version: int) -> No
     if version >= 7:
         assert fetch(True, asked) == {0: (88, -1, ""), 1: (88, -1, "")}
         assert fetch(True, None) == {0: (88, -1, "")}
-    assert groups.complete_transaction(groups.partition_for("g"), 7, 0, 0, True, 0) == 0
+    groups.complete_transaction(groups.runtime.index_of("g"), 7, 0, 0, True, 0)
     assert fetch(True, asked) == {0: (0, 9, "new"), 1: (0, 1, "new")}
 
 

@@ -266,6 +266,19 @@ def test_grow(version: int) -> None:
     assert grow(bench, "missing", 3, version=version) == (3, None)
 
 
+@pytest.mark.parametrize("name", ["__consumer_offsets", "__transaction_state"])
+def test_an_internal_topic_does_not_grow(name: str) -> None:
+    """Kafka lets it grow, and after a restart does not find the offsets of most groups."""
+    bench = make_bench()
+    bench.create(name, 2)
+    for validate in (True, False):
+        error, text = grow(bench, name, 3, validate=validate)
+        assert error == 37
+        assert f"The internal topic {name} has 2 partition(s), and their number is fixed" in str(text)
+    assert grow(bench, name, 2) == (37, "Topic already has 2 partition(s).")
+    assert len(bench.ctx.topics.get(name).partitions) == 2
+
+
 @pytest.mark.parametrize(
     ("rows", "text"),
     [

@@ -94,7 +94,7 @@ def test_the_coordinator_is_found(ask: Asked) -> None:
     rows = ask("FindCoordinator", 6, {"KeyType": 1, "CoordinatorKeys": ["x", "y"]})["Coordinators"]
     assert [(row["Key"], row["ErrorCode"], row["Port"]) for row in rows] == [("x", 0, 9092), ("y", 0, 9092)]
     coordinator: Any = ask.service.coordinator
-    coordinator.unload(coordinator._log.index_of("x"), 1)
+    coordinator.runtime.unload(coordinator.runtime.index_of("x"), 1)
     rows = ask("FindCoordinator", 6, {"KeyType": 1, "CoordinatorKeys": ["x"]})["Coordinators"]
     assert [(row["ErrorCode"], row["NodeId"]) for row in rows] == [(15, -1)]
 
@@ -103,9 +103,9 @@ def test_the_coordinator_is_found_while_it_loads(ask: Asked) -> None:
     """The client learns where it is once, and each of its requests that it is loading; as in Kafka."""
     assert ask.init()["ErrorCode"] == 0
     coordinator: Any = ask.service.coordinator
-    index = coordinator._log.index_of("x")
-    topic = coordinator._log._topic
-    coordinator.unload(index, 1)
+    index = coordinator.runtime.index_of("x")
+    topic = coordinator.runtime._topic
+    coordinator.runtime.unload(index, 1)
     original, seen = topic.partition, []
 
     def look(number: int) -> object:
@@ -117,7 +117,7 @@ def test_the_coordinator_is_found_while_it_loads(ask: Asked) -> None:
         return original(number)
 
     topic.partition = look
-    coordinator.load(index, 2)
+    coordinator.runtime.load(index, 2)
     assert seen == [0, 0, 14]
     assert ask.init()["ErrorCode"] == 0
 
@@ -170,7 +170,7 @@ def test_a_group_is_added(ask: Asked) -> None:
     ask.bench.ctx.group_coordinator = groups.coordinator
     ask.init()
     assert ask("AddOffsetsToTxn", 4, {**who(), "GroupId": "g"})["ErrorCode"] == 0
-    place = (OFFSETS_TOPIC, groups.coordinator.partition_for("g"))
+    place = (OFFSETS_TOPIC, groups.coordinator.runtime.index_of("g"))
     assert ask.service.transactions.see().partitions == {place}
     for version in range(5):
         response = ask("AddOffsetsToTxn", version, {**who(epoch=5), "GroupId": "g"})
@@ -272,15 +272,16 @@ def test_failures_can_be_sent(ask: Asked, name: str, version: int, body: Body) -
 
 
 class Groupless:
-    """A group coordinator that returns the error it was made with."""
+    """A group coordinator that raises the error it was made with."""
 
     def __init__(self, error: Errors) -> None:
         self.error = error
         self.rows: list[tuple[object, ...]] = []
 
-    def complete_transaction(self, *row: object) -> Errors:
+    def complete_transaction(self, *row: object) -> None:
         self.rows.append(row)
-        return self.error
+        if self.error is not Errors.NONE:
+            raise KafkaError(self.error)
 
 
 @pytest.mark.parametrize(

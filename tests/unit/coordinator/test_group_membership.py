@@ -10,6 +10,7 @@ import pytest
 from kbroker._core.clock import VirtualClock
 from kbroker.common.errors import Errors, KafkaError
 from kbroker.coordinator.group_coordinator import GroupSettings
+from kbroker.coordinator.group_shard import GroupShard
 from kbroker.coordinator.membership import LeavingMember
 from tests.support.groups import REBALANCE_MS, SESSION_MS, Groups, MemoryTopic
 
@@ -519,7 +520,7 @@ def test_members_get_an_error_if_the_group_cannot_be_written(monkeypatch: pytest
     def refuse(*_: object) -> None:
         raise KafkaError(Errors.NOT_COORDINATOR)
 
-    monkeypatch.setattr(groups.coordinator._log, "append", refuse)
+    monkeypatch.setattr(GroupShard, "append", refuse)
     leader = groups.sync(first.member_id, 2, {first.member_id: b"x"})
     assert follower.one.error is leader.one.error is Errors.NOT_COORDINATOR
     assert groups.state() == "PreparingRebalance"

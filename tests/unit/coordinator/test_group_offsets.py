@@ -254,7 +254,7 @@ def calls(groups: Groups, group: str) -> dict[str, Callable[[], object]]:
     one = groups.coordinator
     subscription = JoinRequest(group, "", None, "c", "/h", 20_000, 10_000, "consumer", RANGE)
     return {
-        "check": lambda: one.check(group),
+        "find": lambda: one.runtime.find(group),
         "join": lambda: one.join(subscription, lambda result: None),
         "sync": lambda: one.sync(SyncRequest(group, 1, "m", None, None, None, {}), lambda result: None),
         "heartbeat": lambda: one.heartbeat(group, "m", None, 1),
@@ -279,7 +279,7 @@ def test_groups_of_an_offline_partition_are_not_served(caplog: pytest.LogCapture
     for what, ask in calls(again, "c").items():
         assert refused(ask) is Errors.NOT_COORDINATOR, what
     assert refused(calls(again, "f")["commit"]) is Errors.NOT_COORDINATOR
-    assert again.coordinator.partition_counts == (2, 0, 1)
+    assert again.coordinator.runtime.counts == (2, 0, 1)
     assert [one.group_id for one in again.coordinator.list_groups()] == ["d", "b"]
     for name in ("b", "d"):
         assert again.coordinator.committed(name)[PLACE].offset == 7
@@ -290,33 +290,22 @@ def test_groups_of_an_offline_partition_are_not_served(caplog: pytest.LogCapture
     groups.topic.logs[0] = kept
     whole = again.restart().coordinator
     assert [whole.committed(name)[PLACE].offset for name in ("b", "c", "d")] == [8, 7, 8]
-    assert whole.partition_counts == (3, 0, 0)
+    assert whole.runtime.counts == (3, 0, 0)
 
 
-def test_an_offsets_topic_that_grew_has_the_latest_offsets() -> None:
-    """What a group wrote when the topic had fewer partitions counts until it has written, or deleted, it again."""
+def test_groups_of_another_number_of_partitions_are_reported(caplog: pytest.LogCaptureFixture) -> None:
+    """The topic got more partitions behind the broker's back: groups that its hash finds elsewhere are not served."""
     groups = Groups(topic=MemoryTopic(clock := VirtualClock(), 2), clock=clock)
-    found = [name for name in map(str, range(999)) if (partition_of(name, 2), partition_of(name, 5)) == (1, 0)]
-    again, kept, deleted = found[:3]
-    for name in (again, kept, deleted):
+    found = {(partition_of(name, 2), partition_of(name, 5)): name for name in map(str, range(999))}
+    moved, kept = found[1, 0], found[1, 1]
+    for name in (moved, kept):
         commit(groups, 25, group=name)
     groups.topic.logs += MemoryTopic(clock, 5).logs[2:]
-    commit(groups, 100, group=again)
-    groups.coordinator.delete_offsets(deleted, [PLACE])
+    assert groups.coordinator.committed(moved)[PLACE].offset == 25, "the number is that of the start"
     after = groups.restart().coordinator
-    assert [after.committed(name).get(PLACE, value(-1)).offset for name in (again, kept, deleted)] == [100, 25, -1]
-
-
-def test_groups_of_an_offline_partition_stay_refused_when_the_topic_grows() -> None:
-    """They belong to another partition then, and their offsets are in the one that could not be read."""
-    groups = Groups(topic=MemoryTopic(clock := VirtualClock(), 2), clock=clock)
-    name = next(name for name in map(str, range(999)) if (partition_of(name, 2), partition_of(name, 5)) == (1, 0))
-    commit(groups, 25, group=name)
-    groups.topic.logs[1] = None
-    groups = groups.restart()
-    groups.topic.logs += MemoryTopic(clock, 5).logs[2:]
-    assert refused(groups.coordinator.committed, name) is Errors.NOT_COORDINATOR
-    assert refused(commit, groups, group=name) is Errors.NOT_COORDINATOR
+    assert [after.committed(name).get(PLACE, value(-1)).offset for name in (moved, kept)] == [-1, 25]
+    assert [one.group_id for one in after.list_groups()] == [kept]
+    assert f"__consumer_offsets-1 has records of 1 groups that belong to other partitions, as '{moved}'" in caplog.text
 
 
 def test_an_offsets_topic_that_is_made_again_is_whole() -> None:

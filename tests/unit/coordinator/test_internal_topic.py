@@ -9,7 +9,8 @@ import pytest
 from kbroker._core.clock import VirtualClock
 from kbroker.common.errors import Errors, KafkaError
 from kbroker.coordinator import internal_topic
-from kbroker.coordinator.internal_topic import BATCH_BYTES, UnreadableError, last_values, partition_of, read_to_end
+from kbroker.coordinator.internal_topic import BATCH_BYTES, UnreadableError, partition_of, read_to_end
+from kbroker.coordinator.partition_replay import PartitionReplay
 from kbroker.log._partition_log import PartitionLog
 from kbroker.protocol.records import iter_batches
 
@@ -29,7 +30,7 @@ def test_the_last_value_of_a_key_counts() -> None:
     one = log()
     internal_topic.append(one, [(b"a", b"1"), (b"b", b"2")], 5)
     internal_topic.append(one, [(b"a", None)], 6)
-    assert last_values(one) == {b"a": None, b"b": b"2"}
+    assert PartitionReplay().read(one).values == {b"a": (2, None), b"b": (1, b"2")}
 
 
 def test_many_records_are_several_batches_of_one_append() -> None:
@@ -38,7 +39,7 @@ def test_many_records_are_several_batches_of_one_append() -> None:
     records = [(b"k%d" % number, bytes(BATCH_BYTES // 3)) for number in range(5)]
     internal_topic.append(one, records, 5)
     assert [batch.record_count for batch in iter_batches(one.read(0, 1 << 30).records)] == [2, 2, 1]
-    assert list(last_values(one)) == [key for key, _ in records]
+    assert list(PartitionReplay().read(one).values) == [key for key, _ in records]
 
 
 def test_batches_come_in_order() -> None:
@@ -59,7 +60,7 @@ def test_batches_come_in_order() -> None:
 def test_what_cannot_be_read_is_said() -> None:
     """An offline partition; a reader that gets nowhere."""
     with pytest.raises(UnreadableError, match="offline"):
-        last_values(None)
+        PartitionReplay().read(None)
     one = log()
     internal_topic.append(one, [(b"k", b"v")], 5)
     with pytest.raises(UnreadableError, match="no batch can be read at offset 0"):

@@ -7,7 +7,7 @@ from kbroker.common.errors import Errors
 from kbroker.coordinator.internal_topic import partition_of
 from kbroker.log._partition_log import PartitionLog
 from tests.support.groups import Groups, MemoryTopic
-from tests.support.transactional_offsets import PLACE, add, commit, committed, refused, single, unstable
+from tests.support.transactional_offsets import PLACE, add, commit, committed, complete, refused, single, unstable
 
 
 def test_an_unloaded_partition_is_not_served() -> None:
@@ -20,27 +20,27 @@ def test_an_unloaded_partition_is_not_served() -> None:
     first = groups.lone(group="c")
     waiting = groups.join(group="c")
     count = groups.topic.record_count
-    groups.coordinator.unload_partition(0, 1)
+    groups.coordinator.runtime.unload(0, 1)
     assert waiting.one.error is Errors.NOT_COORDINATOR
     assert refused(commit, groups, 8, group="c") is Errors.NOT_COORDINATOR
     assert refused(add, groups, 8, group="c") is Errors.NOT_COORDINATOR
     assert refused(committed, groups, "c") is Errors.NOT_COORDINATOR
     assert refused(groups.beat, first.member_id, 1, group="c") is Errors.NOT_COORDINATOR
-    assert groups.coordinator.complete_transaction(0, 1, 0, 0, True, 0) is Errors.NOT_LEADER_OR_FOLLOWER
+    assert complete(groups, 0) is Errors.NOT_COORDINATOR
     assert sorted(one.group_id for one in groups.coordinator.list_groups()) == ["b", "d"]
-    assert groups.coordinator.partition_counts == (2, 0, 0)
+    assert groups.coordinator.runtime.counts == (2, 0, 0)
     groups.coordinator.expire_offsets()
     groups.after(60_000)
     assert groups.topic.record_count == count
     commit(groups, 8, group="b")
-    groups.coordinator.load_partition(0, 2)
+    groups.coordinator.runtime.load(0, 2)
     assert committed(groups, "c") == {PLACE: 7}
     assert unstable(groups, PLACE, group="c") == {PLACE}
     assert groups.members("c") == [first.member_id]
     assert groups.beat(first.member_id, 1, group="c") is Errors.NONE
-    assert groups.coordinator.complete_transaction(0, 1, 0, 0, True, 0) is Errors.NONE
+    assert complete(groups, 0) is Errors.NONE
     assert committed(groups, "c") == {PLACE: 9}
-    assert groups.coordinator.partition_counts == (3, 0, 0)
+    assert groups.coordinator.runtime.counts == (3, 0, 0)
 
 
 def test_a_partition_that_is_served_is_not_loaded_again() -> None:
@@ -48,7 +48,7 @@ def test_a_partition_that_is_served_is_not_loaded_again() -> None:
     groups = single()
     groups.lone()
     waiting = groups.join()
-    groups.coordinator.load_partition(0, 2)
+    groups.coordinator.runtime.load(0, 2)
     assert waiting == []
 
 
@@ -60,44 +60,15 @@ def test_a_partition_that_was_repaired_can_be_loaded() -> None:
     again = groups.restart()
     assert refused(committed, again) is Errors.NOT_COORDINATOR
     groups.topic.logs[0] = kept
-    again.coordinator.load_partition(0, 0)
+    again.coordinator.runtime.load(0, 0)
     assert committed(again) == {PLACE: 7}
-
-
-def test_a_late_order_does_not_undo_a_newer_one() -> None:
-    """Each comes with its leader epoch: a load that was asked for before the leadership moved is ignored, and so is an
-    unload from before it came back.
-    """
-    groups = single()
-    commit(groups, 7)
-    groups.coordinator.unload_partition(0, 4)
-    for late in (0, 3, 4):
-        groups.coordinator.load_partition(0, late)
-        assert refused(committed, groups) is Errors.NOT_COORDINATOR
-    groups.coordinator.load_partition(0, 5)
-    for late in (0, 4, 5):
-        groups.coordinator.unload_partition(0, late)
-        assert committed(groups) == {PLACE: 7}
-    groups.coordinator.unload_partition(0, 6)
-    assert refused(committed, groups) is Errors.NOT_COORDINATOR
-
-
-def test_a_deleted_topics_epochs_are_forgotten() -> None:
-    """A new one of its name begins at 0 again."""
-    groups = single()
-    groups.coordinator.unload_partition(0, 4)
-    groups.coordinator.topic_deleted("__consumer_offsets")
-    groups.coordinator.unload_partition(0, 1)
-    assert refused(committed, groups) is Errors.NOT_COORDINATOR
-    groups.coordinator.load_partition(0, 2)
-    assert committed(groups) == {}
 
 
 def test_groups_are_not_listed_while_some_are_loaded() -> None:
     """A list without them would look as if they were deleted; each of them gets COORDINATOR_LOAD_IN_PROGRESS."""
     groups = single()
     commit(groups, 7)
-    groups.coordinator.unload_partition(0, 1)
+    groups.coordinator.runtime.unload(0, 1)
     seen = []
 
     class Watched:
@@ -116,23 +87,9 @@ def test_groups_are_not_listed_while_some_are_loaded() -> None:
             return getattr(self._log, name)
 
     groups.topic.logs[0] = Watched(groups.topic.logs[0])
-    groups.coordinator.load_partition(0, 2)
+    groups.coordinator.runtime.load(0, 2)
     assert seen == [Errors.COORDINATOR_LOAD_IN_PROGRESS] * 2
     assert committed(groups) == {PLACE: 7}
-
-
-def test_unloading_takes_offsets_of_moved_groups_along() -> None:
-    """A group that is served elsewhere since the topic grew keeps what is committed, and nothing pending."""
-    clock = VirtualClock()
-    topic = MemoryTopic(clock, 2)
-    groups = Groups(clock=clock, topic=topic)
-    name = next(one for one in map(str, range(999)) if (partition_of(one, 2), partition_of(one, 5)) == (1, 0))
-    commit(groups, 5, group=name)
-    add(groups, 7, group=name)
-    topic.logs += MemoryTopic(clock, 5).logs[2:]
-    again = groups.restart()
-    again.coordinator.unload_partition(1, 1)
-    assert (committed(again, name), unstable(again, PLACE, group=name)) == ({PLACE: 5}, set())
 
 
 def test_a_transaction_on_a_fresh_topic() -> None:
@@ -140,5 +97,5 @@ def test_a_transaction_on_a_fresh_topic() -> None:
     groups = Groups(topic=MemoryTopic(clock := VirtualClock(), 3), clock=clock)
     assert groups.topic.partition_count == 0
     add(groups, 1, group="b")
-    assert groups.coordinator.partition_for("b") == 2
+    assert groups.coordinator.runtime.index_of("b") == 2
     assert groups.coordinator.open_producers(2) == [1]

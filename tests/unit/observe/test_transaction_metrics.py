@@ -12,6 +12,7 @@ import pytest
 from kbroker._core.clock import VirtualClock
 from kbroker.common.errors import Errors, KafkaError
 from kbroker.coordinator.transaction.add_partitions_to_txn import Question
+from kbroker.coordinator.transaction.transaction_log import StatePartition
 from kbroker.coordinator.transaction_service import TransactionService
 from kbroker.metrics.families import Buckets
 from kbroker.observe.broker_metrics import _logs, _transactions
@@ -51,7 +52,7 @@ class Scene:
         self.topic.created = True
         self.markers = FakeMarkers()
         coordinator = self.service.coordinator
-        coordinator._log._topic = self.topic
+        coordinator._topic = coordinator.runtime._topic = self.topic
         coordinator._sender._markers = self.markers
         self.is_started = False
 
@@ -61,7 +62,8 @@ class Scene:
 
     def shown(self) -> dict[str, Any]:
         """Value by name: Kafka's, or Prometheus's of our own."""
-        parts: Any = SimpleNamespace(transactions=lambda: self.service if self.is_started else None)
+        service = self.service if self.is_started else None
+        parts: Any = SimpleNamespace(ctx=SimpleNamespace(transaction_service=service))
         found = {}
         for family in _transactions(parts):
             ((labels, value),) = family.collect()
@@ -102,17 +104,16 @@ def test_each_state_of_a_transaction_shows(scene: Scene) -> None:
     assert scene.shown()[queue + "LogAppendRetryQueueSize"] == 0
     assert scene.shown()["kbroker_transactions_open_transactions"] == 0
     scene.markers.errors.clear()
-    append = coordinator._log.append_move
 
     def refuse(*args: Any) -> None:
         args[1].cancel()
         raise KafkaError(Errors.COORDINATOR_NOT_AVAILABLE)
 
-    coordinator._log.append_move = refuse  # type: ignore[assignment, method-assign]
-    coordinator._sender.retry()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(StatePartition, "append_move", refuse)
+        coordinator._sender.retry()
     shown = scene.shown()
     assert (shown[queue + "UnknownDestinationQueueSize"], shown[queue + "LogAppendRetryQueueSize"]) == (0, 1)
-    coordinator._log.append_move = append  # type: ignore[method-assign]
     coordinator._sender.retry()
     shown = scene.shown()
     assert (shown[queue + "UnknownDestinationQueueSize"], shown[queue + "LogAppendRetryQueueSize"]) == (0, 0)
@@ -145,7 +146,8 @@ def test_producer_ids_are_counted_by_partition() -> None:
         SimpleNamespace(name="t", partitions=[logs[0], None, logs[1]]),
         SimpleNamespace(name="u", partitions=logs[2:]),
     ]
-    parts: Any = SimpleNamespace(topics=SimpleNamespace(all=lambda: views), logs=SimpleNamespace(lost_offsets=3))
+    ctx = SimpleNamespace(topics=SimpleNamespace(all=lambda: views), logs=SimpleNamespace(lost_offsets=3))
+    parts: Any = SimpleNamespace(ctx=ctx, logs=ctx.logs)
     families = {family.kafka_name: family for family in _logs(parts)}
     ((_, value),) = families["kafka.server:type=ReplicaManager,name=ProducerIdCount"].collect()
     assert value == 7

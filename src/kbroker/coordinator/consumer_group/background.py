@@ -1,23 +1,26 @@
-"""Work of consumer groups that takes a while and is done apart from heartbeats and time-outs.
+"""Slow work of consumer groups, done apart from heartbeats and time-outs.
 
-What one client's regular expressions cost then delays only other regular expressions.
+Tasks take turns, a slice each: the costly regular expressions of one group delay those of another by one slice per
+turn, not by all that they cost.
 """
 
 from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Iterator
 
 from kbroker.common.loggers import get_logger
 
 logger = get_logger(__name__)
 
-Task = Callable[[], None]
+Task = Iterator[None]
 
 
 class BackgroundTasks:
-    """Runs tasks one after another: on a thread that ends when there are none, or at once on the caller's.
+    """Runs tasks in turns, on a thread that ends when there are none; without a thread, whole and at once.
+
+    A task is an iterator; each step of it is a slice of work, after which the next task has its turn.
 
     Threads: any; ``_lock`` guards everything.
     """
@@ -35,7 +38,8 @@ class BackgroundTasks:
         Raises: RuntimeError: no thread can be started now; the task will not run.
         """
         if not self.has_thread:
-            task()
+            for _ in task:
+                pass
             return
         with self._lock:
             self._tasks.append(task)
@@ -51,7 +55,7 @@ class BackgroundTasks:
             self._thread = thread
 
     def join(self, timeout_s: float) -> None:
-        """Wait for the end of the tasks so far, for so long at most."""
+        """Wait for the end of the present tasks, up to a time-out."""
         with self._lock:
             thread = self._thread
         if thread is not None:
@@ -65,6 +69,11 @@ class BackgroundTasks:
                     return
                 task = self._tasks.popleft()
             try:
-                task()
+                next(task)
+            except StopIteration:
+                continue
             except Exception:
-                logger.exception("a task of a consumer group failed")
+                logger.exception("a background task of a consumer group failed")
+                continue
+            with self._lock:
+                self._tasks.append(task)

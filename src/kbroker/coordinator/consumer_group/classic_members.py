@@ -1,6 +1,6 @@
-"""Members of the classic protocol in a consumer group: they join, sync, send heartbeats and leave as they always do.
+"""Members of the classic protocol in a consumer group: they join, sync, send heartbeats and leave as usual.
 
-Such a member gets its assignment by SyncGroup, each time it has joined again; a heartbeat says when it should.
+Such a member gets its assignment by SyncGroup after each join; the response to a heartbeat requests a new join.
 Callers hold the lock of a group that is not dead.
 Source: ``GroupMetadataManager`` (``classicGroupJoinToConsumerGroup`` and its neighbours); KIP-848.
 """
@@ -29,7 +29,7 @@ from kbroker.coordinator.membership import JoinRequest, LeavingMember, SyncReque
 
 
 class Downgrade(Protocol):
-    """Makes a classic group of a consumer group in which ``joining`` takes the place of the last other member."""
+    """Convert a consumer group in which ``joining`` replaces the last member of the consumer protocol."""
 
     def __call__(
         self,
@@ -42,7 +42,7 @@ class Downgrade(Protocol):
 
 
 class ClassicMembers:
-    """What members of the classic protocol ask of a consumer group that is not empty."""
+    """Requests of members of the classic protocol to a consumer group that is not empty."""
 
     def __init__(self, membership: ConsumerGroupMembership, downgrade: Downgrade) -> None:
         self._membership = membership
@@ -51,7 +51,7 @@ class ClassicMembers:
     # ------------------------------------------------------------ join
 
     def join(self, group: ConsumerGroup, request: JoinRequest) -> JoinResult:
-        """Let a member join, or follow the target assignment. Raises: KafkaError, and nothing has changed."""
+        """Add a member or reconcile it with the target assignment. Raises: KafkaError, and nothing has changed."""
         membership = self._membership
         names = [name for name, _ in request.protocols]
         if not membership.settings.allows_classic_members:
@@ -110,7 +110,7 @@ class ClassicMembers:
             updated, _ = membership.follow(group, member, updated, wanted.owned, changes)
             membership.store.write(group, changes)
             membership.timers.cancel(group, timers.JOIN, updated.member_id)
-            membership.timers.cancel(group, timers.REBALANCE, updated.member_id)  # of when it spoke the other protocol
+            membership.timers.cancel(group, timers.REBALANCE, updated.member_id)  # from the time of the other protocol
             membership.await_heartbeat(group, updated.member_id, request.session_timeout_ms)
             membership.expire_later(
                 group, timers.SYNC, updated.member_id, request.rebalance_timeout_ms, "it did not sync", if_absent=False
@@ -119,7 +119,7 @@ class ClassicMembers:
         return JoinResult(Errors.NONE, updated.member_id, updated.member_epoch, CONSUMER, request.protocols[0][0], "")
 
     def _may_downgrade(self, group: ConsumerGroup) -> bool:
-        """Whether a group becomes a classic one when its last member of the consumer protocol is replaced."""
+        """Return whether replacing the last member of the consumer protocol converts the group."""
         settings = self._membership.settings
         if group.classic_member_count != len(group.members) - 1:
             return False
@@ -128,7 +128,7 @@ class ClassicMembers:
     # ------------------------------------------------------------ sync and heartbeat
 
     def sync(self, group: ConsumerGroup, request: SyncRequest) -> SyncResult:
-        """The assignment of a member. Raises: KafkaError."""
+        """Return the assignment of a member. Raises: KafkaError."""
         membership = self._membership
         member, classic = self._member(group, request.member_id, request.group_instance_id)
         _check_generation(member, request.generation_id)
@@ -149,7 +149,7 @@ class ClassicMembers:
         return SyncResult(Errors.NONE, request.protocol_type, request.protocol_name, assignment)
 
     def heartbeat(self, group: ConsumerGroup, member_id: str, instance_id: str | None, generation_id: int) -> Errors:
-        """Extend a session; REBALANCE_IN_PROGRESS if the member is to join again. Raises: KafkaError."""
+        """Extend a session; return REBALANCE_IN_PROGRESS if the member must join again. Raises: KafkaError."""
         member, classic = self._member(group, member_id, instance_id)
         _check_generation(member, generation_id)
         self._membership.await_heartbeat(group, member.member_id, classic.session_timeout_ms)
@@ -168,7 +168,7 @@ class ClassicMembers:
     def _member(
         self, group: ConsumerGroup, member_id: str, instance_id: str | None
     ) -> tuple[ConsumerGroupMember, ClassicMetadata]:
-        """The member. Raises: KafkaError UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID."""
+        """Return the member. Raises: KafkaError UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID."""
         if instance_id is None:
             member = group.member(member_id)
         else:

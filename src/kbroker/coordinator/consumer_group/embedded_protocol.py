@@ -18,7 +18,7 @@ LATEST_VERSION = 3
 
 
 class Subscription(NamedTuple):
-    """What a member wants and has. ``owned``: by topic id; topics that do not exist are left out."""
+    """Subscription of a member. ``owned``: by topic id; topics that do not exist are left out."""
 
     topics: Sequence[str]
     owned: Mapping[UUID, Sequence[int]]
@@ -26,7 +26,7 @@ class Subscription(NamedTuple):
 
 
 def read_version(data: bytes) -> int:
-    """The version that a subscription or an assignment is written in. Raises: ProtocolError."""
+    """Return the version of a subscription or an assignment. Raises: ProtocolError."""
     if len(data) < 2:
         raise ProtocolError("embedded consumer protocol without a version")
     version: int = struct.unpack_from(">h", data)[0]
@@ -36,20 +36,20 @@ def read_version(data: bytes) -> int:
 
 
 def read_subscription(data: bytes, image: TopicsImage) -> Subscription:
-    """Raises: ProtocolError."""
+    """Decode a subscription. Raises: ProtocolError."""
     body = codec.decode_versioned("ConsumerProtocolSubscription", data, read_as=read_version(data))[1]
     owned = _by_id(body.get("OwnedPartitions") or (), image)
     return Subscription(list(body["Topics"]), owned, body.get("RackId") or None)
 
 
 def read_assignment(data: bytes, image: TopicsImage) -> tuple[dict[UUID, Sequence[int]], bytes]:
-    """Partitions by topic id, without topics that do not exist, and user data. Raises: ProtocolError."""
+    """Return partitions by topic id, without topics that do not exist, and user data. Raises: ProtocolError."""
     body = codec.decode_versioned("ConsumerProtocolAssignment", data, read_as=read_version(data))[1]
     return _by_id(body["AssignedPartitions"], image), bytes(body["UserData"] or b"")
 
 
 def write_assignment(partitions: Mapping[UUID, Iterable[int]], version: int, image: TopicsImage) -> bytes:
-    """An assignment; topics that do not exist are left out."""
+    """Encode an assignment; topics that do not exist are left out."""
     rows = [
         {"Topic": topic.name, "Partitions": sorted(indexes)}
         for topic_id, indexes in partitions.items()

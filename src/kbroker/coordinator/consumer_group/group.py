@@ -1,6 +1,6 @@
-"""A consumer group: its members, its epochs, the target assignment, and what follows from them.
+"""A consumer group: its members, its epochs, the target assignment, and the state derived from them.
 
-The state changes in one way only, by ``replay`` of a record that has been written, or that was read at the start.
+The state changes only by ``replay`` of a record that has been written or loaded.
 Threads: everything of a group is guarded by ``ConsumerGroup.lock``, which the caller holds.
 Source: ``ConsumerGroup``, ``ModernGroup``, ``GroupMetadataManager.replay``.
 """
@@ -30,6 +30,7 @@ from kbroker.coordinator.group_offsets import GroupOffsets
 
 if TYPE_CHECKING:
     from kbroker.coordinator.classic_group import ClassicGroup
+    from kbroker.coordinator.group_shard import GroupShard
 
 logger = get_logger(__name__)
 
@@ -39,7 +40,7 @@ NOT_OWNED = -1
 
 
 class ConsumerGroupState(enum.Enum):
-    """States of a consumer group, by the names clients see."""
+    """States of a consumer group, by the names in responses."""
 
     EMPTY = "Empty"
     ASSIGNING = "Assigning"
@@ -49,7 +50,7 @@ class ConsumerGroupState(enum.Enum):
 
 
 class Subscribers(NamedTuple):
-    """How many members subscribe to a topic by its name, and how many regular expressions match it."""
+    """Number of members that subscribe to a topic by its name, and of regular expressions that match it."""
 
     by_name: int = 0
     by_regex: int = 0
@@ -58,37 +59,42 @@ class Subscribers(NamedTuple):
 class ConsumerGroup:
     """A group and its offsets.
 
-    Args: ``lock``, ``offsets``: of the group that it takes the place of.
+    Args: ``lock``, ``offsets``: of the group that it replaces.
     """
+
+    shard: GroupShard  # set when the group is put into one
 
     def __init__(self, group_id: str, lock: threading.RLock | None = None, offsets: GroupOffsets | None = None) -> None:
         self.group_id = group_id
         self.lock = threading.RLock() if lock is None else lock
         self.offsets = GroupOffsets() if offsets is None else offsets
         self.is_dead = False
-        self.predecessor: ClassicGroup | None = None  # whose place it takes with its first records
+        self.predecessor: ClassicGroup | None = None  # replaced by its first records
         self.is_stored = False  # the log has a record of the group itself
         self.epoch = FIRST_EPOCH
         self.metadata_hash = 0
         self.target_epoch = FIRST_EPOCH
         self.target_timestamp_ms = 0
+        self.assignment_pause_ms = 0  # after a slow target assignment
         self.members: dict[str, ConsumerGroupMember] = {}
         self.targets: dict[str, Target] = {}
         self.static_members: dict[str, str] = {}
         self.resolved: dict[str, ResolvedRegex] = {}
         self.subscribers: dict[str, Subscribers] = {}  # by topic name
         self.regex_subscribers: dict[str, int] = {}
-        self.assignors: dict[str, int] = {}  # how many members prefer each
-        self.classic_protocols: dict[str, int] = {}  # how many members of the classic protocol know each
+        self.assignors: dict[str, int] = {}  # number of members that prefer each
+        self.classic_protocols: dict[str, int] = {}  # number of members of the classic protocol that support each
         self.classic_member_count = 0
-        self.has_partition_metadata = False  # a record of before 4.1 that is still to be deleted
-        self.refresh_deadline_ms = 0  # when the topics are looked at again, whether they changed or not
+        self.has_partition_metadata = False  # a record from before 4.1 that is still to be deleted
+        self.refresh_deadline_ms = 0  # the topics are read again then, changed or not
         self.refresh_epoch = 0
-        self.refresh_version = -1  # of the topics when they were looked at
+        self.refresh_version = -1  # of the topics when they were read
         self.is_resolving = False  # regular expressions are being matched
         self.timers: dict[tuple[str, str], DelayedOperation] = {}  # by kind and member id
         self._partition_epochs: dict[UUID, dict[int, int]] = {}
-        self._latest_names: frozenset[str] = frozenset()  # most members want the same: they share them
+        self._latest_names: frozenset[str] = (
+            frozenset()
+        )  # most members subscribe to the same topics: they share the set
 
     # ------------------------------------------------------------ what it is
 
@@ -107,7 +113,7 @@ class ConsumerGroup:
 
     @property
     def state(self) -> ConsumerGroupState:
-        """The state that administrators see."""
+        """The state, as in responses."""
         if self.is_dead:
             return ConsumerGroupState.DEAD
         if not self.members:
@@ -119,34 +125,34 @@ class ConsumerGroup:
         return ConsumerGroupState.STABLE
 
     def member(self, member_id: str) -> ConsumerGroupMember:
-        """Raises: KafkaError UNKNOWN_MEMBER_ID."""
+        """Return a member. Raises: KafkaError UNKNOWN_MEMBER_ID."""
         found = self.members.get(member_id)
         if found is None:
             raise KafkaError(Errors.UNKNOWN_MEMBER_ID, f"Member {member_id} is not a member of group {self.group_id}.")
         return found
 
     def static_member(self, instance_id: str | None) -> ConsumerGroupMember | None:
-        """The member of an instance id, if there is one."""
+        """Return the member of an instance id, if there is one."""
         member_id = None if instance_id is None else self.static_members.get(instance_id)
         return None if member_id is None else self.members.get(member_id)
 
     def is_subscribed(self, topic: str) -> bool:
-        """Whether a member wants this topic."""
+        """Return whether a member subscribes to this topic."""
         return topic in self.subscribers
 
     def target(self, member: ConsumerGroupMember) -> Target:
-        """The target assignment of a member; a static one that comes back has that of its instance id."""
+        """Return the target assignment of a member; a returning static one has that of its instance id."""
         member_id: str | None = member.member_id
         if member.instance_id is not None:
             member_id = self.static_members.get(member.instance_id)
         return NO_TARGET if member_id is None else self.targets.get(member_id, NO_TARGET)
 
     def partition_epoch(self, topic_id: UUID, partition: int) -> int:
-        """The epoch of the member that has a partition, or is giving it up; NOT_OWNED if there is none."""
+        """Return the epoch of the member that owns or revokes a partition; NOT_OWNED without one."""
         return self._partition_epochs.get(topic_id, {}).get(partition, NOT_OWNED)
 
     def is_waiting_for_partitions(self, member: ConsumerGroupMember) -> bool:
-        """Whether another member still has a partition of its target assignment."""
+        """Return whether another member still owns a partition of its target assignment."""
         return any(
             partition not in member.assigned.get(topic_id, {})
             and self.partition_epoch(topic_id, partition) != NOT_OWNED
@@ -155,7 +161,7 @@ class ConsumerGroup:
         )
 
     def supports_classic_protocols(self, protocol_type: str, names: Iterable[str]) -> bool:
-        """Whether somebody with these protocols can be a member beside those of the classic protocol."""
+        """Return whether the members of the classic protocol support one of these protocols."""
         if protocol_type != CONSUMER:
             return False
         if not self.members:
@@ -163,7 +169,7 @@ class ConsumerGroup:
         return any(self.classic_protocols.get(name, 0) == self.classic_member_count for name in names)
 
     def are_others_classic(self, leaving: Iterable[ConsumerGroupMember]) -> bool:
-        """Whether all members but these speak the classic protocol."""
+        """Return whether all members but these use the classic protocol."""
         gone = list(leaving)
         classic = sum(member.uses_classic_protocol for member in gone)
         return self.classic_member_count - classic == len(self.members) - len(gone)
@@ -173,7 +179,7 @@ class ConsumerGroup:
     def subscribers_with(
         self, old: ConsumerGroupMember | None, new: ConsumerGroupMember | None
     ) -> dict[str, Subscribers]:
-        """Subscribers by topic, if a member were changed."""
+        """Return the subscribers by topic after a change of a member."""
         found = dict(self.subscribers)
         _count_names(found, old, new)
         regex = _regex(old)
@@ -184,7 +190,7 @@ class ConsumerGroup:
     def subscribers_without(
         self, members: Iterable[ConsumerGroupMember], regexes: Iterable[str]
     ) -> dict[str, Subscribers]:
-        """Subscribers by topic, if members left and these regular expressions with them."""
+        """Return the subscribers by topic without these members and regular expressions."""
         found = dict(self.subscribers)
         for member in members:
             _count_names(found, member, None)
@@ -195,7 +201,7 @@ class ConsumerGroup:
     def regex_subscribers_with(
         self, old: ConsumerGroupMember | None, new: ConsumerGroupMember | None
     ) -> dict[str, int]:
-        """Members by regular expression, if a member were changed."""
+        """Return the number of members by regular expression after a change of a member."""
         found = dict(self.regex_subscribers)
         _count(found, _regex(old), _regex(new))
         return found
@@ -203,7 +209,7 @@ class ConsumerGroup:
     def preferred_assignor(
         self, old: ConsumerGroupMember | None = None, new: ConsumerGroupMember | None = None
     ) -> str | None:
-        """The assignor most members ask for, if a member were changed; at a tie the first in Kafka's hash map."""
+        """Return the assignor most members select, with a changed member; at a tie the first in Kafka's hash map."""
         counts = dict(self.assignors)
         _count(counts, old and old.server_assignor, new and new.server_assignor)
         return max(hash_map_order(counts), key=counts.__getitem__, default=None)
@@ -211,7 +217,7 @@ class ConsumerGroup:
     # ------------------------------------------------------------ changes
 
     def replay(self, record: GroupRecord) -> None:
-        """Take over a record that was written."""
+        """Apply a record that was written or loaded."""
         (kind, _, name), value = record
         if kind == records.METADATA:
             if isinstance(value, GroupEpoch):
@@ -331,7 +337,7 @@ class ConsumerGroup:
 def is_homogeneous(
     regex_subscribers: Mapping[str, int], subscribers: Mapping[str, Subscribers], member_count: int
 ) -> bool:
-    """Whether all members are subscribed to the same topics, by their names or by one regular expression."""
+    """Return whether all members subscribe to the same topics, by their names or by one regular expression."""
     if not regex_subscribers:
         return all(one.by_name == member_count for one in subscribers.values())
     if next(iter(regex_subscribers.values())) != member_count:
@@ -367,7 +373,7 @@ def _count_names(
 
 
 def count_regex(counts: dict[str, Subscribers], old: ResolvedRegex | None, new: ResolvedRegex | None) -> None:
-    """Change subscribers by topic as another result of a regular expression does."""
+    """Update the subscribers by topic for a new result of a regular expression."""
     for resolved, step in ((old, -1), (new, 1)):
         for name in () if resolved is None else resolved.topics:
             _add(counts, name, 0, step)

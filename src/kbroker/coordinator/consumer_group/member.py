@@ -1,6 +1,6 @@
-"""A member of a consumer group: what it asked for, what it owns, and how far it has followed the target assignment.
+"""A member of a consumer group: its subscription, its partitions, and its progress towards the target assignment.
 
-Members are never changed: a change makes another one, which takes the old one's place when its record is written.
+Members are immutable: a change makes a new one, which replaces the old one when its record is written.
 Source: ``ConsumerGroupMember``, ``MemberState``; KIP-848, KIP-1251.
 """
 
@@ -29,41 +29,41 @@ _URL_SAFE = bytes.maketrans(b"+/", b"-_")
 
 
 class MemberState(enum.IntEnum):
-    """How far a member has followed the target assignment, by Kafka's numbers."""
+    """Progress of a member towards the target assignment, by Kafka's numbers."""
 
     STABLE = 0
-    UNREVOKED_PARTITIONS = 1  # the member must give partitions up first
-    UNRELEASED_PARTITIONS = 2  # others must give partitions up first
+    UNREVOKED_PARTITIONS = 1  # the member must revoke partitions first
+    UNRELEASED_PARTITIONS = 2  # other members must revoke partitions first
     UNKNOWN = 127
 
     @classmethod
     def of(cls, number: int) -> MemberState:
-        """The state of a number; UNKNOWN for one of a later release."""
+        """Return the state of a number; UNKNOWN for one of a later release."""
         return cls(number) if number in (0, 1, 2) else cls.UNKNOWN
 
 
 class ClassicProtocol(NamedTuple):
-    """A protocol that a member of the classic protocol knows, with its subscription."""
+    """A protocol that a member of the classic protocol supports, with its subscription."""
 
     name: str
     metadata: bytes
 
 
 class ClassicMetadata(NamedTuple):
-    """What is known of a member that speaks the classic protocol. ``protocols``: the preferred first."""
+    """State of a member that uses the classic protocol. ``protocols``: the preferred first."""
 
     session_timeout_ms: int
     protocols: tuple[ClassicProtocol, ...]
 
     @property
     def names(self) -> frozenset[str]:
-        """The protocols that it knows, each once, however often it named them."""
+        """The supported protocols, each once."""
         return frozenset(one.name for one in self.protocols)
 
 
 class ConsumerGroupMember(NamedTuple):
-    """A member. ``classic``: None for one of the consumer protocol; ``assigned``: what it may use;
-    ``pending_revocation``: what it still has to give up.
+    """A member. ``classic``: None for one of the consumer protocol; ``assigned``: its partitions;
+    ``pending_revocation``: the partitions that it still has to revoke.
     """
 
     member_id: str
@@ -87,11 +87,11 @@ class ConsumerGroupMember(NamedTuple):
         return self.classic is not None
 
     def is_reconciled_to(self, target_epoch: int) -> bool:
-        """Whether it has all of this target assignment and nothing else."""
+        """Return whether it has exactly the target assignment of this epoch."""
         return self.state is MemberState.STABLE and self.member_epoch == target_epoch
 
     def assignment_epoch(self, topic_id: UUID, partition: int) -> int | None:
-        """The epoch at which it got a partition that it has or is giving up; None for any other."""
+        """Return the epoch at which it got a partition that it owns or revokes; None for any other."""
         for owned in (self.assigned, self.pending_revocation):
             epoch = owned.get(topic_id, {}).get(partition)
             if epoch is not None:
@@ -99,12 +99,12 @@ class ConsumerGroupMember(NamedTuple):
         return None
 
     def at(self, member_epoch: int) -> ConsumerGroupMember:
-        """The member at another epoch; the present one becomes the previous one."""
+        """Return the member at another epoch; the present one becomes the previous one."""
         return self._replace(member_epoch=member_epoch, previous_member_epoch=self.member_epoch)
 
 
 def new_member_id() -> str:
-    """A random member id, in the form of Kafka's ids: 22 characters, of which the first is no dash."""
+    """Return a random member id, in the form of Kafka's ids: 22 characters, of which the first is no dash."""
     while True:
         text = binascii.b2a_base64(uuid.uuid4().bytes, newline=False).translate(_URL_SAFE).rstrip(b"=").decode()
         if not text.startswith("-"):
@@ -112,12 +112,12 @@ def new_member_id() -> str:
 
 
 def owned_at(epoch: int, partitions: Mapping[UUID, Iterable[int]]) -> Owned:
-    """Partitions that were all assigned at one epoch."""
+    """Return partitions as all assigned at one epoch."""
     return {topic_id: dict.fromkeys(indexes, epoch) for topic_id, indexes in partitions.items()}
 
 
 def is_subset(owned: Mapping[UUID, Iterable[int]] | None, assigned: Owned) -> bool:
-    """Whether a member reported partitions and all of them are assigned to it."""
+    """Return whether a member reported partitions and all of them are assigned to it."""
     if owned is None:
         return False
     for topic_id, indexes in owned.items():

@@ -1,7 +1,7 @@
 """The members of consumer groups: heartbeats, by which they join, follow the target assignment and leave; fencing.
 
-What a request changes is first a list of records. When they are written, the group replays them, and only then timers
-follow and the member gets its response: what could not be written has not happened.
+A request's changes are first a list of records. Once they are written, the group replays them, then the timers are set
+and the response is sent: a change that cannot be written has no effect.
 Lock order: a group's lock, then the purgatory's own. Callers hold the lock of a group that is not dead.
 Source: ``GroupMetadataManager`` (consumer groups).
 """
@@ -39,11 +39,13 @@ from kbroker.coordinator.group_sensors import GroupSensors
 
 logger = get_logger(__name__)
 
-TOPICS_REFRESH_MS = 3_600_000  # the topics are looked at again, even if nothing has changed
+TOPICS_REFRESH_MS = 3_600_000  # the topics are read again, even if nothing has changed
+# A slow assignment is followed by a pause, whatever the interval: a flood of joins would else cost its square.
+SLOW_ASSIGNMENT_MS, SLOW_PAUSE = 25, 4  # the pause takes that many times as long as the assignment
 
 
 class ConsumerGroupStore(Protocol):
-    """Where members' changes go."""
+    """Storage of the changes of consumer groups."""
 
     def write(self, group: ConsumerGroup, changes: Sequence[GroupRecord]) -> None:
         """Append the records to __consumer_offsets; the group replays them. Raises: KafkaError, nothing has changed."""
@@ -51,13 +53,13 @@ class ConsumerGroupStore(Protocol):
     def downgrade(
         self, group: ConsumerGroup, leaving: Collection[ConsumerGroupMember], changes: Sequence[GroupRecord] = ()
     ) -> None:
-        """Write ``changes``, and make a classic group of one whose other members all speak the classic protocol."""
+        """Write ``changes``, and convert a group whose other members all use the classic protocol."""
 
 
 class HeartbeatRequest(NamedTuple):
-    """A heartbeat. What is None, or -1 for the time-out, is as it was; ``owned``: by topic id, partitions.
+    """A heartbeat. None, or -1 for the time-out, means unchanged; ``owned``: partitions by topic id.
 
-    ``visible``: those of some topics that the client may know of; None: all.
+    ``visible``: selects the topics that the client may describe; None: all.
     """
 
     group_id: str
@@ -76,20 +78,20 @@ class HeartbeatRequest(NamedTuple):
 
     @property
     def is_plain(self) -> bool:
-        """Whether it says nothing but who the member is."""
+        """Whether it has no field but those that identify the member."""
         names = self.topic_names is None and self.topic_regex is None
         wishes = self.rebalance_timeout_ms == -1 and self.server_assignor is None and self.rack_id is None
         return names and wishes and self.owned is None
 
     @property
     def is_full(self) -> bool:
-        """Whether it says everything: then the response has the assignment."""
+        """Whether it has all fields: then the response has the assignment."""
         has_topics = self.topic_names is not None or self.topic_regex is not None
         return self.rebalance_timeout_ms != -1 and has_topics and self.owned is not None
 
 
 class HeartbeatResult(NamedTuple):
-    """The response. ``assigned``: None when it is as the member knows it."""
+    """Response to a heartbeat. ``assigned``: None if it is unchanged."""
 
     member_id: str
     member_epoch: int
@@ -155,7 +157,7 @@ class ConsumerGroupMembership:
         self.store.write(group, changes)
         if replaced is not None and replaced.member_id != member_id:
             self.timers.cancel_member(group, replaced.member_id)
-        if member.uses_classic_protocol:  # what it had to do by then it has to do no more
+        if member.uses_classic_protocol:  # its classic join and sync are no longer awaited
             self.timers.cancel(group, timers.JOIN, member_id)
             self.timers.cancel(group, timers.SYNC, member_id)
         self.watch_reconciliation(group, reconciled, updated)
@@ -166,9 +168,9 @@ class ConsumerGroupMembership:
         return HeartbeatResult(member_id, updated.member_epoch, interval_ms, updated.assigned if shows else None)
 
     def steady(self, group: ConsumerGroup, request: HeartbeatRequest) -> HeartbeatResult | None:
-        """The response to a member that says nothing new and has all it should, as almost always; None for any other.
+        """Return the response to a plain heartbeat of a reconciled member, the usual case; None for any other.
 
-        What it does is what ``heartbeat`` would do, for a third of the time.
+        The effect is that of ``heartbeat``, in a third of the time.
         """
         member = group.members.get(request.member_id)
         epoch = request.member_epoch
@@ -198,9 +200,9 @@ class ConsumerGroupMembership:
         reported: Reported | None,
         changes: list[GroupRecord],
     ) -> tuple[ConsumerGroupMember, ConsumerGroupMember]:
-        """Take over what a member asks for, make a target assignment if one is due, and reconcile the member with it.
+        """Update a member's subscription, make a target assignment if one is due, and reconcile the member with it.
 
-        Returns: the member as it is then, and as it was before it was reconciled; ``changes`` gets the records.
+        Returns: the member after and before the reconciliation; ``changes`` gets the records.
         """
         epoch, homogeneous, has_changed = self.subscribe(group, member, updated, changes)
         target = self._target(group, epoch, member, updated, homogeneous, changes)
@@ -213,10 +215,10 @@ class ConsumerGroupMembership:
         updated: ConsumerGroupMember,
         changes: list[GroupRecord],
     ) -> tuple[int, bool | None, bool]:
-        """Take over what a member asks for.
+        """Update a member's subscription.
 
-        Returns: the group epoch, whether all members want the same (None: as before), and whether the member wants
-        something else now.
+        Returns: the group epoch, whether all subscriptions are equal (None: as before), and whether that of the member
+        has changed.
         """
         group_id = group.group_id
         names_changed = False
@@ -248,7 +250,7 @@ class ConsumerGroupMembership:
         updated: ConsumerGroupMember,
         changes: list[GroupRecord],
     ) -> tuple[int, bool]:
-        """Look at the topics again, and bump the group epoch if they, or what members want, have changed."""
+        """Read the topics again, and bump the group epoch if they or the subscriptions have changed."""
         version = self.image.version
         subscribers = group.subscribers_with(member, updated)
         value = self.hashes.group_hash(subscribers)
@@ -276,15 +278,14 @@ class ConsumerGroupMembership:
         homogeneous: bool | None,
         changes: list[GroupRecord],
     ) -> TargetAssignment:
-        now_ms = self.clock.wall_ms()
-        interval_ms = self.settings.assignment_interval_ms(group.group_id)
-        if group.target_epoch >= epoch or not target_assignment.may_assign(group, interval_ms, now_ms):
+        if group.target_epoch >= epoch or not self._may_assign(group):
             return TargetAssignment(group.target_epoch, group.target(updated))
         if homogeneous is None:
             homogeneous = is_homogeneous(group.regex_subscribers, group.subscribers, len(group.members))
         preferred = group.preferred_assignor(member, updated)
-        if preferred not in self.settings.assignors:  # none, or one that was removed from the configuration
+        if preferred not in self.settings.assignors:  # none, or one no longer in the configuration
             preferred = self.settings.assignors[0]
+        began_ms = self.clock.now_ms()
         target, rows = target_assignment.assign(
             group,
             epoch,
@@ -292,19 +293,24 @@ class ConsumerGroupMembership:
             assignor=preferred,
             is_homogeneous=homogeneous,
             image=self.image,
-            now_ms=now_ms,
+            now_ms=self.clock.wall_ms(),
         )
+        took_ms = self.clock.now_ms() - began_ms
+        group.assignment_pause_ms = SLOW_PAUSE * took_ms if took_ms >= SLOW_ASSIGNMENT_MS else 0
         changes += rows
         return target
 
+    def _may_assign(self, group: ConsumerGroup) -> bool:
+        interval_ms = max(self.settings.assignment_interval_ms(group.group_id), group.assignment_pause_ms)
+        return target_assignment.may_assign(group, interval_ms, self.clock.wall_ms())
+
     def lacks_target(self, group: ConsumerGroup) -> bool:
-        """Whether a join has to make the target assignment that is due: no member speaks the consumer protocol."""
+        """Return whether a join has to make the due target assignment: no member uses the consumer protocol."""
         if group.classic_member_count < len(group.members):
             return False
         if group.target_epoch >= group.epoch and not self._have_topics_changed(group):
             return False
-        interval_ms = self.settings.assignment_interval_ms(group.group_id)
-        return target_assignment.may_assign(group, interval_ms, self.clock.wall_ms())
+        return self._may_assign(group)
 
     def _have_topics_changed(self, group: ConsumerGroup) -> bool:
         if not self._is_refresh_due(group):
@@ -328,7 +334,7 @@ class ConsumerGroupMembership:
         reported: Reported | None,
         changes: list[GroupRecord],
     ) -> ConsumerGroupMember:
-        """Let a member follow a target assignment as far as it can now."""
+        """Reconcile a member with a target assignment as far as possible now."""
         if not has_subscription_changed and member.is_reconciled_to(target.epoch):
             return member
         given = Reconciliation(group, self.image, target.epoch, target.target, has_subscription_changed, reported)
@@ -340,7 +346,7 @@ class ConsumerGroupMembership:
     # ------------------------------------------------------------ who it is
 
     def check_room(self, group: ConsumerGroup, member_id: str) -> None:
-        """Raises: KafkaError GROUP_MAX_SIZE_REACHED, but not for a member."""
+        """Refuse a new member of a full group. Raises: KafkaError GROUP_MAX_SIZE_REACHED."""
         if len(group.members) >= self.settings.max_size and member_id not in group.members:
             text = f"The consumer group has reached its maximum capacity of {self.settings.max_size} members."
             raise KafkaError(Errors.GROUP_MAX_SIZE_REACHED, text)
@@ -362,7 +368,7 @@ class ConsumerGroupMembership:
         changes: list[GroupRecord],
         is_classic: bool,
     ) -> ConsumerGroupMember:
-        """The member of an instance id; one that joins takes the place of another whose instance id is free.
+        """Return the member of an instance id; a joining one replaces another that has released the instance id.
 
         Raises: KafkaError UNRELEASED_INSTANCE_ID, UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID.
         """
@@ -416,7 +422,7 @@ class ConsumerGroupMembership:
             try:
                 self.store.downgrade(group, members)
                 return
-            except NotDowngradedError as error:  # those that leave are not kept for what others said
+            except NotDowngradedError as error:  # leaving members are not kept because of the subscriptions of others
                 logger.warning("group %s: stays a consumer group: %s", group.group_id, error.message)
         group_id = group.group_id
         changes = [row for member in members for row in records.member_tombstones(group_id, member.member_id)]
@@ -433,7 +439,7 @@ class ConsumerGroupMembership:
             self.timers.cancel_member(group, member.member_id)
 
     def may_downgrade(self, group: ConsumerGroup, leaving: Collection[ConsumerGroupMember]) -> bool:
-        """Whether a group becomes a classic one when these leave."""
+        """Return whether a group is converted to a classic one when these members leave."""
         staying = len(group.members) - len(leaving)
         if not group.are_others_classic(leaving) or staying <= 0:
             return False
@@ -445,7 +451,7 @@ class ConsumerGroupMembership:
     # ------------------------------------------------------------ time
 
     def await_heartbeat(self, group: ConsumerGroup, member_id: str, timeout_ms: int | None = None) -> None:
-        """Begin the session of a member anew; by default it takes as long as the group's configuration says."""
+        """Restart the session of a member, by default with the group's session timeout."""
         if timeout_ms is None:
             timeout_ms = self.settings.session_timeout_ms(group.group_id)
         self.timers.extend(
@@ -455,7 +461,7 @@ class ConsumerGroupMembership:
     def watch_reconciliation(
         self, group: ConsumerGroup, before: ConsumerGroupMember, after: ConsumerGroupMember
     ) -> None:
-        """Give a member that must give up partitions its rebalance time-out; it is over when the member has."""
+        """Start the rebalance time-out of a member that must revoke partitions; end it once the member has."""
         if after == before or after.uses_classic_protocol:
             return
         if after.state is MemberState.UNREVOKED_PARTITIONS:
@@ -464,7 +470,7 @@ class ConsumerGroupMembership:
             self.timers.cancel(group, timers.REBALANCE, after.member_id)
 
     def await_revocation(self, group: ConsumerGroup, member: ConsumerGroupMember) -> None:
-        """Remove a member unless it has given its partitions up within its rebalance time-out."""
+        """Remove a member unless it revokes its partitions within its rebalance time-out."""
         member_id, epoch = member.member_id, member.member_epoch
 
         def fire() -> None:
@@ -477,7 +483,7 @@ class ConsumerGroupMembership:
     def expire_later(
         self, group: ConsumerGroup, kind: str, member_id: str, timeout_ms: int, reason: str, if_absent: bool
     ) -> None:
-        """Remove a member when a time-out is over."""
+        """Remove a member after a time-out."""
         begin = self.timers.set_if_absent if if_absent else self.timers.set
         begin(group, kind, member_id, timeout_ms, lambda: self._expire(group, member_id, reason))
 
@@ -487,7 +493,7 @@ class ConsumerGroupMembership:
             return
         try:
             self.fence(group, [member], reason)
-        except Exception as error:  # the log takes nothing now, or a defect: the member is looked at again later
+        except Exception as error:  # the log is not writable now, or a defect: it is tried again a session later
             logger.warning(
                 "group %s: cannot remove %s: %s",
                 group.group_id,
@@ -498,23 +504,23 @@ class ConsumerGroupMembership:
             self.await_heartbeat(group, member_id)
 
     def resume(self, group: ConsumerGroup) -> None:
-        """Begin the time-outs of a loaded group."""
+        """Start the time-outs of a loaded group."""
         for member in group.members.values():
             self.await_heartbeat(group, member.member_id)
             if member.state is MemberState.UNREVOKED_PARTITIONS and not member.uses_classic_protocol:
                 self.await_revocation(group, member)
 
     def dismiss(self, group: ConsumerGroup) -> None:
-        """A group is not served any more, or deleted."""
+        """End a group that is no longer served, or was deleted."""
         group.is_dead = True
         self.timers.cancel_all(group)
 
 
 def check_epoch(member: ConsumerGroupMember, epoch: int, reported: Reported | None) -> None:
-    """Raises: KafkaError FENCED_MEMBER_EPOCH.
+    """Check the epoch of a heartbeat. Raises: KafkaError FENCED_MEMBER_EPOCH.
 
-    The epoch before the present one is accepted from a member that has nothing it should not have: the response with
-    the present one may be lost.
+    The previous epoch is accepted from a member that reports only assigned partitions: the response with the present
+    one may be lost.
     """
     if epoch in (JOIN_EPOCH, member.member_epoch):
         return
@@ -530,7 +536,7 @@ def check_epoch(member: ConsumerGroupMember, epoch: int, reported: Reported | No
 
 
 def check_instance(present: ConsumerGroupMember | None, member_id: str, instance_id: str) -> ConsumerGroupMember:
-    """Raises: KafkaError UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID."""
+    """Return the member of an instance id. Raises: KafkaError UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID."""
     if present is None:
         raise KafkaError(Errors.UNKNOWN_MEMBER_ID, f"Instance id {instance_id} is unknown.")
     if present.member_id != member_id:
@@ -540,7 +546,7 @@ def check_instance(present: ConsumerGroupMember | None, member_id: str, instance
 
 
 def _updated(member: ConsumerGroupMember, request: HeartbeatRequest) -> ConsumerGroupMember:
-    """The member as a heartbeat describes it."""
+    """Return the member with the fields of a heartbeat."""
     names, timeout_ms = request.topic_names, request.rebalance_timeout_ms
     return member._replace(
         instance_id=_given(request.instance_id, member.instance_id),

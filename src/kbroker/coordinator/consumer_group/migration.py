@@ -1,4 +1,4 @@
-"""Makes consumer groups of classic groups, and classic groups of consumer groups, with their members in them.
+"""Conversion of classic groups to consumer groups and back, with their members.
 
 Source: ``ConsumerGroup.fromClassicGroup``, ``ClassicGroup.fromConsumerGroup``, ``GroupMetadataManager``; KIP-848.
 """
@@ -35,14 +35,14 @@ logger = get_logger(__name__)
 
 
 class NotDowngradedError(KafkaError):
-    """What the members of the classic protocol said of themselves makes no classic group."""
+    """Error of a consumer group whose members of the classic protocol cannot form a classic group."""
 
     def __init__(self, group: ConsumerGroup, why: str) -> None:
         super().__init__(Errors.GROUP_ID_NOT_FOUND, f"Cannot downgrade the classic group {group.group_id}: {why}.")
 
 
 def check_upgrade(group: ClassicGroup, settings: ConsumerGroupSettings) -> None:
-    """Raises: KafkaError GROUP_ID_NOT_FOUND if a group must stay a classic one."""
+    """Refuse the conversion of a group that must stay classic. Raises: KafkaError GROUP_ID_NOT_FOUND."""
     why = ""
     if not settings.allows_upgrades:
         why = "online upgrade is disabled"
@@ -55,9 +55,9 @@ def check_upgrade(group: ClassicGroup, settings: ConsumerGroupSettings) -> None:
 
 
 def upgraded(group: ClassicGroup, image: TopicsImage, hashes: TopicHashes) -> list[GroupRecord]:
-    """The records of a consumer group with the members of a classic one.
+    """Return the records of a consumer group with the members of a classic one.
 
-    The last assignment is the target assignment, and what all members have. Raises: KafkaError GROUP_ID_NOT_FOUND.
+    The last assignment is both the target and the current assignment. Raises: KafkaError GROUP_ID_NOT_FOUND.
     """
     group_id, epoch = group.group_id, group.generation_id
     members, targets, current = [], [], []
@@ -78,7 +78,7 @@ def upgraded(group: ClassicGroup, image: TopicsImage, hashes: TopicHashes) -> li
 
 
 def _consumer_member(one: Member, group: ClassicGroup, image: TopicsImage) -> ConsumerGroupMember:
-    """Raises: ProtocolError; KafkaError GROUP_ID_NOT_FOUND for an assignor whose data would be lost."""
+    """Decode an assignment. Raises: ProtocolError; KafkaError GROUP_ID_NOT_FOUND if assignor data would be lost."""
     assigned: dict[UUID, Sequence[int]] = {}
     if one.assignment:
         assigned, user_data = read_assignment(one.assignment, image)
@@ -118,14 +118,14 @@ def downgraded(
     image: TopicsImage,
     now_ms: int,
 ) -> ClassicGroup:
-    """A stable classic group with the members of a consumer group, in which each has its target assignment.
+    """Return a stable classic group with the members of a consumer group, each with its target assignment.
 
-    Args: ``leaving`` have no place in it; ``joining`` takes that of the member with its instance id.
+    Args: ``leaving`` are left out; ``joining`` replaces the member with its instance id.
     Raises: NotDowngradedError.
     """
     replaced = None if joining is None else group.static_member(joining.instance_id)
     gone = {member.member_id for member in leaving}
-    members: list[tuple[Member, str]] = []  # and whose target it gets
+    members: list[tuple[Member, str]] = []  # its target goes to the joining one
     for member in group.members.values():
         if member.member_id not in gone and member is not replaced:
             members.append((_classic_member(member), member.member_id))

@@ -1,4 +1,4 @@
-"""Who may commit and fetch the offsets of a consumer group.
+"""Checks of requests that commit and fetch the offsets of a consumer group.
 
 Source: ``ConsumerGroup.validateOffsetCommit``, ``validateOffsetFetch``; KIP-848, KIP-1251.
 """
@@ -26,9 +26,9 @@ def check_commit(
     api_version: int,
     is_transactional: bool,
 ) -> None:
-    """Refuse a commit that does not come from the member that has the partitions.
+    """Refuse a commit from a client that is not the member owning the partitions.
 
-    An older epoch than the member's is accepted for partitions that the member had then, and still has or is giving up.
+    An older epoch than the member's is accepted for partitions that it owned then and still owns or is revoking.
     Raises: KafkaError UNKNOWN_MEMBER_ID, STALE_MEMBER_EPOCH (ILLEGAL_GENERATION for members of the classic protocol and
     in transactions), UNSUPPORTED_VERSION.
     """
@@ -57,7 +57,7 @@ def check_commit(
 
 
 def check_fetch(group: ConsumerGroup, member_id: str | None, member_epoch: int) -> None:
-    """Raises: KafkaError UNKNOWN_MEMBER_ID, STALE_MEMBER_EPOCH (ILLEGAL_GENERATION)."""
+    """Check a fetch. Raises: KafkaError UNKNOWN_MEMBER_ID, STALE_MEMBER_EPOCH (ILLEGAL_GENERATION)."""
     if member_id is None and member_epoch < 0:
         return
     member = group.member(member_id or "")

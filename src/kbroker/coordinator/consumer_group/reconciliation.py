@@ -1,7 +1,7 @@
-"""What a member has next: what it keeps, what it must give up first, and what others must release first.
+"""Reconciliation of a member with its target assignment: partitions to keep, to revoke, and to wait for.
 
-A member gives up all that is not its own any more before its epoch rises; partitions that are free are added at once,
-the others when they become free.
+A member revokes all partitions outside its target before its epoch rises; free partitions of the target are added at
+once, the others when their owners have revoked them.
 Source: ``CurrentAssignmentBuilder``; KIP-848.
 """
 
@@ -17,7 +17,7 @@ from kbroker.coordinator.consumer_group.member import ConsumerGroupMember, Membe
 from kbroker.coordinator.consumer_group.records import ResolvedRegex
 from kbroker.coordinator.consumer_group.topics_image import TopicsImage
 
-Reported = Mapping[UUID, Iterable[int]]  # partitions that a member says it has
+Reported = Mapping[UUID, Iterable[int]]  # partitions that a member reports to own
 
 IN_UNKNOWN_STATE = (
     "The consumer group member is in a unknown state. The member must abandon all its partitions and rejoin."
@@ -25,7 +25,7 @@ IN_UNKNOWN_STATE = (
 
 
 class Reconciliation(NamedTuple):
-    """What a reconciliation goes by. ``reported``: None where the member said nothing."""
+    """Input of a reconciliation. ``reported``: None if the heartbeat reported no partitions."""
 
     group: ConsumerGroup
     image: TopicsImage
@@ -36,7 +36,7 @@ class Reconciliation(NamedTuple):
 
 
 def reconcile(member: ConsumerGroupMember, given: Reconciliation) -> ConsumerGroupMember:
-    """The member as it is next; the same one when nothing changes.
+    """Return the member after the next step; the same one if nothing changes.
 
     Raises: KafkaError FENCED_MEMBER_EPOCH for a member in a state of a later release.
     """
@@ -56,13 +56,13 @@ def reconcile(member: ConsumerGroupMember, given: Reconciliation) -> ConsumerGro
 
 
 def subscribed_topics(member: ConsumerGroupMember, resolved: Mapping[str, ResolvedRegex]) -> frozenset[str]:
-    """The topics of a member: by name, and those of its regular expression as far as they are known."""
+    """Return the topics of a member: by name, and the resolved ones of its regular expression."""
     found = resolved.get(member.topic_regex or "") if member.topic_regex else None
     return member.topic_names if found is None else member.topic_names | found.topics
 
 
 def _owns(owned: Owned, reported: Reported | None) -> bool:
-    """Whether the member says, or may be thought to say, that it still has one of these."""
+    """Return whether the member still owns one of these, by its report or for want of one."""
     if reported is None:
         return True
     return any(partition in owned.get(topic_id, ()) for topic_id, some in reported.items() for partition in some)
@@ -74,7 +74,7 @@ def _is_subscribed(names: frozenset[str], image: TopicsImage, topic_id: UUID) ->
 
 
 def _without_unsubscribed(member: ConsumerGroupMember, given: Reconciliation) -> ConsumerGroupMember:
-    """The member gives up the topics it does not want any more, and nothing else happens."""
+    """Return the member revoking the topics it no longer subscribes to, without any other change."""
     names = subscribed_topics(member, given.group.resolved)
     lost = [one for one in member.assigned if not _is_subscribed(names, given.image, one)]
     if not lost:

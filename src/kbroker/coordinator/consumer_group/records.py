@@ -40,7 +40,7 @@ _OF_MEMBERS = frozenset({MEMBER, TARGET_MEMBER, CURRENT_ASSIGNMENT})
 
 
 class ConsumerGroupKey(NamedTuple):
-    """What a record is about. ``name``: the member id, or the regular expression; "" for the group."""
+    """Key of a record. ``name``: the member id or the regular expression; "" for the group."""
 
     kind: int
     group_id: str
@@ -48,14 +48,14 @@ class ConsumerGroupKey(NamedTuple):
 
 
 class GroupEpoch(NamedTuple):
-    """The group's epoch, and the hash of the topics it was last bumped for."""
+    """The group epoch, and the hash of the topics at its last bump."""
 
     epoch: int
     metadata_hash: int
 
 
 class TargetEpoch(NamedTuple):
-    """The group epoch that the target assignment was made for, and when (0: not known)."""
+    """The group epoch of the target assignment, and its time (0: unknown)."""
 
     epoch: int
     timestamp_ms: int
@@ -72,7 +72,7 @@ class CurrentAssignment(NamedTuple):
 
 
 class ResolvedRegex(NamedTuple):
-    """The topics that match a regular expression. ``version``: of the topics it was matched with."""
+    """The topics that match a regular expression. ``version``: of the topics then."""
 
     topics: frozenset[str]
     version: int
@@ -83,7 +83,7 @@ Value = GroupEpoch | TargetEpoch | CurrentAssignment | ResolvedRegex | ConsumerG
 
 
 class GroupRecord(NamedTuple):
-    """A change of a consumer group; None as value: it is deleted.
+    """A change of a consumer group; a value of None is a tombstone.
 
     The value of a member has only what its own record holds. PARTITION_METADATA has no value of use: ``{}``.
     """
@@ -92,27 +92,27 @@ class GroupRecord(NamedTuple):
     value: Value | None
 
     def encode(self) -> tuple[bytes, bytes | None]:
-        """Key and value as they are written. Raises: ProtocolError for what the formats cannot hold."""
+        """Return key and value in bytes. Raises: ProtocolError for values that the formats cannot hold."""
         return encode_key(self.key), None if self.value is None else _encode_value(self.key.kind, self.value)
 
 
 def epoch_record(group_id: str, epoch: int, metadata_hash: int) -> GroupRecord:
-    """The group has another epoch."""
+    """Return the record of a new group epoch."""
     return GroupRecord(ConsumerGroupKey(METADATA, group_id), GroupEpoch(epoch, metadata_hash))
 
 
 def member_record(group_id: str, member: ConsumerGroupMember) -> GroupRecord:
-    """A member is new, or asks for something else."""
+    """Return the record of a member's subscription."""
     return GroupRecord(ConsumerGroupKey(MEMBER, group_id, member.member_id), member)
 
 
 def target_record(group_id: str, member_id: str, target: Target) -> GroupRecord:
-    """A member's target assignment."""
+    """Return the record of a member's target assignment."""
     return GroupRecord(ConsumerGroupKey(TARGET_MEMBER, group_id, member_id), dict(target))
 
 
 def target_epoch_record(group_id: str, epoch: int, timestamp_ms: int) -> GroupRecord:
-    """The target assignment is complete for this epoch."""
+    """Return the record of a complete target assignment."""
     return GroupRecord(ConsumerGroupKey(TARGET_METADATA, group_id), TargetEpoch(epoch, timestamp_ms))
 
 
@@ -125,22 +125,22 @@ def current_record(group_id: str, member: ConsumerGroupMember) -> GroupRecord:
 
 
 def regex_record(group_id: str, regex: str, resolved: ResolvedRegex) -> GroupRecord:
-    """The topics of a regular expression."""
+    """Return the record of a regular expression's topics."""
     return GroupRecord(ConsumerGroupKey(REGULAR_EXPRESSION, group_id, regex), resolved)
 
 
 def tombstone(kind: int, group_id: str, name: str = "") -> GroupRecord:
-    """Something is deleted."""
+    """Return the tombstone of a key."""
     return GroupRecord(ConsumerGroupKey(kind, group_id, name), None)
 
 
 def member_tombstones(group_id: str, member_id: str) -> list[GroupRecord]:
-    """A member is removed."""
+    """Return the tombstones of a member."""
     return [tombstone(kind, group_id, member_id) for kind in (CURRENT_ASSIGNMENT, TARGET_MEMBER, MEMBER)]
 
 
 def group_tombstones(group_id: str, member_ids: Iterable[str], regexes: Iterable[str]) -> list[GroupRecord]:
-    """A whole group is removed."""
+    """Return the tombstones of a whole group."""
     ids = list(member_ids)
     rows = [tombstone(CURRENT_ASSIGNMENT, group_id, member_id) for member_id in ids]
     rows += [tombstone(TARGET_MEMBER, group_id, member_id) for member_id in ids]
@@ -166,7 +166,7 @@ def encode_key(key: ConsumerGroupKey) -> bytes:
 
 
 def decode_key(key: bytes) -> ConsumerGroupKey | None:
-    """Decode a key; None for one of another kind of record. Raises: ProtocolError."""
+    """Decode a key; return None for another kind of record. Raises: ProtocolError."""
     if len(key) < 2:
         raise ProtocolError("record key without a version")
     (kind,) = struct.unpack_from(">h", key)
@@ -233,7 +233,7 @@ def _owned_rows(owned: Owned) -> list[dict[str, Any]]:
 
 
 def _owned(rows: Iterable[Mapping[str, Any]], member_epoch: int) -> Owned:
-    """Partitions with their epochs; those of records before 4.3 count from the member's epoch."""
+    """Return partitions with their epochs; records from before 4.3 imply the member's epoch."""
     owned: dict[UUID, Mapping[int, int]] = {}
     for row in rows:
         indexes, epochs = row["Partitions"], row.get("AssignmentEpochs")

@@ -1,14 +1,14 @@
 """Regular expressions of members, and the topics that match them.
 
-Matching takes a while, so it happens on another thread and without the group's lock, not in a member's heartbeat: a
-group's members learn of the topics with their next heartbeats.
+Matching is slow, so it is done by another thread and without the group's lock, not in a member's heartbeat; the topics
+that match reach the members with their next heartbeats.
 Source: ``GroupMetadataManager.maybeUpdateRegularExpressions``, ``TopicRegexResolver``; KIP-848, KIP-1138.
 """
 
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from kbroker._core.clock import BaseClock
@@ -31,25 +31,25 @@ LEAST_INTERVAL_MS = 10_000  # between two times that a group's expressions are m
 SOON_MS = 1
 MOST_SHOWN = 200  # characters of an expression in an error
 MOST_EXPRESSIONS = 500  # different ones of one group
-MOST_STEPS = 20_000_000  # for all of a group's expressions each time: a few seconds of other groups' waiting
+MOST_STEPS = 20_000_000  # for all expressions of a group each time: a few seconds
+SLICE_STEPS, SLICE_NAMES = 200_000, 10_000  # matched before other groups have their turn: some 30 ms
 
-
-#: Those of some topics that a client may know of.
+#: Returns those of some topics that a client may describe.
 Visible = Callable[[Iterable[str]], Collection[str]]
 
 
 class RegexStatus(enum.Enum):
-    """What a member's heartbeat does to its regular expression."""
+    """Effect of a heartbeat on its member's regular expression."""
 
     UNCHANGED = 0
-    UPDATED = 1  # the topics of the new one are not known yet
+    UPDATED = 1  # the topics of the new one are not resolved yet
     UPDATED_AND_RESOLVED = 2
 
 
 class Regexes:
     """Keeps the topics of regular expressions up to date. Callers hold the group's lock.
 
-    ``background``: where they are matched; the group's lock is not held meanwhile.
+    ``background`` runs the matching, without the group's lock.
     """
 
     def __init__(
@@ -78,7 +78,7 @@ class Regexes:
         updated: ConsumerGroupMember,
         changes: list[GroupRecord],
     ) -> RegexStatus:
-        """See what becomes of a member's expression. Raises: KafkaError INVALID_REGULAR_EXPRESSION."""
+        """Take over a member's expression. Raises: KafkaError INVALID_REGULAR_EXPRESSION."""
         old, new = member.topic_regex, updated.topic_regex
         if old == new:
             return RegexStatus.UNCHANGED
@@ -89,17 +89,15 @@ class Regexes:
         if group.regex_subscribers.get(new, 0):
             return RegexStatus.UPDATED_AND_RESOLVED if new in group.resolved else RegexStatus.UPDATED
         if len(group.regex_subscribers) >= MOST_EXPRESSIONS:
-            text = (
-                f"Group {group.group_id} has {MOST_EXPRESSIONS} different regular expressions, as many as it may have."
-            )
+            text = f"Group {group.group_id} has {MOST_EXPRESSIONS} different regular expressions, the maximum."
             raise KafkaError(Errors.INVALID_REGULAR_EXPRESSION, text)
         compile_regex(new)
         return RegexStatus.UPDATED
 
     def after_heartbeat(self, group: ConsumerGroup, visible: Visible | None = None) -> None:
-        """Have a group's expressions matched if that is due: one is new, topics are, or the last time is long ago.
+        """Match a group's expressions if that is due: an expression or a topic is new, or the last match is old.
 
-        Args: ``visible``: what the client of the heartbeat may know of; that counts for the group.
+        Args: ``visible``: selects the topics that the client of the heartbeat may describe; it counts for the group.
         """
         wanted = group.regex_subscribers
         if not wanted or group.is_resolving:
@@ -118,27 +116,28 @@ class Regexes:
 
     def _begin(self, group: ConsumerGroup, visible: Visible | None) -> None:
         try:
-            self.background.run(lambda: self._resolve(group, visible))
+            self.background.run(self._resolve(group, visible))
         except RuntimeError as error:  # the next heartbeat tries again
             group.is_resolving = False
             logger.error("group %s: regular expressions cannot be matched now: %s", group.group_id, error)
 
-    def _resolve(self, group: ConsumerGroup, visible: Visible | None) -> None:
-        """Match the expressions of a group and write down what they match now."""
-        with group.lock:  # other groups' took a while, in which this one's members may have left
+    def _resolve(self, group: ConsumerGroup, visible: Visible | None) -> Iterator[None]:
+        """Match the expressions of a group, slice by slice, and write the topics that match now."""
+        with group.lock:  # its members may have left while it waited for its turn
             wanted = [] if group.is_dead else list(group.regex_subscribers)
         found: dict[str, ResolvedRegex] = {}
         try:
-            found = resolve(wanted, self._image, self._clock.wall_ms(), visible)
-        finally:
-            with group.lock:
-                group.is_resolving = False
-                if not group.is_dead:
-                    try:
-                        self._take(group, found)
-                    except KafkaError as error:  # the log takes nothing now: the next heartbeat tries again
-                        text = "group %s: cannot store the topics of regular expressions: %s"
-                        logger.warning(text, group.group_id, error)
+            found = yield from resolve(wanted, self._image, self._clock.wall_ms(), visible)
+        except Exception:
+            logger.exception("group %s: regular expressions cannot be matched now", group.group_id)
+        with group.lock:
+            group.is_resolving = False
+            if not group.is_dead:
+                try:
+                    self._take(group, found)
+                except KafkaError as error:  # the log is not writable now: the next heartbeat tries again
+                    text = "group %s: cannot store the topics of regular expressions: %s"
+                    logger.warning(text, group.group_id, error)
 
     def _take(self, group: ConsumerGroup, found: dict[str, ResolvedRegex]) -> None:
         changes: list[GroupRecord] = []
@@ -152,7 +151,7 @@ class Regexes:
                 bumps = True
                 count_regex(subscribers, old, resolved)
             changes.append(records.regex_record(group.group_id, regex, resolved))
-        for regex in group.resolved.keys() - group.regex_subscribers.keys():  # its member took another's place
+        for regex in group.resolved.keys() - group.regex_subscribers.keys():  # its member replaced another one
             changes.append(records.tombstone(records.REGULAR_EXPRESSION, group.group_id, regex))
             count_regex(subscribers, group.resolved[regex], None)
         value = self._hashes.group_hash(subscribers)
@@ -164,7 +163,7 @@ class Regexes:
 
 
 def compile_regex(regex: str, most_steps: int | None = None) -> LinearPattern:
-    """Raises: KafkaError INVALID_REGULAR_EXPRESSION."""
+    """Compile an expression. Raises: KafkaError INVALID_REGULAR_EXPRESSION."""
     from kbroker.common.java.linear_pattern import MAX_STEPS, LinearPattern, PatternError
 
     try:
@@ -177,10 +176,10 @@ def compile_regex(regex: str, most_steps: int | None = None) -> LinearPattern:
 
 def resolve(
     regexes: Sequence[str], image: TopicsImage, now_ms: int, visible: Visible | None = None
-) -> dict[str, ResolvedRegex]:
-    """The topics that match each expression, as far as they are ``visible``; one that cannot be matched has none.
+) -> Generator[None, None, dict[str, ResolvedRegex]]:
+    """Match expressions slice by slice; return the ``visible`` topics of each, none for one that cannot be matched.
 
-    What is left of the steps is shared out among the expressions that are left, so that none can use up another's.
+    The remaining steps are divided among the remaining expressions, so that none can use up those of another.
     """
     from kbroker.common.java.linear_pattern import MAX_STEPS, PatternError
 
@@ -191,12 +190,20 @@ def resolve(
         topics: frozenset[str] = frozenset()
         try:
             pattern = compile_regex(regex, min(MAX_STEPS, left // (len(regexes) - number)))
+            matching = []
+            slice_ends = SLICE_STEPS
             try:
-                matching = [name for name in image.names() if pattern.matches(name)]
+                for count, name in enumerate(image.names(), 1):
+                    if pattern.matches(name):
+                        matching.append(name)
+                    if pattern.steps >= slice_ends or count % SLICE_NAMES == 0:
+                        slice_ends = pattern.steps + SLICE_STEPS
+                        yield
             finally:
                 left -= pattern.steps
             topics = frozenset(matching if visible is None else visible(matching))
         except (KafkaError, PatternError) as error:
             logger.error("the regular expression %r cannot be matched: %s", regex[:MOST_SHOWN], error)
         found[regex] = ResolvedRegex(topics, version, now_ms)
+        yield
     return found

@@ -1,4 +1,4 @@
-"""What consumer groups go by: the broker's settings, and a group's own ones.
+"""Settings of consumer groups: the broker's, and those of a single group.
 
 Source: ``GroupCoordinatorConfig``, ``GroupConfig``, ``ConsumerGroupMigrationPolicy``.
 """
@@ -8,24 +8,24 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
-#: A group's own configs, as they are stored: texts.
+#: The configs of a group itself, as stored: strings.
 GroupConfigs = Callable[[str], Mapping[str, str]]
 
 
 def no_group_configs(group_id: str) -> Mapping[str, str]:
-    """No group has own configs."""
+    """Return no configs, for any group."""
     return {}
 
 
 class Limits(NamedTuple):
-    """A setting of the broker, and the bounds of what a group may have instead."""
+    """A setting of the broker, and the bounds of a group's own value."""
 
     default: int
     least: int
     most: int
 
     def of(self, own: str | None) -> int:
-        """The value for a group. ``own``: what it has, which counts within the bounds."""
+        """Return the value for a group. ``own``: its own value, which is limited to the bounds."""
         return self.default if own is None else min(max(int(own), self.least), self.most)
 
 
@@ -42,7 +42,7 @@ class ConsumerGroupSettings(NamedTuple):
     classic_max_size: int = 2**31 - 1
     is_enabled: bool = True
     group_configs: GroupConfigs = no_group_configs
-    current_assignment_interval_ms: Callable[[], int] | None = None  # that of the broker, which can change
+    current_assignment_interval_ms: Callable[[], int] | None = None  # of the broker, at present: it is dynamic
 
     @property
     def allows_upgrades(self) -> bool:

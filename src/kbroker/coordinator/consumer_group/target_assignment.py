@@ -1,4 +1,4 @@
-"""Makes the target assignment of a group: what every member should have in the end.
+"""The target assignment of a group: the partitions that each member is to have in the end.
 
 Source: ``TargetAssignmentBuilder``, ``GroupMetadataManager.maybeUpdateTargetAssignment``.
 """
@@ -30,14 +30,14 @@ ASSIGNORS: Mapping[str, Assignor] = {
 
 
 class TargetAssignment(NamedTuple):
-    """A target assignment, as far as a member is concerned."""
+    """The target assignment of one member."""
 
     epoch: int
     target: Target
 
 
 def may_assign(group: ConsumerGroup, interval_ms: int, now_ms: int) -> bool:
-    """Whether enough time has passed since the target assignment was made, or the clock was set back behind that."""
+    """Return whether the target assignment is older than the interval, or the clock was set back behind it."""
     if not group.target_timestamp_ms or not interval_ms:
         return True
     return not group.target_timestamp_ms <= now_ms < group.target_timestamp_ms + interval_ms
@@ -53,9 +53,9 @@ def assign(
     image: TopicsImage,
     now_ms: int,
 ) -> tuple[TargetAssignment, list[GroupRecord]]:
-    """Make the target assignment for a group epoch in which one member is as ``updated`` says.
+    """Make the target assignment for a group epoch, with one member as in ``updated``.
 
-    Returns: it, and the records of what changes. Raises: KafkaError UNKNOWN_SERVER_ERROR.
+    Returns: that of this member, and the records of all changes. Raises: KafkaError UNKNOWN_SERVER_ERROR.
     """
     members = {member_id: group.members[member_id] for member_id in timeline_map_order(group.members)}
     if updated.instance_id is not None:
@@ -88,7 +88,7 @@ def _spec(
     image: TopicsImage,
 ) -> GroupSpec:
     counts: dict[UUID, int] = {}
-    known: dict[frozenset[str], frozenset[UUID]] = {}  # of each set of names: many members want the same
+    known: dict[frozenset[str], frozenset[UUID]] = {}  # by set of names: many members have the same
     specs: dict[str, MemberSpec] = {}
     for member_id, member in members.items():
         names = subscribed_topics(member, group.resolved)

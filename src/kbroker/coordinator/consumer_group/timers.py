@@ -16,9 +16,9 @@ ALL_OF_A_MEMBER = (SESSION, REBALANCE, JOIN, SYNC)
 
 
 class MemberTimer(DelayedOperation):
-    """A time-out; ``fire`` is called under the group's lock when it is over, unless it was replaced or cancelled.
+    """A time-out; ``fire`` is called under the group's lock when it ends, unless it was replaced or cancelled.
 
-    ``due_ms``: when it looks whether it is over; ``deadline_ms``: when it is, which can be later by then.
+    ``due_ms``: time of its next check; ``deadline_ms``: its end, which may have moved since.
     """
 
     def __init__(
@@ -53,14 +53,14 @@ class MemberTimer(DelayedOperation):
 
 
 class MemberTimers:
-    """Sets and cancels time-outs. The caller holds the group's lock."""
+    """Time-outs of members. The caller holds the group's lock."""
 
     def __init__(self, purgatory: Purgatory, clock: BaseClock) -> None:
         self.clock = clock
         self._purgatory = purgatory
 
     def set(self, group: ConsumerGroup, kind: str, name: str, timeout_ms: int, fire: Callable[[], None]) -> None:
-        """Begin a time-out; an earlier one of the kind is over."""
+        """Start a time-out; it replaces an earlier one of the kind."""
         self.cancel(group, kind, name)
         key = kind, name
         timer = MemberTimer(self, group, key, timeout_ms, fire)
@@ -68,7 +68,7 @@ class MemberTimers:
         self._purgatory.try_complete_else_watch(timer, [(group.group_id, kind, name)])
 
     def extend(self, group: ConsumerGroup, kind: str, name: str, timeout_ms: int, fire: Callable[[], None]) -> None:
-        """Begin a time-out anew, or for the first time. One that runs only gets a later end; its ``fire`` stays."""
+        """Start or restart a time-out. One that runs only gets a later end and keeps its ``fire``."""
         timer = group.timers.get((kind, name))
         deadline_ms = self.clock.now_ms() + timeout_ms
         if isinstance(timer, MemberTimer) and timer.due_ms <= deadline_ms:
@@ -79,7 +79,7 @@ class MemberTimers:
     def set_if_absent(
         self, group: ConsumerGroup, kind: str, name: str, timeout_ms: int, fire: Callable[[], None]
     ) -> None:
-        """Begin a time-out, unless one of the kind runs."""
+        """Start a time-out, unless one of the kind runs."""
         if (kind, name) not in group.timers:
             self.set(group, kind, name, timeout_ms, fire)
 

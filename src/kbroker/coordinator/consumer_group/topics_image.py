@@ -1,4 +1,4 @@
-"""The topics as consumer groups see them: ids, partitions, and a hash that changes with them.
+"""The topics for consumer groups: ids, partitions, and a hash that changes with them.
 
 Source: ``CoordinatorMetadataImage``, ``Utils.computeTopicHash``, ``Utils.computeGroupHash``, ``TopicIds``; KIP-1101.
 """
@@ -13,7 +13,7 @@ from uuid import UUID
 from kbroker.coordinator.consumer_group.xxh3 import xxh3_64
 
 HASH_FORMAT = 0
-MOST_HASHES = 10_000  # kept; they are made again when they are needed
+MOST_HASHES = 10_000  # cached; others are computed again
 
 
 class TopicMetadata(NamedTuple):
@@ -25,28 +25,28 @@ class TopicMetadata(NamedTuple):
 
 
 class TopicsImage(Protocol):
-    """What a coordinator knows of the topics; the server implements it. Threads: any."""
+    """The topics of the broker. Threads: any."""
 
     @property
     def version(self) -> int:
-        """Rises with every change of the topics, also over restarts."""
+        """Version that rises with every change of the topics, across restarts too."""
 
     @property
     def creation_version(self) -> int:
-        """The version with the latest topic in it."""
+        """Version of the latest creation of a topic."""
 
     @property
     def rack(self) -> str | None:
         """The rack of the broker that all partitions are on."""
 
     def get(self, name: str) -> TopicMetadata | None:
-        """The topic of a name."""
+        """Return the topic of a name."""
 
     def get_by_id(self, topic_id: UUID) -> TopicMetadata | None:
-        """The topic of an id."""
+        """Return the topic of an id."""
 
     def names(self) -> Iterable[str]:
-        """The names of all topics."""
+        """Return the names of all topics."""
 
 
 class NoTopics:
@@ -66,14 +66,14 @@ class NoTopics:
 
 
 class TopicHashes:
-    """Hashes of topics, each made once for a topic as it is. Threads: any; a hash may be made twice."""
+    """Cache of the hashes of topics. Threads: any; a hash may be computed twice."""
 
     def __init__(self, image: TopicsImage) -> None:
         self._image = image
         self._known: dict[str, tuple[TopicMetadata, int]] = {}
 
     def group_hash(self, names: Iterable[str]) -> int:
-        """The hash of those of the topics that exist, 0 for none, as a signed number of 64 bits."""
+        """Return the hash of the existing ones of these topics, a signed int of 64 bits; 0 without any."""
         hashes = [self._topic_hash(topic) for name in sorted(names) if (topic := self._image.get(name)) is not None]
         return _signed(xxh3_64(b"".join(struct.pack("<Q", one) for one in hashes))) if hashes else 0
 
@@ -89,7 +89,7 @@ class TopicHashes:
 
 
 def _hashed_bytes(topic: TopicMetadata, rack: str | None) -> bytes:
-    """What is hashed of a topic. Texts are their UTF-16 units and their number of these."""
+    """Return the bytes of a topic to hash. A string is its UTF-16 units, followed by their number."""
     high, low = topic.topic_id.int >> 64, topic.topic_id.int & 0xFFFFFFFFFFFFFFFF
     racks = b""
     if rack is not None:

@@ -1,4 +1,4 @@
-"""What an EndTxn may do in each state, classic and with transaction.version 2 (KIP-890).
+"""Permitted ends of a transaction in each state, classic and with transaction.version 2 (KIP-890).
 
 With version 2 each end bumps the epoch, so that an epoch one below the current one is a retry:
 
@@ -31,7 +31,7 @@ from kbroker.coordinator.transaction.transaction_metadata import (
 
 _S = TransactionState
 
-#: Gives an unused producer id; raises ``ProducerIdNeeded`` where none can be fetched now.
+#: Returns an unused producer id; raises ``ProducerIdNeeded`` if none can be fetched now.
 NewProducerId = Callable[[], int]
 
 
@@ -45,7 +45,7 @@ def prepare_end(
     *,
     commit: bool,
 ) -> Move | None:
-    """Begin the end of a transaction as a client asks for it; None: it was done before, this is a retry.
+    """Return the move that ends a transaction for its client; None for a retry of a completed end.
 
     Raises: KafkaError INVALID_PRODUCER_ID_MAPPING, PRODUCER_FENCED, CONCURRENT_TRANSACTIONS, INVALID_TXN_STATE.
     """
@@ -67,7 +67,7 @@ def prepare_end(
         is_valid = retry_after_bump or retry_after_rotation or is_current
     else:
         is_valid = is_current
-    if not is_valid or producer_epoch == MAX_EPOCH:  # no producer is given that one
+    if not is_valid or producer_epoch == MAX_EPOCH:  # no producer gets that one
         raise KafkaError(Errors.PRODUCER_FENCED)
     if state in PREPARED:
         if commit != (state is _S.PREPARE_COMMIT):
@@ -88,7 +88,7 @@ def prepare_end(
 
 
 def prepare_fenced_abort(metadata: TransactionMetadata, now_ms: int) -> Move:
-    """Begin the abort of an open transaction, with an epoch that its producer does not have.
+    """Return the move that aborts an open transaction, with an epoch that its producer does not have.
 
     The caller has seen that it is open and that nothing is pending.
     """

@@ -1,7 +1,7 @@
-"""Writes the markers of prepared transactions, and the record that they are complete; what fails is tried again.
+"""Completion of prepared transactions: their markers, then the record of completion, with retries.
 
-The thread that ends a transaction tries first, since every partition is on this broker; what cannot be written now
-waits for the thread ``TxnMarkerSender``.
+The thread that ends a transaction tries first, since every partition is on this broker; markers that cannot be written
+now are retried by the thread ``TxnMarkerSender``.
 Source: ``TransactionMarkerChannelManager``, ``TransactionMarkerRequestCompletionHandler``.
 """
 
@@ -14,7 +14,7 @@ from kbroker._core.clock import BaseClock
 from kbroker.common.errors import Errors
 from kbroker.common.loggers import get_logger
 from kbroker.common.repeated_failures import RepeatedFailures
-from kbroker.coordinator.transaction.transaction_log import StatePartition, TransactionLog
+from kbroker.coordinator.transaction.transaction_log import StatePartition
 from kbroker.coordinator.transaction.transaction_metadata import (
     PREPARED,
     Move,
@@ -29,7 +29,7 @@ logger = get_logger(__name__)
 RETRY_BACKOFF_MS = 100
 RETRY_BACKOFF_MAX_MS = 5_000
 
-#: Nothing can be open any more: the topic is deleted, or a newer epoch has ended it.
+#: Errors of partitions without an open transaction: deleted, or ended by a newer epoch.
 _NOT_NEEDED = frozenset(
     {
         Errors.NONE,
@@ -42,7 +42,7 @@ _NOT_NEEDED = frozenset(
 
 
 class Markers(Protocol):
-    """Where markers are written, as the server implements it."""
+    """Writer of end markers."""
 
     def write(
         self,
@@ -53,16 +53,16 @@ class Markers(Protocol):
         commit: bool,
         transaction_version: int,
     ) -> Errors:
-        """Write one marker; NONE once it is acknowledged, UNKNOWN_TOPIC_OR_PARTITION if there is no such partition.
+        """Write one marker; return NONE once it is acknowledged, UNKNOWN_TOPIC_OR_PARTITION without such a partition.
 
-        Never raises for what is the partition's fault.
+        Never raises for a fault of the partition.
         """
 
 
 class Completion:
-    """A prepared transaction on its way to complete: the markers that are left, then the record.
+    """A prepared transaction to complete: the remaining markers, then the record.
 
-    Threads: one at a time, the one that took it.
+    Threads: one at a time.
     """
 
     __slots__ = ("commit", "left", "metadata", "move", "partition", "producer_epoch", "producer_id", "version")
@@ -80,20 +80,19 @@ class Completion:
 
 
 class QueueSizes(NamedTuple):
-    """Markers that could not be written, and complete transactions that could not be logged so far."""
+    """Numbers of markers that could not be written, and of completed transactions that could not be logged."""
 
     markers: int
     completions: int
 
 
 class MarkerSender:
-    """Completes prepared transactions.
+    """Completion of prepared transactions.
 
     Args: ``scheduler``: used by nothing else, which could delay it. Threads: any; ``_lock`` is taken before no other.
     """
 
-    def __init__(self, log: TransactionLog, markers: Markers, clock: BaseClock, scheduler: Scheduler) -> None:
-        self._log = log
+    def __init__(self, markers: Markers, clock: BaseClock, scheduler: Scheduler) -> None:
         self._markers = markers
         self._clock = clock
         self._scheduler = scheduler
@@ -106,22 +105,22 @@ class MarkerSender:
 
     @property
     def queue_sizes(self) -> QueueSizes:
-        """What waits to be tried again."""
+        """Numbers of the waiting retries."""
         with self._lock:
             waiting = list(self._waiting)
         return QueueSizes(sum(len(one.left) for one in waiting), sum(not one.left for one in waiting))
 
     def finish(self, completion: Completion) -> bool:
-        """Write the markers and the record; False: some have to wait. Hold no lock."""
+        """Write the markers and the record; return False if some have to wait. Call it without a lock."""
         if self._try(completion):
             return True
         with self._lock:
             self._waiting.append(completion)
-            self._schedule(RETRY_BACKOFF_MS)  # whatever others wait for: what failed may pass by itself
+            self._schedule(RETRY_BACKOFF_MS)  # whatever the backoff of others: this failure may be its own
         return False
 
     def resume(self, partition: StatePartition) -> int:
-        """Complete, on the thread for it, what a loaded partition has prepared. Returns: how many."""
+        """Complete the prepared transactions of a loaded partition, on the thread for it; return their number."""
         now_ms = self._clock.wall_ms()
         with partition.lock:
             found = [
@@ -136,9 +135,9 @@ class MarkerSender:
         return len(found)
 
     def retry(self) -> None:
-        """Try again what waits; later again what is left."""
+        """Retry the waiting completions, and schedule the next retry of those that fail."""
         with self._lock:
-            if self._task is not None:  # this one, or one that came while it waited for the lock
+            if self._task is not None:  # this task, or one that was scheduled while it waited for the lock
                 self._task.cancel()
                 self._task = None
             waiting, self._waiting = self._waiting, []
@@ -152,7 +151,7 @@ class MarkerSender:
                 self._schedule(self._backoff_ms)
 
     def _schedule(self, delay_ms: int) -> None:
-        """Try again in so many milliseconds, unless that is done before; the caller holds the lock."""
+        """Schedule a retry, unless an earlier one is scheduled; the caller holds the lock."""
         due_ms = self._clock.now_ms() + delay_ms
         if self._task is not None:
             if self._due_ms <= due_ms:
@@ -165,10 +164,10 @@ class MarkerSender:
         self._due_ms = due_ms
 
     def _try(self, completion: Completion) -> bool:
-        """True once there is nothing left to do. Never raises: what is lost here keeps its transactional id busy."""
+        """Return True once it is complete. Never raises: a lost completion would keep its transactional id busy."""
         partition, metadata = completion.partition, completion.metadata
         if not partition.is_active:
-            return True  # who serves the partition next completes it
+            return True  # the next coordinator of the partition completes it
         if completion.left:
             written = [place for place in sorted(completion.left) if self._write(completion, place)]
             completion.left.difference_update(written)
@@ -178,7 +177,7 @@ class MarkerSender:
                 return False
         with partition.lock:
             try:
-                self._log.append_move(partition, metadata, completion.move)
+                partition.append_move(metadata, completion.move)
             except Exception as error:
                 if partition.is_active:
                     label, reason = completion.move.state.label, str(error)
@@ -202,11 +201,11 @@ class MarkerSender:
                 place,
                 completion.producer_id,
                 completion.producer_epoch,
-                completion.partition.coordinator_epoch,
+                completion.partition.epoch,
                 completion.commit,
                 completion.version,
             )
-        except Exception:  # no memory, or a mistake of ours: tried again as what a partition refuses
+        except Exception:  # no memory, or a defect: retried like an error of the partition
             logger.exception("%s: cannot write the marker to %s-%d", completion.metadata.transactional_id, *place)
             return False
         if error in _NOT_NEEDED:

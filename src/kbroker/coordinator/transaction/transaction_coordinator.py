@@ -1,7 +1,7 @@
-"""The transaction coordinator: what the transaction APIs ask, and what time brings.
+"""The transaction coordinator: the requests of the transaction APIs, time-outs and expiry.
 
 Locks: that of a transactional id's partition (``StatePartition.lock``), under which its records are appended; then the
-locks of ``TransactionLog`` and ``MarkerSender``. No disk is waited for under any of them: a pending move covers it.
+lock of ``MarkerSender``. No disk is awaited under any of them: a pending move keeps others out.
 Source: ``TransactionCoordinator``, ``TransactionStateManager``, KIP-98, KIP-360, KIP-664, KIP-890.
 """
 
@@ -15,10 +15,13 @@ from kbroker._core.clock import BaseClock
 from kbroker.common.errors import Errors, KafkaError
 from kbroker.common.loggers import get_logger
 from kbroker.common.repeated_failures import RepeatedFailures
+from kbroker.common.topics import TRANSACTION_STATE_TOPIC
 from kbroker.coordinator.internal_topic import READ_BYTES, InternalTopic
+from kbroker.coordinator.partition_replay import PartitionReplay
+from kbroker.coordinator.runtime import CoordinatorRuntime
 from kbroker.coordinator.transaction import ending
 from kbroker.coordinator.transaction.marker_sender import Completion, Markers, MarkerSender, QueueSizes
-from kbroker.coordinator.transaction.transaction_log import LoadTimes, StatePartition, TransactionLog
+from kbroker.coordinator.transaction.transaction_log import StatePartition
 from kbroker.coordinator.transaction.transaction_metadata import (
     BY_LABEL,
     EXHAUSTED_EPOCH,
@@ -62,7 +65,7 @@ NO_PRODUCER = Producer(NO_PRODUCER_ID, NO_PRODUCER_EPOCH)
 
 
 class DescribedTransaction(NamedTuple):
-    """A transactional id as administrators see it."""
+    """Description of a transactional id."""
 
     transactional_id: str
     state: TransactionState
@@ -74,7 +77,7 @@ class DescribedTransaction(NamedTuple):
 
 
 class ListedTransaction(NamedTuple):
-    """A transactional id in a list."""
+    """Entry of a list of transactional ids."""
 
     transactional_id: str
     producer_id: int
@@ -82,14 +85,14 @@ class ListedTransaction(NamedTuple):
 
 
 class _ProducerIdNeededError(Exception):
-    """A move needs a new producer id, which is fetched without the lock."""
+    """Signal that a move needs a new producer id, which is fetched without the lock."""
 
 
 class TransactionCoordinator:
     """All transactional ids of the broker.
 
-    Args: ``topic``: ``__transaction_state``; ``new_producer_id`` gives unused ones, and may wait for a disk;
-    ``markers``: where markers are written; ``scheduler``: used by nothing else, for retries and time-outs.
+    Args: ``topic``: ``__transaction_state``; ``new_producer_id`` returns unused ids, and may wait for a disk;
+    ``markers`` writes end markers; ``scheduler``: exclusive to retries and time-outs.
     Threads: any.
     """
 
@@ -103,98 +106,57 @@ class TransactionCoordinator:
         settings: TransactionSettings | None = None,
     ) -> None:
         self._clock = clock
+        self._topic = topic
         self._settings = TransactionSettings() if settings is None else settings
         self._new_producer_id = new_producer_id
         self._scheduler = scheduler
-        self._log = TransactionLog(topic, clock, self._settings.load_buffer_bytes)
-        self._sender = MarkerSender(self._log, markers, clock, scheduler)
-        self._failures = RepeatedFailures(clock)  # a disk that fails refuses each open transaction, again and again
-        self._closed = False
+        self.runtime = CoordinatorRuntime(
+            topic, TRANSACTION_STATE_TOPIC, "transactional ids", self, clock, self._settings.load_buffer_bytes
+        )
+        self._sender = MarkerSender(markers, clock, scheduler)
+        self._failures = RepeatedFailures(clock)  # a failing disk refuses each open transaction, again and again
 
     # ------------------------------------------------------------ life
 
     def start(self) -> None:
-        """Load what the log says, complete what is prepared, and let time run."""
-        self._load_all()
+        """Load the transactional ids, complete prepared transactions, and schedule time-outs and expiry."""
+        self.runtime.load_all()
+        ids, open_count = self.counts()
+        if ids:
+            completing = sum(
+                one.state in PREPARED for part in self.runtime.shards for one in part.transactions.values()
+            )
+            logger.info(
+                "loaded %d transactional ids; %d transactions are open, %d are being completed",
+                ids,
+                open_count,
+                completing,
+            )
         for name, run, period_ms in (
             ("transaction-abort", self.abort_timed_out, self._settings.abort_interval_ms),
             ("transactional-id-expiration", self.expire_ids, self._settings.expiration_interval_ms),
         ):
             self._scheduler.schedule(name, run, delay_ms=period_ms, period_ms=period_ms)
 
-    def close(self) -> None:
-        """Answer COORDINATOR_NOT_AVAILABLE from now on. Idempotent."""
-        self._closed = True
+    def build(self, index: int, epoch: int, replay: PartitionReplay) -> StatePartition:
+        """Return the transactional ids of a partition: see ``Coordinator``."""
+        partition = StatePartition(self._topic, index, epoch, self._clock)
+        partition.replay(replay, self.runtime.index_of)
+        return partition
 
-    def prepare(self) -> None:
-        """Create the topic if it does not exist, and serve it; that takes a while. Raises: KafkaError."""
-        self._check_open()
-        if not self._log.prepare():
-            self._resume_all()
-
-    def check(self, transactional_id: str) -> None:
-        """Raises: KafkaError if the id's partition is not served."""
-        self._check_open()
-        self._log.find(transactional_id)
-
-    def load(self, index: int, leader_epoch: int) -> None:
-        """Serve one partition of the topic, which this broker leads from an epoch on, and complete what is prepared
-        there. Nothing happens if a newer order was given before or is given meanwhile.
-        """
-        self._log.load(index, leader_epoch)
-        for partition in self._log.partitions:
-            if partition.index == index:
-                self._sender.resume(partition)
-
-    def unload(self, index: int, leader_epoch: int | None) -> None:
-        """Serve a partition of the topic no more: another broker leads it from an epoch on, or, None, it was deleted.
-
-        Nothing happens if a newer order was given before.
-        """
-        self._log.unload(index, leader_epoch)
-
-    def topic_deleted(self) -> None:
-        """``__transaction_state`` was deleted, and all transactional ids with it."""
-        self._log.unload_all()
-
-    @property
-    def partition_counts(self) -> tuple[int, int]:
-        """Partitions of the topic that are served, and those that could not be read."""
-        return len(self._log.partitions), len(self._log.unreadable)
-
-    @property
-    def load_times(self) -> LoadTimes:
-        """How long loading partitions took."""
-        return self._log.load_times
+    def resume(self, shard: StatePartition) -> None:
+        """Complete the transactions that a partition has prepared: see ``Coordinator``."""
+        self._sender.resume(shard)
 
     @property
     def queue_sizes(self) -> QueueSizes:
-        """What could not be written so far."""
+        """Numbers of markers and completions that wait for a retry."""
         return self._sender.queue_sizes
 
     def counts(self) -> tuple[int, int]:
-        """Transactional ids, and open transactions."""
-        partitions = self._log.partitions
+        """Return the numbers of transactional ids and of open transactions."""
+        partitions = self.runtime.shards
         return sum(len(one.transactions) for one in partitions), sum(len(one.open_ids) for one in partitions)
-
-    def _load_all(self) -> None:
-        self._log.load_all()
-        self._resume_all()
-
-    def _resume_all(self) -> None:
-        resumed = sum(self._sender.resume(partition) for partition in self._log.partitions)
-        ids, open_count = self.counts()
-        if ids:
-            logger.info(
-                "loaded %d transactional ids; %d transactions are open, %d are being completed",
-                ids,
-                open_count,
-                resumed,
-            )
-
-    def _check_open(self) -> None:
-        if self._closed:
-            raise KafkaError(Errors.COORDINATOR_NOT_AVAILABLE)
 
     # ------------------------------------------------------------ producers
 
@@ -207,10 +169,10 @@ class TransactionCoordinator:
         enable_two_phase_commit: bool = False,
         keep_prepared: bool = False,
     ) -> Producer:
-        """Let a producer begin: fence the one before it, and abort what that one left open.
+        """Initialize a producer: fence the previous one, and abort its open transaction.
 
-        Args: ``expected``: producer id and epoch that the producer says it has, None for a new one.
-        Raises: KafkaError; CONCURRENT_TRANSACTIONS: again later.
+        Args: ``expected``: producer id and epoch that the producer reports, None for a new one.
+        Raises: KafkaError; CONCURRENT_TRANSACTIONS: retry later.
         """
         if not transactional_id:
             raise KafkaError(Errors.INVALID_REQUEST)
@@ -237,7 +199,7 @@ class TransactionCoordinator:
     def _begin(
         self, transactional_id: str, timeout_ms: int, expected: Producer | None, fresh: Callable[[], int]
     ) -> Producer | Completion:
-        """The producer, or the transaction that is aborted first."""
+        """Return the producer, or the transaction that has to be aborted first."""
         now_ms = self._clock.wall_ms()
         with self._partition(transactional_id) as partition:
             metadata = partition.transactions.get(transactional_id)
@@ -258,9 +220,9 @@ class TransactionCoordinator:
             else:
                 move = metadata.prepare_increment_epoch(timeout_ms, epoch, now_ms)
             try:
-                self._log.append_move(partition, metadata, move)
+                partition.append_move(metadata, move)
             finally:
-                if metadata.producer_epoch == NO_PRODUCER_EPOCH:  # it was never written: nothing is remembered of it
+                if metadata.producer_epoch == NO_PRODUCER_EPOCH:  # it was never written: no state is left
                     partition.transactions.pop(transactional_id, None)
             return Producer(move.producer_id, move.producer_epoch)
 
@@ -274,7 +236,7 @@ class TransactionCoordinator:
         places: Collection[Place],
         client_version: int = TV_2,
     ) -> Mapping[Place, Errors]:
-        """Let partitions join the producer's transaction, which begins with the first ones; all of them or none."""
+        """Add partitions to the producer's transaction, which begins with the first ones; all of them or none."""
         error = Errors.NONE
         try:
             self._add(transactional_id, producer_id, producer_epoch, places, client_version)
@@ -297,14 +259,12 @@ class TransactionCoordinator:
             if metadata.state is _S.ONGOING and metadata.partitions.issuperset(places):
                 return
             move = metadata.prepare_add_partitions(places, self._clock.wall_ms(), client_version)
-            self._log.append_move(partition, metadata, move)
+            partition.append_move(metadata, move)
 
     def verify_partitions(
         self, transactional_id: str, producer_id: int, producer_epoch: int, places: Collection[Place]
     ) -> Mapping[Place, Errors]:
-        """Whether partitions are in the producer's transaction: NONE or TRANSACTION_ABORTABLE, or why it cannot be
-        said.
-        """
+        """Return NONE for partitions in the producer's transaction, else TRANSACTION_ABORTABLE or another error."""
         try:
             with self._known(transactional_id) as (_, metadata):
                 _check_producer(metadata, producer_id, producer_epoch)
@@ -318,10 +278,12 @@ class TransactionCoordinator:
     def end_transaction(
         self, transactional_id: str, producer_id: int, producer_epoch: int, commit: bool, client_version: int = TV_2
     ) -> Producer:
-        """Commit or abort. When this returns the decision is in the log, and on disk if the topic's settings require
-        it; its markers are written unless a partition refused one, which is tried again.
+        """Commit or abort a transaction.
 
-        Returns: with transaction.version 2 who the producer is from now on, else -1 and -1. Raises: KafkaError.
+        When this returns, the decision is in the log, and on disk if the topic's settings require it; its markers are
+        written, except those that a partition refused, which are retried.
+
+        Returns: with transaction.version 2 the next producer id and epoch, else -1 and -1. Raises: KafkaError.
         """
 
         def end(fresh: Callable[[], int]) -> Producer | Completion:
@@ -332,7 +294,7 @@ class TransactionCoordinator:
                 )
                 if move is None:
                     return Producer(metadata.producer_id, metadata.producer_epoch)
-                self._log.append_move(partition, metadata, move)
+                partition.append_move(metadata, move)
                 return Completion(partition, metadata, now_ms)
 
         ended = self._with_producer_ids(end)
@@ -346,18 +308,18 @@ class TransactionCoordinator:
     def _abort_fenced(self, partition: StatePartition, metadata: TransactionMetadata, now_ms: int) -> Completion:
         """Write the decision to abort an open transaction and to fence its producer; the caller holds the lock."""
         move = ending.prepare_fenced_abort(metadata, now_ms)
-        self._log.append_move(partition, metadata, move)
+        partition.append_move(metadata, move)
         return Completion(partition, metadata, now_ms)
 
     def abort_timed_out(self) -> int:
-        """Abort the transactions whose time is over, fencing their producers; return how many."""
+        """Abort the transactions that have timed out, fencing their producers; return their number."""
         count = 0
-        for partition in self._log.partitions:
+        for partition in self.runtime.shards:
             now_ms = self._clock.wall_ms()
             with partition.lock:
                 due = [name for name in partition.open_ids if _is_over(partition.transactions[name], now_ms)]
             for name in due:
-                if self._closed:
+                if self.runtime.is_closed:
                     return count
                 count += self._abort_if_over(partition, name)
         self._failures.write_late()
@@ -389,10 +351,10 @@ class TransactionCoordinator:
         return True
 
     def expire_ids(self) -> int:
-        """Forget the ids that were not used for ``transactional.id.expiration.ms``; return how many."""
+        """Delete the ids unused for ``transactional.id.expiration.ms``; return their number."""
         count = 0
-        for partition in self._log.partitions:
-            if self._closed:
+        for partition in self.runtime.shards:
+            if self.runtime.is_closed:
                 break
             until_ms = self._clock.wall_ms() - self._settings.id_expiration_ms
             with partition.lock:
@@ -408,7 +370,7 @@ class TransactionCoordinator:
                 for one in expired:
                     one.prepare_dead()
                 try:
-                    self._log.append_tombstones(partition, expired)
+                    partition.append_tombstones(expired)
                 except KafkaError as error:
                     logger.warning("cannot expire %d transactional ids: %s", len(expired), error)
                 else:
@@ -420,7 +382,7 @@ class TransactionCoordinator:
     # ------------------------------------------------------------ administration
 
     def describe(self, transactional_id: str) -> DescribedTransaction:
-        """Raises: KafkaError TRANSACTIONAL_ID_NOT_FOUND and others."""
+        """Describe a transactional id. Raises: KafkaError TRANSACTIONAL_ID_NOT_FOUND and others."""
         if not transactional_id:
             raise KafkaError(Errors.INVALID_REQUEST)
         with self._partition(transactional_id) as partition:
@@ -444,16 +406,14 @@ class TransactionCoordinator:
         duration_ms: int = -1,
         matches: Callable[[str], bool] | None = None,
     ) -> list[ListedTransaction]:
-        """The ids that all filters let through; None, no producer ids, or -1 let everything through.
+        """Return the ids that match all filters; None, no producer ids and -1 match every id.
 
-        Args: ``duration_ms``: those open for longer; ``matches``: of the id, asked without a lock.
+        Args: ``duration_ms``: matches transactions open for longer; ``matches``: by id, called without a lock.
         Raises: KafkaError COORDINATOR_LOAD_IN_PROGRESS.
         """
-        self._check_open()
-        if self._log.is_loading:
-            raise KafkaError(Errors.COORDINATOR_LOAD_IN_PROGRESS)
+        self.runtime.check_loaded()
         found: list[ListedTransaction] = []
-        for partition in self._log.partitions:
+        for partition in self.runtime.shards:
             now_ms = self._clock.wall_ms()
             with partition.lock:
                 found += [
@@ -470,7 +430,7 @@ class TransactionCoordinator:
     def _with_producer_ids(
         self, attempt: Callable[[Callable[[], int]], Producer | Completion]
     ) -> Producer | Completion:
-        """Run ``attempt`` with a source of producer ids; when it needs one, fetch it, without a lock, and run again."""
+        """Run ``attempt`` with a source of producer ids; if it needs one, fetch it without a lock and run again."""
         spare: list[int] = []
 
         def fresh() -> int:
@@ -486,16 +446,15 @@ class TransactionCoordinator:
 
     @contextmanager
     def _partition(self, transactional_id: str) -> Iterator[StatePartition]:
-        """The id's partition under its lock. Raises: KafkaError if it is not served."""
-        self._check_open()
-        partition = self._log.find(transactional_id)
+        """Yield the id's partition under its lock. Raises: KafkaError if it is not served."""
+        partition = self.runtime.find(transactional_id)
         with partition.lock:
             partition.check()
             yield partition
 
     @contextmanager
     def _known(self, transactional_id: str) -> Iterator[tuple[StatePartition, TransactionMetadata]]:
-        """An id that exists, under its partition's lock.
+        """Yield an id that exists, under its partition's lock.
 
         Raises: KafkaError INVALID_REQUEST, INVALID_PRODUCER_ID_MAPPING, and as ``_partition``.
         """
@@ -509,14 +468,14 @@ class TransactionCoordinator:
 
 
 def states_of(labels: Collection[str]) -> tuple[set[TransactionState], list[str]]:
-    """The states of these names, and the names that are not states."""
+    """Return the states of these names, and the names that are not states."""
     return {BY_LABEL[label] for label in labels if label in BY_LABEL}, [name for name in labels if name not in BY_LABEL]
 
 
 def _may_be(metadata: TransactionMetadata, expected: Producer) -> bool:
-    """Whether a producer that names itself may be the one of this id; its epoch is looked at later.
+    """Return whether the producer of this id can have the reported producer id; its epoch is checked later.
 
-    The producer id before counts too if its epochs were exhausted: the response that brought the new one may be lost.
+    The previous producer id is accepted if its epochs were exhausted: the response with the new one may be lost.
     """
     return (
         metadata.producer_epoch == NO_PRODUCER_EPOCH
@@ -526,10 +485,10 @@ def _may_be(metadata: TransactionMetadata, expected: Producer) -> bool:
 
 
 def _check_producer(metadata: TransactionMetadata, producer_id: int, producer_epoch: int) -> None:
-    """Raises: KafkaError if another producer has the id, or its transaction is ending."""
+    """Check that a producer owns the id and its transaction is not ending. Raises: KafkaError."""
     if metadata.producer_id != producer_id:
         raise KafkaError(Errors.INVALID_PRODUCER_ID_MAPPING)
-    if metadata.producer_epoch != producer_epoch or producer_epoch == MAX_EPOCH:  # no producer is given that one
+    if metadata.producer_epoch != producer_epoch or producer_epoch == MAX_EPOCH:  # no producer gets that one
         raise KafkaError(Errors.PRODUCER_FENCED)
     if metadata.state in PREPARED:
         raise KafkaError(Errors.CONCURRENT_TRANSACTIONS)

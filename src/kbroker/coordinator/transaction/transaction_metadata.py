@@ -1,4 +1,4 @@
-"""The state of one transactional id, and the moves it may make. Pure: no clock, no log, no lock.
+"""The state of one transactional id, and its moves. Pure: no clock, no log, no lock.
 
 A move is prepared, written to the log, then completed; in between it is pending, and no other move begins.
 Source: ``TransactionMetadata``, ``TransactionState``, KIP-98, KIP-360, KIP-890.
@@ -18,7 +18,7 @@ NO_PRODUCER_ID = -1
 NO_PRODUCER_EPOCH = -1
 NO_TIME_MS = -1
 MAX_EPOCH = 32_767
-EXHAUSTED_EPOCH = MAX_EPOCH - 1  # the last one that a client sees: the coordinator can always fence once more
+EXHAUSTED_EPOCH = MAX_EPOCH - 1  # the last one for a client: the coordinator can always fence once more
 UNLIMITED_TIMEOUT_MS = 2**31 - 1  # of a transaction that another coordinator commits (KIP-939): it never expires
 
 TV_0, TV_2 = 0, 2  # levels of transaction.version: from 2 on each end of a transaction bumps the epoch
@@ -27,7 +27,7 @@ NO_PLACES: frozenset[Place] = frozenset()
 
 
 class TransactionState(enum.IntEnum):
-    """Kafka's states by their number in the log, with the name that clients see."""
+    """Kafka's states by their number in the log, with the name in responses."""
 
     label: str
 
@@ -51,14 +51,14 @@ _S = TransactionState
 
 BY_LABEL = {state.label: state for state in TransactionState}
 
-#: Where a move may come from.
+#: States in which a move may begin.
 VALID_PREVIOUS: dict[TransactionState, frozenset[TransactionState]] = {
     _S.EMPTY: frozenset({_S.EMPTY, _S.COMPLETE_COMMIT, _S.COMPLETE_ABORT}),
     _S.ONGOING: frozenset({_S.ONGOING, _S.EMPTY, _S.COMPLETE_COMMIT, _S.COMPLETE_ABORT}),
     _S.PREPARE_COMMIT: frozenset({_S.ONGOING}),
     _S.PREPARE_ABORT: frozenset(
         {_S.ONGOING, _S.PREPARE_EPOCH_FENCE, _S.EMPTY, _S.COMPLETE_COMMIT, _S.COMPLETE_ABORT}
-    ),  # with transaction.version 2 also what has nothing to abort
+    ),  # with transaction.version 2 also without anything to abort
     _S.COMPLETE_COMMIT: frozenset({_S.PREPARE_COMMIT}),
     _S.COMPLETE_ABORT: frozenset({_S.PREPARE_ABORT}),
     _S.DEAD: frozenset({_S.EMPTY, _S.COMPLETE_COMMIT, _S.COMPLETE_ABORT}),
@@ -70,7 +70,7 @@ PREPARED = frozenset({_S.PREPARE_COMMIT, _S.PREPARE_ABORT})
 
 
 class Move(NamedTuple):
-    """What an id will be once the move is in the log. ``start_ms`` is -1 while nothing is open."""
+    """State of an id after a move. ``start_ms`` is -1 without an open transaction."""
 
     state: TransactionState
     producer_id: int
@@ -88,9 +88,9 @@ class Move(NamedTuple):
 class TransactionMetadata:
     """One transactional id.
 
-    ``prev_producer_id``: the producer id before the latest move; ``next_producer_id``: the one that the end of the
-    transaction will bring, -1 for none; ``last_producer_epoch``: the epoch before the latest bump that the producer
-    itself asked for; ``pending``: the state that it is moving to.
+    ``prev_producer_id``: the producer id before the latest move; ``next_producer_id``: the one after the end of the
+    transaction, -1 for none; ``last_producer_epoch``: the epoch before the latest bump that the producer itself
+    requested; ``pending``: the state that it is moving to.
     Threads: guarded by the lock of its partition (``StatePartition.lock``).
     """
 
@@ -137,9 +137,9 @@ class TransactionMetadata:
         return self.producer_epoch >= EXHAUSTED_EPOCH
 
     def needs_another_producer_id(self, expected_epoch: int | None) -> bool:
-        """Whether the producer that begins, or goes on with this epoch, gets another producer id for want of epochs.
+        """Return whether a producer that begins, or continues with this epoch, needs another producer id.
 
-        The very last epoch is the coordinator's own, for a fence: who had the one before it begins anew too.
+        The very last epoch is reserved for a fence, so the one before it is the last of a producer.
         """
         if self.producer_epoch == MAX_EPOCH and expected_epoch == self.last_producer_epoch:
             return True
@@ -147,7 +147,7 @@ class TransactionMetadata:
 
     @property
     def due_ms(self) -> int | None:
-        """When the open transaction is to be aborted, in wall milliseconds; None: never, or there is none."""
+        """Time at which the open transaction is aborted, in wall milliseconds; None: never, or there is none."""
         if self.state is not _S.ONGOING or self.pending is not None or self.timeout_ms == UNLIMITED_TIMEOUT_MS:
             return None
         return self.start_ms + self.timeout_ms
@@ -155,7 +155,10 @@ class TransactionMetadata:
     # ------------------------------------------------------------ moves
 
     def prepare_increment_epoch(self, timeout_ms: int, expected_epoch: int | None, now_ms: int) -> Move:
-        """A producer begins, or goes on after an error (``expected_epoch``). Raises: KafkaError PRODUCER_FENCED."""
+        """Prepare the beginning of a producer, or its continuation after an error (``expected_epoch``).
+
+        Raises: KafkaError PRODUCER_FENCED.
+        """
         bumped = self.producer_epoch + 1
         if expected_epoch is None:
             epoch, last_epoch = bumped, NO_PRODUCER_EPOCH
@@ -183,9 +186,9 @@ class TransactionMetadata:
     def prepare_producer_id_rotation(
         self, new_producer_id: int, timeout_ms: int, now_ms: int, expected_epoch: int | None
     ) -> Move:
-        """A producer begins with another producer id: its epochs are exhausted.
+        """Prepare the beginning of a producer with another producer id: the epochs of the present one are exhausted.
 
-        Args: ``expected_epoch``: that it named, by which a retry is recognised.
+        Args: ``expected_epoch``: reported by the producer, to recognize a retry.
         """
         if self.state not in IDLE:
             raise self._illegal("a producer id cannot change inside a transaction")
@@ -201,7 +204,7 @@ class TransactionMetadata:
         )
 
     def prepare_add_partitions(self, added: Collection[Place], now_ms: int, client_version: int) -> Move:
-        """Partitions join the transaction, which begins with the first ones."""
+        """Prepare the addition of partitions to the transaction, which begins with the first ones."""
         return self._prepare(
             _S.ONGOING,
             partitions=self.partitions.union(added),
@@ -217,9 +220,9 @@ class TransactionMetadata:
     def prepare_end(
         self, state: TransactionState, client_version: int, next_producer_id: int, now_ms: int, *, is_empty: bool
     ) -> Move:
-        """The transaction is committed or aborted, before its markers are written.
+        """Prepare the commit or abort of the transaction, before its markers are written.
 
-        Args: ``next_producer_id``: that the producer gets with the end, -1 to keep its own; ``is_empty``: nothing was
+        Args: ``next_producer_id``: of the producer after the end, -1 to keep its own; ``is_empty``: no transaction was
         open.
         """
         if self.pending is _S.PREPARE_EPOCH_FENCE and state is _S.PREPARE_ABORT:
@@ -241,7 +244,7 @@ class TransactionMetadata:
         )
 
     def prepare_complete(self, now_ms: int) -> Move:
-        """All markers are written. The client never sees the last epoch of a producer id that changes here."""
+        """Prepare the completion, after all markers. Clients never get the last epoch of a replaced producer id."""
         state = _S.COMPLETE_COMMIT if self.state is _S.PREPARE_COMMIT else _S.COMPLETE_ABORT
         producer_id, epoch = self.producer_id, self.producer_epoch
         if self.client_version >= TV_2 and self.next_producer_id != NO_PRODUCER_ID:
@@ -256,11 +259,11 @@ class TransactionMetadata:
         )
 
     def prepare_dead(self) -> None:
-        """The id expires; its tombstone is the record of that."""
+        """Prepare the expiry of the id; its record is a tombstone."""
         self._prepare(_S.DEAD, partitions=NO_PLACES)
 
     def complete(self, move: Move) -> None:
-        """The move is in the log."""
+        """Apply a move that is in the log."""
         if self.pending is not move.state or move.state in (_S.DEAD, _S.PREPARE_EPOCH_FENCE):
             raise self._illegal(f"cannot complete {move}")
         self.state = move.state
@@ -277,11 +280,11 @@ class TransactionMetadata:
         self.pending = None
 
     def cancel(self) -> None:
-        """The pending move could not be written: the id stays as it was."""
+        """Cancel a pending move that could not be written."""
         self.pending = None
 
     def remove_partitions(self, places: Collection[Place]) -> None:
-        """The markers of these partitions are written."""
+        """Remove partitions whose markers are written."""
         if self.state not in PREPARED:
             raise self._illegal("markers are written for prepared transactions only")
         self.partitions = self.partitions.difference(places)
@@ -300,7 +303,7 @@ class TransactionMetadata:
         last_update_ms: int | None = None,
         client_version: int | None = None,
     ) -> Move:
-        """What is not given stays. Raises: RuntimeError for a move that the states do not allow: a mistake of ours."""
+        """Prepare a move; fields not given stay. Raises: RuntimeError for a move that the state does not allow."""
         if self.pending is not None or self.state not in VALID_PREVIOUS[state]:
             raise self._illegal(f"cannot move to {state.label}")
         move = Move(

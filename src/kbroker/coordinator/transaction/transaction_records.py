@@ -1,4 +1,4 @@
-"""Records of ``__transaction_state`` in Kafka's own formats, so that Kafka's tools read them and we read Kafka's.
+"""Records of ``__transaction_state`` in Kafka's formats: Kafka's tools can read ours, and we can read Kafka's.
 
 Keys and values begin with an int16 version. Values are of version 1, whose tagged fields (KIP-890) older readers skip.
 Source: ``TransactionLogKey.json``, ``TransactionLogValue.json``, ``TransactionLog``.
@@ -31,7 +31,7 @@ def encode_key(transactional_id: str) -> bytes:
 
 
 def encode_value(move: Move, version: int = VALUE_VERSION) -> bytes:
-    """Encode what an id becomes."""
+    """Encode the state of an id after a move."""
     partitions = None
     if move.state is not TransactionState.EMPTY:
         by_topic: dict[str, list[int]] = {}
@@ -54,7 +54,7 @@ def encode_value(move: Move, version: int = VALUE_VERSION) -> bytes:
 
 
 def decode_key(key: bytes) -> str | None:
-    """Decode a key; None for a kind that this version does not know. Raises: ProtocolError: cut or malformed."""
+    """Decode a key; return None for an unknown kind. Raises: ProtocolError: cut or malformed."""
     if len(key) < 2:
         raise ProtocolError("record key without a version")
     if struct.unpack_from(">h", key)[0] != KEY_VERSION:
@@ -64,7 +64,7 @@ def decode_key(key: bytes) -> str | None:
 
 
 def decode_value(transactional_id: str, value: bytes) -> TransactionMetadata:
-    """Decode what an id was. Raises: ProtocolError: malformed, or of a version or state that this one does not know."""
+    """Decode the state of an id. Raises: ProtocolError: malformed, or of an unknown version or state."""
     version, body = codec.decode_versioned("TransactionLogValue", value)
     if version > VALUE_VERSION:
         raise ProtocolError(f"expected a value of version 0 or 1, found {version}")

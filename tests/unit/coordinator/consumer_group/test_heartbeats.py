@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import pytest
 
 from kbroker._core.clock import VirtualClock
 from kbroker.common.errors import Errors, KafkaError
-from kbroker.coordinator.consumer_group import timers
+from kbroker.coordinator.consumer_group import target_assignment, timers
+from kbroker.coordinator.consumer_group.assignors.group_spec import GroupSpec
 from kbroker.coordinator.consumer_group.group import ConsumerGroup
+from kbroker.coordinator.consumer_group.member import Target
 from kbroker.coordinator.consumer_group.membership import HeartbeatRequest
 from kbroker.coordinator.consumer_group.settings import ConsumerGroupSettings, Limits
 from kbroker.coordinator.group_coordinator import GroupSettings
+from kbroker.coordinator.group_shard import GroupShard
 from tests.support.consumer_groups import AT_ONCE, Beat, ConsumerGroupBench, FakeImage
 
 
@@ -319,11 +324,11 @@ def test_an_unloaded_partition_has_no_groups_until_it_is_loaded() -> None:
     bench = ConsumerGroupBench()
     stable_pair(bench)
     before = bench.described()
-    index = bench.coordinator.partition_for("g")
-    bench.coordinator.unload_partition(index, 5)
+    index = bench.coordinator.runtime.index_of("g")
+    bench.coordinator.runtime.unload(index, 5)
     assert bench.refused("a", 3) is Errors.NOT_COORDINATOR
     bench.after(60_000)
-    bench.coordinator.load_partition(index, 6)
+    bench.coordinator.runtime.load(index, 6)
     assert bench.described() == before
     assert bench.beat("a", 3) == Beat("a", 3, None)
 
@@ -332,13 +337,12 @@ def test_a_heartbeat_that_cannot_be_written_changes_nothing(monkeypatch: pytest.
     bench = ConsumerGroupBench()
     stable_pair(bench)
     before = bench.described()
-    log = bench.coordinator._log
 
     def fail(*args: object) -> None:
         raise KafkaError(Errors.COORDINATOR_NOT_AVAILABLE)
 
     with monkeypatch.context() as patch:
-        patch.setattr(log, "append", fail)
+        patch.setattr(GroupShard, "append", fail)
         assert bench.refused("c", 0, has={}, topics=["t"], timeout_ms=1000) is Errors.COORDINATOR_NOT_AVAILABLE
         assert bench.refused("a", -1) is Errors.COORDINATOR_NOT_AVAILABLE
         assert bench.described() == before
@@ -406,3 +410,21 @@ def test_a_static_member_whose_place_is_taken_leaves_no_time_out() -> None:
     group = bench.coordinator._groups.find("g")
     assert isinstance(group, ConsumerGroup)
     assert list(group.timers) == [(timers.SESSION, "b")]
+
+
+def test_a_slow_assignment_is_followed_by_a_pause(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An interval of 0 makes an assignment for each join; in a flood of joins they would cost its square."""
+    bench = ConsumerGroupBench()
+    uniform, made = target_assignment.ASSIGNORS["uniform"], []
+
+    def slow(group: GroupSpec) -> Mapping[str, Target]:
+        made.append(len(group.members))
+        bench.clock.advance_ms(5 * len(group.members))
+        return uniform(group)
+
+    monkeypatch.setattr(target_assignment, "ASSIGNORS", {"uniform": slow})
+    epochs = [bench.join(name).epoch for name in "abcdefgh"]
+    assert made == [1, 2, 3, 4, 5], "the fifth takes 25 ms"
+    bench.after(100)
+    bench.beat("h", epochs[-1])
+    assert made == [1, 2, 3, 4, 5, 8]

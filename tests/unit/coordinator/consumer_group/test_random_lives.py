@@ -14,11 +14,16 @@ import pytest
 
 from kbroker.common.errors import Errors, KafkaError
 from kbroker.coordinator.consumer_group.settings import ConsumerGroupSettings, Limits
+from kbroker.coordinator.group_shard import GroupShard
 from tests.support.consumer_groups import ConsumerGroupBench, FakeImage
 
 SESSION_MS = 45_000
 Used = set[tuple[str, int]]
 LOST = (Errors.FENCED_MEMBER_EPOCH, Errors.UNKNOWN_MEMBER_ID, Errors.FENCED_INSTANCE_ID)
+
+
+def _refuse(*_: object) -> None:
+    raise KafkaError(Errors.COORDINATOR_NOT_AVAILABLE)
 
 
 @dataclass
@@ -156,16 +161,10 @@ class Life:
 
     def fail(self) -> None:
         """Nothing can be written for a moment."""
-        log: Any = self.bench.coordinator._log
-        known = log.append
-
-        def append(*_: object) -> None:
-            raise KafkaError(Errors.COORDINATOR_NOT_AVAILABLE)
-
-        log.append = append
-        for _ in range(3):
-            self.act()
-        log.append = known
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(GroupShard, "append", _refuse)
+            for _ in range(3):
+                self.act()
 
     def wait(self) -> None:
         self.bench.after(self.random.choice([100, 1000, 1000, 5000]))

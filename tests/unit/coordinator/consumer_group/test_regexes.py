@@ -3,15 +3,28 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
 from kbroker.common.errors import Errors, KafkaError
 from kbroker.coordinator.consumer_group import regexes
+from kbroker.coordinator.consumer_group.background import BackgroundTasks
 from kbroker.coordinator.consumer_group.group import ConsumerGroup
-from kbroker.coordinator.consumer_group.regexes import resolve
+from kbroker.coordinator.consumer_group.records import ResolvedRegex
 from tests.support.consumer_groups import Beat, ConsumerGroupBench, FakeImage
+
+
+def resolve(*arguments: Any) -> dict[str, ResolvedRegex]:
+    """Match to the end, slice by slice."""
+    slices = regexes.resolve(*arguments)
+    while True:
+        try:
+            next(slices)
+        except StopIteration as end:
+            found: dict[str, ResolvedRegex] = end.value
+            return found
 
 
 def test_topics_come_with_a_later_heartbeat() -> None:
@@ -188,7 +201,7 @@ def test_a_group_has_so_many_expressions(monkeypatch: pytest.MonkeyPatch) -> Non
     with pytest.raises(KafkaError) as refused:
         bench.join("c", regex="foo.*")
     assert refused.value.error is Errors.INVALID_REGULAR_EXPRESSION
-    assert refused.value.message == "Group g has 2 different regular expressions, as many as it may have."
+    assert refused.value.message == "Group g has 2 different regular expressions, the maximum."
     assert bench.join("c", regex="fo.*").epoch > 0
     assert bench.join("c", regex="foo.*", group="other").epoch > 0
     bench.beat("a", -1)
@@ -247,7 +260,7 @@ def test_expressions_of_members_that_left_are_not_matched(monkeypatch: pytest.Mo
     """Those of other groups took so long."""
     bench = ConsumerGroupBench(FakeImage(foo=1))
     background = bench.coordinator._consumer_groups.membership.regexes.background
-    tasks: list[Callable[[], None]] = []
+    tasks: list[Iterator[None]] = []
     monkeypatch.setattr(background, "run", tasks.append)
     bench.join("a", regex="f.*")
     bench.after(100)
@@ -256,5 +269,36 @@ def test_expressions_of_members_that_left_are_not_matched(monkeypatch: pytest.Mo
     monkeypatch.setattr(bench.image, "names", lambda: asked)
     monkeypatch.setattr(regexes, "compile_regex", lambda regex, most_steps: asked.append(regex))
     (task,) = tasks
-    task()
+    assert list(task) == []
     assert not asked
+
+
+def test_expressions_of_groups_take_turns() -> None:
+    """Those of one group delay those of another by a slice, however much they cost."""
+    background = BackgroundTasks()
+    background.has_thread = True
+    may_begin, seen = threading.Event(), []
+
+    def task(name: str, slices: int) -> Iterator[None]:
+        assert may_begin.wait(30)
+        for _ in range(slices):
+            seen.append(name)
+            yield
+
+    background.run(task("costly", 9))
+    background.run(task("cheap", 1))
+    may_begin.set()
+    background.join(30)
+    assert seen[:2] == ["costly", "cheap"]
+    assert len(seen) == 10
+
+
+def test_a_costly_expression_is_matched_in_slices(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Steps count, and so do the names of topics that a cheap one goes through."""
+    image = FakeImage(**{f"a1a1a1a1{number}": 1 for number in range(40)})
+    assert len(list(regexes.resolve(["(a|1)*a(a|1){30}.*"], image, 7))) == 1
+    with monkeypatch.context() as patch:
+        patch.setattr(regexes, "SLICE_STEPS", 50)
+        assert len(list(regexes.resolve(["(a|1)*a(a|1){30}.*"], image, 7))) > 4
+    monkeypatch.setattr(regexes, "SLICE_NAMES", 10)
+    assert len(list(regexes.resolve(["b"], image, 7))) == 5

@@ -41,9 +41,9 @@ def count_tries(tx: Transactions) -> list[int]:
     return tries
 
 
-def fails_later(tx: Transactions) -> Callable[..., None]:
+def fails_later() -> Callable[..., None]:
     """Log the decisions, and fail at what completes them."""
-    append = tx.coordinator._sender._log.append_move
+    append = StatePartition.append_move
 
     def append_move(partition: StatePartition, metadata: TransactionMetadata, move: Move) -> None:
         if move.state in (TransactionState.COMPLETE_COMMIT, TransactionState.COMPLETE_ABORT):
@@ -97,7 +97,7 @@ def test_a_mistake_loses_no_transaction(tx: Transactions, monkeypatch: pytest.Mo
             if at == "marker":
                 patch.setattr(tx.markers, "write", fails)
             else:
-                patch.setattr(tx.coordinator._sender._log, "append_move", fails_later(tx))
+                patch.setattr(StatePartition, "append_move", fails_later())
             tx.end(mine, name=name)
             tx.after(RETRY_BACKOFF_MS)
     assert (tx.state("x"), tx.state("y")) == ("PrepareCommit", "PrepareCommit")
@@ -142,12 +142,12 @@ def test_a_partition_that_is_dropped_takes_its_markers_along(tx: Transactions) -
     mine = tx.init()
     tx.add(mine)
     tx.end(mine)
-    index = tx.coordinator._log.index_of("x")
-    tx.coordinator.unload(index, 1)
+    index = tx.coordinator.runtime.index_of("x")
+    tx.coordinator.runtime.unload(index, 1)
     tx.after(500)
     assert tx.coordinator.queue_sizes == (0, 0)
     tx.markers.errors.clear()
-    tx.coordinator.load(index, 2)
+    tx.coordinator.runtime.load(index, 2)
     tx.after(RETRY_BACKOFF_MS)
     assert tx.state() == "CompleteCommit"
     assert [row[:5] for row in tx.markers.written] == [(T0, 1000, 1, 2, True)]

@@ -298,7 +298,7 @@ def test_a_record_that_waits(tx: Transactions) -> None:
     """The log refuses the last record: the id is busy until it takes it."""
     mine = tx.init()
     tx.add(mine, T1)
-    index = tx.coordinator._log.index_of("x")
+    index = tx.coordinator.runtime.index_of("x")
     log = tx.topic.logs[index]
     tx.markers.write = lambda *row: (log._inject_fault(write_errno=28), Errors.NONE)[1]  # type: ignore[method-assign]
     tx.end(mine)
@@ -389,13 +389,13 @@ def test_a_restart_remembers(tx: Transactions) -> None:
 def test_partitions_are_dropped_and_loaded(tx: Transactions) -> None:
     """NOT_COORDINATOR in between; the others are served all the time."""
     tx.init()
-    home = tx.coordinator._log.index_of("x")
-    other = next(name for name in "abcdefgh" if tx.coordinator._log.index_of(name) != home)
-    tx.coordinator.unload(home, 1)
+    home = tx.coordinator.runtime.index_of("x")
+    other = next(name for name in "abcdefgh" if tx.coordinator.runtime.index_of(name) != home)
+    tx.coordinator.runtime.unload(home, 1)
     assert refused(tx.init) is Errors.NOT_COORDINATOR
-    assert refused(tx.coordinator.check, "x") is Errors.NOT_COORDINATOR
+    assert refused(tx.coordinator.runtime.find, "x") is Errors.NOT_COORDINATOR
     assert tx.init(other).producer_epoch == 0
-    tx.coordinator.load(home, 2)
+    tx.coordinator.runtime.load(home, 2)
     assert tx.init() == Producer(1000, 1)
 
 
@@ -405,20 +405,22 @@ def test_nothing_is_served_before_the_topic_exists() -> None:
     assert tx.topic is not None
     fresh = Transactions(topic=type(tx.topic)(tx.clock), clock=tx.clock)
     assert refused(fresh.init) is Errors.NOT_COORDINATOR
-    fresh.coordinator.prepare()
+    fresh.coordinator.runtime.prepare()
     assert fresh.init() == Producer(1000, 0)
 
 
 def test_the_topic_is_deleted(tx: Transactions) -> None:
     """All ids with it; a new topic begins from nothing."""
     tx.init()
-    tx.coordinator.topic_deleted()
+    assert tx.topic is not None
+    tx.topic.created = False
+    tx.coordinator.runtime.topic_deleted()
     assert refused(tx.init) is Errors.NOT_COORDINATOR
     assert tx.coordinator.counts() == (0, 0)
 
 
 def test_a_closed_coordinator_serves_nothing(tx: Transactions) -> None:
-    tx.coordinator.close()
+    tx.coordinator.runtime.close()
     assert refused(tx.init) is Errors.COORDINATOR_NOT_AVAILABLE
     assert tx.add(Producer(1000, 0)) is Errors.COORDINATOR_NOT_AVAILABLE
 

@@ -1,4 +1,4 @@
-"""What an assignor is given, and what it gives.
+"""Input and output of an assignor.
 
 Source: ``GroupSpecImpl``, ``MemberSubscriptionAndAssignmentImpl``, ``SubscribedTopicDescriberImpl``.
 """
@@ -14,7 +14,7 @@ from kbroker.coordinator.consumer_group.member import Target
 
 
 class MemberSpec(NamedTuple):
-    """A member. ``topics``: ids of the topics that exist, among those it is subscribed to."""
+    """A member. ``topics``: ids of the existing topics that it subscribes to."""
 
     instance_id: str | None
     topics: frozenset[UUID]
@@ -22,7 +22,7 @@ class MemberSpec(NamedTuple):
 
 
 class GroupSpec(NamedTuple):
-    """A group. ``owned``: partitions in anybody's present target, by topic; ``partition_counts``: of every topic."""
+    """A group. ``owned``: partitions in the present targets, by topic; ``partition_counts``: of every topic."""
 
     members: Mapping[str, MemberSpec]
     is_homogeneous: bool
@@ -30,7 +30,7 @@ class GroupSpec(NamedTuple):
     partition_counts: Mapping[UUID, int]
 
     def member_ids(self) -> list[str]:
-        """Member ids in the order in which Kafka's assignors meet them."""
+        """Member ids in the order of Kafka's assignors."""
         return hash_map_order(self.members)
 
 

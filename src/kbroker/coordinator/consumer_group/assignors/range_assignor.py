@@ -1,4 +1,4 @@
-"""The assignor ``range``: each member gets a range of every topic it wants, members in the order of their ids.
+"""The assignor ``range``: each member gets a range of each subscribed topic, in the order of the member ids.
 
 Source: ``RangeAssignor``.
 """
@@ -16,7 +16,7 @@ NAME = "range"
 
 
 def assign(group: GroupSpec) -> Mapping[str, Target]:
-    """The target of each member. Static members come first, by their instance ids: they keep their ranges."""
+    """Return the target of each member. Static members come first, by instance id, and so keep their ranges."""
     members = group.members
 
     def order(member_id: str) -> tuple[bool, bytes]:

@@ -1,4 +1,4 @@
-"""The assignor ``uniform``: as many partitions for each member as possible are equal, and few of them move.
+"""The assignor ``uniform``: the numbers of partitions per member are as equal as possible, and few partitions move.
 
 Source: ``UniformAssignor``, ``UniformHomogeneousAssignmentBuilder``.
 """
@@ -19,14 +19,14 @@ Place = tuple[UUID, int]
 
 
 def assign(group: GroupSpec) -> Mapping[str, Target]:
-    """The target of each member; members that get nothing may be left out."""
+    """Return the target of each member; members without partitions may be left out."""
     if not group.members:
         return {}
     return _Homogeneous(group).assign() if group.is_homogeneous else assign_heterogeneous(group)
 
 
 class _Homogeneous:
-    """Assigns to members that all want the same topics."""
+    """Assignment for members that all subscribe to the same topics."""
 
     def __init__(self, group: GroupSpec) -> None:
         self._group = group
@@ -34,7 +34,7 @@ class _Homogeneous:
         self._topics = group.members[self._member_ids[0]].topics
         self._free: list[Place] = []
         self._kept: dict[str, Target] = {}
-        self._wanting: list[tuple[str, int]] = []  # members with room, and for how many
+        self._wanting: list[tuple[str, int]] = []  # members below their quota, and by how many
 
     def assign(self) -> Mapping[str, Target]:
         if not self._topics:
@@ -49,14 +49,14 @@ class _Homogeneous:
         return self._hand_out()
 
     def _keep(self, least: int, extras: int) -> None:
-        """Members keep what they have, up to their quota; the first ``extras`` that are full have one more."""
+        """Keep the members' partitions, up to their quota; the first ``extras`` full members keep one more."""
         left = len(self._member_ids)
         for member_id in self._member_ids:
             has_extra = extras > 0
             quota = least + has_extra
             kept, quota = self._within(self._group.members[member_id].target, quota)
             if quota > 0 and has_extra and left > extras:
-                quota -= 1  # somebody who has one more already keeps it
+                quota -= 1  # a member that has one more already keeps it
                 has_extra = False
             if quota > 0:
                 self._wanting.append((member_id, quota))
@@ -65,7 +65,7 @@ class _Homogeneous:
             self._kept[member_id] = kept
 
     def _within(self, target: Target, quota: int) -> tuple[Target, int]:
-        """What a member keeps, and for how many more it has room; the rest of its topics is free again."""
+        """Keep partitions of a member up to its quota, and free the rest; note by how many it is below."""
         if not target:
             return target, quota
         kept: dict[UUID, frozenset[int]] = {}

@@ -1,7 +1,7 @@
-"""The assignor ``uniform`` for members that want different topics.
+"""The assignor ``uniform`` for members with different subscriptions.
 
-What members have stays where it is wanted, free partitions go to the least loaded subscribers, and then partitions move
-from the most to the least loaded ones, topic by topic, until nothing gets better.
+Members keep the partitions of their subscriptions, free partitions go to the least loaded subscribers, and then
+partitions move from the most to the least loaded ones, topic by topic, until the balance no longer improves.
 Source: ``UniformHeterogeneousAssignmentBuilder``.
 """
 
@@ -19,12 +19,12 @@ NO_ONE = -1
 
 
 def assign_heterogeneous(group: GroupSpec) -> Mapping[str, Target]:
-    """The target of each member."""
+    """Return the target of each member."""
     return _Builder(group).assign()
 
 
 class _Builder:
-    """An assignment in the making. Members are numbers here, in the order of ``GroupSpec.member_ids``."""
+    """A partial assignment. Members are numbers, in the order of ``GroupSpec.member_ids``."""
 
     def __init__(self, group: GroupSpec) -> None:
         self._member_ids = group.member_ids()
@@ -71,7 +71,7 @@ class _Builder:
                     self._give(owners, partition, scale.least_loaded())
 
     def _in_order(self, topic_ids: Iterable[UUID]) -> list[UUID]:
-        """Topics with the most partitions for each subscriber first, then with the fewest subscribers, then by id."""
+        """Return the topics: most partitions per subscriber first, then fewest subscribers, then by id."""
 
         def order(topic_id: UUID) -> tuple[float, int, int, int]:
             count = len(self._subscribers[topic_id])
@@ -90,7 +90,7 @@ class _Builder:
     # ------------------------------------------------------------ balance
 
     def _balance(self) -> None:
-        """Go through the topics until a whole round has moved nothing, or there were enough rounds."""
+        """Balance the topics in rounds, until one moves nothing or the maximum of rounds is reached."""
         topics = self._in_order(topic_id for topic_id, them in self._subscribers.items() if len(them) > 1)
         last_moved = None
         for _ in range(MAX_ROUNDS):
@@ -101,7 +101,7 @@ class _Builder:
                     last_moved = topic_id
 
     def _balance_topic(self, topic_id: UUID) -> bool:
-        """Move partitions of a topic from its most to its least loaded subscribers; whether any moved."""
+        """Move partitions of a topic from its most to its least loaded subscribers; return whether any moved."""
         scale = _Scale(self._loads, self._subscribers[topic_id])
         if scale.imbalance <= 1:
             return False
@@ -127,9 +127,9 @@ class _Builder:
 
 
 class _Scale:
-    """Members of one topic from the least to the most loaded, as partitions come to one end and leave the other.
+    """Members of one topic from the least to the most loaded, while partitions move from one end to the other.
 
-    At each end is a range of members that are level; a range that has been gone through takes the next level in.
+    Each end is a range of members of one level; a range that was passed once includes the next level.
     """
 
     def __init__(self, loads: list[int], members: Iterable[int]) -> None:
@@ -144,11 +144,11 @@ class _Scale:
         self._next_high = len(self._members) - 1
 
     def is_balanced(self) -> bool:
-        """Whether both ends are level now."""
+        """Return whether both ends have the same level."""
         return self._high_level - self._low_level <= 1
 
     def least_loaded(self) -> int:
-        """The member that gets the next partition."""
+        """Return the member that gets the next partition."""
         members, loads = self._members, self._loads
         if self._next_low >= self._low_end:
             self._low_level += 1
@@ -159,7 +159,7 @@ class _Scale:
         return members[self._next_low - 1]
 
     def most_loaded(self) -> int:
-        """The member that gives the next partition; NO_ONE if none is left."""
+        """Return the member that loses the next partition; NO_ONE if none is left."""
         members, loads = self._members, self._loads
         if self._next_high < self._high_start:
             if self._high_end <= self._high_start and self._high_start > 0:
@@ -175,7 +175,7 @@ class _Scale:
         return members[self._next_high + 1]
 
     def exclude_most_loaded(self) -> None:
-        """The member just named has nothing to give."""
+        """Skip the member just returned, which has no partition to lose."""
         members, at, last = self._members, self._next_high + 1, self._high_end - 1
         members[at], members[last] = members[last], members[at]
         self._high_end = last

@@ -1,0 +1,166 @@
+"""The groups of one partition of ``__consumer_offsets``, and how its records become them again.
+
+Source: ``GroupCoordinatorShard``, ``OffsetMetadataManager.replay``, ``GroupMetadataManager.replay``.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+from kbroker._core.clock import BaseClock
+from kbroker.common.errors import Errors, ProtocolError
+from kbroker.common.loggers import get_logger
+from kbroker.common.topics import OFFSETS_TOPIC
+from kbroker.coordinator import group_records
+from kbroker.coordinator.classic_group import ClassicGroup
+from kbroker.coordinator.consumer_group import records
+from kbroker.coordinator.consumer_group.group import ConsumerGroup
+from kbroker.coordinator.consumer_group.records import ConsumerGroupKey, GroupRecord
+from kbroker.coordinator.group_records import CommittedOffset, GroupKey, OffsetKey, StoredGroup
+from kbroker.coordinator.internal_topic import InternalTopic, UnreadableError, report_strangers
+from kbroker.coordinator.partition_replay import PartitionReplay
+from kbroker.coordinator.runtime import CoordinatorShard
+
+logger = get_logger(__name__)
+
+Group = ClassicGroup | ConsumerGroup
+Dismiss = Callable[[Group, Errors], None]
+Key = OffsetKey | GroupKey | ConsumerGroupKey
+Value = CommittedOffset | StoredGroup | records.Value
+
+
+class OpenTransactions:
+    """Producer ids of open transactions, each with the groups whose offsets it has written.
+
+    ``lock`` guards everything. It is held while a transactional commit or an end marker is appended, so that no commit
+    comes between a marker and its effect. It is taken under groups' locks and before the shard's and the append lock.
+
+    Source: ``OffsetMetadataManager`` (``openTransactionsByGroup``).
+    """
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self._groups: dict[int, set[str]] = {}
+
+    def group_ids(self, producer_id: int) -> list[str]:
+        """Return the groups with offsets of a producer, in the order in which they are locked."""
+        return sorted(self._groups.get(producer_id, ()))
+
+    def add(self, producer_id: int, group_id: str) -> None:
+        """Note that a producer has written offsets of a group."""
+        self._groups.setdefault(producer_id, set()).add(group_id)
+
+    def end(self, producer_id: int) -> None:
+        """Forget the transaction of a producer."""
+        self._groups.pop(producer_id, None)
+
+    @property
+    def producer_ids(self) -> list[int]:
+        """All producers, sorted."""
+        return sorted(self._groups)
+
+
+class GroupShard(CoordinatorShard):
+    """The groups of a partition. ``lock`` guards ``groups``; it is taken under groups' locks, and before no other.
+
+    Args: ``dismiss`` makes a group dead, under its lock; its delayed requests get the error.
+    """
+
+    def __init__(self, topic: InternalTopic, index: int, epoch: int, clock: BaseClock, dismiss: Dismiss) -> None:
+        super().__init__(topic, index, epoch, clock)
+        self.groups: dict[str, Group] = {}
+        self.transactions = OpenTransactions()
+        self._dismiss = dismiss
+
+    def put(self, group: Group) -> None:
+        """Add a group, or let it take the place of another; the caller holds ``lock``."""
+        group.shard = self
+        self.groups[group.group_id] = group
+
+    def drop(self, group: Group, error: Errors) -> None:
+        """Forget a group whose lock the caller holds; its delayed requests get ``error``."""
+        if not group.is_dead:
+            self._dismiss(group, error)
+        with self.lock:
+            if self.groups.get(group.group_id) is group:
+                del self.groups[group.group_id]
+
+    def retire(self) -> None:
+        """Drop all groups; delayed requests get NOT_COORDINATOR. The records stay."""
+        with self.transactions.lock, self.lock:
+            self.is_active = False
+            groups = list(self.groups.values())
+        for group in groups:
+            with group.lock:
+                self.drop(group, Errors.NOT_COORDINATOR)
+
+    def replay(self, replay: PartitionReplay, index_of: Callable[[str], int]) -> None:
+        """Restore the groups of replayed records. Raises: UnreadableError for an offset that is malformed."""
+        parts: dict[str, list[tuple[int, Key, Value]]] = {}  # records of the groups themselves
+        strangers: set[str] = set()
+        for raw_key, (offset, raw_value) in replay.values.items():
+            key, value = (raw_value is not None and _decode(self.index, raw_key, raw_value)) or (None, None)
+            if key is None or value is None:
+                continue
+            if index_of(key.group_id) != self.index:
+                strangers.add(key.group_id)
+            elif isinstance(key, OffsetKey) and isinstance(value, CommittedOffset):
+                self._restored(key.group_id).offsets.restore((key.topic, key.partition), value, offset)
+            else:
+                parts.setdefault(key.group_id, []).append((offset, key, value))
+        for rows in parts.values():
+            self._restore(rows)
+        for producer_id, pending in replay.pending.items():
+            for raw_key, (offset, raw_value) in pending.items():
+                key, value = _decode(self.index, raw_key, raw_value) or (None, None)
+                if isinstance(key, OffsetKey) and isinstance(value, CommittedOffset):
+                    group = self._restored(key.group_id)
+                    group.offsets.commit_pending(producer_id, {(key.topic, key.partition): value}, offset)
+                    self.transactions.add(producer_id, key.group_id)
+        for group in self.groups.values():
+            group.offsets.end_restore()
+        report_strangers(OFFSETS_TOPIC, self.index, "groups", strangers)
+
+    def _restored(self, group_id: str) -> Group:
+        group = self.groups.get(group_id)
+        if group is None:
+            self.put(group := ClassicGroup(group_id))
+        return group
+
+    def _restore(self, rows: list[tuple[int, Key, Value]]) -> None:
+        """Restore a group from its records; of records of both kinds those of the later kind count."""
+        rows.sort(key=lambda row: row[0])
+        present = self._restored(rows[0][1].group_id)
+        latest = rows[-1][2]
+        if isinstance(latest, StoredGroup) and isinstance(present, ClassicGroup):
+            present.restore(latest)
+            return
+        group = ConsumerGroup(present.group_id, offsets=present.offsets)
+        for _, key, value in rows:
+            if isinstance(key, ConsumerGroupKey) and not isinstance(value, (StoredGroup, CommittedOffset)):
+                group.replay(GroupRecord(key, value))
+        self.put(group)
+
+
+def _decode(index: int, raw_key: bytes, raw_value: bytes) -> tuple[Key, Value] | None:
+    """Decode a record; None if it is not of a group. Raises: UnreadableError for a malformed offset.
+
+    Without that offset its consumer would start at another one.
+    """
+    key: Key | None = None
+    try:
+        key = group_records.decode_key(raw_key) or records.decode_key(raw_key)
+        if isinstance(key, OffsetKey):
+            return key, group_records.decode_offset(raw_value)
+        if isinstance(key, GroupKey):
+            return key, group_records.decode_group(raw_value)
+        if key is not None:
+            return key, records.decode_value(key, raw_value)
+    except ProtocolError as error:
+        if isinstance(key, OffsetKey):
+            reason = f"the offset of group {key.group_id} for {key.topic}-{key.partition} is malformed: {error}"
+            raise UnreadableError(reason, "stop the broker, install the release that wrote this record") from error
+        # no coordinator writes such a key; members of an unknown group join again
+        logger.error("__consumer_offsets-%d: skipped a record that cannot be decoded: %s", index, error)
+    return None
