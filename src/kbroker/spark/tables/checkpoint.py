@@ -1,7 +1,7 @@
-"""The checkpoint of a stream: where Spark keeps its offsets, on a disk or in a store.
+"""The checkpoint of a stream, in which Spark keeps offsets, on a disk or in a store.
 
-Spark writes it through its own Hadoop client, and kbroker reads the stream's id from it as it reads a table. HDFS comes
-with Spark; S3 needs Hadoop's jars for it, which are 100 MB and more, so they are left to those who want them.
+Spark writes it through its own Hadoop client, and kbroker reads the stream's id from it as it reads a table. Spark
+includes HDFS; S3 needs Hadoop's jars of 100 MB and more, which are optional.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from kbroker.spark.tables.table_place import TablePlace
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-#: Of delta-rs' names for what a store of S3's protocol wants to know, those of Hadoop's client.
+#: Options of a store of S3's protocol: the names of delta-rs, and those of Hadoop's client.
 _S3A = {
     "aws_endpoint_url": "fs.s3a.endpoint",
     "aws_region": "fs.s3a.endpoint.region",
@@ -30,13 +30,13 @@ _S3A = {
 _BY_HOST = "aws_virtual_hosted_style_request"
 HADOOP_AWS = "org.apache.hadoop:hadoop-aws"
 METADATA = "metadata"
-OFFSETS, COMMITS = "offsets", "commits"  # a file for each batch: planned, and done
+OFFSETS, COMMITS = "offsets", "commits"  # with a file for each planned batch, each completed one
 
 
 def place_of_checkpoint(given: str | os.PathLike[str] | None, table: TablePlace) -> TablePlace:
-    """Where the checkpoint of a stream into a table lies: as a user names it, else inside the table.
+    """Return the place of the checkpoint of a stream into a table: the given one, else a folder inside the table.
 
-    Raises: TableError when none is named for a table in a store that Spark cannot write by itself; PipelineError for a
+    Raises: TableError when none is given for a table in a store that Spark cannot write by itself; PipelineError for a
     URI of an unknown store.
     """
     if given is not None:
@@ -53,9 +53,9 @@ def place_of_checkpoint(given: str | os.PathLike[str] | None, table: TablePlace)
 
 
 def require_checkpoint(spark: SparkSession, place: TablePlace) -> None:
-    """Give Spark's Hadoop client what it must know of a checkpoint's store, where the user has not; check its jars.
+    """Set the options of a checkpoint's store for Spark's Hadoop client, unless the user has; check its jars.
 
-    Raises: PipelineError when Spark has no client of that store. Behind Spark Connect that is found out at the start.
+    Raises: PipelineError when Spark has no client of that store. Behind Spark Connect the start of the stream fails.
     """
     if place.is_local:
         return
@@ -75,7 +75,7 @@ def require_checkpoint(spark: SparkSession, place: TablePlace) -> None:
 
 
 def no_client(place: TablePlace, version: str) -> str:
-    """The sentence for a store that Spark cannot write to. Args: `version`: of Spark's Hadoop."""
+    """Return the sentence for a store that Spark cannot write to. Args: `version`: of Spark's Hadoop."""
     package = f"{HADOOP_AWS}:{version}" if place.spark_uri.startswith("s3a:") else "GROUP:ARTIFACT:VERSION"
     return (
         f"Spark keeps offsets in the checkpoint {place.spark_uri} by Hadoop's client, and has none for that store: "
@@ -85,7 +85,7 @@ def no_client(place: TablePlace, version: str) -> str:
 
 
 def hadoop_settings(place: TablePlace) -> dict[str, str]:
-    """What Hadoop's client must know of the store of a place, from its options and the environment."""
+    """Return the settings of Hadoop's client for the store of a place, from its options and the environment."""
     if not place.spark_uri.startswith("s3a:"):
         return {}
     known = {name.lower(): value for name, value in {**os.environ, **place.storage_options}.items()}
@@ -96,13 +96,13 @@ def hadoop_settings(place: TablePlace) -> dict[str, str]:
 
 
 def last_batch(place: TablePlace, folder: str) -> int:
-    """The highest number of a batch in a folder of a checkpoint, OFFSETS or COMMITS; -1 before the first."""
+    """Return the highest number of a batch in a folder of a checkpoint, OFFSETS or COMMITS; -1 before the first."""
     names = [path.rpartition("/")[2] for path, _ in place.listed(folder)]
     return max((int(name) for name in names if name.isdecimal()), default=-1)
 
 
 def stream_id(place: TablePlace) -> str | None:
-    """The id that Spark gave the stream of a checkpoint; None before its first start. Raises: OSError."""
+    """Return Spark's id of the stream of a checkpoint; None before its first start. Raises: OSError."""
     try:
         return str(json.loads(place.read(METADATA))["id"])
     except FileNotFoundError:

@@ -1,7 +1,7 @@
-"""What an executor does with the rows of a batch: sorted Arrow batches in, Parquet files in the table's store out.
+"""Write the rows of a batch on an executor: sorted Arrow batches become Parquet files in the table's store.
 
-No attempt of a task shares a file name with another one, so what a failed attempt leaves is never part of the table;
-the driver commits the files of those that it hears of.
+Each attempt of a task has its own file names, so the files of a failed attempt are never part of the table: the driver
+commits the files that successful attempts return.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from kbroker.spark.tables.table_place import TablePlace, write_bytes
 if TYPE_CHECKING:
     import pyarrow as pa
 
-#: Where a row lies, as the executors get it: hours since 1970, and the bucket. Files are written in this order.
+#: Columns for the place of a row: hours since 1970, and the bucket. Files are written in this order.
 EPOCH_HOUR, BUCKET = "_hour", "_bucket"
 PREFIX, COMPACTED = "batch-", "compacted-"  # of the names of files
 REJECTED_FILE = "path string, size_bytes bigint"
 ROW_GROUP_ROWS = 131_072
 ROW_GROUP_BYTES = 128 << 20
-#: Files with fewer rows are compressed by snappy: zstd takes longer to begin with each column than for all its values.
-#: They are a quarter larger for it, until they are compacted.
+#: Files with fewer rows are compressed by snappy, because zstd needs more time to start a column than for its values.
+#: They are a quarter larger, until they are compacted.
 ZSTD_ROWS = 4_096
 WRITTEN = "path string, date string, hour int, bucket int, rows bigint, size_bytes bigint, stats string"
 _STATISTICS = {
@@ -33,14 +33,14 @@ _STATISTICS = {
     TOPIC: ("timestamp", "topic", "partition", "offset"),
     VIEWS: ("time", "view", "principal", "client_id"),
 }
-#: Integers that are mostly different and grow: kept as differences they take half of the bytes.
+#: Growing integers, mostly distinct, which take half of the bytes as differences.
 _GROWING = {"time", "time_ms", "sequence", "timestamp", "offset"}
 _MAX_TEXT = 128  # characters; a longer lowest or highest value is left out
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
 
 def write_files(place: TablePlace, kind: str, name: str, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Write one file for each hour and bucket of rows that come sorted by them, and say what was written (WRITTEN).
+    """Write one file for each hour and bucket of rows sorted by them, and yield the files (WRITTEN).
 
     Args: `name`: of the batch, in the names of its files.
     """
@@ -64,7 +64,7 @@ def write_files(place: TablePlace, kind: str, name: str, batches: Iterable[pa.Re
 
 
 def write_table_file(place: TablePlace, kind: str, like: DataFile, rows: pa.Table, now_ms: int) -> DataFile:
-    """Write a file of the hour and bucket that another one has. Args: `now_ms`: since 1970."""
+    """Write a file of the hour and bucket of another file. Args: `now_ms`: since 1970."""
     hour = int(datetime.fromisoformat(like.date).replace(tzinfo=timezone.utc).timestamp()) // 3600 + like.hour
     new = _File(place, kind, COMPACTED, hour, like.bucket)
     for batch in rows.to_batches(max_chunksize=ROW_GROUP_ROWS):
@@ -73,7 +73,7 @@ def write_table_file(place: TablePlace, kind: str, like: DataFile, rows: pa.Tabl
 
 
 def _parts(batch: pa.RecordBatch) -> Iterator[tuple[int, int, pa.RecordBatch]]:
-    """A batch cut where hour or bucket changes, without those two columns."""
+    """Cut a batch where hour or bucket changes, without those two columns."""
     import numpy as np
 
     if not batch.num_rows:
@@ -86,7 +86,7 @@ def _parts(batch: pa.RecordBatch) -> Iterator[tuple[int, int, pa.RecordBatch]]:
 
 
 class _File:
-    """A Parquet file in the making; rows are kept until they make a row group."""
+    """A Parquet file being written; rows are gathered until they make a row group."""
 
     def __init__(self, place: TablePlace, kind: str, name: str, hour: int, bucket: int) -> None:
         self.place_of_rows = (hour, bucket)
@@ -128,7 +128,7 @@ class _File:
         self._waiting, self._rows, self._bytes = [], 0, 0
 
     def close(self) -> dict[str, Any]:
-        """End the file; its row of WRITTEN."""
+        """Close the file, and return its row of WRITTEN."""
         if self._waiting:
             self._flush()
         self._writer.close()
@@ -146,7 +146,7 @@ class _File:
 
 
 def _leaves(fields: Iterable[Any], above: str = "") -> Iterator[str]:
-    """The columns of a Parquet file by their names there."""
+    """Yield the columns of a Parquet file by their names there."""
     import pyarrow as pa
 
     for one in fields:
@@ -160,7 +160,7 @@ def _leaves(fields: Iterable[Any], above: str = "") -> Iterator[str]:
 
 
 def statistics(footer: Any, kind: str) -> str:
-    """What Delta keeps of a file so that readers can pass over it: rows, and lowest and highest values of some columns.
+    """Return the statistics by which readers of Delta skip a file: rows, and lowest and highest values of some columns.
 
     Args: `footer`: pyarrow's FileMetaData.
     """
@@ -191,7 +191,7 @@ def _plain(value: Any) -> Any:
 
 
 def data_file(row: dict[str, Any], kind: str, modified_ms: int) -> DataFile:
-    """What the driver hears of a file. Args: `row`: of WRITTEN; `modified_ms`: when, milliseconds since 1970."""
+    """Return the file of a row of WRITTEN. Args: `modified_ms`: its time, milliseconds since 1970."""
     known = json.loads(row["stats"])
     low, high = (known[name].get(TIME[kind]) for name in ("minValues", "maxValues"))
     return DataFile(
@@ -208,7 +208,7 @@ def _micros(stamp: str | None) -> int | None:
 
 
 def write_rejected(place: TablePlace, name: str, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Write what could not be read as lines of JSON into one file, named by its batch: written again, it is the same.
+    """Write rejected lines as JSON into one file, named by its batch, so that a repeated batch replaces it.
 
     Args: `batches`: of one column of JSON texts. Yields: the file and its size (REJECTED_FILE).
     """

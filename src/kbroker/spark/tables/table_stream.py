@@ -1,9 +1,9 @@
-"""A Spark stream into a table, exactly once over kill and restart: what `ingest`, `archive` and `watch` share.
+"""A Spark stream into a table, exactly once over kill and restart: the base of `ingest`, `archive` and `watch`.
 
 Executors write the files of a micro-batch, and the driver commits their names together with the stream's id and the
 batch's number; only then does Spark commit the batch. A batch that is repeated after a crash finds its number in the
-table and is left out, so no crash adds or loses a row. What the stream must know are its checkpoint, of which only
-`watch` has more than offsets in it, and the table's log.
+table and is left out, so no crash adds or loses a row. The state of the stream is its checkpoint, which has more than
+offsets for `watch` only, and the table's log.
 """
 
 from __future__ import annotations
@@ -57,20 +57,20 @@ HOUR_MS = 3_600_000
 MINUTE_MS = 60_000
 STOP_POLL_S = 1
 FIRST_US, END_US = -62_135_596_800_000_000, 253_402_300_800_000_000  # of the years 1 to 9999
-STARTS = 5  # how often a stream is begun again without a batch between; for want of a Python worker each took 10 s
-#: What ends a query, and not the stream: it goes on from its checkpoint.
+STARTS = 5  # consecutive restarts of a stream without a batch; each lasts 10 s if no Python worker starts
+#: Failures after which the stream starts again from its checkpoint.
 PASSING = {
     NO_WORKER: "a Python worker of Spark did not start in time",
     LOST_PART: "an executor of Spark has ended, and with it a part of this batch",
 }
 
-#: What Spark's source says to those who use it by itself, and what that is for a job.
+#: Advice of the source to its users, and the same for the user of a job.
 ADVICE = {
     "set failOnDataLoss=false": "give --option failOnDataLoss=false",
     "give the query a new checkpointLocation": "begin a new table",
 }
 
-#: Takes a micro-batch apart, into the table's columns and REASON, RAW, SOURCE, POSITION.
+#: Parses a micro-batch into the table's columns and REASON, RAW, SOURCE, POSITION.
 Parse = Callable[[DataFrame], DataFrame]
 
 
@@ -99,7 +99,7 @@ class StreamOptions:
 
 @dataclass
 class Ingested:
-    """What one run did."""
+    """The result of one run."""
 
     batches: int = 0
     rows: int = 0
@@ -132,7 +132,7 @@ class TableStream:
         self._hot: dict[int, int] = {}
         self._max_time_us: int | None = None
         self._info = self.wanted
-        self._stream: str | None = None  # the id that Spark gave it, once it has begun
+        self._stream: str | None = None  # Spark's id, once it has begun
         self._vacuumed_ms: int | None = None
         self._writing = threading.Lock()  # held for a whole batch, so that none is cut short by a stop
         self._stopped = False  # under _writing
@@ -140,7 +140,7 @@ class TableStream:
 
     @property
     def checkpoint(self) -> TablePlace:
-        """Where Spark keeps the offsets. Raises: TableError where one must be named."""
+        """The place of the offsets. Raises: TableError where one must be named."""
         return place_of_checkpoint(self.options.checkpoint, self.table.place)
 
     def run(
@@ -150,7 +150,7 @@ class TableStream:
         stopping: Callable[[], bool],
         files: Sequence[str] = (),
     ) -> Ingested:
-        """Stream until the end, compact, and delete what is not needed any more. Args: `files`: some that are read."""
+        """Stream until the end, compact, and delete replaced files. Args: `files`: some of those that are read."""
         started = self.clock.now_ms()
         checkpoint = self.checkpoint
         require_checkpoint(self.spark, checkpoint)
@@ -173,7 +173,7 @@ class TableStream:
         return self.done
 
     def _open(self) -> None:
-        """Check that the table fits, and that no other stream puts the same records into it."""
+        """Check that the table fits, and that no other stream writes the same records to it."""
         self._stream = stream_id(self.checkpoint)
         known = self.table.streams() if self.table.exists() and not self.table.is_old() else {}
         mine = known.get(self._stream or "")
@@ -240,7 +240,7 @@ class TableStream:
         return query
 
     def _await(self, query: StreamingQuery, stopping: Callable[[], bool]) -> bool:
-        """Wait for the end; whether to start again from the checkpoint."""
+        """Wait for the end; return whether to start again from the checkpoint."""
         try:
             while not query.awaitTermination(STOP_POLL_S):
                 self.look(query)
@@ -294,7 +294,7 @@ class TableStream:
         self._at("done")
 
     def say_written(self, number: int, written: Written, refused: int, took: int) -> None:
-        """Say what a batch has put into the table, in `took` milliseconds."""
+        """Report the files of a batch, written in `took` milliseconds."""
         self.progress(
             f"batch {number}: {jobs.counted(written.rows, 'row')} into {jobs.counted(written.files, 'file')} of "
             + jobs.counted(len(written.hours), "hour")
@@ -303,7 +303,7 @@ class TableStream:
         )
 
     def _known(self) -> str:
-        """The id of this stream, which the table knows from now on."""
+        """Return the id of this stream, after adding it to the table if it is new."""
         if self._stream is None or self.done.batches == 0:
             self._stream = stream_id(self.checkpoint)
             if self._stream is None:
@@ -314,9 +314,9 @@ class TableStream:
         return self._stream
 
     def _keep_offsets(self, number: int) -> None:
-        """Put onto the disk what Spark has planned for a batch, as it does not by itself, before the table has it.
+        """Flush Spark's plan of a batch to the disk, which Spark does not do, before the batch is in the table.
 
-        A power cut that takes the plan and leaves the batch would let other records have its number.
+        Otherwise a power cut could lose the plan and keep the batch, and other records would get its number.
         """
         checkpoint = self.checkpoint
         if checkpoint.is_local:
@@ -324,9 +324,9 @@ class TableStream:
             checkpoint.sync(f"{OFFSETS}/{number}")
 
     def _write_files(self, parsed: DataFrame, name: str) -> tuple[list[DataFile], int]:
-        """Files that are not yet part of the table, and how many records are none.
+        """Write files that are not yet part of the table; return them and the number of rejected lines.
 
-        Raises: PipelineError when the files have not as many rows as were read.
+        Raises: PipelineError when the files have another number of rows than were read.
         """
         is_bad = F.col(REASON).isNotNull()
         counts = (F.count(F.lit(1)).alias("all"), F.count(F.when(is_bad, F.lit(1))).alias("rejected"))
@@ -339,7 +339,7 @@ class TableStream:
         # of a batch of nothing, as of a log that is still to come, Spark plans nothing and has counted nothing
         seen = {"all": 0, "rejected": 0} if not files and parsed.isEmpty() else counted.get
         if rows + seen["rejected"] != seen["all"]:
-            # what is observed of a task that Spark has run twice counts twice
+            # observations of a task that Spark has run twice count twice
             seen = parsed.agg(*counts).collect()[0].asDict()
         if rows + seen["rejected"] != seen["all"]:
             raise PipelineError(
@@ -355,7 +355,7 @@ class TableStream:
 
     @property
     def watermark_us(self) -> int:
-        """Hours that end by then are closed. Never beyond the clock: one row of next year closes nothing."""
+        """The end of the last closed hour, at most the time of the clock: a row of next year closes nothing."""
         if self._max_time_us is None:
             return 0
         youngest = min(self._max_time_us, self.clock.wall_ms() * 1000)
@@ -377,7 +377,7 @@ class TableStream:
 
 
 def in_time(parsed: DataFrame, kind: str) -> DataFrame:
-    """Reject records without an hour in which they could lie: without a time, or with one that is no date's."""
+    """Reject records that belong to no hour: without a time, or with one outside of the calendar."""
     micros = F.unix_micros(TIME[kind])
     wrong = F.when(micros.isNull(), F.lit("no time")).when(
         (micros < FIRST_US) | (micros >= END_US), F.lit("a time outside of the years 1 to 9999")
