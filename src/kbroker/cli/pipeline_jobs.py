@@ -23,7 +23,6 @@ from kbroker.cli.pipeline_session import (
     spark_options,
 )
 from kbroker.cli.pipeline_table import place_of, retention_of, retention_option, storage_option, table_argument
-from kbroker.common.topics import invalid_name_reason
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -229,6 +228,8 @@ def check_dates(words: tuple[str, ...]) -> tuple[str, ...]:
 
 def check_topic(name: str | None) -> str | None:
     """Of `--topic`: Spark's sources would take "a,b" for two topics, of which a table remembers neither."""
+    from kbroker.common.topics import invalid_name_reason
+
     if name is not None and invalid_name_reason(name) is not None:
         raise click.BadParameter(f"expected the name of one topic: up to 249 of A-Z a-z 0-9 . _ -, got {name!r}")
     return name

@@ -20,7 +20,7 @@ def similar_name(name: str, known: Iterable[str], likeness: float = SIMILAR) -> 
 
 
 def misspelled_name(name: str, known: Iterable[str]) -> str | None:
-    """Return the known dotted name that ``name`` must be meant for; None if it may be a name of its own.
+    """Return the known dotted name that ``name`` misspells; None if it may be another valid name.
 
     Each word must be similar: group.share.max.size is not group.consumer.max.size.
     """
