@@ -21,7 +21,7 @@ MOST_GROUP_CONFIGS = 10_000  # kept; they are read again when they are needed
 
 
 class Schedule(Protocol):
-    """What runs the expiry now and then."""
+    """Scheduler of the periodic expiry."""
 
     def schedule(self, name: str, run: Callable[[], object], *, delay_ms: int = 0, period_ms: int = 0) -> Any: ...
 

@@ -71,7 +71,7 @@ class TransactionService:
         self._retries.start()
 
     def close(self, timeout_s: float) -> bool:
-        """Serve nothing any more. Returns: False if a thread did not end in time. Idempotent."""
+        """Stop serving transactional ids; return False if a thread did not end in time. Idempotent."""
         self.coordinator.runtime.close()
         retries_ended = self._retries.close(timeout_s)
         return self._scheduler.close(timeout_s) and retries_ended

@@ -25,7 +25,7 @@ Answers = Mapping[Place, Errors]
 
 
 class Question(NamedTuple):
-    """What is asked about one request."""
+    """Partitions of one request, to add or verify."""
 
     transactional_id: str
     producer_id: int
@@ -34,7 +34,7 @@ class Question(NamedTuple):
 
 
 class Transactions(Protocol):
-    """What is asked of the transaction coordinator: an error for each (topic, partition)."""
+    """Part of the transaction coordinator that adds and verifies partitions, with an error for each."""
 
     def add_partitions(
         self, transactional_id: str, producer_id: int, producer_epoch: int, places: Collection[Place]
