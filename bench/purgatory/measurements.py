@@ -50,7 +50,7 @@ FIGURES = {
     "error": "string",
 }
 COLUMNS = {**PLAN, **FIGURES}
-#: Tells groups of runs apart that differ in chance only.
+#: Separates groups of runs that differ in chance only.
 GROUP = tuple(name for name in PLAN if name not in ("seed", "repetition"))
 MEDIANS = (
     *("rate_enqueued", "cpu_s", "cpu_us_per_request", "pause_max_ms", "expiry_late_p50_ms", "expiry_late_p99_ms"),

@@ -97,7 +97,7 @@ def test_a_request_is_in_the_log_with_its_sizes(broker: VirtualBroker, client: C
 
 
 def test_the_topic_is_internal_and_its_readers_leave_no_record(broker: VirtualBroker, client: Client) -> None:
-    """Nobody but the broker writes to it; reading it, or asking for its offsets, does not make it longer."""
+    """Only the broker writes to it; reading it, or asking for its offsets, does not make it longer."""
     client.produce(LOG, 10)
     assert client.end()["Responses"][0]["PartitionResponses"][0]["ErrorCode"] == 17
     client.fetch(LOG, max_wait_ms=0)

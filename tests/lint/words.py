@@ -1,4 +1,4 @@
-"""Look for phrases that plain technical English does not need: `python tests/lint/words.py [FILE ...]`.
+"""Look for phrases that plain English does not need and for docstrings that are clauses: `words.py [FILE ...]`.
 
 Prints `file:line: phrase: say ...` for each and exits with 1 if there is one. A line with `words: ok` in a comment is
 skipped: the name of somebody else's API, or a quotation.
@@ -17,7 +17,7 @@ PHRASES = {
     r"\bnobody\b": "no client, no thread, nothing",
     r"\b[Ww]hoever\b": "a noun: the client that, the caller that",
     r"\b(?:tells?|told)\b": "report, log, return, notify, say",  # words: ok
-    r"\bthat is none\b|\bthat are none\b": "is not a ...",
+    r"(?-i:\bthat is none\b|\bthat are none\b)": "is not a ...",
     r"\bis no (?:text|number|name|topic|partition|group|user|address|file|folder|port|key|value)\b": "is not a ...",
     r"\bcomes? twice\b": "duplicate",
     r"\bstands? in\b|\bstood in\b": "is in",
@@ -34,8 +34,16 @@ PHRASES = {
     r"\b(?:an|the|each|no|every) answer\b": "response",
     r"\bthe run of\b": "the request batch of",
 }
-RULES = [(re.compile(pattern), advice) for pattern, advice in PHRASES.items()]
-ANY = re.compile("|".join(f"(?:{pattern})" for pattern in PHRASES))  # all at once: a fifth of the time
+RULES = [(re.compile(pattern, re.IGNORECASE), advice) for pattern, advice in PHRASES.items()]
+ANY = re.compile("|".join(f"(?:{pattern})" for pattern in PHRASES), re.IGNORECASE)  # all at once: a fifth of the time
+
+# A docstring begins with a verb in the imperative or with a noun phrase.
+CLAUSE = re.compile(
+    r'^[ \t]*"""\s*((?:what|whatever|who|whom|whose|where|when|why|how|which|whether'
+    r"|as|by|for|of|under|nothing|nobody)\b)",  # words: ok
+    re.IGNORECASE | re.MULTILINE,
+)
+CODE = {".py", ".pyx", ".pxd", ".pyi"}
 
 
 def files() -> list[Path]:
@@ -57,6 +65,10 @@ def findings(path: Path) -> list[str]:
         if "words: ok" not in line:
             advice = next(advice for rule, advice in RULES if rule.fullmatch(match[0]))
             found.append(f"{shown}:{text.count(chr(10), 0, match.start()) + 1}: {match[0]!r}: say {advice}")
+    if path.suffix in CODE and path.is_relative_to(ROOT / "src"):
+        for match in CLAUSE.finditer(text):
+            line = text.count("\n", 0, match.start(1)) + 1
+            found.append(f"{shown}:{line}: docstring begins with {match[1]!r}: say what it returns or is")
     return found
 
 

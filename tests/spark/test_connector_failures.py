@@ -57,7 +57,7 @@ def failure(action: Callable[[], object], address: str) -> str:
 
 
 def test_no_broker(connector: SparkSession, tmp_path: Path) -> None:
-    """Nobody at the address: read, stream and write say so after seconds, not minutes."""
+    """No server at the address: read, stream and write say so after seconds, not minutes."""
     address = unused_address()
     begun = time.monotonic()
     options = source_options(address, patience_ms=2000)

@@ -1,4 +1,4 @@
-"""Tells when new connections have to wait because the limit of open files is near."""
+"""Warning for connections that wait because the limit of open files is near."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ logger = get_logger(__name__)
 #: Host names that one request may have looked up: each may take seconds, and one of few threads waits for it.
 MAX_LOOKUPS = 20
 
-#: Told of each change: entity, key, and the value now in force or None. Of an ip the entity has the address, not the
+#: Called for each change: entity, key, and the value now in force or None. Of an ip the entity has the address, not the
 #: host name it was given as: hooks look up nothing.
 QuotaHook = Callable[[QuotaEntity, str, float | None], None]
 
@@ -163,7 +163,7 @@ class QuotaEntityStore:
     def _put_in_force(
         self, entity: QuotaEntity, key: str, value: float | None, found: Mapping[str, str | None]
     ) -> None:
-        """Tell the hooks; of a host name what it led to (``found``), and when it goes, what it led to then."""
+        """Call the hooks; for a host name with its addresses (``found``), for a removed one with its last addresses."""
         host = entity.names.get(IP)
         if not _is_name(host):
             self._notify(entity, key, value)
@@ -188,7 +188,7 @@ class QuotaEntityStore:
 
 
 class _Lookups:
-    """Tells whether hosts have addresses; a request has only so many names to ask for.
+    """Resolver of host names; the number of names in one request is limited.
 
     ``found``: the addresses of names.
     """

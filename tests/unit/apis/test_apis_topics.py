@@ -40,7 +40,7 @@ def create(bench: Bench, *topics: Body, version: int = 7, validate: bool = False
 
 @pytest.mark.parametrize("row", [{}, {"NumPartitions": 0, "Configs": [{"Name": "no.such", "Value": "1"}]}])
 def test_the_topic_of_kafkas_metadata_is_not_made(row: Body) -> None:
-    """Nobody creates __cluster_metadata, whatever else is wrong with it; a name near it is free."""
+    """No request creates __cluster_metadata, whatever else is wrong with it; a name near it is free."""
     bench = make_bench()
     topic = {"Name": "__cluster_metadata", "NumPartitions": 1, "ReplicationFactor": 1, **row}
     (response,) = bench.ask("CreateTopics", 7, {"Topics": [topic]})["Topics"]

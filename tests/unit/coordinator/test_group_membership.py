@@ -419,7 +419,7 @@ def test_a_static_member_returns_without_a_rebalance() -> None:
 
 
 def test_before_v9_a_returning_leader_hears_of_the_leader_that_was() -> None:
-    """Told that it leads it would assign again; so it gets its old id as the leader's, and no members."""
+    """A member that became leader would assign again; its response has its old id as leader, and no members."""
     groups = Groups()
     first = groups.lone(instance="i")
     back = groups.join(instance="i").one

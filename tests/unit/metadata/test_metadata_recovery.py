@@ -195,7 +195,7 @@ def make_partition(folder: Path, name: str, topic_id: uuid.UUID) -> None:
 
 
 def test_folders_of_two_topics_of_one_name_are_refused(folder: Path) -> None:
-    """Nobody but people can say which is the right one; nothing is made."""
+    """Only people can decide which one is right; nothing is created."""
     lose(folder)
     make_partition(folder, "orders-3", uuid.UUID(int=8))
     text = (

@@ -50,7 +50,7 @@ def test_the_one_that_was_quiet_the_longest_goes() -> None:
 
 
 def test_those_over_their_quota_stay() -> None:
-    """Nobody sheds his own debt, or another's, by making up client ids."""
+    """No client sheds its own debt, or another's, by making up client ids."""
     bench = Bench(3)
     bench.managers.update(None, DEFAULT_ENTITY, PRODUCE, 1000)
     assert bench.record("debtor", 12_000) == 2000

@@ -213,7 +213,7 @@ def test_an_entity_that_comes_twice_is_left_alone(bench: Bench) -> None:
 
 
 def test_a_key_that_comes_twice_is_refused(bench: Bench) -> None:
-    """Nobody could say which one counts."""
+    """It would be undefined which one counts."""
     ops = [("producer_byte_rate", 5.0), ("producer_byte_rate", None)]
     assert bench.alter(ALICE, *ops) == "Duplicate quota key producer_byte_rate: each may come once"
 

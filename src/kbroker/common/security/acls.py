@@ -193,7 +193,7 @@ class AclFilter(NamedTuple):
 
 
 class Decision(NamedTuple):
-    """An answer and why it is so. ``rule``: in the words of Kafka's log; ``acl``: the rule, if one decided."""
+    """Decision and its reason. ``rule``: in the words of Kafka's log; ``acl``: the rule, if one decided."""
 
     is_allowed: bool
     rule: str

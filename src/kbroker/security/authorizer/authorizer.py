@@ -119,8 +119,9 @@ class Authorizer:
         return False
 
     def explain(self, principal: str, host: str, operation: Operation, kind: ResourceType, name: str) -> Decision:
-        """An answer with the rule that gives it, in the same time for many rules as for few. What no rule about the
-        client decides may be a default of either kind, so it is taken from ``permitted``.
+        """Return a decision with the rule that makes it, in the same time for many rules as for few.
+
+        Where no rule about the client decides, the default of ``permitted`` does.
         """
         acls = self._about(principal, host, kind, name)
         found = decide(acls, principal, host, operation, kind, name, super_users=self.super_users)

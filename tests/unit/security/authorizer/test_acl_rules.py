@@ -51,7 +51,7 @@ def asked(
     host: str = HERE,
     everyone: bool = False,
 ) -> bool:
-    """The answer of the plain form, which the table must give too."""
+    """Return the decision of the plain form, which the table must make too."""
     decision = decide(acls, principal, host, operation, kind, name, allows_without_rule=everyone)
     table = AclRules((), everyone)
     table.apply((), [acl._replace(host=normal_host(acl.host)) for acl in acls])
