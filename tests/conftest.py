@@ -77,11 +77,9 @@ def session_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerP
         yield None
         return
     # tests open hundreds of connections at once; past Kafka's 50 the system lets a client wait for a second
-    broker = BrokerProcess(tmp_path_factory.mktemp("broker") / "data", {"socket.listen.backlog.size": "1024"})
-    broker.start()
-    yield broker
-    status = broker.stop()
-    assert status == 0, f"the shared broker ended with {status}:\n{broker.tail()}"
+    settings = {"socket.listen.backlog.size": "1024"}
+    with BrokerProcess(tmp_path_factory.mktemp("shared-broker") / "data", settings) as broker:
+        yield broker
 
 
 @pytest.fixture(scope="session")

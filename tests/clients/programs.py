@@ -15,6 +15,7 @@ from tests.clients.python_clients import AioKafka, Client, Confluent, KafkaPytho
 from tests.support import need
 from tests.support.broker import run_to_end
 from tests.support.kafka import POM, compiled, java_command
+from tests.support.kafka.tools import TOOLS, Tools
 
 HERE = Path(__file__).resolve().parent
 BUILD = HERE.parents[1] / "build" / "clients"
@@ -90,7 +91,7 @@ class Kcat(Client):
     ) -> list[int] | None:
         command = ["kcat", "-P", "-b", self.bootstrap, "-t", topic, "-p", str(partition), "-z", codec]
         command += ["-X", f"enable.idempotence={str(idempotent).lower()}", "-X", "linger.ms=20"]
-        run_to_end(command, stdin=b"".join(r.value + b"\n" for r in records))
+        run_to_end(command, stdin="".join(r.value.decode() + "\n" for r in records))
         return None
 
     def consume(self, topic: str, partition: int, count: int, from_ms: int | None = None) -> list[Record]:
@@ -184,38 +185,37 @@ class JavaConsole(Client):
     can_set_timestamps = False
 
     def __init__(self, bootstrap: str) -> None:
-        need.program("java", "mvn")
+        need.kafka_tools()
         super().__init__(bootstrap)
-
-    def _tool(self, name: str, *arguments: str, stdin: bytes | None = None) -> str:
-        command = java_command(f"org.apache.kafka.tools.{name}", "--bootstrap-server", self.bootstrap)
-        return run_to_end([*command, *arguments], stdin=stdin, seconds=300)
+        self._tool = Tools(bootstrap)
 
     def create(self, topic: str, partitions: int) -> None:
-        said = self._tool("TopicCommand", "--create", "--topic", topic, "--partitions", str(partitions))
+        said = self._tool(TOOLS + "TopicCommand", "--create", "--topic", topic, "--partitions", str(partitions))
         assert f"Created topic {topic}" in said
 
     def delete(self, topic: str) -> None:
-        self._tool("TopicCommand", "--delete", "--topic", topic)
+        self._tool(TOOLS + "TopicCommand", "--delete", "--topic", topic)
 
     def produce(
         self, topic: str, partition: int, records: Sequence[Record], *, codec: str, idempotent: bool
     ) -> list[int] | None:
         properties = ["--command-property", f"enable.idempotence={str(idempotent).lower()}"]
         self._tool(
-            "ConsoleProducer",
+            TOOLS + "ConsoleProducer",
             *("--topic", topic, f"--compression-codec={codec}", "--request-required-acks", "all", *properties),
-            stdin=b"".join(r.value + b"\n" for r in records),
+            stdin="".join(r.value.decode() + "\n" for r in records),
         )
         return None
 
     def consume(self, topic: str, partition: int, count: int, from_ms: int | None = None) -> list[Record]:
         offset = "earliest"
         if from_ms is not None:
-            said = self._tool("GetOffsetShell", "--topic-partitions", f"{topic}:{partition}", "--time", str(from_ms))
+            said = self._tool(
+                TOOLS + "GetOffsetShell", "--topic-partitions", f"{topic}:{partition}", "--time", str(from_ms)
+            )
             offset = said.strip().rpartition(":")[2]
         output = self._tool(
-            "consumer.ConsoleConsumer",
+            TOOLS + "consumer.ConsoleConsumer",
             *("--topic", topic, "--partition", str(partition), "--offset", offset, "--max-messages", str(count)),
             *(
                 "--timeout-ms",

@@ -42,13 +42,8 @@ PROGRAMS: dict[str, Callable[[Path, str, str], list[str]]] = {
 
 @pytest.fixture(scope="module")
 def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    broker = BrokerProcess(tmp_path_factory.mktemp("consumer-protocol") / "data", SETTINGS)
-    try:
-        broker.start()
+    with BrokerProcess(tmp_path_factory.mktemp("consumer-protocol") / "data", SETTINGS) as broker:
         yield broker.bootstrap
-        assert broker.is_alive()
-    finally:
-        broker.discard()
 
 
 @pytest.mark.parametrize("name", PROGRAMS)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import time
 import uuid
-from collections.abc import Iterator
 
 import pytest
 
@@ -19,14 +18,6 @@ aiokafka = pytest.importorskip("aiokafka")
 
 pytestmark = pytest.mark.timeout(120)
 SETTINGS = {"group.initial.rebalance.delay.ms": "0", "num.partitions": "2"}
-
-
-@pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
-    running = BrokerProcess(tmp_path_factory.mktemp("made") / "data", SETTINGS)
-    running.start()
-    yield running
-    assert running.stop() == 0, running.tail()
 
 
 def fresh() -> str:

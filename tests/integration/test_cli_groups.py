@@ -17,7 +17,8 @@ from kbroker.client.cluster import Cluster
 from kbroker.client.producer import Producer
 from tests.support import need
 from tests.support.broker import BrokerProcess, wait_for
-from tests.support.kafka import ApacheKafka, java_command
+from tests.support.kafka import ApacheKafka
+from tests.support.kafka.tools import TOOLS, Tools
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("sigint_is_not_ignored")]
 
@@ -33,12 +34,9 @@ RESET_RULES = {
 def address(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """host:port of our broker, then of a real Kafka."""
     if request.param == "kbroker":
-        broker = BrokerProcess(
-            tmp_path_factory.mktemp("cli-groups") / "data", {"group.initial.rebalance.delay.ms": "0"}
-        )
-        broker.start()
-        yield broker.bootstrap
-        assert broker.stop() == 0, broker.tail()
+        settings = {"group.initial.rebalance.delay.ms": "0"}
+        with BrokerProcess(tmp_path_factory.mktemp("cli-groups") / "data", settings) as broker:
+            yield broker.bootstrap
         return
     need.program("java", "mvn")
     with ApacheKafka() as kafka:
@@ -235,17 +233,12 @@ def test_configs_and_partitions(address: str, topic: str) -> None:
 @pytest.mark.parametrize("rule", list(RESET_RULES))
 def test_kafkas_own_tool_plans_the_same(address: str, topic: str, rule: str) -> None:
     """A dry run of kafka-consumer-groups shows the offsets that ours shows, on either broker."""
-    need.program("java", "mvn")
+    need.kafka_tools()
     group = f"g-{uuid.uuid4().hex[:8]}"
     new_offsets(address, group, "--topic", f"{topic}:0,1", "--to-offset", "40", "--execute")
     args = [part.format(topic=topic) for parts in RESET_RULES[rule] for part in parts]
-    tool = java_command("org.apache.kafka.tools.consumer.group.ConsumerGroupCommand", "--bootstrap-server", address)
-    theirs = subprocess.run(
-        [*tool, "--reset-offsets", "--dry-run", "--group", group, *args],
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
-    rows = [line.split() for line in theirs.stdout.splitlines() if line.startswith(group)]
-    assert rows, theirs.stdout + theirs.stderr
+    tool = TOOLS + "consumer.group.ConsumerGroupCommand"
+    printed = Tools(address)(tool, "--reset-offsets", "--dry-run", "--group", group, *args)
+    rows = [line.split() for line in printed.splitlines() if line.startswith(group)]
+    assert rows, printed
     assert {int(row[2]): int(row[3]) for row in rows} == new_offsets(address, group, *args)

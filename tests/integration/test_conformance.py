@@ -26,11 +26,8 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
     settings = {"group.initial.rebalance.delay.ms": "0", "listeners": listeners, **SETTINGS}
     broker = BrokerProcess(tmp_path_factory.mktemp("conformance") / "data", settings)
     broker.port = port
-    try:
-        broker.start()
+    with broker:
         yield broker
-    finally:
-        broker.discard()
 
 
 def test_every_case_is_recorded() -> None:

@@ -27,14 +27,6 @@ SETTINGS = {
 }
 
 
-@pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
-    running = BrokerProcess(tmp_path_factory.mktemp("consumer-groups") / "data", SETTINGS)
-    running.start()
-    yield running
-    assert running.stop() == 0, running.tail()
-
-
 class Member:
     """A consumer that polls on its own thread, and remembers what it has and what it read."""
 

@@ -112,9 +112,7 @@ def test_tokens_outlive_a_killed_broker(tmp_path: Path) -> None:
         "listener.name.sasl_plaintext.plain.sasl.jaas.config": plain,
         "delegation.token.secret.key": "the-key",
     }
-    broker = BrokerProcess(tmp_path / "data", settings)
-    try:
-        broker.start()
+    with BrokerProcess(tmp_path / "data", settings) as broker:
         made, renewed, ended = (make_token(broker.bootstrap) for _ in range(3))
         with logged_in(broker.bootstrap) as client:
             renewal = client.call(RENEW, 2, {"Hmac": renewed["Hmac"], "RenewPeriodMs": 5_000_000})
@@ -133,8 +131,6 @@ def test_tokens_outlive_a_killed_broker(tmp_path: Path) -> None:
             cluster(broker.bootstrap, ended)
         assert "the-key" not in "".join(broker.output)
         assert base64.b64encode(made["Hmac"]).decode() not in "".join(broker.output)
-    finally:
-        broker.discard()
 
 
 def test_acls_of_tokens_features_brokers_and_voters(secured: SecuredBroker) -> None:

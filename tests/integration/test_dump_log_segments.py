@@ -2,7 +2,6 @@
 
 import random
 import re
-import subprocess
 import uuid
 from collections.abc import Iterable
 from pathlib import Path
@@ -17,19 +16,15 @@ from kbroker.log.manager import LogManager
 from kbroker.log.tools.dump import dump_file
 from kbroker.log.tools.verify import verify
 from kbroker.protocol.records import RecordBatchBuilder
-from tests.support import need
-from tests.support.kafka import java_command
+from tests.support.kafka.tools import TOOLS, run_tool
 
 NOW_MS = 1_700_000_000_000
-TOOL = "org.apache.kafka.tools.DumpLogSegments"
 SETTINGS = {"segment.bytes": "1048576", "index.interval.bytes": "512", "segment.index.bytes": "4096"}
 
 
 def kafka_dumps(files: Iterable[Path], *options: str) -> dict[str, str]:
     """Return the tool's output: one text per file, the line 'Dumping FILE' cut off."""
-    need.program("java", "mvn")
-    command = java_command(TOOL, *options, "--files", ",".join(map(str, files)))
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    done = run_tool(TOOLS + "DumpLogSegments", *options, "--files", ",".join(map(str, files)))
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
     assert "Exception" not in done.stderr, done.stderr[-2000:]
     parts = re.split(r"^Dumping (.+)\n", done.stdout, flags=re.MULTILINE)

@@ -54,16 +54,12 @@ class Made:
 
 @pytest.fixture(scope="module")
 def made(many_files: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Made]:
-    broker = BrokerProcess(tmp_path_factory.mktemp("scale") / "data", SETTINGS)
-    try:
-        broker.start()
+    with BrokerProcess(tmp_path_factory.mktemp("scale") / "data", SETTINGS) as broker:
         begun = time.monotonic()
         with wire.Connection(broker.bootstrap, timeout=180) as connection:
             assert wire.first_topic_error(connection.ask(wire.create_topic(TOPIC, PARTITIONS, 1, 180_000))) == 0
         wait_for("the last partition", lambda: wire.is_ready(broker.bootstrap, TOPIC, PARTITIONS - 1))
         yield Made(broker, time.monotonic() - begun, rss_bytes(broker.pid) / 2**20)
-    finally:
-        broker.discard()
 
 
 class Member:

@@ -8,7 +8,7 @@ import sys
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -24,14 +24,6 @@ aiokafka = pytest.importorskip("aiokafka")
 
 pytestmark = pytest.mark.timeout(120)
 SETTINGS = {"group.initial.rebalance.delay.ms": "0", "num.partitions": "4"}
-
-
-@pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
-    running = BrokerProcess(tmp_path_factory.mktemp("groups") / "data", SETTINGS)
-    running.start()
-    yield running
-    assert running.stop() == 0, running.tail()
 
 
 def fill(bootstrap: str, topic: str, count: int = 40) -> None:

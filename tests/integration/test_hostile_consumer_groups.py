@@ -25,18 +25,13 @@ CLASS = "[" + "".join(chr(0x4E00 + 2 * index) for index in range(3000)) + "]"
 
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
-    running = BrokerProcess(tmp_path_factory.mktemp("hostile") / "data")
-    running.start()
-    try:
+    with BrokerProcess(tmp_path_factory.mktemp("hostile") / "data") as running:
         with Client(running.bootstrap) as one:
             topics = [{"Name": f"t{'ab' * 100}{number}", "NumPartitions": 1} for number in range(50)]
             one.call(
                 "CreateTopics", 7, {"timeoutMs": 30_000, "Topics": [{**t, "ReplicationFactor": 1} for t in topics]}
             )
         yield running
-        assert running.is_alive()
-    finally:
-        running.discard()
 
 
 def body(group: str, member: str, epoch: int = 0, **fields: Any) -> dict[str, Any]:

@@ -5,9 +5,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.integration.test_java_tools import Tools
 from tests.support import need
 from tests.support.broker import BrokerProcess
+from tests.support.kafka.tools import Tools
 
 ACLS = "org.apache.kafka.tools.AclCommand"
 
@@ -16,17 +16,13 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 @pytest.fixture
 def tools(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tools]:
-    need.program("java", "mvn")
+    need.kafka_tools()
     settings = {
         "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
         "super.users": "User:ANONYMOUS",
     }
-    broker = BrokerProcess(tmp_path_factory.mktemp("java-acls") / "data", settings)
-    try:
-        broker.start()
+    with BrokerProcess(tmp_path_factory.mktemp("java-acls") / "data", settings) as broker:
         yield Tools(broker.bootstrap)
-    finally:
-        broker.discard()
 
 
 def listed(text: str) -> list[tuple[str, str, str, str]]:

@@ -2,7 +2,7 @@
 
 import re
 import subprocess
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -10,56 +10,35 @@ import pytest
 from tests.support import need
 from tests.support.broker import BrokerProcess
 from tests.support.kafka import compiled, java_command
+from tests.support.kafka.tools import TOOLS
+from tests.support.kafka.tools import Tools as KafkaTools
 
 CONFIGS = "kafka.admin.ConfigCommand"
-TOPICS = "org.apache.kafka.tools.TopicCommand"
+TOPICS = TOOLS + "TopicCommand"
+SETTINGS = {"node.id": "1"}
 JAVA_PROGRAMS = Path(__file__).parents[1] / "support" / "java"
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 
-class Tools:
-    """Runs a tool against one broker."""
+class Tools(KafkaTools):
+    """Kafka's tools, and programs of the tests, against one broker."""
 
-    def __init__(self, bootstrap: str) -> None:
-        self.bootstrap = bootstrap
-
-    def __call__(self, tool: str, *args: str, status: int = 0) -> str:
-        """Returns the standard output; what goes wrong stands there too."""
-        command = java_command(tool, "--bootstrap-server", self.bootstrap, *args)
-        done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
-        assert done.returncode == status, f"{' '.join(command)}\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
-        return done.stdout + (done.stderr if status else "")
-
-    def java(self, program: str, *args: str, stdin: str = "") -> str:
+    def java(self, program: str, *args: str) -> str:
         """Run one of our Java programs with Kafka's classes."""
         command = java_command(Path(program).stem, *args, before=str(compiled(JAVA_PROGRAMS / program)))
-        done = subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=200, check=False)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=200, check=False)
         assert done.returncode == 0, f"{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
         return done.stdout
 
     def configs(self, *calls: Sequence[str]) -> list[list[str]]:
-        """Calls of kafka-configs in one JVM; returns the lines that each has printed, in order of the alphabet."""
-        lines = "".join("\t".join(("--bootstrap-server", self.bootstrap, *call)) + "\n" for call in calls)
-        printed = self.java("Commands.java", CONFIGS, stdin=lines).split("\1\n")
-        assert len(printed) == len(calls) + 1
-        return [sorted(line for line in text.splitlines() if line) for text in printed[:-1]]
-
-
-@pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
-    need.program("java", "javac", "mvn")
-    broker = BrokerProcess(tmp_path_factory.mktemp("java-quotas") / "data", {"node.id": "1"})
-    try:
-        broker.start()
-        yield broker
-        assert broker.is_alive()
-    finally:
-        broker.discard()
+        """Call kafka-configs; return the lines that each call printed, sorted."""
+        return [sorted(line for line in self(CONFIGS, *call).splitlines() if line) for call in calls]
 
 
 @pytest.fixture
 def tools(broker: BrokerProcess) -> Tools:
+    need.kafka_tools()
     return Tools(broker.bootstrap)
 
 
@@ -216,7 +195,6 @@ def test_stock_kafka_topics_returns_at_once(tools: Tools, tmp_path: Path) -> Non
 
 def test_admin_retries_by_default_and_not_if_set(broker: BrokerProcess, tools: Tools) -> None:
     """Java's Admin waits throttle_time_ms and asks again; with retryOnQuotaViolation(false) it fails at once."""
-    need.program("javac")
     tools(CONFIGS, "--alter", "--client", "admin", "--add-config", "controller_mutation_rate=1")
     printed = tools.java("MutationRetry.java", broker.bootstrap, "admin")
     lines = {line.split()[0]: line.split()[1:] for line in printed.splitlines()}

@@ -1,7 +1,6 @@
 """Kafka's tools for delegation tokens and features, unmodified, and a Java client that logs in by a token."""
 
 import re
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,9 +8,8 @@ import pytest
 
 from tests.support import need
 from tests.support.broker import BrokerProcess
-from tests.support.kafka import java_command
+from tests.support.kafka.tools import TOOLS, Tools
 
-TOOLS = "org.apache.kafka.tools."
 TOKENS, FEATURES = TOOLS + "DelegationTokenCommand", TOOLS + "FeatureCommand"
 SCRAM = "org.apache.kafka.common.security.scram.ScramLoginModule"
 PLAIN = "org.apache.kafka.common.security.plain.PlainLoginModule"
@@ -21,7 +19,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
-    need.program("java", "mvn")
+    need.kafka_tools()
     settings = {
         "node.id": "1",
         "listeners": "SASL_PLAINTEXT://127.0.0.1:0",
@@ -29,13 +27,8 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
         "listener.name.sasl_plaintext.plain.sasl.jaas.config": f'{PLAIN} required user_alice="alice-secret";',
         "delegation.token.secret.key": "the-key",
     }
-    process = BrokerProcess(tmp_path_factory.mktemp("java-security-tools") / "data", settings)
-    try:
-        process.start()
+    with BrokerProcess(tmp_path_factory.mktemp("java-security-tools") / "data", settings) as process:
         yield process
-        assert process.is_alive()
-    finally:
-        process.discard()
 
 
 def properties(folder: Path, mechanism: str, login: str) -> Path:
@@ -46,46 +39,35 @@ def properties(folder: Path, mechanism: str, login: str) -> Path:
 
 
 @pytest.fixture
-def alice(tmp_path: Path) -> Path:
-    return properties(tmp_path, "PLAIN", f'{PLAIN} required username="alice" password="alice-secret";')
+def alice(broker: BrokerProcess, tmp_path: Path) -> Tools:
+    login = f'{PLAIN} required username="alice" password="alice-secret";'
+    return Tools(broker.bootstrap, properties(tmp_path, "PLAIN", login))
 
 
-def run(broker: BrokerProcess, tool: str, *args: str | Path, stdin: str = "", fails: bool = False) -> str:
-    """What a tool prints; ``fails``: whether it says by its exit status that it has not done what it should."""
-    command = java_command(tool, "--bootstrap-server", broker.bootstrap, *(str(arg) for arg in args))
-    done = subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=120, check=False)
-    assert (done.returncode != 0) is fails, f"{command}\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
-    return done.stdout + done.stderr if fails else done.stdout
-
-
-def test_delegation_tokens(broker: BrokerProcess, alice: Path, tmp_path: Path) -> None:
-    """Made for alice, who writes by it from Java; renewed by its secret, listed, ended: then it opens nothing."""
-    config = ("--command-config", alice)
-    made = run(broker, TOKENS, "--create", "--max-life-time-period", "-1", "--renewer-principal", "User:bob", *config)
+def test_delegation_tokens(broker: BrokerProcess, alice: Tools, tmp_path: Path) -> None:
+    """A token made for alice logs a Java producer in; it is renewed by its secret, listed, and refused once expired."""
+    made = alice(TOKENS, "--create", "--max-life-time-period", "-1", "--renewer-principal", "User:bob")
     (row,) = re.findall(r"^(\S+)\s+(\S{86}==)\s+User:alice\s+User:alice\s+\[User:bob\]\s+", made, re.MULTILINE)
     token_id, secret = row
     login = f'{SCRAM} required username="{token_id}" password="{secret}" tokenauth="true";'
-    by_token = properties(tmp_path, "SCRAM-SHA-256", login)
-    run(broker, TOOLS + "ConsoleProducer", "--topic", "lines", "--command-config", by_token, stdin="one\ntwo\n")
-    renewed = run(broker, TOKENS, "--renew", "--hmac", secret, "--renew-time-period", "-1", *config)
-    assert "Completed renew operation" in renewed
-    assert token_id in run(broker, TOKENS, "--describe", "--owner-principal", "User:alice", *config)
-    assert "Completed expire operation" in run(
-        broker, TOKENS, "--expire", "--hmac", secret, "--expiry-time-period", "-1", *config
-    )
-    refused = run(broker, TOKENS, "--renew", "--hmac", secret, "--renew-time-period", "-1", *config, fails=True)
-    assert "DelegationTokenNotFoundException" in refused
+    by_token = Tools(broker.bootstrap, properties(tmp_path, "SCRAM-SHA-256", login))
+    by_token(TOOLS + "ConsoleProducer", "--topic", "lines", stdin="one\ntwo\n")
+    renewal = ("--renew", "--hmac", secret, "--renew-time-period", "-1")
+    assert "Completed renew operation" in alice(TOKENS, *renewal)
+    assert token_id in alice(TOKENS, "--describe", "--owner-principal", "User:alice")
+    assert "Completed expire operation" in alice(TOKENS, "--expire", "--hmac", secret, "--expiry-time-period", "-1")
+    assert "DelegationTokenNotFoundException" in alice(TOKENS, *renewal, status=1)
 
 
-def test_features(broker: BrokerProcess, alice: Path) -> None:
+def test_features(broker: BrokerProcess, alice: Tools) -> None:
     """Levels go down and up, and a changed one survives a killed broker."""
-    config = ("--command-config", alice)
     change = ("--feature", "transaction.version=1", "--feature", "group.version=0")
-    assert "was downgraded to 1" in run(broker, FEATURES, *config, "downgrade", *change)
+    assert "was downgraded to 1" in alice(FEATURES, "downgrade", *change)
     broker.kill()
     broker.start()
-    described = run(broker, FEATURES, *config, "describe")
+    alice.bootstrap = broker.bootstrap  # the system has chosen another port
+    described = alice(FEATURES, "describe")
     (line,) = [line for line in described.splitlines() if "transaction.version" in line]
     assert re.search(r"SupportedMinVersion: 0\s+SupportedMaxVersion: 2\s+FinalizedVersionLevel: 1\s+Epoch: 1$", line)
     change = ("--feature", "transaction.version=2", "--feature", "group.version=1")
-    assert "was upgraded to 2" in run(broker, FEATURES, *config, "upgrade", *change)
+    assert "was upgraded to 2" in alice(FEATURES, "upgrade", *change)

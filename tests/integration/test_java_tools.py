@@ -13,64 +13,45 @@ import pytest
 from tests.support import need
 from tests.support.broker import BrokerProcess, wait_for
 from tests.support.kafka import java_command
+from tests.support.kafka.tools import TOOLS, Tools
 
-TOOLS = "org.apache.kafka.tools."
 GROUPS = TOOLS + "consumer.group.ConsumerGroupCommand"
 CONFIGS = "kafka.admin.ConfigCommand"
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 
-class Tools:
-    """Runs a tool against one broker and returns its standard output."""
+@contextlib.contextmanager
+def running(bootstrap: str, tool: str, *args: str, log: Path) -> Iterator[Callable[[], list[dict[str, Any]]]]:
+    """Run a tool in its own process until SIGTERM ends it; yield a function that reads its lines of JSON so far."""
+    command = java_command(tool, "--bootstrap-server", bootstrap, *args)
+    with log.open("w") as output, log.with_suffix(".err").open("w") as errors:
+        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=errors)
 
-    def __init__(self, bootstrap: str) -> None:
-        self.bootstrap = bootstrap
+    def lines() -> list[dict[str, Any]]:
+        whole = log.read_text().rpartition("\n")[0]
+        return [json.loads(line) for line in whole.splitlines() if line.startswith("{")]
 
-    def __call__(self, tool: str, *args: str, stdin: str = "", fails: bool = False) -> str:
-        """`tool`: a class, and its command if that comes first; `fails`: whether it may say so with its exit status."""
-        command = java_command(*tool.split(), "--bootstrap-server", self.bootstrap, *args)
-        done = subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=120, check=False)
-        printed = f"{' '.join(command)}\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
-        assert fails or done.returncode == 0, printed
-        return done.stdout
-
-    @contextlib.contextmanager
-    def running(self, tool: str, *args: str, log: Path) -> Iterator[Callable[[], list[dict[str, Any]]]]:
-        """Run a tool beside the test, ended by SIGTERM; gives the lines of JSON that it has printed so far."""
-        command = java_command(tool, "--bootstrap-server", self.bootstrap, *args)
-        with log.open("w") as output, log.with_suffix(".err").open("w") as errors:
-            process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=errors)
-
-        def lines() -> list[dict[str, Any]]:
-            whole = log.read_text().rpartition("\n")[0]
-            return [json.loads(line) for line in whole.splitlines() if line.startswith("{")]
-
-        try:
-            yield lines
-            process.terminate()
-            process.wait(30)
-        finally:
-            if process.poll() is None:
-                process.kill()
-                process.wait(10)
+    try:
+        yield lines
+        process.terminate()
+        process.wait(30)
+    finally:
+        if process.poll() is None:
+            process.kill()
+            process.wait(10)
 
 
 @pytest.fixture(scope="module")
 def tools(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tools]:
-    need.program("java", "mvn")
+    need.kafka_tools()
     settings = {"group.initial.rebalance.delay.ms": "0", "num.partitions": "2", "node.id": "1"}
-    broker = BrokerProcess(tmp_path_factory.mktemp("java-tools") / "data", settings)
-    try:
-        broker.start()
+    with BrokerProcess(tmp_path_factory.mktemp("java-tools") / "data", settings) as broker:
         yield Tools(broker.bootstrap)
-        assert broker.is_alive()
-    finally:
-        broker.discard()
 
 
 def rows(text: str) -> list[list[str]]:
-    """The words of each line that has any."""
+    """Return the words of each line that has any."""
     return [line.split() for line in text.splitlines() if line.strip()]
 
 
@@ -149,8 +130,8 @@ def test_groups_with_members(tools: Tools, tmp_path: Path) -> None:
     how = ("--topic", "busy", "--group-id", "workers", "--reset-policy", "earliest", "--session-timeout", "10000")
     consumer = TOOLS + "VerifiableConsumer"
     with contextlib.ExitStack() as stack:
-        one = stack.enter_context(tools.running(consumer, *how, log=tmp_path / "one"))
-        two = stack.enter_context(tools.running(consumer, *how, log=tmp_path / "two"))
+        one = stack.enter_context(running(tools.bootstrap, consumer, *how, log=tmp_path / "one"))
+        two = stack.enter_context(running(tools.bootstrap, consumer, *how, log=tmp_path / "two"))
 
         def share(lines: Callable[[], list[dict[str, Any]]]) -> int:
             """Partitions of the last assignment."""
@@ -171,10 +152,10 @@ def test_groups_with_members(tools: Tools, tmp_path: Path) -> None:
         shares = re.findall(r"busy\((\d),(\d)\)|busy:(\d),(\d)", verbose)
         assert sorted(number for share in shares for number in share if number) == ["0", "1", "2", "3"], verbose
         where = ("--group", "workers", "--topic", "busy")
-        refused = tools(GROUPS, "--delete-offsets", *where, fails=True)
+        refused = tools(GROUPS, "--delete-offsets", *where, status=None)
         assert "subscribed" in refused.lower(), refused
         before = committed(tools, "workers")
-        tools(GROUPS, "--reset-offsets", *where, "--to-earliest", "--execute", fails=True)
+        tools(GROUPS, "--reset-offsets", *where, "--to-earliest", "--execute", status=None)
         assert committed(tools, "workers") == before
         assert sum(before.values()) == 200
     wait_for("both have left", lambda: "Empty" in tools(GROUPS, "--describe", "--group", "workers", "--state"), 60)

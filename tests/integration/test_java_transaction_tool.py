@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,35 +12,20 @@ from confluent_kafka import KafkaException, Producer
 from kbroker.cli import cli
 from tests.support import need
 from tests.support.broker import BrokerProcess
-from tests.support.kafka import java_command
+from tests.support.kafka.tools import TOOLS, Tools
 from tests.support.kill import create_topic
 
-TOOL = "org.apache.kafka.tools.TransactionsCommand"
+SETTINGS = {"node.id": "1"}
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 
-@pytest.fixture
-def broker(tmp_path: Path) -> Iterator[BrokerProcess]:
-    need.program("java", "javac", "mvn")
-    broker = BrokerProcess(tmp_path / "data", {"node.id": "1"})
-    try:
-        broker.start()
-        create_topic(broker.bootstrap, "t", 2)
-        yield broker
-        assert broker.is_alive()
-    finally:
-        broker.discard()
-
-
 def tool(broker: BrokerProcess, *args: str, status: int = 0) -> list[list[str]]:
-    """The cells of the rows below the header, sorted; with a status above 0 the message."""
-    command = java_command(TOOL, "--bootstrap-server", broker.bootstrap, *args)
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
-    assert done.returncode == status, f"{' '.join(command)}\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
+    """Return the cells of the rows below the header, sorted; with a status above 0, the message."""
+    printed = Tools(broker.bootstrap)(TOOLS + "TransactionsCommand", *args, status=status)
     if status:
-        return [[done.stderr]]
-    return sorted([cell.strip() for cell in line.split("\t")[:-1]] for line in done.stdout.splitlines()[1:])
+        return [[printed]]
+    return sorted([cell.strip() for cell in line.split("\t")[:-1]] for line in printed.splitlines()[1:])
 
 
 def ours(broker: BrokerProcess, *args: str) -> Any:
@@ -68,6 +50,8 @@ def producer(broker: BrokerProcess, name: str) -> Producer:
 
 def test_the_tool_shows_and_ends_transactions(broker: BrokerProcess) -> None:
     """List, describe, describe-producers and find-hanging agree; abort and forced termination work."""
+    need.kafka_tools()
+    create_topic(broker.bootstrap, "t", 2)
     producer(broker, "idle").commit_transaction(30)
     busy = producer(broker, "busy")
     listed = tool(broker, "list")

@@ -58,9 +58,7 @@ def right(number: int, request: bytes) -> bytes:
 
 def test_all_that_is_acknowledged_is_in_the_log(tmp_path: Path) -> None:
     """Produce in a closed loop: the end offset grows by the requests counted, and at most by those under way beside."""
-    broker = BrokerProcess(tmp_path / "data")
-    broker.start()
-    try:
+    with BrokerProcess(tmp_path / "data") as broker:
         with Connection(broker.bootstrap) as connection:
             connection.ask(create_topic("load", 1))
         load = Generator(frames("load"), tmp_path)
@@ -68,21 +66,14 @@ def test_all_that_is_acknowledged_is_in_the_log(tmp_path: Path) -> None:
         assert 0 < produced["requests"] <= end_offset(broker.bootstrap, "load") <= produced["requests"] + 4 * 5
         for name in ("api_versions", "metadata", "fetch"):
             assert load.run(broker.port, name, 2, 3, 0.2)["requests"] > 10
-        assert broker.stop() == 0
-    finally:
-        broker.discard()
 
 
 def test_an_error_of_the_broker_ends_the_load(tmp_path: Path) -> None:
     """Produce to a topic that is not there: the error code is found in the response of a real broker."""
-    broker = BrokerProcess(tmp_path / "data", {"auto.create.topics.enable": "false"})
-    broker.start()
-    try:
+    with BrokerProcess(tmp_path / "data", {"auto.create.topics.enable": "false"}) as broker:
         for name in ("produce", "fetch"):
             with pytest.raises(RuntimeError, match=r"the server answered error 3$"):
                 Generator(frames("absent"), tmp_path).run(broker.port, name, 1, 1, 5)
-    finally:
-        broker.discard()
 
 
 @pytest.mark.parametrize(

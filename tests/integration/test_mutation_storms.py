@@ -1,7 +1,6 @@
 """Controller mutation quotas over the wire: which client is refused, which is muted, and that others feel nothing."""
 
 import time
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -22,6 +21,7 @@ METADATA, CREATE_TOPICS, DELETE_TOPICS, CREATE_PARTITIONS = 3, 19, 20, 37
 REFUSED = 89
 RATE, WINDOWS = 10, 2
 BURST = RATE * WINDOWS
+SETTINGS = {"controller.quota.window.num": str(WINDOWS)}
 #: Long enough that what comes next is still within it on a machine that does ten other things.
 MUTED_S = 5
 OVERDRAWN = BURST + MUTED_S * RATE
@@ -29,18 +29,6 @@ OVERDRAWN = BURST + MUTED_S * RATE
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
 
 Body = dict[str, Any]
-
-
-@pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
-    settings = {"controller.quota.window.num": str(WINDOWS)}
-    broker = BrokerProcess(tmp_path_factory.mktemp("storms") / "data", settings)
-    try:
-        broker.start()
-        yield broker
-        assert broker.is_alive()
-    finally:
-        broker.discard()
 
 
 def limit(broker: BrokerProcess, client_id: str, rate: float | None = RATE) -> None:

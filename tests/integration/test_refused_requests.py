@@ -25,10 +25,8 @@ def log_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory, log_folder: Path) -> Iterator[BrokerProcess]:
     settings = {"kbroker.metrics.listener": "127.0.0.1:0", "kbroker.request.log.dir": str(log_folder)}
-    process = BrokerProcess(tmp_path_factory.mktemp("refused") / "data", settings)
-    process.start()
-    yield process
-    assert process.stop() == 0, process.tail()
+    with BrokerProcess(tmp_path_factory.mktemp("refused") / "data", settings) as process:
+        yield process
 
 
 def header(api_key: int, version: int) -> bytes:

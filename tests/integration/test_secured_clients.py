@@ -5,7 +5,7 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from kafka.errors import KafkaError as PythonKafkaError
 
 from tests.support import need
 from tests.support.certificates import Certificates
-from tests.support.kafka import java_command
+from tests.support.kafka.tools import TOOLS, Tools
 from tests.support.secured import LISTENERS, PASSWORDS, SecuredBroker
 
 WAYS = [
@@ -253,68 +253,49 @@ def test_our_command_line(secured: SecuredBroker, tmp_path: Path) -> None:
 
 # ---- Kafka's own tools
 
-TOOLS = "org.apache.kafka.tools."
 
-
-class Java:
-    """Kafka's tools with a client's properties."""
-
-    def __init__(self, secured: SecuredBroker, folder: Path) -> None:
-        need.program("java", "mvn")
-        self._secured = secured
-        self._folder = folder
-
-    def __call__(
-        self, listener: str, properties: dict[str, str], tool: str, *words: str, stdin: str = "", status: int = 0
-    ) -> str:
-        config = write(self._folder / "client.properties", properties)
-        command = java_command(tool, "--bootstrap-server", self._secured.address(listener))
-        done = subprocess.run(
-            [*command, "--command-config", str(config), *words],
-            input=stdin,
-            capture_output=True,
-            text=True,
-            timeout=120,
-            check=False,
-        )
-        assert (done.returncode == 0) == (status == 0), f"{words}\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
-        return done.stdout + (done.stderr if status else "")
+Java = Callable[[str, dict[str, str]], Tools]
 
 
 @pytest.fixture
 def java(secured: SecuredBroker, tmp_path: Path) -> Java:
-    return Java(secured, tmp_path)
+    """Kafka's tools at a listener with a client's properties."""
+    need.kafka_tools()
+    return lambda listener, properties: Tools(
+        secured.address(listener), write(tmp_path / f"{listener}.properties", properties)
+    )
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(400)
 def test_kafka_configs_sets_lists_and_removes_scram_users(java: Java, secured: SecuredBroker) -> None:
     """Kafka's own tool salts and sends; the user then logs in with Java over SASL_SSL."""
-    admin = secured.properties("SASL", "PLAIN")
+    admin = java("SASL", secured.properties("SASL", "PLAIN"))
     about = ("--entity-type", "users", "--entity-name", "dora")
     configs = "kafka.admin.ConfigCommand"
     for secret in ("SCRAM-SHA-256=[iterations=5000,password=x]", "SCRAM-SHA-512=[password=doras-secret]"):
-        printed = java("SASL", admin, configs, "--alter", *about, "--add-config", secret)
+        printed = admin(configs, "--alter", *about, "--add-config", secret)
         assert "Completed updating config for user dora." in printed
-    described = java("SASL", admin, configs, "--describe", *about)
+    described = admin(configs, "--describe", *about)
     credentials = "SCRAM-SHA-256=iterations=5000, SCRAM-SHA-512=iterations=4096"
     assert f"SCRAM credential configs for user-principal 'dora' are {credentials}" in described
-    everybody = java("SASL", admin, configs, "--describe", "--entity-type", "users")
+    everybody = admin(configs, "--describe", "--entity-type", "users")
     assert "user-principal 'dora'" in everybody
     assert "user-principal 'alice'" in everybody
 
     own = secured.properties("BOTH", "SCRAM-SHA-512")
     own["sasl.jaas.config"] = own["sasl.jaas.config"].replace("alice-secret", "doras-secret").replace("alice", "dora")
+    dora = java("BOTH", own)
     topic = secured.broker.create_topic("java-scram")
     lines = [f"line {number}" for number in range(20)]
-    java("BOTH", own, TOOLS + "ConsoleProducer", "--topic", topic, stdin="".join(f"{line}\n" for line in lines))
+    dora(TOOLS + "ConsoleProducer", "--topic", topic, stdin="".join(f"{line}\n" for line in lines))
     consume = ("--topic", topic, "--from-beginning", "--max-messages", "20", "--timeout-ms", "60000")
-    assert java("BOTH", own, TOOLS + "consumer.ConsoleConsumer", *consume).splitlines() == lines
+    assert dora(TOOLS + "consumer.ConsoleConsumer", *consume).splitlines() == lines
 
     for mechanism in ("SCRAM-SHA-256", "SCRAM-SHA-512"):
-        java("SASL", admin, configs, "--alter", *about, "--delete-config", mechanism)
-    assert "dora" not in java("SASL", admin, configs, "--describe", "--entity-type", "users")
-    refused = java("BOTH", own, TOOLS + "TopicCommand", "--list", status=1)
+        admin(configs, "--alter", *about, "--delete-config", mechanism)
+    assert "dora" not in admin(configs, "--describe", "--entity-type", "users")
+    refused = dora(TOOLS + "TopicCommand", "--list", status=1)
     assert "due to invalid credentials with SASL mechanism SCRAM-SHA-512" in refused
 
 
@@ -332,6 +313,7 @@ def test_java_console_tools(java: Java, secured: SecuredBroker, client: Path, li
     topic = secured.broker.create_topic(f"java-{listener}")
     lines = [f"line {number}" for number in range(20)]
     stdin = "".join(f"{line}\n" for line in lines)
-    java(listener, properties, TOOLS + "ConsoleProducer", "--topic", topic, stdin=stdin)
+    tools = java(listener, properties)
+    tools(TOOLS + "ConsoleProducer", "--topic", topic, stdin=stdin)
     consume = ("--topic", topic, "--group", topic, "--from-beginning", "--max-messages", "20", "--timeout-ms", "60000")
-    assert java(listener, properties, TOOLS + "consumer.ConsoleConsumer", *consume).splitlines() == lines
+    assert tools(TOOLS + "consumer.ConsoleConsumer", *consume).splitlines() == lines

@@ -27,15 +27,10 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 @pytest.fixture
 def broker(tmp_path: Path) -> Iterator[BrokerProcess]:
     need.program("java", "mvn")
-    broker = BrokerProcess(tmp_path / "data", {"group.initial.rebalance.delay.ms": "0"})
-    try:
-        broker.start()
+    with BrokerProcess(tmp_path / "data", {"group.initial.rebalance.delay.ms": "0"}) as broker:
         create_topic(broker.bootstrap, "in", COPIERS)
         create_topic(broker.bootstrap, "out", COPIERS)
         yield broker
-        assert broker.is_alive()
-    finally:
-        broker.discard()
 
 
 class Copier:

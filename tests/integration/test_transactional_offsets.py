@@ -26,10 +26,8 @@ QUICK = {"reconnect.backoff.ms": 20, "reconnect.backoff.max.ms": 100, "retry.bac
 
 @pytest.fixture
 def broker(tmp_path: Path) -> Iterator[BrokerProcess]:
-    running = BrokerProcess(tmp_path / "data", SETTINGS)
-    running.start()
-    yield running
-    running.discard()
+    with BrokerProcess(tmp_path / "data", SETTINGS) as running:
+        yield running
 
 
 def topics(bootstrap: str, *names: str) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -11,7 +10,7 @@ from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 
 from tests.support import need
 from tests.support.broker import BrokerProcess, wait_for
-from tests.support.kafka import java_command
+from tests.support.kafka.tools import TOOLS, run_tool
 from tests.support.kill import create_topic
 
 TOPIC, GROUP, NAME = "ledger", "readers", "transfers"
@@ -139,10 +138,7 @@ def test_kafka_reads_the_state(broker: BrokerProcess) -> None:
     broker.stop()
     files = [path for path in _state_files(broker.folder) if path.stat().st_size]
     assert len(files) == 1
-    command = java_command(
-        "org.apache.kafka.tools.DumpLogSegments", "--transaction-log-decoder", "--files", str(files[0])
-    )
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    done = run_tool(TOOLS + "DumpLogSegments", "--transaction-log-decoder", "--files", files[0])
     assert done.returncode == 0, done.stderr[-2000:]
     rows = [line for line in done.stdout.splitlines() if "payload:" in line]
     states = ("Empty", "Ongoing", "PrepareCommit", "CompleteCommit", "Ongoing", "PrepareAbort", "CompleteAbort")

@@ -1,5 +1,7 @@
 """A broker in a separate process, as a user starts it: ready line, kill -9, the same port again, memory."""
 
+from __future__ import annotations
+
 import os
 import re
 import signal
@@ -9,13 +11,17 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 READY = re.compile(r"127\.0\.0\.1:([1-9]\d*)")
 SERVE = ["-c", "from kbroker.__main__ import main; main()", "serve"]
 
 
 def wait_for(what: str, condition: Callable[[], object], seconds: float = 30.0, every: float = 0.02) -> None:
-    """Poll a condition; fail with its name when it has not come true in time."""
+    """Poll a condition; fail with its name if it is not true in time."""
     deadline = time.monotonic() + seconds
     while not condition():
         if time.monotonic() > deadline:
@@ -31,7 +37,7 @@ def rss_bytes(pid: int) -> int:
 
 
 def socket_count(pid: int) -> int:
-    """Open sockets of a process; log files come and go for their own reasons."""
+    """Return the number of open sockets of a process; log files are opened and closed at any time."""
     count = 0
     for entry in Path(f"/proc/{pid}/fd").iterdir():
         try:
@@ -42,7 +48,13 @@ def socket_count(pid: int) -> int:
 
 
 class BrokerProcess:
-    """`kbroker serve` on 127.0.0.1, port chosen by the system at the first start and kept afterwards."""
+    """`kbroker serve` on 127.0.0.1; the system chooses the port at the first start, later starts keep it.
+
+    Args:
+        settings: given with --set.
+        wrapper: a command put before the broker's, such as prlimit.
+        python: the interpreter that has the kbroker to run.
+    """
 
     def __init__(
         self,
@@ -52,8 +64,6 @@ class BrokerProcess:
         wrapper: Sequence[str] = (),
         python: str = sys.executable,
     ) -> None:
-        """`settings` are given with --set; `wrapper` is a command put before the broker's, such as prlimit; `python` is
-        the interpreter that has the kbroker to run."""
         self.folder = folder
         self.settings = dict(settings or {})
         self.wrapper = list(wrapper)
@@ -63,6 +73,19 @@ class BrokerProcess:
         self.process: subprocess.Popen[str] | None = None
         self._ready = threading.Event()
         self._reader: threading.Thread | None = None
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, value: object, trace: object) -> None:
+        """Stop the broker, which must end with status 0; after a failure of the test, kill it."""
+        try:
+            if kind is None:
+                status = self.stop()
+                assert status == 0, f"the broker ended with {status}:\n{self.tail()}"
+        finally:
+            self.discard()
 
     @property
     def bootstrap(self) -> str:
@@ -87,7 +110,7 @@ class BrokerProcess:
         ]
 
     def start(self, seconds: float = 30.0) -> float:
-        """Start and wait for the ready line; return the seconds it took."""
+        """Start, wait for the ready line, and return the seconds that it took."""
         begun = time.monotonic()
         self._ready.clear()
         self.process = subprocess.Popen(
@@ -110,7 +133,7 @@ class BrokerProcess:
                 raise AssertionError(f"no ready line within {seconds:g} s:\n{self.tail()}")
         return time.monotonic() - begun
 
-    def _read(self, process: "subprocess.Popen[str]") -> None:
+    def _read(self, process: subprocess.Popen[str]) -> None:
         assert process.stdout is not None
         with process.stdout:
             for line in process.stdout:
@@ -127,11 +150,11 @@ class BrokerProcess:
         return self.process is not None and self.process.poll() is None
 
     def kill(self) -> None:
-        """End it with SIGKILL and wait until it has ended."""
+        """Kill the process and wait for its end."""
         self._end(signal.SIGKILL, 10)
 
     def stop(self, seconds: float = 20.0) -> int:
-        """End it with SIGTERM; return its exit status."""
+        """Stop the process with SIGTERM; return its exit status."""
         return self._end(signal.SIGTERM, seconds)
 
     def _end(self, number: signal.Signals, seconds: float) -> int:
@@ -151,7 +174,7 @@ class BrokerProcess:
         return process.returncode
 
     def discard(self) -> None:
-        """End it whatever its state: for the end of a test."""
+        """Kill the process if it still runs."""
         if self.process is not None and self.process.poll() is None:
             self.kill()
 

@@ -46,3 +46,8 @@ def spark() -> None:
         require_spark()
     except PipelineError as error:
         lack(str(error))
+
+
+def kafka_tools() -> None:
+    """Require what Apache Kafka's command line tools need."""
+    program("java", "javac", "mvn")

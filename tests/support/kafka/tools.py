@@ -1,0 +1,95 @@
+"""Kafka's command line tools in one JVM per process of the tests: its start costs more than most tools do."""
+
+from __future__ import annotations
+
+import atexit
+import struct
+import subprocess
+import threading
+from pathlib import Path
+from typing import IO
+
+from tests.support import need
+from tests.support.kafka.jars import SHORT_LIVED, compiled, java_command
+
+SOURCE = Path(__file__).parents[1] / "java" / "ToolServer.java"
+OPTIONS = (*SHORT_LIVED, "--add-opens=java.base/java.lang=ALL-UNNAMED")  # for the hooks that a tool adds
+TOOLS = "org.apache.kafka.tools."
+
+_lock = threading.Lock()
+_running: list[subprocess.Popen[bytes]] = []
+
+
+def run_tool(main: str, *arguments: object, stdin: str = "", seconds: float = 120) -> subprocess.CompletedProcess[str]:
+    """Run the main method of a class, as `java CLASS ARGUMENT...` would; return its output and exit status.
+
+    Safe in several threads; one tool runs at a time. Raises: subprocess.TimeoutExpired.
+    """
+    need.kafka_tools()
+    words = [main, *map(str, arguments)]
+    with _lock:
+        if not _running:
+            command = java_command(SOURCE.stem, options=OPTIONS, before=str(compiled(SOURCE)))
+            pipe, nothing = subprocess.PIPE, subprocess.DEVNULL
+            _running.append(subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=nothing))
+        jvm = _running[0]
+        assert jvm.stdin is not None
+        assert jvm.stdout is not None
+        limit = threading.Timer(seconds, jvm.kill)
+        limit.start()
+        try:
+            for text in (str(len(words)), *words, stdin):
+                data = text.encode()
+                jvm.stdin.write(struct.pack(">i", len(data)) + data)
+            jvm.stdin.flush()
+            status, output, errors = (_item(jvm.stdout) for _ in range(3))
+        except (OSError, EOFError):
+            _close()
+            raise subprocess.TimeoutExpired(words, seconds) from None
+        finally:
+            limit.cancel()
+    return subprocess.CompletedProcess(words, int(status), output, errors)
+
+
+def _item(stream: IO[bytes]) -> str:
+    head = stream.read(4)
+    size = struct.unpack(">i", head)[0] if len(head) == 4 else 0
+    data = stream.read(size)
+    if len(head) < 4 or len(data) < size:
+        raise EOFError
+    return data.decode(errors="replace")
+
+
+def _close() -> None:
+    for jvm in _running:
+        jvm.kill()
+        jvm.communicate()
+    _running.clear()
+
+
+atexit.register(_close)
+
+
+class Tools:
+    """Kafka's tools against one broker.
+
+    Args:
+        bootstrap: address of the broker.
+        config: properties of the clients, given with --command-config.
+    """
+
+    def __init__(self, bootstrap: str, config: Path | None = None) -> None:
+        self.bootstrap = bootstrap
+        self._config = () if config is None else ("--command-config", config)
+
+    def __call__(self, tool: str, *arguments: object, stdin: str = "", status: int | None = 0) -> str:
+        """Return the standard output of a tool; of one that is expected to fail, the standard error too.
+
+        Args:
+            tool: a class, and its command if that comes first.
+            status: the expected exit status; None for any.
+        """
+        done = run_tool(*tool.split(), "--bootstrap-server", self.bootstrap, *self._config, *arguments, stdin=stdin)
+        printed = f"{' '.join(done.args)}: {done.returncode}\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
+        assert status is None or done.returncode == status, printed
+        return done.stdout + (done.stderr if status else "")
