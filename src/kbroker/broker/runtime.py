@@ -43,7 +43,8 @@ from kbroker.network.request_channel import RequestChannel
 from kbroker.network.socket_server import SocketServer
 from kbroker.observe.broker_parts import BrokerParts
 from kbroker.observe.http_routes import limit_of, only
-from kbroker.observe.metrics_service import MetricsService, memory_pool
+from kbroker.observe.memory_pool import memory_pool
+from kbroker.observe.metrics_service import MetricsService
 from kbroker.quota.service import QuotaService
 from kbroker.request_log.service import RequestLog
 from kbroker.requests.context import ApiContext

@@ -1,4 +1,4 @@
-"""The broker's metrics as a part of its life: what is shown, and the HTTP port that shows it."""
+"""Lifecycle of a broker's metrics: the exposition, and the HTTP port that serves it."""
 
 from __future__ import annotations
 
@@ -8,8 +8,6 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from kbroker._core.clock import BaseClock
-from kbroker._core.metrics.stats import Meter
-from kbroker._core.requests.memory_pool import MemoryPool
 from kbroker.common.configs.config import BrokerConfig
 from kbroker.common.listeners import parse_http_address
 from kbroker.metrics.registry import Metrics
@@ -21,9 +19,6 @@ if TYPE_CHECKING:
     from kbroker.observe.http_access import HttpAccess
     from kbroker.observe.metrics_server import MetricsServer
     from kbroker.observe.mounted_pages import MountedPages, PageServer
-
-
-SOCKETS = "socket-server-metrics"
 
 
 class MetricsService:
@@ -48,7 +43,7 @@ class MetricsService:
         self._server: MetricsServer | None = None
 
     def start(self, parts: BrokerParts) -> None:
-        """Show the broker's parts, and open the port where one is configured.
+        """Expose the broker's parts, and open the port if one is configured.
 
         Raises: OSError if it cannot be bound; MissingLibraryError.
         """
@@ -69,7 +64,7 @@ class MetricsService:
 
     @property
     def exposition(self) -> Exposition:
-        """The broker's families. They are made when somebody looks: shares of time begin then."""
+        """Families of the broker, created at the first access: shares of time are measured from then on."""
         with self._lock:
             if self._exposition is None:
                 from kbroker.metrics.exposition import Exposition
@@ -82,18 +77,18 @@ class MetricsService:
             return self._exposition
 
     def mount(self, path: str, load: Callable[[HttpAccess], PageServer]) -> None:
-        """Serve pages below a path; before ``start``. Without a port nothing of it is made.
+        """Serve pages below a path; call it before ``start``. Without a port, no page is loaded.
 
-        Args: ``load`` makes them at the first request for one, with the port's check of who may read.
+        Args: ``load`` creates the pages at the first request for one; its argument is the port's access check.
         """
         self._mounts.append((path, load))
 
     def ready(self) -> None:
-        """Clients are served from now on."""
+        """Let ``/ready`` succeed: clients are served."""
         self._is_ready = True
 
     def not_ready(self) -> None:
-        """The broker is about to stop."""
+        """Let ``/ready`` fail: the broker is about to stop."""
         self._is_ready = False
 
     def stop(self) -> None:
@@ -106,17 +101,5 @@ class MetricsService:
 
     @property
     def url(self) -> str | None:
-        """URL of the port, None without one."""
+        """URL of the port; None without one."""
         return self._server.url if self._server is not None else None
-
-
-def memory_pool(config: BrokerConfig, clock: BaseClock, metrics: Metrics) -> MemoryPool | None:
-    """The pool of ``queued.max.request.bytes``, None without a limit; a sensor records its depletion."""
-    size_bytes = config.integer("queued.max.request.bytes")
-    if size_bytes <= 0:
-        return None
-    depletion = metrics.sensor("MemoryPoolUtilization")
-    share = metrics.metric_name("MemoryPoolAvgDepletedPercent", SOCKETS)
-    total = metrics.metric_name("MemoryPoolDepletedTimeTotal", SOCKETS)
-    depletion.add(None, Meter(share, total, unit="milliseconds"))
-    return MemoryPool(size_bytes, config.integer("socket.request.max.bytes"), clock=clock, depletion=depletion)

@@ -1,20 +1,22 @@
 """Metrics of client quotas and their shadows: rates and delays by client, counts of decisions.
 
-The series of clients are in the registry, made when a client is first judged; here they get their meaning.
+The registry has the series of clients, registered at the first decision about a client; this module has
+their help texts.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
-from kbroker.metrics.families import Buckets, Family
+from kbroker.metrics.families import Family
+from kbroker.observe.metric_table import Series
 
 if TYPE_CHECKING:
     from kbroker.quota._client_quotas import ClientQuotaManagers
 
 CLIENT = ("user", "client-id")
-#: Group, name, labels and meaning.
+#: Group, name, labels and help text.
 _OF_CLIENTS: tuple[tuple[str, str, tuple[str, ...], str], ...] = (
     ("Produce", "byte-rate", CLIENT, "bytes per second that are charged to the quota"),
     ("Fetch", "byte-rate", CLIENT, "bytes per second that are charged to the quota"),
@@ -23,7 +25,7 @@ _OF_CLIENTS: tuple[tuple[str, str, tuple[str, ...], str], ...] = (
     ("ControllerMutation", "tokens", CLIENT, "mutations left in the bucket; below 0 new ones are refused"),
     ("Request", "exempt-request-time", (), "percent of one thread of requests that are never throttled"),
 )
-#: Group behind ``kbroker:``, name and meaning.
+#: Group after ``kbroker:``, name and help text.
 _OF_SHADOWS = (
     ("shadow-produce", "byte-rate", "bytes per second that are charged to the shadow quota"),
     ("shadow-fetch", "byte-rate", "bytes per second that are charged to the shadow quota"),
@@ -34,7 +36,7 @@ _OF_SHADOWS = (
 
 
 def families(quotas: ClientQuotaManagers) -> Iterable[Family]:
-    """The families of all quotas."""
+    """Yield the families of all quotas."""
     for group, name, labels, text in _OF_CLIENTS:
         yield Family(group, name, "gauge", labels, text)
     for group in ("Produce", "Fetch", "Request", "ControllerMutation"):
@@ -55,12 +57,11 @@ def families(quotas: ClientQuotaManagers) -> Iterable[Family]:
 
 
 def _delay(group: str, text: str) -> Family:
-    combine: Literal["max"] = "max"
-    return Family(group, "throttle-time", "gauge", CLIENT, text, combine=combine)
+    return Family(group, "throttle-time", "gauge", CLIENT, text, combine="max")
 
 
 def _verdicts(quotas: ClientQuotaManagers, group: str, shadow: bool, text: str) -> Family:
-    def totals() -> Iterable[tuple[tuple[str, ...], float | Buckets]]:
+    def totals() -> Series:
         for kind, counts in quotas.verdict_totals(shadow).items():
             for outcome, count in zip(("delayed", "refused"), counts, strict=True):
                 yield (kind, outcome), count

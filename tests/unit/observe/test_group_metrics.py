@@ -6,7 +6,8 @@ from kbroker._core.clock import VirtualClock
 from kbroker.coordinator.group_coordinator import GroupCoordinator, GroupSettings
 from kbroker.coordinator.group_records import CommittedOffset
 from kbroker.metrics.registry import Metrics
-from kbroker.observe.group_metrics import families
+from kbroker.observe.group_metrics import ROWS
+from kbroker.observe.metric_table import families
 from tests.support.consumer_groups import AT_ONCE, ConsumerGroupBench
 from tests.support.groups import RANGE
 
@@ -27,7 +28,7 @@ class Scene(ConsumerGroupBench):
 
     def gauges(self, name: str) -> dict[str, float]:
         """By the value of the label; "" without one."""
-        (family,) = [one for one in families(self.coordinator) if one.name == name]
+        (family,) = [one for one in families(ROWS, self.coordinator) if one.name == name]
         return {".".join(labels): value for labels, value in family.collect() if isinstance(value, (int, float))}
 
     def count(self, name: str) -> float:

@@ -15,7 +15,8 @@ from kbroker.coordinator.transaction.add_partitions_to_txn import Question
 from kbroker.coordinator.transaction.transaction_log import StatePartition
 from kbroker.coordinator.transaction_service import TransactionService
 from kbroker.metrics.families import Buckets
-from kbroker.observe.broker_metrics import _logs, _transactions
+from kbroker.observe.broker_metrics import LOGS, TRANSACTIONS
+from kbroker.observe.metric_table import families
 from tests.support.groups import MemoryTopic
 from tests.support.server import make_bench
 from tests.support.transactions import T0, T1, FakeMarkers
@@ -65,7 +66,7 @@ class Scene:
         service = self.service if self.is_started else None
         parts: Any = SimpleNamespace(ctx=SimpleNamespace(transaction_service=service))
         found = {}
-        for family in _transactions(parts):
+        for family in families(TRANSACTIONS, parts):
             ((labels, value),) = family.collect()
             assert labels == ()
             found[family.kafka_name or family.prometheus_name] = value
@@ -148,8 +149,8 @@ def test_producer_ids_are_counted_by_partition() -> None:
     ]
     ctx = SimpleNamespace(topics=SimpleNamespace(all=lambda: views), logs=SimpleNamespace(lost_offsets=3))
     parts: Any = SimpleNamespace(ctx=ctx, logs=ctx.logs)
-    families = {family.kafka_name: family for family in _logs(parts)}
-    ((_, value),) = families["kafka.server:type=ReplicaManager,name=ProducerIdCount"].collect()
+    by_name = {family.kafka_name: family for family in families(LOGS, parts)}
+    ((_, value),) = by_name["kafka.server:type=ReplicaManager,name=ProducerIdCount"].collect()
     assert value == 7
-    (lost,) = [family for family in _logs(parts) if family.prometheus_name == "kbroker_logs_lost_offsets"]
+    (lost,) = [family for family in families(LOGS, parts) if family.prometheus_name == "kbroker_logs_lost_offsets"]
     assert list(lost.collect()) == [((), 3)]
