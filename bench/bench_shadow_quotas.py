@@ -56,7 +56,7 @@ class Side:
         self.cpu_us: list[float] = []
 
     def _set(self, quotas: Mapping[str, float]) -> None:
-        from kbroker.client.quota_client import QuotaClient
+        from kbroker.client.quotas import QuotaClient
         from kbroker.common.quotas import QuotaEntity
 
         with QuotaClient(self.broker.bootstrap) as client:

@@ -262,7 +262,7 @@ def _in_force(
     if bootstrap_server is None:
         return None, 1
     from kbroker.cli.quota_views import warn_of_brokers
-    from kbroker.client.quota_client import QuotaClient
+    from kbroker.client.quotas import QuotaClient
 
     with connect(bootstrap_server) as cluster:
         client = QuotaClient(cluster)

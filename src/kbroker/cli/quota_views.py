@@ -6,8 +6,8 @@ from typing import Any
 import click
 
 from kbroker.cli.output import print_json, print_table, styled
-from kbroker.client.quota_changes import Difference
 from kbroker.client.quota_resolution import ResolvedQuota
+from kbroker.client.quotas import Difference
 from kbroker.common.printable import printable
 from kbroker.common.quota_limits import json_number, limit_text
 from kbroker.common.quotas import CLIENT_ID, ENTITY_TYPES, IP, USER, QuotaEntity, shown_name

@@ -20,8 +20,8 @@ from kbroker.cli.options import (
 from kbroker.cli.output import print_json
 
 if TYPE_CHECKING:
-    from kbroker.client.quota_client import Applied, QuotaClient
     from kbroker.client.quota_file import DesiredQuotas
+    from kbroker.client.quotas import Applied, QuotaClient
     from kbroker.common.quotas import QuotaEntity
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -77,7 +77,7 @@ def entity_options(command: F) -> F:
 def _client(bootstrap_server: str) -> "Iterator[tuple[QuotaClient, int]]":
     """A client of the cluster's quotas, and how many brokers there are; of several it is said what that means."""
     from kbroker.cli.quota_views import warn_of_brokers
-    from kbroker.client.quota_client import QuotaClient
+    from kbroker.client.quotas import QuotaClient
 
     with connect(bootstrap_server) as cluster:
         client = QuotaClient(cluster)
@@ -223,7 +223,7 @@ def _explanation(
 ) -> dict[str, Any]:
     """Of the broker's HTTP port; where that cannot be, of its protocol. Raises: click.ClickException."""
     from kbroker.client.http_port import HttpPortError
-    from kbroker.client.quota_explanation import ask_explanation, explanation_of
+    from kbroker.client.quota_resolution import ask_explanation, explanation_of
 
     try:
         port = http_port(bootstrap_server, http_url, token)
@@ -290,7 +290,7 @@ def set_quotas(values: tuple[str, ...], bootstrap_server: str, names: Names, dry
 def remove(keys: tuple[str, ...], bootstrap_server: str, names: Names, dry_run: bool, as_json: bool) -> None:
     """Remove quotas of one entity; all of them without a KEY."""
     from kbroker.cli.quota_views import json_entry
-    from kbroker.client.quota_client import QuotaClient
+    from kbroker.client.quotas import QuotaClient
     from kbroker.common.printable import printable
 
     entity = _entity(names)
@@ -417,14 +417,25 @@ def file_argument(command: F) -> F:
 @click.option("--exit-code", is_flag=True, help=f"Exit with status {EXIT_DIFFERENT} if anything would change.")
 @json_option
 def diff(path: Path, bootstrap_server: str, prune: bool, exit_code: bool, as_json: bool) -> int:
-    """Show what `kbroker quotas apply` would change."""
+    """Show what `kbroker quotas apply` would change.
+
+    The broker validates the changes, if this user may alter quotas.
+    """
     from kbroker.cli.quota_views import print_differences
+    from kbroker.common.errors import Errors
 
     wanted = _read(path)
     with _client(bootstrap_server) as (client, brokers):
-        found = client.diff(wanted, prune=prune)
-        print_differences(found, brokers, as_json)
-    return EXIT_DIFFERENT if exit_code and found else 0
+        found = client.apply(wanted, prune=prune, validate_only=True)
+        refusals = {
+            entity: refusal
+            for entity, refusal in found.refusals.items()
+            if refusal.error is not Errors.CLUSTER_AUTHORIZATION_FAILED  # of a user that may only describe
+        }
+        found = found._replace(refusals=refusals)
+        print_differences(found.made, brokers, as_json)
+    _check_applied(found, wanted)
+    return EXIT_DIFFERENT if exit_code and found.differences else 0
 
 
 @quotas.command()

@@ -35,6 +35,7 @@ CLIENT_SOFTWARE: Body = {"ClientSoftwareName": "kbroker", "ClientSoftwareVersion
 UNSUPPORTED_VERSION_BYTES = b"\x00\x23"  # 35, at the place where every version has its error code
 BACKOFF_FIRST_S, BACKOFF_MAX_S = 0.05, 1.0
 
+C = TypeVar("C", bound="Closing")
 T = TypeVar("T")
 _BY_CODE = {int(error): error for error in Errors}
 Authenticate = Callable[[Connection], None]
@@ -98,7 +99,23 @@ def check(code: int, what: str, message: str | None = None) -> None:
         raise KafkaError(error, f"{what}: {message or error.message}")
 
 
-class Cluster:
+class Closing:
+    """Base class of clients that are closed at the end of a ``with`` block."""
+
+    def close(self) -> None:
+        """Close it. Idempotent."""
+        raise NotImplementedError
+
+    def __enter__(self: C) -> C:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class Cluster(Closing):
     """A view of one Kafka cluster, kept by connections to its brokers.
 
     Args:
@@ -145,14 +162,6 @@ class Cluster:
         self._connections: dict[Address, Connection] = {}
         self._topics: dict[str, TopicMetadata] = {}
         self._any_connection()
-
-    def __enter__(self) -> "Cluster":
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def close(self) -> None:
         """Close all connections."""

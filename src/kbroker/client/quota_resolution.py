@@ -1,9 +1,9 @@
-"""Which of all quotas apply to one client, and why the others do not."""
+"""Quotas that apply to one client: resolved from all quotas of a cluster, or explained by a broker's HTTP port."""
 
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from kbroker.client.quota_changes import Values
+from kbroker.client.http_port import HttpPort
 from kbroker.common.quota_levels import APPLIES, LevelOutcome, QuotasOf, address_levels, client_levels
 from kbroker.common.quotas import (
     CLIENT_ID,
@@ -12,18 +12,27 @@ from kbroker.common.quotas import (
     IP,
     USER,
     QuotaEntity,
+    enforced_key,
     is_shadow_key,
     resolve,
     shadow_key,
+)
+
+Values = Mapping[str, float]
+
+PATH = "/quotas/explain"
+#: Parts of an explanation that Kafka's protocol has no request for.
+NOT_IN_THE_PROTOCOL = (
+    "the rates now, what is left, waiting connections and verdicts: Kafka's protocol has no request for them"
 )
 
 
 class ResolvedQuota(NamedTuple):
     """One quota for one client.
 
-    ``limit``: None where nothing limits it. ``level``: of the eight, 1 the most specific; None where nothing applies,
-    and for an address. ``entity``: which the limit was set for. ``counted_for``: who shares the counter with this
-    client, as an entity: a part that it does not have stands for all. ``levels``: all there are, in their order.
+    ``limit``: None if nothing limits it. ``level``: 1 to 8, the most specific first; None if nothing applies, and for
+    an address. ``entity``: the entity that the limit was set for. ``counted_for``: the clients that share the counter
+    with this one, as an entity: a part that is missing stands for all. ``levels``: all levels in order.
     """
 
     key: str
@@ -37,9 +46,9 @@ class ResolvedQuota(NamedTuple):
 def resolve_quotas(
     found: Mapping[QuotaEntity, Values], user: str, client_id: str = "", address: str | None = None
 ) -> list[ResolvedQuota]:
-    """What applies to a client, by key; its ``address``, if given, adds connection_creation_rate.
+    """Return the quotas that apply to a client, by key; with its ``address``, connection_creation_rate too.
 
-    Behind a quota comes its shadow, if any entity has one; its levels are looked through apart.
+    A quota is followed by its shadow if any entity has one; shadows are resolved separately.
     Args: ``found``: all quotas of the cluster. ``client_id``: empty for a client that sends none.
     """
 
@@ -82,3 +91,87 @@ def _of_client(
         tags[CLIENT_ID] = client_tag
     limit = found[winner.entity][key]
     return ResolvedQuota(key, limit, winner.level, winner.entity, QuotaEntity.of(tags) if tags else None, levels)
+
+
+# ---------------------------------------------------------------- explanations
+
+
+def ask_explanation(
+    port: HttpPort,
+    user: str = "ANONYMOUS",
+    client_id: str = "",
+    address: str | None = None,
+    *,
+    connection: str | None = None,
+    wanted: Mapping[QuotaEntity, Values] | None = None,
+) -> dict[str, Any]:
+    """Return the effect of a kbroker's quotas on one client, and that which the ``wanted`` quotas would have had.
+
+    The schema is in docs/explain.md. Raises: HttpPortError.
+    """
+    query: dict[str, str] = {"connection": connection} if connection is not None else {"user": user}
+    if connection is None and client_id:
+        query["client-id"] = client_id
+    if connection is None and address is not None:
+        query["ip"] = address
+    found: dict[str, Any] = port.get(PATH, query)
+    if wanted is None:
+        return found
+    resolved = {
+        one.key: one
+        for one in resolve_quotas(wanted, found["user"], found["client_id"], found["address"])
+        if one.limit is not None and one.limit > 0 and not is_shadow_key(one.key)
+    }
+    if resolved:
+        found = port.get(PATH, {**query, **{f"compare.{key}": repr(one.limit) for key, one in resolved.items()}})
+    for quota in found["quotas"]:
+        one = resolved.get(quota["quota"])
+        if one is not None and quota["compare"] is not None:
+            quota["compare"].update(_of_whom(one, quota["counted_for"]))
+    return found
+
+
+def _of_whom(one: ResolvedQuota, counted_for: Mapping[str, str] | None) -> dict[str, Any]:
+    """Return the quota's level and entity, and whether the existing counter counts the same clients as its own."""
+    names = None if one.counted_for is None else one.counted_for.names
+    return {
+        "level": one.level,
+        "entity": None if one.entity is None else one.entity.names,
+        "counted_for": names,
+        "is_same_counter": names == counted_for,
+    }
+
+
+def explanation_of(
+    resolved: list[ResolvedQuota], user: str, client_id: str, address: str | None, why: str
+) -> dict[str, Any]:
+    """Return an explanation in the same schema from Kafka's protocol alone: the quotas that apply, and why.
+
+    Args: ``why``: the reason that the rest is missing.
+    """
+    shadows = {enforced_key(one.key): one for one in resolved if is_shadow_key(one.key) and one.limit is not None}
+    return {
+        "source": "protocol",
+        "missing": [f"{NOT_IN_THE_PROTOCOL} ({why})"],
+        "user": user,
+        "client_id": client_id,
+        "address": address,
+        "connection": None,
+        "quotas": [
+            {"quota": one.key, **_resolved(one), "shadow": _resolved(shadows[one.key]) if one.key in shadows else None}
+            for one in resolved
+            if not is_shadow_key(one.key)
+        ],
+    }
+
+
+def _resolved(one: ResolvedQuota) -> dict[str, Any]:
+    return {
+        "limit": one.limit,
+        "level": one.level,
+        "entity": None if one.entity is None else one.entity.names,
+        "levels": [level.json() for level in one.levels],
+        "counted_for": None if one.counted_for is None else one.counted_for.names,
+        "counter": None,
+        "compare": None,
+    }

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from kbroker.client.quota_client import QuotaClient
+from kbroker.client.quotas import QuotaClient
 from kbroker.common.quotas import IP, USER, QuotaEntity
 from kbroker.quota.entity_rules import Alteration, QuotaOp
 from kbroker.testing import EmbeddedBroker, VirtualBroker

@@ -10,9 +10,10 @@ from click.testing import CliRunner, Result
 
 from kbroker.cli import cli
 from kbroker.client.quota_file import read_quota_file
+from kbroker.common.errors import Errors
 from kbroker.common.quota_limits import number_text
 from kbroker.common.quotas import QuotaEntity
-from tests.support.fake_broker import FakeBroker
+from tests.support.fake_broker import Body, FakeBroker
 from tests.support.quota_broker import ALTER, DESCRIBE, Key, QuotaBroker
 
 
@@ -391,9 +392,31 @@ def test_diff_shows_what_apply_would_change(broker: QuotaBroker, plan: Path) -> 
     fill(broker)
     assert printed(broker, "quotas", "diff", str(plan)) == DIFFERENT
     assert run(broker, "quotas", "diff", str(plan), "--exit-code").exit_code == 3
-    assert broker.asked(ALTER) == []
+    assert {body["ValidateOnly"] for _, body in broker.asked(ALTER)} == {True}
     rows = json.loads(printed(broker, "quotas", "diff", str(plan), "--json"))
     assert rows[1] == {"entity": {"user": "alice"}, "key": "producer_byte_rate", "before": 1024, "after": 2048}
+
+
+def test_diff_refuses_what_apply_would_refuse(broker: QuotaBroker, plan: Path) -> None:
+    """A value that the broker does not take is an error with its place in the file, not a difference."""
+    fill(broker)
+    broker.unknown_keys = {"request_percentage"}
+    result = run(broker, "quotas", "diff", str(plan))
+    assert (result.exit_code, "alice" in result.stdout) == (1, False)
+    assert result.stderr.startswith(f"kbroker: INVALID_REQUEST: {plan}: line ")
+    assert run(broker, "quotas", "apply", str(plan)).stderr == result.stderr
+
+
+def test_diff_without_the_right_to_alter(broker: QuotaBroker, plan: Path) -> None:
+    """Differences are shown to users who may only describe quotas."""
+    fill(broker)
+
+    def refuse(version: int, body: Body) -> Body:
+        code = int(Errors.CLUSTER_AUTHORIZATION_FAILED)
+        return {"Entries": [{"ErrorCode": code, "ErrorMessage": None, "Entity": e["Entity"]} for e in body["Entries"]]}
+
+    broker.handlers[ALTER] = refuse
+    assert printed(broker, "quotas", "diff", str(plan)) == DIFFERENT
 
 
 def test_apply_sends_all_in_one_request(broker: QuotaBroker, plan: Path) -> None:

@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from kbroker.cli.quota_explanation_view import amount_text, chart, columns, show_explanation
-from kbroker.client.quota_explanation import explanation_of
-from kbroker.client.quota_resolution import resolve_quotas
+from kbroker.client.quota_resolution import explanation_of, resolve_quotas
 from kbroker.common.quotas import QuotaEntity
 
 NOW_MS = 1_700_000_100_000

@@ -1,18 +1,22 @@
-"""A member of a group: the ranges that a leader assigns, as Kafka's RangeAssignor; offsets, rebalances, restarts."""
+"""A member of a group by both protocols: assignments, offsets, rebalances, restarts."""
 
 from __future__ import annotations
+
+from uuid import UUID
 
 import pytest
 
 from kbroker.client.cluster import Cluster
 from kbroker.client.connection import Body
-from kbroker.client.group_consumer import METADATA_MAX_AGE_S, GroupConsumer, assign_ranges
+from kbroker.client.group_consumer import GroupConsumer
+from kbroker.client.group_members import METADATA_MAX_AGE_S, assign_ranges
 from kbroker.common.errors import Errors
 from tests.support.fake_broker import FakeBroker
 from tests.unit.client.conftest import FakeTime
 
 FETCH, LIST_OFFSETS, METADATA, OFFSET_COMMIT, OFFSET_FETCH, FIND_COORDINATOR = 1, 2, 3, 8, 9, 10
-JOIN_GROUP, HEARTBEAT, LEAVE_GROUP, SYNC_GROUP = 11, 12, 13, 14
+JOIN_GROUP, HEARTBEAT, LEAVE_GROUP, SYNC_GROUP, CONSUMER_GROUP_HEARTBEAT = 11, 12, 13, 14, 68
+TOPIC_ID = UUID(int=5)
 
 
 @pytest.mark.parametrize(
@@ -45,7 +49,7 @@ def test_each_topic_is_divided_alone() -> None:
 
 
 class FakeGroup:
-    """The coordinator of a group whose only member is the consumer under test: it assigns both partitions to it."""
+    """The coordinator of a classic group whose only member is the consumer under test: it gets both partitions."""
 
     def __init__(self, broker: FakeBroker) -> None:
         self.unstable = 0  # answers to OffsetFetch that say so first
@@ -64,6 +68,7 @@ class FakeGroup:
             JOIN_GROUP: self._join,
             HEARTBEAT: lambda version, body: {},
             LEAVE_GROUP: lambda version, body: {},
+            CONSUMER_GROUP_HEARTBEAT: lambda version, body: {"ErrorCode": int(Errors.UNSUPPORTED_VERSION)},
             SYNC_GROUP: lambda version, body: {"Assignment": body["Assignments"][0]["Assignment"]},
         }
 
@@ -82,6 +87,36 @@ class FakeGroup:
     def _commit(self, version: int, body: Body) -> Body:
         error = self.commit_errors.pop(0) if self.commit_errors else Errors.NONE
         return {"Topics": [{"Name": "t", "Partitions": [_of(0, error)]}]}
+
+
+class FakeConsumerGroup(FakeGroup):
+    """The coordinator of a group of the consumer protocol. ``target``: partitions for the member under test."""
+
+    def __init__(self, broker: FakeBroker) -> None:
+        super().__init__(broker)
+        self.target = [0, 1]
+        self.epoch = 0
+        self.heartbeat_errors: list[Errors] = []
+        broker.handlers[CONSUMER_GROUP_HEARTBEAT] = self._heartbeat
+
+    def assign(self, *partitions: int) -> None:
+        """Rebalance: the next heartbeat gets these partitions and the next epoch."""
+        self.target, self.epoch = list(partitions), self.epoch + 1
+
+    def _heartbeat(self, version: int, body: Body) -> Body:
+        error = self.heartbeat_errors.pop(0) if self.heartbeat_errors else Errors.NONE
+        if body["MemberEpoch"] == 0:
+            self.joins += 1
+            self.epoch += 1
+        is_news = body["MemberEpoch"] != self.epoch or body["TopicPartitions"] is not None
+        assignment = {"TopicPartitions": [{"TopicId": TOPIC_ID, "Partitions": self.target}] if self.target else []}
+        return {
+            "ErrorCode": int(error),
+            "MemberId": body["MemberId"],
+            "MemberEpoch": self.epoch,
+            "HeartbeatIntervalMs": 5000,
+            "Assignment": assignment if is_news else None,
+        }
 
 
 def _of(partition: int, error: Errors = Errors.NONE, **fields: object) -> Body:
@@ -129,3 +164,101 @@ def test_the_leader_outlives_a_broker_that_restarts_when_it_looks_for_new_partit
         member.poll()
         assert group.joins == 2
         assert [partition for _, partition in member.assignment] == [0, 1, 2]
+
+
+# ---------------------------------------------------------------- the consumer protocol
+
+
+def test_heartbeats_alone_make_a_member(broker: FakeBroker, cluster: Cluster, fake_time: FakeTime) -> None:
+    """It names its subscription, acknowledges the assignment, then sends nothing but its epoch, and leaves."""
+    FakeConsumerGroup(broker)
+    with GroupConsumer(cluster, "g", "t") as member:
+        member.poll()
+        assert member.assignment == (("t", 0), ("t", 1))
+        fake_time.now += 5
+        member.poll()
+    sent = [body for _, body in broker.asked(CONSUMER_GROUP_HEARTBEAT)]
+    owned = [{"TopicId": TOPIC_ID, "Partitions": [0, 1]}]
+    assert [(one["MemberEpoch"], one["SubscribedTopicNames"], one["TopicPartitions"]) for one in sent] == [
+        (0, ["t"], []),
+        (1, ["t"], owned),
+        (1, None, None),
+        (-1, None, None),
+    ]
+    assert len({one["MemberId"] for one in sent}) == 1
+    assert not broker.asked(JOIN_GROUP)
+
+
+def test_a_partition_is_given_up_after_its_commit(broker: FakeBroker, cluster: Cluster, fake_time: FakeTime) -> None:
+    """The assignment changes in a poll only, and the acknowledgement names what is left; commits have the new epoch."""
+    group = FakeConsumerGroup(broker)
+    with GroupConsumer(cluster, "g", "t") as member:
+        member.poll()
+        group.assign(1)
+        assert member.assignment == (("t", 0), ("t", 1))
+        fake_time.now += 5
+        member.poll()
+        after = member.assignment
+        assert after == (("t", 1),)
+        assert broker.asked(CONSUMER_GROUP_HEARTBEAT)[-1][1]["TopicPartitions"] == [
+            {"TopicId": TOPIC_ID, "Partitions": [1]}
+        ]
+        assert member.commit({("t", 0): 50}) is True
+        assert not broker.asked(OFFSET_COMMIT)
+        assert member.commit({("t", 1): 50}) is True
+    assert broker.asked(OFFSET_COMMIT)[-1][1]["GenerationIdOrMemberEpoch"] == 2
+
+
+def test_a_fenced_member_joins_again(broker: FakeBroker, cluster: Cluster, fake_time: FakeTime) -> None:
+    """With its id, at once: an error of a heartbeat, or of a commit."""
+    group = FakeConsumerGroup(broker)
+    with GroupConsumer(cluster, "g", "t") as member:
+        member.poll()
+        group.heartbeat_errors = [Errors.FENCED_MEMBER_EPOCH]
+        fake_time.now += 5
+        member.poll()
+        assert group.joins == 2
+        group.commit_errors = [Errors.UNKNOWN_MEMBER_ID]
+        assert member.commit({("t", 0): 41}) is False
+        member.poll()
+        assert group.joins == 3
+
+
+def test_a_stale_epoch_is_renewed_by_a_heartbeat(broker: FakeBroker, cluster: Cluster) -> None:
+    """The commit is repeated with the epoch that the heartbeat brought."""
+    group = FakeConsumerGroup(broker)
+    with GroupConsumer(cluster, "g", "t") as member:
+        member.poll()
+        group.assign(0, 1)
+        group.commit_errors = [Errors.STALE_MEMBER_EPOCH]
+        assert member.commit({("t", 0): 41}) is True
+    epochs = [body["GenerationIdOrMemberEpoch"] for _, body in broker.asked(OFFSET_COMMIT)]
+    assert epochs == [1, 2]
+
+
+def test_partitions_that_others_give_up_are_waited_for(
+    broker: FakeBroker, cluster: Cluster, fake_time: FakeTime
+) -> None:
+    """`join` waits for two heartbeat intervals at most; a surplus member reads nothing then."""
+    group = FakeConsumerGroup(broker)
+    group.target = []
+    with GroupConsumer(cluster, "g", "t") as member:
+        before = fake_time.now
+        member.join()
+        assert (member.assignment, round(fake_time.now - before)) == ((), 10)
+        group.assign(1)
+        fake_time.now += 5
+        member.poll()
+        assert member.assignment == (("t", 1),)
+
+
+@pytest.mark.parametrize("error", [Errors.UNSUPPORTED_VERSION, Errors.GROUP_ID_NOT_FOUND])
+def test_a_broker_or_group_of_the_classic_protocol_alone(broker: FakeBroker, cluster: Cluster, error: Errors) -> None:
+    """The member becomes a classic one."""
+    group = FakeConsumerGroup(broker)
+    group.heartbeat_errors = [error]
+    with GroupConsumer(cluster, "g", "t") as member:
+        member.poll()
+        assert member.assignment == (("t", 0), ("t", 1))
+    assert len(broker.asked(JOIN_GROUP)) == len(broker.asked(LEAVE_GROUP)) == 1
+    assert len(broker.asked(CONSUMER_GROUP_HEARTBEAT)) == 1
