@@ -43,13 +43,13 @@ EXIT_FAILURE, EXIT_TRY_LATER, EXIT_INTERRUPTED = 1, 75, 130
 
 
 class OneLineErrors(CommandGroup):
-    """A group whose failures are one line on stderr and an exit code: 2 wrong usage, 75 try later, 1 the rest.
+    """A group that reports failures as one line on stderr and an exit code: 2 wrong usage, 75 try later, else 1.
 
-    The usage follows where a word is missing or unknown.
+    The usage follows if a word is missing or unknown.
     """
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """All names."""
+        """Return all names."""
         return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
@@ -67,7 +67,7 @@ class OneLineErrors(CommandGroup):
         standalone_mode: bool = True,
         **extra: Any,
     ) -> Any:
-        """Run, and turn what users can cause into one line; a bug keeps its traceback."""
+        """Run; report failures that users can cause in one line. A bug keeps its traceback."""
         if (getattr(sys.stdout, "encoding", None) or "utf-8").lower() != "utf-8":
             from kbroker.cli.plain_characters import make_printable
 
@@ -144,7 +144,7 @@ def _is_importing(frame: FrameType | None) -> bool:
 
 
 def status_after(error: Exception) -> int:
-    """Print one line for a failure that is not our bug; return the status. Raises: ``error``, which is a bug."""
+    """Print one line for a failure that is not a bug; return the status. Raises: ``error`` if it is a bug."""
     if isinstance(error, BrokenPipeError):
         # the reader has closed the pipe (`| head`): print nothing, and give the flush at exit an open file
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
@@ -156,7 +156,7 @@ def status_after(error: Exception) -> int:
 
 
 def user_message(error: Exception) -> str | None:
-    """The text of a failure that is not our bug, else None."""
+    """Return the text of a failure that is not a bug, else None."""
     from kbroker.client.connection import BrokerConnectionError
     from kbroker.client.http_port import HttpPortError
     from kbroker.common.errors import KafkaError
@@ -177,13 +177,13 @@ def user_message(error: Exception) -> str | None:
 
 
 def _is_of_delta(error: Exception) -> bool:
-    """Whether delta-rs raised it, of what a table or its store has become."""
+    """Whether delta-rs raised it, about a table or its store."""
     exceptions = sys.modules.get("deltalake.exceptions")
     return exceptions is not None and isinstance(error, exceptions.DeltaError)
 
 
 def is_throttled(error: Exception) -> bool:
-    """Whether the broker refused for a quota and will accept later (error 89)."""
+    """Whether a quota refused the request for now (error 89)."""
     from kbroker.common.errors import Errors, KafkaError
 
     return isinstance(error, KafkaError) and error.error is Errors.THROTTLING_QUOTA_EXCEEDED

@@ -21,7 +21,7 @@ HEAD = ["PERMISSION", "PRINCIPAL", "HOST", "OPERATION", "RESOURCE", "PATTERN", "
 
 
 def resource_options(command: F) -> F:
-    """What rules are about."""
+    """Options that name the resource of rules."""
     return decorators(
         click.option("--topic", "topics", multiple=True, metavar="NAME", help="A topic; again for more."),
         click.option("--group", "groups", multiple=True, metavar="NAME", help="A group; again for more."),
@@ -275,7 +275,7 @@ T = TypeVar("T")
 
 
 def need(found: list[T], options: str) -> list[T]:
-    """What was given. Raises: UsageError if nothing was."""
+    """Return the given value. Raises: UsageError if there is none."""
     if not found:
         raise click.UsageError(f"expected {options}, got none")
     return found

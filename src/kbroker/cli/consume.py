@@ -43,7 +43,7 @@ FORMATS = ("value", "key-value", "full")
 @click.option("--timeout", type=Finite(min=0), metavar="SECONDS", help="Stop when no record arrived for this long.")
 @click.option("--read-committed", is_flag=True, help="Skip records of aborted and open transactions.")
 @click.option(
-    "--format", "form", type=click.Choice(FORMATS), default="value", show_default=True, help="What each line shows."
+    "--format", "form", type=click.Choice(FORMATS), default="value", show_default=True, help="Contents of each line."
 )
 @click.option(
     "--key-separator", "-K", default=":", show_default=True, metavar="TEXT", help="Separator of key and value."
@@ -66,12 +66,12 @@ def consume(
 ) -> None:
     """Print the records of TOPIC until Ctrl-C.
 
-    Prints one record a line; with --json one document a line. With --group, a record is printed again when its
-    offset could not be committed: after a rebalance or a kill.
+    Prints one record a line; with --json one document a line. With --group, a record may be printed again if its
+    offset was not committed, after a rebalance or a kill.
     """
     if group is not None and (offset is not None or timestamp is not None or partitions):
         raise click.UsageError(
-            "expected --group without --offset, --timestamp and --partition: the group says what is read; "
+            "expected --group without --offset, --timestamp and --partition: the group decides the offsets; "
             "`kbroker groups reset` moves it"
         )
     if from_beginning + (offset is not None) + (timestamp is not None) > 1:
@@ -98,7 +98,7 @@ def consume(
                 cluster, group, topic, start=start, read_committed=read_committed, max_wait_ms=max_wait_ms
             )
             with _ended_by_sigterm(), member:
-                member.join()  # the group may take longer than --timeout to be complete
+                member.join()  # a rebalance may take longer than --timeout
                 for batch in _batches(member, max_messages, timeout):
                     show(batch)
                     member.commit({(r.topic, r.partition): r.offset + 1 for r in batch})
@@ -116,8 +116,8 @@ def consume(
 
 @contextmanager
 def _ended_by_sigterm() -> "Iterator[None]":
-    """Let SIGTERM end the command as an exit does, so that a member leaves its group: else the others would wait for
-    its partitions until its session times out. Not where it is ignored, nor outside the main thread.
+    """Let SIGTERM end the command like an exit, so that a member leaves its group: otherwise other members would wait
+    for its partitions until the session times out. Not if SIGTERM is ignored, nor outside the main thread.
     """
     before = signal.getsignal(signal.SIGTERM)
     if before in (None, signal.SIG_IGN) or threading.current_thread() is not threading.main_thread():
@@ -153,7 +153,7 @@ def _batches(
 
 
 def _timestamp_ms(text: str) -> int:
-    """Milliseconds of a number or an ISO 8601 time; UTC if it names no zone."""
+    """Return the milliseconds of a number or an ISO 8601 time; UTC if it names no zone."""
     from kbroker.cli.reset import datetime_ms
 
     if text.isascii() and text.isdigit() and len(text) < 19:

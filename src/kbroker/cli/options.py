@@ -1,4 +1,4 @@
-"""Options that several commands share, and the connection they lead to."""
+"""Options of several commands, and the connection that they describe."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -95,9 +95,9 @@ class Duration(_IntParam):
 
 
 class LateChoice(_Choice):
-    """One of some words that are asked for when they are first needed: what lists commands imports no more than those.
+    """One of some words that are computed on first use, so that listing commands imports nothing more.
 
-    Args: ``words``: called once at most.
+    Args: ``words``: called at most once.
     """
 
     def __init__(self, words: Callable[[], Sequence[str]]) -> None:
@@ -113,7 +113,7 @@ class LateChoice(_Choice):
 
 
 def decorators(*several: Callable[[F], F]) -> Callable[[F], F]:
-    """Several options as one decorator, in the order of the help."""
+    """Combine options to one decorator, in the order of the help."""
 
     def decorate(command: F) -> F:
         for decorator in reversed(several):
@@ -170,14 +170,14 @@ def http_options(command: F) -> F:
             envvar="KBROKER_CONSOLE_TOKEN",
             show_envvar=True,
             metavar="TEXT",
-            help="The broker's kbroker.console.token, for a broker on another machine; other users of this machine "
-            "can see options, so rather set the variable.",
+            help="The kbroker.console.token of a broker on another machine. Other users of this machine "
+            "can see options: prefer the variable.",
         ),
     )(command)
 
 
 def http_port(bootstrap_server: str, http_url: str | None, token: str | None) -> "HttpPort":
-    """The HTTP port of the URL, or of the broker, which is asked for it over Kafka's protocol.
+    """Return the HTTP port of the URL, or else the one that the broker describes over Kafka's protocol.
 
     Raises: HttpPortError, BrokerConnectionError; BadParameter for a malformed URL or token.
     """
@@ -189,8 +189,8 @@ def http_port(bootstrap_server: str, http_url: str | None, token: str | None) ->
         try:
             with connect(bootstrap_server, **times) as cluster:
                 http_url = find_http_port(cluster)
-        except BrokerTimeoutError as error:  # it may have no memory for requests, or throttle us
-            text = f"{error.message}, so it does not say where its HTTP port is; give --http URL"
+        except BrokerTimeoutError as error:  # it may be short of memory for requests, or throttle this client
+            text = f"{error.message}, so its HTTP port is unknown; give --http URL"
             raise BrokerTimeoutError(error.address, text) from None
     try:
         return HttpPort(http_url, token or None)
@@ -199,7 +199,7 @@ def http_port(bootstrap_server: str, http_url: str | None, token: str | None) ->
 
 
 def connect(bootstrap_server: str, **settings: Any) -> "Cluster":
-    """Open a `Cluster`, secured as `--command-config` says; a malformed address is wrong usage."""
+    """Open a `Cluster` with the security of `--command-config`; a malformed address is wrong usage."""
     from kbroker.client.cluster import Cluster
 
     context = click.get_current_context(silent=True)
@@ -213,7 +213,7 @@ def connect(bootstrap_server: str, **settings: Any) -> "Cluster":
 
 
 def wall_clock() -> "BaseClock":
-    """The clock that the caller of the commands gave as click's object, else the system's."""
+    """Return the clock that the caller passed as click's object, else the system's."""
     from kbroker._core.clock import BaseClock, SystemClock
 
     context = click.get_current_context(silent=True)
@@ -221,7 +221,7 @@ def wall_clock() -> "BaseClock":
 
 
 def client_properties() -> dict[str, str]:
-    """The properties of `--command-config`, for clients other than our own."""
+    """Return the properties of `--command-config`, for other clients."""
     from kbroker.common.configs.config import parse_properties
 
     context = click.get_current_context(silent=True)
@@ -248,7 +248,7 @@ def _security(file: Path) -> dict[str, Any]:
 
 
 def key_values(words: tuple[str, ...], option: str) -> dict[str, str]:
-    """`NAME=VALUE` words as a dict."""
+    """Return `NAME=VALUE` words as a dict."""
     found = {}
     for word in words:
         name, equals, value = word.partition("=")

@@ -1,4 +1,4 @@
-"""How results look: tables for people, JSON for programs, bytes as they are."""
+"""Output of results: tables for people, JSON for programs, raw bytes."""
 
 from __future__ import annotations
 

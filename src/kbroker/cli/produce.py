@@ -29,7 +29,7 @@ def _codecs() -> list[str]:
     "--key-separator",
     "-K",
     metavar="TEXT",
-    help="Split each line here into key and value; without it records have no key.",
+    help="Split each line at TEXT into key and value.  [default: no key]",
 )
 @click.option("--null-value", metavar="TEXT", help="Send a null value (a tombstone) where the value is exactly TEXT.")
 @click.option(
@@ -50,7 +50,11 @@ def _codecs() -> list[str]:
 )
 @click.option("--idempotent", is_flag=True, help="Write no duplicate when a batch is retried (needs --acks all).")
 @click.option(
-    "--batch-size", type=click.IntRange(min=1), default=262144, show_default=True, help="Largest batch in bytes."
+    "--batch-size",
+    type=click.IntRange(min=1),
+    default=262144,
+    show_default=True,
+    help="Maximum bytes of a batch.",
 )
 @json_option
 def produce(
@@ -68,7 +72,7 @@ def produce(
 ) -> None:
     """Send each line of standard input to TOPIC as a record.
 
-    Sends what has been read as soon as no more input is waiting. At the end prints the partitions and offsets.
+    Sends the lines that were read as soon as no more input is waiting. At the end prints the partitions and offsets.
     """
     if key_separator == "":
         raise click.BadParameter("expected a text, got an empty one", param_hint="--key-separator")
@@ -147,7 +151,7 @@ def _split(line: bytes, separator: bytes | None) -> tuple[bytes | None, bytes]:
 
 
 def _lines(stdin: BinaryIO) -> Iterator[bytes | None]:
-    """Lines without their end (LF or CRLF), and None whenever no more input is waiting."""
+    """Yield lines without their end (LF or CRLF), and None whenever no more input is waiting."""
     rest = b""
     while True:
         chunk = stdin.read1(READ_BYTES)  # type: ignore[attr-defined]

@@ -1,4 +1,4 @@
-"""What a command says while it works: lines on stderr, and below them one bar for the step at hand.
+"""Progress of a command: lines on stderr, and below them one bar for the current step.
 
 On a terminal the bar is one line that is drawn again and again; elsewhere it is a plain line every ten seconds.
 Nothing at all with --quiet.
@@ -137,7 +137,7 @@ class Step:
         self.at(self.done + more)
 
     def text(self, now_ms: int, *, with_bar: bool = False) -> str:
-        """How far it is: compacting  [######......]  45 %  43 of 96 files  12/s  4.4 s left."""
+        """Return the progress as a line: compacting  [######......]  45 %  43 of 96 files  12/s  4.4 s left."""
         from kbroker.common.units import rounded_duration
 
         elapsed_ms = max(now_ms - self.begun_ms, 1)

@@ -225,7 +225,7 @@ def entity_text(names: Mapping[str, str | None] | None) -> str:
 
 
 def _who(tags: Mapping[str, str]) -> str:
-    """Who shares a counter."""
+    """Return the clients that share a counter."""
     if "ip" in tags:
         return f"ip {tags['ip']}"
     if "client-id" not in tags:
@@ -253,7 +253,7 @@ def rate_text(key: str, value: float | None) -> str:
 
 
 def amount_text(key: str, value: float) -> str:
-    """How much may be used at once."""
+    """Return the amount that may be used at once."""
     if key in BYTE_RATES:
         return rounded_bytes(value)
     if key == PERCENTAGE:  # percent of a thread, for a second
@@ -276,7 +276,7 @@ def _fit(text: str, width: int = WIDTH) -> str:
 
 
 def columns(text: str) -> int:
-    """How many columns of a terminal a printable text takes: two for each wide character, none for an accent."""
+    """Return the width of a printable text in terminal columns: two for each wide character, none for an accent."""
     return sum(map(_columns_of, text))
 
 

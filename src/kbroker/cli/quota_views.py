@@ -1,4 +1,4 @@
-"""How quotas look: tables and lines for people, JSON for programs."""
+"""Output of quotas: tables and lines for people, JSON for programs."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -29,18 +29,18 @@ def show(found: Mapping[QuotaEntity, Values], brokers: int, as_json: bool) -> No
 
 
 def json_entry(entity: QuotaEntity, values: Mapping[str, float | None], brokers: int = 1) -> dict[str, Any]:
-    """An entry of a file of quotas; of several brokers with their number."""
+    """Return an entry of a file of quotas; for several brokers with their number."""
     quotas = {key: json_number(value) for key, value in values.items()}
     return {"entity": entity.names, "quotas": quotas, **json_brokers(brokers)}
 
 
 def json_brokers(brokers: int) -> dict[str, int]:
-    """A field for what each of several brokers enforces by itself; none of one broker."""
+    """Return the field with the number of brokers that enforce a quota separately; none for one broker."""
     return {"brokers": brokers} if brokers > 1 else {}
 
 
 def warn_of_brokers(brokers: int) -> None:
-    """Say on stderr what a limit means in a cluster of several brokers."""
+    """Print a note on stderr about limits in a cluster of several brokers."""
     if brokers > 1:
         click.echo(
             f"note: each of the {brokers} brokers enforces quotas by itself, so a client may get a limit up to "
@@ -69,7 +69,7 @@ def show_resolved(resolved: Sequence[ResolvedQuota], client_id: str, brokers: in
 
 
 def resolved_json(one: ResolvedQuota, brokers: int) -> dict[str, Any]:
-    """One quota of a client for programs."""
+    """Return one quota of a client for JSON."""
     return {
         "quota": one.key,
         "limit": json_number(one.limit),
@@ -82,7 +82,7 @@ def resolved_json(one: ResolvedQuota, brokers: int) -> dict[str, Any]:
 
 
 def shared_by(counted_for: QuotaEntity | None) -> str | None:
-    """Who shares a counter."""
+    """Return the clients that share a counter."""
     if counted_for is None:
         return None
     names = counted_for.names

@@ -75,7 +75,7 @@ def entity_options(command: F) -> F:
 
 @contextmanager
 def _client(bootstrap_server: str) -> "Iterator[tuple[QuotaClient, int]]":
-    """A client of the cluster's quotas, and how many brokers there are; of several it is said what that means."""
+    """Yield a quota client and the number of brokers; print a note if there are several."""
     from kbroker.cli.quota_views import warn_of_brokers
     from kbroker.client.quotas import QuotaClient
 
@@ -87,7 +87,7 @@ def _client(bootstrap_server: str) -> "Iterator[tuple[QuotaClient, int]]":
 
 
 def _read(path: Path) -> "DesiredQuotas":
-    """The quotas of a file. Raises: click.ClickException, in one line."""
+    """Read a file of quotas. Raises: click.ClickException, in one line."""
     from kbroker.client.quota_file import QuotaFileError, read_quota_file
 
     try:
@@ -173,12 +173,12 @@ def resolve_quotas(bootstrap_server: str, user: str, client_id: str, ip: str | N
     "--client-id", type=CLIENT_NAME, metavar="NAME", help="Its client id.  [default: a client that sends none]"
 )
 @click.option("--ip", type=ADDRESS, metavar="ADDRESS", help="The IP address it connects from.")
-@click.option("--connection", metavar="ID", help="An open connection, as `kbroker xray` names it, in place of these.")
+@click.option("--connection", metavar="ID", help="An open connection, by its id in `kbroker xray`, in place of these.")
 @click.option(
     "--compare",
     type=click.Path(dir_okay=False, path_type=Path),
     metavar="FILE.yaml",
-    help="Say what the quotas of this file would have done to the same traffic.",
+    help="Show the effect that the quotas of this file would have had on the same traffic.",
 )
 @json_option
 def explain(
@@ -192,13 +192,13 @@ def explain(
     compare: Path | None,
     as_json: bool,
 ) -> None:
-    """Explain what quotas make of one client.
+    """Explain the effect of quotas on one client.
 
-    Which value applies to it and why the others do not, its rates now as a small chart, what is left, which of its
-    connections wait and how long, the last verdicts, and what shadow quotas would do.
+    Shows the quotas that apply and why the others do not, the current rates as small charts, the amount left, the
+    connections that wait and for how long, the last verdicts, and the effect of shadow quotas.
 
-    A kbroker says all of this at its HTTP port (kbroker.metrics.listener). Of another Kafka only what its protocol
-    says: which quotas apply.
+    kbroker provides all of this at its HTTP port (kbroker.metrics.listener). For any other Kafka only the quotas that
+    apply are shown.
     """
     if connection is not None and (user, client_id, ip) != (None, None, None):
         raise click.UsageError("expected --connection alone, got it with --user, --client-id or --ip")
@@ -221,7 +221,7 @@ def _explanation(
     connection: str | None,
     wanted: "DesiredQuotas | None",
 ) -> dict[str, Any]:
-    """Of the broker's HTTP port; where that cannot be, of its protocol. Raises: click.ClickException."""
+    """Return the explanation of the broker's HTTP port, or else that of its protocol. Raises: click.ClickException."""
     from kbroker.client.http_port import HttpPortError
     from kbroker.client.quota_resolution import ask_explanation, explanation_of
 
@@ -253,8 +253,8 @@ def set_quotas(values: tuple[str, ...], bootstrap_server: str, names: Names, dry
 
     KEY is producer_byte_rate or consumer_byte_rate (bytes per second: 1048576, 1MB, '10 MiB/s'), request_percentage
     (percent of one thread), controller_mutation_rate (partitions per second), or for --ip connection_creation_rate
-    (connections per second). With "shadow." before it the quota is only tried: it is judged and reported, and delays
-    nothing (only kbroker has these).
+    (connections per second). With "shadow." before it, the quota is only tried: its verdicts are reported, but it
+    delays nothing (kbroker only).
     """
     from kbroker.cli.quota_views import json_entry
     from kbroker.common.printable import printable
@@ -310,7 +310,7 @@ def remove(keys: tuple[str, ...], bootstrap_server: str, names: Names, dry_run: 
 
 
 def _check_keys(keys: Iterable[str]) -> None:
-    """Raises: click.UsageError for the first that is no quota's and no shadow's."""
+    """Refuse unknown quotas. Raises: click.UsageError for the first."""
     from kbroker.client.quota_file import KEYS
     from kbroker.common.quotas import enforced_key, shadow_key
     from kbroker.common.similar_names import did_you_mean
@@ -338,13 +338,13 @@ def _alter(client: "QuotaClient", ops: "Mapping[QuotaEntity, Mapping[str, float 
 def shadow() -> None:
     """Put shadow quotas in force, or end their trial.
 
-    A shadow quota (shadow.producer_byte_rate and so on) is set, shown and removed like any other. It judges the traffic
-    as it comes and delays nothing.
+    A shadow quota (such as shadow.producer_byte_rate) is set, shown and removed like any other. It judges the traffic
+    but delays nothing.
     """
 
 
 def shadow_arguments(command: F) -> F:
-    """KEYs and the entity, or --all, and how the change is made and shown."""
+    """Arguments and options of the shadow commands."""
     for option in (
         json_option,
         click.option("--dry-run", is_flag=True, help="Validate on the broker; change nothing."),
@@ -360,9 +360,9 @@ def shadow_arguments(command: F) -> F:
 @shadow.command()
 @shadow_arguments
 def promote(**given: Any) -> None:
-    """Make shadow quotas the enforced ones: those of one entity, or of all, in one request.
+    """Enforce shadow quotas of one entity, or of all, in one request.
 
-    The enforced quota gets the shadow's limit, and the shadow is removed; without a KEY all shadows of the entity.
+    The enforced quota gets the limit of the shadow, which is removed. Without a KEY, all shadows of the entity.
     """
     _change_shadows(is_promoted=True, **given)
 
@@ -370,7 +370,7 @@ def promote(**given: Any) -> None:
 @shadow.command()
 @shadow_arguments
 def drop(**given: Any) -> None:
-    """Remove shadow quotas: those of one entity, or of all, in one request; enforced quotas stay as they are."""
+    """Remove shadow quotas of one entity, or of all, in one request; enforced quotas stay."""
     _change_shadows(is_promoted=False, **given)
 
 
@@ -406,7 +406,7 @@ def _change_shadows(
 
 
 def file_argument(command: F) -> F:
-    """FILE, the cluster it is compared with, and `--prune`."""
+    """FILE, the options of the cluster, and `--prune`."""
     prune = click.option("--prune", is_flag=True, help="Remove the quotas of entities that the file does not name.")
     path = click.argument("path", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE.yaml")
     return path(bootstrap_option(prune(command)))

@@ -65,8 +65,8 @@ def tail(
     """Print the last requests of a request log, each with its time line.
 
     From the log's topic, or from its files: FILE, or FOLDER with all of it.
-    Times of day are UTC. A second line says which quota has delayed a request, the code of an error,
-    or why a connection was closed instead of a response.
+    Times of day are UTC. A second line shows the quota that delayed a request, the code of an error,
+    or the reason for which a connection was closed without a response.
     """
     from kbroker.client.request_records import Filter, RequestLogError, file_rows, topic_rows
 
@@ -83,7 +83,7 @@ def tail(
 
 
 def _plain_names(names: tuple[str, ...]) -> frozenset[str]:
-    """Names of APIs as the filter has them. Raises: click.BadParameter for what is none."""
+    """Return names of APIs for the filter. Raises: click.BadParameter for an unknown name."""
     from kbroker.client.request_records import plain_name
     from kbroker.common.similar_names import did_you_mean
     from kbroker.protocol.schema import apis
@@ -99,7 +99,7 @@ def _plain_names(names: tuple[str, ...]) -> frozenset[str]:
 
 
 def _tail(batches: Iterator[list[Row]], wanted: Filter, last: int, show: _Lines) -> None:
-    """Hold the last ones back until nothing more comes at once; from then on print each as it comes."""
+    """Collect the last records until no more come at once; from then on print each as it comes."""
     held: deque[Row] | None = deque(maxlen=last)
     seen = fit = 0
     for rows in batches:
@@ -174,7 +174,7 @@ def _api_name(name: str) -> str:
 
 
 def _decision(verdict: Row, is_shadow: bool) -> str:
-    """What a quota has decided, or what a shadow's would have; the delay that was served, of several the longest."""
+    """Return the decision of a quota, or of a shadow; of several, that of the longest served delay."""
     unit = "" if verdict["quota_type"] in ("Request", "ControllerMutation", "ConnectionRate") else "B"
     who = [
         f"{kind} {printable(verdict[key], 20)}"

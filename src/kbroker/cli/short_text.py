@@ -23,7 +23,7 @@ def printable(text: object, most: int | None = None) -> str:
 
 
 def columns_of(text: str) -> int:
-    """How many columns of a terminal a printable text takes: two for a character of East Asia, none for an accent."""
+    """Return the width of a printable text in terminal columns: two for a wide character, none for an accent."""
     if text.isascii():
         return len(text)
     from unicodedata import category, east_asian_width
@@ -119,7 +119,7 @@ def why_muted(connection: dict[str, Any], most: int = 26) -> str:
 
 
 def time_left(connection: dict[str, Any]) -> str:
-    """How long a connection is muted still, as far as that is known; else how long its frames are in flight."""
+    """Return the time for which a connection stays muted, if known; else the age of its frames in flight."""
     for key in ("throttle_left_ms", "refusal_left_ms"):
         if connection[key] is not None:
             return short_time(connection[key])

@@ -196,7 +196,7 @@ def _next_key(keys: Any) -> str | None:
 
 
 def after_key(state: State, key: str, usage: Usage | None, lines: int) -> State:
-    """What a key makes of what is shown."""
+    """Return the view after a key."""
     from kbroker.cli.top_view import FRAME_LINES, VIEWS, State, sorted_rows
 
     columns = len(VIEWS[state.view].columns)

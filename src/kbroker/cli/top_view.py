@@ -1,4 +1,4 @@
-"""What `kbroker top` draws: a head of three lines, one table, a foot; 80 columns are enough for all of it."""
+"""Screen of `kbroker top`: a head of three lines, one table, a foot, in 80 columns."""
 
 from __future__ import annotations
 
@@ -159,7 +159,7 @@ VIEWS: tuple[View, ...] = (
 
 
 class State(NamedTuple):
-    """What is shown: the view by number, and in it the column rows are sorted by, whether from the small end, and the
+    """Selected view, by number; the column by which its rows are sorted, whether ascending, and the
     first row."""
 
     view: int = 0

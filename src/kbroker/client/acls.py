@@ -91,7 +91,7 @@ class Acls:
         )
 
     def _settings(self) -> dict[str, str | None] | None:
-        """What the broker says of its authorizer; None, if it does not."""
+        """Return the settings of the broker's authorizer; None if it does not describe them."""
         self._cluster.fetch_metadata([])
         nodes = sorted(self._cluster.nodes)
         if not nodes:

@@ -18,7 +18,7 @@ TopicPartition = tuple[str, int]
 
 
 class ResourceType(enum.IntEnum):
-    """What a config belongs to."""
+    """Kind of a resource that has configs."""
 
     TOPIC = 2
     BROKER = 4
@@ -26,7 +26,7 @@ class ResourceType(enum.IntEnum):
 
 
 class ConfigSource(enum.IntEnum):
-    """Where the value in force was set."""
+    """Source of the value in force."""
 
     UNKNOWN = 0
     DYNAMIC_TOPIC_CONFIG = 1
@@ -40,7 +40,7 @@ class ConfigSource(enum.IntEnum):
 
 
 class ConfigOperation(enum.IntEnum):
-    """What IncrementalAlterConfigs does to a key; APPEND and SUBTRACT are for lists."""
+    """Operation of IncrementalAlterConfigs on a key; APPEND and SUBTRACT are for lists."""
 
     SET = 0
     DELETE = 1
@@ -80,7 +80,7 @@ class ConfigChange:
 
 @dataclass(frozen=True, slots=True)
 class OffsetInfo:
-    """What ListOffsets says of a partition; `offset` and `timestamp_ms` are -1 when no record fits."""
+    """Result of ListOffsets for a partition; `offset` and `timestamp_ms` are -1 if no record matches."""
 
     offset: int
     timestamp_ms: int
@@ -98,7 +98,7 @@ class ClusterDescription:
 
 @dataclass(frozen=True, slots=True)
 class CreatedTopic:
-    """What CreateTopics answered; counts are -1 from brokers before v5, `topic_id` None before v7."""
+    """Result of CreateTopics; counts are -1 from brokers before v5, `topic_id` is None before v7."""
 
     name: str
     topic_id: UUID | None

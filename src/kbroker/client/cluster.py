@@ -1,4 +1,4 @@
-"""Who is in the cluster and what it speaks: bootstrap, version negotiation, metadata cache, routing, retries.
+"""Connections to a cluster: bootstrap, version negotiation, metadata cache, routing, retries.
 
 Everything above (`admin`, `producer`, `consumer`) sends through `Cluster.request`, which opens and keeps one
 connection per broker.
@@ -53,7 +53,7 @@ class Node:
 
     @property
     def address(self) -> Address:
-        """Where it listens."""
+        """Host and port of its listener."""
         return self.host, self.port
 
 

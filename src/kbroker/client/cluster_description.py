@@ -1,4 +1,4 @@
-"""What a cluster says of itself: its id, its controller, its brokers, its features."""
+"""Description of a cluster: its id, controller, brokers and features."""
 
 from __future__ import annotations
 

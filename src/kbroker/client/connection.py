@@ -324,6 +324,6 @@ class Connection:
 
 
 def _reason(error: OSError) -> str:
-    """What the system says, in lower case and without the number."""
+    """Return the system's text in lower case, without the error number."""
     text = error.strerror or str(error) or type(error).__name__
     return text[:1].lower() + text[1:]

@@ -29,7 +29,7 @@ class Record(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class FetchedPartition:
-    """What one fetch brought of one partition: whole batches as stored, and a cut one perhaps behind them.
+    """Bytes of one partition from one fetch: whole batches as stored, perhaps followed by a partial one.
 
     The first batch may begin before `fetch_offset`. `aborted` lists producer id and first offset of aborted
     transactions (only for read_committed).
@@ -212,7 +212,7 @@ class Consumer:
 
 
 def fetched_partition(topic: str, fetch_offset: int, fields: Body) -> FetchedPartition | None:
-    """What a response says of one partition; None when it brought no bytes."""
+    """Return the fetched bytes of one partition of a response; None if it has none."""
     data = fields["Records"]
     if not data:
         return None

@@ -1,4 +1,4 @@
-"""Which broker coordinates a group or a transactional id."""
+"""The coordinator of a group or a transactional id."""
 
 from kbroker.client.cluster import Cluster, check
 from kbroker.client.connection import Body

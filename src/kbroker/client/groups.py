@@ -80,7 +80,7 @@ class GroupDescription:
 
 @dataclass(frozen=True, slots=True)
 class CommittedOffset:
-    """How far a group has read: `offset` is the next to be read, `leader_epoch` is -1 when unknown."""
+    """Committed offset of a group: `offset` is the next to read, `leader_epoch` is -1 if unknown."""
 
     offset: int
     leader_epoch: int
@@ -249,7 +249,7 @@ class Groups:
         self.cluster.retry(attempt)
 
     def end_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, OffsetInfo]:
-        """Where partitions end; those of deleted topics, and those without a leader, are left out."""
+        """Return the end offsets of partitions, without those of deleted topics and those without a leader."""
         wanted = set(partitions)
         topics = self.cluster.fetch_metadata(sorted({topic for topic, _ in wanted})) if wanted else []
         led = {(t.name, p.partition) for t in topics for p in t.partitions if p.leader >= 0}

@@ -1,7 +1,7 @@
-"""Check that a broker responds: `python -m kbroker.client.health [HOST:PORT] [--timeout SECONDS]`
+"""Check that a broker responds: `python -m kbroker.client.health [HOST:PORT] [--timeout SECONDS] [--wait SECONDS]`
 
-One ApiVersions request to the first address that answers. Exit status 0 and a line on stdout, or 1 and one on stderr:
-what a container's health check wants. The address is KBROKER_BOOTSTRAP when not given, else 127.0.0.1:9092.
+One ApiVersions request to the first address that responds. The exit status is 0, with a line on stdout, or 1, with one
+on stderr, as a container's health check expects. The default address is KBROKER_BOOTSTRAP, else 127.0.0.1:9092.
 """
 
 from __future__ import annotations
@@ -9,22 +9,24 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 
 from kbroker.client.connection import API_VERSIONS, BrokerConnectionError, Connection, format_address, parse_bootstrap
 
 DEFAULT_BOOTSTRAP = "127.0.0.1:9092"
 DEFAULT_TIMEOUT_S = 5.0
+PAUSE_S = 0.05
 
 
 def check(bootstrap: str, timeout_s: float = DEFAULT_TIMEOUT_S) -> str:
-    """Ask the brokers in turn for their API versions; return a line about the first that answers.
+    """Request the API versions of the brokers in turn; return a line about the first that responds.
 
     Args:
-        bootstrap: ``host:port`` with commas between.
-        timeout_s: seconds for connecting to each, and again for its response.
+        bootstrap: ``host:port`` addresses, separated by commas.
+        timeout_s: seconds for the connection to each, and again for its response.
 
-    Raises: BrokerConnectionError of the last address when none answers well; ValueError for a malformed address.
+    Raises: BrokerConnectionError of the last address if no broker responds well; ValueError for a malformed address.
     """
     failure: BrokerConnectionError | None = None
     for address in parse_bootstrap(bootstrap):
@@ -43,17 +45,47 @@ def check(bootstrap: str, timeout_s: float = DEFAULT_TIMEOUT_S) -> str:
     raise failure
 
 
+def wait_for(
+    bootstrap: str,
+    wait_s: float,
+    timeout_s: float = DEFAULT_TIMEOUT_S,
+    *,
+    clock: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], None] = time.sleep,
+) -> str:
+    """`check`, repeated until a broker responds, for at most ``wait_s`` seconds. Raises: as `check`, at the end."""
+    end_s = clock() + wait_s
+    while True:
+        try:
+            return check(bootstrap, timeout_s)
+        except BrokerConnectionError:
+            if clock() >= end_s:
+                raise
+        sleep(PAUSE_S)
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command; returns the exit status."""
+    """Run the command; return its exit status."""
     parser = argparse.ArgumentParser(
         prog="python -m kbroker.client.health", description="Check that a broker responds."
     )
-    parser.add_argument("bootstrap", nargs="?", metavar="HOST:PORT", help="KBROKER_BOOTSTRAP, else 127.0.0.1:9092")
-    parser.add_argument("--timeout", type=float, default=DEFAULT_TIMEOUT_S, metavar="SECONDS")
+    parser.add_argument(
+        "bootstrap", nargs="?", metavar="HOST:PORT", help="The broker.  [default: KBROKER_BOOTSTRAP or 127.0.0.1:9092]"
+    )
+    parser.add_argument(
+        "--timeout",
+        type=float,
+        default=DEFAULT_TIMEOUT_S,
+        metavar="SECONDS",
+        help="Time for a connection and for a response.  [default: 5]",
+    )
+    parser.add_argument(
+        "--wait", type=float, default=0.0, metavar="SECONDS", help="Wait this long for a broker that is starting."
+    )
     options = parser.parse_args(arguments)
     bootstrap = options.bootstrap or os.environ.get("KBROKER_BOOTSTRAP") or DEFAULT_BOOTSTRAP
     try:
-        print(check(bootstrap, options.timeout))
+        print(wait_for(bootstrap, options.wait, options.timeout))
     except (BrokerConnectionError, ValueError) as error:
         print(f"unhealthy: {error}", file=sys.stderr)
         return 1

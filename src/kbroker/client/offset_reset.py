@@ -1,4 +1,4 @@
-"""Where a group is to read on: the rules of Kafka's `kafka-consumer-groups --reset-offsets`.
+"""New offsets for a group, by the rules of Kafka's `kafka-consumer-groups --reset-offsets`.
 
 Source: OffsetsUtils.java of Kafka 4.3; checked against its tool in tests/integration/test_cli_groups.py.
 """

@@ -28,7 +28,7 @@ class TopicReplacedError(KafkaError):
 
 @dataclass(frozen=True)
 class FetchSettings:
-    """How much one Fetch asks for, and for how long it may wait; the names are those of Kafka's consumer."""
+    """Limits of one Fetch in bytes and time, by the names of Kafka's consumer."""
 
     max_wait_ms: int = 500
     min_bytes: int = 1

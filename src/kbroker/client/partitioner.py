@@ -1,4 +1,4 @@
-"""Which partition a record goes to, as the Java producer decides it."""
+"""Choice of the partition of a record, as in the Java producer."""
 
 import itertools
 from collections.abc import Iterator

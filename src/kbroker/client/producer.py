@@ -192,7 +192,7 @@ class Producer:
             raise
 
     def _builder(self, topic: str, partition: int) -> RecordBatchBuilder:
-        """What gathers for a partition; a new one is not yet among the pending."""
+        """Return the batch that is being filled for a partition; a new one is not pending yet."""
         return self._pending.get((topic, partition)) or self._new_batch(topic, partition)
 
     def _new_batch(self, topic: str, partition: int) -> RecordBatchBuilder:

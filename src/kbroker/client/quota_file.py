@@ -103,14 +103,14 @@ class _Node(NamedTuple):
 
     @property
     def shown(self) -> str:
-        """For people."""
+        """The value as error messages show it."""
         if self.kind == "scalar":
             return _short(repr(self.content))
         return {"list": "[]", "mapping": "{}"}[self.kind] if self.is_empty else f"a {self.kind}"
 
 
 class _File:
-    """What a document must be to be a file of quotas."""
+    """Validation of a document as a file of quotas."""
 
     def __init__(self, path: Path) -> None:
         self.path = path

@@ -138,7 +138,7 @@ def _pyarrow() -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Filter:
-    """Which records are wanted; what is None or False does not filter. ``apis`` in any spelling of their names."""
+    """Condition for records; a field that is None or False does not filter. ``apis``: names in any spelling."""
 
     clients: frozenset[str] = frozenset()
     apis: frozenset[str] = frozenset()
@@ -225,7 +225,7 @@ class _File:
         self._file: BinaryIO | None = None
 
     def rows(self) -> Iterator[Row]:
-        """What has come since the last call."""
+        """Return the records that have come since the last call."""
         if self._is_arrow:
             yield from self._new_batches()
             return

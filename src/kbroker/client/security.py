@@ -24,7 +24,7 @@ RENEW_AFTER = 0.85  # of a session's lifetime, as Java clients do at the earlies
 
 @dataclass(frozen=True)
 class Sasl:
-    """Who logs in, and how. ``is_token``: user and password are a delegation token's id and secret."""
+    """Credentials and mechanism of a login. ``is_token``: they are a delegation token's id and secret."""
 
     mechanism: str
     user: str
@@ -65,7 +65,7 @@ class Sasl:
 
 
 class ClientSecurity:
-    """How to reach a secured Kafka: give ``open_stream`` and ``authenticate`` to a ``Cluster``.
+    """Security settings of a client; ``open_stream`` and ``authenticate`` are arguments of a ``Cluster``.
 
     Args: ``properties`` by Kafka's names (``security.protocol``, ``sasl.mechanism``, ``sasl.jaas.config``, ``ssl.*``).
     Raises: ValueError with the key that is wrong and what is allowed.

@@ -23,7 +23,7 @@ MAX_CLASSIC_PRODUCE_VERSION = 11
 
 
 class State(Enum):
-    """What a transactional producer may do next."""
+    """State of a transactional producer, which decides about its next calls."""
 
     NEW = "init_transactions"
     READY = "begin_transaction"
@@ -91,7 +91,7 @@ class TransactionalProducer(Producer):
         self._state = State.READY
 
     def init_producer_id(self) -> None:
-        """What ``init_transactions`` asks for; within a transaction there is no new id."""
+        """Request a producer id for ``init_transactions``; within a transaction the id stays."""
         if self._state in (State.IN_TRANSACTION, State.FAILED):
             raise ValueError("a failed transaction must be aborted: call abort_transaction")
         body: Body = {"TransactionalId": self.transactional_id, "TransactionTimeoutMs": self.transaction_timeout_ms}
@@ -115,7 +115,7 @@ class TransactionalProducer(Producer):
         self._state = State.IN_TRANSACTION
 
     def flush(self) -> None:
-        """As of Producer; the partitions are added to the transaction first.
+        """Flush as a Producer does, after the partitions have been added to the transaction.
 
         Raises: KafkaError, BrokerConnectionError; then the transaction must be aborted.
         """

@@ -1,4 +1,4 @@
-"""Who uses a broker, look by look: clients and their throttles, topics, groups with their lag.
+"""Usage of a broker at one moment after another: clients and throttles, topics, groups with their lag.
 
 What is about clients comes from the X-ray of a kbroker broker, at its HTTP port; topics and groups from any Kafka.
 """

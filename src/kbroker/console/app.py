@@ -190,7 +190,7 @@ class Console:
         return HttpResponse(result.status, make(result.template, values), HTML)
 
     def _frame(self, request: HttpRequest, path: str, title: str) -> dict[str, Any]:
-        """What the frame of every page needs."""
+        """Return the values that the frame of every page needs."""
         cookie = cookie_of(request.headers)
         query = request.query if path in PAGES and request.method != "POST" else ""
         return {

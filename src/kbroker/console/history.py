@@ -75,7 +75,7 @@ class Throttled(NamedTuple):
 
 
 class Bin(NamedTuple):
-    """What fell into ten seconds."""
+    """Sums over ten seconds."""
 
     verdicts: int
     delay_ms: int
@@ -83,7 +83,7 @@ class Bin(NamedTuple):
 
 
 class History:
-    """What is kept of the last ten minutes.
+    """Counters and verdicts of the last ten minutes.
 
     Args: ``look`` gives the counters of the moment, ``verdicts`` the latest ones; ``clock``.
     Threads: any; ``look_once`` from one at a time.
@@ -187,7 +187,7 @@ class History:
             return [one for one in self._rates if one.time_ms > since_ms]
 
     def throttled(self) -> dict[Throttled, dict[int, Bin]]:
-        """By whom it was: what fell into each bin, by its number (seconds since 1970 by ``BIN_S``)."""
+        """Return the bins of each throttled client, by number (seconds since 1970 divided by ``BIN_S``)."""
         with self._lock:
             return {who: dict(bins) for who, bins in self._bins.items()}
 

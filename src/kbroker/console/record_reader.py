@@ -1,4 +1,4 @@
-"""Records of one partition for a page: from an offset, a time or the end; so many, and so many bytes, at most."""
+"""Records of one partition for a page: from an offset, a time or the end, limited in number and bytes."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class LogRecord(NamedTuple):
 
 
 class Found(NamedTuple):
-    """Records, and where the ones behind them begin; ``problem``: why there are no more, in words."""
+    """Records and the next offset; ``problem``: the reason that there are no more, for people."""
 
     records: Sequence[LogRecord]
     next_offset: int
@@ -61,7 +61,7 @@ def read_records(log: Any, offset: int, count: int) -> Found:
 
 
 class _Page:
-    """Records from an offset on, batch by batch, until there are enough. ``offset``: where to read on."""
+    """Records from an offset on, batch by batch, until there are enough. ``offset``: the next one to read."""
 
     def __init__(self, offset: int, count: int, end: int) -> None:
         self.records: list[LogRecord] = []
@@ -78,7 +78,7 @@ class _Page:
         return self._left_rows == 0 or self._left_bytes < 0
 
     def add(self, batch: RecordBatch) -> bool:
-        """Add what the page takes of a batch; return whether it takes more. Raises: ProtocolError, nothing is added."""
+        """Add records of a batch; return whether the page takes more. Raises: ProtocolError, nothing is added."""
         if batch.last_offset < self.offset:
             return True
         behind = batch.last_offset + 1
@@ -102,7 +102,7 @@ def _size_bytes(record: LogRecord) -> int:
 
 
 def first_offset(log: Any, *, offset: int | None, time_ms: int | None, count: int) -> int:
-    """Where a page begins: at an offset, at the first record of a time or later, or so that it shows the latest ones.
+    """Return the offset at which a page begins: the given one, that of a time, or that of the latest records.
 
     An offset outside the log is the nearest one inside. Raises: OSError.
     """

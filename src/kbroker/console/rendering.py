@@ -1,4 +1,4 @@
-"""Pages from templates. Every value is text, never markup; a name of a client is shown so that it cannot mislead."""
+"""Pages from templates. Every value is text, never markup; names of clients are shown so that they cannot mislead."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _LATEST_S = 253_402_300_799  # the end of the year 9999
 
 
 class Renderer:
-    """Threads: any."""
+    """Renders templates. Threads: any."""
 
     def __init__(self) -> None:
         self._environment = Environment(
@@ -50,11 +50,11 @@ class Renderer:
             self._environment.globals.update({macro: getattr(parts, macro) for macro in macros})
 
     def page(self, template: str, values: dict[str, object]) -> bytes:
-        """A whole page."""
+        """Return a whole page."""
         return self._environment.get_template(template).render(values).encode("utf-8", "replace")
 
     def live_part(self, template: str, values: dict[str, object]) -> bytes:
-        """The block ``live`` of a page alone; the whole page where it has none."""
+        """Return the block ``live`` of a page alone; the whole page if it has none."""
         found = self._environment.get_template(template)
         live = found.blocks.get("live")
         if live is None:
@@ -71,7 +71,7 @@ def _count(number: float | None) -> str:
 
 
 def _number(value: float | None) -> str:
-    """With as many digits as people read: 0.25, 3.7, 1,234."""
+    """Return the number in a few digits: 0.25, 3.7, 1,234."""
     if value is None or math.isnan(value):
         return "-"
     if math.isinf(value):
@@ -80,7 +80,7 @@ def _number(value: float | None) -> str:
 
 
 def measured(key: str, value: float | None) -> str:
-    """A rate that a quota counts, rounded, with the unit of the quota's key."""
+    """Return a rate that a quota counts, rounded, with the unit of the quota's key."""
     if value is None or not math.isfinite(value):
         return "-"
     if key.endswith("byte_rate"):
@@ -90,20 +90,20 @@ def measured(key: str, value: float | None) -> str:
 
 
 def judged(key: str, observed: float, limit: float) -> tuple[str, str]:
-    """What a decision has seen, and the limit: of controller mutations it sees the tokens that are left."""
+    """Return the observed value of a decision and its limit; for controller mutations, the tokens that are left."""
     is_bucket = key == "controller_mutation_rate"
     return f"{observed:.6g} tokens" if is_bucket else measured(key, observed), limit_text(key, limit)
 
 
 def decided(refused: bool, delay_ms: int) -> str:
-    """What a decision has done, or a shadow's would have. Args: ``delay_ms``: that was served."""
+    """Return the effect of a decision, or that which a shadow's would have had. Args: ``delay_ms``: as served."""
     if refused:
         return "refused"
     return milliseconds(delay_ms) if delay_ms > 0 else "within a longer delay"
 
 
 def milliseconds(ms: float | None) -> str:
-    """A time with its unit: 0.25 ms, 12 ms, 3.4 s, 5 min 6 s, 2 h 5 min, 3 d 4 h."""
+    """Return a time with its unit: 0.25 ms, 12 ms, 3.4 s, 5 min 6 s, 2 h 5 min, 3 d 4 h."""
     return "-" if ms is None or math.isnan(ms) else rounded_duration(ms)
 
 
@@ -113,7 +113,7 @@ def _moment(ms: float) -> datetime | None:
 
 
 def _time(ms: float | None, form: str = "%Y-%m-%d %H:%M:%S") -> str:
-    """A time since 1970, in UTC."""
+    """Return a time since 1970 in UTC."""
     if ms is None or ms < 0:
         return "no time"
     moment = _moment(ms)
@@ -121,5 +121,5 @@ def _time(ms: float | None, form: str = "%Y-%m-%d %H:%M:%S") -> str:
 
 
 def _exact_time(ms: int) -> str:
-    """The same with milliseconds."""
+    """Return a time since 1970 in UTC with milliseconds."""
     return f"{_time(ms)}.{ms % 1000:03d}" if ms >= 0 and _moment(ms) is not None else _time(ms)

@@ -59,7 +59,7 @@ class Tail(NamedTuple):
 
 
 def latest_requests(site: Site) -> Tail:
-    """What the request log has written last. Holds no lock of it."""
+    """Return the latest records of the request log. Holds no lock of it."""
     settings = site.broker.request_log.settings
     if not settings.is_on:
         return Tail(_of_xray(site), "the slowest of the last minutes, which the broker keeps at all times")

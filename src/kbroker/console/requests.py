@@ -1,4 +1,4 @@
-"""What a page is asked with: the parameters of an address or a form, each once, checked."""
+"""Parameters of a page, from its address or a form: each once, checked."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class PageError(Exception):
 
 
 def sentence(text: str) -> str:
-    """What an error says, as a sentence of a page."""
+    """Return the text of an error as a sentence of a page."""
     return f"{text[:1].upper()}{text[1:]}."
 
 

@@ -1,4 +1,4 @@
-"""Who may see the console: sessions of those who have signed in, and the secret of forms.
+"""Access to the console: sessions of signed-in users, and the secret of forms.
 
 A session is a random number in a cookie; the console keeps its hash. The token itself is never in a cookie.
 """
@@ -54,7 +54,7 @@ class Sessions:
 
 
 class FormSecret:
-    """What shows that a form was made by this console, for this session. Threads: any."""
+    """Secret that proves that this console made a form for this session. Threads: any."""
 
     def __init__(self) -> None:
         self._key = secrets.token_bytes(32)
@@ -69,7 +69,7 @@ class FormSecret:
 
 
 def cookie_name(headers: Mapping[str, str]) -> str:
-    """What the cookie is called: with the port that was asked, as cookies of a host belong to all of its ports."""
+    """Return the cookie's name with the port of the request: cookies of a host belong to all of its ports."""
     port = headers.get("host", "").rpartition(":")[2]
     return f"{COOKIE}_{port}" if port.isascii() and port.isdigit() and len(port) <= 5 else COOKIE
 

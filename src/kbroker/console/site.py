@@ -1,4 +1,4 @@
-"""What every page has at hand: the broker, its last ten minutes, and how a page is made."""
+"""Data for every page: the broker, its last ten minutes, and the renderer."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Json(NamedTuple):
 
 
 def address(page: str, **query: object) -> str:
-    """Where a page of the console is; parameters that are None or empty are left out."""
+    """Return the address of a page; parameters that are None or empty are left out."""
     kept = {name.rstrip("_"): value for name, value in query.items() if value is not None and value != ""}
     return f"{ROOT}/{page}" + (f"?{urlencode(kept)}" if kept else "")
 

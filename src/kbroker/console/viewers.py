@@ -1,4 +1,4 @@
-"""How many pages are open, and how often each may ask: all together at most ten times a second."""
+"""Limit of the refresh rate of open pages: all together at most ten times a second."""
 
 from __future__ import annotations
 

@@ -297,7 +297,11 @@ cdef int write_string(Writer *w, Field *f, object value) except -1:
             raise ProtocolError(f"{<object>f.name}: {e}") from None
         text, size = PyBytes_AS_STRING(escaped), PyBytes_GET_SIZE(escaped)
     if size > w.longest_string:
-        raise ProtocolError(f"{<object>f.name}: a string of {size} bytes, of at most {w.longest_string}")
+        if <object>f.name != "ErrorMessage":
+            raise ProtocolError(f"{<object>f.name}: a string of {size} bytes, of at most {w.longest_string}")
+        size = w.longest_string
+        while size > 0 and (text[size] & 0xc0) == 0x80:  # not within a character
+            size -= 1
     write_length(w, f, size, 2)
     memcpy(reserve(w, size), text, size)
     return 0
@@ -495,7 +499,8 @@ def encode(
         body: field name to value; missing keys take their default.
         prefix: bytes to put before it (a header).
         framed: put the int32 size of everything in front, as on a connection.
-        longest_string: bytes that a string may have; where a length has two bytes 32,767 at most.
+        longest_string: maximum bytes of a string; where a length has two bytes 32,767 in any case. A longer
+            ErrorMessage, which may repeat long names, is cut.
 
     Raises: ProtocolError: an unknown key, a value that does not fit, or one that this version cannot carry.
     """

@@ -147,8 +147,12 @@ def decode_response(key: int, version: int, data: Buffer, offset: int = 0) -> Bo
 
 
 def encode_response(key: int, version: int, body: Body) -> bytes:
-    """Encode a response body; see encode_request."""
-    return encode(response_plan(key, version), body)
+    """Encode a response body; see encode_request.
+
+    No client reads a string of more than 32,767 bytes: an ErrorMessage is cut.
+    Raises: ProtocolError, as encode_request, and for any other longer string.
+    """
+    return encode(response_plan(key, version), body, longest_string=MAX_STRING_BYTES)
 
 
 def encode_request_frame(

@@ -7,8 +7,8 @@
         with broker.faults.add("Produce", error="NOT_LEADER_OR_FOLLOWER", count=2):
             ...  # a client that produces to broker.bootstrap_servers is refused twice, or the block fails
 
-The fixtures are in ``kbroker.testing.plugin``; pytest finds them once kbroker is installed. What is named here is
-loaded when it is first used: a batch of pytest that needs no broker does not pay for one.
+The fixtures are in ``kbroker.testing.plugin``; pytest finds them once kbroker is installed. The names of this
+module are loaded on first use: a run of pytest that needs no broker does not pay for one.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""An HTTP port to steer a broker under test from another process or language: topics, faults, time, snapshots.
+"""HTTP port that controls a broker under test from another process or language: topics, faults, time, snapshots.
 
 Loopback only, off by default, and every request needs the token. Bodies and responses are JSON; the vocabulary is near
 that of ``kcl fake control``. The routes are in ``control_routes``.
@@ -79,7 +79,7 @@ class ControlServer:
         self._server = server
 
     def stop(self) -> None:
-        """Serve no more. Idempotent."""
+        """Stop serving. Idempotent."""
         server, self._server = self._server, None
         if server is not None:
             server.stop()
@@ -89,13 +89,13 @@ class ControlServer:
 
     @property
     def url(self) -> str:
-        """Where it listens: http://host:port."""
+        """Address of the control port: http://host:port."""
         if self._server is None:
             raise RuntimeError("the control port is not open")
         return self._server.url
 
     def describe(self) -> str:
-        """One line for people and scripts: address and token."""
+        """Return address and token in one line for people and scripts."""
         return f"control {self.url} token {self.token}"
 
 
@@ -147,20 +147,20 @@ class _Handler(HttpHandler):
             raise ControlError(413, f"a body has at most {MAX_BODY_BYTES} bytes")
         raw = self.rfile.read(int(text))
         if len(raw) < int(text):
-            raise ControlError(400, "the body is cut")
+            raise ControlError(400, "expected as many bytes as Content-Length says, got fewer")
         try:
             body = json.loads(raw) if raw.strip() else {}
         except (ValueError, RecursionError) as error:
-            raise ControlError(400, f"the body is no JSON: {error}") from None
+            raise ControlError(400, f"expected JSON: {error}") from None
         if not isinstance(body, dict):
-            raise ControlError(400, "the body must be a JSON object")
+            raise ControlError(400, "expected a JSON object")
         return body
 
     def _send(self, status: int, response: object) -> None:
         self.send_page(status, json.dumps(response).encode() + b"\n", "application/json")
 
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
-        """What the base class refuses by itself (a malformed request line, an unknown method), as JSON."""
+        """Send an error of the base class (a malformed request line, an unknown method) as JSON."""
         self.close_connection = True
         self._send(code, {"error": message or explain or str(code)})
 
@@ -170,8 +170,8 @@ def controlled_broker(
 ) -> tuple[EmbeddedBroker, ControlServer]:
     """Return the broker and the control port that a configuration with ``kbroker.control.listener`` asks for.
 
-    Neither is started. Nothing but what the properties say is changed, except that data in memory is in a temporary
-    folder (in /dev/shm where there is one), so that it can be restored.
+    Neither is started. The broker has the given properties only, except that data in memory is in a temporary folder
+    (in /dev/shm where it exists), so that it can be restored.
 
     Raises: ConfigError for a bad value.
     """

@@ -1,4 +1,4 @@
-"""What the control port can do, without HTTP: a method and a path to a response."""
+"""Routes of the control port, without HTTP: from a method and a path to a response."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _MISSING = object()
 
 
 class ControlError(Exception):
-    """A request that cannot be done. ``usage``: it would have to be written differently."""
+    """A request that failed; status 400 marks wrong usage."""
 
     def __init__(self, status: int, message: str, code: str | None = None) -> None:
         super().__init__(message)
@@ -56,7 +56,7 @@ class Routes:
         self._numbers = itertools.count(1)
         self._held: dict[int, tuple[str | None, HeldMarkers]] = {}
         self._held_numbers = itertools.count(1)
-        #: (method, path with * for a name) to what does it
+        #: (method, path with * for a name) to its function
         self.table: dict[tuple[str, str], Callable[..., Body]] = {
             ("GET", ""): self._describe,
             ("GET", "topics"): self._topics,
@@ -86,7 +86,7 @@ class Routes:
         }
 
     def serve(self, method: str, parts: list[str], body: Body) -> Body:
-        """Do what a request asks for. Raises: ControlError."""
+        """Serve a request. Raises: ControlError."""
         names = parts[1:2] if len(parts) > 1 and parts[0] in NAMED else []
         path = "/".join([parts[0], "*", *parts[2:]] if names else parts)
         action = self.table.get((method, path))
@@ -214,7 +214,7 @@ class Routes:
             return {"removed": self._forget_markers([number])}
 
     def _forget_markers(self, numbers: list[int]) -> int:
-        """Release them; the caller holds the lock."""
+        """Release held markers; the caller holds the lock."""
         for number in numbers:
             _, held = self._held.pop(number)
             held.release()
@@ -338,7 +338,7 @@ def _shown_markers(number: int, topic: str | None, held: HeldMarkers) -> Body:
 
 
 def _shown_record(partition: int, record: Record) -> Body:
-    """Bytes in base64: a topic may hold anything."""
+    """Return a record with bytes in base64: a topic may hold anything."""
     headers = [{"key": key, "value": _base64(value)} for key, value in record.headers]
     return {
         "partition": partition,

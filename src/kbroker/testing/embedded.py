@@ -21,7 +21,7 @@ from kbroker.testing.faults import FaultRules
 from kbroker.testing.transactions import HeldMarkers, decided_offsets
 from kbroker.testing.waiting import wait_until
 
-#: What a broker for tests has where Kafka's defaults are made for a data centre.
+#: Settings for tests where Kafka's defaults are meant for a data centre.
 TEST_DEFAULTS: Mapping[str, object] = {
     "listeners": "PLAINTEXT://127.0.0.1:0",
     "kbroker.in.memory": True,
@@ -42,7 +42,7 @@ B = TypeVar("B", bound="EmbeddedBroker")
 class Snapshot:
     """The state of a broker at one moment, as a copy of its log folder; made by ``EmbeddedBroker.snapshot``.
 
-    It lives in a temporary folder that goes with the object (or with ``discard``), unless ``folder`` was given.
+    It is in a temporary folder that is removed with the object (or by ``discard``), unless ``folder`` was given.
     """
 
     def __init__(self, folder: Path, temporary: bool) -> None:
@@ -64,8 +64,8 @@ class EmbeddedBroker(Broker):
     Args:
         settings: values by Kafka's names; they win over the defaults. With ``log.dirs`` the data is kept there.
         clock: the one reader of time; a VirtualClock stands still until it is advanced.
-        snapshots: keep what would be in memory in a temporary folder instead (in /dev/shm where there is one), which
-            snapshots need, and which is removed when the broker stops.
+        snapshots: keep data in a temporary folder (in /dev/shm where it exists) instead of memory, as snapshots need;
+            it is removed when the broker stops.
         defaults: instead of TEST_DEFAULTS.
     Raises: ConfigError for a bad value, and for the name of a setting that is nearly a known one.
     Threads: as Broker; ``faults`` from any thread.
@@ -216,11 +216,11 @@ class EmbeddedBroker(Broker):
     def hold_markers(self, topic: str | None = None) -> HeldMarkers:
         """Write no end markers of transactions from now on, so that those that end stay PrepareCommit or PrepareAbort.
 
-        Clients know their transactions as ended by then; read_committed consumers wait, and so does the
-        next transaction of the id.
+        For clients these transactions have ended; read_committed consumers wait, and so does the next transaction of
+        the id.
 
         Args: ``topic``: only those of this topic (``__consumer_offsets``: of offsets).
-        Returns: what releases them; a restart of the broker does too. The later one of two counts.
+        Returns: an object that releases them; a restart of the broker does too. The later one of two counts.
         """
         markers = self.context.markers
         assert isinstance(markers, PartitionMarkers)
@@ -229,7 +229,7 @@ class EmbeddedBroker(Broker):
     # ------------------------------------------------------------ groups of the consumer protocol
 
     def group_members(self, group: str) -> dict[str, set[tuple[str, int]]]:
-        """What each member has, or is giving up, as topic and partition, by its member id.
+        """Return the partitions that each member has or is giving up, by member id.
 
         Raises: KafkaError GROUP_ID_NOT_FOUND for a group of the classic protocol, or an unknown one.
         """
@@ -249,9 +249,9 @@ class EmbeddedBroker(Broker):
         self.context.groups.remove_consumer_member(group, member_id)
 
     def rebalance(self, group: str) -> None:
-        """Have the target assignment made again: each member goes to the next epoch with its heartbeat.
+        """Compute the target assignment again: each member goes to the next epoch with its heartbeat.
 
-        What nothing has changed stays where it is: the assignors move as few partitions as they can.
+        Without other changes partitions stay: the assignors move as few as they can.
         Raises: KafkaError GROUP_ID_NOT_FOUND.
         """
         self.context.groups.bump_consumer_group(group)
@@ -259,7 +259,7 @@ class EmbeddedBroker(Broker):
     # ------------------------------------------------------------ state
 
     def snapshot(self, folder: str | Path | None = None) -> Snapshot:
-        """Copy the state: topics with their configs, ids and logs, producers, whatever the log folder holds.
+        """Copy the state: topics with their configs, ids and logs, producers, everything in the log folder.
 
         A running broker is stopped, copied and started again on the same ports; its clients reconnect by themselves.
 
@@ -276,7 +276,7 @@ class EmbeddedBroker(Broker):
         return Snapshot(place, temporary)
 
     def restore(self, snapshot: Snapshot) -> None:
-        """Go back to a snapshot, which can be of another broker; later changes are lost. Faults stay.
+        """Go back to a snapshot, also of another broker; later changes are lost, faults stay.
 
         Raises: RuntimeError when the data is in memory only; FileNotFoundError when it was discarded; OSError.
         """
@@ -304,21 +304,21 @@ class EmbeddedBroker(Broker):
 
     @property
     def is_idle(self) -> bool:
-        """Whether every request that has come in is answered or waits, and nothing is due by the broker's clock.
+        """Whether every request has its response or waits, and nothing is due by the broker's clock.
 
-        What clients have sent and the network threads have not read yet does not count: wait for what it causes.
+        Requests that the network threads have not read yet do not count: wait for their effects.
         """
         return super().is_idle and self.faults.is_idle
 
     def wait_until_quiet(self, timeout_s: float = 10.0) -> None:
-        """Return when the broker ``is_idle``. Raises: TimeoutError after ``timeout_s`` real seconds."""
+        """Wait until the broker ``is_idle``. Raises: TimeoutError after ``timeout_s`` real seconds."""
         wait_until(lambda: self.is_idle, timeout_s, "a quiet broker")
 
 
 class VirtualBroker(EmbeddedBroker):
     """An EmbeddedBroker whose time stands still until the test moves it.
 
-    Retention, waiting fetches, idle connections, delays of faults and whatever else waits for time happen in
+    Retention, waiting fetches, idle connections, delays of faults and everything else that waits for time happens in
     ``advance_ms``. Time stamps that the broker sets are of this clock; those of clients are not.
 
     Args: ``start_epoch_ms``: the time it starts at, None: the system's (a broker refuses records whose time stamps are
@@ -337,7 +337,7 @@ class VirtualBroker(EmbeddedBroker):
         super().__init__(settings, clock=self._virtual_clock, snapshots=snapshots, defaults=defaults)
 
     def advance_ms(self, delta_ms: int, timeout_s: float = 10.0) -> None:
-        """Move the time forward in one step, and return when what became due by it is done.
+        """Move the time forward in one step, and return when everything that became due is done.
 
         A task that repeats runs once for one step, however long that is. Connections that became idle are closed, but
         this does not wait until their clients have seen it.
@@ -354,15 +354,19 @@ class VirtualBroker(EmbeddedBroker):
         return self._virtual_clock.wall_ms()
 
     def wait_for_fetches(self, count: int = 1, timeout_s: float = 10.0) -> None:
-        """Return when at least ``count`` fetches wait for records (or for the time to move).
+        """Wait until at least ``count`` fetches wait for records (or for the time to move).
 
         Raises: TimeoutError after ``timeout_s`` real seconds.
         """
-        wait_until(lambda: self.waiting_fetches >= count, timeout_s, f"{count} waiting fetch(es)")
+        wait_until(
+            lambda: self.waiting_fetches >= count,
+            timeout_s,
+            f"{count} waiting fetch{'es' * (count != 1)}",
+        )
 
 
 class _Paused:
-    """Stops a running broker for a while; it starts again on the ports it had."""
+    """Stops a running broker for a while; it starts again on its ports."""
 
     def __init__(self, broker: EmbeddedBroker) -> None:
         self._broker = broker

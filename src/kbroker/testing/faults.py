@@ -1,4 +1,4 @@
-"""Faults on demand: which request, how often, and what happens to it instead of, or before, being served."""
+"""Faults on demand: rules that match requests, and that delay, refuse or drop them."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ ADVANCE_MS = 60_000
 
 
 class Fault:
-    """One rule and what it has done so far; made by ``FaultRules.add``.
+    """One rule and its hits so far; made by ``FaultRules.add``.
 
-    As a context manager it is removed at the end of the block, and a block that ends well without a single hit fails.
+    As a context manager it is removed at the end of the block; a block that succeeds without a single hit fails.
 
     Threads: any. Attributes are those of ``FaultRules.add``; ``id`` names the rule.
     """
@@ -71,26 +71,26 @@ class Fault:
 
     @property
     def hits(self) -> int:
-        """Requests it has met so far."""
+        """Number of requests that it has matched so far."""
         return self._hits
 
     @property
     def left(self) -> int:
-        """Requests it will still meet; -1: until it is removed."""
+        """Number of requests that it will still match; -1: until it is removed."""
         return UNLIMITED if self.count == UNLIMITED else self.count - self._hits
 
     def remove(self) -> None:
-        """Take the rule out; requests it holds back are closed (drop) or served when their time has come (delay)."""
+        """Remove the rule; dropped requests are closed, delayed ones are served when their time has come."""
         self._rules.remove(self)
 
     def wait(self, hits: int = 1, timeout_s: float = 10.0) -> None:
-        """Return when it has met ``hits`` requests. Raises: TimeoutError after ``timeout_s`` real seconds."""
+        """Wait until it has matched ``hits`` requests. Raises: TimeoutError after ``timeout_s`` real seconds."""
         with self._rules.changed:
             if not self._rules.changed.wait_for(lambda: self._hits >= hits, timeout_s):
                 raise TimeoutError(f"{self} has {self._hits} hits of {hits} after {timeout_s:g} s{self._story()}")
 
     def assert_hit(self, times: int | None = None) -> None:
-        """Raise AssertionError unless it has met a request; ``times``: exactly so many."""
+        """Raise AssertionError unless it has matched a request; ``times``: exactly so many."""
         if self._hits == times or (times is None and self._hits > 0):
             return
         wanted = "at least 1" if times is None else str(times)
@@ -109,7 +109,7 @@ class Fault:
 
     @property
     def action(self) -> str:
-        """What happens, in words."""
+        """The effect of the rule, for people."""
         delay = f"delay {self.delay_ms} ms" if self.delay_ms else ""
         then = "drop" if self.drop else "disconnect" if self.disconnect else self.error.name if self.error else ""
         return " then ".join(word for word in (delay, "execute" if self.execute else "", then) if word)
@@ -133,7 +133,7 @@ class Fault:
 
 
 class FaultRules:
-    """The faults of one broker, asked in the order they were added; the first that meets a request decides.
+    """The faults of one broker, in the order they were added; the first that matches a request decides.
 
     A rule for an API that is served natively sends its requests through Python while the rule has hits left; without
     rules nothing is slower. Rules survive a restart of the broker.
@@ -169,7 +169,7 @@ class FaultRules:
         count: int = 1,
         skip: int = 0,
     ) -> Fault:
-        """Have requests fail from now on.
+        """Add a rule: let requests fail from now on.
 
         Args:
             api: name ("Produce") or key of an API, or several; None for every API.
@@ -194,11 +194,11 @@ class FaultRules:
                 raise ValueError(f"this broker does not serve {codec.api(key).name}")
         code = _error(error)
         if code == Errors.NONE:
-            raise ValueError("NONE is no error: its response would say that all is done")
+            raise ValueError("expected an error, got NONE: its response would report success")
         if sum((code is not None, drop, disconnect)) > 1:
-            raise ValueError("one of error, drop and disconnect at most")
+            raise ValueError("expected at most one of error, drop and disconnect")
         if code is None and not drop and not disconnect and not delay_ms:
-            raise ValueError("a fault needs an error, a delay, drop or disconnect")
+            raise ValueError("expected an error, a delay, drop or disconnect, got none of them")
         if execute and not drop and not disconnect:
             raise ValueError("execute needs drop or disconnect: that is how the response is lost")
         if not 0 <= delay_ms <= LONGEST_DELAY_MS:
@@ -217,12 +217,12 @@ class FaultRules:
         return fault
 
     def all(self) -> list[Fault]:
-        """All rules, the spent ones too, in order."""
+        """Return all rules in order, the spent ones too."""
         with self.changed:
             return [*self._rules]
 
     def remove(self, fault: Fault) -> None:
-        """Take a rule out and close the connections that it keeps waiting. Nothing happens if it is out already."""
+        """Remove a rule and close the connections that it keeps waiting. Idempotent."""
         with self.changed:
             if fault in self._rules:
                 self._rules.remove(fault)
@@ -234,7 +234,7 @@ class FaultRules:
         self._notify_broker()
 
     def clear(self) -> int:
-        """Take every rule out. Returns: how many there were."""
+        """Remove every rule. Returns: their number."""
         rules = self.all()
         for fault in rules:
             self.remove(fault)
@@ -258,7 +258,7 @@ class FaultRules:
         try:
             body = codec.decode_request(request.api_key, request.api_version, request.body)
         except ProtocolError:
-            return False  # who serves it closes it
+            return False  # the handler closes its connection
         client_id = request.client_id or ""
         registry = self._broker.context.topics
 
@@ -346,12 +346,12 @@ class FaultRules:
 
     @property
     def delayed(self) -> int:
-        """Requests that wait for their delay to pass."""
+        """Number of requests that wait for their delay to pass."""
         return len(self._waiting)
 
     @property
     def dropped(self) -> int:
-        """Requests that are kept without a response, executed or not."""
+        """Number of requests that are kept without a response, executed or not."""
         return len(self._held) + sum(fault.lost.kept for fault in self.all())
 
     @property
@@ -363,7 +363,7 @@ class FaultRules:
     # ------------------------------------------------------------ life, called by the broker
 
     def begin(self) -> None:
-        """The broker starts: delays run by its clock."""
+        """Start, with the broker: delays follow its clock."""
         with self.changed:
             for fault in self._rules:
                 fault.lost = SuppressedResponses(fault.drop)
@@ -373,7 +373,7 @@ class FaultRules:
             self._thread.start()
 
     def end(self) -> None:
-        """The broker stops: delay no further requests, and close the connections of delayed ones."""
+        """Stop, with the broker: delay no further requests, and close the connections of delayed ones."""
         with self.changed:
             self._suspended = True
             held = [request for _, request in self._held] + list(self._waiting.values())

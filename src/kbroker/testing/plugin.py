@@ -1,7 +1,8 @@
 """Fixtures for pytest: ``kafka_broker``, ``kafka_topic``, ``kafka_faults``, ``broker_factory``.
 
 Found by pytest once kbroker is installed (``pip install "kbroker[test]"``), or with ``-p kbroker.testing.plugin``.
-Under pytest-xdist each worker has its own broker on its own port. Nothing of a broker is loaded before a test asks.
+Under pytest-xdist each worker has its own broker on its own port. Modules of the broker are
+loaded by the first test that uses it.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ Settings = Mapping[str, object] | None
 
 
 class BrokerFactory(Protocol):
-    """What the fixture ``broker_factory`` gives."""
+    """The function that the fixture ``broker_factory`` returns."""
 
     @overload
     def __call__(

@@ -1,4 +1,4 @@
-"""Answers that refuse: what a broker in trouble would say to a request, in the codec's terms.
+"""Responses that refuse a request with an error, as bodies for the codec.
 
 APIs that Python serves bring their own ``failure``; the ones here are served natively and never fail as a whole there.
 """
@@ -17,12 +17,12 @@ FETCH_SESSIONS_FROM = 7
 
 
 def error_response_of(entry: ApiEntry) -> ErrorResponseBuilder | None:
-    """The function that refuses a whole request of this API; None where a request cannot be refused."""
+    """Return the function that refuses a whole request of this API; None if a request cannot be refused."""
     return entry.failure if entry.failure is not None else _NATIVE.get(entry.key)
 
 
 def _produce(body: Body, error: Errors, request: object) -> Body:
-    """Every partition with the same error; nothing was appended."""
+    """Return every partition with the same error; nothing was appended."""
     topics = []
     for topic in body["TopicData"]:
         rows = [
@@ -34,7 +34,7 @@ def _produce(body: Body, error: Errors, request: object) -> Body:
 
 
 def _fetch(body: Body, error: Errors, request: object) -> Body:
-    """Every partition with the same error, outside any session."""
+    """Return every partition with the same error, outside any session."""
     topics = []
     for topic in body["Topics"]:
         rows = [
@@ -49,12 +49,12 @@ _NATIVE: dict[int, ErrorResponseBuilder] = {PRODUCE: _produce, FETCH: _fetch}
 
 
 def continues_session(key: int, version: int, body: Body) -> bool:
-    """Whether this is a Fetch that only names what has changed in its session: its topics are not in it."""
+    """Whether this is a Fetch that only names the changes of its session: its topics are not in it."""
     return key == FETCH and version >= FETCH_SESSIONS_FROM and body["SessionId"] != 0 and body["SessionEpoch"] > 0
 
 
 def end_session() -> Body:
-    """The response of a broker that has dropped the session: the client then asks with all its partitions."""
+    """Return the response of a broker that has dropped the session: the client then fetches with all its partitions."""
     return {"ErrorCode": int(Errors.FETCH_SESSION_ID_NOT_FOUND)}
 
 
@@ -67,7 +67,7 @@ _NOT_TOPICS = frozenset(("Configs", "Protocols", "Assignments", "Entries", "Memb
 
 
 def topics_in(body: Body, name_of: Callable[[UUID], str | None]) -> Iterator[str]:
-    """Names of the topics that a request speaks of, by name or by id, wherever in its structure."""
+    """Yield the names of the topics of a request, given by name or by id, at any depth."""
     for field, value in body.items():
         if field in ("Topic", "Name", "TopicName", "TopicNames") and value:
             yield from value if isinstance(value, list) else (str(value),)

@@ -14,7 +14,7 @@ _COMMIT = b"\0\1"  # type of a commit marker, behind the version of its key
 
 
 class HeldMarkers:
-    """End markers that wait; made by ``EmbeddedBroker.hold_markers``.
+    """End markers that are delayed; made by ``EmbeddedBroker.hold_markers``.
 
     As a context manager it releases them at the end of the block. Threads: any.
     """
@@ -47,7 +47,7 @@ class HeldMarkers:
             return set(self._partitions)
 
     def release(self) -> None:
-        """Let the markers be written: at the broker's next try, 0.1 to 5 s later by its clock. Idempotent."""
+        """Release the markers: the broker writes them at its next try, 0.1 to 5 s later by its clock. Idempotent."""
         if self.is_active:
             self._markers.is_held = None
 
@@ -60,7 +60,7 @@ class HeldMarkers:
 
 
 def decided_offsets(log: Any) -> set[int]:
-    """The offsets of the records that a read_committed consumer gets from a log."""
+    """Return the offsets of the records of a log that a read_committed consumer gets."""
     decided: set[int] = set()
     open_batches: dict[int, list[range]] = {}
     offset, end = log.log_start_offset, log.last_stable_offset

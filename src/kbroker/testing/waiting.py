@@ -1,4 +1,4 @@
-"""Waiting for a condition instead of for time."""
+"""Waiting for conditions instead of time."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ LONGEST_PAUSE_S = 0.01
 
 
 def wait_until(condition: Callable[[], object], timeout_s: float = 10.0, what: str = "the condition") -> None:
-    """Return as soon as ``condition()`` is true; ask again after pauses of real time, 0.1 to 10 ms.
+    """Return as soon as ``condition()`` is true; call it again after pauses of 0.1 to 10 ms real time.
 
-    Args: ``timeout_s`` real seconds; ``what`` is waited for, for the message.
-    Raises: TimeoutError when it is still false then.
+    Args: ``timeout_s``: real seconds; ``what``: name of the condition in the message.
+    Raises: TimeoutError if it is still false after ``timeout_s``.
     """
     real = SystemClock()  # a test that hangs does so in real time, whatever its broker's clock says
     pause_s, end_ms = 0.0001, real.now_ms() + timeout_s * 1000

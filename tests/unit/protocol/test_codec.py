@@ -209,6 +209,20 @@ def test_a_request_for_a_connection_has_no_string_that_no_broker_reads() -> None
             codec.encode_request_frame(10, version, 1, "me", body)
 
 
+@pytest.mark.parametrize("version", [5, 7])
+def test_a_response_has_no_string_that_no_client_reads(version: int) -> None:
+    """An error message, which may repeat a long name, is cut before a character; any other long string is refused."""
+    topic = {"Name": "t", "ErrorCode": 17, "ErrorMessage": "x" * 32_766 + "\u00e9" + "y" * 100}
+    data = codec.encode_response(19, version, {"Topics": [topic]})
+    (row,) = codec.decode_response(19, version, data)["Topics"]
+    assert row["ErrorMessage"] == "x" * 32_766
+    topic["ErrorMessage"] = "x" * 32_767
+    (row,) = codec.decode_response(19, version, codec.encode_response(19, version, {"Topics": [topic]}))["Topics"]
+    assert row["ErrorMessage"] == "x" * 32_767
+    with pytest.raises(ProtocolError, match="Name: a string of 32768 bytes, of at most 32767"):
+        codec.encode_response(19, version, {"Topics": [{"Name": "x" * 32_768}]})
+
+
 def test_text_that_is_not_utf8_goes_through() -> None:
     """A topic name with wrong bytes raised UnicodeDecodeError; Kafka's response is 17."""
     data = bytes.fromhex("0003 ff61fe")

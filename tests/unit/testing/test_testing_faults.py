@@ -76,7 +76,7 @@ def test_names_with_underscores(rules: FaultRules) -> None:
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
-        ({}, "a fault needs an error"),
+        ({}, "got none of them"),
         ({"api": "Produze", "drop": True}, "API, got 'Produze'; did you mean Produce\\?"),
         ({"api": 999, "drop": True}, "key of an API, 0 to [0-9]+, got 999"),
         ({"api": True, "drop": True}, "by its name or key, got True"),
@@ -85,8 +85,8 @@ def test_names_with_underscores(rules: FaultRules) -> None:
         ({"error": "NOT_LEADER_OR_FOLOWER"}, r"got 'NOT_LEADER_OR_FOLOWER'; did you mean NOT_LEADER_OR_FOLLOWER\?"),
         ({"error": 9999}, "of an error, got 9999"),
         ({"error": True}, "of an error, got True"),
-        ({"error": "NONE"}, "NONE is no error"),
-        ({"error": 0, "delay_ms": 5}, "NONE is no error"),
+        ({"error": "NONE"}, "got NONE"),
+        ({"error": 0, "delay_ms": 5}, "got NONE"),
         ({"drop": True, "disconnect": True}, "at most"),
         ({"error": 6, "drop": True}, "at most"),
         ({"delay_ms": -1, "drop": True}, "delay_ms must be"),

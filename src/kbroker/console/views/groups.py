@@ -154,7 +154,7 @@ def _consumer_member(site: Site, one: Any) -> MemberRow:
 
 
 def _assignment(data: bytes) -> str:
-    """What a member of a classic group was given; empty for what is not an assignment of consumers."""
+    """Return the assignment of a member of a classic group; "" if it is not one of consumers."""
     from kbroker.protocol import codec
 
     if len(data) < 2:

@@ -75,7 +75,7 @@ def _notices(site: Site, logs: list[Any]) -> list[Notice]:
 
 
 def alive(site: Site, query: Query) -> Json:
-    """Nothing but a response, for pages without live parts."""
+    """Respond to pages without live parts: the broker is up."""
     return Json({"started_ms": site.started_ms})
 
 

@@ -152,7 +152,7 @@ def _fields(entity: QuotaEntity) -> list[tuple[str, str]]:
 
 
 def href_of(entity: QuotaEntity) -> str:
-    """Where an entity's page is."""
+    """Return the address of an entity's page."""
     return f"{ROOT}/quota?{urlencode(_fields(entity))}"
 
 
@@ -160,7 +160,7 @@ def href_of(entity: QuotaEntity) -> str:
 
 
 def preview(site: Site, form: Query) -> View:
-    """What the change would be, checked by the broker; nothing is changed."""
+    """Show the change as the broker has validated it; change nothing."""
     _check_editing(site)
     entity = entity_of(form)
     values = _entity_values(site, entity)
@@ -246,7 +246,7 @@ class Chart(NamedTuple):
 
 
 def explain(site: Site, query: Query) -> View:
-    """What quotas make of one client."""
+    """Show the effect of quotas on one client."""
     user, client_id, address = query.text("user", "ANONYMOUS"), query.text("client-id"), query.text("ip")
     connection = query.text("connection") or None
     try:
@@ -295,7 +295,7 @@ def _for_page(found: dict[str, Any]) -> dict[str, Any]:
 
 
 def _left(key: str, left: float | None) -> str:
-    """How much may be used now without a delay, or how much too much was."""
+    """Return the amount that may be used now without a delay, or the excess."""
     if left is None:
         return "-"
     amount = measured(key, abs(left)).removesuffix("/s")

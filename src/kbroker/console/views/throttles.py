@@ -94,7 +94,7 @@ def _highest(found: Mapping[Throttled, Mapping[int, Bin]], is_shadow: bool) -> f
 
 
 def _weight(one: Bin) -> float:
-    """What makes a cell strong: the delay; a refusal counts as much as a short one."""
+    """Return the weight of a cell: its delay; a refusal counts as a short delay."""
     return one.delay_ms + 100.0 * one.refused
 
 
@@ -126,7 +126,7 @@ def _shown(one: Verdict) -> ShownVerdict:
 
 
 def who_of(verdict: Verdict) -> str:
-    """Whose counter gave a verdict, in words."""
+    """Return the owner of the counter of a verdict, for people."""
     address = verdict.address if verdict.quota_type == "ConnectionRate" else ""
     return _who(verdict.user, verdict.client_tag, address)
 

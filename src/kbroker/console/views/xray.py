@@ -1,4 +1,4 @@
-"""What the broker is doing at this moment."""
+"""The X-ray: activity of the broker at this moment."""
 
 from __future__ import annotations
 

@@ -1,0 +1,41 @@
+"""The health check: one look, or a wait for a broker that is starting."""
+
+from __future__ import annotations
+
+import socket
+
+import pytest
+
+from kbroker.client import health
+from kbroker.client.connection import BrokerConnectionError
+from tests.support.fake_broker import FakeBroker
+from tests.unit.client.conftest import FakeTime
+
+
+def test_a_broker_that_responds(broker: FakeBroker, capsys: pytest.CaptureFixture[str]) -> None:
+    """Its APIs are counted; the exit status is 0."""
+    assert health.main([broker.bootstrap]) == 0
+    assert capsys.readouterr().out == f"{broker.bootstrap} serves {len(broker.ranges)} APIs\n"
+
+
+def test_waiting(broker: FakeBroker, fake_time: FakeTime, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A refused connection is tried again until the time is over; then it is the error."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        unused = f"127.0.0.1:{listener.getsockname()[1]}"
+    times = {"clock": fake_time.clock, "sleep": fake_time.sleep}
+    with pytest.raises(BrokerConnectionError, match="connection refused"):
+        health.wait_for(unused, 0.0, **times)
+    assert fake_time.slept == []
+    with pytest.raises(BrokerConnectionError, match="connection refused"):
+        health.wait_for(unused, 1.0, **times)
+    assert 1.0 <= sum(fake_time.slept) < 1.1
+    refused = [BrokerConnectionError(broker.address, "connection refused")] * 3
+    check = health.check
+
+    def starting(bootstrap: str, timeout_s: float) -> str:
+        if refused:
+            raise refused.pop()
+        return check(bootstrap, timeout_s)
+
+    monkeypatch.setattr(health, "check", starting)
+    assert health.wait_for(broker.bootstrap, 10.0, **times).startswith(broker.bootstrap)
