@@ -290,9 +290,9 @@ class FakeCancelled(Exception):
 
 @pytest.fixture
 def fake_broker(monkeypatch: pytest.MonkeyPatch) -> type[FakeBroker]:
-    module = ModuleType("kbroker.broker.broker")
+    module = ModuleType("kbroker.broker")
     module.__dict__.update(Broker=FakeBroker, BrokerStartError=FakeStartError, StartCancelled=FakeCancelled)
-    monkeypatch.setitem(sys.modules, "kbroker.broker.broker", module)
+    monkeypatch.setitem(sys.modules, "kbroker.broker", module)
     monkeypatch.setattr(FakeBroker, "made", [])
     monkeypatch.setattr(FakeBroker, "failure", None)
     return FakeBroker

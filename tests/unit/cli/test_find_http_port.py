@@ -25,5 +25,5 @@ def test_a_broker_that_takes_no_requests(silent: str, monkeypatch: pytest.Monkey
     result = CliRunner().invoke(cli, [*command.split(), "-b", silent])
     assert (result.exit_code, result.stdout) == (1, "")
     assert result.stderr.startswith(f"kbroker: {silent}: ")
-    assert result.stderr.endswith(", so it does not say where its HTTP port is; give --http URL\n")
+    assert result.stderr.endswith(", so its HTTP port is unknown; give --http URL\n")
     assert len(result.stderr.splitlines()) == 1

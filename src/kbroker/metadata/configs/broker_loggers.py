@@ -23,6 +23,10 @@ _WORDS = {level: word for word, level in _LEVELS.items()}
 _OF_KAFKA = ("kafka.authorizer.logger",)  # by Kafka's name: the one that people set
 #: Loggers of modules that are imported when a client first needs them; their levels can be set before.
 _OF_COLD_MODULES = (
+    "kbroker.apis.api02_list_offsets",
+    "kbroker.apis.api28_txn_offset_commit",
+    "kbroker.apis.api34_alter_replica_log_dirs",
+    "kbroker.apis.api35_describe_log_dirs",
     "kbroker.console.app",
     "kbroker.console.history",
     "kbroker.coordinator.consumer_group.background",
@@ -41,9 +45,6 @@ _OF_COLD_MODULES = (
     "kbroker.coordinator.transaction.marker_sender",
     "kbroker.coordinator.transaction.transaction_coordinator",
     "kbroker.coordinator.transaction.transaction_log",
-    "kbroker.apis.api02_list_offsets",
-    "kbroker.apis.api28_txn_offset_commit",
-    "kbroker.apis.api35_describe_log_dirs",
     "kbroker.metadata.configs.dynamic_configs",
     "kbroker.observe.mounted_pages",
     "kbroker.request_log.writer",
