@@ -1,4 +1,4 @@
-"""Accepts the connections of one listener and deals them to its processors, without the GIL.
+"""Accepts the connections of one listener and distributes them to its processors, without the GIL.
 
 Source: ``SocketServer.Acceptor``.
 """
@@ -41,8 +41,8 @@ cdef extern from "network/socket_io.h" nogil:
 
 cdef enum:
     SELECT_NS = 500000000
-    BACK_OFF_NS = 100000000     # without descriptors the backlog stays readable: do not spin on it
-    OFFER_WAIT_NS = 50000000    # a stop is noticed that often while every processor is full
+    BACK_OFF_NS = 100000000     # without descriptors the backlog stays readable; this pause avoids a busy loop
+    OFFER_WAIT_NS = 50000000    # maximum delay of a stop while every processor is full
     ACCEPTS_PER_PASS = 64
 
 
@@ -50,8 +50,8 @@ cdef struct ThrottledSocket:
     int64_t end_ms
     int fd
 
-# Accepted sockets that are not served, each until its time is over: a heap, the earliest first. (Kafka's queue has the
-# latest first, so that an early one waits for it; clients see no difference.)
+# Accepted sockets that are not served, each closed when its delay ends: a heap, the earliest first. (Kafka's queue has
+# the latest first, so that an early socket waits for a late one; clients see no difference.)
 cdef struct ThrottledSockets:
     ThrottledSocket *heap            # owned
     int32_t count
@@ -63,14 +63,14 @@ cdef struct AcceptorCore:
     Mutex deal_lock             # over an offer_lock; guards the next three
     int processor_count
     int turn
-    ProcessorCore **processors  # counted each
+    ProcessorCore **processors  # each counted
     Poller *poller
     Clock *clock
     Waker waker
     QuotaCore *quotas           # counted; NULL: no limit
     ListenerQuota *listener_quota   # borrowed from quotas
     ThrottledSockets throttled            # of addresses that connect too fast
-    bint is_short               # of descriptors: look for one before each accept
+    bint is_short               # of descriptors: check for a free one before each accept
     AtomicI64 stopping
     AtomicI64 accepted
     AtomicI64 out_of_descriptors
@@ -81,7 +81,7 @@ cdef struct AcceptorCore:
 # ---- sockets of addresses that connect too fast
 
 cdef bint throttle_socket(ThrottledSockets *throttled, int fd, int64_t end_ms) noexcept nogil:
-    """False: memory is out."""
+    """Keep a socket until ``end_ms``; false: memory is out."""
     cdef ThrottledSocket *larger
     cdef int32_t at, parent
     if throttled.count == throttled.capacity:
@@ -124,7 +124,7 @@ cdef void drop_first(ThrottledSockets *throttled) noexcept nogil:
 
 
 cdef int32_t close_throttled(ThrottledSockets *throttled, int64_t now_ms) noexcept nogil:
-    """Close those with end_ms < now_ms; return how many."""
+    """Close the sockets with end_ms < now_ms; return their number."""
     cdef int32_t closed = 0
     while throttled.count > 0 and throttled.heap[0].end_ms < now_ms:
         kb_close_socket(throttled.heap[0].fd)
@@ -134,7 +134,7 @@ cdef int32_t close_throttled(ThrottledSockets *throttled, int64_t now_ms) noexce
 
 
 cdef void throttled_sockets_free(ThrottledSockets *throttled) noexcept nogil:
-    """Close them all."""
+    """Close all sockets and free the heap."""
     close_throttled(throttled, INT64_MAX)
     free(throttled.heap)
     throttled.heap = NULL
@@ -149,7 +149,10 @@ cdef void wake_for_clock(void *arg) noexcept nogil:
 
 
 cdef bint admit(AcceptorCore *core, int fd, AddressEntry **entry) noexcept nogil:
-    """Whether the connection is to be served; waits for its turn, as Kafka's acceptor does. If not, it is seen to."""
+    """Apply the limits of connections, waiting as Kafka's acceptor does; return whether the connection is to be served.
+
+    A connection that is not served is closed, or kept until its throttle ends.
+    """
     cdef char host[ADDRESS_BYTES]
     cdef int port
     cdef Admission admission
@@ -179,7 +182,7 @@ cdef void close_due(AcceptorCore *core, bint all_of_them) noexcept nogil:
 
 
 cdef int64_t select_ns(AcceptorCore *core) noexcept nogil:
-    """How long to wait for connections: half a second, or less if a held socket is due earlier."""
+    """Return the maximum wait for connections: half a second, or less if a throttled socket is due earlier."""
     cdef int64_t due_ns
     if core.throttled.count == 0:
         return SELECT_NS
@@ -189,7 +192,10 @@ cdef int64_t select_ns(AcceptorCore *core) noexcept nogil:
 
 
 cdef ProcessorCore *offer_in_turn(AcceptorCore *core, int fd, AddressEntry *admission, bint *taken) noexcept nogil:
-    """Round robin, past full processors. Returns: the last one tried, counted; the connection may be its own now."""
+    """Offer the connection to the processors in round-robin order, skipping full ones.
+
+    Returns: the processor tried last, with its count raised; it owns the connection if ``taken``.
+    """
     cdef ProcessorCore *processor = NULL
     cdef int tried = 0
     taken[0] = False
@@ -205,7 +211,7 @@ cdef ProcessorCore *offer_in_turn(AcceptorCore *core, int fd, AddressEntry *admi
 
 
 cdef bint assign(AcceptorCore *core, int fd, AddressEntry *admission) noexcept nogil:
-    """Give the connection to a processor; while all are full wait for the last one tried, then look again."""
+    """Pass the connection to a processor; while all are full, wait for the processor tried last and retry."""
     cdef ProcessorCore *processor
     cdef bint taken
     cdef int64_t started = -1
@@ -226,7 +232,9 @@ cdef bint assign(AcceptorCore *core, int fd, AddressEntry *admission) noexcept n
 
 
 cdef bint has_descriptor(AcceptorCore *core) noexcept nogil:
-    """Whether a socket more leaves the files their part: the broker must be able to write what clients send."""
+    """Return whether one more socket leaves the descriptors reserved for files, so that the broker can write its
+    logs.
+    """
     if core.is_short:
         core.is_short = kb_lowest_free_descriptor(core.listener) >= kb_descriptors_for_sockets()
     return not core.is_short
@@ -237,7 +245,7 @@ cdef int accept_one(AcceptorCore *core) noexcept nogil:
     if not has_descriptor(core):
         return KB_NO_DESCRIPTORS
     fd = kb_accept(core.listener)
-    if fd == KB_NO_DESCRIPTORS or fd + 1 >= kb_descriptors_for_sockets():   # the kernel gives the lowest free number
+    if fd == KB_NO_DESCRIPTORS or fd + 1 >= kb_descriptors_for_sockets():   # the kernel returns the lowest free number
         core.is_short = True
     return fd
 
@@ -262,12 +270,12 @@ cdef void run_acceptor(AcceptorCore *core) noexcept nogil:
                 break
             if fd == KB_NO_DESCRIPTORS:
                 atomic_add_fetch(&core.out_of_descriptors, 1)
-                close_due(core, True)       # others need them more
+                close_due(core, True)       # other connections need the descriptors more
                 core.poller.set(core.poller, core.listener, core, interest, 0)
                 interest = 0
                 core.poller.wait(core.poller, events, 4, BACK_OFF_NS)
                 break
-            if fd < 0:                  # that connection failed before we took it; look at the next
+            if fd < 0:                  # that connection failed before it was accepted; try the next
                 continue
             kb_tune_socket(fd, core.send_buffer_bytes)
             atomic_add_fetch(&core.accepted, 1)
@@ -283,14 +291,14 @@ cdef void run_acceptor(AcceptorCore *core) noexcept nogil:
 
 @cython.final
 cdef class Acceptor:
-    """Accepts on one listening descriptor (which stays the caller's): start a daemon thread on ``run``.
+    """Accepts on one listening descriptor (which stays the caller's). Start a daemon thread on ``run``.
 
     Args:
         listener: descriptor of a bound, listening socket.
-        processors: share the connections in turn; at least one.
+        processors: receive the connections in turn; at least one.
         send_buffer_bytes: SO_SNDBUF of accepted sockets; -1: the system's default.
-        quotas: limits of connections, the processors' listener among them; the processors must have the same.
-        clock: times how long the acceptor is blocked.
+        quotas: limits of connections, which contain the processors' listener; the processors must use the same object.
+        clock: measures how long the acceptor is blocked.
         backend: as for a Processor.
     Threads: ``run`` on its own, the rest on any.
     """
@@ -335,7 +343,7 @@ cdef class Acceptor:
                 clock_release(self.core.clock)
 
     def deal_to(self, list processors not None):
-        """Share new connections among these processors from now on; at least one, of the listener's.
+        """Distribute new connections among these processors of the listener from now on; at least one.
 
         Raises: ValueError, TypeError.
         """
@@ -370,7 +378,7 @@ cdef class Acceptor:
         self.processors = list(processors)
 
     def run(self):
-        """Accept until ``stop``. Raises: RuntimeError when it ran before, or on the main thread."""
+        """Accept until ``stop``. Raises: RuntimeError when called a second time, or on the main thread."""
         if self.started:
             raise RuntimeError("an acceptor runs once")
         if threading.current_thread() is threading.main_thread():
@@ -381,7 +389,7 @@ cdef class Acceptor:
             run_acceptor(&self.core)
 
     def stop(self):
-        """Accept nothing more and end ``run``."""
+        """Stop accepting and end ``run``."""
         with nogil:
             atomic_store(&self.core.stopping, 1)
             self.core.poller.wake(self.core.poller)
@@ -389,22 +397,22 @@ cdef class Acceptor:
 
     @property
     def accepted(self):
-        """Connections accepted so far."""
+        """Number of connections accepted so far."""
         return atomic_load_relaxed(&self.core.accepted)
 
     @property
     def out_of_descriptors(self):
-        """How often the system had no descriptor for a connection, or none but those that are kept for files."""
+        """Number of times when no descriptor was free for a connection, apart from those reserved for files."""
         return atomic_load_relaxed(&self.core.out_of_descriptors)
 
     @property
     def blocked_ns(self):
-        """Nanoseconds spent waiting: every processor had 20 new connections to look at, there were too many, or they
-        came too fast.
+        """Nanoseconds spent waiting: every processor had 20 new connections queued, or a limit of connections or of
+        their rate was reached.
         """
         return atomic_load_relaxed(&self.core.blocked_ns)
 
     @property
     def held(self):
-        """Accepted sockets that are not served, and soon closed: their addresses connect too fast."""
+        """Number of throttled sockets: not served, closed soon, because their addresses connect too fast."""
         return atomic_load_relaxed(&self.core.throttled_count)

@@ -1,4 +1,4 @@
-"""The context of Kafka's requests: what is freed with a request, and what stays readable without its payload."""
+"""Context of Kafka's requests: memory freed with a request, and texts that stay readable without its payload."""
 from libc.stdint cimport int32_t, int64_t
 from libc.stdlib cimport free, malloc
 from libc.string cimport memcpy
@@ -35,7 +35,7 @@ cdef void kafka_charge_network(Request *request) noexcept nogil:
 
 
 cdef inline char *copy_of(const char *text, int32_t *size_bytes) noexcept nogil:
-    """An owned copy; where memory is out NULL, and no bytes."""
+    """Return an owned copy; NULL, with the size set to 0, if memory is out."""
     cdef char *copy = <char *>malloc(<size_t>(size_bytes[0] or 1))
     if copy is not NULL:
         memcpy(copy, text, <size_t>size_bytes[0])
@@ -45,7 +45,7 @@ cdef inline char *copy_of(const char *text, int32_t *size_bytes) noexcept nogil:
 
 
 cdef void kafka_copy_texts(Request *request) noexcept nogil:
-    """For the quotas and the request log, which read them at the end of the request."""
+    """Copy the ids for the quotas and the request log, which read them at the end of the request."""
     cdef KafkaRequest *kafka = kafka_request(request)
     if kafka.client_id is not NULL and kafka.client_id != kafka.client_id_owned:
         free(kafka.client_id_owned)             # of a request that was handed over, whose header was parsed again
@@ -60,7 +60,7 @@ cdef void kafka_note_transactional_id(Request *request, const char *text, int64_
     cdef KafkaRequest *kafka = kafka_request(request)
     if size_bytes > TRANSACTIONAL_ID_BYTES:
         size_bytes = TRANSACTIONAL_ID_BYTES
-        while size_bytes > 0 and (<unsigned char>text[size_bytes] & 0xC0) == 0x80:     # within a character of UTF-8
+        while size_bytes > 0 and (<unsigned char>text[size_bytes] & 0xC0) == 0x80:     # inside a UTF-8 character
             size_bytes -= 1
     if kafka.owns_transactional_id:
         free(kafka.transactional_id)

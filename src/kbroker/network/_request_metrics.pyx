@@ -1,4 +1,4 @@
-"""Request metrics of one network thread, written at the completion of a request without GIL or lock."""
+"""Request metrics of one network thread, written without GIL or lock when a request completes."""
 cimport cython
 from libc.stdint cimport int32_t, int64_t
 from libc.stdlib cimport calloc, free
@@ -10,7 +10,9 @@ from kbroker.network._kafka_request cimport THROTTLE_KINDS, KafkaRequest, kafka_
 
 
 cdef class RequestRecorder:
-    """Records the finished requests of one network thread; this one, nothing. No two processors have the same."""
+    """Base of the recorders of one network thread's finished requests; records nothing. Not shared between
+    processors.
+    """
 
 
 cdef int64_t BOUNDS_US[TIME_BUCKETS - 1]
@@ -52,7 +54,7 @@ cdef inline void note_time(ApiMetrics *api, int32_t kind, int64_t us) noexcept n
 
 
 cdef inline int64_t or_before(int64_t stamp, int64_t fallback) noexcept nogil:
-    """A stamp that was never set is that of the step before: the step took no time."""
+    """Return the stamp, or that of the previous step if it was never set: the step then took no time."""
     return stamp if stamp != 0 else fallback
 
 
@@ -121,9 +123,9 @@ cdef void metrics_record(MetricsTable *table, Request *request) noexcept nogil:
 
 @cython.final
 cdef class RequestMetrics:
-    """Request metrics of one network thread: give it to its Processor, read it from anywhere.
+    """Request metrics of one network thread: pass it to its Processor, read it from any thread.
 
-    Threads: any reads; what is read while a request is recorded may lack a part of it.
+    Threads: any reads; a request that is being recorded may be counted in part.
     """
 
     def __cinit__(self):
@@ -136,12 +138,11 @@ cdef class RequestMetrics:
         metrics_release(self.table)
 
     def snapshot(self):
-        """Return {slot: figures} of the APIs that were asked for; slot is the API key, FETCH_CONSUMER or
-        FETCH_FOLLOWER.
+        """Return {slot: figures} of the APIs with requests; slot is the API key, FETCH_CONSUMER or FETCH_FOLLOWER.
 
-        Figures: ``count``, ``request_bytes``, ``response_bytes``, ``network_ns``; ``versions`` and ``errors`` (code to
-        number, code None for any beyond the known); ``times``: per name of TIMES a pair (sum in ms, number of requests
-        in each bucket; its upper ends are BOUNDS_MS, then infinity).
+        Figures: ``count``, ``request_bytes``, ``response_bytes``, ``network_ns``; ``versions`` and ``errors`` (number
+        by code, None for all unknown codes); ``times``: for each name of TIMES a pair (sum in ms, number of requests in
+        each bucket; the buckets' upper bounds are BOUNDS_MS, then infinity).
         """
         cdef ApiMetrics *api
         cdef int32_t slot, kind, i

@@ -1,4 +1,4 @@
-"""Python's side of a request queue: take requests, answer them."""
+"""Python's side of a request queue: receive requests and respond."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ class RequestChannel:
     """The queue between network threads and handlers written in Python (Kafka's ``RequestChannel``).
 
     Args:
-        queue: an existing queue, or None to make one.
-        capacity: of the queue it makes (``queued.max.requests``).
-        clock: of the queue it makes; None is the system's.
+        queue: an existing queue, or None to create one.
+        capacity: of the created queue (``queued.max.requests``).
+        clock: of the created queue; None is the system's.
     Raises: TypeError, ValueError for wrong arguments.
     Threads: any number may receive; a response may come from any thread.
     """
@@ -33,8 +33,8 @@ class RequestChannel:
         """Wait for a request, without the GIL.
 
         Args: ``timeout_s`` seconds of the queue's clock; None waits until the channel is closed.
-        Returns: a request; None at the time-out, or once the channel is closed and empty.
-        Raises: TypeError if it is not a number; ValueError for NaN.
+        Returns: a request; None at the timeout, or once the channel is closed and empty.
+        Raises: TypeError if the timeout is not a number; ValueError for NaN.
         """
         if timeout_s is None:
             return receive(self.queue, -1)
@@ -45,12 +45,12 @@ class RequestChannel:
         return receive(self.queue, int(max(0, min(timeout_s, _MAX_S)) * 1e9))
 
     def close(self) -> None:
-        """Accept no more requests; those queued can still be received."""
+        """Accept no more requests; queued requests can still be received."""
         self.queue.close()
 
     @property
     def closed(self) -> bool:
-        """True once closed."""
+        """True after ``close``."""
         return self.queue.closed
 
     def __len__(self) -> int:

@@ -1,4 +1,4 @@
-"""Listeners with their acceptor and network threads; started and stopped in order."""
+"""Listeners with their acceptors and network threads, started and stopped in order."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ class ListenerLimits(NamedTuple):
 class SocketServerOptions(NamedTuple):
     """Options that all listeners share; the defaults are Kafka's.
 
-    ``listener_network_threads`` and ``listener_limits`` are by name; ``inter_broker_listener`` is not held to the
-    server's limits while there are others.
+    ``listener_network_threads`` and ``listener_limits`` are by name. The server's limits do not apply to the
+    ``inter_broker_listener`` if there are others.
 
-    ``framing``, ``delimiter`` and ``max_request_bytes`` say how bytes become requests (``_core.framing.Framer``);
-    ``backend`` is "auto", "epoll", "kqueue" or a function that makes a selectors-like object for each thread.
+    ``framing``, ``delimiter`` and ``max_request_bytes`` define how bytes become requests (``_core.framing.Framer``);
+    ``backend`` is "auto", "epoll", "kqueue" or a function that creates a selectors-like object for each thread.
 
-    ``kafka_requests``: each request carries what Kafka's handlers, metrics and quotas keep in it. Without it there are
-    no request metrics and no records of finished requests, and no listener may authenticate its clients. None: with
+    ``kafka_requests``: each request carries the state of Kafka's handlers, metrics and quotas. Without it there are no
+    request metrics and no records of finished requests, and no listener may authenticate its clients. None: with
     length-prefix framing.
     """
 
@@ -76,7 +76,7 @@ class SocketServerOptions(NamedTuple):
 
     @property
     def serves_kafka(self) -> bool:
-        """``kafka_requests``, or what None means for it."""
+        """Resolved value of ``kafka_requests``: None means length-prefix framing."""
         return self.framing == "length-prefix" if self.kafka_requests is None else self.kafka_requests
 
 
@@ -89,7 +89,7 @@ class _BoundListener:
         self.processors: list[Processor] = []
         self.acceptor: Acceptor | None = None
         self.acceptor_thread: threading.Thread | None = None
-        self.threads: dict[Processor, threading.Thread] = {}  # of retired processors too, while they run
+        self.threads: dict[Processor, threading.Thread] = {}  # includes retired processors while they run
         self.free_tables: list[_Tables] = []
 
 
@@ -104,16 +104,16 @@ class SocketServer:
     """Accepts connections, reads requests into a queue and sends the responses (Kafka's ``SocketServer``).
 
     Args:
-        listeners: addresses; port 0 takes a free one.
-        queue: where requests go; handlers take them from it (``RequestChannel`` in Python).
+        listeners: addresses; port 0 selects a free port.
+        queue: receives the requests; handlers take them from it (``RequestChannel`` in Python).
         options: see SocketServerOptions.
         pool: memory budget of all requests; None: unlimited.
         clock: None is the system's.
-        security: what protects a listener, by its name; others use plain text and do not authenticate.
-        record: makes, for each network thread of a listener, what records its finished requests; None: not recorded.
-    Raises: TypeError, ValueError for wrong arguments; of the options, some only when started.
-    Threads: bind, start and the stops from one thread. Order of a stop: ``begin_stop``, then the handlers finish what
-    is queued, then ``finish_stop``.
+        security: TLS and SASL of each listener by name; other listeners use plain text without authentication.
+        record: creates the recorder of finished requests for each network thread of a listener; None: not recorded.
+    Raises: TypeError, ValueError for wrong arguments; for some options only in ``start``.
+    Threads: bind, start and the stops from one thread. Order of a stop: ``begin_stop``, then the handlers finish the
+    queued requests, then ``finish_stop``.
     """
 
     def __init__(
@@ -180,9 +180,9 @@ class SocketServer:
         self._pid = os.getpid()
 
     def bind(self) -> list[Listener]:
-        """Bind every listener without accepting yet; return them with their real ports.
+        """Bind every listener without accepting yet; return the listeners with their real ports.
 
-        Raises: OSError with the address when one cannot be bound (the others are released again).
+        Raises: OSError with the address when one cannot be bound (the others are closed again).
         """
         if not self._bound:
             try:
@@ -205,24 +205,24 @@ class SocketServer:
 
     @property
     def network_threads(self) -> list[tuple[Processor, threading.Thread]]:
-        """The processors that serve, with the thread of each."""
+        """The serving processors, with the thread of each."""
         with self._resize_lock:
             return [(p, b.threads[p]) for b in self._bound for p in b.processors if p in b.threads]
 
     @property
     def acceptors(self) -> list[Acceptor]:
-        """One per listener."""
+        """The acceptors, one per listener."""
         return [b.acceptor for b in self._bound if b.acceptor is not None]
 
     def port(self, listener_name: str) -> int:
-        """Return the bound port of a listener. Raises: KeyError when there is none of that name."""
+        """Return the bound port of a listener. Raises: KeyError for an unknown name."""
         for listener in self.listeners:
             if listener.name == listener_name:
                 return listener.port
         raise KeyError(listener_name)
 
     def start(self) -> None:
-        """Bind if that was not done, and serve."""
+        """Bind, unless already bound, and serve."""
         if self._started:
             raise RuntimeError("the socket server was started")
         self.bind()
@@ -241,11 +241,11 @@ class SocketServer:
     def resize(self, network_threads: int | Mapping[str, int]) -> None:
         """Change the number of network threads of each listener, or of the named listeners, while they serve.
 
-        New connections go to the new threads too. If the number is smaller, the last threads end: they send the
-        responses that are ready, for at most a second, and close their connections, whose clients connect again.
+        New connections are distributed to the new threads too. If the number is smaller, the last threads end: they
+        send the responses that are ready, for at most a second, and close their connections, whose clients reconnect.
 
-        Threads: any, one at a time. Raises: ValueError below 1; OSError, RuntimeError if the system cannot create
-        more threads: those created until then stay.
+        Threads: any, one at a time. Raises: ValueError below 1; OSError, RuntimeError if the system cannot create more
+        threads; the threads created before the error stay.
         """
         names = [listener.name for listener in self._wanted]
         wanted = dict.fromkeys(names, network_threads) if isinstance(network_threads, int) else dict(network_threads)
@@ -277,7 +277,7 @@ class SocketServer:
                 processor.retire()
 
     def _serve(self, bound: _BoundListener, processor: Processor) -> None:
-        """The life of a network thread; one that retired leaves its tables to the next."""
+        """Run a network thread. After a retired thread its tables become available to its successor."""
         process_memory.note_thread()
         processor.run()
         with self._resize_lock:
@@ -289,7 +289,7 @@ class SocketServer:
         bound.free_tables.append(self._tables.pop(processor))
 
     def begin_stop(self) -> None:
-        """Accept and read nothing more; answers to what was read still go out."""
+        """Stop accepting and reading; responses to the requests that were read are still sent."""
         with self._resize_lock:
             self._stopping = True
         for bound in self._bound:
@@ -303,12 +303,14 @@ class SocketServer:
             processor.begin_stop()
 
     def finish_stop(self, timeout_s: float = 5.0) -> bool:
-        """Send what was answered, close every connection, end the threads; return whether all ended in time."""
+        """Send the responses that are ready, close every connection, end the threads; return whether all ended in
+        time.
+        """
         if self._stopped:
             return True
         self._stopped = True
         self.begin_stop()
-        self._queue.close()  # a network thread that waits for room would never look up
+        self._queue.close()  # a network thread waiting for capacity would block forever
         threads = []
         for bound in self._bound:
             for processor, thread in list(bound.threads.items()):
@@ -324,7 +326,7 @@ class SocketServer:
         return not late
 
     def stop(self) -> bool:
-        """Both steps of the stop at once, for servers whose handlers need no time in between."""
+        """Run both steps of the stop, for servers whose handlers need no time between them."""
         self.begin_stop()
         return self.finish_stop()
 
@@ -336,7 +338,7 @@ class SocketServer:
             family = socket.AF_INET6 if dual else socket.AF_INET
         try:
             if host and family == socket.AF_INET:
-                name = host.encode("ascii") if host.isascii() else host  # text is a millisecond of loading idna
+                name = host.encode("ascii") if host.isascii() else host  # text loads the idna codec: 1 ms
                 family, _, _, _, address = socket.getaddrinfo(name, listener.port, type=socket.SOCK_STREAM)[0]
                 host = str(address[0])
             server = socket.socket(family, socket.SOCK_STREAM)
@@ -347,7 +349,7 @@ class SocketServer:
                 server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             if family == socket.AF_INET6:
                 server.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0 if dual else 1)
-            if self.options.receive_buffer_bytes > 0:  # inherited by accepted sockets, so it is set before listening
+            if self.options.receive_buffer_bytes > 0:  # accepted sockets inherit it, so it is set before listening
                 server.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, self.options.receive_buffer_bytes)
             server.bind((host, listener.port))
             server.listen(self.options.backlog)
@@ -358,7 +360,7 @@ class SocketServer:
         return server
 
     def _make_processor(self, listener_id: int, bound: _BoundListener) -> Processor:
-        """A network thread of the listener, not started."""
+        """Create a network thread of the listener, not started."""
         options, name, protocol = self.options, bound.listener.name, bound.listener.protocol
         security = self._security.get(name, ListenerSecurity())
         tables = bound.free_tables.pop() if bound.free_tables else self._make_tables(bound)

@@ -16,9 +16,9 @@ from kbroker._core.sync cimport mutex_destroy, mutex_init, mutex_lock, mutex_unl
 from kbroker.network._kafka_request cimport KafkaRequest, kafka_request
 
 cdef enum:
-    MAX_BYTES = 4096           # of a name or a version; longer ones are not kept
+    MAX_BYTES = 4096           # maximum size of a name or a version; longer ones are not kept
 
-cdef struct Announcement:       # its two texts lie behind it
+cdef struct Announcement:       # followed by its two texts
     int32_t name_bytes
     int32_t version_bytes
 
@@ -70,7 +70,7 @@ cdef inline bint is_equal(const ClientSoftware *entry, const char *texts, int32_
 
 cdef ClientSoftware *take(ClientInformationTable *table, const char *texts, int32_t name_bytes,
                           int32_t version_bytes) noexcept nogil:
-    """Under the lock: finds or makes, and counts one connection; NULL: memory is out."""
+    """Find or create the entry and count one connection, under the lock; NULL: memory is out."""
     cdef int64_t size = <int64_t>name_bytes + version_bytes
     cdef uint64_t h = hash_seeded(texts, size, table.seed ^ mix_hash(<uint64_t>name_bytes))
     cdef HashNode *node = hash_first(&table.entries, h)
@@ -96,7 +96,7 @@ cdef ClientSoftware *take(ClientInformationTable *table, const char *texts, int3
 
 
 cdef void drop(ClientInformationTable *table, ClientSoftware *entry) noexcept nogil:
-    """Under the lock."""
+    """Uncount one connection, and free the entry if it was the last, under the lock."""
     entry.connections -= 1
     if entry.connections == 0:
         hash_remove(&table.entries, &entry.node)
@@ -123,7 +123,7 @@ cdef void software_enter(ClientInformationTable *table, Channel *channel) noexce
 cdef void software_settle(ClientInformationTable *table, Channel *channel, const Request *request) noexcept nogil:
     cdef const Announcement *said = <const Announcement *>kafka_request(request).client_information
     cdef const char *texts = <const char *>said + sizeof(Announcement)
-    if channel.software is NULL:        # closed and counted out, or never counted for want of memory
+    if channel.software is NULL:        # closed, or never counted because memory was out
         return
     if not is_equal(<ClientSoftware *>channel.software, texts, said.name_bytes, said.version_bytes):
         move_to(table, channel, texts, said.name_bytes, said.version_bytes)
@@ -140,7 +140,7 @@ cdef void software_leave(ClientInformationTable *table, Channel *channel) noexce
 
 
 cdef char *copied(ClientInformationTable *table, int64_t *size_bytes) noexcept nogil:
-    """All entries, one behind the other, copied under the lock; NULL: memory is out."""
+    """Return a copy of all entries in sequence, made under the lock; NULL: memory is out."""
     cdef HashNode *node
     cdef char *copy
     cdef int64_t size = 0, n
@@ -167,7 +167,7 @@ cdef dict software_counts(ClientInformationTable *table):
     cdef char *copy
     cdef int64_t size, at = 0
     cdef dict found = {}
-    with nogil:             # a network thread that wants the lock never waits for the GIL
+    with nogil:             # a network thread that needs the lock never waits for the GIL
         copy = copied(table, &size)
     if copy is NULL:
         raise MemoryError

@@ -1,4 +1,4 @@
-"""Python's view of the limits of connections; the rules are in _quota_core."""
+"""Python's handle of the limits of connections; the rules are in _quota_core."""
 cimport cython
 import os
 import socket
@@ -23,11 +23,13 @@ UNLIMITED = NO_LIMIT
 
 
 class TooManyConnectionsError(Exception):
-    """One connection too many from an address. It counts: the caller that closes it calls ``ConnectionQuotas.dec``."""
+    """One connection too many from an address. It is counted: its caller closes it and calls
+    ``ConnectionQuotas.dec``.
+    """
 
 
 class ConnectionThrottledError(Exception):
-    """Connections come too fast from an address: not counted; to be closed after ``throttle_time_ms``.
+    """New connections from an address come too fast: not counted; the caller closes it after ``throttle_time_ms``.
 
     Attributes: throttle_time_ms, end_ms (by ``clock.epoch_ms``).
     """
@@ -39,7 +41,7 @@ class ConnectionThrottledError(Exception):
 
 
 def canonical_address(host):
-    """Return an address as sockets show it (``127.0.0.1``, ``::1``); a host name is resolved, its first address counts.
+    """Return an address as sockets show it (``127.0.0.1``, ``::1``); a host name is resolved to its first address.
 
     Raises: ValueError for text that is neither an address nor a host name that resolves.
     """
@@ -81,21 +83,22 @@ cdef int64_t limit_or_none(object value, int64_t least=0) except? -2:
 
 @cython.final
 cdef class ConnectionQuotas:
-    """Limits of the connections of one server, and of how fast new ones come (KIP-612).
+    """Limits of the connections of one server, and of the rate of new ones (KIP-612).
 
-    A connection above a count or a rate of the server or of its listener waits in its acceptor. One too many from an
-    address is closed; one that comes too fast from an address is held unserved, then closed. UNLIMITED is no limit.
+    A connection above a count or a rate of the server or of its listener waits in its acceptor. A connection above the
+    count of its address is closed; one above the rate of its address is held unserved, then closed. UNLIMITED is no
+    limit.
 
     Args:
         max_connections: at once, >= 0.
         max_per_address: at once from one address, >= 0.
-        overrides: address (as text) to its own limit.
+        overrides: own limits by address (as text).
         max_rate: new connections per second, >= 0; it also limits listeners without a rate.
-        samples, window_seconds: the window of the rates; window_seconds is also the longest wait for a rate.
-        inter_broker_listener: while there are others, this listener is not held to the limits of the server, and its
+        samples, window_seconds: the window of the rates; window_seconds is also the maximum wait for a rate.
+        inter_broker_listener: if there are others, the limits of the server do not apply to this listener, and its
             new connections do not use up the rate.
         clock: None is the system's.
-    Raises: ValueError, TypeError for limits that cannot be, or an address that is too long.
+    Raises: ValueError, TypeError for invalid limits, or an address that is too long.
     Threads: any.
     Source: ``SocketServer.ConnectionQuotas``.
     """
@@ -128,9 +131,9 @@ cdef class ConnectionQuotas:
     # -------------------------------------------------------- limits
 
     def update(self, max_connections, max_per_address, overrides=None, max_rate=None):
-        """Other limits; connections above them stay, but for those that exceed `max_connections`.
+        """Change the limits; existing connections stay, except those above `max_connections`.
 
-        A wait that has begun is not shortened by a higher rate. ``max_rate`` None leaves the rate as it is.
+        A higher rate does not shorten a wait that has begun. ``max_rate`` None keeps the rate.
         """
         cdef QuotaCore *core = self.core
         cdef AddressEntry *entry
@@ -194,11 +197,11 @@ cdef class ConnectionQuotas:
             raise MemoryError
 
     def update_ip_rate(self, ip, rate, *, bint shadow=False):
-        """Limit the new connections per second from one address; sensors there are keep their history.
+        """Limit the new connections per second from one address; existing sensors keep their history.
 
-        Args: ip: an address or a host name; None: of every address without a rate. rate: >= 0, or None for
-        the default again (for ``ip`` None: no limit). shadow: the rate judges connections and refuses none; an address
-        has it beside the other.
+        Args: ip: an address or a host name; None: every address without a rate. rate: >= 0, or None for the default
+        again (for ``ip`` None: no limit). shadow: sets the rate of the shadow quota, which judges connections and
+        refuses none; an address has it in addition to its enforced rate.
         Raises: ValueError for text that is not an address, TypeError.
         """
         cdef QuotaCore *core = self.core
@@ -267,9 +270,9 @@ cdef class ConnectionQuotas:
         return 0
 
     def begin(self, str listener not None):
-        """The first step of ``inc``, for an acceptor that waits in its own way: record a new connection.
+        """Record a new connection: the first step of ``inc``, for an acceptor that waits in its own way.
 
-        Returns: milliseconds that it is to wait; then, while ``has_slot``, ``admit`` is the last step.
+        Returns: the delay in milliseconds; afterwards, once ``has_slot``, ``admit`` is the last step.
         """
         cdef ListenerQuota *found = self.demand(listener)
         cdef int64_t throttle_ms
@@ -281,7 +284,7 @@ cdef class ConnectionQuotas:
         return throttle_ms
 
     def has_slot(self, str listener not None):
-        """Whether the counts allow one connection more of this listener."""
+        """Return whether the counts allow one more connection of this listener."""
         cdef ListenerQuota *found = self.demand(listener)
         cdef bint has
         with nogil:
@@ -291,7 +294,7 @@ cdef class ConnectionQuotas:
         return has
 
     def admit(self, str listener not None, address):
-        """The last step of ``inc``: hold the address to its limits and count the connection. Raises as ``inc``."""
+        """Apply the limits of the address and count the connection: the last step of ``inc``. Raises as ``inc``."""
         cdef ListenerQuota *found = self.demand(listener)
         cdef bytes encoded = address_bytes(address)
         cdef const char *text = encoded
@@ -304,7 +307,7 @@ cdef class ConnectionQuotas:
         self.raise_verdict(verdict, address, admission.end_ms)
 
     def dec(self, str listener not None, address):
-        """A connection has gone. Raises: ValueError if none is counted from there; KeyError as ``inc``."""
+        """Uncount a closed connection. Raises: ValueError if the address has none; KeyError as ``inc``."""
         cdef ListenerQuota *found = self.demand(listener)
         cdef QuotaCore *core = self.core
         cdef AddressEntry *entry
@@ -324,7 +327,7 @@ cdef class ConnectionQuotas:
     # -------------------------------------------------------- facts
 
     def count(self, str address=None):
-        """Connections there are, in all or from one address."""
+        """Number of connections, in total or from one address."""
         cdef QuotaCore *core = self.core
         cdef AddressEntry *entry
         cdef int64_t total
@@ -341,7 +344,7 @@ cdef class ConnectionQuotas:
         return total
 
     def listener_count(self, str listener not None):
-        """Connections of a listener."""
+        """Number of connections of a listener."""
         cdef ListenerQuota *found = self.demand(listener)
         cdef int64_t counted
         with nogil:
@@ -351,7 +354,7 @@ cdef class ConnectionQuotas:
         return counted
 
     def waiting(self, str listener not None):
-        """Connections of a listener that wait in ``inc`` or in its acceptor."""
+        """Number of connections of a listener that wait in ``inc`` or in its acceptor."""
         cdef ListenerQuota *found = self.demand(listener)
         cdef int64_t counted
         with nogil:
@@ -361,7 +364,7 @@ cdef class ConnectionQuotas:
         return counted
 
     def max_connections_exceeded(self, str listener not None):
-        """Whether this listener's network threads close connections because there are too many in all."""
+        """Return whether this listener's network threads close connections because the total exceeds its limit."""
         return quotas_exceeded(self.core, self.demand(listener))
 
     def rate(self, str listener=None):
@@ -370,16 +373,17 @@ cdef class ConnectionQuotas:
         return measured(self.core, gauge)
 
     def throttle_time(self, str listener not None):
-        """Average delay of a listener's throttled connections in ms, NaN without any
-        (``connection-accept-throttle-time``)."""
+        """Average delay of a listener's throttled connections in ms (``connection-accept-throttle-time``); NaN without
+        any.
+        """
         return measured(self.core, &self.demand(listener).throttle_ms)
 
     def ip_throttle_time(self, str listener not None):
-        """The same of connections refused for the rate of their address (``ip-connection-accept-throttle-time``)."""
+        """The same for connections refused for the rate of their address (``ip-connection-accept-throttle-time``)."""
         return measured(self.core, &self.demand(listener).address_throttle_ms)
 
     def ip_rates(self):
-        """New connections per second of each address that has a limit and came within the last hour."""
+        """New connections per second of each address that has a limit and connected within the last hour."""
         cdef QuotaCore *core = self.core
         cdef AddressEntry *entry
         cdef AddressEntry *copies
@@ -423,17 +427,17 @@ cdef class ConnectionQuotas:
 
     @property
     def refused(self):
-        """Connections closed because of their address's limit."""
+        """Number of connections closed because of their address's limit."""
         return atomic_load(&self.core.refused)
 
     @property
     def throttled(self):
-        """Connections not served because they came too fast from their address."""
+        """Number of connections not served because of their address's rate."""
         return atomic_load(&self.core.throttled)
 
 
 cdef bint set_address_rate(QuotaCore *core, AddressEntry *entry, int64_t limit, bint shadow) noexcept nogil:
-    """False: memory is out."""
+    """Set a rate of an address, enforced or shadow; false: memory is out."""
     if shadow:
         entry.max_shadow_rate = limit
         return entry.shadow_rate.sensor is NULL or gauge_set_limit(

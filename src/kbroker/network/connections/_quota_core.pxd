@@ -1,4 +1,4 @@
-"""How many connections there may be, and how fast new ones: in all, of a listener, from one address.
+"""Limits of the number of connections and of the rate of new ones: in total, of a listener, of an address.
 
 Shared by all acceptors and network threads. Lock: ``lock``; only the locks of sensors are taken under it. An acceptor
 waits on ``slot_free`` for a slot or for the end of its throttle. Source: ``SocketServer.ConnectionQuotas``, KIP-612.
@@ -12,52 +12,52 @@ from kbroker._core.metrics.sensor_core cimport MetricCore, SensorCore, Violation
 from kbroker._core.sync cimport AtomicI64, Cond, Mutex
 
 # ---- one native sensor with one metric, made without Python: a rate with an upper quota, or an average. Guarded by its
-# owner's lock; its sensor locks for itself.
+# owner's lock; the sensor locks itself.
 
 cdef struct Gauge:
     SensorCore *sensor          # owned count
-    MetricCore *metric          # borrowed from it
+    MetricCore *metric          # borrowed from the sensor
 
-# Config of samples of window_ms; a limit makes it an upper quota, a negative one none.
+# Config of samples of window_ms; a limit makes it an upper quota, a negative limit none.
 cdef void gauge_config(StatConfig *config, int32_t samples, int64_t window_ms, double limit) noexcept nogil
-# False: memory is out, nothing was made.
+# False: memory is out, no gauge was made.
 cdef bint gauge_make_rate(Gauge *gauge, const StatConfig *config, int64_t expiration_ms, int64_t now_ms) noexcept nogil
 cdef bint gauge_make_avg(Gauge *gauge, const StatConfig *config, int64_t now_ms) noexcept nogil
 cdef void gauge_clear(Gauge *gauge) noexcept nogil
-# Records 1, checked: the delay of a violation (filled in), at most cap_ms; 0 if the quota is kept.
+# Records 1 and checks the quota: returns the delay of a violation (filled in), at most cap_ms; 0 without a violation.
 cdef int64_t gauge_count_one(Gauge *gauge, int64_t now_ms, int64_t cap_ms, Violation *violation) noexcept nogil
 cdef void gauge_record(Gauge *gauge, double value, int64_t now_ms) noexcept nogil      # unchecked
 cdef double gauge_measure(Gauge *gauge, int64_t now_ms) noexcept nogil
 cdef bint gauge_set_limit(Gauge *gauge, double limit) noexcept nogil                   # false: memory is out
 
 # ---- client addresses: connections, own limits, rate of each. A hash table that grows, keyed by text; an entry lives
-# while a count, a limit or a rate is set. Guarded by QuotaCore.lock.
+# while it has a count, a limit or a rate. Guarded by QuotaCore.lock.
 
 cdef enum:
     ADDRESS_BYTES = 64
 
 cdef struct AddressEntry:
     HashNode node               # first
-    int64_t count               # connections there are
-    int64_t max_count           # own limit of them, or -1
-    int64_t max_rate            # own limit of new ones per second, or -1
-    int64_t max_shadow_rate     # the same of the shadow
-    Gauge rate                  # made when first needed; sensor NULL: none
+    int64_t count               # current connections
+    int64_t max_count           # own limit of connections, or -1
+    int64_t max_rate            # own limit of new connections per second, or -1
+    int64_t max_shadow_rate     # the same for the shadow
+    Gauge rate                  # made on first use; sensor NULL: not made
     Gauge shadow_rate           # of the shadow, which judges every connection and refuses none
     char address[ADDRESS_BYTES]
 
-cdef struct AddressTable:           # zeroed, but for the seed: empty
+cdef struct AddressTable:           # empty when zeroed, except for the seed
     HashTable entries           # owned
     uint64_t seed               # secret: clients choose their addresses
 
 cdef void addresses_destroy(AddressTable *table) noexcept nogil
 cdef AddressEntry *addresses_find(AddressTable *table, const char *address) noexcept nogil
-# Finds or makes; NULL: memory is out.
+# Finds or makes an entry; NULL: memory is out.
 cdef AddressEntry *addresses_take(AddressTable *table, const char *address) noexcept nogil
 cdef void addresses_drop_if_empty(AddressTable *table, AddressEntry *entry) noexcept nogil  # may free the entry
 
 cdef inline AddressEntry *addresses_after(const AddressTable *table, AddressEntry *entry) noexcept nogil:
-    """All entries, one after the other: the first one for NULL, NULL after the last."""
+    """Return the entry after this one: the first one for NULL, NULL after the last."""
     return <AddressEntry *>hash_after(&table.entries, <HashNode *>entry)
 
 # ---- the limits
@@ -67,23 +67,23 @@ cdef enum:
 
 cdef enum QuotaVerdict:
     QUOTA_ADMITTED = 0
-    QUOTA_TOO_MANY = 1          # from this address, but counted: close it, and leave by the entry
-    QUOTA_THROTTLED = 2         # new ones come too fast from this address: hold the socket until end_ms, then close it
-    QUOTA_STOPPED = 3           # while it waited its acceptor was stopped; not counted
+    QUOTA_TOO_MANY = 1          # from this address, but counted: close it, and call quotas_leave with the entry
+    QUOTA_THROTTLED = 2         # connections of this address come too fast: hold the socket until end_ms, then close it
+    QUOTA_STOPPED = 3           # the acceptor was stopped while it waited; not counted
     QUOTA_NO_MEMORY = 4         # not counted
 
-cdef struct ConnectionVerdict:  # on a new connection that is delayed, or refused, for a rate
-    const char *address         # whose rate it is; NULL: of the listener or of all
+cdef struct ConnectionVerdict:  # about a new connection that is delayed, or refused, because of a rate
+    const char *address         # the address of the rate; NULL: the rate of the listener or of the server
     double observed
     double limit
     int64_t window_ms
     int64_t asked_ms            # by the formula, before the cap
-    int64_t served_ms           # of two delays the longer is served
+    int64_t served_ms           # of two delays the longer one is served
     int64_t time_ms
     bint is_refused
-    bint is_shadow              # and is_refused: an enforced quota would have
+    bint is_shadow              # and is_refused: an enforced quota would have refused it
 
-cdef struct VerdictObserver:    # counted by itself
+cdef struct VerdictObserver:    # has its own count
     void (*verdict)(VerdictObserver *self, const ConnectionVerdict *verdict) noexcept nogil     # under QuotaCore.lock
     void (*release)(VerdictObserver *self) noexcept nogil
 
@@ -94,7 +94,7 @@ cdef struct ListenerQuota:      # lives as long as its QuotaCore
     int64_t own_max_rate        # -1: the broker's
     int64_t count
     int64_t waiting             # acceptors
-    AtomicI64 is_protected      # the inter-broker listener, if there are others: not held to the broker's limits
+    AtomicI64 is_protected      # the inter-broker listener, if there are others: the broker's limits do not apply to it
     Gauge rate
     Gauge throttle_ms
     Gauge address_throttle_ms
@@ -106,8 +106,8 @@ cdef struct QuotaCore:
     Mutex lock
     Cond slot_free
     int32_t samples
-    int64_t window_ms           # of one sample; also the longest throttle
-    int64_t total               # this and the rest under the lock
+    int64_t window_ms           # of one sample; also the maximum throttle
+    int64_t total               # guarded by the lock, like the rest
     int64_t max_connections
     int64_t max_per_address
     int64_t max_rate
@@ -120,14 +120,14 @@ cdef struct QuotaCore:
     int64_t listener_count
     VerdictObserver *observer   # one count; NULL: verdicts are not reported
     char *inter_broker          # owned; NULL: no listener is protected
-    AtomicI64 exceeded          # total > max_connections, to be read without the lock
+    AtomicI64 exceeded          # total > max_connections, readable without the lock
     AtomicI64 refused           # connections closed for their address's limit
     AtomicI64 throttled         # connections not served for their address's rate
 
-cdef struct Admission:          # what quotas_enter came to
-    AddressEntry *entry         # admitted or one too many: what the connection leaves by
-    int64_t end_ms              # throttled: when it may be closed, by clock_epoch_ms
-    int64_t blocked_ns          # how long the acceptor waited
+cdef struct Admission:          # result of quotas_enter
+    AddressEntry *entry         # admitted or one too many: the argument of quotas_leave
+    int64_t end_ms              # throttled: the earliest time to close it, by clock_epoch_ms
+    int64_t blocked_ns          # time for which the acceptor waited
 
 cdef QuotaCore *quotas_retain(QuotaCore *core) noexcept nogil
 cdef void quotas_release(QuotaCore *core) noexcept nogil
@@ -135,13 +135,13 @@ cdef void quotas_release(QuotaCore *core) noexcept nogil
 cdef QuotaVerdict quotas_enter(QuotaCore *core, ListenerQuota *listener, const char *address, AtomicI64 *stopping,
                                Admission *admission) noexcept nogil
 cdef void quotas_leave(QuotaCore *core, ListenerQuota *listener, AddressEntry *entry) noexcept nogil  # NULLs: nothing
-cdef void quotas_wake(QuotaCore *core) noexcept nogil       # waiting acceptors look whether they are stopped
-# Whether network threads of this listener are to close connections: there are more than allowed in all.
+cdef void quotas_wake(QuotaCore *core) noexcept nogil       # waiting acceptors check whether they are stopped
+# Returns whether network threads of this listener are to close connections because the total exceeds the limit.
 cdef bint quotas_exceeded(QuotaCore *core, ListenerQuota *listener) noexcept nogil
 
 cdef bint quotas_init(QuotaCore *core, Clock *clock, int32_t samples, int64_t window_ms, uint64_t seed) noexcept nogil
 
-# ---- the steps of quotas_enter, limits that change, and what ConnectionQuotas asks for; all of them under the lock
+# ---- the steps of quotas_enter, changes of limits, and functions for ConnectionQuotas; all of them under the lock
 cdef int64_t record_connection(QuotaCore *core, ListenerQuota *listener, int64_t now_ms) noexcept nogil
 cdef bint has_slot(QuotaCore *core, ListenerQuota *listener) noexcept nogil
 cdef QuotaVerdict admit_locked(QuotaCore *core, ListenerQuota *listener, const char *address,

@@ -1,4 +1,4 @@
-"""Who may connect, and when: the rules behind ConnectionQuotas; see the contract in the .pxd.
+"""Limits of connections: the rules behind ConnectionQuotas; see the contract in the .pxd.
 
 Source: ``SocketServer.ConnectionQuotas``.
 """
@@ -156,10 +156,10 @@ cdef enum:
     THROTTLE_WINDOW_MS = 30000
 
 
-# ---- life
+# ---- creation and end
 
 cdef bint quotas_init(QuotaCore *core, Clock *clock, int32_t samples, int64_t window_ms, uint64_t seed) noexcept nogil:
-    """Zeroed memory to a QuotaCore of one count without limits; false: memory is out, release it all the same."""
+    """Turn zeroed memory into a QuotaCore of one count without limits; false: memory is out, still release it."""
     cdef StatConfig config
     atomic_store(&core.refs, 1)
     mutex_init(&core.lock)
@@ -265,7 +265,10 @@ cdef void report(QuotaCore *core, const char *address, const Violation *violatio
 
 
 cdef int64_t record_connection(QuotaCore *core, ListenerQuota *listener, int64_t now_ms) noexcept nogil:
-    """Step 1: the broker's rate and the listener's; the larger delay. The connection stays recorded."""
+    """Step 1: record the connection in the broker's rate and the listener's; return the larger delay.
+
+    The connection stays recorded.
+    """
     cdef int64_t throttle_ms = 0
     cdef int64_t own_ms
     cdef Violation of_all, of_listener
@@ -284,7 +287,7 @@ cdef int64_t record_connection(QuotaCore *core, ListenerQuota *listener, int64_t
 
 cdef bint wait_for_slot(QuotaCore *core, ListenerQuota *listener, int64_t end_ms,
                         AtomicI64 *stopping) noexcept nogil:
-    """Step 2: until the throttle is over and there is a slot; false when stopped. Other acceptors go on meanwhile."""
+    """Step 2: wait until the throttle ends and a slot is free; false when stopped. Other acceptors are not blocked."""
     cdef int64_t now_ms = clock_epoch_ms(core.clock)
     cdef int64_t deadline_ns
     listener.waiting += 1
@@ -310,7 +313,7 @@ cdef int64_t address_max_shadow_rate(QuotaCore *core, AddressEntry *entry) noexc
 
 
 cdef bint make_address_rate(QuotaCore *core, Gauge *gauge, int64_t limit, int64_t now_ms) noexcept nogil:
-    """One of the rates of an address, if it is not there yet; false: memory is out."""
+    """Make a rate of an address unless it exists; false: memory is out."""
     cdef StatConfig config
     if gauge.sensor is not NULL:
         return True
@@ -319,8 +322,10 @@ cdef bint make_address_rate(QuotaCore *core, Gauge *gauge, int64_t limit, int64_
 
 
 cdef void judge_shadow(QuotaCore *core, const char *address, int64_t limit) noexcept nogil:
-    """Step 3 as a quota of the shadow's value would do it, for every connection that comes so far, whatever becomes of
-    it. What that quota would have refused is taken out of the shadow's rate again, and out of no other."""
+    """Step 3 for the shadow: judge every connection that reaches this step, whatever the enforced quotas decide.
+
+    A connection that the shadow would have refused is subtracted from the shadow's rate again, and from no other.
+    """
     cdef AddressEntry *entry = addresses_take(&core.addresses, address)
     cdef int64_t now_ms = clock_epoch_ms(core.clock)
     cdef int64_t throttle_ms
@@ -338,7 +343,9 @@ cdef void judge_shadow(QuotaCore *core, const char *address, int64_t limit) noex
 
 cdef QuotaVerdict record_address(QuotaCore *core, ListenerQuota *listener, const char *address,
                                  Admission *admission) noexcept nogil:
-    """Step 3: the rate of the address, if it has a limit. What is refused is taken out of every rate again."""
+    """Step 3: apply the rate of the address, if it has a limit. A refused connection is subtracted from every rate
+    again.
+    """
     cdef AddressEntry *entry = addresses_find(&core.addresses, address)
     cdef Violation violation
     cdef int64_t now_ms, throttle_ms
@@ -371,7 +378,7 @@ cdef QuotaVerdict record_address(QuotaCore *core, ListenerQuota *listener, const
 
 cdef QuotaVerdict count_connection(QuotaCore *core, ListenerQuota *listener, const char *address,
                                    Admission *admission) noexcept nogil:
-    """Step 4: it counts even if it is one too many; the caller that closes it takes it out again."""
+    """Step 4: count the connection, even one too many; the caller that closes it uncounts it."""
     cdef AddressEntry *entry = addresses_take(&core.addresses, address)
     cdef int64_t limit
     if entry is NULL:
@@ -403,7 +410,7 @@ cdef inline bint forget_if_idle(Gauge *gauge, int64_t now_ms) noexcept nogil:
 
 
 cdef void sweep_addresses(QuotaCore *core) noexcept nogil:
-    """Every 30 s: forget the rates of addresses that did not come for an hour."""
+    """Every 30 s: drop the rates of addresses without a new connection for an hour."""
     cdef int64_t now_ms = clock_epoch_ms(core.clock)
     cdef AddressEntry *entry = addresses_after(&core.addresses, NULL)
     cdef AddressEntry *following
@@ -464,7 +471,7 @@ cdef bint quotas_exceeded(QuotaCore *core, ListenerQuota *listener) noexcept nog
 # ---- limits that change
 
 cdef bint apply_rates(QuotaCore *core) noexcept nogil:
-    """Give every sensor its limit of the moment; false when memory ran out (some keep the old one)."""
+    """Set the current limit of every sensor; false when memory ran out (some keep the old limit)."""
     cdef ListenerQuota *listener = core.listeners
     cdef AddressEntry *entry = addresses_after(&core.addresses, NULL)
     cdef bint done = gauge_set_limit(&core.rate, <double>core.max_rate)
@@ -507,7 +514,7 @@ cdef ListenerQuota *find_listener(QuotaCore *core, const char *name) noexcept no
 
 
 cdef ListenerQuota *add_listener(QuotaCore *core, const char *name, size_t name_bytes) noexcept nogil:
-    """NULL: memory is out."""
+    """Add a listener; NULL: memory is out."""
     cdef StatConfig config
     cdef int64_t now_ms = clock_epoch_ms(core.clock)
     cdef ListenerQuota *listener = <ListenerQuota *>calloc(1, sizeof(ListenerQuota))

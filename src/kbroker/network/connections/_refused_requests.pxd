@@ -1,4 +1,4 @@
-"""Requests that get no response but the end of their connection, for the log, the metrics.
+"""Requests whose connection is closed instead of a response, for the log and the metrics.
 
 Written without the GIL by network threads and handlers; read by one thread now and then. Lock: ``lock``, a leaf.
 """
@@ -12,21 +12,21 @@ cdef enum RefusalReason:
     REFUSED_UNSUPPORTED_VERSION = 1
     REFUSED_MALFORMED_HEADER = 2
     REFUSED_MALFORMED_BODY = 3
-    REFUSED_INVALID_RECEIVE = 4     # a size that no request has
-    REFUSED_FAILED_PRODUCE = 5      # one without acks, whose client can learn of an error in no other way
+    REFUSED_INVALID_RECEIVE = 4     # an impossible size
+    REFUSED_FAILED_PRODUCE = 5      # one without acks: closing is the only way to report an error to its client
     REFUSAL_REASONS = 6
 
 cdef enum:
-    KEPT_REFUSALS = 10          # the first since the last look; more are counted only
+    KEPT_REFUSALS = 10          # the first since the last ``take``; later ones are only counted
     LISTENER_BYTES = 64
 
 cdef struct RefusalEntry:
     int reason
-    int16_t api_key             # the best guess; -1: there were not enough bytes for it
+    int16_t api_key             # best guess; -1: the request was too short
     int16_t api_version
     int32_t correlation_id
-    int32_t error_code          # the first of REFUSED_FAILED_PRODUCE
-    int32_t size_bytes          # of the request; as it was declared for REFUSED_INVALID_RECEIVE
+    int32_t error_code          # the first one, for REFUSED_FAILED_PRODUCE
+    int32_t size_bytes          # of the request; the declared size for REFUSED_INVALID_RECEIVE
     int32_t local_port
     int32_t remote_port
     int32_t processor_id        # the last two parts of the connection id
@@ -39,15 +39,15 @@ cdef struct RefusedTable:
     AtomicI64 refs
     AtomicI64 counts[REFUSAL_REASONS]
     Mutex lock
-    int32_t kept                # guarded by lock, as the next two
+    int32_t kept                # guarded by lock, like the next two
     int64_t left_out
     RefusalEntry refusals[KEPT_REFUSALS]
 
-cdef const char *refusal_reason(int reason) noexcept nogil      # its name
+cdef const char *refusal_reason(int reason) noexcept nogil      # name of a reason
 
 cdef RefusedTable *refused_retain(RefusedTable *table) noexcept nogil
 cdef void refused_release(RefusedTable *table) noexcept nogil
-# Any thread; the request's channel lives while the request is out. NULL: nothing is noted.
+# Any thread; a channel lives as long as it has outstanding requests. NULL: nothing is counted.
 cdef void refused_request(RefusedTable *table, int reason, Request *request) noexcept nogil
 cdef void refused_receive(RefusedTable *table, const void *channel, int processor_id) noexcept nogil    # a Channel
 

@@ -1,4 +1,4 @@
-"""Requests that get no response but the end of their connection: see the .pxd."""
+"""Requests whose connection is closed instead of a response: see the .pxd."""
 cimport cython
 from libc.stdint cimport int64_t
 from libc.stdlib cimport calloc, free
@@ -49,7 +49,7 @@ cdef void refused_release(RefusedTable *table) noexcept nogil:
 
 
 cdef RefusalEntry *next_refusal(RefusedTable *table, int reason) noexcept nogil:
-    """The place for one more, under the lock; NULL when enough are kept."""
+    """Return the next free entry, under the lock; NULL when KEPT_REFUSALS are kept."""
     cdef RefusalEntry *refusal
     if table.kept == KEPT_REFUSALS:
         table.left_out += 1
@@ -129,7 +129,7 @@ cdef class RefusedRequests:
         refused_release(self.table)
 
     def take(self):
-        """The kept ones, and how many more there were since the last call; both start anew."""
+        """Return the kept refusals and the number of further ones since the last call; both start anew."""
         cdef RefusalEntry kept[KEPT_REFUSALS]
         cdef int64_t left_out
         cdef int n, i
@@ -159,7 +159,7 @@ cdef class RefusedRequests:
         return taken, left_out
 
     def counts(self):
-        """How many there were since the start, by reason."""
+        """Return the number of refused requests since the start, by reason."""
         cdef int i
         counts = {}
         for i in range(REFUSAL_REASONS):

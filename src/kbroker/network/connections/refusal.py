@@ -1,4 +1,4 @@
-"""One request that got no response but the end of its connection."""
+"""A request whose connection was closed instead of a response."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from typing import NamedTuple
 class Refusal(NamedTuple):
     """Facts of a refused request.
 
-    ``reason`` is one of ``_refused_requests.REASONS``. ``api_key`` is the best guess, -1 without bytes for it, as
-    ``api_version``. ``error_code`` is the first one of "failed-produce". ``size_bytes`` is the request's, for
-    "invalid-receive" the declared one. ``connection_id`` is as Kafka writes it: both addresses, and two numbers.
-    ``address`` is the client's alone.
+    ``reason`` is one of ``_refused_requests.REASONS``. ``api_key`` and ``api_version`` are best guesses, -1 if the
+    request was too short. ``error_code`` is the first one of "failed-produce". ``size_bytes`` is the size of the
+    request, for "invalid-receive" the declared size. ``connection_id`` has Kafka's format: both addresses, and two
+    numbers. ``address`` is the client's address alone.
     """
 
     reason: str

@@ -1,21 +1,21 @@
-"""A request in the hands of Python; the layers above borrow its struct until it is answered."""
+"""Python's handle of a request. The layers above borrow its struct until the request is completed."""
 from kbroker._core.clock cimport Clock
 from kbroker._core.requests.request cimport Request
 from kbroker._core.requests.request_queue cimport Queue
 
 cdef class InboundRequest:
     cdef:
-        Request *request        # owned until answered
+        Request *request        # owned until completed
         Clock *clock            # the queue's, kept alive by ``queue``
         Queue queue
-        object held             # owner of the payload's memory once asked for
+        object held             # owner of the payload's memory, once a view was made
         int header_bytes
         readonly int api_key
         readonly int api_version
         readonly int correlation_id
         readonly object client_id       # str, or None
         readonly str principal
-        readonly bint is_token_authenticated    # the principal was proved by a delegation token
+        readonly bint is_token_authenticated    # a delegation token proved the principal
         readonly str listener_name
         readonly str connection_id
         readonly str local_host

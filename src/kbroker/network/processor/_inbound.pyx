@@ -1,4 +1,4 @@
-"""A request in the hands of Python: safe if never answered (its connection closes), an error if answered twice."""
+"""Python's handle of a request: freeing it without a response closes the connection, a second response is an error."""
 cimport cython
 from cpython.buffer cimport PyBuffer_FillInfo
 from libc.stdint cimport INT64_MAX, INT64_MIN, int32_t, int64_t
@@ -25,7 +25,7 @@ from kbroker.network.transport._authentication cimport SESSION_BY_TOKEN
 @cython.final
 @cython.no_gc
 cdef class OwnedPayload:
-    """The memory of a large frame, taken over from its request."""
+    """Memory of a large frame, taken over from its request."""
     cdef char *data
     cdef Py_ssize_t size
 
@@ -43,7 +43,7 @@ cdef class ChannelThrottle:
     cdef Request *ending        # owned until end
 
     def end(self):
-        """Let the connection read on. Further calls do nothing. Threads: any."""
+        """Unmute the connection. Further calls do nothing. Threads: any."""
         cdef Request *ending = self.ending
         self.ending = NULL
         if ending is not NULL:
@@ -56,22 +56,22 @@ cdef class ChannelThrottle:
 
 @cython.final
 cdef class InboundRequest:
-    """One frame, to be answered once by any thread. Made by ``RequestChannel.receive``.
+    """One frame. Any thread may send its response, once. Made by ``RequestChannel.receive``.
 
-    Facts of the connection and of the header are copies and stay readable; ``payload`` and ``body`` must be read before
-    the response, the views they return stay valid after it.
+    The attributes of the connection and of the header are copies and stay readable. ``payload`` and ``body`` must be
+    read before the response is sent; the views that they return stay valid afterwards.
     """
     def __init__(self):
         raise TypeError("an InboundRequest comes from RequestChannel.receive")
 
     @property
     def listener(self):
-        """The same as ``listener_name``."""
+        """Alias of ``listener_name``."""
         return self.listener_name
 
     @property
     def answered(self):
-        """True once one of the answering methods was called."""
+        """True once the request is completed."""
         return self.request is NULL
 
     @property
@@ -82,7 +82,7 @@ cdef class InboundRequest:
             self.check_open()
             if self.request.payload_owned is not NULL:
                 if is_kafka_request(self.request):
-                    kafka_copy_texts(self.request)      # they are read when the response is away, the payload freed
+                    kafka_copy_texts(self.request)      # they are read after the response is sent and the payload freed
                 owned = OwnedPayload.__new__(OwnedPayload)
                 owned.data = self.request.payload_owned
                 owned.size = self.request.size_bytes
@@ -94,7 +94,7 @@ cdef class InboundRequest:
 
     @property
     def body(self):
-        """The payload behind the request header (all of it where no native handler parsed a header)."""
+        """The payload after the request header (the whole payload if no native handler parsed a header)."""
         return self.payload[self.header_bytes:]
 
     cdef bint is_open_kafka(self) noexcept:
@@ -127,10 +127,10 @@ cdef class InboundRequest:
         return 0
 
     def respond(self, response):
-        """Send ``answer``: bytes-like, or a list of them; framing adds its length prefix, and no delimiter.
+        """Send ``response``: bytes-like, or a list of them. Framing adds its length prefix, but no delimiter.
 
-        Raises: ValueError when it was answered, TypeError for other types, MemoryError. After either of the last two
-        it can still be answered.
+        Raises: ValueError if the request is completed already, TypeError for other types, MemoryError. After a
+        TypeError or MemoryError the request can still be completed.
         """
         cdef const unsigned char[::1] piece
         cdef char *into
@@ -142,7 +142,7 @@ cdef class InboundRequest:
             total += view.nbytes
         if total > 0x7FFFFFFF:
             raise ValueError(f"a response has at most 2**31 - 1 bytes, got {total}")
-        self.check_open()                       # a buffer of Python's own may have answered meanwhile
+        self.check_open()                       # a buffer written in Python may have completed the request
         for view in views:
             piece = view
             if piece.shape[0] == 0:
@@ -155,10 +155,10 @@ cdef class InboundRequest:
         self.finish(ACTION_SEND)
 
     def mark_errors(self, dict counts not None):
-        """Tell the metrics which error codes the response has, and how often; before it is given.
+        """Record the error codes of the response, with the number of each, for the metrics. Call before responding.
 
-        Does nothing when it was answered, or is not a request of Kafka's protocol. Raises: TypeError, OverflowError for
-        what are no such numbers.
+        Does nothing if the request is completed, or does not belong to Kafka's protocol. Raises: TypeError,
+        OverflowError for invalid codes or numbers.
         """
         cdef int32_t code, times
         for key, value in counts.items():
@@ -167,38 +167,38 @@ cdef class InboundRequest:
                 kafka_mark_error(self.request, code, times)
 
     def leave_out(self):
-        """Recorders of finished requests leave this one out. Does nothing once it has its response."""
+        """Exclude the request from the records of finished requests. Does nothing once the request is completed."""
         if self.is_open_kafka():
             kafka_request(self.request).record_flags |= RECORD_SKIP
 
     def note_transactional_id(self, str transactional_id not None):
-        """Recorders of finished requests are given this transactional id. Does nothing once it has its response."""
+        """Set the transactional id for the records of finished requests. Does nothing once the request is completed."""
         cdef bytes encoded = transactional_id.encode("utf-8", "surrogateescape")
         if self.is_open_kafka():
             kafka_note_transactional_id(self.request, <const char *>encoded, len(encoded), True)
 
     def handler_done(self):
-        """The handler has returned without a response, which comes later: what passes until then is not its time.
+        """Mark the end of the handler's local time; the response follows later, and the time until then is remote time.
 
-        Does nothing when it was answered. Threads: not while another one answers.
+        Does nothing if the request is completed. Threads: not while another thread completes the request.
         """
         if self.is_open_kafka() and kafka_request(self.request).local_done_ns == 0:
             kafka_request(self.request).local_done_ns = clock_now_ns(self.clock)
 
     def respond_nothing(self):
-        """Complete without a response (acks=0): the connection reads on."""
+        """Complete the request without a response (acks=0); the connection continues to read."""
         self.check_open()
         self.finish(ACTION_NO_OP)
 
     def close(self):
-        """Close the connection, after the answers to its earlier requests."""
+        """Close the connection after the responses to its earlier requests."""
         self.check_open()
         self.finish(ACTION_CLOSE)
 
     def refuse(self, RefusedRequests noted not None):
-        """Close the connection, as `close`: the body is not what its header says. ``noted`` takes note of it.
+        """Close the connection, as ``close``, because the body does not match its header, and count that in ``noted``.
 
-        Raises: ValueError when it was answered.
+        Raises: ValueError if the request is completed already.
         """
         self.check_open()
         with nogil:             # network threads take its lock
@@ -207,16 +207,16 @@ cdef class InboundRequest:
 
     @property
     def was_examined(self):
-        """True once it was handed over: it is not shown to an interceptor again."""
+        """True after ``hand_over``: an interceptor must not see the request again."""
         return self.examined
 
     def hand_over(self, Queue to not None):
-        """Give the request to the handlers of another queue instead of answering it; it counts as answered here.
+        """Hand the request to the handlers of another queue; this object counts as completed.
 
-        A queue that is closed closes the connection. Views of a large payload stay valid: the request goes on with a
-        copy.
+        If that queue is closed, the connection is closed. Views of a large payload stay valid: the request continues
+        with a copy.
 
-        Raises: ValueError when it was answered, MemoryError.
+        Raises: ValueError if the request is completed already, MemoryError.
         Threads: any; waits without the GIL while the queue is full.
         """
         cdef Request *request
@@ -240,17 +240,17 @@ cdef class InboundRequest:
                 request.responder.respond(request.responder, request)
 
     def suppress_response(self, SuppressedResponses to not None):
-        """Send the response, from any handler, to ``to`` instead of to the client: call before handing over.
+        """Send the response, of any handler, to ``to`` instead of the client. Call before ``hand_over``.
 
-        Raises: ValueError when it was answered.
+        Raises: ValueError if the request is completed already.
         """
         self.check_open()
         suppress_response(to, self.request)
 
     def start_throttle(self):
-        """Mute the connection beyond its response: call before answering, and ``end`` on what is returned later.
+        """Mute the connection beyond its response. Call before responding; call ``end`` on the returned object later.
 
-        Raises: ValueError when it was answered, MemoryError.
+        Raises: ValueError if the request is completed already, MemoryError.
         """
         cdef ChannelThrottle throttle
         cdef Request *starting
@@ -269,7 +269,7 @@ cdef class InboundRequest:
 
     def __dealloc__(self):
         cdef Request *request = self.request
-        if request is not NULL:         # forgotten: its client must not wait for ever
+        if request is not NULL:         # freed without a response: its client must not wait for ever
             self.request = NULL
             with nogil:
                 request.action = ACTION_CLOSE
@@ -295,7 +295,7 @@ cdef InboundRequest wrap(Queue queue, Request *request):
     cdef KafkaRequest *kafka
     cdef InboundRequest inbound = InboundRequest.__new__(InboundRequest)
     cdef Channel *channel = <Channel *>request.channel
-    inbound.request = request           # from here on dealloc answers it
+    inbound.request = request           # from here on, dealloc completes the request
     inbound.queue = queue
     inbound.clock = queue.queue.clock
     inbound.size_bytes = <int>request.size_bytes
@@ -323,9 +323,12 @@ cdef InboundRequest wrap(Queue queue, Request *request):
 
 
 def receive(Queue queue not None, timeout_ns):
-    """Take one request; None at the time-out, or when the queue is closed and empty. Negative: wait for the close.
+    """Dequeue one request; None at the timeout, or when the queue is closed and empty.
 
-    Of a longer run the other frames go back to their connection, which hands them over after this one is answered.
+    A negative timeout waits until the queue is closed.
+
+    If the request batch has more frames, they return to their connection, which enqueues them again after this
+    response.
     """
     cdef RequestQueue *requests = queue.queue
     cdef int64_t timeout = integer(timeout_ns, "timeout_ns", INT64_MIN, INT64_MAX)
@@ -335,7 +338,7 @@ def receive(Queue queue not None, timeout_ns):
     with nogil:
         batch = request_queue_take(requests, timeout)
         if batch is not NULL:
-            batch.dequeue_ns = clock_now_ns(requests.clock)       # a native handler that declined it set it before
+            batch.dequeue_ns = clock_now_ns(requests.clock)       # a native handler that declined it has set it before
             rest = batch.batch_next
             batch.batch_next = NULL
             if rest is not NULL:

@@ -1,4 +1,4 @@
-"""A network thread: its phases in Kafka's order, without the GIL, and its handle.
+"""A network thread: its phases in Kafka's order, without the GIL, and its Python handle.
 
 Source: ``SocketServer.Processor``.
 """
@@ -43,9 +43,9 @@ from kbroker.network.connections._refused_requests cimport RefusedRequests, refu
 from kbroker.network.transport._tls cimport TlsServer
 
 cdef enum:
-    FLUSH_POLLS = 20            # at the end unsent answers get this many polls of FLUSH_NS
+    FLUSH_POLLS = 20            # polls of FLUSH_NS at shutdown, to flush pending responses
     FLUSH_NS = 50000000
-    RETIRE_NS = 1000000000      # later answers are dropped with their connections, as Kafka drops all of them
+    RETIRE_NS = 1000000000      # later responses are dropped with their connections, as Kafka drops all of them
 
 
 cdef bint has_mail(EventLoop *loop) noexcept nogil:
@@ -87,7 +87,7 @@ cdef bint has_unsent(ProcessorCore *core) noexcept nogil:
 
 
 cdef bint is_over(ProcessorCore *core) noexcept nogil:
-    """Whether a thread that retires has nothing left to say, or has had its time."""
+    """Return whether a retiring thread has sent every response, or has used up its time."""
     cdef int64_t now = clock_now_ns(core.loop.clock)
     if core.retire_by_ns == 0:
         core.retire_by_ns = now + RETIRE_NS
@@ -115,7 +115,7 @@ cdef void run_loop(ProcessorCore *core) noexcept nogil:
 
 
 cdef void end_loop(ProcessorCore *core) noexcept nogil:
-    """Close everything. Requests still out come back to their responder, each holding one count of the core."""
+    """Close everything. Outstanding requests return to their responder; each holds one reference of the core."""
     loop_snapshots_close(&core.loop)
     while not list_empty(&core.loop.lru):
         loop_close(&core.loop, core.loop.lru.next.channel, CLOSE_LOCAL)
@@ -126,32 +126,32 @@ cdef void end_loop(ProcessorCore *core) noexcept nogil:
 
 @cython.final
 cdef class Processor:
-    """One network thread: start a daemon thread on ``run``; it ends after ``finish_stop``.
+    """One network thread. Start a daemon thread on ``run``; it ends after ``finish_stop``.
 
     Args:
-        listener_name: shown by ``InboundRequest.listener_name``.
+        listener_name: value of ``InboundRequest.listener_name``.
         processor_id: third part of a connection id.
-        queue: takes the frames that were read.
+        queue: receives the frames that were read.
         pool: charged with each frame; None: unlimited.
         clock: None: the system's.
         framing, max_size_bytes, delimiter: see ``_core.framing.Framer``.
-        idle_ms: a connection without traffic for longer is closed; negative: never.
-        frame_timeout_ms: a frame begun must be complete by then; 0: never mind.
-        request_batch_max: frames of one connection handed over together, 1 (Kafka's exact behaviour) to 1024.
+        idle_ms: connections idle for longer are closed; negative: never.
+        frame_timeout_ms: time limit for receiving a whole frame; 0: no limit.
+        request_batch_max: maximum size of a request batch, 1 (Kafka's exact behaviour) to 1024.
         principal: identity of every connection of the listener.
-        listener_id: given to handlers with each request.
+        listener_id: passed to handlers with each request.
         max_connections: of this processor; excess closes the least recently active connection, one per pass.
-        quotas: notified of each end of a connection that its acceptor counted; excess of its limit closes likewise.
-        tls: what the TLS connections of the listener share, a TlsServer; None: plaintext.
-        authentication: asked for an authenticator of each connection (``authentication.Authentication``); None:
+        quotas: notified when a connection that its acceptor counted closes; excess of its limit is closed likewise.
+        tls: state shared by the TLS connections of the listener, a TlsServer; None: plaintext.
+        authentication: makes the authenticator of each connection (``authentication.Authentication``); None:
             every client is ``principal``.
-        metrics: records where the time of each request went; no other processor may have the same. None: not recorded.
-        recorder: records each finished request; no other processor may have the same. None: not recorded.
-        refused: takes note of requests whose connection is closed instead of a response. None: none does.
+        metrics: records the times of each request; not shared with another processor. None: not recorded.
+        recorder: records each finished request; not shared with another processor. None: not recorded.
+        refused: counts requests whose connection is closed instead of a response. None: not counted.
         send_files: False copies file regions through memory, as transports without sendfile must.
-        kafka_requests: each request carries what Kafka's handlers, metrics and quotas keep in it; None: with
+        kafka_requests: each request carries the state of Kafka's handlers, metrics and quotas; None: with
             length-prefix framing. ``authentication``, ``metrics`` and ``recorder`` need it.
-        backend: "auto", "epoll", "kqueue" or a selectors-like object of this processor's own.
+        backend: "auto", "epoll", "kqueue" or a selectors-like object that no other processor uses.
     Raises: TypeError, ValueError for wrong arguments, OSError without descriptors.
     Threads: ``run`` on its own thread, the rest on any.
     Source: ``SocketServer.Processor``.
@@ -268,9 +268,9 @@ cdef class Processor:
             core_release(core)
 
     def run(self):
-        """Serve until ``finish_stop``. Blocks every signal on this thread, which must not be the main one.
+        """Serve until ``finish_stop``. Blocks every signal on this thread, which must not be the main thread.
 
-        Raises: RuntimeError when it ran before, or on the main thread.
+        Raises: RuntimeError when called a second time, or on the main thread.
         """
         cdef ProcessorCore *core = self.core
         if self.started:
@@ -283,29 +283,29 @@ cdef class Processor:
             run_loop(core)
 
     def begin_stop(self):
-        """Read nothing more; answers to what was read still go out."""
+        """Stop reading; responses to the requests that were read are still sent."""
         with nogil:
             if atomic_load(&self.core.stage) == STAGE_RUN:
                 atomic_store(&self.core.stage, STAGE_DRAIN)
             loop_wake(&self.core.loop)
 
     def retire(self):
-        """Read nothing more, send the responses that are ready within a second, close every connection, end ``run``."""
+        """Stop reading, send the responses that are ready within a second, close every connection, end ``run``."""
         with nogil:
             if atomic_load(&self.core.stage) == STAGE_RUN:
                 atomic_store(&self.core.stage, STAGE_RETIRE)
             loop_wake(&self.core.loop)
 
     def finish_stop(self):
-        """Send what has been answered (at most a second), close every connection, end ``run``."""
+        """Send the responses that are ready (for at most a second), close every connection, end ``run``."""
         with nogil:
             atomic_store(&self.core.stage, STAGE_END)
             loop_wake(&self.core.loop)
 
     def offer(self, fd):
-        """Give an accepted socket's descriptor; False when 20 wait already (it stays the caller's).
+        """Hand over the descriptor of an accepted socket; False when 20 are queued already (the caller keeps it).
 
-        Raises: TypeError, ValueError for what can be no descriptor; one that is no socket is closed by the thread.
+        Raises: TypeError, ValueError for an impossible descriptor. The thread closes a descriptor that is not a socket.
         """
         cdef bint taken
         cdef int64_t given = integer(fd, "a descriptor", 0, INT32_MAX)
@@ -316,12 +316,13 @@ cdef class Processor:
         return taken
 
     def client_software(self):
-        """Open connections by the software of their clients: {(name, version): number}; ("unknown", "unknown") until
-        a client sends them (KIP-511)."""
+        """Open connections by their clients' software: {(name, version): number}; ("unknown", "unknown") until a client
+        sends both (KIP-511).
+        """
         return software_counts(&self.core.software)
 
     def counters(self):
-        """What happened so far, by name (bytes, counts and nanoseconds since the start)."""
+        """Return the counters since the start by name: bytes, counts and nanoseconds."""
         cdef ProcessorCore *core = self.core
         return {
             "connections_created": atomic_load_relaxed(&core.loop.counters.connections_created),

@@ -1,7 +1,8 @@
-"""What one network thread has (the state of Kafka's Processor), and the ends of its requests and channels.
+"""State of one network thread (Kafka's Processor), and the completion of its requests and channels.
 
-A ProcessorCore lives until its handle is freed and every request it handed over came back, whenever its thread ended.
-Threads: the loop's, but for the responses (``inbox``), the offered connections (``offer_lock``) and the atomics.
+A ProcessorCore lives until its handle is freed and every request that it handed over has returned, even after the
+thread's end. Threads: the loop's, except for the responses (``inbox``), the offered connections (``offer_lock``) and
+the atomics.
 """
 from libc.stdint cimport int32_t, int64_t
 
@@ -20,19 +21,19 @@ cdef enum:
 
 cdef enum ProcessorStage:
     STAGE_RUN = 0
-    STAGE_DRAIN = 1             # answers only
+    STAGE_DRAIN = 1             # responses only
     STAGE_END = 2
-    STAGE_RETIRE = 3            # answers only, and the end by itself when they are away, a second later at most
+    STAGE_RETIRE = 3            # responses only; the thread ends when they are sent, a second later at most
 
 cdef struct ProcessorCore:
-    EventLoop loop              # first: the loop's callbacks find the core by it
+    EventLoop loop              # first: the loop's callbacks cast its address to the core
     Responder responder
-    AtomicI64 refs              # the handle; after the thread's end also each request still out
-    AtomicI64 inbox             # stack of answered Requests, newest first; INBOX_DEAD after the thread's end
+    AtomicI64 refs              # the handle; after the thread's end also each outstanding request
+    AtomicI64 inbox             # stack of completed Requests, newest first; INBOX_DEAD after the thread's end
     AtomicI64 inbox_size
     AtomicI64 stage
-    AtomicI64 mutes_illegal     # moves the mute table refused
-    AtomicI64 authenticated     # and, behind it, what else became of authentications
+    AtomicI64 mutes_illegal     # transitions that the mute table rejected
+    AtomicI64 authenticated     # successful authentications; the next fields count the other outcomes
     AtomicI64 authentications_failed
     AtomicI64 sessions_expired
     RequestQueue *queue         # counted
@@ -40,23 +41,23 @@ cdef struct ProcessorCore:
     Mutex offer_lock            # leaf; guards the next six
     Cond offer_capacity
     int offered[NEW_CONNECTIONS]
-    AddressEntry *admissions[NEW_CONNECTIONS]   # what each is counted by, NULL: not counted
+    AddressEntry *admissions[NEW_CONNECTIONS]   # the counted address of each; NULL: not counted
     int32_t offered_first
     int32_t offered_count
-    bint offers_closed          # the thread takes no more
+    bint offers_closed          # the thread accepts no more
     int32_t request_batch_max
     int32_t next_index
     int64_t in_flight
-    int64_t retire_by_ns        # when it ends with responses still out; 0: it does not retire
+    int64_t retire_by_ns        # deadline for outstanding responses; 0: not retiring
     int64_t max_connections     # of this processor; excess closes the lowest priority channel, one per pass
     QuotaCore *quotas           # counted; NULL: nothing is counted. A channel's owner is its AddressEntry
     ListenerQuota *listener_quota   # borrowed from quotas
     ClientInformationTable software      # open connections by their clients' software
-    MetricsTable *metrics       # counted; written by this thread only; NULL: none are kept
+    MetricsTable *metrics       # counted; written by this thread only; NULL: not kept
     Recorder *recorder          # counted; NULL: finished requests are not recorded
     RefusedTable *refused       # counted; NULL: none are noted
     Link zombies                # closed channels with requests still out
-    Link failed_auth                # channels whose refusal is sent, before they close, when it is due
+    Link failed_auth                # channels whose refusal is sent when it is due, before they close
     int64_t refusal_delay_ns
     int64_t max_receive_bytes   # of a frame during authentication
     void *tls                   # the handle's TlsServer; NULL: plaintext
@@ -65,17 +66,17 @@ cdef struct ProcessorCore:
     char *listener_name         # owned
 
 cdef void core_release(ProcessorCore *core) noexcept nogil      # any thread
-# The end of a request: the hook, the record, the memory. ``is_late``: on another thread, after the loop's end.
+# Calls the hook, records the request and frees it. ``is_late``: on another thread, after the loop's end.
 cdef void complete_request(ProcessorCore *core, Request *request, bint is_late) noexcept nogil
-# The same on the loop's thread, for a request that was handed over: sent, needless, or its channel closed.
+# The same on the loop's thread, for a request that was handed over: sent, not needed, or its channel closed.
 cdef void complete(ProcessorCore *core, Channel *channel, Request *request) noexcept nogil
 cdef void free_if_done(Channel *channel) noexcept nogil         # frees a closed channel once nothing refers to it
-# Moves the channel's mute state; a move that the table does not know closes it.
+# Changes the channel's mute state; an event that the table does not allow closes the channel.
 cdef void mute_event(ProcessorCore *core, Channel *channel, int event) noexcept nogil
 
-# ---- connections: offered by acceptors, made channels of the loop, counted out at their end
+# ---- connections: offered by acceptors, made channels of the loop, uncounted when they close
 
-# Any thread. Gives a descriptor and what it is counted by; false: full, both stay the caller's.
+# Any thread. Passes a descriptor and the address that counts it; false: full, both stay the caller's.
 cdef bint processor_offer(ProcessorCore *core, int fd, AddressEntry *admission, int64_t wait_ns) noexcept nogil
 cdef void processor_wake(ProcessorCore *core) noexcept nogil
 cdef bint has_offers(ProcessorCore *core) noexcept nogil

@@ -1,4 +1,4 @@
-"""The life of a ProcessorCore, and what its phases share; see the contract in the .pxd."""
+"""Creation and end of a ProcessorCore, and functions that its phases share; see the contract in the .pxd."""
 from libc.stdint cimport INT32_MAX, int32_t, int64_t
 from libc.stdlib cimport free, malloc
 from libc.string cimport memcpy
@@ -32,7 +32,7 @@ cdef extern from "network/socket_io.h" nogil:
 
 
 cdef enum:
-    LABEL_EVERY = 63            # a power of two less one: how many requests later a channel's label is looked at again
+    LABEL_EVERY = 63            # a power of two less one: number of requests after which a channel's label is refreshed
 
 
 cdef void core_release(ProcessorCore *core) noexcept nogil:
@@ -65,13 +65,13 @@ cdef void complete_request(ProcessorCore *core, Request *request, bint is_late) 
     if request.on_complete is not NULL:
         request.on_complete(request, request.on_complete_arg)
     if core.recorder is not NULL:
-        kafka_charge_network(request)       # what it cost its client's quota belongs into the record
+        kafka_charge_network(request)       # the record includes the time charged to the client's quota
         core.recorder.record(core.recorder, request, is_late)
     request_free(request)
 
 
 cdef void set_label(Channel *channel, Request *request) noexcept nogil:
-    """Name the channel by its client id, so that snapshots can."""
+    """Set the channel's label, which snapshots show, to its client id."""
     cdef KafkaRequest *kafka = kafka_request(request)
     cdef int32_t n = kafka.client_id_bytes if kafka.client_id is not NULL else 0
     if n > LABEL_BYTES:
@@ -86,7 +86,10 @@ cdef void set_label(Channel *channel, Request *request) noexcept nogil:
 
 
 cdef inline void keep_for_snapshots(ProcessorCore *core, Channel *channel, Request *request) noexcept nogil:
-    """For who looks at the network thread: a client that changes its id on a connection is seen some requests later."""
+    """Keep the client id and the sample of a request for snapshots.
+
+    A client id that changes on a connection is noticed up to LABEL_EVERY requests later.
+    """
     if request.dequeue_ns == 0 or not is_kafka_request(request):
         return
     if channel.label is NULL or request.sequence & LABEL_EVERY == 0:
@@ -96,7 +99,7 @@ cdef inline void keep_for_snapshots(ProcessorCore *core, Channel *channel, Reque
 
 
 cdef void complete(ProcessorCore *core, Channel *channel, Request *request) noexcept nogil:
-    """The end of a request that was handed over: sent, needless, or its channel gone."""
+    """Complete a request that was handed over: its response is sent or not needed, or its channel is closed."""
     if request.dequeue_ns != 0:         # else an authenticator's: its time counts for the first request of the client
         request.network_ns = channel.network_ns
         channel.network_ns = 0
@@ -114,7 +117,7 @@ cdef void complete(ProcessorCore *core, Channel *channel, Request *request) noex
 
 
 cdef void free_if_done(Channel *channel) noexcept nogil:
-    """Free a closed channel once nothing refers to it any more."""
+    """Free a closed channel when it has no outstanding requests, throttles or pending disconnect."""
     if (channel.close_reason != 0 and channel.outstanding == 0 and channel.throttles == 0
             and not is_linked(&channel.disconnected)):
         list_remove(&channel.lru)

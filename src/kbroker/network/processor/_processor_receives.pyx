@@ -1,4 +1,7 @@
-"""Runs of frames for the handlers, and the authenticator's frames. Source: ``Processor.processCompletedReceives``."""
+"""Request batches for the handlers, and frames for the authenticator.
+
+Source: ``Processor.processCompletedReceives``.
+"""
 from libc.stdint cimport int32_t, int64_t
 
 from kbroker._core.network.channel cimport loop_close
@@ -53,7 +56,9 @@ cdef Request *take_batch(ProcessorCore *core, Channel *channel, int32_t limit) n
 
 
 cdef int32_t before_handshake(Channel *channel, int32_t limit) noexcept nogil:
-    """How many frames, one at least, go together: one that may begin a re-authentication comes first of its batch."""
+    """Return the size of the next request batch, at least 1; a frame that may begin a re-authentication starts a
+    batch.
+    """
     cdef Request *frame = channel.reader.staged_first
     cdef int32_t n = 0
     if channel.session_expires_ns == 0:
@@ -65,7 +70,9 @@ cdef int32_t before_handshake(Channel *channel, int32_t limit) noexcept nogil:
 
 
 cdef bint authenticate(ProcessorCore *core, Channel *channel) noexcept nogil:
-    """Whether the first frame was the authenticator's (or came after its session's end), not the handlers'."""
+    """Handle the first frame if it is the authenticator's, or came after the session's end; return whether it was
+    handled.
+    """
     cdef int64_t now
     cdef Request *frame = channel.reader.staged_first
     cdef AuthenticationOutcome outcome
@@ -100,7 +107,7 @@ cdef bint authenticate(ProcessorCore *core, Channel *channel) noexcept nogil:
     if outcome != AUTHENTICATION_FAILED or channel.close_reason != 0:
         take_response(core, frame)
     else:
-        keep_early(channel, frame)      # its turn has come, but not its time
+        keep_early(channel, frame)      # its position is reached, but the response is delayed
         channel.close_due_ns = now + core.refusal_delay_ns
         list_append(&core.failed_auth, &channel.failed_auth)
     return True
@@ -125,7 +132,7 @@ cdef void refuse_due(ProcessorCore *core) noexcept nogil:
 
 
 cdef int64_t until_refusal_ns(ProcessorCore *core) noexcept nogil:
-    """How long to wait for events: until the next refusal is due at most."""
+    """Return the longest wait for events: until the next refusal is due, at most POLL_NS."""
     cdef int64_t until
     if list_empty(&core.failed_auth):
         return POLL_NS
@@ -134,7 +141,7 @@ cdef int64_t until_refusal_ns(ProcessorCore *core) noexcept nogil:
 
 
 cdef void process_completed_receives(ProcessorCore *core) noexcept nogil:
-    """Hand over one batch per channel, all of them under one lock of the queue; waits while that is full."""
+    """Hand over one request batch per channel, all under one lock of the queue; waits while the queue is full."""
     cdef Request *first = NULL
     cdef Request *last = NULL
     cdef Request *batch
@@ -166,7 +173,7 @@ cdef void process_completed_receives(ProcessorCore *core) noexcept nogil:
         last = batch
     if first is NULL or request_queue_put(core.queue, &first):
         return
-    while first is not NULL:            # the queue is closed: so are these connections
+    while first is not NULL:            # the queue is closed: close their connections
         batch = first
         first = batch.next
         channel = <Channel *>batch.channel

@@ -1,7 +1,7 @@
 """Responses are sent in the order in which their frames were handed over.
 
-A channel is muted from the hand-over of a batch until all its responses are in the kernel; only then are more frames
-cut or read. Source: ``Processor.processNewResponses``, ``processCompletedSends``.
+A channel is muted from the hand-over of a request batch until all its responses are in the kernel; more frames are cut
+or read only then. Source: ``Processor.processNewResponses``, ``processCompletedSends``.
 """
 from libc.stdint cimport int64_t
 
@@ -37,7 +37,7 @@ cdef void respond(Responder *responder, Request *first) noexcept nogil:
     cdef Request *last = NULL
     cdef Request *following
     cdef int64_t head, number = 0
-    atomic_add_fetch(&core.refs, 1)           # what we push may be the last request that keeps the core alive
+    atomic_add_fetch(&core.refs, 1)           # the pushed requests may be the last that keep the core alive
     while first is not NULL:
         following = first.next
         if first.response_hook is NULL or first.action == ACTION_RETURN or not first.response_hook(first):
@@ -64,12 +64,12 @@ cdef void respond(Responder *responder, Request *first) noexcept nogil:
 
 
 cdef bint is_closed(Request *request) noexcept nogil:
-    """The channel lives as long as its requests are out."""
+    """Return whether the request's connection is closed. A channel lives as long as it has outstanding requests."""
     return atomic_load(&(<Channel *>request.channel).is_closed) != 0
 
 
 cdef void drop_late(ProcessorCore *core, Request *request, Request *last) noexcept nogil:
-    """The thread has ended: complete here what can no longer be sent."""
+    """Complete requests after the thread has ended, because their responses can no longer be sent."""
     cdef Request *following
     last.next = NULL
     while request is not NULL:
@@ -98,7 +98,7 @@ cdef void on_sent(EventLoop *loop, Channel *channel, Request *request) noexcept 
 
 
 cdef void accept_response(ProcessorCore *core, Channel *channel, Request *request) noexcept nogil:
-    """It is this response's turn on its channel."""
+    """Apply the response that is next in order on its channel."""
     channel.send_sequence += 1
     if request.action == ACTION_RETURN and (request.payload is not NULL or request.size_bytes == 0):
         channel.outstanding -= 1
@@ -116,7 +116,7 @@ cdef void accept_response(ProcessorCore *core, Channel *channel, Request *reques
     elif request.action == ACTION_SEND and not channel.close_when_sent:
         loop_queue_response(channel, request)
     else:
-        if request.action != ACTION_NO_OP and not channel.close_when_sent:     # close, and whatever we do not know
+        if request.action != ACTION_NO_OP and not channel.close_when_sent:     # close; unknown actions close as well
             channel.close_when_sent = True
             frames_clear(&channel.reader)
             list_remove(&channel.partial_reads)
@@ -196,7 +196,7 @@ cdef void process_new_responses(ProcessorCore *core) noexcept nogil:
 
 
 cdef void finish_batch(ProcessorCore *core, Channel *channel) noexcept nogil:
-    """All frames of the batch came back and their responses are in the kernel: the channel may read on."""
+    """Unmute the channel: all frames of the batch returned and their responses are in the kernel."""
     if channel.close_reason != 0 or channel.outstanding != 0 or channel.send_first is not NULL:
         return
     if (channel.mute_state != MUTED_AND_RESPONSE_PENDING
@@ -213,7 +213,7 @@ cdef void finish_batch(ProcessorCore *core, Channel *channel) noexcept nogil:
 
 
 cdef void process_touched(ProcessorCore *core) noexcept nogil:
-    """Write what is ready (first without asking the poller), then see whether runs are over."""
+    """Write the responses that are ready (first without polling), then finish the batches that are complete."""
     cdef Channel *channel
     cdef int64_t started, ended
     if list_empty(&core.loop.pending_writes):

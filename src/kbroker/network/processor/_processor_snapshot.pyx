@@ -1,4 +1,4 @@
-"""What a network thread and its connections are doing, asked of the thread itself (``_core.network.loop_snapshot``)."""
+"""Snapshot of a network thread and its connections, made by the thread itself (``_core.network.loop_snapshot``)."""
 from libc.stdint cimport int32_t, int64_t
 from libc.stdlib cimport free, malloc, qsort
 
@@ -16,11 +16,11 @@ from kbroker.network.processor._request_samples cimport RequestSamples, samples_
 
 cdef enum:
     MOST_COPIED = 20000         # connections of one thread
-    NEW_MEANWHILE = 256         # that may come between the count and the copy
+    NEW_MEANWHILE = 256         # capacity for connections that open between the count and the copy
     MOST_SHOWN = 10000
     MOST_CLIENTS = 10000
 
-cdef struct Shown:              # a connection by how much it matters
+cdef struct Shown:              # a connection with its rank in the list
     int64_t urgency
     int64_t weight
     ChannelCopy *copy
@@ -83,8 +83,11 @@ cdef str connection_id(ChannelCopy *copy, ProcessorCore *core):
 
 
 cdef dict clients_of(LoopSnapshot *snapshot, int64_t now_ns):
-    """What the connections of each client use, by (principal, client id): [connections, throttled, longest throttle
-    left in ms, in flight, requests, bytes received, bytes sent, bytes of the pool, muted for memory]."""
+    """Return the use of each client by (principal, client id), summed over its connections.
+
+    The sums: [connections, throttled, maximum remaining throttle time in ms, in flight, requests, bytes received, bytes
+    sent, bytes of the pool, muted for memory].
+    """
     cdef ChannelCopy *copy
     cdef dict clients = {}
     cdef list sums
@@ -95,7 +98,7 @@ cdef dict clients_of(LoopSnapshot *snapshot, int64_t now_ns):
         found = clients.get(key)
         if found is None:
             if len(clients) == MOST_CLIENTS:
-                key = (b"", b"")        # the others together
+                key = (b"", b"")        # all other clients together
                 found = clients.get(key)
             if found is None:
                 found = clients[key] = [0, 0, 0, 0, 0, 0, 0, 0, 0]
@@ -168,15 +171,15 @@ cdef dict as_dict(LoopSnapshot *snapshot, ProcessorCore *core, int64_t limit, tu
 
 
 def snapshot(Processor processor not None, limit=100, *, timeout_ms=1000, throttle_kinds=(), numbers=()):
-    """What the network thread's connections are doing; ``answer`` says whether the thread has answered.
+    """Return a snapshot of the network thread's connections; ``answer`` is the state of the thread's response.
 
-    Args: ``limit``: connections shown, those that are muted first. ``timeout_ms``: how long, in real time, to wait for
-    the thread. ``throttle_kinds``: names of the kinds of throttles, from kind 1 on. ``numbers``: of
-    channels whose names are wanted.
-    Returns: ``processor``, ``listener``, ``answer``: "ok", "busy" (another snapshot is under way), "late" (the thread
-    is held up, as by a full request queue), "ended"; where it is "ok": ``open`` connections, how many were ``copied``,
-    ``muted`` by reason, ``memory_pool_bytes``; ``connections``: (urgency, weight, facts), the most urgent first;
-    ``clients``: sums of their connections by (principal, client id); ``requests``: ``latest``, ``slowest``;
+    Args: ``limit``: number of connections shown, muted ones first. ``timeout_ms``: maximum wait for the thread, in real
+    time. ``throttle_kinds``: names of the kinds of throttles, from kind 1 on. ``numbers``: channel numbers whose names
+    are requested.
+    Returns: ``processor``, ``listener``, ``answer``: "ok", "busy" (another snapshot is in progress), "late" (the thread
+    is blocked, as by a full request queue), "ended". With "ok" also: ``open`` connections, the number of them
+    ``copied``, ``muted`` by reason, ``memory_pool_bytes``; ``connections``: (urgency, weight, facts), the most urgent
+    first; ``clients``: sums of their connections by (principal, client id); ``requests``: ``latest``, ``slowest``;
     ``named``: (connection id, client id) by number, of those and of ``numbers``.
     Threads: any but the processor's.
     """

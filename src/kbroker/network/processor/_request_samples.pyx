@@ -1,4 +1,4 @@
-"""The slowest requests of the last one to two minutes and, while somebody looks, the latest; see the contract."""
+"""The slowest requests of the last one to two minutes and, while snapshots are taken, the latest; see the contract."""
 from libc.stdint cimport int32_t, int64_t
 from libc.string cimport memcpy
 
@@ -37,13 +37,16 @@ cdef void fill(RequestSample *sample, Request *request, const int64_t *us) noexc
 
 
 cdef inline int64_t rank_of(Request *request, const int64_t *us) noexcept nogil:
-    """What made it slow; a Fetch's remote time is a wait for records that its client asked for."""
+    """Return the time by which requests are ranked: the total, without the remote time of a Fetch.
+
+    A Fetch's remote time is a wait for records that its client requested.
+    """
     return us[TIME_TOTAL] - (us[TIME_REMOTE] if kafka_request(request).api_key == FETCH else 0)
 
 
 cdef void begin_window(RequestSamples *samples, int64_t now_ns) noexcept nogil:
     samples.before_count = 0
-    if now_ns < samples.window_ends_ns + WINDOW_NS:     # else the window is older than the one before
+    if now_ns < samples.window_ends_ns + WINDOW_NS:     # else the window is older than the previous one
         samples.before_count = samples.slowest_count
         memcpy(samples.before, samples.slowest, sizeof(samples.slowest))
     samples.slowest_count = 0
@@ -89,7 +92,7 @@ cdef void copy_samples(RequestSamples *samples, RequestSamples *into, int64_t no
     if now_ns >= samples.window_ends_ns:
         begin_window(samples, now_ns)
     if now_ns >= samples.latest_until_ns:
-        samples.latest_count = 0            # of the look before: too old
+        samples.latest_count = 0            # kept for an earlier snapshot: too old
     memcpy(into, samples, sizeof(RequestSamples))
     samples.latest_until_ns = now_ns + LOOKING_NS
 
@@ -118,7 +121,7 @@ cdef dict sample_as_dict(RequestSample *sample, int64_t now_ns):
 
 
 cdef dict samples_as_dict(RequestSamples *samples, int64_t now_ns):
-    """``latest``: the newest first; ``slowest``: in no order."""
+    """Return the samples: ``latest``, newest first, and ``slowest``, unordered."""
     cdef int64_t kept = min(samples.latest_count, <int64_t>LATEST_KEPT)
     cdef int64_t i
     return {

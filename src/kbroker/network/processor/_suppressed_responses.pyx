@@ -1,4 +1,4 @@
-"""A network that breaks after the broker has acted, for tests of retries and idempotence."""
+"""Simulation of a network that fails after the broker has executed a request, to test retries and idempotence."""
 cimport cython
 from libc.stdlib cimport calloc, free
 
@@ -12,16 +12,16 @@ from kbroker.network._kafka_request cimport kafka_clear_response
 
 cdef void lost_release(void *core_pointer) noexcept nogil:
     cdef LostCore *core = <LostCore *>core_pointer
-    if atomic_add_fetch(&core.refs, -1) == 0:     # nothing is kept: closing came before the handle's end
+    if atomic_add_fetch(&core.refs, -1) == 0:     # nothing is kept: close() came before the handle's end
         mutex_destroy(&core.lock)
         free(core)
 
 
 cdef bint lost_divert(Request *request) noexcept nogil:
-    """Forget the response; keep the request, or let it go on to close its connection."""
+    """Drop the response; keep the request, or let it continue so that its connection is closed."""
     cdef LostCore *core = <LostCore *>request.response_hook_arg
     cdef bint kept
-    request.response_hook = NULL        # once: when it goes on, it goes to its network thread
+    request.response_hook = NULL        # once only: a request that continues returns to its network thread
     if request.action == ACTION_CLOSE:
         return False
     kafka_clear_response(request)
@@ -46,7 +46,7 @@ cdef void lost_close(LostCore *core) noexcept nogil:
     core.kept = NULL
     core.kept_count = 0
     mutex_unlock(&core.lock)
-    while request is not NULL:              # of any connection, so one by one
+    while request is not NULL:              # they may have different connections, so one by one
         following = request.next
         request.next = NULL
         request.responder.respond(request.responder, request)
@@ -65,10 +65,10 @@ cdef void suppress_response(SuppressedResponses lost, Request *request) noexcept
 @cython.final
 @cython.no_gc
 cdef class SuppressedResponses:
-    """Where answers go that their clients must not see; see ``InboundRequest.suppress_response``.
+    """Destination of responses that their clients must not receive; see ``InboundRequest.suppress_response``.
 
-    Args: ``keep``: True leaves the connections open and mute until ``close``; False closes each of them in place of
-    its response.
+    Args: ``keep``: True leaves the connections open and muted until ``close``; False closes each connection instead of
+    sending its response.
     Threads: any.
     """
 
@@ -84,16 +84,16 @@ cdef class SuppressedResponses:
 
     @property
     def kept(self):
-        """Requests that were executed and whose connections are kept mute."""
+        """Number of executed requests whose connections are kept open and muted."""
         return guarded_value(&self.core.lock, &self.core.kept_count)
 
     @property
     def lost(self):
-        """Answers that were lost so far."""
+        """Number of responses lost so far."""
         return guarded_value(&self.core.lock, &self.core.lost_count)
 
     def close(self):
-        """Close the connections that are kept, and from now on each at its lost answer. Idempotent."""
+        """Close the kept connections; later lost responses close their connections at once. Idempotent."""
         with nogil:
             lost_close(self.core)
 

@@ -1,4 +1,4 @@
-"""Calls the Python authenticator of a channel and publishes what it found. The GIL is held only here."""
+"""Calls the Python authenticator of a channel and stores its result. The GIL is held only here."""
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from cpython.ref cimport Py_DECREF, Py_INCREF, PyObject
@@ -37,7 +37,7 @@ cdef AuthenticationOutcome authentication_step(
             if channel.authenticator is NULL:
                 begin(channel, <object>listener)
             outcome = judge(channel, request, now_ns)
-        except BaseException:           # our bug, not the client's
+        except BaseException:           # a defect of the broker, not of the client
             logger.exception("cannot authenticate a connection")
             kafka_clear_response(request)
             outcome = AUTHENTICATION_CLOSES

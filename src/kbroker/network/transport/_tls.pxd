@@ -1,7 +1,7 @@
-"""TLS as a transport of a channel: Python's ssl on memory buffers; the GIL is held only while it works."""
+"""TLS as a transport of a channel: Python's ssl on memory buffers; the GIL is held only for its calls."""
 from kbroker._core.network.loop_types cimport Channel
 
-# Give a fresh channel the transport; ``server`` is a borrowed TlsServer. False: memory is out, or the context refuses.
+# Sets the transport of a new channel; ``server`` is a borrowed TlsServer. False: memory is out, or the context fails.
 cdef bint tls_open(Channel *channel, void *server) noexcept nogil
 
 cdef class TlsServer:

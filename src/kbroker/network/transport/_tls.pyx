@@ -1,7 +1,7 @@
 """Encrypts and decrypts the bytes of a channel with ``ssl.SSLObject`` between two memory buffers.
 
-Sockets are read and written without the GIL. What was encrypted and could not be sent yet is kept; its plaintext counts
-as sent only when all of it is in the kernel, so that a response is complete when Kafka's would be.
+Sockets are read and written without the GIL. Encrypted bytes that could not be sent yet are kept; their plaintext
+counts as sent only when all of them are in the kernel, so that a response is complete when Kafka's would be.
 Source: ``SslTransportLayer``.
 """
 cimport cython
@@ -27,26 +27,26 @@ cdef extern from "network/socket_io.h" nogil:
     void kb_close_socket(int fd)
 
 cdef enum:
-    CIPHER_BYTES = 32768        # of one receive
-    RECORD_BYTES = 16384        # plaintext of one TLS record at most
-    CHUNK_BYTES = 65536         # encrypted before it is sent
-    SEND_BYTES = 1048576        # then the other channels get their turn
+    CIPHER_BYTES = 32768        # maximum of one receive
+    RECORD_BYTES = 16384        # maximum plaintext of one TLS record
+    CHUNK_BYTES = 65536         # encrypted before the next send
+    SEND_BYTES = 1048576        # maximum per turn; then other channels are served
 
 logger = get_logger("kbroker.network.tls")
-cdef object ssl = None          # the module, loaded with the first TlsServer: most brokers have none
+cdef object ssl = None          # loaded with the first TlsServer: most brokers have none
 
 
 @cython.final
 cdef class TlsServer:
-    """What the connections of a listener share.
+    """State shared by the TLS connections of a listener.
 
     Args:
-        context: of a server.
-        principal_of: names the client of a connection by its certificate (DER; None when it sent none); None leaves
-            the listener's principal, as where SASL follows. An exception refuses the connection.
-        on_failure: called for a handshake that failed: host and port of the client, and why.
-        on_refusal: called for a connection with which TLS cannot begin, the fault of this side: why. Each of them
-            calls it: it limits its own lines.
+        context: a server-side SSLContext.
+        principal_of: returns the principal for a client's certificate (DER; None if the client sent none); None keeps
+            the listener's principal, as when SASL follows. An exception refuses the connection.
+        on_failure: called for a failed handshake: host and port of the client, and the reason.
+        on_refusal: called, with the reason, for each connection on which TLS cannot begin because of an error of the
+            broker; it limits its own log lines.
     Raises: TypeError for anything but a context.
     """
     def __cinit__(self, context, principal_of=None, on_failure=None, on_refusal=None):
@@ -66,13 +66,13 @@ cdef struct TlsState:
     PyObject *incoming
     PyObject *outgoing
     PyObject *server
-    PyObject *unsent            # owned: bytes that go to the socket
+    PyObject *unsent            # owned: bytes to be sent to the socket
     const char *unsent_data
     int64_t unsent_bytes
     int64_t unsent_at
-    int64_t covers              # plaintext bytes that unsent carries
+    int64_t covers              # number of plaintext bytes encrypted in unsent
     bint is_ready
-    bint has_ended              # the peer said that nothing follows
+    bint has_ended              # the peer has closed its sending side
     bint buffered
 
 
@@ -117,7 +117,7 @@ cdef void report_refusal(TlsServer server, object error) noexcept:
 
 
 cdef void collect(TlsState *state) except *:
-    """Take what is to be sent out of the buffer; only when the last of it has gone."""
+    """Move the pending output of the buffer to ``unsent``, once its previous content is sent."""
     cdef object found
     if state.unsent is not NULL or not (<object>state.outgoing).pending:
         return
@@ -129,7 +129,7 @@ cdef void collect(TlsState *state) except *:
 
 
 cdef int64_t flush(Channel *channel, TlsState *state) noexcept nogil:
-    """0 when the kernel has everything, else KB_AGAIN or KB_FAILED."""
+    """Return 0 when all is in the kernel, else KB_AGAIN or KB_FAILED."""
     cdef kb_piece piece
     cdef int64_t n
     while state.unsent is not NULL:
@@ -143,7 +143,7 @@ cdef int64_t flush(Channel *channel, TlsState *state) noexcept nogil:
                 Py_XDECREF(state.unsent)
                 state.unsent = NULL
                 try:
-                    collect(state)      # a session ticket, or the response to a change of keys
+                    collect(state)      # a session ticket, or the response to a key update
                 except BaseException:
                     return KB_FAILED
     return 0
@@ -167,12 +167,12 @@ cdef int tls_handshake(Channel *channel) noexcept nogil:
             return KB_AGAIN if n == KB_AGAIN else KB_FAILED
         step = shake(channel, state, cipher, n)
         if step == KB_FAILED:
-            flush(channel, state)       # the alert; it is lost if the peer cannot take it now
+            flush(channel, state)       # the alert; it is lost if the peer cannot receive it now
             return KB_FAILED
 
 
 cdef int shake(Channel *channel, TlsState *state, const char *cipher, int64_t size_bytes) noexcept nogil:
-    """One step of the handshake. Returns: 1 ready, KB_AGAIN: it goes on, KB_FAILED."""
+    """Perform one step of the handshake. Return 1: ready, KB_AGAIN: it continues, KB_FAILED."""
     cdef int step = KB_AGAIN
     with gil:
         try:
@@ -200,7 +200,7 @@ cdef void report_failure(Channel *channel, TlsState *state, object error) noexce
 
 
 cdef void identify(Channel *channel, TlsState *state) except *:
-    """The client's principal; no request has been read yet, so nothing holds the old one."""
+    """Set the client's principal; no request has been read yet, so that nothing refers to the previous one."""
     cdef TlsServer server = <TlsServer>state.server
     cdef Session *session
     cdef bytes name
@@ -242,7 +242,10 @@ cdef int64_t tls_receive(Channel *channel, char *into, int64_t size_bytes) noexc
 cdef int64_t decrypt(
         Channel *channel, TlsState *state, const char *cipher, int64_t n, char *into,
         int64_t size_bytes) noexcept nogil:
-    """Plaintext bytes, KB_AGAIN: more ciphertext is needed, 0 end, KB_FAILED. Without cipher: from what is held."""
+    """Return the number of plaintext bytes, KB_AGAIN: more ciphertext is needed, 0: end, or KB_FAILED.
+
+    Without ``cipher``, decrypt the bytes that are buffered.
+    """
     cdef int64_t filled = 0, got
     cdef int64_t result
     with gil:
@@ -277,7 +280,7 @@ cdef int64_t decrypt(
             logger.debug("closing a connection: %s", error)
             result = KB_FAILED
     if result != KB_FAILED and state.unsent is not NULL and state.covers == 0:
-        flush(channel, state)           # what cannot go now goes before the next response
+        flush(channel, state)           # output that cannot be sent now goes before the next response
     return result
 
 
@@ -305,7 +308,7 @@ cdef int64_t tls_send(Channel *channel, kb_piece *pieces, int count, bint more) 
 
 
 cdef bint encrypt(TlsState *state, kb_piece *pieces, int count, int64_t skipped) noexcept nogil:
-    """Encrypt the next bytes of the pieces, small ones together in one record."""
+    """Encrypt the next bytes of the pieces; small pieces share a record."""
     cdef char block[RECORD_BYTES]
     cdef const char *data
     cdef int64_t size, n, filled = 0, taken = 0
