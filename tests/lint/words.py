@@ -39,7 +39,7 @@ ANY = re.compile("|".join(f"(?:{pattern})" for pattern in PHRASES), re.IGNORECAS
 
 # A docstring begins with a verb in the imperative or with a noun phrase.
 CLAUSE = re.compile(
-    r'^[ \t]*"""\s*((?:what|whatever|who|whom|whose|where|when|why|how|which|whether'
+    r'^[ \t]*"""[ \t]*((?:what|whatever|who|whom|whose|where|when|why|how|which|whether'
     r"|as|by|for|of|under|nothing|nobody)\b)",  # words: ok
     re.IGNORECASE | re.MULTILINE,
 )

@@ -1,23 +1,24 @@
-"""The one way into a partition's log. See _partition.pxd for the locks and the result."""
+"""Appends to a partition's log. See _partition.pxd for the locks and the result."""
 from libc.stdint cimport int16_t, int32_t, int64_t
 from kbroker.log._partition cimport AppendResult, Partition
 
-# ``batch`` is the record data of one partition of a Produce request: patched in place (offset, epoch, maybe timestamp
-# and CRC). ``api_version`` decides zstd (7+) and the one-batch rule; is_client = 0 skips client-only checks (internal
-# writers) and allows several batches, none of them a control batch. ``guard`` of a transactional batch: what its
-# verification gave, or NO_GUARD or NOT_VERIFIED.
+# Append ``batch``, the record data of one partition of a Produce request; it is patched in place (offset, epoch, maybe
+# time stamp and CRC). ``api_version`` decides zstd (7+) and the one-batch rule; is_client = 0 skips client-only checks
+# (internal writers) and allows several batches, none of them a control batch. ``guard`` of a transactional batch: the
+# result of its verification, or NO_GUARD or NOT_VERIFIED.
 cdef void partition_append(Partition *partition, char *batch, int64_t size_bytes, int16_t acks, int16_t api_version,
                            bint is_client, int64_t guard, AppendResult *out) noexcept nogil
-# The control batch that ends a producer's transaction here, as the transaction coordinator writes it: 47, 52, 56 ...
-# ``transaction_version``: of the transaction; from 2 on the marker's epoch is above that of the records.
+# Append the control batch with which the transaction coordinator ends a producer's transaction: 47, 52, 56 ...
+# ``transaction_version`` is the transaction's; from 2 on the marker's epoch is above that of the records.
 cdef void partition_append_end_marker(Partition *partition, int64_t producer_id, int16_t producer_epoch,
                                       int32_t coordinator_epoch, bint is_commit, int16_t transaction_version,
                                       AppendResult *out) noexcept nogil
-# Before the first batch of a producer's transaction: 0 and the guard for its append (NO_GUARD: the transaction is
-# open), or 47; 3 when the partition is closed, 56 when memory is out. ``bumps_epochs``: transaction version 2.
+# Call before the first batch of a producer's transaction. Returns 0 and the guard for its append (NO_GUARD: the
+# transaction is open), or 47; 3 when the partition is closed, 56 when memory is exhausted. ``bumps_epochs``:
+# transaction version 2.
 cdef int32_t partition_start_verification(Partition *partition, int64_t producer_id, int16_t producer_epoch,
                                           int32_t base_sequence, bint bumps_epochs, int64_t *guard) noexcept nogil
-# One batch that the broker has just built and summed itself, without a producer: it is stored as it is, unless the
-# topic wants another codec or time stamp.
+# Append one batch that the broker has just built with its checksum, without a producer. It is stored unchanged, unless
+# the topic requires another codec or time stamp.
 cdef void partition_append_built(Partition *partition, char *batch, int64_t size_bytes,
                                  AppendResult *out) noexcept nogil

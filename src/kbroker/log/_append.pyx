@@ -1,4 +1,5 @@
-"""Append of one partition: UnifiedLog.append, from the bytes of a Produce to the end offset and the high watermark."""
+"""Append to a partition: UnifiedLog.append, from the bytes of a Produce request to the end offset and high watermark.
+"""
 from libc.stdint cimport INT64_MAX, int16_t, int32_t, int64_t
 from libc.stdlib cimport free, malloc
 from libc.string cimport memcpy, memset
@@ -32,7 +33,7 @@ from kbroker.protocol._batch_format cimport (
 from kbroker.protocol._records cimport BatchHeader, batch_put_header
 
 cdef enum:
-    MAX_BATCHES = 1024          # of one internal append
+    MAX_BATCHES = 1024          # in one internal append
     END_MARKER_BYTES = 78       # header 61, then one record: length, attributes, two deltas, key 4, value 6, headers
 
 
@@ -45,7 +46,7 @@ cdef inline void refuse(AppendResult *out, int16_t error, const char *message) n
 
 cdef int32_t write_batches(Partition *partition, LogSegment *segment, const char *data, int64_t size_bytes,
                            int64_t position) noexcept nogil:
-    """All bytes at position, or none: what a failed write left behind is cut off again."""
+    """Write all bytes at position, or none: the rest of a failed write is cut off again."""
     cdef int32_t error = 0
     cdef int64_t rc, wanted = size_bytes
     cdef OpenFile *file = segment_open(segment, &error)
@@ -64,8 +65,9 @@ cdef int32_t write_batches(Partition *partition, LogSegment *segment, const char
 
 cdef int32_t index_aborted(Partition *partition, LogSegment *segment, const AbortedTxn *aborted,
                            int64_t position) noexcept nogil:
-    """Before readers see the marker at position: without its entry they would take the aborted records for committed
-    ones. A marker that has none is cut off again, and the coordinator writes it later.
+    """Add the index entry of an aborted transaction before readers see the marker at position: without it they would
+    take the aborted records for committed ones. A marker without an entry is cut off again, and the coordinator writes
+    it later.
     """
     cdef int32_t rc = txn_index_append(&segment.aborted, aborted), error = 0
     cdef OpenFile *file
@@ -81,7 +83,7 @@ cdef int32_t index_aborted(Partition *partition, LogSegment *segment, const Abor
 
 cdef void append_checked(Partition *partition, char *data, int64_t size_bytes, BatchCheck *checks, int32_t count,
                          int64_t now_ms, PendingSnapshot *snapshot, AppendResult *out) noexcept nogil:
-    """Rows h to k of the specification; under the append lock."""
+    """Apply rows h to k of the specification; under the append lock."""
     cdef int64_t first, offset, position, largest = -1, offset_of_max = -1, flushed
     cdef int64_t at = 0
     cdef int32_t slot, rc, epoch = <int32_t>atomic_load(&partition.leader_epoch)
@@ -140,10 +142,10 @@ cdef void append_checked(Partition *partition, char *data, int64_t size_bytes, B
             out.last_offset = duplicate.base_offset + checks[slot].facts.last_offset_delta
             out.log_append_time_ms = duplicate.timestamp_ms
             if out.last_offset >= atomic_load(&partition.high_watermark):
-                out.flush_offset = out.last_offset + 1      # the original still waits for the disk: so does its repeat
+                out.flush_offset = out.last_offset + 1  # the original still waits for the disk, and so does its repeat
             return
         if rc != 0:
-            if rc == KAFKA_STORAGE_ERROR:       # no memory to note the producer
+            if rc == KAFKA_STORAGE_ERROR:       # no memory for the producer's entry
                 count_failure(partition, FAILED_APPEND, ENOMEM)
             refuse(out, <int16_t>rc, b"The batch's producer epoch or sequence was refused")
             return
@@ -164,8 +166,8 @@ cdef void append_checked(Partition *partition, char *data, int64_t size_bytes, B
     recent.position = position
     partition.recent_count += 1
     mutex_unlock(&partition.view_lock)
-    # The end offset first, the size next: a reader loads them the other way round, so the bytes it sees are below
-    # the end.
+    # Store the end offset before the size: a reader loads them in reverse order, so the bytes it sees are below the
+    # end.
     atomic_store(&partition.log_end, offset)
     atomic_store(&segment.size_bytes, position + size_bytes)
     segment_note_append(segment, position, size_bytes, offset - 1, largest, offset_of_max,
@@ -183,14 +185,16 @@ cdef void append_checked(Partition *partition, char *data, int64_t size_bytes, B
 
 
 cdef inline void hide_log_start(AppendResult *out, bint before_log) noexcept nogil:
-    """Kafka answers these refusals with log start offset -1, all others with the real one."""
+    """Set the log start offset to -1 for refusals of the request itself, as Kafka does; others return the real one."""
     if before_log or out.error in (CORRUPT_MESSAGE, UNKNOWN_TOPIC_OR_PARTITION, MESSAGE_TOO_LARGE,
                                    RECORD_LIST_TOO_LARGE, KAFKA_STORAGE_ERROR):
         out.log_start_offset = -1
 
 
 cdef bint has_control_batch(const BatchCheck *checks, int32_t count) noexcept nogil:
-    """What a marker aborts is indexed before readers see it, which is known for the marker of one append only."""
+    """Return whether one of the batches is a control batch. Internal appends may not contain any: the transaction of a
+    marker must be indexed before readers see it, which only the append of a single marker does.
+    """
     cdef int32_t slot
     for slot in range(count):
         if checks[slot].facts.is_control:
@@ -206,7 +210,7 @@ cdef void release_checks(BatchCheck *checks, int32_t count, BatchCheck *grown) n
 
 
 cdef char *join_rebuilt(char *data, BatchCheck *checks, int32_t count, int64_t *size_bytes) noexcept nogil:
-    """The bytes to append: data, or, if a batch was built anew, all of them in one piece that checks[0] owns."""
+    """Return the bytes to append: data, or, if a batch was rebuilt, all of them in one buffer that checks[0] owns."""
     cdef int64_t from_at = 0, to_at = 0, total = 0
     cdef int32_t slot
     cdef bint any_rebuilt = False
@@ -234,7 +238,7 @@ cdef char *join_rebuilt(char *data, BatchCheck *checks, int32_t count, int64_t *
 
 
 cdef int64_t begin_append(Partition *partition, LogConfig *config, AppendResult *out) noexcept nogil:
-    """Nothing is known of it yet; a copy of the settings, and the time in milliseconds."""
+    """Initialise the result and copy the settings; return the time in milliseconds."""
     memset(out, 0, sizeof(AppendResult))
     out.base_offset = -1
     out.last_offset = -1
@@ -257,7 +261,7 @@ cdef void refuse_checked(BatchCheck *check, AppendResult *out) noexcept nogil:
 
 cdef void append_good(Partition *partition, char *batch, BatchCheck *checks, int32_t count, int64_t now_ms,
                       const LogConfig *config, AppendResult *out) noexcept nogil:
-    """Batches that have been judged, by their checks."""
+    """Append batches that passed their checks."""
     cdef PendingSnapshot snapshot
     cdef int64_t size_bytes, active_base
     cdef int32_t slot
@@ -312,7 +316,7 @@ cdef void partition_append(Partition *partition, char *batch, int64_t size_bytes
             break
         total = whole_batch_bytes(batch + at, size_bytes - at)
         if total == 0:
-            break                               # trailing bytes that are no batch are left out, as Kafka does
+            break                               # Kafka ignores trailing bytes that are not a batch, too
         if count == MAX_BATCHES:
             refuse(out, MESSAGE_TOO_LARGE, b"Too many batches in one append")
             release_checks(checks, count, grown)
@@ -364,7 +368,7 @@ cdef void partition_append_end_marker(Partition *partition, int64_t producer_id,
     cdef BatchCheck check
     cdef LogConfig config
     cdef int64_t now_ms = begin_append(partition, &config, out)
-    config.max_message_bytes = END_MARKER_BYTES     # the limit is for clients: a transaction must be able to end
+    config.max_message_bytes = END_MARKER_BYTES     # the limit is for clients; a transaction must be able to end
     build_end_marker(batch, producer_id, producer_epoch, coordinator_epoch, is_commit, now_ms)
     accept_prevalidated_batch(batch, END_MARKER_BYTES, partition.clock, now_ms, &config, &check)
     check.facts.transaction_version = transaction_version

@@ -1,4 +1,4 @@
-"""Topic configuration as the log reads it: plain values, copied whole under the partition's ``view_lock``."""
+"""Topic configuration of a log: plain values, copied whole under the partition's ``view_lock``."""
 from libc.stdint cimport int32_t, int64_t
 
 cdef struct LogConfig:
@@ -15,14 +15,14 @@ cdef struct LogConfig:
     int64_t timestamp_before_max_ms
     int64_t timestamp_after_max_ms
     int64_t producer_expiration_ms
-    int64_t decompress_cap_bytes    # records of one compressed batch, unpacked; more is MESSAGE_TOO_LARGE
+    int64_t decompress_cap_bytes    # limit for the unpacked records of a compressed batch, else MESSAGE_TOO_LARGE
     int32_t target_codec            # compression.type; -1: as the producer sent it
-    int32_t compression_level       # of target_codec
-    bint preallocate                # segment files get their whole size when they are made
+    int32_t compression_level       # for target_codec
+    bint preallocate                # allocate the whole size of segment files when they are created
     bint log_append_time
     bint compacted                  # cleanup.policy contains compact: every record needs a key
-    bint delete_by_age              # cleanup.policy contains delete: retention.ms and retention.bytes count
+    bint delete_by_age              # cleanup.policy contains delete: retention.ms and retention.bytes apply
     bint has_gaps                   # is or was compacted: offsets may be missing between batches
 
-# Out of settings by name: absent ones have Kafka's defaults. Raises: ValueError, TypeError.
+# Parse settings by name; absent ones get Kafka's defaults. Raises: ValueError, TypeError.
 cdef int parse_config(values, LogConfig *out) except -1

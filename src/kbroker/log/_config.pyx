@@ -18,7 +18,7 @@ MIN_INDEX_BYTES = 24
 
 
 cdef int parse_config(values, LogConfig *out) except -1:
-    """Kafka's topic settings by name; absent ones have Kafka's defaults, unknown ones belong to others."""
+    """Parse Kafka's topic settings by name; absent ones get Kafka's defaults, unknown ones are ignored."""
     def number(name: str, least: int, most: int = 9223372036854775807) -> int:
         given = values.get(name)
         value = int(DEFAULTS[name] if given is None else given)
@@ -31,11 +31,12 @@ cdef int parse_config(values, LogConfig *out) except -1:
     out.segment_ms = number("segment.ms", 1)
     out.segment_jitter_ms = min(max(number("segment.jitter.ms", INT64_MIN), 0), out.segment_ms)
     out.index_interval_bytes = number("index.interval.bytes", 0)
-    # One that holds fewer than two time entries is full before its first. Kafka 4.3.1 stores such values too; below 12
-    # it cannot open the log then (error 6), from 12 on each append rolls a segment. Here the index has its least size.
+    # An index for fewer than two time entries is full before its first. Kafka 4.3.1 accepts such values too: below 12
+    # it cannot open the log afterwards (error 6), from 12 on each append rolls a segment. Here the index has its
+    # minimum size.
     out.segment_index_bytes = max(number("segment.index.bytes", 0, 2147483647), MIN_INDEX_BYTES)
     out.max_message_bytes = number("max.message.bytes", 0, 2147483647)
-    # Kafka takes any negative number for: no limit
+    # Kafka treats any negative number as no limit.
     out.retention_ms = max(number("retention.ms", INT64_MIN), -1)
     out.retention_bytes = max(number("retention.bytes", INT64_MIN), -1)
     out.file_delete_delay_ms = number("file.delete.delay.ms", 0)
@@ -65,6 +66,6 @@ cdef int parse_config(values, LogConfig *out) except -1:
 
 
 def check_config(values):
-    """Refuse a config that no log could be opened with. Raises: ValueError, TypeError."""
+    """Check that a log can be opened with a config. Raises: ValueError, TypeError."""
     cdef LogConfig unused
     parse_config(values, &unused)

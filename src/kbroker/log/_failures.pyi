@@ -1,9 +1,9 @@
 KINDS: tuple[str, ...]
 
 def take_failures(folder: str) -> list[tuple[str, str, int, int]]:
-    """Take what failed in partitions of a log folder since the last call.
+    """Return and clear the failures in partitions of a log folder since the last call.
 
     Returns: (name of the partition's folder, "append", "read" or "sync", errno, count); errno 0: the partition itself
-    refuses, or holds what is no batch.
+    refuses the operation, or its bytes are not a batch.
     Threads: any.
     """

@@ -1,4 +1,4 @@
-"""Failures counted by partition; see the .pxd."""
+"""Failures counted by partition. See _failures.pxd."""
 from libc.stdint cimport int32_t, int64_t
 from libc.stdlib cimport free
 from libc.string cimport strcmp, strdup, strlen, strncmp
@@ -8,7 +8,7 @@ from kbroker.log._partition cimport Partition
 import os
 
 cdef enum:
-    SLOTS = 256                 # partitions with a failure since the last look; more are counted with one of these
+    SLOTS = 256  # partitions with a failure since the last call; failures of others are counted for one of these
 
 cdef struct FailureCount:
     char *path                  # owned: the partition's folder; NULL: free
@@ -18,12 +18,12 @@ cdef struct FailureCount:
 
 cdef Mutex failures_lock
 cdef FailureCount failures[SLOTS]
-cdef AtomicI64 failures_used    # slots, from the first on
+cdef AtomicI64 failures_used    # number of slots in use, from the first on
 
 mutex_init(&failures_lock)
 atomic_store(&failures_used, 0)
 
-KINDS = ("append", "read", "sync")     # by Failed
+KINDS = ("append", "read", "sync")     # indexed by Failed
 
 
 cdef void count_failure(Partition *partition, Failed kind, int32_t error) noexcept nogil:

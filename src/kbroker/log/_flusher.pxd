@@ -1,4 +1,4 @@
-"""Forces appended data to disk for those who wait for it: many producers share one fsync.
+"""Flushes appended data to disk for the requests that wait for it; many producers share one fsync.
 
 Lock: ``Flusher.lock``, a leaf; never held across a flush, and no partition lock is taken under it.
 """
@@ -12,7 +12,7 @@ cdef enum:
 cdef struct FlushItem           # a partition that is queued, being flushed, or both
 
 cdef struct Flusher:
-    AtomicI64 refs              # the Python handle, and every partition whose hook points here
+    AtomicI64 refs              # one for the Python handle, and for every partition whose hook points here
     Mutex lock
     Cond work
     FlushItem *head             # queued, in order of arrival
@@ -27,15 +27,16 @@ cdef struct Flusher:
 cdef Flusher *flusher_new() noexcept nogil
 cdef Flusher *flusher_retain(Flusher *flusher) noexcept nogil
 cdef void flusher_release(Flusher *flusher) noexcept nogil
-# Someone waits for data of the partition: it is flushed once more, up to where it ends then. False when closed, or
-# out of memory: the caller flushes by itself.
+# A request waits for data of the partition: flush it once more, up to its end at that time. False when closed or memory
+# is exhausted; the caller then flushes by itself.
 cdef bint flusher_mark(Flusher *flusher, Partition *partition) noexcept nogil
-cdef void flusher_run(Flusher *flusher) noexcept nogil      # body of a thread, until closed and the queue is empty
+# body of a thread, which runs until closed and the queue is empty
+cdef void flusher_run(Flusher *flusher) noexcept nogil
 cdef void flusher_close(Flusher *flusher) noexcept nogil
 
 cdef class FlusherPool:
     cdef:
-        Flusher *flusher        # owned count
+        Flusher *flusher        # counted
         list threads
         set attached            # partitions whose hook points here; each holds a count on the flusher
         int64_t pid

@@ -21,11 +21,11 @@ import threading
 
 
 cdef struct FlushItem:
-    FlushItem *chain                # next of its slot
-    FlushItem *next                 # next in the queue
+    FlushItem *chain                # next item of its slot
+    FlushItem *next                 # next item in the queue
     Partition *partition            # counted
     bint running                    # a thread flushes it
-    bint again                      # marked while running
+    bint again                      # marked again while running
 
 
 cdef Flusher *flusher_new() noexcept nogil:
@@ -49,7 +49,7 @@ cdef void flusher_release(Flusher *flusher) noexcept nogil:
     if flusher == NULL or atomic_add_fetch(&flusher.refs, -1) > 0:
         return
     for i in range(FLUSHER_SLOTS):
-        while flusher.slots[i] != NULL:     # only if no thread ever ran
+        while flusher.slots[i] != NULL:     # remain only if no thread ever ran
             item = flusher.slots[i]
             flusher.slots[i] = item.chain
             partition_release(item.partition)
@@ -65,7 +65,7 @@ cdef inline FlushItem **slot_of(Flusher *flusher, Partition *partition) noexcept
 
 
 cdef void enqueue(Flusher *flusher, FlushItem *item) noexcept nogil:
-    """Under the lock."""
+    """Append an item to the queue; under the lock."""
     item.next = NULL
     if flusher.tail != NULL:
         flusher.tail.next = item
@@ -104,7 +104,7 @@ cdef bint flusher_mark(Flusher *flusher, Partition *partition) noexcept nogil:
 
 
 cdef void forget(Flusher *flusher, FlushItem *item) noexcept nogil:
-    """Under the lock."""
+    """Remove an item from its slot; under the lock."""
     cdef FlushItem **link = slot_of(flusher, item.partition)
     while link[0] != item:
         link = &link[0].chain
@@ -129,7 +129,7 @@ cdef void flusher_run(Flusher *flusher) noexcept nogil:
         item.running = True
         mutex_unlock(&flusher.lock)
         atomic_add_fetch(&flusher.flushes, 1)
-        # a failure takes the partition offline and responds to the requests that wait; nothing is retried here
+        # A failure takes the partition offline and responds to the requests that wait; nothing is retried here.
         if partition_flush(item.partition, partition_log_end_offset(item.partition)) != 0:
             atomic_add_fetch(&flusher.failures, 1)
         mutex_lock(&flusher.lock)
@@ -163,8 +163,8 @@ cdef void on_dirty(void *arg, Partition *partition) noexcept nogil:
 cdef class FlusherPool:
     """Flusher threads of a broker.
 
-    Args: ``threads`` how many partitions may be flushed at the same time, 1 to 64.
-    Threads: any; waits drop the GIL.
+    Args: ``threads``: number of partitions that may be flushed at the same time, 1 to 64.
+    Threads: any; waits release the GIL.
     """
 
     def __cinit__(self, threads=1):
@@ -183,7 +183,7 @@ cdef class FlusherPool:
                                                  daemon=True))
 
     def __dealloc__(self):
-        # in a child made by fork a thread of the parent may hold the lock for ever: the memory is left to its end
+        # In a child made by fork a thread of the parent may hold the lock forever, so the memory is not freed.
         if self.flusher != NULL and os.getpid() == self.pid:
             flusher_close(self.flusher)
             flusher_release(self.flusher)
@@ -202,7 +202,7 @@ cdef class FlusherPool:
             partition_set_dirty_hook(log.partition, on_dirty, self.flusher)
 
     def detach(self, PartitionLog log not None):
-        """Leave this partition alone. Call it when no thread appends to it any more."""
+        """Stop flushing this partition. Call it when no thread appends to it any more."""
         if log in self.attached:
             self.attached.remove(log)
             if log.partition != NULL:
@@ -210,12 +210,12 @@ cdef class FlusherPool:
             flusher_release(self.flusher)
 
     def refuse_appends(self, PartitionLog log not None):
-        """Refuse every append with KAFKA_STORAGE_ERROR until the partition is opened again; reads go on."""
+        """Refuse every append with KAFKA_STORAGE_ERROR until the partition is opened again; reads continue."""
         if log.partition != NULL:
             atomic_store(&log.partition.is_failed, 1)
 
     def mark(self, PartitionLog log not None):
-        """Queue a flush of all that is appended now. Returns: False once closed."""
+        """Queue a flush of all records appended so far. Returns: False once closed."""
         cdef bint taken
         cdef Partition *partition = log.partition
         if partition == NULL:
@@ -233,7 +233,7 @@ cdef class FlusherPool:
         return atomic_load(&self.flusher.failures)
 
     def close(self, timeout_s=10.0):
-        """Flush what is queued, then end the threads. Returns: False if they did not end in time."""
+        """Flush the queued partitions, then end the threads. Returns: False if they did not end in time."""
         with nogil:
             flusher_close(self.flusher)
         for thread in self.threads:
@@ -245,7 +245,7 @@ cdef class FlusherPool:
 @cython.final
 @cython.no_gc
 cdef class _Lease:
-    """A thread's own count: it outlives the pool's handle."""
+    """Count of a thread, which may outlive the pool's handle."""
     cdef Flusher *flusher
 
     @staticmethod

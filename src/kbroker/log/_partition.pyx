@@ -129,7 +129,7 @@ cdef int32_t write_leader_epochs(Partition *partition) noexcept nogil:
 
 
 cdef int32_t note_leader_epoch(Partition *partition, int32_t epoch, int64_t start_offset) noexcept nogil:
-    """Under the append lock: remember where an epoch began. Later files are written from this list."""
+    """Remember the start of an epoch, under the append lock. Later files are written from this list."""
     cdef int32_t count = partition.epoch_count
     cdef int32_t *epochs
     cdef int64_t *starts
@@ -153,8 +153,9 @@ cdef int32_t note_leader_epoch(Partition *partition, int32_t epoch, int64_t star
 # -------------------------------------------------------------------------------------------------- transaction indexes
 
 cdef void write_txn_checkpoint(Partition *partition, bint with_active) noexcept nogil:
-    """The text is version, end (segments based at or past it are not covered), then base, entries and CRC of each
-    covered index that is not empty. It is not synced: a start compares it, so losing it costs a scan only.
+    """Write txnindex-checkpoint: version, end (segments based at or past it are not covered), then base, entries and
+    CRC of each covered index that is not empty. The file is not synced: a start compares it, so losing it only costs a
+    scan.
     """
     cdef SegmentList *view = partition.view
     cdef int32_t slot, covered = view.count if with_active else view.count - 1

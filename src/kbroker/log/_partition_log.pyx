@@ -1,4 +1,4 @@
-"""Python's handle on a partition: opened, read, appended to, looked after and closed through it."""
+"""Python's handle on a partition: opens, reads, appends to, maintains and closes it."""
 cimport cython
 from libc.stdint cimport INT64_MAX, int8_t, int16_t, int32_t, int64_t
 from libc.stdlib cimport calloc, free, malloc
@@ -44,11 +44,11 @@ from kbroker.log.log_types import (
 
 
 def topic_id_bytes(topic_id) -> bytes:
-    """16 bytes of a topic id given as bytes, UUID, or Kafka's URL-safe base64 text."""
+    """Return the 16 bytes of a topic id given as bytes, UUID, or Kafka's URL-safe base64 text."""
     if isinstance(topic_id, uuid.UUID):
         return topic_id.bytes
     if isinstance(topic_id, str):
-        import base64       # not at the start of a broker
+        import base64       # not needed at the start of a broker
 
         try:
             topic_id = base64.urlsafe_b64decode(topic_id + "=" * (-len(topic_id) % 4))
@@ -146,7 +146,7 @@ cdef class PartitionLog:
             partition_append(state, copy, size, acks, api_version, is_client, verification_guard, &result)
             free(copy)
             if result.high_watermark_moved:
-                # the native handlers complete delayed fetches after their own appends; this append must do it here
+                # The native handlers complete delayed fetches after their own appends; this append must do it here.
                 call_hook(state, False)
         return append_info(&result)
 
@@ -274,7 +274,7 @@ cdef class PartitionLog:
                 offset = mark
             if 0 <= offset <= mark and offset > atomic_load(&state.log_start):
                 atomic_store(&state.log_start, offset)
-                advance_watermarks(state)       # the last stable offset is not below the start
+                advance_watermarks(state)       # keeps the last stable offset at or above the start
             start = atomic_load(&state.log_start)
             stable = atomic_load(&state.last_stable) - stable
             mutex_unlock(&state.append_lock)
@@ -322,7 +322,7 @@ cdef class PartitionLog:
             try:
                 old = adopt_copy(state, directory, target)
             except BaseException:
-                atomic_store(&state.is_failed, 1)       # until the copy is certain to be out of the way
+                atomic_store(&state.is_failed, 1)       # until the copy is certain to be undone
                 undo()
                 atomic_store(&state.is_failed, 0)
                 raise
@@ -333,9 +333,9 @@ cdef class PartitionLog:
             if old is NULL:
                 directory_release(target)
             with nogil:
-                call_hook(state, False)                 # all is on the disk: operations that wait for it complete
+                call_hook(state, False)                 # all records are on disk: operations that wait for it complete
                 while old is not NULL and atomic_load(&old.refs) > 1:
-                    io_yield()                          # reads that found the old files
+                    io_yield()                          # waits for reads that use the old files
                 segment_list_release(old)
 
     def expire_producers(self, int64_t now_ms):
@@ -382,7 +382,7 @@ cdef class PartitionLog:
                     if state.config.preallocate:
                         segment_give_back(state.active)
             mutex_unlock(&state.append_lock)
-            call_hook(state, False)     # who waits for its records or for the disk need not wait longer
+            call_hook(state, False)     # requests that wait for its records or for the disk complete
             store_snapshot(state, &snapshot)
             view = view_acquire(state)
             for slot in range(view.count):
@@ -398,7 +398,7 @@ cdef class PartitionLog:
             mutex_lock(&state.append_lock)
             atomic_store(&state.closed, 1)
             mutex_unlock(&state.append_lock)
-            call_hook(state, False)     # delayed fetches complete: the partition is deleted
+            call_hook(state, False)     # delayed fetches complete, because the partition is deleted
             purge_deleted(state, 0, True)
         if self.directory is not None and os.path.isdir(self.directory):
             import shutil
@@ -409,7 +409,9 @@ cdef class PartitionLog:
             shutil.rmtree(gone)
 
     def _inject_fault(self, int32_t write_errno=0, int32_t sync_errno=0):
-        """Tests: the next writes stop half way with write_errno, the next syncs fail with sync_errno; 0 ends it."""
+        """Let the next writes stop half way with write_errno and the next syncs fail with sync_errno, 0: none; for
+        tests.
+        """
         atomic_store(&self.partition.write_fault, write_errno)
         atomic_store(&self.partition.sync_fault, sync_errno)
 
@@ -498,7 +500,7 @@ cdef class PartitionLog:
 
     @property
     def cut(self):
-        cdef Partition *state = self.partition      # written while it is opened only
+        cdef Partition *state = self.partition      # written only while it is opened
         return None if state.cut_text is NULL else (<bytes>state.cut_text).decode()
 
     @property
@@ -529,7 +531,7 @@ cdef class PartitionLog:
         return sum(facts.size_bytes for facts in self.segments())
 
     def leader_epochs(self):
-        """[(epoch, first offset)], oldest first."""
+        """Return [(epoch, first offset)], oldest first."""
         cdef Partition *state = self.partition
         cdef int32_t slot, count
         cdef int64_t *pairs

@@ -1,12 +1,12 @@
-"""System calls of the log: whole reads and writes, sync, mappings, memory files. Each returns a count or -errno;
-EINTR is retried.
+"""System calls of the log: whole reads and writes, sync, mappings, memory files. Each returns a count or -errno and
+retries EINTR.
 """
 from libc.stdint cimport int32_t, int64_t
 
 cdef extern from "kbroker/log/posix.h" nogil:
     int io_open "kb_open"(const char *path, bint create) noexcept
     int io_close "kb_close"(int fd) noexcept
-    # short only at the end
+    # Short only at the end of the file.
     int64_t io_read "kb_pread"(int fd, char *data, int64_t size_bytes, int64_t position) noexcept
     int64_t io_write "kb_pwrite"(int fd, const char *data, int64_t size_bytes, int64_t position) noexcept
     int io_truncate "kb_truncate"(int fd, int64_t size_bytes) noexcept

@@ -1,4 +1,4 @@
-"""Reading one partition on a counted view of its segments: UnifiedLog.read, the question of a delayed fetch, and
+"""Reads of a partition on a counted view of its segments: UnifiedLog.read, the probe of a delayed fetch, and
 UnifiedLog.fetchOffsetByTimestamp.
 """
 from libc.stdint cimport int8_t, int16_t, int32_t, int64_t
@@ -25,7 +25,7 @@ cdef enum:
 
 
 cdef SegmentList *view_and_recent(Partition *partition, int64_t offset, RecentAppend *recent) noexcept nogil:
-    """The view, and where the recent append that holds offset lies (segment_base -1: not among them)."""
+    """Return the view, and the recent append that contains the offset (segment_base -1: none does)."""
     cdef SegmentList *view
     cdef RecentAppend *entry
     cdef int64_t slot, oldest
@@ -48,7 +48,7 @@ cdef SegmentList *view_and_recent(Partition *partition, int64_t offset, RecentAp
 cdef int32_t position_of(Partition *partition, SegmentList *view, int32_t slot, OpenFile *file, int64_t offset,
                          int64_t limit,
                          int64_t *position, int64_t *batch_bytes) noexcept nogil:
-    """Where the batch containing offset begins in a segment: 1, 0 when all below limit is before offset, else an
+    """Find the batch that contains offset in a segment: 1 found, 0 when all batches below limit are before it, else an
     error.
     """
     cdef RecentAppend recent
@@ -66,14 +66,14 @@ cdef int32_t position_of(Partition *partition, SegmentList *view, int32_t slot, 
     return rc
 
 
-cdef struct Place:              # of an offset among the readable bytes
+cdef struct Place:              # place of an offset among the readable bytes
     LogSegment *segment         # counted; NULL: nothing to read
     OpenFile *file              # counted
     int32_t slot
     int64_t position
     int64_t batch_bytes
     int64_t limit               # readable bytes of its segment
-    int32_t fault               # of KAFKA_STORAGE_ERROR: errno, 0: not a record batch
+    int32_t fault               # for KAFKA_STORAGE_ERROR: errno, or 0: the bytes are not a record batch
     bint is_cut_short           # the upper bound is in a later segment
 
 
@@ -91,7 +91,7 @@ cdef int16_t locate(Partition *partition, int64_t offset, int64_t upper, Segment
         if segment.base_offset >= upper:
             return 0
         size = atomic_load(&segment.size_bytes)
-        end = atomic_load(&partition.log_end)   # after the size: all bytes seen are below it
+        end = atomic_load(&partition.log_end)   # loaded after the size: all bytes seen are below it
         if size > 0:
             file = segment_open(segment, &error)
             if file is NULL:
@@ -131,20 +131,20 @@ cdef int32_t collect_aborted(SegmentList *view, const Place *place, int64_t offs
     return 0
 
 
-cdef struct Bounds:             # of a partition at one moment
+cdef struct Bounds:             # offsets of a partition at one moment
     int64_t last_stable
     int64_t high_watermark
     int64_t log_end
     int64_t log_start
-    int64_t readable            # the first offset that the isolation level, or damage, keeps from the reader
+    int64_t readable            # first offset that the isolation level, or damage, makes unreadable
 
 
 cdef int16_t check_offset(Partition *partition, int64_t offset, int8_t isolation, Bounds *out) noexcept nogil:
-    """The preconditions of every read: 0 or Kafka's error code. At or past ``readable`` nothing can be read yet."""
+    """Check the preconditions of every read: 0 or Kafka's error code. Offsets from ``readable`` on are unreadable."""
     cdef int64_t damage = atomic_load(&partition.damage_offset)
     out.last_stable = atomic_load(&partition.last_stable)
     out.high_watermark = atomic_load(&partition.high_watermark)
-    out.log_end = atomic_load(&partition.log_end)       # after the watermarks: they are not above it
+    out.log_end = atomic_load(&partition.log_end)       # loaded after the watermarks, which are not above it
     out.log_start = atomic_load(&partition.log_start)
     out.readable = out.last_stable if isolation == 1 else out.high_watermark
     if out.readable > damage:
@@ -176,7 +176,7 @@ cdef void partition_read(Partition *partition, int64_t offset, int64_t max_bytes
             return
         view = view_acquire(partition)
         error = locate(partition, offset, bounds.readable, view, &place)
-        if error == -1:                         # retention or deletion removed the file after the view was taken
+        if error == -1:                         # the file was removed after the view was taken
             segment_list_release(view)
             tries += 1
             if tries < READ_TRIES:
@@ -193,7 +193,7 @@ cdef void partition_read(Partition *partition, int64_t offset, int64_t max_bytes
         if min_one and size < place.batch_bytes:
             size = place.batch_bytes
         elif size < place.batch_bytes:
-            size = 0                            # not even the first batch fits: Kafka sends none, rather than a cut one
+            size = 0                            # the first batch does not fit: like Kafka, send none rather than a part
         if size > place.limit - place.position:
             size = place.limit - place.position
         if size > 0:
@@ -203,8 +203,8 @@ cdef void partition_read(Partition *partition, int64_t offset, int64_t max_bytes
             out.size_bytes = size
             if isolation == 1:
                 rc = collect_aborted(view, &place, offset, size, bounds.log_end, out)
-                # The file of an index that is read for the first time may have been removed since the view was taken;
-                # but before that the log start has passed it, or the partition is closed.
+                # The file of an index that is read for the first time may have been removed since the view was taken.
+                # In that case the log start has passed it, or the partition is closed.
                 error = check_offset(partition, offset, isolation, &bounds)
                 if error != 0:
                     out.error = error
@@ -215,7 +215,7 @@ cdef void partition_read(Partition *partition, int64_t offset, int64_t max_bytes
             open_file_release(place.file)
         segment_release(place.segment)
     segment_list_release(view)
-    if out.error == 0 and atomic_load(&partition.closed):       # meanwhile: its names may be another log's by now
+    if out.error == 0 and atomic_load(&partition.closed):       # its file names may belong to another log now
         out.error = UNKNOWN_TOPIC_OR_PARTITION
     if out.error != 0 and out.file is not NULL:
         open_file_release(out.file)
@@ -228,7 +228,9 @@ cdef void partition_read(Partition *partition, int64_t offset, int64_t max_bytes
 
 cdef void partition_probe(Partition *partition, int64_t offset, int64_t max_bytes, int8_t isolation,
                           ReadProbe *out) noexcept nogil:
-    """No file is opened while the offset and the bound are among the recent appends; else as a read would."""
+    """Probe without opening a file while the offset and the bound are among the recent appends, else search like a
+    read.
+    """
     cdef SegmentList *view
     cdef Place place
     cdef Bounds bounds
@@ -252,7 +254,7 @@ cdef void partition_probe(Partition *partition, int64_t offset, int64_t max_byte
     out.error = locate(partition, offset, bounds.readable, view, &place)
     if out.error == -1:
         out.error = 0
-        out.crosses_segment = True              # the file was removed: a read reports it
+        out.crosses_segment = True              # the file was removed, which a read reports
     if place.segment is not NULL:
         out.available_bytes = place.limit - place.position
         if out.available_bytes > max_bytes:
@@ -268,7 +270,7 @@ cdef void partition_probe(Partition *partition, int64_t offset, int64_t max_byte
 cdef int32_t scan_batch(OpenFile *file, int64_t position, const BatchHeader *header, int64_t target_ms,
                         int64_t from_offset,
                         Found *out) noexcept nogil:
-    """1: a record of the batch answers; 0: none does; else -errno."""
+    """Search a batch: 1 a record matches, 0 none does, else -errno."""
     cdef int64_t total = <int64_t>header.batch_length + 12
     cdef int64_t size = total - BATCH_HEADER_BYTES, unpacked_bytes = 0, at = 0
     cdef char *data
@@ -276,7 +278,7 @@ cdef int32_t scan_batch(OpenFile *file, int64_t position, const BatchHeader *hea
     cdef const char *records
     cdef RecordView record
     cdef int32_t _slot, rc = 0
-    if header.attributes & LOG_APPEND_TIME_BIT:                   # log append time: every record reads as the largest
+    if header.attributes & LOG_APPEND_TIME_BIT:  # log append time: every record has the largest time stamp
         if header.max_timestamp_ms < target_ms or header.base_offset + header.last_offset_delta < from_offset:
             return 0
         out.offset = header.base_offset if header.base_offset > from_offset else from_offset

@@ -1,8 +1,8 @@
-"""LogLoader: which bytes of a folder are a log.
+"""LogLoader: opens the log of a partition's folder.
 
 After an unclean stop every batch from the recovery point on is read and its checksum compared; the torn tail of the
-last segment is cut. Damage anywhere else (a sealed segment, or below what was known to be on disk) is never cut: the
-partition serves what lies before it, refuses the rest, and keeps the reason.
+last segment is cut. Damage anywhere else (in a sealed segment, or below the recovery point) is never cut: the partition
+serves the records before it, refuses the others, and keeps the reason.
 """
 import os
 
@@ -53,7 +53,7 @@ cdef void set_damage(Partition *partition, int64_t offset, LogSegment *segment, 
 
 
 cdef void note_cut(Partition *partition, const char *text) noexcept nogil:
-    """Add to the report of what opening cut or skipped."""
+    """Add a text to the report of bytes that were cut or skipped, and of indexes that were rebuilt."""
     cdef size_t capacity
     cdef char *joined
     if partition.cut_text is NULL:
@@ -68,7 +68,7 @@ cdef void note_cut(Partition *partition, const char *text) noexcept nogil:
 
 
 cdef int32_t pass_over(Partition *partition, LogSegment *segment, const Scan *scan) noexcept nogil:
-    """Note the bytes behind the batches of a sealed segment that reaches up to the next one: no record is missing."""
+    """Report the bytes behind the batches of a sealed segment that reaches up to the next one: no record is missing."""
     cdef char text[512]
     cdef int32_t error = 0
     cdef OpenFile *file = segment_open(segment, &error)
@@ -83,7 +83,7 @@ cdef int32_t pass_over(Partition *partition, LogSegment *segment, const Scan *sc
 
 
 cdef void set_cut(Partition *partition, LogSegment *segment, OpenFile *file, const Scan *scan) noexcept nogil:
-    """Say what is cut off the last segment."""
+    """Report the bytes that are cut off the last segment."""
     cdef char text[512]
     snprintf(text, sizeof(text), b"%lld bytes from byte %lld of segment %020lld.log on were cut, the tail of an "
              b"unclean stop (%s); the log ends at offset %lld", <long long>(io_fd_size(file.fd) - scan.valid_bytes),
@@ -107,7 +107,7 @@ cdef void note_gap(Partition *partition, LogSegment *segment, int64_t first, int
 
 
 cdef int64_t start_position(LogSegment *segment, OpenFile *file, int64_t offset, int64_t size) noexcept nogil:
-    """Where the batch with offset begins: the end of the file when there is none."""
+    """Return the position of the batch with this offset, the end of the file when there is none."""
     cdef int64_t position = 0
     cdef BatchHeader header
     cdef int32_t rc = segment_find_indexed(segment, file, offset, size, &position, &header)
@@ -147,7 +147,7 @@ cdef int32_t replay_producers(Partition *partition, SegmentList *list_, int64_t 
         if segment.base_offset >= aborted_from:
             flags |= SCAN_ABORTED
             if segment.base_offset < reported_below:
-                flags |= SCAN_CRC               # loading has not compared them
+                flags |= SCAN_CRC               # loading has not compared the checksums
             rc = txn_index_begin_rebuild(&segment.aborted)
         if rc == 0 and atomic_load(&segment.size_bytes) > 0 and (
                 slot + 1 == list_.count or list_.segments[slot + 1].base_offset > from_offset):
@@ -166,7 +166,7 @@ cdef int fail(int32_t rc, str directory, int64_t base) except -1:
 
 
 def read_epochs(directory: str) -> list[tuple[int, int]]:
-    """Entries of leader-epoch-checkpoint; an unreadable file counts as none and is written anew."""
+    """Return the entries of leader-epoch-checkpoint; an unreadable file has none and is replaced."""
     try:
         with open(os.path.join(directory, "leader-epoch-checkpoint"), encoding="ascii") as file:
             lines = file.read().split("\n")
@@ -184,7 +184,7 @@ cdef int load_producers(Partition *partition, str directory, list snapshots, Seg
     """Load the newest sound snapshot at or below newest_allowed, then replay the batches behind it."""
     cdef char path[PATH_BYTES]
     cdef int32_t rc
-    # where records were deleted the log starts inside a segment, whose transaction index needs all of its batches
+    # After DeleteRecords the log starts inside a segment, whose transaction index needs all of its batches.
     cdef int64_t offset, log_start = atomic_load(&partition.log_start), from_offset = min(log_start, aborted_from)
     cdef int64_t expiration = partition.config.producer_expiration_ms, now = clock_wall_ms(partition.clock)
     producer_state_clear(partition.producers)
@@ -212,8 +212,8 @@ cdef int load_producers(Partition *partition, str directory, list snapshots, Seg
 
 
 cdef int64_t first_unchecked(Partition *partition, str directory, SegmentList *list_, int64_t end) except -2:
-    """Return the base of the first segment below end whose transaction index is not the one that was last written by
-    the broker, -1 when all are. The checkpoint of their sums makes a clean start read no batches for that.
+    """Return the base of the first segment below end whose transaction index is not the one last written by the broker,
+    or -1. The checkpoint of their sums makes a start after a clean stop read no batches for that.
     """
     cdef TxnSum expected
     cdef LogSegment *segment
@@ -239,12 +239,13 @@ cdef int64_t first_unchecked(Partition *partition, str directory, SegmentList *l
 
 cdef int load_transactions(Partition *partition, str directory, list snapshots, SegmentList *list_,
                            int64_t first_scanned) except -1:
-    """Load the producers; build the transaction indexes of the scanned segments, and of those that do not agree."""
+    """Load the producers; build the transaction indexes of the scanned segments and of those that differ."""
     cdef int64_t end = atomic_load(&partition.log_end), newest_allowed = min(first_scanned, end), unchecked = -1
     if end > list_.segments[0].base_offset:
         unchecked = first_unchecked(partition, directory, list_, first_scanned)
     if unchecked >= 0:
-        # with the producers as they were at that segment, to be loaded again: the newest snapshot knows more of them
+        # The rebuild needs the producers as of that segment, since the newest snapshot includes later batches; they are
+        # loaded again afterwards.
         load_producers(partition, directory, snapshots, list_, unchecked, unchecked, first_scanned)
         first_scanned = INT64_MAX
     load_producers(partition, directory, snapshots, list_, newest_allowed, first_scanned, 0)
@@ -299,7 +300,7 @@ cdef int judge_segment(Partition *partition, str directory, LogSegment *segment,
 
 cdef int64_t load_segments(Partition *partition, str directory, SegmentList *list_, bint clean, int64_t recovery_point,
                            int64_t *first_scanned) except -1:
-    """Judge all segments. Returns the end offset; *first_scanned: base of the first that was read whole."""
+    """Check all segments. Returns the end offset; *first_scanned: base of the first segment that was read whole."""
     cdef LogSegment *segment
     cdef int64_t next_base, end = list_.segments[0].base_offset
     cdef int32_t slot
@@ -339,7 +340,7 @@ cdef int load_partition(Partition *partition, str directory, bint clean, int64_t
     cdef list bases = [], snapshots = []
     if directory is not None:
         bases, snapshots = tidy_folder(directory)
-        if not bases or not clean:              # after a kill, names that no flush has synced may be in the cache only
+        if not bases or not clean:  # after a kill, names that no flush has synced may exist in the cache only
             atomic_store(&partition.new_names, atomic_load(&partition.new_names) | NEW_FILE | NEW_TOPIC_ID)
     clear_damage(partition)
     list_ = new_segments(partition, bases or [log_start], clock_wall_ms(partition.clock))
@@ -351,7 +352,8 @@ cdef int load_partition(Partition *partition, str directory, bint clean, int64_t
         if directory is not None:
             end = load_segments(partition, directory, list_, clean, recovery_point, &first_scanned)
         if end < log_start and directory is not None and atomic_load(&partition.damage_offset) == INT64_MAX:
-            # All that is left ends below the log's start and must not be served. Start again, empty, at the start.
+            # All remaining records are below the log's start and must not be served. Start again, empty, at the log
+            # start.
             segment_list_release(list_)
             list_ = NULL
             for base in bases:
@@ -383,11 +385,11 @@ cdef int load_partition(Partition *partition, str directory, bint clean, int64_t
 
 cdef int load_state(Partition *partition, str directory, SegmentList *list_, list bases, list snapshots, bint clean,
                     int64_t recovery_point, int64_t first_scanned) except -1:
-    """Load what is kept beside the batches, and sync them where only flushed records may be served."""
+    """Load the state beside the batches, and sync the segments where only flushed records may be served."""
     cdef int64_t offset, end = atomic_load(&partition.log_end)
     cdef int32_t rc
     load_transactions(partition, directory, snapshots, list_, first_scanned)
-    for offset in snapshots:                    # kept: those at segment bases, and the newest
+    for offset in snapshots:                    # keep snapshots at segment bases, and the newest
         if offset not in bases and offset != partition.snapshot_offset:
             remove_snapshot(directory, offset)
     load_epochs(partition, directory, list_, end)
@@ -419,7 +421,7 @@ cdef int32_t sync_unflushed(SegmentList *list_, int64_t recovery_point, const ch
 
 
 cdef int load_epochs(Partition *partition, str directory, SegmentList *list_, int64_t end) except -1:
-    """The epoch file, or, where it is missing or unreadable, what the batches say."""
+    """Load the epoch file; where it is missing or unreadable, the epochs of the batches."""
     cdef int32_t slot, error = 0
     cdef OpenFile *file
     cdef Scan scan
@@ -444,8 +446,9 @@ cdef int load_epochs(Partition *partition, str directory, SegmentList *list_, in
 
 
 cdef int cut_partition(Partition *partition, str directory, int64_t offset) except -1:
-    """The caller took the append lock without the GIL, and no native handler takes the GIL under it, so this cannot
-    deadlock; but a native handler may wait here for Python. Only repair and tests cut a log.
+    """Cut the log's files at an offset. The caller holds the append lock, taken without the GIL, and no native handler
+    takes the GIL under it, so this cannot deadlock; but a native handler may wait here for Python. Only repair and
+    tests cut a log.
     """
     cdef SegmentList *view = partition.view
     cdef LogSegment *segment
@@ -475,7 +478,7 @@ cdef int cut_partition(Partition *partition, str directory, int64_t offset) exce
         rc = txn_index_truncate(&segment.aborted, offset)
         if rc != 0:
             fail(rc, directory, segment.base_offset)
-        for suffix in (".index", ".timeindex"):     # readers keep their mapping of the old file; loading makes new ones
+        for suffix in (".index", ".timeindex"):  # readers keep their mapping of the old file; loading creates new ones
             remove_if_there(os.path.join(directory, f"{segment.base_offset:020d}{suffix}"))
         break
     return 0

@@ -1,8 +1,8 @@
-"""Retention: which of the oldest segments start offset, size and age let go, and when their files are removed."""
+"""Retention: deletes the oldest segments by start offset, size and age, and removes their files later."""
 from libc.stdint cimport int32_t, int64_t
 from kbroker.log._partition cimport Partition
 
-# Takes the append lock itself; the number of segments deleted, or -errno. Their files are renamed to .deleted.
+# Delete segments and rename their files to .deleted; takes the append lock. Returns their number, or -errno.
 cdef int32_t apply_retention(Partition *partition, int64_t now_ms) noexcept nogil
-# Removes the files whose file.delete.delay.ms has passed (all_of_them: every one). The number of segments removed.
+# Remove the files whose file.delete.delay.ms has passed (all_of_them: every one). Returns the number of segments.
 cdef int32_t purge_deleted(Partition *partition, int64_t now_ms, bint all_of_them) noexcept nogil

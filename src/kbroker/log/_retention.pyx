@@ -26,7 +26,7 @@ cdef int64_t largest_timestamp(LogSegment *segment, int64_t now_ms) noexcept nog
 
 
 cdef int32_t deletable_count(Partition *partition, int64_t now_ms) noexcept nogil:
-    """How many of the oldest segments each rule in turn lets go (start offset, size, age); the largest of the three."""
+    """Return the number of oldest segments to delete: the maximum over the rules (start offset, size, age)."""
     cdef SegmentList *view = partition.view
     cdef LogConfig *config = &partition.config
     cdef int64_t mark = atomic_load(&partition.high_watermark), start = atomic_load(&partition.log_start)
@@ -74,13 +74,13 @@ cdef int32_t apply_retention(Partition *partition, int64_t now_ms) noexcept nogi
     memset(&snapshot, 0, sizeof(snapshot))
     mutex_lock(&partition.append_lock)
     if atomic_load(&partition.closed) or atomic_load(&partition.damage_offset) != INT64_MAX:
-        mutex_unlock(&partition.append_lock)     # a damaged log deletes nothing: the repair may need it
+        mutex_unlock(&partition.append_lock)     # a damaged log deletes nothing, since the repair may need it
         return 0
     count = deletable_count(partition, now_ms)
     result = count
     if count > 0 and count == partition.view.count:
         rc = roll_segment(partition, atomic_load(&partition.log_end), now_ms, &snapshot)
-        if rc != 0:                             # a full disk has no room for a new segment: delete the others
+        if rc != 0:                             # a full disk has no space for a new segment: delete only the others
             count -= 1
             result = count if count > 0 else rc
     if count > 0:
@@ -92,7 +92,7 @@ cdef int32_t apply_retention(Partition *partition, int64_t now_ms) noexcept nogi
             for slot in range(kept.count):
                 kept.segments[slot] = segment_retain(old.segments[slot + count])
             if atomic_load(&partition.log_start) < kept.segments[0].base_offset:
-                # first: readers then say out of range
+                # Set first: readers then return OFFSET_OUT_OF_RANGE.
                 atomic_store(&partition.log_start, kept.segments[0].base_offset)
             for slot in range(count):
                 segment = segment_retain(old.segments[slot])
@@ -102,7 +102,7 @@ cdef int32_t apply_retention(Partition *partition, int64_t now_ms) noexcept nogi
                     io_unlink(path)
                 entry = <DeletedSegment *>calloc(1, sizeof(DeletedSegment))
                 if entry is NULL:
-                    segment_release(segment)     # the file stays under its .deleted name until the next opening
+                    segment_release(segment)     # the file keeps its .deleted name until the next opening
                     continue
                 entry.segment = segment
                 entry.deleted_ms = now_ms
@@ -110,7 +110,7 @@ cdef int32_t apply_retention(Partition *partition, int64_t now_ms) noexcept nogi
                 partition.deleted = entry
             view_publish(partition, kept)
             stable = atomic_load(&partition.last_stable)
-            advance_watermarks(partition)       # the last stable offset is not below the start
+            advance_watermarks(partition)       # keeps the last stable offset at or above the start
             stable_moved = atomic_load(&partition.last_stable) > stable
     mutex_unlock(&partition.append_lock)
     store_snapshot(partition, &snapshot)
@@ -120,7 +120,7 @@ cdef int32_t apply_retention(Partition *partition, int64_t now_ms) noexcept nogi
 
 
 cdef int32_t purge_deleted(Partition *partition, int64_t now_ms, bint all_of_them) noexcept nogil:
-    """Remove files whose delay is over; the number of segments removed."""
+    """Remove files whose delay is over; return the number of segments."""
     cdef DeletedSegment *due = NULL
     cdef DeletedSegment *entry
     cdef DeletedSegment **link
@@ -136,7 +136,7 @@ cdef int32_t purge_deleted(Partition *partition, int64_t now_ms, bint all_of_the
         else:
             link = &entry.next
     mutex_unlock(&partition.append_lock)
-    while due is not NULL:                      # unlinking a big file takes its time: no lock
+    while due is not NULL:                      # unlinking a big file is slow, so no lock is held
         entry = due
         due = entry.next
         segment_remove(entry.segment, True)

@@ -1,4 +1,4 @@
-"""Roll of one partition's active segment: UnifiedLog.maybeRoll, and the producer snapshot that goes with it."""
+"""Roll of a partition's active segment: UnifiedLog.maybeRoll, and its producer snapshot."""
 from libc.stdint cimport int32_t, int64_t, uint64_t
 from libc.stdlib cimport free
 from kbroker._core.sync cimport atomic_load, atomic_store
@@ -49,7 +49,7 @@ cdef void take_snapshot(Partition *partition, PendingSnapshot *snapshot) noexcep
     if partition.directory is NULL or partition.snapshot_offset == end or snapshot.data is not NULL:
         return
     if end == partition.view.segments[0].base_offset:
-        return                                  # never written to: thousands of such partitions close at once
+        return                                  # never written to; thousands of such partitions may close at once
     snapshot.data = producer_state_encode_snapshot(partition.producers, &snapshot.size_bytes)
     snapshot.offset = end
     if snapshot.data is not NULL:
@@ -60,7 +60,7 @@ cdef void store_snapshot(Partition *partition, PendingSnapshot *snapshot) noexce
     cdef char path[PATH_BYTES]
     if snapshot.data is not NULL:
         log_path(path, PATH_BYTES, partition.directory.path, snapshot.offset, b".snapshot")
-        # lost: recovery replays from an older one
+        # If this fails, recovery replays from an older snapshot.
         producer_state_store_snapshot(path, snapshot.data, snapshot.size_bytes)
         free(snapshot.data)
         snapshot.data = NULL
@@ -68,7 +68,7 @@ cdef void store_snapshot(Partition *partition, PendingSnapshot *snapshot) noexce
 
 cdef int32_t roll_segment(Partition *partition, int64_t new_base, int64_t now_ms,
                           PendingSnapshot *snapshot) noexcept nogil:
-    cdef SegmentList *old = partition.view       # no count needed: only the holder of the append lock replaces it
+    cdef SegmentList *old = partition.view       # borrowed: only the holder of the append lock replaces it
     cdef SegmentList *grown
     cdef LogSegment *fresh
     cdef int32_t slot, keep = old.count, rc
@@ -76,7 +76,7 @@ cdef int32_t roll_segment(Partition *partition, int64_t new_base, int64_t now_ms
     if active.base_offset == new_base:
         if atomic_load(&active.size_bytes) > 0:
             return -EIO
-        active.created_ms = now_ms              # an empty segment with the same base stays the active one
+        active.created_ms = now_ms              # an empty segment with the same base stays active
         return 0
     fresh = segment_new(partition.directory, partition.files, new_base, partition.config.segment_index_bytes, True,
                         now_ms)

@@ -1,6 +1,4 @@
-"""Checks of one record batch before it may enter a log (spec: log-storage 4, rows 3 and a to f). Pure: no lock, no
-file.
-"""
+"""Checks of a record batch before it is appended (spec: log-storage 4, rows 3 and a to f). Pure: no lock, no file."""
 from libc.stdint cimport int16_t, int32_t, int64_t
 from kbroker._core.clock cimport Clock
 from kbroker.log._config cimport LogConfig
@@ -10,26 +8,27 @@ from kbroker.protocol._records cimport BatchHeader
 cdef struct BatchCheck:
     int16_t error
     const char *message         # static
-    int32_t bad_record          # the first refused record, -1: none
-    int32_t *bad_records        # malloc'ed, the caller frees it: all refused records; NULL when there are none
+    int32_t bad_record          # the first refused record, or -1
+    int32_t *bad_records        # malloc'ed, freed by the caller: all refused records, or NULL
     int32_t bad_count
-    bint before_log             # refused as a request, before the log was looked at
-    int64_t taken_bytes         # of the data given: what follows it is no batch and is left out
-    int64_t size_bytes          # of the batch as it is stored
-    char *rebuilt               # malloc'ed, the caller frees it: the batch in the topic's codec; NULL: patched in place
-    int64_t conversion_ns       # what building it took, by the clock given; 0: it was not
+    bint before_log             # refused as a request, before the log was checked
+    int64_t taken_bytes  # bytes of the data that were used; the bytes behind them are not a batch and are ignored
+    int64_t size_bytes          # of the batch as stored
+    char *rebuilt               # malloc'ed, freed by the caller: the batch in the topic's codec; NULL: patched in place
+    int64_t conversion_ns       # duration of the rebuild by the given clock; 0: none
     int64_t max_timestamp_ms    # as stored
-    BatchFacts facts            # offsets relative: base 0 until the append knows
+    BatchFacts facts            # offsets are relative to 0 until the append assigns the base
 
-# Judges the first batch of data and repairs what Kafka repairs: time-stamp type, largest time stamp, and then the CRC.
-# A batch of another codec than compression.type's is built anew. May take the GIL: never call it under a lock.
+# Check the first batch of data and correct the fields that Kafka corrects: time-stamp type, largest time stamp, and
+# then the CRC. A batch of another codec than compression.type's is rebuilt. May take the GIL: never call it under a
+# lock.
 cdef void validate_batch(char *data, int64_t size_bytes, Clock *clock, int64_t now_ms, const LogConfig *config,
                          int16_t api_version, bint is_client, BatchCheck *out) noexcept nogil
-# The same for one whole batch that the broker has just built and summed itself: neither its checksum nor its records
-# are looked at.
+# Accept a whole batch that the broker has just built with its checksum: neither the checksum nor the records are
+# checked.
 cdef void accept_prevalidated_batch(
     char *data, int64_t size_bytes, Clock *clock, int64_t now_ms, const LogConfig *config, BatchCheck *out
 ) noexcept nogil
 cdef void batch_facts(const char *data, const BatchHeader *header, bint from_client, BatchFacts *out) noexcept nogil
-# One whole batch at data? Its size, 0 when the bytes end too early, -1 when they are no batch
+# Return the size of the whole batch at data, 0 when the bytes end too early, -1 when they are not a batch.
 cdef int64_t whole_batch_bytes(const char *data, int64_t size_bytes) noexcept nogil

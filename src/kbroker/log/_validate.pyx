@@ -1,4 +1,4 @@
-"""What Kafka's ProduceRequest.validateRecords, UnifiedLog.analyzeAndValidateRecords and LogValidator refuse, in their
+"""Refusals of Kafka's ProduceRequest.validateRecords, UnifiedLog.analyzeAndValidateRecords and LogValidator, in their
 order.
 """
 from libc.stdint cimport int16_t, int32_t, int64_t
@@ -26,7 +26,7 @@ from kbroker.protocol._records cimport (
 cdef enum:
     LEGACY_OVERHEAD = 14        # smallest size field of any format
     UP_TO_MAGIC = 17
-    MAX_BAD_RECORDS = 8192      # Kafka names all; a response must not be many times larger than its request
+    MAX_BAD_RECORDS = 8192      # Kafka reports all; a response must not be many times larger than its request
 
 
 cdef int64_t whole_batch_bytes(const char *data, int64_t size_bytes) noexcept nogil:
@@ -80,7 +80,7 @@ cdef void batch_facts(const char *data, const BatchHeader *header, bint from_cli
 
 
 cdef void note_bad_record(BatchCheck *out, int32_t slot) noexcept nogil:
-    """Remembers a refused record. Without memory, and beyond the bound, the first ones stand for all."""
+    """Remember a refused record. Without memory, and beyond the limit, only the first ones are reported."""
     cdef int32_t *grown
     cdef int32_t count = out.bad_count
     if out.bad_record < 0:
@@ -124,9 +124,9 @@ cdef void check_records(const char *records, int64_t size_bytes, const BatchHead
         if timestamp > largest:
             largest = timestamp
         if config.compacted and record.key_bytes < 0:
-            note_bad_record(out, slot)          # Kafka looks at the time stamp of those with a key only
+            note_bad_record(out, slot)          # Kafka checks the time stamp only of records with a key
         elif not config.log_append_time and timestamp != -1:
-            # Kafka's subtraction wraps; these comparisons say the same without it
+            # Kafka's subtraction wraps; these comparisons give the same result without it.
             if ((timestamp < now_ms and now_ms - config.timestamp_before_max_ms > timestamp)
                     or (timestamp > now_ms and timestamp - config.timestamp_after_max_ms > now_ms)):
                 bad_time = True
@@ -147,7 +147,7 @@ cdef void check_records(const char *records, int64_t size_bytes, const BatchHead
 
 cdef void recompress(const char *data, const char *unpacked, int64_t unpacked_bytes, const BatchHeader *header,
                      Clock *clock, const LogConfig *config, BatchCheck *out) noexcept nogil:
-    """The batch in the codec the topic wants; the size counts again. unpacked is NULL if data is not compressed."""
+    """Rebuild the batch in the topic's codec and check its size again. unpacked is NULL if data is not compressed."""
     cdef const char *records = unpacked
     cdef int64_t records_bytes = unpacked_bytes, started_ns = clock_now_ns(clock)
     if unpacked is NULL:
@@ -164,7 +164,7 @@ cdef void recompress(const char *data, const char *unpacked, int64_t unpacked_by
 
 
 cdef inline int32_t codec_in_log(const BatchHeader *header, const LogConfig *config) noexcept nogil:
-    """Kafka never packs control records."""
+    """Return the codec in the log; Kafka never compresses control records."""
     if config.target_codec < 0 or header.attributes & CONTROL_BIT:
         return header.attributes & CODEC_MASK
     return config.target_codec
@@ -173,7 +173,7 @@ cdef inline int32_t codec_in_log(const BatchHeader *header, const LogConfig *con
 cdef void make_storable(char *data, BatchHeader *header, const char *unpacked, int64_t unpacked_bytes,
                         int64_t max_timestamp, Clock *clock, int64_t now_ms, const LogConfig *config,
                         bint is_client, BatchCheck *out) noexcept nogil:
-    """Codec and time stamps as the topic wants them, of a batch that is good; its facts."""
+    """Apply the topic's codec and time stamps to a valid batch; return its facts."""
     cdef int16_t attributes
     if codec_in_log(header, config) != header.attributes & CODEC_MASK:
         recompress(data, unpacked, unpacked_bytes, header, clock, config, out)
@@ -204,7 +204,7 @@ cdef void validate_batch(char *data, int64_t size_bytes, Clock *clock, int64_t n
     out.bad_record = -1
     out.max_timestamp_ms = -1
     total = whole_batch_bytes(data, size_bytes)
-    out.before_log = True       # so far the request is judged, not the log
+    out.before_log = True       # up to here the request is checked, not the log
     if total < 0:
         refuse(out, CORRUPT_MESSAGE, b"Not a record batch")
         return

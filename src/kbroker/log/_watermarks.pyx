@@ -1,4 +1,4 @@
-"""The watermarks of one partition, and UnifiedLog.flush, which moves the flushed offset and the high watermark."""
+"""The watermarks of a partition, and UnifiedLog.flush, which moves the flushed offset and the high watermark."""
 from libc.stdint cimport int32_t, int64_t
 from libc.stdio cimport snprintf
 from libc.stdlib cimport free
@@ -20,7 +20,7 @@ from kbroker.log.segment._txn_index cimport txn_index_sync
 
 
 cdef bint advance_watermarks(Partition *partition) noexcept nogil:
-    """The high watermark is the log end, unless so much is unflushed that log.flush.interval.messages holds it back."""
+    """Move the high watermark to the log end, or less while log.flush.interval.messages unflushed records limit it."""
     cdef int64_t end = atomic_load(&partition.log_end), flushed = atomic_load(&partition.flushed)
     cdef int64_t old = atomic_load(&partition.high_watermark), start = atomic_load(&partition.log_start)
     cdef int64_t mark, unstable
@@ -30,7 +30,7 @@ cdef bint advance_watermarks(Partition *partition) noexcept nogil:
     producer_state_set_high_watermark(partition.producers, mark)
     unstable = producer_state_first_unstable_offset(partition.producers)
     if 0 <= unstable < start:
-        unstable = start                        # its first records are deleted
+        unstable = start                        # the first records of the transaction are deleted
     atomic_store(&partition.high_watermark, mark)
     atomic_store(&partition.last_stable, unstable if 0 <= unstable < mark else mark)
     return mark > old
@@ -44,14 +44,14 @@ cdef int32_t sync_topic_id(const char *directory) noexcept nogil:
     snprintf(path, PATH_BYTES, b"%s/partition.metadata", directory)
     fd = io_open(path, False)
     if fd < 0:
-        return 0 if fd == -ENOENT else fd       # a log without one is opened by itself
+        return 0 if fd == -ENOENT else fd       # a log opened without a manager has no such file
     rc = io_sync(fd)
     io_close(fd)
     return rc
 
 
 cdef int32_t sync_names(Partition *partition) noexcept nogil:
-    """The folder with the topic's id, and its parent when the folder itself is new."""
+    """Sync the folder with the topic's id, and its parent when the folder itself is new."""
     cdef int64_t names = atomic_swap(&partition.new_names, 0)
     cdef char *parent
     cdef char *slash
@@ -87,7 +87,7 @@ cdef int32_t sync_files(Partition *partition, int64_t from_offset, int64_t up_to
         if slot + 1 < view.count and view.segments[slot + 1].base_offset <= from_offset:
             continue
         if atomic_load(&view.segments[slot].is_deleted):
-            continue                            # retention deleted it: no one reads it again
+            continue                            # retention deleted it, so no later start reads it
         file = segment_open(view.segments[slot], &rc)
         if file is NULL:
             if atomic_load(&view.segments[slot].is_deleted):
@@ -97,7 +97,7 @@ cdef int32_t sync_files(Partition *partition, int64_t from_offset, int64_t up_to
         rc = io_sync(file.fd)
         open_file_release(file)
         if rc != 0:
-            rc = -EIO                           # whatever the error: a failed sync must not be tried again
+            rc = -EIO                           # any error: a failed sync must not be retried
             break
         rc = txn_index_sync(&view.segments[slot].aborted)
         if rc != 0:
@@ -111,7 +111,7 @@ cdef int32_t sync_files(Partition *partition, int64_t from_offset, int64_t up_to
 
 
 cdef inline bint was_deleted(Partition *partition, int32_t rc) noexcept nogil:
-    """Its folder was renamed or removed meanwhile: no disk has failed."""
+    """Return whether the folder was renamed or removed meanwhile, so that no disk has failed."""
     return rc == -ENOENT and atomic_load(&partition.closed) != 0
 
 
@@ -162,8 +162,8 @@ cdef int32_t flush_log(Partition *partition, int64_t up_to) noexcept nogil:
             atomic_store(&partition.flushed, target)
         moved = advance_watermarks(partition)
         mutex_unlock(&partition.append_lock)
-    elif rc != -ENOMEM and rc != -EMFILE and rc != -ENFILE:     # no sync was tried, a later flush may succeed
-        # the kernel may have dropped the pages: a second sync would wrongly succeed
+    elif rc != -ENOMEM and rc != -EMFILE and rc != -ENFILE:     # no sync was tried, so a later flush may succeed
+        # The kernel may have dropped the pages: a second sync would wrongly succeed.
         atomic_store(&partition.is_failed, 1)
     release_flushes(partition)
     return rc if rc != 0 else (1 if moved else 0)

@@ -227,7 +227,7 @@ def txn_index_sum(segment: Path) -> tuple[int, int]:
 
 
 def write_clean_shutdown(folder: Path, broker_epoch: int = -1) -> None:
-    """Mark everything in the folder as on disk, the last step of a clean stop. Raises: OSError."""
+    """Mark all data of the folder as on disk, the last step of a clean stop. Raises: OSError."""
     import json
 
     write_atomically(folder / CLEAN_SHUTDOWN, json.dumps({"version": 0, "brokerEpoch": broker_epoch}).encode())
@@ -243,7 +243,7 @@ def take_clean_shutdown(folder: Path) -> bool:
         text = _read_text(path)
         if text is None:
             return False
-        import json  # nothing else of a start needs it
+        import json  # not otherwise needed at start
 
         content = json.loads(text)
         clean = isinstance(content, dict) and content.get("version") == 0
@@ -289,7 +289,7 @@ class MetaProperties(NamedTuple):
     directory_id: uuid.UUID | None = None
 
     def check(self, cluster_id: str | None, node_id: int, folder: Path) -> None:
-        """Raises: MetaPropertiesMismatch, when the folder is not of this cluster (None: any) and node."""
+        """Check the owner. Raises: MetaPropertiesMismatch, when the folder has another node or cluster (None: any)."""
         path = folder / META_PROPERTIES
         if cluster_id is not None and cluster_id != self.cluster_id:
             raise MetaPropertiesMismatch(

@@ -33,7 +33,7 @@ class FailedIo:
         self.totals = {"append": 0, "read": 0, "sync": 0}
 
     def look(self) -> None:
-        """Log the failures since the last look."""
+        """Log the failures since the last call."""
         for log_dir in self._dirs:
             for name, kind, number, count in take_failures(str(log_dir.path)):
                 self.totals[kind] += count

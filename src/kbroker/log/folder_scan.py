@@ -29,7 +29,7 @@ logger = get_logger(__name__)
 
 
 class TopicLogs(NamedTuple):
-    """A topic of the metadata, whose logs a start opens. ``config``: every topic key with its value."""
+    """A topic of the metadata whose logs a start opens. ``config``: every topic key with its value."""
 
     name: str
     topic_id: uuid.UUID
@@ -44,11 +44,11 @@ class StartReport:
         self.was_clean = was_clean
         self.loaded = 0
         self.unknown_folders: list[Path] = []  # left as they are
-        self.removed_folders: list[Path] = []  # leftovers of deleted topics, and of partitions that were moved
+        self.removed_folders: list[Path] = []  # leftovers of deleted topics and of partitions that were moved
         self.failures: dict[TopicPartition, str] = {}  # offline partitions, with the reason
         self.damaged: dict[TopicPartition, str] = {}  # these serve only the records before the damage
         self.cut: dict[TopicPartition, str] = {}  # lost by an unclean stop: bytes that were cut, or missing offsets
-        self.lost_offsets = 0  # of all partitions: in a checkpoint, and missing from the log
+        self.lost_offsets = 0  # in all partitions: offsets below a checkpoint that the log lacks
 
 
 class FolderScan:
@@ -68,7 +68,7 @@ class FolderScan:
         self.moves: list[tuple[TopicPartition, LogDir]] = []
 
     def run(self) -> None:
-        """Sort the folders of every log folder that is online.
+        """Sort the folders of every online log folder.
 
         Raises: LogDirError, when a partition is in two folders; OSError, when the only log folder cannot be read.
         """
@@ -140,7 +140,7 @@ class FolderScan:
         self._remove(folder)
 
     def _settle(self, log_dir: LogDir, folder: Path, key: TopicPartition, topic: TopicLogs) -> None:
-        """Find the log folder of a partition. Of two folders the one that replaces the other is right."""
+        """Find the log folder of a partition. Of two folders the one that replaces the other is used."""
         if topic_of(folder) not in (topic.topic_id, None):
             if key in self.homes:
                 self._leave(folder)
@@ -165,7 +165,7 @@ class FolderScan:
         )
 
     def _forget_former(self, folder: Path) -> None:
-        """Remove the note of a move whose former folder is online, and so has the partition no more."""
+        """Remove the note of a move whose former folder is online, and so no longer has the partition."""
         try:
             former = checkpoints.read_moved_from(folder)
             if any(log_dir.directory_id == former and not log_dir.is_offline for log_dir in self._dirs):
@@ -175,7 +175,7 @@ class FolderScan:
 
 
 def topic_of(folder: Path) -> uuid.UUID | None:
-    """Return the topic id of a partition's folder, None if it has none, or none that can be read."""
+    """Return the topic id of a partition's folder, None if it has none or an unreadable one."""
     try:
         return checkpoints.read_partition_metadata(folder)
     except OSError:

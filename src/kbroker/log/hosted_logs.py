@@ -1,4 +1,4 @@
-"""Table of the partitions that a broker hosts, with their log folders, and the effect of a disk that fails.
+"""Table of the partitions that a broker hosts, with their log folders, and the handling of disk failures.
 
 Threads: every method from any thread. Lock: ``PartitionRegistry.lock`` guards the table; files are touched under it
 only to create, delete or move a partition.
@@ -63,12 +63,12 @@ class PartitionEntry:
         self.future: FutureReplica | None = None
 
     def is_in(self, log_dir: LogDir) -> bool:
-        """Whether the partition, or its copy, is in a log folder."""
+        """Return whether the partition, or its copy, is in a log folder."""
         future = self.future
         return self.log_dir is log_dir or (future is not None and future.log_dir is log_dir)
 
     def note_config(self, config: Mapping[str, ConfigValue]) -> None:
-        """Keep the values of the topic's config that the log manager uses."""
+        """Store the values of the topic's config that the log manager uses."""
         flush_ms, delay_ms = config.get("flush.ms"), config.get("file.delete.delay.ms")
         self.flush_ms = flush_ms if isinstance(flush_ms, int) else INT64_MAX
         self.delete_delay_ms = delay_ms if isinstance(delay_ms, int) else 60_000
@@ -99,7 +99,7 @@ class PartitionRegistry:
             return self._table.get(key)
 
     def items(self) -> list[tuple[TopicPartition, PartitionEntry]]:
-        """Return all of them, as they are now."""
+        """Return all partitions at this moment."""
         with self.lock:
             return list(self._table.items())
 
@@ -130,7 +130,7 @@ class PartitionRegistry:
                 self._count(future.log_dir, 1)
 
     def set_folder(self, hosted: PartitionEntry, log_dir: LogDir) -> None:
-        """Note that a partition was moved to its future folder."""
+        """Record that a partition was moved to its future folder."""
         with self.lock:
             self.set_future(hosted, None)
             self._count(hosted.log_dir, -1)
@@ -142,7 +142,7 @@ class PartitionRegistry:
             self._counts[log_dir] += change
 
     def clear(self) -> None:
-        """Empty the table; the logs are closed."""
+        """Empty the table; its logs are already closed."""
         with self.lock:
             self._table.clear()
             self._counts.clear()

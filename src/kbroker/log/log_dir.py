@@ -164,7 +164,7 @@ class LogDir:
 
     @property
     def directory_id(self) -> uuid.UUID:
-        """Id of the folder, for its whole life."""
+        """Id of the folder; it never changes."""
         assert self.owner.directory_id is not None
         return self.owner.directory_id
 

@@ -69,7 +69,7 @@ class LogTasks:
             self._every("recovery-point-checkpoint", self.write_recovery_points, every)
             every = integer("log.flush.start.offset.checkpoint.interval.ms")
             self._every("log-start-checkpoint", self.write_log_starts, every)
-            every = HIGH_WATERMARK_PERIOD_MS  # losses of a kill before the first write go unnoticed
+            every = HIGH_WATERMARK_PERIOD_MS  # a kill before the first write loses offsets unnoticed
             self._every("high-watermark-checkpoint", self.write_high_watermarks, every, every)
 
     def schedule_flusher(self) -> None:

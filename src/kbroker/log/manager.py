@@ -41,7 +41,7 @@ from kbroker.log.scheduler import Scheduler
 
 logger = get_logger(__name__)
 
-LOADS_AT_ONCE = 64  # of one recovery thread
+LOADS_AT_ONCE = 64  # per recovery thread
 IN_MEMORY = "memory"  # path of the log folder when logs are kept in memory
 
 
@@ -104,7 +104,7 @@ class LogManager:
         self._dirs, self._unusable = open_log_dirs(self._paths, cluster_id, config.node_id, self._clock)
         self.cluster_id = self._dirs[0].owner.cluster_id if self._dirs else cluster_id
         self._homes: dict[TopicPartition, LogDir] = {}  # folders found by the start
-        self._away: set[TopicPartition] = set()  # not found by it, and perhaps in a folder that is offline
+        self._away: set[TopicPartition] = set()  # not found by the start, and perhaps in a folder that is offline
         if self.cluster_id is None:
             self.cluster_id = checkpoints.random_uuid_text()
         self.scheduler = Scheduler(clock, "log-scheduler")
@@ -149,7 +149,7 @@ class LogManager:
             for part in parts:
                 report.failures.update(self._load(part))
         else:
-            from concurrent.futures import ThreadPoolExecutor  # not loaded where there is little to load
+            from concurrent.futures import ThreadPoolExecutor  # not imported where there is little to load
 
             with ThreadPoolExecutor(workers, thread_name_prefix="log-recovery") as pool:
                 for failures in pool.map(self._load, parts):
@@ -236,12 +236,12 @@ class LogManager:
                     raise
 
     def _begin_note(self) -> None:
-        """Note that no topic is being deleted, in a file that exists, so that deleting works on a full disk."""
+        """Write an empty deletion note, so that the file exists and deleting works on a full disk."""
         for log_dir in self._dirs:
             try:
                 log_dir.deletion_note.prepare()
                 if log_dir.deletion_note.read():
-                    log_dir.sync()  # what was removed first
+                    log_dir.sync()  # make earlier removals durable first
                     log_dir.deletion_note.write(())
             except OSError as error:
                 log_dir.note_failure("noting that no topic is being deleted", error)
@@ -291,7 +291,8 @@ class LogManager:
         if log_dir is not None:
             path = log_dir.partition_path(topic, partition)
             is_new = not path.exists()
-            if is_known or checkpoints.belongs_to(path, topic_id):  # else they are another's of this name
+            # otherwise the folder belongs to another topic of this name
+            if is_known or checkpoints.belongs_to(path, topic_id):
                 recovery_point = max(0, log_dir.recovery_points.get(key, 0))
                 log_start = max(0, log_dir.log_starts.get(key, 0))
             try:
@@ -315,7 +316,7 @@ class LogManager:
                 is_prepared=True,
             )
         except BaseException:
-            if folder is not None and is_new:  # nothing was ever in it, and no table names it
+            if folder is not None and is_new:  # it never had records, and no table has it
                 remove_folder(folder)
             raise
         hosted = PartitionEntry(log, log_dir, self._clock.now_ms())
@@ -405,8 +406,8 @@ class LogManager:
     def note_deletions(self, topic_ids: Iterable[uuid.UUID]) -> None:
         """Note the topics that the metadata is about to delete: the next start removes the folders that a crash leaves.
 
-        Call it again with the topics that were deleted, if those are not all. A note that cannot be written is logged,
-        and does not fail the deletion.
+        Call it again with the topics that were deleted, if those are not all. If a note cannot be written, this is
+        logged and the deletion continues.
         """
         self._write_note(frozenset(topic_ids))
 

@@ -9,7 +9,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#ifdef _WIN32   /* compiled by `make cross`, tried nowhere yet; descriptors are those of the C library */
+#ifdef _WIN32   /* compiled by `make cross`, not run yet; descriptors are those of the C library */
 #ifndef NOMINMAX
 #define NOMINMAX
 #endif
@@ -121,7 +121,7 @@ static inline int kb_memory_file(void) {
     if (!WideCharToMultiByte(CP_UTF8, 0, name, -1, path, sizeof path, NULL, NULL)) return -ENAMETOOLONG;
     return kb_win_open(path, CREATE_ALWAYS, FILE_ATTRIBUTE_TEMPORARY | FILE_FLAG_DELETE_ON_CLOSE);
 }
-static inline int64_t kb_descriptor_limit(void) { return 8192; }     /* the most the C library has */
+static inline int64_t kb_descriptor_limit(void) { return 8192; }     /* the C library's maximum */
 static inline char *kb_map(int fd, int64_t size, int writable) {     /* fd -1: anonymous memory */
     if (fd < 0) return (char *)VirtualAlloc(NULL, (SIZE_T)size, MEM_RESERVE | MEM_COMMIT, PAGE_READWRITE);
     HANDLE m = CreateFileMappingW(kb_handle(fd), NULL, writable ? PAGE_READWRITE : PAGE_READONLY,
@@ -187,7 +187,7 @@ static inline int kb_truncate(int fd, int64_t size) {
         if (errno != EINTR) return -errno;
     }
 }
-/* Space on the disk for a file that is to grow to size; its own size stays. 0 too where that cannot be done. */
+/* Reserve disk space for a file that will grow to size; its own size stays. 0 also where that is not supported. */
 static inline int kb_reserve(int fd, int64_t size) {
 #if defined(__linux__) && defined(FALLOC_FL_KEEP_SIZE)
     for (;;) {
@@ -272,7 +272,7 @@ static inline int kb_create(const char *path) {
     return fd < 0 ? -errno : fd;
 }
 #endif
-/* path.tmp, then renamed over */
+/* write path.tmp, then rename it to path */
 static inline int kb_write_file(const char *path, const char *data, int64_t size) {
     char tmp[4400];
     if (snprintf(tmp, sizeof tmp, "%s.tmp", path) >= (int)sizeof tmp) return -ENAMETOOLONG;

@@ -1,10 +1,10 @@
 """Moves of partitions between log folders (AlterReplicaLogDirs): copy, catch up, replace.
 
 The copy is a folder ``topic-partition.<uuid>-future`` in the target log folder. It gets the bytes of the segments while
-the partition is in use. For the last few bytes appends wait: the copy takes the partition's name, the log continues
-in it, and the former folder is removed. A note in the new folder (``kbroker-moved-from``) names the log folder that it
-replaces, so that a start after a crash between the two finds out which of two folders is out of date. A crash before
-leaves the copy, and the start makes it anew.
+the partition is in use. Appends wait only for the last few bytes: the copy takes the partition's name, the log
+continues in it, and the former folder is removed. A note in the new folder (``kbroker-moved-from``) names the log
+folder that it replaces, so that a start after a crash in between finds which of two folders is out of date. An
+earlier crash leaves an incomplete copy, and the start begins the move again.
 
 Threads: every method from any thread; the copying runs on one thread, step by step, each move in turn.
 Source: ``ReplicaAlterLogDirsThread``, ``LogManager.replaceCurrentWithFutureLog``.
@@ -36,11 +36,11 @@ logger = get_logger(__name__)
 
 RATE = "replica.alter.log.dirs.io.max.bytes.per.second"
 CHUNK_BYTES = 1 << 20
-STEP_BYTES = 16 << 20  # of one move, before the next one continues
-TAIL_BYTES = 1 << 20  # at most so much is copied while appends wait, and what was appended meanwhile
+STEP_BYTES = 16 << 20  # copied for one move before the next one continues
+TAIL_BYTES = 1 << 20  # limit of the bytes that are copied while appends wait
 CLEANER_RETRY_MS = 100
 INDEX_ENTRY = struct.Struct(">ii")
-#: Files of a sealed segment that need no sync: a start makes them anew where they do not fit.
+# : Files of a sealed segment that need no sync: a start rebuilds them where they do not match.
 REBUILT = (".index", ".timeindex", ".snapshot")
 
 
@@ -79,13 +79,13 @@ class ReplicaMover:
         self.reconfigure()
 
     def start(self) -> None:
-        """Let moves run on a thread, which is created with the first one."""
+        """Allow moves on a thread, which is created with the first one."""
         self._is_started = True
         if self.scheduler.task_names:
             self.scheduler.start()
 
     def close(self) -> None:
-        """End the step under way; the next start begins unfinished moves again."""
+        """End the step in progress; the next start begins unfinished moves again."""
         self._is_closed = True
         self._throttle.set_rate(0)
         self.scheduler.close()
@@ -151,7 +151,7 @@ class ReplicaMover:
     def _begin(key: TopicPartition, source: LogDir, future: FutureReplica) -> None:
         folder = source.partition_path(*key)
         try:
-            (folder / checkpoints.MOVED_FROM).unlink(missing_ok=True)  # of an earlier move, which is over
+            (folder / checkpoints.MOVED_FROM).unlink(missing_ok=True)  # of an earlier move, which has ended
             topic_id = checkpoints.read_partition_metadata(folder)
         except OSError as e:
             raise SourceError(str(e)) from e
@@ -176,12 +176,12 @@ class ReplicaMover:
     # -- copy --------------------------------------------------------------------------------------------------------
 
     def _copy(self, log: PartitionLog, future: FutureReplica, budget: int) -> int:
-        """Copy up to ``budget`` bytes of what the copy lacks. Returns: the bytes that it then lacks still.
+        """Copy up to ``budget`` bytes that the copy lacks. Returns: the bytes that it still lacks.
 
         Raises: SourceError; OSError, when the copy cannot be written.
         """
         segments = log.segments()
-        end = log.log_end_offset  # at least all that the sizes cover
+        end = log.log_end_offset  # read first: all records below it are within the sizes
         folder = Path(log.directory or "")
         missing = sum(s.size_bytes - future.copied.get(s.base_offset, 0) for s in segments)
         for number, segment in enumerate(segments):
@@ -210,7 +210,7 @@ class ReplicaMover:
     def _copy_segment(
         self, folder: Path, future: FutureReplica, segment: SegmentFacts, budget: int, is_active: bool
     ) -> int:
-        """Copy bytes of a segment's file; a sealed one is on the disk once it is complete. Returns: their number."""
+        """Copy bytes of a segment's file; a sealed one is on disk once it is complete. Returns: their number."""
         name = f"{segment.base_offset:020}.log"
         at = start = future.copied.setdefault(segment.base_offset, 0)
         end = min(segment.size_bytes, start + budget)
@@ -230,7 +230,7 @@ class ReplicaMover:
     # -- replace -----------------------------------------------------------------------------------------------------
 
     def _replace(self, key: TopicPartition, hosted: PartitionEntry, source: LogDir, future: FutureReplica) -> None:
-        """Let the copy, which is complete but for the latest records, replace the partition's folder."""
+        """Replace the partition's folder by the copy, which lacks at most the latest records."""
         target = future.log_dir
         checkpoints.write_moved_from(future.folder, source.directory_id)
         self._tasks.write_recovery_points()
@@ -252,7 +252,7 @@ class ReplicaMover:
             self._remove_former(key, hosted, source)
 
     def _complete(self, key: TopicPartition, log: PartitionLog, future: FutureReplica) -> None:
-        """Copy the rest, while no append runs, and give the copy the partition's name. All is on the disk then."""
+        """Copy the rest, while appends wait, and give the copy the partition's name, durably."""
         folder = Path(log.directory or "")
         self._throttle.set_rate(0)
         try:
@@ -275,7 +275,7 @@ class ReplicaMover:
         future.log_dir.promote(future.folder, *key)
 
     def _remove_former(self, key: TopicPartition, hosted: PartitionEntry, source: LogDir) -> None:
-        """Remove the folder that was replaced. Where that fails, the next start does it."""
+        """Remove the folder that was replaced. If that fails, the next start does it."""
         try:
             renamed = source.rename_for_delete(*key)
             source.sync()
@@ -287,13 +287,13 @@ class ReplicaMover:
 
 
 def _take_back(target: LogDir, key: TopicPartition) -> None:
-    """Take the name from a copy that cannot be used. Raises: OSError."""
+    """Rename an unusable copy, so that it no longer has the partition's name. Raises: OSError."""
     target.rename_for_delete(*key)
     target.sync()
 
 
 def _copy_file(source: Path, target: Path, name: str, max_bytes: int = -1, *, is_synced: bool = False) -> None:
-    """Copy a small file, if there is one. Raises: SourceError, OSError."""
+    """Copy a small file, if it exists. Raises: SourceError, OSError."""
     try:
         data = (source / name).read_bytes()
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""Compaction of one batch. Offsets stay; a batch that loses records is packed again, its delete horizon with it.
+"""Compaction of a batch. Offsets stay; a batch that loses records is rebuilt, with its delete horizon.
 
 Source: ``MemoryRecords.filterTo``, ``Cleaner.shouldRetainRecord``, ``CleanedTransactionMetadata``, KIP-534 (delete
 horizon).
@@ -78,7 +78,7 @@ cdef int32_t find_committed(const TxnTracker *tracker, int64_t producer_id) noex
 
 
 cdef int32_t begin_up_to(TxnTracker *tracker, int64_t offset) noexcept nogil:
-    """Aborted transactions that began at or before offset are under way; one at a time for each producer."""
+    """Begin the aborted transactions whose first offset is at or before offset; one at a time for each producer."""
     cdef OpenAborted *grown
     cdef int32_t capacity
     cdef AbortedTxn *txn
@@ -178,7 +178,7 @@ cdef void filter_set_producers(BatchFilter *filter, ProducerFacts *rows, int64_t
 
 
 cdef bint is_last_of_producer(const BatchFilter *filter, const BatchHeader *header) noexcept nogil:
-    """An active producer's last batch carries its sequence; or, when it has none, its marker the epoch."""
+    """Return whether a batch has an active producer's last sequence, or, when there is none, its epoch in a marker."""
     cdef int64_t low = 0, high = filter.producer_count - 1, middle
     cdef const ProducerFacts *row
     while low <= high:
@@ -220,7 +220,7 @@ cdef int32_t unpack_records(const char *data, const BatchHeader *header, char **
 
 cdef bint keep_record(const BatchFilter *filter, const BatchHeader *header, const RecordView *record) noexcept nogil:
     if record.offset >= filter.end_offset:
-        return True                             # the map does not reach so far: the next round's
+        return True                             # not covered by the map: left to the next round
     if record.key_bytes < 0:
         return False
     if record.offset < offset_map_get(filter.latest, record.key, record.key_bytes):
@@ -231,14 +231,14 @@ cdef bint keep_record(const BatchFilter *filter, const BatchHeader *header, cons
 
 
 cdef inline const char *after_varint(const char *at) noexcept nogil:
-    """The varint was read by record_next: it ends."""
+    """Return the position after a varint; record_next has read it, so it ends."""
     while at[0] & <char>0x80:
         at += 1
     return at + 1
 
 
 cdef int32_t put_record(Bytes *out, const char *record, const char *end, int64_t timestamp_delta) noexcept nogil:
-    """A record as it was but for its time stamp, which may be relative to another base now."""
+    """Copy a record with another time stamp delta, since the base time stamp of the batch may differ."""
     cdef char stamp[VARLONG_MAX_BYTES]
     cdef const char *at = after_varint(record)
     cdef const char *rest = after_varint(at + 1)
@@ -260,7 +260,7 @@ cdef int32_t put_record(Bytes *out, const char *record, const char *end, int64_t
 
 cdef int32_t write_batch(BatchFilter *filter, const BatchHeader *header, int32_t attributes, int64_t base_timestamp_ms,
                          int64_t max_timestamp_ms, int32_t count, CleanedSegment *cleaned) noexcept nogil:
-    """A batch of filter.records under the old one's offsets, producer and epoch."""
+    """Write a batch of filter.records with the old one's offsets, producer and epoch."""
     cdef BatchHeader made = header[0]
     cdef Bytes *out = &filter.batch
     cdef int32_t rc
@@ -283,14 +283,14 @@ cdef int32_t write_batch(BatchFilter *filter, const BatchHeader *header, int32_t
     rc = batch_recompress(&made, filter.records.data, filter.records.size_bytes, attributes & CODEC_MASK, CODEC_LEVEL,
                           &packed, &packed_bytes)
     if rc != 0:
-        return -ENOMEM                          # of a known codec the library asks nothing else
+        return -ENOMEM                          # the only error of a known codec
     rc = cleaned_append(cleaned, packed, packed_bytes)
     free(packed)
     return rc
 
 
 cdef int32_t write_empty(BatchFilter *filter, const BatchHeader *header, CleanedSegment *cleaned) noexcept nogil:
-    """The header alone: its offsets and sequence are what matters."""
+    """Write the header alone, which keeps offsets and sequence."""
     filter.records.size_bytes = 0
     return write_batch(filter, header, header.attributes & ~(CODEC_MASK | DELETE_HORIZON_BIT), -1,
                        header.max_timestamp_ms, 0, cleaned)
@@ -298,7 +298,7 @@ cdef int32_t write_empty(BatchFilter *filter, const BatchHeader *header, Cleaned
 
 cdef int32_t rebuild(BatchFilter *filter, const BatchHeader *header, const char *records, int64_t size_bytes,
                      int32_t kept, int64_t horizon_ms, CleanedSegment *cleaned) noexcept nogil:
-    """The records flagged as kept; horizon_ms is the base of their time stamps when it is set (>= 0)."""
+    """Rebuild the batch from the records flagged as kept; horizon_ms is their base time stamp when it is set (>= 0)."""
     cdef RecordView record
     cdef int64_t at = 0, start, base = horizon_ms, largest = -1
     cdef int32_t slot, rc
@@ -375,7 +375,7 @@ cdef int32_t filter_batch(BatchFilter *filter, const char *data, const BatchHead
                           CleanedSegment *cleaned) noexcept nogil:
     cdef bint is_control = (header.attributes & CONTROL_BIT) != 0
     cdef bint drop_records, keep_empty
-    cdef int32_t settled                        # data of an aborted transaction, or a marker without any data
+    cdef int32_t settled                        # 1: data of an aborted transaction, or a marker without data
     if is_control:
         settled = tracker_read_marker(&filter.transactions, header, control_type_of(data, header), cleaned)
     else:
@@ -383,7 +383,7 @@ cdef int32_t filter_batch(BatchFilter *filter, const char *data, const BatchHead
     if settled < 0:
         return settled
     drop_records = settled == 1
-    if is_control and drop_records:             # a marker stays for as long as a tombstone does
+    if is_control and drop_records:             # a marker stays as long as a tombstone
         drop_records = (header.attributes & DELETE_HORIZON_BIT) != 0 and header.base_timestamp_ms <= filter.now_ms
     keep_empty = (header.producer_id >= 0 and is_last_of_producer(filter, header)) or (
         header.base_offset + header.last_offset_delta + 1 == filter.end_offset)

@@ -1,4 +1,4 @@
-"""Writes the cleaner's new segments and swaps them in: LocalLog.replaceSegments, with readers left alone."""
+"""Writes the cleaner's segments and swaps them in, without disturbing readers: LocalLog.replaceSegments."""
 from libc.stdint cimport INT64_MAX, int32_t, int64_t
 from libc.stdlib cimport free, realloc
 from libc.string cimport memcpy, memset
@@ -55,11 +55,11 @@ cdef extern from *:
     static const char *const KB_SUFFIX[][4] = {
         KB_SUFFIXES(""), KB_SUFFIXES(".cleaned"), KB_SUFFIXES(".swap"), KB_SUFFIXES(".deleted")};
     """
-    const char *SUFFIX "KB_SUFFIX"[4][4]        # of a state and a slot
+    const char *SUFFIX "KB_SUFFIX"[4][4]        # by state and slot
 
 cdef enum:
     MAX_INT32 = 2147483647
-    WRITE_BYTES = 1048576       # gathered before they are written
+    WRITE_BYTES = 1048576       # size of the buffer before a write
     OFFSET_INDEX = 0            # slots: the files of a segment
     TIME_INDEX = 1
     TXN_INDEX = 2
@@ -121,7 +121,7 @@ cdef int32_t cleaned_open(CleanedSegment *cleaned, Partition *partition, int64_t
     cleaned.fd = io_open(path, True)
     if cleaned.fd < 0:
         return cleaned.fd
-    rc = io_truncate(cleaned.fd, 0)             # of a round that failed
+    rc = io_truncate(cleaned.fd, 0)             # left by a round that failed
     return rc
 
 
@@ -160,7 +160,7 @@ cdef int32_t write_pending(CleanedSegment *cleaned) noexcept nogil:
 
 
 cdef bint add_time_entry(CleanedSegment *cleaned, bint is_closing) noexcept nogil:
-    """False: out of memory. The last place is kept for the closing entry."""
+    """Add an entry; the last place is kept for the closing one. False: out of memory."""
     cdef int64_t max_entries = cleaned.index_bytes // TIME_ENTRY_BYTES - (0 if is_closing else 1)
     cdef char *at
     if (cleaned.max_timestamp_ms <= cleaned.last_time_entry_ms
@@ -258,7 +258,7 @@ cdef int32_t cleaned_finish(CleanedSegment *cleaned, LogSegment *newest, CrashPo
 # ------------------------------------------------------------------------------------------------------------ swapping
 
 cdef LogSegment *segment_of(Partition *partition, CleanedSegment *cleaned, int64_t now_ms) noexcept nogil:
-    """The new segment as readers see it. Its files have their final names before it is published."""
+    """Return the new segment for readers. Its files have their final names before it is published."""
     cdef LogSegment *segment = segment_new(partition.directory, partition.files, cleaned.base_offset,
                                            cleaned.index_bytes, cleaned.directory is NULL, now_ms)
     cdef AbortedTxn entry
@@ -294,7 +294,7 @@ cdef LogSegment *segment_of(Partition *partition, CleanedSegment *cleaned, int64
     index_seal(&segment.times)
     segment.file = open_file_new(cleaned.fd)
     if segment.file is not NULL:
-        cleaned.fd = -1                         # the segment's now
+        cleaned.fd = -1                         # owned by the segment now
     if rc != 0 or segment.file is NULL:
         segment_release(segment)
         return NULL
@@ -302,7 +302,7 @@ cdef LogSegment *segment_of(Partition *partition, CleanedSegment *cleaned, int64
 
 
 cdef int32_t place_in_view(Partition *partition, LogSegment **old, int32_t count) noexcept nogil:
-    """Under the append lock: slot of old[0] when all of old stand there side by side below the active one, else -1."""
+    """Return the slot of old[0] when old is adjacent and below the active segment, else -1; under the append lock."""
     cdef SegmentList *view = partition.view
     cdef int32_t slot, first = -1
     for slot in range(view.count):
@@ -318,7 +318,7 @@ cdef int32_t place_in_view(Partition *partition, LogSegment **old, int32_t count
 
 
 cdef int32_t rename_all(LogSegment *segment, bint to_deleted, CrashPoint *crash) noexcept nogil:
-    """An old segment's files out of the way (its log last to go), or the new one's into place (log last)."""
+    """Rename an old segment's files to .deleted, or the new segment's files to their final names; the log last."""
     cdef char source[PATH_BYTES]
     cdef char target[PATH_BYTES]
     cdef int32_t slot, rc
@@ -344,7 +344,7 @@ cdef int32_t swap_names(Partition *partition, LogSegment **old, int32_t count, L
 
 
 cdef inline void forget_recent(Partition *partition, LogSegment **old, int32_t count) noexcept nogil:
-    """Positions of recent appends are of the old files."""
+    """Clear recent appends whose positions are those of the old files."""
     cdef int32_t slot, which
     mutex_lock(&partition.view_lock)
     for slot in range(RECENT_APPENDS):
@@ -356,7 +356,7 @@ cdef inline void forget_recent(Partition *partition, LogSegment **old, int32_t c
 
 cdef int32_t publish(Partition *partition, LogSegment **old, int32_t count, LogSegment *fresh,
                      CrashPoint *crash) noexcept nogil:
-    """Under the append lock."""
+    """Swap the file names and publish the new view; under the append lock."""
     cdef SegmentList *view = partition.view
     cdef SegmentList *changed
     cdef int32_t first, slot, rc = 0
@@ -371,7 +371,7 @@ cdef int32_t publish(Partition *partition, LogSegment **old, int32_t count, LogS
     if partition.directory is not NULL:
         rc = swap_names(partition, old, count, fresh, crash)
         if rc != 0:
-            # Readers go on with the old files, which are open. Names are mixed: only an opening puts them in order.
+            # Readers continue with the old files, which are open. The names are mixed until the next opening.
             atomic_store(&partition.is_failed, 1)
             segment_list_release(changed)
             return rc
@@ -431,7 +431,7 @@ cdef int32_t replace_segments(Partition *partition, LogSegment **old, int32_t co
     cdef bint no_aborted = cleaned.aborted.size_bytes == 0
     if on_disk:
         rc = name_swap(cleaned, crash)
-    for slot in range(count):                   # an old view must never open a new file by its old name
+    for slot in range(count):                   # an old view must never open a new file by an old name
         if rc == 0:
             rc = segment_pin(old[slot])
     if rc == 0:
@@ -446,7 +446,7 @@ cdef int32_t replace_segments(Partition *partition, LogSegment **old, int32_t co
     if rc == 0 and on_disk:
         rc = remove_old(partition, old, count, no_aborted, crash)
     if rc == 0 or rc == REPLACE_STOPPED or atomic_load(&partition.is_failed):
-        cleaned_close(cleaned)                  # what has been renamed by half is the next opening's
+        cleaned_close(cleaned)                  # the next opening finishes the renames
     else:
         cleaned_discard(cleaned)
     return rc

@@ -8,13 +8,13 @@ from kbroker.log.log_types import CleanResult
 class Cleaner:
     """Compacts partitions, one at a time. Threads: ``clean`` one at a time, ``stop`` any.
 
-    Args: `memory_bytes` what the map of keys may take while a round runs; `load_factor` how full it may be;
-        `throttle` how fast it may read and write.
+    Args: `memory_bytes`: limit for the map of keys during a round; `load_factor`: maximum fill of the map; `throttle`:
+    limits the rate of reads and writes.
     """
 
     def __new__(cls, memory_bytes: int, load_factor: float = ..., throttle: ByteThrottle | None = ...) -> Cleaner: ...
     def stop(self) -> None:
-        """End a round under way at the next batch; nothing that is half done stays. Rounds begun later end at once."""
+        """End a round in progress at the next batch and discard its incomplete work. Later rounds end at once."""
     def clean(
         self,
         log: PartitionLog,
@@ -24,10 +24,10 @@ class Cleaner:
         now_ms: int,
         delete_retention_ms: int = ...,
     ) -> CleanResult | None:
-        """Compact sealed segments up to the one that holds `first_uncleanable`; appends and reads go on.
+        """Compact sealed segments up to the one that contains `first_uncleanable`; appends and reads continue.
 
-        Args: `first_dirty` where the last round ended; `first_uncleanable` base of a segment, the active one's at most.
-        Returns: what was done, None when stopped or when the partition was changed or closed meanwhile.
+        Args: `first_dirty`: end of the last round; `first_uncleanable`: base of a segment, at most the active one's.
+        Returns: the result, None when stopped or when the partition was changed or closed meanwhile.
         Raises: CorruptLogError (nothing was changed from the damaged batch's segment on), OSError.
         Source: ``Cleaner.doClean``.
         """

@@ -1,7 +1,8 @@
-"""One round of the log cleaner over one partition: read the dirty part into the map, rewrite all up to its end.
+"""One round of the log cleaner over a partition: builds the map of the dirty part and rewrites all segments up to its
+end.
 
-Appends and reads go on meanwhile: the round works on a counted view of sealed segments and takes the append lock only
-to swap a group of them. Source: ``Cleaner.doClean``, ``LogCleaner.scala``.
+Appends and reads continue: the round works on a counted view of sealed segments and takes the append lock only to swap
+a group of them. Source: ``Cleaner.doClean``, ``LogCleaner.scala``.
 """
 import os
 
@@ -60,11 +61,11 @@ cdef struct Round:
     int64_t bytes_written
     int32_t segments_before
     int32_t segments_after
-    int64_t bad_offset          # of CLEAN_CORRUPT
+    int64_t bad_offset          # for CLEAN_CORRUPT
 
 
 cdef int32_t reader_open(BatchReader *reader, LogSegment *segment, int64_t from_offset) noexcept nogil:
-    """Begin at the batch that holds from_offset, or at the end where no batch does."""
+    """Begin at the batch that contains from_offset, or at the end when no batch does."""
     cdef int32_t rc = 0
     cdef int64_t limit = atomic_load(&segment.size_bytes), position = 0
     cdef BatchHeader header
@@ -80,13 +81,13 @@ cdef int32_t reader_open(BatchReader *reader, LogSegment *segment, int64_t from_
 
 
 cdef inline void charge(Round *round_, int64_t size_bytes) noexcept nogil:
-    """Bytes read or written; waits where there are too many of them."""
+    """Count bytes that were read or written, and wait while they exceed the rate."""
     if round_.throttle is not NULL:
         throttle_take(round_.throttle, size_bytes, round_.stop)
 
 
 cdef int32_t reader_next(BatchReader *reader) noexcept nogil:
-    """1: reader.batch and its header, checksum and offsets sound; 0: the end; CLEAN_CORRUPT or -errno."""
+    """Read a batch: 1: reader.batch and its header, checksum and offsets are sound; 0: the end; else an error."""
     cdef int32_t rc
     if reader.at >= reader.limit:
         return 0
@@ -105,10 +106,10 @@ cdef int32_t reader_next(BatchReader *reader) noexcept nogil:
     return 1
 
 
-# -------------------------------------------------------------------------------------------------- reading the dirt
+# -------------------------------------------------------------------------------------------- reading the dirty part
 
 cdef int32_t map_batch(Round *round_, BatchReader *reader, TxnTracker *transactions) noexcept nogil:
-    """0, CLEAN_MAP_TOO_SMALL when the map is full, else an error."""
+    """Add the keys of a batch to the map: 0, CLEAN_MAP_TOO_SMALL when it is full, else an error."""
     cdef const char *records
     cdef char *owned
     cdef int64_t size_bytes, at = 0
@@ -119,7 +120,7 @@ cdef int32_t map_batch(Round *round_, BatchReader *reader, TxnTracker *transacti
         return rc if rc < 0 else 0
     rc = tracker_read_data(transactions, &reader.header)
     if rc != 0:
-        return rc if rc < 0 else 0              # aborted data has no say about its keys
+        return rc if rc < 0 else 0              # aborted records do not count
     rc = unpack_records(reader.batch, &reader.header, &owned, &records, &size_bytes)
     if rc != 0:
         return rc
@@ -136,7 +137,7 @@ cdef int32_t map_batch(Round *round_, BatchReader *reader, TxnTracker *transacti
 
 
 cdef int32_t build_map(Round *round_, int64_t *end_offset) noexcept nogil:
-    """The map of the dirty part, as far as it fits: all below *end_offset is in it."""
+    """Build the map of the dirty part as far as it fits: all records below *end_offset are in it."""
     cdef TxnTracker transactions
     cdef BatchReader reader
     cdef SegmentList *view = round_.view
@@ -238,7 +239,7 @@ cdef int32_t clean_group(Round *round_, int32_t first, int32_t count) noexcept n
 
 
 cdef int32_t group_size(Round *round_, int32_t first, int64_t segment_bytes, int64_t index_bytes) noexcept nogil:
-    """How many segments from first on fit into one, and belong to the round."""
+    """Return the number of segments of the round, from first on, that fit into one."""
     cdef SegmentList *view = round_.view
     cdef LogSegment *segment = view.segments[first]
     cdef int64_t base = segment.base_offset, size = atomic_load(&segment.size_bytes), last
@@ -280,7 +281,7 @@ cdef int32_t clean(Round *round_) noexcept nogil:
 
 
 cdef bint has_deleted(const SegmentList *view) noexcept nogil:
-    """Whether retention has deleted a segment of the view: its file may be missing."""
+    """Return whether retention has deleted a segment of the view, whose file may be missing."""
     cdef int32_t slot
     for slot in range(view.count):
         if atomic_load(&view.segments[slot].is_deleted):
@@ -290,7 +291,7 @@ cdef bint has_deleted(const SegmentList *view) noexcept nogil:
 
 @cython.final
 cdef class Cleaner:
-    """A cleaner thread's memory and its switch. See _cleaner.pyi."""
+    """Memory and stop flag of a cleaner thread. See _cleaner.pyi."""
     cdef OffsetMap map
     cdef AtomicI64 stopping
     cdef CrashPoint crash
@@ -317,7 +318,9 @@ cdef class Cleaner:
                 throttle_wake(&self.throttle.throttle)
 
     def _crash_before(self, int64_t step):
-        """Tests: leave everything as it is before the step of that number (from 1; 0: never). Returns steps left."""
+        """Stop before the step with that number, from 1 (0: never), as a crash would; for tests. Returns: the steps
+        left.
+        """
         cdef int64_t left = self.crash.left
         self.crash.left = step
         return left
@@ -357,7 +360,7 @@ cdef class Cleaner:
         if rc == REPLACE_STALE or rc == CLEAN_STOPPED or rc == REPLACE_STOPPED:
             return None
         if atomic_load(&log.partition.closed):
-            return None                         # its folder went away under the round
+            return None                         # its folder was removed during the round
         if rc == CLEAN_CORRUPT:
             raise CorruptLogError(f"{log.topic}-{log.partition_id}: the batch at or after offset {round_.bad_offset} "
                                   "is damaged")

@@ -96,12 +96,12 @@ cdef bint offset_map_reset(OffsetMap *map, int64_t keys) noexcept nogil:
     map.capacity = wanted
     map.limit = <int64_t>(<double>wanted * map.load_factor)
     if map.limit >= wanted:
-        map.limit = wanted - 1                  # one slot stays free: a search ends there
+        map.limit = wanted - 1                  # one slot stays free, where a search ends
     return True
 
 
 cdef inline OffsetSlot *find_slot(const OffsetMap *map, const uint64_t *hashed) noexcept nogil:
-    """The key's slot, or the free one where it belongs."""
+    """Return the slot of the key, or the free one where it belongs."""
     cdef int64_t at = <int64_t>(hashed[0] % <uint64_t>map.capacity)
     cdef OffsetSlot *slot
     while True:
@@ -138,7 +138,7 @@ cdef int64_t offset_map_get(const OffsetMap *map, const char *key, int32_t size_
 
 @cython.final
 cdef class KeyOffsets:
-    """An offset map for tests: see _offset_map.pyi."""
+    """Offset map for tests. See _offset_map.pyi."""
     cdef OffsetMap map
 
     def __cinit__(self, int64_t memory_bytes, double load_factor=0.9, int64_t keys=0, bytes secret=bytes(16)):

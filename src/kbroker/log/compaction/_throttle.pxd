@@ -1,21 +1,21 @@
-"""How many bytes a second cleaner threads may read and write together: one account, paid for by waiting."""
+"""Throttle of the bytes per second that cleaner threads read and write together: one account; a thread waits to pay."""
 from libc.stdint cimport int64_t
 from kbroker._core.clock cimport Clock, Waker
 from kbroker._core.sync cimport AtomicI64, Cond, Mutex
 
 cdef struct Throttle:
     Clock *clock                # counted
-    Waker waker                 # of a virtual clock
+    Waker waker                 # for a virtual clock
     Mutex lock                  # leaf
-    Cond moved                  # the clock, the rate, or somebody's stop
-    AtomicI64 is_limited        # nothing is locked while there is no limit
+    Cond moved                  # signals a change of the clock or the rate, or a stop
+    AtomicI64 is_limited        # 0: no limit, and nothing is locked
     double bytes_per_second
-    int64_t changes             # of the rate
-    int64_t paid_ns             # when all bytes taken so far are paid for
+    int64_t changes             # number of changes of the rate
+    int64_t paid_ns             # time when all charged bytes are paid for
 
-# Charges bytes and waits until they are paid for, as far as they are more than BURST_NS worth; *stop ends the wait.
+# Charge bytes and wait until all but BURST_NS worth of them are paid for; *stop ends the wait.
 cdef void throttle_take(Throttle *throttle, int64_t size_bytes, AtomicI64 *stop) noexcept nogil
-cdef void throttle_wake(Throttle *throttle) noexcept nogil      # who waits looks at its *stop
+cdef void throttle_wake(Throttle *throttle) noexcept nogil      # waiting threads check their *stop
 
 cdef class ByteThrottle:
     cdef Throttle throttle

@@ -1,8 +1,8 @@
-"""Kafka's Throttler for the log cleaner, by the clock it is given.
+"""Kafka's Throttler for the log cleaner, with an injected clock.
 
-Kafka looks every 300 ms at what was done since and sleeps off the excess; here bytes are charged to an account as they
-are read and written, and a thread waits when it is more than 300 ms ahead: the same rate, without bursts of a second's
-work of a fast disk.
+Kafka checks every 300 ms how much was done since the last check and sleeps off the excess. Here bytes are charged to an
+account as they are read and written, and a thread waits when it is more than 300 ms ahead: the same rate, without
+bursts of a second's work of a fast disk.
 """
 cimport cython
 from libc.math cimport isfinite
@@ -22,7 +22,7 @@ cdef enum:
 cdef AtomicI64 never            # stays 0: a change of the rate ends the wait
 atomic_store(&never, 0)
 
-cdef double LONGEST_NS = 9e18   # what a rate near nothing adds to a time stamp at most
+cdef double LONGEST_NS = 9e18   # limit of the wait that a rate near zero adds to a time stamp
 
 
 cdef void throttle_take(Throttle *throttle, int64_t size_bytes, AtomicI64 *stop) noexcept nogil:
@@ -60,7 +60,7 @@ cdef void wake(void *arg) noexcept nogil:
 
 @cython.final
 cdef class ByteThrottle:
-    """A rate that cleaner threads share. See _throttle.pyi."""
+    """Rate that cleaner threads share. See _throttle.pyi."""
 
     def __cinit__(self, clock, double bytes_per_second=0.0):
         mutex_init(&self.throttle.lock)

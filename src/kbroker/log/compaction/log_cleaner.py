@@ -77,7 +77,7 @@ class Compacted(NamedTuple):
 
 
 class Dirt(NamedTuple):
-    """Dirt of a partition: the bytes that a round would clean, and whether it is overdue."""
+    """Dirty bytes of a partition, which a round would clean, and whether a round is overdue."""
 
     first_dirty: int
     first_uncleanable: int  # base of a segment
@@ -96,9 +96,9 @@ class Dirt(NamedTuple):
 
 
 def measure(log: PartitionLog, config: CompactionConfig, cleaned: int | None, now_ms: int) -> Dirt:
-    """Judge a partition.
+    """Measure a partition.
 
-    Args: ``cleaned``: end of its last round; outside the log's range the next round begins at the log start.
+    Args: ``cleaned``: end of its last round; if it is outside the log's range the next round begins at the log start.
     Raises: OSError.
     """
     start, stable = log.log_start_offset, log.last_stable_offset
@@ -182,7 +182,7 @@ class LogCleaner:
         self._store_lock = threading.Lock()
         self._cleaned = dict(cleaned)
         self._stored: Collection[TopicPartition] = ()  # partitions that the last write has put on the disk
-        self._busy: set[TopicPartition] = set()  # a thread cleans them, or they are held
+        self._busy: set[TopicPartition] = set()  # a thread cleans them, or ``hold`` reserves them
         self._uncleanable: set[TopicPartition] = set()
         self._config = config
         self._throttle = ByteThrottle(clock)

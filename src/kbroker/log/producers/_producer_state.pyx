@@ -1,4 +1,4 @@
-"""Idempotent-producer state of one partition: who wrote last, with which sequence, and whose transaction is open.
+"""Idempotent-producer state of a partition: last sequences of each producer, and open transactions.
 
 Source: ``ProducerStateManager``, ``ProducerAppendInfo``, ``ProducerStateEntry``, KIP-98, KIP-360.
 """
@@ -25,7 +25,7 @@ import os
 
 
 cdef int32_t INT32_MAX = 0x7FFFFFFF
-cdef int64_t LATE_TRANSACTION_MS = 300000    # beyond the longest time-out that a producer may ask for
+cdef int64_t LATE_TRANSACTION_MS = 300000    # longer than any time-out that a producer can request
 
 
 # -- life --------------------------------------------------------------------------------------------------------------
@@ -47,7 +47,7 @@ cdef void producer_state_free(ProducerState *state) noexcept nogil:
 # -- the rules ---------------------------------------------------------------------------------------------------------
 
 cdef inline int32_t first_sequence(const RememberedBatch *batch) noexcept nogil:
-    """Counted back over the wrap: the sequence before 0 is max int32."""
+    """Return the first sequence of a batch; the one before 0 is the largest int32."""
     if batch.last_sequence >= batch.offset_delta:
         return batch.last_sequence - batch.offset_delta
     return <int32_t>(<int64_t>INT32_MAX - batch.offset_delta + batch.last_sequence + 1)
@@ -63,8 +63,8 @@ cdef int32_t check_marker(const Entry *entry, const BatchFacts *facts) noexcept 
     if facts.producer_epoch < entry.epoch:
         return INVALID_PRODUCER_EPOCH
     if facts.transaction_version >= 2 and facts.producer_epoch == entry.epoch and entry.txn != NULL:
-        # The coordinator raises the epoch for each marker, so this one is late: of a transaction that has ended. Where
-        # no transaction is open it is the repeat of the marker that ended the last one, which may be written again.
+        # The coordinator raises the epoch for each marker, so this one is late and belongs to a transaction that has
+        # ended. Without an open transaction it repeats the marker that ended the last one, which may be written again.
         return INVALID_PRODUCER_EPOCH
     if facts.coordinator_epoch < entry.coordinator_epoch:
         return TRANSACTION_COORDINATOR_FENCED
@@ -76,7 +76,7 @@ cdef inline bint is_ongoing(const Entry *entry, int16_t epoch) noexcept nogil:
 
 
 cdef int32_t check_verified(ProducerState *state, const Entry *entry, const BatchFacts *facts) noexcept nogil:
-    """A transactional batch belongs to a transaction that is open here, or that the coordinator has confirmed."""
+    """Check that the transaction of a batch is open here, or confirmed by the coordinator."""
     cdef Verification *verification
     if is_ongoing(entry, facts.producer_epoch):
         return 0
@@ -91,7 +91,7 @@ cdef int32_t check_verified(ProducerState *state, const Entry *entry, const Batc
 
 
 cdef int32_t check_lowest_sequence(ProducerState *state, const Entry *entry, const BatchFacts *facts) noexcept nogil:
-    """While a producer is being verified no batch overtakes an earlier one that will be sent again."""
+    """Check that no batch overtakes an earlier one that will be sent again while its producer is verified."""
     cdef Verification *verification = verification_find(state, facts.producer_id)
     if verification == NULL:
         return 0
@@ -102,7 +102,7 @@ cdef int32_t check_lowest_sequence(ProducerState *state, const Entry *entry, con
 
 cdef int32_t check_sequence(const Entry *entry, const BatchFacts *facts) noexcept nogil:
     cdef int32_t last
-    if entry == NULL or entry.epoch == -1:      # unknown producer: any sequence
+    if entry == NULL or entry.epoch == -1:      # unknown producer: any sequence is accepted
         return 0
     if facts.producer_epoch != entry.epoch:
         return 0 if facts.base_sequence == 0 else OUT_OF_ORDER_SEQUENCE_NUMBER
@@ -157,7 +157,7 @@ cdef bint producer_state_aborts(ProducerState *state, const BatchFacts *facts, A
     cdef Txn *other = <Txn *>state.ongoing.first
     if entry == NULL or entry.txn == NULL or facts.control_type != 0:
         return False
-    if other == entry.txn:          # a producer has one transaction at most: the next one is another's
+    if other == entry.txn:          # a producer has at most one transaction, so the next one has another producer
         other = <Txn *>other.node.next
     aborted.producer_id = entry.producer_id
     aborted.first_offset = entry.txn.first_offset
@@ -173,7 +173,7 @@ cdef bint apply_marker(ProducerState *state, Entry *entry, const BatchFacts *fac
     entry.coordinator_epoch = facts.coordinator_epoch
     entry.last_timestamp_ms = facts.max_timestamp_ms
     if txn == NULL:
-        return False                # an empty transaction: nothing to index
+        return False                # an empty transaction has no index entry
     entry.txn = NULL
     chain_remove(&state.ongoing, &txn.node)
     txn.last_offset = facts.base_offset
@@ -186,7 +186,7 @@ cdef bint producer_state_apply(ProducerState *state, const BatchFacts *facts, Ab
     if facts.producer_id < 0:
         return False
     if not reserve(state, facts.is_transactional):
-        # Only without a check before (recovery). A forgotten producer's next sequence is accepted as it comes.
+        # Only possible without a preceding check (recovery). A missing producer's next sequence is accepted.
         return False
     entry = find(state, facts.producer_id)
     if entry == NULL:
@@ -254,7 +254,7 @@ cdef void producer_state_expire(ProducerState *state, int64_t now_ms, int64_t ex
     while i < state.capacity:
         if state.slots[i] != NULL and is_expired(
                 state.slots[i].txn != NULL, state.slots[i].last_timestamp_ms, now_ms, expiration_ms):
-            remove_slot(state, i)   # another may have moved into slot i
+            remove_slot(state, i)   # another entry may have moved into slot i
         else:
             i += 1
     verification_expire(state, now_ms, expiration_ms)
@@ -297,13 +297,13 @@ cdef ProducerFacts *producer_state_list(ProducerState *state, int64_t *count) no
 
 
 cdef void producer_state_truncate(ProducerState *state, int64_t end_offset) noexcept nogil:
-    """What was at or after end_offset did not happen. An epoch seen there stays known; its sequence is not judged."""
+    """Undo the batches at or after end_offset. Epochs are kept, and a producer's next sequence is not checked."""
     cdef int64_t i = 0
     cdef int32_t kept
     cdef Entry *entry
     cdef Txn *txn = <Txn *>state.unreplicated.first
     cdef Txn *following
-    while txn != NULL:              # ended at or after the cut: open again, or never begun
+    while txn != NULL:              # ended at or after the cut: reopen, or remove
         following = <Txn *>txn.node.next
         if txn.last_offset >= end_offset:
             entry = find(state, txn.producer_id)
@@ -332,7 +332,7 @@ cdef void producer_state_truncate(ProducerState *state, int64_t end_offset) noex
         if kept < entry.batch_count:
             entry.batch_count = kept
             if kept == 0 and entry.txn == NULL:
-                remove_slot(state, i)   # nothing left to judge by: an unknown producer
+                remove_slot(state, i)   # no batch left: an unknown producer
                 continue
             entry.any_sequence = kept == 0
         i += 1
@@ -374,10 +374,10 @@ cdef class ProducerStateManager:
 
     def append(self, producer_id, producer_epoch, base_sequence, base_offset, *, record_count=1, timestamp_ms=0,
                transactional=False, from_client=True, guard=NOT_VERIFIED):
-        """Judge a batch and, if it may be written, apply it.
+        """Check a batch and, if it may be written, apply it.
 
-        Args: ``from_client``: the sequence rules count; False is how the broker's own coordinators write. ``guard`` of
-        a transactional batch: what ``verify`` gave; -1: it needs none.
+        Args: ``from_client``: apply the sequence rules; False for batches of the broker's coordinators. ``guard`` of a
+        transactional batch: the result of ``verify``; -1: none is needed.
         Returns: (error, base offset, timestamp_ms): 0 with the batch's own values, or those of the remembered batch it
         repeats; 45, 47, 48 or 56 with -1, -1.
         Raises: TypeError, ValueError for a number out of range.
@@ -412,8 +412,8 @@ cdef class ProducerStateManager:
     def verify(self, producer_id, producer_epoch, base_sequence, *, bumps_epochs=False, now_ms=0):
         """Begin, or join, the verification of a producer's transactional batch.
 
-        Args: ``bumps_epochs``: the client speaks transaction version 2.
-        Returns: (error 0, 47 or 56; the guard that the append needs, 0 where the transaction is open already).
+        Args: ``bumps_epochs``: the client uses transaction version 2.
+        Returns: (error 0, 47 or 56; the guard that the append needs, 0 where the transaction is already open).
         """
         cdef int64_t guard = NO_GUARD
         cdef int32_t code = producer_state_verify(
@@ -434,7 +434,7 @@ cdef class ProducerStateManager:
 
     def end_transaction(self, producer_id, producer_epoch, offset, *, commit, coordinator_epoch=0, timestamp_ms=0,
                         transaction_version=0):
-        """Judge and apply an end marker of the coordinator at ``offset``.
+        """Check and apply an end marker of the coordinator at ``offset``.
 
         Returns: (error 0, 47, 52 or 56; the entry (producer id, first, last, last stable offset) for the transaction
         index when a transaction was aborted, else None).

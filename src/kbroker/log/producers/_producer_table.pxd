@@ -1,10 +1,10 @@
-"""How producer states are kept: an open-addressing table of entries, and two lists of transactions.
+"""Storage of producer states: an open-addressing table of entries, and two lists of transactions.
 
 Linear probing, deletion by shifting back; pointers keyed by producer id. The transactions are sorted by first offset:
-the ongoing ones, and those that ended but whose marker the high watermark has not passed yet.
+the ongoing ones, and the ended ones whose marker is not below the high watermark yet.
 
-Lock: the partition's append lock guards every call but ``producer_state_store_snapshot``, which only writes a file and
-is called without it.
+Lock: the partition's append lock guards every call except ``producer_state_store_snapshot``, which only writes a file
+and is called without it.
 """
 from libc.stdint cimport int16_t, int32_t, int64_t, uint64_t
 from kbroker._core.containers.linked_list cimport Chain, ChainNode
@@ -25,15 +25,15 @@ cdef struct Txn:                    # in one of the two lists; owned by the list
     ChainNode node                  # first
     int64_t producer_id
     int64_t first_offset
-    int64_t last_offset             # the marker's; -1 while ongoing
+    int64_t last_offset             # of the marker; -1 while ongoing
 
 cdef struct Entry:
     int64_t producer_id
     int16_t epoch                   # -1: none known
-    int32_t coordinator_epoch       # -1: no marker seen
+    int32_t coordinator_epoch       # -1: no marker yet
     int64_t last_timestamp_ms
-    Txn *txn                        # the ongoing one, owned by state.ongoing; NULL: none
-    bint any_sequence               # its batches were cut off: the next sequence cannot be judged
+    Txn *txn                        # the ongoing transaction, owned by state.ongoing, or NULL
+    bint any_sequence               # its batches were cut off: the next sequence is not checked
     int32_t batch_count
     RememberedBatch batches[REMEMBERED_BATCHES]     # oldest first
 
@@ -41,10 +41,10 @@ cdef struct ProducerState:
     Entry **slots
     int64_t capacity                # power of two
     int64_t count
-    uint64_t seed                   # secret: clients may send any producer id
-    Chain ongoing                   # of Txn, sorted by first_offset; so is the next
+    uint64_t seed                   # secret, since clients may send any producer id
+    Chain ongoing                   # of Txn, sorted by first_offset, like the next one
     Chain unreplicated
-    Entry *spare_entry              # made by a check, used by the apply that follows
+    Entry *spare_entry              # allocated by a check for the apply that follows
     Txn *spare_txn
     HashTable verifications     # of Verification
 
@@ -54,7 +54,7 @@ cdef inline uint64_t producer_hash(const ProducerState *state, int64_t producer_
 
 cdef inline int64_t find_slot(const ProducerState *state, Entry **slots, int64_t capacity,
                               int64_t producer_id) noexcept nogil:
-    """The slot that holds the producer, or the free one where it belongs."""
+    """Return the slot of the producer, or the free one where it belongs."""
     cdef int64_t mask = capacity - 1
     cdef int64_t i = <int64_t>(producer_hash(state, producer_id) & <uint64_t>mask)
     while slots[i] != NULL and slots[i].producer_id != producer_id:
@@ -68,7 +68,7 @@ cdef inline Entry *find(ProducerState *state, int64_t producer_id) noexcept nogi
 
 cdef inline bint is_expired(bint has_txn, int64_t last_timestamp_ms, int64_t now_ms,
                             int64_t expiration_ms) noexcept nogil:
-    # written so that a hostile time stamp (near int64 min or max) cannot overflow
+    # This form cannot overflow on a hostile time stamp (near the minimum or maximum of int64).
     if has_txn or expiration_ms < 0:
         return False
     if last_timestamp_ms < 0:
@@ -78,25 +78,25 @@ cdef inline bint is_expired(bint has_txn, int64_t last_timestamp_ms, int64_t now
     return now_ms - last_timestamp_ms >= expiration_ms
 
 
-# Takes all memory one apply may need: a slot, an entry, a transaction.
+# Reserve the memory that one apply may need: a slot, an entry, a transaction.
 cdef bint reserve(ProducerState *state, bint is_transactional) noexcept nogil
-cdef Entry *add_entry(ProducerState *state, int64_t producer_id) noexcept nogil              # after a reserve
+cdef Entry *add_entry(ProducerState *state, int64_t producer_id) noexcept nogil              # after reserve
 cdef void remove_slot(ProducerState *state, int64_t hole) noexcept nogil
 cdef void remember(Entry *entry, int32_t last_sequence, int64_t last_offset, int32_t offset_delta,
                    int64_t timestamp_ms) noexcept nogil
 cdef void txn_insert(Chain *txns, Txn *txn) noexcept nogil
-cdef void txn_remove(Chain *txns, Txn *txn) noexcept nogil       # and free it
-# After a reserve with is_transactional.
+cdef void txn_remove(Chain *txns, Txn *txn) noexcept nogil       # frees the transaction
+# After reserve with is_transactional.
 cdef void txn_open(ProducerState *state, Entry *entry, int64_t first_offset) noexcept nogil
 cdef ProducerState *table_new() noexcept nogil
 cdef void table_clear(ProducerState *state) noexcept nogil
 cdef void table_free(ProducerState *state) noexcept nogil
 
 # Kafka's snapshot format, version 1: encode under the append lock, store (path.tmp, fsync, rename) without any lock.
-# encode: malloc'ed bytes or NULL when memory is out; store: 0 or -errno.
+# encode returns malloc'ed bytes, or NULL when memory is exhausted; store returns 0 or -errno.
 cdef char *producer_state_encode_snapshot(ProducerState *state, int64_t *size_bytes) noexcept nogil
 cdef int32_t producer_state_store_snapshot(const char *path, const char *data, int64_t size_bytes) noexcept nogil
-# Replaces the state by the file's; expired producers are left out. 0, SNAPSHOT_CORRUPT (-1, state unchanged) or -errno
-# (never -1: a lack of permission is always reported as EACCES).
+# Replace the state by the file's; expired producers are left out. 0, SNAPSHOT_CORRUPT (-1, state unchanged) or -errno
+# (never -1: missing permission is always reported as EACCES).
 cdef int32_t producer_state_load_snapshot(ProducerState *state, const char *path, int64_t now_ms,
                                           int64_t expiration_ms) noexcept nogil

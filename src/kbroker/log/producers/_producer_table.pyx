@@ -113,7 +113,7 @@ cdef Entry *add_entry(ProducerState *state, int64_t producer_id) noexcept nogil:
 
 
 cdef void remove_slot(ProducerState *state, int64_t hole) noexcept nogil:
-    """Frees the entry and shifts later ones of its run back, so that no tombstone is needed."""
+    """Free the entry and shift later ones of its cluster back, so that no tombstone is needed."""
     cdef int64_t mask = state.capacity - 1
     cdef int64_t i = hole
     cdef int64_t home
@@ -135,7 +135,7 @@ cdef void remove_slot(ProducerState *state, int64_t hole) noexcept nogil:
 # -- transactions ------------------------------------------------------------------------------------------------------
 
 cdef void txn_insert(Chain *txns, Txn *txn) noexcept nogil:
-    """Sorted; nearly always at the end, since offsets rise."""
+    """Insert a transaction in order, nearly always at the end, since offsets rise."""
     cdef ChainNode *after = txns.last
     while after != NULL and (<Txn *>after).first_offset > txn.first_offset:
         after = after.prev
@@ -285,7 +285,7 @@ cdef char *producer_state_encode_snapshot(ProducerState *state, int64_t *size_by
 cdef inline int32_t failure() noexcept nogil:
     cdef int e = errno
     if e == EPERM:
-        return -EACCES              # -1 is SNAPSHOT_CORRUPT
+        return -EACCES              # -1 would be SNAPSHOT_CORRUPT
     return -e if e > 0 else -EIO
 
 
@@ -372,7 +372,7 @@ cdef bint load_entry(ProducerState *state, const char *p, int64_t now_ms, int64_
     if not reserve(state, True):
         return False
     entry = find(state, producer_id)
-    if entry != NULL:               # twice in one file: the later one counts
+    if entry != NULL:               # duplicate in one file: the later one counts
         remove_slot(state, find_slot(state, state.slots, state.capacity, producer_id))
     entry = add_entry(state, producer_id)
     entry.epoch = get16(p + 8)
@@ -399,7 +399,7 @@ cdef int32_t producer_state_load_snapshot(ProducerState *state, const char *path
             or <uint32_t>get32(data + 2) != crc32c(0, data + 6, size - 6)):
         free(data)
         return SNAPSHOT_CORRUPT
-    for i in range(count):          # a right checksum over nonsense is corrupt too
+    for i in range(count):          # a correct checksum of invalid data is corrupt too
         if (get64(data + SNAPSHOT_HEADER_BYTES + i * SNAPSHOT_ENTRY_BYTES) < 0
                 or get32(data + SNAPSHOT_HEADER_BYTES + i * SNAPSHOT_ENTRY_BYTES + 22) < 0):
             free(data)

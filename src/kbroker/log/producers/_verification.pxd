@@ -1,7 +1,7 @@
 """Producers whose next transactional batch is being verified: Kafka's VerificationStateEntry (KIP-890).
 
-Between the question to the transaction coordinator and the append its guard is kept here. A marker, or the first batch
-of the transaction, forgets it, so that an append that was verified for an older transaction is refused.
+The table keeps a guard from the request to the transaction coordinator until the append. A marker, or the first batch
+of the transaction, removes it, so that an append that was verified for an older transaction is refused.
 
 Lock: the partition's append lock guards every call.
 """
@@ -10,20 +10,20 @@ from kbroker._core.containers.hash_table cimport HashNode
 from kbroker.log.producers._producer_table cimport ProducerState
 
 cdef enum:
-    NO_GUARD = 0                # the transaction is open here: nothing is to be verified
-    NOT_VERIFIED = -1           # the append needs no verification: transaction.partition.verification.enable=false
+    NO_GUARD = 0                # the transaction is open here: no verification
+    NOT_VERIFIED = -1           # transaction.partition.verification.enable=false: the append needs no verification
 
 cdef struct Verification:
     HashNode node               # first
     int64_t producer_id
-    int64_t guard               # above 0, unique in this process
-    int64_t timestamp_ms        # when it began
-    int32_t lowest_sequence     # seen while it lasts: a higher one must not overtake it
+    int64_t guard               # above 0, unique in the process
+    int64_t timestamp_ms        # time of the begin
+    int32_t lowest_sequence     # of the batches so far: a higher one must not overtake it
     int16_t epoch
     bint bumps_epochs           # each of the client's transactions has its own epoch (transaction version 2)
 
 cdef Verification *verification_find(ProducerState *state, int64_t producer_id) noexcept nogil
-# The one that is under way, with the lowest sequence brought up to date, or a new one; NULL: memory is out.
+# Return the verification in progress, with its lowest sequence updated, or a new one; NULL: out of memory.
 cdef Verification *verification_begin(ProducerState *state, int64_t producer_id, int16_t epoch, int32_t sequence,
                                       bint bumps_epochs, int64_t now_ms) noexcept nogil
 cdef void verification_end(ProducerState *state, int64_t producer_id) noexcept nogil

@@ -1,4 +1,4 @@
-"""Verifications under way, by producer id. See _verification.pxd. Source: ``VerificationStateEntry``, KIP-890."""
+"""Verifications in progress, by producer id. See _verification.pxd. Source: ``VerificationStateEntry``, KIP-890."""
 from libc.stdint cimport int16_t, int32_t, int64_t
 from libc.stdlib cimport calloc, free
 from kbroker._core.containers.hash_table cimport (
@@ -7,7 +7,8 @@ from kbroker._core.containers.hash_table cimport (
 from kbroker._core.sync cimport AtomicI64, atomic_add_fetch
 from kbroker.log.producers._producer_table cimport is_expired, producer_hash
 
-cdef AtomicI64 guards_given     # of all partitions: a guard outlives the partition's state, and must fit no other
+# for all partitions: a guard outlives the partition's state, and must never match another one
+cdef AtomicI64 guards_given
 
 
 cdef Verification *verification_find(ProducerState *state, int64_t producer_id) noexcept nogil:

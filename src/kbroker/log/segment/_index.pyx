@@ -127,7 +127,7 @@ cdef int32_t index_load(Index *index, int64_t end_offset, int64_t file_bytes) no
 
 
 cdef int32_t index_reset(Index *index) noexcept nogil:
-    """The index is empty again and its file gone. Not while readers may look: opening only."""
+    """Empty the index and remove its file. Only during opening, while there are no readers."""
     cdef char path[PATH_BYTES]
     cdef int rc
     atomic_store(&index.entries, 0)
@@ -162,7 +162,7 @@ cdef bint index_is_full(Index *index) noexcept nogil:
 
 
 cdef int32_t index_reserve(Index *index, int64_t end_bytes) noexcept nogil:
-    """Give the file real blocks up to end_bytes, so that a store into the mapping cannot meet a full disk."""
+    """Allocate blocks of the file up to end_bytes, so that a store into the mapping cannot meet a full disk."""
     cdef char path[PATH_BYTES]
     cdef char zeros[RESERVE_BYTES]
     cdef int64_t target, chunk, done
@@ -197,7 +197,7 @@ cdef inline int64_t key_at(const Index *index, const char *entries, int64_t slot
 
 
 cdef int64_t floor_slot(Index *index, int64_t target, int64_t count) noexcept nogil:
-    """Slot of the largest key <= target among the first count entries; -1: none (or the index cannot be read)."""
+    """Return the slot of the largest key <= target among the first count entries, -1: none (or unreadable index)."""
     cdef const char *entries
     cdef int64_t low = 0, high = count - 1, middle
     if count <= 0 or index_ensure(index) != 0:
@@ -266,7 +266,7 @@ cdef int64_t offset_index_offset_after(Index *index, int64_t position) noexcept 
         return -1
     entries = <const char *>atomic_load(&index.map)
     high = count
-    while low < high:                       # first slot whose position >= the one asked
+    while low < high:                       # find the first slot whose position >= the given one
         middle = low + (high - low) // 2
         if load_i32(entries + middle * OFFSET_ENTRY_BYTES + 4) >= position:
             high = middle
@@ -306,7 +306,7 @@ cdef int32_t time_index_maybe_append(Index *index, int64_t timestamp_ms, int64_t
         if offset < last_offset or timestamp_ms < last_timestamp:
             return INDEX_OUT_OF_ORDER
     if timestamp_ms <= last_timestamp:
-        return 0                            # nothing new to say; an empty index counts as -1
+        return 0                            # not newer than the last entry; an empty index counts as -1
     rc = index_ensure(index)
     if rc != 0:
         return rc
@@ -373,7 +373,7 @@ cdef class _FileIndex:
         return index_is_full(&self.index)
 
     def load(self, int64_t file_bytes=MAX_INT32):
-        """Read the count of an existing file; returns False when it is missing or fails the sanity check."""
+        """Read the count of an existing file; return False when it is missing or fails the sanity check."""
         return index_load(&self.index, -1, file_bytes) == 0
 
     def seal(self):

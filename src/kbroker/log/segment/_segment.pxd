@@ -1,8 +1,8 @@
-"""One segment of a log: its file, its indexes, and the cache that bounds how many files are open.
+"""A segment of a log: its file, its indexes, and the cache that bounds the number of open files.
 
-Counts: a segment is kept by every ``SegmentList`` (the immutable view readers take) and by each caller that retained
-it. Locks, leaves: ``FileCache.lock`` -> ``LogSegment.lock``. One writer per segment (the partition's append lock);
-sizes are published last.
+Counts: a segment is held by every ``SegmentList`` (the immutable view that readers use) and by each caller that
+retained it. Locks, leaves: ``FileCache.lock`` -> ``LogSegment.lock``. One writer per segment (the partition's append
+lock); sizes are published last.
 """
 from libc.stdint cimport int32_t, int64_t
 from kbroker._core.requests.request cimport OpenFile
@@ -11,12 +11,12 @@ from kbroker.log.segment._index cimport Index
 from kbroker.log.segment._txn_index cimport TxnIndex
 from kbroker.protocol._records cimport BatchHeader
 
-cdef struct Directory:          # name of a partition's folder, shared by its segments
+cdef struct Directory:          # path of a partition's folder, shared by its segments
     AtomicI64 refs
     char *path                  # owned
     Directory *former           # counted: the folder before a move, which a thread without a lock may still read
 
-cdef struct FileCache:          # segments with an open file, in a ring that a clock hand walks
+cdef struct FileCache:          # segments with an open file, in a ring for the clock hand
     AtomicI64 refs
     Mutex lock
     int64_t capacity
@@ -32,8 +32,8 @@ cdef struct LogSegment:
     AtomicI64 size_bytes        # readable bytes
     AtomicI64 max_timestamp_ms  # -1: none
     AtomicI64 offset_of_max     # last offset of the batch that holds it
-    AtomicI64 is_deleted        # the file is named .deleted, or soon will be, or is removed
-    int64_t first_timestamp_ms  # largest of the first append, -1: none (roll by time); append lock
+    AtomicI64 is_deleted        # the file has, or will soon have, the suffix .deleted, or is removed
+    int64_t first_timestamp_ms  # largest of the first append, or -1 (roll by time); append lock
     int64_t bytes_since_index   # append lock
     bint needs_sync             # append lock
     Mutex lock                  # leaf: file, mappings, aborted list
@@ -45,10 +45,10 @@ cdef struct LogSegment:
     Index times
     TxnIndex aborted
 
-cdef struct BatchReader:        # reads the batches of a file one after the other
+cdef struct BatchReader:        # reader of consecutive batches of a file
     OpenFile *file              # counted
     int64_t at                  # position of the next batch
-    int64_t limit               # bytes of the file that count
+    int64_t limit               # end of the bytes to read
     int64_t next_offset         # after the last batch
     char *buffer                # owned
     int64_t capacity
@@ -66,8 +66,8 @@ cdef Directory *directory_new(const char *path) noexcept nogil
 cdef Directory *directory_retain(Directory *directory) noexcept nogil
 cdef void directory_release(Directory *directory) noexcept nogil
 
-cdef FileCache *file_cache_new(int64_t capacity) noexcept nogil          # 0: a quarter of the descriptor limit
-cdef FileCache *file_cache_shared() noexcept nogil                       # a count on the process's own cache
+cdef FileCache *file_cache_new(int64_t capacity) noexcept nogil          # capacity 0: a quarter of the descriptor limit
+cdef FileCache *file_cache_shared() noexcept nogil                       # returns a count on the process's cache
 cdef FileCache *file_cache_retain(FileCache *files) noexcept nogil
 cdef void file_cache_release(FileCache *files) noexcept nogil
 
@@ -75,28 +75,29 @@ cdef LogSegment *segment_new(Directory *directory, FileCache *files, int64_t bas
                              bint writable, int64_t now_ms) noexcept nogil
 cdef LogSegment *segment_retain(LogSegment *segment) noexcept nogil
 cdef void segment_release(LogSegment *segment) noexcept nogil
-# A count on the open file, opened (or made, in memory) if it is not; NULL and *error = -errno when that fails
+# Return a count on the open file, which is opened (or, in memory, created) if necessary; NULL and *error = -errno on
+# failure
 cdef OpenFile *segment_open(LogSegment *segment, int32_t *error) noexcept nogil
 cdef void segment_close_file(LogSegment *segment) noexcept nogil
-# File, mappings and aborted list stay open until the segment is freed, so that its names may go to another. 0 or -errno
+# Keep file, mappings and aborted list open until the segment is freed, so that another may get its names. 0 or -errno
 cdef int32_t segment_pin(LogSegment *segment) noexcept nogil
-# out: PATH_BYTES bytes
+# out has PATH_BYTES bytes.
 cdef void segment_path(const LogSegment *segment, const char *suffix, char *out) noexcept nogil
-cdef int32_t segment_create_file(LogSegment *segment) noexcept nogil     # an empty .log; 0 or -errno
-# Disk space for the whole .log (preallocate); 0 or -errno. And what is left of it given back.
+cdef int32_t segment_create_file(LogSegment *segment) noexcept nogil     # creates an empty .log; 0 or -errno
+# Reserve disk space for the whole .log (preallocate), 0 or -errno; the second function frees the unused rest.
 cdef int32_t segment_reserve(LogSegment *segment, int64_t size_bytes) noexcept nogil
 cdef void segment_give_back(LogSegment *segment) noexcept nogil
-# Bookkeeping of an append at ``position`` that ends before the published size: indexes, largest time stamp.
+# Update indexes and largest time stamp after an append at ``position`` that ends before the published size.
 cdef void segment_note_append(LogSegment *segment, int64_t position, int64_t size_bytes, int64_t last_offset,
                               int64_t max_timestamp_ms, int64_t offset_of_max, int64_t index_interval) noexcept nogil
-cdef int32_t segment_seal(LogSegment *segment) noexcept nogil            # closing time entry, both indexes trimmed
-# rename to .deleted, or unlink everything
+cdef int32_t segment_seal(LogSegment *segment) noexcept nogil  # writes the closing time entry and trims both indexes
+# Rename to .deleted, or unlink all files.
 cdef int32_t segment_remove(LogSegment *segment, bint at_once) noexcept nogil
-# The first batch at or after from_position whose last offset >= offset: 1 found (position, its header), 0 none below
-# limit, -1 the bytes there are no batch, else -errno
+# Find the first batch at or after from_position whose last offset >= offset: 1 found (position, its header), 0 none
+# below limit, -1 the bytes are not a batch, else -errno
 cdef int32_t segment_find(LogSegment *segment, OpenFile *file, int64_t offset, int64_t from_position, int64_t limit,
                           int64_t *position, BatchHeader *header) noexcept nogil
-# As above from the index's entry, or from 0 when that does not point at a batch
+# Like segment_find, from the index's entry, or from 0 when that does not point at a batch
 cdef int32_t segment_find_indexed(LogSegment *segment, OpenFile *file, int64_t offset, int64_t limit, int64_t *position,
                                   BatchHeader *header) noexcept nogil
 
@@ -104,15 +105,16 @@ cdef int32_t segment_find_indexed(LogSegment *segment, OpenFile *file, int64_t o
 cdef void batch_reader_begin(BatchReader *reader, OpenFile *file, int64_t position, int64_t limit,
                              int64_t next_offset) noexcept nogil
 cdef void batch_reader_free(BatchReader *reader) noexcept nogil
-# The header, or all bytes, of the batch at reader.at in the buffer: 0, 1 the file ends before, or -errno
+# Load the header, or all bytes, of the batch at reader.at into the buffer: 0, 1 the file ends before, or -errno
 cdef int32_t batch_reader_header(BatchReader *reader) noexcept nogil
 cdef int32_t batch_reader_body(BatchReader *reader) noexcept nogil
-cdef void batch_reader_advance(BatchReader *reader) noexcept nogil        # to the batch behind it
+cdef void batch_reader_advance(BatchReader *reader) noexcept nogil        # continue with the next batch
 
-cdef SegmentList *segment_list_new(int32_t count) noexcept nogil         # of count slots, each NULL
+cdef SegmentList *segment_list_new(int32_t count) noexcept nogil         # with count slots, each NULL
 cdef SegmentList *segment_list_retain(SegmentList *segments) noexcept nogil
 cdef void segment_list_release(SegmentList *segments) noexcept nogil
-cdef int32_t segment_list_floor(const SegmentList *segments, int64_t offset) noexcept nogil   # -1: below the first
+# -1: before the first segment
+cdef int32_t segment_list_floor(const SegmentList *segments, int64_t offset) noexcept nogil
 
-cdef class OpenFileCache:       # Python's handle on a cache shared by many partitions
+cdef class OpenFileCache:       # Python's handle on a cache shared by partitions
     cdef FileCache *files

@@ -2,8 +2,9 @@ from typing import final
 
 @final
 class OpenFileCache:
-    """Bounds how many segment files are open; shared by many partitions. 0: a quarter of the descriptor limit, at
-    most 2048.
+    """Bounds the number of open segment files; shared by many partitions.
+
+    Args: capacity 0: a quarter of the descriptor limit, at most 2048.
     """
 
     def __new__(cls, capacity: int = ...) -> OpenFileCache: ...

@@ -1,6 +1,4 @@
-"""Segment files: opened when needed and closed again by a clock hand, searched through their index, sealed and
-removed.
-"""
+"""Segment files: opened when needed and closed by a clock hand, searched through their index, sealed and removed."""
 cimport cython
 from libc.stdint cimport INT64_MAX, int32_t, int64_t
 from libc.stdlib cimport calloc, free, realloc
@@ -25,11 +23,11 @@ from kbroker.protocol._batch_format cimport BATCH_HEADER_BYTES
 from kbroker.protocol._records cimport BatchHeader, batch_parse
 
 cdef enum:
-    MOST_OPEN = 2048            # by default: opening again costs two microseconds, descriptors are shared with sockets
-    READER_BYTES = 1048576      # read at once by a BatchReader
-    FIND_BYTES = 4096           # read at once while looking for a batch: about one index interval
+    MOST_OPEN = 2048            # default: opening again costs two microseconds, and sockets need descriptors too
+    READER_BYTES = 1048576      # size of a BatchReader's reads
+    FIND_BYTES = 4096           # size of reads during a search for a batch: about one index interval
 
-# One cache for the process by default: descriptors are the process's, not a broker's.
+# One cache for the process by default, since descriptors belong to the process.
 cdef FileCache *process_cache = NULL
 
 
@@ -90,7 +88,7 @@ cdef void file_cache_release(FileCache *files) noexcept nogil:
 
 
 cdef void ring_remove(FileCache *files, LogSegment *segment) noexcept nogil:
-    """Under the cache lock."""
+    """Remove a segment from the ring; under the cache lock."""
     if segment.ring_next is NULL:
         return
     if segment.ring_next == segment:
@@ -106,7 +104,7 @@ cdef void ring_remove(FileCache *files, LogSegment *segment) noexcept nogil:
 
 
 cdef void ring_add(FileCache *files, LogSegment *segment) noexcept nogil:
-    """Under the cache lock; behind the hand, so that it is looked at last."""
+    """Add a segment behind the hand, which reaches it last; under the cache lock."""
     if files.hand is NULL:
         segment.ring_next = segment
         segment.ring_prev = segment
@@ -120,7 +118,7 @@ cdef void ring_add(FileCache *files, LogSegment *segment) noexcept nogil:
 
 
 cdef OpenFile *evict_one(FileCache *files) noexcept nogil:
-    """Under the cache lock: closes (for the cache) the first file not used since the hand's last visit."""
+    """Take the first file that was not used since the hand's last visit out of the cache; under the cache lock."""
     cdef LogSegment *segment
     cdef OpenFile *file
     cdef int64_t visits = files.open_files * 2 + 1
@@ -155,7 +153,7 @@ cdef OpenFile *segment_open(LogSegment *segment, int32_t *error) noexcept nogil:
         if atomic_load_relaxed(&segment.used) == 0:
             atomic_store(&segment.used, 1)
         return file
-    if segment.directory is NULL:               # in memory: made at the first append, never evicted
+    if segment.directory is NULL:               # in memory: created at the first append, never evicted
         fd = io_memory_file()
         file = open_file_new(fd) if fd >= 0 else NULL
         if file is NULL:
@@ -187,7 +185,7 @@ cdef OpenFile *segment_open(LogSegment *segment, int32_t *error) noexcept nogil:
         atomic_store(&segment.used, 1)
         ring_add(files, segment)
     else:
-        extra = file                            # another thread was first
+        extra = file                            # another thread opened it first
         file = open_file_retain(segment.file)
     mutex_unlock(&segment.lock)
     mutex_unlock(&files.lock)
@@ -224,7 +222,7 @@ cdef int32_t segment_pin(LogSegment *segment) noexcept nogil:
     cdef bint is_open = False
     if segment.directory is NULL:
         return 0
-    while not is_open:                          # the clock hand may take it away between the two
+    while not is_open:                          # the clock hand may close it between the two
         file = segment_open(segment, &error)
         if file is NULL:
             return error
@@ -323,7 +321,7 @@ cdef void segment_give_back(LogSegment *segment) noexcept nogil:
         return
     file = segment_open(segment, &rc)
     if file is not NULL:
-        io_truncate(file.fd, atomic_load(&segment.size_bytes))   # to the size it has: frees the blocks behind it
+        io_truncate(file.fd, atomic_load(&segment.size_bytes))   # truncating to the same size frees later blocks
         open_file_release(file)
 
 
@@ -335,8 +333,7 @@ cdef void segment_note_append(LogSegment *segment, int64_t position, int64_t siz
         atomic_store(&segment.offset_of_max, offset_of_max)
         atomic_store(&segment.max_timestamp_ms, max_timestamp_ms)
     if segment.bytes_since_index > index_interval:
-        # An entry that cannot be written (disk full, no descriptor) makes the index sparser, not wrong: tried
-        # again next time.
+        # Without an entry (disk full, no descriptor) the index is sparser, not wrong; the next append retries.
         if offset_index_append(&segment.offsets, last_offset, position) == 0:
             time_index_maybe_append(&segment.times, atomic_load(&segment.max_timestamp_ms),
                                     atomic_load(&segment.offset_of_max), False)
@@ -363,7 +360,7 @@ cdef int32_t segment_remove(LogSegment *segment, bint at_once) noexcept nogil:
     suffixes[0], suffixes[1], suffixes[2], suffixes[3] = b".log", b".index", b".timeindex", b".txnindex"
     deleted[0], deleted[1], deleted[2], deleted[3] = (
         b".log.deleted", b".index.deleted", b".timeindex.deleted", b".txnindex.deleted")
-    # First: a thread that misses the file by its old name must see why.
+    # Set first: a thread that misses the file by its old name checks it.
     atomic_store(&segment.is_deleted, 1)
     if segment.directory is NULL:
         return 0
@@ -416,7 +413,7 @@ cdef int32_t segment_find_indexed(LogSegment *segment, OpenFile *file, int64_t o
     cdef int32_t rc
     offset_index_lookup(&segment.offsets, offset, &entry_offset, &entry_position)
     if entry_position > 0 and entry_position < limit:
-        # A sound entry points at the batch (or the first of an append's batches) that ends at or before its offset.
+        # A sound entry points at the batch (or the first batch of an append) that ends at or before its offset.
         rc = segment_find(segment, file, segment.base_offset, entry_position, limit, position, header)
         if rc == 1 and header.base_offset <= entry_offset:
             rc = segment_find(segment, file, offset, entry_position, limit, position, header)
@@ -446,7 +443,7 @@ cdef void batch_reader_free(BatchReader *reader) noexcept nogil:
 
 
 cdef int32_t fill(BatchReader *reader, int64_t size_bytes) noexcept nogil:
-    """Have size_bytes from reader.at on in the buffer: 0, 1 the file ends before, or -errno."""
+    """Fill the buffer with size_bytes from reader.at on: 0, 1 the file ends before, or -errno."""
     cdef char *grown
     cdef int64_t got, want, skipped = reader.at - reader.start
     if skipped + size_bytes > reader.filled:

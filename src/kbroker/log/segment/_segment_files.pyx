@@ -1,6 +1,6 @@
-"""The files of a partition's folder: what a stop left half done is finished or dropped before the log is read.
+"""The files of a partition's folder: interrupted replacements are finished or dropped before the log is read.
 
-Source: ``LogLoader.removeTempFilesAndCollectSwapFiles`` and what follows it.
+Source: ``LogLoader.removeTempFilesAndCollectSwapFiles`` and the code after it.
 """
 import os
 import re
@@ -15,7 +15,7 @@ SEGMENT_FILES = (".log", ".index", ".timeindex", ".txnindex")
 
 
 def end_of_batches(path: str) -> int:
-    """The offset after the last batch of a segment file, by its headers; its base when it is empty."""
+    """Return the offset after the last batch of a segment file, by its headers, or its base when it is empty."""
     end = int(os.path.basename(path)[:20])
     with open(path, "rb") as file:
         while len(header := file.read(BATCH_HEADER_BYTES)) == BATCH_HEADER_BYTES:
@@ -25,9 +25,11 @@ def end_of_batches(path: str) -> int:
 
 
 def finish_swaps(directory: str) -> None:
-    """Compacted segments whose .log has the name .swap are whole: what they were made from goes, they take its place.
+    """Let compacted segments whose .log has the suffix .swap, which are complete, replace the segments they were made
+    from.
 
-    The same again after another stop: the log is the last to get its name. Indexes without such a log are dropped.
+    This can be repeated after another stop: the log is the last to get its name. Indexes without such a log are
+    dropped.
     """
     names = sorted(os.listdir(directory))
     for name in names:
@@ -35,11 +37,11 @@ def finish_swaps(directory: str) -> None:
             continue
         base = int(name[:20])
         end = end_of_batches(os.path.join(directory, name))
-        for old in names:                       # oldest first: what supersedes a record goes after it
+        for old in names:                       # oldest first: a record is removed before the one that supersedes it
             if SEGMENT_NAME.match(old) and base < int(old[:20]) < end:
                 for suffix in (*SEGMENT_FILES, ".snapshot"):
                     remove_if_there(os.path.join(directory, old[:20] + suffix))
-        for suffix in (".index", ".timeindex", ".txnindex"):    # not there: it has its name already
+        for suffix in (".index", ".timeindex", ".txnindex"):    # missing: it already has its final name
             swap = os.path.join(directory, name[:20] + suffix + ".swap")
             if os.path.exists(swap):
                 os.replace(swap, swap.removesuffix(".swap"))
@@ -64,7 +66,7 @@ cdef int sync_directory(str directory) except -1:
 
 
 def tidy_folder(directory: str) -> tuple[list[int], list[int]]:
-    """Finish or drop what a stop left half done; return the bases of the segments and the offsets of the snapshots."""
+    """Finish or drop interrupted work; return the bases of the segments and the offsets of the snapshots."""
     names = os.listdir(directory)
     if any(name.endswith(".swap") for name in names):
         finish_swaps(directory)

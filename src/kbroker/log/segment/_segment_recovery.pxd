@@ -1,4 +1,4 @@
-"""Reading one segment's file after a clean or an unclean stop."""
+"""Reading of a segment's file after a clean or an unclean stop."""
 from libc.stdint cimport int32_t, int64_t
 from kbroker._core.requests.request cimport OpenFile
 from kbroker.log._partition cimport Partition
@@ -6,24 +6,24 @@ from kbroker.log.segment._segment cimport LogSegment
 
 cdef enum:
     SCAN_CRC = 1                # compare checksums
-    SCAN_INDEX = 2              # note every batch in indexes and largest time stamp
-    SCAN_STAMPS = 4             # largest time stamp only
+    SCAN_INDEX = 2              # add every batch to the indexes and the largest time stamp
+    SCAN_STAMPS = 4             # update only the largest time stamp
     SCAN_PRODUCERS = 8          # replay into the producer state
-    SCAN_ABORTED = 16           # and into the transaction index
+    SCAN_ABORTED = 16           # and enter aborted transactions into the transaction index
     SCAN_EPOCHS = 32
 
 cdef struct Scan:
     int32_t rc                  # 0 all bytes are batches; 1 no batch at valid_bytes; -errno
     int64_t valid_bytes
     int64_t next_offset
-    const char *reason          # of rc 1
-    int64_t gap_position        # of the last batch, when offsets are missing before it; else -1
-    int64_t gap_offset          # the first that is missing
+    const char *reason          # for rc 1
+    int64_t gap_position        # position of the last batch, when offsets are missing before it; else -1
+    int64_t gap_offset          # the first missing offset
 
-# Reads batch by batch; flags: a sum of SCAN_ values. The first batch must have from_offset at least.
+# Read batch by batch; flags: a sum of SCAN_ values. The first batch must have at least from_offset.
 cdef void scan_segment(Partition *partition, LogSegment *segment, OpenFile *file, int64_t from_position,
                        int64_t from_offset, int64_t file_bytes, int32_t flags, Scan *out) noexcept nogil
-# Judges one segment; next_base: base of the segment behind it, -1: it is the last one; check_all: compare every
-# checksum instead of reading the end alone.
+# Check a segment; next_base: base of the next segment, -1: it is the last one; check_all: compare every checksum
+# instead of reading only the end.
 cdef void load_segment(Partition *partition, LogSegment *segment, int64_t next_base, bint check_all,
                        Scan *out) noexcept nogil

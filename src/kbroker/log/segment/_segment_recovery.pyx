@@ -1,4 +1,4 @@
-"""LogSegment.recover: finds the bytes of one segment that are batches, and rebuilds unsound indexes from them."""
+"""LogSegment.recover: finds the bytes of a segment that are batches, and rebuilds unsound indexes from them."""
 from libc.stdint cimport INT64_MAX, int32_t, int64_t
 from libc.string cimport memset
 from kbroker._core.requests.request cimport OpenFile, open_file_release, open_file_retain
@@ -43,7 +43,7 @@ cdef const char *judge(const LogSegment *segment, const BatchReader *reader) noe
 
 
 cdef void step_back(LogSegment *segment, int32_t flags, Scan *out) noexcept nogil:
-    """The scan ends before its last batch, whose own offset is wrong: the offsets before it are not missing."""
+    """End the scan before its last batch, whose own offset is wrong: the offsets before it are not missing."""
     out.rc = 1
     out.reason = OUT_OF_PLACE
     out.valid_bytes = out.gap_position
@@ -55,13 +55,14 @@ cdef void step_back(LogSegment *segment, int32_t flags, Scan *out) noexcept nogi
 
 
 cdef void read_batch(LogSegment *segment, BatchReader *reader, int32_t flags, Scan *out) noexcept nogil:
-    """Read the header of the next batch, and all of it when the scan needs that; out.rc says whether it is one."""
+    """Read the header of the next batch, and all of it when the scan needs that; out.rc: whether it is a batch."""
     out.rc = batch_reader_header(reader)
     if out.rc == 0:
         out.reason = judge(segment, reader)
         if out.reason is not NULL:
             out.rc = 1
-            # No checksum covers the base offset. A gap before a batch is compaction's, unless the next one goes back.
+            # No checksum covers the base offset. A gap before a batch comes from compaction, unless the next offset is
+            # lower.
             if out.reason == OUT_OF_PLACE and out.gap_position >= 0:
                 step_back(segment, flags, out)
             return
@@ -76,7 +77,7 @@ cdef void read_batch(LogSegment *segment, BatchReader *reader, int32_t flags, Sc
 
 cdef int32_t apply_batch(Partition *partition, LogSegment *segment, const BatchReader *reader,
                          int32_t flags) noexcept nogil:
-    """Enter a sound batch where the flags say so; 0 or -errno."""
+    """Apply a sound batch as the flags say; 0 or -errno."""
     cdef const BatchHeader *header = &reader.header
     cdef int64_t last_offset = header.base_offset + header.last_offset_delta
     cdef BatchFacts facts
@@ -91,11 +92,12 @@ cdef int32_t apply_batch(Partition *partition, LogSegment *segment, const BatchR
         atomic_store(&segment.offset_of_max, last_offset)
     if not flags & SCAN_PRODUCERS or header.producer_id < 0:
         return 0
-    if header.attributes & CONTROL_BIT and header.record_count == 0:        # compaction emptied it
+    if header.attributes & CONTROL_BIT and header.record_count == 0:        # compaction emptied the batch
         return 0
     batch_facts(reader.batch, header, False, &facts)
     if producer_state_apply(partition.producers, &facts, &aborted) and flags & SCAN_ABORTED:
-        return txn_index_append(&segment.aborted, &aborted)     # without it readers take aborted records for committed
+        # without the entry readers take aborted records for committed ones
+        return txn_index_append(&segment.aborted, &aborted)
     return 0
 
 
@@ -126,8 +128,8 @@ cdef void scan_segment(Partition *partition, LogSegment *segment, OpenFile *file
 
 cdef void judge_end(Partition *partition, LogSegment *segment, int64_t next_base, int32_t flags,
                     Scan *out) noexcept nogil:
-    """A gap before the last batch: its offset is wrong when it reaches past the next segment, and in the last segment
-    of a log that was never compacted, where no batch behind it confirms it.
+    """Check a gap before the last batch. Its offset is wrong when it reaches past the next segment; and in the last
+    segment of a log that was never compacted, where no later batch confirms it.
     """
     if out.rc == 0 and out.gap_position >= 0 and (
             out.next_offset > next_base if next_base >= 0 else not partition.config.has_gaps):
@@ -141,7 +143,7 @@ cdef int32_t reset_indexes(LogSegment *segment) noexcept nogil:
 
 cdef bint scan_end(Partition *partition, LogSegment *segment, OpenFile *file, int64_t next_base, int64_t file_bytes,
                    Scan *out) noexcept nogil:
-    """Read on from the last index entry. False: an index is missing, corrupt or unreadable, or its entry is wrong."""
+    """Scan from the last index entry on. False: an index is missing, corrupt or unreadable, or its entry is wrong."""
     cdef int64_t offset, position, timestamp
     cdef int32_t rc = index_load(&segment.offsets, next_base, file_bytes)
     if rc == 0:
@@ -160,7 +162,7 @@ cdef bint scan_end(Partition *partition, LogSegment *segment, OpenFile *file, in
 
 cdef void scan_whole(Partition *partition, LogSegment *segment, OpenFile *file, int64_t next_base, int64_t file_bytes,
                      Scan *out) noexcept nogil:
-    """Compare the checksum of every batch and build the indexes anew."""
+    """Compare the checksum of every batch and rebuild the indexes."""
     out.rc = reset_indexes(segment)
     if out.rc != 0:
         return
@@ -184,7 +186,7 @@ cdef void note_first_timestamp(LogSegment *segment, OpenFile *file) noexcept nog
 
 cdef void load_segment(Partition *partition, LogSegment *segment, int64_t next_base, bint check_all,
                        Scan *out) noexcept nogil:
-    """Judge one segment; its size and time stamps are published, its indexes sound, when this returns with rc >= 0."""
+    """Check a segment; its size and time stamps are published and its indexes sound when this returns with rc >= 0."""
     cdef int64_t file_bytes
     cdef OpenFile *file
     cdef char path[PATH_BYTES]

@@ -1,11 +1,11 @@
-"""Transaction index of one segment, in Kafka's format. ``lock`` (the segment's leaf lock) guards the entries."""
+"""Transaction index of a segment, in Kafka's format. ``lock`` (the segment's leaf lock) guards the entries."""
 from libc.stdint cimport int32_t, int64_t, uint32_t
 from kbroker._core.sync cimport Mutex
 from kbroker.log.producers._producer_state cimport AbortedTxn
 
 cdef enum:
     TXN_ENTRY_BYTES = 34        # int16 version 0, int64 producer id, first, last, last stable offset
-    TXN_INDEX_DAMAGED = -10005  # the file is not the one that was checked when the log was opened
+    TXN_INDEX_DAMAGED = -10005  # the file differs from the one that was checked at opening
 
 cdef struct TxnSum:             # identifies the content of an index file
     int64_t count               # entries
@@ -17,11 +17,11 @@ cdef struct TxnIndex:
     AbortedTxn *entries         # owned
     int32_t count
     int32_t capacity
-    int32_t rebuilt_count       # while it is rebuilt: entries of the file, those behind count are compared; else 0
-    bint differs                # while it is rebuilt: the file differs from the batches
+    int32_t rebuilt_count       # during a rebuild: entries of the file, those behind count are compared; else 0
+    bint differs                # during a rebuild: the file differs from the batches
     bint is_loaded              # the file has been read
     bint is_unsynced            # entries were written since the last txn_index_sync
-    bint has_sum                # sum is that of the entries; a file that is read for the first time must match it
+    bint has_sum                # sum describes the entries; a file that is read for the first time must match it
     TxnSum sum
     Mutex *lock
 
@@ -32,21 +32,21 @@ cdef TxnSum txn_sum_of(const char *data, int64_t size_bytes) noexcept nogil
 cdef void txn_index_init(TxnIndex *index, const char *directory, int64_t base_offset, Mutex *lock) noexcept nogil
 cdef void txn_index_destroy(TxnIndex *index) noexcept nogil
 cdef int32_t txn_index_append(TxnIndex *index, const AbortedTxn *entry) noexcept nogil
-# Appended entries are on disk after it: 0, -EIO, or -errno where no sync was tried. Without it a power cut would expose
-# aborted records.
+# Sync the appended entries: 0, -EIO, or -errno where no sync was tried. Without it a power cut would expose aborted
+# records.
 cdef int32_t txn_index_sync(TxnIndex *index) noexcept nogil
 cdef int32_t txn_index_truncate(TxnIndex *index, int64_t offset) noexcept nogil
-# Recovery: append all entries between the two. The file is written only from where it differs, so that a sound index
-# can be used on a full disk. The end returns 1 when the file differed, 0 or -errno.
+# Recovery: append all entries between these two calls. The file is written only from the first difference on, so that a
+# sound index can be used on a full disk. The end returns 1 when the file differed, 0 or -errno.
 cdef int32_t txn_index_begin_rebuild(TxnIndex *index) noexcept nogil
 cdef int32_t txn_index_end_rebuild(TxnIndex *index) noexcept nogil
-# Sum of the entries as they are: 0 or -errno.
+# Return the sum of the current entries: 0 or -errno.
 cdef int32_t txn_index_sum(TxnIndex *index, TxnSum *out) noexcept nogil
-# Require this sum of the file when it is first read.
+# Require this sum when the file is first read.
 cdef void txn_index_expect(TxnIndex *index, const TxnSum *expected) noexcept nogil
-# Compare the file and the sum: 1 equal, and expected from now on, 0 different, or -errno.
+# Compare the file with the sum: 1 equal, and required from now on, 0 different, or -errno.
 cdef int32_t txn_index_matches(TxnIndex *index, const TxnSum *expected) noexcept nogil
-# Adds to *out (realloc'ed) the entries that overlap [fetch_offset, upper_bound). 1: no later segment can add more; 0;
+# Add to *out (realloc'ed) the entries that overlap [fetch_offset, upper_bound). 1: no later segment can add more; 0;
 # TXN_INDEX_DAMAGED or -errno
 cdef int32_t txn_index_collect(TxnIndex *index, int64_t fetch_offset, int64_t upper_bound, AbortedTxn **out,
                                int32_t *count) noexcept nogil

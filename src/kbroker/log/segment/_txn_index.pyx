@@ -99,7 +99,9 @@ cdef int32_t read_index(TxnIndex *index, char **data, int64_t *size_bytes) noexc
 
 
 cdef int32_t txn_load(TxnIndex *index) noexcept nogil:
-    """Under the lock. Without an expected sum the file counts up to its first torn or foreign entry: it is rebuilt."""
+    """Load the entries; under the lock. Without a required sum the file is valid up to its first torn or foreign entry,
+    since it will be rebuilt.
+    """
     cdef int64_t size, slot
     cdef char *data
     cdef const char *at
@@ -144,12 +146,12 @@ cdef int32_t txn_index_append(TxnIndex *index, const AbortedTxn *entry) noexcept
         rc = INDEX_OUT_OF_ORDER
     if rc == 0 and index.count < index.rebuilt_count and memcmp(
             &index.entries[index.count], entry, sizeof(AbortedTxn)) == 0:
-        index.count += 1                        # the file has it
+        index.count += 1                        # the file already has it
         mutex_unlock(index.lock)
         return 0
     index.rebuilt_count = 0
     index.differs = True
-    if rc == 0 and not txn_reserve(index):      # before the file has it
+    if rc == 0 and not txn_reserve(index):      # reserve before the file is written
         rc = -ENOMEM
     if rc == 0 and index.directory is not NULL:
         txn_entry_encode(entry, data)
@@ -196,7 +198,7 @@ cdef int32_t txn_index_sync(TxnIndex *index) noexcept nogil:
 
 
 cdef int32_t cut_file(TxnIndex *index) noexcept nogil:
-    """Under the lock: cut the file behind the entries that count."""
+    """Cut the file behind the valid entries; under the lock."""
     cdef char path[PATH_BYTES]
     cdef int32_t rc
     cdef int fd
@@ -247,7 +249,7 @@ cdef int32_t txn_index_end_rebuild(TxnIndex *index) noexcept nogil:
     mutex_lock(index.lock)
     differs = index.differs or index.count < index.rebuilt_count
     index.rebuilt_count = 0
-    index.is_unsynced = index.count > 0 and index.directory is not NULL     # the file may be in the cache only
+    index.is_unsynced = index.count > 0 and index.directory is not NULL     # the file may exist in the cache only
     rc = cut_file(index) if differs else 0
     mutex_unlock(index.lock)
     return differs if rc == 0 else rc
@@ -294,7 +296,7 @@ cdef int32_t txn_index_matches(TxnIndex *index, const TxnSum *expected) noexcept
 
 
 cdef int32_t first_ending_at(const TxnIndex *index, int64_t offset) noexcept nogil:
-    """Return the slot of the first entry whose transaction ends at or after offset; they are sorted by their ends."""
+    """Return the slot of the first entry whose transaction ends at or after offset; entries are sorted by ends."""
     cdef int32_t low = 0, high = index.count, middle
     while low < high:
         middle = low + (high - low) // 2

@@ -14,7 +14,7 @@ from kbroker.log.tools.batch_file import Batch, BatchFile, DamagedBatch
 from kbroker.log.tools.dump import dump_file
 from kbroker.protocol._records import batch_at
 
-ABORT = b"\0\0"  # control type, behind the key's version
+ABORT = b"\0\0"  # control type, after the version in the key
 
 
 class Entry(NamedTuple):
@@ -127,8 +127,9 @@ def _compare(walk: _Walk, segment: Path, expected: Sequence[Entry], entries: Seq
 
 
 def _agrees(walk: _Walk, found: Entry, expected: Entry) -> bool:
-    """Whether an entry is right, as far as the batches show it: compaction, and the removal of old segments, take away
-    the begin of transactions."""
+    """Return whether an entry is right, as far as the batches show: compaction and the removal of old segments can
+    remove the begin of transactions.
+    """
     if walk.is_compacted:
         return 0 <= found.first_offset <= expected.first_offset
     return all(

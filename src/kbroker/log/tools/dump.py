@@ -26,7 +26,7 @@ _STATE_FILE_MAX_BYTES = 2**31
 
 
 class UnknownFileError(ValueError):
-    """A file whose kind its name does not show."""
+    """The kind of a file is not known from its name."""
 
 
 def dump_file(path: str | Path, *, records: bool = False) -> Iterator[Row]:
