@@ -1,6 +1,6 @@
-"""Metrics as Prometheus reads them: sensors and gauges of the registry, and families; every series bounded.
+"""Metrics in Prometheus's format: families, and the sensors and gauges of the registry, with bounded series.
 
-The text is made by the library ``prometheus_client``; it is needed only here, and only when somebody asks.
+The library ``prometheus_client`` writes the text; it is imported at the first scrape.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from kbroker.metrics.registry import MetricName, Metrics
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry, Metric
 
-#: Series with a label that clients make up, of one name.
+#: Maximum number of series of one name with a label that clients choose.
 ENTITY_SERIES = 100
 
 
 class MissingLibraryError(RuntimeError):
-    """``prometheus_client`` is not installed; the text says what to do."""
+    """``prometheus_client`` is not installed; the message names the fix."""
 
     def __init__(self) -> None:
         super().__init__("metrics in Prometheus's format need prometheus_client: pip install 'kbroker[metrics]'")
@@ -38,8 +38,8 @@ class MissingLibraryError(RuntimeError):
 class Exposition:
     """Metric families of one broker.
 
-    Args: ``metrics``: the registry of its sensors and gauges. ``entity_series``: series of one name that have a label
-    which clients make up, at most; the largest are shown, the rest together as "other".
+    Args: ``metrics``: the registry of its sensors and gauges. ``entity_series``: maximum number of series of one name
+    that have a label chosen by clients; the largest are shown, the rest together as "other".
     Threads: any.
     """
 
@@ -50,7 +50,7 @@ class Exposition:
         self._families: dict[str, Family] = {}
 
     def add(self, family: Family) -> None:
-        """Show a family. Raises: ValueError if its name is taken."""
+        """Add a family. Raises: ValueError if its name is taken."""
         with self._lock:
             if family.prometheus_name in self._families:
                 raise ValueError(f"a family named {family.prometheus_name} exists already")
@@ -63,9 +63,9 @@ class Exposition:
             return [self._families[name] for name in sorted(self._families)]
 
     def collect(self) -> Iterator[tuple[Family, list[Sample]]]:
-        """Yield each family with its series of the moment: those added, then those of the registry, by name.
+        """Yield each family with its current series: the added families, then those of the registry, by name.
 
-        A family that fails is left out this time.
+        A family that fails is skipped in this call.
         """
         registered: dict[str, list[tuple[Family, dict[str, str], float]]] = {}
         for name, metric in self._metrics.items():
@@ -87,7 +87,7 @@ class Exposition:
                 yield family, bounded(tuple(map(label_name, tag_names)), found, self._entity_series, family.combine)
 
     def text(self, accept: str = "") -> tuple[bytes, str]:
-        """Return everything in the format that ``accept`` (an HTTP header) prefers, and that format's content type.
+        """Return all families in the format that ``accept`` (an HTTP header) prefers, and that format's content type.
 
         Raises: MissingLibraryError.
         """
@@ -101,7 +101,7 @@ class Exposition:
         ProcessCollector(registry=registry)
         try:
             encoder, content_type = choose_encoder(accept)
-        except (TypeError, ValueError):  # an invalid version: the format for a scraper that names none
+        except (TypeError, ValueError):  # an invalid version: use the format for a scraper without preference
             encoder, content_type = choose_encoder("")
         return encoder(registry), content_type
 
@@ -118,7 +118,7 @@ def _with_labels(family: Family, labels: tuple[str, ...]) -> Family:
 
 
 class _Collector:
-    """prometheus_client asks it for everything at each scrape."""
+    """Source of all families, which prometheus_client reads at each scrape."""
 
     def __init__(self, exposition: Exposition) -> None:
         self._exposition = exposition

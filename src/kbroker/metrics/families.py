@@ -1,4 +1,4 @@
-"""Numbers that are asked for rather than recorded, with many series each; and how Kafka's names become Prometheus's.
+"""Metric families whose values are read at a scrape, and the conversion of Kafka's names into Prometheus's.
 
 Source: ``proposals`` of KIP-13, KIP-72 and KIP-124 for the names; ``KafkaMetricsGroup`` for those of the JMX kind.
 """
@@ -12,7 +12,7 @@ from typing import Literal, NamedTuple
 
 Kind = Literal["gauge", "counter", "histogram"]
 
-#: Labels that clients or users make up: their series are bounded.
+#: Labels whose values clients or users choose: their series are bounded.
 ENTITY_LABELS = frozenset(
     {"user", "client_id", "ip", "topic", "partition", "group", "client_software_name", "client_software_version"}
 )
@@ -20,7 +20,7 @@ OTHER = "other"
 
 
 class Buckets(NamedTuple):
-    """A histogram: numbers in each bucket (the last one without an end), and the sum of what was counted."""
+    """A histogram: the count of each bucket (the last one unbounded), and the sum of the values."""
 
     counts: Sequence[int]
     sum: float
@@ -44,9 +44,9 @@ class Family(NamedTuple):
     """All series of one name.
 
     Args: ``group`` and ``name`` are Kafka's: a group of the metrics library (``socket-server-metrics``), or domain and
-    type of a JMX name (``kafka.network:RequestMetrics``); a group ``kbroker:X`` is our own. ``labels`` are named as in
-    Kafka. ``collect`` gives the series of the moment. ``bounds``: upper ends of a histogram's buckets but the last.
-    ``combine``: what becomes of the series that are too many.
+    type of a JMX name (``kafka.network:RequestMetrics``); a group ``kbroker:X`` is kbroker's. ``labels`` are named as
+    in Kafka. ``collect`` returns the current series. ``bounds``: upper bounds of a histogram's buckets, except the
+    last. ``combine``: operation that merges the series beyond the maximum number.
     """
 
     group: str
@@ -70,7 +70,7 @@ class Family(NamedTuple):
 
 
 def kafka_name(group: str, name: str, labels: Sequence[str]) -> str:
-    """The name in Kafka's documentation: of JMX, or of the metrics library; empty for our own."""
+    """Return the name in Kafka's documentation, of JMX or of the metrics library; empty for kbroker's own metrics."""
     if group.startswith("kbroker:"):
         return ""
     domain, colon, kind = group.partition(":")
@@ -82,10 +82,11 @@ def kafka_name(group: str, name: str, labels: Sequence[str]) -> str:
 
 
 def prometheus_name(group: str, name: str, kind: Kind) -> str:
-    """``kafka_<group>_<name>``: words with underscores, ``metrics`` dropped from the group, ``_total`` for counters.
+    """Return ``kafka_<group>_<name>``: words with underscores, without ``metrics`` in the group, ``_total`` for
+    counters.
 
-    A meter's ``XPerSec`` is the counter ``x_total``. Delays without a unit in their name
-    are in milliseconds, and get it into theirs.
+    A meter's ``XPerSec`` is the counter ``x_total``. Delays without a unit in their name are in milliseconds, and the
+    unit is added to the name.
     """
     domain, colon, word = group.partition(":")
     first = domain if domain.startswith(("kafka", "kbroker")) else f"kafka_{domain}"
@@ -106,7 +107,7 @@ def prometheus_name(group: str, name: str, kind: Kind) -> str:
 
 
 def label_name(tag: str) -> str:
-    """A tag as a label: ``client-id`` is ``client_id``, ``networkProcessor`` is ``network_processor``."""
+    """Return the label of a tag: ``client_id`` for ``client-id``, ``network_processor`` for ``networkProcessor``."""
     return "_".join(_words(tag))
 
 
@@ -118,10 +119,10 @@ def _words(text: str) -> list[str]:
 def bounded(
     labels: Sequence[str], samples: Iterable[Sample], limit: int, combine: Literal["sum", "max"] = "sum"
 ) -> list[Sample]:
-    """The ``limit`` largest series, and the rest put together under the label value "other".
+    """Return the ``limit`` largest series, and the rest merged under the label value "other".
 
-    Only labels of ENTITY_LABELS count as made up by clients; series are put together where all others are equal.
-    Without such a label, and of histograms, all series stay.
+    Only labels of ENTITY_LABELS are chosen by clients; series are merged if all their other labels are equal. Without
+    such a label, and for histograms, all series are returned.
     """
     found = list(samples)
     entity = [place for place, label in enumerate(labels) if label in ENTITY_LABELS]
@@ -132,7 +133,7 @@ def bounded(
         return found
     numbers.sort(key=lambda pair: (-math.inf if math.isnan(pair[1]) else pair[1], pair[0].labels), reverse=True)
     kept, small = numbers[:limit], numbers[limit:]
-    # a client may call itself so; were it kept, its series would be there twice
+    # a client may use this name; its series would be a duplicate
     small += [pair for pair in kept if all(pair[0].labels[place] == OTHER for place in entity)]
     rest: dict[tuple[str, ...], float] = {}
     for sample, value in small:

@@ -1,4 +1,4 @@
-"""Values counted in buckets, for what Python code measures."""
+"""Histogram of values measured by Python code."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from kbroker.metrics.families import Buckets
 
 
 class Histogram:
-    """Counts values. Args: ``bounds``: upper ends of the buckets but the last, ascending. Threads: any."""
+    """Counts values in buckets. Args: ``bounds``: upper bounds of all buckets but the last, ascending. Threads: any."""
 
     def __init__(self, bounds: Sequence[float]) -> None:
         self.bounds = tuple(bounds)
@@ -19,7 +19,7 @@ class Histogram:
         self._sum = 0.0
 
     def record(self, value: float) -> None:
-        """Count a value in the first bucket whose end it does not exceed."""
+        """Count a value in the first bucket whose bound it does not exceed."""
         place = bisect_left(self.bounds, value)
         with self._lock:
             self._counts[place] += 1

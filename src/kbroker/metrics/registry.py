@@ -1,4 +1,4 @@
-"""The broker's metrics by name, group and tags; the sensors themselves are the core's.
+"""The broker's metrics by name, group and tags; the sensors themselves are in the core.
 
 Source: ``Metrics.java``, ``MetricName.java``.
 """
@@ -22,8 +22,7 @@ COUNT_GROUP = "kafka-metrics-count"
 class MetricName(NamedTuple):
     """Key of a metric: name, group and tags; equality ignores the description.
 
-    Tags keep no order: two names with the same pairs are equal. ``MetricName.of`` takes them as
-    a mapping or as a flat list.
+    Tags are unordered: two names with the same pairs are equal. ``MetricName.of`` accepts a mapping or a flat list.
     """
 
     name: str
@@ -42,9 +41,9 @@ class MetricName(NamedTuple):
 
     @staticmethod
     def of(name: str, group: str, tags: Mapping[str, str] | Iterable[str] = (), description: str = "") -> MetricName:
-        """Make a name; ``tags`` is a mapping, or keys and values in turn.
+        """Return a name; ``tags`` is a mapping, or alternating keys and values.
 
-        Raises: ValueError for an odd number of items, or a key given twice.
+        Raises: ValueError for an odd number of items, or a duplicate key.
         """
         if isinstance(tags, Mapping):
             pairs = dict(tags)
@@ -59,7 +58,7 @@ class MetricName(NamedTuple):
 
     @property
     def tag_map(self) -> dict[str, str]:
-        """The tags as a new dictionary."""
+        """Tags as a new dictionary."""
         return dict(self.tags)
 
     def __str__(self) -> str:
@@ -68,23 +67,24 @@ class MetricName(NamedTuple):
 
 
 class Gauge(NamedTuple):
-    """A number that is asked for rather than recorded: a queue's length, a pool's free bytes."""
+    """A number that is read on demand rather than recorded: a queue's length, a pool's free bytes."""
 
     name: MetricName
     function: Callable[[], float]
 
     def measure(self, time_ms: int | None = None) -> float:
-        """Return the number now, whatever the time given."""
+        """Return the current number; the time is ignored."""
         return float(self.function())
 
 
 class Metrics:
     """All metrics of a broker: sensors with their metrics, and gauges.
 
-    Begins with one gauge, ``count`` in the group ``kafka-metrics-count``: how many metrics there are, itself included.
+    Initially there is one gauge, ``count`` in the group ``kafka-metrics-count``: the number of metrics, itself
+    included.
 
     Args:
-        config: for sensors that bring none; its tags are merged into every name made by ``metric_name``.
+        config: default of the sensors; its tags are merged into every name made by ``metric_name``.
         clock: source of time; None is the process's system clock.
         expires: whether ``expire_inactive`` removes idle sensors; the owner calls it every EXPIRY_INTERVAL_MS.
     Threads: any.
@@ -100,15 +100,15 @@ class Metrics:
 
     @property
     def config(self) -> MetricConfig:
-        """The config of sensors that bring none."""
+        """Default config of sensors."""
         return self._registry.config
 
     def metric_name(
         self, name: str, group: str, tags: Mapping[str, str] | Iterable[str] = (), description: str = ""
     ) -> MetricName:
-        """Return a MetricName with the registry's default tags merged in; a tag given here wins.
+        """Return a MetricName with the registry's default tags merged in; a tag given here takes precedence.
 
-        Raises: ValueError for tags that are no pairs.
+        Raises: ValueError for tags that are not pairs.
         """
         own = MetricName.of(name, group, tags, description)
         return MetricName.of(name, group, {**self.config.tags, **own.tag_map}, description)
@@ -122,7 +122,7 @@ class Metrics:
         inactive_expiration_ms: int | None = None,
         record_level: Literal["INFO", "DEBUG", "TRACE"] = "INFO",
     ) -> Sensor:
-        """Return the sensor of this name; if there is none, make it by the other arguments.
+        """Return the sensor of this name, created from the other arguments if it does not exist.
 
         Its metrics are named by MetricName: ``sensor.add(metrics.metric_name(...), Rate())``.
         Raises: ValueError for parents that are not registered here or reach one sensor twice.
@@ -136,14 +136,14 @@ class Metrics:
         )
 
     def add_source(self, refresh: Callable[[], None]) -> None:
-        """Have ``refresh`` called before anything is looked up: it may ``adopt`` the sensors native code has made.
+        """Call ``refresh`` before each look-up; it may ``adopt`` sensors made by native code.
 
-        It must be cheap where there is nothing new, and must not look anything up here.
+        It must be cheap when there are no new sensors, and must not look anything up here.
         """
         self._sources.append(refresh)
 
     def adopt(self, sensor: Sensor) -> None:
-        """Register a sensor made elsewhere, with its metrics, in the place of one of its name.
+        """Register a sensor made elsewhere, with its metrics; it replaces a sensor of the same name.
 
         Raises: ValueError if another sensor has one of the metric names, or the sensor belongs to another registry.
         """
@@ -159,17 +159,17 @@ class Metrics:
         return self._registry.get_sensor(name)
 
     def remove_sensor(self, name: str) -> bool:
-        """Remove a sensor with its metrics and the sensors below it; False if there is none."""
+        """Remove a sensor with its metrics and its child sensors; False if there is no such sensor."""
         self._refresh()
         return self._registry.remove_sensor(name)
 
     def discard(self, sensor: Sensor) -> None:
-        """Forget a sensor; does nothing if another one has its name by now."""
+        """Remove a sensor, unless another sensor has its name now."""
         if self._registry.get_sensor(sensor.name) is sensor:
             self._registry.remove_sensor(sensor.name)
 
     def discard_removed(self, name: str) -> None:
-        """Forget the sensor of this name if it is marked removed; without asking the sources of ``add_source``."""
+        """Remove the sensor of this name if it is marked removed; the sources of ``add_source`` are not called."""
         found = self._registry.get_sensor(name)
         if found is not None and found.is_removed:
             self._registry.remove_sensor(name)
@@ -179,7 +179,7 @@ class Metrics:
         return self._registry.expire_inactive(time_ms)
 
     def add_gauge(self, name: MetricName, function: Callable[[], float]) -> Gauge:
-        """Register a number that is asked for.
+        """Register a gauge, whose value ``function`` returns.
 
         Raises: ValueError if the name is taken.
         """
@@ -189,7 +189,7 @@ class Metrics:
         return gauge
 
     def remove_gauge(self, name: MetricName) -> bool:
-        """Forget a gauge; False if there is none."""
+        """Remove a gauge; False if there is no such gauge."""
         return self._gauges.pop(name, None) is not None
 
     def get(self, name: MetricName) -> Metric | Gauge | None:
@@ -198,11 +198,11 @@ class Metrics:
         return self._registry.get_metric(name) or self._gauges.get(name)
 
     def find(self, name: str, group: str) -> list[Metric | Gauge]:
-        """Return every metric of a name and group, whatever its tags."""
+        """Return every metric of a name and group, with any tags."""
         return [metric for found, metric in self.items() if found.name == name and found.group == group]
 
     def items(self) -> Iterator[tuple[MetricName, Metric | Gauge]]:
-        """Yield what is registered at the moment of the call, gauges first."""
+        """Yield the metrics registered at the time of the call, gauges first."""
         self._refresh()
         gauges: list[tuple[MetricName, Metric | Gauge]] = list(self._gauges.copy().items())
         metrics = list(dict(self._registry.metrics).items())

@@ -13,10 +13,11 @@ SHORTEST_NS = 1_000_000_000
 
 
 class Share:
-    """A counter's growth over the time that passed, 0 to 1, over a minute or since the look before that.
+    """Growth of a counter divided by the elapsed time, 0 to 1, over a minute or since the previous measurement before
+    that.
 
-    Looking is all it needs: no thread takes samples. At the first look it is the share since it was made.
-    Args: ``spent_ns`` the counter; ``threads`` by how many it grows at once; ``clock``.
+    Each measurement is a sample, so that no thread takes samples. The first one covers the time since creation.
+    Args: ``spent_ns`` the counter; ``threads`` the number of threads that increase it; ``clock``.
     Threads: any.
     """
 
@@ -28,7 +29,7 @@ class Share:
         self._looks: deque[tuple[int, int]] = deque([(clock.now_ns(), spent_ns())])
 
     def measure(self) -> float:
-        """The share now; NaN where no time has passed."""
+        """Return the current share; NaN if no time has passed."""
         with self._lock:
             now, spent = self._clock.now_ns(), self._spent_ns()
             while len(self._looks) > 1 and self._looks[1][0] <= now - WINDOW_NS:

@@ -1,6 +1,6 @@
-"""Record batches straight into Arrow's buffers: one pass without the GIL, no Python object per record, nothing copied
-afterwards. Only the columns that are wanted are filled.
+"""Reads record batches into Arrow's buffers in one pass, without the GIL or a Python object per record.
 
+Only the requested columns are filled, and nothing is copied afterwards.
 Source: Arrow columnar format, "Variable-size Binary Layout" and "Validity bitmaps".
 """
 from cpython.buffer cimport PyBUF_SIMPLE, Py_buffer, PyBuffer_Release, PyObject_GetBuffer
@@ -24,8 +24,8 @@ cdef enum:
     BIT_KEY = 8
     BIT_VALUE = 16
     BIT_HEADERS = 32
-    SMALLEST_RECORD_BYTES = 7   # seven varints of a byte each, the length and the attributes among them
-    MS_MAX = 9223372036854775   # above it microseconds overflow
+    SMALLEST_RECORD_BYTES = 7   # seven varints of one byte each, length and attributes included
+    MS_MAX = 9223372036854775   # a larger value overflows as microseconds
     OK = 0
     NO_MEMORY = 1
     BAD_LENGTH = 2
@@ -54,7 +54,7 @@ cdef inline bint push_i32(Vector *v, int64_t value) noexcept nogil:
 
 
 cdef bint clear_bit(Vector *v, int64_t index) noexcept nogil:
-    """Mark a row as null; all rows not marked are valid."""
+    """Mark a row as null; rows that are not marked are valid."""
     cdef int64_t need = (index >> 3) + 1
     if need > v.size:
         if not vector_reserve(v, need - v.size):
@@ -66,19 +66,21 @@ cdef bint clear_bit(Vector *v, int64_t index) noexcept nogil:
 
 
 cdef inline bint reserve(Vector *v, int64_t size, int64_t likely) noexcept nogil:
-    """Room for ``size`` bytes more; what must grow grows to ``likely`` bytes in all at once, not by doubling."""
+    """Reserve ``size`` more bytes; a vector that must grow grows to ``likely`` bytes in total at once, not by
+    doubling.
+    """
     if size <= v.capacity - v.size:
         return True
     return vector_reserve(v, size if size > likely - v.size else likely - v.size)
 
 
 cdef inline int64_t like(Vector *v) noexcept nogil:
-    """What the next vector will hold if it is much like this one."""
+    """Return the expected size of the next vector, judged by this one."""
     return v.size + (v.size >> 3)
 
 
 cdef inline bint put_string(Strings *s, int64_t row, const char *data, int32_t size) noexcept nogil:
-    """Append; the bytes and the end were reserved before."""
+    """Append a string; its bytes and its end must be reserved."""
     cdef int32_t end
     if size > 0:
         memcpy(s.data.data + s.data.size, data, size)
@@ -105,12 +107,12 @@ cdef void free_strings(Strings *s) noexcept nogil:
 
 
 cdef class ArrowColumns:
-    """Gathers records of batches as Arrow buffers until they are taken.
+    """Collects the records of batches in Arrow buffers until ``take``.
 
     Args: ``wanted``: sum of OFFSET, TIMESTAMP, TIMESTAMP_TYPE, KEY, VALUE, HEADERS.
 
-    ``row_count`` rows are gathered; ``next_offset`` is where to read on after the last batch appended, -1 before the
-    first; ``is_full`` says that ``append`` stopped for one of its limits.
+    ``row_count`` is the number of collected rows. ``next_offset`` is the offset after the last batch appended, -1
+    before the first. ``is_full`` is true when ``append`` stopped at one of its limits.
 
     Threads: one at a time.
     """
@@ -139,27 +141,27 @@ cdef class ArrowColumns:
 
     @property
     def size_bytes(self):
-        """Bytes of keys, values and headers gathered."""
+        """Number of collected bytes of keys, values and headers."""
         return self.keys.data.size + self.values.data.size + self.header_keys.data.size + self.header_values.data.size
 
     def append(self, data, int64_t position, int64_t from_offset, int64_t until_offset, *,
                int64_t limit_rows=INT64_MAX, int64_t limit_bytes=INT64_MAX, int64_t cap_bytes=DEFAULT_CAP_BYTES):
-        """Add the records of the batches from ``position`` on; return where it stopped.
+        """Add the records of the batches from ``position`` on; return the position where it stopped.
 
-        It stops behind the batch that reached a limit (``is_full``), before a batch that begins at ``until_offset`` or
-        later, at a cut last batch, and at the end. Control batches are passed over. Checksums are verified.
+        It stops after the batch that reached a limit (``is_full``), before a batch that begins at ``until_offset`` or
+        later, at an incomplete last batch, and at the end. Control batches are skipped. Checksums are verified.
 
         Args:
             data: concatenated batches.
-            position: where in ``data`` a batch begins.
-            from_offset: records below are left out.
-            until_offset: so are those from here on.
-            limit_rows: rows gathered that make it full.
-            limit_bytes: bytes of keys, values and headers that make it full.
-            cap_bytes: the most a compressed batch may grow to.
+            position: position of a batch in ``data``.
+            from_offset: records below it are skipped.
+            until_offset: records from it on are skipped.
+            limit_rows: maximum number of collected rows.
+            limit_bytes: maximum number of bytes of keys, values and headers.
+            cap_bytes: maximum uncompressed size of a batch.
 
         Raises: ProtocolError CORRUPT_MESSAGE for damaged data, UNSUPPORTED_FOR_MESSAGE_FORMAT for message format 0
-            and 1; what was gathered is then of no use.
+            and 1; the collected rows are then unusable.
         """
         cdef Py_buffer buffer
         cdef BatchHeader header
@@ -229,7 +231,7 @@ cdef class ArrowColumns:
             if status != 0:
                 return OVER_CAP if status == -2 else BAD_CODEC
             records = owned
-        # memory is taken once for a batch; what it claims to hold is bounded by its bytes
+        # memory is reserved once per batch; the declared count is bounded by the size of the batch
         if rows < 0 or rows > size // SMALLEST_RECORD_BYTES:
             result = BAD_RECORD
         elif self.keys.data.size + size > INT32_MAX or self.values.data.size + size > INT32_MAX:
@@ -298,11 +300,11 @@ cdef class ArrowColumns:
         return OK if push_i32(&self.header_ends, self.header_count) else NO_MEMORY
 
     def take(self):
-        """Return what was gathered and begin anew:
+        """Return the collected columns and start anew.
 
         (rows, offsets, timestamps, timestamp_types, keys, values, headers). An int column is a memoryview; a binary one
         (null count, bitmap or None, ends, data); headers (null count, bitmap or None, ends, header count, keys,
-        values). What is not wanted is None.
+        values). A column that was not requested is None.
         """
         cdef int wanted = self.wanted
         cdef int64_t rows = self.row_count
@@ -351,9 +353,10 @@ cdef object strings_of(Strings *s, int64_t rows):
 
 
 def whole_batches(data):
-    """Return how many bytes of ``data`` are whole batches, and the offset behind the last of them (-1: there is none).
+    """Return the size of the complete batches in ``data``, and the offset after the last of them (-1: no complete
+    batch).
 
-    Nothing but lengths is looked at; damage is found by who reads the records.
+    Only lengths are read; damage is found when the records are read.
     """
     cdef Py_buffer buffer
     cdef BatchHeader header

@@ -1,6 +1,6 @@
-"""Arrow's buffers straight into record batches: one pass without the GIL, no Python object per record.
+"""Writes Arrow's buffers into record batches in one pass, without the GIL or a Python object per record.
 
-The way back of ``_arrow_columns``. What offsets say is checked against the buffers, row by row.
+The reverse of ``_arrow_columns``. Offsets are checked against the sizes of the buffers, row by row.
 Source: Arrow columnar format, "Variable-size Binary Layout", "List Layout", "Validity bitmaps".
 """
 from cpython.buffer cimport PyBUF_SIMPLE, Py_buffer, PyBuffer_Release, PyObject_GetBuffer
@@ -17,7 +17,7 @@ cdef enum:
     MOST_BUFFERS = 24
     MOST_ROWS = 1073741824
     ANY = -1
-    NO_SUCH = -2                # of a string: its offsets lie outside
+    NO_SUCH = -2                # of a string: its offsets are outside of the buffer
     OK = 0
     NO_MEMORY = 1
     OUTSIDE = 2                 # an offset points outside of its buffer
@@ -39,7 +39,7 @@ cdef inline int32_t int_at(const Part *values, int64_t at) noexcept nogil:
 
 
 cdef inline int64_t string_at(const ByteStrings *column, int64_t row, const char **data) noexcept nogil:
-    """The size of a row's bytes; ANY: null; NO_SUCH."""
+    """Return the size of a row's bytes, ANY for null, or NO_SUCH."""
     cdef int64_t at = column.offset + row
     cdef int32_t begin, end
     data[0] = NULL
@@ -110,7 +110,7 @@ cdef int gather_headers(const Rows *rows, int64_t row, Vector *to, int64_t *coun
 
 cdef int append_rows(Rows *rows, BatchDraft **drafts, int32_t sticky, int64_t now_ms, int64_t *pending, int64_t limit,
                      int64_t *row, Vector *headers) noexcept nogil:
-    """From *row on, until the next one would bring *pending above the limit."""
+    """Append rows from *row on, until the next one would raise *pending above the limit."""
     cdef const char *key
     cdef const char *value
     cdef int64_t key_bytes, value_bytes, count, before
@@ -138,12 +138,12 @@ cdef int append_rows(Rows *rows, BatchDraft **drafts, int32_t sticky, int64_t no
 
 
 cdef class ArrowRows:
-    """The rows of an Arrow batch as records to be.
+    """Rows of an Arrow batch, to be appended to record batches.
 
     Args:
-        count: how many.
+        count: number of rows.
         key, value: (offset, bitmap or None, ends, data) of a binary or string array, or None for a column of nulls.
-        partition: (offset, bitmap or None, values) of an int32 array, or None where no row names its partition.
+        partition: (offset, bitmap or None, values) of an int32 array, or None if no row names its partition.
         headers: (offset, bitmap or None, ends, count, offset of structs, bitmap of structs or None, key, value) of a
             list of structs, or None.
 
@@ -196,7 +196,7 @@ cdef class ArrowRows:
         PyObject_GetBuffer(buffer, &self.held[self.throttled_count], PyBUF_SIMPLE)
         to.data, to.size = <const char *>self.held[self.throttled_count].buf, self.held[self.throttled_count].len
         if to.data is NULL:
-            to.data = b""       # of no bytes, which is not the same as none given
+            to.data = b""       # given but empty, which differs from not given
         self.throttled_count += 1
         return 0
 
@@ -211,10 +211,10 @@ cdef class ArrowRows:
         return 0
 
     def assign(self, int32_t partition_count) -> list:
-        """Choose a partition for each row: the one it names, else that of its key, else any.
+        """Choose a partition for each row: the named one, else the partition of its key, else any.
 
-        Returns: the partitions that rows will go to; -1 among them where some may go to any.
-        Raises: ValueError for a partition that does not exist, and for buffers that do not fit together.
+        Returns: the partitions of the rows, and -1 if some rows may go to any partition.
+        Raises: ValueError for a partition that does not exist, and for buffers that are inconsistent.
         """
         cdef uint8_t *used
         cdef int status
@@ -235,18 +235,20 @@ cdef class ArrowRows:
 
     def append(self, dict builders not None, int32_t sticky, int64_t position, int64_t now_ms, int64_t pending_bytes,
                int64_t limit_bytes) -> int:
-        """Add the rows from ``position`` on to the builders of their partitions; return where it stopped.
+        """Append the rows from ``position`` on to the builders of their partitions; return the position where it
+        stopped.
 
-        It stops at the end, and before a row that would bring what is pending above the limit; a row alone may.
+        It stops at the end, and before a row that would raise the pending bytes above the limit, unless that row is
+        alone.
 
         Args:
-            builders: RecordBatchBuilder by partition: of all that `assign` returned, and of ``sticky``.
-            sticky: where rows go that may go anywhere; -1 where there are none.
-            now_ms: their time.
-            pending_bytes: gathered by others.
-            limit_bytes: of all that is pending.
-        Raises: ValueError for a header without a key, and for buffers that do not fit together; OverflowError for a
-            batch above 2 GiB; KeyError for a builder that is missing.
+            builders: RecordBatchBuilder by partition, for all partitions returned by `assign` and for ``sticky``.
+            sticky: partition of the rows that may go to any; -1 if there are no such rows.
+            now_ms: timestamp of the records.
+            pending_bytes: bytes already pending elsewhere.
+            limit_bytes: maximum of all pending bytes.
+        Raises: ValueError for a header without a key, and for buffers that are inconsistent; OverflowError for a
+            batch above 2 GiB; KeyError for a missing builder.
         """
         cdef RecordBatchBuilder builder
         cdef BatchDraft **drafts
@@ -276,7 +278,7 @@ cdef class ArrowRows:
             free(scratch.data)
 
     cdef int explain(self, int status) except -1:
-        """Raise what a status stands for."""
+        """Raise the exception of a status."""
         cdef int64_t row = self.rows.bad_row
         if status == NO_MEMORY:
             raise MemoryError

@@ -1,4 +1,4 @@
-"""Building of record batch v2: records are encoded as they are appended, the header when the batch is built.
+"""Builder of record batch v2: records are encoded as they are appended, the header when the batch is built.
 
 Source: ``MemoryRecordsBuilder.java``, ``DefaultRecord.java``.
 """
@@ -18,7 +18,7 @@ from kbroker.protocol._compression_type cimport ZSTD
 from kbroker.protocol._records cimport BatchHeader, batch_put_header
 
 
-# ---------------------------------------------------------------- records, encoded
+# ---------------------------------------------------------------- encoded records
 
 cdef inline int64_t blob_bytes(int64_t size) noexcept nogil:
     return varlong_bytes(size) + size if size >= 0 else 1
@@ -126,7 +126,7 @@ cdef class RecordBatchBuilder:
 
     @property
     def size_bytes(self):
-        """Size of the batch as it would be without compression."""
+        """Size of the batch without compression."""
         return BATCH_HEADER_BYTES + self.draft.size
 
     def append(self, key, value, int64_t timestamp_ms=-1, headers=(), offset_delta=None):
@@ -137,10 +137,10 @@ cdef class RecordBatchBuilder:
             value: bytes-like or None (a tombstone).
             timestamp_ms: create time.
             headers: pairs (str, bytes-like or None), or a dict of them.
-            offset_delta: place relative to the base offset, above all earlier ones; the next one when left out.
+            offset_delta: offset relative to the base offset, above all earlier ones; default: the next one.
 
-        Raises: ValueError: a wrong delta. TypeError: a wrong type. OverflowError: too large.
-            The builder stays as it was.
+        Raises: ValueError: an invalid delta. TypeError: a wrong type. OverflowError: too large.
+            After an error the builder is unchanged.
         """
         cdef int64_t delta = self.draft.header.last_offset_delta + <int64_t>1
         cdef Vector scratch
@@ -187,10 +187,10 @@ cdef class RecordBatchBuilder:
         return 0
 
     def build(self, last_offset_delta=None):
-        """Return the batch as bytes; the builder may go on.
+        """Return the batch as bytes; further records may be appended.
 
         Args:
-            last_offset_delta: above the last record's, for a batch that lost its last records to compaction.
+            last_offset_delta: above the last record's, for a batch whose last records were removed by compaction.
         """
         cdef int32_t last = self.draft.header.last_offset_delta
         if last_offset_delta is not None:
@@ -212,7 +212,7 @@ cdef class RecordBatchBuilder:
 
 
 cdef int borrow(value, Py_buffer *to) except -1:
-    """The bytes of a value; None has the length -1."""
+    """Borrow the bytes of a value; None has the length -1."""
     if value is None:
         to.buf, to.len = NULL, -1
         return 0

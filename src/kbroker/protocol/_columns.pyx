@@ -1,7 +1,7 @@
-"""Columnar reading of record batches: one pass without the GIL, no Python object per record.
+"""Reads record batches as columns in one pass, without the GIL or a Python object per record.
 
-The layout (offsets of n + 1 entries, data end to end) is Arrow's large_binary, so numpy and Arrow wrap it as is; only
-the null masks are a byte per record instead of a bit.
+The layout (offsets of n + 1 entries, data end to end) is Arrow's large_binary, so that numpy and Arrow wrap it as is;
+only the null masks have a byte per record instead of a bit.
 """
 from cpython.buffer cimport PyBUF_FORMAT, PyBUF_ND, PyBUF_SIMPLE, PyBUF_STRIDES, PyBUF_WRITABLE, Py_buffer
 from cpython.buffer cimport PyBuffer_Release, PyObject_GetBuffer
@@ -38,13 +38,13 @@ cdef struct Columns_:
     Vector timestamps
     Blobs keys
     Blobs values
-    Vector header_ends          # int64, n + 1: where each record's headers end
+    Vector header_ends          # int64, n + 1: end of each record's headers
     Blobs header_keys
     Blobs header_values
     int64_t count
     int64_t header_count
-    int64_t bad_offset          # base offset of the batch that was refused
-    int64_t next_offset         # after the last batch read, -1: none
+    int64_t bad_offset          # base offset of the rejected batch
+    int64_t next_offset         # after the last batch read; -1: no batch
 
 
 cdef bint vector_reserve(Vector *v, int64_t size) noexcept nogil:
@@ -187,7 +187,7 @@ cdef class Array:
     """A read-only one-dimensional array behind the buffer protocol. Threads: immutable."""
 
     def __cinit__(self):
-        self.stride, self.format = 1, b"B"     # no bytes, as long as none were given
+        self.stride, self.format = 1, b"B"     # an empty byte array until a vector is set
 
     def __dealloc__(self):
         free(self.vector.data)
@@ -209,9 +209,9 @@ cdef class Array:
 
 
 cdef object array_of(Vector *v, bint is_int64):
-    """A memoryview that takes the vector's memory over."""
+    """Return a memoryview that takes ownership of the vector's memory."""
     cdef Array out = Array.__new__(Array)
-    if not vector_reserve(v, 1):  # some consumers do not like a null pointer, even for nothing
+    if not vector_reserve(v, 1):  # some consumers reject a null pointer, even for zero bytes
         raise MemoryError
     out.vector = v[0]
     memset(v, 0, sizeof(Vector))

@@ -2,16 +2,15 @@
 from libc.stdint cimport int32_t, int64_t
 
 cdef enum:
-    CODEC_LEVEL = -2147483647   # the level that Kafka's own codec takes when none is set
+    CODEC_LEVEL = -2147483647   # the default level of Kafka's codec
 
-# Decompress records into a malloc'ed buffer, in bounded steps, up to cap_bytes: a compression bomb ends there.
-# Takes the GIL for the library's call, which drops it while it works. 0 ok; -1 undecodable or unknown codec; -2 over
-# the cap.
+# Decompresses records into a malloc'ed buffer, in steps, up to cap_bytes, which bounds a compression bomb. Takes the
+# GIL for the library's call, which releases it while it works. 0 ok; -1 undecodable or unknown codec; -2 over the cap.
 cdef int32_t records_decompress(int codec, const char *packed, int64_t packed_bytes, int64_t cap_bytes, char **out,
                                 int64_t *out_bytes) noexcept nogil
-# Compress records into a malloc'ed buffer, behind reserved_bytes for a header. Takes the GIL for the library's call.
-# 0 ok; -1 no such codec, or the library failed; -2 out of memory, or above 2 GiB with the header.
+# Compresses records into a malloc'ed buffer, after reserved_bytes for a header. Takes the GIL for the library's call. 0
+# ok; -1 no such codec, or the library failed; -2 memory is out, or the size is above 2 GiB with the header.
 cdef int32_t records_compress(int codec, int32_t level, const char *records, int64_t records_bytes,
                               int64_t reserved_bytes, char **out, int64_t *packed_bytes) noexcept nogil
-# The compressed records; `level` CODEC_LEVEL: the codec's own.
+# Returns the compressed records; `level` CODEC_LEVEL: the codec's default.
 cdef bytes compress(int codec, bytes records, int32_t level)

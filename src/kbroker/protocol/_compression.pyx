@@ -1,6 +1,6 @@
-"""The codecs of record batches: gzip, snappy (raw and the snappy-java stream), LZ4 and zstd, in both directions.
+"""Codecs of record batches, in both directions: gzip, snappy (raw and the snappy-java stream), LZ4 and zstd.
 
-Source: ``org.apache.kafka.common.compress``. Every length is checked against the bytes that are there.
+Source: ``org.apache.kafka.common.compress``. Every length is checked against the remaining bytes.
 """
 from cpython.buffer cimport PyBUF_READ, PyBUF_WRITE
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
@@ -13,9 +13,9 @@ from kbroker._core.codec.bytes cimport load_i32
 from kbroker.protocol._compression_type cimport GZIP, LZ4, NONE, SNAPPY, ZSTD
 
 cdef enum:
-    FIRST_STEP_BYTES = 1 << 16      # output of the first try; each further step may have four times as much
+    FIRST_STEP_BYTES = 1 << 16      # output of the first step; each further step may be four times as large
     XERIAL_HEADER_BYTES = 16
-    INFLATE_IN_BYTES = 1 << 16      # zlib copies what it has not read yet at each step, so it sees little at once
+    INFLATE_IN_BYTES = 1 << 16      # zlib copies its unread input at each step, so the pieces are small
     INFLATE_OUT_BYTES = 1 << 18
     LZ4_BLOCK_CHECKSUMS = 0x10      # flags of an LZ4 frame
     LZ4_CONTENT_SIZE = 0x08
@@ -57,7 +57,9 @@ cdef int32_t records_decompress(int codec, const char *packed, int64_t packed_by
 
 cdef int32_t decompress(int codec, const char *data, int64_t size, int64_t cap, char **out,
                         int64_t *out_bytes) except? -9:
-    """A library decoder stops at the end of its output, so a compression bomb costs at most `cap` bytes."""
+    """Decompress; a library decoder stops at the end of its output, so that a compression bomb costs at most `cap`
+    bytes.
+    """
     if codec == GZIP:
         return inflate(data, size, cap, out, out_bytes)
     import cramjam
@@ -67,7 +69,7 @@ cdef int32_t decompress(int codec, const char *data, int64_t size, int64_t cap, 
             return decompress_xerial(cramjam.snappy.decompress_raw_into, data, size, cap, out, out_bytes)
         return snappy_block(cramjam.snappy.decompress_raw_into, data, size, cap, out, out_bytes)
     if codec == LZ4:
-        if lz4_frame_bytes(data, size) != size:     # one frame and nothing else: not every cramjam looks behind it
+        if lz4_frame_bytes(data, size) != size:     # exactly one frame: some versions of cramjam ignore bytes after it
             return -1
         return in_steps(cramjam.lz4.decompress_into, data, size, cap, out, out_bytes)
     return in_steps(cramjam.zstd.decompress_into, data, size, cap, out, out_bytes)
@@ -98,7 +100,7 @@ cdef int32_t in_steps(decoder, const char *data, int64_t size, int64_t cap, char
         try:
             out_bytes[0] = decoder(source, PyMemoryView_FromMemory(out[0], capacity, PyBUF_WRITE))
             return 0
-        except Exception as e:  # only the words of the error say whether the output is full or the input bad
+        except Exception as e:  # only the message distinguishes a full output from invalid input
             if "write whole buffer" not in str(e):
                 return -1
         if capacity >= cap:
@@ -107,7 +109,7 @@ cdef int32_t in_steps(decoder, const char *data, int64_t size, int64_t cap, char
 
 
 cdef int32_t inflate(const char *data, int64_t size, int64_t cap, char **out, int64_t *out_bytes) except? -9:
-    """Gzip members, one behind the other, in bounded steps; cramjam 2.11 inflates all of it before it gives up."""
+    """Inflate consecutive gzip members in bounded steps; cramjam 2.11 inflates all of them before it checks a limit."""
     import zlib
     cdef int64_t at = 0, capacity = 0, got
     cdef bytes piece
@@ -122,7 +124,7 @@ cdef int32_t inflate(const char *data, int64_t size, int64_t cap, char **out, in
             at += len(source) - len(member.unconsumed_tail) - len(member.unused_data)
             got = PyBytes_GET_SIZE(piece)
             if got == 0 and at == size and not member.eof:
-                return -1                   # cut
+                return -1                   # incomplete
             if got > cap - out_bytes[0]:
                 return -2
             if got > capacity - out_bytes[0]:
@@ -134,7 +136,9 @@ cdef int32_t inflate(const char *data, int64_t size, int64_t cap, char **out, in
 
 
 cdef int64_t lz4_frame_bytes(const char *data, int64_t size) noexcept nogil:
-    """Length of the LZ4 frame that begins here, its blocks not checked; -1: not an LZ4 frame, or cut."""
+    """Return the length of the LZ4 frame at `data`, without checking its blocks; -1: not an LZ4 frame, or
+    incomplete.
+    """
     cdef uint8_t flags
     cdef int64_t at, block
     if size < 7 or memcmp(data, b"\x04\x22\x4d\x18", 4) != 0:
@@ -161,7 +165,7 @@ cdef int64_t lz4_frame_bytes(const char *data, int64_t size) noexcept nogil:
 
 cdef int32_t snappy_block(decoder, const char *data, int64_t size, int64_t cap, char **out,
                           int64_t *out_bytes) except? -9:
-    """Append one raw block; its first bytes say how long it is, and a copy yields at most 64 bytes for 3."""
+    """Append one raw block; its first bytes are its length, and a copy of 3 bytes yields at most 64."""
     cdef uint64_t claimed = 0
     cdef int shift = 0
     cdef int64_t i
@@ -189,7 +193,7 @@ cdef int32_t snappy_block(decoder, const char *data, int64_t size, int64_t cap, 
 
 cdef int32_t decompress_xerial(decoder, const char *data, int64_t size, int64_t cap, char **out,
                                int64_t *out_bytes) except? -9:
-    """The snappy-java stream: a header, then blocks of int32 length and a raw snappy block."""
+    """Decompress the snappy-java stream: a header, then blocks of an int32 length and a raw snappy block."""
     cdef int64_t at = XERIAL_HEADER_BYTES, length
     cdef int32_t status
     if size < XERIAL_HEADER_BYTES:
@@ -219,14 +223,14 @@ cdef bytes compress(int codec, bytes records, int32_t level):
     if codec == GZIP:
         return bytes(cramjam.gzip.compress(records, level=6 if level in (CODEC_LEVEL, -1) else level))
     if codec == LZ4:
-        # Java reads no linked blocks, and Kafka's level 9, its default, is the fast compressor
+        # Java does not read linked blocks, and Kafka's level 9, its default, is the fast compressor
         encoder = cramjam.lz4.Compressor(level=1 if level in (CODEC_LEVEL, 9) else level, content_checksum=False,
                                          block_linked=False)
         encoder.compress(records)
         return bytes(encoder.finish())
     if codec == ZSTD:
         return bytes(cramjam.zstd.compress(records, level=3 if level == CODEC_LEVEL else level))
-    # The snappy-java stream, which every client reads; blocks as large as Java writes them.
+    # The snappy-java stream, which every client reads; blocks have Java's size.
     out = [b"\x82SNAPPY\x00\x00\x00\x00\x01\x00\x00\x00\x01"]
     for start in range(0, len(records), 32768):
         block = bytes(cramjam.snappy.compress_raw(records[start:start + 32768]))

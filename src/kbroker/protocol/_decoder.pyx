@@ -1,7 +1,7 @@
-"""Decoder of Kafka messages: walks the Plan of a struct over bytes that were not checked before.
+"""Decoder of Kafka messages: walks the Plan of a struct over unchecked bytes.
 
-Source: KIP-482 and ``clients/src/main/resources/common/message``. Every length and count is checked against the bytes
-that are left before memory is taken for it.
+Source: KIP-482 and ``clients/src/main/resources/common/message``. Every length and count is checked against the
+remaining bytes before memory is allocated for it.
 """
 from cpython.buffer cimport PyBUF_SIMPLE, Py_buffer, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_FromStringAndSize
@@ -24,12 +24,12 @@ from kbroker.protocol._field cimport (
 
 from kbroker.common.errors import ProtocolError
 
-# A list slot and a dict cost far more than the byte or two that may declare them, so one message may hold only so many
-# array elements: a frame of 100 MiB cannot become 20 GiB of objects. Real messages stay far below (100,000 partitions);
-# a server for unknown clients sets a lower bound.
+# A list slot and a dict cost far more than the byte or two that declare them, so the number of array elements in one
+# message is bounded: a frame of 100 MiB cannot become 20 GiB of objects. Real messages have far fewer (100,000
+# partitions); a server for unknown clients sets a lower bound.
 MAX_ELEMENTS = 2_000_000
 cpdef enum:
-    MAX_STRING_BYTES = 32767  # Kafka reads no longer one, also where the length would have room
+    MAX_STRING_BYTES = 32767  # Kafka rejects longer strings, even where the length field allows them
 cdef int64_t ELEMENT_BUDGET = MAX_ELEMENTS
 cdef object UUID_TYPE = _uuid.UUID
 cdef object UUID_UNKNOWN_SAFETY = _uuid.SafeUUID.unknown
@@ -43,11 +43,11 @@ cdef struct MessageReader:
     int64_t position
     int64_t max_elements
     int64_t elements_left
-    PyObject *source            # borrowed: what `data` points into
+    PyObject *source            # borrowed: owner of the bytes at `data`
 
 
 cdef const char *skip_tagged_section(const char *at, const char *end) noexcept nogil:
-    """The place after it; NULL when it is cut or malformed."""
+    """Return the position after the tagged section; NULL when it is incomplete or malformed."""
     cdef uint32_t count = 0, tag = 0, length = 0
     cdef int size = get_uvarint(at, end, &count)
     if size == 0 or <int64_t>count * 2 > end - at - size:
@@ -89,7 +89,7 @@ cdef inline int read_varint(MessageReader *r, Field *f, int64_t *out) except -1:
 
 
 cdef inline int read_length(MessageReader *r, Field *f, int prefix_bytes, int64_t *out) except -1:
-    """Length or count, -1 for null; a null is the caller's to judge."""
+    """Read a length or count, -1 for null; the caller judges a null."""
     if f.compact:
         read_varint(r, f, out)
         out[0] -= 1
@@ -139,7 +139,7 @@ cdef object read_variable(MessageReader *r, Field *f, bint nullable):
 
 
 cdef object read_value(MessageReader *r, Field *f, bint nullable):
-    """One value: a field's, or one element of its array."""
+    """Read one value: a field's, or one element of its array."""
     cdef uint8_t kind = f.kind
     cdef const uint8_t *at = r.data + r.position
     cdef uint64_t bits
@@ -154,7 +154,7 @@ cdef object read_value(MessageReader *r, Field *f, bint nullable):
         if nullable:
             need(r, f, 1)
             r.position += 1
-            if <int8_t>at[0] < 0 or (f.tag >= 0 and at[0] == 0):  # a tagged one has a varint there
+            if <int8_t>at[0] < 0 or (f.tag >= 0 and at[0] == 0):  # a tagged field has a varint there
                 return None
         return read_struct(r, <Plan>f.child)
     if kind == INT16:
@@ -199,7 +199,7 @@ cdef object read_array(MessageReader *r, Field *f):
         if not f.nullable:
             refuse(r, f, "null is not allowed")
         return None
-    # Before any list is made: the least the elements take must be there.
+    # Check the minimum size of the elements before any list is created.
     if count * f.element_bytes > r.size - r.position:
         refuse(r, f, f"{count} elements of at least {f.element_bytes} bytes, {r.size - r.position} left")
     r.elements_left -= count
@@ -232,10 +232,10 @@ cdef int read_tagged(MessageReader *r, Plan plan, dict out) except -1:
             if plan.fields[i].tag == tag:
                 f = &plan.fields[i]
                 break
-        if f is NULL:  # from a newer version: skipped by its size, in any order, as often as it comes
+        if f is NULL:  # from a newer version: skipped by its size, in any order, any number of times
             r.position = end
             continue
-        whole, r.size = r.size, end  # the value may not leave its field
+        whole, r.size = r.size, end  # the value must not extend beyond its field
         try:
             PyDict_SetItem(out, <object>f.name, read_array(r, f) if f.is_array else read_value(r, f, f.nullable))
         finally:
@@ -261,16 +261,16 @@ cdef dict read_struct(MessageReader *r, Plan plan):
 
 
 def decode_from(Plan plan not None, data, Py_ssize_t offset=0):
-    """Decode one struct out of `data`; return it and the position after it.
+    """Decode one struct of `data`; return it and the position after it.
 
     Args:
-        plan: what to expect.
+        plan: the struct's Plan.
         data: any contiguous buffer; memoryviews of `records` fields keep it alive.
         offset: first byte of the struct.
 
     Returns: (dict with every field of the table, absent ones at their default; position of the byte after it).
 
-    Raises: ProtocolError: the bytes are no such struct. ValueError: `offset` is outside `data`.
+    Raises: ProtocolError: the bytes are not such a struct. ValueError: `offset` is outside `data`.
     """
     cdef Py_buffer buffer
     cdef MessageReader r
@@ -288,10 +288,10 @@ def decode_from(Plan plan not None, data, Py_ssize_t offset=0):
 
 
 def decode(Plan plan not None, data, Py_ssize_t offset=0, int64_t max_elements=ELEMENT_BUDGET):
-    """As decode_from, without the position: bytes after the struct are ignored, as Kafka does.
+    """Decode one struct like decode_from, without the position; bytes after the struct are ignored, as in Kafka.
 
     Args:
-        max_elements: bound of all its arrays' elements together.
+        max_elements: maximum number of elements of all its arrays together.
     """
     cdef Py_buffer buffer
     cdef MessageReader r
@@ -310,9 +310,9 @@ def decode(Plan plan not None, data, Py_ssize_t offset=0, int64_t max_elements=E
 
 
 def skip_tags(data, Py_ssize_t offset=0):
-    """Return the position after the tagged section at `offset`, taking no memory for its fields.
+    """Return the position after the tagged section at `offset`, without allocating memory for its fields.
 
-    Raises: ProtocolError: it is cut or malformed.
+    Raises: ProtocolError: it is incomplete or malformed.
     """
     cdef const uint8_t[::1] view = data
     if offset < 0 or offset > view.shape[0]:

@@ -1,9 +1,10 @@
-"""Encoder of Kafka messages, and Plan: the table it and the decoder walk (wire grammar: KIP-482 and
-``clients/src/main/resources/common/message``).
+"""Encoder of Kafka messages, and Plan, the table that encoder and decoder walk.
 
-Why a table and not generated code: one interpreter serves every message in 100 KiB, and encodes faster than one C
-function per message version does, because its working set stays in the cache. The two stand together because a plan
-holds its fields' defaults encoded.
+Wire grammar: KIP-482 and ``clients/src/main/resources/common/message``.
+
+Tables are used instead of generated code because one interpreter serves every message in 100 KiB, and encodes faster
+than one C function per message version does: its working set stays in the cache. Plan and encoder share a module
+because a plan holds the encoded defaults of its fields.
 """
 from cpython.buffer cimport PyBUF_SIMPLE, Py_buffer, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_CheckExact, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
@@ -44,11 +45,11 @@ KINDS = {
 # ---------------------------------------------------------------------------------------------- buffer
 
 cdef struct Writer:             # one owner at a time
-    PyObject *buffer            # owned bytes object, not yet seen by anyone else
+    PyObject *buffer            # owned bytes object, not visible elsewhere yet
     uint8_t *data
     int64_t size
     int64_t capacity
-    int64_t longest_string      # bytes
+    int64_t longest_string      # limit in bytes
 
 
 cdef int start_writer(Writer *w, int64_t capacity) except -1:
@@ -61,7 +62,7 @@ cdef int start_writer(Writer *w, int64_t capacity) except -1:
 
 
 cdef bytes finish_writer(Writer *w):
-    """Return what was written; takes the buffer."""
+    """Return the written bytes and take over the buffer."""
     if w.size != w.capacity:
         _PyBytes_Resize(&w.buffer, w.size)
     out = <bytes>w.buffer
@@ -82,7 +83,7 @@ cdef int grow(Writer *w, int64_t size) except -1:
 
 
 cdef inline uint8_t *reserve(Writer *w, int64_t size) except NULL:
-    """Place for `size` more bytes, already counted as written."""
+    """Reserve `size` more bytes, already counted as written."""
     cdef uint8_t *at
     if size > w.capacity - w.size:
         grow(w, size)
@@ -99,7 +100,7 @@ cdef inline int write_varint(Writer *w, uint64_t value) except -1:
 # ---------------------------------------------------------------------------------------------- plans
 
 cdef int64_t least_bytes(uint8_t kind, bint compact, Plan child) except -1:
-    """Least size on the wire of one value that is not null."""
+    """Return the minimum size on the wire of one value that is not null."""
     if kind == BOOL or kind == INT8:
         return 1
     if kind == INT16 or kind == UINT16:
@@ -118,15 +119,15 @@ cdef int64_t least_bytes(uint8_t kind, bint compact, Plan child) except -1:
 
 
 cdef class Plan:
-    """How one struct looks in one version.
+    """Layout of one struct in one version.
 
     Args:
-        name: the struct's name, for error texts.
+        name: the struct's name, for error messages.
         flexible: ends with a tagged section.
-        fields: in wire order, tagged ones last and ascending; also those this version lacks. Each is a tuple
+        fields: in wire order, tagged ones last and ascending, fields that this version lacks included. Each is a tuple
             (name, kind, is_array, nullable, compact, present, ignorable, tag or -1, default, child plan or None).
 
-    Threads: immutable once made.
+    Threads: immutable once built.
     """
 
     def __cinit__(self, str name not None, bint flexible, list fields not None):
@@ -156,7 +157,7 @@ cdef class Plan:
             self.template[field_name] = default
             f.element_bytes = max(1, least_bytes(f.kind, compact, child))
             if not present:
-                if self.tagged_count:       # the writers find the tagged ones by their place at the end
+                if self.tagged_count:       # the writers find the tagged fields by their position at the end
                     raise ValueError(f"{name}.{field_name}: tagged fields come last")
                 continue
             if f.tag >= 0:
@@ -203,7 +204,10 @@ cdef dict fresh_struct(Plan plan):
 
 
 cdef bytes encode_default(Field *f):
-    """Bytes of a missing key; empty when null is its default and this version forbids null (the writer objects)."""
+    """Return the bytes of a missing key.
+
+    Empty when the default is null and this version forbids null (the writer then raises).
+    """
     cdef Writer w
     if <object>f.default is None and not f.nullable:
         return b""
@@ -236,7 +240,7 @@ cdef int wrong_type(Field *f, object value, str expected) except -1:
 
 cdef int64_t integer(Field *f, object value, int64_t low, int64_t high) except? -1:
     cdef int64_t number
-    if not PyLong_Check(value):  # else a float would lose its fraction in silence
+    if not PyLong_Check(value):  # otherwise a float would lose its fraction silently
         try:
             value = PyNumber_Index(value)
         except TypeError:
@@ -290,7 +294,7 @@ cdef int write_string(Writer *w, Field *f, object value) except -1:
         wrong_type(f, value, "str")
     try:
         text = PyUnicode_AsUTF8AndSize(value, &size)
-    except UnicodeEncodeError:  # came from bytes that were no UTF-8: those bytes go back
+    except UnicodeEncodeError:  # decoded from bytes that were not UTF-8: encode the original bytes
         try:
             escaped = value.encode("utf-8", "surrogateescape")
         except UnicodeEncodeError as e:
@@ -496,13 +500,13 @@ def encode(
 
     Args:
         plan: the table.
-        body: field name to value; missing keys take their default.
-        prefix: bytes to put before it (a header).
-        framed: put the int32 size of everything in front, as on a connection.
-        longest_string: maximum bytes of a string; where a length has two bytes 32,767 in any case. A longer
+        body: field name to value; missing keys have their default.
+        prefix: bytes before it (a header).
+        framed: write the int32 size of everything first, as on a connection.
+        longest_string: maximum size of a string in bytes; where a length has two bytes 32,767 in any case. A longer
             ErrorMessage, which may repeat long names, is cut.
 
-    Raises: ProtocolError: an unknown key, a value that does not fit, or one that this version cannot carry.
+    Raises: ProtocolError: an unknown key, an invalid value, or a value that this version cannot carry.
     """
     cdef Writer w
     cdef Py_ssize_t prefix_bytes = PyBytes_GET_SIZE(prefix)

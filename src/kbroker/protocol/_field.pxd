@@ -1,4 +1,4 @@
-"""How one field looks in one version of a struct: an entry of a Plan."""
+"""Layout of one field in one version of a struct: an entry of a Plan."""
 from cpython.object cimport PyObject
 from libc.stdint cimport int32_t, int64_t, uint8_t
 
@@ -11,15 +11,15 @@ cdef struct Field:
     bint nullable
     bint compact                # lengths as unsigned varints, plus one
     bint present                # this version has the field
-    bint ignorable              # absent from this version: a value is dropped without a word
+    bint ignorable              # absent from this version: its value is dropped silently
     int32_t tag                 # -1: not in the tagged section
-    int64_t element_bytes       # least size of one array element on the wire
+    int64_t element_bytes       # minimum size of one array element on the wire
     PyObject *name              # borrowed from Plan.owned, like the next three
     PyObject *default           # None, a scalar, an empty list, or a dict (copied for each reader)
-    PyObject *encoded_default   # bytes that stand for a missing key; unused for tagged and absent fields
+    PyObject *encoded_default   # encoding of a missing key; unused for tagged and absent fields
     PyObject *child             # Plan of a struct or of an array's structs, else NULL
 
-# Its default must not be shared: every reader gets its own.
+# Returns whether the default must not be shared: every decoded struct gets its own.
 cdef inline bint has_mutable_default(Field *f) noexcept:
     if <object>f.default is None:
         return False

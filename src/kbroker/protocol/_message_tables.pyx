@@ -1,4 +1,4 @@
-"""The wire tables of ``messages/``, compiled in: ``setup.py`` writes them into a header as marshal's bytes."""
+"""Wire tables of ``messages/``, compiled in: ``setup.py`` writes them into a header as marshal's bytes."""
 from libc.string cimport strcmp
 
 
@@ -17,9 +17,9 @@ cdef extern from "marshal.h":
 
 
 def load(str file not None):
-    """Return what ``messages/FILE`` holds, as ``json.load`` would: a new object each time.
+    """Return the content of ``messages/FILE``, as ``json.load`` would: a new object each time.
 
-    Raises: KeyError: there is no such table.
+    Raises: KeyError: no such table.
     Threads: any.
     """
     cdef bytes name = file.encode()

@@ -1,4 +1,4 @@
-"""The hash by which keys find their partitions. Pure functions, no lock."""
+"""Hash that assigns keys to partitions. Pure functions, no lock."""
 from libc.stdint cimport int32_t, int64_t, uint32_t
 
 cdef uint32_t murmur2_of(const char *data, int64_t size) noexcept nogil

@@ -25,7 +25,7 @@ cdef uint32_t murmur2_of(const char *data, int64_t size) noexcept nogil:
 
 
 def murmur2(key) -> int:
-    """32-bit MurmurHash2 of a bytes-like key with Kafka's seed, unsigned."""
+    """Return the 32-bit MurmurHash2 of a bytes-like key with Kafka's seed, unsigned."""
     cdef Py_buffer buffer
     PyObject_GetBuffer(key, &buffer, PyBUF_SIMPLE)
     try:
@@ -35,9 +35,9 @@ def murmur2(key) -> int:
 
 
 def partition_of_key(key, int partition_count) -> int:
-    """The partition of a keyed record, as Java and kafka-python choose it; librdkafka's default (crc32) differs.
+    """Return the partition of a keyed record, as Java and kafka-python choose it; librdkafka's default (crc32) differs.
 
-    Raises: ValueError for no partitions.
+    Raises: ValueError for a count below 1.
     """
     cdef Py_buffer buffer
     if partition_count < 1:

@@ -33,30 +33,30 @@ cdef struct HeaderView:         # pointers into the records section
     const char *value
     int32_t value_bytes         # -1 null
 
-# False when fewer than 61 bytes are there (nothing else is judged).
+# False for fewer than 61 bytes (nothing else is checked).
 cdef bint batch_parse(const char *data, int64_t size_bytes, BatchHeader *out) noexcept nogil
-# Writes the header of a batch of size_bytes whose records are behind it: its length, magic 2 and its checksum are
-# computed, what the header has of them is not looked at.
+# Writes the header before the records of a batch of size_bytes: computes its length, magic 2 and its checksum, and
+# ignores those fields of the header.
 cdef void batch_put_header(char *batch, int64_t size_bytes, const BatchHeader *header) noexcept nogil
-# All batch_length + 12 bytes must be there.
+# Requires all batch_length + 12 bytes.
 cdef bint batch_crc_ok(const char *data, const BatchHeader *header) noexcept nogil
-# One record at *position (relative to records); advances it. 0 ok; -1 malformed or past the end.
+# Reads one record at *position (relative to records) and advances it. 0 ok; -1 malformed or past the end.
 cdef int32_t record_next(const char *records, int64_t size_bytes, int64_t *position, const BatchHeader *header,
                          RecordView *out) noexcept nogil
-# The header at `at` of a record that record_next accepted; returns the place of the next one, NULL when malformed.
+# Reads the header at `at` of a record that record_next accepted; returns the position of the next one, NULL when
+# malformed.
 cdef const char *header_next(const char *at, const char *end, HeaderView *out) noexcept nogil
 
-# Decompress the records of a batch into a malloc'ed buffer, in bounded steps, up to cap_bytes.
-# Takes the GIL for a library's call. 0 ok; -1 undecodable or unknown codec; -2 over the cap.
+# Decompresses the records of a batch into a malloc'ed buffer, in bounded steps, up to cap_bytes. Takes the GIL for a
+# library's call. 0 ok; -1 undecodable or unknown codec; -2 over the cap.
 cdef int32_t batch_decompress(const char *data, const BatchHeader *header, int64_t cap_bytes, char **out,
                               int64_t *out_bytes) noexcept nogil
-# The batch of this header with its records (given uncompressed) packed by another codec, in a malloc'ed buffer. Takes
-# the GIL for a library's call.
-# 0 ok; -1 no such codec, or the library failed; -2 out of memory.
+# Compresses the records (given uncompressed) of a batch with another codec, into a malloc'ed buffer with the batch's
+# header. Takes the GIL for a library's call. 0 ok; -1 no such codec, or the library failed; -2 memory is out.
 cdef int32_t batch_recompress(const BatchHeader *header, const char *records, int64_t records_bytes, int codec,
                               int32_t level, char **out, int64_t *out_bytes) noexcept nogil
 
-cdef class RecordBatch:         # Python's view of one batch; immutable
+cdef class RecordBatch:         # immutable Python object of one batch
     cdef:
         BatchHeader header
         const char *data        # first byte of the batch, inside buffer

@@ -1,6 +1,6 @@
-"""Record batch v2, the byte grammar: headers, checksum, records, and Python's view of a batch.
+"""Byte grammar of record batch v2: headers, checksum, records; and RecordBatch, a batch as a Python object.
 
-Source: ``DefaultRecordBatch.java``, ``DefaultRecord.java``. Every length is checked against the bytes that are there.
+Source: ``DefaultRecordBatch.java``, ``DefaultRecord.java``. Every length is checked against the remaining bytes.
 """
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_FromStringAndSize
@@ -69,7 +69,7 @@ cdef bint batch_crc_ok(const char *data, const BatchHeader *header) noexcept nog
 
 
 cdef inline const char *read_blob(const char *at, const char *end, const char **blob, int32_t *size) noexcept nogil:
-    """Varint length and bytes; any negative length is null. The place after it, or NULL."""
+    """Read a varint length and bytes; any negative length is null. Return the position after them, or NULL."""
     cdef int32_t length = 0
     cdef int taken = get_varint(at, end, &length)
     if taken == 0 or length > end - at - taken:
@@ -201,7 +201,7 @@ cdef class RecordBatch:
 
     @property
     def size_bytes(self):
-        """The whole batch, header included."""
+        """Size of the whole batch, header included."""
         return <int64_t>self.header.batch_length + LENGTH_FROM
 
     @property
@@ -271,11 +271,14 @@ cdef class RecordBatch:
 
     @property
     def raw(self):
-        """The bytes of the batch, a view."""
+        """View of the bytes of the batch."""
         return memoryview(self.source).cast("B")[self.position:self.position + self.size_bytes]
 
     cdef char *uncompressed(self, int64_t cap_bytes, int64_t *size) except? NULL:
-        """The records, to be freed; NULL where they are not compressed. Raises: ProtocolError, as ``records``."""
+        """Return the uncompressed records, owned by the caller; NULL if they are not compressed.
+
+        Raises: ProtocolError, as ``records``.
+        """
         cdef char *owned = NULL
         cdef bint is_valid
         cdef int32_t status = 0
@@ -327,17 +330,17 @@ cdef class RecordBatch:
 
     def records_from(self, int64_t offset, int32_t limit_rows, int64_t limit_bytes, int32_t limit_headers,
                      int64_t cap_bytes=DEFAULT_CAP_BYTES):
-        """Return the first records from an offset on, and how many bytes had to be uncompressed for them.
+        """Return the first records from an offset on, and the number of bytes that were uncompressed to read them.
 
         The records are tuples (offset, timestamp_ms, key, value, headers, header count); headers are (bytes, bytes or
-        None). Those before are passed over without an object each; those behind are not looked at.
+        None). Earlier records are skipped without creating objects; later ones are not read.
 
         Args:
-            offset: records below are left out.
-            limit_rows: the most records.
-            limit_bytes: of keys, values and headers; the record that passes it is the last.
-            limit_headers: the first so many of each record.
-            cap_bytes: the most a compressed batch may grow to.
+            offset: records below it are skipped.
+            limit_rows: maximum number of records.
+            limit_bytes: of keys, values and headers; the record that exceeds it is the last.
+            limit_headers: maximum number of headers per record.
+            cap_bytes: maximum uncompressed size of a batch.
 
         Raises: ProtocolError: wrong checksum, magic or codec, damaged records, or more than `cap_bytes` uncompressed.
         """
@@ -387,7 +390,7 @@ cdef class RecordBatch:
 
 cdef int32_t views_from(const char *records, int64_t size, const BatchHeader *header, int64_t offset,
                         int32_t limit_rows, RecordView *out) noexcept nogil:
-    """Views of the first records from an offset on; returns how many, or -1 for a damaged one."""
+    """Find the first records from an offset on; return their number, or -1 for a damaged record."""
     cdef int64_t position = 0
     cdef int32_t count = 0, _i
     for _i in range(header.record_count):

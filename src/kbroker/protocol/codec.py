@@ -1,12 +1,12 @@
-"""Messages of the Kafka protocol as dicts: typed Python face of the wire tables and their codec.
+"""Messages of the Kafka protocol as dicts: typed Python interface of the wire tables and their codec.
 
-A body is a dict with Kafka's own field names. Arrays are lists, structs are dicts, a uuid is ``uuid.UUID`` (16 bytes
-are accepted too when encoding), ``bytes`` are bytes and ``records`` a memoryview of the decoded buffer (bytes-like when
-encoding). Decoding fills every field of the table; what the version lacks has its default. Encoding takes the default
-for missing keys, and refuses unknown keys and values the version cannot carry. Text that is not UTF-8 comes through
-as surrogate escapes and goes back as the same bytes.
+A body is a dict with Kafka's field names. Arrays are lists, structs are dicts, a uuid is ``uuid.UUID`` (16 bytes are
+accepted too when encoding), ``bytes`` are bytes and ``records`` a memoryview of the decoded buffer (bytes-like when
+encoding). Decoding fills every field of the table; fields that the version lacks have their default. Encoding uses the
+default for missing keys, and rejects unknown keys and values that the version cannot carry. Text that is not UTF-8 is
+decoded to surrogate escapes, which encode to the same bytes.
 
-Every failure is a ProtocolError. Functions are safe from any thread; buffers and bodies must not change meanwhile.
+Every failure is a ProtocolError. Functions are safe from any thread; buffers and bodies must not change during a call.
 """
 
 from __future__ import annotations
@@ -94,7 +94,8 @@ def decode_request_header(data: Buffer, offset: int = 0) -> tuple[RequestHeader,
 
     Returns: the header and the position of the body.
 
-    Raises: ProtocolError: it is cut or malformed, or the API is unknown (nothing then says where its body starts).
+    Raises: ProtocolError: it is incomplete or malformed, or the API is unknown (the start of its body is then unknown
+    too).
     """
     try:
         key, version = struct.unpack_from(">hh", memoryview(data), offset)
@@ -106,7 +107,7 @@ def decode_request_header(data: Buffer, offset: int = 0) -> tuple[RequestHeader,
 
 
 def encode_request_header(key: int, version: int, correlation_id: int, client_id: str | None = "") -> bytes:
-    """Encode a request header in the version that belongs to `version` of the API."""
+    """Encode a request header in the header version of `version` of the API."""
     return encode(
         header_plan("RequestHeader", request_header_version(key, version)),
         {
@@ -119,16 +120,16 @@ def encode_request_header(key: int, version: int, correlation_id: int, client_id
 
 
 def decode_request(key: int, version: int, data: Buffer, offset: int = 0, *, max_elements: int = MAX_ELEMENTS) -> Body:
-    """Decode a request body; bytes after it are ignored, as Kafka does.
+    """Decode a request body; bytes after it are ignored, as in Kafka.
 
     Args:
         key: api key.
         version: api version.
         data: the frame, or the body alone.
-        offset: where the body starts.
+        offset: start of the body.
         max_elements: of all its arrays together; an element may cost 100 times its bytes in the frame.
 
-    Raises: ProtocolError: unknown API or version, more elements, or bytes that are no such body.
+    Raises: ProtocolError: unknown API or version, too many elements, or bytes that are not such a body.
     """
     return decode(request_plan(key, version), data, offset, max_elements)
 
@@ -136,7 +137,7 @@ def decode_request(key: int, version: int, data: Buffer, offset: int = 0, *, max
 def encode_request(key: int, version: int, body: Body) -> bytes:
     """Encode a request body.
 
-    Raises: ProtocolError: unknown API or version, or a body it cannot carry.
+    Raises: ProtocolError: unknown API or version, or a body that the version cannot carry.
     """
     return encode(request_plan(key, version), body)
 
@@ -163,9 +164,9 @@ def encode_request_frame(
     body: Body,
     longest_string: int = MAX_STRING_BYTES,
 ) -> bytes:
-    """Encode a whole request as it goes over a connection: size, header, body.
+    """Encode a whole request as sent over a connection: size, header, body.
 
-    Args: ``longest_string``: bytes; no broker reads a longer one than the default: it would close the connection.
+    Args: ``longest_string``: maximum in bytes; brokers close the connection for a string above the default.
     Raises: ProtocolError, as encode_request, and for a longer string.
     """
     header = encode_request_header(key, version, correlation_id, client_id)
@@ -173,7 +174,7 @@ def encode_request_frame(
 
 
 def encode_response_frame(key: int, version: int, correlation_id: int, body: Body) -> bytes:
-    """Encode a whole response as it goes over a connection: size, header, body."""
+    """Encode a whole response as sent over a connection: size, header, body."""
     if not -0x80000000 <= correlation_id <= 0x7FFFFFFF:
         raise ProtocolError(f"CorrelationId: {correlation_id} does not fit")
     header = struct.pack(">i", correlation_id) + bytes(response_header_version(key, version))
@@ -189,12 +190,12 @@ def decode_response_frame(key: int, version: int, data: Buffer, offset: int = 0)
 
 
 def decode_data(name: str, version: int, data: Buffer, offset: int = 0) -> Body:
-    """Decode a struct that is no API, such as ConsumerProtocolAssignment or AbortedTxn."""
+    """Decode a struct that is not an API message, such as ConsumerProtocolAssignment or AbortedTxn."""
     return decode(data_plan(name, version), data, offset)
 
 
 def encode_data(name: str, version: int, body: Body) -> bytes:
-    """Encode a struct that is no API."""
+    """Encode a struct that is not an API message."""
     return encode(data_plan(name, version), body)
 
 
@@ -204,11 +205,12 @@ def decode_versioned(name: str, data: Buffer, *, read_as: int | None = None) -> 
     Args:
         name: of the struct.
         data: the struct; bytes after it are ignored.
-        read_as: the version to read, whichever is sent; None for that one, of those newer than the tables the newest.
+        read_as: the version to read, regardless of the version sent; None: the version sent, or the newest of the
+            tables if that is newer.
 
-    Returns: the version as it was sent, and the struct.
+    Returns: the version sent, and the struct.
 
-    Raises: ProtocolError: cut, malformed, or of a version below the first.
+    Raises: ProtocolError: incomplete, malformed, or of a version below the first.
     """
     view = memoryview(data)
     if view.nbytes < 2:
@@ -219,5 +221,5 @@ def decode_versioned(name: str, data: Buffer, *, read_as: int | None = None) -> 
 
 
 def encode_versioned(name: str, version: int, body: Body) -> bytes:
-    """Encode a struct with its int16 version in front."""
+    """Encode a struct after its int16 version."""
     return encode(data_plan(name, version), body, struct.pack(">h", version))

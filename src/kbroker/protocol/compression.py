@@ -4,7 +4,7 @@ import enum
 
 
 class CompressionType(enum.IntEnum):
-    """Bits 0-2 of a batch's attributes."""
+    """Codecs; the numbers are bits 0-2 of a batch's attributes."""
 
     NONE = 0
     GZIP = 1
@@ -14,7 +14,7 @@ class CompressionType(enum.IntEnum):
 
     @property
     def config_name(self) -> str:
-        """The name used in ``compression.type``."""
+        """Name in ``compression.type``."""
         return "uncompressed" if self is CompressionType.NONE else self.name.lower()
 
     @classmethod

@@ -1,4 +1,4 @@
-"""Record batches (format 2) for Python: build, iterate, take apart into columns.
+"""Record batches (format 2) for Python: build, iterate, split into columns.
 
 The byte grammar itself is in ``_records.pyx``, which the log uses natively. Damaged data is a ProtocolError with code
 CORRUPT_MESSAGE.
@@ -50,9 +50,9 @@ class Record(NamedTuple):
 class Columns(NamedTuple):
     """Records as columns; the arrays are read-only memoryviews, which numpy and Arrow wrap without a copy.
 
-    ``offsets`` and ``timestamps_ms`` hold one int64 per record. Record i's headers are the rows
-    ``header_offsets[i]`` to ``header_offsets[i + 1]`` of ``header_keys`` and ``header_values``. ``next_offset`` is
-    where to read on, -1 when no whole batch was there; it also passes control batches and what compaction removed.
+    ``offsets`` and ``timestamps_ms`` hold one int64 per record. The headers of record i are the rows
+    ``header_offsets[i]`` to ``header_offsets[i + 1]`` of ``header_keys`` and ``header_values``. ``next_offset`` is the
+    offset to read next, after control batches and compacted records too; -1 without a complete batch.
     """
 
     offsets: memoryview
@@ -81,13 +81,13 @@ def build_batch(
     """Build one batch.
 
     Args:
-        records: Record or (key, value); a Record's offset, if not -1, gives its place above `base_offset`.
+        records: Record or (key, value); a Record's offset, if not -1, determines its delta from `base_offset`.
         compression: codec of the records.
         base_offset: offset of the first record; a producer sends 0 and the broker assigns.
-        base_timestamp_ms: what record times are relative to; the first record's time when left out.
+        base_timestamp_ms: base of the records' timestamps; default: the first record's timestamp.
         producer_id, producer_epoch, base_sequence: of an idempotent producer, else -1.
         transactional: part of a transaction.
-        log_append_time: readers take the batch's highest timestamp for every record.
+        log_append_time: the batch's maximum timestamp is the timestamp of every record.
         leader_epoch: partition leader epoch; the broker overwrites it.
 
     Raises: ValueError, TypeError, OverflowError: a record that no batch can hold.
@@ -135,13 +135,13 @@ def build_control_batch(
 
 
 def iter_batches(data: Buffer, *, allow_truncated: bool = False) -> Iterator[RecordBatch]:
-    """Yield the batches of `data`, which hold no copy of it; checksums are not looked at.
+    """Yield the batches of `data` as views of it, without verifying checksums.
 
     Args:
         data: concatenated batches.
-        allow_truncated: end quietly at a cut last batch, as a fetch response may have one.
+        allow_truncated: ignore an incomplete last batch, which a fetch response may have.
 
-    Raises: ProtocolError: a length that cannot be, or a cut last batch.
+    Raises: ProtocolError: an impossible length, or an incomplete last batch.
     """
     position, size_bytes = 0, memoryview(data).nbytes
     while position < size_bytes:
@@ -155,12 +155,12 @@ def iter_batches(data: Buffer, *, allow_truncated: bool = False) -> Iterator[Rec
 
 
 def iter_records(data: Buffer, *, allow_truncated: bool = False) -> Iterator[Record]:
-    """Yield the records of `data`, control batches left out; checksums are verified, codecs undone.
+    """Yield the records of `data` without control batches; verify checksums and decompress.
 
     Raises: ProtocolError: damaged data, see iter_batches.
     """
     for batch in iter_batches(data, allow_truncated=allow_truncated):
-        rows = batch.records()  # of every batch: the bit that says "control" is only true if the checksum is
+        rows = batch.records()  # also of control batches: the control bit is reliable only if the checksum is right
         if not batch.is_control:
             for offset, timestamp_ms, key, value, headers in rows:
                 yield Record(key, value, timestamp_ms, headers, offset)
@@ -174,14 +174,14 @@ def columns(
     include_control: bool = False,
     cap_bytes: int = DEFAULT_CAP_BYTES,
 ) -> Columns:
-    """Return the records of `data` as columns; checksums are verified, codecs undone, the GIL is not held.
+    """Return the records of `data` as columns; verify checksums and decompress, without the GIL.
 
     Args:
         data: concatenated batches.
-        min_offset: leave out records below; a fetch response may begin before the offset that was asked for.
-        allow_truncated: end quietly at a cut last batch.
-        include_control: keep the records of control batches.
-        cap_bytes: the most that all compressed batches may grow to.
+        min_offset: skip records below it; a fetch response may begin before the requested offset.
+        allow_truncated: ignore an incomplete last batch.
+        include_control: include the records of control batches.
+        cap_bytes: maximum uncompressed size of all compressed batches together.
 
     Raises: ProtocolError: damaged data, or more than `cap_bytes`.
     """

@@ -1,6 +1,6 @@
-"""Turns one message version of the wire tables (``messages/``, compiled in by setup.py) into a Plan of the codec.
+"""Compiles one message version of the wire tables (``messages/``, compiled in by setup.py) into a Plan of the codec.
 
-Lazy: the index is unpacked at the first question, a message's table when one of its versions is first used.
+The index is unpacked on its first use, a message's table on the first use of one of its versions.
 """
 
 from __future__ import annotations
@@ -21,8 +21,9 @@ _NEVER = (1, 0)
 class ApiSchema(NamedTuple):  # dataclasses cost 13 ms of import
     """One API: its key, name and version ranges (inclusive).
 
-    ``advertised_versions`` is the range for ApiVersions; Produce advertises 0-2, which old librdkafka looks for, and
-    which no request may use. ``flexible_from``: first version with compact types and tagged fields, or None.
+    ``advertised_versions`` is the range for ApiVersions; Produce advertises 0-2, which old librdkafka requires in the
+    response, though no request may use them. ``flexible_from``: first version with compact types and tagged fields, or
+    None.
     """
 
     key: int
@@ -37,7 +38,7 @@ class ApiSchema(NamedTuple):  # dataclasses cost 13 ms of import
     file: str
 
     def is_flexible(self, version: int) -> bool:
-        """Return whether requests and responses of `version` are flexible (they always become so together)."""
+        """Return whether requests and responses of `version` are flexible (both are from the same version on)."""
         return self.flexible_from is not None and version >= self.flexible_from
 
 
@@ -80,7 +81,7 @@ def apis() -> dict[int, ApiSchema]:
 def api(key: int) -> ApiSchema:
     """Return the API of `key`.
 
-    Raises: ProtocolError: there is no such API in the tables.
+    Raises: ProtocolError: no such API in the tables.
     """
     found = apis().get(key)
     if found is None:
@@ -92,7 +93,7 @@ def api(key: int) -> ApiSchema:
 def api_by_name(name: str) -> ApiSchema:
     """Return the API called `name` ("Fetch").
 
-    Raises: ProtocolError: there is no such API in the tables.
+    Raises: ProtocolError: no such API in the tables.
     """
     for found in apis().values():
         if found.name == name:
@@ -148,7 +149,7 @@ def header_plan(name: str, version: int) -> Plan:
 
 @functools.cache
 def data_plan(name: str, version: int) -> Plan:
-    """Return the plan of a struct that is no API (ConsumerProtocolSubscription, AbortedTxn, ...).
+    """Return the plan of a struct that is not an API message (ConsumerProtocolSubscription, AbortedTxn, ...).
 
     Raises: ProtocolError: unknown name or version.
     """
@@ -157,7 +158,7 @@ def data_plan(name: str, version: int) -> Plan:
 
 @functools.cache
 def data_versions(name: str) -> tuple[int, int]:
-    """Return (first, last) version of a struct that is no API."""
+    """Return (first, last) version of a struct that is not an API message."""
     return version_range(_data(name)["versions"])
 
 
@@ -207,7 +208,7 @@ def _struct_plan(name: str, fields: list[Any], structs: dict[str, Any], version:
 
 
 def _default(field: dict[str, Any], kind: str, is_array: bool) -> Any:
-    """Value of an absent field; for arrays and structs, any value but None means empty."""
+    """Return the value of an absent field; for arrays and structs, any value but None means empty."""
     if "default" in field:
         return field["default"]
     if is_array or kind not in _SCALARS:

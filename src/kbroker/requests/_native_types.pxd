@@ -1,4 +1,4 @@
-"""What the native handlers share: the native handlers itself, the handler's context, the table of APIs. Structs only.
+"""Types shared by the native handlers: their context, the table of APIs. Structs only.
 
 Threads: ``NativeApisCore`` is read by all handlers; ``topics`` and ``generation`` change under ``topics_lock``, the
 bodies of ApiVersions under ``bodies_lock``; ``intercepted`` may change at any time; everything else is set before the
@@ -20,11 +20,11 @@ from kbroker.quota._client_sensors cimport ClientQuotas
 
 cdef enum:
     API_SLOTS = 128
-    API_WORDS = 2               # 64 keys each
+    API_WORDS = 2               # 64 API keys each
     MAX_VERSIONS = 32
     DEFERRED_SLOTS = 32
 
-cdef enum:                      # API keys that are served natively
+cdef enum:                      # API keys with native handlers
     PRODUCE = 0
     FETCH = 1
     LIST_OFFSETS = 2
@@ -32,7 +32,7 @@ cdef enum:                      # API keys that are served natively
 
 cdef enum Outcome:
     OUTCOME_RESPONDED = 0        # the request carries its response (or NO_OP, or CLOSE)
-    OUTCOME_DELAYED = 1          # somebody else owns it now
+    OUTCOME_DELAYED = 1          # another owner completes the request
     OUTCOME_DECLINED = 2        # for the Python handlers
 
 ctypedef Outcome (*native_handler)(Handler *handler, Request *request) noexcept nogil
@@ -41,28 +41,28 @@ cdef struct Api:
     bint is_enabled
     int16_t min_version
     int16_t max_version
-    int16_t first_flexible      # 32767: never
+    int16_t first_flexible      # 32767: no version
     native_handler handle       # NULL: Python
 
 cdef struct Body:               # a response body that is the same for all clients
     char *data
     int64_t size_bytes
-    int64_t throttle_at         # position of throttle_time_ms, -1: it has none
+    int64_t throttle_at         # position of throttle_time_ms; -1: no such field
 
 cdef struct NativeApisCore:
     Clock *clock
-    ClientQuotas *quotas        # counted; NULL: nothing is limited
-    RefusedTable *refused       # counted; NULL: none are noted
+    ClientQuotas *quotas        # counted; NULL: no quotas
+    RefusedTable *refused       # counted; NULL: not counted
     AclTable *acls              # counted; NULL: everything is allowed
     RequestQueue *requests
     RequestQueue *python_requests
     int32_t node_id
-    int32_t max_request_partitions      # and topics, of one Produce or Fetch; more is malformed
+    int32_t max_request_partitions      # and topics, of one Produce or Fetch; a request with more is malformed
     int64_t fetch_max_bytes     # fetch.max.bytes of the broker
-    uint64_t hash_seed          # secret: of tables that requests fill
+    uint64_t hash_seed          # secret: seed of tables that requests fill
     Api apis[API_SLOTS]
-    AtomicI64 intercepted[API_WORDS]    # bit per API key: its requests are shown to Python first
-    Mutex bodies_lock           # a leaf: of the next three
+    AtomicI64 intercepted[API_WORDS]    # bit per API key: Python sees its requests first
+    Mutex bodies_lock           # a leaf; guards the next three
     Body versions[MAX_VERSIONS]         # ApiVersions by version
     Body invalid_versions[MAX_VERSIONS]  # error 42
     Body unsupported_versions           # error 35, version 0
@@ -78,15 +78,15 @@ cdef struct NativeApisCore:
     void *delayed                # FetchState list, for shutdown
     AtomicI64 transactions      # of _transactional_produce
     AtomicI64 is_closed
-    AtomicI64 handlers_to_stop  # so many handler threads are to end (num.io.threads was lowered)
-    AtomicI64 handled           # requests answered natively
+    AtomicI64 handlers_to_stop  # number of handler threads that are to end (num.io.threads was lowered)
+    AtomicI64 handled           # requests completed natively
     AtomicI64 declined
 
 cdef struct Handler:
     NativeApisCore *native_apis
-    TopicTable *topics          # cached count
+    TopicTable *topics          # cached, counted
     int64_t generation
-    Partition *deferred[DEFERRED_SLOTS]    # counted: waiting fetches to look at when the responses are away
+    Partition *deferred[DEFERRED_SLOTS]    # counted: watched for delayed fetches, checked after the responses are sent
     int32_t deferred_count
-    ClientCache *clients        # owned; NULL: quota counters are looked up each time
-    DecisionCache *decisions    # owned; NULL: the authorizer is asked each time
+    ClientCache *clients        # owned; NULL: quota counters are looked up for each request
+    DecisionCache *decisions    # owned; NULL: the authorizer decides each request

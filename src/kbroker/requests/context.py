@@ -32,7 +32,7 @@ if TYPE_CHECKING:  # imported at the first request that needs them
 
 Body = dict[str, Any]
 
-#: Authorized operations are left out unless asked for.
+#: Value of authorized operations that the request did not ask for.
 OPERATIONS_NOT_ASKED = -(2**31)
 
 
@@ -44,21 +44,20 @@ class Endpoint(NamedTuple):
 
 
 class Completion(Protocol):
-    """Takes the response of a request whose handler returned None."""
+    """Receiver of the response when a handler returned None."""
 
     def complete(self, body: Body) -> None: ...
 
 
 class ApiContext:
-    """The parts of a broker that handlers use.
+    """Parts of a broker that handlers use.
 
-    ``endpoints``: by listener name, filled once the ports are bound. ``coordinators``: kinds of key FindCoordinator can
-    be asked for, as far as this broker coordinates them. ``bound_addresses``: by setting, where the port to choose was
-    left to the system. ``connection_quotas``: the limits that the acceptors keep.
-    ``start_groups``: starts the coordinator of groups at the first request about one, ``start_transactions`` that of
-    transactions. ``delegation_tokens``: None where the broker has no key for them. ``auth``: what handlers ask whether
-    a client may do something.
-    Threads: any; parts lock for themselves.
+    ``endpoints``: by listener name, filled once the ports are bound. ``coordinators``: kinds of key for FindCoordinator
+    that this broker coordinates. ``bound_addresses``: by setting, if the system chose the port. ``connection_quotas``:
+    the limits that the acceptors enforce. ``start_groups``: starts the coordinator of groups at the first request about
+    one, ``start_transactions`` that of transactions. ``delegation_tokens``: None if the broker has no key for them.
+    ``auth``: decides what clients may do.
+    Threads: any; parts lock themselves.
     """
 
     def __init__(
@@ -96,7 +95,7 @@ class ApiContext:
         self.credentials = ScramCredentials(store) if credentials is None else credentials
         self.delegation_tokens = delegation_tokens
         self.features = Features(store) if features is None else features
-        self._lock = threading.Lock()  # taken before no other
+        self._lock = threading.Lock()  # the first of all locks
         self._dynamic: DynamicConfigs | None = None
         self._change_hooks: list[Callable[[frozenset[str]], None]] = []
 
@@ -111,7 +110,7 @@ class ApiContext:
             return self._dynamic
 
     def on_broker_change(self, hook: Callable[[frozenset[str]], None]) -> None:
-        """Call ``hook`` with the names of the broker configs that changed, each time, once they are in force.
+        """Call ``hook`` after each change, with the names of the changed broker configs, once they are in force.
 
         It must not change configs itself.
         """
@@ -119,7 +118,7 @@ class ApiContext:
 
     @property
     def groups(self) -> GroupCoordinator:
-        """The coordinator of groups. Raises: KafkaError COORDINATOR_NOT_AVAILABLE while there is none."""
+        """Coordinator of groups. Raises: KafkaError COORDINATOR_NOT_AVAILABLE while there is none."""
         if self.group_coordinator is None:
             if self.start_groups is None:
                 raise KafkaError(Errors.COORDINATOR_NOT_AVAILABLE)
@@ -128,7 +127,7 @@ class ApiContext:
 
     @property
     def transactions(self) -> TransactionCoordinator:
-        """The coordinator of transactions. Raises: KafkaError COORDINATOR_NOT_AVAILABLE while there is none."""
+        """Coordinator of transactions. Raises: KafkaError COORDINATOR_NOT_AVAILABLE while there is none."""
         return self._transaction_service().coordinator
 
     @property
@@ -138,7 +137,9 @@ class ApiContext:
 
     @property
     def add_partitions_to_txn(self) -> AddPartitionsToTxnManager:
-        """Asks the coordinator of transactions before records are written. Raises: KafkaError as ``transactions``."""
+        """Sends partitions to the coordinator of transactions before records are written. Raises: as
+        ``transactions``.
+        """
         return self._transaction_service().partitions
 
     def _transaction_service(self) -> TransactionService:
@@ -150,23 +151,23 @@ class ApiContext:
 
     @property
     def metrics(self) -> Metrics:
-        """The broker's metrics."""
+        """Metrics of the broker."""
         return self.quotas.registry
 
     @property
     def node_id(self) -> int:
-        """This broker's number: node and controller in one."""
+        """Id of this broker, which is node and controller."""
         return self.store.node_id
 
     @property
     def cluster_id(self) -> str:
-        """The cluster's id."""
+        """Id of the cluster."""
         return self.store.cluster_id
 
     def mutation_quota(self, request: RequestContext, is_strict: bool) -> MutationQuota:
         """Return the quota that the mutations of a request are charged to.
 
-        Args: ``is_strict``: whether the quota refuses (the client knows error 89), or only delays.
+        Args: ``is_strict``: whether the quota rejects (the client supports error 89) or only delays.
         """
         from kbroker.quota.mutation_quota import new_quota
 
@@ -175,7 +176,7 @@ class ApiContext:
         return new_quota(manager, self.clock.epoch_ms, request.user, request.client_id, is_strict)
 
     def endpoint(self, listener: str) -> Endpoint:
-        """Return the advertised address of a listener, that of the first listener for an unknown name."""
+        """Return the advertised address of a listener; for an unknown name, that of the first listener."""
         found = self.endpoints.get(listener)
         return found if found is not None else next(iter(self.endpoints.values()))
 
@@ -191,12 +192,12 @@ class RequestContext(NamedTuple):
     principal: str = "User:ANONYMOUS"
     client_host: str = ""
     completion: Completion | None = None
-    inbound: object | None = None  # the request itself, open while its handler runs, for what quotas note on it
-    is_token_authenticated: bool = False  # the principal was proved by a delegation token
+    inbound: object | None = None  # the request itself, open while its handler runs, for the notes of quotas
+    is_token_authenticated: bool = False  # a delegation token proved the principal
 
     @property
     def user(self) -> str:
-        """The principal's name, by which quotas know it."""
+        """Name of the principal, which quotas use."""
         return self.principal.partition(":")[2]
 
     def complete(self, body: Body) -> None:

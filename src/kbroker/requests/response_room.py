@@ -1,6 +1,6 @@
-"""Limit of a response's size: an entry that the request names in a few bytes may take megabytes.
+"""Limit of a response's size: an entry that takes a few bytes in the request may take megabytes in the response.
 
-Kafka has no such bound: each repetition of a name is one more copy of the whole description there.
+Kafka has no such limit: there, each repetition of a name adds one more copy of the whole description.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from typing import Any
 from kbroker.common.errors import Errors
 from kbroker.requests.context import Body
 
-MAX_BYTES = 64 << 20  # of descriptions, about as they lie in memory: some 200,000 members or partitions
+MAX_BYTES = 64 << 20  # of descriptions, approximately in memory: some 200,000 members or partitions
 DICT_BYTES, FIELD_BYTES, ITEM_BYTES = 128, 16, 8
 
-#: The error of what a coordinator's response has no room for: clients ask again for what has it, and for that alone.
+#: Error of entries beyond the limit of a coordinator's response: clients retry those entries alone.
 NO_ROOM = Errors.COORDINATOR_LOAD_IN_PROGRESS
 NO_ROOM_TEXT = "This response has no room for it: ask again in another request."
 
@@ -22,7 +22,8 @@ _SIZED = (str, bytes, list, dict)
 
 
 class ResponseRoom:
-    """The room of one response. What passes the limit is still whole: each thing can be described alone at least.
+    """Capacity of one response. The entry that exceeds the limit is included, so that each entry fits into a response
+    alone.
 
     Threads: one at a time.
     """
@@ -33,17 +34,17 @@ class ResponseRoom:
 
     @property
     def is_full(self) -> bool:
-        """Return whether nothing more may be added."""
+        """Return whether no further entry may be added."""
         return self._left_bytes <= 0
 
     def take(self, value: Any) -> None:
-        """Count a part of the response, as often as the response has it."""
+        """Count a part of the response, once for each occurrence."""
         self._left_bytes -= _size_bytes(value)
 
     def described(self, key: Hashable, describe: Callable[[], Body]) -> Body | None:
-        """The description of what has this key: made once, the same again for a repetition; None if the room is full.
+        """Return the description of a key, created once and reused for repetitions; None if the response is full.
 
-        Raises: what ``describe`` raises.
+        Raises: the exceptions of ``describe``.
         """
         if self.is_full:
             return None
@@ -55,7 +56,7 @@ class ResponseRoom:
         return known[0]
 
     def text(self, text: str) -> str | None:
-        """An error's text that the response repeats; None if the room is full."""
+        """Return an error's text, counted; None if the response is full."""
         if self.is_full:
             return None
         self.take(text)
@@ -63,7 +64,7 @@ class ResponseRoom:
 
 
 def _size_bytes(value: Any) -> int:
-    """About what a part of a response takes in memory, and more than it takes on the wire."""
+    """Return the approximate size in memory of a part of a response; it is above its size on the wire."""
     size = 0
     left = [value]
     while left:

@@ -1,7 +1,7 @@
-"""Wire tables: one JSON file per API (fields, types and the versions they live in), read by ``protocol.schema``.
+"""Wire tables, read by ``protocol.schema``: one JSON file per API with its fields, their types and versions.
 
-``index.json`` names every API with its version ranges; ``headers.json`` and ``data.json`` hold what is no API.
+``index.json`` names every API with its version ranges; ``headers.json`` and ``data.json`` contain the other structs.
 ``versions`` are the versions of a field, ``nullable`` those that allow null, ``tag`` moves it to the tagged section;
-``default`` is what a reader sees when the field is absent, ``ignorable`` drops a value when a version lacks it.
-Facts of Apache Kafka's message definitions.
+``default`` is the value of an absent field, ``ignorable`` drops a value if a version lacks the field. Facts of Apache
+Kafka's message definitions.
 """
