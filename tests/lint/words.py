@@ -67,8 +67,8 @@ def findings(path: Path) -> list[str]:
             found.append(f"{shown}:{text.count(chr(10), 0, match.start()) + 1}: {match[0]!r}: say {advice}")
     if path.suffix in CODE and path.is_relative_to(ROOT / "src"):
         for match in CLAUSE.finditer(text):
-            line = text.count("\n", 0, match.start(1)) + 1
-            found.append(f"{shown}:{line}: docstring begins with {match[1]!r}: say what it returns or is")
+            number = text.count("\n", 0, match.start(1)) + 1
+            found.append(f"{shown}:{number}: docstring begins with {match[1]!r}: say what it returns or is")
     return found
 
 

@@ -62,7 +62,7 @@ class FakeLogs:
         self.refuse: Callable[[Any], str] | None = None  # gives the reason why no log takes a config
         self.log_dirs: list[LogDirView] = []
         self.moves: list[tuple[str, int, str]] = []
-        self.tasks = self
+        self.tasks: Any = self
         self.syncs = 0
         self.noted: list[uuid.UUID] = []
 

@@ -79,10 +79,7 @@ class GroupMap:
 
     def replace(self, old: Group, new: Group) -> None:
         """Let another group take a group's place; both have the lock that the caller holds. ``old`` is dead."""
-        shard = old.shard
-        with shard.lock:
-            if shard.groups.get(old.group_id) is old:
-                shard.put(new)
+        old.shard.replace(old, new)
 
     def close(self) -> None:
         """Serve no group any more; delayed requests get NOT_COORDINATOR. Idempotent."""

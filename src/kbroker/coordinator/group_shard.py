@@ -5,7 +5,6 @@ Source: ``GroupCoordinatorShard``, ``OffsetMetadataManager.replay``, ``GroupMeta
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 
 from kbroker._core.clock import BaseClock
@@ -17,6 +16,7 @@ from kbroker.coordinator.classic_group import ClassicGroup
 from kbroker.coordinator.consumer_group import records
 from kbroker.coordinator.consumer_group.group import ConsumerGroup
 from kbroker.coordinator.consumer_group.records import ConsumerGroupKey, GroupRecord
+from kbroker.coordinator.group_partition import OpenTransactions
 from kbroker.coordinator.group_records import CommittedOffset, GroupKey, OffsetKey, StoredGroup
 from kbroker.coordinator.internal_topic import InternalTopic, UnreadableError, report_strangers
 from kbroker.coordinator.partition_replay import PartitionReplay
@@ -28,37 +28,6 @@ Group = ClassicGroup | ConsumerGroup
 Dismiss = Callable[[Group, Errors], None]
 Key = OffsetKey | GroupKey | ConsumerGroupKey
 Value = CommittedOffset | StoredGroup | records.Value
-
-
-class OpenTransactions:
-    """Producer ids of open transactions, each with the groups whose offsets it has written.
-
-    ``lock`` guards everything. It is held while a transactional commit or an end marker is appended, so that no commit
-    comes between a marker and its effect. It is taken under groups' locks and before the shard's and the append lock.
-
-    Source: ``OffsetMetadataManager`` (``openTransactionsByGroup``).
-    """
-
-    def __init__(self) -> None:
-        self.lock = threading.Lock()
-        self._groups: dict[int, set[str]] = {}
-
-    def group_ids(self, producer_id: int) -> list[str]:
-        """Return the groups with offsets of a producer, in the order in which they are locked."""
-        return sorted(self._groups.get(producer_id, ()))
-
-    def add(self, producer_id: int, group_id: str) -> None:
-        """Note that a producer has written offsets of a group."""
-        self._groups.setdefault(producer_id, set()).add(group_id)
-
-    def end(self, producer_id: int) -> None:
-        """Forget the transaction of a producer."""
-        self._groups.pop(producer_id, None)
-
-    @property
-    def producer_ids(self) -> list[int]:
-        """All producers, sorted."""
-        return sorted(self._groups)
 
 
 class GroupShard(CoordinatorShard):
@@ -77,6 +46,12 @@ class GroupShard(CoordinatorShard):
         """Add a group, or let it take the place of another; the caller holds ``lock``."""
         group.shard = self
         self.groups[group.group_id] = group
+
+    def replace(self, old: Group, new: Group) -> None:
+        """Put a group in the place of another; without effect where the shard no longer has ``old``."""
+        with self.lock:
+            if self.groups.get(old.group_id) is old:
+                self.put(new)
 
     def drop(self, group: Group, error: Errors) -> None:
         """Forget a group whose lock the caller holds; its delayed requests get ``error``."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+from typing import Any
 
 import pytest
 
@@ -22,7 +23,7 @@ def test_waiting(broker: FakeBroker, fake_time: FakeTime, monkeypatch: pytest.Mo
     """A refused connection is tried again until the time is over; then it is the error."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         unused = f"127.0.0.1:{listener.getsockname()[1]}"
-    times = {"clock": fake_time.clock, "sleep": fake_time.sleep}
+    times: dict[str, Any] = {"clock": fake_time.clock, "sleep": fake_time.sleep}
     with pytest.raises(BrokerConnectionError, match="connection refused"):
         health.wait_for(unused, 0.0, **times)
     assert fake_time.slept == []

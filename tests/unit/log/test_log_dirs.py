@@ -439,7 +439,7 @@ def test_a_topic_deleted_while_it_is_moved(brokers: Brokers, folders: list[Path]
 
 def test_a_compacted_partition_is_moved(brokers: Brokers, folders: list[Path], clock: VirtualClock) -> None:
     """It is not compacted during the move, and its cleaner offset moves with it."""
-    topic = {"segment_ms": 1000, "cleanup_policy": "compact", "min_cleanable_dirty_ratio": 0.01}
+    topic: dict[str, Any] = {"segment_ms": 1000, "cleanup_policy": "compact", "min_cleanable_dirty_ratio": 0.01}
     manager, _ = brokers.start((("orders", 1),), **topic)
     for number in range(3):
         records = keyed((b"k", b"v"), (b"k", b"w"), time_ms=NOW_MS + 60_000 * number)

@@ -30,7 +30,7 @@ from kbroker.coordinator.group_offsets import GroupOffsets
 
 if TYPE_CHECKING:
     from kbroker.coordinator.classic_group import ClassicGroup
-    from kbroker.coordinator.group_shard import GroupShard
+    from kbroker.coordinator.group_partition import GroupPartition
 
 logger = get_logger(__name__)
 
@@ -62,7 +62,7 @@ class ConsumerGroup:
     Args: ``lock``, ``offsets``: of the group that it replaces.
     """
 
-    shard: GroupShard  # set when the group is put into one
+    shard: GroupPartition  # set when the group is put into one
 
     def __init__(self, group_id: str, lock: threading.RLock | None = None, offsets: GroupOffsets | None = None) -> None:
         self.group_id = group_id

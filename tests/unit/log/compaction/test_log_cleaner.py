@@ -232,7 +232,7 @@ def test_policy_changed_and_the_checkpoint_lost(
     assert [row[0] for row in kept] == [1, 4, 5, 6, 7]
     bench.topics["few"] = {}
     if not is_clean:
-        bench.manager._all_sound = False
+        bench.manager._unsound.update(bench.manager._dirs)
     bench.manager.close()
     path = tmp_path / checkpoints.CLEANER_OFFSET_CHECKPOINT
     if damage is None:
