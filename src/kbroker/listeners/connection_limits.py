@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import socket
 
-from kbroker.common.configs.config import BrokerConfig, host_limits
+from kbroker.common.configs.config import BrokerConfig
+from kbroker.common.configs.config_broker import host_limits
 from kbroker.common.loggers import get_logger
 from kbroker.common.quotas import CONNECTION_CREATION_RATE, IP, QuotaEntity, enforced_key, is_shadow_key
 from kbroker.network.connections._connection_quotas import ConnectionQuotas

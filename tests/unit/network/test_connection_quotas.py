@@ -2,7 +2,8 @@
 
 import pytest
 
-from kbroker.common.configs.config import BrokerConfig, host_limits
+from kbroker.common.configs.config import BrokerConfig
+from kbroker.common.configs.config_broker import host_limits
 from kbroker.common.configs.config_def import ConfigError
 from kbroker.network.connections._connection_quotas import UNLIMITED, ConnectionQuotas
 

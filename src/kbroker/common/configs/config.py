@@ -14,16 +14,15 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
-from kbroker.common.configs.config_accepted import ACCEPTED_KEYS, GROUP_ASSIGNMENT_MAX_MS, RATE_KEYS
-from kbroker.common.configs.config_broker import BROKER_KEYS
+from kbroker.common.configs.config_accepted import ACCEPTED_KEYS, RATE_KEYS
+from kbroker.common.configs.config_broker import BROKER_KEYS, check_connections, check_listeners, check_own
 from kbroker.common.configs.config_def import INT64_MAX, ConfigError, ConfigKey, ConfigSource, ConfigValue
 from kbroker.common.configs.config_groups import GROUP_KEYS, check_groups
-from kbroker.common.configs.config_log import LOG_KEYS
+from kbroker.common.configs.config_log import LOG_KEYS, check_log
 from kbroker.common.configs.config_security import LISTENER_PREFIX, SECURITY_KEYS, security_key
 from kbroker.common.configs.config_topic import TOPIC_KEYS
-from kbroker.common.listeners import Listener, advertised_listeners, parse_http_address, parse_listeners, parse_loopback
+from kbroker.common.listeners import Listener, advertised_listeners, parse_listeners
 from kbroker.common.similar_names import misspelled_name
-from kbroker.common.topics import invalid_name_reason
 
 _ALL_KEYS = BROKER_KEYS + GROUP_KEYS + LOG_KEYS + SECURITY_KEYS + ACCEPTED_KEYS
 BROKER_TABLE: Mapping[str, ConfigKey] = {key.name: key for key in sorted(_ALL_KEYS, key=lambda key: key.name)}
@@ -34,7 +33,7 @@ TOPIC_TABLE: Mapping[str, ConfigKey] = {key.name: key for key in sorted(TOPIC_KE
 LISTENER_KEYS = frozenset({"max.connections", "max.connection.creation.rate", "num.network.threads"})
 _OF_LISTENER = re.compile(r"listener\.name\.([^.]*)\.(.*)")
 
-#: A key that is unset takes the first of these that is set, times the factor (``LogConfig`` of Kafka).
+#: Keys whose values replace that of an unset key: the first that is set, times its factor (``LogConfig`` of Kafka).
 FALLBACKS: Mapping[str, tuple[tuple[str, int], ...]] = {
     "log.retention.ms": (("log.retention.minutes", 60_000), ("log.retention.hours", 3_600_000)),
     "log.roll.ms": (("log.roll.hours", 3_600_000),),
@@ -50,7 +49,7 @@ _NOT_SETTINGS = frozenset(
 
 
 def broker_key(name: str) -> ConfigKey | None:
-    """The row of a broker key, with or without a listener's prefix; None if there is no such key."""
+    """Return the row of a broker key, with or without a listener's prefix; None if there is no such key."""
     key = BROKER_TABLE.get(name) or RATE_TABLE.get(name)
     if key is None and base_name(name) != name:
         key = BROKER_TABLE[base_name(name)]._replace(name=name)
@@ -58,9 +57,9 @@ def broker_key(name: str) -> ConfigKey | None:
 
 
 def described_key(name: str) -> ConfigKey | None:
-    """The row by which a broker config is checked and shown, also one that changes nothing; None for an unknown one.
+    """Return the row that checks and describes a broker config, with or without effect; None for an unknown config.
 
-    Any key of the broker may stand behind a listener's prefix, and the keys of mechanisms behind theirs.
+    Every key of the broker may follow a listener's prefix, and keys of mechanisms the mechanism's prefix.
     """
     base = of_listener(name)
     key = broker_key(name)
@@ -70,19 +69,19 @@ def described_key(name: str) -> ConfigKey | None:
 
 
 def of_listener(name: str) -> str | None:
-    """Return the part of a name behind a listener's prefix, None without such a prefix."""
+    """Return the part of a name after a listener's prefix, None without such a prefix."""
     match = _OF_LISTENER.fullmatch(name)
     return None if match is None else match[2]
 
 
 def base_name(name: str) -> str:
-    """The broker's key for a key with a listener's prefix; any other name unchanged."""
+    """Return the broker's key for a key with a listener's prefix; any other name unchanged."""
     match = _OF_LISTENER.fullmatch(name)
     return match[2] if match is not None and match[2] in LISTENER_KEYS else name
 
 
 def misspelled_key(name: str) -> str | None:
-    """Return the broker config that an unknown name must be meant for, with its listener's prefix; None if none is."""
+    """Return the broker config that an unknown name probably means, with its listener's prefix; None without one."""
     if described_key(name) is not None:
         return None
     base = of_listener(name) or name
@@ -91,9 +90,9 @@ def misspelled_key(name: str) -> str | None:
 
 
 def check_broker_names(names: Iterable[str]) -> None:
-    """Refuse names that can only be misspelled: of settings given one by one, by an option or in a program.
+    """Refuse misspelled names of settings that an option or a program gives one by one.
 
-    Raises: ConfigError for an unknown name that is nearly a known one.
+    Raises: ConfigError for an unknown name that is similar to a known one.
     """
     for name in names:
         meant = misspelled_key(name)
@@ -102,12 +101,12 @@ def check_broker_names(names: Iterable[str]) -> None:
 
 
 def listener_key(listener: str, name: str) -> str:
-    """The name of a listener's own key."""
+    """Return the name of a listener's own key."""
     return f"listener.name.{listener.lower()}.{name}"
 
 
 class BrokerConfig:
-    """The values of one broker.
+    """Values of the configs of one broker.
 
     Args: ``values`` key to value (text or Python values), each as if set in the properties file.
     Raises: ConfigError for a bad value; unknown keys are kept in ``unknown`` for the caller to warn about.
@@ -158,7 +157,7 @@ class BrokerConfig:
     # ------------------------------------------------------------ reading
 
     def value(self, name: str) -> ConfigValue:
-        """The value in force; of a listener's key that is not set, the broker's.
+        """Return the value in force; for a listener's key that is not set, the broker's value.
 
         Raises: KeyError for a name that is not in the table.
         """
@@ -171,28 +170,28 @@ class BrokerConfig:
         return (RATE_TABLE[name] if name in RATE_TABLE else BROKER_TABLE[name]).default
 
     def integer(self, name: str) -> int:
-        """The value of a whole-number key that is never null."""
+        """Return the value of a whole-number key that is never null."""
         value = self.value(name)
         if isinstance(value, bool) or not isinstance(value, int):
             raise TypeError(f"{name}: expected a whole number, got {value!r}")
         return value
 
     def boolean(self, name: str) -> bool:
-        """The value of a true/false key."""
+        """Return the value of a true/false key."""
         value = self.value(name)
         if not isinstance(value, bool):
             raise TypeError(f"{name}: expected true or false, got {value!r}")
         return value
 
     def text(self, name: str) -> str:
-        """The value of a text key, empty if null."""
+        """Return the value of a text key, empty if null."""
         value = self.value(name)
         if value is not None and not isinstance(value, str):
             raise TypeError(f"{name}: expected a string, got {value!r}")
         return value or ""
 
     def words(self, name: str) -> tuple[str, ...]:
-        """The value of a list key, empty if null."""
+        """Return the value of a list key, empty if null."""
         value = self.value(name)
         if value is not None and not isinstance(value, tuple):
             raise TypeError(f"{name}: expected a list, got {value!r}")
@@ -203,7 +202,7 @@ class BrokerConfig:
         return name in self._static
 
     def sources(self, name: str) -> list[tuple[ConfigSource, ConfigValue]]:
-        """Every value the key has, the winning one first, the default (if any) last; dynamic ones as typed."""
+        """Return all values of the key: the one in force first, the default (if any) last; dynamic values as typed."""
         found: list[tuple[ConfigSource, ConfigValue]] = []
         if name in self._texts_broker:
             found.append((ConfigSource.DYNAMIC_BROKER_CONFIG, self._texts_broker[name]))
@@ -220,17 +219,17 @@ class BrokerConfig:
 
     @property
     def names_beyond_the_table(self) -> list[str]:
-        """Names that are set, at start or at run time, and have no row: of listeners, and unknown ones."""
+        """Names without a row that are set at start or at run time: keys of listeners, and unknown names."""
         names = {*self._static, *self._of_listeners, *self.unknown, *self._texts_broker, *self._texts_default}
         return sorted(name for name in names if name not in BROKER_TABLE)
 
     @property
     def node_id(self) -> int:
-        """The broker's number."""
+        """Id of the broker."""
         return self.integer("node.id")
 
     def _mirror_node_id(self) -> None:
-        """Let each of node.id and its old name have the number of the other; the new name wins."""
+        """Copy the id between node.id and its old name broker.id; node.id overrides."""
         old = self._static.get("broker.id")
         if isinstance(old, int) and old >= 0:
             self._static.setdefault("node.id", old)
@@ -238,12 +237,12 @@ class BrokerConfig:
 
     @property
     def log_dirs(self) -> list[Path]:
-        """The folders of the data."""
+        """Folders of the data."""
         return [Path(folder) for folder in self.words("log.dirs") or (self.text("log.dir"),)]
 
     @property
     def log_dir(self) -> Path:
-        """The first folder of the data, which has the metadata file."""
+        """First folder of the data, which has the metadata file."""
         return self.log_dirs[0]
 
     @property
@@ -253,28 +252,28 @@ class BrokerConfig:
 
     @property
     def listener_settings(self) -> list[str]:
-        """The keys of listeners that are set."""
+        """Keys of listeners that are set."""
         names = {**self._static, **self._dynamic_default, **self._dynamic_broker}
         return sorted(name for name in names if base_name(name) != name)
 
     def listener_integer(self, listener: str, name: str) -> int | None:
-        """A listener's own value of a whole-number key; None if it has none and the broker's counts."""
+        """Return a listener's own value of a whole-number key; None if the broker's value applies."""
         key = listener_key(listener, name)
         return self.integer(key) if self.sources(key) else None
 
     @property
     def inter_broker_listener(self) -> str:
-        """The listener that is not held to the broker's limits of connections."""
+        """Name of the listener that is exempt from the broker's limits of connections."""
         return (self.text("inter.broker.listener.name") or "PLAINTEXT").upper()
 
     @property
     def advertised_listeners(self) -> list[Listener]:
-        """The addresses that clients get; empty when they follow from ``listeners``."""
+        """Addresses that clients get; empty when they follow from ``listeners``."""
         protocols = self.words("listener.security.protocol.map")
         return advertised_listeners(self.words("advertised.listeners"), self.listeners, protocols)
 
     def listener_value(self, listener: str, name: str) -> ConfigValue:
-        """The value of a key for one listener: its own, else the broker's; None for a mechanism's key that is unset."""
+        """Return a listener's own value of a key, else the broker's; None for a mechanism's key that is unset."""
         own = f"{LISTENER_PREFIX}{listener.lower()}.{name}"
         if own in self._of_listeners:
             return self._of_listeners[own]
@@ -297,9 +296,9 @@ class BrokerConfig:
         return key.default
 
     def topic_configs(self, overrides: Mapping[str, str]) -> dict[str, ConfigValue]:
-        """Every topic key with its value in force, for a topic that sets ``overrides``.
+        """Return the value in force of every topic key, for a topic that sets ``overrides``.
 
-        One that is no longer valid, stored by a version that allowed it, counts as unset.
+        A value that is no longer valid, stored by a version that allowed it, counts as unset.
         """
         own = _parsed(overrides, TOPIC_TABLE.get)
         return {name: own[name] if name in own else self.topic_default(name) for name in TOPIC_TABLE}
@@ -307,13 +306,13 @@ class BrokerConfig:
     # ------------------------------------------------------------ dynamic values
 
     def set_dynamic(self, broker: Mapping[str, str], default: Mapping[str, str]) -> None:
-        """Replace the dynamic values of this broker and of all brokers; those that are no longer valid are left out."""
+        """Replace the dynamic values of this broker and of all brokers; invalid ones are left out."""
         self._texts_broker, self._texts_default = dict(broker), dict(default)
         self._dynamic_broker = _parsed(broker)
         self._dynamic_default = _parsed(default)
 
     def with_dynamic(self, broker: Mapping[str, str], default: Mapping[str, str]) -> BrokerConfig:
-        """The configuration as it would be with these dynamic values. Raises: ConfigError."""
+        """Return a copy of the configuration with these dynamic values. Raises: ConfigError."""
         import copy
 
         other = copy.copy(self)
@@ -322,69 +321,13 @@ class BrokerConfig:
         return other
 
     def _check(self) -> None:
-        """Check rules that concern several keys. Raises: ConfigError."""
-        request_max = self.integer("socket.request.max.bytes")
-        queued = self.integer("queued.max.request.bytes")
-        if 0 < queued < request_max:
-            reason = f"Must be 0 or less (no limit), or at least socket.request.max.bytes ({request_max})"
-            raise ConfigError("queued.max.request.bytes", queued, reason)
-        delay_ms, idle_ms = (
-            self.integer("connection.failed.authentication.delay.ms"),
-            self.integer("connections.max.idle.ms"),
-        )
-        if 0 <= idle_ms <= delay_ms:
-            delay, idle = "connection.failed.authentication.delay.ms", "connections.max.idle.ms"
-            reason = f"{delay}={delay_ms} should be less than {idle}={idle_ms}"
-            raise ConfigError("", delay_ms, reason)
-        overrides = host_limits(self.text("max.connections.per.ip.overrides"))
-        if self.integer("max.connections.per.ip") == 0 and not overrides:
-            reason = (
-                "max.connections.per.ip can be set to zero only if max.connections.per.ip.overrides property is set."
-            )
-            raise ConfigError("", 0, reason)
-        check_groups(self.integer, self.words)
-        for kind in ("share", "streams"):
-            name = f"group.{kind}.assignment.interval.ms"
-            if self.integer(name) > GROUP_ASSIGNMENT_MAX_MS:
-                text = f"{name} must be less than or equal to group.{kind}.max.assignment.interval.ms"
-                raise ConfigError("", self.integer(name), text)
-        if self.value("log.retention.ms") == 0:
-            raise ConfigError("", 0, "log.retention.ms must be unlimited (-1) or, greater than or equal to 1")
-        share_bytes = self.integer("log.cleaner.dedupe.buffer.size") // max(1, self.integer("log.cleaner.threads"))
-        if share_bytes <= 1 << 20:
-            text = "log.cleaner.dedupe.buffer.size must be at least 1MB per cleaner thread."
-            raise ConfigError("", share_bytes, text)
-        if self.integer("default.replication.factor") != 1:
-            raise ConfigError(
-                "default.replication.factor", self.integer("default.replication.factor"), "There is one broker", "1"
-            )
-        if self.is_set("log.dirs") and not self.words("log.dirs"):
-            raise ConfigError("log.dirs", "", "A folder is needed", "one or more folders")
-        control = self.text("kbroker.control.listener")
-        if control:
-            try:
-                parse_loopback(control)
-            except ValueError as error:
-                raise ConfigError("kbroker.control.listener", control, str(error), "127.0.0.1:port") from None
-        topic = self.text("kbroker.request.log.topic")
-        if topic and invalid_name_reason(topic) is not None:
-            raise ConfigError("kbroker.request.log.topic", topic, "No topic can have this name", "a topic's name")
-        metrics = self.text("kbroker.metrics.listener")
-        if metrics:
-            try:
-                parse_http_address(metrics)
-            except ValueError as error:
-                raise ConfigError("kbroker.metrics.listener", metrics, str(error), "host:port") from None
-        token = self.text("kbroker.console.token")
-        if token and re.fullmatch(r"[!-~]{16,1024}", token) is None:
-            expected = "16 to 1024 characters of ASCII without spaces"
-            raise ConfigError("kbroker.console.token", "[hidden]", "The token cannot be sent or is too short", expected)
-        self.listeners  # noqa: B018 - parsing is the check
-        self.advertised_listeners  # noqa: B018
+        """Check rules that concern several keys, or more than the text of one. Raises: ConfigError."""
+        for check in (check_connections, check_groups, check_log, check_own, check_listeners):
+            check(self)
 
 
 def validate_topic_configs(configs: Mapping[str, str]) -> None:
-    """Refuse what a topic cannot have: unknown keys, bad values, what does not work here.
+    """Refuse configs that a topic cannot have: unknown keys, invalid values, and unsupported features.
 
     Raises: ConfigError with Kafka's wording.
     """
@@ -404,17 +347,6 @@ def validate_topic_configs(configs: Mapping[str, str]) -> None:
             shortest,
             f"conflict topic config setting min.compaction.lag.ms ({shortest}) > max.compaction.lag.ms ({longest})",
         )
-
-
-def host_limits(text: str) -> dict[str, int]:
-    """Return host to number of a ``host:number,...`` text. Raises: ConfigError."""
-    limits = {}
-    for word in filter(None, (part.strip() for part in text.split(","))):
-        host, _, number = word.rpartition(":")
-        if not host.strip() or not (number.strip().isascii() and number.strip().isdigit()):
-            raise ConfigError("max.connections.per.ip.overrides", text, f"Not host:number: {word}", "host:number,...")
-        limits[host.strip().strip("[]")] = int(number)
-    return limits
 
 
 def parse_properties(text: str) -> dict[str, str]:

@@ -7,98 +7,66 @@ kbroker cannot apply.
 
 from __future__ import annotations
 
-from kbroker.common.configs.config_def import (
-    INT64_MAX,
-    ConfigKey,
-    ConfigType,
-    ConfigValue,
-    Dynamic,
-    Importance,
-    Validator,
-    between,
-)
+from functools import partial
 
-BOOLEAN, STRING, INT, SHORT, LONG, DOUBLE, LIST = (
-    ConfigType.BOOLEAN,
-    ConfigType.STRING,
-    ConfigType.INT,
-    ConfigType.SHORT,
-    ConfigType.LONG,
-    ConfigType.DOUBLE,
-    ConfigType.LIST,
-)
+from kbroker.common.configs.config_def import INT64_MAX, ConfigKey, between, key
+
 TIERED = "Accepted without effect; tiered storage is not supported."
 GROUPS = "Accepted without effect; groups of this kind are not supported."
-GROUP_ASSIGNMENT_MAX_MS = 15_000  # group.share.max.assignment.interval.ms, and that of streams groups
 ONE_BROKER = "Accepted without effect; there is one broker."
-
-
-def _key(name: str, kind: ConfigType, default: ConfigValue, validator: Validator | None, doc: str) -> ConfigKey:
-    return ConfigKey(name, kind, default, doc, validator, Importance.LOW, Dynamic.CLUSTER_WIDE)
-
-
-ACCEPTED_KEYS: tuple[ConfigKey, ...] = (
-    _key("num.replica.fetchers", INT, 1, between(1), ONE_BROKER),
-    _key("follower.fetch.last.tiered.offset.enable", BOOLEAN, False, None, TIERED),
-    _key("remote.fetch.max.wait.ms", INT, 500, between(1), TIERED),
-    _key("remote.list.offsets.request.timeout.ms", LONG, 30_000, between(1), TIERED),
-    _key("remote.log.index.file.cache.total.size.bytes", LONG, 1_073_741_824, between(1), TIERED),
-    _key("remote.log.manager.copier.thread.pool.size", INT, 10, between(1), TIERED),
-    _key("remote.log.manager.expiration.thread.pool.size", INT, 10, between(1), TIERED),
-    _key("remote.log.manager.follower.thread.pool.size", INT, 2, between(1), TIERED),
-    _key("remote.log.manager.copy.max.bytes.per.second", LONG, INT64_MAX, between(1), TIERED),
-    _key("remote.log.manager.fetch.max.bytes.per.second", LONG, INT64_MAX, between(1), TIERED),
-    _key("remote.log.reader.threads", INT, 10, between(1), TIERED),
-    _key("group.share.assignment.interval.ms", INT, 1000, between(0), GROUPS),
-    _key("group.streams.assignment.interval.ms", INT, 1000, between(0), GROUPS),
-    _key("group.coordinator.cached.buffer.max.bytes", INT, 1_048_588, between(512 * 1024), "Accepted without effect."),
-    _key("share.coordinator.cached.buffer.max.bytes", INT, 1_048_588, between(512 * 1024), GROUPS),
-    _key(
-        "transaction.partition.verification.enable",
-        BOOLEAN,
-        True,
-        None,
-        "Whether a partition takes transactional records only once it is in the producer's transaction; producers of "
-        "transaction.version 2 add it by writing.",
-    ),
-)
-
 _NOT_SERVED = "Accepted without effect; Kerberos and bearer tokens are not supported."
 _OWN_TLS = "Accepted without effect; OpenSSL provides TLS."
 
+_cluster_wide = partial(key, importance="low", dynamic="cluster-wide")
+_per_broker = partial(key, importance="low", dynamic="per-broker")
 
-def _of_one(name: str, kind: ConfigType, default: ConfigValue, validator: Validator | None, doc: str) -> ConfigKey:
-    return ConfigKey(name, kind, default, doc, validator, Importance.LOW, Dynamic.PER_BROKER)
 
-
-ACCEPTED_KEYS += (
-    _of_one("sasl.kerberos.kinit.cmd", STRING, "/usr/bin/kinit", None, _NOT_SERVED),
-    _of_one("sasl.kerberos.min.time.before.relogin", LONG, 60_000, None, _NOT_SERVED),
-    _of_one("sasl.kerberos.principal.to.local.rules", LIST, ("DEFAULT",), None, _NOT_SERVED),
-    _of_one("sasl.kerberos.service.name", STRING, None, None, _NOT_SERVED),
-    _of_one("sasl.kerberos.ticket.renew.jitter", DOUBLE, 0.05, None, _NOT_SERVED),
-    _of_one("sasl.kerberos.ticket.renew.window.factor", DOUBLE, 0.8, None, _NOT_SERVED),
-    _of_one("sasl.login.refresh.buffer.seconds", SHORT, 300, None, _NOT_SERVED),
-    _of_one("sasl.login.refresh.min.period.seconds", SHORT, 60, None, _NOT_SERVED),
-    _of_one("sasl.login.refresh.window.factor", DOUBLE, 0.8, None, _NOT_SERVED),
-    _of_one("sasl.login.refresh.window.jitter", DOUBLE, 0.05, None, _NOT_SERVED),
-    _of_one("sasl.mechanism.inter.broker.protocol", STRING, "GSSAPI", None, ONE_BROKER),
-    _of_one("ssl.endpoint.identification.algorithm", STRING, "https", None, ONE_BROKER),
-    _of_one("ssl.keymanager.algorithm", STRING, "SunX509", None, _OWN_TLS),
-    _of_one(
-        "ssl.protocol", STRING, "TLSv1.3", None, "Accepted without effect; ssl.enabled.protocols sets the versions."
-    ),
-    _of_one("ssl.provider", STRING, None, None, _OWN_TLS),
-    _of_one("ssl.secure.random.implementation", STRING, None, None, _OWN_TLS),
-    _of_one("ssl.trustmanager.algorithm", STRING, "PKIX", None, _OWN_TLS),
-)
+ACCEPTED_KEYS: tuple[ConfigKey, ...] = (
+    _cluster_wide("num.replica.fetchers", "int", 1, ONE_BROKER, between(1)),
+    _cluster_wide("follower.fetch.last.tiered.offset.enable", "boolean", False, TIERED),
+    _cluster_wide("remote.fetch.max.wait.ms", "int", 500, TIERED, between(1)),
+    _cluster_wide("remote.list.offsets.request.timeout.ms", "long", 30_000, TIERED, between(1)),
+    _cluster_wide("remote.log.index.file.cache.total.size.bytes", "long", 1_073_741_824, TIERED, between(1)),
+    _cluster_wide("remote.log.manager.copier.thread.pool.size", "int", 10, TIERED, between(1)),
+    _cluster_wide("remote.log.manager.expiration.thread.pool.size", "int", 10, TIERED, between(1)),
+    _cluster_wide("remote.log.manager.follower.thread.pool.size", "int", 2, TIERED, between(1)),
+    _cluster_wide("remote.log.manager.copy.max.bytes.per.second", "long", INT64_MAX, TIERED, between(1)),
+    _cluster_wide("remote.log.manager.fetch.max.bytes.per.second", "long", INT64_MAX, TIERED, between(1)),
+    _cluster_wide("remote.log.reader.threads", "int", 10, TIERED, between(1)),
+    _cluster_wide("group.share.assignment.interval.ms", "int", 1000, GROUPS, between(0)),
+    _cluster_wide("group.streams.assignment.interval.ms", "int", 1000, GROUPS, between(0)),
+    _cluster_wide("group.coordinator.cached.buffer.max.bytes", "int", 1_048_588, "Accepted without effect.",
+        between(512 * 1024)),
+    _cluster_wide("share.coordinator.cached.buffer.max.bytes", "int", 1_048_588, GROUPS, between(512 * 1024)),
+    _cluster_wide("transaction.partition.verification.enable", "boolean", True,
+        "Whether a partition takes transactional records only once it is in the producer's transaction; producers of "
+        "transaction.version 2 add it by writing."),
+    _per_broker("sasl.kerberos.kinit.cmd", "string", "/usr/bin/kinit", _NOT_SERVED),
+    _per_broker("sasl.kerberos.min.time.before.relogin", "long", 60_000, _NOT_SERVED),
+    _per_broker("sasl.kerberos.principal.to.local.rules", "list", ("DEFAULT",), _NOT_SERVED),
+    _per_broker("sasl.kerberos.service.name", "string", None, _NOT_SERVED),
+    _per_broker("sasl.kerberos.ticket.renew.jitter", "double", 0.05, _NOT_SERVED),
+    _per_broker("sasl.kerberos.ticket.renew.window.factor", "double", 0.8, _NOT_SERVED),
+    _per_broker("sasl.login.refresh.buffer.seconds", "short", 300, _NOT_SERVED),
+    _per_broker("sasl.login.refresh.min.period.seconds", "short", 60, _NOT_SERVED),
+    _per_broker("sasl.login.refresh.window.factor", "double", 0.8, _NOT_SERVED),
+    _per_broker("sasl.login.refresh.window.jitter", "double", 0.05, _NOT_SERVED),
+    _per_broker("sasl.mechanism.inter.broker.protocol", "string", "GSSAPI", ONE_BROKER),
+    _per_broker("ssl.endpoint.identification.algorithm", "string", "https", ONE_BROKER),
+    _per_broker("ssl.keymanager.algorithm", "string", "SunX509", _OWN_TLS),
+    _per_broker("ssl.protocol", "string", "TLSv1.3",
+        "Accepted without effect; ssl.enabled.protocols sets the versions."),
+    _per_broker("ssl.provider", "string", None, _OWN_TLS),
+    _per_broker("ssl.secure.random.implementation", "string", None, _OWN_TLS),
+    _per_broker("ssl.trustmanager.algorithm", "string", "PKIX", _OWN_TLS),
+)  # fmt: skip
 
 #: Keys that are described only while they are set.
 RATE_KEYS: tuple[ConfigKey, ...] = (
-    _key("follower.replication.throttled.rate", LONG, None, between(0), ONE_BROKER),
-    _key("leader.replication.throttled.rate", LONG, None, between(0), ONE_BROKER),
-    _key("replica.alter.log.dirs.io.max.bytes.per.second", LONG, None, between(0),
-         "Bytes per second that moves of partitions between log folders copy; unset: no limit."),
+    _cluster_wide("follower.replication.throttled.rate", "long", None, ONE_BROKER, between(0)),
+    _cluster_wide("leader.replication.throttled.rate", "long", None, ONE_BROKER, between(0)),
+    _cluster_wide("replica.alter.log.dirs.io.max.bytes.per.second", "long", None,
+        "Bytes per second that moves of partitions between log folders copy; unset: no limit.", between(0)),
 )  # fmt: skip
 
 _READ_AT_START = """
@@ -169,7 +137,7 @@ _NOT_APPLIED = """
     ssl.engine.factory.class ssl.keystore.password ssl.truststore.password
 """
 
-#: Kafka takes these at run time, as configs that it does not know, and follows what they are at the start.
+#: Kafka accepts changes of these at run time, as of unknown configs, and applies the values of the start.
 AUTHORIZER_NAMES = frozenset({"super.users", "allow.everyone.if.no.acl.found"})
 
 #: Names of Kafka's keys that have no row here and cannot be changed at run time.

@@ -1,229 +1,269 @@
-"""Broker keys about listeners, threads, limits, topics, producers and groups; ours begin with ``kbroker.``."""
+"""Broker keys about listeners, threads, limits, topics, producers and groups; kbroker's own begin with ``kbroker.``."""
 
 from __future__ import annotations
 
 import os
+import re
+from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from kbroker.common.configs.config_def import (
     INT32_MAX,
     INT64_MAX,
     MOST_THREADS,
+    ConfigError,
     ConfigKey,
-    ConfigType,
-    ConfigValue,
-    Dynamic,
-    Importance,
-    Validator,
     between,
+    key,
     one_of,
 )
+from kbroker.common.listeners import parse_http_address, parse_loopback
+from kbroker.common.topics import invalid_name_reason
 
-BOOLEAN, STRING, INT, SHORT, LONG, DOUBLE, LIST, PASSWORD = (
-    ConfigType.BOOLEAN,
-    ConfigType.STRING,
-    ConfigType.INT,
-    ConfigType.SHORT,
-    ConfigType.LONG,
-    ConfigType.DOUBLE,
-    ConfigType.LIST,
-    ConfigType.PASSWORD,
-)
+if TYPE_CHECKING:
+    from kbroker.common.configs.config import BrokerConfig
+
+
 LEAST_SEGMENT_BYTES = 1 << 20  # minimum of segment.bytes: with less the topic could not be created
-HIGH, MEDIUM, LOW = Importance.HIGH, Importance.MEDIUM, Importance.LOW
-CLUSTER_WIDE = Dynamic.CLUSTER_WIDE
 ONE_BROKER = "Accepted without effect; there is one broker."
 
 
-def _key(
-    name: str, kind: ConfigType, default: ConfigValue, validator: Validator | None, doc: str,
-    importance: Importance = MEDIUM, dynamic: Dynamic = Dynamic.READ_ONLY, default_doc: str = "",
-) -> ConfigKey:  # fmt: skip
-    return ConfigKey(name, kind, default, doc, validator, importance, dynamic, default_doc=default_doc)
-
-
 def usable_cores() -> int:
-    """Cores that this process may run on."""
+    """Return the number of cores that this process may run on."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
 
 
-# A network thread takes no GIL and keeps several cores busy; more than half as many as cores only wake each other.
+# A network thread takes no GIL and keeps several cores busy; more threads than half the cores wake each other.
 # Requests/s with one thread against three on two cores: ApiVersions 1.8 times, Produce 1.4 (16 connections).
 _NETWORK_THREADS = min(3, max(1, usable_cores() // 2))
 
 
 NETWORK_KEYS: tuple[ConfigKey, ...] = (
-    _key("listeners", LIST, ("PLAINTEXT://127.0.0.1:9092",), None,
-         "Addresses to listen on: NAME://host:port, separated by commas. Port 0 picks a free port; an empty host "
-         "means all interfaces.",
-         HIGH),
-    _key("advertised.listeners", LIST, None, None,
-         "Addresses that clients get, by listener name. Unset: those of listeners, with the real port for port 0.",
-         HIGH),
-    _key("listener.security.protocol.map", LIST,
-         ("SASL_SSL:SASL_SSL", "PLAINTEXT:PLAINTEXT", "SSL:SSL", "SASL_PLAINTEXT:SASL_PLAINTEXT"), None,
-         "Security protocol of each listener name: PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL.", LOW),
-    _key("num.network.threads", INT, _NETWORK_THREADS, between(1, MOST_THREADS),
-         "Network threads of each listener; listener.name.NAME.num.network.threads sets those of one listener.",
-         HIGH, CLUSTER_WIDE,
-         default_doc="`3`, or half of the machine's cores if that is less"),
-    _key("num.io.threads", INT, 8, between(1, MOST_THREADS), "Threads that handle requests.", HIGH, CLUSTER_WIDE),
-    _key("background.threads", INT, 10, between(1),
-         "Accepted without effect; one thread does the background work of the log.", HIGH, CLUSTER_WIDE),
-    _key("queued.max.requests", INT, 500, between(1),
-         "Requests that may wait for a handler before the network threads stop reading.", HIGH),
-    _key("queued.max.request.bytes", LONG, -1, None,
-         "Maximum bytes of requests in memory at once; 0 or less: no limit, else at least socket.request.max.bytes."),
-    _key("socket.request.max.bytes", INT, 104_857_600, between(1),
-         "Largest request in bytes; a larger one closes the connection.", HIGH),
-    _key("socket.send.buffer.bytes", INT, 102_400, None, "SO_SNDBUF of connections; -1: the system's choice.", HIGH),
-    _key("socket.receive.buffer.bytes", INT, 102_400, None, "SO_RCVBUF of connections; -1: the system's choice.", HIGH),
-    _key("socket.listen.backlog.size", INT, 50, between(1),
-         "Connections that may wait to be accepted, for each listener."),
-    _key("connections.max.idle.ms", LONG, 600_000, None, "Milliseconds after which an idle connection is closed."),
-    _key("max.connections", INT, INT32_MAX, between(0),
-         "Maximum number of connections; further ones wait to be accepted. listener.name.NAME.max.connections limits "
-         "one listener.",
-         MEDIUM, CLUSTER_WIDE),
-    _key("max.connections.per.ip", INT, INT32_MAX, between(0),
-         "Maximum number of connections from one address; further ones are closed. 0 needs "
-         "max.connections.per.ip.overrides.", MEDIUM, CLUSTER_WIDE),
-    _key("max.connections.per.ip.overrides", STRING, "", None,
-         "address:count, separated by commas; overrides max.connections.per.ip for these addresses.",
-         MEDIUM, CLUSTER_WIDE),
-    _key("max.connection.creation.rate", INT, INT32_MAX, between(0),
-         "Maximum rate of new connections per second; above it the acceptor waits up to a quota window. Also limits "
-         "each listener without its own rate.", MEDIUM, CLUSTER_WIDE),
-    _key("inter.broker.listener.name", STRING, None, None,
-         "With several listeners, this one is exempt from the broker's max.connections and "
-         "max.connection.creation.rate, so that operators reach a broker whose limits are exhausted. Unset: the "
-         "listener named PLAINTEXT."),
-    _key("request.timeout.ms", INT, 30_000, None, "Milliseconds that a client waits for a response.", HIGH),
-    _key("fetch.max.bytes", INT, 57_671_680, between(1024), "Largest response to a Fetch request in bytes."),
-    _key("max.incremental.fetch.session.cache.slots", INT, 1000, between(0), "Maximum number of fetch sessions."),
-    _key("fetch.purgatory.purge.interval.requests", INT, 1000, None,
-         "Completed delayed fetches after which watch lists are purged."),
-    _key("producer.purgatory.purge.interval.requests", INT, 1000, None,
-         "Completed delayed produce requests after which watch lists are purged."),
+    key("listeners", "list", ("PLAINTEXT://127.0.0.1:9092",), "Addresses to listen on: NAME://host:port, separated by "
+        "commas. Port 0 picks a free port; an empty host means all interfaces.", importance="high"),
+    key("advertised.listeners", "list", None, "Addresses that clients get, by listener name. Unset: those of "
+        "listeners, with the real port for port 0.", importance="high"),
+    key("listener.security.protocol.map", "list",
+        ("SASL_SSL:SASL_SSL", "PLAINTEXT:PLAINTEXT", "SSL:SSL", "SASL_PLAINTEXT:SASL_PLAINTEXT"),
+        "Security protocol of each listener name: PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL.", importance="low"),
+    key("num.network.threads", "int", _NETWORK_THREADS, "Network threads of each listener; "
+        "listener.name.NAME.num.network.threads sets those of one listener.", between(1, MOST_THREADS),
+        importance="high", dynamic="cluster-wide", default_doc="`3`, or half of the machine's cores if that is less"),
+    key("num.io.threads", "int", 8, "Threads that handle requests.", between(1, MOST_THREADS), importance="high",
+        dynamic="cluster-wide"),
+    key("background.threads", "int", 10, "Accepted without effect; one thread does the background work of the log.",
+        between(1), importance="high", dynamic="cluster-wide"),
+    key("queued.max.requests", "int", 500,
+        "Requests that may wait for a handler before the network threads stop reading.", between(1), importance="high"),
+    key("queued.max.request.bytes", "long", -1,
+        "Maximum bytes of requests in memory at once; 0 or less: no limit, else at least socket.request.max.bytes."),
+    key("socket.request.max.bytes", "int", 104_857_600, "Largest request in bytes; a larger one closes the connection.",
+        between(1), importance="high"),
+    key("socket.send.buffer.bytes", "int", 102_400, "SO_SNDBUF of connections; -1: the system's choice.",
+        importance="high"),
+    key("socket.receive.buffer.bytes", "int", 102_400, "SO_RCVBUF of connections; -1: the system's choice.",
+        importance="high"),
+    key("socket.listen.backlog.size", "int", 50, "Connections that may wait to be accepted, for each listener.",
+        between(1)),
+    key("connections.max.idle.ms", "long", 600_000, "Milliseconds after which an idle connection is closed."),
+    key("max.connections", "int", INT32_MAX, "Maximum number of connections; further ones wait to be accepted. "
+        "listener.name.NAME.max.connections limits one listener.", between(0), dynamic="cluster-wide"),
+    key("max.connections.per.ip", "int", INT32_MAX, "Maximum number of connections from one address; further ones are "
+        "closed. 0 needs max.connections.per.ip.overrides.", between(0), dynamic="cluster-wide"),
+    key("max.connections.per.ip.overrides", "string", "", "address:count, separated by commas; overrides "
+        "max.connections.per.ip for these addresses.", dynamic="cluster-wide"),
+    key("max.connection.creation.rate", "int", INT32_MAX,
+        "Maximum rate of new connections per second; above it the acceptor waits up to a quota window. Also limits "
+        "each listener without its own rate.", between(0), dynamic="cluster-wide"),
+    key("inter.broker.listener.name", "string", None, "With several listeners, this one is exempt from the broker's "
+        "max.connections and max.connection.creation.rate, so that operators reach a broker whose limits are "
+        "exhausted. Unset: the listener named PLAINTEXT."),
+    key("request.timeout.ms", "int", 30_000, "Milliseconds that a client waits for a response.", importance="high"),
+    key("fetch.max.bytes", "int", 57_671_680, "Largest response to a Fetch request in bytes.", between(1024)),
+    key("max.incremental.fetch.session.cache.slots", "int", 1000, "Maximum number of fetch sessions.", between(0)),
+    key("fetch.purgatory.purge.interval.requests", "int", 1000,
+        "Completed delayed fetches after which watch lists are purged."),
+    key("producer.purgatory.purge.interval.requests", "int", 1000,
+        "Completed delayed produce requests after which watch lists are purged."),
 )  # fmt: skip
 
 SERVER_KEYS: tuple[ConfigKey, ...] = (
-    _key("node.id", INT, 1, between(0), "Id of this broker.", HIGH),
-    _key("broker.id", INT, -1, None, "Old name of node.id; used when node.id is not set.", HIGH),
-    _key("broker.rack", STRING, None, None, "Rack of this broker, which clients get with the metadata."),
-    _key("process.roles", LIST, ("broker", "controller"), None, "Accepted without effect; this broker is both.", HIGH),
-    _key("auto.create.topics.enable", BOOLEAN, True, None,
-         "Whether a Metadata request may create topics that do not exist.", HIGH),
-    _key("delete.topic.enable", BOOLEAN, True, None, "Whether topics can be deleted.", HIGH),
-    _key("num.partitions", INT, 1, between(1), "Partitions of a topic created without a count."),
-    _key("default.replication.factor", INT, 1, between(1),
-         "Replication factor of topics created without one; only 1, there is one broker."),
-    _key("transaction.max.timeout.ms", INT, 900_000, between(1), "Longest transaction in milliseconds.", HIGH),
-    _key("transactional.id.expiration.ms", INT, 604_800_000, between(1),
-         "Milliseconds after which an unused transactional id is deleted.", HIGH),
-    _key("transaction.abort.timed.out.transaction.cleanup.interval.ms", INT, 10_000, between(1),
-         "Milliseconds between two searches for transactions that timed out.", LOW),
-    _key("transaction.remove.expired.transaction.cleanup.interval.ms", INT, 3_600_000, between(1),
-         "Milliseconds between two searches for transactional ids that expired.", LOW),
-    _key("transaction.two.phase.commit.enable", BOOLEAN, False, None,
-         "Whether producers may ask for transactions without a timeout, which another coordinator commits (KIP-939).",
-         LOW),
-    _key("add.partitions.to.txn.retry.backoff.ms", INT, 20, between(1),
-         "Milliseconds after which the broker tries again to add partitions to a transaction whose id is busy.", HIGH),
-    _key("add.partitions.to.txn.retry.backoff.max.ms", INT, 100, between(0),
-         "Milliseconds for which it tries.", HIGH),
-    _key("transaction.state.log.load.buffer.size", INT, 5 * 1024 * 1024, between(1),
-         "Bytes of __transaction_state that are read at once when it is loaded.", HIGH),
-    _key("transaction.state.log.num.partitions", INT, 50, between(1), "Partitions of __transaction_state.", HIGH),
-    _key("transaction.state.log.replication.factor", SHORT, 1, between(1), ONE_BROKER, HIGH),
-    _key("transaction.state.log.min.isr", INT, 1, between(1), ONE_BROKER, HIGH),
-    _key("transaction.state.log.segment.bytes", INT, 104_857_600, between(LEAST_SEGMENT_BYTES),
-         "Segment size of __transaction_state.", HIGH),
-    _key("offsets.topic.num.partitions", INT, 50, between(1), "Partitions of __consumer_offsets.", HIGH),
-    _key("offsets.topic.replication.factor", SHORT, 1, between(1), ONE_BROKER, HIGH),
-    _key("offsets.topic.segment.bytes", INT, 104_857_600, between(LEAST_SEGMENT_BYTES),
-         "Segment size of __consumer_offsets.", HIGH),
-    _key("offsets.retention.minutes", INT, 10_080, between(1),
-         "Minutes after which the offsets of an empty group are deleted.", HIGH),
-    _key("offsets.retention.check.interval.ms", LONG, 600_000, between(1),
-         "Milliseconds between two searches for expired offsets.", HIGH),
-    _key("offset.metadata.max.bytes", INT, 4096, None, "Maximum length of the metadata of an offset commit.", HIGH),
-    _key("group.initial.rebalance.delay.ms", INT, 3000, None, "Milliseconds that a new group waits for more members."),
-    _key("group.min.session.timeout.ms", INT, 6000, None, "Minimum session timeout of a member, in milliseconds."),
-    _key("group.max.session.timeout.ms", INT, 1_800_000, None, "Maximum session timeout of a member, in milliseconds."),
-    _key("group.max.size", INT, INT32_MAX, between(1), "Maximum number of members of one group."),
-    _key("controlled.shutdown.enable", BOOLEAN, True, None, ONE_BROKER),
-    _key("quota.window.num", INT, 11, between(1), "Number of windows over which client quotas measure a rate.", LOW),
-    _key("quota.window.size.seconds", INT, 1, between(1), "Length of a client quota window in seconds.", LOW),
-    _key("controller.quota.window.num", INT, 11, between(1),
-         "Number of windows over which controller mutation quotas measure a rate.", LOW),
-    _key("controller.quota.window.size.seconds", INT, 1, between(1),
-         "Length of a controller mutation quota window in seconds.", LOW),
-    _key("metrics.num.samples", INT, 2, between(1), "Samples a metric is computed from.", LOW),
-    _key("metrics.sample.window.ms", LONG, 30_000, between(1), "Length of a metric sample in milliseconds.", LOW),
+    key("node.id", "int", 1, "Id of this broker.", between(0), importance="high"),
+    key("broker.id", "int", -1, "Old name of node.id; used when node.id is not set.", importance="high"),
+    key("broker.rack", "string", None, "Rack of this broker, which clients get with the metadata."),
+    key("process.roles", "list", ("broker", "controller"), "Accepted without effect; this broker is both.",
+        importance="high"),
+    key("auto.create.topics.enable", "boolean", True, "Whether a Metadata request may create topics that do not exist.",
+        importance="high"),
+    key("delete.topic.enable", "boolean", True, "Whether topics can be deleted.", importance="high"),
+    key("num.partitions", "int", 1, "Partitions of a topic created without a count.", between(1)),
+    key("default.replication.factor", "int", 1,
+        "Replication factor of topics created without one; only 1, there is one broker.", between(1)),
+    key("transaction.max.timeout.ms", "int", 900_000, "Longest transaction in milliseconds.", between(1),
+        importance="high"),
+    key("transactional.id.expiration.ms", "int", 604_800_000,
+        "Milliseconds after which an unused transactional id is deleted.", between(1), importance="high"),
+    key("transaction.abort.timed.out.transaction.cleanup.interval.ms", "int", 10_000,
+        "Milliseconds between two searches for transactions that timed out.", between(1), importance="low"),
+    key("transaction.remove.expired.transaction.cleanup.interval.ms", "int", 3_600_000,
+        "Milliseconds between two searches for transactional ids that expired.", between(1), importance="low"),
+    key("transaction.two.phase.commit.enable", "boolean", False, "Whether producers may ask for transactions without a "
+        "timeout, which another coordinator commits (KIP-939).", importance="low"),
+    key("add.partitions.to.txn.retry.backoff.ms", "int", 20, "Milliseconds after which the broker tries again to add "
+        "partitions to a transaction whose id is busy.", between(1), importance="high"),
+    key("add.partitions.to.txn.retry.backoff.max.ms", "int", 100, "Milliseconds for which it tries.", between(0),
+        importance="high"),
+    key("transaction.state.log.load.buffer.size", "int", 5 * 1024 * 1024,
+        "Bytes of __transaction_state that are read at once when it is loaded.", between(1), importance="high"),
+    key("transaction.state.log.num.partitions", "int", 50, "Partitions of __transaction_state.", between(1),
+        importance="high"),
+    key("transaction.state.log.replication.factor", "short", 1, ONE_BROKER, between(1), importance="high"),
+    key("transaction.state.log.min.isr", "int", 1, ONE_BROKER, between(1), importance="high"),
+    key("transaction.state.log.segment.bytes", "int", 104_857_600, "Segment size of __transaction_state.",
+        between(LEAST_SEGMENT_BYTES), importance="high"),
+    key("offsets.topic.num.partitions", "int", 50, "Partitions of __consumer_offsets.", between(1), importance="high"),
+    key("offsets.topic.replication.factor", "short", 1, ONE_BROKER, between(1), importance="high"),
+    key("offsets.topic.segment.bytes", "int", 104_857_600, "Segment size of __consumer_offsets.",
+        between(LEAST_SEGMENT_BYTES), importance="high"),
+    key("offsets.retention.minutes", "int", 10_080, "Minutes after which the offsets of an empty group are deleted.",
+        between(1), importance="high"),
+    key("offsets.retention.check.interval.ms", "long", 600_000,
+        "Milliseconds between two searches for expired offsets.", between(1), importance="high"),
+    key("offset.metadata.max.bytes", "int", 4096, "Maximum length of the metadata of an offset commit.",
+        importance="high"),
+    key("group.initial.rebalance.delay.ms", "int", 3000, "Milliseconds that a new group waits for more members."),
+    key("group.min.session.timeout.ms", "int", 6000, "Minimum session timeout of a member, in milliseconds."),
+    key("group.max.session.timeout.ms", "int", 1_800_000, "Maximum session timeout of a member, in milliseconds."),
+    key("group.max.size", "int", INT32_MAX, "Maximum number of members of one group.", between(1)),
+    key("controlled.shutdown.enable", "boolean", True, ONE_BROKER),
+    key("quota.window.num", "int", 11, "Number of windows over which client quotas measure a rate.", between(1),
+        importance="low"),
+    key("quota.window.size.seconds", "int", 1, "Length of a client quota window in seconds.", between(1),
+        importance="low"),
+    key("controller.quota.window.num", "int", 11,
+        "Number of windows over which controller mutation quotas measure a rate.", between(1), importance="low"),
+    key("controller.quota.window.size.seconds", "int", 1, "Length of a controller mutation quota window in seconds.",
+        between(1), importance="low"),
+    key("metrics.num.samples", "int", 2, "Samples a metric is computed from.", between(1), importance="low"),
+    key("metrics.sample.window.ms", "long", 30_000, "Length of a metric sample in milliseconds.", between(1),
+        importance="low"),
 )  # fmt: skip
 
 OWN_KEYS: tuple[ConfigKey, ...] = (
-    _key("kbroker.in.memory", BOOLEAN, False, None,
-         "Keep the data in a temporary folder, which is deleted when the broker stops."),
-    _key("kbroker.request.batch.max", INT, 16, between(1, 1024),
-         "Maximum number of requests of one connection that are handed over as one batch; 1 is Kafka's behaviour."),
-    _key("kbroker.poller", STRING, "auto", one_of("auto", "epoll", "kqueue", "selectors"),
-         "How network threads wait for sockets: epoll, kqueue, or Python's selectors, which work on Windows too; auto "
-         "picks the fastest that the system has."),
-    _key("kbroker.python.threads", INT, 2, between(1, 64),
-         "Threads for requests whose handlers are written in Python."),
-    _key("kbroker.frame.timeout.ms", LONG, 30_000, between(1),
-         "Milliseconds after its first byte within which a request must arrive completely."),
-    _key("kbroker.nofile.limit", LONG, INT64_MAX, between(64),
-         "Soft limit of open files that the broker sets at start, up to the hard limit."),
-    _key("kbroker.control.listener", STRING, "", None,
-         "host:port of the HTTP control port for tests, on the loopback interface; empty: no control port. Only "
-         "kbroker serve opens it."),
-    _key("kbroker.control.token", PASSWORD, None, None,
-         "Token that clients of the control port must send. Unset: a random one, printed at start with the address."),
-    _key("kbroker.control.virtual.clock", BOOLEAN, False, None,
-         "With a control port: the broker's clock advances only when a client of that port advances it."),
-    _key("kbroker.metrics.listener", STRING, "", None,
-         "host:port of the HTTP port with /metrics (Prometheus), /health and /ready, for which requests need no "
-         "password, and what else kbroker.console.token protects. Without a host: 127.0.0.1; port 0 picks a free port, "
-         "which DescribeConfigs shows; empty: no such port. Needs kbroker[metrics]."),
-    _key("kbroker.console.token", PASSWORD, None, None,
-         "Token of 16 characters at least that clients of the HTTP port send as Authorization: Bearer, to read more "
-         "than /metrics, /health and /ready from other machines, and from this one too where there is an authorizer or "
-         "every listener authenticates its clients. Unset: only this machine may, and not there."),
-    _key("kbroker.console.edit", BOOLEAN, False, None,
-         "Whether the pages at /console of the HTTP port can change quotas; else they only show."),
-    _key("kbroker.metrics.entity.series", INT, 100, between(1, 10_000),
-         "Maximum number of series of a metric with a label that clients choose (user, client_id, ip, topic, "
-         "partition); the largest are shown, and the rest is combined under the label value other."),
-    _key("kbroker.quota.max.counters", INT, 5000, between(1),
-         "Maximum number of counters of one quota type for client ids that only a default quota matches, about 7 KB "
-         "each; a further one replaces the counter that was idle longest."),
-    _key("kbroker.request.log.topic", STRING, "", None,
-         "Internal topic for a record of every finished request (docs/request-log.md), created at start; empty: no "
-         "such topic."),
-    _key("kbroker.request.log.partitions", INT, 1, between(1, 1000),
-         "Partitions of that topic when it is created; the records of a client are in one of them."),
-    _key("kbroker.request.log.compression", STRING, "none", one_of("none", "lz4"),
-         "compression.type of that topic when it is created."),
-    _key("kbroker.request.log.dir", STRING, "", None,
-         "Folder of rolling files with the same records; empty: no files."),
-    _key("kbroker.request.log.format", STRING, "json", one_of("json", "arrow"),
-         "Format of the files. json: one object a request; arrow: Arrow IPC streams, which are smaller and need "
-         "kbroker[arrow]."),
-    _key("kbroker.request.log.sampling", DOUBLE, 1.0, between(0, 1),
-         "Share of requests that is recorded; requests that a quota throttled or rejected are always recorded."),
-    _key("kbroker.request.log.buffer.bytes", LONG, 16_777_216, between(65_536, 1 << 30),
-         "Bytes for records that wait to be written, of all network threads together; further records are dropped, "
-         "counted and logged."),
-    _key("kbroker.request.log.file.bytes", LONG, 134_217_728, between(65_536),
-         "Bytes of a file of the request log after which a new file is started."),
-    _key("kbroker.request.log.file.count", INT, 10, between(1),
-         "Maximum number of files of the request log; the oldest are deleted."),
-    _key("kbroker.shutdown.timeout.ms", LONG, 5000, between(0),
-         "Milliseconds that an orderly stop may take when the process ends."),
+    key("kbroker.in.memory", "boolean", False,
+        "Keep the data in a temporary folder, which is deleted when the broker stops."),
+    key("kbroker.request.batch.max", "int", 16, "Maximum number of requests of one connection that are handed over as "
+        "one batch; 1 is Kafka's behaviour.", between(1, 1024)),
+    key("kbroker.poller", "string", "auto",
+        "How network threads wait for sockets: epoll, kqueue, or Python's selectors, which work on Windows too; auto "
+        "picks the fastest that the system has.", one_of("auto", "epoll", "kqueue", "selectors")),
+    key("kbroker.python.threads", "int", 2, "Threads for requests whose handlers are written in Python.",
+        between(1, 64)),
+    key("kbroker.frame.timeout.ms", "long", 30_000,
+        "Milliseconds after its first byte within which a request must arrive completely.", between(1)),
+    key("kbroker.nofile.limit", "long", INT64_MAX,
+        "Soft limit of open files that the broker sets at start, up to the hard limit.", between(64)),
+    key("kbroker.control.listener", "string", "", "host:port of the HTTP control port for tests, on the loopback "
+        "interface; empty: no control port. Only kbroker serve opens it."),
+    key("kbroker.control.token", "password", None,
+        "Token that clients of the control port must send. Unset: a random one, printed at start with the address."),
+    key("kbroker.control.virtual.clock", "boolean", False,
+        "With a control port: the broker's clock advances only when a client of that port advances it."),
+    key("kbroker.metrics.listener", "string", "",
+        "host:port of the HTTP port with /metrics (Prometheus), /health and /ready, for which requests need no "
+        "password, and what else kbroker.console.token protects. Without a host: 127.0.0.1; port 0 picks a free port, "
+        "which DescribeConfigs shows; empty: no such port. Needs kbroker[metrics]."),
+    key("kbroker.console.token", "password", None,
+        "Token of 16 characters at least that clients of the HTTP port send as Authorization: Bearer, to read more "
+        "than /metrics, /health and /ready from other machines, and from this one too where there is an authorizer or "
+        "every listener authenticates its clients. Unset: only this machine may, and not there."),
+    key("kbroker.console.edit", "boolean", False,
+        "Whether the pages at /console of the HTTP port can change quotas; else they only show."),
+    key("kbroker.metrics.entity.series", "int", 100,
+        "Maximum number of series of a metric with a label that clients choose (user, client_id, ip, topic, "
+        "partition); the largest are shown, and the rest is combined under the label value other.", between(1, 10_000)),
+    key("kbroker.quota.max.counters", "int", 5000,
+        "Maximum number of counters of one quota type for client ids that only a default quota matches, about 7 KB "
+        "each; a further one replaces the counter that was idle longest.", between(1)),
+    key("kbroker.request.log.topic", "string", "", "Internal topic for a record of every finished request "
+        "(docs/request-log.md), created at start; empty: no such topic."),
+    key("kbroker.request.log.partitions", "int", 1,
+        "Partitions of that topic when it is created; the records of a client are in one of them.", between(1, 1000)),
+    key("kbroker.request.log.compression", "string", "none", "compression.type of that topic when it is created.",
+        one_of("none", "lz4")),
+    key("kbroker.request.log.dir", "string", "", "Folder of rolling files with the same records; empty: no files."),
+    key("kbroker.request.log.format", "string", "json", "Format of the files. json: one object a request; arrow: Arrow "
+        "IPC streams, which are smaller and need kbroker[arrow].", one_of("json", "arrow")),
+    key("kbroker.request.log.sampling", "double", 1.0, "Share of requests that is recorded; requests that a quota "
+        "throttled or rejected are always recorded.", between(0, 1)),
+    key("kbroker.request.log.buffer.bytes", "long", 16_777_216, "Bytes for records that wait to be written, of all "
+        "network threads together; further records are dropped, counted and logged.", between(65_536, 1 << 30)),
+    key("kbroker.request.log.file.bytes", "long", 134_217_728,
+        "Bytes of a file of the request log after which a new file is started.", between(65_536)),
+    key("kbroker.request.log.file.count", "int", 10,
+        "Maximum number of files of the request log; the oldest are deleted.", between(1)),
+    key("kbroker.shutdown.timeout.ms", "long", 5000,
+        "Milliseconds that an orderly stop may take when the process ends.", between(0)),
 )  # fmt: skip
 
 BROKER_KEYS = NETWORK_KEYS + SERVER_KEYS + OWN_KEYS
+
+
+def check_connections(config: BrokerConfig) -> None:
+    """Check the limits of connections and their memory against each other. Raises: ConfigError."""
+    request_max, queued = config.integer("socket.request.max.bytes"), config.integer("queued.max.request.bytes")
+    if 0 < queued < request_max:
+        reason = f"Must be 0 or less (no limit), or at least socket.request.max.bytes ({request_max})"
+        raise ConfigError("queued.max.request.bytes", queued, reason)
+    delay, idle = "connection.failed.authentication.delay.ms", "connections.max.idle.ms"
+    delay_ms, idle_ms = config.integer(delay), config.integer(idle)
+    if 0 <= idle_ms <= delay_ms:
+        raise ConfigError("", delay_ms, f"{delay}={delay_ms} should be less than {idle}={idle_ms}")
+    overrides = host_limits(config.text("max.connections.per.ip.overrides"))
+    if config.integer("max.connections.per.ip") == 0 and not overrides:
+        text = "max.connections.per.ip can be set to zero only if max.connections.per.ip.overrides property is set."
+        raise ConfigError("", 0, text)
+    factor = config.integer("default.replication.factor")
+    if factor != 1:
+        raise ConfigError("default.replication.factor", factor, "There is one broker", "1")
+
+
+def host_limits(text: str) -> dict[str, int]:
+    """Return the number of each host in a ``host:number,...`` text. Raises: ConfigError."""
+    limits = {}
+    for word in filter(None, (part.strip() for part in text.split(","))):
+        host, _, number = word.rpartition(":")
+        if not host.strip() or not (number.strip().isascii() and number.strip().isdigit()):
+            raise ConfigError("max.connections.per.ip.overrides", text, f"Not host:number: {word}", "host:number,...")
+        limits[host.strip().strip("[]")] = int(number)
+    return limits
+
+
+def check_own(config: BrokerConfig) -> None:
+    """Check the keys that begin with ``kbroker.``. Raises: ConfigError."""
+    _check_address(config, "kbroker.control.listener", parse_loopback, "127.0.0.1:port")
+    topic = config.text("kbroker.request.log.topic")
+    if topic and invalid_name_reason(topic) is not None:
+        raise ConfigError("kbroker.request.log.topic", topic, "No topic can have this name", "a topic's name")
+    _check_address(config, "kbroker.metrics.listener", parse_http_address, "host:port")
+    token = config.text("kbroker.console.token")
+    if token and re.fullmatch(r"[!-~]{16,1024}", token) is None:
+        expected = "16 to 1024 characters of ASCII without spaces"
+        raise ConfigError("kbroker.console.token", "[hidden]", "The token cannot be sent or is too short", expected)
+
+
+def _check_address(config: BrokerConfig, name: str, parse: Callable[[str], object], allowed: str) -> None:
+    address = config.text(name)
+    if address:
+        try:
+            parse(address)
+        except ValueError as error:
+            raise ConfigError(name, address, str(error), allowed) from None
+
+
+def check_listeners(config: BrokerConfig) -> None:
+    """Check the addresses of the listeners; parsing them is the check. Raises: ConfigError."""
+    config.listeners  # noqa: B018
+    config.advertised_listeners  # noqa: B018

@@ -1,37 +1,22 @@
-"""Broker keys about groups of the consumer protocol (KIP-848), and about the bounds of what groups set themselves."""
+"""Broker keys about groups of the consumer protocol (KIP-848), and the bounds of the configs of single groups."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from typing import TYPE_CHECKING
 
-from kbroker.common.configs.config_def import (
-    INT32_MAX,
-    ConfigError,
-    ConfigKey,
-    ConfigType,
-    ConfigValue,
-    Dynamic,
-    Importance,
-    Validator,
-    between,
-    one_of,
-)
+from kbroker.common.configs.config_def import INT32_MAX, ConfigError, ConfigKey, Validator, between, key, one_of
 
-STRING, INT, LIST = ConfigType.STRING, ConfigType.INT, ConfigType.LIST
+if TYPE_CHECKING:
+    from kbroker.common.configs.config import BrokerConfig
+
 ASSIGNORS = ("uniform", "range")
+ASSIGNMENT_MAX_MS = 15_000  # group.share.max.assignment.interval.ms, and that of streams groups
 PROTOCOLS = ("consumer", "classic", "share", "streams")  # in Kafka's order, for the text of the refusal
 POLICIES = ("disabled", "downgrade", "upgrade", "bidirectional")
 
 
-def _key(
-    name: str, kind: ConfigType, default: ConfigValue, validator: Validator | None, doc: str,
-    dynamic: Dynamic = Dynamic.READ_ONLY,
-) -> ConfigKey:  # fmt: skip
-    return ConfigKey(f"group.consumer.{name}", kind, default, doc, validator, Importance.MEDIUM, dynamic)
-
-
 def policy() -> Validator:
-    """A migration policy, in upper or lower case."""
+    """Return a check for a migration policy, in upper or lower case."""
 
     def check(value: bool | int | float | str) -> str | None:
         if str(value).lower() in POLICIES:
@@ -42,38 +27,41 @@ def policy() -> Validator:
 
 
 GROUP_KEYS: tuple[ConfigKey, ...] = (
-    ConfigKey(
-        "group.coordinator.rebalance.protocols", LIST, ("classic", "consumer", "streams"),
+    key("group.coordinator.rebalance.protocols", "list", ("classic", "consumer", "streams"),
         "Protocols of groups: classic, always, and consumer (KIP-848), unless it is left out. share and streams have "
-        "no effect. Deprecated: the feature group.version does the same.",
-        one_of(*PROTOCOLS), Importance.MEDIUM, Dynamic.READ_ONLY,
-    ),
-    _key("session.timeout.ms", INT, 45_000, between(1),
-         "Milliseconds without a heartbeat after which a member of a consumer group is removed."),
-    _key("min.session.timeout.ms", INT, 45_000, between(1), "Minimum of consumer.session.timeout.ms of a group."),
-    _key("max.session.timeout.ms", INT, 60_000, between(1), "Maximum of consumer.session.timeout.ms of a group."),
-    _key("heartbeat.interval.ms", INT, 5000, between(1),
-         "Milliseconds between two heartbeats, as members of a consumer group are asked to keep them."),
-    _key("min.heartbeat.interval.ms", INT, 5000, between(1), "Minimum of consumer.heartbeat.interval.ms of a group."),
-    _key("max.heartbeat.interval.ms", INT, 15_000, between(1), "Maximum of consumer.heartbeat.interval.ms of a group."),
-    _key("assignment.interval.ms", INT, 1000, between(0),
-         "Minimum milliseconds between two target assignments of a consumer group.", Dynamic.CLUSTER_WIDE),
-    _key("min.assignment.interval.ms", INT, 0, between(0), "Minimum of consumer.assignment.interval.ms of a group."),
-    _key("max.assignment.interval.ms", INT, 15_000, between(0),
-         "Maximum of consumer.assignment.interval.ms of a group."),
-    _key("max.size", INT, INT32_MAX, between(1), "Maximum number of members of one consumer group."),
-    _key("assignors", LIST, ASSIGNORS, None,
-         "Assignors that members of consumer groups can ask for, uniform and range; the first is the default."),
-    _key("migration.policy", STRING, "bidirectional", policy(),
-         "Whether groups change their protocol while members are in them: upgrade, when the first member of the "
-         "consumer protocol joins a classic group; downgrade, when the last one leaves; bidirectional; or disabled."),
-    _key("regex.refresh.interval.ms", INT, 600_000, between(10_000),
-         "Milliseconds after which the topics of members' regular expressions are looked up again."),
+        "no effect. Deprecated: the feature group.version does the same.", one_of(*PROTOCOLS)),
+    key("group.consumer.session.timeout.ms", "int", 45_000,
+        "Milliseconds without a heartbeat after which a member of a consumer group is removed.", between(1)),
+    key("group.consumer.min.session.timeout.ms", "int", 45_000, "Minimum of consumer.session.timeout.ms of a group.",
+        between(1)),
+    key("group.consumer.max.session.timeout.ms", "int", 60_000, "Maximum of consumer.session.timeout.ms of a group.",
+        between(1)),
+    key("group.consumer.heartbeat.interval.ms", "int", 5000,
+        "Milliseconds between two heartbeats, as members of a consumer group are asked to keep them.", between(1)),
+    key("group.consumer.min.heartbeat.interval.ms", "int", 5000,
+        "Minimum of consumer.heartbeat.interval.ms of a group.", between(1)),
+    key("group.consumer.max.heartbeat.interval.ms", "int", 15_000,
+        "Maximum of consumer.heartbeat.interval.ms of a group.", between(1)),
+    key("group.consumer.assignment.interval.ms", "int", 1000,
+        "Minimum milliseconds between two target assignments of a consumer group.", between(0), dynamic="cluster-wide"),
+    key("group.consumer.min.assignment.interval.ms", "int", 0, "Minimum of consumer.assignment.interval.ms of a group.",
+        between(0)),
+    key("group.consumer.max.assignment.interval.ms", "int", 15_000,
+        "Maximum of consumer.assignment.interval.ms of a group.", between(0)),
+    key("group.consumer.max.size", "int", INT32_MAX, "Maximum number of members of one consumer group.", between(1)),
+    key("group.consumer.assignors", "list", ASSIGNORS,
+        "Assignors that members of consumer groups can ask for, uniform and range; the first is the default."),
+    key("group.consumer.migration.policy", "string", "bidirectional", "Whether groups change their protocol while "
+        "members are in them: upgrade, when the first member of the consumer protocol joins a classic group; "
+        "downgrade, when the last one leaves; bidirectional; or disabled.", policy()),
+    key("group.consumer.regex.refresh.interval.ms", "int", 600_000,
+        "Milliseconds after which the topics of members' regular expressions are looked up again.", between(10_000)),
 )  # fmt: skip
 
 
-def check_groups(integer: Callable[[str], int], words: Callable[[str], tuple[str, ...]]) -> None:
+def check_groups(config: BrokerConfig) -> None:
     """Check rules that concern several keys. Raises: ConfigError with Kafka's wording."""
+    integer, words = config.integer, config.words
     for name in ("heartbeat.interval.ms", "session.timeout.ms", "assignment.interval.ms"):
         key, low, high = (f"group.consumer.{word}{name}" for word in ("", "min.", "max."))
         if integer(high) < integer(low):
@@ -97,3 +85,8 @@ def check_groups(integer: Callable[[str], int], words: Callable[[str], tuple[str
         found = ",".join(names)
         reason = "Expected uniform, range, or both, each once"
         raise ConfigError("group.consumer.assignors", found, reason, "uniform,range")
+    for kind in ("share", "streams"):
+        name = f"group.{kind}.assignment.interval.ms"
+        if integer(name) > ASSIGNMENT_MAX_MS:
+            text = f"{name} must be less than or equal to group.{kind}.max.assignment.interval.ms"
+            raise ConfigError("", integer(name), text)

@@ -7,32 +7,21 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
+from functools import partial
 
-from kbroker.common.configs.config_def import (
-    ConfigError,
-    ConfigKey,
-    ConfigType,
-    ConfigValue,
-    Dynamic,
-    Validator,
-    between,
-    one_of,
-)
+from kbroker.common.configs.config_def import ConfigError, ConfigKey, Validator, between, key, one_of
 from kbroker.common.errors import Errors, KafkaError
 from kbroker.common.java.java_patterns import is_java_pattern
 from kbroker.common.java.java_values import trim
 
-BOOLEAN, STRING, INT, LIST = ConfigType.BOOLEAN, ConfigType.STRING, ConfigType.INT, ConfigType.LIST
-
-
-_DURATION = re.compile(  # what java.time.Duration reads, and is not negative
+_DURATION = re.compile(  # durations that java.time.Duration parses and that are not negative
     r"\+?P(?=.)(?:\+?[0-9]+D)?(?:T(?=.)(?:\+?[0-9]+H)?(?:\+?[0-9]+M)?(?:\+?[0-9]+(?:[.,][0-9]{0,9})?S)?)?",
     re.IGNORECASE,
 )
 
 
 def offset_reset() -> Validator:
-    """``earliest``, ``latest``, or ``by_duration:`` with an ISO 8601 duration that is not negative."""
+    """Return a check for ``earliest``, ``latest``, or ``by_duration:`` with an ISO 8601 duration, not negative."""
     name = "share.auto.offset.reset"
 
     def check(value: bool | int | float | str) -> str | None:
@@ -45,37 +34,34 @@ def offset_reset() -> Validator:
     return Validator("earliest, latest, by_duration:PnDTnHnMn.nS", check)
 
 
-def _key(
-    name: str, kind: ConfigType, default: ConfigValue, validator: Validator | None, doc: str, has_synonym: bool = True
-) -> ConfigKey:
-    synonym = f"group.{name}" if has_synonym else None
-    return ConfigKey(name, kind, default, doc, validator, dynamic=Dynamic.CLUSTER_WIDE, synonym=synonym)
-
-
+_key = partial(key, dynamic="cluster-wide")
+#: Configs of a group whose default is the broker's config with the prefix ``group.``.
+_WITH_SYNONYM = (
+    _key("consumer.assignment.interval.ms", "int", 1000, "Minimum milliseconds between two assignments.", between(0)),
+    _key("consumer.heartbeat.interval.ms", "int", 5000, "Heartbeat interval of members of a consumer group.",
+        between(1)),
+    _key("consumer.session.timeout.ms", "int", 45_000, "Session timeout of members of a consumer group.", between(1)),
+    _key("share.assignment.interval.ms", "int", 1000, "Minimum milliseconds between two assignments.", between(0)),
+    _key("share.delivery.count.limit", "int", 5, "Maximum number of deliveries of a record.", between(2)),
+    _key("share.heartbeat.interval.ms", "int", 5000, "Heartbeat interval of members of a share group.", between(1)),
+    _key("share.partition.max.record.locks", "int", 2000,
+        "Maximum number of records of a partition that are locked at once.", between(100)),
+    _key("share.record.lock.duration.ms", "int", 30_000, "Milliseconds for which a member locks a record.",
+        between(1000)),
+    _key("share.session.timeout.ms", "int", 45_000, "Session timeout of members of a share group.", between(1)),
+    _key("streams.assignment.interval.ms", "int", 1000, "Minimum milliseconds between two assignments.", between(0)),
+    _key("streams.heartbeat.interval.ms", "int", 5000, "Heartbeat interval of members of a streams group.", between(1)),
+    _key("streams.initial.rebalance.delay.ms", "int", 3000, "Milliseconds that a new group waits for more members.",
+        between(0)),
+    _key("streams.num.standby.replicas", "int", 0, "Standby replicas of each task.", between(0)),
+    _key("streams.session.timeout.ms", "int", 45_000, "Session timeout of members of a streams group.", between(1)),
+)  # fmt: skip
 _GROUP_KEYS = (
-    _key("consumer.assignment.interval.ms", INT, 1000, between(0), "Minimum milliseconds between two assignments."),
-    _key("consumer.heartbeat.interval.ms", INT, 5000, between(1), "Heartbeat interval of members of a consumer group."),
-    _key("consumer.session.timeout.ms", INT, 45_000, between(1), "Session timeout of members of a consumer group."),
-    _key("share.assignment.interval.ms", INT, 1000, between(0), "Minimum milliseconds between two assignments."),
-    _key("share.auto.offset.reset", STRING, "latest", offset_reset(),
-         "Position at which a share group starts.", has_synonym=False),
-    _key("share.delivery.count.limit", INT, 5, between(2), "Maximum number of deliveries of a record."),
-    _key("share.heartbeat.interval.ms", INT, 5000, between(1), "Heartbeat interval of members of a share group."),
-    _key("share.isolation.level", STRING, "read_uncommitted", one_of("read_committed", "read_uncommitted"),
-         "Isolation of a share group's reads.", has_synonym=False),
-    _key("share.partition.max.record.locks", INT, 2000, between(100),
-         "Maximum number of records of a partition that are locked at once."),
-    _key("share.record.lock.duration.ms", INT, 30_000, between(1000),
-         "Milliseconds for which a member locks a record."),
-    _key("share.renew.acknowledge.enable", BOOLEAN, True, None, "Whether a member may renew the lock of a record.",
-         has_synonym=False),
-    _key("share.session.timeout.ms", INT, 45_000, between(1), "Session timeout of members of a share group."),
-    _key("streams.assignment.interval.ms", INT, 1000, between(0), "Minimum milliseconds between two assignments."),
-    _key("streams.heartbeat.interval.ms", INT, 5000, between(1), "Heartbeat interval of members of a streams group."),
-    _key("streams.initial.rebalance.delay.ms", INT, 3000, between(0),
-         "Milliseconds that a new group waits for more members."),
-    _key("streams.num.standby.replicas", INT, 0, between(0), "Standby replicas of each task."),
-    _key("streams.session.timeout.ms", INT, 45_000, between(1), "Session timeout of members of a streams group."),
+    *(row._replace(synonym=f"group.{row.name}") for row in _WITH_SYNONYM),
+    _key("share.auto.offset.reset", "string", "latest", "Position at which a share group starts.", offset_reset()),
+    _key("share.isolation.level", "string", "read_uncommitted", "Isolation of a share group's reads.",
+        one_of("read_committed", "read_uncommitted")),
+    _key("share.renew.acknowledge.enable", "boolean", True, "Whether a member may renew the lock of a record."),
 )  # fmt: skip
 
 #: Minimum and maximum of a group's config, from the broker's config whose name (with min or max inserted) comes first.
@@ -96,13 +82,9 @@ _GROUP_LIMITS: Mapping[str, tuple[str, int, int]] = {
 }
 
 _METRICS_KEYS = (
-    _key(
-        "interval.ms", INT, 300_000, None, "Milliseconds between two pushes of a client's metrics.", has_synonym=False
-    ),
-    _key(
-        "match", LIST, (), None, "Clients of the subscription: name=expression, separated by commas.", has_synonym=False
-    ),
-    _key("metrics", LIST, (), None, "Prefixes of the names of the metrics to push.", has_synonym=False),
+    _key("interval.ms", "int", 300_000, "Milliseconds between two pushes of a client's metrics."),
+    _key("match", "list", (), "Clients of the subscription: name=expression, separated by commas."),
+    _key("metrics", "list", (), "Prefixes of the names of the metrics to push."),
 )
 
 #: Properties of a client that a subscription can match.
@@ -117,14 +99,14 @@ MATCH_NAMES = frozenset(
     }
 )
 
-GROUP_TABLE: Mapping[str, ConfigKey] = {key.name: key for key in _GROUP_KEYS}
-CLIENT_METRICS_TABLE: Mapping[str, ConfigKey] = {key.name: key for key in _METRICS_KEYS}
+GROUP_TABLE: Mapping[str, ConfigKey] = {row.name: row for row in sorted(_GROUP_KEYS, key=lambda row: row.name)}
+CLIENT_METRICS_TABLE: Mapping[str, ConfigKey] = {row.name: row for row in _METRICS_KEYS}
 
 
 def validate_group_configs(configs: Mapping[str, str], setting_of: Callable[[str], int | None]) -> None:
-    """Refuse what a group cannot have.
+    """Refuse configs that a group cannot have.
 
-    Args: ``setting_of``: the broker's setting of a name, None for one that it does not have.
+    Args: ``setting_of``: returns the broker's setting of a name, None if the broker has no such setting.
     Raises: ConfigError with Kafka's wording.
     """
     for name in configs:
@@ -146,7 +128,7 @@ def validate_group_configs(configs: Mapping[str, str], setting_of: Callable[[str
 
 
 def validate_client_metrics_configs(configs: Mapping[str, str]) -> None:
-    """Refuse what a subscription cannot have. Raises: ConfigError or KafkaError INVALID_REQUEST, in Kafka's words."""
+    """Refuse configs that a subscription cannot have. Raises: ConfigError or KafkaError with Kafka's wording."""
     for name, value in configs.items():
         if name not in CLIENT_METRICS_TABLE:
             raise KafkaError(Errors.INVALID_REQUEST, f"Unknown client metrics configuration: {name}")

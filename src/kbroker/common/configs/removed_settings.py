@@ -1,4 +1,4 @@
-"""Settings that Kafka once had, and what does the same now."""
+"""Settings that Kafka once had, and their replacements."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ _OVERRIDE = re.compile(r"(.+)[:=]\s*(\d+\s*[KMG]?)B?", re.IGNORECASE)
 
 
 def suggest_replacement(name: str, value: str) -> str | None:
-    """Return a sentence that says what does the work of a setting now; None if it was never one.
+    """Return a sentence about the replacement of a removed setting; None for any other name.
 
-    Quotas are set at run time and remembered: by a command to be run once. ``value`` as in the file: 2M, or
+    Quotas are set at run time and stored, by a command that is run once. ``value`` is written as in the file: 2M, or
     clientA:4M,clientB:10M.
     """
     if name == "delegation.token.master.key":  # its value is a secret
@@ -35,7 +35,7 @@ def suggest_replacement(name: str, value: str) -> str | None:
 
 
 def _size_bytes(text: str) -> int:
-    """Bytes of a number with K, M or G behind it; 0 if it is none."""
+    """Return the bytes of a number with the suffix K, M or G; 0 for any other text."""
     digits = text.strip().upper().removesuffix("B")
     unit = digits[-1:] if digits[-1:] in ("K", "M", "G") else ""
     digits = digits.removesuffix(unit).strip()

@@ -277,6 +277,23 @@ def test_settings_that_cannot_work(values: dict[str, str], text: str) -> None:
         BrokerConfig(values)
 
 
+@pytest.mark.parametrize(
+    ("name", "value", "allowed"),
+    [
+        ("kbroker.control.listener", "0.0.0.0:1", "127.0.0.1:port"),
+        ("kbroker.metrics.listener", "127.0.0.1:x", "host:port"),
+        ("kbroker.request.log.topic", "a/b", "a topic's name"),
+        ("kbroker.console.token", "s3cret", "16 to 1024 characters of ASCII without spaces"),
+    ],
+)
+def test_invalid_values_of_own_keys(name: str, value: str, allowed: str) -> None:
+    """The refusal names the key and the allowed values, and does not show a secret."""
+    with pytest.raises(ConfigError) as caught:
+        BrokerConfig({name: value})
+    assert (caught.value.key, caught.value.allowed) == (name, allowed)
+    assert (value in str(caught.value)) == (name != "kbroker.console.token")
+
+
 @pytest.mark.parametrize("values", [{"node.id": 7}, {"broker.id": 7}, {"broker.id": 3, "node.id": 7}])
 def test_broker_id_is_described_as_node_id(values: dict[str, int]) -> None:
     """Each of the two names shows the number of the other."""
