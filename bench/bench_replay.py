@@ -14,8 +14,8 @@ import pyarrow as pa
 import pytest
 
 from kbroker.common.quotas import QuotaEntity
+from kbroker.spark.whatif.feed import Replay
 from kbroker.spark.whatif.quota_set import QuotaSet
-from kbroker.spark.whatif.replay_core import Replay
 
 REQUESTS, CLIENTS, ACCEPTED = 1_000_000, 100, 1_000_000
 SETS = {

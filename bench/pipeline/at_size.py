@@ -2,7 +2,7 @@
 
     python bench/pipeline/at_size.py --requests 2e6 --requests 20e6 --folder /tmp/at-size --json sizes.json
 
-Steps: generate (the table, by Spark tasks) or ingest (`--ingest`: Arrow files through the stream), usage, throttles,
+Steps: generate (the table, without Spark) or ingest (`--ingest`: Arrow files through the stream), usage, throttles,
 replay and recommend on the files as they came, compact, and replay again. One session for all, warmed up by a small
 table. Processor time and memory are those of the process and all below it: driver, JVM, Python workers. Memory is
 resident, sampled twice a second, so that pages which forked workers share count once for each. Shuffled and
@@ -29,9 +29,9 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
+from bench.pipeline.generate import generate_files, generate_table  # noqa: E402
+from bench.pipeline.population import Shape  # noqa: E402
 from kbroker.common.quotas import QuotaEntity  # noqa: E402
-from kbroker.spark.generator.generate import generate_files, generate_table  # noqa: E402
-from kbroker.spark.generator.population import Shape  # noqa: E402
 from kbroker.spark.report.write import write_report  # noqa: E402
 from kbroker.spark.setup.session import build_session  # noqa: E402
 from kbroker.spark.tables.compaction import compact_table  # noqa: E402
@@ -43,11 +43,13 @@ from kbroker.spark.usage_views import throttles as judged  # noqa: E402
 from kbroker.spark.usage_views import usage as measured  # noqa: E402
 from kbroker.spark.whatif.quota_set import QuotaSet  # noqa: E402
 from kbroker.spark.whatif.recommend import needs_of_table, recommend  # noqa: E402
-from kbroker.spark.whatif.replay import replay_clients, totals_of  # noqa: E402
+from kbroker.spark.whatif.replay import replay_clients  # noqa: E402
+from kbroker.spark.whatif.sum import totals_of  # noqa: E402
 
 TICKS = os.sysconf("SC_CLK_TCK")
 PAGE = os.sysconf("SC_PAGE_SIZE")
 SAMPLE_S = 0.5
+PROCESSES = 2  # as Spark has cores
 EACH = QuotaSet({QuotaEntity.of({"user": None, "client-id": None}): {"producer_byte_rate": 20_000.0}})
 ALL = QuotaSet(
     {
@@ -211,14 +213,14 @@ def run(
         if ingested:
             logs = folder / f"logs-{n}"
             with meter.step(n, "log files", None):
-                generate_files(spark, logs, shape)
+                generate_files(logs, shape, processes=PROCESSES)
             with meter.step(n, "ingest", table):
                 done = ingest(spark, LogSource.of_files(str(logs), format="arrow"), table)
             assert done.rows == n, done
             shutil.rmtree(logs)
         elif not table.exists():
             with meter.step(n, "generate", table):
-                assert generate_table(spark, table, shape)[0] == n
+                assert generate_table(table, shape, processes=PROCESSES)[0] == n
         files = Table(table).files()
         dates = sorted({one.date for one in files})[:first_days]
         rows = sum(one.rows for one in files if one.date in dates)

@@ -20,22 +20,18 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from kbroker.common import request_log
+from bench.pipeline.generate import generate_table
+from bench.pipeline.population import Shape
 from kbroker.common.quotas import QuotaEntity
-from kbroker.spark.generator.generate import in_table_order
-from kbroker.spark.generator.population import Shape, population
-from kbroker.spark.tables import log_schema
 from kbroker.spark.tables.compaction import compact_table
-from kbroker.spark.tables.delta_table import HOUR_US, REQUEST_LOG, Table, TableInfo
+from kbroker.spark.tables.delta_table import HOUR_US, Table
 from kbroker.spark.tables.file_reader import read_columns
-from kbroker.spark.tables.file_writer import data_file, write_files
-from kbroker.spark.whatif.client_sums import ClientSums
-from kbroker.spark.whatif.counter_groups import NAMES
+from kbroker.spark.whatif.feed import Replay, Windows
+from kbroker.spark.whatif.group import NAMES
 from kbroker.spark.whatif.quota_set import QuotaSet
+from kbroker.spark.whatif.read import COLUMNS, settled
 from kbroker.spark.whatif.recommend import _needs
-from kbroker.spark.whatif.replay_core import Replay, Windows
-from kbroker.spark.whatif.replay_events import COLUMNS
-from kbroker.spark.whatif.time_parts import settled
+from kbroker.spark.whatif.sum import ClientSums
 
 EACH = QuotaSet({QuotaEntity.of({"user": None, "client-id": None}): {"producer_byte_rate": 20_000.0}})
 
@@ -49,17 +45,6 @@ class ManyFiles(Shape):
     @property
     def pieces(self) -> int:
         return self.files_per_hour or super().pieces
-
-
-def generate(table: Table, shape: Shape) -> None:
-    columns = log_schema.spark_schema().jsonValue()
-    table.open(TableInfo(REQUEST_LOG, shape.buckets, request_log.VERSION, columns))
-    people, files = population(shape), []
-    for block in range(shape.blocks):
-        rows = in_table_order(people, block)
-        for batch in write_files(table.place, REQUEST_LOG, f"{block:08d}", rows.to_batches()):
-            files += [data_file(row, REQUEST_LOG, 0) for row in batch.to_pylist()]
-    table.commit(files)
 
 
 def buckets(table: Table) -> Iterator[Iterator[Any]]:
@@ -104,7 +89,11 @@ def main() -> None:
     works: dict[str, Any] = {"replay": replay, "recommend": recommend, "compact": compact}
     for name in [*(() if table.exists() else ("generate",)), *given.steps.split(",")]:
         used = time.process_time()
-        generate(table, shape) if name == "generate" else works[name](table)
+        if name == "generate":
+            generate_table(table.place, shape)
+            table.refresh()
+        else:
+            works[name](table)
         used = time.process_time() - used
         rows, files = sum(one.rows for one in table.files()), len(table.files())
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10

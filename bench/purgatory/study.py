@@ -22,7 +22,8 @@ from bench.purgatory import measurements
 from bench.purgatory.tables import DISTURBED, HEADER, cells
 from kbroker.cli.options import decorators
 from kbroker.cli.output import print_json, print_table
-from kbroker.cli.pipeline_session import progress, running, session, spark_options
+from kbroker.cli.pipeline_options import spark_options
+from kbroker.cli.pipeline_session import progress, running, session
 from kbroker.spark.errors import PipelineError
 from tests.support.compiled import CannotCompile
 

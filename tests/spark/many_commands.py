@@ -17,10 +17,9 @@ from click.testing import CliRunner
 
 from kbroker.cli import (
     cli,
-    pipeline_generate,
     pipeline_jobs,
+    pipeline_options,
     pipeline_session,
-    pipeline_table,
     pipeline_views,
     pipeline_watch,
     pipeline_whatif,
@@ -43,7 +42,7 @@ def _session(common: dict[str, Any]) -> Any:
 
 def _until_rows(run: Callable[..., Any], common: dict[str, Any], doing: str) -> Any:
     """Run a stream until it is asked to end, or its table has rows."""
-    place = pipeline_table.place_of(_kept["words"][1], common)
+    place = pipeline_options.place_of(_kept["words"][1], common)
 
     def has_rows() -> bool:
         table = Table(place)  # anew: one keeps the version that it has read
@@ -57,7 +56,7 @@ def _until_rows(run: Callable[..., Any], common: dict[str, Any], doing: str) -> 
 
 def main() -> None:
     table_stream.STARTS = failures.TRIES = WORKER_STARTS
-    for module in (pipeline_generate, pipeline_jobs, pipeline_views, pipeline_whatif):
+    for module in (pipeline_jobs, pipeline_views, pipeline_whatif):
         module.session = _session  # type: ignore[attr-defined]
     pipeline_watch.run_stream = _until_rows  # type: ignore[attr-defined]
     results = []

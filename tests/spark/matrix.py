@@ -23,18 +23,15 @@ HERE, SHARED, ALONE, CONNECT = "this machine", "a cluster with shared disks", "a
 PLACES = (HERE, SHARED, ALONE, CONNECT)
 #: All but `jars`, which reads and writes no table.
 COMMANDS = (
-    "generate", "ingest", "usage", "throttles", "watch", "archive", "lag", "compact", "convert", "replay", "recommend",
-    "report",
+    "ingest", "usage", "throttles", "watch", "archive", "lag", "compact", "replay", "recommend", "report",
 )  # fmt: skip
-BY_DRIVER = {"lag", "compact", "convert"}  # run without Spark
+BY_DRIVER = {"lag", "compact"}  # run without Spark
 
 QUOTAS = "- entity: {user: null, client-id: null}\n  quotas: {producer_byte_rate: 3000}\n"
 
 
 def refusal(place: str, store: str, command: str) -> str | None:
     """The sentence with which a command is refused there; None where it works."""
-    if command == "convert" and store != DISK:
-        return "only a mounted file system will do here"  # tables of that age lie on disks
     if place == ALONE and store == DISK and command not in BY_DRIVER:
         return "than this machine: tables and logs must lie in a folder"
     if (place, store, command) == (ALONE, S3, "watch"):
@@ -66,7 +63,7 @@ def table() -> str:
 
 
 def _cell(place: str, store: str) -> str:
-    refused = {one for one in COMMANDS if refusal(place, store, one)} - {"convert"}  # the page says so of every store
+    refused = {one for one in COMMANDS if refusal(place, store, one)}
     if refused == set(COMMANDS) - BY_DRIVER:
         return "refused: those that need Spark"
     run = RUN.get((place, store), ())
@@ -118,10 +115,8 @@ class Cell:
         quotas = ["--quotas", str(self.driver / "quotas.yaml")]
         spark, store = list(self.spark), self.storage
         topic = ["--topic", self.topic, "--bootstrap-server", self.bootstrap]
-        made = ["--requests", "2000", "--entities", "20", "--buckets", "2"]
         followed = ["--every", "1s", "--watermark", "1min"]
         return {
-            "generate": ["generate", self.base.file("made"), *made, "--json", *spark, *store],
             "ingest": [
                 "ingest",
                 new,
@@ -152,7 +147,6 @@ class Cell:
             "recommend": ["recommend", ready, "--json", *spark, *store],
             "report": ["report", ready, *quotas, "-o", str(self.driver / "page.html"), "--json", *spark, *store],
             "compact": ["compact", ready, "--json", *store],
-            "convert": ["convert", ready, "--json"],
         }
 
     def judge(self, found: Mapping[str, Mapping[str, Any]]) -> None:
@@ -162,8 +156,6 @@ class Cell:
     def _is_right(self, name: str, done: Mapping[str, Any]) -> bool:
         command = name.partition(" ")[0]
         refused = refusal(self.place, self.store, command)
-        if command == "convert" and refused is None:
-            refused = "is no table of an older kbroker"  # test_table_convert.py has some
         if command == "lag" and refusal(self.place, self.store, "archive"):
             refused = "is no checkpoint of a stream"  # of an archive that was refused
         if refused is None:
@@ -174,7 +166,6 @@ class Cell:
     def _has_worked(self, name: str, out: Any) -> bool:
         rows = 2 * two_hours().num_rows
         checks: dict[str, Callable[[], bool]] = {
-            "generate": lambda: (out["rows"], out["files"] > 1) == (2000, True),
             "ingest": lambda: (out["run"]["rows"], out["table"]["rows"]) == (self.rows, self.rows),
             "usage": lambda: sum(row["requests"] for row in out) > 0,
             "usage of logs": lambda: sum(row["requests"] for row in out) > 0,

@@ -142,7 +142,6 @@ def test_a_topic_is_archived(url: str, broker: BrokerProcess, tmp_path: Path) ->
     ("words", "status", "said"),
     [
         (("compact", "x", "--remote", "sc://h"), 2, "compact runs in this very command and needs no Spark: leave --"),
-        (("convert", "x", "--remote", "sc://h"), 2, "convert runs in this very command and needs no Spark: leave --"),
         (("lag", "--master", "local"), 2, "lag runs in this very command and needs no Spark: leave --master out"),
         (("usage", "LOG", "--remote", "URL", "--driver-memory", "2g"), 1, "memory is set there"),
         (("usage", "LOG", "--remote", "URL", "--conf", "spark.executor.memory=2g"), 1, "spark.executor.memory"),

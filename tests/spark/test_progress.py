@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from bench.pipeline.generate import generate_table
+from bench.pipeline.population import Shape
 from tests.spark.class_archive import JVM
 
 BAR = re.compile(r"\r\x1b\[2K[\w ]+(?:, stage \d+)?  \[[#.]{24}\] +\d+%  [\d,]+ of [\d,]+ \w+")
@@ -80,12 +82,9 @@ def test_commands_on_a_terminal_and_quiet(tmp_path: Path) -> None:
     )
     command = ["-m", "kbroker", "pipeline"]
     spark = ["--master", "local[2]"]
-    made = ["generate", table, "--requests", "6e5", "--entities", "200", *spark]
-    printed, shown = run([*command, *made], terminal=True)
-    assert printed.startswith("600,000 requests in ")
-    assert BAR.search(shown)
+    generate_table(table, Shape(600_000, 200, days=1))
     for words in (["usage", table, *spark], ["replay", table, "--quotas", str(quotas), *spark], ["compact", table]):
-        printed, shown = run([*command, *words], terminal=True)
+        _, shown = run([*command, *words], terminal=True)
         assert BAR.search(shown) or words[0] == "compact", shown
         assert shown.count("\n") <= 4
         printed_quietly, said = run([*command, *words, "--quiet", "--json"], terminal=True)

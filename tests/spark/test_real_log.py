@@ -20,11 +20,12 @@ from kbroker.spark.tables.table_stream import Ingested, StreamOptions
 from kbroker.spark.usage_views.lag import checkpoint_lag
 from kbroker.spark.usage_views.throttles import throttles
 from kbroker.spark.usage_views.usage import usage
+from kbroker.spark.whatif.check import check, replay_exact, replay_updates
+from kbroker.spark.whatif.feed import Windows
 from kbroker.spark.whatif.quota_set import QuotaSet
 from kbroker.spark.whatif.recommend import needs_of_table, recommend
-from kbroker.spark.whatif.replay import by_client, check, replay_exact, replay_table
-from kbroker.spark.whatif.replay_core import Windows
-from kbroker.spark.whatif.replay_updates import replay_updates
+from kbroker.spark.whatif.replay import replay_table
+from kbroker.spark.whatif.sum import by_client
 from kbroker.testing import EmbeddedBroker, VirtualBroker
 from kbroker.testing.waiting import wait_until
 from tests.spark.logged import in_order, lacking

@@ -12,8 +12,10 @@ from kbroker.client.quota_file import read_quota_file
 from kbroker.common.quotas import QuotaEntity
 from kbroker.spark.errors import PipelineError
 from kbroker.spark.tables.table import read_table, write_table
+from kbroker.spark.whatif.feed import Replay, Windows
 from kbroker.spark.whatif.quota_set import KEY_OF, QuotaSet
 from kbroker.spark.whatif.recommend import (
+    FINEST,
     Need,
     _needs,
     capacity_percent,
@@ -22,8 +24,7 @@ from kbroker.spark.whatif.recommend import (
     recommend,
     yaml_text,
 )
-from kbroker.spark.whatif.replay_core import Replay, Windows
-from kbroker.spark.whatif.smallest_limit import FINEST
+from kbroker.spark.whatif.sum import verdict_rows
 from tests.spark.logged import logged, traffic
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ def log(seed: int, count: int = 2_500) -> pa.Table:
 def throttled_seconds(table: pa.Table, need: Need, limit: float) -> int:
     """In how many seconds a quota of this entity alone would have delayed it."""
     quotas = QuotaSet({need.entity: {KEY_OF[need.quota_type]: limit}})
-    verdicts = Replay(quotas).feed(table).verdicts().to_pylist()
+    verdicts = verdict_rows(Replay(quotas).feed(table)).to_pylist()
     return len({v["time_ms"] // 1000 for v in verdicts})
 
 

@@ -11,19 +11,12 @@ import pyarrow.compute as pc
 import pytest
 
 from kbroker.spark.tables.table import read_table, write_table
-from kbroker.spark.whatif.counter_groups import spread_clients, units_of
+from kbroker.spark.whatif.check import check, replay_exact, replay_updates
+from kbroker.spark.whatif.feed import Replay
+from kbroker.spark.whatif.group import spread_clients, units_of
 from kbroker.spark.whatif.quota_set import QuotaSet
-from kbroker.spark.whatif.replay import (
-    by_client,
-    check,
-    replay_exact,
-    replay_rows,
-    replay_table,
-    verdicts_of_rows,
-    verdicts_of_table,
-)
-from kbroker.spark.whatif.replay_core import Replay
-from kbroker.spark.whatif.replay_updates import replay_updates
+from kbroker.spark.whatif.replay import replay_rows, replay_table, verdicts_of_rows, verdicts_of_table
+from kbroker.spark.whatif.sum import by_client, second_rows
 from tests.spark.logged import LoggedBroker, in_order, lacking, logged, traffic
 from tests.spark.test_replay_core import SETS, verdicts_of
 
@@ -73,7 +66,9 @@ def test_sums_by_client(spark: SparkSession, broker: LoggedBroker, table: Path) 
     assert sum(row.requests for row in rows) == 3_000
     assert sum(row.logged_delay_ms for row in rows) == sum(broker.served)
     assert sum(row.delay_ms for row in rows) == outcome.served_ms.sum()
-    seconds = {(r["principal"], r["client_id"], r["second"]) for r in outcome.seconds().to_pylist() if r["delayed"] > 0}
+    seconds = {
+        (r["principal"], r["client_id"], r["second"]) for r in second_rows(outcome).to_pylist() if r["delayed"] > 0
+    }
     assert sum(row.delayed_seconds for row in rows) == len(seconds)
     assert by_client(replay_rows(read_table(spark, table), quotas)).collect() == rows
 

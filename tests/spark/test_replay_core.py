@@ -9,10 +9,10 @@ import pyarrow as pa
 import pytest
 
 from kbroker.common.quotas import QuotaEntity
-from kbroker.spark.whatif.counter_epochs import assign_epochs
+from kbroker.spark.whatif.check import Change, assign_epochs, replay_updates
+from kbroker.spark.whatif.feed import Outcome, Replay
 from kbroker.spark.whatif.quota_set import QuotaSet, Tags
-from kbroker.spark.whatif.replay_core import Outcome, Replay
-from kbroker.spark.whatif.replay_updates import Change, replay_updates
+from kbroker.spark.whatif.sum import second_rows, verdict_rows
 from tests.spark.logged import LoggedBroker, logged, traffic
 
 
@@ -40,7 +40,7 @@ SETS: dict[str, dict[QuotaEntity, dict[str, float]]] = {
 
 
 def verdicts_of(outcome: Outcome) -> list[Any]:
-    rows = outcome.verdicts().to_pylist()
+    rows = verdict_rows(outcome).to_pylist()
     return sorted((r["sequence"], r["quota_type"], r["user"], r["counter_client_id"], r["delay_ms"]) for r in rows)
 
 
@@ -90,7 +90,7 @@ def test_other_quotas_give_what_a_broker_with_them_would_do(name: str, how: str)
     assert verdicts_of(outcome) == sorted(after.delays)
     assert outcome.served_ms.tolist() == after.served
     assert before.served != after.served
-    served = sum(r["served_ms"] for r in outcome.verdicts().to_pylist())
+    served = sum(r["served_ms"] for r in verdict_rows(outcome).to_pylist())
     assert served == sum(after.served)
 
 
@@ -120,7 +120,7 @@ def test_seconds_add_up() -> None:
     """By client and second: all requests, all delays, those of the log beside those of the replay."""
     broker = logged(traffic(2_000, 7), SETS["each client"])
     outcome = Replay(QuotaSet(SETS["users"])).feed(broker.table())
-    seconds = outcome.seconds().to_pylist()
+    seconds = second_rows(outcome).to_pylist()
     assert sum(s["requests"] for s in seconds) == 2_000
     assert sum(s["logged_delay_ms"] for s in seconds) == sum(broker.served)
     assert sum(s["delay_ms"] for s in seconds) == outcome.served_ms.sum()
@@ -132,14 +132,14 @@ def test_rows_without_requests_or_names() -> None:
     quotas = QuotaSet({**SETS["mixed"], entity(ip=None): {"connection_creation_rate": 1.0}})
     broker = LoggedBroker()
     table = broker.table()
-    assert Replay(quotas).feed(table).verdicts().num_rows == 0
-    assert Replay(quotas).feed(table).seconds().num_rows == 0
+    assert verdict_rows(Replay(quotas).feed(table)).num_rows == 0
+    assert second_rows(Replay(quotas).feed(table)).num_rows == 0
     assert replay_updates(table, quotas).num_rows == 0
     rows = logged(traffic(10, 1), {}).rows
     rows[3] = dict.fromkeys(rows[3]) | {"time": rows[3]["time"], "sequence": 3}
     rows[4] |= {"principal": None, "client_id": None}
     outcome = Replay(quotas).feed(pa.Table.from_pylist(rows, table.schema))
-    assert sum(s["requests"] for s in outcome.seconds().to_pylist()) == 9
+    assert sum(s["requests"] for s in second_rows(outcome).to_pylist()) == 9
 
 
 def test_whose_counter_it_is() -> None:

@@ -13,8 +13,8 @@ from kbroker.spark.tables.compaction import compact
 from kbroker.spark.tables.delta_table import REQUEST_LOG, Table, TableInfo
 from kbroker.spark.tables.file_reader import read_columns
 from kbroker.spark.tables.log_schema import spark_schema
-from kbroker.spark.whatif.counter_groups import NAMES
-from kbroker.spark.whatif.replay_events import COLUMNS
+from kbroker.spark.whatif.group import NAMES
+from kbroker.spark.whatif.read import COLUMNS
 from tests.spark.committing import BUCKETS, placed, two_hours, write
 
 

@@ -43,7 +43,6 @@ def test_a_folder_that_delta_rs_would_take_for_another(name: str, tmp_path: Path
         ["ingest", "T", "log"],
         ["archive", "T", "--topic", "t"],
         ["watch", "T", "log"],
-        ["generate", "T"],
         ["compact", "T"],
     ],
 )

@@ -27,7 +27,8 @@ from kbroker.spark.tables.table_place import TablePlace
 from kbroker.spark.tables.table_stream import StreamOptions
 from kbroker.spark.tables.unreadable_files import unreadable_file
 from kbroker.spark.whatif.quota_set import QuotaSet
-from kbroker.spark.whatif.replay import by_client, replay_rows, replay_table
+from kbroker.spark.whatif.replay import replay_rows, replay_table
+from kbroker.spark.whatif.sum import by_client
 from tests.spark.committing import BUCKETS, day_of_batches, placed, write
 from tests.spark.day import START_US, make_day
 from tests.spark.test_replay_core import SETS

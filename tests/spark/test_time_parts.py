@@ -6,15 +6,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
+from bench.pipeline.population import Population, Shape
+from bench.pipeline.rows import block_rows
 from kbroker.common.quotas import QuotaEntity
-from kbroker.spark.generator.population import Population, Shape
-from kbroker.spark.generator.rows import block_rows
-from kbroker.spark.whatif import smallest_limit, time_parts
-from kbroker.spark.whatif.client_sums import ClientSums
+from kbroker.spark.whatif import read, recommend
+from kbroker.spark.whatif.feed import Replay, Windows
 from kbroker.spark.whatif.quota_set import QuotaSet
+from kbroker.spark.whatif.read import settled
 from kbroker.spark.whatif.recommend import _needs
-from kbroker.spark.whatif.replay_core import COUNTS, Replay, Windows
-from kbroker.spark.whatif.time_parts import settled
+from kbroker.spark.whatif.sum import COUNTS, ClientSums, second_rows
 
 LIMITS = {"producer_byte_rate": 3_000.0, "consumer_byte_rate": 9_000.0, "request_percentage": 0.05}
 SETS = [
@@ -38,7 +38,7 @@ def hours() -> list[pa.Table]:
 
 @pytest.fixture(autouse=True)
 def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(time_parts, "PART_ROWS", 1)
+    monkeypatch.setattr(read, "PART_ROWS", 1)
 
 
 def test_no_value_of_a_part_is_older_than_one_before(hours: list[pa.Table]) -> None:
@@ -48,7 +48,7 @@ def test_no_value_of_a_part_is_older_than_one_before(hours: list[pa.Table]) -> N
     assert sum(part.num_rows for part in parts) == 20_000
     assert len(parts) == len(hours)
     for before, border_ms, after in zip(parts, borders, parts[1:], strict=False):
-        assert time_parts._judged_ms(before).max() < border_ms == time_parts._judged_ms(after).min()
+        assert read._judged_ms(before).max() < border_ms == read._judged_ms(after).min()
     assert borders[-1] is None
 
 
@@ -78,7 +78,7 @@ def test_sums_are_those_of_the_seconds(hours: list[pa.Table]) -> None:
     sums.add(outcome)
     seconds: dict[tuple[str, str], dict[int, int]] = {}
     counts: dict[tuple[str, str], list[int]] = {}
-    for row in outcome.seconds().to_pylist():
+    for row in second_rows(outcome).to_pylist():
         who = (row["principal"], row["client_id"])
         of_client = seconds.setdefault(who, {})
         of_client[row["second"]] = of_client.get(row["second"], 0) + row["delayed"]
@@ -96,6 +96,6 @@ def test_needs_of_parts_are_those_of_the_whole(hours: list[pa.Table], monkeypatc
     expected = _needs([(pa.concat_tables(hours), None)], 0.05, "user,client-id", Windows())
     assert len(expected) > 20
     for joined in (1 << 20, 64):
-        monkeypatch.setattr(smallest_limit, "JOINED_VALUES", joined)
+        monkeypatch.setattr(recommend, "JOINED_VALUES", joined)
         found = _needs(settled(iter(hours)), 0.05, "user,client-id", Windows())
         assert sorted(found) == sorted(expected)

@@ -102,7 +102,7 @@ def test_every_room_has_its_layer() -> None:
 ORDER = {
     "kbroker._core": ["", "containers", "metrics", "requests", "codec", "timer", "network"],
     "kbroker.network": ["connections", "transport"],
-    "kbroker.spark": ["", "tables", "usage_views", "setup", "datasource", "generator", "whatif", "report", "watch"],
+    "kbroker.spark": ["", "tables", "usage_views", "setup", "datasource", "whatif", "report", "watch"],
 }
 FORBIDDEN = {
     ("kbroker.log.segment", "kbroker.log.compaction"),

@@ -1,128 +1,29 @@
-"""The options with which the commands of the pipeline start Spark, and what becomes of Spark's failures."""
+"""Start of Spark for the commands of the pipeline, progress of its stages, and reports of its failures."""
 
 from __future__ import annotations
 
-import os
 import threading
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from kbroker.cli.options import decorators, json_option, key_values
+from kbroker.cli.options import key_values
 from kbroker.cli.progress_display import ProgressDisplay, Watch
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    _ParamType = click.ParamType[Path]
-else:
-    _ParamType = click.ParamType  # not generic before click 8.2
 
-#: Lines of Spark's JVM that a command shows without --verbose begin so: they are ours.
+#: Prefix of the lines of Spark's JVM that are kbroker's own, which a command shows without --verbose.
 OUR_LINES = "kbroker: "
-EXECUTOR_SECONDS = 15.0  # until a cluster without executors is worth a line
-
-
-class LocalPath(_ParamType):
-    """A path, or a `file:` URI. A URI of another file system is wrong usage, and never a local folder of that name.
-
-    Args: `exists`: something must be there; `file_okay`, `dir_okay`: what may be; `is_result`: a command makes it at
-    its end, so it is wrong usage at once if its folder is not there or takes no files.
-    """
-
-    name = "path"
-
-    def __init__(
-        self, *, exists: bool = False, file_okay: bool = True, dir_okay: bool = True, is_result: bool = False
-    ) -> None:
-        self._path = click.Path(
-            exists=exists, file_okay=file_okay, dir_okay=dir_okay, writable=is_result, path_type=Path
-        )
-        self._is_result = is_result
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Raises: BadParameter."""
-        from kbroker.spark.errors import PipelineError
-        from kbroker.spark.locations import local_path
-
-        try:
-            path = self._path.convert(local_path(value), param, ctx)
-        except PipelineError as error:
-            self.fail(str(error), param, ctx)
-        if self._is_result and not path.exists():
-            if not path.parent.is_dir():
-                self.fail(f"expected a folder at {path.parent}, for {path.name}; there is none", param, ctx)
-            if not os.access(path.parent, os.W_OK):
-                self.fail(f"expected a folder that takes files, which {path.parent} does not", param, ctx)
-        return path
-
-
-FOLDER = LocalPath(file_okay=False)
-
-progress_options = decorators(
-    click.option("--quiet", "-q", is_flag=True, help="Nothing on stderr but a failure."),
-    json_option,
-)
-
-
-def _url(context: click.Context, option: click.Parameter, value: str | None) -> str | None:
-    """Not empty, as a shell makes it of a variable that is not set: the job would run on this machine."""
-    if value is not None and not value.strip():
-        raise click.BadParameter("expected a URL, got an empty one", context, option)
-    return value
-
-
-spark_options = decorators(
-    click.option(
-        "--master",
-        metavar="URL",
-        callback=_url,
-        help="Where Spark runs, as Spark's own.  [default: spark-defaults.conf's, or local[*]]",
-    ),
-    click.option(
-        "--remote", metavar="sc://HOST[:PORT]", callback=_url, help="A Spark Connect server instead of a master."
-    ),
-    click.option("--conf", "settings", multiple=True, metavar="KEY=VALUE", help="A setting of Spark's. Repeatable."),
-    click.option(
-        "--properties-file",
-        type=LocalPath(exists=True, dir_okay=False),
-        metavar="FILE",
-        help="Settings of Spark's in place of spark-defaults.conf, as spark-submit takes them.",
-    ),
-    click.option(
-        "--py-env",
-        type=LocalPath(exists=True, dir_okay=False),
-        metavar="ARCHIVE",
-        help="The Python of Spark's executors, packed by venv-pack or conda-pack; it is sent to them.",
-    ),
-    click.option("--driver-memory", metavar="SIZE", help="Of Spark's JVM.  [default: spark-defaults.conf's, or 1g]"),
-    click.option("--verbose", "-v", is_flag=True, help="What Spark says, and the traces of its failures."),
-    progress_options,
-)
-
-
-def _refuse(context: click.Context, option: click.Parameter, value: str | None) -> None:
-    if value is not None:
-        raise click.UsageError(
-            f"{context.info_name} runs in this very command and needs no Spark: leave {option.opts[0]} out"
-        )
-
-
-#: For commands that need no Spark: a place for it is wrong usage, and one sentence says why.
-no_spark_options = decorators(
-    *(
-        click.option(name, hidden=True, expose_value=False, callback=_refuse)
-        for name in ("--master", "--remote", "--py-env", "--properties-file")
-    )
-)
+EXECUTOR_SECONDS = 15.0  # until a cluster without executors is reported
 
 
 def progress(common: dict[str, Any]) -> ProgressDisplay:
-    """Where a command's progress goes: stderr, or nowhere with --quiet. One for the whole command."""
+    """Return the command's progress display, on stderr, and silent with --quiet."""
     display = common.get("display")
     if display is None:
         display = common["display"] = ProgressDisplay(quiet=common["quiet"])
@@ -130,7 +31,7 @@ def progress(common: dict[str, Any]) -> ProgressDisplay:
 
 
 def session(common: dict[str, Any]) -> SparkSession:
-    """A Spark session as the options of a command say."""
+    """Start a Spark session with the options of a command."""
     from kbroker.spark.executors import require_executors
     from kbroker.spark.setup import gateway
     from kbroker.spark.setup.session import build_session, require_packages
@@ -171,7 +72,7 @@ def session(common: dict[str, Any]) -> SparkSession:
 
 
 def _miss_executors(spark: SparkSession, say: Callable[[str], object]) -> threading.Timer:
-    """Tell the user after a while that a cluster has given no executor: Spark waits for one without end."""
+    """Report after a while that a cluster has started no executor: Spark waits for one without end."""
     from kbroker.spark.session_kind import is_connect, runs_elsewhere
 
     def look() -> None:
@@ -181,8 +82,8 @@ def _miss_executors(spark: SparkSession, say: Callable[[str], object]) -> thread
             scala = spark.sparkContext._jsc.sc()
             if scala.getExecutorMemoryStatus().size() <= 1:  # the driver is one of them
                 say(
-                    f"no executor of {scala.master()} has come within {EXECUTOR_SECONDS:g} s: has it workers with the "
-                    "free cores and memory that are asked for?"
+                    f"{scala.master()} started no executor within {EXECUTOR_SECONDS:g} s: check that it has workers "
+                    "with enough free cores and memory"
                 )
 
     timer = threading.Timer(EXECUTOR_SECONDS, look)
@@ -193,7 +94,7 @@ def _miss_executors(spark: SparkSession, say: Callable[[str], object]) -> thread
 
 @contextmanager
 def _watched(spark: SparkSession, display: ProgressDisplay) -> Iterator[None]:
-    """Show how far Spark's stages are."""
+    """Show the progress of Spark's stages."""
     if display.is_quiet:
         yield
         return
@@ -215,10 +116,10 @@ def _watched(spark: SparkSession, display: ProgressDisplay) -> Iterator[None]:
 
 @contextmanager
 def running(common: dict[str, Any], start: Callable[[dict[str, Any]], SparkSession]) -> Iterator[SparkSession]:
-    """Spark as long as a command needs it.
+    """Yield a Spark session, and stop it at the end.
 
     Args: `start`: makes the session.
-    Raises: PipelineError, one sentence for whatever PySpark raises; its trace goes to stderr first with --verbose.
+    Raises: PipelineError, one sentence for any exception of PySpark, after its trace on stderr with --verbose.
     """
     from kbroker.spark.failures import is_of_spark
     from kbroker.spark.setup import gateway
@@ -231,7 +132,7 @@ def running(common: dict[str, Any], start: Callable[[dict[str, Any]], SparkSessi
             with _watched(spark, progress(common)):
                 yield spark
         finally:
-            with suppress(Exception):  # of a driver that has lost its cluster; it would hide the reason
+            with suppress(Exception):  # a driver without its cluster; its error would hide the cause
                 spark.stop()
     except Exception as error:
         origin = error if is_of_spark(error) else error.__cause__

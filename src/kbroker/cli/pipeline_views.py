@@ -1,4 +1,4 @@
-"""`kbroker pipeline usage, throttles, lag`: what a request log says, and how far readers are behind."""
+"""`kbroker pipeline usage, throttles, lag`: views of a request log, and the lag of consumer groups and streams."""
 
 from __future__ import annotations
 
@@ -8,24 +8,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from kbroker.cli.options import bootstrap_option, connect, decorators, json_option, key_values
+from kbroker.cli.options import bootstrap_option, connect, json_option, key_values
 from kbroker.cli.output import print_json, print_table
-from kbroker.cli.pipeline_jobs import date_option
-from kbroker.cli.pipeline_session import no_spark_options, progress, running, session, spark_options
-from kbroker.cli.pipeline_table import as_of_option, place_of, storage_option
+from kbroker.cli.pipeline_options import log_options, no_spark_options, options, place_of, spark_options
+from kbroker.cli.pipeline_session import progress, running, session
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from kbroker.spark.usage_views.lag import Lag
-
-log_options = decorators(
-    click.argument("logs", nargs=-1, required=True, metavar="TABLE|LOG..."),
-    date_option,
-    as_of_option,
-    storage_option,
-    click.option("--top", type=click.IntRange(1), default=20, show_default=True, help="How many rows to show."),
-)
 
 
 @click.command()
@@ -35,7 +26,7 @@ log_options = decorators(
     type=click.Choice(["bytes", "requests", "request-time", "mutations", "connections"]),
     default="bytes",
     show_default=True,
-    help="What the first ones have most of.",
+    help="Measure to sort by, highest first.",
 )
 @click.option(
     "--per",
@@ -46,11 +37,11 @@ log_options = decorators(
 )
 @spark_options
 def usage(logs: tuple[str, ...], dates: tuple[str, ...], top: int, by: str, per: str, **common: Any) -> None:
-    """Show who uses the broker, and how much of it.
+    """Show the usage of the broker by clients.
 
-    Requests, bytes, time, mutations, connections, and the highest second of each.
+    Requests, bytes, time, mutations, connections, and the busiest second of each.
 
-    Reads a TABLE of `ingest` or `watch`, or LOGs as they are, those of a real Kafka too.
+    Reads a TABLE of `ingest` or `watch`, or LOGs of kbroker or Apache Kafka.
     """
     with _rows(logs, dates, common) as (rows, are_views):
         from kbroker.spark.usage_views import usage as measured
@@ -109,11 +100,11 @@ def _place(row: dict[str, Any], per: str) -> list[Any]:
 @log_options
 @spark_options
 def throttles(logs: tuple[str, ...], dates: tuple[str, ...], top: int, **common: Any) -> None:
-    """Show who was throttled, by which quota.
+    """Show throttled clients, and the quotas that throttled them.
 
-    How often, how long, and each quota's share of all delay.
+    Number and length of the delays, and each quota's share of all delay.
 
-    Reads a TABLE of `ingest` or `watch`, or LOGs as they are. A log of Apache Kafka states delays but not their quotas.
+    Reads a TABLE of `ingest` or `watch`, or LOGs. A log of Apache Kafka has delays but not their quotas.
     """
     with _rows(logs, dates, common) as (rows, are_views):
         from kbroker.spark.usage_views import throttles as judged
@@ -129,7 +120,7 @@ def throttles(logs: tuple[str, ...], dates: tuple[str, ...], top: int, **common:
     from kbroker.spark import formatting as jobs
 
     if not found:
-        click.echo("Nobody was throttled.")
+        click.echo("No client was throttled.")
         return
     print_table(
         ["QUOTA", "CLIENTS", "TIMES", "REFUSED", "DELAY", "SHARE"],
@@ -169,10 +160,10 @@ def throttles(logs: tuple[str, ...], dates: tuple[str, ...], top: int, **common:
     "checkpoints",
     multiple=True,
     metavar="DIR",
-    help="A Spark stream's checkpoint, or a table of ingest or archive: a folder, or a URI. Repeatable.",
+    help="Checkpoint of a Spark stream, or table of ingest or archive: a folder or a URI. Repeatable.",
 )
-@storage_option
-@click.option("--partitions", is_flag=True, help="A row per partition.")
+@options("--storage-option")
+@click.option("--partitions", is_flag=True, help="Print a row per partition.")
 @json_option
 @no_spark_options
 def lag(
@@ -183,15 +174,15 @@ def lag(
     partitions: bool,
     as_json: bool,
 ) -> None:
-    """Show how far consumer groups and Spark streams are behind.
+    """Show the lag of consumer groups and Spark streams.
 
-    Without a GROUP or a --checkpoint: all groups. Needs neither Spark nor Java.
+    Shows all groups without a GROUP or a --checkpoint. Needs neither Spark nor Java.
     """
     from kbroker.spark.usage_views.lag import checkpoint_lag, group_lag, read_checkpoint
 
     folders = [place_of(folder, {"storage": storage}) for folder in checkpoints]
     for folder in folders:
-        read_checkpoint(folder)  # a wrong folder is an error before any broker is asked
+        read_checkpoint(folder)  # a wrong folder is an error before the connection to a broker
     with connect(bootstrap_server) as cluster:
         found = group_lag(cluster, names) if names or not folders else []
         for folder in folders:
@@ -207,7 +198,7 @@ def lag(
 
 
 def _by_topic(found: Sequence[Lag]) -> list[list[object]]:
-    """Sums per reader and topic; what is unknown is counted, not taken for none."""
+    """Return sums per reader and topic; unknown lags are counted, not taken for zero."""
     groups: dict[tuple[str, str, str], list[int | None]] = {}
     for one in found:
         groups.setdefault((one.kind, one.reader, one.topic), []).append(one.lag)
@@ -220,10 +211,7 @@ def _by_topic(found: Sequence[Lag]) -> list[list[object]]:
 
 @contextmanager
 def _rows(logs: tuple[str, ...], dates: tuple[str, ...], common: dict[str, Any]) -> Iterator[tuple[DataFrame, bool]]:
-    """The rows of a table, or of logs as they are, and whether they are the views of `watch`.
-
-    Spark runs as long as they are used.
-    """
+    """Yield the rows of a table or of logs, and whether they are the views of `watch`. Spark runs meanwhile."""
     from kbroker.spark import formatting as jobs
     from kbroker.spark.errors import PipelineError
     from kbroker.spark.tables.delta_table import REQUEST_LOG, VIEWS, Table, TableError, describe_table

@@ -10,20 +10,20 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from kbroker.cli.options import Duration, connect
-from kbroker.cli.pipeline_jobs import (
-    described,
-    format_option,
+from kbroker.cli.pipeline_jobs import described, log_source, run_stream, summary
+from kbroker.cli.pipeline_options import (
+    RESULT,
     kept_options,
-    log_source,
-    max_per_batch_option,
-    per_batch,
-    run_stream,
+    logs_argument,
+    max_per_batch_of,
+    option,
+    options,
+    place_of,
+    retention_of,
     source_options,
-    summary,
-    topic_option,
+    spark_options,
+    table_argument,
 )
-from kbroker.cli.pipeline_session import LocalPath, spark_options
-from kbroker.cli.pipeline_table import place_of, retention_of, table_argument
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -46,36 +46,35 @@ def default_limit(topic: str | None, logs: Sequence[str], bootstrap_server: str)
 
 @click.command()
 @table_argument
-@click.argument("logs", nargs=-1, metavar="[LOG]...")
-@topic_option
-@click.option(
-    "--page",
-    type=LocalPath(dir_okay=False, is_result=True),
-    metavar="FILE.html",
-    help="Keep a page with plots in this file.",
-)
+@logs_argument
+@options("--topic")
+@click.option("--page", type=RESULT, metavar="FILE.html", help="Page with plots to keep up to date.")
 @click.option(
     "--every",
     type=Duration(1000),
     default="30s",
     show_default=True,
     metavar="TIME",
-    help="Interval between batches, and between pages.",
+    help="Time between batches, and between pages.",
 )
-@click.option(
+@option(
     "--watermark",
     type=Duration(),
     default="1min",
-    show_default=True,
     metavar="TIME",
-    help="Delay after its end until a minute is closed, by the time of records; later ones are in no view.",
+    help="Time from the end of a minute until it is closed, by the time of the records. Later ones are in no view.",
 )
 @click.option(
-    "--last", type=Duration(60_000), default="1d", show_default=True, metavar="TIME", help="Period of the page."
+    "--last",
+    type=Duration(60_000),
+    default="1d",
+    show_default=True,
+    metavar="TIME",
+    help="Time before now that the page shows.",
 )
-@format_option
+@options("--format")
 @source_options
-@max_per_batch_option
+@options("--max-per-batch")
 @kept_options
 @spark_options
 def watch(
@@ -92,10 +91,10 @@ def watch(
     """Follow a request log until stopped.
 
     Adds up usage and throttles by minute into TABLE, a Delta Lake table that `usage` and `throttles` read, and can keep
-    a page about the latest of them. TABLE is a folder, or a URI such as s3://BUCKET/NAME.
+    a page with the latest minutes. TABLE is a folder, or a URI such as s3://BUCKET/NAME.
 
     LOGs are files, folders of files, or patterns; or name a --topic. A minute is written once, when it is closed, also
-    over a kill; run it again to go on. SIGINT or SIGTERM ends it after the current batch.
+    after a kill; run the command again to continue. SIGINT or SIGTERM ends it after the current batch.
 
     A batch has at most a million records of a topic, or 500 MB of files, unless --max-per-batch is given. There is no
     such limit for several LOGs or partitions, whose records would be read out of order and come late.
@@ -110,7 +109,7 @@ def watch(
     require_usable(place)
     place_of_checkpoint(common["checkpoint"], place)
     retention = retention_of(common)
-    limit = per_batch(common["max_per_batch"], topic) or default_limit(topic, logs, common["bootstrap_server"])
+    limit = max_per_batch_of(common["max_per_batch"], topic) or default_limit(topic, logs, common["bootstrap_server"])
 
     def run(spark: SparkSession, **more: Any) -> Watched:
         from kbroker.spark.tables.table_stream import StreamOptions
@@ -132,15 +131,7 @@ def watch(
         return run_watch(spark, source(), place, options, refresh=refresh, **more)
 
     done = run_stream(run, common, "watching")
-    rows = {
-        "batches": done.batches,
-        "records": done.records,
-        "rejected": done.rejected,
-        "late": done.late,
-        "rows": done.rows,
-        "pages": done.pages,
-        "state_rows": done.state_rows,
-        "state_size_bytes": done.state_bytes,
-        "elapsed_ms": done.elapsed_ms,
-    }
+    names = ("batches", "records", "rejected", "late", "rows", "pages", "state_rows")
+    rows = {name: getattr(done, name) for name in names}
+    rows |= {"state_size_bytes": done.state_bytes, "elapsed_ms": done.elapsed_ms}
     summary({"run": rows, "table": described(place)}, common)

@@ -1,4 +1,4 @@
-"""`kbroker pipeline replay, recommend, report`: what other quotas would do."""
+"""`kbroker pipeline replay, recommend, report`: effects of other quotas."""
 
 from __future__ import annotations
 
@@ -10,143 +10,120 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from kbroker.cli.options import command_config_option, connect, decorators
+from kbroker.cli.options import command_config_option, connect
 from kbroker.cli.output import print_json, print_table
-from kbroker.cli.pipeline_jobs import date_option
-from kbroker.cli.pipeline_session import LocalPath, progress, running, session, spark_options
-from kbroker.cli.pipeline_table import as_of_option, place_of, storage_option, table_argument
+from kbroker.cli.pipeline_options import (
+    FILE,
+    RESULT,
+    option,
+    place_of,
+    recommend_options,
+    spark_options,
+    table_options,
+    window_options,
+)
+from kbroker.cli.pipeline_session import progress, running, session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from kbroker.common.quotas import QuotaEntity
     from kbroker.spark.tables.table_place import TablePlace
-    from kbroker.spark.whatif.quota_set import QuotaSet
+    from kbroker.spark.whatif.check import Checked
+    from kbroker.spark.whatif.feed import Windows
     from kbroker.spark.whatif.recommend import Headroom, Recommendation
-    from kbroker.spark.whatif.replay import Checked
-    from kbroker.spark.whatif.replay_core import Windows
 
-FILE = LocalPath(dir_okay=False)
-RESULT = LocalPath(dir_okay=False, is_result=True)
-
-
-table_options = decorators(table_argument, date_option, as_of_option, storage_option)
-window_options = decorators(
-    click.option("--samples", type=click.IntRange(1), default=11, show_default=True, help="quota.window.num."),
-    click.option(
-        "--window-seconds", type=click.IntRange(1), default=1, show_default=True, help="quota.window.size.seconds."
-    ),
-)
-recommend_options = decorators(
-    click.option(
-        "--throttled-below",
-        type=click.FloatRange(0, 100, min_open=True),
-        default=1.0,
-        show_default=True,
-        metavar="PERCENT",
-        help="Of the seconds in which an entity sends anything, how many may be throttled.",
-    ),
-    click.option(
-        "--by",
-        type=click.Choice(["user,client-id", "user", "client-id"]),
-        default="user,client-id",
-        show_default=True,
-        help="Whose quotas.",
-    ),
-    click.option(
-        "--outliers",
-        type=click.IntRange(0),
-        default=5,
-        show_default=True,
-        help="Separate quotas, of each type.",
-    ),
-    click.option("--io-threads", type=click.IntRange(1), metavar="N", help="num.io.threads, for the headroom."),
-    click.option("--network-threads", type=click.IntRange(1), metavar="N", help="num.network.threads."),
-    click.option("--listeners", type=click.IntRange(1), default=1, show_default=True, help="How many there are."),
-)
+    Quotas = dict[QuotaEntity, dict[str, float]]
 
 
 @click.command()
 @table_options
-@click.option("--quotas", "path", type=FILE, required=True, metavar="FILE.yaml", help="As `kbroker quotas apply`.")
-@click.option("--top", type=click.IntRange(1), default=20, show_default=True, help="How many clients to show.")
-@click.option("--check", is_flag=True, help="Whether the log's own updates give its own verdicts, under FILE.yaml.")
+@click.option(
+    "--quotas",
+    "path",
+    type=FILE,
+    required=True,
+    metavar="FILE.yaml",
+    help="Quotas to try, as for `kbroker quotas apply`.",
+)
+@option("--top", help="Number of clients to show.")
+@click.option("--check", is_flag=True, help="Check that the log's values give its own verdicts under FILE.yaml.")
 @window_options
 @spark_options
-def replay(
-    table: str,
-    dates: tuple[str, ...],
-    path: Path,
-    top: int,
-    check: bool,
-    samples: int,
-    window_seconds: int,
-    **common: Any,
-) -> None:
-    """Show who other quotas would have delayed.
+def replay(table: str, path: Path, top: int, check: bool, **common: Any) -> None:
+    """Show the delays that other quotas would have caused.
 
-    By how much, and when. TABLE is one of `ingest`. Every value goes through the sensors of the broker. It is
-    an open loop: clients do not
-    react, as real ones would.
+    Of each client, with their times. TABLE is one of `ingest`. Every value goes through the sensors of the broker. It
+    is an open loop: clients do not react to delays, as real ones would.
     """
-    place_of(table, common)  # what is no table is refused first
+    place_of(table, common)  # an unknown store is the first error
     wanted = _read(path)
-    from kbroker.spark.whatif.quota_set import QuotaSet
-    from kbroker.spark.whatif.replay import replay_clients, totals_of
+    if check:
+        _print_check(_checked(table, wanted, common), common)
+    else:
+        rows, sums = _replayed(table, wanted, path, top, common)
+        _print_replay(rows, sums, common)
 
-    quotas, windows = QuotaSet(wanted), _windows(samples, window_seconds)
-    say = progress(common)
-    found: Checked | None = None
-    with _spark(table, common) as (spark, place):
-        if check:
-            say.doing = "checking"
-            found = _checked(spark, place, dates, quotas, windows)
-        else:
-            say(f"replaying under {len(quotas.quotas)} entities of {path}")
-            say.doing = "replaying"
-            clients = replay_clients(spark, place, quotas, dates=dates or None, windows=windows).cache()
-            rows = [row.asDict() for row in clients.limit(top).collect()]
-            sums = totals_of(clients)
-    if found is not None:
-        _print_check(found, common)
-        return
-    from kbroker.spark import formatting as jobs
-    from kbroker.spark.whatif.replay_core import OPEN_LOOP
 
+def _checked(table: str, wanted: Quotas, common: dict[str, Any]) -> Checked:
+    with _spark(table, common, "checking") as (spark, place):
+        from kbroker.spark.tables.table import read_table
+        from kbroker.spark.whatif.check import check, replay_exact
+        from kbroker.spark.whatif.quota_set import QuotaSet
+
+        rows = read_table(spark, place, dates=common["dates"] or None)
+        return check(replay_exact(rows, QuotaSet(wanted), windows=_windows(common)))
+
+
+def _print_check(found: Checked, common: dict[str, Any]) -> None:
     if common["as_json"]:
-        shown = [{**row, **{n: str(row[n]) if row[n] else None for n in ("first_delay", "last_delay")}} for row in rows]
-        document: dict[str, Any] = {"note": OPEN_LOOP, "totals": sums, "clients": shown}
-        print_json(document)
+        print_json(found._asdict())
         return
-    print_table(
+    print_table(["EQUAL", "DIFFERENT", "ONLY IN THE LOG", "ONLY IN THE REPLAY", "UNKNOWN"], [list(found[:5])])
+    if found.incomplete:
+        click.echo(
+            f"The log lacks {found.missing:,} values of {found.incomplete:,} counters: it was sampled, or records were "
+            "dropped, or it does not begin with the broker. Later verdicts of these counters are unknown."
+        )
+
+
+def _replayed(
+    table: str, wanted: Quotas, path: Path, top: int, common: dict[str, Any]
+) -> tuple[list[dict[str, Any]], dict[str, int]]:
+    """Return the first clients by delay, and the totals."""
+    with _spark(table, common, "replaying") as (spark, place):
+        from kbroker.spark.whatif.quota_set import QuotaSet
+        from kbroker.spark.whatif.replay import replay_clients
+        from kbroker.spark.whatif.sum import totals_of
+
+        quotas = QuotaSet(wanted)
+        progress(common)(f"replaying under {len(quotas.quotas)} entities of {path}")
+        dates, windows = common["dates"] or None, _windows(common)
+        clients = replay_clients(spark, place, quotas, dates=dates, windows=windows).cache()
+        return [row.asDict() for row in clients.limit(top).collect()], totals_of(clients)
+
+
+def _print_replay(rows: list[dict[str, Any]], sums: dict[str, int], common: dict[str, Any]) -> None:
+    from kbroker.spark import formatting as jobs
+    from kbroker.spark.whatif.feed import OPEN_LOOP
+
+    times = ("first_delay", "last_delay")
+    if common["as_json"]:
+        shown = [{**row, **{name: str(row[name]) if row[name] else None for name in times}} for row in rows]
+        print_json({"note": OPEN_LOOP, "totals": sums, "clients": shown})
+        return
+    header = ["PRINCIPAL", "CLIENT ID", "REQUESTS", "DELAY BEFORE", "DELAYED", "DELAY AFTER", "LONGEST", "SECONDS"]
+    lines = [
         [
-            "PRINCIPAL",
-            "CLIENT ID",
-            "REQUESTS",
-            "DELAY BEFORE",
-            "DELAYED",
-            "DELAY AFTER",
-            "LONGEST",
-            "SECONDS",
-            "FIRST",
-            "LAST",
-        ],
-        [
-            [
-                *(
-                    row["principal"],
-                    row["client_id"],
-                    jobs.count(row["requests"]),
-                    jobs.duration(row["logged_delay_ms"]),
-                ),
-                *(jobs.count(row["delayed"]), jobs.duration(row["delay_ms"]), jobs.duration(row["longest_delay_ms"])),
-                f"{row['delayed_seconds']:,} of {row['active_seconds']:,}",
-                *(f"{row[name]:%H:%M:%S}" if row[name] else None for name in ("first_delay", "last_delay")),
-            ]
-            for row in rows
-        ],
-        right=range(2, 8),
-    )
+            *(row["principal"], row["client_id"]),
+            *(jobs.count(row["requests"]), jobs.duration(row["logged_delay_ms"])),
+            *(jobs.count(row["delayed"]), jobs.duration(row["delay_ms"]), jobs.duration(row["longest_delay_ms"])),
+            f"{row['delayed_seconds']:,} of {row['active_seconds']:,}",
+            *(f"{row[name]:%H:%M:%S}" if row[name] else None for name in times),
+        ]
+        for row in rows
+    ]
+    print_table([*header, "FIRST", "LAST"], lines, right=range(2, 8))
     click.echo(
         f"{jobs.count(sums['requests'])} requests of {sums['clients']:,} clients: delay before "
         f"{jobs.duration(sums['logged_delay_ms'])}, after {jobs.duration(sums['delay_ms'])}; {OPEN_LOOP}."
@@ -155,23 +132,21 @@ def replay(
 
 @click.command()
 @table_options
-@click.option("--output", "-o", type=RESULT, metavar="FILE.yaml", help="Write it there; else to stdout.")
+@click.option("--output", "-o", type=RESULT, metavar="FILE.yaml", help="File to write.  [default: stdout]")
 @recommend_options
 @window_options
 @spark_options
-def recommend(
-    table: str, dates: tuple[str, ...], output: Path | None, samples: int, window_seconds: int, **common: Any
-) -> None:
+def recommend(table: str, output: Path | None, **common: Any) -> None:
     """Recommend quotas, as a file for `kbroker quotas apply`.
 
-    A default of each type, and separate quotas for the entities that need more. Per entity the smallest quota
-    that would have throttled less than a share of its seconds, found through the sensors
-    of the broker and stated with that cost.
+    A default of each type, and separate quotas for the entities that need more. The quota of an entity is the smallest
+    that would have throttled less than a share of its seconds. It is found with the sensors of the broker, and stated
+    with that share.
     """
-    with _spark(table, common) as (spark, place):
+    with _spark(table, common, "looking") as (spark, place):
         from kbroker.spark.whatif.recommend import yaml_text
 
-        found = _recommended(spark, place, dates, _windows(samples, window_seconds), common)
+        found = _recommended(spark, place, common)
     text = yaml_text(found)
     if output is not None:
         output.write_text(text, encoding="utf-8")
@@ -186,36 +161,28 @@ def recommend(
 
 @click.command()
 @table_options
-@click.option("--output", "-o", type=RESULT, required=True, metavar="FILE.html", help="The page.")
-@click.option("--quotas", "path", type=FILE, metavar="FILE.yaml", help="What to try; else what is recommended.")
-@click.option("--current", type=FILE, metavar="FILE.yaml", help="The quotas in force, to stand beside it.")
-@click.option("--bootstrap-server", metavar="HOST:PORT", help="Ask this broker for the quotas in force instead.")
+@click.option("--output", "-o", type=RESULT, required=True, metavar="FILE.html", help="Page to write.")
+@click.option("--quotas", "path", type=FILE, metavar="FILE.yaml", help="Quotas to try.  [default: the recommendation]")
+@click.option("--current", type=FILE, metavar="FILE.yaml", help="Current quotas, shown next to the recommendation.")
+@click.option("--bootstrap-server", metavar="HOST:PORT", help="Broker to ask for the current quotas instead.")
 @command_config_option
 @recommend_options
 @window_options
 @spark_options
 def report(
-    table: str,
-    dates: tuple[str, ...],
-    output: Path,
-    path: Path | None,
-    current: Path | None,
-    bootstrap_server: str | None,
-    samples: int,
-    window_seconds: int,
-    **common: Any,
+    table: str, output: Path, path: Path | None, current: Path | None, bootstrap_server: str | None, **common: Any
 ) -> None:
     """Write a page with plots of a request log.
 
-    Usage over time, throttles, recommended against current quotas, what if. One HTML file that needs nothing else.
+    Usage over time, throttles, recommended and current quotas, and the delays under them. One HTML file that needs no
+    other files.
     """
     in_force, brokers = _in_force(current, bootstrap_server)
     wanted = _read(path) if path is not None else None
-    with _spark(table, common) as (spark, place):
+    with _spark(table, common, "looking") as (spark, place):
         from kbroker.spark.report.write import write_report
 
-        windows = _windows(samples, window_seconds)
-        found = _recommended(spark, place, dates, windows, common)
+        found = _recommended(spark, place, common)
         say = progress(common)
         say("replaying")
         say.doing = "replaying"
@@ -227,22 +194,18 @@ def report(
             datetime.now(timezone.utc),
             recommendation=found,
             current=in_force,
-            dates=dates or None,
-            windows=windows,
+            dates=common["dates"] or None,
+            windows=_windows(common),
         )
-    _notified(output, done, brokers, common)
-
-
-def _notified(output: Path, size_bytes: int, brokers: int, common: dict[str, Any]) -> None:
     from kbroker.cli.quota_views import json_brokers
 
     if common["as_json"]:
-        print_json({"report": str(output), "size_bytes": size_bytes, **json_brokers(brokers)})
+        print_json({"report": str(output), "size_bytes": done, **json_brokers(brokers)})
     else:
-        click.echo(f"{output} ({size_bytes:,} bytes)")
+        click.echo(f"{output} ({done:,} bytes)")
 
 
-def _read(path: Path) -> dict[QuotaEntity, dict[str, float]]:
+def _read(path: Path) -> Quotas:
     from kbroker.client.quota_file import QuotaFileError, read_quota_file
 
     try:
@@ -251,10 +214,8 @@ def _read(path: Path) -> dict[QuotaEntity, dict[str, float]]:
         raise click.ClickException(str(error)) from None
 
 
-def _in_force(
-    path: Path | None, bootstrap_server: str | None
-) -> tuple[dict[QuotaEntity, dict[str, float]] | None, int]:
-    """The quotas in force, if they are known, and how many brokers enforce them, each by itself."""
+def _in_force(path: Path | None, bootstrap_server: str | None) -> tuple[Quotas | None, int]:
+    """Return the current quotas, if given, and the number of brokers, each of which enforces them by itself."""
     if path is not None and bootstrap_server is not None:
         raise click.UsageError("only one of --current and --bootstrap-server")
     if path is not None:
@@ -272,15 +233,15 @@ def _in_force(
     return found, brokers
 
 
-def _windows(samples: int, window_seconds: int) -> Windows:
-    from kbroker.spark.whatif.replay_core import Windows
+def _windows(common: dict[str, Any]) -> Windows:
+    from kbroker.spark.whatif.feed import Windows
 
-    return Windows(samples, window_seconds)
+    return Windows(common["samples"], common["window_seconds"])
 
 
 @contextmanager
-def _spark(table: str, common: dict[str, Any]) -> Iterator[tuple[SparkSession, TablePlace]]:
-    """A session, and where the table lies, which is there."""
+def _spark(table: str, common: dict[str, Any], doing: str) -> Iterator[tuple[SparkSession, TablePlace]]:
+    """Yield a session and the place of a table of `ingest`."""
     from kbroker.spark.tables.delta_table import REQUEST_LOG, TOPIC, Table, TableError
 
     place = place_of(table, common)
@@ -288,49 +249,26 @@ def _spark(table: str, common: dict[str, Any]) -> Iterator[tuple[SparkSession, T
     if kind != REQUEST_LOG:
         held = "an archive of a topic" if kind == TOPIC else "a table of `watch`"
         raise TableError(f"{place} is {held}: a table of `kbroker pipeline ingest` is needed")
+    progress(common).doing = doing
     with running(common, session) as spark:
         yield spark, place
 
 
-def _checked(
-    spark: SparkSession, table: TablePlace, dates: tuple[str, ...], quotas: QuotaSet, windows: Windows
-) -> Checked:
-    from kbroker.spark.tables.table import read_table
-    from kbroker.spark.whatif.replay import check, replay_exact
-
-    return check(replay_exact(read_table(spark, table, dates=dates or None), quotas, windows=windows))
-
-
-def _print_check(found: Checked, common: dict[str, Any]) -> None:
-    if common["as_json"]:
-        print_json(found._asdict())
-        return
-    print_table(["EQUAL", "DIFFERENT", "ONLY IN THE LOG", "ONLY IN THE REPLAY", "UNKNOWN"], [list(found[:5])])
-    if found.incomplete:
-        click.echo(
-            f"The log lacks {found.missing:,} values of {found.incomplete:,} counters: it was sampled, or records were "
-            "dropped, or it does not begin with the broker. Verdicts after them are unknown."
-        )
-
-
-def _recommended(
-    spark: SparkSession, table: TablePlace, dates: tuple[str, ...], windows: Windows, common: dict[str, Any]
-) -> Recommendation:
+def _recommended(spark: SparkSession, table: TablePlace, common: dict[str, Any]) -> Recommendation:
     from dataclasses import replace
 
     from kbroker.spark.whatif.recommend import capacity_percent, headroom_of, needs_of_table, recommend
 
-    share, by = common["throttled_below"] / 100, common["by"]
+    share, by, dates = common["throttled_below"] / 100, common["by"], common["dates"] or None
     say = progress(common)
     say(f"looking for the smallest quotas by {by}")
-    say.doing = "looking"
-    needs = needs_of_table(spark, table, share=share, by=by, dates=dates or None, windows=windows)
+    needs = needs_of_table(spark, table, share=share, by=by, dates=dates, windows=_windows(common))
     found = recommend(needs, share=share, by=by, top=common["outliers"])
     if common["io_threads"] is None or common["network_threads"] is None:
         return found
     capacity = capacity_percent(common["io_threads"], common["network_threads"], common["listeners"])
     say.doing = "headroom"
-    return replace(found, headroom=headroom_of(spark, table, found, capacity, dates=dates or None))
+    return replace(found, headroom=headroom_of(spark, table, found, capacity, dates=dates))
 
 
 def _recommendation_json(found: Recommendation) -> dict[str, Any]:
@@ -369,6 +307,6 @@ def _print_recommendation(found: Recommendation) -> None:
 
 def _headroom_text(room: Headroom) -> str:
     return (
-        f"Threads: {room.capacity:,.0f} % to give, {room.mean:,.1f} % used on average, {room.peak:,.1f} % in the "
-        f"busiest second; the recommended request quotas allow {room.recommended:,.1f} % together."
+        f"Threads: {room.capacity:,.0f} % available, {room.mean:,.1f} % used on average, {room.peak:,.1f} % in the "
+        f"busiest second; the recommended request quotas allow {room.recommended:,.1f} % in total."
     )

@@ -6,8 +6,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from kbroker.spark.whatif import time_parts
-from kbroker.spark.whatif.replay_events import flattened, numbered
+from kbroker.spark.whatif import read
+from kbroker.spark.whatif.read import flattened, numbered
 
 NAMES = [f"name-{number}" for number in range(40)]
 
@@ -51,10 +51,10 @@ def test_lists_are_flattened(missing: list[dict[str, int]] | None) -> None:
     assert flattened(table.slice(3), "updates") is None
 
 
-@pytest.mark.parametrize("count", [1, 3, time_parts.FEW_ROWS + 1])
+@pytest.mark.parametrize("count", [1, 3, read.FEW_ROWS + 1])
 def test_rows_that_wait_are_taken_out(count: int) -> None:
     table = pa.table({"n": list(range(200))})
     for gone in (np.arange(count), np.arange(200 - count, 200), np.arange(count) * 2 + 1):
         wanted = sorted(set(range(200)) - set(gone.tolist()))
-        assert time_parts._without(table, gone)["n"].to_pylist() == wanted
-    assert list(itertools.chain(*time_parts._without(table, np.arange(200)).to_pydict().values())) == []
+        assert read._without(table, gone)["n"].to_pylist() == wanted
+    assert list(itertools.chain(*read._without(table, np.arange(200)).to_pydict().values())) == []

@@ -108,7 +108,6 @@ def test_another_machine_is_refused() -> None:
         ["ingest", "t", "a.log", "--checkpoint", "ftp://host/c"],
         ["archive", "ftp://host/t", "--topic", "t"],
         ["compact", "dbfs:/t"],
-        ["convert", "s3://bucket/t"],
         ["usage", "ftp://host/t"],
         ["lag", "--checkpoint", "ftp://host/c"],
         ["replay", "ftp://host/t", "--quotas", "q.yaml"],

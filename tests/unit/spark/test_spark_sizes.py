@@ -7,7 +7,8 @@ import pytest
 
 from kbroker.spark.session_kind import parallelism
 from kbroker.spark.tables.table import _tasks
-from kbroker.spark.whatif.counter_groups import Client, _is_mine, _shares
+from kbroker.spark.whatif.group import _is_mine, _shares
+from kbroker.spark.whatif.read import Client
 
 
 def session(cores: int, **settings: str) -> Any:

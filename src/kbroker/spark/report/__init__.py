@@ -1,1 +1,1 @@
-"""The report of a request log: one HTML page that needs nothing else, its plots inline SVG."""
+"""The report of a request log: one HTML page without other files; its plots are inline SVG."""

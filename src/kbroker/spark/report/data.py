@@ -1,19 +1,20 @@
-"""What a report shows, gathered by Spark into numbers that fit a page."""
+"""Data of a report, reduced by Spark to the size of a page."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
 
 from kbroker.common.quotas import QuotaEntity
 from kbroker.common.shown_names import client_name
 from kbroker.spark.report.throttled import Throttles
 from kbroker.spark.whatif.recommend import Recommendation
-from kbroker.spark.whatif.replay import clients_of_bins
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+from kbroker.spark.whatif.sum import by_client
 
 BINS = 180
 TOP = 12  # clients in the plots
@@ -33,11 +34,11 @@ class Client:
 
 @dataclass(frozen=True)
 class ReportData:
-    """All that a page shows. Times are seconds since 1970; `bin_s` is the length of a bin of time.
+    """Data of a page. Times are seconds since 1970; `bin_s` is the length of a bin of time.
 
-    `clients`: those with the most delay and traffic, in this order, `more_clients`: the sums of those behind them,
-    `others`: how many there are beyond. `held`: the delay over time of those that were throttled, by name.
-    `proposed`: None where nothing was replayed.
+    `clients`: those with the most delay and traffic, in this order; `more_clients`: the sums of the next ones;
+    `others`: number of the remaining ones. `held`: the delay over time of throttled clients, by name. `proposed`: None
+    without a replay.
     """
 
     source: str
@@ -71,14 +72,11 @@ def gather(
     current: Quotas | None = None,
     top: int = TOP,
 ) -> ReportData | None:
-    """Bring the sums of a replay (`replay_bins`) to the size of a page; None where there are none.
+    """Reduce the sums of a replay (`replay_bins`) to the size of a page; None without sums.
 
-    Args: `bin_s`: how long a bin is, in seconds; `proposed`: the quotas that were replayed; `throttles`: of the same
-    log; `current`: those in force, if known; `top`: clients that are in the plots.
+    Args: `bin_s`: length of a bin in seconds; `proposed`: the replayed quotas; `throttles`: of the same log; `current`:
+    the current quotas, if known; `top`: number of clients in the plots.
     """
-    import pyarrow as pa
-    from pyspark.sql import functions as F
-
     bins = bins.cache()
     try:
         span = bins.agg(F.min("bin"), F.max("bin")).collect()[0]
@@ -86,7 +84,7 @@ def gather(
             return None
         start = int(span[0])
         count = (int(span[1]) - start) // bin_s + 1
-        summed = [row.asDict() for row in clients_of_bins(bins).collect()]
+        summed = [row.asDict() for row in by_client(bins).collect()]
         ranked = sorted(summed, key=lambda r: (-r["delay_ms"] - r["logged_delay_ms"], -r["requests"]))
         shown = ranked[:top]
         place = F.floor((F.col("bin") - start) / bin_s).cast("int").alias("place")

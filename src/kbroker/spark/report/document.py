@@ -11,7 +11,7 @@ FOLDER = Path(__file__).with_name("templates")
 
 
 def render_page(template: str, *, folder: Path = FOLDER, **values: object) -> str:
-    """A whole page; every value is text, not markup.
+    """Return a whole page; values are text, not markup.
 
     Args:
         template: name of a file in `folder`, which may extend `page.html` and import from `parts.html`.

@@ -1,4 +1,4 @@
-"""Entities for which a recommended quota would be a reward: it grants what a client takes, not what it should have."""
+"""Outliers: entities whose recommended quota only grants what they take, rather than what they should have."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from kbroker.common.quotas import CLIENT_ID, USER, QuotaEntity
 from kbroker.spark.report.throttled import Throttled
 from kbroker.spark.whatif.recommend import Need, Recommendation
 
-TIMES = 10  # as much as the others need, or as it may use now
-OTHERS = 2  # with fewer there is nothing to compare with
+TIMES = 10  # multiple of the need of the others, or of the current quota
+OTHERS = 2  # minimum number of others for a comparison
 
 Limits = Callable[[QuotaEntity, str], float | None]
 Reasons = dict[tuple[QuotaEntity, str], str]
 
 
 def outliers(found: Recommendation, limit_of: Limits, throttled: Iterable[Throttled]) -> Reasons:
-    """Entities and quota types for which the recommendation only follows what the entity takes.
+    """Return the entities and quota types for which the recommendation only follows the traffic of the entity.
 
-    Those are the ones that need far more than the others and were throttled, or would get more than now; and those
-    that were throttled and need far more than their quota.
+    They need far more than the others and were throttled, or would get more than now; or they were throttled and need
+    far more than their quota.
 
-    Args: `limit_of`: the quota in force of an entity and quota type, None where there is none or it is not known.
-    Returns: why, as what can be said of each.
+    Args: `limit_of`: current quota of an entity and quota type; None if there is none or it is unknown.
+    Returns: the reason for each, as a clause.
     """
     held = {(row.quota_type, row.user or None, row.client_id or None) for row in throttled}
     by_type: dict[str, list[Need]] = {}
@@ -35,13 +35,12 @@ def outliers(found: Recommendation, limit_of: Limits, throttled: Iterable[Thrott
         ranked = sorted(need.limit for need in needs)
         for need in needs:
             if need.limit <= found.defaults.get(quota_type, 0.0):
-                continue  # it gets what all get
+                continue  # it gets the default
             now = limit_of(need.entity, quota_type)
             was_throttled = any(_is_of(need, names) for names in held)
             usual = _usual(ranked, need.limit)
             if usual and need.limit >= TIMES * usual and (was_throttled or (now is not None and need.limit > now)):
-                what = "half of the others do"
-                reasons[need.entity, quota_type] = _why(need.limit / usual, what)
+                reasons[need.entity, quota_type] = _why(need.limit / usual, "half of the others do")
             elif now and need.limit >= TIMES * now and was_throttled:
                 reasons[need.entity, quota_type] = _why(need.limit / now, "its quota allows")
     return reasons
@@ -52,7 +51,7 @@ def _why(factor: float, what: str) -> str:
 
 
 def _usual(ranked: Sequence[float], own: float) -> float | None:
-    """The median of the others. Args: `ranked`: all needs in order."""
+    """Return the median of the others. Args: `ranked`: all needs, sorted."""
     if len(ranked) <= OTHERS:
         return None
     others = list(ranked)
@@ -61,7 +60,7 @@ def _usual(ranked: Sequence[float], own: float) -> float | None:
 
 
 def doubt_of(row: Throttled, reasons: Reasons) -> str | None:
-    """Why the one that was throttled should not get more; None: none of `outliers` is its entity."""
+    """Return the reason why a throttled client should not get more; None if it belongs to none of `outliers`."""
     for (entity, quota_type), why in reasons.items():
         names = entity.names
         need = Need(names.get(USER), names.get(CLIENT_ID), quota_type, 0.0, 0, 0, 0.0)
@@ -71,7 +70,7 @@ def doubt_of(row: Throttled, reasons: Reasons) -> str | None:
 
 
 def _is_of(need: Need, names: tuple[str | None, str | None, str | None]) -> bool:
-    """Whether a counter that throttled is that of an entity: a name that only one of the two has does not differ."""
+    """Whether a counter that throttled is an entity's; a name that only one of them has makes no difference."""
     quota_type, user, client_id = names
     if quota_type != need.quota_type or (user is None and client_id is None):
         return False

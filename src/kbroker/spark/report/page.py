@@ -1,4 +1,4 @@
-"""The page about a request log: usage, throttles, recommended quotas, what if."""
+"""Page about a request log: usage, throttles, recommended quotas, and their effects."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from kbroker.spark.report.document import LINES, render_page
 from kbroker.spark.report.outliers import doubt_of, outliers
 from kbroker.spark.report.plots import NO_QUOTA, Line, Plot, Text, byte_ticks, heat_map, line_plot, paired_bars
 from kbroker.spark.report.throttled import advice, lead, limit_text
+from kbroker.spark.whatif.feed import OPEN_LOOP
 from kbroker.spark.whatif.quota_set import KEY_OF, TYPE_OF, QuotaSet
 from kbroker.spark.whatif.recommend import Need, Recommendation
-from kbroker.spark.whatif.replay_core import OPEN_LOOP
 
 MAX_BARS = 24  # entities in a plot of quotas; all are in the table
 OUTLIER = "outlier"
 
 
 class Badged(NamedTuple):
-    """A cell with a badge behind its text, and what the badge means."""
+    """A cell with a badge after its text, and the meaning of the badge."""
 
     text: str
     badge: str
@@ -35,9 +35,9 @@ Cell = str | Badged
 
 
 def render(data: ReportData, made_at: datetime, *, again_s: int | None = None) -> str:
-    """The whole page.
+    """Return the whole page.
 
-    Args: `made_at`: the time that the page states; `again_s`: seconds until a browser reads it again.
+    Args: `made_at`: the time stated on the page; `again_s`: seconds until a browser reloads it.
     """
     start, end = (datetime.fromtimestamp(s, timezone.utc) for s in (data.start_s, data.end_s))
     replayed = data.proposed is not None
@@ -113,12 +113,12 @@ def _usage(data: ReportData) -> Iterable[Plot]:
 
 
 def _over_time(data: ReportData, measure: str) -> list[tuple[str, list[float]]]:
-    """A measure of those clients that had any of it, over time."""
+    """Return a measure over time of the clients for which it is not 0."""
     return [(client.name, client.over_time[measure]) for client in data.clients if client.totals[measure] > 0]
 
 
 def _delays(data: ReportData, held: Sequence[tuple[str, list[float]]], title: str) -> Plot | None:
-    """Delays over time; None where there were none."""
+    """Return a plot of delays over time; None without delays."""
     names, rows = [name for name, _ in held], [values for _, values in held]
     return heat_map(names, rows, data.start_s, data.end_s, jobs.duration, title, _highest(data)) if held else None
 
@@ -137,9 +137,9 @@ def _throttles(data: ReportData) -> list[list[Cell]]:
 
 
 class _Quotas(NamedTuple):
-    """The recommended quotas: a plot for each kind, and the rows of the table.
+    """Recommended quotas: a plot for each kind, and the rows of the table.
 
-    `left_out`: how many entities are in the table only; `outliers`: what is said of those that have the badge.
+    `left_out`: number of entities that are only in the table; `outliers`: sentences about those with the badge.
     """
 
     plots: list[tuple[str, Plot]]
@@ -156,7 +156,7 @@ def _quotas(data: ReportData, found: Recommendation, doubtful: Mapping[tuple[Quo
     bars: dict[str, list[tuple[str, float | None, float | None]]] = {}
     for entity, key, value, is_own in _compared(data, found):
         name, need, had = entity_name(entity), needs.get((entity, TYPE_OF[key])), _current(data, entity, key)
-        if need is not None or entity == default:  # one that sent nothing has no need to compare
+        if need is not None or entity == default:  # an entity that sent nothing has no need
             bars.setdefault(TYPE_OF[key], []).append((name, had, value))
         recommended: Cell = limit_text(key, value)
         why = doubtful.get((entity, TYPE_OF[key])) if is_own else None
@@ -178,13 +178,13 @@ def _quotas(data: ReportData, found: Recommendation, doubtful: Mapping[tuple[Quo
 
 
 _QUOTA_BARS = ("current", "recommended")
-UNKNOWN = "not known"  # which quotas are in force: only a broker or a file says it, not the log
+UNKNOWN = "not known"  # the current quotas, which are in a broker or a file, not in the log
 
 
 def _compared(data: ReportData, found: Recommendation) -> Iterable[tuple[QuotaEntity, str, float | None, bool]]:
-    """Entity, key, recommended quota, and whether the entity has a separate one: all that are recommended or in force.
+    """Yield entity, key, recommended quota, and whether it is separate, for all recommended and current quotas.
 
-    An entity with a current quota and no recommended one comes under the default.
+    An entity with a current quota and no recommended one gets the default.
     """
     recommended = found.quotas()
     for entity, values in recommended.items():
@@ -250,24 +250,24 @@ def _row(name: str, t: Mapping[str, Any]) -> list[str]:
 
 
 def _span(start: datetime, end: datetime) -> str:
-    """From when to when, as exact as a short log needs."""
+    """Return the time span as text, with seconds for a short log."""
     clock = "%H:%M:%S" if (end - start).total_seconds() < 1800 else "%H:%M"
     other_day = "%Y-%m-%d " if end.date() != start.date() else ""
     return f"{start:%Y-%m-%d} {start:{clock}} to {end:{other_day + clock}}"
 
 
 def _short(text: Text) -> Text:
-    """The same without a fraction of nothing: 2 MiB/s for 2.0 MiB/s."""
+    """Return a function whose text has no fraction of 0: 2 MiB/s for 2.0 MiB/s."""
     return lambda value: text(value).replace(".0 ", " ")
 
 
 def _by_bin(rows: Sequence[Sequence[float]], bins: int) -> list[tuple[float, ...]]:
-    """The values of all rows, bin by bin."""
+    """Return the values of all rows, bin by bin."""
     return list(zip(*rows, strict=True)) if rows else [()] * bins
 
 
 def _highest(data: ReportData) -> float:
-    """Of both heat maps, so that their colours mean the same."""
+    """Return the highest value of both heat maps, so that their colours are comparable."""
     rows = [values for _, values in data.held]
     if data.proposed is not None:
         rows += [client.over_time["delay_ms"] for client in data.clients]
@@ -275,7 +275,7 @@ def _highest(data: ReportData) -> float:
 
 
 def _current(data: ReportData, entity: QuotaEntity, key: str) -> float | None:
-    """The quota that counts for an entity now: its own, or that of a default."""
+    """Return the current quota of an entity: its own, or a default."""
     current = data.current or {}
     names = entity.names
     if entity in current or None in names.values():
@@ -284,7 +284,7 @@ def _current(data: ReportData, entity: QuotaEntity, key: str) -> float | None:
 
 
 def _limit_of(data: ReportData, entity: QuotaEntity, quota_type: str) -> float | None:
-    """The same by quota type; None also where the quotas in force are not known."""
+    """Return the current quota of an entity by quota type; None also if the current quotas are unknown."""
     return None if data.current is None else _current(data, entity, KEY_OF[quota_type])
 
 
@@ -297,5 +297,5 @@ def _cost(need: Need | None, key: str, is_own: bool) -> list[str]:
 
 
 def _peak(need: Need, key: str) -> str:
-    """The highest rate; a mutation quota has none: it is a bucket of tokens."""
+    """Return the highest rate; a mutation quota has none, since it is a token bucket."""
     return limit_text(key, round(need.peak, 2)) if need.peak else "-"

@@ -1,6 +1,6 @@
-"""Plots as shapes of inline SVG: no script, no font, no file beside them; colours are the page's, and follow its theme.
+"""Plots as shapes of inline SVG, without scripts, fonts or other files; the page defines colours, by its theme.
 
-What is drawn is a `Plot`; the macro `plot` of templates/parts.html writes it.
+The macro `plot` of templates/parts.html writes a `Plot`.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from datetime import datetime, timezone
 from typing import NamedTuple
 
 NO_QUOTA = "no quota"
-WIDE, NARROW = 920, 400  # of a page on a desk, and on a phone
+WIDE, NARROW = 920, 400  # of a page on a desktop, and on a phone
 LEFT, RIGHT, BOTTOM, TOP = 78, 12, 26, 10
 Text = Callable[[float], str]
 Scale = Callable[[float], list[float]]
 
 
 class Line(NamedTuple):
-    """One line of a plot; `colour` is the number of one of the page's."""
+    """One line of a plot; `colour` is the number of a colour of the page."""
 
     name: str
     values: Sequence[float]
@@ -28,7 +28,7 @@ class Line(NamedTuple):
 
 
 class Mark(NamedTuple):
-    """One element of SVG. Its attributes (None: left out), text and title are written as text, never as markup."""
+    """One element of SVG. Attributes (None: omitted), text and title are written as text, never as markup."""
 
     tag: str
     attributes: Mapping[str, object]
@@ -46,9 +46,9 @@ class Drawing(NamedTuple):
 
 
 class Plot(NamedTuple):
-    """The drawings of one title, for desks and for phones, with the lines of a legend above and a note below.
+    """Drawings of one title, for wide and narrow screens, with the lines of a legend above and a note below.
 
-    `shades`: of a heat map's legend, opacity and text of each.
+    `shades`: opacity and text of each entry of a heat map's legend.
     """
 
     title: str
@@ -58,11 +58,11 @@ class Plot(NamedTuple):
     shades: Sequence[tuple[str, str]] = ()
 
 
-Draw = Callable[[int], tuple[list[Mark], int]]  # of a width: marks and height
+Draw = Callable[[int], tuple[list[Mark], int]]  # from a width to marks and height
 
 
 def ticks(highest: float, about: int = 4) -> list[float]:
-    """Round numbers from 0 to at least `highest`."""
+    """Return round numbers from 0 to at least `highest`."""
     if highest <= 0:
         return [0.0, 1.0]
     raw = highest / about
@@ -72,7 +72,7 @@ def ticks(highest: float, about: int = 4) -> list[float]:
 
 
 def byte_ticks(highest: float) -> list[float]:
-    """The same for bytes: round in the unit that people read them in."""
+    """Return numbers of bytes that are round in the unit in which they are shown."""
     unit = 1024.0 ** max(0, min(4, int(math.log(max(highest, 1), 1024))))
     return [tick * unit for tick in ticks(highest / unit)]
 
@@ -81,7 +81,7 @@ _STEPS_S = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10_80
 
 
 def time_ticks(start: float, end: float, about: int = 7) -> list[int]:
-    """Round times within a span, in seconds since 1970."""
+    """Return round times within a span, in seconds since 1970."""
     raw = (end - start) / about
     step = next((s for s in _STEPS_S if s >= raw), 86_400 * max(1, math.ceil(raw / 86_400)))
     first = math.ceil(start / step) * step
@@ -89,7 +89,7 @@ def time_ticks(start: float, end: float, about: int = 7) -> list[int]:
 
 
 def clock_text(second: float, span_s: float) -> str:
-    """A time of the axis, with as much of it as the span needs; at midnight the day that begins."""
+    """Return a time of the axis, as precise as the span needs; at midnight the day."""
     moment = datetime.fromtimestamp(second, timezone.utc)
     if span_s > 1_800 and second % 86_400 == 0:
         return f"{moment:%d %b}"
@@ -99,12 +99,12 @@ def clock_text(second: float, span_s: float) -> str:
 
 
 def text_mark(text: str, x: float, y: float, anchor: str) -> Mark:
-    """A text that begins, ends or has its middle at x."""
+    """Return a text that starts, ends or is centred at x."""
     return Mark("text", {"x": f"{x:.1f}", "y": f"{y:.1f}", "text-anchor": anchor}, text)
 
 
 def _time_axis(start: float, end: float, height: int, width: int) -> list[Mark]:
-    """Times below a plot, at the same places in each plot of a page."""
+    """Return times below a plot, at the same places in each plot of a page."""
     inner = width - LEFT - RIGHT
     marks = []
     about = 7 if width == WIDE else 4 if end - start <= 2 * 86_400 else 3
@@ -116,7 +116,7 @@ def _time_axis(start: float, end: float, height: int, width: int) -> list[Mark]:
 
 
 def value_axis(scale: Sequence[tuple[float, str]], width: int) -> list[Mark]:
-    """Grid lines with their texts. Args: `scale`: place and text of each."""
+    """Return grid lines with their texts. Args: `scale`: place and text of each."""
     marks = []
     for y, text in scale:
         marks.append(
@@ -129,7 +129,7 @@ def value_axis(scale: Sequence[tuple[float, str]], width: int) -> list[Mark]:
 def line_plot(
     lines: Sequence[Line], start: float, end: float, text: Text, title: str, scale_of: Scale = ticks, height: int = 230
 ) -> Plot:
-    """Values over time, all lines of one length. Args: `start`, `end`: seconds since 1970; `text`: of a value."""
+    """Plot values over time. Args: `lines`: of equal length; `start`, `end`: seconds since 1970; `text`: of a value."""
     scale = scale_of(max((max(line.values, default=0) for line in lines), default=0))
     top, bottom = TOP, height - BOTTOM
 
@@ -150,7 +150,7 @@ def line_plot(
 
 
 def _centres(values: Sequence[float], left: float, inner: float) -> list[tuple[float, float]]:
-    """Where the middle of each bin is, and its value; a single bin is a line over all of its time."""
+    """Return the centre of each bin, and its value; a single bin becomes a line over its whole time."""
     if len(values) == 1:
         return [(left, values[0]), (left + inner, values[0])]
     return [(left + inner * (i + 0.5) / len(values), value) for i, value in enumerate(values)]
@@ -160,9 +160,9 @@ def heat_map(
     names: Sequence[str], rows: Sequence[Sequence[float]], start: float, end: float, text: Text, title: str,
     highest: float | None = None,
 ) -> Plot:  # fmt: skip
-    """A row of cells per name, darker where the value is higher (by its root, so that small ones show).
+    """Plot a row of cells per name, darker for higher values (by the square root, so that small ones are visible).
 
-    Args: `highest`: what is darkest, by default the highest value; give it where two maps are compared.
+    Args: `highest`: the darkest value, by default the highest; give it if two maps are compared.
     """
     high = highest if highest is not None else max((max(row, default=0) for row in rows), default=0)
     cell, above = 18, 18  # a name is above its cells, so that these begin where the lines of other plots do
@@ -197,9 +197,9 @@ def paired_bars(
     names: Sequence[str], before: Sequence[float | None], after: Sequence[float | None], text: Text, title: str,
     legend: tuple[str, str] = ("before", "after"), missing: str = NO_QUOTA,
 ) -> Plot:  # fmt: skip
-    """Two bars per name, on a scale of powers of ten where the values differ a lot; None is said, not drawn.
+    """Plot two bars per name, on a logarithmic scale if the values differ much; None gets a label without a bar.
 
-    Args: `legend`: the names of the first and the second bar; `missing`: the label of a first bar that is None.
+    Args: `legend`: names of the first and the second bar; `missing`: label of a first bar that is None.
     """
     known = [v for v in [*before, *after] if v]
     high, low = max(known, default=1.0), min(known, default=1.0)
@@ -226,30 +226,30 @@ def paired_bars(
                 marks += [Mark("rect", bar), text_mark(label, left + size + 6, at + 11, "start")]
         return marks, TOP + (row + above) * len(names) + 6
 
-    # a bar must not look as half of another
+    # a bar must not look like half of another
     lines = [Line(what, [], colour) for colour, what in enumerate(legend)]
     return Plot(title, for_both_widths(draw), lines, "Lengths are logarithmic." if is_log else "")
 
 
-def _name(name: str, most: int, x: float, y: float, anchor: str = "end") -> Mark:
-    """A name beside or above what belongs to it, cut to the width of `most` characters."""
-    return text_mark(_cut(name, most), x, y, anchor)
+def _name(name: str, maximum: int, x: float, y: float, anchor: str = "end") -> Mark:
+    """Return a name, cut to the width of `maximum` characters."""
+    return text_mark(_cut(name, maximum), x, y, anchor)
 
 
-def _cut(name: str, most: int) -> str:
-    """The beginning of a name that is not wider than `most` characters; those of East Asia are two wide."""
+def _cut(name: str, maximum: int) -> str:
+    """Cut a name to the width of `maximum` characters; those of East Asia have width 2."""
     wide = [2 if unicodedata.east_asian_width(character) in "WF" else 1 for character in name]
-    if sum(wide) <= most:
+    if sum(wide) <= maximum:
         return name
     taken = 0
     for number, width in enumerate(wide):
         taken += width
-        if taken > most - 1:
+        if taken > maximum - 1:
             return f"{name[:number]}…"
     return name
 
 
 def for_both_widths(draw: Draw) -> list[Drawing]:
-    """A drawing for desks and one for phones; the page's style shows one of them."""
+    """Return a wide and a narrow drawing; the page's style shows one of them."""
     widths = (("wide", WIDE), ("narrow", NARROW))
     return [Drawing(name, width, height, marks) for name, width in widths for marks, height in [draw(width)]]

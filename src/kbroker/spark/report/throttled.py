@@ -1,20 +1,20 @@
-"""Whom a log's quotas throttled: rows of `throttles` for a page, and what they mean in words."""
+"""Throttled clients of a log: rows of `throttles` for a page, and their meaning in words."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
 
 from kbroker.common.shown_names import shown_name
 from kbroker.spark import formatting as jobs
 from kbroker.spark.usage_views.throttles import KEYS
 from kbroker.spark.whatif.quota_set import KEY_OF
 
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
-
 ROWS = 200  # of a page's table
-NAMED = 3  # quotas of which the first paragraph says what to do
+NAMED = 3  # quotas for which the first paragraph gives advice
 _ADVICE = {
     "Produce": "let it produce less, or raise its producer_byte_rate",
     "Fetch": "let it fetch less, or raise its consumer_byte_rate",
@@ -32,7 +32,7 @@ _WHAT = {
 
 
 class Throttled(NamedTuple):
-    """A quota and whom it throttled: a row of `throttles`."""
+    """A quota and a client that it throttled: a row of `throttles`."""
 
     quota_type: str | None
     user: str | None
@@ -47,7 +47,7 @@ class Throttled(NamedTuple):
 
     @property
     def who(self) -> str:
-        """Whom, in words."""
+        """Name of the throttled client."""
         if self.ip:
             return f"address {shown_name(self.ip)}"
         user = (self.user or "").removeprefix("User:")
@@ -57,7 +57,7 @@ class Throttled(NamedTuple):
 
     @property
     def quota(self) -> str:
-        """Which quota, in words."""
+        """Name of the quota."""
         return self.quota_type or "unknown"
 
     @property
@@ -66,7 +66,7 @@ class Throttled(NamedTuple):
 
 
 class Throttles(NamedTuple):
-    """All throttling of a log. `rows`: the first ROWS; the rest: of all, `delay_ms` by quota type in `by_quota`."""
+    """All throttles of a log. `rows`: the first ROWS; the other fields: sums of all; `by_quota`: `delay_ms` by type."""
 
     rows: Sequence[Throttled]
     clients: int
@@ -80,9 +80,7 @@ NO_THROTTLES = Throttles((), 0, 0, 0, 0, {})
 
 
 def gather_throttles(found: DataFrame) -> Throttles:
-    """Bring the rows of `throttles` to the size of a page."""
-    from pyspark.sql import functions as F
-
+    """Reduce the rows of `throttles` to the size of a page."""
     found = found.cache()
     try:
         columns = (*KEYS, "limit", "verdicts", "refused", "delay_served_ms", "delay_max_ms", "share")
@@ -99,7 +97,7 @@ def gather_throttles(found: DataFrame) -> Throttles:
 
 
 def lead(found: Throttles) -> str:
-    """Who was throttled and by what, in a few sentences."""
+    """Return a summary of the throttles, in a few sentences."""
     if not found.rows:
         return "No client was throttled: no request was delayed or refused by a quota."
     refused = f", and {jobs.count(found.refused)} were refused" if found.refused else ""
@@ -124,9 +122,9 @@ def lead(found: Throttles) -> str:
 
 
 def advice(found: Throttles, doubt: Callable[[Throttled], str | None] = lambda row: None) -> list[str]:
-    """What to do about those that were throttled most: one sentence each.
+    """Return advice on the most throttled clients, one sentence each.
 
-    Args: `doubt`: why one should not get more, None where there is no reason.
+    Args: `doubt`: returns the reason why a client should not get more, or None.
     """
     return [f"{_first(row.who)}: {_do(row, doubt(row))}." for row in found.rows[:NAMED]]
 
@@ -160,7 +158,7 @@ def _times(number: int, one: str, more: str) -> str:
 
 
 def limit_text(key: str, value: float | None) -> str:
-    """A quota with its unit. Args: `key`: such as producer_byte_rate; else a number per second."""
+    """Return a quota with its unit. Args: `key`: such as producer_byte_rate; unknown ones are numbers per second."""
     if value is None:
         return "no quota"
     if key.endswith("byte_rate"):

@@ -24,8 +24,8 @@ from kbroker.spark.whatif.replay import replay_bins
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from kbroker.spark.whatif.feed import Windows
     from kbroker.spark.whatif.recommend import Recommendation
-    from kbroker.spark.whatif.replay_core import Windows
 
 
 def write_report(
@@ -40,10 +40,9 @@ def write_report(
     dates: Sequence[str] | None = None,
     windows: Windows | None = None,
 ) -> int:
-    """Replay a request log's table under `proposed` and write the page. Args: `made_at`: the time that it states.
+    """Replay a request log's table under `proposed` and write the page. Args: `made_at`: the time stated on the page.
 
     Returns: its size in bytes.
-
     Raises: PipelineError when the table has no requests (of those days).
     """
     bin_s = _bin_seconds(Table(table).files(dates))
@@ -56,13 +55,13 @@ def write_report(
 
 
 def write_page(output: str | os.PathLike[str], text: str) -> int:
-    """Put a page in its place as a whole: a browser never sees half of one. Returns: its size in bytes.
+    """Replace a page as a whole, so that a browser never sees half of one. Returns: its size in bytes.
 
-    Raises: OSError; then the page before is still there.
+    Raises: OSError; the previous page remains.
     """
     page, place = text.encode(), Path(output)
     if place.exists() and not place.is_file():
-        place.write_bytes(page)  # a pipe or a terminal has no place to be replaced in
+        place.write_bytes(page)  # a pipe or a terminal cannot be replaced
         return len(page)
     place = place.resolve()
     new = place.with_name(f".{place.name}.new")
@@ -79,7 +78,7 @@ def write_page(output: str | os.PathLike[str], text: str) -> int:
 
 
 def _bin_seconds(files: Sequence[DataFile]) -> int:
-    """How long a bin of time must be for BINS of them to reach over some files."""
+    """Return the length of a bin of time with which BINS of them span some files."""
     begins = [one.end_us - HOUR_US if one.min_time_us is None else one.min_time_us for one in files]
     ends = [one.end_us if one.max_time_us is None else one.max_time_us for one in files]
     return max(1, -(-(max(ends, default=1) - min(begins, default=0)) // (BINS * 1_000_000)))

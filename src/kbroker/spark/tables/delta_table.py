@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from deltalake import DeltaTable
 
 LOG, STREAMS, REJECTED, CHECKPOINT = "_delta_log", "_streams", "_rejected", "_checkpoint"
-OLD_MANIFEST = "_manifest/table.json"  # of the layout before Delta
 PLACE = ("date", "hour", "bucket")
 DEFAULT_BUCKETS = 8
 HOUR_US = 3_600_000_000
@@ -152,20 +151,16 @@ class Table:
         return str(self.place)
 
     def exists(self) -> bool:
-        """Whether there is a table, of this layout or of the one before.
+        """Whether the place is a table.
 
         Raises: TableError where there is a log and delta-rs cannot read it for the name of a folder.
         """
         from deltalake import DeltaTable
 
         if self.place.is_local and not (Path(self.place.uri) / LOG).is_dir():
-            return self.is_old()
+            return False
         require_usable(self.place)
         return self._delta is not None or DeltaTable.is_deltatable(self.place.uri, self.place.storage_options)
-
-    def is_old(self) -> bool:
-        """Whether it has the layout of kbroker before Delta, which `kbroker pipeline convert` reads."""
-        return self.place.is_local and (Path(self.place.uri) / OLD_MANIFEST).exists()
 
     @property
     def delta(self) -> DeltaTable:
@@ -174,8 +169,6 @@ class Table:
         Raises: TableError when the place is no table, or names a version that it does not have.
         """
         if self._delta is None:
-            if self.is_old():
-                raise TableError(f"{self} is a table of an older kbroker: run `kbroker pipeline convert {self}` once")
             self._delta = _open(self.place)
         return self._delta
 

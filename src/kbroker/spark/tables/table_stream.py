@@ -175,7 +175,7 @@ class TableStream:
     def _open(self) -> None:
         """Check that the table fits, and that no other stream writes the same records to it."""
         self._stream = stream_id(self.checkpoint)
-        known = self.table.streams() if self.table.exists() and not self.table.is_old() else {}
+        known = self.table.streams() if self.table.exists() else {}
         mine = known.get(self._stream or "")
         if mine is not None and str(mine) != str(self.reads):
             raise TableError(f"{self.table} is filled from {mine}, not from {self.reads}")
@@ -191,7 +191,7 @@ class TableStream:
                     f"{self.table} was filled from {other} with another checkpoint than {self.checkpoint}; without it "
                     "records would be lost or doubled"
                 )
-        if self._stream is not None and not self.table.is_old():
+        if self._stream is not None:
             self._require_same_batches(self._stream, is_known=mine is not None)
         self._info = self.table.open(self.wanted)
         times = [one.max_time_us for one in self.table.files() if one.max_time_us is not None]

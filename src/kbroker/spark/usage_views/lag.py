@@ -1,4 +1,4 @@
-"""How far readers are behind: consumer groups, and Spark streams by their checkpoints. Needs no Spark."""
+"""Lag of consumer groups, and of Spark streams by their checkpoints. Needs no Spark."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ GROUP, CHECKPOINT = "group", "checkpoint"
 
 @dataclass(frozen=True, slots=True)
 class Lag:
-    """One partition of a reader. `offset`: the next it will read; None, as `lag`, where that is not known."""
+    """Lag of a reader on one partition. `offset`: the next one to read; None, as `lag`, if unknown."""
 
     kind: str
     reader: str
@@ -33,7 +33,7 @@ class Lag:
 
 
 def group_lag(cluster: Cluster, names: Iterable[str] = ()) -> list[Lag]:
-    """Of the partitions that groups have committed or are assigned. Args: `names`: none for all groups.
+    """Return the lag of groups on partitions that are committed or assigned. Args: `names`: none for all groups.
 
     Raises: KafkaError, among others GROUP_ID_NOT_FOUND; BrokerConnectionError.
     """
@@ -50,10 +50,10 @@ def group_lag(cluster: Cluster, names: Iterable[str] = ()) -> list[Lag]:
 
 
 def checkpoint_lag(cluster: Cluster, folder: Folder) -> list[Lag]:
-    """Of the topics that the stream behind a checkpoint reads: what its committed batches have not read.
+    """Return the lag of the stream of a checkpoint: the records that its committed batches have not read.
 
     Args: `folder`: a checkpoint, or a table of `ingest` or `archive` with one inside.
-    Raises: PipelineError for a folder without a checkpoint, or of a stream that reads no topic; OSError.
+    Raises: PipelineError for a folder without a checkpoint, or a stream that reads no topic; OSError.
     """
     offsets = read_checkpoint(folder)
     return _rows(CHECKPOINT, str(folder), offsets, Groups(cluster))
@@ -71,10 +71,10 @@ def _rows(kind: str, reader: str, offsets: Mapping[TopicPartition, int | None], 
 
 
 def read_checkpoint(folder: Folder) -> dict[TopicPartition, int | None]:
-    """The next offset of each partition after the last batch that was committed.
+    """Return the next offset of each partition after the last committed batch.
 
-    Before the first one, offset 0 is not assumed: partitions of a batch that is planned only are None. Understood are
-    checkpoints of Spark's Kafka connector and of `format("kbroker")`.
+    Without one, the partitions of the planned batch have None rather than 0. The checkpoint may be of Spark's Kafka
+    connector or of `format("kbroker")`.
     """
     place = Path(folder.uri) if isinstance(folder, TablePlace) and folder.is_local else folder
     planned = _numbers(place, "_checkpoint/offsets")
@@ -98,7 +98,7 @@ def read_checkpoint(folder: Folder) -> dict[TopicPartition, int | None]:
 
 
 def _numbers(place: Folder, folder: str) -> list[int] | None:
-    """Of the batches that a folder has a file of; None if there is no such folder, in a store also of an empty one."""
+    """Return the batches that have a file in a folder; None without the folder, or if it is empty in a store."""
     if isinstance(place, Path):
         names = [file.name for file in (place / folder).iterdir()] if (place / folder).is_dir() else None
     else:
@@ -107,20 +107,20 @@ def _numbers(place: Folder, folder: str) -> list[int] | None:
 
 
 def _sources(place: Folder, file: str) -> Iterable[Any]:
-    """The offset of each source in an entry of Spark's offset log: v1, then a line of metadata, then one per source."""
+    """Yield the offset of each source in an entry of Spark's offset log: v1, metadata, one line per source."""
     text = (place / file).read_text(encoding="utf-8") if isinstance(place, Path) else place.read(file).decode()
     lines = text.splitlines()
     if not lines or lines[0] != "v1":
-        raise PipelineError(f"{place}/{file} is of a format that is not known: {lines[:1]}")
+        raise PipelineError(f"{place}/{file} is in an unknown format: expected v1, got {lines[:1]}")
     for line in lines[2:]:
         try:
             yield json.loads(line)
         except json.JSONDecodeError:
-            yield {}  # no source, or one that writes no JSON ("-", or a number)
+            yield {}  # no source, or one that does not write JSON ("-", or a number)
 
 
 def _topics(offsets: Any) -> Iterable[tuple[TopicPartition, int]]:
-    """Entries that are topics: names with a map of partition numbers to offsets. Others are the source's own."""
+    """Yield the entries that are topics: names with a map of partitions to offsets. Others are the source's own."""
     for topic, partitions in offsets.items() if isinstance(offsets, dict) else ():
         if isinstance(partitions, dict) and not topic.startswith("#"):
             for partition, offset in partitions.items():

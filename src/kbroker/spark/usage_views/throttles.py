@@ -1,30 +1,26 @@
-"""Who is throttled: by which quota, how often, how long, and each quota's share of all delay.
+"""Throttles of a request log: clients, quotas, numbers and lengths of delays, and each quota's share of all delay.
 
 Functions on DataFrames with the columns of the request log.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
+from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import functions as F
 
 COLUMNS = ("principal", "client_id", "throttle_time_ms", "verdicts")
-#: Whom a quota judged: the tags of its counter. A quota type of null: a delay whose cause the log does not state.
+#: Tags of a quota's counter. A quota type of null: a delay whose cause is not in the log.
 KEYS = ("quota_type", "user", "client_id", "ip")
 
 
 def throttles(rows: DataFrame) -> DataFrame:
-    """One row per quota and client that it throttled, the longest delay first.
+    """Return one row per quota and client that it throttled, the longest delay first.
 
-    Returns: KEYS; verdicts and refused: how many; delay_asked_ms: by the formula; delay_served_ms: the
-    throttle time sent to clients; delay_max_ms: the longest served; limit: the highest that was exceeded; share: of all
-    delay served, 0..1. A log of Apache Kafka states a delay but no verdict: it counts under the client's own names.
+    Returns: KEYS; verdicts and refused: their numbers; delay_asked_ms: by the formula; delay_served_ms: the throttle
+    time sent to clients; delay_max_ms: the longest one served; limit: the highest one that was exceeded; share: of all
+    delay served, 0..1. A log of Apache Kafka has delays but no verdicts: they count under the client's own names.
     """
-    from pyspark.sql import functions as F
-
-    held = rows.where((F.size("verdicts") > 0) | (F.col("throttle_time_ms") > 0))  # few as a rule
+    held = rows.where((F.size("verdicts") > 0) | (F.col("throttle_time_ms") > 0))  # as a rule few
     judged = held.select(F.explode(verdicts_of_row()).alias("v")).select("v.*")
     return with_share(
         judged.groupBy(*KEYS).agg(
@@ -39,11 +35,10 @@ def throttles(rows: DataFrame) -> DataFrame:
 
 
 def verdicts_of_row() -> Column:
-    """The verdicts of a row of the log: KEYS, limit, refused, delay_asked_ms, delay_served_ms of each.
+    """Return the verdicts of a row of the log: KEYS, limit, refused, delay_asked_ms, delay_served_ms of each.
 
-    A delay without a verdict is one of the client's own names, with a quota type of null.
+    A delay without a verdict becomes one of the client's own names, with a quota type of null.
     """
-    from pyspark.sql import functions as F
 
     def null(kind: str) -> Column:
         return F.lit(None).cast(kind)
@@ -63,10 +58,7 @@ def verdicts_of_row() -> Column:
 
 
 def with_share(summed: DataFrame) -> DataFrame:
-    """The rows of `throttles` of their sums: each one's share of all delay, the longest delay first."""
-    from pyspark.sql import Window
-    from pyspark.sql import functions as F
-
+    """Return the rows of `throttles` from their sums: with each one's share of all delay, the longest delay first."""
     all_delay = F.sum("delay_served_ms").over(Window.partitionBy(F.lit(0)))
     share = F.when(all_delay > 0, F.col("delay_served_ms") / all_delay).otherwise(F.lit(0.0))
     ordered = [
@@ -78,9 +70,7 @@ def with_share(summed: DataFrame) -> DataFrame:
 
 
 def by_quota(found: DataFrame) -> DataFrame:
-    """The rows of `throttles` per quota type: quota_type, clients, verdicts, refused, delay_served_ms, share."""
-    from pyspark.sql import functions as F
-
+    """Return sums of `throttles` per quota type: quota_type, clients, verdicts, refused, delay_served_ms, share."""
     sums = [F.sum(name).alias(name) for name in ("verdicts", "refused", "delay_served_ms", "share")]
     return (
         found.groupBy("quota_type").agg(F.count("*").alias("clients"), *sums).orderBy(F.col("delay_served_ms").desc())

@@ -1,4 +1,4 @@
-"""Who uses the broker: bytes, requests, their time, mutations and connections of each entity, per day and second.
+"""Usage of the broker: bytes, requests, their time, mutations and connections of each entity, per day and second.
 
 Functions on DataFrames with the columns of the request log: `read_table`, or the records of `read_log`.
 """
@@ -7,12 +7,11 @@ from __future__ import annotations
 
 from functools import reduce
 from operator import add
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
 
-#: What is measured. The time of a request is what its quota counts: of the handler and of the network thread.
+#: The measures. The time of a request is the one that its quota counts: of the handler and of the network thread.
 SUMMED = ("requests", "request_bytes", "response_bytes", "request_time_us", "mutations")
 MEASURES = (*SUMMED, "connections")
 ENTITY = ("principal", "client_id")
@@ -23,7 +22,7 @@ COLUMNS = (
     *("time", "api_key", *ENTITY, "connection", "request_bytes", "response_bytes", "local_time_us"),
     *("network_time_us", "sampling", "repeated", "updates"),
 )
-#: By which measures entities can be ranked.
+#: Rankings of entities, by sums of measures.
 RANKS = {
     "bytes": ("request_bytes", "response_bytes"),
     "requests": ("requests",),
@@ -34,14 +33,12 @@ RANKS = {
 
 
 def usage_per_second(rows: DataFrame) -> DataFrame:
-    """What each entity used in each second: date, principal, client_id, second (since 1970), and MEASURES.
+    """Return the usage of each entity in each second: date, principal, client_id, second (since 1970), and MEASURES.
 
-    A record that stands for several requests counts as often; one of a sample counts for those left out. A connection
-    counts in the second of its first request of the day. One entity with most of the rows is no trouble: Spark adds up
-    each task's rows first, so that what is shuffled is one row per task, entity and second.
+    A record that stands for several requests counts that often; one of a sample counts for the records left out. A
+    connection counts in the second of its first request of the day. Entities with most of the rows are not slow: Spark
+    first adds up the rows of each task, and shuffles one row per task, entity and second.
     """
-    from pyspark.sql import functions as F
-
     requests = rows.where("api_key is not null").withColumn("second", second_of("time"))
     traffic = requests.select(*ENTITY, "second", *(measured(name).alias(name) for name in SUMMED))
     day = F.floor(F.col("second") / F.lit(DAY_S)).alias("day")  # a number: a text would be made for each row
@@ -50,12 +47,10 @@ def usage_per_second(rows: DataFrame) -> DataFrame:
 
 
 def with_connections(traffic: DataFrame, opened: DataFrame) -> DataFrame:
-    """The rows of `usage_per_second` of their two parts.
+    """Return the rows of `usage_per_second` from their two parts.
 
     Args: `traffic`: ENTITY, second and SUMMED, added up or in parts; `opened`: ENTITY and second of each connection.
     """
-    from pyspark.sql import functions as F
-
     keys = (*ENTITY, "second")
     one_each = opened.select(*keys, F.lit(1).alias("connections"))
     found = traffic.unionByName(one_each, allowMissingColumns=True).groupBy(*keys)
@@ -64,28 +59,24 @@ def with_connections(traffic: DataFrame, opened: DataFrame) -> DataFrame:
 
 
 def usage_per_day(rows: DataFrame) -> DataFrame:
-    """What each entity used in each day: date, principal, client_id, MEASURES, and of each the highest second."""
+    """Return the usage of each entity in each day: date, principal, client_id, MEASURES, and NAME_peak by second."""
     return summed_up(usage_per_second(rows), "date", *ENTITY)
 
 
 def usage(rows: DataFrame) -> DataFrame:
-    """What each entity used in all: principal, client_id, MEASURES and NAME_peak; a connection counts once a day."""
+    """Return the usage of each entity: principal, client_id, MEASURES and NAME_peak; a connection counts once a day."""
     return summed_up(usage_per_second(rows), *ENTITY)
 
 
 def summed_up(seconds: DataFrame, *keys: str) -> DataFrame:
-    """Sums and highest seconds of `usage_per_second` by some of its columns."""
-    from pyspark.sql import functions as F
-
+    """Return sums and highest seconds of `usage_per_second` by some of its columns."""
     sums = [F.sum(name).alias(name) for name in MEASURES]
     peaks = [F.max(name).alias(f"{name}_peak") for name in MEASURES]
     return seconds.groupBy(*keys).agg(*sums, *peaks)
 
 
 def top(used: DataFrame, by: str, limit: int) -> DataFrame:
-    """The entities with the most of one of RANKS, the first first."""
-    from pyspark.sql import functions as F
-
+    """Return the first entities by one of RANKS."""
     rank = reduce(add, [F.col(name) for name in RANKS[by]])
     return used.orderBy(rank.desc(), *(F.col(name).asc_nulls_first() for name in used.columns if name in ENTITY)).limit(
         limit
@@ -93,24 +84,18 @@ def top(used: DataFrame, by: str, limit: int) -> DataFrame:
 
 
 def second_of(time: str) -> Column:
-    """The second since 1970 of a time's column."""
-    from pyspark.sql import functions as F
-
+    """Return the second since 1970 of a column of times."""
     return F.expr(f"unix_micros({time}) div 1000000")
 
 
 def day_of(second: Column) -> Column:
-    """The day of a second since 1970, as "2026-01-02" and in UTC."""
-    from pyspark.sql import functions as F
-
+    """Return the UTC day of a second since 1970, such as "2026-01-02"."""
     days = F.floor(second / F.lit(DAY_S)).cast("int")
     return F.date_add(F.lit("1970-01-01").cast("date"), days).cast("string")
 
 
 def measured(name: str) -> Column:
-    """What a record counts for in one of SUMMED; unknown sizes (a log of Apache Kafka has none) count nothing."""
-    from pyspark.sql import functions as F
-
+    """Return the value of a record for one of SUMMED; unknown sizes, as in a log of Apache Kafka, are 0."""
     weight = F.when(F.col("sampling") > 0, 1 / F.col("sampling")).otherwise(F.lit(1.0))
     zero = F.lit(0)
     if name == "requests":

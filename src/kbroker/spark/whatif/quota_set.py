@@ -1,4 +1,4 @@
-"""A set of client quotas, as a file or a broker names them, and the counters it makes for clients."""
+"""A set of client quotas, as a file or a broker has them, and the counters that it makes for clients."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from kbroker.common.quotas import CLIENT_ID, CLIENT_KEYS, IP, USER, QuotaEntity,
 
 Values = Mapping[QuotaEntity, Mapping[str, float]]
 
-#: The key that limits each type of quota, and back.
+#: The key that limits each type of quota, and the reverse.
 KEY_OF = {
     "Produce": "producer_byte_rate",
     "Fetch": "consumer_byte_rate",
@@ -22,7 +22,7 @@ ANONYMOUS = "ANONYMOUS"
 
 
 class Tags(NamedTuple):
-    """The name of a counter: empty parts stand for everybody."""
+    """Name of a counter; an empty part stands for all users, or all client ids."""
 
     quota_type: str
     user: str
@@ -30,7 +30,7 @@ class Tags(NamedTuple):
 
 
 class Judge(NamedTuple):
-    """What limits a client: the counter, its limit (None: none) and the level of its quota, 0 for none."""
+    """Counter of a client, its limit (None: none) and the level of the quota, 0 for none."""
 
     tags: Tags
     limit: float | None
@@ -38,12 +38,12 @@ class Judge(NamedTuple):
 
 
 def user_of(principal: str | None) -> str:
-    """A principal's name without its type, as quotas know it: alice of User:alice."""
+    """Return a principal's name without its type, as quotas have it: alice of User:alice."""
     return "" if principal is None else principal.partition(":")[2] or principal
 
 
 class QuotaSet:
-    """Quotas by entity. Those of addresses are kept out: a request log says nothing of connections that were let in.
+    """Quotas by entity, without those of addresses: a request log has no record of connections that were not delayed.
 
     Args: `quotas`: by entity the values by key, as `kbroker quotas apply` reads them.
     Threads: any.
@@ -60,12 +60,12 @@ class QuotaSet:
 
     @cached_property
     def types(self) -> tuple[str, ...]:
-        """Types of quota that anybody has; of the others nothing is counted."""
+        """Types of quota with a limit; values of the others are not counted."""
         return tuple(quota_type for quota_type, key in KEY_OF.items() if self._limits[key])
 
     @property
     def sharing(self) -> str:
-        """Which clients may share a counter: none ("alone"), those of a "user", of a "client-id", or "mixed" ones."""
+        """Clients that may share a counter: none ("alone"), those of a "user" or "client-id", or any ("mixed")."""
         both, user, client = frozenset({USER, CLIENT_ID}), frozenset({USER}), frozenset({CLIENT_ID})
         kinds = set().union(*(self._kinds[KEY_OF[quota_type]] for quota_type in self.types))
         if kinds <= {both}:
@@ -75,7 +75,7 @@ class QuotaSet:
         return "client-id" if kinds <= {both, client} else "mixed"
 
     def judge(self, quota_type: str, principal: str | None, client_id: str | None) -> Judge:
-        """Whose counter a client's values of a type go to, and its limit."""
+        """Return the counter to which a client's values of a type go, and its limit."""
         limits = self._limits[KEY_OF[quota_type]]
         user, client = user_of(principal), client_id or ""
         found = resolve(limits, user, client, self._kinds[KEY_OF[quota_type]])
@@ -85,7 +85,7 @@ class QuotaSet:
         return Judge(tags, limits[found.winner.entity], found.winner.level)
 
     def limit_of(self, tags: Tags) -> float | None:
-        """The limit of a counter by its name, as a broker looks it up when quotas change."""
+        """Return the limit of a counter by its name, as a broker looks it up when quotas change."""
         limits = self._limits[KEY_OF[tags.quota_type]]
         wanted = {kind for kind, name in ((USER, tags.user), (CLIENT_ID, tags.client_id)) if name}
         for one in candidates(tags.user, tags.client_id):

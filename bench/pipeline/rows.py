@@ -10,12 +10,14 @@ the values: `replay --check` finds other ones.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from kbroker.spark.generator.population import ADMIN, CONSUMER, DAY_US, PRODUCER, Array, Population, mixed
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 
-if TYPE_CHECKING:
-    import pyarrow as pa
+from bench.pipeline.population import ADMIN, CONSUMER, DAY_US, PRODUCER, Array, Population, mixed
+from kbroker.spark.tables.log_schema import arrow_schema
 
 NO_QUOTA = -1
 QUOTAS = ("Produce", "Fetch", "ControllerMutation", "Request")
@@ -74,8 +76,6 @@ class _Block:
     """Columns of the rows as numpy arrays, first of each client's rows together, then in the order of their times."""
 
     def __init__(self, population: Population, block: int) -> None:
-        import numpy as np
-
         shape = population.shape
         self.population, self.block, self.seed = population, block, shape.seed
         self.rng = np.random.Generator(np.random.PCG64(np.random.SeedSequence([shape.seed, block])))
@@ -92,8 +92,6 @@ class _Block:
 
     def _times(self, who: Array, ordinal: Array, length_us: int) -> Array:
         """Requests of a client come in bursts; in the order of its requests."""
-        import numpy as np
-
         if len(who) == 0:
             return np.zeros(0, np.int64)
         burst = ordinal // self.population.burst[who]
@@ -106,11 +104,6 @@ class _Block:
         return self.begin_us + found[np.lexsort((found, who))]  # each client's requests in the order of time
 
     def table(self) -> pa.Table:
-        import numpy as np
-        import pyarrow as pa
-
-        from kbroker.spark.tables.log_schema import arrow_schema
-
         people, who, ordinal, rng = self.population, self.who, self.ordinal, self.rng
         n = len(who)
         turns = np.array([_TURNS[role] for role in (PRODUCER, CONSUMER, ADMIN)], np.int8)
@@ -174,8 +167,6 @@ class _Block:
 
     def _nth(self, turns: Array, quota: Array) -> Array:
         """How many requests of its quota a client has sent before a row; of a row that has none, 0."""
-        import numpy as np
-
         quota_of = _of_api("quota", np.int8)
         own = quota_of[turns] >= 0  # a role has one quota beside Request
         before = np.concatenate([np.zeros((len(turns), 1), np.int64), np.cumsum(own, axis=1)], axis=1)
@@ -185,8 +176,6 @@ class _Block:
 
     def _hits(self, quota: Array, nth: Array) -> tuple[Array, Array]:
         """Whether a row's own quota is exceeded, and how many of its client's were before it."""
-        import numpy as np
-
         people = self.population
         may = people.is_breaching[self.who] & (quota >= 0)
         at, begun = nth + people.phase[self.who], people.phase[self.who]
@@ -199,8 +188,6 @@ class _Block:
         return may & hits[at % _BREACH], np.where(may, so_far(at) - so_far(begun), 0)
 
     def _spans(self, api: Array, n: int) -> dict[str, Array]:
-        import numpy as np
-
         rng = self.rng
 
         def around(mean: Any) -> Array:
@@ -216,8 +203,6 @@ class _Block:
         }
 
     def _sizes(self, api: Array, n: int) -> tuple[Array, Array]:
-        import numpy as np
-
         batch = (self.population.size_bytes[self.who] * (0.5 + self.rng.random(n, np.float32))).astype(np.int64)
         idle = self.rng.random(n, np.float32) < 0.3  # a poll that finds nothing
         request, response = (_of_api(name, np.int64)[api] for name in ("request_bytes", "response_bytes"))
@@ -225,19 +210,12 @@ class _Block:
         return np.where(api == 0, 130 + batch, request), response
 
     def _addresses(self) -> pa.Array:
-        import pyarrow as pa
-        import pyarrow.compute as pc
-
         who, place = _numbered(self.who)
         parts = [pa.array(part).cast(pa.string()) for part in (who // 65_536 % 256, who // 256 % 256, who % 256)]
         return pc.binary_join_element_wise("10", *parts, ".").take(pa.array(place))
 
     def _connections(self) -> pa.Array:
         """A client has several at a time, uses each for a while, and makes new ones each day."""
-        import numpy as np
-        import pyarrow as pa
-        import pyarrow.compute as pc
-
         people, day = self.population, (self.begin_us - self.population.shape.start_us) // DAY_US
         link = self.ordinal // 100 % people.links[self.who]
         (pair, place) = _numbered(self.who * 8 + link)
@@ -263,7 +241,6 @@ class _Values:
         is_waiting: Array, answered_ms: Array, request_bytes: Array, response_bytes: Array, local_us: Array,
         network_us: Array, excess: Array, asked_ms: Array,
     ) -> None:  # fmt: skip
-        import numpy as np
 
         self.block, self.quota, self.hit, self.is_refused, self.is_waiting = block, quota, hit, is_refused, is_waiting
         self.answered_ms, self.excess, self.asked_ms = answered_ms, excess, asked_ms
@@ -277,9 +254,6 @@ class _Values:
         self.request_sequence = 2 * (block.ordinal - waited) + 1
 
     def updates(self) -> pa.Array:
-        import numpy as np
-        import pyarrow as pa
-
         n = len(self.quota)
         of_request = ~self.is_waiting
         is_own = (self.quota >= 0) & ~self.is_refused
@@ -318,9 +292,6 @@ class _Values:
         return _lists("updates", offsets, fields)
 
     def verdicts(self) -> pa.Array:
-        import numpy as np
-        import pyarrow as pa
-
         judged = self.hit | self.is_waiting
         both = self.hit & ~self.is_refused & (self.asked_ms % 8 == 0)  # the request quota asks for half as much
         counts = judged.astype(np.int32) + both
@@ -353,26 +324,18 @@ class _Values:
 
     def _limits(self, row: Array, is_second: Array) -> Array:
         """The client's quota, as a round number."""
-        import numpy as np
-
         people, who = self.block.population, self.block.who[row]
         size = 10.0 ** np.ceil(np.log10(people.size_bytes[who]))
         own = np.choose(self.quota[row].clip(0), (size * 10, size * 40, np.full(len(row), 5.0)))
         return np.where(self.is_waiting[row], 10.0, np.where(is_second, 25.0, own))
 
     def _names(self, row: Array) -> dict[str, Any]:
-        import pyarrow as pa
-
         user, _, client = self.block.population.names
         who = pa.array(self.block.who[row])
         return {"user": user.take(who), "client_id": client.take(who)}
 
 
 def _lists(name: str, offsets: Array, columns: dict[str, Any]) -> pa.Array:
-    import pyarrow as pa
-
-    from kbroker.spark.tables.log_schema import arrow_schema
-
     kind = arrow_schema().field(name).type.value_type
     arrays = []
     for at in range(kind.num_fields):
@@ -385,35 +348,23 @@ def _lists(name: str, offsets: Array, columns: dict[str, Any]) -> pa.Array:
 
 def _only(column: pa.Array, wanted: Array, otherwise: str | None = None) -> pa.Array:
     """A column, null (or something else) where it is not wanted."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
     if wanted.all():
         return column
     return pc.if_else(pa.array(wanted), column, pa.scalar(otherwise, column.type))
 
 
 def _same(text: str, n: int) -> pa.Array:
-    import pyarrow as pa
-
     return pa.repeat(pa.scalar(text), n)
 
 
 def _one_of(texts: tuple[str, ...], number: Array) -> pa.Array:
-    import numpy as np
-    import pyarrow as pa
-
     return pa.array(texts).take(pa.array((number % np.uint64(len(texts))).astype(np.int8)))
 
 
 def _of_api(name: str, kind: Any) -> Array:
-    import numpy as np
-
     return np.array([getattr(one, name) for one in APIS], kind)
 
 
 def _numbered(values: Array) -> tuple[Array, Array]:
     """The distinct ones, and of each element which it is."""
-    import numpy as np
-
     return np.unique(values, return_inverse=True)

@@ -9,13 +9,14 @@ from __future__ import annotations
 import functools
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from kbroker.spark.errors import PipelineError
 from kbroker.spark.tables.delta_table import DEFAULT_BUCKETS, bucket_of
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 Array = Any  # of numpy
 
@@ -96,8 +97,6 @@ class Shape:
 
 def mixed(*parts: Any) -> Array:
     """Numbers that look random, made of others (splitmix64); arrays of one length, or single numbers."""
-    import numpy as np
-
     found: Array = np.uint64(0x9E3779B97F4A7C15)
     with np.errstate(over="ignore"):
         for part in parts:
@@ -110,8 +109,6 @@ def mixed(*parts: Any) -> Array:
 
 def chance(*parts: Any) -> Array:
     """The same as numbers from 0 to below 1."""
-    import numpy as np
-
     return (mixed(*parts) >> np.uint64(11)).astype(np.float64) / float(2**53)
 
 
@@ -119,8 +116,6 @@ class Population:
     """The entities of a log, by their numbers; those with a lower number send more. Threads: any."""
 
     def __init__(self, shape: Shape) -> None:
-        import numpy as np
-
         self.shape = shape
         n, seed = shape.entities, shape.seed
         number = np.arange(n)
@@ -139,16 +134,11 @@ class Population:
 
     def counts_before(self, time_us: int) -> Array:
         """How many requests each entity has sent before a time; at the end they are `requests` together."""
-        import numpy as np
-
         return np.floor(self.share * self.shape.sent_before(time_us) + self._phase).astype(np.int64)
 
     @functools.cached_property
     def names(self) -> tuple[pa.Array, pa.Array, pa.Array]:
         """User, principal and client id of each entity."""
-        import pyarrow as pa
-        import pyarrow.compute as pc
-
         user = pc.binary_join_element_wise("team-", _digits(self.user, 6), "")
         client = pc.binary_join_element_wise("app-", _digits(range(self.shape.entities), 7), "")
         return user, pc.binary_join_element_wise(pa.scalar("User:"), user, ""), client
@@ -156,8 +146,6 @@ class Population:
     @functools.cached_property
     def bucket(self) -> Array:
         """In which bucket of a table the rows of each entity lie."""
-        import numpy as np
-
         _, principal, client = self.names
         pairs = zip(principal.to_pylist(), client.to_pylist(), strict=True)
         return np.array([bucket_of(one, other, self.shape.buckets) for one, other in pairs], np.int32)
@@ -170,15 +158,10 @@ def population(shape: Shape) -> Population:
 
 
 def _digits(numbers: Any, width: int) -> pa.Array:
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
     return pc.utf8_lpad(pa.array(numbers, pa.int64()).cast(pa.string()), width, "0")
 
 
 def _shares(shape: Shape) -> Array:
-    import numpy as np
-
     share = np.arange(1, shape.entities + 1, dtype=np.float64) ** -shape.skew
     if shape.entities > 1 and shape.hot_share > 0:
         share[1:] *= (1 - shape.hot_share) / share[1:].sum()
@@ -188,8 +171,6 @@ def _shares(shape: Shape) -> Array:
 
 def _phases(shape: Shape, share: Array, number: Array) -> Array:
     """By how much each entity's count is ahead, so that all counts together are exact at the end."""
-    import numpy as np
-
     whole = share * shape.requests
     rest = whole - np.floor(whole)
     phase = chance(shape.seed, 7, number)
