@@ -100,8 +100,8 @@ def test_the_file_is_one_for_apply(tmp_path: Path) -> None:
 
 
 def test_arguments_that_cannot_be(spark: SparkSession, tmp_path: Path) -> None:
-    """A share of nothing, entities that do not exist."""
+    """A share of 0 and an unknown kind of entity are refused."""
     with pytest.raises(PipelineError, match="share"):
         needs_of_table(spark, tmp_path, share=0)
-    with pytest.raises(PipelineError, match="not for ip"):
+    with pytest.raises(PipelineError, match="got 'ip'"):
         needs_of_table(spark, tmp_path, by="ip")
