@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-
 UNITS: Mapping[str, int] = {
     "B": 1,
     "kB": 10**3,
