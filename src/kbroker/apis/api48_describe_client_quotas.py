@@ -1,4 +1,4 @@
-"""DescribeClientQuotas: the quotas of entities, found by the parts they have."""
+"""DescribeClientQuotas: the quotas of the entities that match a filter."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ EXACT, DEFAULT, ANY = 0, 1, 2
 
 
 def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
-    """List the entities that have all the parts asked for; if strict, no others. No part at all asks for
-    everything.
+    """List the entities that match every component of the filter; a strict filter matches no entity with other
+    parts. A filter without components matches every entity.
 
     Source: ``ClientQuotasImage.describe``.
     """
@@ -27,7 +27,7 @@ def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
     entries = [
         {
             "Entity": [{"EntityType": kind, "EntityName": name} for kind, name in entity.parts_by_type],
-            "Values": [{"Key": key, "Value": value} for key, value in sorted(values.items())],
+            "Values": [{"Key": key, "Value": value} for key, value in values.items()],
         }
         for entity, values in ctx.quota_entities.find(exact, present, body["Strict"])
     ]
@@ -35,12 +35,12 @@ def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
 
 
 def failure(body: Body, error: Errors, request: RequestContext) -> Body:
-    """No entries, and the error."""
+    """Return the error without entries."""
     return _refused(error, error.message)
 
 
 def _filter(components: Iterable[Body]) -> tuple[dict[str, str | None], set[str]]:
-    """Names that must be exactly so (None: the default), and types that must be there."""
+    """Return the required names by type (None: the default), and the types required with any name."""
     exact: dict[str, str | None] = {}
     present: set[str] = set()
     for component in components:

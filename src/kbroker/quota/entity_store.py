@@ -1,4 +1,4 @@
-"""The quotas of all entities: remembered, found again, and in force when a call returns."""
+"""Store of the quotas of all entities: a change is stored, and in force when the call returns."""
 
 from __future__ import annotations
 
@@ -6,26 +6,28 @@ import socket
 import threading
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import lru_cache
 from typing import TypeGuard
 
 from kbroker.common.errors import Errors, KafkaError
+from kbroker.common.java.java_hash import hash_order, map_hash, string_hash
 from kbroker.common.loggers import get_logger
-from kbroker.common.quotas import IP, QuotaEntity
+from kbroker.common.quotas import IP, QuotaEntity, is_shadow_key
 from kbroker.metadata.metadata_store import MetadataStore
 from kbroker.quota.entity_rules import Alteration, check_entity, check_ops
 
 logger = get_logger(__name__)
 
-#: Host names that one request may have looked up: each may take seconds, and one of few threads waits for it.
+#: Host names that one request may look up: a look-up may take seconds, and occupies one of few threads.
 MAX_LOOKUPS = 20
 
-#: Called for each change: entity, key, and the value now in force or None. Of an ip the entity has the address, not the
-#: host name it was given as: hooks look up nothing.
+#: Called for each change with entity, key, and the value now in force or None. An ip entity has the address, not the
+#: host name of the request: hooks look up no names.
 QuotaHook = Callable[[QuotaEntity, str, float | None], None]
 
 
 def address_of(host: str) -> str | None:
-    """The first address of a host name or of an address in any notation, None if there is none."""
+    """Return the first address of a host name or of an address in any notation, None if it has none."""
     try:
         return str(socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)[0][4][0])
     except (OSError, UnicodeError):
@@ -35,9 +37,9 @@ def address_of(host: str) -> str | None:
 class QuotaEntityStore:
     """Quotas by entity.
 
-    Args: ``resolve`` gives the address of a host; it may take seconds, and no lock is held meanwhile.
-    Threads: reading from any thread without a lock (the mapping is swapped whole); changes one at a time. Lock order:
-    this one's, then the store's; hooks run under it.
+    Args: ``resolve`` returns the address of a host; it may take seconds, and no lock is held meanwhile.
+    Threads: any thread reads without a lock (the mapping is replaced as a whole); changes are serialized. Lock order:
+    this object's, then the metadata store's; hooks run under this object's.
     """
 
     def __init__(self, store: MetadataStore, resolve: Callable[[str], str | None] = address_of) -> None:
@@ -46,22 +48,21 @@ class QuotaEntityStore:
         self._lock = threading.Lock()
         self._hooks: list[QuotaHook] = []
         self._quotas: Mapping[QuotaEntity, Mapping[str, float]] = {}
-        #: Of host names, by entity and key: the address it is in force for. A shadow may have been set when the name
-        #: led elsewhere.
+        #: Addresses of host names by entity and key: a shadow may have been set when the name had another address.
         self._addresses: dict[tuple[QuotaEntity, str], QuotaEntity] = {}
 
     def on_change(self, hook: QuotaHook) -> None:
-        """Call ``hook`` for every quota that ``load`` finds and for each change, once it is remembered."""
+        """Call ``hook`` for every quota that ``load`` finds and for each change once it is stored."""
         self._hooks.append(hook)
 
     def load(self) -> None:
-        """Put what is remembered in force; before clients are served."""
+        """Put the stored quotas in force; called before clients are served."""
         quotas: dict[QuotaEntity, dict[str, float]] = {}
         for text, key, value in self._store.quotas():
             quotas.setdefault(_from_text(text), {})[key] = value
         found = {host: self._resolve(host) for host in (entity.names.get(IP) for entity in quotas) if _is_name(host)}
         with self._lock:
-            self._quotas = quotas
+            self._quotas = {entity: _in_map_order(values) for entity, values in quotas.items()}
             for entity, values in quotas.items():
                 for key, value in values.items():
                     self._put_in_force(entity, key, value, found)
@@ -69,11 +70,11 @@ class QuotaEntityStore:
     def alter(
         self, alterations: Sequence[Alteration], validate_only: bool = False
     ) -> dict[QuotaEntity, KafkaError | None]:
-        """Change each entity, all of its keys or none, and remember all of the request in one step.
+        """Change each entity, all of its keys or none, and store the changes of the request in one transaction.
 
         A duplicate entity is not changed at all.
-        Returns: by entity, in order, why it was refused, or None. KAFKA_STORAGE_ERROR for all that change when they
-        cannot be remembered; none has changed then.
+        Returns: the error or None of each entity, in the order of the request. If the changes cannot be stored, no
+        entity has changed, and all get KAFKA_STORAGE_ERROR.
         """
         times = Counter(alteration.entity for alteration in alterations)
         results: dict[QuotaEntity, KafkaError | None] = {}
@@ -98,16 +99,22 @@ class QuotaEntityStore:
                 results.update(dict.fromkeys(accepted, refusal))
         return results
 
+    @property
+    def count(self) -> int:
+        """Number of entities with quotas."""
+        return len(self._quotas)
+
     def find(
         self, exact: Mapping[str, str | None], present: Collection[str], strict: bool
     ) -> list[tuple[QuotaEntity, Mapping[str, float]]]:
-        """Entities that match a filter, with their quotas.
+        """Return the entities that match a filter, with their quotas, both in the order of Kafka's response.
 
-        Args: ``exact`` names by entity type, None for the default; ``present``: types an entity must have, whatever
-        the name; ``strict``: it must have no other types.
+        Args: ``exact``: names by entity type, None for the default; ``present``: types an entity must have with any
+        name; ``strict``: the entity must have no other types.
         """
         found = []
-        for entity, values in self._quotas.items():
+        quotas = self._quotas
+        for entity, values in quotas.items():
             names = entity.names
             if (
                 (not strict or len(names) == len(exact) + len(present))
@@ -115,14 +122,14 @@ class QuotaEntityStore:
                 and all(kind in names for kind in present)
             ):
                 found.append((entity, values))
-        return found
+        return hash_order(found, lambda row: _entity_hash(row[0]), smallest_table=1, held=len(quotas))
 
     def of(self, entity: QuotaEntity) -> Mapping[str, float]:
-        """The quotas of exactly this entity."""
+        """Return the quotas of exactly this entity."""
         return self._quotas.get(entity, {})
 
     def of_address(self, entity: QuotaEntity) -> Mapping[str, float]:
-        """The same of an address, with those of a host name that was found to have it."""
+        """Return the quotas of an address, including those of host names with this address."""
         found = dict(self.of(entity))
         for (host, key), address in tuple(self._addresses.items()):
             value = self.of(host).get(key)
@@ -137,10 +144,10 @@ class QuotaEntityStore:
     ) -> None:
         quotas = dict(self._quotas)
         changed: list[tuple[QuotaEntity, str, float | None]] = []
-        for entity, ops in accepted.items():
+        for entity in hash_order(accepted, _entity_hash):
             before = quotas.get(entity, {})
             after = dict(before)
-            for key, value in ops.items():
+            for key, value in accepted[entity].items():
                 if before.get(key) == value:
                     continue
                 changed.append((entity, key, value))
@@ -149,7 +156,7 @@ class QuotaEntityStore:
                 else:
                     after[key] = value
             if after:
-                quotas[entity] = after
+                quotas[entity] = _in_map_order(after, before)
             else:
                 quotas.pop(entity, None)
         if not changed:
@@ -183,14 +190,35 @@ class QuotaEntityStore:
         for hook in self._hooks:
             try:
                 hook(entity, key, value)
-            except Exception:  # one quota that cannot be put in force does not keep the others from it
+            except Exception:  # the others are put in force all the same
                 logger.exception("cannot put %s of %s in force", key, entity)
 
 
-class _Lookups:
-    """Resolver of host names; the number of names in one request is limited.
+def _in_map_order(values: Mapping[str, float], before: Collection[str] = ()) -> dict[str, float]:
+    """Return the quotas of an entity in the order of Kafka's hash map; shadows, which Kafka lacks, follow.
 
-    ``found``: the addresses of names.
+    Args: ``before``: the keys before the change, in order; Kafka adds new keys in the order of another hash map.
+    """
+    if len(values) == 1:
+        return dict(values)
+    added = hash_order([key for key in values if key not in before], _key_hash)
+    kept = [key for key in (*before, *added) if key in values and not is_shadow_key(key)]
+    shadows = sorted(filter(is_shadow_key, values))
+    return {key: values[key] for key in (*hash_order(kept, _key_hash, smallest_table=1), *shadows)}
+
+
+_key_hash = lru_cache(maxsize=64)(string_hash)
+
+
+def _entity_hash(entity: QuotaEntity) -> int:
+    """Return the hash of ``ClientQuotaEntity``."""
+    return 31 + map_hash(entity.names)
+
+
+class _Lookups:
+    """Look-ups of one request, at most ``MAX_LOOKUPS``.
+
+    Attributes: ``found``: addresses by host name.
     """
 
     def __init__(self, resolve: Callable[[str], str | None]) -> None:
@@ -199,7 +227,7 @@ class _Lookups:
         self.found: dict[str, str | None] = {}
 
     def has_address(self, host: str) -> bool:
-        """Raises: KafkaError INVALID_REQUEST once there were too many names."""
+        """Return whether a host has an address. Raises: KafkaError INVALID_REQUEST after too many look-ups."""
         if not _is_name(host):
             return True
         if self._left == 0:
@@ -211,13 +239,13 @@ class _Lookups:
 
 
 def _is_name(host: str | None) -> TypeGuard[str]:
-    """Return whether it must be looked up: no address, and not the default entity's None."""
+    """Return whether a host must be looked up: it is neither an address nor the default entity's None."""
     if host is None:
         return False
     import ipaddress
 
     try:
-        if "%" in host:  # behind it Python takes anything for a zone, of any length
+        if "%" in host:  # Python accepts any text of any length as the zone after it
             return True
         ipaddress.ip_address(host)
     except ValueError:

@@ -51,7 +51,7 @@ def found(bench: Bench, version: int, *components: tuple[str, int, str | None], 
 
 @versions
 def test_set_describe_change_remove(version: int) -> None:
-    """A quota is there when the response is, and gone when it was removed; keys come in order."""
+    """A quota is described once the response to its change was sent, and no longer after its removal."""
     bench = make_bench()
     alice = entity(user="alice")
     assert alter(bench, version, entry(alice, ("producer_byte_rate", 1024.0), ("consumer_byte_rate", 2048.0))) == [
@@ -78,6 +78,67 @@ def test_set_describe_change_remove(version: int) -> None:
     for _ in range(2):
         assert alter(bench, version, entry(alice, ("producer_byte_rate", None))) == [(0, None, alice)]
         assert describe(bench, version, ("user", EXACT, "alice"))["Entries"] == []
+
+
+CONSUMER, MUTATIONS, PRODUCER, REQUEST = (
+    "consumer_byte_rate", "controller_mutation_rate", "producer_byte_rate", "request_percentage"
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("requests", "described"),
+    [
+        ([[PRODUCER], [CONSUMER]], [CONSUMER, PRODUCER]),
+        ([[REQUEST], [PRODUCER]], [REQUEST, PRODUCER]),
+        ([[PRODUCER], [REQUEST]], [PRODUCER, REQUEST]),
+        ([[PRODUCER, REQUEST]], [REQUEST, PRODUCER]),
+        ([[REQUEST], [PRODUCER], [MUTATIONS]], [MUTATIONS, REQUEST, PRODUCER]),
+        ([[PRODUCER], [REQUEST], [CONSUMER]], [CONSUMER, PRODUCER, REQUEST]),
+        ([[REQUEST, PRODUCER, MUTATIONS, CONSUMER]], [PRODUCER, CONSUMER, MUTATIONS, REQUEST]),
+        ([["shadow.consumer_byte_rate"], [REQUEST], ["shadow.request_percentage"], [PRODUCER]],
+         [REQUEST, PRODUCER, "shadow.consumer_byte_rate", "shadow.request_percentage"]),
+    ],
+)  # fmt: skip
+def test_keys_come_in_the_order_of_kafkas_hash_map(requests: list[list[str]], described: list[str]) -> None:
+    """The orders are those of ``ClientQuotasImage`` 4.3.1 after the same changes; shadows, which it lacks, follow."""
+    bench = make_bench()
+    alice = entity(user="alice")
+    for keys in requests:
+        alter(bench, 1, entry(alice, *((key, 1.0) for key in keys)))
+    (row,) = describe(bench, 1, ("user", EXACT, "alice"))["Entries"]
+    assert [value["Key"] for value in row["Values"]] == described
+    if len(described) == 4 and described[0] == PRODUCER:  # two of them keep the order of the larger table
+        alter(bench, 1, entry(alice, (CONSUMER, None), (MUTATIONS, None)))
+        (row,) = describe(bench, 1, ("user", EXACT, "alice"))["Entries"]
+        assert [value["Key"] for value in row["Values"]] == [PRODUCER, REQUEST]
+
+
+def test_entities_come_in_the_order_of_kafkas_hash_map() -> None:
+    """The order is that of ``ClientQuotasImage`` 4.3.1 after the same changes; a filter keeps it."""
+    bench = make_bench()
+    names: list[dict[str, str | None]] = [
+        {"user": "alice", "client_id": "app"}, {"user": "alice", "client_id": None}, {"user": "alice"},
+        {"user": None, "client_id": "app"}, {"user": None, "client_id": None}, {"user": None}, {"client_id": "app"},
+    ]  # fmt: skip
+
+    entities = [dict(_pairs(entity(**one))) for one in names]
+
+    def order(*components: tuple[str, int, str | None]) -> list[int]:
+        rows = describe(bench, 1, *components)["Entries"]
+        return [entities.index(dict(_pairs(row["Entity"]))) for row in rows]
+
+    for number, one in enumerate(names):
+        alter(bench, 1, entry(entity(**one), (PRODUCER, 1.0)))
+        if number == 3:
+            assert order() == [0, 3, 2, 1]
+    assert order() == [3, 2, 1, 0, 6, 5, 4]
+    for number in range(8):
+        alter(bench, 1, entry(entity(user=f"user{number}"), (PRODUCER, 1.0)))
+    assert order(("client-id", ANY, None)) == [1, 3, 0, 6, 4]
+
+
+def _pairs(parts: Sequence[Mapping[str, str | None]]) -> list[tuple[str | None, str | None]]:
+    return [(part["EntityType"], part["EntityName"]) for part in parts]
 
 
 EIGHT: tuple[dict[str, str | None], ...] = (

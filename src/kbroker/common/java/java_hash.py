@@ -1,4 +1,4 @@
-"""Java's hash of a text, and the order in which Java's hash maps hold texts: Kafka decides by both.
+"""Hashes of Java's values, and the order of Java's hash maps: Kafka's decisions and responses depend on both.
 
 Source: ``java.lang.String.hashCode``, ``org.apache.kafka.common.Uuid``, ``java.util.HashMap``, Kafka's
 ``BaseHashTable``.
@@ -6,7 +6,7 @@ Source: ``java.lang.String.hashCode``, ``org.apache.kafka.common.Uuid``, ``java.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from typing import TypeVar
 from uuid import UUID
 
@@ -30,6 +30,11 @@ def string_hash(text: str) -> int:
     return value - (1 << 32) if value & 0x80000000 else value
 
 
+def map_hash(entries: Mapping[str, str | None]) -> int:
+    """Return the hash of a map of texts, as an int of any size; a null value hashes to 0."""
+    return sum(string_hash(key) ^ (0 if value is None else string_hash(value)) for key, value in entries.items())
+
+
 def uuid_hash(value: UUID) -> int:
     """Return the hash of Kafka's ``Uuid``, as an unsigned int of 32 bits."""
     mixed = (value.int >> 64) ^ (value.int & 0xFFFFFFFFFFFFFFFF)
@@ -41,13 +46,23 @@ def int_hash(value: int) -> int:
     return value
 
 
-def hash_order(items: Collection[Item], hash_of: Callable[[Item], int], *, is_presized: bool = False) -> list[Item]:
-    """Return items, each once, in the order of a Java hash map they were put into one after the other.
+def hash_order(
+    items: Collection[Item],
+    hash_of: Callable[[Item], int],
+    *,
+    is_presized: bool = False,
+    smallest_table: int = SMALLEST_TABLE,
+    held: int | None = None,
+) -> list[Item]:
+    """Return items, each once, in the order of a Java hash map into which they were put one after the other.
 
-    Args: ``is_presized``: the table was made for all of them at once, as that of a copy.
+    Args:
+        is_presized: the table was made for all of them at once, as that of a copy.
+        smallest_table: slots of the table when the map was made.
+        held: number of items in the map, where ``items`` are some of them.
     """
-    count = len(items)
-    slots = SMALLEST_TABLE
+    count = len(items) if held is None else held
+    slots = smallest_table
     if is_presized:
         while slots < int(count / LOAD_FACTOR) + 1:
             slots *= 2

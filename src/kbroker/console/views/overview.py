@@ -40,7 +40,7 @@ def overview(site: Site, query: Query) -> View:
         "waiting_produces": parts.native_apis.waiting_produces,
         "queued": len(parts.requests) + len(parts.python_requests),
         "throttled_now": _throttled_now(site),
-        "quota_entities": len(site.context.quota_entities.find({}, (), False)),
+        "quota_entities": site.context.quota_entities.count,
         "notices": _notices(site, logs),
         "may_edit": site.may_edit,
     }
