@@ -384,7 +384,7 @@ def test_a_pending_offset_that_is_malformed_fences_its_partition() -> None:
 def test_threads_leave_what_the_log_says() -> None:
     """Commits, transactional commits, markers, deletions and expiry by several threads: a restart finds the same."""
     groups = single()
-    groups.topic.ensure()
+    groups.coordinator.runtime.prepare()  # until the partition is loaded, requests get COORDINATOR_LOAD_IN_PROGRESS
     names, places = ["a", "b", "c"], [PLACE, OTHER]
     failures: list[BaseException] = []
 
