@@ -10,10 +10,9 @@ from functools import partial
 from kbroker._core.clock import BaseClock
 from kbroker.common.configs.config import BrokerConfig
 from kbroker.common.configs.config_def import ConfigError, ConfigValue
+from kbroker.common.limited_log import RateLimitedLogger, RepeatedFailures, how_often
 from kbroker.common.listeners import Listener
 from kbroker.common.loggers import get_logger
-from kbroker.common.rate_limited_logger import RateLimitedLogger
-from kbroker.common.repeated_failures import RepeatedFailures, how_often
 from kbroker.common.security import scram
 from kbroker.common.security.jaas import PLAIN_MODULE, parse_jaas
 from kbroker.common.security.pem import normal_pem, pem_file

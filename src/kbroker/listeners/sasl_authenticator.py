@@ -14,8 +14,8 @@ from collections.abc import Callable, Mapping
 from kbroker._core.clock import BaseClock
 from kbroker.apis import api17_sasl_handshake, api18_api_versions, api36_sasl_authenticate
 from kbroker.common.errors import Errors, ProtocolError
+from kbroker.common.limited_log import RateLimitedLogger
 from kbroker.common.loggers import get_logger
-from kbroker.common.rate_limited_logger import RateLimitedLogger
 from kbroker.metadata.features import FinalizedFeatures
 from kbroker.network.transport.authentication import Outcome, Step
 from kbroker.protocol import codec

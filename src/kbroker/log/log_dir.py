@@ -8,8 +8,8 @@ from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
 from kbroker._core.clock import BaseClock, SystemClock
+from kbroker.common.limited_log import RepeatedFailures, how_often
 from kbroker.common.loggers import get_logger
-from kbroker.common.repeated_failures import RepeatedFailures, how_often
 from kbroker.log import checkpoints
 from kbroker.log.checkpoints import (
     CheckpointFile,

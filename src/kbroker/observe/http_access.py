@@ -18,8 +18,8 @@ from typing import NamedTuple
 
 from kbroker._core.clock import BaseClock
 from kbroker.common.configs.config import BrokerConfig
+from kbroker.common.limited_log import RateLimitedLogger
 from kbroker.common.loggers import get_logger
-from kbroker.common.rate_limited_logger import RateLimitedLogger
 from kbroker.observe.wrong_tokens import WrongTokens
 
 logger = get_logger(__name__)

@@ -12,8 +12,8 @@ from typing import NamedTuple, Protocol
 
 from kbroker._core.clock import BaseClock
 from kbroker.common.errors import Errors
+from kbroker.common.limited_log import RepeatedFailures
 from kbroker.common.loggers import get_logger
-from kbroker.common.repeated_failures import RepeatedFailures
 from kbroker.coordinator.transaction.transaction_log import StatePartition
 from kbroker.coordinator.transaction.transaction_metadata import (
     PREPARED,

@@ -13,8 +13,8 @@ from typing import NamedTuple
 
 from kbroker._core.clock import BaseClock
 from kbroker.common.errors import Errors, KafkaError
+from kbroker.common.limited_log import RepeatedFailures
 from kbroker.common.loggers import get_logger
-from kbroker.common.repeated_failures import RepeatedFailures
 from kbroker.common.topics import TRANSACTION_STATE_TOPIC
 from kbroker.coordinator.internal_topic import READ_BYTES, InternalTopic
 from kbroker.coordinator.partition_replay import PartitionReplay

@@ -1,11 +1,15 @@
-"""A failure that repeats is logged once a minute, with how often; different causes do not hide each other."""
+"""Limits of log lines: one a minute about a repeated failure, ten a second about requests of strangers."""
+
+import logging
+
+import pytest
 
 from kbroker._core.clock import VirtualClock
-from kbroker.common.repeated_failures import REPEAT_MS, RepeatedFailures, how_often
+from kbroker.common.limited_log import REPEAT_MS, RateLimitedLogger, RepeatedFailures, how_often
 
 
 class Failures:
-    """Each line is the cause and how often it failed."""
+    """Failures whose lines are pairs of cause and number."""
 
     def __init__(self) -> None:
         self.clock = VirtualClock()
@@ -17,7 +21,7 @@ class Failures:
 
 
 def test_the_first_failure_is_logged_at_once_and_the_next_ones_a_minute_later() -> None:
-    """Twelve failures in the first minute are two lines, and the second says how many it stands for."""
+    """Twelve failures in the first minute are two lines, and the second reports their number."""
     failures = Failures()
     for _ in range(13):
         failures.fail("disk")
@@ -27,7 +31,7 @@ def test_the_first_failure_is_logged_at_once_and_the_next_ones_a_minute_later() 
 
 
 def test_other_causes_are_logged_at_once() -> None:
-    """A full disk must not hide what else fails."""
+    """A full disk does not hide other failures."""
     failures = Failures()
     for cause in ("disk", "network", "disk", "network"):
         failures.fail(cause, 3)
@@ -35,7 +39,7 @@ def test_other_causes_are_logged_at_once() -> None:
 
 
 def test_what_was_counted_is_logged_when_nothing_more_fails() -> None:
-    """The last failures of a storm are reported, though none comes after them; and no line is written for nothing."""
+    """The last failures of a series are reported though none follows, and no line reports zero failures."""
     failures = Failures()
     failures.fail("disk")
     failures.fail("disk")
@@ -59,3 +63,17 @@ def test_the_end_of_the_line() -> None:
     """One failure needs no number."""
     assert how_often(1) == ""
     assert how_often(12) == " (12 times since the last such line)"
+
+
+def test_so_many_lines_a_second(caplog: pytest.LogCaptureFixture) -> None:
+    """Ten lines in a second; the next line reports the number left out."""
+    clock = VirtualClock()
+    log = RateLimitedLogger(logging.getLogger("bounded"), clock)
+    with caplog.at_level(logging.INFO):
+        for number in range(1000):
+            log.info("line %d", number)
+        assert caplog.messages == [f"line {number}" for number in range(10)]
+        clock.advance_ms(1000)
+        log.info("later")
+        log.info("again")
+    assert caplog.messages[10:] == ["990 lines like the next were left out", "later", "again"]

@@ -1,0 +1,106 @@
+"""Limited log lines, about failures that repeat and about requests of strangers; lines beyond the limit are counted."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Hashable
+from typing import TYPE_CHECKING
+
+from kbroker._core.clock import BaseClock
+
+if TYPE_CHECKING:
+    import logging
+
+REPEAT_MS = 60_000
+LINES_PER_SECOND = 10
+
+#: Writes the line; its argument is the number of failures since the last line, this one included.
+WriteLine = Callable[[int], object]
+
+
+class _Cause:
+    """``write`` of the latest failure, ``count`` of failures without a line, and ``lines`` since ``since_ms``."""
+
+    __slots__ = ("count", "lines", "since_ms", "write")
+
+    def __init__(self, write: WriteLine, now_ms: int) -> None:
+        self.write = write
+        self.count = self.lines = 0
+        self.since_ms = now_ms
+
+
+class RepeatedFailures:
+    """Limit of the lines about each cause: by default one a minute, which reports the number of failures.
+
+    Threads: any. No lock is held while a line is written.
+    """
+
+    def __init__(self, clock: BaseClock, lines: int = 1, period_ms: int = REPEAT_MS) -> None:
+        self._clock = clock
+        self._lines = lines
+        self._period_ms = period_ms
+        self._lock = threading.Lock()
+        self._causes: dict[Hashable, _Cause] = {}
+
+    def note(self, cause: Hashable, write: WriteLine, count: int = 1) -> None:
+        """Count ``count`` failures; write a line about them if the period of this cause has lines left."""
+        now_ms = self._clock.now_ms()
+        with self._lock:
+            found = self._causes.get(cause)
+            if found is None:
+                found = self._causes[cause] = _Cause(write, now_ms)
+            found.write = write
+            found.count += count
+            times = self._due(found, now_ms)
+        if times:
+            write(times)
+
+    def write_late(self) -> None:
+        """Write the lines about failures that were counted in a past period, and forget causes without any."""
+        now_ms = self._clock.now_ms()
+        late: list[tuple[WriteLine, int]] = []
+        with self._lock:
+            for cause, found in list(self._causes.items()):
+                if now_ms - found.since_ms < self._period_ms:
+                    continue
+                if found.count:
+                    late.append((found.write, self._due(found, now_ms)))
+                else:
+                    del self._causes[cause]
+        for write, times in late:
+            write(times)
+
+    def _due(self, cause: _Cause, now_ms: int) -> int:
+        """Return the number of failures that a line reports now; 0 without a line."""
+        if now_ms - cause.since_ms >= self._period_ms:
+            cause.since_ms, cause.lines = now_ms, 0
+        if cause.lines >= self._lines:
+            return 0
+        times, cause.count, cause.lines = cause.count, 0, cause.lines + 1
+        return times
+
+
+class RateLimitedLogger:
+    """Logger of at most ``LINES_PER_SECOND`` lines a second; the next line reports the number left out.
+
+    Threads: any.
+    """
+
+    def __init__(self, logger: logging.Logger, clock: BaseClock) -> None:
+        self._logger = logger
+        self._lines = RepeatedFailures(clock, LINES_PER_SECOND, 1000)
+
+    def info(self, message: str, *args: object) -> None:
+        """Write a line, or count it."""
+
+        def write(times: int) -> None:
+            if times > 1:
+                self._logger.info("%d lines like the next were left out", times - 1)
+            self._logger.info(message, *args)
+
+        self._lines.note(None, write)
+
+
+def how_often(times: int) -> str:
+    """Return the end of a line that reports more than one failure."""
+    return f" ({times} times since the last such line)" if times > 1 else ""
