@@ -1,4 +1,4 @@
-"""What judges a client under a quota: the sensor of a counter, made and asked alike by a broker and a replay.
+"""Quota counter of a client: the sensor that a broker and a replay create and check alike.
 
 Locks: none but the sensor's own.
 """

@@ -1,4 +1,4 @@
-"""What the driver asks the cluster: which topics there are, where their logs begin and end."""
+"""Requests of the driver to the cluster: topics, first and last offsets of their logs."""
 
 from __future__ import annotations
 
@@ -104,11 +104,11 @@ class Lookup:
     # ---- offsets
 
     def earliest(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """Where the logs begin."""
+        """Return the first offset of each log."""
         return self._offsets(dict.fromkeys(partitions, EARLIEST))
 
     def latest(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """Where the logs end: the last stable offsets when only committed records are read."""
+        """Return the end of each log: the last stable offset where only committed records are read."""
         return self._offsets(dict.fromkeys(partitions, LATEST))
 
     def ends(self, *, fresh: bool = False) -> Found:
@@ -140,7 +140,7 @@ class Lookup:
             return {}  # deleted meanwhile, as a look at the topics will show
 
     def last_ends(self) -> Found | None:
-        """What ``ends`` said last; no request."""
+        """Return the latest result of ``ends``, without a request."""
         return self._ends
 
     def resolve(self, positions: Positions, partitions: list[TopicPartition]) -> dict[TopicPartition, int]:

@@ -27,7 +27,7 @@ def names() -> list[str]:
 
 
 def is_milliseconds(column: Column) -> bool:
-    """Whether JSON gives this column's microseconds as decimal milliseconds."""
+    """Return whether JSON gives this column's microseconds as decimal milliseconds."""
     return column.name.endswith("_us") and column.json.endswith("Ms")
 
 
@@ -82,7 +82,7 @@ def _arrow_type(column: Column) -> pa.DataType:
 
 
 def json_schema(corrupt: str) -> StructType:
-    """What `from_json` reads a record into: nested as in KIP-673.
+    """Schema that `from_json` parses a record with: nested as in KIP-673.
 
     Times are strings or decimals there. Args: `corrupt`: name of the field that takes a text which is no such record.
     """
@@ -96,7 +96,7 @@ def json_schema(corrupt: str) -> StructType:
 
 
 def _ids_of_kafka() -> dict[str, DataType]:
-    """Where Kafka's own lines have a transactional id beside ``request.transactionalId``, which kbroker always uses."""
+    """Places of a transactional id in Kafka's lines beside ``request.transactionalId``, which kbroker always uses."""
     from pyspark.sql.types import ArrayType, IntegerType, StringType, StructField, StructType
 
     transaction = StructType([StructField("transactionalId", StringType())])

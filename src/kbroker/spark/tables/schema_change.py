@@ -1,4 +1,4 @@
-"""Whether a table's schema may become another: columns are only ever added, at any depth."""
+"""Compatibility of a table's schema with a new one: columns are only ever added, at any depth."""
 
 from __future__ import annotations
 

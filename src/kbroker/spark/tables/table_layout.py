@@ -1,4 +1,4 @@
-"""What the writers of a table share: the order of its rows, and what a write or a compaction reports."""
+"""Common parts of a table's writers: the order of its rows, reports of a write and of a compaction."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ PhaseCallback = Callable[[str], object]
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """What a batch has added: rows, files, and their hours."""
+    """Result of a batch: rows and files added, and their hours."""
 
     rows: int
     files: int
@@ -32,7 +32,7 @@ class Written:
 
 @dataclass(frozen=True, slots=True)
 class Compacted:
-    """What a compaction did: hours rewritten, files before and after, old files deleted."""
+    """Result of a compaction: hours rewritten, files before and after, old files deleted."""
 
     hours: int = 0
     files_before: int = 0
@@ -48,6 +48,6 @@ class Compacted:
         )
 
     def line(self) -> str:
-        """What people read of it."""
+        """Return the result in words."""
         before, hours = counted(self.files_before, "file"), counted(self.hours, "hour")
         return f"compacted {before} of {hours} into {self.files_after}"

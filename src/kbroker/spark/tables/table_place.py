@@ -104,7 +104,7 @@ class TablePlace:
 
     @property
     def is_local(self) -> bool:
-        """Whether it is a folder of this machine's file systems."""
+        """Return whether it is a folder of this machine's file systems."""
         return _SCHEME.match(self.uri) is None
 
     @property

@@ -76,7 +76,7 @@ Parse = Callable[[DataFrame], DataFrame]
 
 @dataclass(frozen=True, slots=True)
 class StreamOptions:
-    """How a stream into a table runs; times in milliseconds.
+    """Settings of a stream into a table; times in milliseconds.
 
     `follow`: go on until stopped, else end when all that was there is read. `interval_ms`: between batches.
     `max_per_batch`: records of a topic, bytes of files. `watermark_ms`: an hour is closed when the youngest row is so

@@ -27,7 +27,7 @@ class UnreadableFileError(PipelineError):
 
 
 def unreadable_file(error: BaseException) -> UnreadableFileError | None:
-    """What a failed job has to say about a file that cannot be read; None: that is not why it failed."""
+    """Return the message about an unreadable file that made a job fail, None for another cause."""
     text = str(error)
     found = _OURS.search(text)
     if found is not None:

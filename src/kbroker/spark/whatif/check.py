@@ -228,12 +228,12 @@ class _Recorded:
 
     @property
     def is_refusal(self) -> Array:
-        """Whether each value is a mutation that was judged but not recorded."""
+        """Return whether each value is a mutation that was judged but not recorded."""
         return np.asarray(self.verdict >= 0)
 
     @property
     def is_mutation(self) -> Array:
-        """Whether each value is of a controller mutation."""
+        """Return whether each value is of a controller mutation."""
         of_tag: Array = np.array([name[1].quota_type == "ControllerMutation" for name in self.names], bool)
         return np.asarray(of_tag[self.tag])
 

@@ -299,7 +299,7 @@ class Values:
 
     @property
     def is_judged(self) -> Array:
-        """Whether each value was judged, rather than only counted."""
+        """Return whether each value was judged, rather than only counted."""
         return np.asarray((self.action == JUDGED) | (self.action == STRICT))
 
     def taken(self, places: Any) -> Values:
