@@ -1,4 +1,4 @@
-"""Access control lists of any Kafka: described, made, deleted, and why something is allowed or denied."""
+"""Access control lists of any Kafka cluster: list, add, remove and explain rules."""
 
 from collections.abc import Iterable, Sequence
 from typing import TypeVar
@@ -25,16 +25,16 @@ MAX_AT_ONCE = 1000  # rules of one request; Kafka takes 10,000
 
 
 class Acls:
-    """Rules over a `Cluster`, which it does not own.
+    """Requests about ACLs over a `Cluster`, which the caller owns.
 
-    Raises (all methods): KafkaError with what the broker says; BrokerConnectionError.
+    Raises (all methods): KafkaError with the broker's message; BrokerConnectionError.
     """
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
 
     def list(self, wanted: AclFilter | None = None) -> Sequence[Acl]:
-        """The rules that a filter means, in order; None: all."""
+        """Return the rules that match a filter, in order; all rules if it is None."""
         response = self._cluster.request(DESCRIBE_ACLS, _filter(wanted or AclFilter()))
         check(response["ErrorCode"], "describing ACLs", response["ErrorMessage"])
         found = []
@@ -44,7 +44,7 @@ class Acls:
         return sorted(found)
 
     def add(self, acls: Iterable[Acl]) -> None:
-        """Make rules; those that are there already stay."""
+        """Add rules; existing ones are left unchanged."""
         wanted = [*acls]
         for start in range(0, len(wanted), MAX_AT_ONCE):
             some = wanted[start : start + MAX_AT_ONCE]
@@ -53,7 +53,7 @@ class Acls:
                 check(result["ErrorCode"], f"ACL {describe(acl)}", result["ErrorMessage"])
 
     def remove(self, filters: Sequence[AclFilter]) -> Sequence[Acl]:
-        """Delete the rules that filters mean. Returns: what was deleted, each once."""
+        """Delete the rules that match any of the filters; return each deleted rule once."""
         response = self._cluster.request(DELETE_ACLS, {"Filters": [_filter(wanted) for wanted in filters]})
         found: dict[Acl, None] = {}
         for result in response["FilterResults"]:
@@ -64,10 +64,10 @@ class Acls:
         return sorted(found)
 
     def explain(self, principal: str, host: str, operation: Operation, kind: ResourceType, name: str) -> Decision:
-        """Whether a client may do something, and which rule says so.
+        """Return whether a client may perform an operation, and the rule that decides.
 
-        Needs Describe and DescribeConfigs of the cluster. Apache Kafka does not show `super.users`: one is not found
-        to be one there.
+        Needs Describe and DescribeConfigs on the cluster. Apache Kafka does not describe `super.users`, so the result
+        leaves them out there.
         """
         settings = self._settings()
         if settings is not None and not settings.get("authorizer.class.name"):
@@ -104,7 +104,7 @@ class Acls:
 
 
 def describe(acl: Acl) -> str:
-    """A rule in one line."""
+    """Return a rule as one line of text."""
     pattern = "" if acl.pattern_type == PatternType.LITERAL else f"{acl.pattern_type.name.lower()} "
     return (
         f"{acl.permission.name} {acl.principal} from {acl.host}: {acl.operation.name} on {pattern}"

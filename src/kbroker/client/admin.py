@@ -1,4 +1,4 @@
-"""Topics, partitions, configs and offsets of any Kafka cluster, asked for synchronously."""
+"""Synchronous admin client: topics, partitions, configs and offsets of any Kafka cluster."""
 
 import enum
 from collections.abc import Iterable, Mapping
@@ -26,7 +26,7 @@ class ResourceType(enum.IntEnum):
 
 
 class ConfigSource(enum.IntEnum):
-    """Source of the value in force."""
+    """Source of the effective value."""
 
     UNKNOWN = 0
     DYNAMIC_TOPIC_CONFIG = 1
@@ -50,7 +50,7 @@ class ConfigOperation(enum.IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class ConfigSynonym:
-    """One place where a value may come from."""
+    """One source of a value."""
 
     name: str
     value: str | None
@@ -59,7 +59,7 @@ class ConfigSynonym:
 
 @dataclass(frozen=True, slots=True)
 class ConfigEntry:
-    """One config: `value` is None when it is sensitive or unset; `synonyms` begin with the one in force."""
+    """One config: `value` is None when it is sensitive or unset; `synonyms` begin with the effective one."""
 
     name: str
     value: str | None
@@ -117,9 +117,9 @@ class NewTopic:
 
 
 class MutationThrottledError(KafkaError):
-    """The controller mutation quota refuses a topic for now (error 89); nothing is sent again by itself.
+    """The controller mutation quota refused a topic for now (error 89); the request is not retried automatically.
 
-    `throttle_time_ms` is what the broker asks to wait; what was refused may be asked for again then.
+    The caller may repeat the refused request after `throttle_time_ms`.
     """
 
     def __init__(self, what: str, throttle_time_ms: int) -> None:
@@ -129,7 +129,7 @@ class MutationThrottledError(KafkaError):
 
 
 class Admin:
-    """Administrative requests over a `Cluster`, which it does not own.
+    """Administrative requests over a `Cluster`, which the caller owns.
 
     Every method raises KafkaError with the broker's code and text for the first item that failed,
     BrokerConnectionError when the cluster cannot be reached. Threads: as its Cluster.
@@ -141,12 +141,12 @@ class Admin:
     # ---- topics
 
     def list_topics(self, *, include_internal: bool = False) -> list[str]:
-        """Names in order; internal ones only when asked for."""
+        """Return the names in order; internal topics only if ``include_internal``."""
         found = self.cluster.fetch_metadata(None)
         return sorted(t.name for t in found if include_internal or not t.is_internal)
 
     def describe_topics(self, names: Iterable[str] | None = None) -> list[TopicMetadata]:
-        """Topics with their partitions, in order of their names (all of them for None).
+        """Return topics with their partitions, by name; all topics if ``names`` is None.
 
         Raises: KafkaError for a name that is unknown or illegal.
         """
@@ -161,8 +161,7 @@ class Admin:
         """Create topics, or only check that they could be created.
 
         Raises: KafkaError TOPIC_ALREADY_EXISTS, INVALID_TOPIC_EXCEPTION, INVALID_PARTITIONS, INVALID_CONFIG ...;
-            those before the failed one in the response exist. MutationThrottledError, which a broker answers from v6
-            on.
+            the topics before the failed one in the response were created. MutationThrottledError, from v6 on.
         """
         wanted = [
             {
@@ -193,8 +192,8 @@ class Admin:
     def delete_topics(self, names: Iterable[str], *, timeout_ms: int = 30_000) -> None:
         """Delete topics with all their data.
 
-        Raises: KafkaError UNKNOWN_TOPIC_OR_PARTITION, TOPIC_DELETION_DISABLED ...; MutationThrottledError; the others
-            of the list are deleted.
+        Raises: KafkaError UNKNOWN_TOPIC_OR_PARTITION, TOPIC_DELETION_DISABLED ...; MutationThrottledError. All other
+            topics of the list are deleted.
         """
         wanted = list(names)
 
@@ -213,7 +212,7 @@ class Admin:
     ) -> None:
         """Grow a topic to `total_count` partitions.
 
-        Raises: KafkaError INVALID_PARTITIONS when that is not more than it has; MutationThrottledError.
+        Raises: KafkaError INVALID_PARTITIONS unless that is more than the topic has; MutationThrottledError.
         """
         body: Body = {
             "Topics": [{"Name": topic, "Count": total_count, "Assignments": None}],
@@ -226,7 +225,7 @@ class Admin:
             _check_topic(t, response)
 
     def _ask_controller(self, api_key: int, body: BodyFor, timeout_ms: int) -> Body:
-        """Send to the controller, again when it has moved (then nothing was done)."""
+        """Send a request to the controller; repeat it if the controller has moved, for then nothing was changed."""
 
         def attempt() -> Body:
             node_id = self.cluster.controller()
@@ -258,12 +257,12 @@ class Admin:
         *,
         include_synonyms: bool = False,
     ) -> list[ConfigEntry]:
-        """Configs of a topic or broker (`name` is then its node id), in order of their names.
+        """Return the configs of a topic or broker, by name.
 
         Args:
-            resource_type: what `name` names.
-            name: topic name or node id; "" for what is set for all brokers.
-            keys: only these; None for all.
+            resource_type: kind of the resource.
+            name: topic name or node id; "" for the dynamic configs of all brokers.
+            keys: names of the configs; None for all.
             include_synonyms: list the other sources of each value too.
         """
         resource = {
@@ -283,13 +282,13 @@ class Admin:
     def alter_configs(
         self, resource_type: ResourceType, name: str, changes: Iterable[ConfigChange], *, validate_only: bool = False
     ) -> None:
-        """Change some keys of a topic or broker and leave the others, all or none; or only check that it could be done.
+        """Change some configs of a topic or broker: either all changes are made or none. Other configs stay.
 
         Args:
-            resource_type: what `name` names.
+            resource_type: kind of the resource.
             name: topic name or node id; "" for all brokers.
             changes: at most one per key.
-            validate_only: change nothing.
+            validate_only: only check the changes.
 
         Raises: KafkaError INVALID_CONFIG, UNKNOWN_TOPIC_OR_PARTITION, INVALID_REQUEST ... with the broker's reason.
         """
@@ -305,9 +304,9 @@ class Admin:
             check(result["ErrorCode"], f"{resource_type.name.lower()} {name!r}", result.get("ErrorMessage"))
 
     def _broker_of(self, resource_type: ResourceType, name: str) -> int | None:
-        """The node that answers for its own configs; None where any can.
+        """Return the node to which a request about configs must be sent; None for any node.
 
-        Raises: KafkaError BROKER_NOT_AVAILABLE if the cluster, asked anew, has no such node: no wait brings it.
+        Raises: KafkaError BROKER_NOT_AVAILABLE if the node is not in fresh metadata either; a retry would not help.
         """
         if resource_type not in (ResourceType.BROKER, ResourceType.BROKER_LOGGER) or not name:
             return None
@@ -325,7 +324,7 @@ class Admin:
     def list_offsets(
         self, wanted: Mapping[TopicPartition, int], *, read_committed: bool = False
     ) -> dict[TopicPartition, OffsetInfo]:
-        """Offsets by time.
+        """Return offsets by time.
 
         Args:
             wanted: per partition a timestamp in ms, or LATEST, EARLIEST, MAX_TIMESTAMP. A timestamp finds the first
@@ -377,7 +376,7 @@ class Admin:
     # ---- cluster
 
     def describe_cluster(self) -> ClusterDescription:
-        """Cluster id, controller and brokers; from Metadata where DescribeCluster is not offered."""
+        """Return the cluster id, controller and brokers; from Metadata if the broker has no DescribeCluster."""
         if not self.cluster.supports(DESCRIBE_CLUSTER):
             self.cluster.fetch_metadata([])
             nodes = sorted(self.cluster.nodes.values(), key=lambda n: n.node_id)
@@ -390,7 +389,7 @@ class Admin:
 
 
 def _check_topic(row: Body, response: Body) -> None:
-    """Raise for what a response says of one topic."""
+    """Raise the error that a response reports for one topic, if any."""
     what = f"topic {row['Name']!r}"
     if row["ErrorCode"] == Errors.THROTTLING_QUOTA_EXCEEDED:
         raise MutationThrottledError(what, response["ThrottleTimeMs"])

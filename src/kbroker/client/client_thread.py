@@ -1,4 +1,4 @@
-"""The thread of a blocking client that is used from asyncio: one call at a time, each can be cancelled."""
+"""Thread that runs a blocking client for asyncio: one call at a time, each of which can be cancelled."""
 
 import contextlib
 import socket
@@ -17,17 +17,17 @@ T = TypeVar("T")
 
 
 class CallCancelledError(Exception):
-    """The call that runs in the thread was cancelled; no one waits for its result."""
+    """The call that runs in the thread was cancelled; its result is discarded."""
 
 
 class ClientThread:
-    """Runs calls on one `Cluster`, which it opens with the first one, in one thread that ends with `close`.
+    """Run calls on one `Cluster` in one thread. The first call opens the cluster, and `close` ends the thread.
 
-    A call that is cancelled gives up its connection at once; the next call makes another. Only a connection that is
-    being made cannot be given up: the next call waits for it, connect_timeout_s at most.
+    Cancelling a call shuts its connection down at once; the next call opens a new one. A connection attempt cannot be
+    interrupted: the next call waits for its end, at most connect_timeout_s.
 
     Args: as `kbroker.client.quotas.QuotaClient`.
-    Raises: ValueError for an address or a property that is wrong.
+    Raises: ValueError for a malformed address or an invalid property.
     Threads: `run` and `close` from the thread of one event loop.
     """
 
@@ -49,12 +49,12 @@ class ClientThread:
         self._sockets: list[socket.socket] = []
 
     async def run(self, call: Callable[[Cluster], T]) -> T:
-        """The result of ``call`` in the thread. Raises: what it raises; RuntimeError after `close`."""
+        """Return the result of ``call``, run in the thread. Raises: its exceptions; RuntimeError after `close`."""
         await self._turn.acquire()
         return await self._run_in_turn(lambda: call(self._open()))
 
     async def close(self) -> None:
-        """Close the connection and end the thread, after the call that is under way. Repeated, it does nothing."""
+        """Close the connection and end the thread, after the current call. Idempotent."""
         await self._turn.acquire()
         if self._executor is None:
             self._turn.release()
@@ -67,7 +67,7 @@ class ClientThread:
             executor.shutdown(wait=False)
 
     async def _run_in_turn(self, call: Callable[[], T]) -> T:
-        """Run it, with the turn taken; the turn is given back when the thread has done with it."""
+        """Run a call while holding the lock, which is released when the thread has finished the call."""
         import asyncio
 
         if self._executor is None:
@@ -79,22 +79,22 @@ class ClientThread:
         try:
             return await asyncio.shield(job)
         except asyncio.CancelledError:
-            if not job.done():  # else the thread may have begun another one's call
+            if not job.done():  # otherwise the thread may already run the next call
                 self._give_up()
             raise
 
     def _end_turn(self, job: "asyncio.Future[Any]") -> None:
         if not job.cancelled():
-            job.exception()  # a call that was cancelled has no reader of it
+            job.exception()  # mark the exception as retrieved: nothing awaits a cancelled call
         self._turn.release()
 
     def _give_up(self) -> None:
-        """End what the thread waits for. Threads: the event loop's."""
+        """Interrupt the thread's blocking operation. Threads: the event loop's."""
         self._is_cancelled.set()
         with self._sockets_lock:
             for sock in self._sockets:
                 with contextlib.suppress(OSError):
-                    socket.socket.shutdown(sock, socket.SHUT_RDWR)  # of TLS too: its own would change the object
+                    socket.socket.shutdown(sock, socket.SHUT_RDWR)  # TLS too: its own would change the object
 
     # ---- in the thread
 

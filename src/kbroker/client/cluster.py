@@ -1,6 +1,6 @@
 """Connections to a cluster: bootstrap, version negotiation, metadata cache, routing, retries.
 
-Everything above (`admin`, `producer`, `consumer`) sends through `Cluster.request`, which opens and keeps one
+The modules above (`admin`, `producer`, `consumer`) send through `Cluster.request`, which opens and keeps one
 connection per broker.
 """
 
@@ -28,11 +28,11 @@ from kbroker.common.errors import Errors, KafkaError
 from kbroker.protocol import codec
 
 METADATA = 3
-FIRST_API_VERSIONS = 4  # what Java 4.3 starts with; v5 adds nothing that a client without a cluster id could say
+FIRST_API_VERSIONS = 4  # first version that the Java 4.3 client tries; v5 only adds the cluster id
 UNKNOWN_TOPIC_PATIENCE_S = 1.0  # a topic just created may not be known to every broker yet
-#: The body of every ApiVersions, ignorable below v3: a broker counts connections by what the latest one says.
+#: Body of every ApiVersions request, ignorable below v3. A broker counts connections by the latest client information.
 CLIENT_SOFTWARE: Body = {"ClientSoftwareName": "kbroker", "ClientSoftwareVersion": kbroker.__version__}
-UNSUPPORTED_VERSION_BYTES = b"\x00\x23"  # 35, at the place where every version has its error code
+UNSUPPORTED_VERSION_BYTES = b"\x00\x23"  # error 35, at the offset of the error code in every version
 BACKOFF_FIRST_S, BACKOFF_MAX_S = 0.05, 1.0
 
 C = TypeVar("C", bound="Closing")
@@ -44,7 +44,7 @@ BodyFor = Body | Callable[[int], Body]
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A broker as Metadata names it."""
+    """A broker as listed by Metadata."""
 
     node_id: int
     host: str
@@ -82,7 +82,7 @@ class TopicMetadata:
 
 
 def to_error(code: int) -> Errors:
-    """The enum member of a wire code; an unknown one counts as UNKNOWN_SERVER_ERROR, as clients treat it."""
+    """Return the enum member of an error code; UNKNOWN_SERVER_ERROR for an unknown code, as in other clients."""
     return _BY_CODE.get(code, Errors.UNKNOWN_SERVER_ERROR)
 
 
@@ -103,7 +103,7 @@ class Closing:
     """Base class of clients that are closed at the end of a ``with`` block."""
 
     def close(self) -> None:
-        """Close it. Idempotent."""
+        """Close the client. Idempotent."""
         raise NotImplementedError
 
     def __enter__(self: C) -> C:
@@ -116,11 +116,11 @@ class Closing:
 
 
 class Cluster(Closing):
-    """A view of one Kafka cluster, kept by connections to its brokers.
+    """One Kafka cluster: its metadata, and a connection to each of its brokers.
 
     Args:
         bootstrap: `host:port[,host:port...]`.
-        client_id: sent with every request; quotas and the broker's logs know us by it.
+        client_id: sent with every request; the broker's quotas and logs identify the client by it.
         connect_timeout_s: seconds for one connection.
         request_timeout_s: seconds for one exchange.
         retry_timeout_s: seconds for which retriable failures are tried again.
@@ -129,7 +129,7 @@ class Cluster(Closing):
         clock: monotonic seconds.
         sleep: waits between attempts.
 
-    Raises: BrokerConnectionError when no bootstrap server answers; ValueError for a malformed list.
+    Raises: BrokerConnectionError if no bootstrap server responds; ValueError for a malformed list.
 
     Threads: one at a time; open one Cluster per thread.
     """
@@ -172,7 +172,7 @@ class Cluster(Closing):
     # ---- connections and versions
 
     def _connect(self, address: Address) -> Connection:
-        """A usable connection to `address`: the kept one, or a new one with versions negotiated."""
+        """Return a usable connection to `address`: the kept one, or a new one with negotiated versions."""
         kept = self._connections.get(address)
         if kept is not None and self._is_usable(kept):
             return kept
@@ -194,7 +194,7 @@ class Cluster(Closing):
         return connection
 
     def _is_usable(self, connection: Connection) -> bool:
-        """Whether a kept connection can be used; its session is renewed when its time is nearly over (KIP-368)."""
+        """Return whether a kept connection can be used; renew its session shortly before it expires (KIP-368)."""
         if connection.is_stale():
             return False
         if self._authenticate is not None and connection.needs_renewal():
@@ -203,12 +203,12 @@ class Cluster(Closing):
             except BrokerConnectionError:
                 return False
             except KafkaError:
-                connection.close()  # a new connection gets the reason
+                connection.close()  # the attempt to open a new one reports the reason
                 return False
         return True
 
     def _any_connection(self) -> Connection:
-        """A connection to any broker: one that is open, else known nodes, else the bootstrap list."""
+        """Return a connection to any broker: an open one, else to a known node, else to a bootstrap server."""
         for connection in list(self._connections.values()):
             if self._is_usable(connection):
                 return connection
@@ -224,9 +224,9 @@ class Cluster(Closing):
         raise BrokerConnectionError(first.address, "; ".join([first.message, *map(str, others)]))
 
     def connection_to(self, node_id: int | None) -> Connection:
-        """A usable connection to a broker, any when None; for requests that are sent ahead.
+        """Return a usable connection to a broker, to any broker if None; for pipelined requests.
 
-        Raises: BrokerConnectionError; KafkaError LEADER_NOT_AVAILABLE for a node that is not known.
+        Raises: BrokerConnectionError; KafkaError LEADER_NOT_AVAILABLE for an unknown node.
         """
         if node_id is None:
             return self._any_connection()
@@ -247,28 +247,28 @@ class Cluster(Closing):
         timeout_s: float | None = None,
         expect_response: bool = True,
     ) -> Body:
-        """Send one request in the highest version both sides know, without any retry.
+        """Send one request in the highest version that both sides support, without retries.
 
         Args:
             api_key: key of the API.
-            body: fields by Kafka's names, or a function that makes them for a version.
+            body: fields by Kafka's names, or a function that returns them for a version.
             node_id: the broker; any when None.
             max_version: never use a higher version.
             timeout_s: seconds for the exchange.
             expect_response: False for Produce with acks=0.
 
-        Raises: BrokerConnectionError; KafkaError UNSUPPORTED_VERSION if no version is common.
+        Raises: BrokerConnectionError; KafkaError UNSUPPORTED_VERSION if the sides share no version.
         """
         connection = self.connection_to(node_id)
         version = self.version(connection, api_key, max_version)
         fields = body(version) if callable(body) else body
         limit_s = self.request_timeout_s if timeout_s is None else timeout_s
-        if connection.throttled_until_s > self.clock():  # the broker would not read it before, and it would time out
+        if connection.throttled_until_s > self.clock():  # the broker does not read until then
             self.sleep(connection.throttled_until_s - self.clock())
         return connection.request(api_key, version, fields, timeout_s=limit_s, expect_response=expect_response)
 
     def supports(self, api_key: int, node_id: int | None = None) -> bool:
-        """Whether broker and codec share a version of an API."""
+        """Return whether broker and codec share a version of an API."""
         try:
             self.version(self.connection_to(node_id), api_key)
         except KafkaError:
@@ -276,7 +276,7 @@ class Cluster(Closing):
         return True
 
     def version(self, connection: Connection, api_key: int, max_version: int | None = None) -> int:
-        """The highest version of an API that both sides know. Raises: KafkaError UNSUPPORTED_VERSION."""
+        """Return the highest version of an API that both sides support. Raises: KafkaError UNSUPPORTED_VERSION."""
         low, high = codec.api(api_key).request_versions
         their_low, their_high = connection.versions.get(api_key, (0, -1))
         version = min(high, their_high, high if max_version is None else max_version)
@@ -292,11 +292,11 @@ class Cluster(Closing):
     def fetch_metadata(
         self, topics: Iterable[str] | None, *, allow_auto_topic_creation: bool = False
     ) -> list[TopicMetadata]:
-        """Ask any broker once, and remember nodes, controller and topics.
+        """Request metadata from any broker once, and cache nodes, controller and topics.
 
         Args:
-            topics: names, or None for all; an empty list asks for the brokers alone.
-            allow_auto_topic_creation: let the broker create what is missing.
+            topics: names, or None for all; an empty list requests only the brokers.
+            allow_auto_topic_creation: let the broker create missing topics.
         """
         wanted = None if topics is None else [{"Name": name} for name in topics]
 
@@ -324,9 +324,9 @@ class Cluster(Closing):
         return found
 
     def topic(self, name: str, *, allow_auto_topic_creation: bool = False) -> TopicMetadata:
-        """Metadata of a topic whose partitions may be asked for, from the cache when it is there.
+        """Return the metadata of a topic, from the cache if possible; wait a moment for a topic that was just created.
 
-        Raises: KafkaError UNKNOWN_TOPIC_OR_PARTITION, INVALID_TOPIC_EXCEPTION and others, once patience is over.
+        Raises: KafkaError UNKNOWN_TOPIC_OR_PARTITION, INVALID_TOPIC_EXCEPTION ..., after UNKNOWN_TOPIC_PATIENCE_S.
         """
         cached = self._topics.get(name)
         if cached is not None:
@@ -343,14 +343,14 @@ class Cluster(Closing):
         return self.retry(attempt, timeout_s=patience_s)
 
     def forget(self, name: str) -> None:
-        """Drop what is cached of a topic, after a response that proves it wrong."""
+        """Drop the cached metadata of a topic, after a response that proves it stale."""
         self._topics.pop(name, None)
 
     def leader(self, topic: str, partition: int, *, allow_auto_topic_creation: bool = False) -> int:
-        """Node id of the partition's leader.
+        """Return the node id of the partition's leader.
 
         Raises: KafkaError UNKNOWN_TOPIC_OR_PARTITION for a partition out of range, LEADER_NOT_AVAILABLE without a
-            leader (and the cached entry is dropped, so that a retry asks again).
+            leader (the cached entry is then dropped, so that a retry requests it again).
         """
         known = self.topic(topic, allow_auto_topic_creation=allow_auto_topic_creation).partitions
         found = next((p for p in known if p.partition == partition), None)
@@ -366,7 +366,7 @@ class Cluster(Closing):
         return found.leader
 
     def controller(self) -> int | None:
-        """Node id of the controller, or None (any broker) when the cluster names none."""
+        """Return the node id of the controller; None (any broker) if the cluster reports none."""
         if not self.nodes:
             self.fetch_metadata([])
         return self.controller_id if self.controller_id in self.nodes else None
@@ -374,11 +374,10 @@ class Cluster(Closing):
     # ---- retries
 
     def retry(self, attempt: Callable[[], T], *, timeout_s: float | None = None) -> T:
-        """Run `attempt` until it succeeds, fails for good, or time is over; forget cached topics between tries.
+        """Run `attempt` until it succeeds, fails for good, or times out; drop cached topics between attempts.
 
         Args:
-            attempt: may raise KafkaError (tried again when the code is retriable) or BrokerConnectionError (tried
-                again).
+            attempt: may raise KafkaError (repeated if the error is retriable) or BrokerConnectionError (repeated).
             timeout_s: `retry_timeout_s` when None.
         """
         deadline = self.clock() + (self.retry_timeout_s if timeout_s is None else timeout_s)
@@ -403,8 +402,9 @@ class Cluster(Closing):
 def negotiate(connection: Connection, timeout_s: float) -> None:
     """Fill `connection.versions`.
 
-    A broker that does not know our ApiVersions version answers 35 in the format of version 0, with its own range; we
-    ask again with what it can (0 if it does not say). Source: KIP-35, KIP-511.
+    A broker that does not support our version of ApiVersions responds with error 35 in the format of version 0, and
+    with its own range. The request is then repeated in the broker's highest version (0 if it reports none).
+    Source: KIP-35, KIP-511.
     """
     version = FIRST_API_VERSIONS
     while True:
@@ -444,7 +444,7 @@ def _topic_metadata(topic: Body) -> TopicMetadata:
 
 
 def to_uuid(value: UUID | bytes | None) -> UUID | None:
-    """A topic id as the codec gives it; the zero id means none."""
+    """Return the topic id of a decoded field; None for the zero id."""
     if value is None:
         return None
     found = value if isinstance(value, UUID) else UUID(bytes=bytes(value))

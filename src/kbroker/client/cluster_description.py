@@ -12,7 +12,7 @@ FIRST_WITH_FEATURES = 3  # of ApiVersions
 
 @dataclass(frozen=True, slots=True)
 class Feature:
-    """A feature with its level in force (0: none), and the levels that the brokers support."""
+    """A feature with its finalized level (0: none), and the levels that the brokers support."""
 
     name: str
     finalized_level: int
@@ -22,7 +22,7 @@ class Feature:
 
 @dataclass(frozen=True, slots=True)
 class ClusterDescription:
-    """A cluster; ``cluster_id`` is None from brokers before Metadata v2, ``controller_id`` -1 while there is none.
+    """A cluster; ``cluster_id`` is None from brokers before Metadata v2, ``controller_id`` is -1 without a controller.
 
     ``brokers`` by ascending node id, ``features`` by name, empty from brokers before Kafka 2.7.
     """
@@ -34,7 +34,7 @@ class ClusterDescription:
 
 
 def describe_cluster(cluster: Cluster) -> ClusterDescription:
-    """Ask any broker. Raises: KafkaError, BrokerConnectionError once retries are over."""
+    """Request the description from any broker. Raises: KafkaError, BrokerConnectionError after the retries."""
 
     def attempt() -> tuple[Feature, ...]:
         cluster.fetch_metadata([])

@@ -1,7 +1,7 @@
-"""One socket to one broker: frames with a deadline, answers matched by their correlation id.
+"""Connection to one broker: frames with a deadline, responses matched by correlation id.
 
-TLS and SASL enter at two seams: `open_stream` makes the byte stream (plaintext here; a TLS one returns a wrapped
-socket), and `Cluster` runs an optional `authenticate` step on every new connection before any other request.
+TLS and SASL use two hooks: `open_stream` opens the byte stream (here plaintext; for TLS, a wrapped socket), and
+`Cluster` runs an optional `authenticate` step on every new connection before any other request.
 """
 
 import contextlib
@@ -14,9 +14,9 @@ from typing import Any
 from kbroker.common.errors import ProtocolError
 from kbroker.protocol import codec
 
-MAX_FRAME_BYTES = 100 * 1024 * 1024  # Kafka's socket.request.max.bytes, taken as the bound of a response too
+MAX_FRAME_BYTES = 100 * 1024 * 1024  # Kafka's socket.request.max.bytes, used as the limit of a response too
 RECEIVE_BYTES = 1 << 16
-LATE_S = 0.01  # how much later than asked a time-out may be, for setting one takes a system call
+LATE_S = 0.01  # tolerated lateness of a time-out: setting the socket's costs a system call
 API_VERSIONS = 18
 
 Address = tuple[str, int]
@@ -26,9 +26,9 @@ OpenStream = Callable[[Address, float], socket.socket]
 
 
 class BrokerConnectionError(Exception):
-    """The transport to a broker failed: unreachable, closed, silent for too long, or it does not speak Kafka.
+    """The transport to a broker failed: unreachable, closed, timed out, or not a Kafka broker.
 
-    The message is one line that begins with the address. Nothing is known of the fate of a request that was under way.
+    The message is one line that begins with the address. Whether the broker has processed a pending request is unknown.
     """
 
     def __init__(self, address: Address, message: str) -> None:
@@ -50,7 +50,7 @@ def format_address(address: Address) -> str:
 def parse_bootstrap(text: str, default_port: int = 9092) -> list[Address]:
     """Split a comma separated list of `host[:port]` or `[ipv6]:port`.
 
-    Raises: ValueError with the entry that is wrong.
+    Raises: ValueError that names the malformed entry.
     """
     addresses = []
     for entry in (part.strip() for part in text.split(",")):
@@ -80,9 +80,9 @@ def open_plaintext(address: Address, timeout_s: float) -> socket.socket:
 
 
 class FrameMemory:
-    """Memory of one response after another: the next overwrites the last.
+    """Reusable memory for responses: each response overwrites the previous one.
 
-    New memory costs more than what is received into it: it must be cleared, and the system gives it page by page.
+    New memory costs more than receiving into it: it must be cleared, and the system maps it page by page.
 
     Args: ``likely_bytes``: a response up to this size fits; a larger one gets its own memory.
     Threads: one at a time.
@@ -93,7 +93,7 @@ class FrameMemory:
         self._kept = bytearray()
 
     def take(self, size_bytes: int) -> memoryview | None:
-        """Memory for so many bytes; None: they are more than is likely."""
+        """Return memory for so many bytes; None if they exceed the likely size."""
         if size_bytes > self._likely_bytes:
             return None
         if size_bytes > len(self._kept):
@@ -132,7 +132,7 @@ class Connection:
         self.client_id = client_id
         self.max_frame_bytes = max_frame_bytes
         self.versions: dict[int, tuple[int, int]] = {}  # filled by Cluster's negotiation: api key -> broker's range
-        self.throttled_until_s = 0.0  # by this connection's clock: the broker will not read from us before
+        self.throttled_until_s = 0.0  # by this connection's clock: the broker does not read until then
         self._renew_at_s: float | None = None
         self._clock = clock
         self._correlation_id = 0
@@ -160,14 +160,14 @@ class Connection:
     def is_stale(self) -> bool:
         """True when the peer has closed an idle connection or sent unrequested bytes: it must not be used again.
 
-        Asked before a kept connection is reused, so that a request is not lost to a socket that was already dead.
+        Checked before a kept connection is reused, so that a request is not lost on a closed socket.
         """
         if self._sock is None:
             return True
         self._time_out_s = 0.0
         self._sock.settimeout(0)
         try:
-            if hasattr(self._sock, "pending"):  # TLS: what it reads and keeps to itself is no response
+            if hasattr(self._sock, "pending"):  # TLS: bytes that it buffers itself are not a response
                 self._sock.recv(1)
             else:
                 self._sock.recv(1, socket.MSG_PEEK)
@@ -180,11 +180,11 @@ class Connection:
         return True
 
     def renew_after(self, seconds: float | None) -> None:
-        """The session is to be renewed that much later; None: it lasts as long as the connection."""
+        """Set the time after which the session must be renewed; None: it lasts as long as the connection."""
         self._renew_at_s = None if seconds is None else self._clock() + seconds
 
     def needs_renewal(self) -> bool:
-        """Whether the session's time is nearly over."""
+        """Return whether the session is about to expire."""
         return self._renew_at_s is not None and self._clock() >= self._renew_at_s
 
     def request(
@@ -207,7 +207,7 @@ class Connection:
     def exchange(
         self, api_key: int, api_version: int, body: Body, *, timeout_s: float, expect_response: bool = True
     ) -> bytearray | memoryview | None:
-        """Send one request and return the frame of its response, its correlation id checked and nothing else."""
+        """Send one request and return the frame of its response; only the correlation id is checked."""
         deadline = self._clock() + timeout_s
         correlation_id = self.send_request(api_key, api_version, body, timeout_s=timeout_s)
         if not expect_response:
@@ -232,7 +232,7 @@ class Connection:
         Args:
             correlation_id: of that request.
             timeout_s: seconds from now.
-            memory: where it goes, if it fits; then it is good until the next response goes there.
+            memory: receives the response if it fits; the frame is then valid until the next response overwrites it.
         """
         return self._receive_until(self._clock() + timeout_s, timeout_s, correlation_id, memory)
 
@@ -268,7 +268,7 @@ class Connection:
             raise
 
     def decode(self, api_key: int, api_version: int, frame: bytearray | memoryview) -> Body:
-        """Decode the frame of a response; note how long the broker will not read from us."""
+        """Decode the frame of a response; record the throttle time, during which the broker does not read."""
         try:
             _, response = codec.decode_response_frame(api_key, api_version, frame)
         except ProtocolError as error:
@@ -292,7 +292,7 @@ class Connection:
         if kept is not None:
             self._fill(kept, deadline)
             return kept
-        # grows with the bytes that arrive: a wrong size costs no memory
+        # grows with the bytes that arrive, so that a wrong size costs no memory
         data = bytearray(min(size_bytes, RECEIVE_BYTES))
         filled = 0
         while True:
@@ -305,7 +305,7 @@ class Connection:
 
     def _fill(self, view: memoryview, deadline: float) -> None:
         assert self._sock is not None
-        read = getattr(self._sock, "read", None)  # of TLS: what its recv_into calls, for each 16 KiB
+        read = getattr(self._sock, "read", None)  # TLS: called by its recv_into for each 16 KiB
         while view:
             self._arm(deadline)
             received = self._sock.recv_into(view) if read is None else read(len(view), view)

@@ -1,4 +1,4 @@
-"""A synchronous consumer of assigned partitions: no group, no commits, no fetch session; positions live here."""
+"""Synchronous consumer of assigned partitions, without a group, commits or fetch sessions."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -11,12 +11,12 @@ from kbroker.common.errors import Errors, KafkaError, ProtocolError
 from kbroker.protocol.records import RecordBatch, iter_batches
 
 FETCH = 1
-MAX_FETCH_VERSION = 12  # from 13 on topics are named by id, and an id needs Metadata v10
+MAX_FETCH_VERSION = 12  # v13 and later identify topics by id, which needs Metadata v10
 ABORT_MARKER = b"\x00\x00"  # in bytes 2 and 3 of a control record's key
 
 
 class Record(NamedTuple):
-    """One record; `timestamp_ms` is create or append time as the topic says."""
+    """One record; `timestamp_ms` is the create or append time, depending on the topic's configuration."""
 
     topic: str
     partition: int
@@ -29,7 +29,7 @@ class Record(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class FetchedPartition:
-    """Bytes of one partition from one fetch: whole batches as stored, perhaps followed by a partial one.
+    """Bytes of one partition from one fetch: whole batches as stored, possibly followed by a partial one.
 
     The first batch may begin before `fetch_offset`. `aborted` lists producer id and first offset of aborted
     transactions (only for read_committed).
@@ -46,20 +46,20 @@ class FetchedPartition:
 
 
 class Consumer:
-    """Reads partitions from given offsets.
+    """Consumer that reads partitions from given offsets.
 
     Args:
-        cluster: not owned.
-        positions: per partition the offset to begin at, or EARLIEST, or LATEST.
-        max_wait_ms: how long the broker may wait for `min_bytes`.
-        min_bytes: what makes a response worth sending.
-        max_bytes: of one response.
-        max_partition_bytes: of one partition in it; a single larger batch comes all the same.
+        cluster: owned by the caller.
+        positions: per partition the first offset to read, or EARLIEST, or LATEST.
+        max_wait_ms: time that the broker may wait for `min_bytes`.
+        min_bytes: minimum size of a response.
+        max_bytes: maximum size of a response.
+        max_partition_bytes: maximum size of one partition in it; a single larger batch is returned all the same.
         read_committed: leave out aborted transactions, end at the last stable offset.
-        reset: where to go on when a position is outside the log: EARLIEST, LATEST, or None to raise
+        reset: new position when one is outside the log: EARLIEST, LATEST, or None to raise
             OFFSET_OUT_OF_RANGE.
 
-    Raises: KafkaError UNKNOWN_TOPIC_OR_PARTITION for what does not exist.
+    Raises: KafkaError UNKNOWN_TOPIC_OR_PARTITION for a partition that does not exist.
 
     Threads: as its Cluster.
     """
@@ -104,33 +104,33 @@ class Consumer:
             self.positions.update({tp: info.offset for tp, info in found.items()})
 
     def seek_to_timestamp(self, timestamp_ms: int) -> None:
-        """Move every partition to its first record at or after a time; to its end when there is none."""
+        """Move every partition to its first record at or after a time; to its end if no record is that late."""
         found = self._admin.list_offsets(
             dict.fromkeys(self.positions, timestamp_ms), read_committed=self.read_committed
         )
         self.seek({tp: info.offset if info.offset >= 0 else LATEST for tp, info in found.items()})
 
     def fetch(self) -> list[FetchedPartition]:
-        """One round of requests, one per leader; only partitions that brought bytes. Positions do not move.
+        """Send one request per leader; return the partitions with bytes. Positions do not move.
 
-        Raises: KafkaError, BrokerConnectionError once retries are over.
+        Raises: KafkaError, BrokerConnectionError after the retries.
         """
         return self.cluster.retry(self._fetch_once)
 
     def poll(self) -> list[Record]:
-        """Records of one fetch, in offset order per partition; positions move behind them. May be empty."""
+        """Return the records of one fetch, perhaps none, in offset order per partition; advance the positions."""
         found: list[Record] = []
         for part in self.fetch():
             found.extend(self.decode(part))
         return found
 
     def __iter__(self) -> Iterator[Record]:
-        """Records without end."""
+        """Yield records endlessly."""
         while True:
             yield from self.poll()
 
     def decode(self, part: FetchedPartition) -> Iterator[Record]:
-        """Records of a fetched partition from its position on, checksums verified; the position moves with them.
+        """Yield the records of a fetched partition from its position on, and move the position; checksums are verified.
 
         Raises: KafkaError CORRUPT_MESSAGE, naming partition and offset.
         """
@@ -138,7 +138,7 @@ class Consumer:
         aborted = AbortedTransactions(part.aborted)
         try:
             for batch in iter_batches(part.data, allow_truncated=True):
-                rows = batch.records()  # first: what makes a batch skipped is only true if the checksum is
+                rows = batch.records()  # first: this verifies the checksum, and `skips` relies on intact attributes
                 skipped = self.read_committed and aborted.skips(batch)
                 if not (skipped or batch.is_control):
                     for offset, timestamp_ms, key, value, headers in rows:
@@ -158,7 +158,7 @@ class Consumer:
             by_leader.setdefault(self.cluster.leader(*tp), []).append(tp)
         found: list[FetchedPartition] = []
         for node_id, partitions in by_leader.items():
-            # the broker fills a response in the order asked: another partition first each time, so that none starves
+            # the broker fills a response in request order: rotate the partitions, so that each gets its share
             self._turn += 1
             start = self._turn % len(partitions)
             found += self._fetch_from(
@@ -229,28 +229,28 @@ def fetched_partition(topic: str, fetch_offset: int, fields: Body) -> FetchedPar
 
 
 class AbortedTransactions:
-    """Follows aborted transactions through the batches of one partition, in offset order.
+    """Tracks aborted transactions through the batches of one partition, in offset order.
 
     Args: ``aborted``: producer id and first offset of each, as a Fetch lists them.
     Source: ``CompletedFetch`` of the Java consumer.
     """
 
     def __init__(self, aborted: Iterable[tuple[int, int]]) -> None:
-        self._coming: list[tuple[int, int]] = []  # next at the end
+        self._coming: list[tuple[int, int]] = []  # the next one is last
         self._open: set[int] = set()
         self.add(aborted)
 
     def add(self, aborted: Iterable[tuple[int, int]]) -> None:
-        """Add those that another Fetch lists."""
+        """Add the aborted transactions of another Fetch."""
         self._coming = sorted({*self._coming, *aborted}, key=lambda entry: entry[1], reverse=True)
 
     @property
     def are_open(self) -> bool:
-        """Whether a batch to come may belong to one."""
+        """Return whether a later batch may belong to an aborted transaction."""
         return bool(self._coming or self._open)
 
     def skips(self, batch: RecordBatch) -> bool:
-        """Whether the records of `batch` are a marker, or belong to an aborted transaction."""
+        """Return whether the records of `batch` are a marker, or belong to an aborted transaction."""
         if batch.producer_id < 0:
             return False
         while self._coming and self._coming[-1][1] <= batch.last_offset:

@@ -11,7 +11,7 @@ KINDS = {GROUP: "group", TRANSACTION: "transactional id"}
 
 
 def find_coordinator(cluster: Cluster, kind: int, key: str) -> int:
-    """Return the node id of the coordinator of ``key``, asked for once.
+    """Return the node id of the coordinator of ``key``, without retries.
 
     Args: ``kind``: GROUP or TRANSACTION.
     Raises: KafkaError COORDINATOR_NOT_AVAILABLE, INVALID_GROUP_ID, UNSUPPORTED_VERSION for a transactional id on a

@@ -1,7 +1,7 @@
 """A synchronous member of a consumer group that reads one topic and shares it with the other members.
 
 It joins, sends heartbeats and rejoins inside `poll`: if the caller does not poll for longer than the session time-out,
-the group goes on without this member until its next poll.
+the group removes this member until its next poll.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from kbroker.common.errors import Errors, KafkaError
 
 
 class GroupConsumer(Closing):
-    """Reads the partitions of a topic that the group assigns to it, from the committed offsets on.
+    """Group member that reads its assigned partitions of a topic, from the committed offsets on.
 
     Args:
-        cluster: not owned.
+        cluster: owned by the caller.
         group_id: the group; it is created if it does not exist.
         topic: the topic to read.
         start: EARLIEST or LATEST, for a partition without a committed offset, and for one whose offset is deleted.
@@ -58,11 +58,11 @@ class GroupConsumer(Closing):
 
     @property
     def assignment(self) -> tuple[TopicPartition, ...]:
-        """The partitions that this member has now."""
+        """The partitions that are currently assigned to this member."""
         return self._member.assignment
 
     def join(self) -> None:
-        """Join the group unless this member is in it, as `poll` does; wait for nothing else."""
+        """Join the group unless this member is in it, as `poll` does, without fetching."""
         while not self._is_joined:
             try:
                 self._member.join()
@@ -76,9 +76,9 @@ class GroupConsumer(Closing):
             self._start_reading()
 
     def poll(self) -> list[Record]:
-        """Return the records of one fetch, perhaps none; join the group before it where that is due.
+        """Return the records of one fetch, perhaps none; join the group first if necessary.
 
-        Records that were returned before a rebalance and not committed are returned again, here or by another member.
+        Records that were returned before a rebalance and not committed are returned again, to this member or another.
         """
         if self._is_joined and self.cluster.clock() >= self._heartbeat_at_s:
             self._heartbeat()
@@ -91,8 +91,7 @@ class GroupConsumer(Closing):
     def commit(self, offsets: Mapping[TopicPartition, int]) -> bool:
         """Commit offsets: for each partition, the offset of the next record to read.
 
-        Returns: False if the group has gone on without this member, which rejoins at the next poll; no offset of it
-            counts any more.
+        Returns: False if the group has removed this member, which rejoins at the next poll; its offsets are rejected.
         """
         for error in (Errors.STALE_MEMBER_EPOCH, Errors.NONE):
             mine = {tp: offset for tp, offset in offsets.items() if tp in self.assignment}
@@ -139,9 +138,9 @@ class GroupConsumer(Closing):
         """Read the assigned partitions from the committed offsets on."""
         self._heartbeat_at_s = self.cluster.clock() + self._member.interval_s
         mine = self.assignment
-        # wait for a transaction of the group that is about to commit offsets: else its records would be read twice
+        # wait for open transactions that commit offsets of the group: otherwise records would be read twice
         committed = self._groups.committed(self.group_id, mine, require_stable=True) if mine else {}
         self._consumer = self._new_consumer()
         self._consumer.seek({tp: committed[tp].offset if tp in committed else self.start for tp in mine})
-        # at once: after a rebalance LATEST would be a later offset, and the records between would be left out
+        # commit at once: after a rebalance LATEST would be a later offset, and the records between would be skipped
         self.commit({tp: self._consumer.positions[tp] for tp in mine if tp not in committed})

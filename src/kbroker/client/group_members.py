@@ -36,14 +36,14 @@ REJOINS = frozenset(
         Errors.GROUP_ID_NOT_FOUND,
     }
 )
-#: Errors of a broker, or of a group, that only takes members of the classic protocol.
+#: Errors of a broker or group that only accepts members of the classic protocol.
 CLASSIC_ONLY = frozenset({Errors.UNSUPPORTED_VERSION, Errors.GROUP_ID_NOT_FOUND})
 
 
 class ConsumerMember:
     """A member of the consumer protocol that subscribes to one topic.
 
-    ``member_id``, ``epoch``: identify it in requests. ``assignment``: the partitions that it has now.
+    ``member_id`` and ``epoch`` identify it in requests. ``assignment``: its current partitions.
     """
 
     def __init__(self, groups: Groups, group_id: str, topic: str) -> None:
@@ -58,22 +58,22 @@ class ConsumerMember:
         self._owned: list[Body] = []
 
     def join(self) -> None:
-        """Join the group and wait for the first assignment while other members may still have to give partitions up.
+        """Join the group and wait for the first assignment while other members may still have to release partitions.
 
-        Raises: KafkaError UNSUPPORTED_VERSION, GROUP_ID_NOT_FOUND of a classic group that stays one ...
+        Raises: KafkaError UNSUPPORTED_VERSION, GROUP_ID_NOT_FOUND for a classic group that cannot be converted ...
         """
         self.epoch, self._owned, self.assignment = JOIN_EPOCH, [], ()
         self.heartbeat()
-        # the others give partitions up at their next heartbeat: there may also be more members than partitions
+        # bounded: the others release partitions at their next heartbeat, or there are more members than partitions
         end_s = self._cluster.clock() + 2 * self.interval_s
         while not self.assignment and self._cluster.clock() < end_s:
             self._cluster.sleep(FIRST_ASSIGNMENT_PAUSE_S)
             self.heartbeat()
 
     def heartbeat(self) -> bool:
-        """Send a heartbeat, take what it assigns and acknowledge that; return whether the assignment has changed.
+        """Send a heartbeat, accept and acknowledge its assignment; return whether the assignment has changed.
 
-        Raises: KafkaError of ``REJOINS`` when the group has gone on without this member.
+        Raises: KafkaError of ``REJOINS`` if the group has removed this member.
         """
         is_changed, is_news = False, self.epoch == JOIN_EPOCH
         while True:
@@ -93,7 +93,7 @@ class ConsumerMember:
         self._send(False)
 
     def _send(self, is_news: bool) -> Body:
-        """Args: ``is_news``: name the subscription and the partitions, which the broker remembers."""
+        """Send a heartbeat. Args: ``is_news``: include subscription and partitions, which the broker remembers."""
         body: Body = {"GroupId": self._group_id, "MemberId": self.member_id, "MemberEpoch": self.epoch}
         if is_news:
             body |= {
@@ -108,9 +108,9 @@ class ConsumerMember:
 
 
 class ClassicMember:
-    """A member of the classic protocol that subscribes to one topic; like a `ConsumerMember` from outside.
+    """A member of the classic protocol that subscribes to one topic; same interface as `ConsumerMember`.
 
-    The other members may be any clients that offer the assignor "range".
+    The other members may be any clients that support the assignor "range".
     """
 
     def __init__(self, groups: Groups, group_id: str, topic: str) -> None:
@@ -122,7 +122,7 @@ class ClassicMember:
         self._cluster = groups.cluster
         self._group_id = group_id
         self.topic = topic
-        self._counts: dict[str, int] = {}  # partitions by topic as the leader has assigned them
+        self._counts: dict[str, int] = {}  # partition counts by topic that the leader has used
         self._counted_at_s = 0.0
 
     def join(self) -> None:
@@ -189,7 +189,7 @@ class ClassicMember:
         return {t.name: len(t.partitions) if t.error is Errors.NONE else 0 for t in found}
 
     def _send(self, api_key: int, fields: Body, is_waiting: bool = False) -> Body:
-        """Args: ``is_waiting``: the response comes when all members have joined."""
+        """Send a request. Args: ``is_waiting``: the broker responds when all members have joined."""
         member: Body = {"GroupId": self._group_id, "MemberId": self.member_id}
         if api_key != JOIN_GROUP:
             member["GenerationId"] = self.epoch
@@ -239,6 +239,6 @@ def assign_ranges(
 
 
 def leave_quietly(member: ConsumerMember | ClassicMember) -> None:
-    """Leave the group so that the others get the partitions at once; else the end of the session does it."""
+    """Leave the group, so that the others get the partitions at once; ignore failures: the session expires anyway."""
     with suppress(KafkaError, BrokerConnectionError):
         member.leave()

@@ -1,6 +1,6 @@
-"""Consumer groups of any Kafka cluster, seen from outside: members, committed offsets, lag, and changes to them.
+"""Administration of consumer groups of any Kafka cluster: members, committed offsets and lag.
 
-Where a request must reach the group's coordinator, it is found first, and again when it has moved.
+Requests for a group's coordinator look it up first, and again when it has moved.
 """
 
 from collections.abc import Iterable, Mapping
@@ -17,7 +17,7 @@ from kbroker.protocol import codec
 
 OFFSET_COMMIT, OFFSET_FETCH = 8, 9
 DESCRIBE_GROUPS, LIST_GROUPS, DELETE_GROUPS, CONSUMER_GROUP_DESCRIBE = 15, 16, 42, 69
-NAMED_TOPICS_MAX_VERSION = 9  # of OffsetCommit and OffsetFetch: from 10 on topics have ids, which deleted ones lack
+NAMED_TOPICS_MAX_VERSION = 9  # of OffsetCommit and OffsetFetch: v10 identifies topics by id, which deleted topics lack
 FIRST_STABLE, FIRST_WITH_GROUPS = 7, 8  # of OffsetFetch
 DEAD, EMPTY = "Dead", "Empty"
 CLASSIC, CONSUMER = "classic", "consumer"
@@ -38,10 +38,10 @@ class ListedGroup:
 
 @dataclass(frozen=True, slots=True)
 class GroupMember:
-    """A member and what it was assigned; nothing, if its protocol is no consumer's.
+    """A member and its assignment, which is empty unless the protocol is that of consumers.
 
-    Of a group of the consumer protocol only: ``epoch``, ``target`` (what it is to have in the end; until then other
-    members, or itself, have something to give up), ``regex``; ``protocol``: that the member itself speaks.
+    For groups of the consumer protocol only: ``epoch``; ``target``: the target assignment, reached when this member and
+    the others have released partitions; ``regex``; ``protocol``: the member's own protocol.
     """
 
     member_id: str
@@ -57,9 +57,9 @@ class GroupMember:
 
 @dataclass(frozen=True, slots=True)
 class GroupDescription:
-    """A group and its members, by ascending member id; `assignor` is "" while there is none.
+    """A group and its members, by ascending member id; `assignor` is "" without one.
 
-    Of a group of the consumer protocol only: ``epoch``, and ``target_epoch``, that of the target assignment.
+    For groups of the consumer protocol only: ``epoch``; ``target_epoch``: epoch of the target assignment.
     """
 
     group_id: str
@@ -74,7 +74,7 @@ class GroupDescription:
 
     @property
     def is_active(self) -> bool:
-        """Whether members would be disturbed by a commit from outside."""
+        """True if the group has members, which a commit by another client would disturb."""
         return self.state not in (EMPTY, DEAD)
 
 
@@ -88,7 +88,7 @@ class CommittedOffset:
 
 
 class Groups:
-    """Requests about groups over a `Cluster`, which it does not own.
+    """Requests about groups over a `Cluster`, which the caller owns.
 
     Every method raises KafkaError with the broker's code and text for the first item that failed,
     BrokerConnectionError when the cluster cannot be reached. Threads: as its Cluster.
@@ -98,7 +98,7 @@ class Groups:
         self.cluster = cluster
 
     def list_groups(self) -> list[ListedGroup]:
-        """All groups of all brokers, in order of their ids."""
+        """Return the groups of all brokers, by id."""
         self.cluster.fetch_metadata([])
         found: dict[str, ListedGroup] = {}
         for node_id in sorted(self.cluster.nodes):
@@ -116,9 +116,9 @@ class Groups:
         return response
 
     def describe(self, group_id: str) -> GroupDescription:
-        """State and members of a classic group, or of one of the new consumer protocol.
+        """Return state and members of a group of the classic or the consumer protocol.
 
-        Raises: KafkaError GROUP_ID_NOT_FOUND when there is no such group.
+        Raises: KafkaError GROUP_ID_NOT_FOUND if the group does not exist.
         """
         what = f"group {group_id!r}"
 
@@ -131,7 +131,7 @@ class Groups:
 
         def attempt() -> GroupDescription:
             node_id = self.coordinator(group_id)
-            for _ in range(2):  # it may change its protocol between the two questions
+            for _ in range(2):  # the group may change its protocol between the two requests
                 row = ask(DESCRIBE_GROUPS, node_id)
                 if row["ErrorCode"] == 0 and row["GroupState"] != DEAD:
                     return _classic(row, node_id)
@@ -145,7 +145,7 @@ class Groups:
         return self.cluster.retry(attempt)
 
     def coordinator(self, group_id: str) -> int:
-        """Node id of the group's coordinator, asked for once.
+        """Return the node id of the group's coordinator, without retries.
 
         Raises: KafkaError COORDINATOR_NOT_AVAILABLE, INVALID_GROUP_ID ...
         """
@@ -154,11 +154,11 @@ class Groups:
     def committed(
         self, group_id: str, partitions: Iterable[TopicPartition] | None = None, *, require_stable: bool = False
     ) -> dict[TopicPartition, CommittedOffset]:
-        """Offsets the group has committed; none for a group that does not exist.
+        """Return the committed offsets of a group; none if it does not exist.
 
-        Args: ``partitions``: of these; of all when None. ``require_stable``: wait for open transactions that have
-            committed offsets of ``partitions`` (Kafka 2.5); of all partitions, Kafka does not know those whose first
-            offset is in such a transaction.
+        Args: ``partitions``: the partitions; None for all. ``require_stable``: wait for open transactions that have
+            committed offsets of ``partitions`` (Kafka 2.5); if None, Kafka leaves out partitions whose first offset
+            was committed in such a transaction.
         """
         wanted = (
             None
@@ -204,11 +204,11 @@ class Groups:
     def commit(
         self, group_id: str, offsets: Mapping[TopicPartition, int], *, generation_id: int = -1, member_id: str = ""
     ) -> None:
-        """Commit offsets, as a member or for a group without members; a group that does not exist is made.
+        """Commit offsets, as a member or for a group without members; a group that does not exist is created.
 
-        Args: ``generation_id``, ``member_id``: of the member; those of no member.
-        Raises: KafkaError UNKNOWN_MEMBER_ID when the group has members and this is none of them, ILLEGAL_GENERATION,
-            UNKNOWN_TOPIC_OR_PARTITION ...; those of other partitions may be committed all the same.
+        Args: ``generation_id``, ``member_id``: of the member; the defaults commit without one.
+        Raises: KafkaError UNKNOWN_MEMBER_ID if the group has members and this is not one of them, ILLEGAL_GENERATION,
+            UNKNOWN_TOPIC_OR_PARTITION ...; offsets of other partitions may have been committed.
         """
         topics = [
             {
@@ -260,7 +260,7 @@ class Groups:
 
 
 def by_topic(partitions: Mapping[TopicPartition, V]) -> dict[str, dict[int, V]]:
-    """Values by topic and partition, in order."""
+    """Return the values by topic and partition, in order."""
     found: dict[str, dict[int, V]] = {}
     for topic, partition in sorted(partitions):
         found.setdefault(topic, {})[partition] = partitions[topic, partition]
@@ -284,7 +284,7 @@ def _classic(row: Body, node_id: int) -> GroupDescription:
 
 
 def _assigned(data: bytes) -> tuple[TopicPartition, ...]:
-    """Partitions of a consumer's assignment; none from bytes that are no such thing: clients may send anything."""
+    """Return the partitions of a consumer's assignment; none if the bytes, chosen by a client, are malformed."""
     if not data:
         return ()
     try:

@@ -1,4 +1,4 @@
-"""The HTTP port of a kbroker broker, as a client: where it is, and JSON from it.
+"""Client for the HTTP port of a kbroker broker: find its URL and read JSON from it.
 
 with Cluster("127.0.0.1:9092") as cluster:
     port = HttpPort(find_http_port(cluster))
@@ -25,14 +25,14 @@ from kbroker.common.listeners import parse_http_address
 
 LISTENER = "kbroker.metrics.listener"
 MAX_RESPONSE_BYTES = 64 * 1024 * 1024
-MAX_SENTENCE = 300  # characters of a refusal that are shown
+MAX_SENTENCE = 300  # characters shown of an error response
 DEFAULT_TIMEOUT_S = 10.0
 
 
 class HttpPortError(Exception):
-    """The HTTP port cannot be found or reached, or refuses; the message is one line.
+    """The HTTP port cannot be found or reached, or refuses a request; the message is one line.
 
-    ``status``: of a response that refuses, None without one.
+    ``status``: HTTP status of the refusal, None without a response.
     """
 
     def __init__(self, message: str, status: int | None = None) -> None:
@@ -45,10 +45,10 @@ class NoSuchPathError(HttpPortError):
 
 
 class HttpPort:
-    """Asks one HTTP port; a connection for each question, no redirect is followed, so that a token goes nowhere else.
+    """Client of one HTTP port. Each request has its own connection; redirects are not followed, to protect the token.
 
-    Args: ``url``: ``http://host:port`` or ``https://host:port``, with a path where a proxy has one. ``token``: of
-    ``kbroker.console.token``. ``timeout_s``: of each step of the connection.
+    Args: ``url``: ``http://host:port`` or ``https://host:port``, with a path if a proxy needs one. ``token``: the
+    value of ``kbroker.console.token``. ``timeout_s``: for each step of the connection.
     Raises: ValueError for a malformed URL or token.
     Threads: any.
     """
@@ -67,9 +67,9 @@ class HttpPort:
         self._timeout_s = timeout_s
 
     def get(self, path: str, query: Mapping[str, object] | None = None) -> Any:
-        """The JSON value of a path, such as ``/xray``.
+        """Return the JSON value of a path, such as ``/xray``.
 
-        Raises: HttpPortError; NoSuchPathError where the broker does not have the path.
+        Raises: HttpPortError; NoSuchPathError if the broker does not have the path.
         """
         target = self._path + path + (f"?{urlencode(query)}" if query else "")
         headers = {"Accept": "application/json"}
@@ -108,8 +108,9 @@ class HttpPort:
 def find_http_port(cluster: Cluster, node_id: int | None = None) -> str:
     """Ask a broker for the URL of its HTTP port, by DescribeConfigs.
 
-    Args: ``node_id``: of the broker; None: of the only one, or of the first by its number.
-    Raises: HttpPortError where it has none, is no kbroker, or does not let us see its configs; BrokerConnectionError.
+    Args: ``node_id``: of the broker; None for the one with the lowest id.
+    Raises: HttpPortError if the broker has no HTTP port, is not kbroker, or refuses to describe its configs;
+        BrokerConnectionError.
     """
     cluster.fetch_metadata([])
     number = min(cluster.nodes) if node_id is None and cluster.nodes else node_id
@@ -132,10 +133,10 @@ def find_http_port(cluster: Cluster, node_id: int | None = None) -> str:
 
 
 def url_of_listener(listener: str, broker_host: str) -> str:
-    """The URL of a listener, as host:port, of the broker at ``broker_host``, as it is reached from here.
+    """Return the URL at which this machine reaches a listener (host:port) of the broker at ``broker_host``.
 
-    Raises: ValueError where it is reached from the broker's machine only, and that is another one: at the same address
-    of this machine may be something else.
+    Raises: ValueError if the listener is a loopback address of another machine: on this machine another program may
+        use that address.
     """
     host, port = parse_http_address(listener)
     try:
@@ -150,7 +151,7 @@ def url_of_listener(listener: str, broker_host: str) -> str:
 
 
 def _is_here(host: str) -> bool:
-    """Whether a host is this machine: an address can be bound where it is one's own alone."""
+    """Return whether a host is this machine: only its own addresses can be bound."""
     try:
         found = socket.getaddrinfo(host, 0, type=socket.SOCK_DGRAM)
     except OSError:

@@ -15,11 +15,11 @@ FIRST_VERSION_WITH_TOPIC_ID = 13
 
 
 def _unreported(seconds: float) -> None:
-    """A throttle that no caller wants to know of."""
+    """Ignore a throttle."""
 
 
 class TopicReplacedError(KafkaError):
-    """The topic is not the one that was meant: it was deleted, and made again under the same name."""
+    """The topic was deleted, and another one was created under the same name."""
 
     def __init__(self, topic: str, wanted: UUID, found: UUID) -> None:
         text = f"topic {topic!r} was deleted and created again (its id was {wanted} and is {found})"
@@ -39,7 +39,7 @@ class FetchSettings:
 
 @dataclass(slots=True)
 class _UnderWay:
-    """A Fetch whose answer has not been read."""
+    """A Fetch whose response has not been read."""
 
     connection: Connection
     version: int
@@ -49,24 +49,25 @@ class _UnderWay:
 
 @dataclass
 class PartitionReader:
-    """Fetches from ``position`` until ``until_offset``.
+    """Reader of one partition from ``position`` to ``until_offset``.
 
     Args:
-        cluster: not owned; nothing else may use it while this iterates.
-        topic: its name.
-        partition: its number.
-        position: where to begin; moves with the batches received, and may be set between two iterations.
-        until_offset: ends when the position reaches it.
-        topic_id: the topic must be this one (asked of brokers that know Fetch v13); None: any of that name.
+        cluster: owned by the caller; must not be used otherwise during the iteration.
+        topic: name of the topic.
+        partition: number of the partition.
+        position: first offset to read; moves with the batches received, and may be set between two iterations.
+        until_offset: the iteration ends when the position reaches it.
+        topic_id: required id of the topic (checked by brokers with Fetch v13); None: any topic of that name.
         settings: sizes and waits.
         on_throttle: called with the seconds of each throttle that a consumer or request quota puts on a Fetch.
 
-    Iterating yields what each Fetch brought: whole batches, and a cut one perhaps behind them. The next one overwrites
-    them. After a lost connection, a moved leader or another retriable failure it retries, until nothing came for
-    ``cluster.retry_timeout_s``. A throttled Fetch brings nothing and is no failure: its throttle time does not count.
+    Iterating yields the bytes of each Fetch: whole batches, possibly followed by a partial one. The next Fetch
+    overwrites them. After a lost connection, a moved leader or another retriable failure it retries, until no bytes
+    have arrived for ``cluster.retry_timeout_s``. A throttled Fetch is not a failure, and its throttle time does not
+    count.
 
     Raises: KafkaError OFFSET_OUT_OF_RANGE for a position outside the log, REQUEST_TIMED_OUT when the log ends before
-        ``until_offset``, CORRUPT_MESSAGE; TopicReplacedError; what retries did not cure.
+        ``until_offset``, CORRUPT_MESSAGE; TopicReplacedError; errors that persist after the retries.
 
     Threads: as its Cluster.
     """
@@ -79,7 +80,7 @@ class PartitionReader:
     topic_id: UUID | None = None
     settings: FetchSettings = field(default_factory=FetchSettings)
     on_throttle: Callable[[float], object] = _unreported
-    _waiting_since_s: float = field(default=0.0, init=False)  # the end of a throttle at the earliest
+    _waiting_since_s: float = field(default=0.0, init=False)  # not before the end of a throttle
     _memory: FrameMemory = field(init=False)
 
     def __post_init__(self) -> None:
@@ -126,12 +127,12 @@ class PartitionReader:
 
     @property
     def where(self) -> str:
-        """Partition and position, for messages."""
+        """Return partition and position, for messages."""
         return f"partition {self.topic}-{self.partition} at offset {self.position}"
 
     def _check_topic(self) -> None:
         if self.topic_id is not None and self.cluster.topic(self.topic).topic_id not in (None, self.topic_id):
-            self.cluster.forget(self.topic)  # what is kept may be older than the id
+            self.cluster.forget(self.topic)  # cached metadata may be older than the id
             found = self.cluster.topic(self.topic).topic_id
             if found is not None and found != self.topic_id:
                 raise TopicReplacedError(self.topic, self.topic_id, found)
@@ -160,7 +161,7 @@ class PartitionReader:
 
     def _receive(self, asked: _UnderWay) -> FetchedPartition | None:
         connection = asked.connection
-        throttled_s = max(0.0, connection.throttled_until_s - self.cluster.clock())  # until then it lies unread
+        throttled_s = max(0.0, connection.throttled_until_s - self.cluster.clock())  # not read until then
         frame = connection.receive_response(
             asked.correlation_id,
             timeout_s=throttled_s + self.settings.max_wait_ms / 1000 + self.cluster.request_timeout_s,
@@ -168,7 +169,7 @@ class PartitionReader:
         )
         response = connection.decode(FETCH, asked.version, frame)
         check(response.get("ErrorCode", 0), self.where)
-        if not response["Responses"] and response.get("ThrottleTimeMs", 0) > 0:  # as KIP-219 says
+        if not response["Responses"] and response.get("ThrottleTimeMs", 0) > 0:  # a throttled Fetch, by KIP-219
             seconds = response["ThrottleTimeMs"] / 1000
             self._waiting_since_s = self.cluster.clock() + seconds
             self.on_throttle(seconds)
@@ -188,6 +189,6 @@ class PartitionReader:
             why = f"{self.where}: a batch that ends at offset {next_offset - 1}"
             raise ProtocolError(why, Errors.CORRUPT_MESSAGE)
         else:
-            ArrowColumns(0).append(part.data, 0, 0, 0)  # damage and old formats have an error that says more
+            ArrowColumns(0).append(part.data, 0, 0, 0)  # raises a more precise error for damage and old formats
             raise ProtocolError(f"{self.where}: a batch cut after {len(part.data)} bytes", Errors.CORRUPT_MESSAGE)
         return part

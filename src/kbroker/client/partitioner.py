@@ -16,7 +16,7 @@ class StickyPartitions:
         self._current: dict[str, int] = {}
 
     def partition(self, topic: str, partition_count: int) -> int:
-        """The partition of the moment."""
+        """Return the current partition of a topic."""
         if topic not in self._current:
             self._current[topic] = next(self._turns.setdefault(topic, itertools.count()))
         return self._current[topic] % partition_count

@@ -1,4 +1,4 @@
-"""A synchronous producer: records gather per partition, `flush` sends one request per leader and waits."""
+"""Synchronous producer: it batches records by partition; `flush` sends one request per leader and waits."""
 
 import time
 from collections.abc import Callable, Iterable
@@ -14,7 +14,7 @@ from kbroker.protocol.compression import CompressionType
 from kbroker.protocol.records import RecordBatchBuilder
 
 PRODUCE, INIT_PRODUCER_ID = 0, 22
-MAX_PRODUCE_VERSION = 12  # from 13 on topics are named by id, and an id needs Metadata v10
+MAX_PRODUCE_VERSION = 12  # v13 and later identify topics by id, which needs Metadata v10
 ACKS_ALL = -1
 CODECS = {codec.name.lower(): codec.value for codec in CompressionType}
 
@@ -24,7 +24,7 @@ TopicPartition = tuple[str, int]
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """One batch the leader has taken; `base_offset` is -1 with acks=0 and for a duplicate whose offset is not known."""
+    """A batch that the leader has accepted; `base_offset` is -1 with acks=0 and for a duplicate of unknown offset."""
 
     topic: str
     partition: int
@@ -41,20 +41,20 @@ class _Batch:
 
 
 class Producer:
-    """Sends records to any Kafka, one batch per partition in flight, in order.
+    """Producer for any Kafka cluster, with one batch per partition in flight, in order.
 
     Args:
-        cluster: not owned.
-        acks: 0 nothing is awaited, 1 the leader's write, -1 all in-sync replicas.
+        cluster: owned by the caller.
+        acks: wait for nothing (0), the leader's write (1), or all in-sync replicas (-1).
         codec: none, gzip, snappy, lz4 or zstd.
-        batch_size_bytes: what may gather before it is sent unasked.
-        idempotent: let the broker drop duplicates of a retried batch (acks=-1 only). Without it a batch whose answer
-            was lost is sent again and may then be there twice.
-        timeout_ms: how long the leader may wait for its replicas.
-        on_delivery: called for each batch taken.
+        batch_size_bytes: pending bytes at which `send` flushes.
+        idempotent: let the broker drop duplicates of a retried batch (acks=-1 only). Without it, a batch whose
+            response was lost is sent again and may be stored twice.
+        timeout_ms: time that the leader may wait for its replicas.
+        on_delivery: called for each accepted batch.
         wall_clock: seconds since the epoch, for records without a timestamp.
 
-    Raises: ValueError for arguments that do not fit together.
+    Raises: ValueError for incompatible arguments.
 
     Threads: as its Cluster.
     """
@@ -116,17 +116,17 @@ class Producer:
         timestamp_ms: int | None = None,
         headers: Iterable[Header] = (),
     ) -> None:
-        """Add a record to the batch of its partition; sends when enough has gathered.
+        """Add a record to the batch of its partition; flush when ``batch_size_bytes`` are pending.
 
         Args:
-            topic: created by the broker if it does that.
-            value: None is a tombstone.
-            key: decides the partition unless one is given.
-            partition: where it goes; by key, else sticky, when None.
+            topic: the topic, which the broker may create.
+            value: None for a tombstone.
+            key: determines the partition unless one is given.
+            partition: the partition; None: by key, else sticky.
             timestamp_ms: create time since the epoch; now when None.
             headers: names and values.
 
-        Raises: KafkaError, BrokerConnectionError as `flush`; ValueError for a partition the topic does not have.
+        Raises: KafkaError, BrokerConnectionError as `flush`; ValueError for a partition that does not exist.
         """
         count = len(self.cluster.topic(topic, allow_auto_topic_creation=True).partitions)
         if partition is None:
@@ -143,14 +143,14 @@ class Producer:
         self._pending_bytes += batch.size_bytes - before
 
     def send_rows(self, topic: str, rows: ArrowRows) -> None:
-        """Add the rows of an Arrow batch, each as `send` does, with one time for all that gather together.
+        """Add the rows of an Arrow batch, each as `send` does, with one time for all rows.
 
         Args:
             topic: as for `send`.
-            rows: with partitions and keys that decide as there.
+            rows: the rows; partitions and keys have the same meaning as for `send`.
 
-        Raises: KafkaError, BrokerConnectionError as `flush`; ValueError for a partition the topic does not have, and
-            for a header without a key.
+        Raises: KafkaError, BrokerConnectionError as `flush`; ValueError for a partition that does not exist, and for
+            a header without a key.
         """
         count = len(self.cluster.topic(topic, allow_auto_topic_creation=True).partitions)
         try:
@@ -170,10 +170,10 @@ class Producer:
                 self.flush()
 
     def flush(self) -> None:
-        """Send all that has gathered and wait until every batch is taken.
+        """Send all pending batches and wait until every batch is accepted.
 
-        Raises: KafkaError with the code of the first batch refused for good, or of the last retry;
-            BrokerConnectionError. The batches not yet taken are then dropped.
+        Raises: KafkaError with the code of the first batch that was rejected for good, or of the last retry;
+            BrokerConnectionError. Batches that were not accepted are then dropped.
         """
         if not self._pending:
             return
@@ -188,7 +188,7 @@ class Producer:
         try:
             self.cluster.retry(lambda: self._send_all(waiting))
         except BaseException:
-            self._producer_id = -1  # the broker may or may not have what was lost: a new id starts at sequence 0
+            self._producer_id = -1  # the fate of lost batches is unknown: a new id starts at sequence 0
             raise
 
     def _builder(self, topic: str, partition: int) -> RecordBatchBuilder:
@@ -207,7 +207,7 @@ class Producer:
         )
 
     def init_producer_id(self) -> None:
-        """Get a new producer id, with which sequences begin anew; asked for by itself when it is first needed.
+        """Get a new producer id, with which sequences begin anew; called automatically when an id is first needed.
 
         Raises: KafkaError, CLUSTER_AUTHORIZATION_FAILED and UNSUPPORTED_VERSION among them; BrokerConnectionError.
         """
@@ -223,7 +223,7 @@ class Producer:
         self._sequences.clear()
 
     def _send_all(self, waiting: list[_Batch]) -> None:
-        """One request per leader; delivered batches leave `waiting`, the first failure of those that stay is raised."""
+        """Send one request per leader; remove delivered batches from `waiting`, then raise the first failure."""
         by_leader: dict[int, list[_Batch]] = {}
         for batch in waiting:
             by_leader.setdefault(self.cluster.leader(batch.topic, batch.partition), []).append(batch)

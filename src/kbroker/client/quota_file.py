@@ -1,4 +1,4 @@
-"""Quotas as a file lists them: entities with their limits, in YAML or JSON; an error has its line and column."""
+"""File of quotas: entities with their limits, in YAML or JSON; errors report line and column."""
 
 import json
 import re
@@ -17,10 +17,10 @@ from kbroker.common.quotas import (
 from kbroker.common.similar_names import ALMOST, did_you_mean
 
 KEYS = sorted({*CLIENT_KEYS, *IP_KEYS})
-MAX_CHARACTERS = 16 << 20  # of a file: a hundred thousand entities have less
+MAX_CHARACTERS = 16 << 20  # of a file: enough for a hundred thousand entities
 TOO_DEEP = "nested too deeply"
 SHAPE = "a list of {entity: {user: NAME, client-id: NAME, or ip: ADDRESS}, quotas: {KEY: NUMBER}}; null is the default"
-#: What an entry has; `brokers` is in what `kbroker quotas list --json` prints, and says nothing here.
+#: Fields of an entry; `brokers` is printed by `kbroker quotas list --json`, and ignored here.
 NEEDED, ALLOWED = {"entity", "quotas"}, {"entity", "quotas", "brokers"}
 
 
@@ -33,12 +33,13 @@ class DesiredQuotas(dict[QuotaEntity, dict[str, float]]):
         self._places: dict[tuple[QuotaEntity, str], str] = {}
 
     def put_place(self, entity: QuotaEntity, key: str, place: str) -> None:
-        """Remember where a quota stands; the entity with an empty key."""
+        """Record the place of a quota in the file; an empty key is for the entity."""
         self._places[entity, key] = place
 
     def place_of(self, entity: QuotaEntity, text: str) -> str:
-        """The file and the line of what a text about an entity is about: the first of its quotas that is named in it,
-        or the entity. Empty for an entity that is not in the file.
+        """Return file and line of the first quota of an entity that is named in the text, else of the entity.
+
+        Empty for an entity that is not in the file.
         """
         if entity not in self:
             return ""
@@ -48,9 +49,9 @@ class DesiredQuotas(dict[QuotaEntity, dict[str, float]]):
 
 
 class QuotaFileError(ValueError):
-    """A file of quotas that is not one. The message is one line: file, place, what was expected and what was found.
+    """An invalid file of quotas. The message is one line: file, place, expected and found value.
 
-    ``line``, ``column``: from 1; None where the place has none (below a JSON document, entries are counted).
+    ``line``, ``column``: from 1; None if unknown (in JSON, the place is the number of the entry).
     """
 
     def __init__(self, path: Path, text: str, line: int | None = None, column: int | None = None) -> None:
@@ -62,7 +63,7 @@ class QuotaFileError(ValueError):
 
 
 def read_quota_file(path: Path | str) -> DesiredQuotas:
-    """Quotas by entity of a YAML file, or of a JSON file by its name; limits may have units: 1 MiB/s, 50 %.
+    """Read quotas by entity from a YAML file, or a JSON file by its suffix; limits may have units: 1 MiB/s, 50 %.
 
     Raises: QuotaFileError; OSError when it cannot be read.
     """
@@ -78,7 +79,7 @@ def read_quota_file(path: Path | str) -> DesiredQuotas:
 
 
 def parse_quotas(text: str, path: Path) -> DesiredQuotas:
-    """`read_quota_file` of a text; ``path`` says which of the two it is, and is in the messages."""
+    """Parse the text of a file of quotas; ``path`` determines the format, and is part of the messages."""
     file = _File(path)
     try:
         if path.suffix.lower() == ".json":
@@ -91,8 +92,8 @@ def parse_quotas(text: str, path: Path) -> DesiredQuotas:
 class _Node(NamedTuple):
     """A value of the document: ``kind`` is list, mapping or scalar.
 
-    ``content``: of a scalar its value; else it returns the nodes, or pairs of nodes, and is called once: what is
-    refused is never expanded, so an alias of aliases costs nothing.
+    ``content``: the value of a scalar; otherwise a function, called once, that returns the nodes or pairs of nodes.
+    Rejected nodes are never expanded, so an alias of aliases costs nothing.
     """
 
     kind: str
@@ -103,7 +104,7 @@ class _Node(NamedTuple):
 
     @property
     def shown(self) -> str:
-        """The value as error messages show it."""
+        """Return the value as shown in error messages."""
         if self.kind == "scalar":
             return _short(repr(self.content))
         return {"list": "[]", "mapping": "{}"}[self.kind] if self.is_empty else f"a {self.kind}"
@@ -141,7 +142,7 @@ class _File:
         return quotas
 
     def _fields(self, node: _Node, where: str, expected: str) -> dict[str, tuple[_Node, _Node]]:
-        """A mapping by its keys, each with the nodes of key and value."""
+        """Return a mapping by its keys, each with the nodes of key and value."""
         if node.kind != "mapping":
             raise self.wrong(node, expected)
         fields: dict[str, tuple[_Node, _Node]] = {}
@@ -220,7 +221,7 @@ def _json_document(file: _File, text: str) -> _Node:
 
 
 class _Pairs(list[tuple[str, Any]]):
-    """An object of JSON with all of its keys, duplicates too."""
+    """A JSON object with all of its keys, including duplicates."""
 
 
 def _json_node(value: Any) -> _Node:
@@ -266,7 +267,7 @@ def _of_yaml(file: _File, text: str) -> DesiredQuotas:
 
 
 class _YamlNodes:
-    """Turns PyYAML's nodes into ours."""
+    """Converts PyYAML's nodes to `_Node`."""
 
     def __init__(self, file: _File, yaml: Any, construct: Callable[[Any], Any]) -> None:
         self._file = file

@@ -21,7 +21,7 @@ from kbroker.common.quotas import (
 Values = Mapping[str, float]
 
 PATH = "/quotas/explain"
-#: Parts of an explanation that Kafka's protocol has no request for.
+#: Parts of an explanation that Kafka's protocol cannot provide.
 NOT_IN_THE_PROTOCOL = (
     "the rates now, what is left, waiting connections and verdicts: Kafka's protocol has no request for them"
 )
@@ -30,9 +30,9 @@ NOT_IN_THE_PROTOCOL = (
 class ResolvedQuota(NamedTuple):
     """One quota for one client.
 
-    ``limit``: None if nothing limits it. ``level``: 1 to 8, the most specific first; None if nothing applies, and for
-    an address. ``entity``: the entity that the limit was set for. ``counted_for``: the clients that share the counter
-    with this one, as an entity: a part that is missing stands for all. ``levels``: all levels in order.
+    ``limit``: None if unlimited. ``level``: 1 to 8, the most specific first; None if no quota applies, and for an
+    address. ``entity``: the entity that the limit was set for. ``counted_for``: the clients that share the counter
+    with this one, as an entity: a missing part means all. ``levels``: all levels in order.
     """
 
     key: str

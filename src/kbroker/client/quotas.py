@@ -123,18 +123,17 @@ class QuotaClient(Closing):
     """The client quotas of one cluster.
 
     Args:
-        cluster: `host:port[,host:port...]`; or a `Cluster`, which stays the caller's.
+        cluster: `host:port[,host:port...]`; or a `Cluster`, which the caller owns.
         properties: how to reach a secured cluster, by Kafka's names: ``security.protocol``, ``sasl.*``, ``ssl.*``.
         client_id: sent with every request; the broker's quotas, logs and metrics show it.
         connect_timeout_s, request_timeout_s, retry_timeout_s: seconds for a connection, for one request and its
-            response, and for further attempts. With a `Cluster`, that one's hold.
+            response, and for further attempts. With a `Cluster`, its settings apply.
 
     Every method raises BrokerConnectionError if the cluster cannot be reached, and KafkaError with the broker's code
-    and text: UNSUPPORTED_VERSION for a broker before Kafka 2.6, CLUSTER_AUTHORIZATION_FAILED without the right to
-    describe, or to alter, the configs of the cluster. Retriable failures are tried again for retry_timeout_s: setting
-    a quota twice does no harm. ValueError for a name that no request can carry: one that is not UTF-8, or has more
-    than 32,767 bytes.
-    Raises: BrokerConnectionError; ValueError for an address or a property that is wrong.
+    and message: UNSUPPORTED_VERSION for a broker before Kafka 2.6, CLUSTER_AUTHORIZATION_FAILED without the right to
+    describe, or to alter, the configs of the cluster. Retriable failures are retried for retry_timeout_s, since
+    setting a quota is idempotent. ValueError for a name that is not valid UTF-8 or exceeds 32,767 bytes.
+    Raises: BrokerConnectionError; ValueError for a malformed address or an invalid property.
     Threads: one at a time.
     """
 
@@ -165,7 +164,7 @@ class QuotaClient(Closing):
         self.cluster = cluster
 
     def close(self) -> None:
-        """Close the connections, unless they belong to a `Cluster` that was given. Idempotent."""
+        """Close the connections, except those of a `Cluster` that the caller passed. Idempotent."""
         if self._owns_cluster:
             self.cluster.close()
 
@@ -201,7 +200,7 @@ class QuotaClient(Closing):
     ) -> dict[QuotaEntity, KafkaError | None]:
         """Set quotas, or remove those whose value is None, in one request; ``validate_only``: change nothing.
 
-        Returns: by entity the broker's error, or None if all of its changes were made. Each entity is independent.
+        Returns: the broker's error by entity, None if all of its changes were made. Entities are independent.
         """
         for entity in changes:
             _check_names(entity.names)
@@ -346,8 +345,8 @@ class AsyncQuotaClient:
     Requests are sent one after the other, by one thread over its own connection. A call that is cancelled ends at once;
     an `alter` or `apply` that was cancelled may have changed something: describe the quotas, or repeat the call.
 
-    Args: as `QuotaClient`, without a Cluster; nothing is connected before the first call, or ``async with``.
-    Raises: ValueError for an address or a property that is wrong.
+    Args: as `QuotaClient`, without a Cluster; the first call, or ``async with``, connects.
+    Raises: ValueError for a malformed address or an invalid property.
     Threads: that of one event loop.
     """
 
@@ -361,7 +360,7 @@ class AsyncQuotaClient:
         request_timeout_s: float = 30.0,
         retry_timeout_s: float = 30.0,
     ) -> None:
-        from kbroker.client.client_thread import ClientThread  # threads and asyncio: nothing for the other client
+        from kbroker.client.client_thread import ClientThread  # loads asyncio, which `QuotaClient` does not need
 
         self._thread = ClientThread(
             bootstrap,
@@ -392,49 +391,49 @@ class AsyncQuotaClient:
     async def describe(
         self, exact: Mapping[str, str | None] | None = None, present: Iterable[str] = (), *, strict: bool = False
     ) -> dict[QuotaEntity, dict[str, float]]:
-        """As `QuotaClient.describe`."""
+        """Asynchronous `QuotaClient.describe`."""
         return await self._run(lambda client: client.describe(exact, present, strict=strict))
 
     async def of(self, entity: QuotaEntity) -> dict[str, float]:
-        """As `QuotaClient.of`."""
+        """Asynchronous `QuotaClient.of`."""
         return await self._run(lambda client: client.of(entity))
 
     async def alter(
         self, changes: Mapping[QuotaEntity, Changes], *, validate_only: bool = False
     ) -> dict[QuotaEntity, KafkaError | None]:
-        """As `QuotaClient.alter`."""
+        """Asynchronous `QuotaClient.alter`."""
         return await self._run(lambda client: client.alter(changes, validate_only=validate_only))
 
     async def resolve(
         self, user: str = ANONYMOUS, client_id: str = "", address: str | None = None
     ) -> list[ResolvedQuota]:
-        """As `QuotaClient.resolve`."""
+        """Asynchronous `QuotaClient.resolve`."""
         return await self._run(lambda client: client.resolve(user, client_id, address))
 
     async def diff(self, wanted: Mapping[QuotaEntity, Values], *, prune: bool = False) -> list[Difference]:
-        """As `QuotaClient.diff`."""
+        """Asynchronous `QuotaClient.diff`."""
         return await self._run(lambda client: client.diff(wanted, prune=prune))
 
     async def apply(
         self, wanted: Mapping[QuotaEntity, Values], *, prune: bool = False, validate_only: bool = False
     ) -> Applied:
-        """As `QuotaClient.apply`."""
+        """Asynchronous `QuotaClient.apply`."""
         return await self._run(lambda client: client.apply(wanted, prune=prune, validate_only=validate_only))
 
     async def promote_shadows(
         self, entity: QuotaEntity | None = None, keys: Collection[str] = (), *, validate_only: bool = False
     ) -> Applied:
-        """As `QuotaClient.promote_shadows`."""
+        """Asynchronous `QuotaClient.promote_shadows`."""
         return await self._run(lambda quotas: quotas.promote_shadows(entity, keys, validate_only=validate_only))
 
     async def drop_shadows(
         self, entity: QuotaEntity | None = None, keys: Collection[str] = (), *, validate_only: bool = False
     ) -> Applied:
-        """As `QuotaClient.drop_shadows`."""
+        """Asynchronous `QuotaClient.drop_shadows`."""
         return await self._run(lambda quotas: quotas.drop_shadows(entity, keys, validate_only=validate_only))
 
     async def broker_count(self) -> int:
-        """As `QuotaClient.broker_count`."""
+        """Asynchronous `QuotaClient.broker_count`."""
         return await self._run(lambda client: client.broker_count())
 
     async def _run(self, call: Callable[[QuotaClient], T]) -> T:

@@ -1,7 +1,7 @@
-"""Records of a request log, from its topic or its files: read, followed, filtered. docs/request-log.md has the format.
+"""Read, follow and filter records of a request log, from its topic or its files. Format: docs/request-log.md.
 
-A record is a dict by the names of `kbroker.common.request_log.COLUMNS`, whether it came as JSON or as Arrow; ``time``
-is microseconds since 1970, what does not apply is None.
+A record is a dict by the names of `kbroker.common.request_log.COLUMNS`, from JSON and from Arrow; ``time`` is
+microseconds since 1970, and values that do not apply are None.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from kbroker.common.request_log import BOOL, COLUMNS, FLOAT64, LIST, STRING, VER
 Row = dict[str, Any]
 FORMAT_HEADER = "format"
 READ_BYTES = 1 << 20
-LONGEST_LINE = 1 << 20  # bytes of a record; what is longer is no record
+LONGEST_LINE = 1 << 20  # bytes; a longer line is not a record
 JSON_FILES, ARROW_FILES = "requests-*.jsonl", "requests-*.arrows"
 
 
@@ -34,7 +34,7 @@ class RequestLogError(Exception):
 
 
 def row_of(document: Mapping[str, Any]) -> Row:
-    """A record from its JSON object."""
+    """Return the record of a JSON object."""
     return {column.name: _value(column, document) for column in COLUMNS}
 
 
@@ -59,7 +59,7 @@ def _microseconds(text: str) -> int:
 
 
 def document_of(row: Row) -> dict[str, Any]:
-    """A record as the JSON object of the log."""
+    """Return a record as the JSON object of the log."""
     document: dict[str, Any] = {VERSION_KEY: VERSION}
     for column in COLUMNS:
         value = row.get(column.name)
@@ -80,7 +80,7 @@ def document_of(row: Row) -> dict[str, Any]:
 
 
 def parse_line(line: bytes) -> Row | None:
-    """A line of a file, or the value of a record in the topic; None for what is no record (a torn line, say)."""
+    """Parse a line of a file or a value of the topic; None if it is not a record, such as a torn line."""
     try:
         document = json.loads(line)
         row = row_of(document) if isinstance(document, dict) and "time" in document else None
@@ -90,7 +90,7 @@ def parse_line(line: bytes) -> Row | None:
 
 
 def _is_record(row: Row) -> bool:
-    """Whether each value is of its column's type: a topic may hold what no broker has written."""
+    """Return whether each value has its column's type: any client may write to the topic."""
     return all(_fits(column, row[column.name]) for column in COLUMNS)
 
 
@@ -114,11 +114,11 @@ def _arrow_rows(table: Any) -> Iterator[Row]:
 
 
 def _arrow_records(value: bytes) -> list[Row]:
-    """Records of a record's value in a topic; none where it is no Arrow stream of them."""
+    """Return the records in a value of the topic; none if it is not an Arrow stream of records."""
     pyarrow = _pyarrow()
     try:
         table = pyarrow.ipc.open_stream(value).read_all()
-        table.validate(full=True)  # else offsets that point beyond their data are followed
+        table.validate(full=True)  # otherwise offsets beyond the data would be followed
         return [row for row in _arrow_rows(table) if _is_record(row)]
     except (pyarrow.ArrowException, OSError, ValueError, TypeError, KeyError, AttributeError, OverflowError):
         return []
@@ -138,7 +138,7 @@ def _pyarrow() -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Filter:
-    """Condition for records; a field that is None or False does not filter. ``apis``: names in any spelling."""
+    """Condition for records; fields that are None or False do not filter. ``apis``: names in any spelling."""
 
     clients: frozenset[str] = frozenset()
     apis: frozenset[str] = frozenset()
@@ -146,7 +146,7 @@ class Filter:
     throttled: bool = False
 
     def takes(self, row: Row) -> bool:
-        """Whether a record is wanted."""
+        """Return whether a record matches."""
         if self.clients and row["client_id"] not in self.clients:
             return False
         if self.apis and plain_name(row["api_name"] or "") not in self.apis:
@@ -157,7 +157,7 @@ class Filter:
 
 
 def plain_name(name: str) -> str:
-    """An API's name without what spellings differ in: API_VERSIONS, ApiVersions, api-versions."""
+    """Return the normalized name of an API: the same for API_VERSIONS, ApiVersions and api-versions."""
     return name.replace("_", "").replace("-", "").lower()
 
 
@@ -165,11 +165,11 @@ def plain_name(name: str) -> str:
 
 
 def topic_rows(cluster: Cluster, topic: str, back: int, follow: bool) -> Iterator[list[Row]]:
-    """Records of the log's topic in order of their arrival, from at most ``back`` before each partition's end.
+    """Yield records of the log's topic in order of arrival, from at most ``back`` records before each partition's end.
 
-    Yields lists, and an empty one where what was the end is reached, and while nothing comes (every half second);
-    without ``follow`` it ends there.
-    Raises: RequestLogError without the topic; KafkaError, BrokerConnectionError.
+    Yields lists: an empty one when the initial end is reached, and every half second without new records. Without
+    ``follow`` it stops at the initial end.
+    Raises: RequestLogError if the topic does not exist; KafkaError, BrokerConnectionError.
     """
     try:
         partitions = [(topic, p.partition) for p in cluster.topic(topic).partitions]
@@ -214,7 +214,7 @@ def _rows_of(value: bytes, form: bytes | None) -> Iterator[Row]:
 
 
 class _File:
-    """A file of the log, read as far as it has grown."""
+    """A file of the log that may still grow."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -225,7 +225,7 @@ class _File:
         self._file: BinaryIO | None = None
 
     def rows(self) -> Iterator[Row]:
-        """Return the records that have come since the last call."""
+        """Yield the records that were written since the last call."""
         if self._is_arrow:
             yield from self._new_batches()
             return
@@ -252,16 +252,16 @@ class _File:
                     if number >= self._batches:
                         self._batches = number + 1
                         yield from _arrow_rows(batch)
-            except (pyarrow.ArrowInvalid, OSError, EOFError):  # a batch that is being written
+            except (pyarrow.ArrowInvalid, OSError, EOFError):  # a partially written batch
                 return
 
 
 def file_rows(paths: Sequence[Path], follow: bool, wait: Callable[[float], None]) -> Iterator[list[Row]]:
-    """Records of files, and of folders' files by their names, which begin with the time.
+    """Yield the records of files, and of the files in folders by name, which begins with the time.
 
-    Yields lists, and an empty one where all is read; with ``follow`` it goes on, every half second (``wait``), with
-    what is written later, to files of a later time too.
-    Raises: RequestLogError for a path that is not there, or a folder without a log.
+    Yields lists, and an empty one when all records are read. With ``follow`` it looks for new records and later files
+    every half second (``wait``).
+    Raises: RequestLogError for a path that does not exist, or a folder without a log.
     """
     files: dict[Path, _File] = {}
     is_first = True
@@ -274,7 +274,7 @@ def file_rows(paths: Sequence[Path], follow: bool, wait: Callable[[float], None]
             try:
                 for row in files[path].rows():
                     yield [row]
-            except FileNotFoundError:  # it was rolled away
+            except FileNotFoundError:  # removed by log rotation
                 del files[path]
         yield []
         if not follow:
@@ -283,7 +283,7 @@ def file_rows(paths: Sequence[Path], follow: bool, wait: Callable[[float], None]
 
 
 def _files_of(paths: Sequence[Path], is_first: bool, follow: bool) -> list[Path]:
-    """Args: ``is_first``: a path must be there at first; ``follow``: a folder may still be empty then."""
+    """Return the log files. Args: ``is_first``: each path must exist; ``follow``: a folder may be empty."""
     found = []
     for path in paths:
         if path.is_dir():

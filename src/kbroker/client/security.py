@@ -1,7 +1,6 @@
-"""TLS and SASL of a client, from the properties that Apache Kafka's tools take with ``--command-config``.
+"""TLS and SASL of a client, from the properties that Apache Kafka's tools accept with ``--command-config``.
 
-Names of librdkafka (``sasl.username``, ``ssl.ca.location`` ...) are understood too; what concerns no security is passed
-over.
+The names of librdkafka (``sasl.username``, ``ssl.ca.location`` ...) are accepted too; other properties are ignored.
 """
 
 import socket
@@ -24,7 +23,7 @@ RENEW_AFTER = 0.85  # of a session's lifetime, as Java clients do at the earlies
 
 @dataclass(frozen=True)
 class Sasl:
-    """Credentials and mechanism of a login. ``is_token``: they are a delegation token's id and secret."""
+    """Credentials and mechanism of a login. ``is_token``: they are the id and secret of a delegation token."""
 
     mechanism: str
     user: str
@@ -34,7 +33,7 @@ class Sasl:
     def authenticate(self, connection: Connection) -> None:
         """Log in on a new connection, or renew a session.
 
-        Raises: KafkaError with what the broker says; BrokerConnectionError.
+        Raises: KafkaError with the broker's message; BrokerConnectionError.
         """
         where = format_address(connection.address)
         response = connection.request(SASL_HANDSHAKE, 1, {"Mechanism": self.mechanism})
@@ -68,7 +67,7 @@ class ClientSecurity:
     """Security settings of a client; ``open_stream`` and ``authenticate`` are arguments of a ``Cluster``.
 
     Args: ``properties`` by Kafka's names (``security.protocol``, ``sasl.mechanism``, ``sasl.jaas.config``, ``ssl.*``).
-    Raises: ValueError with the key that is wrong and what is allowed.
+    Raises: ValueError that names the invalid key and the allowed values.
     """
 
     def __init__(self, properties: Mapping[str, str]) -> None:

@@ -1,6 +1,6 @@
-"""A producer whose records count together or not at all, with the offsets of what they were made from.
+"""Transactional producer: commits records and consumer offsets atomically.
 
-It speaks the classic protocol of transactions, which every Kafka since 0.11 and every kbroker takes.
+It uses the classic transaction protocol, which Kafka supports since 0.11.
 Source: KIP-98, KIP-360.
 """
 
@@ -17,13 +17,13 @@ from kbroker.client.producer import INIT_PRODUCER_ID, Delivery, Producer, TopicP
 from kbroker.common.errors import Errors, KafkaError
 
 ADD_PARTITIONS, ADD_OFFSETS, END_TXN, TXN_OFFSET_COMMIT = 24, 25, 26, 28
-# the last versions of the classic protocol: above them the partitions are added by Produce itself (KIP-890)
+# last versions of the classic protocol: in later ones Produce adds the partitions (KIP-890)
 MAX_VERSIONS = {ADD_PARTITIONS: 3, ADD_OFFSETS: 3, END_TXN: 4, TXN_OFFSET_COMMIT: 4}
 MAX_CLASSIC_PRODUCE_VERSION = 11
 
 
 class State(Enum):
-    """State of a transactional producer, which decides about its next calls."""
+    """State of a transactional producer, which determines the calls it allows."""
 
     NEW = "init_transactions"
     READY = "begin_transaction"
@@ -32,17 +32,17 @@ class State(Enum):
 
 
 class TransactionalProducer(Producer):
-    """A producer of transactions, one after the other.
+    """Producer of consecutive transactions.
 
     Args:
-        cluster: not owned.
+        cluster: owned by the caller.
         transactional_id: a newer producer with the same id fences this one.
-        transaction_timeout_ms: after so long the broker aborts an open transaction.
-        codec, batch_size_bytes, timeout_ms, on_delivery, wall_clock: as of Producer.
+        transaction_timeout_ms: the broker aborts a transaction that is open for longer.
+        codec, batch_size_bytes, timeout_ms, on_delivery, wall_clock: as for Producer.
 
-    Raises: ValueError for an empty id or a call out of order; KafkaError PRODUCER_FENCED or INVALID_PRODUCER_EPOCH once
-        a newer producer has the id. After an error of ``send``, ``flush``, ``send_offsets`` the transaction can only be
-        aborted.
+    Raises: ValueError for an empty id or a call out of order; KafkaError PRODUCER_FENCED or INVALID_PRODUCER_EPOCH when
+        a newer producer uses the id. After an error of ``send``, ``flush`` or ``send_offsets`` the transaction can only
+        be aborted.
 
     Threads: as its Cluster.
     """
@@ -77,7 +77,7 @@ class TransactionalProducer(Producer):
         self._state = State.NEW
         self._added: set[TopicPartition] = set()
         self._has_offsets = False
-        self._identity = (-1, -1)  # producer id and epoch; those of Producer are forgotten with a failed flush
+        self._identity = (-1, -1)  # producer id and epoch; Producer resets its own after a failed flush
 
     def __enter__(self) -> TransactionalProducer:
         return self
@@ -106,9 +106,9 @@ class TransactionalProducer(Producer):
         self._sequences.clear()
 
     def begin_transaction(self) -> None:
-        """Let what is sent from now on belong together; nothing is sent for it."""
+        """Begin a transaction; this sends no request."""
         self._expect(State.READY)
-        if self._producer_id < 0:  # the one before was aborted after a failure: its sequences are not known
+        if self._producer_id < 0:  # the previous transaction failed: its sequences are unknown
             self.init_producer_id()
         self._added.clear()
         self._has_offsets = False
@@ -167,17 +167,16 @@ class TransactionalProducer(Producer):
             raise
 
     def commit_transaction(self) -> None:
-        """Flush, then make the transaction count.
+        """Flush, then commit the transaction.
 
-        Raises: KafkaError, BrokerConnectionError; of a commit whose response was lost it is not known whether it
-            counts.
+        Raises: KafkaError, BrokerConnectionError. If the response was lost, the outcome is unknown.
         """
         self._expect(State.IN_TRANSACTION)
         self.flush()
         self._end(committed=True)
 
     def abort_transaction(self) -> None:
-        """Drop what was sent; after a failure too.
+        """Abort the transaction, also after a failure.
 
         Raises: KafkaError, BrokerConnectionError.
         """
@@ -226,7 +225,7 @@ class TransactionalProducer(Producer):
         self._added.update(places)
 
     def _ask(self, api_key: int, body: Body) -> None:
-        """Ask the transaction coordinator; again after an error that passes."""
+        """Send a request to the transaction coordinator; repeat it after retriable errors."""
 
         def attempt() -> None:
             response = self.cluster.request(
@@ -256,5 +255,5 @@ class TransactionalProducer(Producer):
 
 
 def is_fenced(error: KafkaError) -> bool:
-    """Whether a newer producer of the same transactional id has taken over."""
+    """Return whether the error means that a newer producer of the same transactional id has fenced this one."""
     return error.error in (Errors.PRODUCER_FENCED, Errors.INVALID_PRODUCER_EPOCH)

@@ -1,4 +1,4 @@
-"""Transactions of any Kafka cluster, seen from outside: what is open, which producer has it, and ending it by hand.
+"""Administration of transactions of any Kafka cluster: list, describe and abort them.
 
 Source: ``TransactionsCommand``, KIP-664, KIP-890 (forced termination).
 """
@@ -31,8 +31,8 @@ class ListedTransaction:
 
 @dataclass(frozen=True, slots=True)
 class TransactionDescription:
-    """A transactional id. ``start_time_ms``: since 1970, None outside a transaction; ``partitions``: those that have
-    records of it, or wait for its end marker.
+    """A transactional id. ``start_time_ms``: since 1970, None outside a transaction; ``partitions``: partitions with
+    records of the transaction, or waiting for its end marker.
     """
 
     transactional_id: str
@@ -47,9 +47,9 @@ class TransactionDescription:
 
 @dataclass(frozen=True, slots=True)
 class ActiveProducer:
-    """A producer that a partition remembers; -1 where nothing is known.
+    """State of a producer in a partition; -1 for unknown values.
 
-    ``start_offset``: of its open transaction, None without one.
+    ``start_offset``: first offset of its open transaction, None without one.
     """
 
     producer_id: int
@@ -61,9 +61,9 @@ class ActiveProducer:
 
 
 class Transactions:
-    """Transactions over a `Cluster`, which it does not own.
+    """Requests about transactions over a `Cluster`, which the caller owns.
 
-    Raises (all methods): KafkaError with what was asked and what the broker says; BrokerConnectionError.
+    Raises (all methods): KafkaError with the request and the broker's message; BrokerConnectionError.
     """
 
     def __init__(self, cluster: Cluster) -> None:
@@ -77,15 +77,15 @@ class Transactions:
         duration_ms: int = -1,
         pattern: str | None = None,
     ) -> list[ListedTransaction]:
-        """The transactional ids of all brokers, by id.
+        """Return the transactional ids of all brokers, by id.
 
         Args:
-            states: only these, by Kafka's names; empty: all.
-            producer_ids: only those with one of these; empty: all.
-            duration_ms: only open transactions that run for longer; below 0: all.
-            pattern: a regular expression (RE2) that the id matches.
+            states: only ids in these states, by Kafka's names; empty: all.
+            producer_ids: only ids with one of these producer ids; empty: all.
+            duration_ms: only transactions that have been open for longer; negative: all.
+            pattern: only ids that match this regular expression (RE2).
 
-        Raises: KafkaError UNSUPPORTED_VERSION for a filter that a broker does not know.
+        Raises: KafkaError UNSUPPORTED_VERSION for a filter that a broker does not support.
         """
 
         def body(version: int) -> Body:
@@ -120,7 +120,7 @@ class Transactions:
         return self._cluster.retry(attempt)
 
     def describe(self, transactional_id: str) -> TransactionDescription:
-        """One transactional id. Raises: KafkaError TRANSACTIONAL_ID_NOT_FOUND."""
+        """Return one transactional id. Raises: KafkaError TRANSACTIONAL_ID_NOT_FOUND."""
 
         def attempt() -> TransactionDescription:
             node_id = find_coordinator(self._cluster, TRANSACTION, transactional_id)
@@ -147,9 +147,9 @@ class Transactions:
     def describe_producers(
         self, places: Iterable[TopicPartition], broker_id: int | None = None
     ) -> Mapping[TopicPartition, Sequence[ActiveProducer]]:
-        """The producers that partitions remember, by producer id.
+        """Return the producers in the state of each partition, by producer id.
 
-        Args: ``broker_id``: ask this replica; None: the leaders.
+        Args: ``broker_id``: query this replica; None: the leaders.
         """
         found: dict[TopicPartition, Sequence[ActiveProducer]] = {}
         wanted = list(places)
@@ -187,12 +187,13 @@ class Transactions:
         max_timeout_ms: int,
         broker_id: int | None = None,
     ) -> list[tuple[TopicPartition, ActiveProducer]]:
-        """Open transactions that no coordinator will end: it does not know them, or not in that partition.
+        """Return open transactions that no coordinator will end, as it does not know them, or not in that partition.
 
         Args:
-            places: where to look.
-            now_ms: the time now, since 1970; ``max_timeout_ms``: younger transactions are left out.
-            broker_id: look at this replica; None: at the leaders.
+            places: the partitions.
+            now_ms: current time since 1970.
+            max_timeout_ms: age below which transactions are left out.
+            broker_id: query this replica; None: the leaders.
         """
         open_ones = [
             (place, producer)
@@ -214,7 +215,7 @@ class Transactions:
         return [(place, one) for place, one in open_ones if place not in awaited.get(one.producer_id, ())]
 
     def abort(self, place: TopicPartition, producer_id: int, producer_epoch: int, coordinator_epoch: int) -> None:
-        """Write an abort marker to one partition, past the coordinator."""
+        """Write an abort marker to one partition, bypassing the coordinator."""
 
         def body(version: int) -> Body:
             marker: Body = {
@@ -222,7 +223,7 @@ class Transactions:
                 "ProducerEpoch": producer_epoch,
                 "TransactionResult": False,
                 "Topics": [{"Name": place[0], "PartitionIndexes": [place[1]]}],
-                "CoordinatorEpoch": max(0, coordinator_epoch),  # a partition without a marker so far names none
+                "CoordinatorEpoch": max(0, coordinator_epoch),  # -1 from a partition without a marker
             }
             if version >= FIRST_WITH_TRANSACTION_VERSION:
                 marker["TransactionVersion"] = 0
@@ -243,7 +244,7 @@ class Transactions:
     def abort_at(self, place: TopicPartition, start_offset: int) -> ActiveProducer:
         """Abort the transaction that begins at an offset of a partition; return its producer.
 
-        Raises: KafkaError INVALID_TXN_STATE if none is open that begins there.
+        Raises: KafkaError INVALID_TXN_STATE if no open transaction begins there.
         """
         for producer in self.describe_producers([place])[place]:
             if producer.start_offset == start_offset:
@@ -253,7 +254,7 @@ class Transactions:
         raise KafkaError(Errors.INVALID_TXN_STATE, text)
 
     def force_terminate(self, transactional_id: str) -> None:
-        """Abort what a transactional id has open, and fence its producer."""
+        """Abort the open transaction of a transactional id, and fence its producer."""
 
         def attempt() -> None:
             node_id = find_coordinator(self._cluster, TRANSACTION, transactional_id)

@@ -1,6 +1,6 @@
-"""Usage of a broker at one moment after another: clients and throttles, topics, groups with their lag.
+"""Repeated snapshots of a broker's usage: clients and throttles, topics, groups with their lag.
 
-What is about clients comes from the X-ray of a kbroker broker, at its HTTP port; topics and groups from any Kafka.
+Data about clients comes from the X-ray at the HTTP port of a kbroker broker; topics and groups from any Kafka.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from kbroker.client.http_port import HttpPort, HttpPortError
 from kbroker.common.errors import KafkaError
 
 XRAY_LIMIT = 500  # connections
-MOST_PARTITIONS = 5000  # whose ends are asked for in one look
-GROUPS_A_LOOK = 50  # whose committed offsets are asked for; the others' in turn
+MOST_PARTITIONS = 5000  # whose end offsets are requested in one snapshot
+GROUPS_A_LOOK = 50  # whose committed offsets are requested in one snapshot, in turn
 
 
 @dataclass(slots=True)
 class ClientUse:
-    """A client's open connections together; rates per second since the look before, None in the first."""
+    """Sums of a client's open connections; rates per second since the previous snapshot, None in the first."""
 
     principal: str
     client_id: str
@@ -42,7 +42,7 @@ class ClientUse:
 
 @dataclass(slots=True)
 class TopicUse:
-    """A topic; ``records`` is the sum of the ends of its partitions."""
+    """A topic; ``records`` is the sum of the end offsets of its partitions."""
 
     topic: str
     partitions: int
@@ -52,7 +52,7 @@ class TopicUse:
 
 @dataclass(slots=True)
 class GroupUse:
-    """A group; ``lag`` is None where nothing is committed, ``lag_per_s`` how fast it grows."""
+    """A group; ``lag`` is None without committed offsets, ``lag_per_s`` is its growth."""
 
     group: str
     state: str
@@ -63,8 +63,7 @@ class GroupUse:
 
 @dataclass(slots=True)
 class Usage:
-    """One look. ``xray``: the snapshot as docs/xray.md describes it, None where there is none: then ``xray_missing``
-    says why."""
+    """One snapshot. ``xray``: the X-ray (docs/xray.md); None if unavailable, for the reason in ``xray_missing``."""
 
     time_ms: int
     took_ms: float
@@ -78,10 +77,10 @@ class Usage:
 
 
 class UsageWatch:
-    """Looks at a broker again and again.
+    """Takes snapshots of a broker's usage.
 
-    Args: ``connect`` opens a Cluster; ``http_port`` finds the HTTP port, or raises HttpPortError where there is none;
-    ``clock`` of the rates.
+    Args: ``connect`` opens a Cluster; ``http_port`` finds the HTTP port, or raises HttpPortError if there is none;
+    ``clock``: for the rates.
     Threads: one at a time.
     """
 
@@ -106,9 +105,9 @@ class UsageWatch:
             cluster.close()
 
     def look(self) -> Usage:
-        """Look now.
+        """Take a snapshot.
 
-        Raises: BrokerConnectionError, KafkaError where the broker cannot be asked; the next look connects anew.
+        Raises: BrokerConnectionError, KafkaError if the broker does not respond; the next call connects anew.
         """
         started_ns = self._clock.now_ns()
         interval_s = None if self._at_ns is None else (started_ns - self._at_ns) / 1e9
@@ -229,7 +228,7 @@ def _throttle_kinds(connections: Iterable[Mapping[str, Any]]) -> dict[tuple[str,
 
 
 def _rate(now: int, then: int | None, interval_s: float | None) -> float | None:
-    """Growth per second. What is less than before began anew: a restart, or connections that have closed."""
+    """Return the growth per second; a smaller value than before was reset by a restart or closed connections."""
     if then is None or interval_s is None or interval_s <= 0:
         return None
     return max(0, now - then) / interval_s

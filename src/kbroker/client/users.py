@@ -1,4 +1,4 @@
-"""SCRAM users of any Kafka: the password is salted here and never sent."""
+"""SCRAM users of any Kafka cluster: the client salts the password, which is never sent."""
 
 from collections.abc import Mapping, Sequence
 
@@ -11,16 +11,16 @@ DEFAULT_ITERATIONS = 8192
 
 
 class Users:
-    """SCRAM users over a `Cluster`, which it does not own.
+    """Requests about SCRAM users over a `Cluster`, which the caller owns.
 
-    Raises (all methods): KafkaError with the user and what the broker says; BrokerConnectionError.
+    Raises (all methods): KafkaError with the user and the broker's message; BrokerConnectionError.
     """
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
 
     def list(self) -> Mapping[str, Mapping[str, int]]:
-        """Iterations by mechanism of every user, by name."""
+        """Return the iterations by mechanism of every user, by name."""
         response = self._cluster.request(DESCRIBE_USER_SCRAM_CREDENTIALS, {"Users": None})
         check(response["ErrorCode"], "describing users", response["ErrorMessage"])
         found: dict[str, dict[str, int]] = {}
@@ -34,13 +34,13 @@ class Users:
         return found
 
     def set(self, user: str, mechanism: str, password: str, iterations: int = DEFAULT_ITERATIONS) -> None:
-        """Make a user, or change the password.
+        """Add a user, or change the password.
 
         Args:
-            user: name, as the principal `User:name` has it.
+            user: the name in the principal `User:name`.
             mechanism: SCRAM-SHA-256 or SCRAM-SHA-512.
             password: any text.
-            iterations: 4096 to 16384; more cost an attacker, and each login, more time.
+            iterations: 4096 to 16384; more iterations slow down attacks, and each login.
 
         Raises: ValueError for an unknown mechanism.
         """
@@ -57,7 +57,7 @@ class Users:
         self._alter([], [upsertion])
 
     def remove(self, user: str, mechanism: str) -> None:
-        """Remove what a user logs in with by one mechanism."""
+        """Remove a user's credential of one mechanism."""
         if mechanism not in scram.MECHANISMS:
             raise ValueError(f"mechanism must be one of {', '.join(scram.MECHANISMS)}, got {mechanism!r}")
         self._alter([{"Name": user, "Mechanism": scram.MECHANISMS[mechanism].number}], [])
