@@ -40,7 +40,7 @@ STEP_BYTES = 16 << 20  # copied for one move before the next one continues
 TAIL_BYTES = 1 << 20  # limit of the bytes that are copied while appends wait
 CLEANER_RETRY_MS = 100
 INDEX_ENTRY = struct.Struct(">ii")
-# : Files of a sealed segment that need no sync: a start rebuilds them where they do not match.
+#: Files of a sealed segment that need no sync: a start rebuilds them where they do not match.
 REBUILT = (".index", ".timeindex", ".snapshot")
 
 

@@ -4,10 +4,10 @@ from kbroker.quota._counter_metrics cimport CounterMetrics
 from kbroker.quota._client_sensors cimport ClientQuotas, ClientSensors, QuotaManager
 
 cdef class ClientQuotaManager:
-    cdef ClientQuotas *quotas   # owned count
-    cdef QuotaManager *manager  # of quotas
+    cdef ClientQuotas *quotas   # counted
+    cdef QuotaManager *manager  # one of quotas
     cdef CounterMetrics metrics
-    cdef object queue           # metric of the delay queue, None of a shadow
+    cdef object queue           # metric of the delay queue; None for shadow quotas
     cdef readonly str name
     cdef QuotaManager *demand(self) except NULL
     cdef ClientSensors *find(self, user, client_id, int64_t now_ms) except NULL

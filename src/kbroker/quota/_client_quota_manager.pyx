@@ -1,4 +1,4 @@
-"""The quotas of one type as Python sees them: cold requests are judged here.
+"""The quotas of one type for Python; requests that no native handler serves are judged here.
 
 Source: ``ClientQuotaManager``, ``ClientRequestQuotaManager``, ``ControllerMutationQuotaManager``.
 """
@@ -27,9 +27,9 @@ from kbroker.quota._quota_enforcement cimport charge_mutation
 
 
 class Resolution(NamedTuple):
-    """What holds for a user and a client id.
+    """Quota that applies to a user and a client id.
 
-    ``limit``: 2**63 as a float where nothing matches. ``level``: which of the eight levels matched (1 the most
+    ``limit``: 2**63 as a float where no quota matches. ``level``: the matching one of the eight levels (1 the most
     specific), 0 for none. ``user_tag`` (percent-encoded), ``client_id_tag``: the name of the counter.
     """
 
@@ -40,9 +40,9 @@ class Resolution(NamedTuple):
 
 
 cdef class ClientQuotaManager:
-    """The quotas of one type, or its shadow quotas. Made by ``ClientQuotaManagers``.
+    """The quotas of one type, or its shadow quotas. Created by ``ClientQuotaManagers``.
 
-    In all methods ``user`` is a principal's name without "User:", ``client_id`` may be None, which is the empty one,
+    In all methods ``user`` is a principal's name without "User:", ``client_id`` may be None, which means the empty one,
     and ``time_ms`` is milliseconds since 1970 on the broker's clock, None for now.
     Threads: any.
     """
@@ -63,22 +63,22 @@ cdef class ClientQuotaManager:
 
     @property
     def is_enabled(self) -> bool:
-        """Whether any entity has a quota of this type; until one has, nothing is recorded."""
+        """Return whether an entity has a quota of this type; without one nothing is recorded."""
         return is_enabled(self.demand())
 
     @property
     def is_shadow(self) -> bool:
-        """Whether these quotas only judge and count."""
+        """Return whether these are shadow quotas, which only judge and count."""
         return self.demand().is_shadow
 
     @property
     def queue_size(self) -> int:
-        """Channels throttled by this manager now."""
+        """Number of channels currently throttled by this manager."""
         self.demand()
         return 0 if self.queue is None else round(self.queue.measure())
 
     def resolve(self, str user not None, client_id=None):
-        """Return what holds for a client: a Resolution."""
+        """Return the quota that applies to a client: a Resolution."""
         cdef bytes user_name = encoded(user, "user"), client_name = encoded(client_id, "client_id")
         cdef Text user_text = text_of(user_name), client_text = text_of(client_name)
         cdef QuotaManager *manager = self.demand()
@@ -95,9 +95,9 @@ cdef class ClientQuotaManager:
         return find_sensors(self.demand(), user, client_id, now_ms)
 
     def record_and_get_throttle(self, str user not None, client_id, double value, time_ms=None) -> int:
-        """Record, and return how many milliseconds the client is to be throttled.
+        """Record a value, and return the client's throttle time in milliseconds.
 
-        A controller mutation is recorded only if its client is not over its quota already; anything else always.
+        A controller mutation is recorded only if its client is not already over its quota; other values always are.
         Args: value: bytes, percent of a thread, or mutations.
         Returns: 0 while the quota is kept or none is set; Kafka's int32, so one of 25 days and more may be negative.
         """
@@ -114,12 +114,12 @@ cdef class ClientQuotaManager:
         return throttle_ms
 
     def record_no_throttle(self, str user not None, client_id, double value, time_ms=None) -> None:
-        """Record without a check; nothing where no quota of the type is set."""
+        """Record a value without a check; do nothing where no quota of the type is set."""
         if is_enabled(self.demand()):
             self.record(user, client_id, value, time_ms)
 
     def unrecord(self, str user not None, client_id, double value, time_ms=None) -> None:
-        """Give back what was recorded, without a check, even where no quota of the type is set."""
+        """Subtract a recorded value, without a check, even where no quota of the type is set."""
         self.record(user, client_id, -value, time_ms)
 
     cdef object record(self, user, client_id, double value, time_ms):
@@ -130,9 +130,9 @@ cdef class ClientQuotaManager:
             sensors_release(sensors)
 
     def max_value_in_window(self, str user not None, client_id) -> float:
-        """Return the most that a client may use within the window: limit x (samples - 1) x seconds.
+        """Return the maximum that a client may use within the window: limit x (samples - 1) x seconds.
 
-        The largest float where no quota holds.
+        The largest float where no quota applies.
         """
         if not is_enabled(self.demand()):
             return DBL_MAX
@@ -140,7 +140,7 @@ cdef class ClientQuotaManager:
         return DBL_MAX if limit == NO_LIMIT else limit * self.manager.window_s
 
     def sensor(self, str user not None, client_id=None):
-        """Return the Sensor of a client's counter, made if there is none; native handlers record to the same one."""
+        """Return the Sensor of a client's counter, created if absent; native handlers record to the same one."""
         cdef int64_t now_ms = checked_time(None, self.demand().clock)
         cdef ClientSensors *sensors = self.find(user, client_id, now_ms)
         try:
@@ -150,11 +150,11 @@ cdef class ClientQuotaManager:
                 sensors_release(sensors)
 
     def noted(self, InboundRequest request not None):
-        """Return a view of this manager, and of that of its shadows, whose counters note on a request what they are
+        """Return a view of this manager, and of its shadows' manager, whose counters note on a request what they are
         charged for it. Shadows refuse nothing.
 
-        It has ``is_enabled`` and ``sensor``, whose result has the ``record`` and ``record_strict`` of a Sensor. To be
-        used before the request is answered.
+        It has ``is_enabled`` and ``sensor``, whose result has the ``record`` and ``record_strict`` of a Sensor. Use it
+        before the response is sent.
         """
         cdef NotedManager view = NotedManager.__new__(NotedManager)
         self.demand()
@@ -167,7 +167,7 @@ cdef class ClientQuotaManager:
 
 
 cdef ClientSensors *find_sensors(QuotaManager *manager, user, client_id, int64_t now_ms) except NULL:
-    """The counter of a client, with a count."""
+    """Return the counter of a client, with a count."""
     cdef bytes user_name = encoded(user, "user"), client_name = encoded(client_id, "client_id")
     cdef Text user_text = text_of(user_name), client_text = text_of(client_name)
     cdef ClientSensors *sensors
@@ -190,13 +190,13 @@ cdef ClientQuotaManager new_manager(ClientQuotas *quotas, QuotaManager *of, Coun
 
 @cython.final
 cdef class NotedManager:
-    """The manager of controller mutations as one request sees it. Made by ``ClientQuotaManager.noted``."""
+    """View of the manager of controller mutations for one request. Created by ``ClientQuotaManager.noted``."""
     cdef ClientQuotaManager manager
     cdef InboundRequest request
 
     @property
     def is_enabled(self) -> bool:
-        """Whether any entity has a quota or a shadow."""
+        """Return whether an entity has a quota or a shadow."""
         return is_enabled(self.manager.manager) or is_enabled(&self.manager.quotas.shadows[KIND_MUTATION])
 
     def sensor(self, str user not None, client_id=None):
@@ -215,7 +215,7 @@ cdef class NotedManager:
 
 @cython.final
 cdef class NotedCounter:
-    """A client's counter that notes on a request what it is charged, and what it refuses; its shadow's beside it."""
+    """A client's counter, and its shadow's, that notes its charges and refusals on a request."""
     cdef ClientQuotaManager manager
     cdef InboundRequest request
     cdef ClientSensors *sensors     # counted; NULL: no quota is set
@@ -229,11 +229,11 @@ cdef class NotedCounter:
             sensors_release(shadow)
 
     def record(self, double value, int64_t time_ms) -> None:
-        """Charge, then check. Raises: QuotaViolationError; it stays charged."""
+        """Charge, then check. Raises: QuotaViolationError; the charge stays."""
         self.charge(value, time_ms, False)
 
     def record_strict(self, double value, int64_t time_ms) -> None:
-        """Check, and charge only if the quota is kept. Raises: QuotaViolationError; it was not charged."""
+        """Check, and charge only if the quota is kept. Raises: QuotaViolationError; nothing was charged."""
         self.charge(value, time_ms, True)
 
     cdef object charge(self, double value, int64_t time_ms, bint is_strict):

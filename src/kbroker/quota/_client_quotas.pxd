@@ -6,24 +6,24 @@ from kbroker.quota._counter_metrics cimport CounterMetrics
 from kbroker.quota._client_sensors cimport ClientQuotas
 from kbroker.quota._quota_events cimport VerdictEvent
 
-# Gets each verdict on a connection, beside the ring; counts its references itself.
+# Listener that gets each verdict on a connection, like the ring; counts its references itself.
 cdef struct VerdictListener:
     void (*verdict)(VerdictListener *self, const VerdictEvent *verdict, const char *address) noexcept nogil
     void (*release)(VerdictListener *self) noexcept nogil
 
-# Takes a count of quotas; the listener's count (NULL: none) is taken over.
+# Takes a count of quotas and the listener's count (NULL: no listener).
 cdef bint observe_verdicts(ConnectionQuotas connections, ClientQuotas *quotas, VerdictListener *listener) except False
 
 cdef class ClientQuotaManagers:
-    cdef ClientQuotas *quotas   # owned count
+    cdef ClientQuotas *quotas   # counted
     cdef object _clock
-    cdef list _own              # sensors without a client, which the native side uses
+    cdef list _own              # sensors without a client, which native code uses
     cdef CounterMetrics _counters
     cdef readonly object registry
     cdef readonly ClientQuotaManager produce
     cdef readonly ClientQuotaManager fetch
     cdef readonly ClientQuotaManager request
     cdef readonly ClientQuotaManager controller_mutation
-    cdef readonly tuple enforced    # these four
-    cdef readonly tuple shadows     # those of their shadows, in the same order
+    cdef readonly tuple enforced    # the four managers above
+    cdef readonly tuple shadows     # their shadows, in the same order
     cdef object own_sensor(self, str sensor_name, object metric_name, object stat)

@@ -1,7 +1,7 @@
-"""The client quota managers of all types as Python sees them: limits are set here, throttles end here.
+"""The client quota managers of all types for Python: limits are set here, throttles end here.
 
-The verdict observer runs under the lock of the connection limits and takes only leaf locks: the ring's and the
-listener's. Source: ``QuotaFactory.QuotaManagers``.
+The verdict observer runs under the lock of the connection limits and locks only leaves: the ring's and the listener's.
+Source: ``QuotaFactory.QuotaManagers``.
 """
 import os
 from operator import index, itemgetter
@@ -47,7 +47,7 @@ from kbroker.quota.verdict import Verdict
 
 
 cdef struct VerdictRelay:
-    VerdictObserver observer    # first: the network layer knows only this
+    VerdictObserver observer    # first: the network layer uses only this
     ClientQuotas *quotas        # counted
     VerdictListener *listener   # one count, or NULL
 
@@ -101,7 +101,7 @@ cdef bint observe_verdicts(ConnectionQuotas connections, ClientQuotas *quotas, V
 VERDICT_TYPES = (*TYPES, "ConnectionRate")
 KEYS = ("producer_byte_rate", "consumer_byte_rate", "request_percentage", "controller_mutation_rate")
 
-MAX_COUNTERS = 5_000    # of one type and of client ids that only a default quota names
+MAX_COUNTERS = 5_000    # of one type, for client ids that only a default quota covers
 
 cdef enum:
     REAP_MS = 200
@@ -111,16 +111,16 @@ cdef class ClientQuotaManagers:
     """The managers of all types over one registry, and the channels they have throttled.
 
     Args:
-        clock: the broker's clock; None is the system's.
-        registry: the ``Metrics`` that shows the counters.
+        clock: the broker's clock; None: the system clock.
+        registry: the ``Metrics`` that exposes the counters.
         samples, window_seconds: quota.window.num and quota.window.size.seconds.
         controller_samples, controller_window_seconds: the same with controller.quota.
-        max_counters: of each type, of client ids that a default quota covers (kbroker.quota.max.counters); a further
-            one replaces the one least recently recorded to, of those that are within their quota.
+        max_counters: limit per type for client ids that a default quota covers (kbroker.quota.max.counters); a new
+            counter then replaces the least recently recorded one that is within its quota.
     Raises: TypeError, ValueError for wrong arguments.
     Attributes: produce, fetch, request, controller_mutation: the managers by type. enforced: all four in the order of
     TYPES; shadows: those of the shadow quotas in the same order.
-    Threads: any, but ``run_reaper`` is the body of one thread, and ``close`` comes after its end.
+    Threads: any, but ``run_reaper`` is the body of one thread, and ``close`` must follow its end.
     """
 
     def __cinit__(self, clock, registry, *, samples=11, window_seconds=1, controller_samples=11,
@@ -157,7 +157,7 @@ cdef class ClientQuotaManagers:
         registry.add_source(self._counters.publish_to_registry)
 
     cdef object own_sensor(self, str sensor_name, object metric_name, object stat):
-        """A sensor without a client."""
+        """Return a sensor without a client."""
         sensor = self.registry.sensor(sensor_name)
         sensor.add(metric_name, stat)
         self._own.append(sensor)
@@ -170,13 +170,13 @@ cdef class ClientQuotaManagers:
                 quotas_release(quotas)
 
     def update(self, user, client_id, str key not None, value) -> None:
-        """Give an entity a quota, or take it away; in force when this returns, and counters keep what they hold.
+        """Set or remove an entity's quota; it applies when this returns, and counters keep their values.
 
         Args:
             user, client_id: names, ``DEFAULT_ENTITY``, or None for an entity without that part.
             key: producer_byte_rate, consumer_byte_rate (bytes a second), request_percentage (of one thread) or
-                controller_mutation_rate (partitions a second); with "shadow." before it the shadow quota's.
-            value: above zero; None removes.
+                controller_mutation_rate (partitions a second); with the prefix "shadow." the shadow quota's.
+            value: above zero; None removes the quota.
         Raises: ValueError, TypeError.
         """
         cdef ClientQuotas *quotas = self.quotas
@@ -203,22 +203,22 @@ cdef class ClientQuotaManagers:
             raise MemoryError
 
     def publish_to_registry(self) -> None:
-        """Make counters of clients that came and went since the last call known to the registry (which calls this)."""
+        """Register new counters and remove evicted ones; called by the registry."""
         self._counters.publish_to_registry()
 
     def expire_inactive(self, time_ms=None) -> list:
-        """Forget the counters without a record for more than an hour; return their sensors' names.
+        """Remove the counters without a record for more than an hour; return their sensors' names.
 
         The owner calls this every 30 s (``metrics.registry.EXPIRY_INTERVAL_MS``).
         """
         return self._counters.expire(checked_time(time_ms, self.quotas.clock))
 
     def charge(self, InboundRequest request not None) -> int:
-        """Judge the handler's time of a request whose response is about to be sent, and end it.
+        """Charge the handler time of a request whose response is about to be sent, and end that time.
 
-        The network threads' time is charged once the response is away.
-        Returns: by how many milliseconds its client is over its request_percentage. Raises: ValueError when it was
-        answered.
+        The network threads' time is charged once the response is sent.
+        Returns: the delay in milliseconds by which its client is over its request_percentage. Raises: ValueError after
+        its response.
         """
         cdef ClientQuotas *quotas = self.quotas
         cdef Request *judged = request.request
@@ -229,7 +229,7 @@ cdef class ClientQuotaManagers:
         return throttle_ms
 
     def charge_exempt(self, InboundRequest request not None) -> None:
-        """Count the time of a request that is never throttled for it. Raises: ValueError after its response."""
+        """Count the time of a request that is exempt from throttling. Raises: ValueError after its response."""
         cdef ClientQuotas *quotas = self.quotas
         cdef Request *judged = request.request
         request.check_kafka()
@@ -238,9 +238,9 @@ cdef class ClientQuotaManagers:
 
     def throttle(self, ClientQuotaManager manager not None, InboundRequest request not None,
                  int32_t throttle_time_ms) -> None:
-        """Mute the connection of a request for so long from now, as decided by one of the managers.
+        """Mute the connection of a request for throttle_ms from now, as decided by one of the managers.
 
-        Call it once, before the response: that goes out at once, and the connection is read again when both are over.
+        Call it once, before the response: that is sent at once, and the connection is read again when both have ended.
         Raises: ValueError after its response.
         """
         cdef ClientQuotas *quotas = self.quotas
@@ -257,13 +257,13 @@ cdef class ClientQuotaManagers:
 
     @property
     def charges_time(self) -> bool:
-        """Whether any entity has a request_percentage, or a shadow of it."""
+        """Return whether an entity has a request_percentage, or a shadow of it."""
         return is_enabled(&self.quotas.managers[KIND_REQUEST]) or is_enabled(&self.quotas.shadows[KIND_REQUEST])
 
     def settle(self, InboundRequest request not None, bint serves_mutations=True) -> None:
         """Publish the verdicts on a request (``verdicts``), before its response.
 
-        ``serves_mutations``: whether the delay of its mutations, if there was one, is in its response.
+        ``serves_mutations``: whether its response contains the delay of its mutations, if there was one.
         Raises: ValueError.
         """
         cdef Request *judged = request.request
@@ -276,16 +276,16 @@ cdef class ClientQuotaManagers:
     def verdicts(self, bint take=False) -> list:
         """Return the latest Verdicts, the oldest first; ``take``: they are not returned again.
 
-        1024 at most, and as many of shadows.
+        At most 1024, and as many of shadows.
         """
         cdef list enforced = [Verdict.of(row) for row in verdict_rows(&self.quotas.verdicts, take)]
         cdef list shadows = [Verdict.of(row) for row in verdict_rows(&self.quotas.shadow_verdicts, take)]
         return sorted(enforced + shadows, key=itemgetter(0)) if shadows else enforced
 
     def verdict_totals(self, bint shadow=False) -> dict:
-        """Return {quota type: (delays, refusals)} since the start, of VERDICT_TYPES.
+        """Return {quota type: (delays, refusals)} since the start, for VERDICT_TYPES.
 
-        ``shadow``: what shadows would have delayed or refused.
+        ``shadow``: delays and refusals that shadows would have caused.
         """
         cdef VerdictRing *ring = &self.quotas.shadow_verdicts if shadow else &self.quotas.verdicts
         cdef int i
@@ -295,11 +295,11 @@ cdef class ClientQuotaManagers:
         }
 
     def observe_connections(self, ConnectionQuotas connections not None) -> None:
-        """Count verdicts on new connections among these too."""
+        """Count verdicts on new connections too."""
         observe_verdicts(connections, self.quotas, NULL)
 
     def note_updates(self, bint on) -> None:
-        """Whether requests carry what they record into counters, for a request log."""
+        """Set whether requests note the values that they record into counters, for a request log."""
         atomic_store(&self.quotas.notes_updates, on)
 
     def run_reaper(self) -> None:
@@ -312,14 +312,16 @@ cdef class ClientQuotaManagers:
                 throttled_advance(quotas, REAP_MS)
 
     def stop_reaper(self) -> None:
-        """Let ``run_reaper`` return; channels are throttled no more, and those that are stay so until ``close``."""
+        """Let ``run_reaper`` return; no more channels are throttled, and throttled ones stay so until ``close``."""
         cdef ClientQuotas *quotas = self.quotas
         atomic_store(&quotas.is_closed, 1)
         with nogil:
             timer_close(quotas.timer)
 
     def advance(self) -> bool:
-        """End the throttles that are due, on the calling thread; whether there were any. For those without a reaper."""
+        """End the throttles that are due, on the calling thread; return whether there were any. For use without a
+        reaper.
+        """
         cdef ClientQuotas *quotas = self.quotas
         cdef bint was_due
         with nogil:
@@ -327,14 +329,14 @@ cdef class ClientQuotaManagers:
         return was_due
 
     def close(self) -> None:
-        """End all throttles now, and begin no more. After ``run_reaper`` has returned; twice does no harm."""
+        """End all throttles and prevent others. Call it after ``run_reaper`` has returned; idempotent."""
         cdef ClientQuotas *quotas = self.quotas
         with nogil:
             throttled_close(quotas)
 
     @property
     def is_idle(self) -> bool:
-        """Whether no throttle is due: the reaper waits."""
+        """Return whether no throttle is due, so that the reaper waits."""
         cdef bint quiet
         with nogil:
             quiet = timer_is_quiet(self.quotas.timer)

@@ -1,19 +1,19 @@
 """The client quotas of a broker: a manager per type, a counter per pair of tags, and the channels they have throttled.
 
-A type has a second manager for its shadow quotas, which judge and count like enforced ones and delay nothing: entities,
-counters and generation are its own, so that the eight levels are resolved apart, and what one of them holds never
-touches the other. Both run the same code.
+A type has a second manager for its shadow quotas, which judge and count like enforced ones and delay nothing. It has
+its own entities, counters and generation, so the eight levels are resolved separately, and neither manager affects the
+other. Both run the same code.
 
 Locks, in order: ``QuotaManager.lock`` (entities, table of counters) -> a sensor's lock; ``ClientQuotas.throttled_lock``
-(list of throttled channels) -> the timer's lock. Nothing else is taken under them, and neither under the other. Where
-no quota of a type is set, its ``enabled`` is all that is looked at: one atomic load.
+(list of throttled channels) -> the timer's lock. No other lock is taken under them, and neither under the other.
+Without a quota of a type only its ``enabled`` is read: one atomic load.
 
 Ownership: ``ClientQuotas`` is counted (the Python handle, each native_apis, each throttled channel). ``ClientSensors``
-are counted too: by the table, the caches of handler threads, and requests whose network time is still to be charged.
-A counter that has expired or was evicted is marked in its sensor and replaced when its client comes back.
+are counted too: by the table, the caches of handler threads, and requests whose network time is still to be charged. A
+counter that has expired or was evicted is marked in its sensor and replaced when its client returns.
 
 Clients can invent the client ids that a default quota covers, so their counters are limited to
-``QuotaManager.most_made_up``: a further one replaces the one least recently recorded to.
+``QuotaManager.most_made_up``: a new one then replaces the least recently recorded one.
 """
 from libc.stdint cimport int32_t, int64_t, uint64_t
 from kbroker._core.containers.linked_list cimport Chain, ChainNode
@@ -32,67 +32,69 @@ from kbroker.quota._entities cimport EntityTable, Match
 from kbroker.quota._quota_events cimport VerdictRing
 
 cdef enum:
-    SHADOW_TYPE = 16            # in ClientQuotas.enabled_types, each type with a shadow; below it the enforced ones
+    # in ClientQuotas.enabled_types: added for each type with a shadow; smaller values count the enforced types
+    SHADOW_TYPE = 16
 
 cdef enum:
-    THROTTLE_SERVED = 4         # in Request.throttle_ms, behind those of each type: the one sent to the client
+    THROTTLE_SERVED = 4  # index in Request.throttle_ms behind those of the types: the throttle time sent to the client
 
 cdef double PERCENT_PER_NS
 
 cdef struct ClientSensors:      # a counter, named by its tags, and the throttle times it caused
-    HashNode node               # first; QuotaManager.lock, and so are the following five
-    HeapEntry recency           # second; in QuotaManager.made_up where a default client id's quota made it
+    HashNode node               # first; guarded by QuotaManager.lock, like the following five
+    HeapEntry recency           # second; in QuotaManager.made_up if a quota of a default client id created it
     ChainNode unpublished            # third; in QuotaManager.unpublished
     bint is_unpublished
-    ClientSensors *next         # of a list of those that were taken out
+    ClientSensors *next         # next in a list of removed counters
     Text user                   # behind the struct
     Text client_id
-    SensorCore *quota           # owned count
-    SensorCore *throttle_time   # owned count
-    MetricCore *limited         # of quota: what has the limit
-    AtomicI64 level             # of the eight: where the limit comes from, 0 none
-    Clock *clock                # owned count
-    char before_refs[64]        # handlers read what is above, network threads change what is below: no shared line
+    SensorCore *quota           # counted
+    SensorCore *throttle_time   # counted
+    MetricCore *limited         # in quota: the metric with the limit
+    AtomicI64 level             # of the eight: level of the limit, 0 for none
+    Clock *clock                # counted
+    char before_refs[64]  # handlers read the fields above, network threads change those below: no shared cache line
     AtomicI64 refs
     char behind_refs[64]
 
 cdef struct QuotaManager:
     int32_t kind
     bint is_shadow
-    int32_t place               # among all managers: kind, of a shadow KINDS + kind
+    int32_t place               # index among all managers: kind, or KINDS + kind for a shadow
     AtomicI64 enabled           # EnabledBits
     AtomicI64 generation        # changes with every change of a quota
-    Clock *clock                # of its ClientQuotas
+    Clock *clock                # borrowed from its ClientQuotas
     Mutex lock
     EntityTable entities
     HashTable counters
-    Chain unpublished                # counted each; the oldest first
-    ClientSensors *evicted      # counted each; known to the metrics registry still
-    Heap made_up                # by a time no later than that of the latest record, brought up where it is looked at
+    Chain unpublished                # each counted; the oldest first
+    ClientSensors *evicted      # each counted; still known to the metrics registry
+    Heap made_up                # keys are at or before the time of the latest record; updated on look-up
     int64_t most_made_up
-    StatConfig limited          # samples and their length; the bound is each counter's own
+    StatConfig limited          # samples and their length; each counter has its own bound
     StatConfig unlimited        # the registry's default
-    int64_t cap_ms              # longest throttle, or NO_CAP
-    double window_s             # (samples - 1) x seconds: what of a rate fits into the window
-    SensorCore *delay_queue     # owned count; of a shadow NULL
+    int64_t cap_ms              # maximum throttle time, or NO_CAP
+    double window_s             # (samples - 1) x seconds: the time that a rate's maximum covers
+    SensorCore *delay_queue     # counted; NULL for a shadow
 
 cdef struct ClientQuotas:
     AtomicI64 refs
-    AtomicI64 enabled_types     # how many of Produce, Fetch and Request have a quota; SHADOW_TYPE for a shadow
-    Clock *clock                # owned count
+    # number of types among Produce, Fetch and Request with a quota; plus SHADOW_TYPE for each shadow
+    AtomicI64 enabled_types
+    Clock *clock                # counted
     QuotaManager managers[KINDS]
     QuotaManager shadows[KINDS]
-    SensorCore *exempt          # owned count
-    Timer *timer                # owned count
+    SensorCore *exempt          # counted
+    Timer *timer                # counted
     Mutex throttled_lock
     void *throttled             # list of ThrottledChannel, throttled_lock
     AtomicI64 is_closed
-    AtomicI64 notes_updates     # 1: what is recorded into counters is noted on the requests, for a request log
+    AtomicI64 notes_updates     # 1: requests note the values recorded into counters, for a request log
     VerdictRing verdicts
-    VerdictRing shadow_verdicts     # apart: many of them must not displace the others
+    VerdictRing shadow_verdicts     # separate: many shadow verdicts must not displace the others
 
 cdef inline int64_t epoch_ms_of(Clock *clock, int64_t ns) noexcept nogil:
-    """The quota time of a reading of the clock: monotonic, offset to the epoch."""
+    """Return the quota time of a clock reading: monotonic, offset to the epoch."""
     return (ns + clock.epoch_offset_ns) // 1000000
 
 cdef inline QuotaManager *manager_at(ClientQuotas *quotas, int place) noexcept nogil:
@@ -101,35 +103,35 @@ cdef inline QuotaManager *manager_at(ClientQuotas *quotas, int place) noexcept n
 cdef inline bint is_enabled(QuotaManager *manager) noexcept nogil:
     return atomic_load(&manager.enabled) != 0
 
-# Unlimited yet. ``unlimited``: the registry's default; ``client``, ``controller``: samples and their length; ``seed``:
-# secret. NULL: memory is out.
+# Create quotas without limits. ``unlimited``: the registry's default; ``client``, ``controller``: samples and their
+# length; ``seed``: secret. NULL: out of memory.
 cdef ClientQuotas *quotas_new(Clock *clock, const StatConfig *unlimited, const StatConfig *client,
                               const StatConfig *controller, int64_t most_made_up, uint64_t seed) noexcept nogil
 cdef ClientQuotas *quotas_retain(ClientQuotas *quotas) noexcept nogil
 cdef void quotas_release(ClientQuotas *quotas) noexcept nogil
 cdef ClientSensors *sensors_retain(ClientSensors *sensors) noexcept nogil
 cdef void sensors_release(ClientSensors *sensors) noexcept nogil
-cdef void give_counts(ClientSensors *sensors, int64_t counts) noexcept nogil     # several at once
-# The counter of a user and a client id, made if there is none; counted, NULL: memory is out.
+cdef void give_counts(ClientSensors *sensors, int64_t counts) noexcept nogil     # releases several at once
+# Return the counter of a user and a client id, created if absent; counted. NULL: out of memory.
 cdef ClientSensors *client_sensors(QuotaManager *manager, Text user, Text client_id, int64_t now_ms) noexcept nogil
-# The same counter if there is one, and what holds for the client either way: makes none, and changes none. Counted.
+# Return the same counter if it exists, and the client's quota in either case, without a change. Counted.
 cdef ClientSensors *find_client_sensors(QuotaManager *manager, Text user, Text client_id, Match *match) noexcept nogil
-# Record with check; a delay in milliseconds as an int32 of Java's, so a huge one may be negative. A mutation is checked
-# first, and not recorded where its quota is violated.
+# Record with a check; return a delay in milliseconds as Java's int32, so a huge one may be negative. A mutation is
+# checked first, and not recorded where its quota is violated.
 cdef int32_t record_and_judge(QuotaManager *manager, ClientSensors *sensors, double value, int64_t now_ms,
                               Judgement *judgement) noexcept nogil
 cdef int32_t record_and_get_throttle(QuotaManager *manager, ClientSensors *sensors, double value,
                                      int64_t now_ms) noexcept nogil
 cdef double max_value_in_window(QuotaManager *manager, ClientSensors *sensors) noexcept nogil
-# A quota of an entity (see _entities); `removes` takes it away. Counters that exist keep what they hold. False: memory
-# is out.
+# Set a quota of an entity (see _entities), or remove it (``removes``). Existing counters keep their values. False: out
+# of memory.
 cdef bint update_quota(ClientQuotas *quotas, QuotaManager *manager, int user_part, int client_part, Text user,
                        Text client_id, double limit, bint removes) noexcept nogil
-# Takes the counters out that were idle for an hour, and marks them; a list by `next`, each with a count.
+# Remove and mark the counters that were idle for an hour; return a list by ``next``, each with a count.
 cdef ClientSensors *take_expired(QuotaManager *manager, int64_t now_ms) noexcept nogil
-# One counter that the metrics registry does not know yet, with a count; NULL: it knows all.
+# Return a counter that is not in the metrics registry yet, with a count; NULL: there is none.
 cdef ClientSensors *take_unpublished(QuotaManager *manager) noexcept nogil
-# it is made known otherwise
+# Drop a counter that was registered in another way.
 cdef void forget_unpublished(QuotaManager *manager, ClientSensors *sensors) noexcept nogil
-# The counters that were evicted and that the registry may know; a list by `next`, each with a count.
+# Return the evicted counters that the registry may have; a list by ``next``, each with a count.
 cdef ClientSensors *take_evicted(QuotaManager *manager) noexcept nogil

@@ -1,11 +1,11 @@
-"""Counters of clients: found by their tags, made where there are none, forgotten after an hour without a record.
+"""Counters of clients: found by their tags, created when absent, removed after an hour without a record.
 
-Where there are too many of made-up client ids, the one whose latest record is the oldest goes, but none that is over
-its quota, unless all are. Nobody gains by that: a stranger who changes his client id has a new counter anyway, and a
-connection that is throttled stays so. Counters that name a user or client id of the settings are never evicted.
+When there are too many counters of made-up client ids, the least recently recorded one is evicted, but none that is
+over its quota, unless all are. A client gains nothing by that: one that changes its client id has a new counter anyway,
+and a throttled connection stays throttled. Counters whose user or client id has a quota are never evicted.
 
-Who was recorded to the longest ago is asked of a heap that a record does not touch: its key is no later than the true
-time, and is brought up where it is looked at, so each correction is paid for by a record.
+A lazily updated heap finds the least recently recorded counter; recording does not touch it. Its keys are at or before
+the true times and are updated on look-up, so each update is paid for by a record.
 
 Source: ``ClientQuotaManager``, ``QuotaUtils``.
 """
@@ -44,12 +44,12 @@ from kbroker.quota._entities cimport (
 from kbroker.quota._quota_events cimport verdicts_destroy, verdicts_init
 
 cdef enum:
-    RECHECK_MS = 1000           # a counter over its quota is not looked at for eviction again so soon
+    RECHECK_MS = 1000           # wait until a counter over its quota is considered for eviction again
 
 cdef double PERCENT_PER_NS = 100.0 / 1000000000
 
 
-# ---------------------------------------------------------------- life
+# ------------------------------------------------------------ lifetime
 
 cdef ClientQuotas *quotas_new(Clock *clock, const StatConfig *unlimited, const StatConfig *client,
                               const StatConfig *controller, int64_t most_made_up, uint64_t seed) noexcept nogil:
@@ -105,7 +105,7 @@ cdef void quotas_release(ClientQuotas *quotas) noexcept nogil:
 
 
 cdef void release_all(ClientSensors *sensors) noexcept nogil:
-    """Give back a list by `next`."""
+    """Release the counts of a list by ``next``."""
     cdef ClientSensors *following
     while sensors != NULL:
         following = sensors.next
@@ -173,7 +173,8 @@ cdef ClientSensors *new_sensors(QuotaManager *manager, const Match *match, int64
     sensors.clock = clock_retain(manager.clock)
     sensors.quota = counter_sensor_new(
         manager.kind, &manager.limited, &manager.unlimited, match.limit, now_ms, &sensors.limited)
-    # Never expires by itself, only with the counter: the next lookup of that one would make it anew.
+    # This sensor expires only together with the counter; otherwise the counter's next look-up would have to create it
+    # again.
     sensors.throttle_time = sensor_new(NULL, 0, INT64_MAX, True, now_ms)
     done = sensors.quota != NULL and sensors.throttle_time != NULL
     atomic_store(&sensors.level, match.level)
@@ -194,7 +195,7 @@ cdef uint64_t hash_of(const QuotaManager *manager, Text user, Text client_id) no
 
 
 cdef ClientSensors *find(QuotaManager *manager, uint64_t h, Text user, Text client_id) noexcept nogil:
-    """The counter of these tags, borrowed; NULL if there is none."""
+    """Return the counter of these tags, borrowed; NULL if there is none."""
     cdef HashNode *node = hash_first(&manager.counters, h)
     while node != NULL and not (same_text((<ClientSensors *>node).user, user)
                                 and same_text((<ClientSensors *>node).client_id, client_id)):
@@ -203,7 +204,7 @@ cdef ClientSensors *find(QuotaManager *manager, uint64_t h, Text user, Text clie
 
 
 cdef void take_out(QuotaManager *manager, ClientSensors *sensors) noexcept nogil:
-    """Take a counter out of the table; its count is the caller's."""
+    """Remove a counter from the table; the caller gets its count."""
     hash_remove(&manager.counters, &sensors.node)
     heap_remove(&manager.made_up, &sensors.recency)
 
@@ -218,7 +219,7 @@ cdef inline void mark_removed(ClientSensors *sensors) noexcept nogil:
 
 
 cdef void evict_one(QuotaManager *manager, int64_t now_ms) noexcept nogil:
-    """Make room among the counters of made-up client ids."""
+    """Evict one of the counters of made-up client ids."""
     cdef HeapEntry *oldest
     cdef ClientSensors *sensors
     cdef int64_t used_ms
@@ -226,7 +227,7 @@ cdef void evict_one(QuotaManager *manager, int64_t now_ms) noexcept nogil:
         oldest = heap_top(&manager.made_up)
         sensors = of_recency(oldest)
         if oldest.key > now_ms:
-            break                                   # all others too: each was over its quota a moment ago
+            break                                   # so are all others: each was over its quota a moment ago
         used_ms = min(<int64_t>atomic_load(&sensors.quota.last_record_ms), now_ms)
         if used_ms > oldest.key:
             heap_raise(&manager.made_up, oldest, used_ms)
@@ -256,13 +257,13 @@ cdef void link_unpublished(QuotaManager *manager, ClientSensors *sensors) noexce
 
 
 cdef void unlink_unpublished(QuotaManager *manager, ClientSensors *sensors) noexcept nogil:
-    """Its count is the caller's."""
+    """Remove a counter from the list; the caller gets its count."""
     chain_remove(&manager.unpublished, &sensors.unpublished)
     sensors.is_unpublished = False
 
 
 cdef ClientSensors *make_counter(QuotaManager *manager, const Match *match, uint64_t h, int64_t now_ms) noexcept nogil:
-    """Make a counter and put it into the table, which has room; borrowed. NULL: memory is out."""
+    """Create a counter in the table, which has capacity; borrowed. NULL: out of memory."""
     cdef bint is_made_up = is_default_client_id(match.level)
     cdef ClientSensors *made
     if is_made_up and manager.made_up.count >= manager.most_made_up:
@@ -310,7 +311,7 @@ cdef ClientSensors *find_client_sensors(QuotaManager *manager, Text user, Text c
     return found
 
 
-# ---------------------------------------------------------------- judging
+# -------------------------------------------------------------- judgement
 
 cdef int32_t record_and_judge(QuotaManager *manager, ClientSensors *sensors, double value, int64_t now_ms,
                               Judgement *judgement) noexcept nogil:
@@ -331,7 +332,7 @@ cdef double max_value_in_window(QuotaManager *manager, ClientSensors *sensors) n
 # ---------------------------------------------------------------- changes
 
 cdef inline void follow_limit(QuotaManager *manager, ClientSensors *sensors) noexcept nogil:
-    """Bring a counter's limit up to the entities; under the manager's lock."""
+    """Update a counter's limit from the entities; under the manager's lock."""
     cdef int32_t level
     set_limit(sensors.limited, entities_limit(&manager.entities, sensors.user, sensors.client_id, &level))
     atomic_store(&sensors.level, level)
@@ -354,7 +355,7 @@ cdef bint update_quota(ClientQuotas *quotas, QuotaManager *manager, int user_par
     atomic_store(&manager.enabled, after)
     if manager.kind != KIND_MUTATION and (before == 0) != (after == 0):
         atomic_add_fetch(&quotas.enabled_types, one_type if after else -one_type)
-    if user_part != PART_DEFAULT and client_part != PART_DEFAULT:       # only the counter with these very tags
+    if user_part != PART_DEFAULT and client_part != PART_DEFAULT:       # only the counter with exactly these tags
         sensors = find(manager, hash_of(manager, user, client_id), user, client_id)
         if sensors != NULL:
             follow_limit(manager, sensors)

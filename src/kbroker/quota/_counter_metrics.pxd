@@ -1,11 +1,11 @@
-"""The counters of clients as the metrics registry shows them."""
+"""The counters of clients in the metrics registry."""
 from libc.stdint cimport int64_t
 from kbroker.quota._client_sensors cimport ClientQuotas, ClientSensors, QuotaManager
 
 cdef class CounterMetrics:
-    cdef ClientQuotas *quotas   # owned count
+    cdef ClientQuotas *quotas   # counted
     cdef object _clock
-    cdef object _lock           # counters become known to the registry one at a time
+    cdef object _lock           # counters are registered one at a time
     cdef list _limited          # MetricConfig of each kind's counters, without a limit
     cdef readonly object registry
     cdef object register(self, QuotaManager *manager, ClientSensors *sensors)

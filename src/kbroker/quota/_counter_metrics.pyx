@@ -1,4 +1,4 @@
-"""Makes the counters that native code has made known to the metrics registry, and those that went unknown.
+"""Registers the counters that native code has created in the metrics registry, and removes deleted ones.
 
 Source: ``ClientQuotaManager.getOrCreateQuotaSensors``, ``getOrCreateSensor``.
 """
@@ -18,16 +18,16 @@ from kbroker.quota._entities import sanitize
 
 TYPES = ("Produce", "Fetch", "Request", "ControllerMutation")
 RATES = ("byte-rate", "byte-rate", "request-time", "tokens")
-# Groups of their metrics; not Kafka's
+# Groups of the shadows' metrics; not Kafka's.
 SHADOW_GROUPS = ("kbroker:shadow-produce", "kbroker:shadow-fetch", "kbroker:shadow-request",
                  "kbroker:shadow-controller-mutation")
 
 cdef enum:
-    PUBLISHED_AT_ONCE = 500     # counters registered by one call of the registry, some 50 ms
+    PUBLISHED_AT_ONCE = 500     # maximum registered by one call of the registry, some 50 ms
 
 
 cdef class CounterMetrics:
-    """The counters of all types in one registry. Made by ``ClientQuotaManagers``. Threads: any."""
+    """The counters of all types in one registry. Created by ``ClientQuotaManagers``. Threads: any."""
 
     def __dealloc__(self):
         cdef ClientQuotas *quotas = self.quotas
@@ -36,9 +36,9 @@ cdef class CounterMetrics:
                 quotas_release(quotas)
 
     def publish_to_registry(self) -> None:
-        """Add new counters to the registry (which calls this), and remove evicted ones.
+        """Add new counters to the registry, and remove evicted ones; called by the registry.
 
-        At most PUBLISHED_AT_ONCE new ones, the oldest first: the rest at the next call.
+        At most PUBLISHED_AT_ONCE new ones, the oldest first; the next call adds more.
         """
         cdef QuotaManager *manager
         cdef ClientSensors *sensors
@@ -62,7 +62,7 @@ cdef class CounterMetrics:
                             sensors_release(sensors)
 
     cdef list unpublish(self, QuotaManager *manager, ClientSensors *gone):
-        """Have the registry forget a list of removed counters, which is given back; returns their sensors' names."""
+        """Remove a list of counters from the registry, and release them; return their sensors' names."""
         cdef ClientSensors *following
         names = []
         while gone != NULL:
@@ -76,7 +76,7 @@ cdef class CounterMetrics:
         return names
 
     cdef object register(self, QuotaManager *manager, ClientSensors *sensors):
-        """Register the two sensors of a counter; returns the first's handle, None if removed or its name taken."""
+        """Register the two sensors of a counter; return the first's handle, None if removed or its name is taken."""
         cdef StatConfig config
         cdef Sensor quota, throttle
         cdef int kind = manager.kind
@@ -100,15 +100,15 @@ cdef class CounterMetrics:
                 return None
             try:
                 self.registry.adopt(handle)
-            except ValueError:      # two client ids that are not UTF-8 may read the same
+            except ValueError:      # two client ids that are not UTF-8 may have the same text
                 return None
-            if handle.is_removed:   # meanwhile
+            if handle.is_removed:   # removed meanwhile
                 self.registry.discard(handle)
                 return None
         return quota
 
     cdef object find(self, QuotaManager *manager, ClientSensors *sensors):
-        """The registry's Sensor of a counter, registered if it is not."""
+        """Return the registry's Sensor of a counter, registered if absent."""
         found = self.registry.get_sensor(sensor_names(manager, sensors)[0])
         if found is not None and (<Sensor>found).sensor == sensors.quota:
             return found
@@ -118,7 +118,7 @@ cdef class CounterMetrics:
             return self.register(manager, sensors)
 
     cdef list expire(self, int64_t now_ms):
-        """Forget the counters without a record for more than an hour; return their sensors' names."""
+        """Remove the counters without a record for more than an hour; return their sensors' names."""
         cdef QuotaManager *manager
         cdef ClientSensors *expired
         cdef int place
@@ -134,7 +134,7 @@ cdef class CounterMetrics:
 
 
 cdef tuple sensor_names(const QuotaManager *manager, ClientSensors *sensors):
-    """Those of a counter and of its throttle times."""
+    """Return the names of the sensors of a counter and of its throttle times."""
     suffix = f"{sanitize(decoded(sensors.user))}:{decoded(sensors.client_id)}"
     of = f"{'Shadow' if manager.is_shadow else ''}{TYPES[manager.kind]}"
     return f"{of}-{suffix}", f"{of}ThrottleTime-{suffix}"

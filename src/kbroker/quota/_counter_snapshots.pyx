@@ -1,8 +1,8 @@
-"""Counters of quotas as they are at one moment, for explanations: copies, never the sensors themselves.
+"""Snapshots of quota counters, for explanations: copies, never the sensors themselves.
 
-To look makes no counter, and changes none: a counter is copied under its sensor's lock, and all that is computed is
+A snapshot creates no counter and changes none: a counter is copied under its sensor's lock, and all results are
 computed on copies by the sensors' own functions.
-Locks: ``QuotaManager.lock`` or ``QuotaCore.lock`` for one look into a table, then the sensor's alone.
+Locks: ``QuotaManager.lock`` or ``QuotaCore.lock`` for one look-up in a table, then only the sensor's.
 """
 cimport cython
 from libc.stdint cimport INT32_MAX, int32_t, int64_t
@@ -28,7 +28,7 @@ from kbroker.common._text cimport Text
 from kbroker.quota._entities cimport Match, decoded, encoded, text_of
 
 cdef enum:
-    MOST_REPLAYED = 120         # samples, the latest ones
+    MOST_REPLAYED = 120         # number of samples; the latest ones
     MOST_SHOWN = 120
 
 
@@ -40,18 +40,18 @@ cdef int by_start(const void *left, const void *right) noexcept nogil:
 
 @cython.final
 cdef class CounterSnapshot:
-    """A counter as it was when it was copied. Made by ``client_snapshot`` and ``address_snapshot``.
+    """Copy of a counter at one moment. Created by ``client_snapshot`` and ``address_snapshot``.
 
-    What it computes for a time is what its counter would have computed then, had nothing been recorded since.
-    Attributes: ``is_bucket``: of mutations; ``record_count``: values recorded so far.
+    Its results for a time are those of the counter at that time if nothing had been recorded since.
+    Attributes: ``is_bucket``: of mutations; ``record_count``: number of values recorded so far.
     Threads: one at a time.
     """
-    cdef SensorCore *copy       # owned count; never measured or recorded to, only copied
+    cdef SensorCore *copy       # counted; never measured or recorded to, only copied
     cdef int32_t kind
     cdef int64_t cap_ms
-    cdef int32_t limited        # place of the metric that has the limit
-    cdef double next_value      # what the next one records at least
-    cdef double no_limit        # the bound that stands for none
+    cdef int32_t limited        # index of the metric with the limit
+    cdef double next_value      # minimum that the next record adds
+    cdef double no_limit        # the bound that means no limit
 
     def __init__(self):
         raise TypeError("a CounterSnapshot is made by client_snapshot")
@@ -63,7 +63,7 @@ cdef class CounterSnapshot:
         return None if bound == self.no_limit else bound
 
     cdef SensorCore *another(self) except NULL:
-        """A copy to compute on, with a count."""
+        """Return a copy to compute on, with a count."""
         cdef SensorCore *copy
         with nogil:
             copy = sensor_copy(self.copy)
@@ -81,19 +81,19 @@ cdef class CounterSnapshot:
 
     @property
     def limit(self) -> float | None:
-        """The bound of the counter; None where there is none."""
+        """Limit of the counter, or None."""
         cdef StatConfig config
         metric_get_config(self.copy.metrics[self.limited], &config)
         return self.bound_of(config.bound)
 
     @property
     def sample_ms(self) -> int:
-        """Length of one sample."""
+        """Length of a sample in milliseconds."""
         return self.copy.metrics[0].config.window_ms
 
     @property
     def sample_count(self) -> int:
-        """How many of them a rate goes over."""
+        """Number of samples of a rate."""
         return self.copy.metrics[0].config.samples
 
     def samples(self) -> list:
@@ -111,8 +111,8 @@ cdef class CounterSnapshot:
             sensor_release(copy)
 
     def measure(self, int64_t now_ms) -> tuple:
-        """Return (rate per second, milliseconds that it covers, tokens, most tokens); of a rate the last two are None.
-
+        """Return (rate per second, milliseconds that it covers, tokens, maximum tokens); None for the last two of a
+        rate.
         """
         cdef SensorCore *copy = self.another()
         cdef StatConfig config
@@ -130,7 +130,7 @@ cdef class CounterSnapshot:
             sensor_release(copy)
 
     def next_delay(self, int64_t now_ms) -> tuple:
-        """Return (delay, delay by the formula) in milliseconds of a request now that uses nothing, or a connection."""
+        """Return (delay, delay by the formula) in milliseconds of a connection, or a request now that uses nothing."""
         cdef SensorCore *copy = self.another()
         cdef Judgement judgement
         cdef int32_t delay_ms
@@ -141,9 +141,9 @@ cdef class CounterSnapshot:
             sensor_release(copy)
 
     def left(self, int64_t now_ms) -> float | None:
-        """Return how much a request now may record and be within the limit, below zero while it is over it.
+        """Return how much a request now may record within the limit; below zero while the limit is exceeded.
 
-        None without a limit. Of a bucket: the tokens; while there are none below zero, the next request is not held up.
+        None without a limit. For a bucket: the tokens; while they are not below zero, the next request is not delayed.
         """
         cdef SensorCore *copy = self.another()
         cdef SampleWindow *window
@@ -159,7 +159,7 @@ cdef class CounterSnapshot:
                 return None
             if self.kind == KIND_MUTATION:
                 return metric_measure(metric, now_ms)
-            counter_judge(copy, self.kind, 0.0, now_ms, self.cap_ms, &judgement)    # begins a sample if it is time
+            counter_judge(copy, self.kind, 0.0, now_ms, self.cap_ms, &judgement)    # begins a sample when it is due
             window = &metric.stat.window
             for i in range(window.length):
                 used += window.ring[i].value
@@ -168,11 +168,11 @@ cdef class CounterSnapshot:
             sensor_release(copy)
 
     def replay(self, double limit, int64_t now_ms) -> list:
-        """Return what another limit would have said to the same values, as far as the samples know them.
+        """Return the decisions of another limit about the same values, as far as the samples have them.
 
-        For each sample, in order, what was true at its latest record, and last what is true now: (time_ms, observed,
-        delay_ms, is_complete). The values of a sample count as one; ``is_complete``: no older sample that mattered then
-        has been overwritten since. ``observed``: the rate; of a bucket, which begins full, the tokens left.
+        One row for each sample, in order, at its latest record, and a last one for now: (time_ms, observed, delay_ms,
+        is_complete). The values of a sample count as one; ``is_complete``: no older sample that mattered at that time
+        has been overwritten since. ``observed``: the rate; for a bucket, which begins full, the tokens left.
         Raises: ValueError for a limit that is not above 0.
         """
         cdef SensorCore *copy
@@ -196,7 +196,7 @@ cdef class CounterSnapshot:
         while latest > 0 and window.ring[latest].event_count == 0:
             latest -= 1
         for i in range(length):
-            window.length = i + 1       # as the ring was then, as far as its older samples are there still
+            window.length = i + 1       # the ring at that time, as far as its older samples still exist
             window.current = i
             if window.ring[i].event_count > 0 and i + MOST_REPLAYED >= length:
                 rows.append(self.replayed(copy, window.ring[i].last_event_ms, first_ms, i == latest))
@@ -204,7 +204,10 @@ cdef class CounterSnapshot:
         return rows
 
     cdef tuple replayed(self, SensorCore *copy, int64_t now_ms, int64_t first_ms, bint is_latest):
-        """Args: ``is_latest``: what is not in the ring any more was not in it then."""
+        """Return one row of ``replay``.
+
+        Args: ``is_latest``: samples that are no longer in the ring had already left it at that time.
+        """
         cdef Violation violation
         cdef Judgement judgement
         cdef int32_t delay_ms = 0
@@ -242,7 +245,7 @@ cdef class CounterSnapshot:
         return rows
 
     cdef bint kept_all(self) noexcept:
-        """Whether the samples hold everything that was ever recorded."""
+        """Return whether the samples contain all values that were ever recorded."""
         cdef SampleWindow *window = &self.copy.stats[0].window
         cdef int64_t events = 0
         cdef int32_t i
@@ -252,7 +255,7 @@ cdef class CounterSnapshot:
 
 
 cdef CounterSnapshot snapshot_of(SensorCore *sensor, int32_t kind, int64_t cap_ms, double next_value, double no_limit):
-    """Of a sensor with a count, which is given back."""
+    """Return the snapshot of a sensor, whose count is released."""
     cdef CounterSnapshot snapshot
     cdef SensorCore *copy
     with nogil:
@@ -271,10 +274,10 @@ cdef CounterSnapshot snapshot_of(SensorCore *sensor, int32_t kind, int64_t cap_m
 
 
 def client_snapshot(ClientQuotaManager manager not None, str user not None, str client_id not None) -> tuple:
-    """Return what holds for a client now, and its counter: (limit, level, user tag, client tag, snapshot).
+    """Return a client's current quota and its counter: (limit, level, user tag, client tag, snapshot).
 
-    ``limit``: None where nothing limits it, ``level`` 0 then. The tags as in ``Resolution``, but plain. ``snapshot``:
-    None where nothing was counted yet.
+    ``limit``: None where no quota applies, and ``level`` is then 0. The tags as in ``Resolution``, but not encoded.
+    ``snapshot``: None where nothing was counted yet.
     """
     cdef bytes user_name = encoded(user, "user"), client_name = encoded(client_id, "client_id")
     cdef Text user_text = text_of(user_name), client_text = text_of(client_name)
@@ -293,7 +296,7 @@ def client_snapshot(ClientQuotaManager manager not None, str user not None, str 
 
 
 def address_snapshot(ConnectionQuotas connections not None, str address not None, bint shadow=False):
-    """Return a CounterSnapshot of how fast connections come from an address; None where nothing was counted yet."""
+    """Return a CounterSnapshot of the connection rate of an address; None where nothing was counted yet."""
     cdef bytes name = address.encode("utf-8", "surrogateescape")
     cdef const char *text = name
     cdef QuotaCore *core = connections.core

@@ -1,4 +1,4 @@
-"""Limits by entity, in a hash table of C structs; the precedence of KIP-55 and the tags that follow from it.
+"""Limits by entity, in a hash table of C structs; the precedence of KIP-55 and the resulting tags.
 
 The names of entities, as Python strings and in metric tags. Source: ``ClientQuotaManager.DefaultQuotaCallback``.
 """
@@ -112,7 +112,7 @@ cdef int64_t entities_bits(const EntityTable *table) noexcept nogil:
 
 
 cdef inline Entity *at_level(const EntityTable *table, int32_t level, Text user, Text client_id) noexcept nogil:
-    """The quota of one level for a user and a client id."""
+    """Return the quota of one level for a user and a client id."""
     cdef Text none
     none.data = NULL
     none.size_bytes = 0
@@ -171,7 +171,7 @@ DEFAULT_ENTITY = _DefaultEntity()
 
 
 def sanitize(str name not None) -> str:
-    """Return a user's name for metric tags: percent-encoded, as Kafka's ``Sanitizer`` does it."""
+    """Return a user's name for metric tags, percent-encoded like by Kafka's ``Sanitizer``."""
     from urllib.parse import quote
 
     return quote(name, safe="", encoding="utf-8", errors="replace").replace("~", "%7E")

@@ -1,13 +1,14 @@
-"""Where quotas judge a native response before it is sent.
+"""Enforcement of quotas on a native response before it is sent.
 
 Shadows are judged first, by the same functions over their own managers: they note verdicts, and nothing else about the
-request or its response changes. They are seen in the word that says whether quotas are set, and cost nothing else where
+request or its response changes. The word that says whether quotas are set covers them too, so they cost nothing where
 there are none.
 
-Every function returns at once, after one atomic load, where no quota of Produce, Fetch or Request is set. A delay that
-is returned has been begun: StartThrottling is queued, so the response must be given to its responder afterwards, with
-the delay in it. ``cache`` is the calling handler thread's own, NULL elsewhere: it holds the counters of the thread's
-latest clients, so that an enforced quota takes no lock but the sensor's, and is valid for a generation of its manager.
+Every function returns after one atomic load where no quota of Produce, Fetch or Request is set. A returned delay has
+already begun: StartThrottling is queued, so the response, with the delay in it, must be passed to its responder
+afterwards. ``cache`` belongs to the calling handler thread, NULL elsewhere: it holds the counters of the thread's
+latest clients, so that an enforced quota takes no lock except the sensor's, and is valid for a generation of its
+manager.
 """
 from libc.stdint cimport int32_t, int64_t
 from kbroker._core.metrics.sensor_core cimport Violation
@@ -18,55 +19,55 @@ from kbroker.quota._client_sensors cimport ClientQuotas, ClientSensors, QuotaMan
 
 cdef enum:
     CACHED_CLIENTS = 64         # per handler thread, a power of two
-    CACHED_ID_BYTES = 64        # a longer client id is looked up each time
+    CACHED_ID_BYTES = 64        # longer client ids are looked up each time
 
 cdef struct CachedClient:       # of one handler thread
     Session *session            # counted; NULL: free
     int32_t client_id_bytes
     char client_id[CACHED_ID_BYTES]
-    int64_t generation[2 * KINDS]       # by QuotaManager.place
+    int64_t generation[2 * KINDS]       # indexed by QuotaManager.place
     ClientSensors *sensors[2 * KINDS]   # counted
-    int64_t spare_counts[2 * KINDS]     # more counts on them
+    int64_t spare_counts[2 * KINDS]     # further counts on them
 
 cdef struct ClientCache:
-    CachedClient *latest             # what sensors_of_request has found last
+    CachedClient *latest             # last result of sensors_of_request
     CachedClient clients[CACHED_CLIENTS]
 
 cdef ClientCache *client_cache_new() noexcept nogil
 cdef void client_cache_free(ClientCache *cache) noexcept nogil
 
 cdef inline int64_t set_types(ClientQuotas *quotas) noexcept nogil:
-    """ClientQuotas.enabled_types: 0 where no quota and no shadow is set; SHADOW_TYPE or more with shadows."""
+    """Return ClientQuotas.enabled_types: 0 without any quota or shadow; SHADOW_TYPE or more with shadows."""
     return 0 if quotas == NULL else atomic_load(&quotas.enabled_types)
 
 cdef inline bint quotas_are_set(ClientQuotas *quotas) noexcept nogil:
     return set_types(quotas) != 0
 
-# After the append. Without a response (acks=0) only bytes are judged; its handler's time is exempt.
+# Call after the append. Without a response (acks=0) only bytes are judged; the handler's time is exempt.
 cdef int32_t gate_produce(ClientQuotas *quotas, ClientCache *cache, Request *request, bint has_response,
                           int64_t now_ns) noexcept nogil
-# response_bytes: of the whole response. With a delay they are given back: the client gets an empty response.
+# response_bytes: of the whole response. With a delay they are subtracted again: the client gets an empty response.
 cdef int32_t gate_fetch(ClientQuotas *quotas, ClientCache *cache, Request *request, int64_t response_bytes,
                         int64_t now_ns) noexcept nogil
-# Any other request: only the handler's time is judged.
+# For any other request: only the handler's time is judged.
 cdef int32_t gate_request(ClientQuotas *quotas, ClientCache *cache, Request *request, int64_t now_ns) noexcept nogil
-# The two halves of it, for a caller that compares the delay with another one first. The first begins nothing.
+# The two halves of gate_request, for a caller that first compares the delay with another one. The first begins nothing.
 cdef int32_t charge_request(ClientQuotas *quotas, Request *request, int64_t now_ns) noexcept nogil
 cdef void throttle_request(ClientQuotas *quotas, QuotaManager *manager, Request *request, int32_t throttle_ms,
                            int64_t now_ns) noexcept nogil
-# A mutation charged to a counter of a manager, strict (refused where it is over already) or not, with its notes: the
+# Charge a mutation to a counter of a manager, strict (refused when already over the quota) or not, and note it: the
 # delay, or 0.
 cdef int32_t charge_mutation(ClientQuotas *quotas, QuotaManager *manager, ClientSensors *sensors, Request *request,
                              double value, int64_t now_ms, bint is_strict, Violation *violation) noexcept nogil
-# What the shadows of a request that is not native would have put on its client, into their verdicts; before they are
-# settled. serves_mutations: whether its response carries a delay of mutations.
+# Note in the verdicts of shadows the delays they would have caused, for a request without a native handler; before the
+# verdicts are settled. serves_mutations: whether its response contains a delay of mutations.
 cdef void serve_shadows(ClientQuotas *quotas, Request *request, bint serves_mutations, int64_t now_ns) noexcept nogil
-# Publishes the verdicts noted on a request, before its response.
+# Publish the verdicts noted on a request, before its response.
 cdef void settle_verdicts(ClientQuotas *quotas, Request *request) noexcept nogil
-# Times of a request that is never throttled for them.
+# Count the times of a request that is exempt from throttling.
 cdef void gate_exempt(ClientQuotas *quotas, Request *request, int64_t now_ns) noexcept nogil
-# The maximum bytes of a fetch response, INT32_MAX for any.
+# Return the maximum bytes of a fetch response, INT32_MAX for no limit.
 cdef int32_t fetch_window_bytes(ClientQuotas *quotas, ClientCache *cache, Request *request,
                                 int64_t now_ns) noexcept nogil
-# throttle_time_ms in a response, big-endian.
+# Write throttle_time_ms into a response, big-endian.
 cdef void store_throttle(char *at, int32_t throttle_ms) noexcept nogil

@@ -1,4 +1,4 @@
-"""Charging native requests: bytes and time, the larger of two delays, the network time at the end.
+"""Charges of native requests: bytes and time, the larger of two delays, and the network time at the end.
 
 Source: ``KafkaApis.handleProduceRequest``, ``KafkaApis.handleFetchRequest``, ``RequestHandlerHelper``,
 ``ClientRequestQuotaManager``, ``SensorAccess``.
@@ -28,11 +28,12 @@ from kbroker.quota._quota_events cimport (
 from kbroker.quota._throttled_channel_reaper cimport throttle_channel
 
 cdef enum:
-    COUNTS_AT_ONCE = 1024       # of a counter taken by a handler thread, to be given to its requests one by one
+    # counts on a counter that a handler thread takes at once and passes to its requests one by one
+    COUNTS_AT_ONCE = 1024
 
 
 cdef Text user_of(const Session *session) noexcept nogil:
-    """Its principal without "User:"."""
+    """Return the principal's name without "User:"."""
     cdef Text user
     cdef const char *at
     user.data = NULL
@@ -75,7 +76,7 @@ cdef inline void forget_sensors(CachedClient *client, int place) noexcept nogil:
 
 
 cdef inline uint64_t small_hash(const char *data, int32_t size_bytes) noexcept nogil:
-    """Good enough for 64 slots: the first and the last eight bytes."""
+    """Hash the first and the last eight bytes, which is good enough for 64 slots."""
     cdef uint64_t first = 0, last = 0
     cdef size_t n = <size_t>(size_bytes if size_bytes < 8 else 8)
     if size_bytes > 0:
@@ -105,7 +106,7 @@ cdef ClientSensors *sensors_of_request(QuotaManager *manager, ClientCache *cache
         client.client_id_bytes = client_id.size_bytes
         if client_id.size_bytes > 0:
             memcpy(client.client_id, client_id.data, <size_t>client_id.size_bytes)
-    generation = atomic_load(&manager.generation)       # first: what is looked up is of this one or a later one
+    generation = atomic_load(&manager.generation)       # read first: the look-up returns this generation or a later one
     sensors = client.sensors[manager.place]
     if sensors != NULL and (client.generation[manager.place] != generation or sensor_is_removed(sensors.quota)):
         forget_sensors(client, manager.place)
@@ -135,7 +136,7 @@ cdef void store_throttle(char *at, int32_t throttle_ms) noexcept nogil:
 
 
 cdef inline double handler_percent(Request *request, int64_t now_ns) noexcept nogil:
-    """Handler time as percent of a thread and second; reading it ends the local time."""
+    """Return handler time as percent of a thread and second; this ends the local time."""
     cdef KafkaRequest *kafka = kafka_request(request)
     if kafka.local_done_ns == 0:
         kafka.local_done_ns = now_ns
@@ -176,7 +177,7 @@ cdef void note_verdict(Request *request, const QuotaManager *manager, ClientSens
 
 
 cdef void note_served(Request *request, const QuotaManager *manager, int64_t served_ms) noexcept nogil:
-    """The throttle time sent to the client is noted in the longest verdict of the manager that set it."""
+    """Note the throttle time sent to the client in the longest verdict of the manager that set it."""
     cdef QuotaEvents *quota_events = <QuotaEvents *>kafka_request(request).quota_events
     cdef int event = EVENT_SHADOW if manager.is_shadow else EVENT_VERDICT
     cdef QuotaEvent *note = quota_event_at(quota_events, 0)
@@ -201,7 +202,8 @@ cdef void settle_verdicts(ClientQuotas *quotas, Request *request) noexcept nogil
 cdef inline void charge_network_time(Request *request, ClientSensors *sensors, bint notes) noexcept nogil:
     cdef int64_t sequence, now_ms
     cdef double percent
-    if request.response_sent_ns != 0 and request.network_ns > 0:   # of a batch, the first request carries it all
+    # in a batch of responses the first request has all the time
+    if request.response_sent_ns != 0 and request.network_ns > 0:
         percent = <double>request.network_ns * PERCENT_PER_NS
         now_ms = epoch_ms_of(sensors.clock, request.response_sent_ns)
         sensor_record_numbered(sensors.quota, percent, now_ms, False, NULL, &sequence)
@@ -238,7 +240,7 @@ cdef void charge_exempt(Request *request) noexcept nogil:
 
 # ---------------------------------------------------------------- charges
 
-cdef struct Charge:             # against one manager
+cdef struct Charge:             # of a request to one manager
     ClientSensors *sensors      # NULL: the manager has no quota
     bint is_counted
     int32_t throttle_ms
@@ -287,13 +289,13 @@ cdef inline void charge_bytes(Charge *charge, ClientQuotas *quotas, QuotaManager
 
 
 cdef inline bint has_no_account(const KafkaRequest *kafka) noexcept nogil:
-    """Whether nothing enforced, and no exempt time, is charged when the request ends."""
+    """Return whether neither an enforced quota nor exempt time is charged when the request ends."""
     return kafka.charge_network == NULL or kafka.charge_network == charge_shadow
 
 
 cdef inline void charge_network_later(ClientQuotas *quotas, QuotaManager *manager, ClientCache *cache,
                                       Request *request, const Charge *charge) noexcept nogil:
-    """Once for a request, however often it is judged."""
+    """Let the end of a request charge its network time; only once, however often the request is judged."""
     cdef KafkaRequest *kafka = kafka_request(request)
     if manager.is_shadow:
         if kafka.shadow_account != NULL:
@@ -310,7 +312,7 @@ cdef inline void charge_network_later(ClientQuotas *quotas, QuotaManager *manage
 
 cdef inline void charge_time(Charge *charge, ClientQuotas *quotas, QuotaManager *managers, ClientCache *cache,
                              Request *request, int64_t now_ns, int64_t now_ms) noexcept nogil:
-    """The handler's time now, the network threads' when the request ends."""
+    """Charge the handler's time now, and the network threads' time when the request ends."""
     cdef QuotaManager *manager = &managers[KIND_REQUEST]
     clear(charge)
     if not is_enabled(manager):
@@ -324,7 +326,7 @@ cdef inline void charge_time(Charge *charge, ClientQuotas *quotas, QuotaManager 
 
 cdef inline int32_t serve(ClientQuotas *quotas, QuotaManager *managers, int kind, Request *request, Charge *bandwidth,
                           Charge *time, int64_t now_ms) noexcept nogil:
-    """Throttle by the larger of two delays, once; gives the counters back. Shadows note what they would have done."""
+    """Throttle once, by the larger of two delays, and release the counters. Shadows only note their decision."""
     cdef int32_t longest_ms = max(bandwidth.throttle_ms, time.throttle_ms, 0)
     cdef bint bandwidth_wins = bandwidth.throttle_ms > time.throttle_ms
     cdef Charge *winner = bandwidth if bandwidth_wins else time
@@ -379,7 +381,7 @@ cdef inline int32_t judge_fetch(ClientQuotas *quotas, QuotaManager *managers, Cl
     charge_time(&time, quotas, managers, cache, request, now_ns, now_ms)
     charge_bytes(&bandwidth, quotas, manager, cache, request, response_bytes, now_ms)
     if bandwidth.throttle_ms > 0 or time.throttle_ms > 0:
-        if bandwidth.sensors == NULL:       # subtracted although it was never counted, as Kafka does
+        if bandwidth.sensors == NULL:       # subtracted although it was never counted, as in Kafka
             find(&bandwidth, manager, cache, request, now_ms)
         if bandwidth.sensors != NULL:
             sensor_record_numbered(bandwidth.sensors.quota, -<double>response_bytes, now_ms, False, NULL, &sequence)
@@ -445,7 +447,7 @@ cdef void serve_shadows(ClientQuotas *quotas, Request *request, bint serves_muta
         elif note.quota_type != KIND_MUTATION:
             cap_ms = quotas.shadows[KIND_REQUEST].cap_ms
             time_ms = min((<VerdictEvent *>note).asked_ms, cap_ms)
-        elif serves_mutations:      # the latest counts, as it stands now
+        elif serves_mutations:      # the last one counts, less the time since
             mutations_ms = max((<VerdictEvent *>note).asked_ms - (now_ms - note.time_ms), 0)
         at += note.size_bytes
         note = quota_event_at(quota_events, at)

@@ -1,6 +1,6 @@
-"""Quota events of a request in one growing piece of memory, and the verdicts among them in a bounded ring.
+"""Quota events of a request in one growing piece of memory, and their verdicts in a bounded ring.
 
-The ring's oldest verdict makes room for the next one; all are counted by type.
+A new verdict replaces the oldest one of a full ring; all are counted by type.
 """
 from libc.stdint cimport int32_t, int64_t, int8_t
 from libc.stdlib cimport free, malloc
@@ -104,7 +104,7 @@ cdef inline int32_t cut(char *to, const char *data, int32_t size_bytes) noexcept
 
 
 cdef VerdictSlot *next_slot(VerdictRing *ring, const VerdictEvent *verdict) noexcept nogil:
-    """Under the lock; NULL: memory is out."""
+    """Return the slot of the next verdict; under the lock. NULL: out of memory."""
     cdef VerdictSlot *slot
     if ring.slots == NULL:
         ring.slots = <VerdictSlot *>malloc(VERDICT_SLOTS * sizeof(VerdictSlot))

@@ -17,11 +17,11 @@ from kbroker._core.timer.timing_wheel cimport (
 from kbroker.quota._client_sensors cimport epoch_ms_of, quotas_release, quotas_retain
 
 cdef enum:
-    ENDED_AT_ONCE = 32          # network threads that get their ended throttles in one list each
+    ENDED_AT_ONCE = 32          # maximum number of network threads that get their ended throttles in one list each
 
 
 cdef struct ThrottledChannel:
-    TimerEntry entry            # first: the wheel knows only this
+    TimerEntry entry            # first: the wheel uses only this
     ThrottledChannel *next      # ClientQuotas.throttled_lock
     ThrottledChannel *prev
     ClientQuotas *quotas        # counted
@@ -83,7 +83,8 @@ cdef void throttle_channel(ClientQuotas *quotas, QuotaManager *manager, ClientSe
     if channel.next != NULL:
         channel.next.prev = channel
     quotas.throttled = channel
-    # Under the lock, so that a close finds it either not at all or with its start on the way, ahead of its end.
+    # Under the lock, so that a close either does not find the channel, or finds it with its start already sent before
+    # its end.
     starting.responder.respond(starting.responder, starting)
     timer_add(quotas.timer, &channel.entry, throttle_ms)
     mutex_unlock(&quotas.throttled_lock)
@@ -91,7 +92,7 @@ cdef void throttle_channel(ClientQuotas *quotas, QuotaManager *manager, ClientSe
 
 
 cdef Request *end_of(ThrottledChannel *channel, int64_t now_ms) noexcept nogil:
-    """The message that ends a throttle; the channel's entry is freed."""
+    """Return the message that ends a throttle; the channel's entry is freed."""
     cdef ClientQuotas *quotas = channel.quotas
     cdef Request *ending = channel.ending
     mutex_lock(&quotas.throttled_lock)
@@ -105,7 +106,7 @@ cdef Request *end_of(ThrottledChannel *channel, int64_t now_ms) noexcept nogil:
     sensor_record(channel.manager.delay_queue, -1.0, now_ms, False, NULL)
     free(channel)
     ending.next = NULL
-    quotas_release(quotas)              # never the last: who called holds one
+    quotas_release(quotas)              # never the last count, since the caller holds one
     return ending
 
 

@@ -1,4 +1,4 @@
-"""The rules for what AlterClientQuotas is given.
+"""Rules for the arguments of AlterClientQuotas.
 
 Source: ``ClientQuotaControlManager``, ``QuotaConfig``; codes and first sentences are Kafka's.
 """
@@ -22,11 +22,11 @@ from kbroker.common.quotas import (
     with_shadows,
 )
 
-# As doubles, which is how they travel: the largest LONG is 2**63 then.
+# As doubles, their form on the wire, in which the largest LONG is 2**63.
 _LARGEST = {ConfigType.INT: float(INT32_MAX), ConfigType.LONG: float(INT64_MAX)}
 _WHOLE_WITHIN = 1e-6
 
-# A shadow is held to the rules of its enforced twin: what cannot be enforced cannot be tried.
+# A shadow obeys the rules of its enforced quota: a value that cannot be enforced cannot be tried.
 _CLIENT_KEYS = with_shadows(CLIENT_KEYS)
 _IP_KEYS = with_shadows(IP_KEYS)
 _OR_SHADOW = f', and each with "{SHADOW_PREFIX}" before it'
@@ -63,7 +63,7 @@ def check_entity(entity: QuotaEntity, has_address: Callable[[str], bool]) -> Map
     if IP not in names:
         return _CLIENT_KEYS
     if len(names) > 1:
-        text = "Invalid quota entity combination, IP entity shouldnot be combined with User or ClientId"  # as Kafka
+        text = "Invalid quota entity combination, IP entity shouldnot be combined with User or ClientId"  # Kafka's text
         raise _invalid(text)
     address = names[IP]
     if address is not None and not has_address(address):
@@ -74,7 +74,7 @@ def check_entity(entity: QuotaEntity, has_address: Callable[[str], bool]) -> Map
 def check_ops(ops: Sequence[QuotaOp], allowed: Mapping[str, ConfigType]) -> dict[str, float | None]:
     """Return the changes by key; a key that is only removed need not exist.
 
-    Raises: KafkaError INVALID_REQUEST for the first that cannot be.
+    Raises: KafkaError INVALID_REQUEST for the first invalid one.
     """
     changes: dict[str, float | None] = {}
     for key, value in ops:
@@ -91,7 +91,7 @@ def _check_value(key: str, value: float, allowed: Mapping[str, ConfigType]) -> N
     if kind is None:
         known = _listed(sorted(one for one in allowed if not is_shadow_key(one)))
         raise _invalid(f"Invalid configuration key {key}; this entity can have {known}{_OR_SHADOW}")
-    if math.isnan(value):  # Kafka takes it, and then every comparison with it fails
+    if math.isnan(value):  # Kafka accepts it, and every comparison with it then fails
         raise _invalid(f"Quota {key} must be a number greater than 0, not NaN")
     if value <= 0:
         raise _invalid(f"Quota {key} must be greater than 0")

@@ -1,6 +1,7 @@
-"""Explanation of one client's quotas: the value that applies and why, counters, what is left, decisions.
+"""Explanation of one client's quotas: the value that applies and why, counters, remaining quota, decisions.
 
-Read from copies of the counters: to look makes none, changes none and delays no client. docs/explain.md has the schema.
+It is read from copies of the counters, so it creates none, changes none and delays no client. docs/explain.md has the
+schema.
 """
 
 from __future__ import annotations
@@ -23,11 +24,11 @@ VERSION = 1
 MOST_VERDICTS = 20
 MOST_CONNECTIONS = 50
 MOST_CLIENT_IDS = 20
-# of names that are longer, what is kept: in verdicts, and in what the X-ray shows of connections
+# maximum length of names in verdicts, and in the X-ray's connections
 VERDICT_TEXT_BYTES = 128
 SHOWN_PRINCIPAL_BYTES, SHOWN_CLIENT_ID_BYTES = 127, 64
 
-#: In what a quota is counted; each is a rate, so many a second.
+#: Unit of each quota; each is a rate per second.
 UNITS = {
     "producer_byte_rate": "bytes",
     "consumer_byte_rate": "bytes",
@@ -38,14 +39,14 @@ UNITS = {
 
 
 class OpenConnections(NamedTuple):
-    """Open connections as the X-ray shows them, and whether these are all."""
+    """Open connections as listed by the X-ray, and whether the list is complete."""
 
     shown: Sequence[Mapping[str, Any]]
     is_complete: bool
 
     @staticmethod
     def of(xray: Mapping[str, Any]) -> OpenConnections:
-        """Those of a snapshot: a network thread that is busy does not answer."""
+        """Return the connections of a snapshot, which lacks those of a busy network thread."""
         connections = xray["connections"]
         all_answer = all(thread["answer"] == "ok" for thread in xray["network_threads"])
         return OpenConnections(connections["shown"], all_answer and not connections["is_truncated"])
@@ -67,8 +68,8 @@ class Client(NamedTuple):
 class QuotaExplainer:
     """Explains the quotas of one broker.
 
-    Args: ``managers``, ``addresses``, ``entities``: what it looks at. ``now_ms``: the time of quotas. ``connections``:
-    those that are open.
+    Args: ``managers``, ``addresses``, ``entities``: the quotas to explain. ``now_ms``: the time of quotas.
+    ``connections``: the open connections.
     Threads: any.
     """
 
@@ -95,15 +96,15 @@ class QuotaExplainer:
         connection: str | None = None,
         compare: Mapping[str, float] | None = None,
     ) -> dict[str, Any]:
-        """Explain one client: a plain dict that JSON can hold; docs/explain.md describes it.
+        """Explain one client: a plain dict that JSON can represent; docs/explain.md describes it.
 
         Args:
             user: its principal's name without "User:".
             client_id: empty for a client that sends none.
             address: the IP address that it connects from; None leaves connection_creation_rate out.
-            connection: the id of an open one, in place of the three.
-            compare: other limits by key; what each would have said to the same traffic.
-        Raises: UnknownConnectionError; ValueError for an address that is not one, or a limit that is not above 0.
+            connection: the id of an open connection, in place of the three.
+            compare: other limits by key; the result has their decisions about the same traffic.
+        Raises: UnknownConnectionError; ValueError for an invalid address, or a limit that is not above 0.
         """
         is_open, is_complete = self._connections()
         client = Client(user, client_id, None if address is None else _address(address))
@@ -177,7 +178,10 @@ def _quota(
     now_ms: int,
     compare: float | None,
 ) -> dict[str, Any]:
-    """Args: ``level``: 0 where nothing limits it."""
+    """Explain one quota of the client.
+
+    Args: ``level``: 0 where no quota applies.
+    """
     winner = next((one for one in levels if one.level == level), None)
     return {
         "limit": _number(limit),
@@ -238,7 +242,7 @@ def _number(value: float | None) -> float | None:
     return value if value is not None and math.isfinite(value) else None
 
 
-# ---------------------------------------------------------------- who it is
+# ---------------------------------------------------------- ---- the client
 
 
 def _is_counted(quota: Mapping[str, Any]) -> bool:
@@ -260,7 +264,7 @@ def _client_of(connection: str, is_open: Sequence[Mapping[str, Any]]) -> Client:
 
 
 def _address(text: str) -> str:
-    """An address as sockets show it. Raises: ValueError."""
+    """Return an address in the form that sockets use. Raises: ValueError."""
     import ipaddress
 
     try:
@@ -271,7 +275,7 @@ def _address(text: str) -> str:
 
 
 def _user(principal: str) -> str:
-    """A principal's name: alice of User:alice."""
+    """Return a principal's name: alice of User:alice."""
     return principal.partition(":")[2] or principal
 
 
@@ -285,7 +289,7 @@ def _is_of(connection: Mapping[str, Any], client: Client) -> bool:
 
 
 def _waiting(own: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """The connections that are not read until a throttle ends, the longest wait first."""
+    """Return the connections that are not read until a throttle ends, the longest wait first."""
     rows = [
         {
             "connection": one["connection"],
@@ -300,7 +304,7 @@ def _waiting(own: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _client_ids(is_open: Sequence[Mapping[str, Any]], user: str) -> list[str]:
-    """With which client ids this user is connected."""
+    """Return the client ids of this user's open connections."""
     return sorted({one["client_id"] or "" for one in is_open if _user(one["principal"]) == user})[:MOST_CLIENT_IDS]
 
 
@@ -308,7 +312,7 @@ def _client_ids(is_open: Sequence[Mapping[str, Any]], user: str) -> list[str]:
 
 
 def _concerns(verdict: Verdict, client: Client, quotas: list[dict[str, Any]]) -> bool:
-    """Return whether it is on a request of this client, or of another one on a counter that counts this one too."""
+    """Return whether a verdict is on a request of this client, or of another client of the same counter."""
     if verdict.quota_type == QUOTA_TYPES[4]:
         return client.address is not None and verdict.address == client.address
     if _is_own(verdict, client):
@@ -332,7 +336,7 @@ def _is_own(verdict: Verdict, client: Client) -> bool:
 
 
 def _cut(name: str, most_bytes: int = VERDICT_TEXT_BYTES) -> str:
-    """A name as verdicts keep it, or the X-ray."""
+    """Return a name cut to the length in verdicts or in the X-ray."""
     return name.encode("utf-8", "surrogateescape")[:most_bytes].decode("utf-8", "replace")
 
 

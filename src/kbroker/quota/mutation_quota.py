@@ -1,6 +1,6 @@
-"""Quota of one request's topic mutations: creations, partitions added, deletions are charged to it (KIP-599).
+"""Quota of one request's topic mutations (KIP-599): created, added and deleted partitions are charged to it.
 
-A mutation is one partition created, added or deleted. Source: ``ControllerMutationQuotaManager.scala``.
+Source: ``ControllerMutationQuotaManager.scala``.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from kbroker.common.errors import Errors, KafkaError
 
 
 class ThrottlingQuotaExceededError(KafkaError):
-    """The quota refuses a mutation (error 89). ``throttle_time_ms``: how long until it would not.
+    """The quota refuses a mutation (error 89). ``throttle_time_ms``: time until the quota would allow it.
 
-    Clients get no text, as from Kafka: what they need is in the response's throttle time.
+    Clients get no text, as from Kafka: the response's throttle time is enough.
     """
 
     def __init__(self, throttle_time_ms: int) -> None:
@@ -35,11 +35,11 @@ class MutationQuota(ABC):
     @property
     @abstractmethod
     def throttle_time_ms(self) -> int:
-        """Remaining throttle time of the client, less the time that it has waited already."""
+        """Remaining throttle time of the client, less the time since it was found."""
 
     @abstractmethod
     def record(self, mutations: int) -> None:
-        """Charge mutations that are about to happen. Raises: ThrottlingQuotaExceededError; then they may not."""
+        """Charge mutations before they happen. Raises: ThrottlingQuotaExceededError; they must then not happen."""
 
 
 class _Unbounded(MutationQuota):
@@ -63,7 +63,8 @@ UNBOUNDED: MutationQuota = _Unbounded()
 class MutationCounter(Protocol):
     """Interface of the counter: a Sensor with a token bucket, or one that also records the charge on the request.
 
-    Both raise QuotaViolationError: ``record`` charges and then checks, ``record_strict`` charges only what is allowed.
+    Both raise QuotaViolationError: ``record`` charges and then checks, ``record_strict`` charges only allowed
+    mutations.
     """
 
     def record(self, value: float, time_ms: int) -> None: ...
@@ -71,9 +72,9 @@ class MutationCounter(Protocol):
 
 
 class _Charged(MutationQuota):
-    """Remembers the latest delay and when it was found.
+    """Keeps the latest delay and the time when it was found.
 
-    Args: ``sensor`` of the client, with a token bucket; ``now_ms`` the time of quotas.
+    Args: ``sensor`` of the client, with a token bucket; ``now_ms``: the time of quotas.
     """
 
     def __init__(self, sensor: MutationCounter, now_ms: Callable[[], int]) -> None:
@@ -96,7 +97,7 @@ class _Charged(MutationQuota):
 class StrictMutationQuota(_Charged):
     """Strict quota, for clients that know error 89: mutations are refused uncharged while the bucket is overdrawn.
 
-    The rest is let through whole, however far it overdraws the bucket.
+    Other mutations are allowed as a whole, however far they overdraw the bucket.
     """
 
     def __init__(self, sensor: MutationCounter, now_ms: Callable[[], int]) -> None:
@@ -133,7 +134,7 @@ class PermissiveMutationQuota(_Charged):
 
 
 class MutationQuotaManager(Protocol):
-    """Methods used of the manager of controller mutations."""
+    """Methods of the manager of controller mutations that are used here."""
 
     @property
     def is_enabled(self) -> bool: ...
@@ -143,9 +144,9 @@ class MutationQuotaManager(Protocol):
 def new_quota(
     manager: MutationQuotaManager | None, now_ms: Callable[[], int], user: str, client_id: str, is_strict: bool
 ) -> MutationQuota:
-    """The object that one request of this user and client id is charged to.
+    """Return the quota that one request of this user and client id is charged to.
 
-    Args: ``is_strict``: whether the client knows error 89 in this version, or sees nothing of it at all.
+    Args: ``is_strict``: the client knows error 89 in this version, or gets no throttle time at all.
     """
     if manager is None or not manager.is_enabled:
         return UNBOUNDED

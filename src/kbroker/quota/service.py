@@ -15,9 +15,9 @@ from kbroker.quota._entities import DEFAULT_ENTITY
 
 
 class QuotaService:
-    """Metrics, quota managers, the thread that ends throttles, and the task that forgets idle counters.
+    """Metrics, quota managers, the thread that ends throttles, and the task that removes idle counters.
 
-    Threads: start and close from one thread, close after the handlers have ended and before the network threads do.
+    Threads: start and close from one thread; close after the handlers have ended and before the network threads do.
     """
 
     def __init__(self, config: BrokerConfig, clock: BaseClock) -> None:
@@ -43,7 +43,7 @@ class QuotaService:
         )
 
     def on_quota_change(self, entity: QuotaEntity, key: str, value: float | None) -> None:
-        """Put a changed quota or shadow of a user or client id in force; those of addresses are not for us."""
+        """Apply a changed quota or shadow of a user or client id; quotas of addresses are ignored."""
         names = entity.names
         if IP in names or enforced_key(key) not in CLIENT_KEYS:
             return
@@ -55,7 +55,7 @@ class QuotaService:
         self.metrics.expire_inactive()
 
     def close(self, timeout_s: float) -> bool:
-        """End every throttle; whether the thread ended in time."""
+        """End every throttle; return whether the thread ended in time."""
         if self._expiry is not None:
             self._expiry.cancel()
         self.managers.stop_reaper()

@@ -1,4 +1,4 @@
-"""A verdict: one decision of a quota that delays or refuses, or of a shadow that would have."""
+"""Verdict: a decision of a quota that delays or refuses, or of a shadow that would have done so."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ class Verdict(NamedTuple):
 
     ``time_ms``: since 1970, by the clock of quotas. ``connection``: as in the request log, empty for a new one.
     ``api_key``: None without a request. ``user``, ``client_tag``: of the counter that judged, empty where its entity
-    has no such part. ``level``: which of the eight matched, 1 the most specific, 0 for none. ``observed``, ``limit``:
-    in the quota's unit; ``window_ms``: what the rate covers, of a mutation quota how long its bucket takes to fill.
-    ``delay_asked_ms``: by the formula, before any cap. ``delay_served_ms``: what this verdict put on the client; of
-    several on one request the longest carries all of it. ``refused``: error 89, or a connection that is not served.
-    ``is_shadow``: nothing was delayed or refused; all else is as an enforced quota of that value would have decided.
-    Names longer than 128 bytes are cut.
+    has no such part. ``level``: the matching one of the eight, 1 the most specific, 0 for none. ``observed``,
+    ``limit``: in the quota's unit; ``window_ms``: the time that the rate covers, for a mutation quota the time in which
+    its bucket fills. ``delay_asked_ms``: by the formula, before any cap. ``delay_served_ms``: the delay of the client
+    that this verdict caused; of several verdicts on a request the longest has all of it. ``refused``: error 89, or a
+    connection that is closed. ``is_shadow``: nothing was delayed or refused; all other fields are those of an enforced
+    quota of that value. Names longer than 128 bytes are cut.
     """
 
     time_ms: int
@@ -41,5 +41,5 @@ class Verdict(NamedTuple):
 
     @classmethod
     def of(cls, row: Sequence[Any]) -> Verdict:
-        """From a row of the native ring, whose type is a number."""
+        """Return the verdict of a row of the native ring, whose type is a number."""
         return cls(*row)._replace(quota_type=QUOTA_TYPES[row[6]])
