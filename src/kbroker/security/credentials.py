@@ -1,4 +1,4 @@
-"""SCRAM users: durable in the metadata file, looked up from memory, changed all of a request or nothing of it.
+"""SCRAM users: stored in the metadata file and read from memory; a request changes all its users or none.
 
 Source: ``ScramControlManager``, ``ScramImage.describe``.
 """
@@ -17,7 +17,7 @@ _TWICE = "A user credential cannot be altered twice in the same request"
 
 
 class Upsertion(NamedTuple):
-    """A user to be set, as AlterUserScramCredentials brings it: the client has salted the password."""
+    """A user to be set, as in AlterUserScramCredentials: the client has salted the password."""
 
     user: str
     mechanism: int
@@ -48,18 +48,18 @@ class ScramCredentials:
         self._known = store.scram_credentials()  # replaced whole
 
     def find(self, mechanism: str, user: str) -> scram.Credential | None:
-        """The credential of a user, or None."""
+        """Return the credential of a user, or None."""
         return self._known.get((user, mechanism))
 
     def users(self) -> dict[str, dict[str, int]]:
-        """Iterations by mechanism of every user, by name."""
+        """Return the iterations by mechanism of every user, by name."""
         found: dict[str, dict[str, int]] = {}
         for (user, mechanism), credential in sorted(self._known.items()):
             found.setdefault(user, {})[mechanism] = credential.iterations
         return found
 
     def alter(self, deletions: Sequence[Deletion], upsertions: Sequence[Upsertion]) -> dict[str, KafkaError | None]:
-        """Apply what is right; return, for each user named, why nothing was done for it, or None."""
+        """Apply the valid changes; return for each user the reason for its refusal, or None."""
         with self._lock:
             outcome: dict[str, KafkaError | None] = {}
             changes: list[Deletion | Upsertion] = [*deletions, *upsertions]

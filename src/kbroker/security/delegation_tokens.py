@@ -1,4 +1,4 @@
-"""Delegation tokens: made by users who have logged in, for clients that log in by them instead of a password.
+"""Delegation tokens: created by authenticated users, for clients that log in with them instead of a password.
 
 A token's secret is the HMAC-SHA-512 of its id under ``delegation.token.secret.key``; base64 of it is the password of
 the SCRAM exchange, and the id is the user's name there.
@@ -36,10 +36,10 @@ class TokenLogin(NamedTuple):
 
 
 class DelegationTokens:
-    """The delegation tokens of a broker, durable in the metadata file when a method that changes one returns.
+    """The delegation tokens of a broker, stored in the metadata file when a method that changes one returns.
 
-    Args: ``secret_key``: not empty. ``max_lifetime_ms``: of a token however often it is renewed. ``expiry_time_ms``: of
-        a new or renewed one.
+    Args: ``secret_key``: not empty. ``max_lifetime_ms``: of a token, however often it is renewed. ``expiry_time_ms``:
+    of a new or renewed one.
     Raises (methods that change a token): KafkaError with Kafka's code, KAFKA_STORAGE_ERROR when nothing was stored.
     Threads: any. Lock: its own, held over the store's transaction; ``find`` and ``all`` take none.
     """
@@ -54,42 +54,42 @@ class DelegationTokens:
         self._expiry_time_ms = expiry_time_ms
         self._lock = threading.Lock()
         self._tokens = {token.token_id: token for token in store.delegation_tokens()}
-        # by a digest of the secret, so that no look-up compares the secret itself byte by byte
+        # Keyed by a digest of the secret, so that no look-up compares the secret itself byte by byte.
         self._ids = {_digest(self.hmac_of(token_id)): token_id for token_id in self._tokens}
         self._credentials: dict[tuple[str, str], scram.Credential] = {}
 
     def hmac_of(self, token_id: str) -> bytes:
-        """The secret of a token."""
+        """Return the secret of a token."""
         return hmac.digest(self._secret_key, token_id.encode(), HASH)
 
     def all(self) -> list[DelegationToken]:
-        """Every token, those too that have expired since the last `sweep`; the oldest first."""
+        """Return every token, the oldest first, including those that have expired since the last `sweep`."""
         return list(self._tokens.values())
 
     def find(self, mechanism: str, token_id: str) -> TokenLogin | None:
         """Return the facts of a token for a login, None for an unknown id or an expired token.
 
-        None too if its owner is not a user: the client would become the user of that name, about whom nothing was asked
-        when the token was made.
+        Also None if its owner is not a user: the client would become the user of that name, for whom nothing was
+        checked when the token was created.
         """
         token = self._tokens.get(token_id)
         if token is None or token.owner.type != USER_TYPE or token.is_expired(self._clock.wall_ms()):
             return None
         credential = self._credentials.get((mechanism, token_id))
-        if credential is None:  # 4096 iterations: once for each token that is used, not at each start for all of them
+        if credential is None:  # 4096 iterations: once for each token in use, not for all at each start
             password = b64encode(self.hmac_of(token_id)).decode()
             credential = scram.Credential.from_password(
                 scram.MECHANISMS[mechanism], password, scram.make_salt(), scram.MIN_ITERATIONS
             )
             with self._lock:
-                if token_id in self._tokens:  # none stays of a token that was removed meanwhile
+                if token_id in self._tokens:  # drops the credential of a token that was removed meanwhile
                     credential = self._credentials.setdefault((mechanism, token_id), credential)
         return TokenLogin(credential, token.owner.name, token.expiry_ms)
 
     def create(
         self, owner: Principal, requester: Principal, renewers: tuple[Principal, ...], lifetime_ms: int
     ) -> DelegationToken:
-        """Make a token. Args: ``lifetime_ms``: 0 or less for the configured one, which is also the longest."""
+        """Create a token. Args: ``lifetime_ms``: 0 or less for the configured one, which is also the maximum."""
         now_ms = self._clock.wall_ms()
         asked_ms = lifetime_ms if lifetime_ms > 0 else self._max_lifetime_ms
         max_ms = _sum(now_ms, min(asked_ms, self._max_lifetime_ms))
@@ -100,7 +100,7 @@ class DelegationTokens:
         return token
 
     def renew(self, secret: bytes, principal: Principal, period_ms: int) -> int:
-        """Let a token count longer; returns its new expiry. Args: ``period_ms``: 0 or less for the configured one."""
+        """Renew a token; return its new expiry. Args: ``period_ms``: 0 or less for the configured one."""
         now_ms = self._clock.wall_ms()
         with self._lock:
             token = self._token_of(secret)
@@ -113,7 +113,7 @@ class DelegationTokens:
         return expiry_ms
 
     def expire(self, secret: bytes, principal: Principal, period_ms: int) -> int:
-        """Let a token end in ``period_ms``, now if that is negative; returns its new expiry."""
+        """Let a token expire in ``period_ms``, now if that is negative; return its new expiry."""
         now_ms = self._clock.wall_ms()
         with self._lock:
             token = self._token_of(secret)
@@ -128,7 +128,7 @@ class DelegationTokens:
         return expiry_ms
 
     def sweep(self) -> None:
-        """Remove the tokens that have expired; for a timer. A disk that refuses is tried again the next time."""
+        """Remove the expired tokens; for a timer. After a failed write the next call tries again."""
         now_ms = self._clock.wall_ms()
         with self._lock:
             expired = [token for token in self._tokens.values() if token.is_expired(now_ms)]

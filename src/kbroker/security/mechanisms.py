@@ -1,4 +1,4 @@
-"""SASL mechanisms, server side: each takes a client's tokens until it knows the user or refuses.
+"""SASL mechanisms, server side: each evaluates a client's tokens until the user is authenticated or refused.
 
 Source: ``PlainSaslServer``, ``ScramSaslServer``.
 """
@@ -21,7 +21,7 @@ OTHER_AUTHORIZATION_ID = "Authentication failed: Client requested an authorizati
 
 
 class SaslError(Exception):
-    """A refusal whose reason the client must not learn: it might reveal which users exist."""
+    """A refusal whose reason is hidden from the client: it might reveal which users exist."""
 
 
 class SaslAuthenticationError(Exception):
@@ -31,7 +31,7 @@ class SaslAuthenticationError(Exception):
 class Mechanism(Protocol):
     """One exchange. ``user``: None until it is complete.
 
-    ``token_expiry_ms``: of the delegation token that the client has logged in by, since 1970; None: by no token.
+    ``token_expiry_ms``: expiry of the client's delegation token, since 1970; None without a token.
     """
 
     user: str | None
@@ -76,10 +76,10 @@ class PlainMechanism:
 
 
 class ScramMechanism:
-    """RFC 5802: a challenge to prove the knowledge of the password.
+    """RFC 5802: the client proves that it knows the password.
 
-    Args: ``find`` gives a user's credential of the mechanism named; ``nonce``: the server's part, made up when None;
-    ``find_token`` what a client needs to log in by a delegation token's id, None: there are no tokens.
+    Args: ``find`` returns a user's credential for the mechanism; ``nonce``: the server's part, random when None;
+    ``find_token`` returns the facts of a delegation token by id, None: there are no tokens.
     """
 
     def __init__(
@@ -120,7 +120,7 @@ class ScramMechanism:
         return self._challenge.message.encode()
 
     def _credential_of(self, first: scram.ClientFirst) -> scram.Credential | None:
-        """The credential of who logs in, who is the owner where that is by a token."""
+        """Return the credential of the user, or of the token's owner for a login with a token."""
         if not first.is_token:
             self._user = first.user
             return self._find(self._mechanism.name, first.user)

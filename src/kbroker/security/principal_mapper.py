@@ -1,4 +1,4 @@
-"""The name of a TLS client: its certificate's distinguished name as Java writes it (RFC 2253), and Kafka's rules.
+"""The name of a TLS client: its certificate's distinguished name in Java's form (RFC 2253), and Kafka's rules.
 
 Source: ``SslPrincipalMapper``, ``javax.security.auth.x500.X500Principal.getName``.
 """
@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 
 ANONYMOUS = "User:ANONYMOUS"
 
-#: Attribute types that RFC 2253 names; others are written by number.
+#: Attribute types named by RFC 2253; others are written by number.
 _KEYWORDS = {
     "2.5.4.3": "CN",
     "2.5.4.6": "C",
@@ -33,9 +33,9 @@ _JAVA_REFERENCE = re.compile(r"\\(.)|\$(\d+)", re.DOTALL)
 
 
 class PrincipalMapper:
-    """``ssl.principal.mapping.rules``: the first rule that matches a distinguished name makes the user's name of it.
+    """``ssl.principal.mapping.rules``: the first rule that matches a distinguished name defines the user's name.
 
-    Raises: ValueError for a wrong rule.
+    Raises: ValueError for an invalid rule.
     Threads: any.
     """
 
@@ -54,16 +54,16 @@ class PrincipalMapper:
                 raise ValueError(f"Invalid rule: {rule}, expected DEFAULT or RULE:pattern/replacement/[LU]")
 
     def principal_of(self, certificate: bytes | None) -> str:
-        """``User:name`` of a client by its certificate (DER); ANONYMOUS without one.
+        """Return ``User:name`` of a client by its certificate (DER); ANONYMOUS without one.
 
-        Raises: ValueError when no rule applies or the certificate is none.
+        Raises: ValueError when no rule applies or the certificate is invalid.
         """
         if certificate is None:
             return ANONYMOUS
         return f"User:{self.name_of(distinguished_name(certificate))}"
 
     def name_of(self, name: str) -> str:
-        """The user's name. Raises: ValueError when no rule applies."""
+        """Return the user's name. Raises: ValueError when no rule applies."""
         for rule in self._rules:
             found = rule(name)
             if found is not None:
@@ -89,7 +89,7 @@ def _rule(pattern: str, replacement: str, case: str) -> Callable[[str], str | No
 
 
 def _replacement(text: str, groups: int) -> Iterator[str | int]:
-    """Texts and group numbers of a replacement in Java's form; a number without a group stays as it is."""
+    """Yield texts and group numbers of a replacement in Java's form; a number without a group is unchanged."""
     at = 0
     for found in _JAVA_REFERENCE.finditer(text):
         yield text[at : found.start()]
@@ -109,14 +109,14 @@ def _replacement(text: str, groups: int) -> Iterator[str | int]:
 
 
 def distinguished_name(certificate: bytes) -> str:
-    """The subject of a certificate (DER), last part first: ``CN=alice,OU=Clients,O=Example``.
+    """Return the subject of a certificate (DER), last part first: ``CN=alice,OU=Clients,O=Example``.
 
-    Raises: ValueError when it is no certificate.
+    Raises: ValueError when it is not a certificate.
     """
     try:
         (_, _, inside), *_ = _elements(certificate)
         (_, _, signed), *_ = _elements(inside)
-        fields = [element for element in _elements(signed) if element[0] != 0xA0]  # the version is left out by old ones
+        fields = [element for element in _elements(signed) if element[0] != 0xA0]  # old certificates have no version
         parts = [list(_elements(part)) for _, _, part in _elements(fields[4][2])]
         return ",".join("+".join(_attribute(inside) for _, _, inside in part) for part in reversed(parts))
     except (IndexError, ValueError) as error:
@@ -124,7 +124,7 @@ def distinguished_name(certificate: bytes) -> str:
 
 
 def _elements(data: bytes) -> Iterator[tuple[int, bytes, bytes]]:
-    """Tag, whole encoding and content of each DER element."""
+    """Yield tag, whole encoding and content of each DER element."""
     at = 0
     while at < len(data):
         tag, size, start = data[at], data[at + 1], at + 2

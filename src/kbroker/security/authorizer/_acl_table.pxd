@@ -1,11 +1,11 @@
-"""The rules of the authorizer, as handlers ask them: without the GIL, in the same time for a hundred thousand rules.
+"""Table of the authorizer's rules, for handlers without the GIL; a decision takes the same time with 100,000 rules.
 
-A rule's permissions are bits of operations, found by pattern, principal and host: a question looks up the name itself,
-the wildcard, and each length that a prefix has. What it finds holds for every operation, so each native handler keeps
-the latest answers in a ``DecisionCache``, valid for a generation of the table.
+A rule's permissions are bits of operations, found by pattern, principal and host: a look-up searches for the name
+itself, the wildcard, and each length that a prefix has. The result covers every operation, so each native handler keeps
+its latest decisions in a ``DecisionCache``, valid for a generation of the table.
 
 Locks: ``AclTable.lock`` (rules), ``AclTable.caches_lock`` (list of caches), ``DecisionNotes.lock``; leaves, and none is
-taken under another. A change is in force for every request that begins after ``apply`` has returned.
+taken under another. A change applies to every request that begins after ``apply`` has returned.
 """
 from libc.stdint cimport int16_t, int32_t, int64_t, uint32_t, uint64_t
 from kbroker._core.containers.hash_table cimport HashNode, HashTable
@@ -35,7 +35,7 @@ cdef enum AclOperation:
 
 cdef enum:
     CACHED_DECISIONS = 256      # of each handler thread, a power of two
-    CACHED_NAME_BYTES = 249     # a longer name is looked up each time; no topic has one
+    CACHED_NAME_BYTES = 249     # longer names are looked up each time; no topic has one
     ACL_HOST_BYTES = 64
 
 cdef struct Decision:
@@ -44,28 +44,28 @@ cdef struct Decision:
     uint32_t permitted          # a bit for each operation
     int32_t kind
     int32_t name_bytes
-    int32_t host_bytes          # -1: no rule names a host
+    int32_t host_bytes          # -1: no rule has a host
     char host[ACL_HOST_BYTES]
     char name[CACHED_NAME_BYTES + 1]
 
 cdef struct DecisionCache:      # of one handler thread
-    DecisionCache *next         # AclTable.caches_lock, and so is prev
+    DecisionCache *next         # AclTable.caches_lock, like prev
     DecisionCache *prev
     AclTable *table             # counted
-    AtomicI64 allowed           # written by its thread alone
+    AtomicI64 allowed           # written only by its thread
     AtomicI64 denied
-    Decision *latest            # what was found last; NULL: nothing was
+    Decision *latest            # last result, or NULL
     Decision decisions[CACHED_DECISIONS]
 
 cdef struct AclTable:
     AtomicI64 refs
     AtomicI64 generation        # changes with every change of the rules
-    AtomicI64 host_rules        # rules that name a host
-    AtomicI64 allowed           # decisions, but those counted by caches
+    AtomicI64 host_rules        # number of rules with a host
+    AtomicI64 allowed           # decisions, except those counted by caches
     AtomicI64 denied
-    AtomicI64 notes_allowed     # whether the log wants decisions with yes too
+    AtomicI64 notes_allowed     # whether the log needs allowed decisions too
     uint64_t seed               # secret
-    bint allows_without_rule    # set at the start, and so are the super users
+    bint allows_without_rule    # set at the start, like the super users
     HashTable super_users
     Mutex lock                  # guards the next three
     HashTable patterns
@@ -73,22 +73,23 @@ cdef struct AclTable:
     PrefixLengths prefixes[ACL_RESOURCES]
     Mutex caches_lock           # guards the list of caches
     DecisionCache *caches
-    DecisionNotes denied_notes  # for the log; each has its lock
+    DecisionNotes denied_notes  # for the log; each has its own lock
     DecisionNotes allowed_notes
 
 cdef AclTable *acl_table_retain(AclTable *table) noexcept nogil
 cdef void acl_table_release(AclTable *table) noexcept nogil
-cdef DecisionCache *decision_cache_new(AclTable *table) noexcept nogil      # NULL: memory is out
+cdef DecisionCache *decision_cache_new(AclTable *table) noexcept nogil      # NULL: out of memory
 cdef void decision_cache_free(DecisionCache *cache) noexcept nogil          # NULL: nothing
 
-# Whether the client of a request may do something; counted, and noted for the log where it may not, or the log wants
-# all. ``cache``: the calling thread's, or NULL. ``references``: how often the request names the resource.
+# Return whether the client of a request is allowed an operation. The decision is counted, and noted for the log if it
+# is denied or the log needs all. ``cache``: the calling thread's, or NULL. ``references``: how often the request names
+# the resource.
 cdef bint acl_allows(AclTable *table, DecisionCache *cache, Request *request, int operation, int kind, const char *name,
                      int64_t name_bytes, int32_t references) noexcept nogil
 
-# The same, neither counted nor noted: for those who ask again.
+# The same, neither counted nor noted: for repeated checks.
 cdef bint acl_permits(AclTable *table, DecisionCache *cache, Request *request, int operation, int kind,
                       const char *name, int64_t name_bytes) noexcept nogil
 
 cdef class AclRules:
-    cdef AclTable *table        # owned count
+    cdef AclTable *table        # counted

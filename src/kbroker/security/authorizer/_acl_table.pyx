@@ -1,4 +1,4 @@
-"""The table of rules: see the .pxd. Source: ``StandardAuthorizerData.findAclRule``."""
+"""Table of the authorizer's rules. See _acl_table.pxd. Source: ``StandardAuthorizerData.findAclRule``."""
 cimport cython
 from libc.stdint cimport int16_t, int32_t, int64_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free
@@ -36,7 +36,7 @@ cdef struct Principal:          # a super user
     int64_t size_bytes
     char *text                  # behind the struct
 
-cdef struct AclPattern:         # one that rules are about
+cdef struct AclPattern:         # pattern with rules
     HashNode node               # first
     int kind
     int pattern_type
@@ -53,7 +53,7 @@ cdef struct AclRule:            # the rules about a pattern for one principal an
     uint32_t denied
     char *texts                 # behind the struct: principal, host
 
-cdef struct Change:             # one rule to be added or removed
+cdef struct Change:             # a rule to be added or removed
     bint adds
     int kind
     int pattern_type
@@ -132,7 +132,7 @@ cdef void drop_pattern(AclTable *table, AclPattern *pattern) noexcept nogil:
 
 
 cdef bint add_rule(AclTable *table, const Change *change) noexcept nogil:
-    """False: memory is out, and nothing has changed."""
+    """Add a rule. False: out of memory, and nothing has changed."""
     cdef AclPattern *pattern = find_pattern(table, change.kind, change.pattern_type, change.name)
     cdef AclRule *rule
     if pattern == NULL:
@@ -189,7 +189,7 @@ cdef void remove_rule(AclTable *table, const Change *change) noexcept nogil:
 
 cdef void gather(AclTable *table, const AclPattern *pattern, Text principal, Text host, uint32_t *allowed,
                  uint32_t *denied, bint *has_rules) noexcept nogil:
-    """What the rules about a pattern say to a client: rules for it or for everybody, at its host or any."""
+    """Collect the operations of a pattern's rules for a client: rules for its principal or any, at its host or any."""
     cdef Text principals[2]
     cdef Text hosts[2]
     cdef AclRule *rule
@@ -212,7 +212,7 @@ cdef void gather(AclTable *table, const AclPattern *pattern, Text principal, Tex
 
 
 cdef uint32_t decide(AclTable *table, int kind, Text name, Text principal, Text host) noexcept nogil:
-    """The operations that a client may do; its principal is no super user's."""
+    """Return the operations that a client may do; its principal must not be a super user."""
     cdef PrefixLengths *prefixes = &table.prefixes[kind]
     cdef uint32_t allowed = 0, denied = 0
     cdef bint has_rules = False
@@ -276,7 +276,7 @@ cdef inline Text host_of(const Request *request) noexcept nogil:
 
 cdef inline bint holds(const Decision *decision, const Session *session, int64_t generation, int kind, Text name,
                        bint host_counts, Text host) noexcept nogil:
-    """Whether a kept decision is the one about a client and a resource."""
+    """Return whether a cached decision is about this client and resource."""
     return decision.session == session and decision.generation == generation and decision.kind == kind and (
         same_text(text_at(decision.name, decision.name_bytes), name)) and (
         same_text(text_at(decision.host, decision.host_bytes), host) if host_counts else decision.host_bytes < 0)
@@ -284,7 +284,8 @@ cdef inline bint holds(const Decision *decision, const Session *session, int64_t
 
 cdef uint32_t operations_of_request(AclTable *table, DecisionCache *cache, Request *request, int kind,
                                     Text name) noexcept nogil:
-    cdef int64_t generation = atomic_load(&table.generation)    # first: what is found is of this one or a later one
+    # read first: the decision has this generation or a later one
+    cdef int64_t generation = atomic_load(&table.generation)
     cdef bint host_counts = atomic_load_relaxed(&table.host_rules) != 0
     cdef Text host = host_of(request) if host_counts else text_at(b"*", 1)
     cdef Session *session = request.session
@@ -324,7 +325,7 @@ cdef bint acl_allows(AclTable *table, DecisionCache *cache, Request *request, in
                      int64_t name_bytes, int32_t references) noexcept nogil:
     cdef Text text = text_at(name, name_bytes)
     cdef bint allowed = (operations_of_request(table, cache, request, kind, text) >> operation) & 1
-    if cache != NULL:           # its own thread alone writes it
+    if cache != NULL:           # written only by its thread
         if allowed:
             atomic_store(&cache.allowed, atomic_load_relaxed(&cache.allowed) + 1)
         else:
@@ -337,7 +338,7 @@ cdef bint acl_allows(AclTable *table, DecisionCache *cache, Request *request, in
     return allowed
 
 
-# ---------------------------------------------------------------- life
+# ------------------------------------------------------------ lifetime
 
 cdef DecisionCache *decision_cache_new(AclTable *table) noexcept nogil:
     cdef DecisionCache *cache = <DecisionCache *>calloc(1, sizeof(DecisionCache))
@@ -420,10 +421,9 @@ cdef Text view_of(bytes data):
 
 @cython.final
 cdef class AclRules:
-    """Rules and super users, asked by native handlers and by Python.
+    """Rules and super users, for native handlers and for Python.
 
-    Args: super_users: principals that may do everything. allows_without_rule: what holds for a resource that no rule is
-        about.
+    Args: super_users: principals that may do everything. allows_without_rule: decision for a resource without rules.
     Threads: any.
     """
 
@@ -456,9 +456,9 @@ cdef class AclRules:
         acl_table_release(self.table)
 
     def apply(self, removed, added):
-        """Remove rules, then add others, all at once: ``Acl`` tuples whose hosts are in normal form.
+        """Remove rules, then add others, in one step: ``Acl`` tuples whose hosts are in normal form.
 
-        Raises: MemoryError; those before the one without room are changed then.
+        Raises: MemoryError; the rules before the failed one are then changed.
         """
         cdef AclTable *table = self.table
         cdef list texts = []
@@ -473,7 +473,7 @@ cdef class AclRules:
                     if not (0 <= kind < ACL_RESOURCES and 0 <= operation < ACL_OPERATIONS):
                         raise ValueError(f"a rule about type {kind} and operation {operation} is unknown")
                     row = (encoded(name), encoded(principal), encoded(host))
-                    texts.append(row)       # they must live until the changes are made
+                    texts.append(row)       # keeps the bytes alive until the changes are made
                     changes[i].adds = is_added
                     changes[i].kind = kind
                     changes[i].pattern_type = pattern_type
@@ -499,7 +499,7 @@ cdef class AclRules:
             raise MemoryError
 
     def permitted(self, int kind, str name not None, str principal not None, str host not None):
-        """The operations that a client may do with a resource: a bit for each. Nothing is counted."""
+        """Return the operations that a client may do with a resource: a bit for each. The decision is not counted."""
         cdef bytes name_data = encoded(name), principal_data = encoded(principal), host_data = encoded(host)
         cdef Text name_view = view_of(name_data), principal_view = view_of(principal_data)
         cdef Text host_view = view_of(host_data)
@@ -512,7 +512,7 @@ cdef class AclRules:
         return found
 
     def count(self, int64_t allowed, int64_t denied):
-        """Count decisions that Python has made."""
+        """Count decisions made by Python."""
         atomic_add_fetch(&self.table.allowed, allowed)
         atomic_add_fetch(&self.table.denied, denied)
 
@@ -528,12 +528,12 @@ cdef class AclRules:
                           api_key, operation, kind, name_view, references)
 
     def take_notes(self, bint is_allowed):
-        """The decisions since the last call, with yes or with no, and how many more there were; both start anew."""
+        """Return the noted decisions, allowed or denied, and the number of further ones; both are cleared."""
         return taken_notes(&self.table.allowed_notes if is_allowed else &self.table.denied_notes)
 
     @property
     def notes_allowed(self):
-        """Whether decisions with yes are noted too, for a log that wants them."""
+        """Return whether allowed decisions are noted too, for a log that needs them."""
         return atomic_load_relaxed(&self.table.notes_allowed) != 0
 
     @notes_allowed.setter
@@ -541,18 +541,18 @@ cdef class AclRules:
         atomic_store(&self.table.notes_allowed, value)
 
     def prefix_lengths(self, int kind):
-        """The different lengths (bytes) of the prefixes that rules about a resource type have."""
+        """Distinct lengths in bytes of the prefixes in rules about a resource type."""
         cdef PrefixLengths *prefixes = &self.table.prefixes[kind]
         cdef list found = []
         cdef int32_t i
-        mutex_lock(&self.table.lock)    # with the GIL, for a moment: who holds it waits for nothing
+        mutex_lock(&self.table.lock)    # held with the GIL, but only briefly and without waiting
         for i in range(prefixes.size):
             found.append(prefixes.lengths[i])
         mutex_unlock(&self.table.lock)
         return found
 
     def bits(self, int kind, int pattern_type, str name not None, str principal not None, str host not None):
-        """What the rules say that are about exactly this: bits of operations, allowed and denied."""
+        """Return the allowed and denied operations of rules about exactly this pattern, principal and host, as bits."""
         cdef bytes name_data = encoded(name), principal_data = encoded(principal), host_data = encoded(host)
         cdef AclPattern *pattern
         cdef AclRule *rule = NULL
@@ -568,7 +568,7 @@ cdef class AclRules:
 
     @property
     def decisions(self):
-        """How many questions were answered with yes, and with no."""
+        """Numbers of allowed and denied decisions."""
         cdef AclTable *table = self.table
         cdef DecisionCache *cache
         cdef int64_t allowed, denied
@@ -586,5 +586,5 @@ cdef class AclRules:
 
     @property
     def generation(self):
-        """Changes with every change of the rules."""
+        """Number that changes with every change of the rules."""
         return atomic_load(&self.table.generation)

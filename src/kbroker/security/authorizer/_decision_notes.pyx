@@ -1,4 +1,4 @@
-"""Decisions for the log: see the .pxd."""
+"""Decisions for the log. See _decision_notes.pxd."""
 from libc.stdint cimport int16_t, int32_t, int64_t, uint64_t
 from libc.stdlib cimport free, malloc
 from libc.string cimport memcpy, memset

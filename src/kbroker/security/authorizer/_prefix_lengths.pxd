@@ -1,4 +1,4 @@
-"""The different lengths that the prefixes of a resource type have, ascending, each with their number. Header only.
+"""Distinct lengths of the prefixes of a resource type, ascending, each with its count. Header only.
 
 Guarded by the lock of its owner.
 """

@@ -1,4 +1,4 @@
-"""Writes decisions to ``kafka.authorizer.logger``, in Kafka's words: those with no at INFO, those with yes at DEBUG.
+"""Writes decisions to ``kafka.authorizer.logger``, in Kafka's words: denied ones at INFO, allowed ones at DEBUG.
 
 Source: ``StandardAuthorizerData.logAuditMessage``.
 """
@@ -16,14 +16,14 @@ from kbroker.security.authorizer.decision_note import DecisionNote
 NAME = "kafka.authorizer.logger"
 logger = get_logger(NAME)
 
-#: So often at most; between two looks the first 64 different ones are kept, and the others counted.
+#: Interval of ``look``; in between the first 64 distinct decisions are kept, and the others counted.
 LOOK_EVERY_MS = 1_000
-#: Of refused requests: so many lines at once, and then so many at each look, else a client could fill a disk.
+#: Lines about denied requests: a burst, and then a limit per ``look``, so that a client cannot fill a disk.
 LINES_AT_ONCE, LINES_A_LOOK = 64, 4
 
 
 class AuditLog:
-    """Logs what the rules of ``authorizer`` have decided.
+    """Logs the decisions of ``authorizer``.
 
     Args: ``names`` of APIs by key. Threads: ``look`` on one at a time.
     """
@@ -35,7 +35,7 @@ class AuditLog:
         log_from_info(NAME)
 
     def look(self) -> None:
-        """Write a line for each decision since the last look; requests that are alike share one."""
+        """Write a line for each decision since the last call; equal ones share a line."""
         rules = self._authorizer.rules
         denied, left_out = rules.take_notes(False)
         for note in denied[: self._lines]:

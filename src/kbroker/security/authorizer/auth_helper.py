@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from kbroker.common.errors import KafkaError
 
-if TYPE_CHECKING:  # loaded by the handlers that ask
+if TYPE_CHECKING:  # imported by the handlers that need it
     from kbroker.common.security.acls import Operation, ResourceType
     from kbroker.security.authorizer.authorizer import Authorizer
     from kbroker.security.authorizer.checks import Check
@@ -27,7 +27,7 @@ class Client(Protocol):
 
 
 class AuthHelper:
-    """Answers about requests.
+    """Decisions about requests.
 
     Args: ``authorizer``: None allows everything.
     Threads: any.
@@ -37,7 +37,7 @@ class AuthHelper:
         self.authorizer = authorizer
 
     def allows(self, client: Client, check: Check, name: str = CLUSTER_NAME, references: int = 1) -> bool:
-        """Return whether the client may do what ``check`` says with the resource ``name``.
+        """Return whether the client is allowed the operation of ``check`` on the resource ``name``.
 
         Args: ``references``: how often the request names the resource, for the log.
         """
@@ -53,12 +53,12 @@ class AuthHelper:
         return is_allowed
 
     def require(self, client: Client, check: Check, name: str = CLUSTER_NAME) -> None:
-        """Raises: KafkaError with the error of ``check``, if the client may not do that."""
+        """Check that the client is allowed an operation. Raises: KafkaError with the error of ``check``."""
         if not self.allows(client, check, name):
             raise KafkaError(check.error)
 
     def allowed(self, client: Client, check: Check, names: Iterable[str]) -> Collection[str]:
-        """Those of ``names`` with which the client may do what ``check`` says; each is asked for once."""
+        """Return those of ``names`` for which the client is allowed the operation; each is checked once."""
         counts: dict[str, int] = {}
         for name in names:
             counts[name] = counts.get(name, 0) + 1
@@ -67,12 +67,12 @@ class AuthHelper:
         return {name for name, count in counts.items() if self.allows(client, check, name, count)}
 
     def allows_any(self, client: Client, operation: Operation, kind: ResourceType) -> bool:
-        """Return whether the client may do something with one resource of a type at least."""
+        """Return whether the client is allowed an operation on at least one resource of a type."""
         authorizer = self.authorizer
         return authorizer is None or authorizer.allows_any(client.principal, client.client_host, operation, kind)
 
     def operations(self, client: Client, kind: ResourceType, name: str = CLUSTER_NAME) -> int:
-        """The field of authorized operations: a bit for each that exists for the type and that the client may do."""
+        """Return the field of authorized operations: a bit for each that the type has and the client may do."""
         from kbroker.common.security.acls import OPERATIONS, bits
 
         existing = bits(*OPERATIONS[kind])

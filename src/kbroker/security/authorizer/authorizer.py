@@ -1,4 +1,4 @@
-"""The authorizer: rules that are stored before they count, and answers about clients.
+"""The authorizer: rules, which are stored before they apply, and decisions about clients.
 
 Source: ``StandardAuthorizer``, ``AclControlManager``, ``Authorizer.authorizeByResourceType``.
 """
@@ -34,8 +34,8 @@ from kbroker.security.authorizer._acl_table import AclRules
 
 MAX_KEPT_ANSWERS = 1024
 MAX_CHANGES = 10_000  # of one request (``QuorumController.MAX_RECORDS_PER_USER_OP``)
-MAX_COMPARISONS = 5_000_000  # of rules with the filters of one request: some three seconds
-MAX_FOUND = 10 * MAX_CHANGES  # in one response; a rule is in it for each filter that means it
+MAX_COMPARISONS = 5_000_000  # comparisons of rules with the filters of one request: some three seconds
+MAX_FOUND = 10 * MAX_CHANGES  # rules in one response; a rule is repeated for each filter that matches it
 
 
 class Deleted(NamedTuple):
@@ -49,8 +49,8 @@ class Authorizer:
     """The rules of a broker.
 
     Args: ``store`` keeps the rules; ``super_users``: principals that may do everything; ``allows_without_rule``:
-        allow.everyone.if.no.acl.found.
-    Threads: any. Lock: its own, held over the store's transaction; answers take that of ``rules`` alone.
+    allow.everyone.if.no.acl.found.
+    Threads: any. Lock: its own, held over the store's transaction; decisions take only the lock of ``rules``.
     """
 
     def __init__(
@@ -63,21 +63,21 @@ class Authorizer:
         self.rules = AclRules(self.super_users, allows_without_rule)
         self._acls: dict[Acl, None] = {}
         self._by_principal: dict[tuple[str, ResourceType], dict[Acl, None]] = {}
-        self._by_type: dict[tuple[str, str, Operation, ResourceType], bool] = {}  # answers of allows_any
+        self._by_type: dict[tuple[str, str, Operation, ResourceType], bool] = {}  # cached results of allows_any
         self._remember(store.acls(), ())
 
     @classmethod
     def configured(cls, config: BrokerConfig, store: MetadataStore) -> Authorizer:
-        """The authorizer with a broker's configuration."""
+        """Return the authorizer for a broker's configuration."""
         return cls(store, super_users(config.text("super.users")), config.boolean("allow.everyone.if.no.acl.found"))
 
     def __len__(self) -> int:
         return len(self._acls)
 
-    # ------------------------------------------------------------ answers
+    # ----------------------------------------------------- ---- decisions
 
     def permitted(self, kind: ResourceType, name: str, principal: str, host: str) -> int:
-        """The operations that a client may do with a resource: a bit for each."""
+        """Return the operations that a client may do with a resource: a bit for each."""
         return self.rules.permitted(kind, name, principal, host)
 
     def allows_any(self, principal: str, host: str, operation: Operation, kind: ResourceType) -> bool:
@@ -93,7 +93,8 @@ class Authorizer:
         return known
 
     def _may_any(self, principal: str, host: str, operation: Operation, kind: ResourceType) -> bool:
-        if self.rules.permitted(kind, "hardcode", principal, host) >> operation & 1:  # a super user above all
+        # true for a super user in particular
+        if self.rules.permitted(kind, "hardcode", principal, host) >> operation & 1:
             return True
         allowed: set[tuple[PatternType, str]] = set()
         denied: set[tuple[PatternType, str]] = set()
@@ -119,9 +120,9 @@ class Authorizer:
         return False
 
     def explain(self, principal: str, host: str, operation: Operation, kind: ResourceType, name: str) -> Decision:
-        """Return a decision with the rule that makes it, in the same time for many rules as for few.
+        """Return a decision with the rule that makes it; the time does not depend on the number of rules.
 
-        Where no rule about the client decides, the default of ``permitted`` does.
+        If no rule about the client decides, the default of ``permitted`` does.
         """
         acls = self._about(principal, host, kind, name)
         found = decide(acls, principal, host, operation, kind, name, super_users=self.super_users)
@@ -134,7 +135,7 @@ class Authorizer:
         return found
 
     def _about(self, principal: str, host: str, kind: ResourceType, name: str) -> Iterator[Acl]:
-        """The rules that count for a client and a resource."""
+        """Yield the rules that apply to a client and a resource."""
         data = name.encode("utf-8", "surrogateescape")
         names = {(PatternType.LITERAL, name): None, (PatternType.LITERAL, WILDCARD): None}
         for length in self.rules.prefix_lengths(kind):
@@ -148,7 +149,7 @@ class Authorizer:
                         for operation in Operation if bits else ():
                             if bits >> operation & 1:
                                 acl = Acl(kind, about, pattern_type, who, where, operation, permission)
-                                # the host as it was written, which most clients do in one of two ways
+                                # The rule may have the host as it was written; most clients use one of two forms.
                                 yield acl if acl in self._acls else acl._replace(host=java_host(where))
 
     def _of_principal(self, principal: str, kind: ResourceType) -> Iterable[Acl]:
@@ -157,7 +158,7 @@ class Authorizer:
             yield from self._by_principal.get((WILDCARD_PRINCIPAL, kind), ())
 
     def find(self, wanted: AclFilter) -> list[Acl]:
-        """The rules that a filter means."""
+        """Return the rules that match a filter."""
         with self._lock:
             acls = list(self._acls)
         return [acl for acl in acls if wanted.matches(acl)]
@@ -165,9 +166,9 @@ class Authorizer:
     # ------------------------------------------------------------ changes
 
     def create(self, acls: Sequence[Acl]) -> list[KafkaError | None]:
-        """Add rules, and return for each why it was refused, or None. What is there already is no error.
+        """Add rules, and return for each the reason for its refusal, or None. An existing rule is not an error.
 
-        They are stored, all or none, and in force when this returns. Raises: KafkaError if too many are new.
+        They are stored, all or none, and apply when this returns. Raises: KafkaError if too many are new.
         """
         results = [objection(acl) for acl in acls]
         with self._lock:
@@ -184,9 +185,10 @@ class Authorizer:
         return results
 
     def delete(self, filters: Sequence[AclFilter]) -> list[Deleted]:
-        """Remove what filters mean, all together, and return it filter by filter; a rule that two mean is in both.
+        """Remove the rules that match the filters, in one step; return them by filter. Several filters may match a
+        rule.
 
-        Raises: KafkaError if that are too many.
+        Raises: KafkaError if these are too many.
         """
         with self._lock:
             kept: dict[AclFilter, Deleted] = dict.fromkeys(filters, Deleted(()))
@@ -215,7 +217,7 @@ class Authorizer:
         return results
 
     def _remember(self, added: Sequence[Acl], removed: Sequence[Acl]) -> None:
-        """Let changes that are stored count. Under the lock, but at the start."""
+        """Apply stored changes; under the lock, except at the start."""
         for acl in removed:
             del self._acls[acl]
             key = (acl.principal, acl.resource_type)
@@ -230,7 +232,7 @@ class Authorizer:
         self._by_type.clear()
 
     def _has_twin(self, acl: Acl) -> bool:
-        """Return whether a rule is left that says the same about a host which is written in another way."""
+        """Return whether another rule is equal except for the spelling of its host."""
         if ":" not in acl.host:
             return False
         same = self._by_principal.get((acl.principal, acl.resource_type), ())

@@ -1,7 +1,7 @@
 """Checks of the authorizer by API: the only table, for handlers and for docs/authorization.md.
 
-A row is one question: the resource's type, the operation, and the error of who may not. Rows of an API are in
-the order in which they are asked. Source: ``KafkaApis``, ``ControllerApis``, ``AclApis``, ``ConfigHelper`` of 4.3.1.
+A row is one check: the resource's type, the operation, and the error when it is denied. Rows of an API are in the order
+of the checks. Source: ``KafkaApis``, ``ControllerApis``, ``AclApis``, ``ConfigHelper`` of 4.3.1.
 """
 
 from __future__ import annotations
@@ -23,8 +23,10 @@ _TOKEN = Errors.DELEGATION_TOKEN_AUTHORIZATION_FAILED
 
 
 class Check(NamedTuple):
-    """One question. ``error`` NONE: what is refused is left out. ``covers``: what of the response depends on it;
-    ``is_logged``: whether a no goes to the log, as it does where access was asked for.
+    """A check of the authorizer.
+
+    ``error`` NONE: denied items are left out of the response. ``covers``: the part of the response that depends on the
+    check; ``is_logged``: a denial is logged, as it is where a client requested access.
     """
 
     api: int
@@ -156,5 +158,5 @@ REMOVE_RAFT_VOTER = Check(81, CLUSTER, Operation.ALTER, _CLUSTER, "the request")
 
 
 def all_checks() -> list[Check]:
-    """Every row, by API and in the order of the questions."""
+    """Return every row, by API and in the order of the checks."""
     return [value for value in globals().values() if isinstance(value, Check)]

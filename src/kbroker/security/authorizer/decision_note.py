@@ -6,8 +6,8 @@ from typing import NamedTuple
 
 
 class DecisionNote(NamedTuple):
-    """Decision and its count since the last look. ``references``: times that the request named the resource;
-    ``is_cut``: the principal or the name was longer than what is kept of it.
+    """Decision and its count since the last call. ``references``: times that the request named the resource;
+    ``is_cut``: the principal or the name was too long and is cut.
     """
 
     principal: str
