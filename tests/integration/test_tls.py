@@ -3,11 +3,13 @@
 import contextlib
 import logging
 import os
+import socket
 import ssl
 import struct
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -241,6 +243,26 @@ def test_what_is_no_handshake(secured: SecuredBroker, data: bytes, caplog: pytes
         connection.send_raw(data + bytes(1 << 16))
         assert is_closed(connection)
         wait_for("the line", lambda: f"failed authentication with {host}:{port} (SSL handshake failed" in caplog.text)
+
+
+def test_broken_records_are_logged_ten_times_a_second(
+    secured: SecuredBroker, client: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A client that breaks connection after connection, its handshake complete, cannot fill a log at level DEBUG."""
+    host, port = secured.address("TLS").rsplit(":", 1)
+    context = secured.tls_context(client)
+    began = int(time.time())
+    with caplog.at_level(logging.DEBUG, "kbroker.network.tls"):
+        for _ in range(60):
+            with (
+                socket.create_connection((host, int(port)), 10) as plain,
+                context.wrap_socket(plain, server_hostname=host) as connection,
+            ):
+                os.write(connection.fileno(), b"\x17\x03\x03\x00\x20" + b"x" * 32)  # no key has sealed this record
+                with contextlib.suppress(OSError):
+                    assert connection.recv(1) == b""
+    lines = [line for line in caplog.messages if line.startswith("closing the connection of 127.0.0.1:")]
+    assert 0 < len(lines) <= 10 * (int(time.time()) - began + 1) < 60
 
 
 def test_a_half_open_handshake_is_given_up(certificates: Certificates) -> None:

@@ -90,13 +90,19 @@ class RateLimitedLogger:
         self._logger = logger
         self._lines = RepeatedFailures(clock, LINES_PER_SECOND, 1000)
 
+    def debug(self, message: str, *args: object) -> None:
+        """Write a line for debugging, or count it."""
+        self._limit(self._logger.debug, message, args)
+
     def info(self, message: str, *args: object) -> None:
         """Write a line, or count it."""
+        self._limit(self._logger.info, message, args)
 
+    def _limit(self, log: Callable[..., None], message: str, args: tuple[object, ...]) -> None:
         def write(times: int) -> None:
             if times > 1:
-                self._logger.info("%d lines like the next were left out", times - 1)
-            self._logger.info(message, *args)
+                log("%d lines like the next were left out", times - 1)
+            log(message, *args)
 
         self._lines.note(None, write)
 

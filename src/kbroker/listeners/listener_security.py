@@ -47,9 +47,10 @@ def listener_security(
     """
     found = {}
     log = RateLimitedLogger(logger, clock)
+    broken = RateLimitedLogger(get_logger("kbroker.network.tls"), clock)
     failures = RepeatedFailures(clock)
     for listener in config.listeners:
-        tls = _tls(config, listener, log, failures) if listener.has_tls else None
+        tls = _tls(config, listener, log, broken, failures) if listener.has_tls else None
         sasl = _sasl(config, listener, apis, credentials, clock, tokens, features) if listener.has_sasl else None
         if tls is not None or sasl is not None:
             found[listener.name] = ListenerSecurity(tls, sasl)
@@ -126,7 +127,13 @@ def _whole(value: ConfigValue) -> int:
 # ---- TLS
 
 
-def _tls(config: BrokerConfig, listener: Listener, log: RateLimitedLogger, failures: RepeatedFailures) -> TlsServer:
+def _tls(
+    config: BrokerConfig,
+    listener: Listener,
+    log: RateLimitedLogger,
+    broken: RateLimitedLogger,
+    failures: RepeatedFailures,
+) -> TlsServer:
     def text(name: str) -> str:
         value = config.listener_value(listener.name, name)
         return value if isinstance(value, str) else ""
@@ -135,7 +142,10 @@ def _tls(config: BrokerConfig, listener: Listener, log: RateLimitedLogger, failu
         value = config.listener_value(listener.name, name)
         return value if isinstance(value, tuple) else ()
 
-    def on_failure(host: str, port: int, error: BaseException) -> None:
+    def on_failure(host: str, port: int, error: BaseException, was_ready: bool) -> None:
+        if was_ready:
+            broken.debug("closing the connection of %s:%d: %s", host, port, error)
+            return
         log.info("failed authentication with %s:%d (SSL handshake failed: %s)", host, port, error)
 
     def on_refusal(error: BaseException) -> None:

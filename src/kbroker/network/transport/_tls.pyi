@@ -9,6 +9,6 @@ class TlsServer:
         cls,
         context: ssl.SSLContext,
         principal_of: Callable[[bytes | None], str] | None = None,
-        on_failure: Callable[[str, int, BaseException], None] | None = None,
+        on_failure: Callable[[str, int, BaseException, bool], None] | None = None,
         on_refusal: Callable[[BaseException], None] | None = None,
     ) -> TlsServer: ...

@@ -19,8 +19,6 @@ from kbroker._core.network.loop_types cimport (
 )
 from kbroker._core.requests.request cimport Session, session_new, session_release
 
-from kbroker.common.loggers import get_logger
-
 cdef extern from "network/socket_io.h" nogil:
     int64_t kb_receive(int fd, char *into, int64_t n)
     int64_t kb_send(int fd, kb_piece *pieces, int count, int more)
@@ -32,7 +30,6 @@ cdef enum:
     CHUNK_BYTES = 65536         # encrypted before the next send
     SEND_BYTES = 1048576        # maximum per turn; then other channels are served
 
-logger = get_logger("kbroker.network.tls")
 cdef object ssl = None          # loaded with the first TlsServer: most brokers have none
 
 
@@ -44,7 +41,8 @@ cdef class TlsServer:
         context: a server-side SSLContext.
         principal_of: returns the principal for a client's certificate (DER; None if the client sent none); None keeps
             the listener's principal, as when SASL follows. An exception refuses the connection.
-        on_failure: called for a failed handshake: host and port of the client, and the reason.
+        on_failure: called for a connection that fails: host and port of the client, the reason, and whether the
+            handshake was complete. Clients can cause any number of calls.
         on_refusal: called, with the reason, for each connection on which TLS cannot begin because of an error of the
             broker; it limits its own log lines.
     Raises: TypeError for anything but a context.
@@ -196,7 +194,8 @@ cdef int shake(Channel *channel, TlsState *state, const char *cipher, int64_t si
 cdef void report_failure(Channel *channel, TlsState *state, object error) noexcept:
     cdef TlsServer server = <TlsServer>state.server
     if server.on_failure is not None:
-        server.on_failure(channel.metadata.remote_host.decode("utf-8", "replace"), channel.metadata.remote_port, error)
+        server.on_failure(channel.metadata.remote_host.decode("utf-8", "replace"), channel.metadata.remote_port, error,
+                          state.is_ready)
 
 
 cdef void identify(Channel *channel, TlsState *state) except *:
@@ -277,7 +276,7 @@ cdef int64_t decrypt(
             result = filled if filled > 0 else 0 if state.has_ended else KB_AGAIN
             collect(state)
         except BaseException as error:
-            logger.debug("closing a connection: %s", error)
+            report_failure(channel, state, error)
             result = KB_FAILED
     if result != KB_FAILED and state.unsent is not NULL and state.covers == 0:
         flush(channel, state)           # output that cannot be sent now goes before the next response
@@ -303,11 +302,11 @@ cdef int64_t tls_send(Channel *channel, kb_piece *pieces, int count, bint more) 
         state.covers = 0
         if total >= wanted or total >= SEND_BYTES:
             return total
-        if not encrypt(state, pieces, count, total):
+        if not encrypt(channel, state, pieces, count, total):
             return KB_FAILED
 
 
-cdef bint encrypt(TlsState *state, kb_piece *pieces, int count, int64_t skipped) noexcept nogil:
+cdef bint encrypt(Channel *channel, TlsState *state, kb_piece *pieces, int count, int64_t skipped) noexcept nogil:
     """Encrypt the next bytes of the pieces; small pieces share a record."""
     cdef char block[RECORD_BYTES]
     cdef const char *data
@@ -343,7 +342,7 @@ cdef bint encrypt(TlsState *state, kb_piece *pieces, int count, int64_t skipped)
             state.covers = taken
             return True
         except BaseException as error:
-            logger.debug("closing a connection: %s", error)
+            report_failure(channel, state, error)
             return False
 
 
