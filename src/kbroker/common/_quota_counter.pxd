@@ -16,32 +16,33 @@ cdef enum:                      # types of quota
 cdef enum:
     SENSOR_EXPIRATION_MS = 3600000
 
-cdef struct Judgement:          # what recording a value into a counter came to
-    int64_t sequence            # the value's place in its counter; not recorded: that of the last one before
-    int64_t asked_ms            # delay by the formula, uncapped; 0: the quota is kept
-    double observed             # this and the rest where it is not kept
+cdef struct Judgement:          # result of recording a value into a counter
+    int64_t sequence            # number of the value in its counter; not recorded: of the previous value
+    int64_t asked_ms            # delay by the formula, uncapped; 0: the quota is not violated
+    double observed             # set, like the rest, only for a violation
     double limit
     int64_t window_ms
 
-cdef double NO_LIMIT            # what Kafka calls Long.MAX_VALUE
+cdef double NO_LIMIT            # Kafka's Long.MAX_VALUE
 
 cdef inline int32_t narrowed(int64_t throttle_ms) noexcept nogil:
-    """(int) of Java: the lower 32 bits."""
+    """Return (int) of Java: the lower 32 bits."""
     return <int32_t><uint64_t>throttle_ms
 
-# The config of a type's limited metric, its bound still NO_LIMIT, and the longest throttle (NO_CAP: none).
+# Config of a type's limited metric, its bound still NO_LIMIT, and the maximum throttle time (NO_CAP: none).
 cdef void limited_config(int32_t kind, const StatConfig *samples, StatConfig *limited, int64_t *cap_ms) noexcept nogil
-# One more metric of a sensor; NULL: memory is out.
+# Adds a metric to a sensor; NULL: memory is out.
 cdef MetricCore *add_metric(SensorCore *sensor, int32_t form, int32_t sample_kind,
                             const StatConfig *config) noexcept nogil
-# A rate, or for mutations a rate without a quota and a token bucket; `bounded` becomes what has the limit. NULL: memory
-# is out.
+# Sensor with a rate or, for mutations, a rate without a quota and a token bucket; `bounded` becomes the limited metric.
+# NULL: memory is out.
 cdef SensorCore *counter_sensor_new(int32_t kind, const StatConfig *limited, const StatConfig *unlimited, double limit,
                                     int64_t now_ms, MetricCore **bounded) noexcept nogil
 cdef void set_limit(MetricCore *bounded, double limit) noexcept nogil
-# What a violation came to, in a judgement; returns the delay, at most cap_ms.
+# Fills a judgement from a violation; returns the delay, at most cap_ms.
 cdef int32_t judge(Judgement *judgement, const Violation *violation, int64_t cap_ms) noexcept nogil
-# Record with check; a mutation only if nothing is violated already. An int32 of Java's: a huge delay may be negative.
+# Records with check; a mutation only if nothing is violated already. An int32 like Java's: a huge delay may be
+# negative.
 cdef int32_t counter_throttle_ms(SensorCore *sensor, int32_t kind, double value, int64_t now_ms,
                                  int64_t cap_ms) noexcept nogil
 cdef int32_t counter_judge(SensorCore *sensor, int32_t kind, double value, int64_t now_ms, int64_t cap_ms,

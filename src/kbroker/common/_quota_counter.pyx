@@ -1,4 +1,4 @@
-"""Sensors of client quota counters: which statistics they keep, and how a violation becomes a delay.
+"""Sensors of client quota counters: their statistics, and the delay computed for a violation.
 
 Source: ``ClientQuotaManager``, ``ClientRequestQuotaManager``, ``ControllerMutationQuotaManager``, ``QuotaUtils``.
 """

@@ -1,4 +1,4 @@
-"""A text that is somewhere else: for functions that look names up."""
+"""A borrowed text, for functions that look names up."""
 from libc.stdint cimport int64_t
 from libc.string cimport memcmp
 

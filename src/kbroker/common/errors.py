@@ -1,13 +1,13 @@
-"""Codes of the Kafka protocol (``Errors.java``): a name may change, its number never."""
+"""Error codes of the Kafka protocol (``Errors.java``): a name may change, its number never."""
 
 import enum
 
 
 class Errors(enum.IntEnum):
-    """Every error code of the protocol, with what a client may do about it and a default text.
+    """Every error code of the protocol, with its retriability and a default text.
 
     ``retriable``: the same request may succeed later (Kafka's Java client retries on it). ``message``: one English
-    sentence for error-message fields and logs. A client that meets a code it does not know treats it as -1.
+    sentence for error-message fields and logs. Clients treat an unknown code as -1.
     """
 
     retriable: bool
@@ -22,7 +22,7 @@ class Errors(enum.IntEnum):
 
     @classmethod
     def of(cls, code: int) -> "Errors":
-        """Return the member of `code`; a code from the future is UNKNOWN_SERVER_ERROR, as clients read it."""
+        """Return the member of `code`; an unknown, newer code is UNKNOWN_SERVER_ERROR, as for clients."""
         return cls._value2member_map_.get(code, cls.UNKNOWN_SERVER_ERROR)  # type: ignore[return-value]
 
     UNKNOWN_SERVER_ERROR = -1, "The server met an error it did not expect."
@@ -169,8 +169,8 @@ class KafkaError(Exception):
     """A failure with a Kafka error code.
 
     Args:
-        error: the code a client is to see.
-        message: text for the client and the log; the code's default text when left out.
+        error: the code for the client.
+        message: text for the client and the log; default: the code's text.
     """
 
     def __init__(self, error: Errors, message: str | None = None) -> None:
@@ -182,8 +182,7 @@ class KafkaError(Exception):
 class ProtocolError(KafkaError):
     """Bytes that are not a valid message or batch, or a message that cannot be encoded.
 
-    On a connection it ends the connection, as in Kafka; for bytes inside a valid request `error` is the code of the
-    response.
+    It closes the connection, as in Kafka; for invalid bytes inside a valid request `error` is the code of the response.
     """
 
     def __init__(self, message: str, error: Errors = Errors.INVALID_REQUEST) -> None:

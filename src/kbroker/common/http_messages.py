@@ -1,4 +1,4 @@
-"""A request and its response as values: what an HTTP port hands to the pages that other packages have mounted there."""
+"""HTTP request and response as values, passed between an HTTP port and the pages that other packages mount on it."""
 
 from __future__ import annotations
 
@@ -9,12 +9,14 @@ from urllib.parse import parse_qsl
 PLAIN = "text/plain; charset=utf-8"
 MAX_PARAMETERS = 64
 READING = ("GET", "HEAD")
-METHODS = (*READING, "POST")  # which pages may be asked with
+METHODS = (*READING, "POST")  # methods that pages may support
 
 
 class HttpRequest(NamedTuple):
-    """``method``: one of METHODS; ``path``: decoded, without the query; ``query``: as sent; ``headers``: by name in
-    lower case, the first of each; ``address``: of the client.
+    """A request.
+
+    ``method``: one of METHODS; ``path``: decoded, without the query; ``query``: as sent; ``headers``: by name in lower
+    case, the first of each; ``address``: of the client.
     """
 
     method: str
@@ -26,7 +28,7 @@ class HttpRequest(NamedTuple):
 
 
 class HttpResponse(NamedTuple):
-    """``headers``: those beside Content-Type and Content-Length."""
+    """A response. ``headers``: all except Content-Type and Content-Length."""
 
     status: int
     body: bytes
@@ -40,11 +42,11 @@ def only_these(methods: Sequence[str]) -> tuple[str, tuple[str, str]]:
 
 
 class QueryError(ValueError):
-    """A query, or the fields of a form, that cannot be read; its text says why."""
+    """A query, or the fields of a form, that cannot be parsed; its text is the reason."""
 
 
 def parameters(query: str) -> dict[str, str]:
-    """The parameters of a query, or the fields of a form. Raises: QueryError."""
+    """Return the parameters of a query, or the fields of a form. Raises: QueryError."""
     try:
         pairs = parse_qsl(query, keep_blank_values=True, errors="strict", max_num_fields=MAX_PARAMETERS)
     except ValueError as error:
@@ -55,5 +57,5 @@ def parameters(query: str) -> dict[str, str]:
     return found
 
 
-#: Serves requests; called by many threads at once.
+#: Serves requests; many threads call it at once.
 Pages = Callable[[HttpRequest], HttpResponse]

@@ -1,6 +1,6 @@
-"""A small HTTP server for operators and tests: one request a connection, few connections, each with a deadline.
+"""A small HTTP server for operators and tests: one request per connection, few connections, each with a deadline.
 
-Standard library only, and loaded only where a port is asked for.
+It uses the standard library only, and is imported only if a port is configured.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ logger = get_logger(__name__)
 
 DEADLINE_MS = 10_000
 MAX_CONNECTIONS = 32
-SHORT_BYTES = 4096  # of a response that the socket takes at once
+SHORT_BYTES = 4096  # of a response that fits the socket's buffer
 _POLL_S = 0.1
 _NO_DESCRIPTORS = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 
 
 @dataclass
 class _Connection:
-    """``due_ms``: when it is given up; None while its request is being served."""
+    """``due_ms``: deadline of the connection; None while its request is being served."""
 
     since_ms: int
     due_ms: int | None
@@ -40,13 +40,13 @@ class _Connection:
 class HttpServer:
     """Serves one port until ``stop``.
 
-    A request must be read within ``deadline_ms`` of its connection, and its response be taken within as long, however
-    slowly the bytes come. Where ``max_connections`` are open a further one takes the place of the one that has been
-    sending its request for the longest, so that silent clients lock no client out; it is closed without a response only
-    if all are being served.
+    A request must be received within ``deadline_ms`` of its connection, and its response be sent within the same time,
+    at any speed of the client. If ``max_connections`` are open, a further one replaces the connection that has been
+    sending its request for the longest time, so that silent clients lock no client out; it is closed without a response
+    only if all are being served.
 
-    Args: ``handler``: the class that serves a request; ``served``: what it finds as ``self.server.served``; ``name`` of
-    the threads and in the log; ``port``: 0 takes a free one; ``clock`` of the deadlines.
+    Args: ``handler``: the class that serves a request; ``served``: its ``self.server.served``; ``name`` of the threads
+    and in the log; ``port``: 0 selects a free one; ``clock`` of the deadlines.
     Threads: start and stop from one thread at a time; each connection has its own thread.
     """
 
@@ -74,7 +74,7 @@ class HttpServer:
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
-        """Bind and serve; nothing if it serves already. Raises: OSError when it cannot be bound."""
+        """Bind and serve; do nothing if already serving. Raises: OSError when the port cannot be bound."""
         if self._server is not None:
             return
         self._server = _Server(
@@ -86,7 +86,7 @@ class HttpServer:
         self._thread.start()
 
     def stop(self) -> None:
-        """Serve no more. Idempotent."""
+        """Stop serving. Idempotent."""
         server, thread, self._server, self._thread = self._server, self._thread, None, None
         if server is not None and thread is not None:
             server.stopping.set()
@@ -130,14 +130,14 @@ class _Server(ThreadingHTTPServer):
         self._open: dict[socket.socket, _Connection] = {}
         super().__init__((host, port), handler)
 
-    # -------------------------------------------------- what a handler's thread says
+    # -------------------------------------------------- called by a handler's thread
 
     def serving(self, connection: socket.socket) -> None:
-        """The request is read: nothing is due until its response is sent."""
+        """Remove the deadline: the request is received, its response not sent yet."""
         self._watch(connection, None)
 
     def answering(self, connection: socket.socket) -> None:
-        """The response is on its way."""
+        """Set a deadline for sending the response."""
         self._watch(connection, self._clock.now_ms() + self._deadline_ms)
 
     def _watch(self, connection: socket.socket, due_ms: int | None) -> None:
@@ -147,13 +147,13 @@ class _Server(ThreadingHTTPServer):
                 found.due_ms, found.is_reading = due_ms, False
 
     def answered(self, connection: socket.socket) -> None:
-        """Free the connection's place before the response is read: the rest to send fits the socket's own buffer."""
+        """Free the connection's place before the client has read the response: the rest fits the socket's buffer."""
         self._forget(connection)
 
     # -------------------------------------------------- the serving thread
 
     def get_request(self) -> tuple[socket.socket, Any]:
-        """Accept. Without a descriptor the connection stays in the backlog, which is readable: do not spin on it."""
+        """Accept a connection; without a free descriptor, pause, because the backlog stays readable."""
         try:
             return super().get_request()
         except OSError as error:
@@ -162,7 +162,7 @@ class _Server(ThreadingHTTPServer):
             raise
 
     def service_actions(self) -> None:
-        """Give up the connections whose time is over."""
+        """Close the connections whose deadline has passed."""
         now_ms = self._clock.now_ms()
         with self._lock:
             late = [each for each, state in self._open.items() if state.due_ms is not None and state.due_ms <= now_ms]
@@ -170,7 +170,7 @@ class _Server(ThreadingHTTPServer):
                 self._give_up(connection)
 
     def _give_up(self, connection: socket.socket) -> None:
-        """Let a connection's thread end; under the lock, so that the socket is still that thread's."""
+        """Let a connection's thread end; under the lock, so that the thread still owns the socket."""
         del self._open[connection]
         with contextlib.suppress(OSError):
             connection.shutdown(socket.SHUT_RDWR)
@@ -192,7 +192,7 @@ class _Server(ThreadingHTTPServer):
             return
         try:
             super().process_request(request, client_address)
-        except BaseException:  # no thread was started that would forget it
+        except BaseException:  # no thread was started that would remove it
             self._forget(request)
             raise
 
@@ -203,7 +203,7 @@ class _Server(ThreadingHTTPServer):
             self._forget(request)
 
     def shutdown_request(self, request: Any) -> None:
-        self._forget(request)  # before it is closed: its number may be another's afterwards
+        self._forget(request)  # before it is closed: afterwards another socket may have its number
         super().shutdown_request(request)
 
     def _forget(self, connection: socket.socket) -> None:
@@ -222,11 +222,11 @@ class HttpHandler(BaseHTTPRequestHandler):
     sys_version = ""
 
     def request_is_read(self) -> None:
-        """Call this when nothing more is read: serving may take its time."""
+        """Remove the deadline after the request is received, because serving it may take longer."""
         self.server.serving(self.connection)
 
     def send_page(self, status: int, body: bytes, content_type: str, headers: Iterable[tuple[str, str]] = ()) -> None:
-        """Send a response; of HEAD only what is said about it. Args: ``headers`` beyond those of every response."""
+        """Send a response, without its body for HEAD. Args: ``headers`` in addition to those of every response."""
         if len(body) <= SHORT_BYTES:
             self.server.answered(self.connection)
         else:

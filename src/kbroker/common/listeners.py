@@ -1,4 +1,4 @@
-"""Listener addresses as configured: ``NAME://host:port`` and the protocol of each name."""
+"""Listener addresses as configured: ``NAME://host:port``, with the protocol of each name."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _FORM = re.compile(r"([A-Za-z0-9_.-]+)://(\[[0-9A-Fa-f:.%]*\]|[^\[\]:/]*):(-?\d+
 
 
 class Listener(NamedTuple):
-    """One address. ``host`` may be empty (all interfaces), ``port`` 0 (any free one)."""
+    """One address. ``host`` may be empty (all interfaces), ``port`` 0 (any free port)."""
 
     name: str
     protocol: str
@@ -38,7 +38,7 @@ class Listener(NamedTuple):
 def parse_listeners(key: str, words: Sequence[str], protocol_map: Sequence[str]) -> list[Listener]:
     """Return the listeners of a list of addresses.
 
-    Raises: ConfigError for a wrong form, a port out of range, a name or port used twice, or a name without a protocol.
+    Raises: ConfigError for a wrong form, a port out of range, a duplicate name or port, or a name without a protocol.
     """
     protocols = _protocols(protocol_map)
     found: list[Listener] = []
@@ -68,7 +68,7 @@ def parse_listeners(key: str, words: Sequence[str], protocol_map: Sequence[str])
 def advertised_listeners(
     words: Sequence[str], bound: Sequence[Listener], protocol_map: Sequence[str]
 ) -> list[Listener]:
-    """Return the advertised addresses: names must be those of listeners, hosts something a client can reach."""
+    """Return the advertised addresses: names must be those of listeners, hosts must be reachable addresses."""
     key = "advertised.listeners"
     found = parse_listeners(key, words, protocol_map)
     names = [listener.name for listener in bound]
@@ -94,7 +94,7 @@ def _protocols(protocol_map: Sequence[str]) -> dict[str, str]:
 
 
 def parse_http_address(text: str) -> tuple[str, int]:
-    """Return host and port of ``9400``, ``127.0.0.1:9400``, ``[::]:9400``; without a host it is the loopback interface.
+    """Return host and port of ``9400``, ``127.0.0.1:9400``, ``[::]:9400``; the default host is the loopback interface.
 
     Raises: ValueError for a wrong form.
     """

@@ -1,4 +1,4 @@
-"""The end of a listening socket, though a child made by fork may have a copy of it."""
+"""Closing of a listening socket of which a child made by fork may have a copy."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ import socket
 
 
 def close_listening(server: socket.socket, owner_pid: int) -> None:
-    """Close a socket that listens, and the port with it.
+    """Close a listening socket, and its port.
 
-    Closing alone would leave the port to a copy in a child: only a shutdown ends it there as well. In the child itself
-    it is another's (``owner_pid``), who goes on listening.
+    After ``close`` alone a copy in a child would keep the port open: only a shutdown closes it there as well. In the
+    child itself the socket belongs to the parent (``owner_pid``), which continues to listen.
     """
     if os.getpid() == owner_pid and server.fileno() >= 0:
         with contextlib.suppress(OSError):  # macOS: not connected

@@ -1,6 +1,6 @@
-"""Loggers of the standard library that load it when there is something to log: a start is 5 ms shorter.
+"""Loggers that import the standard library's ``logging`` with the first message: a start is 5 ms shorter.
 
-Until ``logging`` is imported no level and no handler can be set, so messages below a warning would be dropped.
+Until ``logging`` is imported no level and no handler can be set, so that messages below a warning would be dropped.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ if TYPE_CHECKING:
 
 _names: set[str] = set()
 _shows_lower_levels = False
-_lock = _thread.allocate_lock()  # for the handlers of the root
+_lock = _thread.allocate_lock()  # guards the handlers of the root
 LINE = "[%(asctime)s] %(levelname)s %(message)s (%(name)s)"  # Kafka's
 
 
 class _LazyLogger:
-    """Becomes the logger of its name at the first use that counts. Threads: any."""
+    """Becomes the logger of its name at the first message that may be written. Threads: any."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -38,22 +38,22 @@ def _drop(message: object, *arguments: object, **options: object) -> None:
 
 
 def get_logger(name: str) -> logging.Logger:
-    """Return what does as ``logging.getLogger(name)``."""
+    """Return an object with the methods of ``logging.getLogger(name)``."""
     _names.add(name)
     return cast("logging.Logger", _LazyLogger(name))
 
 
 def show_lower_levels() -> None:
-    """Let messages below a warning reach standard error too where a logger's level lets them through.
+    """Write messages below a warning to standard error too, if a logger's level allows them.
 
-    For a program, before its first thread: without it the standard library writes warnings alone, whatever the level.
+    For a program, before its first thread: otherwise the standard library writes only warnings, at any level.
     """
     global _shows_lower_levels
     _shows_lower_levels = True
 
 
 def of_name(name: str | None) -> logging.Logger:
-    """Return a logger of the standard library, which is loaded now; None: the root."""
+    """Import ``logging`` and return its logger of this name; None: the root."""
     import logging
 
     if _shows_lower_levels:
@@ -64,12 +64,12 @@ def of_name(name: str | None) -> logging.Logger:
                 lower.addFilter(lambda record: record.levelno < logging.WARNING)
                 lower.setFormatter(logging.Formatter(LINE))
                 root.addHandler(lower)
-                root.addHandler(logging.lastResort)  # warnings stay as they are
+                root.addHandler(logging.lastResort)  # warnings are written as before
     return logging.getLogger(name)
 
 
 def log_from_info(name: str) -> None:
-    """Let a logger write what is at least INFO, unless its level is set."""
+    """Let a logger write messages from INFO on, unless its level is set."""
     import logging
 
     logger = of_name(name)
@@ -78,7 +78,7 @@ def log_from_info(name: str) -> None:
 
 
 def logs_debug(name: str) -> bool:
-    """Return whether a logger writes debug messages; loads nothing where no one can have asked for them."""
+    """Return whether a logger writes debug messages; does not import ``logging`` if no level can have been set."""
     if "logging" not in sys.modules:
         return False
     import logging
@@ -87,5 +87,5 @@ def logs_debug(name: str) -> bool:
 
 
 def names() -> list[str]:
-    """The names asked for so far: ``logging`` itself may not know them yet."""
+    """Return the names of all loggers requested so far: ``logging`` itself may not have them yet."""
     return sorted(_names)

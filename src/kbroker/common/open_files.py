@@ -1,4 +1,4 @@
-"""The limit of open files of this process: read, raised, and what people are asked to do where it is too low."""
+"""Limit of open files of this process: read it, raise it, and explain how to raise it."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from kbroker.common.loggers import get_logger
 
 logger = get_logger(__name__)
 
-#: setrlimit above what the system itself allows fails.
+#: setrlimit fails above the system's own maximum.
 MOST = 1 << 20
 
 
 def open_files_limit() -> int | None:
-    """The soft limit of open files of this process; None where there is none."""
+    """Return the soft limit of open files of this process; None if unlimited."""
     try:
         import resource
     except ImportError:  # Windows has none
@@ -21,7 +21,7 @@ def open_files_limit() -> int | None:
 
 
 def raise_open_files_limit(wanted: int) -> None:
-    """Raise the soft limit of open files towards ``wanted``, as far as the hard limit allows; never lower it."""
+    """Raise the soft limit of open files towards ``wanted``, up to the hard limit; never lower it."""
     try:
         import resource
     except ImportError:
@@ -39,7 +39,7 @@ def raise_open_files_limit(wanted: int) -> None:
 def more_open_files(needed: int | None = None) -> str:
     """Return a sentence for people: the limit expected, the limit found, the way to raise it.
 
-    Args: ``needed`` descriptors; None where more than the limit are needed, and nothing says how many.
+    Args: ``needed`` descriptors; None if the number is unknown but above the limit.
     """
     limit = open_files_limit()
     found = "no limit" if limit is None else str(limit)

@@ -1,23 +1,23 @@
-"""Text of others on a terminal: whatever is in a name, it does nothing to the screen and turns no other text around."""
+"""Text of clients for a terminal: no name can control the screen or reverse the direction of other text."""
 
 from __future__ import annotations
 
 import re
 
-# What is kept is what has a place on the line: letters, marks, numbers, punctuation, symbols, spaces.
+# Characters that are kept have a visible place on the line: letters, marks, numbers, punctuation, symbols, spaces.
 _KEPT_CATEGORIES = ("L", "M", "N", "P", "S", "Zs")
 _ASCII = re.compile(r"[ -~]*\Z")
 
 
 def printable(text: str) -> str:
-    """The text in one line: control characters and those that turn the direction of text as \\u001b, \\u202e."""
+    """Return the text in one line: control and direction-changing characters as \\u001b, \\u202e."""
     if _ASCII.match(text):
         return text
     return "".join(map(printable_character, text))
 
 
 def printable_character(character: str) -> str:
-    """The character itself if it has a place on the line, else its escape as Python and JSON write it."""
+    """Return the character itself if it has a place on the line, else its escape as Python and JSON write it."""
     if " " <= character <= "~":
         return character
     from unicodedata import category
@@ -29,9 +29,9 @@ def printable_character(character: str) -> str:
 
 
 def printable_json(document: str) -> str:
-    """A JSON document that means the same, its strings without such characters."""
+    """Return an equivalent JSON document whose strings contain no such characters."""
     if document.isascii() and "\x7f" not in document:
-        return document  # JSON escapes the other control characters itself
+        return document  # JSON itself escapes the other control characters
     return "".join(character if character in "\n\r\t" else _json_character(character) for character in document)
 
 

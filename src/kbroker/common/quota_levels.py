@@ -1,4 +1,4 @@
-"""Resolution of a client's quota: the level that applies, and the reason for which each other level does not."""
+"""Resolution of a client's quota: the level that applies, and the reason why each other level does not."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ OVERRIDDEN = "overridden"  # a more specific level has a quota too
 NOT_SET = "not set"
 NO_CLIENT_ID = "no client id"  # quotas of client ids do not apply to a client that sends none
 
-#: The quotas of an entity by key, empty where it has none.
+#: Returns the quotas of an entity by key, empty without quotas.
 QuotasOf = Callable[[QuotaEntity], Mapping[str, float]]
 
 
 class LevelOutcome(NamedTuple):
-    """One level for one client and one key.
+    """Outcome of one level for one client and one key.
 
-    ``level``: 1 (the most specific) to 8; of an address 1 is its own quota, 2 the default. ``entity``: whose quota it
-    would be. ``limit``: None where it is not set. ``outcome``: APPLIES, OVERRIDDEN, NOT_SET or NO_CLIENT_ID.
+    ``level``: 1 (the most specific) to 8; for an address, 1 is its own quota, 2 the default. ``entity``: entity of the
+    level. ``limit``: None if it is not set. ``outcome``: APPLIES, OVERRIDDEN, NOT_SET or NO_CLIENT_ID.
     """
 
     level: int
@@ -34,13 +34,13 @@ class LevelOutcome(NamedTuple):
 
 
 def client_levels(quotas_of: QuotasOf, key: str, user: str, client_id: str) -> list[LevelOutcome]:
-    """The eight levels for a client, the most specific first; ``client_id``: empty for a client that sends none."""
+    """Return the eight levels for a client, the most specific first; ``client_id``: empty if the client sends none."""
     entities = [one.entity for one in levels(user, client_id)]
     return _outcomes(quotas_of, key, entities, lambda entity: bool(client_id) or CLIENT_ID not in entity.names)
 
 
 def address_levels(quotas_of: QuotasOf, key: str, address: str) -> list[LevelOutcome]:
-    """The two levels for an address: its own quota, and that of all addresses without one."""
+    """Return the two levels for an address: its own quota, and that of all addresses without one."""
     entities = [QuotaEntity.of({IP: address}), QuotaEntity.of({IP: None})]
     return _outcomes(quotas_of, key, entities, lambda entity: True)
 

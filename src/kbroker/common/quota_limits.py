@@ -1,4 +1,4 @@
-"""A quota's limit as people write and read it, each kind with its unit: 1 MiB/s, 5/s, 50 %."""
+"""Limits of quotas as people write and read them, each kind with its unit: 1 MiB/s, 5/s, 50 %."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ PERCENTAGE = "request_percentage"
 
 
 def check_key(key: str) -> None:
-    """Refuse a key that can only be a misspelled quota. One unlike all of these may be newer; the broker decides.
+    """Reject a key that misspells a quota. A key unlike all known ones may be newer; the broker decides.
 
     Raises: ValueError.
     """
@@ -25,10 +25,10 @@ def check_key(key: str) -> None:
 
 
 def parse_limit(key: str, text: str) -> float:
-    """The limit of quota ``key`` as a number: bytes per second, a number per second, or percent.
+    """Return the limit of quota ``key`` as a number: bytes per second, a number per second, or percent.
 
-    A shadow's limit is written like that of its enforced quota. A key that is not known here takes plain numbers; the
-    broker decides.
+    A shadow's limit is written like that of its enforced quota. An unknown key accepts plain numbers; the broker
+    decides.
     Raises: ValueError with a text for people.
     """
     parse: Callable[[str], float] = float
@@ -47,7 +47,7 @@ def parse_limit(key: str, text: str) -> float:
 
 
 def limit_text(key: str, value: float | None) -> str:
-    """The limit in full, with its unit; "-" for None. `parse_limit` reads it."""
+    """Return the limit in full, with its unit; "-" for None. `parse_limit` reads it."""
     if value is None:
         return "-"
     of = enforced_key(key)
@@ -59,10 +59,10 @@ def limit_text(key: str, value: float | None) -> str:
 
 
 def number_text(value: float) -> str:
-    """A number in the fewest digits that identify it, without ``.0``."""
+    """Return a number in the fewest digits that identify it, without ``.0``."""
     return str(json_number(value))
 
 
 def json_number(value: float | None) -> int | float | None:
-    """The value, as an int if it is whole."""
+    """Return the value, as an int if it is whole."""
     return int(value) if value is not None and float(value).is_integer() and abs(value) < 1e16 else value

@@ -1,4 +1,4 @@
-"""Quota entities as everybody sees them: types, keys, and which of several quotas counts for a client.
+"""Quota entities: their types, their keys, and the quota that applies to a client.
 
 Source: ``ClientQuotaEntity``, ``QuotaConfig``, ``ClientQuotaManager``.
 """
@@ -23,46 +23,46 @@ CLIENT_KEYS: Mapping[str, ConfigType] = {
 CONNECTION_CREATION_RATE = "connection_creation_rate"
 IP_KEYS: Mapping[str, ConfigType] = {CONNECTION_CREATION_RATE: ConfigType.INT}
 
-#: Before a key: its quota is judged and reported like an enforced one of the same value, and delays nothing. Not
-#: Kafka's.
+#: Prefix of a key: its quota is judged and reported like an enforced one of the same value, and delays nothing. Not in
+#: Kafka.
 SHADOW_PREFIX = "shadow."
 
 LONGEST_NAME_BYTES = 32_767  # of a string in Kafka's protocol
 
-DEFAULT_NAME = "<default>"  # how people see the default entity; it is a name on no wire
+DEFAULT_NAME = "<default>"  # display name of the default entity; not sent on the wire
 
 
 def shadow_key(key: str) -> str:
-    """The key of the shadow quota beside an enforced one: shadow.producer_byte_rate of producer_byte_rate."""
+    """Return the key of the shadow of an enforced quota: shadow.producer_byte_rate for producer_byte_rate."""
     return SHADOW_PREFIX + key
 
 
 def is_shadow_key(key: str) -> bool:
-    """Return whether a key is of a shadow quota."""
+    """Return whether a key belongs to a shadow quota."""
     return key.startswith(SHADOW_PREFIX)
 
 
 def enforced_key(key: str) -> str:
-    """The key of the enforced quota beside a shadow; an enforced quota's own key."""
+    """Return the key of the enforced quota of a shadow; an enforced quota's key unchanged."""
     return key.removeprefix(SHADOW_PREFIX)
 
 
 def with_shadows(keys: Mapping[str, ConfigType]) -> dict[str, ConfigType]:
-    """Keys and those of their shadows, whose values are of the same type."""
+    """Return the keys and those of their shadows, whose values have the same type."""
     return {**keys, **{shadow_key(key): kind for key, kind in keys.items()}}
 
 
 class QuotaEntity(NamedTuple):
     """Entity of a quota: a name for each entity type, None for the default of that type.
 
-    ``parts`` are in the order of their types, each type once: make it with ``of``. It need not be a valid one.
+    ``parts`` are in the order of their types, each type once: create it with ``of``. It may be invalid.
     """
 
     parts: tuple[tuple[str, str | None], ...]
 
     @staticmethod
     def of(names: Mapping[str, str | None]) -> QuotaEntity:
-        """The entity with these names by type."""
+        """Return the entity with these names by type."""
         return QuotaEntity(tuple(sorted(names.items(), key=_place)))
 
     @property
@@ -72,7 +72,7 @@ class QuotaEntity(NamedTuple):
 
     @property
     def parts_by_type(self) -> tuple[tuple[str, str | None], ...]:
-        """The parts as Kafka's responses have them: a client before its user."""
+        """Parts in the order of Kafka's responses: a client before its user."""
         return tuple(sorted(self.parts, key=lambda part: part[0]))
 
     def __str__(self) -> str:
@@ -80,7 +80,7 @@ class QuotaEntity(NamedTuple):
 
 
 def check_name(kind: str, name: str | None) -> None:
-    """Raises: ValueError for a name that no request can carry, with what was expected and found."""
+    """Raises: ValueError for a name that no request can carry, with the expected and the actual size."""
     try:
         size_bytes = len((name or "").encode())
     except UnicodeEncodeError:
@@ -90,7 +90,7 @@ def check_name(kind: str, name: str | None) -> None:
 
 
 def shown_name(name: str | None) -> str:
-    """A name for display, quoted if it looks like the default's."""
+    """Return a name for display, quoted if it resembles the default's."""
     if name is None:
         return DEFAULT_NAME
     return f'"{name}"' if name.strip('"') == DEFAULT_NAME else name
@@ -102,14 +102,14 @@ def _place(part: tuple[str, str | None]) -> tuple[int, str]:
 
 
 class Candidate(NamedTuple):
-    """One of the eight levels as it is for one client: level 1 wins over level 2 and so on."""
+    """One of the eight levels for one client: level 1 takes precedence over level 2 and so on."""
 
     level: int
     entity: QuotaEntity
 
 
 def levels(user: str, client_id: str) -> list[Candidate]:
-    """The eight levels for a client, the most specific first, whether they can reach it or not."""
+    """Return the eight levels for a client, the most specific first, even those that cannot apply to it."""
     users: tuple[tuple[tuple[str, str | None], ...], ...] = (((USER, user),), ((USER, None),), ())
     clients: tuple[tuple[tuple[str, str | None], ...], ...] = (((CLIENT_ID, client_id),), ((CLIENT_ID, None),), ())
     named = [user_part + client_part for user_part, client_part in product(users, clients)]  # in order of their types
@@ -117,17 +117,17 @@ def levels(user: str, client_id: str) -> list[Candidate]:
 
 
 def candidates(user: str, client_id: str) -> list[Candidate]:
-    """The entities whose quota may count for a client, the most specific first.
+    """Return the entities whose quota may apply to a client, the most specific first.
 
-    A client that sends no client id, or an empty one, is reached by quotas of its user alone: levels 3 and 6.
+    Only quotas of its user, levels 3 and 6, apply to a client that sends no client id, or an empty one.
     """
     return [one for one in levels(user, client_id) if client_id or CLIENT_ID not in one.entity.names]
 
 
 class Resolution(NamedTuple):
-    """Return the winning level and entity for a client, None without a quota, and the tags of its counter.
+    """Applicable level and entity for a client, None without a quota, and the tags of its counter.
 
-    A counter is shared by all clients with the same tags: an empty tag stands for all users, or all client ids.
+    All clients with the same tags share a counter: an empty tag means all users, or all client ids.
     """
 
     winner: Candidate | None
@@ -136,7 +136,7 @@ class Resolution(NamedTuple):
 
 
 def kinds_of(limited: Collection[QuotaEntity]) -> set[frozenset[str]]:
-    """The combinations of entity types that are there."""
+    """Return the combinations of entity types that occur."""
     return {frozenset(entity.names) for entity in limited}
 
 
@@ -145,8 +145,8 @@ def resolve(
 ) -> Resolution:
     """Return the entity, among those with a quota of one key, that applies to a client.
 
-    While quotas of that key are set on one level only, that level decides about the counter whether it has an entity
-    for this client or not. Args: ``kinds``: of ``limited``, for who asks often.
+    While quotas of that key are set on one level only, that level determines the counter even without an entity for
+    this client. Args: ``kinds``: of ``limited``, for frequent callers.
     """
     winner = next((one for one in candidates(user, client_id) if one.entity in limited), None)
     kinds = kinds_of(limited) if kinds is None else kinds

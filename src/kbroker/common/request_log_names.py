@@ -1,4 +1,4 @@
-"""The request log's files: ``requests-20260102T030405Z-000001.jsonl``."""
+"""Files of the request log: ``requests-20260102T030405Z-000001.jsonl``."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from datetime import datetime, timezone
 
 JSON_SUFFIX, ARROW_SUFFIX = ".jsonl", ".arrows"
 
-#: The end of an Arrow IPC stream; a file without it was cut short, and what is whole in it can be read.
+#: End of an Arrow IPC stream; a file without it is truncated, and its complete batches can be read.
 ARROW_END = b"\xff\xff\xff\xff\x00\x00\x00\x00"
 
 _NAME = re.compile(r"requests-\d{8}T\d{6}Z-\d{6,}")
 
 
 def file_name(time_ms: int, number: int, suffix: str) -> str:
-    """The name of the file that was begun at a time (ms since 1970) as the ``number``-th of its folder."""
+    """Return the name of the file begun at a time (ms since 1970) as the ``number``-th of its folder."""
     begun = datetime.fromtimestamp(time_ms // 1000, timezone.utc)
     return f"requests-{begun:%Y%m%dT%H%M%SZ}-{number:06d}{suffix}"
 

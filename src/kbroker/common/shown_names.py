@@ -1,4 +1,4 @@
-"""Names of clients and quotas as people see them: whatever is in them, they look like nothing else and fill no page."""
+"""Names of clients and quotas for display: bounded, in one line, and not mistakable for other text."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from kbroker.common.printable import printable_character
 
 LONGEST = 80  # characters; client ids may have 32,767
 _RIGHT_TO_LEFT = ("R", "AL", "AN")
-_ISOLATE, _END = "\u2068", "\u2069"  # what is around such a name keeps its direction
-_MARKS_IN_A_ROW = 4  # accents over one letter, of which a name can pile up hundreds
+_ISOLATE, _END = "\u2068", "\u2069"  # isolate the direction of the name
+_MARKS_IN_A_ROW = 4  # maximum accents over one letter, of which a name can have hundreds
 
 
 def shown_name(name: str) -> str:
-    """A name in one line: control characters and those that turn the direction of text as \\u202e, the middle of a long
-    one left out.
+    """Return a name in one line: control and direction-changing characters as \\u202e, the middle of a long name left
+    out.
     """
     shown: list[str] = []
     marks = 0
@@ -39,5 +39,5 @@ def client_name(principal: str | None, client_id: str | None) -> str:
 
 
 def entity_name(entity: quotas.QuotaEntity) -> str:
-    """A quota's entity, as `kbroker quotas` names it."""
+    """Return a quota's entity as `kbroker quotas` names it."""
     return ", ".join(f"{kind} {shown_name(quotas.shown_name(name))}" for kind, name in entity.parts)

@@ -1,18 +1,18 @@
-"""Suggestions for misspelled names: which known name is most like a given one."""
+"""Suggestions for misspelled names: the most similar known name."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable
 
-#: Likeness, 0 to 1, from which on a name can only be a known one, misspelled.
+#: Similarity, 0 to 1, from which on a name must be a misspelled known name.
 ALMOST = 0.85
 SIMILAR = 0.6
 
 
 def similar_name(name: str, known: Iterable[str], likeness: float = SIMILAR) -> str | None:
-    """Return the known name that is most like ``name``, whatever the case of its letters; None if none is."""
-    from difflib import get_close_matches  # here: a broker starts without it
+    """Return the known name most similar to ``name``, ignoring case; None if no name is similar."""
+    from difflib import get_close_matches  # here, so that a broker starts without it
 
     by_case = {one.lower(): one for one in known}
     found = get_close_matches(name.lower(), by_case, 1, likeness)

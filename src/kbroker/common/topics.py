@@ -1,4 +1,4 @@
-"""Names of topics: the internal ones, Kafka's rules for a name, and the type of a topic-partition."""
+"""Names of topics: the internal ones, and Kafka's rules for a name; and the type of a topic-partition."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _LEGAL = re.compile(r"[a-zA-Z0-9._-]+")
 
 
 def invalid_name_reason(name: str) -> str | None:
-    """Return why ``name`` is not a legal name of a topic, or None if it is. Source: ``Topic.validate``."""
+    """Return the reason why ``name`` is not a legal topic name, or None if it is legal. Source: ``Topic.validate``."""
     if not name:
         return "the empty string is not allowed"
     if name in (".", ".."):

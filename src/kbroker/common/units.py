@@ -16,7 +16,7 @@ UNITS: Mapping[str, int] = {
     "GiB": 1 << 30,
     "TiB": 1 << 40,
 }
-#: As people write them: 1MB and 1mb are megabytes; 1Mb and 1M could be something else.
+#: People write 1MB and 1mb for megabytes; 1Mb and 1M are ambiguous.
 _BY_SPELLING = {"": 1, **{spelling: n for unit, n in UNITS.items() for spelling in (unit, unit.upper(), unit.lower())}}
 _BINARY = ("KiB", "MiB", "GiB", "TiB")
 _WITH_UNIT = re.compile(r"\s*([-+]?[0-9.]+(?:[eE][-+]?[0-9]+)?)\s*([A-Za-z]*)\s*\Z")
@@ -30,13 +30,13 @@ DURATIONS: Mapping[str, int] = {
     "d": 86_400_000,
 }
 _PER_SECOND = re.compile(r"\s*/\s*s(?:ec|econd)?\s*\Z")
-_LONGEST = 60  # characters of a number that is looked at
+_LONGEST = 60  # maximum length of a number that is parsed
 
 EXAMPLES = "1048576, 1MB (1,000,000) or 1MiB (1,048,576)"
 
 
 def parse_bytes(text: str) -> float:
-    """Bytes of a number with or without a unit: "1048576", "1MB", "1.5 GiB".
+    """Return the bytes of a number with or without a unit: "1048576", "1MB", "1.5 GiB".
 
     Raises: ValueError with a text for people.
     """
@@ -53,22 +53,22 @@ def parse_bytes(text: str) -> float:
 
 
 def parse_byte_rate(text: str) -> float:
-    """Bytes per second, as `parse_bytes`, with or without "/s" behind them. Raises: ValueError."""
+    """Return bytes per second, as `parse_bytes`, with an optional "/s". Raises: ValueError."""
     return parse_bytes(_PER_SECOND.sub("", text[: _LONGEST + 1]))
 
 
 def parse_rate(text: str) -> float:
-    """A number per second, with or without "/s" behind it. Raises: ValueError."""
+    """Return a number per second, with an optional "/s". Raises: ValueError."""
     return float(_PER_SECOND.sub("", text[: _LONGEST + 1]))
 
 
 def parse_percentage(text: str) -> float:
-    """A number of percent, with or without "%" behind it. Raises: ValueError."""
+    """Return a number of percent, with an optional "%". Raises: ValueError."""
     return float(text.rstrip().removesuffix("%"))
 
 
 def parse_duration(text: str) -> int:
-    """Milliseconds of a time with its unit: "500ms", "30s", "1.5 min", "2h", "7d". Raises: ValueError."""
+    """Return the milliseconds of a time with its unit: "500ms", "30s", "1.5 min", "2h", "7d". Raises: ValueError."""
     found = _WITH_UNIT.match(text) if len(text) <= _LONGEST else None
     factor = DURATIONS.get(found[2]) if found else None
     try:
@@ -85,7 +85,7 @@ def parse_duration(text: str) -> int:
 
 
 def exact_bytes(number: float) -> str:
-    """Bytes in the largest binary unit that shows all of them in two decimals, else as they are: 1.5 MiB, 1500000 B."""
+    """Return bytes exactly, in the largest binary unit that needs at most two decimals: 1.5 MiB, 1500000 B."""
     for unit in reversed(_BINARY):
         shown = number / UNITS[unit]
         if abs(shown) >= 1 and shown == round(shown, 2) and abs(shown) < 1e15:
@@ -94,7 +94,7 @@ def exact_bytes(number: float) -> str:
 
 
 def rounded_bytes(number: float) -> str:
-    """Bytes in the largest binary unit that leaves at least one, with one decimal: 1.5 MiB."""
+    """Return bytes rounded, in the largest binary unit that leaves at least one, with one decimal: 1.5 MiB."""
     if abs(number) < 1024:
         return f"{number:.0f} B"
     for unit in _BINARY:
@@ -110,7 +110,7 @@ def counted(count: int, thing: str) -> str:
 
 
 def rounded_duration(ms: float) -> str:
-    """A time, rounded: 0.25 ms, 850 ms, 3.1 s, 2 min 5 s, 3 h 7 min, 3 d 4 h."""
+    """Return a time, rounded: 0.25 ms, 850 ms, 3.1 s, 2 min 5 s, 3 h 7 min, 3 d 4 h."""
     if ms < 999.5:
         return f"{ms:.2g} ms" if 0 < ms < 9.95 else f"{ms:.0f} ms"
     seconds = ms / 1000

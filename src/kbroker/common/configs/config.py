@@ -1,10 +1,10 @@
-"""The configuration table, and a broker's values: defaults, properties file, environment, ``--set``, dynamic ones.
+"""The configuration table, and a broker's values: defaults, properties file, environment, ``--set``, dynamic values.
 
 One table drives validation, DescribeConfigs, ``server.properties``, ``--set key=value`` and the environment. Later
-sources win: defaults, properties file, environment, ``--set``; dynamic values win over all of them.
+sources take precedence: defaults, properties file, environment, ``--set``; dynamic values override all of them.
 
-Environment: ``KAFKA_LOG_DIRS``, ``KAFKA_CFG_LOG_DIRS`` and ``KBROKER_CFG_LOG_DIRS`` all mean ``log.dirs``; keys of
-kbroker alone, such as ``kbroker.request.batch.max``, are ``KBROKER_REQUEST_BATCH_MAX`` or
+Environment: ``KAFKA_LOG_DIRS``, ``KAFKA_CFG_LOG_DIRS`` and ``KBROKER_CFG_LOG_DIRS`` all mean ``log.dirs``; keys that
+only kbroker has, such as ``kbroker.request.batch.max``, are ``KBROKER_REQUEST_BATCH_MAX`` or
 ``KBROKER_CFG_KBROKER_REQUEST_BATCH_MAX``.
 """
 
@@ -42,7 +42,7 @@ FALLBACKS: Mapping[str, tuple[tuple[str, int], ...]] = {
 }
 
 
-#: Variables with our prefix that are not settings of the broker.
+#: Variables with kbroker's prefix that are not settings of the broker.
 _NOT_SETTINGS = frozenset(
     {"KAFKA_HOME", "KAFKA_OPTS", "KAFKA_VERSION", "KAFKA_URI", "KAFKA_ROOT", "KAFKA_PATH", "KAFKA_DEBUG"}
 )
@@ -109,8 +109,9 @@ class BrokerConfig:
     """Values of the configs of one broker.
 
     Args: ``values`` key to value (text or Python values), each as if set in the properties file.
-    Raises: ConfigError for a bad value; unknown keys are kept in ``unknown`` for the caller to warn about.
-    Threads: reading from any thread; ``set_dynamic`` swaps whole mappings, one writer at a time.
+    Raises: ConfigError for an invalid value. Unknown keys are kept in ``unknown``, so that the caller can warn about
+    them.
+    Threads: any thread may read; ``set_dynamic`` swaps whole mappings, one writer at a time.
     """
 
     def __init__(self, values: Mapping[str, object] | None = None) -> None:
@@ -139,9 +140,10 @@ class BrokerConfig:
         overrides: Iterable[str] = (),
         environ: Mapping[str, str] | None = None,
     ) -> BrokerConfig:
-        """Return the configuration of a properties file, an environment and ``key=value`` words, later ones winning.
+        """Return the configuration of a properties file, an environment and ``key=value`` words, the last one
+        overriding.
 
-        Raises: ConfigError for a bad value or a word without ``=``; OSError if the file cannot be read.
+        Raises: ConfigError for an invalid value or a word without ``=``; OSError if the file cannot be read.
         """
         values: dict[str, object] = {}
         if properties is not None:
@@ -198,7 +200,7 @@ class BrokerConfig:
         return value or ()
 
     def is_set(self, name: str) -> bool:
-        """Return whether the key was given a value by file, environment, ``--set`` or argument."""
+        """Return whether a file, the environment, ``--set`` or an argument set the key."""
         return name in self._static
 
     def sources(self, name: str) -> list[tuple[ConfigSource, ConfigValue]]:
@@ -409,5 +411,5 @@ def _parsed(values: Mapping[str, str], row: Callable[[str], ConfigKey | None] = 
             try:
                 found[name] = key.parse(value)
             except ConfigError:
-                continue  # stored by a version that allowed it: the next source counts
+                continue  # stored by a version that allowed it: the next source applies
     return found

@@ -1,7 +1,7 @@
-"""Broker keys of Kafka with little or no effect: some are accepted and described, the others refused at run time.
+"""Broker keys of Kafka with little or no effect: some are accepted and described, the others rejected at run time.
 
 Keys of tiered storage, of replication and of group protocols that kbroker does not have are accepted, so that tools
-which set them read them back. FIXED_NAMES are refused: Kafka reads them at start only, or would apply a change that
+that set them can read them back. FIXED_NAMES are rejected: Kafka reads them at start only, or would apply a change that
 kbroker cannot apply.
 """
 
@@ -140,5 +140,5 @@ _NOT_APPLIED = """
 #: Kafka accepts changes of these at run time, as of unknown configs, and applies the values of the start.
 AUTHORIZER_NAMES = frozenset({"super.users", "allow.everyone.if.no.acl.found"})
 
-#: Names of Kafka's keys that have no row here and cannot be changed at run time.
+#: Names of Kafka's keys without a row here that cannot be changed at run time.
 FIXED_NAMES = frozenset(_READ_AT_START.split() + _NOT_APPLIED.split())

@@ -14,11 +14,11 @@ Kind = Literal["boolean", "string", "int", "short", "long", "double", "list", "p
 
 INT32_MAX = 2**31 - 1
 INT64_MAX = 2**63 - 1
-MOST_THREADS = 10_000  # of one kind: the broker would spend minutes, and then fail, making more
+MOST_THREADS = 10_000  # of one kind: the broker would spend minutes creating more, and then fail
 
 
 class ConfigType(enum.IntEnum):
-    """Types as DescribeConfigs numbers them."""
+    """Types, numbered as in DescribeConfigs."""
 
     UNKNOWN = 0
     BOOLEAN = 1
@@ -163,7 +163,7 @@ class ConfigKey(NamedTuple):
         return f"{kind}, {self.validator.allowed}" if self.validator else kind
 
     def parse(self, text: object) -> ConfigValue:
-        """Return the typed value of ``text`` (any Python value is taken as its text).
+        """Return the typed value of ``text`` (any Python value is converted to its text).
 
         Raises: ConfigError if it is of the wrong type or out of range.
         """

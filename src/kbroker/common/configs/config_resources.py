@@ -1,6 +1,6 @@
-"""Configuration keys of groups and of client metrics subscriptions: stored and described as Kafka does.
+"""Configuration keys of groups and of client metrics subscriptions, stored and described as in Kafka.
 
-Those of consumer groups have an effect; share groups, streams groups and client telemetry are not supported yet.
+The keys of consumer groups have an effect; share groups, streams groups and client telemetry are not supported yet.
 """
 
 from __future__ import annotations
@@ -142,7 +142,7 @@ def validate_client_metrics_configs(configs: Mapping[str, str]) -> None:
 
 
 def _check_match(word: str) -> None:
-    """Refuse a word of ``match`` that is not NAME=REGULAR EXPRESSION of a known name. Raises: ConfigError."""
+    """Reject a word of ``match`` that is not NAME=REGULAR EXPRESSION with a known name. Raises: ConfigError."""
     parts = [trim(part) for part in word.split("=")]
     if len(parts) != 2 or parts[0] not in MATCH_NAMES or not parts[1] or not is_java_pattern(parts[1]):
         raise ConfigError("", word, f"Illegal client matching pattern: {word}")

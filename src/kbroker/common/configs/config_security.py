@@ -1,7 +1,7 @@
-"""Broker keys about SASL, TLS and principals. Those of LISTENER_KEYS can be set for one listener alone.
+"""Broker keys about SASL, TLS and principals. The keys in LISTENER_KEYS can be set for a single listener.
 
-``listener.name.<listener in lower case>.<key>`` overrides ``<key>``. The keys of a mechanism exist with that prefix
-only, for example ``listener.name.sasl_ssl.plain.sasl.jaas.config``.
+``listener.name.<listener in lower case>.<key>`` overrides ``<key>``. The keys of a mechanism exist only with that
+prefix, for example ``listener.name.sasl_ssl.plain.sasl.jaas.config``.
 """
 
 from __future__ import annotations

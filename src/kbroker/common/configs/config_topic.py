@@ -1,4 +1,4 @@
-"""Configuration keys of topics: all that Kafka 4.3 describes, each with the broker key that gives its default."""
+"""Configuration keys of topics: all that Kafka 4.3 describes, each with the broker key of its default."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""The characters of classes in clients' regular expressions: Perl's, POSIX's and Unicode's; letters of both cases.
+"""Character classes of clients' regular expressions: Perl's, POSIX's and Unicode's; letters of both cases.
 
-Source: RE2/J 1.8 (``CharGroup``, ``UnicodeTables``, ``Unicode.simpleFold``), whose Unicode is of version 6.0.
+Source: RE2/J 1.8 (``CharGroup``, ``UnicodeTables``, ``Unicode.simpleFold``), whose Unicode is version 6.0.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ _LAST = "\U0010ffff"
 _DIGITS: Ranges = [("0", "9")]
 _WORDS: Ranges = [("0", "9"), ("A", "Z"), ("_", "_"), ("a", "z")]
 
-#: Behind a backslash; in upper case all others.
+#: Letter after a backslash; an upper-case letter is the complement.
 PERL: dict[str, Ranges] = {"d": _DIGITS, "w": _WORDS, "s": [("\t", "\n"), ("\f", "\r"), (" ", " ")]}
-#: In ``[:`` and ``:]``, within a class.
+#: Name between ``[:`` and ``:]``, within a class.
 NAMED: dict[str, Ranges] = {
     "alnum": [("0", "9"), ("A", "Z"), ("a", "z")],
     "alpha": [("A", "Z"), ("a", "z")],
@@ -35,11 +35,11 @@ NAMED: dict[str, Ranges] = {
 
 
 class UnknownClassError(ValueError):
-    """There is no such Unicode class."""
+    """An unknown Unicode class."""
 
 
 def unicode_class(name: str, fold: bool) -> Ranges:
-    """The characters of a general category or script; ``fold``: in all cases. Raises: UnknownClassError."""
+    """Return the characters of a general category or script; ``fold``: in all cases. Raises: UnknownClassError."""
     from kbroker.common.java import unicode_tables
 
     if name == "Any":
@@ -51,7 +51,7 @@ def unicode_class(name: str, fold: bool) -> Ranges:
 
 
 def folded(ranges: Ranges) -> Ranges:
-    """The ranges, and those of the same letters in the other case (some letters have more than two)."""
+    """Return the ranges with the other cases of their letters (some letters have more than two)."""
     if all(high < "\x7f" for _, high in ranges):
         return [*ranges, *(one for low, high in ranges for one in _other_case(low, high))]
     from kbroker.common.java import unicode_tables
@@ -60,14 +60,14 @@ def folded(ranges: Ranges) -> Ranges:
     letters = list(others)
     found = list(ranges)
     for low, high in ranges:
-        if low > letters[0] or high < letters[-1]:  # else all letters are there
+        if low > letters[0] or high < letters[-1]:  # otherwise all letters are in the range
             for letter in letters[bisect_left(letters, low) : bisect_right(letters, high)]:
                 found += [(other, other) for other in others[letter]]
     return found
 
 
 def _other_case(low: str, high: str) -> Ranges:
-    """The letters of the other case within a range of ASCII; K and S have a third form each."""
+    """Return the other case of the letters in a range of ASCII; K and S have a third form each."""
     found: Ranges = []
     for first, last, shift in (("a", "z", -32), ("A", "Z", 32)):
         a, b = max(low, first), min(high, last)
@@ -79,7 +79,7 @@ def _other_case(low: str, high: str) -> Ranges:
 
 
 def complement(ranges: Ranges) -> Ranges:
-    """All other characters."""
+    """Return all other characters."""
     found: Ranges = []
     start = 0
     for low, high in sorted(ranges):

@@ -14,7 +14,7 @@ Item = TypeVar("Item")
 
 SMALLEST_TABLE = 16
 LOAD_FACTOR = 0.75
-GOLDEN_RATIO = 0x9E3779B97F4A7C15  # by which Kafka's own hash tables multiply
+GOLDEN_RATIO = 0x9E3779B97F4A7C15  # multiplier of Kafka's own hash tables
 
 
 def string_hash(text: str) -> int:
@@ -42,7 +42,7 @@ def uuid_hash(value: UUID) -> int:
 
 
 def int_hash(value: int) -> int:
-    """Return the hash of a number that is not negative."""
+    """Return the hash of a non-negative number."""
     return value
 
 
@@ -73,16 +73,16 @@ def hash_order(
         value = hash_of(item) & 0xFFFFFFFF
         return (value ^ value >> 16) & (slots - 1)
 
-    return sorted(items, key=slot)  # a stable sort: items of one slot stay as they came
+    return sorted(items, key=slot)  # a stable sort: items of one slot keep their order
 
 
 def hash_map_order(texts: Collection[str]) -> list[str]:
-    """Return texts, each once, in the order of a Java hash map they were put into one after the other."""
+    """Return texts without duplicates in the order of a Java hash map into which they were put one by one."""
     return hash_order(texts, string_hash)
 
 
 def timeline_map_order(texts: Collection[str]) -> list[str]:
-    """Return texts, each once, in the order of a ``TimelineHashMap`` of Kafka that has never held more."""
+    """Return texts without duplicates in the order of a Kafka ``TimelineHashMap`` that has never had more entries."""
     slot_bits = 1
     while len(texts) * LOAD_FACTOR > 1 << slot_bits:
         slot_bits += 1

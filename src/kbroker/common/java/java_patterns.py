@@ -1,18 +1,18 @@
-"""Regular expressions as Java writes them: whether one is one, by Python's own compiler."""
+"""Validation of regular expressions in Java's syntax by Python's compiler."""
 
 from __future__ import annotations
 
 import re
 
-#: What Java has and Python's compiler does not know, with what it takes in its place; only the form counts.
+#: Java's syntax that Python's compiler does not accept, with a replacement of the same form.
 _JAVA_ONLY = (
     (re.compile(r"\\Q.*?(?:\\E|\Z)", re.DOTALL), "q"),  # quoted
     (re.compile(r"\\[pP](?:\{\w+\}|\w)"), "p"),  # a class of Unicode
     (re.compile(r"\\[hHRXVGzZ]"), "z"),
     (re.compile(r"\\k<(\w+)>"), r"(?P=\1)"),
     (re.compile(r"\(\?<(?=[A-Za-z])"), "(?P<"),  # a named group
-    (re.compile(r"\(\?>"), "(?:"),  # an atomic one: known to Python from 3.11 on
-    (re.compile(r"(?<!\\)([*+?}])\+"), r"\1"),  # possessive, likewise
+    (re.compile(r"\(\?>"), "(?:"),  # an atomic group: in Python from 3.11 on
+    (re.compile(r"(?<!\\)([*+?}])\+"), r"\1"),  # possessive: likewise
 )
 
 

@@ -1,7 +1,7 @@
 """Text as Java's brokers read it: bytes that are not UTF-8 become replacement characters.
 
-The codec keeps such bytes as surrogate escapes, so that a response can return them. Text that is stored, or shown by
-other tools, has replacement characters instead: the metadata file takes no surrogates.
+The codec decodes such bytes to surrogate escapes, so that a response can return them. Text that is stored, or shown by
+other tools, has replacement characters instead: the metadata file cannot contain surrogates.
 """
 
 from __future__ import annotations
@@ -15,12 +15,14 @@ def replace_invalid_utf8(text: str) -> str:
 
 
 def java_length(text: str) -> int:
-    """Length of text in Java's characters: those beyond 16 bits count twice."""
+    """Return the length of text in Java's characters: those beyond 16 bits count twice."""
     return len(text) if text.isascii() else len(text) + sum(char > "\uffff" for char in text)
 
 
 def body_as_java_reads(value: Any) -> Any:
-    """Return a decoded body, or a part of it, with all of its texts read so; names of fields stay."""
+    """Return a decoded body, or a part of it, with invalid UTF-8 replaced in all of its texts; field names are
+    unchanged.
+    """
     if isinstance(value, str):
         return replace_invalid_utf8(value)
     if isinstance(value, dict):
@@ -31,5 +33,5 @@ def body_as_java_reads(value: Any) -> Any:
 
 
 def utf16_key(text: str) -> bytes:
-    """A key that sorts texts as Java compares them: by their UTF-16 units."""
+    """Return a key that sorts texts as Java compares them: by their UTF-16 units."""
     return text.encode("utf-16-be", "surrogatepass")

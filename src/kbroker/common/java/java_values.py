@@ -1,4 +1,4 @@
-"""Numbers and lists as Java reads and prints them: what Kafka's configs take for a value, and how they show it.
+"""Numbers and lists as Java reads and prints them: accepted values of Kafka's configs, and their texts.
 
 Source: ``ConfigDef.parseType``, ``Double.parseDouble``, ``Double.toString`` (of Java 19 and later), ``String.trim``.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import re
 
-_BLANKS = "".join(map(chr, range(0x21)))  # what String.trim takes away: nothing of Unicode's other blanks
+_BLANKS = "".join(map(chr, range(0x21)))  # characters that String.trim removes, without Unicode's other blanks
 _COMMA = re.compile(r"[ \t\n\x0b\f\r]*,[ \t\n\x0b\f\r]*")
 _DECIMAL = re.compile(r"[-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?[fFdD]?")
 _HEX = re.compile(r"([-+]?0[xX](?:[0-9a-fA-F]+\.?[0-9a-fA-F]*|\.[0-9a-fA-F]+)[pP][-+]?[0-9]+)[fFdD]?")
@@ -17,14 +17,14 @@ _MOST_DIGITS = 19  # of a long, without leading zeros
 
 
 def trim(text: str) -> str:
-    """The text without what is blank to Java at its ends."""
+    """Return the text without Java's blanks at its ends."""
     return text.strip(_BLANKS)
 
 
 def parse_long(text: str) -> int | None:
-    """The whole number that ``Long.parseLong`` reads, of any size; None if it reads none.
+    """Return the whole number that ``Long.parseLong`` reads, of any size; None for other text.
 
-    Digits of any script count; blanks, underscores and letters do not.
+    Digits of any script are accepted; blanks, underscores and letters are not.
     """
     digits = text[1:] if text[:1] in ("-", "+") else text
     if not digits or not all(letter.isdecimal() and letter <= "\uffff" for letter in digits):
@@ -37,7 +37,9 @@ def parse_long(text: str) -> int | None:
 
 
 def parse_double(text: str) -> float | None:
-    """The number that ``Double.parseDouble`` reads, such as ``5e-1f``, ``0x1p-1`` or ``NaN``; None if it reads none."""
+    """Return the number that ``Double.parseDouble`` reads, such as ``5e-1f``, ``0x1p-1`` or ``NaN``; None for other
+    text.
+    """
     text = trim(text)
     if (named := _NAMED.fullmatch(text)) is not None:
         value = math.nan if named[2] == "NaN" else math.inf
@@ -71,7 +73,9 @@ def double_text(value: float) -> str:
 
 
 def _shortest(value: float) -> tuple[str, int]:
-    """The fewest digits that give the number back, two where one would do and another is nearer, and the exponent."""
+    """Return the shortest digits that identify the number, and the exponent; two digits if the nearest one-digit text
+    differs.
+    """
     mantissa, _, exponent = format(value, f".{_precision(value)}e").partition("e")
     return mantissa.replace(".", "").rstrip("0"), int(exponent)
 
@@ -82,6 +86,6 @@ def _precision(value: float) -> int:
 
 
 def split_list(text: str) -> tuple[str, ...]:
-    """The words of a list; between two commas there may be an empty one."""
+    """Return the words of a list; a word between two commas may be empty."""
     text = trim(text)
     return tuple(_COMMA.split(text)) if text else ()

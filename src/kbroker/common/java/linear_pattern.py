@@ -1,8 +1,8 @@
-"""Regular expressions of clients, matched in time that grows only linearly with the text, whatever the pattern.
+"""Regular expressions of clients, matched in time linear in the text, for any pattern.
 
-A pattern matches a whole text; its syntax is that of ``pattern_parser``. It becomes a nondeterministic automaton, of
-which the deterministic states are made when they are first met, and forgotten when they are too many. A pattern with
-word boundaries or lines has none of them: what is reached depends on the next character too.
+A pattern matches a whole text; its syntax is that of ``pattern_parser``. It becomes a nondeterministic automaton, whose
+deterministic states are built on demand, and discarded when there are too many. A pattern with word boundaries or line
+anchors has no deterministic states: the reached nodes also depend on the next character.
 Source: KIP-1152; RE2/J; Thompson's construction.
 """
 
@@ -24,8 +24,8 @@ from kbroker.common.java.pattern_parser import (
 
 __all__ = ["MAX_STEPS", "LinearPattern", "PatternError"]
 
-MAX_STATES = 500  # deterministic ones that are kept
-MAX_STEPS = 4_000_000  # nodes visited for one pattern, over all texts
+MAX_STATES = 500  # maximum number of deterministic states kept
+MAX_STEPS = 4_000_000  # maximum number of nodes visited for one pattern, over all texts
 
 _NEEDS_NEXT = WORD_BOUNDARY | NO_WORD_BOUNDARY | LINE_START | LINE_END
 
@@ -33,7 +33,7 @@ _NEEDS_NEXT = WORD_BOUNDARY | NO_WORD_BOUNDARY | LINE_START | LINE_END
 class LinearPattern:
     """A compiled pattern.
 
-    Args: ``most_steps``: how much it may cost over all texts. Threads: one at a time.
+    Args: ``most_steps``: maximum number of steps over all texts. Threads: one at a time.
     """
 
     def __init__(self, pattern: str, most_steps: int = MAX_STEPS) -> None:
@@ -91,7 +91,7 @@ class LinearPattern:
         return self._closure(taken, holds)
 
     def _taken(self, state: frozenset[int], char: str) -> list[int]:
-        """The nodes behind those that take a character."""
+        """Return the successors of the nodes that accept a character."""
         taken = []
         for node in state:
             kind, takes, following, _ = self._nodes[node]
@@ -100,7 +100,7 @@ class LinearPattern:
         return taken
 
     def _closure(self, nodes: list[int], holds: int) -> frozenset[int]:
-        """The nodes that are reached without a character, as far as they take one or match; ``holds``: assertions."""
+        """Return the nodes reached without a character that accept one or match; ``holds``: true assertions."""
         seen = set(nodes)
         left = list(nodes)
         found = []
@@ -126,7 +126,7 @@ class LinearPattern:
 
 
 def _holding(before: str, after: str) -> int:
-    """The assertions that are true between two characters; "" is an end of the text."""
+    """Return the assertions that are true between two characters; "" is an end of the text."""
     holds = WORD_BOUNDARY if _is_word(before) != _is_word(after) else NO_WORD_BOUNDARY
     if not before:
         holds |= TEXT_START | LINE_START

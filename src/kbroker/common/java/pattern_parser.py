@@ -1,6 +1,6 @@
-"""The syntax of clients' regular expressions, which is RE2/J's: a pattern becomes the nodes of an automaton.
+"""Parser of clients' regular expressions, in RE2/J's syntax: a pattern becomes the nodes of an automaton.
 
-Every part of a pattern is a run of nodes in a row, so a counted repeat copies them; nothing is recursive.
+Every part of a pattern is a contiguous range of nodes, so that a counted repeat copies them; nothing is recursive.
 Source: RE2/J 1.8, with its flags for Perl's syntax, as Kafka uses it; Thompson's construction.
 """
 
@@ -21,7 +21,7 @@ from kbroker.common.java.character_classes import (
     unicode_class,
 )
 
-MAX_LENGTH = 32_767  # of a pattern: no longer text fits into a request of Kafka's clients
+MAX_LENGTH = 32_767  # of a pattern: a request of Kafka's clients cannot contain a longer text
 MAX_REPEAT = 1000  # as RE2
 MAX_NODES = 10_000
 MAX_RANGES = 20_000  # of characters, in one pattern
@@ -31,9 +31,9 @@ SPLIT, TAKE, ASSERT, MATCH = range(4)
 TEXT_START, TEXT_END, WORD_BOUNDARY, NO_WORD_BOUNDARY, LINE_START, LINE_END = (1 << bit for bit in range(6))
 
 Predicate = Callable[[str], bool]
-#: Kind; a Predicate of what it takes, or an assertion; the next node; a split's other next one; -1: none.
+#: Kind; the accepted Predicate, or an assertion; the next node; the other next node of a split; -1: none.
 Node = tuple[int, Predicate | int | None, int, int]
-Ends = list[tuple[int, int]]  # node, and which of its two successors is still open
+Ends = list[tuple[int, int]]  # node, and the index of the successor that is still open
 
 _CONTROL = {"a": "\a", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "v": "\v"}
 _ASSERTIONS = {"A": TEXT_START, "z": TEXT_END, "b": WORD_BOUNDARY, "B": NO_WORD_BOUNDARY}
@@ -43,11 +43,11 @@ _NOT_NEWLINE = complement([("\n", "\n")])
 
 
 class PatternError(ValueError):
-    """The text is no pattern, or one that costs too much; the message says why and where."""
+    """Text that is not a pattern, or a pattern that is too expensive; the message has the reason and the position."""
 
 
 class _Part(NamedTuple):
-    """Nodes in a row, from ``begins`` to where the next part begins. ``start``: the first to visit."""
+    """Contiguous nodes, from ``begins`` to the begin of the next part. ``start``: the first to visit."""
 
     begins: int
     start: int
@@ -61,7 +61,7 @@ class _Flags(NamedTuple):
 
 
 class _Group:
-    """A group that is being read. ``flags``: those in force around it."""
+    """A group that is being parsed. ``flags``: those in force around it."""
 
     def __init__(self, begins: int, flags: _Flags) -> None:
         self.begins = begins
@@ -71,21 +71,21 @@ class _Group:
 
 
 def parse(pattern: str) -> tuple[list[Node], int]:
-    """The nodes of a pattern, and the one to begin at. Raises: PatternError."""
+    """Return the nodes of a pattern, and the first one. Raises: PatternError."""
     if len(pattern) > MAX_LENGTH:
         raise PatternError(f"the pattern is too long: {len(pattern)} characters, of at most {MAX_LENGTH}")
     return _Parser(pattern).parse()
 
 
 class _Parser:
-    """One pass over the pattern, with a stack of the groups that are open."""
+    """One pass over the pattern, with a stack of the open groups."""
 
     def __init__(self, text: str) -> None:
         self._text = text
         self._at = 0
         self._flags = _Flags()
         self._nodes: list[Node] = []
-        self._made = 0  # nodes, also those of a part that is repeated no time
+        self._made = 0  # number of nodes, also those of a part that is repeated zero times
         self._groups = [_Group(0, self._flags)]
         self._names: set[str] = set()
         self._range_count = 0
@@ -142,7 +142,7 @@ class _Parser:
             self._nodes[node] = (kind, takes, target, other) if which == 0 else (kind, takes, following, target)
 
     def _push(self, kind: int, takes: Predicate | int | None = None) -> None:
-        """Another part of the sequence: one node."""
+        """Append a part of one node to the sequence."""
         node = self._add(kind, takes)
         self._groups[-1].sequence.append(_Part(node, node, [(node, 0)]))
 
@@ -158,7 +158,7 @@ class _Parser:
         return _Part(parts[0].begins, parts[0].start, parts[-1].ends)
 
     def _alternation(self, group: _Group) -> _Part:
-        """The end of a group: what it has become."""
+        """Return the part of a group that ends."""
         parts = [*group.alternatives, self._concatenation(group)]
         start, ends = parts[-1].start, list(parts[-1].ends)
         for part in reversed(parts[:-1]):
@@ -169,7 +169,7 @@ class _Parser:
     # ------------------------------------------------------------ repeats
 
     def _bounds(self) -> tuple[int, int] | None:
-        """Read the bounds of a repeat; -1: without an end; None if there is no repeat here."""
+        """Read the bounds of a repeat; -1: unbounded; None if there is no repeat here."""
         for sign, bounds in (("*", (0, -1)), ("+", (1, -1)), ("?", (0, 1))):
             if self._eat(sign):
                 return bounds
@@ -178,7 +178,7 @@ class _Parser:
         close = self._text.find("}", self._at)
         low, comma, high = self._text[self._at + 1 : max(close, self._at + 1)].partition(",")
         if close < 0 or not _is_count(low) or not (not high or _is_count(high)):
-            return None  # as RE2: a brace that counts nothing is a character
+            return None  # as RE2: a brace without a count is a character
         if len(low) > 4 or len(high) > 4:
             raise self._error(f"a repeat of more than {MAX_REPEAT}")
         least, most = int(low), int(high) if high else -1 if comma else int(low)
@@ -189,7 +189,7 @@ class _Parser:
 
     def _repeat(self, low: int, high: int) -> None:
         """Repeat the latest part of the sequence."""
-        self._eat("?")  # lazy ones match the same texts
+        self._eat("?")  # lazy repeats match the same texts
         if self._follows_repeat:
             raise self._error("a repeat of a repeat")
         self._follows_repeat = True
@@ -209,7 +209,7 @@ class _Parser:
             part = self._optional(part)
         elif low == 1 and high < 0:
             part = self._plus(part)
-        skipped: Ends = [part.ends.pop()] if low == 0 and high > 0 else []  # the other way of the optional one
+        skipped: Ends = [part.ends.pop()] if low == 0 and high > 0 else []  # the path that skips the optional part
         for number in range(2, low + 1):
             one = self._copy(*copied)
             if number == low and high < 0:
@@ -224,7 +224,7 @@ class _Parser:
         sequence.append(_Part(first.begins, part.start, part.ends + skipped))
 
     def _copy(self, nodes: list[Node], part: _Part) -> _Part:
-        """The same part once more; ``nodes``: those of it before anything follows it."""
+        """Return a copy of a part; ``nodes``: its nodes, before a successor was set."""
         shift = len(self._nodes) - part.begins
         for kind, takes, following, other in nodes:
             self._add(kind, takes, following + shift if following >= 0 else -1, other + shift if other >= 0 else -1)
@@ -239,14 +239,14 @@ class _Parser:
         return self._star(part)._replace(start=part.start)
 
     def _optional(self, part: _Part) -> _Part:
-        """With the way around it as the last of its ends."""
+        """Return the part with a path around it, as the last of its ends."""
         node = self._add(SPLIT, None, part.start)
         return _Part(part.begins, node, [*part.ends, (node, 1)])
 
     # ------------------------------------------------------------ pieces
 
     def _piece(self) -> None:
-        """Read one thing that is no repeat."""
+        """Read one element that is not a repeat."""
         char = self._next()
         if char == "(":
             self._at += 1
@@ -284,7 +284,7 @@ class _Parser:
             if self._eat("P<") or self._eat("<"):
                 self._name()
             elif not self._read_flags():
-                return  # (?i) holds for the rest of the group around it
+                return  # (?i) applies to the rest of the enclosing group
         if len(self._groups) > MAX_DEPTH:
             raise self._error("groups are nested too deeply")
         self._groups.append(_Group(len(self._nodes), flags))
@@ -307,7 +307,7 @@ class _Parser:
         self._names.add(name)
 
     def _read_flags(self) -> bool:
-        """Read flags of a group; False if no group follows them. Some hold only if all could be read."""
+        """Read flags of a group; False if no group follows them. Some take effect only if all could be read."""
         flags, value, has_flag = self._flags._asdict(), True, True
         names = {"i": "fold", "m": "by_line", "s": "dot_all"}
         while True:
@@ -316,7 +316,7 @@ class _Parser:
             if char in names:
                 flags[names[char]] = value
                 has_flag = True
-            elif char == "U":  # greedy or lazy: the same texts
+            elif char == "U":  # greedy or lazy: the same texts match
                 has_flag = True
             elif char == "-" and value:
                 value = has_flag = False
@@ -353,7 +353,7 @@ class _Parser:
         return ranges if char.islower() else complement(ranges)
 
     def _unicode(self) -> tuple[str, bool]:
-        """Read the name of a Unicode class, and whether it is negated; the backslash is read."""
+        """Read the name of a Unicode class, and whether it is negated; the backslash has been read."""
         is_negated = self._next() == "P"
         self._at += 1
         name: str | None = self._next()
@@ -385,7 +385,7 @@ class _Parser:
         return found
 
     def _escaped(self) -> str:
-        """The character of an escape, behind its backslash."""
+        """Return the character of an escape, after its backslash."""
         char = self._next()
         self._at += 1
         if char == "x":
@@ -412,7 +412,7 @@ class _Parser:
                 digits = ""
         if not digits or any(one not in _HEX for one in digits):
             raise self._error("a character by its number")
-        number = int(digits.lstrip("0")[:7] or "0", 16)  # of a hundred digits the first seven say enough
+        number = int(digits.lstrip("0")[:7] or "0", 16)  # the first seven digits suffice, even of a hundred
         if number > 0x10FFFF:
             raise self._error("a character by its number")
         return chr(number)
@@ -475,7 +475,7 @@ class _Parser:
 
 
 def _is_count(text: str) -> bool:
-    """A number without leading zeros."""
+    """Return whether the text is a number without leading zeros."""
     return text.isascii() and text.isdigit() and (text == "0" or text[0] != "0")
 
 

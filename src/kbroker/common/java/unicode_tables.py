@@ -1,4 +1,4 @@
-"""Unicode's classes and letters of more than one case, as RE2/J has them; loaded when a pattern asks for one.
+"""Unicode's classes, and letters with several cases, as in RE2/J; imported when a pattern needs one.
 
 The data is packed: numbers of seven bits a byte, the last byte of each below 128; then zlib, then base 85.
 """
@@ -15,7 +15,7 @@ from kbroker.common.java.unicode_data import CASES, CLASSES
 
 @cache
 def ranges_of(name: str) -> list[tuple[str, str]] | None:
-    """First and last characters of a general category or a script, in order; None if there is none of this name."""
+    """Return the first and last characters of a general category or a script, in order; None for an unknown name."""
     packed = _classes().get(name)
     if packed is None:
         return None
@@ -31,7 +31,7 @@ def ranges_of(name: str) -> list[tuple[str, str]] | None:
 
 @cache
 def other_cases() -> dict[str, list[str]]:
-    """Return for each letter, in order, the letters that are equal to it where case is ignored."""
+    """Return for each letter, in order, the letters that are equal to it when case is ignored."""
     found: dict[str, list[str]] = {}
     numbers = unpacked(_inflated(CASES))
     first = 0
@@ -57,7 +57,7 @@ def _inflated(text: str) -> bytes:
 
 
 def unpacked(data: bytes) -> Iterator[int]:
-    """The numbers in packed bytes."""
+    """Yield the numbers of packed bytes."""
     number = 0
     for byte in data:
         number = number << 7 | byte & 127

@@ -1,7 +1,7 @@
-"""Access control lists in Kafka's terms: what a rule says, which rules a filter finds, and what rules decide.
+"""Access control lists in Kafka's terms: rules, filters of rules, and decisions.
 
-``decide`` is the plain form of the authorizer's decision, for one question and its reasons; brokers answer the
-questions of requests from ``server.authorizer``. Source: ``StandardAuthorizerData``, ``ResourcePatternFilter``.
+``decide`` is the plain form of the authorizer's decision, for one question and its reasons; brokers decide about
+requests in ``server.authorizer``. Source: ``StandardAuthorizerData``, ``ResourcePatternFilter``.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from typing import NamedTuple
 WILDCARD = "*"
 WILDCARD_PRINCIPAL = "User:*"
 CLUSTER_NAME = "kafka-cluster"
-MAX_NAME_BYTES = 32_767  # of each text of a rule, as Kafka's records hold them
-_MAPPED = bytes(10) + b"\xff\xff"  # what an IPv4 address in IPv6 begins with
+MAX_NAME_BYTES = 32_767  # of each text of a rule, as in Kafka's records
+_MAPPED = bytes(10) + b"\xff\xff"  # prefix of an IPv4 address in IPv6
 
 
 class ResourceType(IntEnum):
@@ -32,7 +32,7 @@ class ResourceType(IntEnum):
 
     @property
     def title(self) -> str:
-        """The name as Kafka's authorizer logs it: ``TransactionalId``."""
+        """Name in the log of Kafka's authorizer: ``TransactionalId``."""
         return "".join(word.capitalize() for word in self.name.split("_"))
 
 
@@ -77,11 +77,11 @@ class Permission(IntEnum):
 
 
 def bits(*operations: Operation) -> int:
-    """Operations as Kafka's responses carry them: one bit each."""
+    """Return operations as Kafka's responses encode them: one bit each."""
     return sum(1 << operation for operation in operations)
 
 
-#: The operations that exist for each type, as the fields of authorized operations name them.
+#: Operations of each type, as the fields of authorized operations name them.
 OPERATIONS: Mapping[ResourceType, tuple[Operation, ...]] = {
     ResourceType.TOPIC: (
         Operation.READ,
@@ -114,7 +114,7 @@ OPERATIONS: Mapping[ResourceType, tuple[Operation, ...]] = {
     ResourceType.USER: (Operation.CREATE_TOKENS, Operation.DESCRIBE_TOKENS),
 }
 
-#: Operations that an ALLOW rule about one of others allows too.
+#: Operations that are allowed by an ALLOW rule about one of others.
 IMPLIED: Mapping[Operation, frozenset[Operation]] = {
     Operation.DESCRIBE: frozenset({Operation.READ, Operation.WRITE, Operation.DELETE, Operation.ALTER}),
     Operation.DESCRIBE_CONFIGS: frozenset({Operation.ALTER_CONFIGS}),
@@ -148,13 +148,13 @@ class Acl(NamedTuple):
         return self.resource_name in (name, WILDCARD)
 
     def concerns(self, principal: str, host: str) -> bool:
-        """Return whether it is about this client."""
+        """Return whether the rule applies to this client."""
         return self.principal in (principal, WILDCARD_PRINCIPAL) and (
             self.host == WILDCARD or normal_host(self.host) == normal_host(host)
         )
 
     def covers(self, operation: Operation) -> bool:
-        """Return whether it is about this operation, by itself or because it is implied."""
+        """Return whether the rule applies to this operation, directly or because another one implies it."""
         if self.operation in (operation, Operation.ALL):
             return True
         return self.permission == Permission.ALLOW and self.operation in IMPLIED.get(operation, ())
@@ -172,7 +172,7 @@ class AclFilter(NamedTuple):
     permission: Permission = Permission.ANY
 
     def matches(self, acl: Acl) -> bool:
-        """Return whether a rule is meant."""
+        """Return whether the filter matches a rule."""
         return (
             self.resource_type in (acl.resource_type, ResourceType.ANY)
             and self.operation in (acl.operation, Operation.ANY)
@@ -193,7 +193,7 @@ class AclFilter(NamedTuple):
 
 
 class Decision(NamedTuple):
-    """Decision and its reason. ``rule``: in the words of Kafka's log; ``acl``: the rule, if one decided."""
+    """Decision and its reason. ``rule``: in the words of Kafka's log; ``acl``: the deciding rule, if any."""
 
     is_allowed: bool
     rule: str
@@ -214,7 +214,7 @@ def decide(
     super_users: Iterable[str] = (),
     allows_without_rule: bool = False,
 ) -> Decision:
-    """Return whether a client may do something, and which rule says so.
+    """Return whether a client may perform an operation, and the rule that decides.
 
     Args:
         acls: rules, at least all about the resource. allows_without_rule: allow.everyone.if.no.acl.found.
@@ -222,7 +222,7 @@ def decide(
     if principal in super_users:
         return SUPER_USER
     about = sorted((acl for acl in acls if acl.is_about(kind, name)), key=_order)
-    about.sort(key=lambda acl: acl.resource_name, reverse=True)  # Kafka looks from the longest name on
+    about.sort(key=lambda acl: acl.resource_name, reverse=True)  # Kafka begins with the longest name
     allowing: Acl | None = None
     for acl in about:
         if acl.concerns(principal, host) and acl.covers(operation):
@@ -241,9 +241,9 @@ def _order(acl: Acl) -> tuple[int, int, str, str, int]:
 
 
 def super_users(text: str | None) -> frozenset[str]:
-    """The principals of ``super.users``: with semicolons between, because names may have commas.
+    """Return the principals of ``super.users``, which are separated by semicolons because names may contain commas.
 
-    Raises: ValueError for one that is no principal.
+    Raises: ValueError for an entry that is not a principal.
     """
     found = [word.strip() for word in (text or "").split(";")]
     for word in found:
@@ -253,13 +253,13 @@ def super_users(text: str | None) -> frozenset[str]:
 
 
 def check_principal(text: str) -> None:
-    """Raises: ValueError unless it is a type, a colon and a name."""
+    """Raises: ValueError unless the text is a type, a colon and a name."""
     if not text or ":" not in text:
         raise ValueError(f"expected a string in format principalType:principalName but got {text}")
 
 
 def normal_host(host: str) -> str:
-    """A host in one form: Java writes 0:0:0:0:0:0:0:1 where others write ::1."""
+    """Return a host in a normal form: Java writes 0:0:0:0:0:0:0:1 instead of ::1."""
     if ":" not in host:
         return host
     try:
@@ -269,7 +269,9 @@ def normal_host(host: str) -> str:
 
 
 def java_host(host: str) -> str:
-    """A host as Java writes it, and as Apache Kafka compares it; an IPv4 address mapped into IPv6 is that of IPv4."""
+    """Return a host as Java writes it, and as Apache Kafka compares it; an IPv4 address mapped into IPv6 becomes
+    IPv4.
+    """
     if ":" not in host:
         return host
     try:
@@ -282,7 +284,7 @@ def java_host(host: str) -> str:
 
 
 def by_pattern(acls: Iterable[Acl]) -> Iterator[tuple[tuple[ResourceType, str, PatternType], list[Acl]]]:
-    """Rules with those about the same pattern together, as they come."""
+    """Group rules about the same pattern, in the order of their first rules."""
     found: dict[tuple[ResourceType, str, PatternType], list[Acl]] = {}
     for acl in acls:
         found.setdefault((acl.resource_type, acl.resource_name, acl.pattern_type), []).append(acl)

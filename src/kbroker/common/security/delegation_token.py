@@ -1,4 +1,4 @@
-"""A delegation token as the broker knows it (KIP-48, KIP-373). Its secret is computed, and never stored."""
+"""Delegation token of a broker (KIP-48, KIP-373). Its secret is computed, and never stored."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class Principal(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> Principal:
-        """The principal of "User:alice"."""
+        """Return the principal of "User:alice"."""
         kind, _, name = text.partition(":")
         return cls(kind, name)
 
@@ -24,7 +24,9 @@ class Principal(NamedTuple):
 
 
 class DelegationToken(NamedTuple):
-    """Times are milliseconds since 1970; the token can be renewed up to ``max_ms``, and counts until ``expiry_ms``."""
+    """Times are milliseconds since 1970; the token can be renewed up to ``max_ms``, and is valid until
+    ``expiry_ms``.
+    """
 
     token_id: str
     owner: Principal
@@ -35,7 +37,7 @@ class DelegationToken(NamedTuple):
     expiry_ms: int
 
     def is_expired(self, now_ms: int) -> bool:
-        """Return whether it counts no more."""
+        """Return whether the token has expired."""
         return self.max_ms < now_ms or self.expiry_ms < now_ms
 
     def may_be_renewed_by(self, principal: Principal) -> bool:

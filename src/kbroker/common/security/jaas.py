@@ -1,4 +1,4 @@
-"""One line of a JAAS configuration, as Kafka's ``sasl.jaas.config`` holds it: a login module and its options."""
+"""One line of a JAAS configuration, as in Kafka's ``sasl.jaas.config``: a login module and its options."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ class JaasEntry(NamedTuple):
 
 
 def parse_jaas(text: str) -> JaasEntry:
-    """Return the one entry of a line.
+    """Return the single entry of a line.
 
-    Raises: ValueError with what is wrong, never with a value.
+    Raises: ValueError with the reason, but never with a value.
     """
     tokens = _tokens(text)
     if len(tokens) < 3 or not tokens[0][1] or tokens[1][1].lower() not in _FLAGS:
@@ -52,7 +52,7 @@ def parse_jaas(text: str) -> JaasEntry:
 
 
 def _tokens(text: str) -> list[tuple[str, str]]:
-    """Words and marks: a mark is ("=" or ";", ""), a word ("", word)."""
+    """Return words and marks: a mark is ("=" or ";", ""), a word ("", word)."""
     found: list[tuple[str, str]] = []
     at, end = 0, len(text.rstrip())
     while at < end:

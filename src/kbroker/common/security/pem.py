@@ -1,4 +1,4 @@
-"""Keys and certificates in PEM form, as settings hold them, for a library that reads files."""
+"""Keys and certificates in PEM form, given as settings, for a library that reads files."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ _BLOCK = re.compile(r"-----BEGIN ([A-Z0-9 ]+)-----(.*?)-----END \1-----", re.DOT
 
 
 def normal_pem(text: str) -> str:
-    """PEM as OpenSSL wants it: a properties file may have lost the ends of lines. Raises: ValueError for other text."""
+    """Return PEM with OpenSSL's line ends, which a properties file may have lost. Raises: ValueError for other text."""
     blocks = []
     for name, content in _BLOCK.findall(text):
-        if ":" in content:  # headers of an old encrypted key: lines count
+        if ":" in content:  # headers of an old encrypted key: line ends matter
             blocks.append(f"-----BEGIN {name}-----{content}-----END {name}-----\n")
             continue
         packed = "".join(content.split())
@@ -28,9 +28,10 @@ def normal_pem(text: str) -> str:
 
 @contextmanager
 def pem_file(*texts: str) -> Iterator[str]:
-    """A file with these, which only we can read, for as long as it is needed: Python's ssl loads keys from files alone.
+    """Yield the path of a temporary file with these texts, readable by this user only: Python's ssl loads keys from
+    files.
 
-    Raises: ValueError when one of them is no PEM.
+    Raises: ValueError for a text that is not PEM.
     """
     content = "".join(normal_pem(text) for text in texts)
     handle, path = tempfile.mkstemp(prefix="kbroker-key-")

@@ -1,8 +1,8 @@
-"""SCRAM's arithmetic and messages, for both ends: RFC 5802 and RFC 7677 with the limits of Apache Kafka.
+"""Computations and messages of SCRAM, for both ends: RFC 5802 and RFC 7677 with the limits of Apache Kafka.
 
-A server keeps salt, iterations, stored key and server key of a user, from which no password can be computed. Channel
-binding is not supported; of the extensions only Kafka's ``tokenauth`` means something (KIP-48), the others are carried
-and ignored. Nothing of OpenSSL is loaded before it is needed.
+A server stores salt, iterations, stored key and server key of a user, from which no password can be computed. Channel
+binding is not supported; the only supported extension is Kafka's ``tokenauth`` (KIP-48), the others are transmitted and
+ignored. OpenSSL is loaded on first use.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from typing import NamedTuple
 
 MIN_ITERATIONS, MAX_ITERATIONS = 4096, 16384
 TOKEN_AUTH = "tokenauth"  # the extension, and the option of a client's JAAS line
-MAX_CLIENT_ITERATIONS = 1 << 24  # a client computes for seconds at most, whatever a server asks
+MAX_CLIENT_ITERATIONS = 1 << 24  # limits a client's computation to seconds, for any value of the server
 
 _BASE64 = r"(?:[a-zA-Z0-9/+]{4})*(?:[a-zA-Z0-9/+]{3}=|[a-zA-Z0-9/+]{2}==)?"
 _NAME = r"(?:[\x01-\x2b\x2d-\x3c\x3e-\x7f]|=2C|=3D)+"
 _VALUE = r"[\x01-\x2b\x2d-\x7f]+"
 _PRINTABLE = r"[\x21-\x2b\x2d-\x7e]+"
 _EXTENSIONS = rf"(?:,[A-Za-z]+={_VALUE})*"
-# compiled when first used, then kept by re
+# compiled on first use, then cached by re
 _CLIENT_FIRST = rf"(n,(?:a=({_NAME}))?,)((?:m={_VALUE},)?n=({_NAME}),r=({_PRINTABLE})({_EXTENSIONS}))"
 _SERVER_FIRST = rf"(?:m={_VALUE},)?r=({_PRINTABLE}),s=({_BASE64}),i=([0-9]{{1,10}}){_EXTENSIONS}"
 _CLIENT_FINAL = rf"(c=({_BASE64}),r=({_PRINTABLE}){_EXTENSIONS}),p=({_BASE64})"
@@ -39,25 +39,25 @@ class Mechanism(NamedTuple):
 
     @property
     def size_bytes(self) -> int:
-        """Return the verifier of a user's keys."""
+        """Size of the digest."""
         import hashlib
 
         return hashlib.new(self.hash_name).digest_size
 
     def digest(self, data: bytes) -> bytes:
-        """H of RFC 5802."""
+        """Return H of RFC 5802."""
         import hashlib
 
         return hashlib.new(self.hash_name, data).digest()
 
     def hmac(self, key: bytes, data: bytes) -> bytes:
-        """HMAC of RFC 5802."""
+        """Return HMAC of RFC 5802."""
         import hmac
 
         return hmac.digest(key, data, self.hash_name)
 
     def salted_password(self, password: str, salt: bytes, iterations: int) -> bytes:
-        """Hi of RFC 5802: takes its time, by purpose."""
+        """Return Hi of RFC 5802; it is slow on purpose."""
         import hashlib
 
         return hashlib.pbkdf2_hmac(self.hash_name, password.encode(), salt, iterations)
@@ -79,22 +79,22 @@ class Credential(NamedTuple):
 
     @classmethod
     def from_salted_password(cls, mechanism: Mechanism, salted: bytes, salt: bytes, iterations: int) -> Credential:
-        """The keys that a client's salted password leads to."""
+        """Return the keys derived from a client's salted password."""
         stored_key = mechanism.digest(mechanism.hmac(salted, b"Client Key"))
         return cls(salt, iterations, stored_key, mechanism.hmac(salted, b"Server Key"))
 
     @classmethod
     def from_password(cls, mechanism: Mechanism, password: str, salt: bytes, iterations: int) -> Credential:
-        """The keys of a password."""
+        """Return the keys derived from a password."""
         salted = mechanism.salted_password(password, salt, iterations)
         return cls.from_salted_password(mechanism, salted, salt, iterations)
 
     def __repr__(self) -> str:
-        return "Credential(...)"  # a trace back or a log line must not show it
+        return "Credential(...)"  # tracebacks and log lines must not show it
 
 
 class ClientFirst(NamedTuple):
-    """The first message: ``header`` before the part that is signed, ``bare``.
+    """The first message: ``header`` before ``bare``, the part that is signed.
 
     ``is_token``: ``user`` is the id of a delegation token.
     """
@@ -114,13 +114,13 @@ class ClientFirst(NamedTuple):
             raise ScramError("Invalid SCRAM client first message format")
         extensions = dict(one.split("=", 1) for one in found[6].split(",")[1:])
         is_token = extensions.get(TOKEN_AUTH, "").lower() == "true"
-        # as Kafka signs it: a duplicate extension is there once, so that no proof is right for it
+        # as Kafka signs it: a duplicate extension occurs once, so that no proof matches
         bare = found[3][: len(found[3]) - len(found[6])] + "".join(f",{k}={v}" for k, v in extensions.items())
         return cls(found[1], found[2] or "", bare, unescape_name(found[4]), found[5], is_token)
 
 
 class ServerFirst(NamedTuple):
-    """The server's challenge; ``message`` as it is signed."""
+    """The server's challenge; ``message``: the signed text."""
 
     message: str
     nonce: str
@@ -129,7 +129,7 @@ class ServerFirst(NamedTuple):
 
     @classmethod
     def make(cls, nonce: str, credential: Credential) -> ServerFirst:
-        """The challenge to a user; ``nonce``: the client's with the server's behind it."""
+        """Return the challenge to a user; ``nonce``: the client's, followed by the server's."""
         message = f"r={nonce},s={_encode(credential.salt)},i={credential.iterations}"
         return cls(message, nonce, credential.salt, credential.iterations)
 
@@ -144,7 +144,7 @@ class ServerFirst(NamedTuple):
 
 
 class ClientFinal(NamedTuple):
-    """The client's proof; ``without_proof`` as it is signed."""
+    """The client's proof; ``without_proof``: the signed text."""
 
     without_proof: str
     channel_binding: bytes
@@ -161,7 +161,7 @@ class ClientFinal(NamedTuple):
 
 
 def verify(mechanism: Mechanism, credential: Credential, signed: bytes, proof: bytes) -> bytes:
-    """Return the server's final message. Raises: ScramError unless the proof is right; constant time."""
+    """Return the server's final message, in constant time. Raises: ScramError unless the proof is right."""
     import hmac
 
     signature = mechanism.hmac(credential.stored_key, signed)
@@ -177,9 +177,8 @@ def verify(mechanism: Mechanism, credential: Credential, signed: bytes, proof: b
 class ScramClient:
     """The client's side of one exchange.
 
-    Args: ``nonce``: made up when None; ``is_token``: user and password are a delegation token's id and secret, which
-    is in base64.
-    Raises (all methods): ScramError.
+    Args: ``nonce``: generated when None; ``is_token``: user and password are a delegation token's id and secret, which
+    is in base64. Raises (all methods): ScramError.
     """
 
     def __init__(
@@ -193,11 +192,11 @@ class ScramClient:
         self._expected = b""
 
     def first(self) -> bytes:
-        """The first message."""
+        """Return the first message."""
         return f"n,,{self._bare}".encode()
 
     def final(self, challenge: bytes) -> bytes:
-        """The proof that answers the server's challenge. Takes the time of the iterations."""
+        """Return the proof for the server's challenge; computing it takes the time of the iterations."""
         server = ServerFirst.parse(challenge)
         if not server.nonce.startswith(self._nonce) or server.nonce == self._nonce:
             raise ScramError("Invalid server nonce")
@@ -217,7 +216,7 @@ class ScramClient:
         return f"{without_proof},p={_encode(proof)}".encode()
 
     def check(self, outcome: bytes) -> None:
-        """The server's final message proves that it knows the user too."""
+        """Verify the server's final message, which proves that the server has the user's keys."""
         import hmac
 
         if outcome.startswith(b"e="):
@@ -228,26 +227,26 @@ class ScramClient:
 
 
 def make_nonce() -> str:
-    """A random nonce."""
+    """Return a random nonce."""
     import secrets
 
     return secrets.token_urlsafe(24)
 
 
 def make_salt() -> bytes:
-    """A random salt."""
+    """Return a random salt."""
     import secrets
 
     return secrets.token_bytes(24)
 
 
 def escape_name(user: str) -> str:
-    """A user as messages carry it."""
+    """Return a user name as messages encode it."""
     return user.replace("=", "=3D").replace(",", "=2C")
 
 
 def unescape_name(name: str) -> str:
-    """The user that a message names."""
+    """Return the user name of an encoded name."""
     return name.replace("=2C", ",").replace("=3D", "=")
 
 
@@ -256,7 +255,7 @@ def _encode(data: bytes) -> str:
 
 
 def _decode(text: str) -> bytes:
-    import base64  # not at the start of a broker
+    import base64  # not imported at the start of a broker
 
     try:
         return base64.b64decode(text, validate=True)
