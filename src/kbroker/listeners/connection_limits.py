@@ -1,4 +1,4 @@
-"""Limits of connections as they are configured: settings of broker and listeners, quotas of addresses; live."""
+"""Configured limits of connections, kept current: settings of broker and listeners, quotas of addresses."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ logger = get_logger(__name__)
 
 
 class ConnectionLimits:
-    """Keeps the limits of a socket server as configuration and quota entities say.
+    """Applies configuration and quota entities to the limits of a socket server.
 
-    Threads: one change at a time, as their stores give them.
+    Threads: one change at a time, in the order of their stores.
     """
 
     def __init__(self, config: BrokerConfig, quotas: ConnectionQuotas) -> None:
@@ -25,7 +25,7 @@ class ConnectionLimits:
         self._quotas = quotas
 
     def on_config_change(self, changed: frozenset[str]) -> None:
-        """Put changed settings in force."""
+        """Apply changed settings."""
         if not any("max.connection" in name for name in changed):
             return
         config = self._config
@@ -39,14 +39,14 @@ class ConnectionLimits:
             self._quotas.update_listener(name, *limits)
 
     def on_quota_change(self, entity: QuotaEntity, key: str, value: float | None) -> None:
-        """Put a changed quota or shadow of an address, or of all addresses, in force; others are not for us."""
+        """Apply a changed quota or shadow of an address, or of all addresses; ignore other quotas."""
         if enforced_key(key) == CONNECTION_CREATION_RATE and IP in entity.names:
             rate = None if value is None else int(value)
             self._quotas.update_ip_rate(entity.names[IP], rate, shadow=is_shadow_key(key))
 
 
 def address_limits(config: BrokerConfig) -> dict[str, int]:
-    """max.connections.per.ip.overrides by address; a name counts for every address it has now."""
+    """Return max.connections.per.ip.overrides by address; a name stands for all its current addresses."""
     limits = {}
     for host, limit in host_limits(config.text("max.connections.per.ip.overrides")).items():
         try:
@@ -59,7 +59,7 @@ def address_limits(config: BrokerConfig) -> dict[str, int]:
 
 
 def listener_limits(config: BrokerConfig) -> dict[str, ListenerLimits]:
-    """The connection limits that are set for single listeners."""
+    """Return the connection limits that are set for single listeners."""
     return {
         listener.name: ListenerLimits(
             config.listener_integer(listener.name, "max.connections"),

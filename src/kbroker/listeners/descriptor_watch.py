@@ -8,12 +8,12 @@ from kbroker.network.socket_server import SocketServer
 
 logger = get_logger(__name__)
 
-#: One line for each such time at most.
+#: Minimum interval of the log lines.
 LOOK_EVERY_MS = 10_000
 
 
 class DescriptorWatch:
-    """Looks at the acceptors of a server. Threads: ``look`` on one at a time."""
+    """Watches the acceptors of a server. Threads: ``look`` on one at a time."""
 
     def __init__(self, server: SocketServer) -> None:
         self._server = server
@@ -21,7 +21,7 @@ class DescriptorWatch:
         self._is_short = False
 
     def look(self) -> None:
-        """Log it when acceptors have waited for descriptors since the last look, and when they no longer do."""
+        """Log when acceptors have waited for descriptors since the last look, and when they no longer wait."""
         seen = sum(acceptor.out_of_descriptors for acceptor in self._server.acceptors)
         was_short, self._is_short = self._is_short, seen > self._seen
         self._seen = seen

@@ -1,4 +1,4 @@
-"""From the configuration to what protects each listener: TLS contexts, SASL mechanisms and their users."""
+"""Security of each listener, made from the configuration: TLS contexts, SASL mechanisms and their users."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ def listener_security(
 ) -> dict[str, ListenerSecurity]:
     """Return TLS and SASL of each listener by name, without plaintext listeners.
 
-    Args: ``tokens``: by which SCRAM clients may log in too.
-    Raises: ConfigError for what is missing, contradicts itself or cannot be read.
+    Args: ``tokens``: delegation tokens with which SCRAM clients may log in too.
+    Raises: ConfigError for settings that are missing, contradictory or unreadable.
     """
     found = {}
     log = RateLimitedLogger(logger, clock)
@@ -199,7 +199,7 @@ def _load_keys(context: ssl.SSLContext, listener: str, text: Callable[[str], str
     what, shown = ("ssl.keystore.location", location) if location else ("ssl.keystore.key", "[hidden]")
     try:
         with _file(location) if location else pem_file(key, chain) as path:
-            # always with a password, or OpenSSL asks the terminal for the one of an encrypted key
+            # always with a password: otherwise OpenSSL prompts on the terminal for that of an encrypted key
             context.load_cert_chain(path, password=lambda: password)
     except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
         raise ConfigError(what, shown, _reason(error), "a readable PEM file of key and certificates") from None
@@ -224,7 +224,7 @@ def _load_trust(context: ssl.SSLContext, text: Callable[[str], str]) -> None:
 
 @contextmanager
 def _file(location: str) -> Iterator[str]:
-    with open(location, "rb"):  # says what is wrong with it better than ssl does
+    with open(location, "rb"):  # its error is clearer than that of ssl
         pass
     yield location
 

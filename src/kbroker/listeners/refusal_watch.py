@@ -1,6 +1,6 @@
 """Logs the connections that were closed instead of being sent a response: unknown APIs, versions, damaged requests.
 
-Source: ``Processor.parseRequestHeader`` and ``processChannelException``, whose wording it keeps.
+Source: ``Processor.parseRequestHeader`` and ``processChannelException``, with their wording.
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ from kbroker.network.connections.refusal import Refusal
 
 logger = get_logger(__name__)
 
-#: So often at most; between two looks the first ten are kept, and the others counted.
+#: Minimum interval of looks; between two looks the first ten refusals are kept, and the others counted.
 LOOK_EVERY_MS = 1_000
 
-#: What the first bytes of other protocols look like as the size of a request.
+#: First bytes of other protocols, which are read as the size of a request.
 _HTTP_METHODS = (b"GET ", b"POST", b"PUT ", b"HEAD", b"OPTI", b"DELE", b"PATC", b"CONN", b"PRI ")
 _TLS_HANDSHAKE = b"\x16\x03"
 
 
 class KeptRefusals(Protocol):
-    """``_refused_requests.RefusedRequests``."""
+    """Interface of ``_refused_requests.RefusedRequests``."""
 
     def take(self) -> tuple[list[Refusal], int]:
-        """Those since the last call, and how many more there were."""
+        """Return the kept refusals since the last call, and the number of further ones."""
         ...
 
     def counts(self) -> dict[str, int]:
@@ -38,10 +38,10 @@ NoteRefusals = Callable[[Sequence[tuple[Refusal, int]]], None]
 
 
 class RefusalWatch:
-    """Logs what ``refused`` has kept, and gives it to the request log.
+    """Logs the refusals that ``refused`` has kept, and passes them to the request log.
 
-    Args: ``versions``: the served ones, from and to, by API key. ``names``: by API key. ``max_request_bytes``: of the
-        listeners. ``note``: takes refusals, each with the number that it stands for.
+    Args: ``versions``: first and last served version by API key. ``names``: by API key. ``max_request_bytes``: of the
+        listeners. ``note``: receives refusals, each with the number of refusals that it represents.
     Threads: ``look`` on one at a time.
     """
 
@@ -72,13 +72,13 @@ class RefusalWatch:
             self._note(self._records(kept, counts))
 
     def _records(self, kept: Sequence[Refusal], counts: Mapping[str, int]) -> list[tuple[Refusal, int]]:
-        """One for each that was kept, and for each reason one that stands for the others."""
+        """Return one record for each kept refusal, and for each reason one that represents the others."""
         found = [(refusal, 1) for refusal in kept]
         for refusal in kept:
             self._noted[refusal.reason] = self._noted.get(refusal.reason, 0) + 1
         for reason, count in counts.items():
             others = count - self._noted.get(reason, 0)
-            if others > 0:  # below: it was counted after ``counts``, and is of the next look then
+            if others > 0:  # negative: counted after ``counts``, so it belongs to the next look
                 found.append((Refusal(reason, -1, -1, -1, 0, -1, "", ""), others))
                 self._noted[reason] = count
         return found

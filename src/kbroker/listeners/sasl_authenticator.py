@@ -1,4 +1,4 @@
-"""The conversation before the first request: ApiVersions, SaslHandshake, the mechanism's tokens; and it again later.
+"""SASL authentication and re-authentication: ApiVersions, SaslHandshake, the tokens of the mechanism.
 
 Kafka's order and responses. After SaslHandshake version 0 tokens travel without Kafka's headers (KIP-43); from version
 1 in SaslAuthenticate requests (KIP-152), whose response has the session's lifetime (KIP-368).
@@ -24,10 +24,10 @@ from kbroker.security.mechanisms import Mechanism, MechanismFactory, SaslAuthent
 
 logger = get_logger(__name__)
 
-MIN_REAUTHENTICATION_MS = 1000  # more often it is refused
+MIN_REAUTHENTICATION_MS = 1000  # minimum interval; earlier ones are rejected
 MAX_ELEMENTS = 1000
 
-#: Response body for a request that comes at the wrong time; None where its API has none.
+#: Returns the response body for an unexpected request; None if its API has none.
 ErrorBody = Callable[[int, int, Body, Errors], Body | None]
 ApiVersions = Callable[[], Mapping[int, tuple[int, int]]]
 
@@ -37,7 +37,7 @@ class _State(enum.Enum):
     HANDSHAKE = enum.auto()  # after the response of ApiVersions
     TOKENS = enum.auto()  # in SaslAuthenticate requests
     BARE_TOKENS = enum.auto()
-    OTHER_MECHANISM = enum.auto()  # a re-authentication asked for one; the next frame is refused
+    OTHER_MECHANISM = enum.auto()  # a re-authentication requested it; the next frame is rejected
     COMPLETE = enum.auto()
     FAILED = enum.auto()
 
@@ -46,13 +46,13 @@ class SaslListener:
     """Shared state of the connections of a SASL listener (``network.authentication.Authentication``).
 
     Args:
-        mechanisms: makers of exchanges by the name of the mechanism, in the order that clients see.
-        api_versions: the versions that ApiVersions says are served; ``features``: the features.
+        mechanisms: factories of exchanges by the name of the mechanism, in the order shown to clients.
+        api_versions: the versions in the response of ApiVersions; ``features``: the features in it.
         error_body: see ErrorBody.
         clock: the broker's.
-        max_reauth_ms: by mechanism, how long an authentication counts; 0: as long as the connection.
-        max_receive_bytes: of one frame during authentication.
-        failure_delay_ms: how long a failure is kept back.
+        max_reauth_ms: by mechanism, lifetime of an authentication; 0: that of the connection.
+        max_receive_bytes: maximum size of a frame during authentication.
+        failure_delay_ms: delay of the response to a failure.
     Threads: any.
     """
 
@@ -79,12 +79,12 @@ class SaslListener:
         self.log = RateLimitedLogger(logger, clock)
 
     def begin(self, remote_host: str, remote_port: int) -> SaslAuthenticator:
-        """Make the authenticator of a new connection."""
+        """Create the authenticator of a new connection."""
         return SaslAuthenticator(self, f"{remote_host}:{remote_port}")
 
 
 class SaslAuthenticator:
-    """One connection's authentication, and the ones that renew it. Threads: one at a time."""
+    """Authentication and re-authentications of one connection. Threads: one at a time."""
 
     def __init__(self, listener: SaslListener, client: str) -> None:
         self._listener = listener
@@ -92,7 +92,7 @@ class SaslAuthenticator:
         self._state = _State.INITIAL
         self._name = ""
         self._exchange: Mechanism | None = None
-        self._previous: tuple[str, str] | None = None  # mechanism and principal of what is renewed
+        self._previous: tuple[str, str] | None = None  # mechanism and principal of the previous authentication
         self._principal = ""
         self._is_token_authenticated = False
         self._lifetime_ms = 0
@@ -104,7 +104,7 @@ class SaslAuthenticator:
         return "authentication" if self._previous is None else "re-authentication"
 
     def begin_again(self) -> bool:
-        """Return whether a re-authentication may begin: only where sessions end, and not more than once a second."""
+        """Return whether a re-authentication may begin: only if sessions end, and at most once a second."""
         if self._state is not _State.COMPLETE or self._lifetime_ms == 0:
             return False
         now_ms = self._listener.clock.now_ms()
@@ -117,7 +117,7 @@ class SaslAuthenticator:
         return True
 
     def receive(self, frame: bytes) -> Step:
-        """Take the next frame; never raises for what a client can send."""
+        """Process the next frame; no input of a client raises an exception."""
         try:
             if self._state is _State.BARE_TOKENS:
                 return self._bare_token(frame)
@@ -218,13 +218,13 @@ class SaslAuthenticator:
         return self._continued(response, principal)
 
     def _evaluate(self, token: bytes) -> tuple[bytes, str]:
-        """The mechanism's token, and the principal once it is known."""
+        """Return the mechanism's token, and the principal once it is known."""
         assert self._exchange is not None
         response = self._exchange.evaluate(token)
         user = self._exchange.user
         if user is None:
             return response, ""
-        if "\0" in user:  # where a session's principal would end: it would be another user
+        if "\0" in user:  # it would end the session's principal, which would be another user
             raise SaslAuthenticationError("Authentication failed: the user's name contains a NUL character")
         principal = f"User:{user}"
         if self._previous is not None and principal != self._previous[1]:
@@ -240,7 +240,7 @@ class SaslAuthenticator:
         expiry_ms = self._exchange.token_expiry_ms
         self._is_token_authenticated = expiry_ms is not None
         if expiry_ms is not None:
-            left_ms = max(expiry_ms - self._listener.clock.wall_ms(), 1)  # 0 would be without an end
+            left_ms = max(expiry_ms - self._listener.clock.wall_ms(), 1)  # 0 would mean unlimited
             self._lifetime_ms = min(left_ms, self._lifetime_ms or left_ms)
         self._exchange = None
         self._previous = None
@@ -259,7 +259,7 @@ class SaslAuthenticator:
     # ------------------------------------------------------------ failures
 
     def _illegal_request(self, header: codec.RequestHeader, frame: bytes, at: int) -> Step:
-        """An error in the form of the API that was asked, where we can make one."""
+        """Return an error as a response of the requested API, if it has one."""
         key, version = header.api_key, header.api_version
         text = f"Unexpected Kafka request of type {codec.api(key).name} during SASL authentication."
         body_in = codec.decode_request(key, version, frame, at, max_elements=MAX_ELEMENTS)
@@ -288,7 +288,7 @@ class SaslAuthenticator:
 
 
 def error_body(find: Callable[[int, int], Callable[[Body, Errors, RequestContext], Body] | None]) -> ErrorBody:
-    """Make an ErrorBody of a look-up of the APIs' failure functions."""
+    """Return an ErrorBody that uses the APIs' failure functions."""
 
     def make(key: int, version: int, body: Body, error: Errors) -> Body | None:
         failure = find(key, version)
@@ -302,5 +302,5 @@ def _encode(key: int, version: int, correlation_id: int, body: Body) -> bytes:
 
 
 def _shown(name: str) -> str:
-    """A client's word, fit for a log."""
+    """Return a name from a client in a form fit for a log."""
     return "".join(c if c.isprintable() and c.isascii() else "?" for c in name[:40])

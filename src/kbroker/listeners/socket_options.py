@@ -13,7 +13,7 @@ from kbroker.requests.context import Endpoint
 
 
 def socket_options(config: BrokerConfig) -> SocketServerOptions:
-    """Options of sockets and network threads, from the configuration."""
+    """Return the options of sockets and network threads from the configuration."""
     idle_ms = config.integer("connections.max.idle.ms")
     poller = config.text("kbroker.poller")
     return SocketServerOptions(
@@ -40,12 +40,12 @@ def socket_options(config: BrokerConfig) -> SocketServerOptions:
 
 
 def network_threads(config: BrokerConfig) -> dict[str, int]:
-    """The network threads of each listener, its own number or the broker's."""
+    """Return the number of network threads of each listener: its own or the broker's."""
     return {each.name: config.integer(listener_key(each.name, "num.network.threads")) for each in config.listeners}
 
 
 def endpoints_of(config: BrokerConfig, bound: list[Listener]) -> dict[str, Endpoint]:
-    """Return the address of each listener for clients: as advertised, else as bound."""
+    """Return the address of each listener for clients: the advertised one, else the bound one."""
     advertised = {listener.name: listener for listener in config.advertised_listeners}
     endpoints = {}
     for listener in bound:

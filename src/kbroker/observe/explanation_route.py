@@ -1,4 +1,4 @@
-"""`GET /quotas/explain`: an explanation of one client's quotas, asked for at the HTTP port."""
+"""`GET /quotas/explain`: an explanation of one client's quotas over HTTP."""
 
 from __future__ import annotations
 

@@ -1,11 +1,11 @@
 """Access to the HTTP port beyond /metrics, /health and /ready: for this machine and holders of the token.
 
-Programs of this machine may read it as far as they could ask the broker by Kafka's protocol too, without saying who
-they are: where every listener authenticates its clients, or there is an authorizer, they need the token as well.
+Programs of this machine need no token if they could also query the broker by Kafka's protocol without authentication:
+if every listener authenticates its clients, or there is an authorizer, they need the token as well.
 
-A page of a browser on this machine must not read it for a stranger. So a request without the token has to come from the
-loopback interface, name the port by an address or as localhost (a name of the stranger's own, resolved to 127.0.0.1,
-is DNS rebinding), come from no other site's page, and through no proxy.
+A foreign page in a browser on this machine must not read it. Therefore a request without the token must come from the
+loopback interface, name the port by an address or as localhost (a foreign name resolved to 127.0.0.1 is DNS
+rebinding), come from no other site's page, and through no proxy.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _FORWARDED = ("Forwarded", "X-Forwarded-For", "X-Real-IP", "Via")
 
 
 class Refusal(NamedTuple):
-    """The response to who may not read: status and sentence; ``retry_after_s``: when it is worth another try, or 0."""
+    """Response to a refused request: status and sentence; ``retry_after_s``: delay before a retry, or 0."""
 
     status: int
     sentence: str
@@ -36,7 +36,7 @@ class Refusal(NamedTuple):
 
 
 class HttpAccess:
-    """The check of every request to one port but those for /metrics, /health and /ready; mounted pages use it too.
+    """Access check of one port, except for /metrics, /health and /ready; mounted pages use it too.
 
     Args: ``token``: kbroker.console.token, None without one. ``clock`` of the log's rate limit.
         ``trusts_this_machine``: whether its programs need no token.
@@ -51,16 +51,16 @@ class HttpAccess:
 
     @classmethod
     def configured(cls, config: BrokerConfig, clock: BaseClock) -> HttpAccess:
-        """The check with a broker's configuration."""
+        """Return the check of a broker's configuration."""
         return cls(config.text("kbroker.console.token") or None, clock, is_open(config))
 
     @property
     def has_token(self) -> bool:
-        """Return whether there is a token to send."""
+        """Return whether a token is configured."""
         return self._token is not None
 
     def refusal(self, peer: str, headers: Message) -> Refusal | None:
-        """Return the reason for which a request is refused, None where it may read.
+        """Return the reason to refuse a request, None if access is allowed.
 
         Args: ``peer``: address of the client. ``headers``: of the request.
         """
@@ -84,9 +84,9 @@ class HttpAccess:
         return None
 
     def token_refusal(self, peer: str, given: str) -> Refusal | None:
-        """Return the reason for which a client's token is refused, None for the broker's token.
+        """Return the reason to refuse a client's token, None for the broker's token.
 
-        It takes the same time for each wrong one. An address with several wrong ones has to wait.
+        The check takes the same time for each wrong token. An address with several wrong tokens must wait.
         """
         is_right = self._token is not None and hmac.compare_digest(_hash(given.strip()), self._token)
         wait_ms = self._wrong.wait_ms(peer, is_right)
@@ -104,7 +104,7 @@ def _hash(token: str) -> bytes:
 
 
 def is_open(config: BrokerConfig) -> bool:
-    """Return whether any client may ask a broker for anything, without saying who it is."""
+    """Return whether a broker serves all requests of unauthenticated clients."""
     if config.text("authorizer.class.name"):
         return False
     return any(
@@ -115,7 +115,7 @@ def is_open(config: BrokerConfig) -> bool:
 
 
 def is_loopback(peer: str) -> bool:
-    """Return whether an address is of the loopback interface, as IPv4, IPv6, or IPv4 in IPv6."""
+    """Return whether an address belongs to the loopback interface, as IPv4, IPv6, or IPv4 in IPv6."""
     try:
         address = ipaddress.ip_address(peer.partition("%")[0])
     except ValueError:
@@ -125,7 +125,7 @@ def is_loopback(peer: str) -> bool:
 
 
 def is_local_name(host: str) -> bool:
-    """Return whether a Host header is an IP address or localhost, names that DNS of others cannot redirect here."""
+    """Return whether a Host header is an IP address or localhost, which foreign DNS cannot redirect here."""
     name = host.strip().lower()
     if name.startswith("["):
         name, bracket, rest = name[1:].partition("]")

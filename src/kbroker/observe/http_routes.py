@@ -1,16 +1,16 @@
-"""JSON routes of the HTTP port: each path with the function that makes its value."""
+"""JSON routes of the HTTP port: each path with the function that returns its value."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
 
-#: Takes the parameters of the query, each at most once; returns what JSON can hold, or raises HttpError.
+#: Called with the parameters of the query, each at most once; returns a JSON value, or raises HttpError.
 Route = Callable[[dict[str, str]], Any]
 
 
 class HttpError(Exception):
-    """A request that a route refuses: the status (400, 404 ...), and a sentence for the client."""
+    """Refusal of a request by a route: the status (400, 404 ...), and a sentence for the client."""
 
     def __init__(self, status: int, sentence: str) -> None:
         super().__init__(sentence)
@@ -19,15 +19,15 @@ class HttpError(Exception):
 
 
 class RouteTable:
-    """Routes by their path. Threads: any; a route added late is served from then on."""
+    """Routes by their path. Threads: any; a route is served as soon as it is added."""
 
     def __init__(self) -> None:
         self._routes: dict[str, Route] = {}
 
     def add(self, path: str, route: Route) -> None:
-        """Serve ``path``, such as ``/xray``, on its own thread for each request; behind the check of ``http_access``.
+        """Serve ``path``, such as ``/xray``, on its own thread for each request, after the check of ``http_access``.
 
-        Raises: ValueError for a path that is not plain, or has a route.
+        Raises: ValueError for a path that is not plain, or has a route already.
         """
         if not path.startswith("/") or path.endswith("/") or "?" in path:
             raise ValueError(f"expected a path such as /xray, got {path!r}")
@@ -36,7 +36,7 @@ class RouteTable:
         self._routes = {**self._routes, path: route}
 
     def find(self, path: str) -> Route | None:
-        """The route of a path, None without one."""
+        """Return the route of a path, None without one."""
         return self._routes.get(path)
 
     @property
@@ -46,7 +46,7 @@ class RouteTable:
 
 
 def limit_of(query: dict[str, str], name: str, default: int, most: int) -> int:
-    """A number of the query, from 1 to ``most``. Raises: HttpError 400."""
+    """Return a number of the query, from 1 to ``most``. Raises: HttpError 400."""
     text = query.get(name)
     if text is None:
         return default
@@ -56,7 +56,7 @@ def limit_of(query: dict[str, str], name: str, default: int, most: int) -> int:
 
 
 def only(query: dict[str, str], *names: str) -> None:
-    """Refuse what a route does not know. Raises: HttpError 400."""
+    """Reject parameters other than these. Raises: HttpError 400."""
     for name in query:
         if name not in names:
             known = f"known are {', '.join(names)}" if names else "there are none"

@@ -17,7 +17,7 @@ Series: TypeAlias = Iterable[tuple[tuple[str, ...], float | Buckets]]
 class Row(Generic[Source]):
     """One family of a table: its fields are those of ``Family``.
 
-    Args: ``read`` returns the series of the moment; a number or buckets stand for one series without labels.
+    Args: ``read`` returns the current series; a number or buckets are one series without labels.
     """
 
     group: str

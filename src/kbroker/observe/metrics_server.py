@@ -19,8 +19,8 @@ from kbroker.observe.mounted_pages import MountedPages
 logger = get_logger(__name__)
 
 MAX_SCRAPES = MAX_CONNECTIONS - 4  # at once: the other connections are left for /health and /ready
-MAX_ROUTE_CALLS = 8  # at once: each may hold a copy of much
-MAX_WITH_PAGES = 128  # connections: a browser opens some for each page
+MAX_ROUTE_CALLS = 8  # at once: each may hold a large copy
+MAX_WITH_PAGES = 128  # maximum number of connections: a browser opens several for each page
 MAX_BODY_BYTES = 1 << 16  # of a form
 JSON = "application/json"
 PRIVATE = (("Cache-Control", "no-store"), ("X-Content-Type-Options", "nosniff"))
@@ -38,14 +38,14 @@ class _Served(NamedTuple):
 
 
 class MetricsServer:
-    """Serves one broker's metrics and state over HTTP, GET and HEAD only but for mounted pages.
+    """Serves one broker's metrics and state over HTTP; GET and HEAD only, except for mounted pages.
 
     ``/metrics``: the exposition. ``/health``: 200 while the process can respond. ``/ready``: 200 while clients are
-    served, else 503. A path of ``routes``: what its function returns, as JSON, for whom ``access`` lets in. A path
-    below one of ``mounted``: what its pages return. Anything else: 404. While ``MAX_SCRAPES`` are served, or
+    served, else 503. A path of ``routes``: the result of its function, as JSON, if ``access`` allows it. A path
+    below one of ``mounted``: the response of its pages. Anything else: 404. While ``MAX_SCRAPES`` are served, or
     ``MAX_ROUTE_CALLS``, a further one gets 503, so that the other two always get a response.
 
-    Args: ``exposition``; ``is_ready`` returns whether clients are served; ``host``, ``port``: 0 takes a free one.
+    Args: ``exposition``; ``is_ready`` returns whether clients are served; ``host``, ``port``: 0 selects a free one.
     Threads: start and stop from one thread; each connection has its own thread.
     """
 
@@ -78,14 +78,14 @@ class MetricsServer:
 
         Raises: OSError with the address when it cannot be bound; MissingLibraryError without prometheus_client.
         """
-        self._exposition.text()  # so that what is missing is known now, not at the first scrape
+        self._exposition.text()  # reports a missing library now, not at the first scrape
         try:
             self._server.start()
         except OSError as why:
             raise OSError(why.errno, f"cannot serve metrics on {self._address}: {why.strerror or why}") from why
 
     def stop(self) -> None:
-        """Serve no more. Idempotent."""
+        """Stop serving. Idempotent."""
         self._server.stop()
 
     @property
@@ -142,7 +142,7 @@ class _Handler(HttpHandler):
             self._sentence(413, f"expected a body of at most {MAX_BODY_BYTES} bytes, got one of {length}")
         else:
             body = self.rfile.read(int(length))
-            if len(body) == int(length):  # else the client has closed, or its time is over
+            if len(body) == int(length):  # otherwise the client has closed, or the deadline has passed
                 self.request_is_read()
                 self._show(mounted, target, body)
 
@@ -193,7 +193,7 @@ class _Handler(HttpHandler):
 
         try:
             value = route(parameters(query))
-            # ASCII, so that what clients name themselves brings no control character into a terminal
+            # ASCII, so that names of clients send no control character to a terminal
             body = json.dumps(value, allow_nan=False, separators=(",", ":")).encode("ascii") + b"\n"
         except HttpError as error:
             self._sentence(error.status, error.sentence)
@@ -206,7 +206,7 @@ class _Handler(HttpHandler):
             self.send_page(200, body, JSON, PRIVATE)
 
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
-        """Send a sentence for a request that the base class refuses: malformed, too long, another method."""
+        """Send a sentence for a request that the base class rejects: malformed, too long, another method."""
         self.close_connection = True
         if code != 501:
             self._sentence(code, message or HTTPStatus(code).phrase)

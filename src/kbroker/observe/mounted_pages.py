@@ -1,4 +1,4 @@
-"""Pages of another package at the HTTP port: below one path, loaded by the first request for them."""
+"""Pages of another package on the HTTP port, below one path, loaded by the first request for them."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ logger = get_logger(__name__)
 
 
 class PageServer(Protocol):
-    """Serves requests, from many threads at once, and checks for itself who may ask."""
+    """Serves requests, from many threads at once, and performs its own access check."""
 
     def respond(self, request: HttpRequest) -> HttpResponse: ...
     def close(self) -> None: ...
 
 
 class _ClosedError(Exception):
-    """A page is asked for while the broker stops."""
+    """Request for a page while the broker stops."""
 
 
 class MountedPages:
-    """Args: ``path``, such as /console; ``load`` makes what serves it, at the first request, once. Threads: any."""
+    """Args: ``path``, such as /console; ``load`` creates its server once, at the first request. Threads: any."""
 
     def __init__(self, path: str, load: Callable[[], PageServer]) -> None:
         self.path = path
@@ -38,7 +38,7 @@ class MountedPages:
         return path == self.path or path.startswith(f"{self.path}/")
 
     def respond(self, request: HttpRequest) -> HttpResponse:
-        """Serve a request, 503 with the reason where its pages cannot be loaded."""
+        """Serve a request; 503 with the reason if its pages cannot be loaded."""
         try:
             server = self._loaded()
         except _ClosedError:
@@ -63,7 +63,7 @@ class MountedPages:
         return server
 
     def close(self) -> None:
-        """Serve no more. Idempotent."""
+        """Stop serving. Idempotent."""
         with self._lock:
             self._is_closed = True
             server, self._server = self._server, None

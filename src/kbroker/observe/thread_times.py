@@ -9,27 +9,27 @@ from typing import NamedTuple
 from kbroker._core.clock import BaseClock, SystemClock
 
 MOST_THREADS = 500
-BASELINE_MS = 500  # a look is compared with one that is this old, or with the oldest there is
+BASELINE_MS = 500  # age of the look with which a look is compared, or that of the oldest one
 KEPT_LOOKS = 32
 
 
 class Look(NamedTuple):
-    """Numbers that grow, by what they are of, at a time in nanoseconds."""
+    """Growing numbers by key, at a time in nanoseconds."""
 
     at_ns: int
     totals: Mapping[object, tuple[int, ...]]
 
 
 class Looks:
-    """Remembers the last looks, for shares of the time between two of them. Threads: one at a time."""
+    """The last looks, for shares of the time between two of them. Threads: one at a time."""
 
     def __init__(self) -> None:
         self._looks: list[Look] = []
 
     def shares(self, look: Look) -> tuple[dict[object, tuple[float, ...]], float | None]:
-        """Growth by time since an earlier look, for all that was there then, and how long that is in milliseconds.
+        """Return the growth by time since an earlier look, for all its keys, and the elapsed time in milliseconds.
 
-        Without an earlier look: nothing, and None.
+        Without an earlier look: an empty dict, and None.
         """
         baseline = None
         for earlier in self._looks:
@@ -48,7 +48,7 @@ class Looks:
 
 
 class ThreadTimes:
-    """The time of each thread of the process by the kernel's account, where it gives one (Linux).
+    """Times of each thread of the process, as accounted by the kernel (Linux only).
 
     Args: ``clock``: of real time. Threads: one at a time.
     """
@@ -58,8 +58,11 @@ class ThreadTimes:
         self._looks = Looks()
 
     def look(self) -> tuple[list[dict[str, object]], float | None]:
-        """Each thread: ``name``, ``native_id``, and since an earlier look ``cpu_share`` (on a core) and
-        ``runnable_share`` (in line for one), None where there was none; and how long that is in milliseconds."""
+        """Return each thread, and the time since an earlier look in milliseconds.
+
+        A thread has ``name``, ``native_id``, and, since the earlier look, ``cpu_share`` (on a core) and
+        ``runnable_share`` (waiting for a core); without an earlier look the shares are None.
+        """
         threads = threading.enumerate()[:MOST_THREADS]
         totals: dict[object, tuple[int, ...]] = {}
         for thread in threads:
@@ -82,7 +85,7 @@ class ThreadTimes:
 
 
 def _times(native_id: int) -> tuple[int, int] | None:
-    """Nanoseconds on a core, and runnable without one."""
+    """Return nanoseconds on a core, and runnable without one."""
     try:
         with open(f"/proc/self/task/{native_id}/schedstat", "rb") as file:
             ran, waited, *_ = file.read(100).split()

@@ -1,4 +1,4 @@
-"""Limit of wrong tokens that one address may send to the HTTP port."""
+"""Limit of the wrong tokens that one address may send to the HTTP port."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ import threading
 from kbroker._core.clock import BaseClock
 
 GUESSES = 5  # wrong tokens of one address within GUESS_MS
-ALL_GUESSES = 100  # of all addresses that were never right
+ALL_GUESSES = 100  # of all addresses without a right token so far
 GUESS_MS = 60_000
 MAX_RIGHT = 1000
 
 
 class WrongTokens:
-    """Counts wrong tokens, and says when an address has to wait.
+    """Counts wrong tokens, and determines how long an address must wait.
 
-    Guesses from many addresses make strangers wait, not an address that was right before.
+    Guesses from many addresses delay unknown addresses, but not those that sent the right token before.
 
     Args: ``clock``. Threads: any; one lock.
     """
@@ -23,11 +23,11 @@ class WrongTokens:
     def __init__(self, clock: BaseClock) -> None:
         self._clock = clock
         self._lock = threading.Lock()
-        self._wrong: dict[str, list[int]] = {}  # when, by address
+        self._wrong: dict[str, list[int]] = {}  # times by address
         self._right: dict[str, None] = {}  # addresses, the oldest first
 
     def wait_ms(self, address: str, is_right: bool) -> int:
-        """An address has sent a token: for how long it has to wait, whatever the token was; 0: the token counts."""
+        """Record a token of an address; return the time that it must wait with any token, 0 if the token counts."""
         now_ms = self._clock.now_ms()
         with self._lock:
             self._forget(now_ms)

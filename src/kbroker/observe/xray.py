@@ -1,7 +1,7 @@
-"""The X-ray: what the broker is doing at this moment, from a snapshot that stops nothing.
+"""X-ray of a broker: its current activity, from a snapshot that stops nothing.
 
-Each network thread copies its own connections between two polls; watch lists are copied in turns of microseconds under
-their own locks; what is left are atomics. docs/xray.md has the schema of the result.
+Each network thread copies its own connections between two polls; watch lists are copied under their own locks in
+steps of microseconds; the other values are atomics. docs/xray.md has the schema of the result.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ VERSION = 1
 DEFAULT_LIMIT = 100
 MOST_SHOWN = 10_000
 MOST_CLIENTS = 1000
-KEY_CHARACTERS = 249  # of each part of a key: ids of groups may have 32,767
+KEY_CHARACTERS = 249  # maximum of each part of a key: ids of groups may have 32,767
 THROTTLE_KINDS = ("Produce", "Fetch", "Request", "ControllerMutation")
 MUTE_REASONS = (
     "throttled",
@@ -61,9 +61,9 @@ class XRay:
         self._idle = Looks()
 
     def snapshot(self, limit: int = DEFAULT_LIMIT) -> dict[str, Any]:
-        """The broker's state, as docs/xray.md describes it; it can be sent as JSON.
+        """Return the broker's state as JSON values, as docs/xray.md describes it.
 
-        Args: ``limit``: connections, and operations of each purgatory, that are shown, 1 to 10000; the most urgent.
+        Args: ``limit``: number of the most urgent connections, and operations of each purgatory, 1 to 10000.
         Raises: ValueError for another limit.
         """
         if not 1 <= limit <= MOST_SHOWN:
@@ -111,7 +111,7 @@ class XRay:
             "requests": self._requests(processors, named),
         }
 
-    # ------------------------------------------------------------ what waits
+    # ------------------------------------------------------------ delayed operations
 
     def _purgatories(self, limit: int) -> list[dict[str, Any]]:
         found = [{"name": name, **facts} for name, facts in self._parts.native_apis.waiting_operations(limit).items()]
@@ -225,7 +225,7 @@ class XRay:
 
 
 def _slowness(sample: Mapping[str, Any]) -> float:
-    """A Fetch waits for records on purpose."""
+    """Return the rank of a request; a Fetch's remote time is a wait for records on purpose."""
     return float(sample["total_ms"] - (sample["remote_ms"] if sample["api_key"] == 1 else 0))
 
 
