@@ -14,9 +14,7 @@ _MARKS_IN_A_ROW = 4  # maximum accents over one letter, of which a name can have
 
 
 def shown_name(name: str) -> str:
-    """Return a name in one line: control and direction-changing characters as \\u202e, the middle of a long name left
-    out.
-    """
+    """Return a name in one line: control and direction-changing characters as \\u202e, the middle of a long one cut."""
     shown: list[str] = []
     marks = 0
     for character in name[: 4 * LONGEST] + name[-4 * LONGEST :] if len(name) > 8 * LONGEST else name:

@@ -82,8 +82,9 @@ def kafka_name(group: str, name: str, labels: Sequence[str]) -> str:
 
 
 def prometheus_name(group: str, name: str, kind: Kind) -> str:
-    """Return ``kafka_<group>_<name>``: words with underscores, without ``metrics`` in the group, ``_total`` for
-    counters.
+    """Return ``kafka_<group>_<name>``: words with underscores, counters with ``_total``.
+
+    The group loses the word ``metrics``.
 
     A meter's ``XPerSec`` is the counter ``x_total``. Delays without a unit in their name are in milliseconds, and the
     unit is added to the name.

@@ -13,8 +13,7 @@ SHORTEST_NS = 1_000_000_000
 
 
 class Share:
-    """Growth of a counter divided by the elapsed time, 0 to 1, over a minute or since the previous measurement before
-    that.
+    """Growth of a counter divided by the elapsed time, 0 to 1, over the last minute or a longer measurement interval.
 
     Each measurement is a sample, so that no thread takes samples. The first one covers the time since creation.
     Args: ``spent_ns`` the counter; ``threads`` the number of threads that increase it; ``clock``.

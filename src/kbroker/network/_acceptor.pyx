@@ -232,9 +232,7 @@ cdef bint assign(AcceptorCore *core, int fd, AddressEntry *admission) noexcept n
 
 
 cdef bint has_descriptor(AcceptorCore *core) noexcept nogil:
-    """Return whether one more socket leaves the descriptors reserved for files, so that the broker can write its
-    logs.
-    """
+    """Return whether one more socket leaves the descriptors that are reserved for the files of the logs."""
     if core.is_short:
         core.is_short = kb_lowest_free_descriptor(core.listener) >= kb_descriptors_for_sockets()
     return not core.is_short
@@ -407,9 +405,7 @@ cdef class Acceptor:
 
     @property
     def blocked_ns(self):
-        """Nanoseconds spent waiting: every processor had 20 new connections queued, or a limit of connections or of
-        their rate was reached.
-        """
+        """Nanoseconds spent waiting: every processor had 20 new connections queued, or a limit was reached."""
         return atomic_load_relaxed(&self.core.blocked_ns)
 
     @property

@@ -10,8 +10,7 @@ from kbroker.network._kafka_request cimport THROTTLE_KINDS, KafkaRequest, kafka_
 
 
 cdef class RequestRecorder:
-    """Base of the recorders of one network thread's finished requests; records nothing. Not shared between
-    processors.
+    """Base of the recorders of one network thread's finished requests; records nothing. Each processor needs its own.
     """
 
 

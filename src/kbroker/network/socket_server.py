@@ -303,9 +303,7 @@ class SocketServer:
             processor.begin_stop()
 
     def finish_stop(self, timeout_s: float = 5.0) -> bool:
-        """Send the responses that are ready, close every connection, end the threads; return whether all ended in
-        time.
-        """
+        """Send ready responses, close every connection, end the threads; return whether all ended in time."""
         if self._stopped:
             return True
         self._stopped = True

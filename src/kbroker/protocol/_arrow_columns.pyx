@@ -66,9 +66,7 @@ cdef bint clear_bit(Vector *v, int64_t index) noexcept nogil:
 
 
 cdef inline bint reserve(Vector *v, int64_t size, int64_t likely) noexcept nogil:
-    """Reserve ``size`` more bytes; a vector that must grow grows to ``likely`` bytes in total at once, not by
-    doubling.
-    """
+    """Reserve ``size`` more bytes; growth is to ``likely`` bytes in total at once, not by doubling."""
     if size <= v.capacity - v.size:
         return True
     return vector_reserve(v, size if size > likely - v.size else likely - v.size)
@@ -353,8 +351,7 @@ cdef object strings_of(Strings *s, int64_t rows):
 
 
 def whole_batches(data):
-    """Return the size of the complete batches in ``data``, and the offset after the last of them (-1: no complete
-    batch).
+    """Return the size of the complete batches in ``data``, and the offset after the last one (-1: no batch).
 
     Only lengths are read; damage is found when the records are read.
     """

@@ -235,8 +235,7 @@ cdef class ArrowRows:
 
     def append(self, dict builders not None, int32_t sticky, int64_t position, int64_t now_ms, int64_t pending_bytes,
                int64_t limit_bytes) -> int:
-        """Append the rows from ``position`` on to the builders of their partitions; return the position where it
-        stopped.
+        """Append the rows from ``position`` on to the builders of their partitions; return the end position.
 
         It stops at the end, and before a row that would raise the pending bytes above the limit, unless that row is
         alone.

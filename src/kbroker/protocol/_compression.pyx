@@ -57,9 +57,7 @@ cdef int32_t records_decompress(int codec, const char *packed, int64_t packed_by
 
 cdef int32_t decompress(int codec, const char *data, int64_t size, int64_t cap, char **out,
                         int64_t *out_bytes) except? -9:
-    """Decompress; a library decoder stops at the end of its output, so that a compression bomb costs at most `cap`
-    bytes.
-    """
+    """Decompress; a library decoder stops at the end of its output, so a bomb costs at most `cap` bytes."""
     if codec == GZIP:
         return inflate(data, size, cap, out, out_bytes)
     import cramjam
@@ -136,9 +134,7 @@ cdef int32_t inflate(const char *data, int64_t size, int64_t cap, char **out, in
 
 
 cdef int64_t lz4_frame_bytes(const char *data, int64_t size) noexcept nogil:
-    """Return the length of the LZ4 frame at `data`, without checking its blocks; -1: not an LZ4 frame, or
-    incomplete.
-    """
+    """Return the length of the LZ4 frame at `data`, its blocks unchecked; -1: not an LZ4 frame, or incomplete."""
     cdef uint8_t flags
     cdef int64_t at, block
     if size < 7 or memcmp(data, b"\x04\x22\x4d\x18", 4) != 0:

@@ -137,9 +137,7 @@ class ApiContext:
 
     @property
     def add_partitions_to_txn(self) -> AddPartitionsToTxnManager:
-        """Sends partitions to the coordinator of transactions before records are written. Raises: as
-        ``transactions``.
-        """
+        """Client of the coordinator of transactions for partitions. Raises: KafkaError as ``transactions``."""
         return self._transaction_service().partitions
 
     def _transaction_service(self) -> TransactionService:

@@ -22,8 +22,7 @@ _SIZED = (str, bytes, list, dict)
 
 
 class ResponseRoom:
-    """Capacity of one response. The entry that exceeds the limit is included, so that each entry fits into a response
-    alone.
+    """Capacity of one response. The entry that exceeds the limit is included, so that any entry can be sent alone.
 
     Threads: one at a time.
     """

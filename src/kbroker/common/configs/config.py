@@ -140,8 +140,7 @@ class BrokerConfig:
         overrides: Iterable[str] = (),
         environ: Mapping[str, str] | None = None,
     ) -> BrokerConfig:
-        """Return the configuration of a properties file, an environment and ``key=value`` words, the last one
-        overriding.
+        """Return the configuration of a properties file, an environment and ``key=value`` words, in this order.
 
         Raises: ConfigError for an invalid value or a word without ``=``; OSError if the file cannot be read.
         """

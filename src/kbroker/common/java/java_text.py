@@ -20,9 +20,7 @@ def java_length(text: str) -> int:
 
 
 def body_as_java_reads(value: Any) -> Any:
-    """Return a decoded body, or a part of it, with invalid UTF-8 replaced in all of its texts; field names are
-    unchanged.
-    """
+    """Return a decoded body, or a part of it, with invalid UTF-8 replaced in its texts, not in its field names."""
     if isinstance(value, str):
         return replace_invalid_utf8(value)
     if isinstance(value, dict):

@@ -37,9 +37,7 @@ def parse_long(text: str) -> int | None:
 
 
 def parse_double(text: str) -> float | None:
-    """Return the number that ``Double.parseDouble`` reads, such as ``5e-1f``, ``0x1p-1`` or ``NaN``; None for other
-    text.
-    """
+    """Return the number that ``Double.parseDouble`` reads, such as ``5e-1f``, ``0x1p-1`` or ``NaN``, or None."""
     text = trim(text)
     if (named := _NAMED.fullmatch(text)) is not None:
         value = math.nan if named[2] == "NaN" else math.inf
@@ -73,9 +71,7 @@ def double_text(value: float) -> str:
 
 
 def _shortest(value: float) -> tuple[str, int]:
-    """Return the shortest digits that identify the number, and the exponent; two digits if the nearest one-digit text
-    differs.
-    """
+    """Return the fewest digits that identify the number, two if one is not the nearest, and the exponent."""
     mantissa, _, exponent = format(value, f".{_precision(value)}e").partition("e")
     return mantissa.replace(".", "").rstrip("0"), int(exponent)
 

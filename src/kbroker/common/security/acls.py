@@ -269,9 +269,7 @@ def normal_host(host: str) -> str:
 
 
 def java_host(host: str) -> str:
-    """Return a host as Java writes it, and as Apache Kafka compares it; an IPv4 address mapped into IPv6 becomes
-    IPv4.
-    """
+    """Return a host as Java writes it and Apache Kafka compares it; IPv4 mapped into IPv6 becomes IPv4."""
     if ":" not in host:
         return host
     try:

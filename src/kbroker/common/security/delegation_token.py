@@ -24,9 +24,7 @@ class Principal(NamedTuple):
 
 
 class DelegationToken(NamedTuple):
-    """Times are milliseconds since 1970; the token can be renewed up to ``max_ms``, and is valid until
-    ``expiry_ms``.
-    """
+    """A token, valid until ``expiry_ms`` and renewable up to ``max_ms``, in milliseconds since 1970."""
 
     token_id: str
     owner: Principal

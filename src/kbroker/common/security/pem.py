@@ -28,8 +28,7 @@ def normal_pem(text: str) -> str:
 
 @contextmanager
 def pem_file(*texts: str) -> Iterator[str]:
-    """Yield the path of a temporary file with these texts, readable by this user only: Python's ssl loads keys from
-    files.
+    """Yield the path of a temporary file with these texts for Python's ssl; only this user can read it.
 
     Raises: ValueError for a text that is not PEM.
     """

@@ -23,9 +23,7 @@ UNLIMITED = NO_LIMIT
 
 
 class TooManyConnectionsError(Exception):
-    """One connection too many from an address. It is counted: its caller closes it and calls
-    ``ConnectionQuotas.dec``.
-    """
+    """One connection too many from an address. It is counted: close it and call ``ConnectionQuotas.dec``."""
 
 
 class ConnectionThrottledError(Exception):
@@ -373,9 +371,7 @@ cdef class ConnectionQuotas:
         return measured(self.core, gauge)
 
     def throttle_time(self, str listener not None):
-        """Average delay of a listener's throttled connections in ms (``connection-accept-throttle-time``); NaN without
-        any.
-        """
+        """Average delay of a listener's throttled connections in ms (``connection-accept-throttle-time``), or NaN."""
         return measured(self.core, &self.demand(listener).throttle_ms)
 
     def ip_throttle_time(self, str listener not None):

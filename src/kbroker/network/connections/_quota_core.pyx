@@ -343,9 +343,7 @@ cdef void judge_shadow(QuotaCore *core, const char *address, int64_t limit) noex
 
 cdef QuotaVerdict record_address(QuotaCore *core, ListenerQuota *listener, const char *address,
                                  Admission *admission) noexcept nogil:
-    """Step 3: apply the rate of the address, if it has a limit. A refused connection is subtracted from every rate
-    again.
-    """
+    """Step 3: apply the rate of the address, if limited. A refused connection is subtracted from every rate."""
     cdef AddressEntry *entry = addresses_find(&core.addresses, address)
     cdef Violation violation
     cdef int64_t now_ms, throttle_ms

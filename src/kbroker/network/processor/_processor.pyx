@@ -316,8 +316,9 @@ cdef class Processor:
         return taken
 
     def client_software(self):
-        """Open connections by their clients' software: {(name, version): number}; ("unknown", "unknown") until a client
-        sends both (KIP-511).
+        """Return the number of open connections by the name and version of their clients' software (KIP-511).
+
+        Both are "unknown" until a client sends them.
         """
         return software_counts(&self.core.software)
 

@@ -56,9 +56,7 @@ cdef Request *take_batch(ProcessorCore *core, Channel *channel, int32_t limit) n
 
 
 cdef int32_t before_handshake(Channel *channel, int32_t limit) noexcept nogil:
-    """Return the size of the next request batch, at least 1; a frame that may begin a re-authentication starts a
-    batch.
-    """
+    """Return the size of the next batch, at least 1; a frame that may begin a re-authentication starts a batch."""
     cdef Request *frame = channel.reader.staged_first
     cdef int32_t n = 0
     if channel.session_expires_ns == 0:
@@ -70,9 +68,7 @@ cdef int32_t before_handshake(Channel *channel, int32_t limit) noexcept nogil:
 
 
 cdef bint authenticate(ProcessorCore *core, Channel *channel) noexcept nogil:
-    """Handle the first frame if it is the authenticator's, or came after the session's end; return whether it was
-    handled.
-    """
+    """Handle the first frame if it is the authenticator's or came after the session's end; return whether so."""
     cdef int64_t now
     cdef Request *frame = channel.reader.staged_first
     cdef AuthenticationOutcome outcome
