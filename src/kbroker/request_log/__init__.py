@@ -1,1 +1,1 @@
-"""The request log: a record of every finished request, made natively, written by its own thread."""
+"""The request log: a record of every finished request, created natively, written by its own thread."""

@@ -1,19 +1,19 @@
-"""Records as the columns of Arrow: native buffers, one set for each partition of the topic. Threads: one at a time."""
+"""Records as Arrow columns: native buffers, one set for each partition of the topic. Threads: one at a time."""
 from libc.stdint cimport int32_t, int64_t
 from kbroker.request_log._drain cimport RecordFormat, RecordSink
 from kbroker.request_log._log_core cimport KNOWN_APIS
 from kbroker.request_log._json_format cimport Buffer
 
 cdef enum:
-    MOST_COLUMNS = 80           # those of a record, of its verdicts, updates and shadow verdicts, one behind the other
+    MOST_COLUMNS = 80           # maximum: columns of a record, its verdicts, updates and shadow verdicts
 
 cdef struct ColumnBuffers:
     int32_t width               # bytes of a value; 0: a text; -1: a list, which has offsets only
     int64_t count
     int64_t nulls
-    Buffer values               # of a text: all of them, one behind the other
+    Buffer values               # of a text: all of them, concatenated
     Buffer offsets              # int32, of texts and lists: one more than values
-    Buffer is_valid             # a byte each
+    Buffer is_valid             # one byte per value
 
 cdef struct RowSet:
     int64_t row_count
@@ -22,7 +22,7 @@ cdef struct RowSet:
     int64_t verdict_count
     int64_t update_count
     int64_t shadow_count
-    bint failed                 # memory ran out in the middle of a row: the set is given up
+    bint failed                 # memory was exhausted in the middle of a row: the set is discarded
     ColumnBuffers columns[MOST_COLUMNS]
 
 cdef struct ArrowCore:

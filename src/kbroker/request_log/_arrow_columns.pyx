@@ -1,4 +1,4 @@
-"""Fills the columns of ``kbroker.common.request_log`` in their order; Arrow itself only takes the buffers over."""
+"""Fills the columns of ``kbroker.common.request_log`` in their order; Arrow takes the buffers over."""
 cimport cython
 from cpython.bytes cimport PyBytes_FromStringAndSize
 from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t
@@ -21,7 +21,7 @@ from kbroker.request_log._record_ring cimport (
 from kbroker.request_log._json_format cimport buffer_free, buffer_reserve, put_utf8, quota_type_name
 
 WIDTHS = {TIMESTAMP_US: 8, INT64: 8, FLOAT64: 8, INT32: 4, INT16: 2, BOOL: 1, STRING: 0, LIST: -1}
-# in the order in which put_row, put_verdict and put_update fill them
+# In the order in which put_row, put_verdict and put_update fill them.
 FILLED = (
     "time", "broker", "sequence", "api_key", "api_version", "api_name", "correlation_id", "client_id", "connection",
     "address", "principal", "listener", "security_protocol", "software_name", "software_version", "request_bytes",
@@ -48,7 +48,7 @@ assert ALL_COLUMNS <= MOST_COLUMNS
 
 # ---------------------------------------------------------------- one value at a time
 
-cdef struct Cursor:             # the next column of the row that is being filled
+cdef struct Cursor:             # the next column of the current row
     RowSet *rows
     ColumnBuffers *column
 
@@ -66,7 +66,7 @@ cdef inline bint mark(Cursor *at, bint is_valid) noexcept nogil:
 
 
 cdef inline void put_fixed(Cursor *at, const void *value) noexcept nogil:
-    """The low bytes of a value; NULL is a null."""
+    """Append the low bytes of a value; NULL is a null."""
     cdef int64_t nothing = 0
     cdef char *to = buffer_reserve(&at.column.values, at.column.width)
     if to == NULL:
@@ -261,7 +261,7 @@ cdef bint take(RecordSink *sink, const Record *record, int64_t sequence) noexcep
     cdef RowSet *rows = core.sets
     cdef const char *principal
     cdef int64_t bytes_of
-    if core.set_count > 1:              # the same choice as for JSON: of principal, a zero byte, client id
+    if core.set_count > 1:              # the same partition as for JSON: by principal, a zero byte, client id
         bytes_of = 0
         principal = NULL
         if record.facts != NULL:
@@ -302,7 +302,7 @@ cdef void empty(RowSet *rows) noexcept nogil:
 
 
 cdef bytes packed(const Buffer *flags):
-    """A bit each, the lowest first."""
+    """Return one bit per flag, the lowest first."""
     cdef int64_t n = flags.size_bytes, i
     cdef bytes bits = bytes((n + 7) // 8)
     cdef uint8_t *to = <uint8_t *><char *>bits
@@ -313,7 +313,7 @@ cdef bytes packed(const Buffer *flags):
 
 
 cdef object buffers_of(const ColumnBuffers *column):
-    """(length, nulls, validity or None, offsets or None, values or None) of a column."""
+    """Return (length, nulls, validity or None, offsets or None, values or None) of a column."""
     valid = packed(&column.is_valid) if column.nulls else None
     offsets = None
     values = None
@@ -330,7 +330,7 @@ cdef object buffers_of(const ColumnBuffers *column):
 cdef class ArrowColumns(RecordFormat):
     """Records as columns.
 
-    Args: broker: its number. api_names: Kafka's names (``PRODUCE``) by key. sets: of columns, one for each partition.
+    Args: broker: its id. api_names: Kafka's names (``PRODUCE``) by key. sets: number of sets, one for each partition.
     Threads: one at a time.
     """
 
@@ -380,7 +380,7 @@ cdef class ArrowColumns(RecordFormat):
         """Return (rows, time of the latest in ms, columns) of a set and empty it.
 
         The columns: tuples (length, nulls, validity, offsets, values) of bytes or None, those of COLUMNS, then of
-        VERDICT, of UPDATE, and of VERDICT again for shadows. No rows: an empty list.
+        VERDICT, of UPDATE, and of VERDICT again for shadows. Without rows: an empty list.
         """
         cdef RowSet *rows
         cdef int32_t i
@@ -396,12 +396,12 @@ cdef class ArrowColumns(RecordFormat):
 
     @property
     def set_count(self) -> int:
-        """Sets of columns."""
+        """Number of sets of columns."""
         return self.core.set_count
 
     @property
     def row_count(self) -> int:
-        """Rows in all sets."""
+        """Number of rows in all sets."""
         cdef int64_t count = 0
         cdef int32_t i
         for i in range(self.core.set_count):
@@ -410,5 +410,5 @@ cdef class ArrowColumns(RecordFormat):
 
     @property
     def lost(self) -> int:
-        """Rows given up because memory ran out."""
+        """Number of rows discarded because memory was exhausted."""
         return self.core.lost

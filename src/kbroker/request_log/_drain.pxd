@@ -7,20 +7,20 @@ from kbroker.request_log._log_core cimport LogCore, RequestLogCore
 from kbroker.request_log._record_ring cimport Facts, Record, RecordRing
 
 cdef struct RecordSink:
-    # false: it could not be taken, memory is out
+    # False: the record could not be taken, since memory is exhausted.
     bint (*take)(RecordSink *self, const Record *record, int64_t sequence) noexcept nogil
-    int64_t (*size_bytes)(RecordSink *self) noexcept nogil      # taken and not yet written
+    int64_t (*size_bytes)(RecordSink *self) noexcept nogil      # bytes taken and not yet written
 
 cdef struct DrainCore:
     LogCore *log                # counted
-    int64_t sequence            # of the latest record
+    int64_t sequence            # number of the latest record
     int64_t written             # records taken by the sink
     int64_t lost                # records that the sink could not take
-    Facts *folding              # those with idle polls that wait for the end of their second
+    Facts *folding              # connections with idle polls that wait for the end of their second
     Facts *touched
 
 cdef class RecordDrain:
     cdef DrainCore *core        # owned
 
 cdef class RecordFormat:        # base of classes with a sink
-    cdef RecordSink *sink       # the subclass's
+    cdef RecordSink *sink       # set by the subclass

@@ -1,4 +1,4 @@
-"""Takes records out of the rings, oldest first of each; see the contract in the .pxd."""
+"""Takes records out of the rings, each ring's oldest first. See _drain.pxd for the contract."""
 cimport cython
 
 from libc.stdint cimport INT64_MAX, int64_t
@@ -45,7 +45,7 @@ cdef inline bint is_same_poll(const Record *a, const Record *b) noexcept nogil:
 
 
 cdef bint fold(DrainCore *drain, RecordSink *sink, const Record *record) noexcept nogil:
-    """Join an idle poll to those of the same second; false: there is no memory to keep it."""
+    """Add an idle poll to those of the same second; false: out of memory."""
     cdef Facts *facts = record.facts
     cdef Record *kept = facts.folded
     if kept != NULL and is_same_poll(kept, record):
@@ -91,7 +91,7 @@ cdef void unfold_before(DrainCore *drain, RecordSink *sink, int64_t second) noex
 # ---------------------------------------------------------------- the rings
 
 cdef inline void give_later(DrainCore *drain, Facts *facts) noexcept nogil:
-    """Counts of written records go back together: the connection's network thread has them in its cache."""
+    """Collect the counts of written records: the connection's network thread has them in its cache."""
     facts.to_release += 1
     if not facts.is_touched:
         facts.is_touched = True
@@ -112,7 +112,7 @@ cdef void give_counts(DrainCore *drain) noexcept nogil:
 
 
 cdef bint drain_ring(DrainCore *drain, RecordRing *ring, RecordSink *sink, int64_t budget_bytes) noexcept nogil:
-    """False when the budget ended it. What was dropped takes its place in the numbering."""
+    """Drain a ring; false when the budget ended it. Dropped records take numbers too."""
     cdef int64_t at = atomic_load(&ring.tail)
     cdef int64_t dropped = atomic_load(&ring.dropped)
     cdef Record *record
@@ -135,7 +135,7 @@ cdef bint drain_all(DrainCore *drain, RecordSink *sink, int64_t budget_bytes, bi
     cdef int64_t second = INT64_MAX
     cdef bint done
     mutex_lock(&drain.log.late_lock)
-    thread = drain.log.threads          # they are only ever added, in front
+    thread = drain.log.threads          # threads are only added, at the front
     mutex_unlock(&drain.log.late_lock)
     done = drain_ring(drain, &drain.log.late, sink, budget_bytes)
     while thread != NULL:
@@ -150,14 +150,14 @@ cdef bint drain_all(DrainCore *drain, RecordSink *sink, int64_t budget_bytes, bi
 
 
 cdef class RecordFormat:
-    """Takes records and makes of them what is written; this one, nothing."""
+    """Base of record formats; by itself it has no sink."""
 
 
 @cython.final
 cdef class RecordDrain:
-    """Hands the records of a log to a format, numbered from 1 in the order in which they are handed over.
+    """Passes the records of a log to a format, numbered from 1 in that order.
 
-    Records that were dropped take numbers too, so that gaps show.
+    Dropped records take numbers too, so that gaps are visible.
     """
 
     def __cinit__(self, RequestLogCore log not None):
@@ -181,9 +181,9 @@ cdef class RecordDrain:
         free(core)
 
     def drain(self, RecordFormat into not None, int64_t budget_bytes, bint unfolds=False) -> bool:
-        """Hand over what is there; False if there is more, because the format has so many bytes now.
+        """Pass the queued records on; return False if there are more, because the format has reached the budget.
 
-        Idle polls of a second that is not over wait for its end, unless ``unfolds``.
+        Idle polls of the current second wait for its end, unless ``unfolds``.
         Raises: ValueError for a format without a sink. Threads: one at a time; the GIL is released.
         """
         cdef bint done
@@ -195,10 +195,10 @@ cdef class RecordDrain:
 
     @property
     def written(self) -> int:
-        """Records handed over so far."""
+        """Number of records passed on so far."""
         return self.core.written
 
     @property
     def lost(self) -> int:
-        """Records that the format could not take."""
+        """Number of records that the format could not take."""
         return self.core.lost

@@ -1,4 +1,4 @@
-"""Bytes that grow, and how numbers and names are written into them. No lock; each buffer has one owner thread."""
+"""Growing buffers, and the text of numbers and names. No lock; each buffer has one owner thread."""
 from libc.stdint cimport int32_t, int64_t, uint64_t
 
 cdef extern from *:
@@ -93,26 +93,28 @@ cdef extern from *:
     #endif
     """
     int kb_double_text(double value, char *to) noexcept nogil
-    # Each writes at `to`, which has room, and returns the place behind.
+    # Each writes at `to`, which has enough capacity, and returns the position behind.
     char *put_raw "kb_put_raw"(char *to, const char *data, int64_t size_bytes) noexcept nogil
     char *put "kb_put"(char *to, const char *literal) noexcept nogil
     char *put_two "kb_put_two"(char *to, int64_t value) noexcept nogil          # 0 to 99
-    char *put_three "kb_put_three"(char *to, uint64_t value) noexcept nogil     # 0 to 999; room for 4
-    char *put_int "kb_put_int"(char *to, int64_t value) noexcept nogil          # room for 24 bytes
+    char *put_three "kb_put_three"(char *to, uint64_t value) noexcept nogil     # 0 to 999; needs 4 bytes
+    char *put_int "kb_put_int"(char *to, int64_t value) noexcept nogil          # needs 24 bytes
     char *put_ms "kb_put_ms"(char *to, int64_t us) noexcept nogil               # microseconds as milliseconds, 28 bytes
     int64_t put_plain "kb_put_plain"(char *to, const char *data, int64_t size_bytes) noexcept nogil     # see above
 
-cdef const char *quota_type_name(int quota_type) noexcept nogil     # of a note: Produce ... ConnectionRate
+cdef const char *quota_type_name(int quota_type) noexcept nogil     # of an event: Produce ... ConnectionRate
 
 cdef struct Buffer:
     char *data                  # owned
     int64_t size_bytes
     int64_t capacity
 
-cdef char *buffer_reserve(Buffer *buffer, int64_t more) noexcept nogil     # where to write so many; NULL: memory is out
+# returns the position for that many bytes; NULL: out of memory
+cdef char *buffer_reserve(Buffer *buffer, int64_t more) noexcept nogil
 cdef void buffer_free(Buffer *buffer) noexcept nogil
 
 cdef char *put_double(char *to, double value) noexcept nogil            # JSON; null for NaN and infinities, 34 bytes
 cdef char *put_utc(char *to, int64_t us) noexcept nogil                 # 2026-01-02T03:04:05.123456Z, 32 bytes
-cdef char *put_json(char *to, const char *data, int64_t size_bytes) noexcept nogil  # in quotes: 6 a byte, and 2
-cdef char *put_utf8(char *to, const char *data, int64_t size_bytes) noexcept nogil  # U+FFFD for invalid bytes; 3 a byte
+cdef char *put_json(char *to, const char *data, int64_t size_bytes) noexcept nogil  # in quotes: 6 bytes per byte, and 2
+# U+FFFD for invalid bytes; 3 bytes per byte
+cdef char *put_utf8(char *to, const char *data, int64_t size_bytes) noexcept nogil

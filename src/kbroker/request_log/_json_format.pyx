@@ -1,5 +1,5 @@
-"""Numbers, times and hostile names as text. Bytes that are no UTF-8 become U+FFFD exactly where Python's "replace"
-puts it, so that every form of a record has the same names.
+"""Numbers, times and hostile names as text. Invalid UTF-8 becomes U+FFFD at the same positions as with Python's
+"replace", so that every form of a record has the same names.
 """
 from libc.stdint cimport int64_t, uint8_t
 from libc.stdlib cimport free, realloc
@@ -42,7 +42,7 @@ cdef void buffer_free(Buffer *buffer) noexcept nogil:
 
 
 cdef inline char *put_ten_millionths(char *to, int64_t n) noexcept nogil:
-    """Without zeros at the end, of which there are fewer than seven."""
+    """Write a fraction without its trailing zeros, of which there are fewer than seven."""
     cdef int64_t rest = n % 10000000
     to = put_int(to, n // 10000000)
     to[0] = c'.'
@@ -54,8 +54,9 @@ cdef inline char *put_ten_millionths(char *to, int64_t n) noexcept nogil:
 
 
 cdef char *put_double(char *to, double value) noexcept nogil:
-    """Percents of a thread's time are mostly whole nanoseconds: those few digits are found without a search for the
-    shortest text, and are the same."""
+    """Write a number. Percents of a thread's time are mostly whole nanoseconds: their few digits are found without a
+    search for the shortest text, and are the same.
+    """
     cdef int64_t n
     if value != value or value - value != 0:
         return put_raw(to, b"null", 4)
@@ -70,7 +71,7 @@ cdef char *put_double(char *to, double value) noexcept nogil:
 
 
 cdef char *put_utc(char *to, int64_t us) noexcept nogil:
-    """Days since 1970 to a date of the Gregorian calendar, by eras of 400 years."""
+    """Write a time, converting days since 1970 to a Gregorian date by eras of 400 years."""
     cdef int64_t second = us // 1000000, micro = us % 1000000
     cdef int64_t day, z, era, doe, yoe, year, doy, mp, month
     if micro < 0:
@@ -109,7 +110,7 @@ cdef char *put_utc(char *to, int64_t us) noexcept nogil:
 
 
 cdef inline int utf8_step(const uint8_t *at, int64_t left, bint *is_valid) noexcept nogil:
-    """Length of the sequence that begins here, or of what is to be replaced as one."""
+    """Return the length of the sequence that begins here, or of the bytes that are replaced together."""
     cdef uint8_t first = at[0], low = 0x80, high = 0xBF
     cdef int need, n = 1
     is_valid[0] = False
@@ -140,7 +141,7 @@ cdef inline int utf8_step(const uint8_t *at, int64_t left, bint *is_valid) noexc
 
 
 cdef inline char *put_other(char *to, const uint8_t *at, int64_t left, int *taken) noexcept nogil:
-    """One sequence that does not begin with ASCII."""
+    """Write one sequence that does not begin with ASCII."""
     cdef bint is_valid
     taken[0] = utf8_step(at, left, &is_valid)
     if is_valid:

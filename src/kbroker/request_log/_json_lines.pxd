@@ -5,20 +5,20 @@ from kbroker.request_log._log_core cimport KNOWN_APIS
 from kbroker.request_log._record_batches cimport TopicBatches
 from kbroker.request_log._json_format cimport Buffer
 
-cdef struct Words:              # a beginning that is written as it stands
+cdef struct Words:              # fixed text at the beginning of an object
     int64_t size_bytes
     char data[60]
 
 cdef struct JsonCore:
     RecordSink sink             # first
     bint wants_lines
-    int64_t second              # since 1970: that of begun
+    int64_t second              # since 1970: second of ``begun``
     Words begun                 # an object up to the fraction of its second
     Words numbered              # the text between its time and its number
     char *api_names[KNOWN_APIS]     # owned, in JSON; NULL: unknown
     int64_t api_name_bytes[KNOWN_APIS]
     Buffer lines
-    Buffer object               # the object that is being written
+    Buffer object               # the current object
     Buffer key
     int64_t line_count
     TopicBatches batches

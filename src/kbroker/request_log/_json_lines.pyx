@@ -1,6 +1,6 @@
-"""One JSON object per record, in Kafka's names (``RequestConvertToJson``, KIP-673) and ours behind them.
+"""One JSON object per record, with Kafka's names (``RequestConvertToJson``, KIP-673) followed by kbroker's.
 
-What is unknown is left out. Written by hand: at fifty thousand records a second this is what the log costs.
+Unknown fields are left out. The text is written by hand, since it is the cost of the log at 50,000 records a second.
 """
 cimport cython
 from cpython.bytes cimport PyBytes_FromStringAndSize
@@ -25,12 +25,12 @@ from kbroker.request_log._json_format cimport (
 )
 
 cdef enum:
-    HEAD_BYTES = 1440           # of a record without its texts, at most
-    NOTE_BYTES = 480            # of a note without its texts
+    HEAD_BYTES = 1440           # maximum of a record without its texts
+    NOTE_BYTES = 480            # maximum of an event without its texts
     BUDGET_BYTES = 262144
 
 cdef Words START                    # of an object, up to its time
-cdef Words HEADS[5]                 # of a note, by its type
+cdef Words HEADS[5]                 # of an event, by its type
 set_words(&START, b'{"version":%d,"time":"' % VERSION)
 for _type in range(5):
     set_words(&HEADS[_type], b'{"quotaType":"%s"' % QUOTA_TYPES[_type].encode())
@@ -45,7 +45,7 @@ cdef int set_words(Words *words, bytes text) except -1:
 
 
 cdef inline char *put_words(char *to, const Words *words) noexcept nogil:
-    """All of its room, which costs less than to ask how much; there is as much behind every place of an object."""
+    """Copy the whole array, which is faster than checking the size; every position of an object has the capacity."""
     memcpy(to, words.data, sizeof(words.data))
     return to + words.size_bytes
 
@@ -63,7 +63,7 @@ cdef inline char *put_fact(char *to, const char *name, const Facts *facts, int w
 
 
 cdef bint render(Facts *facts) noexcept nogil:
-    """What every record of a connection says; once."""
+    """Render the fields that all records of a connection share, once."""
     cdef char *to
     if facts.rendered != NULL:
         return True
@@ -135,7 +135,7 @@ cdef char *put_notes(char *to, const Record *record, int kind) noexcept nogil:
 
 
 cdef bint has_shadows(const Record *record) noexcept nogil:
-    """Whether shadow quotas have judged it."""
+    """Return whether shadow quotas have judged the request."""
     cdef const char *at = record_notes(record)
     cdef const char *end = at + record.notes_bytes
     while at < end and (<const QuotaEvent *>at).kind != EVENT_SHADOW:
@@ -153,7 +153,7 @@ cdef int64_t most_bytes(const Record *record) noexcept nogil:
 
 
 cdef char *put_request(char *to, JsonCore *core, const Record *record) noexcept nogil:
-    """Header, times, connection and sizes of a request."""
+    """Write header, times, connection and sizes of a request."""
     to = put_number(to, b',"requestHeader":{"requestApiKey":', record.api_key)
     to = put_number(to, b',"requestApiVersion":', record.api_version)
     to = put_number(to, b',"correlationId":', record.correlation_id)
@@ -183,7 +183,7 @@ cdef char *put_request(char *to, JsonCore *core, const Record *record) noexcept 
 
 
 cdef char *put_refusal(char *to, const Record *record) noexcept nogil:
-    """Why a request was refused, and of which connection; nothing else is known of it."""
+    """Write the reason of a refusal and its connection; a refused request has no other fields."""
     cdef const char *reason = refusal_reason(record.refusal)
     to = put_json(put(to, b',"refusal":{"reason":'), reason, <int64_t>strlen(reason))
     if record.api_key >= 0:
@@ -199,7 +199,7 @@ cdef char *put_refusal(char *to, const Record *record) noexcept nogil:
 
 
 cdef inline char *put_begin(JsonCore *core, char *to, int64_t time_us) noexcept nogil:
-    """An object up to the last digit of its time. All but that is the same for a second."""
+    """Write an object up to the last digit of its time. All other text is the same for a second."""
     cdef int64_t second = time_us // 1000000
     cdef int64_t left = time_us - second * 1000000
     if left < 0:
@@ -248,7 +248,7 @@ cdef bint write_object(JsonCore *core, const Record *record, int64_t sequence) n
 
 
 cdef bint write_key(JsonCore *core, const Record *record) noexcept nogil:
-    """Principal, a zero byte, client id: whose usage it is."""
+    """Write the record's key: principal, a zero byte, client id."""
     cdef const Facts *facts = record.facts
     cdef int64_t principal_bytes = 0
     cdef char *to
@@ -298,7 +298,7 @@ cdef int64_t size_bytes(RecordSink *sink) noexcept nogil:
 cdef class JsonLines(RecordFormat):
     """Records as JSON.
 
-    Args: broker: its number. api_names: Kafka's names (``PRODUCE``) by key. partitions: of the topic, 0 for none.
+    Args: broker: its id. api_names: Kafka's names (``PRODUCE``) by key. partitions: of the topic, 0 for none.
     wants_lines: whether there are files too.
     Threads: one at a time.
     """
@@ -350,22 +350,22 @@ cdef class JsonLines(RecordFormat):
 
     @property
     def budget_bytes(self) -> int:
-        """How much of it is made before it is written."""
+        """Bytes to format before they are written."""
         return BUDGET_BYTES
 
     @property
     def lost(self) -> int:
-        """Records taken and then lost: none."""
+        """Number of records taken and then lost: always 0."""
         return 0
 
     @property
     def line_count(self) -> int:
-        """Lines that ``take_lines`` would return."""
+        """Number of lines that ``take_lines`` would return."""
         return self.core.line_count
 
     def append_to(self, logs) -> tuple:
-        """Append what there is for the topic. Args: logs: PartitionLogs by number, None for one that is not there.
+        """Append the topic's records. Args: logs: PartitionLogs by number, None for a missing one.
 
-        Returns: (bytes written, values not written, why not or None). Threads: releases the GIL.
+        Returns: (bytes written, values not written, the reason or None). Threads: releases the GIL.
         """
         return batches_append(&self.core.batches, logs)

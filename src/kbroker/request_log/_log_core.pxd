@@ -1,8 +1,8 @@
-"""The native half of the request log: who records finished requests, and how they reach the writer's thread.
+"""The native part of the request log: recorders of finished requests, and the rings to the writer's thread.
 
-Locks: ``late_lock`` (the ring of those without a network thread, and the list of threads) and ``wake_lock`` (the
-writer's sleep) are leaves. The rings have one producer each; draining is one thread's at a time (the writer's lock, in
-Python). Ownership: counted by the handle, by each recorder, and by who hands it connection verdicts.
+Locks: ``late_lock`` (the ring for other threads than network threads, and the list of threads) and ``wake_lock`` (the
+writer's sleep) are leaves. The rings have one producer each; one thread at a time drains them (the writer's lock, in
+Python). Ownership: counted by the handle, by each recorder, and by the source of connection verdicts.
 """
 from libc.stdint cimport int64_t, uint64_t
 from kbroker._core.clock cimport Clock, Waker
@@ -32,25 +32,25 @@ cdef struct LogCore:
     Waker waker
 
 cdef struct ThreadRecorder:     # of one network thread
-    Recorder recorder           # first: the network layer knows only this
+    Recorder recorder           # first: the network layer uses only this
     ThreadRecorder *next
-    LogCore *log                # no count: its owner has one for all of them
+    LogCore *log                # not counted: its owner holds one count for all
     RecordRing ring
     uint64_t random
     char protocol[PROTOCOL_BYTES]
 
-cdef struct MetricSources:           # what hangs on a channel; its network thread's
+cdef struct MetricSources:           # attached to a channel; its network thread's
     Facts *facts                # one count
     int64_t spare               # more of them, given to records one by one
     int64_t software            # ClientSoftware.number in the facts; 0: unknown
 
 cdef LogCore *log_retain(LogCore *log) noexcept nogil
 cdef void log_release(LogCore *log) noexcept nogil
-# A verdict on a new connection; any thread.
+# Record a verdict on a new connection; any thread.
 cdef void log_connection(LogCore *log, const VerdictEvent *verdict, const char *address) noexcept nogil
 
 cdef class RequestLogCore:
-    cdef LogCore *log           # owned count
+    cdef LogCore *log           # counted
     cdef object _clock
 
 cdef class RequestLogRecorder(RequestRecorder):

@@ -1,4 +1,4 @@
-"""One C record per finished request, made on the network thread that ends it; see the contract in the .pxd."""
+"""One C record per finished request, created on the network thread that ends it. See _log_core.pxd for the contract."""
 cimport cython
 import os
 
@@ -33,12 +33,12 @@ from kbroker.network.connections._refused_requests import REASONS as _REASONS
 
 cdef enum:
     API_VERSIONS = 18
-    COUNTS_AT_ONCE = 4096       # of a connection's facts
+    COUNTS_AT_ONCE = 4096       # counts taken at once on a connection's facts
     LATE_BYTES = 1 << 18
     LARGEST_RECORD = 1 << 20
 
 
-# ---------------------------------------------------------------- life
+# ------------------------------------------------------------ lifetime
 
 cdef LogCore *log_retain(LogCore *log) noexcept nogil:
     atomic_add_fetch(&log.refs, 1)
@@ -66,7 +66,7 @@ cdef void log_release(LogCore *log) noexcept nogil:
 
 
 cdef void give_back(RecordRing *ring) noexcept nogil:
-    """Releases the counts that records still in the ring hold."""
+    """Release the counts of records that are still in the ring."""
     cdef int64_t at = atomic_load(&ring.tail)
     cdef Record *record
     if ring.data == NULL:
@@ -101,7 +101,7 @@ cdef void release_observed(void *given) noexcept nogil:
 
 
 cdef Facts *make_facts(ThreadRecorder *self, Channel *channel, Request *request) noexcept nogil:
-    """Facts of the request's session, and of its client's software as far as it is known."""
+    """Create the facts of the request's session, and of its client's software if it is known."""
     cdef const char *texts[FACTS_TEXTS]
     cdef int32_t sizes[FACTS_TEXTS]
     cdef char connection[256]
@@ -111,7 +111,7 @@ cdef Facts *make_facts(ThreadRecorder *self, Channel *channel, Request *request)
              <int>channel.metadata.local_port, channel.metadata.remote_host, <int>channel.metadata.remote_port,
              <int>request.responder.processor_id, <int>channel.metadata.index)
     for i in range(FACTS_TEXTS):
-        texts[i] = b"unknown"           # as Kafka says of a client's software
+        texts[i] = b"unknown"           # Kafka's name for unknown software
     texts[FACTS_CONNECTION] = connection
     texts[FACTS_ADDRESS] = channel.metadata.remote_host
     texts[FACTS_PROTOCOL] = self.protocol
@@ -130,7 +130,7 @@ cdef Facts *make_facts(ThreadRecorder *self, Channel *channel, Request *request)
 
 
 cdef Facts *facts_of(ThreadRecorder *self, Request *request) noexcept nogil:
-    """A count on the facts of the request's connection, for its record; NULL: memory is out."""
+    """Return a count on the facts of the request's connection, for its record; NULL: out of memory."""
     cdef Channel *channel = <Channel *>request.channel
     cdef MetricSources *observed = <MetricSources *>channel.observed
     cdef Facts *facts
@@ -141,7 +141,7 @@ cdef Facts *facts_of(ThreadRecorder *self, Request *request) noexcept nogil:
             return NULL
         channel.observed = observed
         channel.release_observed = release_observed
-    # A closed channel has no software any more: what is left of its requests keeps the facts there are.
+    # A closed channel has no software information, so its remaining requests keep the existing facts.
     if channel.software != NULL:
         software = (<ClientSoftware *>channel.software).number
     if observed.facts == NULL or observed.facts.session != request.session or software != observed.software:
@@ -179,7 +179,7 @@ cdef inline int64_t us(int64_t ns) noexcept nogil:
 
 
 cdef void fill(Record *record, Request *request, const LogCore *log) noexcept nogil:
-    """All but kind, size, facts and what lies behind."""
+    """Fill all fields except kind, size, facts and the data behind the struct."""
     cdef KafkaRequest *kafka = kafka_request(request)
     cdef int64_t dequeued = request.dequeue_ns
     cdef int64_t local = or_before(kafka.local_done_ns, dequeued)
@@ -219,7 +219,7 @@ cdef void write_record(ThreadRecorder *self, RecordRing *ring, Request *request,
     cdef int32_t notes_bytes = quota_events.size_bytes if quota_events != NULL else 0
     cdef int64_t size = <int64_t>sizeof(Record) + padded(client_bytes + transactional_bytes) + notes_bytes
     cdef Record *record
-    if size > LARGEST_RECORD:           # a client id has 32 KiB at most: it is the notes, and they go
+    if size > LARGEST_RECORD:           # a client id has at most 32 KiB, so the events are too large: drop them
         size -= notes_bytes
         notes_bytes = 0
     record = <Record *>ring_reserve(ring, size)
@@ -259,7 +259,7 @@ cdef void record_request(Recorder *recorder, Request *request, bint is_late) noe
     if is_late:
         mutex_lock(&log.late_lock)
     if quota_events != NULL and quota_events.verdict_count > 0:
-        sampling = 1.0                  # what was throttled, or a shadow would have, is always recorded
+        sampling = 1.0                  # a request that was throttled, or would be by a shadow, is always recorded
     if sampling >= 1.0 or is_sampled(self):
         write_record(self, &log.late if is_late else &self.ring, request, sampling)
         if not is_late and atomic_load_relaxed(&self.ring.head) - self.ring.seen_tail > self.ring.size_bytes // 4:
@@ -301,7 +301,7 @@ cdef void log_connection(LogCore *log, const VerdictEvent *verdict, const char *
 
 cdef void log_refusal(LogCore *log, Facts *facts, int reason, int api_key, int api_version,
                       int32_t repeated) noexcept nogil:
-    """Takes the count on ``facts``, which may be NULL."""
+    """Record a refusal; takes the count on ``facts``, which may be NULL."""
     cdef Record *record
     mutex_lock(&log.late_lock)
     record = <Record *>ring_reserve(&log.late, sizeof(Record))
@@ -341,7 +341,7 @@ cdef void recorder_release(Recorder *recorder) noexcept nogil:
 
 
 cdef class RequestLogRecorder(RequestRecorder):
-    """Takes down the requests of one network thread. Made by ``RequestLogCore.recorder``."""
+    """Records the requests of one network thread. Created by ``RequestLogCore.recorder``."""
 
     def __init__(self):
         raise TypeError("a RequestLogRecorder is made by RequestLogCore.recorder")
@@ -349,7 +349,7 @@ cdef class RequestLogRecorder(RequestRecorder):
 
 @cython.final
 cdef class RequestLogCore:
-    """Where records of finished requests are kept until the writer takes them.
+    """Rings of finished requests' records until the writer takes them.
 
     Args:
         clock: the broker's.
@@ -395,10 +395,10 @@ cdef class RequestLogCore:
             log_release(log)
 
     def recorder(self, str protocol not None, int64_t buffer_bytes, seed=None) -> RequestLogRecorder:
-        """Return what one network thread records with.
+        """Return the recorder of one network thread.
 
-        Args: protocol: the listener's security protocol. buffer_bytes: of its ring; used is the next lower power of
-        two, 4096 at least. seed: of the sampling, for tests; None: a random one.
+        Args: protocol: the listener's security protocol. buffer_bytes: size of its ring, rounded down to a power of
+        two, at least 4096. seed: of the sampling, for tests; None: a random one.
         """
         cdef RequestLogRecorder handle = RequestLogRecorder.__new__(RequestLogRecorder)
         cdef bytes name = protocol.encode()[:PROTOCOL_BYTES - 1]
@@ -424,7 +424,7 @@ cdef class RequestLogCore:
         return handle
 
     def observe(self, ClientQuotaManagers quotas not None, ConnectionQuotas connections not None) -> None:
-        """Have requests carry their quota events, and record verdicts on new connections in this log too."""
+        """Let requests collect their quota events, and record verdicts on new connections in this log too."""
         quotas.note_updates(True)
         log_retain(self.log)
         observe_verdicts(connections, quotas.quotas, &self.log.listener)
@@ -432,7 +432,7 @@ cdef class RequestLogCore:
     def note_refusal(self, refusal, int32_t repeated=1) -> None:
         """Record a request whose connection was closed instead of a response.
 
-        Args: ``refusal``: a ``Refusal``; without a connection id it stands for several, ``repeated`` says how many.
+        Args: ``refusal``: a ``Refusal``; without a connection id it represents several, ``repeated`` in number.
         Raises: ValueError for an unknown reason, MemoryError.
         """
         cdef LogCore *log = self.log
@@ -463,7 +463,7 @@ cdef class RequestLogCore:
             log_refusal(log, facts, reason, api_key, api_version, repeated)
 
     def wait(self, int64_t timeout_ms) -> None:
-        """Sleep until so much time has passed on the clock, a ring is a quarter full, or ``wake``."""
+        """Sleep until the timeout has passed on the clock, a ring is a quarter full, or ``wake``."""
         cdef LogCore *log = self.log
         cdef int64_t deadline_ns
         with nogil:
@@ -478,7 +478,7 @@ cdef class RequestLogCore:
             mutex_unlock(&log.wake_lock)
 
     def wake(self) -> None:
-        """End a ``wait`` now, or the next one at once."""
+        """End a ``wait`` in progress, or the next one."""
         with nogil:
             wake_writer(self.log)
 
@@ -500,7 +500,7 @@ cdef class RequestLogCore:
 
     @property
     def dropped(self) -> int:
-        """Records that found no room in their ring."""
+        """Number of records that did not fit into their ring."""
         cdef LogCore *log = self.log
         cdef ThreadRecorder *thread
         cdef int64_t dropped

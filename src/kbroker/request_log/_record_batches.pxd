@@ -1,4 +1,4 @@
-"""Values for the request log's topic, gathered into record batches by partition and appended natively.
+"""Values for the request log's topic, collected in record batches by partition and appended natively.
 
 Threads: one at a time (the writer's lock).
 """
@@ -6,24 +6,24 @@ from libc.stdint cimport int32_t, int64_t
 from kbroker.request_log._json_format cimport Buffer
 
 cdef enum:
-    BATCH_BYTES = 262144        # below message.max.bytes; a batch that has so many is ended
+    BATCH_BYTES = 262144        # below message.max.bytes; a batch of this size is complete
 
-cdef struct PartitionBatch:     # batches one behind the other, of which the last one is being filled
+cdef struct PartitionBatch:     # consecutive batches, of which the last one is being filled
     Buffer data
-    int64_t begin               # of the last one
-    int32_t count               # of its records
+    int64_t begin               # position of the last batch
+    int32_t count               # records in the last batch
     int64_t first_ms
     int64_t largest_ms
 
 cdef struct TopicBatches:
     int32_t partition_count     # 0: no topic
     PartitionBatch *partitions  # owned
-    int64_t size_bytes          # in all
+    int64_t size_bytes          # of all batches
 
-cdef bint batches_init(TopicBatches *batches, int32_t partition_count) noexcept nogil   # false: memory is out
+cdef bint batches_init(TopicBatches *batches, int32_t partition_count) noexcept nogil   # false: out of memory
 cdef void batches_destroy(TopicBatches *batches) noexcept nogil
 cdef bint batches_add(TopicBatches *batches, int32_t partition, const char *key, int64_t key_bytes, const char *value,
                       int64_t value_bytes, int64_t time_ms) noexcept nogil
-# Appends all there is to the logs of the partitions (PartitionLog or None, by number): (bytes written, values that were
-# not, why not or None). Nothing is left.
+# Append and remove all batches, to the logs of the partitions (PartitionLog or None, by number): (bytes written,
+# values not written, the reason or None).
 cdef tuple batches_append(TopicBatches *batches, object logs)

@@ -12,7 +12,7 @@ from kbroker.protocol._records cimport BatchHeader, batch_put_header
 from kbroker.request_log._json_format cimport buffer_free, buffer_reserve, put_raw
 
 cdef enum:
-    RECORD_OVERHEAD = 40        # of a record: six numbers of variable length
+    RECORD_OVERHEAD = 40        # maximum of a record: six numbers of variable length
 
 
 cdef bint batches_init(TopicBatches *batches, int32_t partition_count) noexcept nogil:
@@ -32,7 +32,7 @@ cdef void batches_destroy(TopicBatches *batches) noexcept nogil:
 
 
 cdef void end_batch(PartitionBatch *batch) noexcept nogil:
-    """Fill in the header of the last batch; the next one begins behind it."""
+    """Complete the header of the last batch; the next one begins behind it."""
     cdef BatchHeader header
     if batch.count == 0:
         return
@@ -41,7 +41,7 @@ cdef void end_batch(PartitionBatch *batch) noexcept nogil:
     header.last_offset_delta = batch.count - 1
     header.base_timestamp_ms = batch.first_ms
     header.max_timestamp_ms = batch.largest_ms
-    header.producer_id = header.producer_epoch = header.base_sequence = -1      # not a producer's
+    header.producer_id = header.producer_epoch = header.base_sequence = -1      # no producer
     header.record_count = batch.count
     batch_put_header(batch.data.data + batch.begin, batch.data.size_bytes - batch.begin, &header)
     batch.begin = batch.data.size_bytes
@@ -62,13 +62,13 @@ cdef bint batches_add(TopicBatches *batches, int32_t partition, const char *key,
         batch.begin = batch.data.size_bytes
         batch.data.size_bytes += BATCH_HEADER_BYTES
         batch.first_ms = batch.largest_ms = time_ms
-    body[0] = 0                         # attributes; then what stands before the key
+    body[0] = 0                         # attributes; the fields before the key follow
     at = body + 1
     at += put_varlong(at, time_ms - batch.first_ms)
     at += put_varlong(at, batch.count)
     at += put_varlong(at, key_bytes)
     head_bytes = at - body
-    at += put_varlong(at, value_bytes)    # and what stands before the value
+    at += put_varlong(at, value_bytes)    # and the fields before the value
     size = (at - body) + key_bytes + value_bytes + 1
     to = buffer_reserve(&batch.data, size + RECORD_OVERHEAD)
     if to == NULL:
@@ -93,12 +93,12 @@ cdef bint batches_add(TopicBatches *batches, int32_t partition, const char *key,
 cdef struct Appended:
     int64_t written             # bytes
     int64_t unwritten           # values
-    int32_t error               # the last one, -2: there is no such partition
+    int32_t error               # the last error, -2: the partition does not exist
     const char *message         # of the log, or NULL
 
 
 cdef void append_batches(PartitionBatch *batch, Partition *partition, Appended *sum) noexcept nogil:
-    """Each batch is appended by itself: together they may be larger than a segment."""
+    """Append each batch separately: together they may be larger than a segment."""
     cdef AppendResult result
     cdef char *at
     cdef int64_t size, place = 0, values
@@ -121,7 +121,7 @@ cdef void append_batches(PartitionBatch *batch, Partition *partition, Appended *
             continue
         sum.written += size
         if result.high_watermark_moved:
-            call_hook(partition, False)     # waiting fetches of the topic
+            call_hook(partition, False)     # delayed fetches of the topic
     batch.data.size_bytes = 0
     batch.begin = 0
 

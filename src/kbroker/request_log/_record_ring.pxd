@@ -1,4 +1,4 @@
-"""Finished requests on their way from a network thread to the writer: C records in a bounded ring of bytes.
+"""Finished requests between a network thread and the writer: C records in a bounded ring of bytes.
 
 One producer, one consumer. A record that does not fit is dropped and counted; the producer never waits.
 """
@@ -7,7 +7,7 @@ from kbroker._core.requests.request cimport Session
 from kbroker._core.sync cimport AtomicI64
 
 cdef enum:                      # kinds of record
-    RECORD_PADDING = 0          # up to the ring's end
+    RECORD_PADDING = 0          # fills the ring up to its end
     RECORD_REQUEST = 1
     RECORD_VERDICT = 2          # a verdict without a request
     RECORD_REFUSAL = 3          # a request whose connection was closed instead of a response
@@ -24,8 +24,8 @@ cdef enum:                      # texts of a connection
 
 cdef struct Facts               # of a connection, shared by its records
 
-cdef struct Record:             # its client id, transactional id and notes follow it
-    int32_t size_bytes          # with all of it, a multiple of 8
+cdef struct Record:             # followed by its client id, transactional id and events
+    int32_t size_bytes          # including the data behind it, a multiple of 8
     int16_t kind
     int16_t api_key             # -1: none
     int16_t api_version
@@ -38,7 +38,7 @@ cdef struct Record:             # its client id, transactional id and notes foll
     int32_t throttle_ms
     int32_t may_fold            # an empty poll without error, throttle or verdict
     int32_t repeated
-    int32_t refusal             # RefusalReason, of RECORD_REFUSAL; its api_key and api_version are guesses, -1: none
+    int32_t refusal             # RefusalReason, for RECORD_REFUSAL; its api_key and api_version are guesses, -1: none
     Facts *facts                # one count; NULL: no connection
     int64_t time_us             # since 1970
     int64_t request_bytes
@@ -54,16 +54,16 @@ cdef struct Record:             # its client id, transactional id and notes foll
 
 cdef struct Facts:
     AtomicI64 refs
-    Session *session            # counted: whose facts these are
-    char *texts                 # owned, one behind the other
+    Session *session            # counted
+    char *texts                 # owned, concatenated
     int32_t starts[FACTS_TEXTS + 1]
-    char before_writer[64]      # below: the writer's alone
+    char before_writer[64]      # the fields below belong to the writer
     Facts *touched_next
     bint is_touched
-    int64_t to_release          # counts of records that are written
-    char *rendered              # owned: its part of a line of JSON
+    int64_t to_release          # counts of written records
+    char *rendered              # owned: its part of a JSON line
     int64_t rendered_bytes
-    Record *folded              # owned copy: idle polls of one second so far; holds a count
+    Record *folded              # owned copy: the idle polls of one second so far; holds a count
     Facts *folding_next
     Facts *folding_prev
     char behind_writer[64]
@@ -71,13 +71,13 @@ cdef struct Facts:
 cdef struct RecordRing:
     char *data
     int64_t size_bytes          # a power of two
-    int64_t seen_tail           # the producer's
+    int64_t seen_tail           # used by the producer
     char apart[64]
-    AtomicI64 head              # bytes ever written; the producer's
-    AtomicI64 dropped           # records without room; the producer's
+    AtomicI64 head              # bytes ever written; set by the producer
+    AtomicI64 dropped           # records that did not fit; set by the producer
     char also_apart[64]
-    AtomicI64 tail              # bytes ever read; the consumer's
-    int64_t seen_dropped        # the consumer's
+    AtomicI64 tail              # bytes ever read; set by the consumer
+    int64_t seen_dropped        # used by the consumer
 
 cdef inline const char *record_client_id(const Record *record) noexcept nogil:
     return <const char *>record + sizeof(Record)
@@ -91,13 +91,15 @@ cdef inline int64_t padded(int64_t n) noexcept nogil:
 cdef inline const char *record_notes(const Record *record) noexcept nogil:
     return <const char *>record + sizeof(Record) + padded(record.client_id_bytes + record.transactional_id_bytes)
 
-cdef bint ring_init(RecordRing *ring, int64_t size_bytes) noexcept nogil     # false: memory is out
+cdef bint ring_init(RecordRing *ring, int64_t size_bytes) noexcept nogil     # false: out of memory
 cdef void ring_destroy(RecordRing *ring) noexcept nogil
-cdef char *ring_reserve(RecordRing *ring, int64_t size_bytes) noexcept nogil     # NULL: full, and counted
+# NULL: the ring is full, and the record is counted as dropped
+cdef char *ring_reserve(RecordRing *ring, int64_t size_bytes) noexcept nogil
 cdef void ring_commit(RecordRing *ring, int64_t size_bytes) noexcept nogil
-cdef Record *ring_first(RecordRing *ring, int64_t *at) noexcept nogil    # at or behind `at`, which moves to it
+# the first record at or behind `at`, which moves to it
+cdef Record *ring_first(RecordRing *ring, int64_t *at) noexcept nogil
 
 cdef int64_t ring_used(RecordRing *ring) noexcept nogil      # bytes
-cdef Facts *facts_new(Session *session, const char **texts, int32_t *sizes) noexcept nogil     # one count
+cdef Facts *facts_new(Session *session, const char **texts, int32_t *sizes) noexcept nogil     # with one count
 cdef void facts_retain(Facts *facts, int64_t counts) noexcept nogil
 cdef void facts_release(Facts *facts, int64_t counts) noexcept nogil

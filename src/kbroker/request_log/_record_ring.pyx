@@ -44,7 +44,7 @@ cdef char *ring_reserve(RecordRing *ring, int64_t size_bytes) noexcept nogil:
             atomic_store(&ring.dropped, atomic_load_relaxed(&ring.dropped) + 1)
             return NULL
     if padding > 0:
-        filler = <Record *>(ring.data + offset)     # 8 bytes at least: only its first two fields are there
+        filler = <Record *>(ring.data + offset)     # at least 8 bytes: only its first two fields exist
         filler.size_bytes = <int32_t>padding
         filler.kind = RECORD_PADDING
         atomic_store(&ring.head, head + padding)
@@ -56,7 +56,7 @@ cdef void ring_commit(RecordRing *ring, int64_t size_bytes) noexcept nogil:
     cdef int64_t head = atomic_load_relaxed(&ring.head) + size_bytes
     cdef int64_t i
     atomic_store(&ring.head, head)
-    # the ring is larger than a cache: the lines of the next record, were it like this one, are fetched meanwhile
+    # The ring is larger than a cache, so the lines of the next record, if it has the same size, are prefetched.
     for i in range(0, min(size_bytes, 512) + 64, 64):
         prefetch_to_write(ring.data + ((head + i) & (ring.size_bytes - 1)))
 

@@ -11,12 +11,12 @@ from kbroker.common.request_log_names import ARROW_END
 from kbroker.protocol.records import Record, build_batch
 from kbroker.request_log._arrow_columns import ArrowColumns
 
-SET_BYTES = 512 * 1024  # of a batch before compression: below message.max.bytes
+SET_BYTES = 512 * 1024  # limit for a batch before compression: below message.max.bytes
 HEADERS = (("format", b"arrow"),)
 
 
 def arrow_schema() -> Any:
-    """The columns of a record as a ``pyarrow.Schema``, with the version in its metadata."""
+    """Return the columns of a record as a ``pyarrow.Schema``, with the version in its metadata."""
     import pyarrow as pa
 
     types = {
@@ -34,7 +34,7 @@ def arrow_schema() -> Any:
 
 
 class ArrowForm:
-    """Gathers records as columns and gives them out as Arrow IPC messages.
+    """Collects records as columns and returns them as Arrow IPC messages.
 
     Args: ``partitions`` of the topic, 0 for none; ``compression``: of the batches, none or lz4; ``wants_lines``:
     whether there are files.
@@ -53,24 +53,24 @@ class ArrowForm:
         self._options = pa.ipc.IpcWriteOptions(compression="lz4" if compression == "lz4" else None)
         self._has_topic = partitions > 0
         self._wants_lines = wants_lines
-        self._made: list[tuple[int, int, int, bytes]] = []  # of the topic: partition, rows, time in ms, batch
+        self._made: list[tuple[int, int, int, bytes]] = []  # for the topic: partition, rows, time in ms, batch
 
     @property
     def line_count(self) -> int:
-        """Rows that ``take_lines`` would return."""
+        """Number of rows that ``take_lines`` would return."""
         return self.columns.row_count if self._wants_lines else 0
 
     @property
     def lost(self) -> int:
-        """Rows for which there was no memory."""
+        """Number of rows lost because memory was exhausted."""
         return self.columns.lost
 
     def take_lines(self) -> bytes:
-        """Return the batches since the last call, to stand behind ``begin`` in a stream."""
+        """Return the batches since the last call, which follow ``begin`` in a stream."""
         return b"".join(batch for _, _, _, batch in self._take())
 
     def append_to(self, logs: Sequence[Any]) -> tuple[int, int, str | None]:
-        """Append each batch as one record; returns (bytes written, rows not written, why not or None)."""
+        """Append each batch as one record; return (bytes written, rows not written, the reason or None)."""
         if not self._wants_lines:
             self._take()
         made, self._made = self._made, []
@@ -101,7 +101,7 @@ class ArrowForm:
         return found
 
     def _message(self, rows: int, buffers: Sequence[Any]) -> bytes:
-        """One record batch as an encapsulated IPC message."""
+        """Return a record batch as an encapsulated IPC message."""
         import pyarrow as pa
 
         sink = pa.BufferOutputStream()

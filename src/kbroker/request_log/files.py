@@ -1,4 +1,4 @@
-"""Rolling files of the request log: written at their end, followed by a new one, the oldest deleted."""
+"""Rolling files of the request log: a full file is followed by a new one, and the oldest is deleted."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from kbroker.common.request_log_names import file_name, is_file_name
 class RollingFiles:
     """Files ``requests-<UTC>-<n><suffix>`` in a folder; a start begins a new one, so that a torn line stays the last.
 
-    Args: ``folder`` is made if missing; ``suffix`` as ``.jsonl``; a file with ``file_bytes`` is followed by another,
-    and ``file_count`` of them are kept; ``begin`` and ``end`` stand at a file's beginning and end.
+    Args: ``folder``: created if absent; ``suffix``: like ``.jsonl``; a file with ``file_bytes`` is followed by another,
+    and ``file_count`` of them are kept; ``begin`` and ``end``: first and last bytes of a file.
     Raises: OSError, from all methods that write. Threads: one at a time.
     """
 
@@ -44,7 +44,7 @@ class RollingFiles:
         self._number = max((self._number_of(name) for name in os.listdir(self._folder)), default=0)
 
     def write(self, data: bytes) -> None:
-        """Write whole records: all of them, or none. A file or folder that somebody deleted is made again."""
+        """Write whole records: all of them, or none. A deleted file or folder is created again."""
         if not data:
             return
         if self._fd >= 0 and os.fstat(self._fd).st_nlink == 0:
@@ -60,7 +60,7 @@ class RollingFiles:
             self._take_back(whole)
             raise
         if whole == 0:
-            self._delete_oldest()  # not before the new one holds something: a failing disk must not cost the old ones
+            self._delete_oldest()  # only once the new one has content: a failing disk must not cost the old ones
         if self._size >= self._file_bytes:
             self.close()
 
@@ -89,7 +89,7 @@ class RollingFiles:
         self._size = 0
 
     def _take_back(self, whole: int) -> None:
-        """Cut off what a failed write has left; a file that cannot be cut is ended, torn."""
+        """Cut off the rest of a failed write; a file that cannot be cut is ended, torn."""
         try:
             os.ftruncate(self._fd, whole)
             os.lseek(self._fd, whole, os.SEEK_SET)

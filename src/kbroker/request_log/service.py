@@ -14,7 +14,7 @@ from kbroker.common.request_log_names import ARROW_END, ARROW_SUFFIX, JSON_SUFFI
 from kbroker.metadata.topic_rules import NewTopic
 from kbroker.request_log.settings import RequestLogSettings, request_log_settings
 
-if TYPE_CHECKING:  # what writes the log is imported where there is one: most brokers keep none
+if TYPE_CHECKING:  # imported only with a request log, which most brokers do not have
     from kbroker._core.clock import BaseClock
     from kbroker.common.configs.config import BrokerConfig
     from kbroker.common.listeners import Listener
@@ -40,10 +40,10 @@ class RequestLogFigures(NamedTuple):
 
 
 class RequestLog:
-    """Records finished requests while a topic or a folder is set; else it does nothing, and costs nothing.
+    """Records finished requests if a topic or a folder is configured; otherwise it costs nothing.
 
-    Args: ``api_names``: of what is served, by key, as ``Produce``; ``network_threads``: of all listeners, who share the
-    buffer.
+    Args: ``api_names``: of the served APIs, by key, as ``Produce``; ``network_threads``: of all listeners, which share
+    the buffer.
     Raises: ConfigError.
     Threads: built, started and stopped from one thread; ``flush`` and ``figures`` from any.
     """
@@ -70,16 +70,17 @@ class RequestLog:
         return None if self._core is None else self._core.recorder(listener.protocol, self._buffer_bytes)
 
     def observe(self, quotas: ClientQuotaManagers, connections: ConnectionQuotas) -> None:
-        """Have verdicts on new connections known, and while there is a log what counters are charged too."""
+        """Record verdicts on new connections, and, while there is a log, the charges of counters too."""
         if self._core is None:
             quotas.observe_connections(connections)
         else:
             self._core.observe(quotas, connections)
 
     def start(self, topics: TopicRegistry) -> None:
-        """Make the topic if it is not there, and begin to write; once topics are loaded.
+        """Create the topic if it is absent, and begin to write; call it once topics are loaded.
 
-        Raises: KafkaError if the topic cannot be made; ConfigError if no file can be made, or the topic is another's.
+        Raises: KafkaError if the topic cannot be created; ConfigError if no file can be created, or the topic has other
+        data.
         """
         if self._core is None:
             return
@@ -104,18 +105,18 @@ class RequestLog:
         self._thread.start()
 
     def note_refusals(self, refusals: Sequence[tuple[Refusal, int]]) -> None:
-        """Record requests whose connections were closed instead of a response, each with the number it stands for."""
+        """Record requests whose connections were closed instead of a response, each with its count."""
         if self._core is not None:
             for refusal, repeated in refusals:
                 self._core.note_refusal(refusal, repeated)
 
     def flush(self) -> None:
-        """Write now all that has been recorded, idle polls of the current second too."""
+        """Write all records at once, including idle polls of the current second."""
         if self._writer is not None:
             self._writer.flush(unfold=True)
 
     def stop(self, timeout_s: float) -> None:
-        """Write what is left, when nothing is recorded any more. Idempotent."""
+        """Write the remaining records, after the last one was recorded. Idempotent."""
         writer, self._writer = self._writer, None
         if writer is None or self._thread is None:
             return
@@ -144,7 +145,7 @@ class RequestLog:
 
             lines = JsonLines(self._broker, self._names, partitions=partitions, wants_lines=wants_lines)
             return lines, lines
-        from kbroker.request_log.arrow_form import ArrowForm  # pyarrow is not loaded without need
+        from kbroker.request_log.arrow_form import ArrowForm  # pyarrow is imported only when needed
 
         form = ArrowForm(
             self._broker,
@@ -156,7 +157,7 @@ class RequestLog:
         return form, form.columns
 
     def _files(self, begin: bytes) -> RollingFiles:
-        """Args: ``begin``: of each file; of Arrow a stream's schema, and then its end too."""
+        """Return the files. Args: ``begin``: of each file; for Arrow a stream's schema, and then its end too."""
         from kbroker.request_log.files import RollingFiles
 
         settings = self.settings
@@ -176,20 +177,20 @@ class RequestLog:
             raise ConfigError("kbroker.request.log.dir", settings.folder, reason, allowed) from error
 
     def _logs(self) -> Sequence[Any]:
-        """The topic's logs; it is made if it is not there, also when somebody has deleted it meanwhile."""
+        """Return the topic's logs; an absent topic, also a deleted one, is created."""
         assert self._topics is not None
         name = self.settings.topic
         view = self._topics.get(name)
         if view is None:
             from kbroker.request_log.topic_check import LARGEST_BATCH_BYTES
 
-            # Arrow packs its own columns
+            # Arrow compresses its columns itself.
             packs = self.settings.compression == "lz4" and not self.settings.is_arrow
             compression = "lz4" if packs else "producer"
             configs = {
                 "cleanup.policy": "delete",
                 "compression.type": compression,
-                "max.message.bytes": str(LARGEST_BATCH_BYTES),  # a smaller message.max.bytes is for clients
+                "max.message.bytes": str(LARGEST_BATCH_BYTES),  # a smaller message.max.bytes applies to clients only
             }
             try:
                 self._topics.create(NewTopic(name, self.settings.partitions, configs=configs))
@@ -201,5 +202,5 @@ class RequestLog:
 
 
 def kafka_api_name(name: str) -> str:
-    """``ApiVersions`` as Kafka's request log has it: ``API_VERSIONS``."""
+    """Return the name in Kafka's request log: ``API_VERSIONS`` for ``ApiVersions``."""
     return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).upper()

@@ -10,7 +10,10 @@ from kbroker.common.topics import INTERNAL_TOPICS
 
 
 class RequestLogSettings(NamedTuple):
-    """See ``kbroker.request.log.*`` in docs/configuration.md; an empty ``topic`` or ``folder`` is none."""
+    """Settings of the request log. See ``kbroker.request.log.*`` in docs/configuration.md.
+
+    An empty ``topic`` or ``folder`` means none.
+    """
 
     topic: str = ""
     partitions: int = 1
@@ -24,12 +27,14 @@ class RequestLogSettings(NamedTuple):
 
     @property
     def is_on(self) -> bool:
-        """Return whether there is anything to write to."""
+        """Return whether there is a topic or a folder to write to."""
         return bool(self.topic or self.folder)
 
 
 def request_log_settings(config: BrokerConfig) -> RequestLogSettings:
-    """Raises: ConfigError for a topic that others write, and where Arrow is wanted and not installed."""
+    """Return the settings. Raises: ConfigError for a topic with other writers, or if Arrow is configured but not
+    installed.
+    """
     prefix = "kbroker.request.log."
     sampling = config.value(prefix + "sampling")
     assert isinstance(sampling, (int, float))

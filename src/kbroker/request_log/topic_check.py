@@ -1,4 +1,4 @@
-"""Return whether a topic that is there already is the request log's, or somebody else's data."""
+"""Check that an existing topic has the request log's data and no other."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from typing import Any
 
 from kbroker.protocol.records import iter_batches
 
-LARGEST_BATCH_BYTES = 8 * 1024 * 1024  # one record of the most hostile names; else a quarter of a megabyte
+LARGEST_BATCH_BYTES = 8 * 1024 * 1024  # fits one record of the most hostile names; usually a quarter of a megabyte
 
 
 def holds_other_records(logs: Sequence[Any]) -> bool:
     """Return whether the last record of any partition (PartitionLog or None) is not a request log's, of either format.
 
-    Empty partitions hold no other records: an operator may create the topic before the first start. Threads: any.
+    Empty partitions have no other records: an operator may create the topic before the first start. Threads: any.
     """
     return any(log is not None and _ends_with_another(log) for log in logs)
 
@@ -24,7 +24,7 @@ def _ends_with_another(log: Any) -> bool:
     data = log.read(log.log_end_offset - 1, LARGEST_BATCH_BYTES).records
     records = [record for batch in iter_batches(data) for record in batch.records()] if data else []
     if not records:
-        return False  # retention or a cut took it
+        return False  # retention or truncation removed it
     _, _, key, value, headers = records[-1]
     if key is None:
         return ("format", b"arrow") not in list(headers)

@@ -1,4 +1,4 @@
-"""The transactional id in a request's body, for the request log. Produce's is noted by its native handler."""
+"""The transactional id in a request's body, for the request log. Produce's is recorded by its native handler."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from collections.abc import Mapping
 from typing import Any
 
 _FIND_COORDINATOR, _INIT_PRODUCER_ID, _ADD_PARTITIONS, _ADD_OFFSETS, _END, _COMMIT_OFFSETS = 10, 22, 24, 25, 26, 28
-_TRANSACTION = 1  # kind of key of a FindCoordinator
+_TRANSACTION = 1  # key type in FindCoordinator
 
 
 def transactional_id_of(api_key: int, body: Mapping[str, Any]) -> str | None:
-    """The transactional id that a request is about, of several the first; None: the request has none.
+    """Return the transactional id of a request, the first of several, or None.
 
-    Args: ``body`` as the codec decodes it.
+    Args: ``body``: as decoded by the codec.
     """
     if api_key in (_INIT_PRODUCER_ID, _ADD_OFFSETS, _END, _COMMIT_OFFSETS):
         found = body["TransactionalId"]

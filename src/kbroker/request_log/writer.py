@@ -23,7 +23,7 @@ Logs = Callable[[], Sequence[Any]]
 
 
 class Format(Protocol):
-    """Gathers what is to be written; ``budget_bytes``: how much of it at once."""
+    """Collects the bytes to write; ``budget_bytes``: maximum at once."""
 
     @property
     def line_count(self) -> int: ...
@@ -36,9 +36,9 @@ class Format(Protocol):
 
 
 class RequestLogWriter:
-    """Writes all records that there are every 100 ms of ``clock``, or when a ring is a quarter full.
+    """Writes all records every 100 ms of ``clock``, or when a ring is a quarter full.
 
-    Args: ``sink`` takes the records, ``form`` gives out what they have become; ``files``, ``logs``: where it goes.
+    Args: ``sink`` takes the records, ``form`` returns their bytes; ``files``, ``logs``: destinations.
     Threads: ``run`` is the body of one thread; ``flush`` from any; figures from any.
     """
 
@@ -58,7 +58,7 @@ class RequestLogWriter:
         self._files = files
         self._logs = logs
         self._drain = RecordDrain(core)
-        self._lock = threading.Lock()  # draining and writing; held over writes, never over an fsync
+        self._lock = threading.Lock()  # held for draining and writing, never over an fsync
         self._stopping = False
         self._unwritten = 0
         self._reported_dropped = 0
@@ -67,23 +67,23 @@ class RequestLogWriter:
         self.written_bytes = 0
 
     def run(self) -> None:
-        """Write until ``stop``, and then what is left. Never raises."""
+        """Write until ``stop``, and then the remaining records. Never raises."""
         process_memory.note_thread()
         while not self._stopping:
             self._core.wait(WRITE_INTERVAL_MS)
             try:
                 self.flush(unfold=self._stopping)
-            except Exception:  # our bug, or no memory: records are kept or dropped, and the thread goes on
+            except Exception:  # a bug, or out of memory: records are kept or dropped, and the thread continues
                 logger.exception("the request log cannot be written")
         self.flush(unfold=True)
 
     def stop(self) -> None:
-        """Let ``run`` write what is there and return."""
+        """Let ``run`` write the queued records and return."""
         self._stopping = True
         self._core.wake()
 
     def flush(self, unfold: bool = False) -> None:
-        """Write what is there now; ``unfold``: also the idle polls of the current second."""
+        """Write the queued records; ``unfold``: also the idle polls of the current second."""
         with self._lock:
             done = False
             while not done:
@@ -92,7 +92,7 @@ class RequestLogWriter:
             self._notify()
 
     def close(self) -> None:
-        """Write what is there, and close the files."""
+        """Write the queued records, and close the files."""
         self.flush(unfold=True)
         with self._lock:
             if self._files is not None:
@@ -123,7 +123,7 @@ class RequestLogWriter:
         self._unwritten += missed
 
     def _notify(self, now: bool = False) -> None:
-        """A line about what was dropped since the last one, once a minute at most."""
+        """Log the number of dropped records since the last line, at most once a minute."""
         dropped = self.dropped
         now_ms = self._clock.now_ms()
         if dropped == self._reported_dropped:
@@ -136,10 +136,10 @@ class RequestLogWriter:
 
     @property
     def written(self) -> int:
-        """Records written so far."""
+        """Number of records written so far."""
         return self._drain.written - self._form.lost - self._unwritten
 
     @property
     def dropped(self) -> int:
-        """Records that were not: without room in the buffer, without memory, or refused by the disk."""
+        """Number of records not written: the buffer was full, memory was exhausted, or the disk refused them."""
         return self._core.dropped + self._drain.lost + self._form.lost + self._unwritten
