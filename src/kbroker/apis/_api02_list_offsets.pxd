@@ -2,5 +2,5 @@
 from kbroker._core.requests.request cimport Request
 from kbroker.requests._native_types cimport Handler, Outcome
 
-# Declines what names an unknown topic or partition, or one of them twice: api02_list_offsets.py answers that.
+# Declines requests with an unknown or duplicate topic or partition, which api02_list_offsets.py serves.
 cdef Outcome handle_list_offsets(Handler *handler, Request *request) noexcept nogil

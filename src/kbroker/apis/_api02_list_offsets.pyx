@@ -1,8 +1,8 @@
-"""Native ListOffsets: the ends of logs, up to the isolation level's, and the first records at or after times.
+"""Native ListOffsets: end offsets for an isolation level, and the first records at or after times.
 
-The request is read twice: first to see that it is well formed and names partitions of this broker, each once, then to
-answer. What is odd about it goes to Python, which knows Kafka's answers to that (api02_list_offsets.py). To
-look into a compressed batch may need the GIL; no lock is held meanwhile.
+The request is read twice: first to check that it is well formed and names only partitions of this broker, without
+duplicates, then to build the response. Other requests go to Python, which has Kafka's responses for them
+(api02_list_offsets.py). A look into a compressed batch may need the GIL; no lock is held meanwhile.
 """
 from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint64_t
 
@@ -26,7 +26,7 @@ from kbroker.requests._native_types cimport Handler, OUTCOME_DECLINED, OUTCOME_R
 from kbroker.replica._topics cimport Topic, topic_by_name
 from kbroker.quota._quota_enforcement cimport gate_request, store_throttle
 
-cdef enum:                      # time stamps with a meaning
+cdef enum:                      # special time stamps
     LATEST = -1
     EARLIEST = -2
     EARLIEST_LOCAL = -4
@@ -55,7 +55,7 @@ cdef struct Reply:
 
 
 cdef int16_t first_version(int64_t timestamp_ms) noexcept nogil:
-    """From which version on clients may ask for it."""
+    """Return the first version in which clients may use a time stamp."""
     if timestamp_ms >= EARLIEST:
         return 0
     if timestamp_ms == MAX_TIMESTAMP:
@@ -77,7 +77,7 @@ cdef void read_question(Reader *r, int16_t version, Question *out) noexcept nogi
 
 cdef Topic *read_topic(Handler *handler, Reader *r, bint flexible, const char **name,
                        int64_t *name_bytes) noexcept nogil:
-    """Its name, and the topic if this broker has it; bad for a null name."""
+    """Read a topic's name, and find the topic if this broker has it; a null name is malformed."""
     name_bytes[0] = read_length(r, flexible, False)
     if name_bytes[0] < 0:
         r.bad = True
@@ -94,14 +94,16 @@ cdef inline bint is_hosted(const Topic *topic, int32_t index) noexcept nogil:
 
 
 cdef inline bint may_describe(Handler *handler, Request *request, const Topic *topic) noexcept nogil:
-    """Whether the client may. It is not counted: what it may not, Python asks again."""
+    """Return whether the client may describe a topic. It is not counted: for a denied one Python checks again."""
     return handler.native_apis.acls == NULL or acl_permits(
         handler.native_apis.acls, handler.decisions, request, ACL_DESCRIBE, ACL_TOPIC, topic.name, topic.name_bytes)
 
 
 cdef Judgment judge_topics(Handler *handler, Request *request, Reader *r, int16_t version, int64_t topics,
                            LatestIndex *seen, bint notes, int32_t *total) noexcept nogil:
-    """``seen`` has room for what is named when ``notes``: partitions by their logs, topics by their entries."""
+    """Check the topics. With ``notes``, ``seen`` has capacity for all names: partitions by their logs, topics by their
+    entries.
+    """
     cdef bint flexible = version >= FIRST_FLEXIBLE
     cdef int64_t parts, name_bytes, _i, _k
     cdef const char *name = NULL
@@ -130,7 +132,7 @@ cdef Judgment judge_topics(Handler *handler, Request *request, Reader *r, int16_
 
 
 cdef Judgment judge(Handler *handler, Request *request, Reader *body, int64_t topics) noexcept nogil:
-    """Whether the native handler answers it. Nothing is kept for it but one table of what it names."""
+    """Return whether the native handler serves the request. It needs only one table of the named partitions."""
     cdef int16_t version = kafka_request(request).api_version
     cdef Reader r = body[0]
     cdef int32_t total = 0, counted
@@ -138,7 +140,7 @@ cdef Judgment judge(Handler *handler, Request *request, Reader *body, int64_t to
     cdef Judgment found = judge_topics(handler, request, &r, version, topics, NULL, False, &total)
     if found != IS_MALFORMED:
         if version >= 10:
-            read_i32(&r)            # the client's time-out: nothing is awaited
+            read_i32(&r)            # the client's time-out: there is no wait
         if version >= FIRST_FLEXIBLE:
             skip_tags(&r)
         if r.bad:
@@ -157,7 +159,7 @@ cdef Judgment judge(Handler *handler, Request *request, Reader *body, int64_t to
 
 cdef void look_up(Partition *partition, const Question *question, int8_t isolation, int16_t version,
                   Reply *out) noexcept nogil:
-    """UnifiedLog.fetchOffsetByTimestamp, and Partition.fetchOffsetForTimestamp before it."""
+    """Look up an offset: UnifiedLog.fetchOffsetByTimestamp, after the checks of Partition.fetchOffsetForTimestamp."""
     cdef int32_t epoch = partition_leader_epoch(partition)
     cdef int64_t end
     cdef Found found
@@ -166,7 +168,7 @@ cdef void look_up(Partition *partition, const Question *question, int8_t isolati
     if version < first_version(question.timestamp_ms):
         out.error = UNSUPPORTED_VERSION
         return
-    if partition_is_closed(partition):      # since it was judged
+    if partition_is_closed(partition):      # closed since the check
         out.error = UNKNOWN_TOPIC_OR_PARTITION
         return
     if question.leader_epoch >= 0 and question.leader_epoch != epoch:
@@ -215,10 +217,10 @@ cdef void write_topics(Handler *handler, Request *request, Reader *r, int64_t to
     cdef Topic *topic
     cdef Question question
     cdef Reply reply
-    for _i in range(topics):            # one without partitions is not in the response
+    for _i in range(topics):            # a topic without partitions is not in the response
         topic = read_topic(handler, &counting, flexible, &name, &name_bytes)
         unrecorded += topic.is_unrecorded
-        if handler.native_apis.acls != NULL:        # to be counted
+        if handler.native_apis.acls != NULL:        # counts the decision
             acl_allows(handler.native_apis.acls, handler.decisions, request, ACL_DESCRIBE, ACL_TOPIC, topic.name,
                        topic.name_bytes, 1)
         parts = read_count(&counting, flexible, 1)

@@ -1,4 +1,4 @@
-"""Native ApiVersions: bodies encoded before, and what the client says it is (KIP-511)."""
+"""Native ApiVersions: pre-encoded bodies, and the client information (KIP-511)."""
 from libc.stdint cimport int32_t, int64_t
 
 from kbroker._core.clock cimport clock_now_ns
@@ -19,7 +19,7 @@ cdef bint is_alphanumeric(char c) noexcept nogil:
 
 
 cdef bint is_software_name(const char *text, int64_t size_bytes) noexcept nogil:
-    """Matches [a-zA-Z0-9](?:[a-zA-Z0-9-.]*[a-zA-Z0-9])? of KIP-511."""
+    """Return whether a name matches [a-zA-Z0-9](?:[a-zA-Z0-9-.]*[a-zA-Z0-9])? of KIP-511."""
     cdef int64_t i
     if size_bytes < 1 or not is_alphanumeric(text[0]) or not is_alphanumeric(text[size_bytes - 1]):
         return False
@@ -30,7 +30,7 @@ cdef bint is_software_name(const char *text, int64_t size_bytes) noexcept nogil:
 
 
 cdef Outcome handle_api_versions(Handler *handler, Request *request) noexcept nogil:
-    """Answers from bodies encoded before; the response's header is version 0, whatever the version (KIP-511)."""
+    """Send a pre-encoded body; the response's header has version 0 in every version (KIP-511)."""
     cdef KafkaRequest *kafka = kafka_request(request)
     cdef NativeApisCore *native_apis = handler.native_apis
     cdef Body *body = &native_apis.unsupported_versions
@@ -62,7 +62,7 @@ cdef Outcome handle_api_versions(Handler *handler, Request *request) noexcept no
     kafka_mark_error(request, error, 1)
     writer_init(&w, request.inline_out, sizeof(request.inline_out))
     write_i32(&w, kafka.correlation_id)
-    mutex_lock(&native_apis.bodies_lock)        # a feature may be given another level
+    mutex_lock(&native_apis.bodies_lock)        # the level of a feature may change
     write_raw(&w, body.data, body.size_bytes)
     throttle_at = body.throttle_at
     mutex_unlock(&native_apis.bodies_lock)

@@ -1,4 +1,4 @@
-"""A Produce that waits until its records are on the disk, at most its ``timeout_ms`` (Kafka's DelayedProduce)."""
+"""A Produce that waits until its records are on disk, at most its ``timeout_ms`` (Kafka's DelayedProduce)."""
 from libc.stdint cimport int32_t, int64_t
 from kbroker._core.requests.request cimport Request
 from kbroker._core.timer.purgatory_core cimport Operation
@@ -12,12 +12,12 @@ cdef struct Waiting:            # a partition whose append waits for the disk
     int64_t error_at            # position of its error code in the response
     int64_t base_offset_at
 
-# Hands request, response and ``waiting`` to an operation: from here on they belong to the thread that completes it.
-# Without memory the connection is closed.
+# Pass request, response and ``waiting`` to an operation: they then belong to the thread that completes it. When memory
+# is exhausted the connection is closed.
 cdef Outcome delay_produce(Handler *handler, Request *request, int32_t timeout_ms, Writer *w, Waiting *waiting,
                            int32_t count) noexcept nogil
-# Whose request a delayed produce is: its network thread, and the number of its channel there.
+# Return the network thread of a delayed produce's request, and the number of its channel there.
 cdef void delayed_produce_source(Operation *op, int32_t *processor_id, int64_t *channel_number) noexcept nogil
 cdef void free_waiting(Waiting *waiting, int32_t count) noexcept nogil
-# throttle_time_ms into an encoded Produce response, if it is above 0.
+# Write throttle_time_ms into an encoded Produce response, if it is above 0.
 cdef void store_throttle_time(Request *request, char *response, int64_t size_bytes, int32_t throttle_ms) noexcept nogil

@@ -25,10 +25,10 @@ from kbroker.quota._quota_enforcement cimport gate_produce, store_throttle
 cdef struct DelayedProduce:     # begins with its Operation; freed by the last count
     Operation op
     Request *request
-    int32_t processor_id        # whose the request is, for snapshots: they may not read it
+    int32_t processor_id        # source of the request, for snapshots, which may not read it
     int64_t channel_number
     NativeApisCore *native_apis
-    char *response                # owned until handed to the request
+    char *response                # owned until passed to the request
     int64_t response_bytes
     int32_t count
     Waiting *waiting
@@ -38,7 +38,7 @@ cdef OperationTable DELAYED_PRODUCE
 
 
 cdef void store_throttle_time(Request *request, char *response, int64_t size_bytes, int32_t throttle_ms) noexcept nogil:
-    """It is at the end of the response, before the tagged section of flexible versions."""
+    """Write the throttle time at the end of the response, before the tagged section of flexible versions."""
     if throttle_ms > 0:
         store_throttle(response + size_bytes - (5 if kafka_request(request).api_version >= 9 else 4), throttle_ms)
 
@@ -91,7 +91,7 @@ cdef void delayed_produce_source(Operation *op, int32_t *processor_id, int64_t *
 
 
 cdef inline bint has_failed(Partition *partition) noexcept nogil:
-    """Its records will not reach the disk: a sync failed, or it was deleted or shut."""
+    """Return whether records will not reach the disk: a sync failed, or the partition was deleted or closed."""
     return atomic_load(&partition.is_failed) != 0 or partition_is_closed(partition)
 
 
@@ -106,7 +106,7 @@ cdef bint delayed_produce_try_complete(Operation *op) noexcept nogil:
 
 
 cdef void delayed_produce_on_complete(Operation *op) noexcept nogil:
-    """Sets the error of what did not reach the disk, and sends the response."""
+    """Set the error of partitions whose records did not reach the disk, and send the response."""
     cdef DelayedProduce *delayed = <DelayedProduce *>op
     cdef Request *request = delayed.request
     cdef Waiting *waiting

@@ -1,8 +1,8 @@
 """Native Produce: append partition by partition, then respond or wait for an fsync.
 
-Nothing is appended before the request is known to be well formed. The response is encoded while appending, so that
-the frame may be released early; a response that must wait for log.flush.interval.messages is delayed with its bytes
-ready and its flush offsets in a DelayedProduce (spec: timer-and-purgatory 8.1, log-storage 4).
+Nothing is appended before the request is known to be well formed. The response is encoded while appending, so that the
+frame may be released early; a response that must wait for log.flush.interval.messages is delayed with its bytes
+complete and its flush offsets in a DelayedProduce (spec: timer-and-purgatory 8.1, log-storage 4).
 """
 from libc.stdint cimport int16_t, int32_t, int64_t
 from libc.stdlib cimport calloc, free
@@ -45,7 +45,7 @@ from kbroker.quota._quota_enforcement cimport gate_produce
 
 
 cdef void write_partition(Writer *w, int16_t version, int32_t index, AppendResult *result) noexcept nogil:
-    """One PartitionProduceResponse."""
+    """Write a PartitionProduceResponse."""
     cdef bint flexible = version >= 9
     cdef int64_t message_bytes = 0
     cdef int32_t slot
@@ -81,7 +81,7 @@ cdef void refuse(AppendResult *result, int16_t error) noexcept nogil:
 
 cdef inline bint may_write(Handler *handler, Request *request, const ProduceTopic *data,
                            const Topic *topic) noexcept nogil:
-    """Whether the client may write to a topic; what no topic has as its id is not asked for."""
+    """Return whether the client may write to a topic; a topic id without a topic is not checked."""
     if handler.native_apis.acls == NULL or (data.id != NULL and topic == NULL):
         return True
     if data.id != NULL:
@@ -101,11 +101,11 @@ cdef inline bint may_use_transactional_id(Handler *handler, Request *request,
 cdef void append_one(Handler *handler, ProduceRequest *parsed, Topic *topic, bint by_id, bint is_allowed,
                      ProducePart *part, const VerifiedPart *verified, int16_t version, AppendResult *result,
                      Partition **partition) noexcept nogil:
-    """Decides one partition: the request's own errors first, then the log's (order of spec/log-storage 4)."""
+    """Append one partition: the request's own errors come first, then the log's (order of spec/log-storage 4)."""
     partition[0] = NULL
     if topic == NULL and by_id:
         refuse(result, UNKNOWN_TOPIC_ID)
-    elif not is_allowed:                # before anything is said about it
+    elif not is_allowed:                # checked first, to reveal nothing about the topic
         refuse(result, TOPIC_AUTHORIZATION_FAILED)
     elif topic == NULL:
         refuse(result, UNKNOWN_TOPIC_OR_PARTITION)
@@ -131,7 +131,7 @@ cdef void append_one(Handler *handler, ProduceRequest *parsed, Topic *topic, bin
 
 
 cdef Outcome handle_produce(Handler *handler, Request *request) noexcept nogil:
-    """Appends and responses. Malformed bodies close the connection before anything was appended."""
+    """Append every partition and build the response. A malformed body closes the connection before any append."""
     cdef ProduceRequest parsed
     cdef Outcome outcome
     cdef Verdicts *verdicts = NULL
@@ -160,7 +160,7 @@ cdef Outcome handle_produce(Handler *handler, Request *request) noexcept nogil:
 
 cdef Outcome append_all(Handler *handler, Request *request, ProduceRequest *parsed, const Verdicts *verdicts,
                         int16_t error) noexcept nogil:
-    """``error``: NONE, or the one of all partitions."""
+    """Append all partitions. ``error``: NONE, or the error of every partition."""
     cdef KafkaRequest *kafka = kafka_request(request)
     cdef int16_t version = kafka.api_version
     cdef bint flexible = version >= 9, any_error = False, is_allowed = True
@@ -172,7 +172,7 @@ cdef Outcome append_all(Handler *handler, Request *request, ProduceRequest *pars
     cdef const VerifiedPart *verified = NULL
     cdef Waiting *waiting = NULL
     cdef int32_t waiting_count = 0, t, _k, at = 0, unrecorded = 0, topic_count = 0
-    for t in range(parsed.topic_count):     # one without partitions is not in the response (as in Kafka)
+    for t in range(parsed.topic_count):     # a topic without partitions is not in the response (as in Kafka)
         topic_count += parsed.topics[t].part_count > 0
     writer_init(&w, request.inline_out, INLINE_OUT_BYTES)
     write_i32(&w, kafka.correlation_id)
@@ -228,7 +228,7 @@ cdef Outcome append_all(Handler *handler, Request *request, ProduceRequest *pars
             write_uvarint(&w, 0)
     if unrecorded > 0 and unrecorded == topic_count:
         kafka.record_flags |= RECORD_SKIP
-    write_i32(&w, 0)            # throttle_time_ms: store_throttle_time puts it in
+    write_i32(&w, 0)            # throttle_time_ms, set by store_throttle_time
     if flexible:
         write_uvarint(&w, 0)
     kafka.local_done_ns = clock_now_ns(handler.native_apis.clock)

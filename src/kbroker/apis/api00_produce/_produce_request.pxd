@@ -1,4 +1,4 @@
-"""A Produce request, parsed. It belongs to the handler thread; its parts point into the request's payload."""
+"""A parsed Produce request. It belongs to the handler thread; its parts point into the request's payload."""
 from libc.stdint cimport int16_t, int32_t, int64_t, uint64_t
 from kbroker._core.requests.request cimport Request
 
@@ -9,7 +9,7 @@ cdef struct ProducePart:        # one partition of the request
     int32_t index
     char *records
     int64_t size_bytes          # -1: null
-    bint is_superseded          # named again later in the request: the later one counts (Kafka builds a map)
+    bint is_superseded          # duplicate: the last one in the request counts (Kafka builds a map)
 
 cdef struct ProduceTopic:
     const char *name
@@ -31,7 +31,7 @@ cdef struct ProduceRequest:
     ProduceTopic inline_topics[INLINE_PARTS]
     ProducePart inline_parts[INLINE_PARTS]
 
-# False: the body is malformed, or has more than ``limit`` topics or partitions. ``seed``: secret, of the hash table of
-# what is named twice. free_produce in either case.
+# Parse a request. False: the body is malformed, or has more than ``limit`` topics or partitions. ``seed``: secret, for
+# the hash table of duplicates. Call free_produce in either case.
 cdef bint parse_produce(Request *request, ProduceRequest *parsed, int32_t limit, uint64_t seed) noexcept nogil
 cdef void free_produce(ProduceRequest *parsed) noexcept nogil

@@ -1,4 +1,4 @@
-"""Parsing a Produce request: all of it before any of it is appended. Source: ``ProduceRequest``."""
+"""Parsing of a whole Produce request before any of it is appended. Source: ``ProduceRequest``."""
 from libc.stdint cimport int16_t, int32_t, int64_t, uint64_t, uint8_t
 from libc.stdlib cimport calloc, free
 
@@ -44,9 +44,9 @@ cdef void skip_partition(Reader *r, bint flexible) noexcept nogil:
 
 
 cdef bint read_body(Request *request, ProduceRequest *parsed, int32_t limit) noexcept nogil:
-    """All of the body, but the marks of what is superseded.
+    """Read the whole body, without marking duplicates.
 
-    More than ``limit`` topics or partitions are malformed: they would take memory before any is looked at.
+    More than ``limit`` topics or partitions are malformed: they would need memory before they are checked.
     """
     cdef KafkaRequest *kafka = kafka_request(request)
     cdef Reader r
@@ -76,7 +76,7 @@ cdef bint read_body(Request *request, ProduceRequest *parsed, int32_t limit) noe
             return False
     start = r
     parsed.topic_count = <int32_t>n
-    # First turn: count the partitions, so that one array holds them all.
+    # First pass: count the partitions, so that one array holds them all.
     for i in range(n):
         read_topic_name(&r, version, &parsed.topics[i])
         partitions = read_count(&r, flexible, 8 if not flexible else 6)
@@ -122,7 +122,7 @@ cdef bint read_body(Request *request, ProduceRequest *parsed, int32_t limit) noe
 
 
 cdef bint mark_superseded(ProduceRequest *parsed, uint64_t seed) noexcept nogil:
-    """Marks all but the last mention of a partition within its TopicData. False: memory is out."""
+    """Mark all but the last entry of each partition within its TopicData. False: out of memory."""
     cdef int32_t first = 0, t, i, before
     cdef LatestIndex latest
     cdef ProduceTopic *topic

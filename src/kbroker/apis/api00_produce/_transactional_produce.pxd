@@ -1,8 +1,8 @@
-"""Transactional batches of a Produce: which are appended at once, and which the transaction coordinator is asked about.
+"""Transactional batches of a Produce: immediate appends, and verification with the transaction coordinator.
 
-A batch whose transaction is open in its partition is appended without any question. For the others the request goes
-once to Python, which asks the coordinator (from version 12 on it adds the partitions to the transaction, below it only
-verifies), writes the answers down here and hands the request back. Nothing is appended before.
+A batch whose transaction is open in its partition is appended at once. For the others the request goes to Python once,
+which sends them to the coordinator (from version 12 on it adds the partitions to the transaction, in older versions it
+only verifies them), stores the results here and returns the request. Nothing is appended before.
 """
 from libc.stdint cimport int16_t, int32_t, int64_t
 from kbroker._core.requests.request cimport Request
@@ -11,25 +11,25 @@ from kbroker.apis.api00_produce._produce_request cimport ProduceRequest
 from kbroker.requests._native_types cimport Handler
 from kbroker.replica._topics cimport Topic, TopicTable
 
-cdef enum:                      # of NativeApisCore.transactions
+cdef enum:                      # values of NativeApisCore.transactions
     TRANSACTIONS_ABSENT = 0     # no coordinator: transactional records are refused
     TRANSACTIONS_TRUSTED = 1    # below version 12 nothing is verified (transaction.partition.verification.enable=false)
     TRANSACTIONS_VERIFIED = 2
 
-cdef struct VerifiedPart:       # one partition of the request, at the same place as its ProducePart
+cdef struct VerifiedPart:       # one partition of the request, with the same index as its ProducePart
     int64_t guard               # for its append
-    int16_t error               # its answer, NONE: append
+    int16_t error               # result, NONE: append
     const char *message         # static, or NULL
-    bint is_asked               # about it the coordinator is asked
+    bint is_asked               # the coordinator verifies it
     int32_t index
     int32_t base_sequence
-    const Topic *topic          # of Verdicts.topics
+    const Topic *topic          # in Verdicts.topics
 
 cdef struct Verdicts:           # Request.state while Python has the request; owned with it
     TopicTable *topics          # counted
     int64_t transactional_id_at     # in the payload
     int64_t transactional_id_bytes
-    int64_t producer_id         # -1: no batch of a producer
+    int64_t producer_id         # -1: no batch has a producer
     int16_t producer_epoch
     int16_t version
     int32_t asked_count
@@ -37,11 +37,11 @@ cdef struct Verdicts:           # Request.state while Python has the request; ow
     VerifiedPart *parts         # behind the struct
 
 cdef enum Verification:
-    VERIFY_DONE = 0             # verdicts[0] says what to append
-    VERIFY_ASK = 1              # request.state holds them: the request goes to Python
-    VERIFY_REFUSED = 2          # the whole request, with *error
+    VERIFY_DONE = 0             # verdicts[0] has the results
+    VERIFY_ASK = 1              # request.state has them: the request goes to Python
+    VERIFY_REFUSED = 2          # the whole request is refused, with *error
 
-# For a request with transactional records. VERIFY_DONE: the caller frees *verdicts, unless they are request.state.
+# Verify a request with transactional records. VERIFY_DONE: the caller frees *verdicts, unless they are request.state.
 cdef Verification verify_produce(Handler *handler, Request *request, ProduceRequest *parsed, Verdicts **verdicts,
                                  int16_t *error) noexcept nogil
 cdef void free_verdicts(Verdicts *verdicts) noexcept nogil

@@ -2,14 +2,14 @@ from kbroker.coordinator.transaction.add_partitions_to_txn import Question
 from kbroker.network.processor._inbound import InboundRequest
 
 def pending_question(request: InboundRequest) -> Question | None:
-    """What must be asked before the request's records are appended; None: no Produce with a pending question.
+    """Return the partitions to verify before the request's records are appended, or None if there are none.
 
-    Asking again begins the verification of its partitions anew, as the first time. No places: all are known by now.
-    Threads: the one that owns the request. Raises: ValueError when it was answered.
+    Another call begins their verification again. A question without places: all are verified by now.
+    Threads: the one that owns the request. Raises: ValueError after its response.
     """
 
 def answer(request: InboundRequest, errors: dict[tuple[str, int], int]) -> None:
-    """The coordinator's error code for each place, 0: in the transaction. What is left out stays unverified.
+    """Set the coordinator's error code for each place, 0: in the transaction. Missing places stay unverified.
 
-    The request is then handed over to the native handlers, which append. Raises: ValueError when it was answered.
+    The request is then passed to the native handlers, which append. Raises: ValueError after its response.
     """

@@ -1,4 +1,4 @@
-"""Judging the transactional batches of a Produce, and the question that Python asks about them. See the .pxd.
+"""Verification of the transactional batches of a Produce, with the help of Python. See _transactional_produce.pxd.
 
 Source: ``ReplicaManager.handleProduceAppend``, ``AddPartitionsToTxnManager``, KIP-890.
 """
@@ -29,8 +29,8 @@ from kbroker.replica._topics cimport Topic, topic_by_id, topic_by_name, topic_ta
 from kbroker.coordinator.transaction.add_partitions_to_txn import Question
 
 cdef enum:
-    FIRST_ADDING_VERSION = 12       # from here on a Produce adds its partitions to the transaction
-    FIRST_ABORTABLE_VERSION = 11    # from here on clients know TRANSACTION_ABORTABLE
+    FIRST_ADDING_VERSION = 12       # first version in which a Produce adds its partitions to the transaction
+    FIRST_ABORTABLE_VERSION = 11    # first version in which clients know TRANSACTION_ABORTABLE
 
 cdef void free_verdicts(Verdicts *verdicts) noexcept nogil:
     if verdicts != NULL:
@@ -44,22 +44,22 @@ cdef void release_verdicts(Request *request) noexcept nogil:
 
 
 cdef inline bint is_transactional(const ProducePart *part) noexcept nogil:
-    """A batch of a producer within a transaction; what is malformed the append refuses."""
+    """Return whether a batch has a producer and a transaction; the append refuses malformed ones."""
     return (part.size_bytes >= BATCH_HEADER_BYTES and part.records[MAGIC_AT] == 2
             and <uint8_t>part.records[ATTRIBUTES_AT + 1] & TRANSACTIONAL_BIT
             and load_i64(part.records + PRODUCER_ID_AT) >= 0)
 
 
 cdef void set_verdict(VerifiedPart *part, int32_t code, int16_t version) noexcept nogil:
-    """The coordinator's code as producers of this version understand it."""
+    """Set the coordinator's code in a form that producers of this version know."""
     part.message = NULL
     if code == PRODUCER_FENCED:
-        code = INVALID_PRODUCER_EPOCH       # producers abort and go on then
+        code = INVALID_PRODUCER_EPOCH       # producers then abort and continue
     elif code == TRANSACTION_ABORTABLE and version < FIRST_ABORTABLE_VERSION:
         code = INVALID_TXN_STATE
     if code == INVALID_TXN_STATE:
         part.message = b"Partition was not added to the transaction"
-    # Old clients do not send again after these, but they do after NOT_ENOUGH_REPLICAS, and without asking for metadata.
+    # Old clients do not retry after these errors, but do after NOT_ENOUGH_REPLICAS, without a metadata request.
     elif code == NETWORK_EXCEPTION:
         part.message = (b"Unable to verify the partition has been added to the transaction. "
                         b"Underlying error: NETWORK_EXCEPTION")
@@ -90,7 +90,7 @@ cdef int32_t start_verification(Verdicts *verdicts, VerifiedPart *part) noexcept
 
 
 cdef int16_t note_producer(Verdicts *verdicts, const char *batch) noexcept nogil:
-    """All transactional batches of a request are of one producer and epoch."""
+    """Check that all transactional batches of a request have one producer and epoch."""
     cdef int64_t producer_id = load_i64(batch + PRODUCER_ID_AT)
     cdef int16_t epoch = load_i16(batch + PRODUCER_EPOCH_AT)
     if verdicts.producer_id < 0:
@@ -102,9 +102,9 @@ cdef int16_t note_producer(Verdicts *verdicts, const char *batch) noexcept nogil
 
 cdef int16_t find_producer(ProduceRequest *parsed, Handler *handler, Request *request, Verdicts *verdicts,
                            int64_t guard) noexcept nogil:
-    """Fills in the parts whose partitions are there and have a transactional batch that the client may write.
+    """Fill in the parts whose partitions exist and have a transactional batch that the client may write.
 
-    ``guard``: of those about which nothing is asked, their partitions might be there when the request comes back.
+    ``guard``: of partitions that are not verified, which might exist when the request returns.
     """
     cdef ProduceTopic *data
     cdef ProducePart *part
@@ -142,7 +142,7 @@ cdef int16_t find_producer(ProduceRequest *parsed, Handler *handler, Request *re
 
 
 cdef void start_all(Verdicts *verdicts, bint is_first) noexcept nogil:
-    """Begins the verification of each partition, or, the next time, of those about which was asked."""
+    """Begin the verification of each partition, or later only of those that the coordinator verifies."""
     cdef VerifiedPart *part
     cdef int32_t i, error
     for i in range(verdicts.part_count):
@@ -155,7 +155,7 @@ cdef void start_all(Verdicts *verdicts, bint is_first) noexcept nogil:
         verdicts.asked_count += part.is_asked
         part.error = <int16_t>error
         part.message = NULL
-        if part.is_asked:               # until it is answered
+        if part.is_asked:               # until the result arrives
             set_verdict(part, COORDINATOR_NOT_AVAILABLE, verdicts.version)
 
 
@@ -164,7 +164,7 @@ cdef Verification verify_produce(Handler *handler, Request *request, ProduceRequ
     cdef int64_t mode = atomic_load(&handler.native_apis.transactions)
     cdef Verdicts *fresh
     cdef bint verifies
-    if request.state != NULL:           # it comes back from Python
+    if request.state != NULL:           # it returns from Python
         verdicts[0] = <Verdicts *>request.state
         return VERIFY_DONE
     if parsed.transactional_id == NULL or mode == TRANSACTIONS_ABSENT:
@@ -196,7 +196,7 @@ cdef Verification verify_produce(Handler *handler, Request *request, ProduceRequ
     return VERIFY_ASK
 
 
-# --------------------------------------------------------------------------------------------------- Python's question
+# ------------------------------------------------------------------------------------------------ requests from Python
 
 cdef Verdicts *verdicts_of(InboundRequest request) except? NULL:
     request.check_open()

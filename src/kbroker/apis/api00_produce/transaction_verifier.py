@@ -1,4 +1,4 @@
-"""Asks the transaction coordinator about the transactional batches of a Produce, before they are appended.
+"""Verifies the transactional batches of a Produce with the transaction coordinator, before they are appended.
 
 Source: ``ReplicaManager.handleProduceAppend``, KIP-890.
 """
@@ -19,9 +19,9 @@ FIRST_ADDING_VERSION = 12
 
 
 class TransactionVerifier:
-    """Takes the Produces whose transactions are not yet open in all their partitions, and hands them back answered.
+    """Takes Produce requests whose transactions are not open in all their partitions yet, and returns them verified.
 
-    Args: ``manager`` is asked for at each request; ``hand_over`` gives the request to the native handlers.
+    Args: ``manager`` is called for each request; ``hand_over`` passes the request to the native handlers.
     Threads: any.
     """
 
@@ -32,7 +32,7 @@ class TransactionVerifier:
         self._hand_over = hand_over
 
     def take(self, request: InboundRequest) -> bool:
-        """Take over a Produce with a pending question; False for any other request, which is left alone."""
+        """Take over a Produce with pending verifications; return False for any other request."""
         question = pending_question(request)
         if question is None:
             return False
@@ -42,7 +42,7 @@ class TransactionVerifier:
             self._hand_over(request)
 
         def again() -> Question:
-            """The verification begins anew: what it was begun with may have ended with the transaction before."""
+            """Begin the verification again, since a marker of the previous transaction may have ended it."""
             pending = pending_question(request)
             assert pending is not None
             return pending

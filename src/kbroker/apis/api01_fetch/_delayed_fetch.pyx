@@ -73,7 +73,7 @@ cdef bint delayed_fetch_try_complete(Operation *op) noexcept nogil:
 
 
 cdef void delayed_fetch_on_complete(Operation *op) noexcept nogil:
-    """Reads again what the client may still read, within the limits, and responds; once, on the winner's thread."""
+    """Read again, within the limits, the partitions that the client may still read, and respond; called once."""
     cdef FetchState *state = <FetchState *>op
     cdef Request *request = state.request
     cdef bint any_error = False
@@ -113,12 +113,12 @@ cdef void complete_delayed(NativeApisCore *native_apis) noexcept nogil:
         if operation_force_complete(&state.op):
             release_partitions_locked(state)
         else:
-            unlink(state)       # another thread is completing it at this moment
+            unlink(state)       # another thread is completing it
         operation_release(&state.op)
 
 
 cdef void complete_disconnected(NativeApisCore *native_apis) noexcept nogil:
-    """Completes the fetches of disconnected clients: a wait may be 24 days long, and hold megabytes."""
+    """Complete the fetches of disconnected clients: a wait may take 24 days and hold megabytes."""
     cdef FetchState *found[CLOSED_PER_CHECK]
     cdef FetchState *state
     cdef Responder *responder
@@ -155,7 +155,7 @@ DELAYED_FETCH.on_expiration = delayed_fetch_on_expiration
 DELAYED_FETCH.destroy = delayed_fetch_destroy
 
 
-# ---------------------------------------------------------------- waking fetches after the responses are away
+# --------------------------------------------------------------------------------- checks after the responses
 
 cdef void defer_check(Handler *handler, Partition *partition) noexcept nogil:
     cdef int32_t i

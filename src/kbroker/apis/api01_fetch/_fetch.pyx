@@ -1,10 +1,10 @@
 """Native Fetch: parse, resolve, read; wait in the purgatory when there is too little; respond with file regions.
 
-The parser checks every count and length against the bytes left before it takes memory.
+The parser checks every count and length against the remaining bytes before it allocates memory.
 
-Life of a FetchState: made by the handler, kept by its Operation's counts, freed by the last of them. The request gets
-its one response from the thread that completes the operation (or from the handler when nothing has to be awaited),
-which reads the log again (spec: timer-and-purgatory 8.2, log-storage 5.5, KIP-227 for sessions).
+Lifetime of a FetchState: created by the handler, kept by its Operation's counts, freed by the last of them. The request
+gets its one response from the thread that completes the operation (or from the handler when there is no wait), which
+reads the log again (spec: timer-and-purgatory 8.2, log-storage 5.5, KIP-227 for sessions).
 """
 from libc.stdint cimport int16_t, int32_t, int64_t, uint32_t
 from libc.stdlib cimport calloc
@@ -56,7 +56,7 @@ cdef void read_name(Reader *r, int16_t version, const char **name, int64_t *name
 
 
 cdef bint read_topics(Reader *r, FetchState *state) noexcept nogil:
-    """The Topics array into state.parts; two turns, so that one allocation of known size holds them."""
+    """Read the Topics array into state.parts, in two passes, so that one allocation of known size holds them."""
     cdef int16_t version = state.version
     cdef bint flexible = version >= 12
     cdef int64_t least = 16 if version < 5 else (24 if version < 9 else (28 if version < 12 else 33))
@@ -127,7 +127,7 @@ cdef bint check_forgotten(Reader *r, FetchState *state) noexcept nogil:
 
 
 cdef void read_top_tags(Reader *r, FetchState *state) noexcept nogil:
-    """The request's tagged section: only ReplicaState (1, from version 15) matters."""
+    """Read the request's tagged section: only ReplicaState (1, from version 15) matters."""
     cdef uint32_t n = read_uvarint(r), tag, size_bytes
     cdef Reader field
     cdef const char *start
@@ -173,7 +173,7 @@ cdef bint parse_fetch(FetchState *state) noexcept nogil:
 
 
 cdef void limit_sizes(FetchState *state, ClientCache *clients) noexcept nogil:
-    """No more at once than the broker allows, or than fits into the window of the client's quota."""
+    """Limit the sizes to the broker's maximum and to the window of the client's quota."""
     cdef NativeApisCore *native_apis = state.native_apis
     cdef int64_t limit = native_apis.fetch_max_bytes, now_ns
     if quotas_are_set(native_apis.quotas) and state.replica_id < 0:
@@ -186,7 +186,7 @@ cdef void limit_sizes(FetchState *state, ClientCache *clients) noexcept nogil:
 
 
 cdef void refuse_isolation(FetchState *state) noexcept nogil:
-    """An unknown isolation level: -1 everywhere, in the shapes Kafka 4.3.1 gives it."""
+    """Refuse an unknown isolation level: -1 everywhere, in the form of Kafka 4.3.1."""
     cdef int32_t i
     state.error = UNKNOWN_SERVER_ERROR
     state.response_session_id = 0
@@ -239,7 +239,7 @@ cdef Outcome handle_fetch(Handler *handler, Request *request) noexcept nogil:
                     return OUTCOME_DELAYED
                 read_partitions(state, &any_error, &readable)
             respond_to_fetch(state, handler.clients)
-    if kafka.local_done_ns == 0:      # else it was judged
+    if kafka.local_done_ns == 0:      # otherwise it was already judged
         kafka.local_done_ns = clock_now_ns(handler.native_apis.clock)
     free_state(state)
     return OUTCOME_RESPONDED

@@ -1,6 +1,6 @@
 """The partitions and the response of a Fetch: found, read, encoded and judged by the quotas.
 
-Source: ``ReplicaManager.readFromLog``; KIP-227 for what an incremental response leaves out.
+Source: ``ReplicaManager.readFromLog``; KIP-227 for the parts left out of an incremental response.
 """
 from libc.stdint cimport int16_t, int32_t, int64_t, uint64_t
 from libc.stdlib cimport free, malloc
@@ -45,7 +45,7 @@ from kbroker.quota._quota_enforcement cimport (
 
 
 cdef bint supersede(FetchState *state) noexcept nogil:
-    """A partition named twice counts once, as named last (Kafka builds a map). False: memory is out."""
+    """Mark duplicate partitions except the last (Kafka builds a map). False: out of memory."""
     cdef LatestIndex latest
     cdef int32_t i, before
     if state.part_count < 2:
@@ -62,11 +62,11 @@ cdef bint supersede(FetchState *state) noexcept nogil:
 
 
 cdef bint may_fetch(Handler *handler, FetchState *state, int32_t first, const Topic *topic) noexcept nogil:
-    """Whether the client may read the topic of the part ``first``, or, as a follower, everything."""
+    """Return whether the client may read the topic of the part ``first``, or, as a follower, all topics."""
     cdef AclTable *acls = handler.native_apis.acls
     cdef const FetchPart *part = &state.parts[first]
     cdef int32_t end = first + 1
-    if acls == NULL or (topic == NULL and part.id != NULL):     # an unknown id has no name to ask for
+    if acls == NULL or (topic == NULL and part.id != NULL):     # an unknown id has no name to check
         return True
     if state.replica_id >= 0:
         return acl_allows(acls, handler.decisions, state.request, ACL_CLUSTER_ACTION, ACL_CLUSTER, b"kafka-cluster", 13,
@@ -86,7 +86,7 @@ cdef bint resolve_partitions(Handler *handler, FetchState *state) noexcept nogil
     cdef FetchPart *part
     cdef int32_t i, epoch, name_bytes = 0, unrecorded = 0
     cdef bint is_allowed = True
-    if handler.native_apis.acls != NULL:    # first: what is found is of this one or a later one
+    if handler.native_apis.acls != NULL:    # read first: the decisions have this generation or a later one
         state.acl_generation = atomic_load(&handler.native_apis.acls.generation)
     for i in range(state.part_count):
         part = &state.parts[i]
@@ -103,12 +103,12 @@ cdef bint resolve_partitions(Handler *handler, FetchState *state) noexcept nogil
             is_allowed = may_fetch(handler, state, i, topic)
         unrecorded += topic != NULL and topic.is_unrecorded
         part.was_known = part.was_known or topic != NULL
-        if not is_allowed:              # before anything is said about it
+        if not is_allowed:              # checked first, to reveal nothing about the topic
             part.is_unread = True
             part.error = TOPIC_AUTHORIZATION_FAILED
         elif topic == NULL:
             part.is_unread = True
-            # Kafka knows the name of an id that it has found once, and then returns the name's error
+            # Kafka keeps the name of an id that it has found once, and then returns the error for a name.
             part.error = (
                 UNKNOWN_TOPIC_ID if part.id != NULL and not part.was_known else UNKNOWN_TOPIC_OR_PARTITION)
         elif part.index < 0 or part.index >= topic.partition_count:
@@ -192,7 +192,7 @@ cdef int64_t read_partitions(FetchState *state, bint *any_error, int32_t *readab
             partition_read(part.partition, part.offset, part.max_bytes if part.max_bytes < room else room, min_one,
                            state.isolation, &part.read)
         if part.read.error != NONE:
-            # What was never looked for does not end the wait for the others.
+            # A part that was not read does not end the wait for the others.
             any_error[0] = any_error[0] or not part.is_unread
             part.read.high_watermark = part.read.last_stable_offset = part.read.log_start_offset = -1
         if part.read.size_bytes > 0:
@@ -240,7 +240,7 @@ cdef bint is_satisfied(FetchState *state) noexcept nogil:
 
 
 cdef void release_partitions(FetchState *state) noexcept nogil:
-    """Frees all but the struct; under the operation's lock once others know it. What is left watches nothing."""
+    """Free all but the struct; under the operation's lock once others know it. The rest watches nothing."""
     cdef int32_t i
     if state.parts != NULL:
         drop_reads(state)
@@ -256,7 +256,7 @@ cdef void release_partitions(FetchState *state) noexcept nogil:
 
 
 cdef enum:
-    COPY_BYTES = 32768          # a smaller region is copied into the response: one write instead of three
+    COPY_BYTES = 32768          # smaller regions are copied into the response: one write instead of three
 
 
 cdef struct Split:              # a file region between two stretches of the response's memory
@@ -287,7 +287,7 @@ cdef bint same_topic(const FetchPart *a, const FetchPart *b) noexcept nogil:
 
 
 cdef int32_t group_end(FetchState *state, int32_t i, int32_t *included) noexcept nogil:
-    """End of the parts of the same topic that begin at i, and how many of them are in the response."""
+    """Return the end of the parts of the same topic that begin at i, and their number in the response."""
     cdef int32_t first = i
     included[0] = 0
     while i < state.part_count and same_topic(&state.parts[first], &state.parts[i]):
@@ -298,7 +298,7 @@ cdef int32_t group_end(FetchState *state, int32_t i, int32_t *included) noexcept
 
 cdef void write_aborted(Writer *w, FetchState *state, FetchPart *part, bint flexible) noexcept nogil:
     cdef int32_t i
-    if part.is_unread:          # Kafka: an empty list where it did not look into the log, null where it did
+    if part.is_unread:          # as in Kafka: an empty list if the log was not read, null if it was
         write_length(w, 0, flexible, True)
         return
     if state.isolation == 0 or part.read.error != NONE:
@@ -313,7 +313,7 @@ cdef void write_aborted(Writer *w, FetchState *state, FetchPart *part, bint flex
 
 
 cdef bint write_records(Writer *w, FetchPart *part, bint flexible, Split *splits, int32_t *split_count) noexcept nogil:
-    """The records' length, and they themselves: copied when few, else as a file region. False: they are not there."""
+    """Write the records and their length: copied when short, else as a file region. False: they are missing."""
     cdef char *to
     write_length(w, part.read.size_bytes, flexible, True)
     if part.read.size_bytes == 0:
@@ -374,7 +374,7 @@ cdef bint write_head(Writer *w, FetchState *state, int64_t topic_count) noexcept
 
 
 cdef void hand_over(Request *request, Writer *w, Split *splits, int32_t split_count, bint ok) noexcept nogil:
-    """Turns memory and regions into the request's segments, in order."""
+    """Turn memory and regions into the request's segments, in order."""
     cdef int64_t at = 0
     cdef int32_t i
     request.action = ACTION_SEND
@@ -435,7 +435,7 @@ cdef void build_response(FetchState *state) noexcept nogil:
     drop_reads(state)
 
 
-# ---------------------------------------------------------------- judging
+# -------------------------------------------------------------- judgement
 
 cdef void respond_to_fetch(FetchState *state, ClientCache *clients) noexcept nogil:
     cdef NativeApisCore *native_apis = state.native_apis
@@ -450,11 +450,11 @@ cdef void respond_to_fetch(FetchState *state, ClientCache *clients) noexcept nog
             gate_exempt(native_apis.quotas, request, clock_now_ns(native_apis.clock))
         return
     session_select(state)
-    build_response(state)         # its size is what is charged
+    build_response(state)         # its size is charged
     if request.action == ACTION_CLOSE:
         return
     now_ns = clock_now_ns(native_apis.clock)
-    # Kafka counts the header as four bytes, also where it has a tagged section
+    # Kafka counts the header as four bytes, even if it has a tagged section.
     state.throttle_ms = gate_fetch(
         native_apis.quotas, clients, request, request.response_bytes - (state.version >= 12), now_ns)
     if state.throttle_ms > 0:
@@ -471,7 +471,7 @@ cdef inline void store_int32(char *at, int32_t value) noexcept nogil:
 
 
 cdef void respond_throttled(FetchState *state) noexcept nogil:
-    """Only the throttle time: no data, no error; a session goes on, and none is opened."""
+    """Send only the throttle time, without data or error; a session continues, and none is opened."""
     cdef int32_t i
     kafka_clear_response(state.request)
     state.error = NONE

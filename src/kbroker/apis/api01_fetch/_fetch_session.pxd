@@ -11,13 +11,12 @@ cdef struct SessionCache
 cdef SessionCache *session_cache_new(int32_t max_sessions, int64_t seed, uint64_t hash_seed) noexcept nogil
 cdef void session_cache_free(SessionCache *cache) noexcept nogil
 cdef int32_t session_cache_count(SessionCache *cache) noexcept nogil
-# Finds or closes the session that the request asks for, fills state.parts from it when it is incremental, and makes the
-# one that a full request asks for; no other thread sees that one before session_end. False: memory is out. A refusal is
-# state.error (70, 71, 106).
+# Find or close the request's session, fill state.parts from it when it is incremental, and create the one for a full
+# request, which no other thread sees before session_end. False: out of memory. A refusal is state.error (70, 71, 106).
 cdef bint session_begin(SessionCache *cache, FetchState *state, int64_t now_ms) noexcept nogil
-# Before a response is written: selects the parts of an incremental one.
+# Select the parts of an incremental response, before it is written.
 cdef void session_select(FetchState *state) noexcept nogil
-# For a response that is sent: the same, and keeps the values that the client gets; opens a new session if there is
-# space, whose id is state.response_session_id then.
+# The same for a response that is sent; also stores the values that the client gets, and opens a new session if there
+# is capacity, whose id is then state.response_session_id.
 cdef void session_end(SessionCache *cache, FetchState *state, int64_t now_ms) noexcept nogil
-cdef void session_drop(FetchState *state) noexcept nogil      # gives the state's count back
+cdef void session_drop(FetchState *state) noexcept nogil      # releases the state's count

@@ -1,4 +1,4 @@
-"""Fetch sessions by id and their partitions; see the .pxd for locks and contract.
+"""Fetch sessions by id and their partitions. See _fetch_session.pxd for locks and contract.
 
 Source: KIP-227, ``FetchSession``, ``CachedPartition``.
 """
@@ -23,16 +23,17 @@ from kbroker.apis.api01_fetch._fetch_types cimport FetchPart, FetchState
 
 
 cdef enum:
-    MAX_SESSION_BYTES = 134217728   # of all sessions and the copies of delayed fetches; beyond, clients get no session
+    # limit for all sessions and the copies of delayed fetches; beyond it clients get no session
+    MAX_SESSION_BYTES = 134217728
 
 cdef struct SessionPart:
     HashNode node               # first
-    ChainNode in_order          # second: order of service; a partition that returned data goes to the end
+    ChainNode in_order          # second: in order of service; a partition that returned data moves to the end
     char *name                  # behind the struct
     int32_t name_bytes
     bint by_id
     char id[16]
-    bint was_known              # its topic existed once: from then on its absence is 3, as in Kafka, not 100
+    bint was_known              # its topic existed once: its absence is then error 3, as in Kafka, not 100
     int32_t index
     int32_t leader_epoch
     int32_t last_fetched_epoch
@@ -42,9 +43,9 @@ cdef struct SessionPart:
     int64_t reported_log_start
 
 cdef struct FetchSession:
-    HashNode node               # first; SessionCache.lock, and so are id and the two after by_id
+    HashNode node               # first; SessionCache.lock, like id and the two fields after by_id
     AtomicI64 refs
-    AtomicI64 *bytes            # of its cache, which outlives it: what partitions of sessions, and copies of them, take
+    AtomicI64 *bytes            # in its cache, which outlives it: bytes of sessions' partitions and their copies
     uint64_t hash_seed
     uint64_t owner              # owner_of the request that asked for it
     int32_t id
@@ -59,7 +60,7 @@ cdef struct FetchSession:
 
 
 cdef inline SessionPart *part_of(ChainNode *node) noexcept nogil:
-    """The part that has a node; NULL for NULL."""
+    """Return the part of a node; NULL for NULL."""
     return <SessionPart *>(<char *>node - sizeof(HashNode)) if node != NULL else NULL
 
 
@@ -99,7 +100,7 @@ cdef uint64_t part_hash(FetchSession *session, const char *name, int32_t name_by
 
 
 cdef int64_t part_bytes(int64_t name_bytes) noexcept nogil:
-    """What a partition of a session is charged: itself and its share of the buckets."""
+    """Return the charge for a partition of a session: itself and its share of the buckets."""
     return <int64_t>sizeof(SessionPart) + name_bytes + 2 * <int64_t>sizeof(SessionPart *)
 
 
@@ -241,7 +242,7 @@ cdef enum:
 cdef struct SessionCache:
     Mutex lock
     HashTable sessions          # counted each, by id
-    AtomicI64 bytes             # what partitions of sessions, and copies of them, take
+    AtomicI64 bytes             # of sessions' partitions and their copies
     int32_t max_sessions
     uint64_t random
     uint64_t hash_seed
@@ -287,7 +288,7 @@ cdef inline uint64_t hash_of(int32_t session_id) noexcept nogil:
 
 
 cdef uint64_t owner_of(SessionCache *cache, const FetchState *state) noexcept nogil:
-    """The principal of a request, as a hash under a secret seed."""
+    """Return the principal of a request, as a hash under a secret seed."""
     cdef const Session *session = state.request.session
     return 0 if session == NULL else hash_seeded(
         session.principal, <int64_t>strlen(session.principal), cache.hash_seed)
@@ -301,22 +302,22 @@ cdef FetchSession *find(SessionCache *cache, int32_t session_id) noexcept nogil:
 
 
 cdef FetchSession *find_own(SessionCache *cache, const FetchState *state) noexcept nogil:
-    """The session that a request names. Those of other principals are not there for it: it would learn what they read,
-    and could end what they have.
+    """Return the session of a request. Sessions of other principals are not found: a client could learn what they read,
+    and close them.
     """
     cdef FetchSession *session = find(cache, state.session_id) if state.session_id != 0 else NULL
     return session if session != NULL and session.owner == owner_of(cache, state) else NULL
 
 
 cdef void remove_session(SessionCache *cache, FetchSession *session) noexcept nogil:
-    """One that is not closed; its count goes."""
+    """Remove a session that is not closed, and release its count."""
     hash_remove(&cache.sessions, &session.node)
     session.is_closed = True
     fetch_session_release(session)
 
 
 cdef bint evict_oldest(SessionCache *cache, int64_t now_ms) noexcept nogil:
-    """The session that was used longest ago goes, if that is two minutes; false: none may go."""
+    """Evict the least recently used session if it was idle for two minutes; false: none can be evicted."""
     cdef FetchSession *oldest = NULL
     cdef HashNode *node = hash_after(&cache.sessions, NULL)
     while node != NULL:
@@ -330,7 +331,7 @@ cdef bint evict_oldest(SessionCache *cache, int64_t now_ms) noexcept nogil:
 
 
 cdef bint make_space(SessionCache *cache, int64_t now_ms) noexcept nogil:
-    """For one more session, whose partitions are charged already; false: it may not stay."""
+    """Make space for one more session, whose partitions are already charged; false: there is none."""
     while cache.sessions.count >= cache.max_sessions or atomic_load(&cache.bytes) > MAX_SESSION_BYTES:
         if not evict_oldest(cache, now_ms):
             return False
@@ -383,7 +384,7 @@ cdef bint session_begin(SessionCache *cache, FetchState *state, int64_t now_ms) 
             forget_parts(session, state)
         session.epoch = session.epoch + 1 if session.epoch < 0x7FFFFFFF else 1
         ok = ok and fill_state(session, state)
-        if not ok:                          # the client begins anew, perhaps without a session
+        if not ok:                          # the client starts again, perhaps without a session
             state.error = FETCH_SESSION_ID_NOT_FOUND
     is_empty = session.parts.count == 0
     mutex_unlock(&session.lock)
@@ -417,13 +418,13 @@ cdef bint make_session(SessionCache *cache, FetchState *state) noexcept nogil:
     for i in range(state.part_count):
         if not put_part(session, &state.parts[i]):
             fetch_session_release(session)
-            return True                     # this client goes on without a session
+            return True                     # this client continues without a session
     state.session = session
     return True
 
 
 cdef void open_session(SessionCache *cache, FetchState *state, int64_t now_ms) noexcept nogil:
-    """Give the state's new session its id; without space the client goes on without a session."""
+    """Give the state's new session its id; without capacity the client continues without a session."""
     cdef FetchSession *session = <FetchSession *>state.session
     mutex_lock(&cache.lock)
     if make_space(cache, now_ms) and hash_reserve(&cache.sessions):
@@ -463,7 +464,7 @@ cdef void select_parts(FetchState *state, bint is_sent) noexcept nogil:
             must = must or part.reported_high_watermark != asked.read.high_watermark
             must = must or part.reported_log_start != asked.read.log_start_offset
         if part != NULL and is_sent:
-            # An error is sent every time, so it is never kept as sent.
+            # An error is sent every time, so it is never stored as sent.
             part.reported_high_watermark = -1 if asked.read.error != 0 else asked.read.high_watermark
             part.reported_log_start = asked.read.log_start_offset
             if asked.read.size_bytes > 0 and state.is_incremental:

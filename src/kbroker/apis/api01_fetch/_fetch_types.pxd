@@ -1,4 +1,4 @@
-"""Structs of the native Fetch handler. A FetchState belongs to one request; see _fetch.pyx for its life."""
+"""Structs of the native Fetch handler. A FetchState belongs to one request; see _fetch.pyx for its lifetime."""
 from libc.stdint cimport int8_t, int16_t, int32_t, int64_t
 from kbroker._core.timer.purgatory cimport Operation
 from kbroker._core.requests.request cimport Request
@@ -15,19 +15,19 @@ cdef struct FetchPart:
     int32_t last_fetched_epoch
     int32_t max_bytes
     Partition *partition        # counted, NULL when unknown
-    int16_t error               # decided before reading
+    int16_t error               # found before reading
     bint was_known              # its topic exists, or did during an earlier request of the session
     bint is_unread              # unknown topic or partition: its log was not read
     bint is_included            # is in the response
-    bint is_superseded          # named again later in the request
+    bint is_superseded          # a duplicate, followed by another one in the request
     ReadResult read
 
 cdef struct FetchState:
-    Operation op                # first: the purgatory knows only this
+    Operation op                # first: the purgatory uses only this
     FetchState *delayed_next     # NativeApisCore.delayed_lock
     FetchState *delayed_prev
     Request *request
-    int32_t processor_id        # whose the request is, for snapshots: they may not read it
+    int32_t processor_id        # source of the request, for snapshots, which may not read it
     int64_t channel_number
     NativeApisCore *native_apis
     int16_t version
@@ -43,10 +43,10 @@ cdef struct FetchState:
     int32_t throttle_ms         # in the response
     void *session               # counted FetchSession of an incremental response, or of a full one that is to open it
     bint is_incremental
-    int64_t acl_generation      # of the rules by which the parts were allowed
-    int64_t charge              # bytes of parts and names counted against the sessions' share
+    int64_t acl_generation      # generation of the rules by which the parts were allowed
+    int64_t charge              # bytes of parts and names charged to the sessions' limit
     int32_t part_count
     FetchPart *parts
     char *names                 # owned copies of topic names and ids, when the parts come from a session
-    const char *forgotten       # where ForgottenTopicsData begins in the payload, for the session
+    const char *forgotten       # position of ForgottenTopicsData in the payload, for the session
     int64_t forgotten_bytes
