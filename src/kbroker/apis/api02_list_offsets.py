@@ -1,4 +1,4 @@
-"""ListOffsets: the ends of a log, and the first record at or after a time."""
+"""ListOffsets: start and end offsets of a log, and the first record at or after a time."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ logger = get_logger(__name__)
 
 LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED, EARLIEST_PENDING_UPLOAD = -1, -2, -3, -4, -5, -6
 
-#: First version that may ask for each special time stamp; below it the partition gets UNSUPPORTED_VERSION.
+#: First version with each special time stamp; in older ones the partition gets UNSUPPORTED_VERSION.
 FIRST_VERSION = {
     LATEST: 0,
     EARLIEST: 0,
@@ -26,7 +26,7 @@ READ_COMMITTED = 1
 
 
 def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
-    """Look up each partition on its own; one asked twice gets INVALID_REQUEST once (as 4.3.1 does).
+    """Look up each partition separately; a duplicate one gets INVALID_REQUEST once (as in 4.3.1).
 
     A topic without partitions has no response.
     """
@@ -55,7 +55,7 @@ def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
 
 
 def failure(body: Body, error: Errors, request: RequestContext) -> Body:
-    """Every partition with the same error."""
+    """Return every partition with the same error."""
     topics = []
     for topic in body["Topics"]:
         rows = [_response(row["PartitionIndex"], error) for row in topic["Partitions"]]

@@ -1,4 +1,4 @@
-"""Metadata: this broker, its topics by name or id, and topics made on the way."""
+"""Metadata: this broker, its topics by name or id, and automatically created topics."""
 
 from __future__ import annotations
 
@@ -15,12 +15,11 @@ from kbroker.security.authorizer import checks
 
 
 def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
-    """Describe all topics (null; an empty list in v0), none (an empty list), those named, or those with the ids
-    given.
+    """Describe all topics (null; an empty list in v0), none (an empty list), or those with the given names or ids.
 
-    Ids count from v12, and then names beside them do not (as 4.3.1 does). A topic that the request creates is
-    in its response: Kafka returns UNKNOWN_TOPIC_OR_PARTITION for another 40 to 350 ms, until its other parts know the
-    topic, and a client that sees the error first and the topic next may miss the change (kafka-go).
+    Ids count from v12, and names beside them are then ignored (as in 4.3.1). A topic that the request creates is in its
+    response: Kafka returns UNKNOWN_TOPIC_OR_PARTITION for another 40 to 350 ms, until its other parts know the topic,
+    and a client that sees the error first and the topic next may miss the change (kafka-go).
     """
     asked = body["Topics"]
     version = request.api_version
@@ -57,13 +56,13 @@ def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
 
 
 def failure(body: Body, error: Errors, request: RequestContext) -> Body:
-    """No brokers, and every topic asked for with the same error."""
+    """Return no brokers, and every named topic with the same error."""
     topics = [_unknown(row["Name"] or "", row["TopicId"], error) for row in body["Topics"] or ()]
     return {"Brokers": [], "ClusterId": None, "ControllerId": -1, "Topics": topics, "ErrorCode": int(error)}
 
 
 class _Answer:
-    """The rows of topics for one client. ``with_operations``: they are to say what the client may do."""
+    """Builds the rows of topics for one client. ``with_operations``: include the client's authorized operations."""
 
     def __init__(self, ctx: ApiContext, request: RequestContext, with_operations: bool) -> None:
         self._ctx = ctx
@@ -74,14 +73,14 @@ class _Answer:
         ctx = self._ctx
         allowed = ctx.auth.allowed(self._request, checks.METADATA, names)
         topics: list[Body] = []
-        missing: dict[str, int] = {}  # and where its row is
+        missing: dict[str, int] = {}  # with the index of its row
         for name in names:
-            if name not in allowed:  # before anything is said about it
+            if name not in allowed:  # checked first, to reveal nothing about the topic
                 topics.append(_unknown(name, ZERO_ID, Errors.TOPIC_AUTHORIZATION_FAILED))
                 continue
             view = ctx.topics.get(name)
             if view is None and name in INTERNAL_TOPICS and may_create and self._creatable([name]):
-                ctx.topics.auto_create([name])  # Kafka's coordinator has made it before any client asks
+                ctx.topics.auto_create([name])  # Kafka's coordinator has created it before any client requests it
                 view = ctx.topics.get(name)
             if view is not None:
                 topics.append(self.topic(view))
@@ -101,9 +100,9 @@ class _Answer:
         return self.topic(view)
 
     def _create(self, missing: Mapping[str, int], topics: list[Body]) -> None:
-        """Make topics, as far as the client may, and put them into their rows.
+        """Create topics, as far as the client may, and fill in their rows.
 
-        Over the mutation quota a topic is not made, and nothing in the response shows it.
+        Over the mutation quota a topic is not created, and the response does not show that.
         """
         ctx = self._ctx
         creatable = self._creatable(missing)
@@ -152,7 +151,7 @@ class _Answer:
 
 
 def _partition(node: int, index: int, log: Any) -> Body:
-    """One whose log could not be read has no leader, as with Kafka's offline folders."""
+    """Return a partition; one whose log could not be read has no leader, as in Kafka's offline folders."""
     offline = log is None
     return {
         "ErrorCode": int(Errors.LEADER_NOT_AVAILABLE if offline else Errors.NONE),

@@ -1,4 +1,4 @@
-"""OffsetCommit: remember how far a group has read."""
+"""OffsetCommit: stores the offsets that a group has read."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ FIRST_WITH_GROUP_NOT_FOUND = 9
 
 
 def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
-    """Commit what can be; each partition has its own code, a topic without partitions none. From v10 topics have ids.
+    """Commit the valid offsets; each partition has its own code, a topic without partitions none. From v10 topics have
+    ids.
 
-    Raises: KafkaError if nothing at all could be committed.
+    Raises: KafkaError if no offset could be committed.
     """
     ctx.auth.require(request, checks.OFFSET_COMMIT_GROUP, body["GroupId"])
     by_id = request.api_version >= FIRST_WITH_IDS
@@ -41,7 +42,7 @@ def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
                 error = checks.OFFSET_COMMIT.error
             elif view is None or not 0 <= index < len(view.partitions):
                 error = Errors.UNKNOWN_TOPIC_OR_PARTITION
-            elif java_length(metadata) > limit:  # as Kafka counts: not bytes
+            elif java_length(metadata) > limit:  # counted in Java's characters, not in bytes
                 error = Errors.OFFSET_METADATA_TOO_LARGE
             else:
                 epoch = row.get("CommittedLeaderEpoch", -1)
@@ -54,7 +55,7 @@ def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
 
 
 def failure(body: Body, error: Errors, request: RequestContext) -> Body:
-    """Every partition with the same error."""
+    """Return every partition with the same error."""
     topics = []
     for topic in body["Topics"]:
         topics.append(_topic(topic, [(row["PartitionIndex"], error) for row in topic["Partitions"]], error))

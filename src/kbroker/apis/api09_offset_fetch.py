@@ -1,4 +1,4 @@
-"""OffsetFetch: how far groups have read; from v8 several groups at once."""
+"""OffsetFetch: committed offsets of groups; from v8 of several groups at once."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ NOTHING = CommittedOffset(-1, -1, "", -1)
 
 
 def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
-    """Return the partitions asked for, all that have an offset for null; one without offset is -1 and no error.
+    """Return the named partitions, or for null all that have an offset; one without offset is -1 and no error.
 
-    With RequireStable a partition whose offset an open transaction may change is UNSTABLE_OFFSET_COMMIT. What the
-    response has no room for, groups or partitions named again, has the error NO_ROOM.
+    With RequireStable a partition whose offset an open transaction may change is UNSTABLE_OFFSET_COMMIT. Groups, and
+    partitions named again, that exceed the response's size limit have the error NO_ROOM.
     """
     require_stable = body.get("RequireStable", False)
     room = ResponseRoom()
@@ -31,7 +31,7 @@ def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
         groups = []
         for number, group in enumerate(body["Groups"]):
             group_id = group["GroupId"]
-            # Named partitions are the sender's own list; all of a group are the same ones each time.
+            # Named partitions are the client's own list; all partitions of a group are the same ones each time.
             key = number if group["Topics"] is not None else (group_id, group.get("MemberId"), group.get("MemberEpoch"))
             found = room.described(key, partial(_group, ctx, request, group, require_stable, room))
             groups.append({"GroupId": group_id, "Topics": [], "ErrorCode": int(NO_ROOM)} if found is None else found)
@@ -41,7 +41,7 @@ def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
 
 
 def failure(body: Body, error: Errors, request: RequestContext) -> Body:
-    """The same error for every group; before v2 only partitions carry an error code."""
+    """Return every group with the same error; before v2 only partitions have an error code."""
     if request.api_version >= FIRST_WITH_GROUPS:
         groups = [{"GroupId": row["GroupId"], "Topics": [], "ErrorCode": int(error)} for row in body["Groups"]]
         return {"Groups": groups}
@@ -56,7 +56,7 @@ def _group(ctx: ApiContext, request: RequestContext, group: Body, require_stable
     try:
         member = group.get("MemberId"), group.get("MemberEpoch", -1)
         topics = _topics(ctx, request, group["GroupId"], group["Topics"], require_stable, room, *member)
-    except KafkaError as error:  # of this group: the others have their responses
+    except KafkaError as error:  # of this group only: the others have their responses
         return {"GroupId": group["GroupId"], "Topics": [], "ErrorCode": int(error.error)}
     return {"GroupId": group["GroupId"], "Topics": topics, "ErrorCode": 0}
 
@@ -113,13 +113,13 @@ def _all(ctx: ApiContext, request: RequestContext, found: FetchedOffsets, by_id:
             continue
         view = ctx.topics.get(name) if by_id else None
         if by_id and view is None:
-            continue  # deleted just now: it has no id any more
+            continue  # deleted just now: it no longer has an id
         topics.append({"Name": name, "TopicId": ZERO_ID if view is None else view.topic_id, "Partitions": rows})
     return topics
 
 
 def _row(topic: str, index: int, found: FetchedOffsets, seen: set[Place], room: ResponseRoom) -> Body:
-    """A partition that is named; the metadata of one that is named again takes room of the response."""
+    """Return the row of a named partition; the metadata of a duplicate counts against the response's size limit."""
     place = topic, index
     if place not in seen:
         seen.add(place)

@@ -20,7 +20,7 @@ NO_SUCH_KIND = (
 
 
 def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
-    """Name the coordinator of one key, or from v4 of each of several."""
+    """Return the coordinator of one key, or from v4 of each of several."""
     kind = body["KeyType"]
     keys = body["CoordinatorKeys"] if request.api_version >= 4 else [body["Key"]]
     check = _CHECKS.get(kind)
@@ -31,7 +31,7 @@ def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
         return failure(body, check.error, request) if request.api_version < 4 else _refused(keys, check)
     if kind in ctx.coordinators:
         if kind == GROUP:
-            ctx.groups.runtime.prepare()  # here, not while a group waits for its first record to be written
+            ctx.groups.runtime.prepare()  # here, so that no group waits for it when its first record is written
         else:
             ctx.transactions.runtime.prepare()
         endpoint = ctx.endpoint(request.listener)
@@ -55,7 +55,7 @@ def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
 
 
 def failure(body: Body, error: Errors, request: RequestContext) -> Body:
-    """Nowhere, for every key."""
+    """Return no coordinator, for every key."""
     return _nowhere(body, error, error.message, request)
 
 
@@ -70,7 +70,7 @@ def _refused_row(key: str, check: checks.Check | None) -> Body:
 
 def _is_known(ctx: ApiContext, kind: int, key: str) -> bool:
     """Return whether the coordinator's partition can be read. This broker is its coordinator while it loads, too; other
-    APIs return COORDINATOR_LOAD_IN_PROGRESS then, so that a client need not look for its coordinator again.
+    APIs then return COORDINATOR_LOAD_IN_PROGRESS, so that a client need not look for its coordinator again.
     """
     try:
         if kind == GROUP:

@@ -1,4 +1,4 @@
-"""JoinGroup: become or stay a member; the response is sent when the group's rebalance ends."""
+"""JoinGroup: a member joins or rejoins; the response is sent when the group's rebalance ends."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from kbroker.security.authorizer import checks
 
 
 def handle(ctx: ApiContext, body: Body, request: RequestContext) -> None:
-    """Hand the join to the coordinator, which responds later.
+    """Pass the join to the coordinator, which responds later.
 
-    From v4 a new member without an instance id gets its member id first (MEMBER_ID_REQUIRED, KIP-394); from v9 a
-    static leader that joins again gets SkipAssignment (KIP-814).
+    From v4 a new member without an instance id gets its member id first (MEMBER_ID_REQUIRED, KIP-394); from v9 a static
+    leader that joins again gets SkipAssignment (KIP-814).
     """
     ctx.auth.require(request, checks.JOIN_GROUP, body["GroupId"])
     version = request.api_version
@@ -36,7 +36,7 @@ def handle(ctx: ApiContext, body: Body, request: RequestContext) -> None:
 
 
 def failure(body: Body, error: Errors, request: RequestContext) -> Body:
-    """No membership."""
+    """Return the response of a failed request, without membership."""
     return _response(JoinResult(error, body["MemberId"]), request)
 
 

@@ -1,4 +1,4 @@
-"""Heartbeat: a member says that it lives, and hears of a rebalance."""
+"""Heartbeat: keeps a member's session alive and reports pending rebalances."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from kbroker.security.authorizer import checks
 
 
 def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
-    """Prolong the session."""
+    """Extend the session."""
     ctx.auth.require(request, checks.HEARTBEAT, body["GroupId"])
     try:
         member = body["MemberId"], body.get("GroupInstanceId"), body["GenerationId"]
@@ -16,10 +16,10 @@ def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
     except KafkaError as refused:
         if refused.error is not Errors.COORDINATOR_LOAD_IN_PROGRESS:
             raise
-        error = Errors.NONE  # as Kafka: the member goes on, and its next heartbeat meets the loaded group
+        error = Errors.NONE  # as in Kafka: the member continues, and its next heartbeat reaches the loaded group
     return failure(body, error, request)
 
 
 def failure(body: Body, error: Errors, request: RequestContext) -> Body:
-    """The code is all there is."""
+    """Return the error code, the only field of the response."""
     return {"ErrorCode": int(error)}

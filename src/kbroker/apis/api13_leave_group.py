@@ -9,7 +9,7 @@ from kbroker.security.authorizer import checks
 
 
 def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
-    """Let the members go."""
+    """Remove the members."""
     ctx.auth.require(request, checks.LEAVE_GROUP, body["GroupId"])
     if request.api_version < 3:
         (error,) = ctx.groups.leave(body["GroupId"], [LeavingMember(body["MemberId"], None)])

@@ -10,7 +10,7 @@ from kbroker.security.authorizer import checks
 
 
 def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body | None:
-    """Hand the sync to the coordinator, which responds later; from v5 it must name type and name of the protocol."""
+    """Pass the sync to the coordinator, which responds later; from v5 it must have type and name of the protocol."""
     protocol_type, protocol_name = body.get("ProtocolType"), body.get("ProtocolName")
     if request.api_version >= 5 and (protocol_type is None or protocol_name is None):
         return failure(body, Errors.INCONSISTENT_GROUP_PROTOCOL, request)
@@ -29,7 +29,7 @@ def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body | None:
 
 
 def failure(body: Body, error: Errors, request: RequestContext) -> Body:
-    """No assignment."""
+    """Return the response of a failed request, without assignment."""
     return _response(SyncResult(error))
 
 

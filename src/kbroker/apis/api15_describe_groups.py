@@ -1,4 +1,4 @@
-"""DescribeGroups: state and members of each group that is named."""
+"""DescribeGroups: state and members of each named group."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from kbroker.requests.context import OPERATIONS_NOT_ASKED, ApiContext, Body, Req
 from kbroker.requests.response_room import NO_ROOM, NO_ROOM_TEXT, ResponseRoom
 from kbroker.security.authorizer import checks
 
-FIRST_WITH_TEXT = 6  # and with an error for unknown groups
+FIRST_WITH_TEXT = 6  # first version with an error text, and an error for unknown groups
 
 
 def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
-    """Describe each group, as often as it is named; an unknown one is Dead, from v6 GROUP_ID_NOT_FOUND.
+    """Describe each group, duplicates included; an unknown one is Dead, from v6 GROUP_ID_NOT_FOUND.
 
-    What the response has no room for has the error NO_ROOM.
+    Groups that exceed the response's size limit have the error NO_ROOM.
     """
     is_asked = body.get("IncludeAuthorizedOperations", False)
     room = ResponseRoom()
@@ -38,7 +38,7 @@ def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
 
 
 def failure(body: Body, error: Errors, request: RequestContext) -> Body:
-    """Every group with the same error."""
+    """Return every group with the same error."""
     return {"Groups": [_nothing(group_id, error, None, "") for group_id in body["Groups"]]}
 
 
@@ -47,7 +47,7 @@ def _describe(ctx: ApiContext, group_id: str, operations: int, request: RequestC
     text = f"Group {group_id} not found."
     try:
         found = groups.describe(group_id)
-    except KafkaError as error:  # of this group: the others are described
+    except KafkaError as error:  # of this group only: the others are described
         if error.error is not Errors.GROUP_ID_NOT_FOUND:
             return _nothing(group_id, error.error, None, "")
         found, text = None, error.message or text

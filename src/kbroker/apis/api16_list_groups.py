@@ -31,5 +31,5 @@ def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
 
 
 def failure(body: Body, error: Errors, request: RequestContext) -> Body:
-    """No groups."""
+    """Return the error without groups."""
     return {"ErrorCode": int(error), "Groups": []}

@@ -12,10 +12,10 @@ KEY = 17
 
 
 def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
-    """Refuse."""
+    """Refuse the handshake."""
     return failure(body, Errors.ILLEGAL_SASL_STATE, request)
 
 
 def failure(body: Body, error: Errors, request: RequestContext) -> Body:
-    """No mechanisms."""
+    """Return the error without mechanisms."""
     return {"ErrorCode": int(error), "Mechanisms": []}

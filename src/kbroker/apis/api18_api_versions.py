@@ -1,5 +1,7 @@
-"""ApiVersions: what this broker serves. The native handlers send ``encode_bodies``; ``handle`` is the same in
-Python."""
+"""ApiVersions: the APIs that this broker serves.
+
+The native handlers send ``encode_bodies``; ``handle`` returns the same from Python.
+"""
 
 from __future__ import annotations
 
@@ -21,12 +23,12 @@ Ranges = Mapping[int, tuple[int, int]]
 
 
 def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
-    """Return the advertised ranges; from v3 a client with a strange name gets INVALID_REQUEST (KIP-511)."""
+    """Return the advertised ranges; from v3 a client with an invalid software name gets INVALID_REQUEST (KIP-511)."""
     return respond(ctx.api_versions(), ctx.features.finalized, body, request.api_version)
 
 
 def respond(ranges: Ranges, finalized: FinalizedFeatures, body: Body, version: int) -> Body:
-    """The response body for a request of a served version."""
+    """Return the response body for a request of a served version."""
     if version >= 3:
         words = (body["ClientSoftwareName"], body["ClientSoftwareVersion"])
         if not all(_SOFTWARE.fullmatch(word) for word in words):
@@ -35,14 +37,14 @@ def respond(ranges: Ranges, finalized: FinalizedFeatures, body: Body, version: i
 
 
 def failure(body: Body, error: Errors, request: RequestContext) -> Body:
-    """No ranges."""
+    """Return the error without ranges."""
     return {"ErrorCode": int(error), "ApiKeys": []}
 
 
 def response(ranges: Ranges, finalized: FinalizedFeatures, version: int) -> Body:
-    """The body that advertises these ranges, and the features.
+    """Return the body that advertises these ranges, and the features.
 
-    Clients that ask in version 3 cannot read a feature that may be of level 0.
+    Clients that use version 3 cannot read a feature that may be of level 0.
     """
     rows = [{"ApiKey": key, "MinVersion": low, "MaxVersion": high} for key, (low, high) in sorted(ranges.items())]
     body: Body = {"ErrorCode": 0, "ApiKeys": rows}
@@ -65,7 +67,7 @@ def response(ranges: Ranges, finalized: FinalizedFeatures, version: int) -> Body
 
 
 def unsupported(ranges: Ranges) -> bytes:
-    """The version-0 body for a version we do not know: error 35 and the range of ApiVersions itself."""
+    """Return the version-0 body for an unknown version: error 35 and the range of ApiVersions itself."""
     low, high = ranges[KEY]
     rows = [{"ApiKey": KEY, "MinVersion": low, "MaxVersion": high}]
     return codec.encode_response(KEY, 0, {"ErrorCode": int(Errors.UNSUPPORTED_VERSION), "ApiKeys": rows})

@@ -1,4 +1,4 @@
-"""CreateTopics: each topic checked and made on its own."""
+"""CreateTopics: each topic is checked and created separately."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from kbroker.metadata.topics import Created
 from kbroker.requests.context import ApiContext, Body, RequestContext
 from kbroker.security.authorizer import checks
 
-STRICT_FROM = 6  # the version from which clients know error 89
+STRICT_FROM = 6  # first version in which clients know error 89
 CONFIG_FIELDS = ("Name", "Value", "ReadOnly", "ConfigSource", "IsSensitive")
 
 
@@ -36,7 +36,7 @@ def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
     responses: dict[str, Body] = {}
     topics: dict[str, NewTopic] = {}
     for name, rows in wanted.items():
-        responses[name] = {}  # keeps its place
+        responses[name] = {}  # reserves its position
         if len(rows) > 1:
             responses[name] = _refused(name, Errors.INVALID_REQUEST, "Duplicate topic name.")
         elif name in once and name not in allowed:
@@ -62,13 +62,13 @@ def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
 
 
 def failure(body: Body, error: Errors, request: RequestContext) -> Body:
-    """Every topic with the same error."""
+    """Return every topic with the same error."""
     names = dict.fromkeys(row["Name"] for row in body["Topics"])
     return {"Topics": [_refused(name, error, error.message) for name in names]}
 
 
 def _partition_count(row: Body, default: int) -> int:
-    """The partitions that a topic counts with, valid or not. Source: ``validateTotalNumberOfPartitions``."""
+    """Return the number of partitions that a topic is charged for. Source: ``validateTotalNumberOfPartitions``."""
     if row["Assignments"]:
         return len(row["Assignments"])
     return default if row["NumPartitions"] == -1 else max(row["NumPartitions"], 0)
@@ -89,7 +89,7 @@ def _entries(ctx: ApiContext, created: Created) -> list[Entry]:
 
 
 def _created(name: str, created: Created, configs: list[Entry] | None) -> Body:
-    """Args: ``configs``: None where the client may not see them."""
+    """Return the row of a created topic. Args: ``configs``: None if the client may not see them."""
     if configs is None:
         return {
             "Name": name,

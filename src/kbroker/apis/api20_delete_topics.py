@@ -14,14 +14,14 @@ from kbroker.security.authorizer import checks
 
 _T = TypeVar("_T", str, uuid.UUID)
 
-STRICT_FROM = 5  # the version from which clients know error 89
+STRICT_FROM = 5  # first version in which clients know error 89
 
 UNKNOWN_TOPIC = "This server does not host this topic-partition."
 UNKNOWN_ID = "This server does not host this topic ID."
 
 
 def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
-    """Delete each topic on its own; one that is named twice, by name or by id, is left alone (INVALID_REQUEST)."""
+    """Delete each topic separately; a duplicate, by name or by id, is not deleted (INVALID_REQUEST)."""
     if not ctx.config.boolean("delete.topic.enable"):
         disabled = Errors.TOPIC_DELETION_DISABLED if request.api_version >= 3 else Errors.INVALID_REQUEST
         return failure(body, disabled, request)
@@ -78,7 +78,7 @@ def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
 
 
 class _Permissions:
-    """Return the topics that the client may delete, and those that it may describe."""
+    """The topics that the client may delete, and those that it may describe."""
 
     def __init__(self, ctx: ApiContext, request: RequestContext, names: Collection[str]) -> None:
         self.describe = self.delete = names
@@ -88,7 +88,7 @@ class _Permissions:
 
 
 def failure(body: Body, error: Errors, request: RequestContext) -> Body:
-    """Every topic with the same error."""
+    """Return every topic with the same error."""
     return {"Responses": [_row(name, topic_id, error, error.message) for name, topic_id in _rows(body, request)]}
 
 
@@ -99,7 +99,7 @@ def _rows(body: Body, request: RequestContext) -> list[tuple[str | None, uuid.UU
 
 
 def _split(items: list[_T]) -> tuple[list[_T], list[_T]]:
-    """Those that come once, and those that come more than once, each only once."""
+    """Return the unique items and the duplicates, each once."""
     counts: dict[_T, int] = {}
     for item in items:
         counts[item] = counts.get(item, 0) + 1

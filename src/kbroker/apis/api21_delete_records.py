@@ -1,4 +1,4 @@
-"""DeleteRecords: move the start of a log."""
+"""DeleteRecords: moves the start of a log."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ TO_THE_END = -1
 
 
 def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
-    """Respond for each partition on its own, at once: no replica is waited for. A topic without partitions has
-    none.
+    """Move the log starts and respond for each partition at once, since there are no replicas to wait for.
 
-    The starts are on disk before the response. Kafka writes them once a minute and relies on replicas.
+    A topic without partitions has no response. The starts are on disk before the response. Kafka writes them once a
+    minute and relies on replicas.
     """
     allowed = ctx.auth.allowed(request, checks.DELETE_RECORDS, (topic["Name"] for topic in body["Topics"]))
     topics: list[Body] = []
@@ -41,7 +41,7 @@ def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
 
 
 def failure(body: Body, error: Errors, request: RequestContext) -> Body:
-    """Every partition with the same error."""
+    """Return every partition with the same error."""
     topics = []
     for topic in body["Topics"]:
         rows = [_response(row["PartitionIndex"], error) for row in topic["Partitions"]]
@@ -69,7 +69,7 @@ def _cut(log: Any, index: int, offset: int) -> Body:
         return _response(index, Errors.OFFSET_OUT_OF_RANGE)
     try:
         start = log.delete_records(offset)
-    except ValueError:  # deleted just now: a high watermark does not go back
+    except ValueError:  # deleted just now: a high watermark never decreases
         return _response(index, Errors.UNKNOWN_TOPIC_OR_PARTITION)
     return {"PartitionIndex": index, "LowWatermark": start, "ErrorCode": 0}
 

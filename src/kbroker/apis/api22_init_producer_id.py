@@ -34,7 +34,7 @@ def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
 
 
 def _authorize(ctx: ApiContext, body: Body, request: RequestContext) -> None:
-    """Raises: KafkaError, if the client may not have an identity."""
+    """Check that the client may have a producer id. Raises: KafkaError."""
     transactional_id = body["TransactionalId"]
     if transactional_id is not None:
         ctx.auth.require(request, checks.INIT_PRODUCER_ID_TRANSACTIONAL_ID, transactional_id)
@@ -47,7 +47,7 @@ def _authorize(ctx: ApiContext, body: Body, request: RequestContext) -> None:
 
 
 def failure(body: Body, error: Errors, request: RequestContext) -> Body:
-    """No identity."""
+    """Return the error without a producer id."""
     if error is Errors.PRODUCER_FENCED and request.api_version < FIRST_WITH_PRODUCER_FENCED:
         error = Errors.INVALID_PRODUCER_EPOCH
     return {"ErrorCode": int(error), "ProducerId": -1, "ProducerEpoch": -1}

@@ -1,4 +1,4 @@
-"""OffsetForLeaderEpoch: where the records of an epoch end, so that a client can detect a truncated log."""
+"""OffsetForLeaderEpoch: end offsets of epochs, by which a client detects a truncated log."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ UNKNOWN = -1
 
 
 def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
-    """Respond for each partition on its own."""
+    """Respond for each partition separately."""
     names = [topic["Topic"] for topic in body["Topics"]]
     allowed: Collection[str] = frozenset(names)
     if not ctx.auth.allows(request, checks.OFFSET_FOR_LEADER_EPOCH_ANY):
@@ -36,7 +36,7 @@ def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
 
 
 def failure(body: Body, error: Errors, request: RequestContext) -> Body:
-    """Every partition with the same error."""
+    """Return every partition with the same error."""
     topics = []
     for topic in body["Topics"]:
         rows = [_response(row["Partition"], error) for row in topic["Partitions"]]
@@ -45,9 +45,10 @@ def failure(body: Body, error: Errors, request: RequestContext) -> Body:
 
 
 def end_of_epoch(epochs: Sequence[tuple[int, int]], latest: int, log_end: int, wanted: int) -> tuple[int, int]:
-    """The epoch at or below the one wanted, and the offset after its last record; -1 and -1 when it lies ahead.
+    """Return the epoch at or below the wanted one, and the offset after its last record; -1 and -1 for a later epoch.
 
-    Args: ``epochs`` pairs of epoch and first offset, rising; ``latest`` the leader's, ``log_end`` where that ends.
+    Args: ``epochs``: pairs of epoch and first offset, rising; ``latest``: the leader's epoch, ``log_end``: its end
+    offset.
     Source: ``LeaderEpochFileCache.endOffsetFor``.
     """
     if wanted == latest:

@@ -15,7 +15,7 @@ FIRST_WITH_PRODUCER_FENCED = 2
 
 
 def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
-    """Add all partitions of a transaction or none, or only look which ones are in it (``VerifyOnly``)."""
+    """Add all partitions of a transaction or none, or only check which are in it (``VerifyOnly``)."""
     if request.api_version < FIRST_OF_BROKERS:
         ctx.auth.require(request, checks.ADD_PARTITIONS_TO_TXN_TRANSACTIONAL_ID, body["V3AndBelowTransactionalId"])
         transaction = _transaction(body)
@@ -29,7 +29,7 @@ def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
 
 
 def failure(body: Body, error: Errors, request: RequestContext) -> Body:
-    """The same error for every partition; from version 4 on one for the request."""
+    """Return every partition with the same error; from version 4 on one error for the request."""
     if request.api_version >= FIRST_OF_BROKERS:
         return {"ErrorCode": int(error), "ResultsByTransaction": []}
     transaction = _transaction(body)
@@ -54,7 +54,7 @@ def _added(ctx: ApiContext, transaction: Body, request: RequestContext) -> Mappi
     places = _places(transaction)
     allowed: Collection[str] = {topic for topic, _ in places}
     if request.api_version < FIRST_OF_BROKERS:
-        others = [topic for topic, _ in places if topic not in INTERNAL_TOPICS]  # those are not for producers
+        others = [topic for topic, _ in places if topic not in INTERNAL_TOPICS]  # internal topics are not for producers
         allowed = ctx.auth.allowed(request, checks.ADD_PARTITIONS_TO_TXN, others)
     errors = {place: _refusal(ctx, place, allowed) for place in places}
     if any(error is not Errors.NONE for error in errors.values()):

@@ -12,7 +12,7 @@ FIRST_WITH_PRODUCER_FENCED = 2
 
 
 def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
-    """Add it. Raises: KafkaError."""
+    """Add the partition. Raises: KafkaError."""
     ctx.auth.require(request, checks.ADD_OFFSETS_TO_TXN_TRANSACTIONAL_ID, body["TransactionalId"])
     ctx.auth.require(request, checks.ADD_OFFSETS_TO_TXN_GROUP, body["GroupId"])
     groups = ctx.groups
@@ -25,7 +25,7 @@ def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
 
 
 def failure(body: Body, error: Errors, request: RequestContext) -> Body:
-    """The error, or NONE, in a code that the client knows."""
+    """Return the error, or NONE, as a code that the client knows."""
     if error is Errors.PRODUCER_FENCED and request.api_version < FIRST_WITH_PRODUCER_FENCED:
         error = Errors.INVALID_PRODUCER_EPOCH
     return {"ErrorCode": int(error)}

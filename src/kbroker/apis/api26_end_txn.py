@@ -22,7 +22,7 @@ def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
 
 
 def failure(body: Body, error: Errors, request: RequestContext) -> Body:
-    """The error, in a code that the client knows."""
+    """Return the error as a code that the client knows."""
     if error is Errors.PRODUCER_FENCED and request.api_version < FIRST_WITH_PRODUCER_FENCED:
         error = Errors.INVALID_PRODUCER_EPOCH
     return {"ErrorCode": int(error), "ProducerId": -1, "ProducerEpoch": -1}

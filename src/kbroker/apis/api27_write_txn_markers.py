@@ -1,4 +1,4 @@
-"""WriteTxnMarkers: markers that a coordinator, or an administrator (``kafka-transactions abort``), wants written."""
+"""WriteTxnMarkers: writes markers for a coordinator or an administrator (``kafka-transactions abort``)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from kbroker.security.authorizer import checks
 
 
 def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
-    """Write each marker to each of its partitions; those of one producer id are one row."""
+    """Write each marker to each of its partitions; the markers of a producer id share one row."""
     if not ctx.auth.allows(request, checks.WRITE_TXN_MARKERS_ADMIN):
         ctx.auth.require(request, checks.WRITE_TXN_MARKERS)
     rows: dict[int, dict[str, dict[int, Errors]]] = {}
@@ -22,7 +22,7 @@ def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
 
 
 def failure(body: Body, error: Errors, request: RequestContext) -> Body:
-    """The same error for every partition."""
+    """Return every partition with the same error."""
     rows: dict[int, dict[str, dict[int, Errors]]] = {}
     for marker in body["Markers"]:
         topics = rows.setdefault(marker["ProducerId"], {})
@@ -48,7 +48,7 @@ def _write(ctx: ApiContext, marker: Body, topic: str, index: int) -> Errors:
 
 
 def _impossible(marker: Body) -> Errors:
-    """Kafka's error for numbers that no producer and no coordinator has, or NONE. None of them is tried again."""
+    """Return Kafka's error for impossible producer or coordinator numbers, or NONE. Clients do not retry them."""
     if marker["ProducerId"] < 0 or marker["ProducerEpoch"] == -1 or marker.get("TransactionVersion", 0) < 0:
         return Errors.UNKNOWN_SERVER_ERROR
     if marker["ProducerEpoch"] < 0:

@@ -1,4 +1,4 @@
-"""TxnOffsetCommit: how far a group has read, as a part of a transaction (KIP-98, KIP-447, KIP-890)."""
+"""TxnOffsetCommit: stores the offsets that a group has read, as a part of a transaction (KIP-98, KIP-447, KIP-890)."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from kbroker.security.authorizer import checks
 
 logger = get_logger(__name__)
 
-FIRST_WITHOUT_ADD_OFFSETS = 5  # the commit itself adds the group's partition to the transaction
+FIRST_WITHOUT_ADD_OFFSETS = 5  # first version in which the commit itself adds the group's partition to the transaction
 FIRST_WITH_ABORTABLE = 4
 FIRST_WITH_LOADING = 2
-MAX_QUESTIONS = 4  # to the transaction coordinator about one request
+MAX_QUESTIONS = 4  # limit of the requests to the transaction coordinator for one commit
 
 Place = tuple[str, int]
 Rows = dict[str, list[tuple[int, Errors]]]  # by topic: partition and error
 
 
 def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body | None:
-    """Write offsets that count when the transaction commits, once it is certain that it is open.
+    """Write offsets that count when the transaction commits, once the transaction is known to be open.
 
-    Each partition has its own code. None: the transaction coordinator is asked again, the response comes later.
+    Each partition has its own code. None: the transaction coordinator must be consulted, and the response comes later.
     """
     ctx.auth.require(request, checks.TXN_OFFSET_COMMIT_TRANSACTIONAL_ID, body["TransactionalId"])
     ctx.auth.require(request, checks.TXN_OFFSET_COMMIT_GROUP, body["GroupId"])
@@ -44,7 +44,7 @@ def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body | None:
 
 
 def failure(body: Body, error: Errors, request: RequestContext) -> Body:
-    """Every partition with the same error."""
+    """Return every partition with the same error."""
     rows: Rows = {}
     for topic in body["Topics"]:
         rows.setdefault(topic["Name"], []).extend((row["PartitionIndex"], error) for row in topic["Partitions"])
@@ -60,7 +60,7 @@ class _Offset(NamedTuple):
 
 
 class _Commit:
-    """One request. Threads: one after the other."""
+    """State of one request. Threads: one after the other."""
 
     def __init__(self, ctx: ApiContext, body: Body, request: RequestContext) -> None:
         self._ctx = ctx
@@ -98,12 +98,12 @@ class _Commit:
         if not body["GroupId"]:
             return Errors.INVALID_GROUP_ID
         groups = self._ctx.groups
-        if producer_id < 0 or producer_epoch < 0:  # no log knows such a producer: the coordinator says what is wrong
+        if producer_id < 0 or producer_epoch < 0:  # no log has such a producer: the coordinator returns the error
             return self._refusal((OFFSETS_TOPIC, groups.runtime.index_of(body["GroupId"])))
         if not adds and not self._ctx.config.boolean("transaction.partition.verification.enable"):
             return self._commit()
         index, self._guard = groups.start_verification(body["GroupId"], producer_id, producer_epoch, adds)
-        if self._guard == 0:  # the transaction has offsets there
+        if self._guard == 0:  # the transaction already has offsets there
             return self._commit()
         place = (OFFSETS_TOPIC, index)
         if adds:
@@ -112,7 +112,7 @@ class _Commit:
         return self._verified(self._ctx.add_partitions_to_txn.verify(self._question(place))[place])
 
     def _refusal(self, place: Place) -> Errors:
-        """Raise the KafkaError for a producer that the transaction coordinator does not know."""
+        """Return the error for a producer that the transaction coordinator does not know."""
         found = self._ctx.add_partitions_to_txn.verify(self._question(place))
         return self._error_for_client(found[place]) or Errors.INVALID_PRODUCER_EPOCH
 
@@ -123,8 +123,8 @@ class _Commit:
     def _add(self, place: Place, questions: int) -> None:
         """Let the transaction coordinator add the partition, then respond.
 
-        While it is asked the marker of the producer's transaction before may be written, which ends this verification
-        too: the next one, which has begun by then, is asked about again, ``questions`` times at most.
+        Meanwhile the marker of the producer's previous transaction may be written, which ends this verification too.
+        The new verification is then repeated, ``questions`` times at most.
         """
 
         def added(errors: Mapping[Place, Errors]) -> None:
@@ -136,7 +136,7 @@ class _Commit:
                 error = self._verified(error)
             except KafkaError as failed:
                 error = failed.error
-            except Exception:  # on a thread of the coordinator, which goes on
+            except Exception:  # on a thread of the coordinator, which must continue
                 logger.exception("TxnOffsetCommit of group %s failed", self._body["GroupId"])
                 error = Errors.UNKNOWN_SERVER_ERROR
             self._request.complete(self.response(error))
@@ -156,7 +156,7 @@ class _Commit:
 
     def _error_for_client(self, error: Errors) -> Errors:
         if error is Errors.PRODUCER_FENCED:
-            return Errors.INVALID_PRODUCER_EPOCH  # what producers expect of a partition
+            return Errors.INVALID_PRODUCER_EPOCH  # the code that producers expect from a partition
         if error is Errors.TRANSACTION_ABORTABLE and self._request.api_version < FIRST_WITH_ABORTABLE:
             return Errors.INVALID_TXN_STATE
         return error
@@ -176,9 +176,9 @@ class _Commit:
         return Errors.NONE
 
     def response(self, error: Errors) -> Body:
-        """The response: what is unknown first, as Kafka does. ``error``: of all that could have been committed."""
+        """Return the response: unknown topics first, as in Kafka. ``error``: of all other offsets."""
         if error is Errors.COORDINATOR_LOAD_IN_PROGRESS and self._request.api_version < FIRST_WITH_LOADING:
-            error = Errors.COORDINATOR_NOT_AVAILABLE  # a client before 2.0 fails at the other (KAFKA-7296)
+            error = Errors.COORDINATOR_NOT_AVAILABLE  # a client before 2.0 fails on the other code (KAFKA-7296)
         rows = {name: list(found) for name, found in self._unknown.items()}
         for one in self.known:
             name, index = one.place

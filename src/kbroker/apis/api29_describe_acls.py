@@ -1,4 +1,4 @@
-"""DescribeAcls: the rules that a filter means. Source: ``AclApis.handleDescribeAcls``."""
+"""DescribeAcls: the rules that match a filter. Source: ``AclApis.handleDescribeAcls``."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _Code = TypeVar("_Code", ResourceType, PatternType, Operation, Permission)
 
 
 def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
-    """List the rules, those about one pattern together. Raises: KafkaError."""
+    """List the rules, grouped by pattern. Raises: KafkaError."""
     ctx.auth.require(request, checks.DESCRIBE_ACLS)
     authorizer = ctx.auth.authorizer
     if authorizer is None:
@@ -39,11 +39,11 @@ def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
         }
         for (kind, name, pattern), acls in by_pattern(authorizer.find(wanted))
     ]
-    return {"ErrorCode": 0, "ErrorMessage": "", "Resources": resources}  # not null: as Kafka
+    return {"ErrorCode": 0, "ErrorMessage": "", "Resources": resources}  # not null: as in Kafka
 
 
 def failure(body: Body, error: Errors, request: RequestContext) -> Body:
-    """The error, and no rule."""
+    """Return the error without rules."""
     text = "No Authorizer is configured on the broker" if error is Errors.SECURITY_DISABLED else error.message
     return {"ErrorCode": int(error), "ErrorMessage": text, "Resources": []}
 
@@ -52,14 +52,14 @@ UNKNOWN = 0
 
 
 def known(kind: type[_Code], code: int) -> _Code:
-    """The word of a code; what is none is UNKNOWN, as in Java."""
+    """Return the enum member of a code, UNKNOWN for an unknown code, as in Java."""
     found = kind._value2member_map_.get(code, kind(UNKNOWN))
     assert isinstance(found, kind)
     return found
 
 
 def acl_filter(body: Body) -> AclFilter:
-    """The filter of DescribeAcls, or one of those of DeleteAcls."""
+    """Return the filter of DescribeAcls, or one of DeleteAcls."""
     return AclFilter(
         known(ResourceType, body["ResourceTypeFilter"]),
         body_as_java_reads(body["ResourceNameFilter"]),

@@ -1,4 +1,4 @@
-"""CreateAcls: rules that are in force when the response is sent. Source: ``AclApis.handleCreateAcls``."""
+"""CreateAcls: rules that apply when the response is sent. Source: ``AclApis.handleCreateAcls``."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ NO_AUTHORIZER = "No Authorizer is configured."
 
 
 def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
-    """Add each rule that there can be; one that is there already is no error. Raises: KafkaError."""
+    """Add each valid rule; an existing one is not an error. Raises: KafkaError."""
     ctx.auth.require(request, checks.CREATE_ACLS)
     authorizer = ctx.auth.authorizer
     if authorizer is None:
@@ -26,7 +26,7 @@ def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
 
 
 def failure(body: Body, error: Errors, request: RequestContext) -> Body:
-    """Every rule with the same error."""
+    """Return every rule with the same error."""
     text = NO_AUTHORIZER if error is Errors.SECURITY_DISABLED else error.message
     return {"Results": [_result(KafkaError(error, text)) for _ in body["Creations"]]}
 
@@ -45,5 +45,5 @@ def _acl(row: Body) -> Acl:
 
 def _result(error: KafkaError | None) -> Body:
     if error is None:
-        return {"ErrorCode": 0, "ErrorMessage": ""}  # not null: as Kafka
+        return {"ErrorCode": 0, "ErrorMessage": ""}  # not null: as in Kafka
     return {"ErrorCode": int(error.error), "ErrorMessage": error.message}

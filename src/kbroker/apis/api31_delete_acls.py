@@ -1,4 +1,4 @@
-"""DeleteAcls: what filters mean is removed, and out of force when the response is sent.
+"""DeleteAcls: removes the rules that match filters, before the response is sent.
 
 Source: ``AclApis.handleDeleteAcls``.
 """
@@ -16,7 +16,7 @@ NO_AUTHORIZER = "No Authorizer is configured."
 
 
 def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
-    """Remove the rules that each filter means, all together. Raises: KafkaError."""
+    """Remove the rules that match each filter, in one step. Raises: KafkaError."""
     ctx.auth.require(request, checks.DELETE_ACLS)
     authorizer = ctx.auth.authorizer
     if authorizer is None:
@@ -29,7 +29,7 @@ def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
 
 
 def failure(body: Body, error: Errors, request: RequestContext) -> Body:
-    """Every filter with the same error."""
+    """Return every filter with the same error."""
     text = NO_AUTHORIZER if error is Errors.SECURITY_DISABLED else error.message
     return {"FilterResults": [_result(Deleted((), KafkaError(error, text))) for _ in body["Filters"]]}
 

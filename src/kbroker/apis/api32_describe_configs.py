@@ -1,4 +1,4 @@
-"""DescribeConfigs: of topics, brokers, loggers, groups, and client metrics subscriptions."""
+"""DescribeConfigs: configs of topics, brokers, loggers, groups, and client metrics subscriptions."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from kbroker.security.authorizer import checks
 TOPIC, BROKERS, BROKER_LOGGER, CLIENT_METRICS, GROUP = 2, 4, 8, 16, 32
 TYPES = frozenset({TOPIC, BROKERS, BROKER_LOGGER, CLIENT_METRICS, GROUP})
 
-# Rows that a response may hold beyond those of each topic and broker once: for resources named again, and for groups
-# and subscriptions, which exist by being named. Kafka has no such bound; a name of a few bytes would cost kilobytes.
+# Rows of a response beyond those of each topic and broker once: for duplicates, and for groups and subscriptions,
+# which exist by being named. Kafka has no such limit; a name of a few bytes would cost kilobytes.
 MAX_FREE_ROWS = 10_000
 
 MALFORMED = (
@@ -37,10 +37,10 @@ TOO_MANY = "Too many resources in one request: ask for the rest in another."
 
 
 def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
-    """Describe each resource by itself; an empty or null list of keys means all keys, unknown keys are left out.
+    """Describe each resource separately; an empty or null list of keys means all keys, unknown keys are left out.
 
-    A duplicate resource is described again; beyond MAX_FREE_ROWS and the room of a response, rows that cost the sender
-    nothing get INVALID_REQUEST. One unknown resource type makes all resources INVALID_REQUEST, as in Kafka.
+    A duplicate resource is described again; beyond MAX_FREE_ROWS and the response's size limit, rows that cost the
+    sender nothing get INVALID_REQUEST. One unknown resource type makes all resources INVALID_REQUEST, as in Kafka.
     """
     if any(resource["ResourceType"] not in TYPES for resource in body["Resources"]):
         refused = [_result(resource, Errors.INVALID_REQUEST, MALFORMED, []) for resource in body["Resources"]]
@@ -73,7 +73,7 @@ def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
 
 
 def _authorize(ctx: ApiContext, request: RequestContext, kind: int, name: str) -> None:
-    """Raises: KafkaError, if the client may not see the configs of a resource."""
+    """Check that the client may see the configs of a resource. Raises: KafkaError."""
     if kind == TOPIC:
         ctx.auth.require(request, checks.DESCRIBE_CONFIGS_TOPIC, name)
     elif kind == GROUP:
@@ -83,7 +83,7 @@ def _authorize(ctx: ApiContext, request: RequestContext, kind: int, name: str) -
 
 
 def _shown(body: Body, entry: Entry) -> Entry:
-    """An entry without what was not asked for."""
+    """Return an entry with the requested fields only."""
     return {
         **entry,
         "Synonyms": entry["Synonyms"] if body["IncludeSynonyms"] else [],
@@ -92,7 +92,7 @@ def _shown(body: Body, entry: Entry) -> Entry:
 
 
 def failure(body: Body, error: Errors, request: RequestContext) -> Body:
-    """Every resource with the same error."""
+    """Return every resource with the same error."""
     return {"Results": [_result(resource, error, error.message, []) for resource in body["Resources"]]}
 
 

@@ -13,7 +13,7 @@ logger = get_logger(__name__)
 
 
 def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
-    """Begin to move each partition; a partition that is in the folder already stays there."""
+    """Begin to move each partition; one that is already in the folder stays there."""
     ctx.auth.require(request, checks.ALTER_REPLICA_LOG_DIRS)
 
     def move(path: str, name: str, index: int) -> Errors:
@@ -40,5 +40,5 @@ def _response(body: Body, judge: Callable[[str, str, int], Errors]) -> Body:
             for index in topic["Partitions"]:
                 error = judge(folder["Path"], topic["Name"], index)
                 rows[index] = {"PartitionIndex": index, "ErrorCode": int(error)}
-    named = ((name, rows) for name, rows in topics.items() if rows)  # no row for a topic without partitions
+    named = ((name, rows) for name, rows in topics.items() if rows)  # a topic without partitions has no row
     return {"Results": [{"TopicName": name, "Partitions": list(rows.values())} for name, rows in named]}

@@ -16,7 +16,7 @@ UNKNOWN_BYTES = -1
 
 
 def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
-    """Describe the partitions named, or all when none is; unknown partitions are left out.
+    """Describe the named partitions, or all of them; unknown partitions are left out.
 
     A log folder that failed is reported as KAFKA_STORAGE_ERROR alone.
     """
@@ -59,7 +59,7 @@ def _result(view: LogDirView, wanted: set[tuple[str, int]] | None) -> Body:
 
 
 def _volume_bytes(path: str) -> tuple[int, int]:
-    """Return the bytes of the volume of a folder: all, and those left."""
+    """Return the total and the free bytes of a folder's volume."""
     if path != IN_MEMORY:
         try:
             usage = shutil.disk_usage(path)

@@ -1,4 +1,4 @@
-"""SaslAuthenticate that comes when there is nothing to authenticate (any more).
+"""SaslAuthenticate when no authentication is in progress.
 
 Source: ``KafkaApis.handleSaslAuthenticateRequest``.
 """
@@ -12,12 +12,12 @@ KEY = 36
 
 
 def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
-    """Refuse."""
+    """Refuse the request."""
     response = failure(body, Errors.ILLEGAL_SASL_STATE, request)
     response["ErrorMessage"] = "SaslAuthenticate request received after successful authentication"
     return response
 
 
 def failure(body: Body, error: Errors, request: RequestContext) -> Body:
-    """No token."""
+    """Return the error without a token."""
     return {"ErrorCode": int(error), "ErrorMessage": None, "AuthBytes": b""}

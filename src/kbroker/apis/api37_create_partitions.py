@@ -1,4 +1,4 @@
-"""CreatePartitions: let topics grow."""
+"""CreatePartitions: adds partitions to topics."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from kbroker.quota.mutation_quota import MutationQuota
 from kbroker.requests.context import ApiContext, Body, RequestContext
 from kbroker.security.authorizer import checks
 
-STRICT_FROM = 3  # the version from which clients know error 89
+STRICT_FROM = 3  # first version in which clients know error 89
 WITHOUT_TEXT = (Errors.UNKNOWN_TOPIC_OR_PARTITION, Errors.THROTTLING_QUOTA_EXCEEDED)
 
 
 def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
-    """Grow each topic on its own; one named twice gets INVALID_REQUEST once, and stays as it is."""
+    """Grow each topic separately; a duplicate one gets INVALID_REQUEST once, and is unchanged."""
     wanted: dict[str, list[Body]] = {}
     for row in body["Topics"]:
         wanted.setdefault(row["Name"], []).append(row)
@@ -31,7 +31,7 @@ def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
 
 
 def failure(body: Body, error: Errors, request: RequestContext) -> Body:
-    """Every topic with the same error."""
+    """Return every topic with the same error."""
     return {"Results": [_response(row["Name"], error, error.message) for row in body["Topics"]]}
 
 

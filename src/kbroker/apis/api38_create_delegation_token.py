@@ -1,4 +1,4 @@
-"""CreateDelegationToken: a user who has logged in gets a token, for himself or for another one (KIP-373).
+"""CreateDelegationToken: an authenticated user gets a token, for itself or for another user (KIP-373).
 
 Source: ``KafkaApis.handleCreateTokenRequest``, ``DelegationTokenControlManager.createDelegationToken``.
 """
@@ -17,12 +17,12 @@ ANONYMOUS = Principal(USER_TYPE, "ANONYMOUS")
 
 
 def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
-    """Make a token."""
+    """Create a token."""
     body = body_as_java_reads(body)  # names are stored
     requester = Principal.parse(request.principal)
     name, kind = body["OwnerPrincipalName"], body["OwnerPrincipalType"]
     if name and kind is None:
-        return failure(body, Errors.UNKNOWN_SERVER_ERROR, request)  # as Kafka, whose principals have a type
+        return failure(body, Errors.UNKNOWN_SERVER_ERROR, request)  # as in Kafka, whose principals have a type
     owner = Principal(kind, name) if name else requester
     if not allows_token_requests(ctx, request):
         return _refused(Errors.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED, owner, requester, request)
@@ -47,7 +47,7 @@ def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
 
 
 def failure(body: Body, error: Errors, request: RequestContext) -> Body:
-    """No token."""
+    """Return the error without a token."""
     return _refused(error, ANONYMOUS, ANONYMOUS, request)
 
 

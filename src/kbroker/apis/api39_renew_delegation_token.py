@@ -1,4 +1,4 @@
-"""RenewDelegationToken: a token counts longer, up to the end that it was made with.
+"""RenewDelegationToken: extends a token's validity, up to its maximum lifetime.
 
 Source: ``KafkaApis.handleRenewTokenRequest``, ``DelegationTokenControlManager.renewDelegationToken``.
 """

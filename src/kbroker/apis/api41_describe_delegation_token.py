@@ -1,4 +1,4 @@
-"""DescribeDelegationToken: the tokens there are, with their secrets.
+"""DescribeDelegationToken: the existing tokens, with their secrets.
 
 Source: ``KafkaApis.handleDescribeTokensRequest``, ``DelegationTokenManager.filterToken``.
 """
@@ -16,7 +16,7 @@ FIRST_WITH_REQUESTER = 3
 
 
 def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
-    """Describe the tokens that concern the owners named, or all; an empty list of owners names no token."""
+    """Describe the tokens of the named owners, or all; an empty list of owners matches no token."""
     if not allows_token_requests(ctx, request):
         return failure(body, Errors.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED, request)
     tokens = ctx.delegation_tokens
@@ -63,5 +63,5 @@ def _may_see(ctx: ApiContext, request: RequestContext, token: DelegationToken) -
 
 
 def failure(body: Body, error: Errors, request: RequestContext) -> Body:
-    """No tokens."""
+    """Return the error without tokens."""
     return {"ErrorCode": int(error), "Tokens": []}

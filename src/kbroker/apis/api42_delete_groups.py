@@ -1,4 +1,4 @@
-"""DeleteGroups: forget groups without members, with their offsets."""
+"""DeleteGroups: deletes groups without members, with their offsets."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from kbroker.security.authorizer import checks
 
 
 def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
-    """Delete each group on its own, once however often it is named."""
+    """Delete each group separately, duplicates once."""
     rows = []
     for group_id in _unique(body):
         if not ctx.auth.allows(request, checks.DELETE_GROUPS, group_id):
@@ -25,7 +25,7 @@ def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
 
 
 def failure(body: Body, error: Errors, request: RequestContext) -> Body:
-    """Every group with the same error."""
+    """Return every group with the same error."""
     return {"Results": [_row(group_id, error, error.message) for group_id in _unique(body)]}
 
 

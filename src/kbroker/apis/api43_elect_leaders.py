@@ -1,4 +1,4 @@
-"""ElectLeaders: one broker leads everything, so no partition needs it."""
+"""ElectLeaders: one broker leads every partition, so none needs an election."""
 
 from __future__ import annotations
 
@@ -12,18 +12,17 @@ NOT_NEEDED = "Leader election not needed for topic partition."
 
 
 def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
-    """Return a result for each partition named; of all (null) each topic, but no partition that needs no election: so
-    none."""
+    """Return a result for each named partition; for null each topic without any, since none needs an election."""
     ctx.auth.require(request, checks.ELECT_LEADERS)
     kind = body.get("ElectionType", PREFERRED)
-    if body["TopicPartitions"] == []:  # nothing to elect: Kafka does not look at the type
+    if body["TopicPartitions"] == []:  # nothing to elect: Kafka ignores the type
         return {"ErrorCode": 0, "ReplicaElectionResults": []}
     if kind not in (PREFERRED, UNCLEAN):
         return _failed(body, Errors.INVALID_REQUEST, f"Unknown election type {kind}", request)
     if body["TopicPartitions"] is None:
         rest = [{"Topic": view.name, "PartitionResult": []} for view in ctx.topics.all()]
         return {"ErrorCode": 0, "ReplicaElectionResults": rest}
-    room = ResponseRoom()  # for names of topics, once a partition
+    room = ResponseRoom()  # for topic names, which are repeated by partition
     topics = []
     for topic in body["TopicPartitions"]:
         name, view = topic["Topic"], ctx.topics.get(topic["Topic"])
@@ -42,7 +41,7 @@ def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
 
 
 def failure(body: Body, error: Errors, request: RequestContext) -> Body:
-    """Every partition with the same error."""
+    """Return every partition with the same error."""
     return _failed(body, error, error.message, request)
 
 
@@ -52,7 +51,7 @@ def _failed(body: Body, error: Errors, text: str, request: RequestContext) -> Bo
         rows = [_response(index, error, text) for index in topic["Partitions"]]
         topics.append({"Topic": topic["Topic"], "PartitionResult": rows})
     response: Body = {"ReplicaElectionResults": topics}
-    if request.api_version >= 1:  # v0 has no place for it
+    if request.api_version >= 1:  # v0 has no field for it
         response["ErrorCode"] = int(error)
     return response
 

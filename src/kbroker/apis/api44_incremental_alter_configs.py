@@ -1,4 +1,4 @@
-"""IncrementalAlterConfigs: keys set, deleted, appended to and subtracted from; each resource on its own."""
+"""IncrementalAlterConfigs: keys are set, deleted, appended to and subtracted from; each resource separately."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
 
 
 def authorize(ctx: ApiContext, request: RequestContext, resource: Body, asked: AlterChecks) -> None:
-    """Raises: KafkaError, if the client may not change the configs of a resource. An unknown type is refused later."""
+    """Check that the client may change the configs of a resource. Raises: KafkaError. Unknown types are refused later."""
     kind = resource["ResourceType"]
     if kind == ResourceType.TOPIC:
         ctx.auth.require(request, asked.topic, resource["ResourceName"])
@@ -56,7 +56,7 @@ def authorize(ctx: ApiContext, request: RequestContext, resource: Body, asked: A
 
 
 def each_resource(body: Body, alter: Callable[[Body], None]) -> Body:
-    """The response of AlterConfigs too: ``alter`` raises KafkaError for a resource that is refused."""
+    """Return the response, for AlterConfigs too: ``alter`` raises KafkaError for a resource that is refused."""
     body = body_as_java_reads(body)  # it is stored
     times = Counter((row["ResourceType"], row["ResourceName"]) for row in body["Resources"])
     responses = []
@@ -74,7 +74,7 @@ def each_resource(body: Body, alter: Callable[[Body], None]) -> Body:
 
 
 def failure(body: Body, error: Errors, request: RequestContext) -> Body:
-    """Every resource with the same error."""
+    """Return every resource with the same error."""
     return {"Responses": [_response(resource, error, error.message) for resource in body["Resources"]]}
 
 

@@ -1,4 +1,4 @@
-"""AlterPartitionReassignments: a partition of one broker can only be given to that broker, where it is."""
+"""AlterPartitionReassignments: a partition can only be assigned to this broker, which already has it."""
 
 from __future__ import annotations
 
@@ -12,10 +12,9 @@ from kbroker.security.authorizer import checks
 
 
 def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
-    """Respond for each partition: in place is done at once; there is never one under way that could be cancelled
-    (null)."""
+    """Respond for each partition: an assignment to this broker is done at once; null finds none to cancel."""
     ctx.auth.require(request, checks.ALTER_PARTITION_REASSIGNMENTS)
-    room = ResponseRoom()  # for names of topics, once a partition
+    room = ResponseRoom()  # for topic names, which are repeated by partition
     topics = []
     for topic in body["Topics"]:
         rows = []
@@ -31,7 +30,7 @@ def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
 
 
 def failure(body: Body, error: Errors, request: RequestContext) -> Body:
-    """The error, and every partition with it."""
+    """Return the error for the request and for every partition."""
     topics = []
     for topic in body["Topics"]:
         rows = [_row(row["PartitionIndex"], error, error.message) for row in topic["Partitions"]]

@@ -1,4 +1,4 @@
-"""ListPartitionReassignments: with one broker nothing is ever on its way to another."""
+"""ListPartitionReassignments: with one broker there is never a reassignment in progress."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from kbroker.security.authorizer import checks
 
 
 def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
-    """Name no partition, whether those asked for exist or not."""
+    """Return no partition, whether the named ones exist or not."""
     ctx.auth.require(request, checks.LIST_PARTITION_REASSIGNMENTS)
     return {"ErrorCode": 0, "ErrorMessage": None, "Topics": []}
 
 
 def failure(body: Body, error: Errors, request: RequestContext) -> Body:
-    """The error, and no partition."""
+    """Return the error without partitions."""
     return {"ErrorCode": int(error), "ErrorMessage": error.message, "Topics": []}

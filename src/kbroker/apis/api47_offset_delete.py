@@ -8,7 +8,10 @@ from kbroker.security.authorizer import checks
 
 
 def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
-    """Delete per partition; those of unknown topics are UNKNOWN_TOPIC_OR_PARTITION. A topic without any has none."""
+    """Delete offsets per partition; partitions of unknown topics are UNKNOWN_TOPIC_OR_PARTITION.
+
+    A topic without partitions has no row.
+    """
     ctx.auth.require(request, checks.OFFSET_DELETE_GROUP, body["GroupId"])
     allowed = ctx.auth.allowed(request, checks.OFFSET_DELETE, (topic["Name"] for topic in body["Topics"]))
     known: list[tuple[str, int]] = []

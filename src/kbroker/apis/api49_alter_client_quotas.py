@@ -25,7 +25,7 @@ def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
 
 
 def failure(body: Body, error: Errors, request: RequestContext) -> Body:
-    """Every entity with the same error."""
+    """Return every entity with the same error."""
     entities = dict.fromkeys(_entity(row) for row in body["Entries"])
     return {"Entries": [_response(entity, KafkaError(error)) for entity in entities]}
 

@@ -1,4 +1,4 @@
-"""DescribeUserScramCredentials: who can log in by SCRAM, never with what.
+"""DescribeUserScramCredentials: the users with SCRAM credentials, never the credentials themselves.
 
 Source: ``ScramImage.describe``.
 """
@@ -18,7 +18,7 @@ _UNKNOWN = "Attempt to describe a user credential that does not exist: "
 
 
 def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
-    """Describe the users named, or all of them."""
+    """Describe the named users, or all of them."""
     ctx.auth.require(request, checks.DESCRIBE_USER_SCRAM_CREDENTIALS)
     known = ctx.credentials.users()
     asked = [replace_invalid_utf8(user["Name"]) for user in body["Users"] or ()] or list(known)
@@ -39,7 +39,7 @@ def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
 
 
 def failure(body: Body, error: Errors, request: RequestContext) -> Body:
-    """The error for the whole request, and for each user without the name, as in Kafka."""
+    """Return the error for the whole request; each user has its error without the name, as in Kafka."""
     what = {"ErrorCode": int(error), "ErrorMessage": error.message}
     results = [{**what, "User": "", "CredentialInfos": []} for _ in body["Users"] or ()]
     return {**what, "Results": results}

@@ -1,4 +1,4 @@
-"""AlterUserScramCredentials: SCRAM users are set and removed; the client has salted the passwords.
+"""AlterUserScramCredentials: sets and removes SCRAM users; the client has salted the passwords.
 
 Source: ``ScramControlManager.alterCredentials``.
 """
@@ -13,7 +13,7 @@ from kbroker.security.credentials import Deletion, Upsertion
 
 
 def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
-    """Apply what is right for each user, and say what was not."""
+    """Apply the valid changes of each user, and report the others."""
     ctx.auth.require(request, checks.ALTER_USER_SCRAM_CREDENTIALS)
     body = body_as_java_reads(body)  # names are stored
     deletions = [Deletion(one["Name"], one["Mechanism"]) for one in body["Deletions"]]
@@ -34,7 +34,7 @@ def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
 
 
 def failure(body: Body, error: Errors, request: RequestContext) -> Body:
-    """The error for every user named."""
+    """Return every named user with the same error."""
     names = [one["Name"] for one in (*body["Deletions"], *body["Upsertions"])]
     return {
         "Results": [

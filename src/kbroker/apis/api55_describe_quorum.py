@@ -13,9 +13,9 @@ NOT_HOSTED = "This server does not host this topic-partition."
 
 
 def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
-    """Describe partition 0 of the metadata topic; whatever else is asked for is not here.
+    """Describe partition 0 of the metadata topic; other partitions return UNKNOWN_TOPIC_OR_PARTITION.
 
-    Java takes exactly one topic with one partition (quirk 18).
+    Java requires exactly one topic with one partition (quirk 18).
     """
     ctx.auth.require(request, checks.DESCRIBE_QUORUM)
     topics = []
@@ -36,7 +36,7 @@ def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
 
 
 def failure(body: Body, error: Errors, request: RequestContext) -> Body:
-    """The error, and no topic."""
+    """Return the error without topics."""
     return {"ErrorCode": int(error), "ErrorMessage": error.message, "Topics": []}
 
 

@@ -1,4 +1,4 @@
-"""UpdateFeatures: features of the cluster get another level, all of a request or none (KIP-584).
+"""UpdateFeatures: sets levels of the cluster's features, all of a request or none (KIP-584).
 
 Source: ``QuorumController.updateFeatures``, ``ControllerApis.handleUpdateFeatures``.
 """
@@ -15,9 +15,9 @@ _FAILED = "The update failed for all features since the following feature had an
 
 
 def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
-    """Change levels, or only say whether they could be changed."""
+    """Change levels, or only check whether they could be changed."""
     ctx.auth.require(request, checks.UPDATE_FEATURES)
-    asked = {one["Feature"]: one for one in body["FeatureUpdates"]}  # of two with one name the last counts
+    asked = {one["Feature"]: one for one in body["FeatureUpdates"]}  # the last of duplicates counts
     updates = [FeatureUpdate(name, one["MaxVersionLevel"], one["UpgradeType"]) for name, one in asked.items()]
     try:
         ctx.features.update(updates, ctx.node_id, validate_only=body["ValidateOnly"])

@@ -10,7 +10,7 @@ BROKERS, CONTROLLERS = 1, 2
 
 
 def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
-    """Describe the cluster to a client that asks for brokers; a broker's listener refuses other endpoint types."""
+    """Describe the cluster to a client that requests brokers; a broker's listener refuses other endpoint types."""
     kind = body["EndpointType"]
     if kind == CONTROLLERS:
         text = "The request was sent to an endpoint of type BROKER, but we wanted an endpoint of type CONTROLLER"
@@ -34,7 +34,7 @@ def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
 
 
 def failure(body: Body, error: Errors, request: RequestContext) -> Body:
-    """No cluster."""
+    """Return the error without a cluster."""
     return _refused(error, error.message)
 
 

@@ -1,4 +1,4 @@
-"""DescribeProducers: who writes to a partition with a producer id, and since when a transaction is open."""
+"""DescribeProducers: the active producers of partitions, and the start of their open transactions."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from kbroker.requests.context import ApiContext, Body, RequestContext
 from kbroker.requests.response_room import NO_ROOM_TEXT, ResponseRoom
 from kbroker.security.authorizer import checks
 
-NO_ROOM = Errors.UNKNOWN_TOPIC_OR_PARTITION  # the one error after which Java's Admin asks again in any case
+NO_ROOM = Errors.UNKNOWN_TOPIC_OR_PARTITION  # the only error after which Java's Admin always retries
 NOT_HOSTED = "This server does not host this topic-partition."
 
 
 def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
-    """Describe each partition on its own, as often as it is named.
+    """Describe each partition separately, duplicates included.
 
-    What the response has no room for has the error NO_ROOM.
+    Partitions that exceed the response's size limit have the error NO_ROOM.
     """
     room = ResponseRoom()
     topics = []
@@ -47,7 +47,7 @@ def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
 
 
 def failure(body: Body, error: Errors, request: RequestContext) -> Body:
-    """Every partition with the same error."""
+    """Return every partition with the same error."""
     topics = []
     for topic in body["Topics"]:
         rows = [_response(index, error, error.message) for index in topic["PartitionIndexes"]]

@@ -1,6 +1,7 @@
-"""UnregisterBroker: there is one broker, which is not unregistered.
+"""UnregisterBroker: the only broker cannot be unregistered.
 
-Apache Kafka would let its last broker go, and leave a cluster of none. Source: ``QuorumController.unregisterBroker``.
+Apache Kafka would unregister its last broker, and leave a cluster without any. Source:
+``QuorumController.unregisterBroker``.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from kbroker.security.authorizer import checks
 
 
 def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
-    """Refuse."""
+    """Refuse the request."""
     ctx.auth.require(request, checks.UNREGISTER_BROKER)
     broker_id = body["BrokerId"]
     if broker_id != ctx.node_id:
@@ -22,5 +23,5 @@ def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
 
 
 def failure(body: Body, error: Errors, request: RequestContext) -> Body:
-    """The error."""
+    """Return the error."""
     return {"ErrorCode": int(error), "ErrorMessage": error.message}

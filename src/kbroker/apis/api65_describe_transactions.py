@@ -11,7 +11,7 @@ from kbroker.security.authorizer import checks
 
 
 def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
-    """Describe each id on its own, as often as it is named; what the response has no room for: NO_ROOM."""
+    """Describe each id separately, duplicates included; ids beyond the response's size limit have the error NO_ROOM."""
     room = ResponseRoom()
     states = []
     for name in body["TransactionalIds"]:
@@ -24,7 +24,7 @@ def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
 
 
 def failure(body: Body, error: Errors, request: RequestContext) -> Body:
-    """Every id with the same error."""
+    """Return every id with the same error."""
     return {"TransactionStates": [_refused(name, error) for name in body["TransactionalIds"]]}
 
 

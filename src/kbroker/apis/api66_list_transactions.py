@@ -10,7 +10,7 @@ from kbroker.security.authorizer import checks
 
 
 def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
-    """List what every filter lets through. Raises: KafkaError INVALID_REGULAR_EXPRESSION."""
+    """List the transactions that match every filter. Raises: KafkaError INVALID_REGULAR_EXPRESSION."""
     labels = body["StateFilters"]
     states, unknown = states_of(labels)
     pattern = body.get("TransactionalIdPattern")

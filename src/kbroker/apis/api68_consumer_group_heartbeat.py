@@ -1,4 +1,4 @@
-"""ConsumerGroupHeartbeat: a member of a consumer group joins, says what it wants and has, and leaves (KIP-848)."""
+"""ConsumerGroupHeartbeat: a member joins, subscribes, reports its partitions, and leaves (KIP-848)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ FIRST_WITH_CLIENTS_MEMBER_ID = 1
 
 
 def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
-    """Check the request, then let the coordinator of groups act on it. Errors come with a text."""
+    """Check the request, then pass it to the coordinator of groups. Errors have a text."""
     if ctx.features.level(GROUP_VERSION) < 1 or not ctx.groups.has_consumer_protocol:
         return failure(body, Errors.UNSUPPORTED_VERSION, request)
     try:
@@ -60,7 +60,7 @@ def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
 
 
 def _by_topic(rows: list[Body]) -> dict[UUID, list[int]]:
-    """Partitions of each topic, of all rows that name it."""
+    """Return the partitions of each topic, from all rows with that topic."""
     found: dict[UUID, list[int]] = {}
     for row in rows:
         found.setdefault(row["TopicId"], []).extend(row["Partitions"])
@@ -68,7 +68,7 @@ def _by_topic(rows: list[Body]) -> dict[UUID, list[int]]:
 
 
 def failure(body: Body, error: Errors, request: RequestContext) -> Body:
-    """The code and its text."""
+    """Return the code and its text."""
     return _failure(error, error.message)
 
 
@@ -84,7 +84,7 @@ def _failure(error: Errors, text: str | None) -> Body:
 
 
 def _visible(ctx: ApiContext, request: RequestContext) -> Visible | None:
-    """Check of the authorizer for topics that match a regular expression, made after the response."""
+    """Return the authorizer's check for topics that match a regular expression, made after the response."""
     if ctx.auth.authorizer is None:
         return None
     client = request._replace(completion=None, inbound=None)  # both end with the request
@@ -92,7 +92,7 @@ def _visible(ctx: ApiContext, request: RequestContext) -> Visible | None:
 
 
 def _check(ctx: ApiContext, body: Body, version: int) -> None:
-    """Raises: KafkaError INVALID_REQUEST, UNSUPPORTED_ASSIGNOR, in Kafka's order and words."""
+    """Check the request. Raises: KafkaError INVALID_REQUEST, UNSUPPORTED_ASSIGNOR, in Kafka's order and words."""
     epoch = body["MemberEpoch"]
     needs_member_id = version >= FIRST_WITH_CLIENTS_MEMBER_ID or epoch > 0 or epoch == LEAVE_EPOCH
     if needs_member_id:

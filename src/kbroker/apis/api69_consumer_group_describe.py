@@ -17,9 +17,9 @@ HIDDEN_TOPICS = "The group has described topic(s) that the client is not authori
 
 
 def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
-    """Describe each group on its own, as often as it is named; GROUP_ID_NOT_FOUND for one that is no consumer group.
+    """Describe each group, duplicates included; GROUP_ID_NOT_FOUND if it is not a consumer group.
 
-    What the response has no room for has the error NO_ROOM.
+    Groups that exceed the response's size limit have the error NO_ROOM.
     """
     if ctx.features.level(GROUP_VERSION) < 1 or not ctx.groups.has_consumer_protocol:
         return failure(body, Errors.UNSUPPORTED_VERSION, request)
@@ -44,7 +44,7 @@ def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
 
 
 def _topics(group: Body) -> set[str]:
-    """The topics that a described group reads, or is to read."""
+    """Return the topics of a described group's current and target assignments."""
     return {
         row["TopicName"]
         for member in group["Members"]
@@ -58,7 +58,7 @@ def _hidden(group: Body) -> Body:
 
 
 def failure(body: Body, error: Errors, request: RequestContext) -> Body:
-    """Every group with the same error."""
+    """Return every group with the same error."""
     return {"Groups": [_nothing(group_id, error, error.message) for group_id in body["GroupIds"]]}
 
 
@@ -67,7 +67,7 @@ def _describe(ctx: ApiContext, group_id: str, operations: int) -> Body:
         return _nothing(group_id, Errors.INVALID_GROUP_ID, None)
     try:
         found = ctx.groups.describe_consumer_group(group_id)
-    except KafkaError as error:  # of this group: the others are described
+    except KafkaError as error:  # of this group only: the others are described
         return _nothing(group_id, error.error, error.message)
     return _group(ctx, found, operations)
 
@@ -104,7 +104,7 @@ def _member(ctx: ApiContext, described: DescribedConsumerMember) -> Body:
 
 
 def _assignment(ctx: ApiContext, partitions: Target) -> Body:
-    """Partitions of the topics that still exist."""
+    """Return the partitions of the topics that still exist."""
     rows = []
     for topic_id, indexes in partitions.items():
         view = ctx.topics.get_by_id(topic_id)

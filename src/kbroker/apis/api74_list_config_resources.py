@@ -1,4 +1,4 @@
-"""ListConfigResources: what can have configs; version 0 asks for client metrics subscriptions only."""
+"""ListConfigResources: resources that can have configs; version 0 lists only client metrics subscriptions."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
 
 
 def failure(body: Body, error: Errors, request: RequestContext) -> Body:
-    """The error and nothing else."""
+    """Return the error without resources."""
     return {"ErrorCode": int(error), "ConfigResources": []}
 
 

@@ -14,7 +14,7 @@ MAX_PARTITIONS = 2000  # max.request.partition.size.limit
 
 
 def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
-    """Describe the topics named, all for none, by name; from the cursor on, up to a number of partitions."""
+    """Describe the named topics, or all, by name; from the cursor on, up to a number of partitions."""
     cursor = body["Cursor"]
     asked = sorted({row["Name"] for row in body["Topics"]})
     if "" in asked:
@@ -50,7 +50,7 @@ def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
 
 
 def failure(body: Body, error: Errors, request: RequestContext) -> Body:
-    """Every topic with the same error."""
+    """Return every topic with the same error."""
     return {"Topics": [_error(row["Name"], error) for row in body["Topics"]], "NextCursor": None}
 
 

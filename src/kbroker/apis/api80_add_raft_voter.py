@@ -26,5 +26,5 @@ def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
 
 
 def failure(body: Body, error: Errors, request: RequestContext) -> Body:
-    """The error."""
+    """Return the error."""
     return {"ErrorCode": int(error), "ErrorMessage": error.message}

@@ -1,6 +1,6 @@
 """Responses of AddRaftVoter and RemoveRaftVoter where the voters cannot change.
 
-Source: ``KafkaRaftClient``: cluster id, voter and feature are looked at in this order.
+Source: ``KafkaRaftClient``: cluster id, voter and feature are checked in this order.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from kbroker.requests.context import ApiContext, Body
 
 
 def refusal(ctx: ApiContext, body: Body, verb: str) -> dict[str, Any]:
-    """The response to a request to "Add" or "Remove" a voter."""
+    """Return the response to a request to "Add" or "Remove" a voter."""
     cluster_id = body["ClusterId"]
     if cluster_id is not None and cluster_id != ctx.cluster_id:
         text = f'The given id "{cluster_id}" doesn\'t match the cluster id "{ctx.cluster_id}"'

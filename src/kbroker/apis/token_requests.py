@@ -31,7 +31,7 @@ def allows_token_requests(ctx: ApiContext, request: RequestContext) -> bool:
 def change_expiry(
     ctx: ApiContext, request: RequestContext, change: Callable[[DelegationTokens, Principal], int]
 ) -> Body:
-    """The response of RenewDelegationToken and ExpireDelegationToken; ``change`` returns the new expiry."""
+    """Return the response of RenewDelegationToken or ExpireDelegationToken; ``change`` returns the new expiry."""
     if not allows_token_requests(ctx, request):
         return {"ErrorCode": int(Errors.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED), "ExpiryTimestampMs": -1}
     if ctx.delegation_tokens is None:
