@@ -1,6 +1,6 @@
-"""Features of the cluster (KIP-584): the levels this broker supports, and those in force, which UpdateFeatures changes.
+"""Features of the cluster (KIP-584): the supported levels, and the finalized ones, which UpdateFeatures changes.
 
-A feature that was never changed has the highest supported level. Changed ones are kept in the metadata file.
+A feature that was never changed has the highest supported level. Changed ones are stored in the metadata file.
 Source: ``FeatureControlManager``, ``QuorumFeatures``, ``MetadataVersion``, ``Feature``.
 """
 
@@ -17,8 +17,8 @@ from kbroker.metadata.metadata_store import MetadataStore
 logger = get_logger(__name__)
 
 GROUP_VERSION, METADATA_VERSION = "group.version", "metadata.version"
-#: Lowest and highest level of each feature of Kafka 4.3. What is not built stays at 0, so that clients rely on nothing
-#: of it: neither share and streams groups (KIP-932, KIP-1071) nor eligible leader replicas (KIP-966).
+#: Minimum and maximum level of each feature of Kafka 4.3. Unsupported features stay at 0, so that clients do not use
+#: them: share and streams groups (KIP-932, KIP-1071), eligible leader replicas (KIP-966).
 SUPPORTED: Mapping[str, tuple[int, int]] = {
     "eligible.leader.replicas.version": (0, 0),
     GROUP_VERSION: (0, 1),
@@ -28,21 +28,21 @@ SUPPORTED: Mapping[str, tuple[int, int]] = {
     "streams.version": (0, 0),
     "transaction.version": (0, 2),
 }
-#: Levels of metadata.version whose records an earlier level does not know: Kafka refuses to go below them.
+#: Levels of metadata.version with records that an earlier level lacks: Kafka refuses to go below them.
 _CHANGED_METADATA = (7, 8, 11, 13, 14, 15, 17, 23, 30)
 
 UPGRADE, SAFE_DOWNGRADE, UNSAFE_DOWNGRADE = 1, 2, 3
 
 
 class FinalizedFeatures(NamedTuple):
-    """The level in force of every feature, 0 too; ``epoch`` rises with each change."""
+    """The finalized level of every feature, including 0; ``epoch`` rises with each change."""
 
     levels: Mapping[str, int]
     epoch: int
 
 
 class FeatureUpdate(NamedTuple):
-    """A level that a client asks for; ``upgrade_type``: UPGRADE, SAFE_DOWNGRADE or UNSAFE_DOWNGRADE."""
+    """A requested level; ``upgrade_type``: UPGRADE, SAFE_DOWNGRADE or UNSAFE_DOWNGRADE."""
 
     name: str
     level: int
@@ -74,7 +74,7 @@ class Features:
         return self._finalized
 
     def level(self, name: str) -> int:
-        """The level in force of a feature, 0 for an unknown name."""
+        """Return the finalized level of a feature, 0 for an unknown name."""
         return self._finalized.levels.get(name, 0)
 
     def on_change(self, hook: Callable[[], None]) -> None:
@@ -82,9 +82,9 @@ class Features:
         self._hooks.append(hook)
 
     def update(self, updates: Sequence[FeatureUpdate], node_id: int, *, validate_only: bool = False) -> None:
-        """Put all of ``updates`` in force, or none; not even those when ``validate_only``.
+        """Apply all of ``updates``, or none; with ``validate_only`` only check them.
 
-        Raises: KafkaError INVALID_UPDATE_VERSION with what is wrong; KAFKA_STORAGE_ERROR.
+        Raises: KafkaError INVALID_UPDATE_VERSION with the reason; KAFKA_STORAGE_ERROR.
         """
         with self._lock:
             before = self._finalized
@@ -104,7 +104,7 @@ class Features:
 
 
 def _check(update: FeatureUpdate, current: int, node_id: int) -> None:
-    """Raises: KafkaError, in Kafka's words, when a feature cannot be given this level."""
+    """Check that a feature can be given this level. Raises: KafkaError, in Kafka's words."""
     name, level, upgrade_type = update
     if upgrade_type not in (UPGRADE, SAFE_DOWNGRADE, UNSAFE_DOWNGRADE):
         raise _invalid(update, "The controller does not support the given upgrade type.")

@@ -1,8 +1,8 @@
-"""The SQLite file below the metadata: commits that survive a power cut, room for a full disk, a checksum for each row.
+"""The SQLite file of the metadata: durable commits, reserved space for a full disk, a checksum for each row.
 
-Journal mode PERSIST: a commit ends with a synced write over the journal's header. DELETE unlinks the journal without a
-sync of the folder, so that after a power cut it comes back and undoes the commit; WAL keeps commits in a second file
-that a copy of the first one alone would lack. And a journal that stays has its room on the disk when that is full.
+Journal mode PERSIST: a commit ends with a synced write over the journal's header. DELETE would unlink the journal
+without a sync of the folder, so that after a power cut it could return and undo the commit; WAL would keep commits in a
+second file, which a copy of the first one lacks. A persistent journal also keeps its space on a full disk.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ from kbroker.metadata.metadata_schema import (
 
 logger = get_logger(__name__)
 
-JOURNAL_BYTES = 1 << 20  # a change of 255 pages finds room on a full disk
-RESERVE_PAGES = 32  # free pages in the file: what deletes topics and lowers retention on a full disk may use
+JOURNAL_BYTES = 1 << 20  # enough for a change of 255 pages on a full disk
+RESERVE_PAGES = 32  # free pages in the file, for deleting topics and lowering retention on a full disk
 REFILL_PAGES = 64
 SHOWN_CHARACTERS = 80
-#: What reading a damaged file raises: even the text of SQLite's own error may be no UTF-8 then.
+#: Errors of reading a damaged file, in which even the text of SQLite's error may not be UTF-8.
 UNREADABLE = (sqlite3.Error, UnicodeDecodeError)
 
 Value = str | int | float | bytes
@@ -47,15 +47,15 @@ Totals = dict[str, tuple[int, int]]
 
 
 class MetadataError(RuntimeError):
-    """The metadata file cannot be used; the text says why and what to do."""
+    """The metadata file cannot be used; the message has the reason and the remedy."""
 
 
 class NewerMetadataError(MetadataError):
-    """The file is of a later kbroker."""
+    """The file was written by a later kbroker."""
 
 
 def way_out(*folders: Path) -> str:
-    """Return what to do about a lost metadata file, given the log folders."""
+    """Return the remedy for a lost metadata file, given the log folders."""
     return (
         f"put the file back from a backup, or run 'kbroker log recover-metadata {' '.join(map(str, folders))}', which "
         "makes a new one from "
@@ -64,7 +64,7 @@ def way_out(*folders: Path) -> str:
 
 
 def row_checksum(table: str, row: Sequence[Value]) -> int:
-    """CRC-32 of a row with the name of its table and the types of its values."""
+    """Return the CRC-32 of a row with the name of its table and the types of its values."""
     parts = [table.encode()]
     for value in row:
         if isinstance(value, str):
@@ -83,10 +83,10 @@ def row_checksum(table: str, row: Sequence[Value]) -> int:
 class MetadataFile:
     """Tables of checked rows in one file, changed in transactions.
 
-    Each row has its checksum; ``totals`` has the number and the sum of the checksums of each table's rows, so that a
-    row that is lost is missed too.
+    Each row has its checksum; ``totals`` has the number of rows and the sum of their checksums for each table, so that
+    a lost row is detected too.
 
-    Args: ``path`` of the file, None for memory; ``is_checked`` False: to read what is left of a damaged one.
+    Args: ``path`` of the file, None for memory; ``is_checked`` False: to read the rest of a damaged one.
     Raises: MetadataError if it cannot be used.
     Threads: any. Lock: ``lock``, a leaf, held over a transaction.
     """
@@ -107,7 +107,8 @@ class MetadataFile:
             self._open(is_checked)
         except UNREADABLE as error:
             self._db.close()
-            is_damaged = not isinstance(error, sqlite3.OperationalError)  # as a file in use or a full disk is
+            # OperationalError: a file in use, or a full disk
+            is_damaged = not isinstance(error, sqlite3.OperationalError)
             advice = f"; {way_out(path.parent)}" if path is not None and is_damaged else ""
             raise MetadataError(f"cannot use {path}: {_one_line(error)}{advice}") from error
         except BaseException:
@@ -118,8 +119,8 @@ class MetadataFile:
         db = self._db
         db.execute("PRAGMA synchronous=FULL")
         db.execute("PRAGMA temp_store=MEMORY")
-        db.execute("PRAGMA secure_delete=ON")  # a removed user's keys do not stay in free pages
-        version = int(db.execute("PRAGMA user_version").fetchone()[0])  # the first read: an open change is undone here
+        db.execute("PRAGMA secure_delete=ON")  # so that a removed user's keys do not stay in free pages
+        version = int(db.execute("PRAGMA user_version").fetchone()[0])  # the first read rolls back an unfinished change
         mode = str(db.execute("PRAGMA journal_mode=PERSIST").fetchone()[0])
         if self.path is not None and mode != "persist":
             raise MetadataError(f"cannot use {self.path}: its journal mode is {mode} and cannot be changed to persist")
@@ -135,17 +136,15 @@ class MetadataFile:
             self.is_new = True
             return
         db.execute("BEGIN IMMEDIATE")
-        db.execute(
-            f"PRAGMA user_version={version}"
-        )  # one that can only be read is refused now, not at the first change
+        db.execute(f"PRAGMA user_version={version}")  # refuse a read-only file now instead of at the first change
         db.execute("ROLLBACK")
         if version >= CHECKED_FROM and is_checked:
             self.verify()
 
     def complete(self, facts: Iterable[tuple[str, str]]) -> None:
-        """Make the tables of a new file, with these facts, and bring an older one up to date; keep room for later.
+        """Create the tables of a new file, with these facts, or upgrade an older one; reserve disk space.
 
-        Each step is made whole or not at all. Raises: MetadataError, sqlite3.Error.
+        Each step is completed or not made at all. Raises: MetadataError, sqlite3.Error.
         """
         version = int(self._db.execute("PRAGMA user_version").fetchone()[0])
         if version == 0:
@@ -164,7 +163,7 @@ class MetadataFile:
             return
         try:
             self._lengthen_journal(self.path)
-            sync_folder(self.path.parent)  # the file's own name, and its journal's
+            sync_folder(self.path.parent)  # makes the names of the file and its journal durable
             self._refill()
         except (OSError, sqlite3.Error) as error:
             if self.is_new:
@@ -208,18 +207,18 @@ class MetadataFile:
     # ------------------------------------------------------------ reading
 
     def rows(self, query: str, parameters: Sequence[Value] = ()) -> list[tuple[Value, ...]]:
-        """Every row of a SELECT. Raises: KafkaError KAFKA_STORAGE_ERROR, when the disk does not give them."""
+        """Return every row of a SELECT. Raises: KafkaError KAFKA_STORAGE_ERROR, when they cannot be read."""
         with self.lock:
             try:
                 return self._db.execute(query, parameters).fetchall()
-            except sqlite3.ProgrammingError:  # closed: a bug, no disk's fault
+            except sqlite3.ProgrammingError:  # closed: a bug, not a failure of the disk
                 raise
             except sqlite3.DatabaseError as error:
                 text = f"Cannot read the metadata file: {error}"
                 raise KafkaError(Errors.KAFKA_STORAGE_ERROR, text) from None
 
     def verify(self) -> None:
-        """Look at everything in the file. Raises: MetadataError naming table and row of the first damage."""
+        """Check the whole file. Raises: MetadataError naming table and row of the first damage."""
         try:
             found = schema_of(self._db)
         except (*UNREADABLE, AttributeError) as error:  # a statement that is not a string
@@ -247,7 +246,7 @@ class MetadataFile:
             raise self._damage(problems[0])
 
     def sound_rows(self) -> dict[str, tuple[list[tuple[Value, ...]], bool]]:
-        """Return the readable rows of each table whose checksums are right, and whether those are all rows."""
+        """Return the sound rows of each table, and whether these are all its rows."""
         try:
             totals = self._totals()
         except MetadataError:
@@ -256,7 +255,7 @@ class MetadataFile:
         version = int(self._db.execute("PRAGMA user_version").fetchone()[0])
         for table in TABLES:
             rows: list[tuple[Value, ...]] = []
-            if version >= CHECKED_FROM and table not in tables_of(version):  # it came later: nothing of it is lost
+            if version >= CHECKED_FROM and table not in tables_of(version):  # the table is newer: nothing of it is lost
                 found[table] = rows, True
                 continue
             checksums = 0
@@ -292,10 +291,10 @@ class MetadataFile:
 
     @contextmanager
     def transaction(self, grows: bool = False) -> Iterator[None]:
-        """All changes in it or none, on the disk when this returns.
+        """Apply all changes in the block or none; they are on disk when it ends.
 
-        Args: ``grows``: it must leave the room alone that is kept for changes that make room on a full disk.
-        Raises: KafkaError KAFKA_STORAGE_ERROR when it cannot be stored, and nothing has changed then.
+        Args: ``grows``: the change must not use the space that is reserved for changes that free space on a full disk.
+        Raises: KafkaError KAFKA_STORAGE_ERROR when it cannot be stored; nothing has changed then.
         """
         with self.lock:
             try:
@@ -311,7 +310,7 @@ class MetadataFile:
                     self._roll_back()
                     self._look_for(before)
                     raise
-            except sqlite3.ProgrammingError:  # closed: a bug, no disk's fault
+            except sqlite3.ProgrammingError:  # closed: a bug, not a failure of the disk
                 raise
             except sqlite3.DatabaseError as error:
                 if isinstance(error, (sqlite3.IntegrityError, sqlite3.DataError)):
@@ -324,14 +323,14 @@ class MetadataFile:
                 logger.info("%s can be written again", self.path)
 
     def insert(self, table: str, rows: Iterable[Sequence[Value]]) -> None:
-        """Add rows, in a transaction. Raises: sqlite3.IntegrityError if one is there already."""
+        """Add rows, in a transaction. Raises: sqlite3.IntegrityError for an existing row."""
         checked = [(*row, row_checksum(table, row)) for row in rows]
         marks = ", ".join("?" * (len(TABLES[table]) + 1))
         self._db.executemany(f"INSERT INTO {table} VALUES ({marks})", checked)
         self._count(table, len(checked), sum(cast(int, row[-1]) for row in checked))
 
     def delete(self, table: str, where: str, keys: Iterable[Sequence[Value]]) -> None:
-        """Remove the rows that ``where`` finds for each of ``keys``, in a transaction."""
+        """Remove the rows that match ``where`` for each of ``keys``, in a transaction."""
         count = checksums = 0
         for key in keys:
             found = self._db.execute(f"SELECT checksum FROM {table} WHERE {where}", key).fetchall()
@@ -343,7 +342,7 @@ class MetadataFile:
             self._count(table, -count, -checksums)
 
     def one(self, query: str, parameters: Sequence[Value] = ()) -> tuple[Value, ...] | None:
-        """The first row of a SELECT, in a transaction."""
+        """Return the first row of a SELECT, in a transaction."""
         row: tuple[Value, ...] | None = self._db.execute(query, parameters).fetchone()
         return row
 
@@ -352,12 +351,12 @@ class MetadataFile:
         self._db.execute(change, (rows, checksums, table))
 
     def _roll_back(self) -> None:
-        with contextlib.suppress(sqlite3.Error):  # what cannot be undone now, the next reading undoes
+        with contextlib.suppress(sqlite3.Error):  # if the rollback fails now, the next read rolls back
             if self._db.in_transaction:
                 self._db.execute("ROLLBACK")
 
     def _look_for(self, before: Totals) -> None:
-        """A commit whose last sync failed may be in the file: then nothing is changed any more before a restart."""
+        """Check whether a commit whose sync failed is in the file: no change is then allowed before a restart."""
         if self.path is None:
             return
         try:
@@ -384,7 +383,7 @@ class MetadataFile:
                 os.lseek(fd, size, os.SEEK_SET)
                 left = memoryview(
                     bytes(JOURNAL_BYTES - size)
-                )  # written, not only set aside: it holds on every file system
+                )  # written, not only allocated, which works on every file system
                 while left:
                     left = left[os.write(fd, left) :]
                 sync_descriptor(fd)
@@ -401,9 +400,9 @@ class MetadataFile:
                 raise
 
     def _refill(self) -> None:
-        """Keep free pages in the file: pages of a blob that was written to the disk, and removed again."""
+        """Reserve free pages in the file: pages of a blob that was written to disk and removed again."""
         db = self._db
-        if db.execute("SELECT 1 FROM reserve").fetchone() is not None:  # an end came between the two steps
+        if db.execute("SELECT 1 FROM reserve").fetchone() is not None:  # the process ended between the two steps
             with self._steps():
                 db.execute("DELETE FROM reserve")
         free = int(db.execute("PRAGMA freelist_count").fetchone()[0])
@@ -435,8 +434,8 @@ def describe(table: str, row: Sequence[object]) -> str:
     return f"{words.get(table, 'row')} {shown}"
 
 
-# A child of fork has a copy of an open transaction, and would roll it back in the parent's file when it closes its own
-# connection: so no process forks in the middle of one.
+# A forked child has a copy of an open transaction, and would roll it back in the parent's file when it closes its own
+# connection, so no process forks during a transaction.
 _open_files: weakref.WeakSet[MetadataFile] = weakref.WeakSet()
 _held_over_fork: list[threading.Lock] = []
 

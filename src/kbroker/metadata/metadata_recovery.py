@@ -1,6 +1,6 @@
-"""Makes a lost metadata file anew from what the log folder says: topics, their ids and partitions.
+"""Rebuilds a lost metadata file from the log folders: topics, their ids and partitions.
 
-``kbroker log recover-metadata``; the broker must not run. Of a damaged file the rows with a right checksum are kept.
+``kbroker log recover-metadata``; the broker must not run. Rows of a damaged file with a correct checksum are kept.
 """
 
 from __future__ import annotations
@@ -38,21 +38,21 @@ from kbroker.metadata.metadata_store import (
 from kbroker.metadata.topics import offsets_topic_configs
 
 JOURNAL_SUFFIX = "-journal"
-MOST_MISSING = 1000  # partitions between two that have folders; more, and a folder is misnamed
-#: The first block of producer ids is drawn from this range where the last block given out is unknown.
+MOST_MISSING = 1000  # limit for missing partitions between two folders; with more, a folder is misnamed
+#: The first block of producer ids is drawn from this range when the last allocated block is unknown.
 FIRST_NEW_IDS, LAST_NEW_IDS = 1 << 40, 1 << 52
 
 
 class RecoveryError(RuntimeError):
-    """No metadata file was made; the text says why and what to do. Nothing in the folder has changed."""
+    """No metadata file was created; the message has the reason and the remedy. The folder is unchanged."""
 
 
 @dataclass
 class Recovered:
-    """Counts of what a recovery created.
+    """Counts of the recovered rows.
 
-    ``kept``: how many rows of each table a damaged file still had; ``lost``: what is not known any more; ``notes``:
-    what people should look at; ``set_aside``: the damaged file's new name.
+    ``kept``: number of rows of each table that a damaged file still had; ``lost``: facts that are no longer known;
+    ``notes``: for the operator; ``set_aside``: the damaged file's new name.
     """
 
     path: Path
@@ -65,7 +65,7 @@ class Recovered:
 
 @dataclass
 class _Salvage:
-    """Rows of a damaged file, and which tables are whole."""
+    """Rows of a damaged file, and the tables that are complete."""
 
     rows: dict[str, list[tuple[Value, ...]]] = field(default_factory=dict)
     whole: frozenset[str] = frozenset()
@@ -89,7 +89,7 @@ def recover(folder: Path, node_id: int | None = None, others: Sequence[Path] = (
 
 
 def damage_of(folder: Path) -> str:
-    """Return the damage of the metadata file; "" for a sound file, for none, and while a broker changes it.
+    """Return the damage of the metadata file; "" for a sound file, a missing one, and while a broker changes it.
 
     Nothing in the folder is changed. Raises: OSError.
     """
@@ -106,9 +106,9 @@ def damage_of(folder: Path) -> str:
     try:
         FolderLock(folder).release()
     except FolderLockedError:
-        return ""  # half a change may have been copied; the broker has judged the file when it started
+        return ""  # the copy may have half a change; the broker checked the file when it started
     except OSError:
-        pass  # a folder that can only be read
+        pass  # a read-only folder
     return found
 
 
@@ -134,14 +134,14 @@ def _recover(folders: Sequence[Path], work: Path, node_id: int | None) -> Recove
     _build(work / "new", node_id, cluster_id, found, salvage)
     if path.exists() and path.stat().st_size > 0:
         found.set_aside = _put_aside(path)
-    _move_journal(path, found.set_aside)  # never beside a file that it is not of
+    _move_journal(path, found.set_aside)  # never beside another file than its own
     os.replace(work / "new" / FILE_NAME, path)
     checkpoints.sync_folder(folder)
     return found
 
 
 def _salvage(path: Path, work: Path) -> _Salvage:
-    """Read what is right in a damaged file, from a copy. Raises: RecoveryError, if there is nothing wrong with it."""
+    """Read the sound rows of a damaged file, from a copy. Raises: RecoveryError, if the file is sound."""
     if not path.exists() or path.stat().st_size == 0:
         return _Salvage()
     work.mkdir()
@@ -166,7 +166,7 @@ def _salvage(path: Path, work: Path) -> _Salvage:
 
 
 def _copy(path: Path, work: Path) -> Path:
-    """Opening the file undoes what was not committed: that is done to a copy."""
+    """Copy the file, because opening it rolls back uncommitted changes."""
     copy = work / path.name
     shutil.copyfile(path, copy)
     journal = path.with_name(path.name + JOURNAL_SUFFIX)
@@ -176,7 +176,7 @@ def _copy(path: Path, work: Path) -> Path:
 
 
 def _topics(folders: Sequence[Path], salvage: _Salvage, notes: list[str]) -> list[StoredTopic]:
-    """Return the topics that have folders, and those that a damaged file names."""
+    """Return the topics that have folders, and those that a damaged file lists."""
     ids: dict[str, dict[int, uuid.UUID | None]] = {}
     folder = folders[0]
     for path in (path for one in folders for path in partition_folders(one)):
@@ -238,7 +238,7 @@ def _lost(salvage: _Salvage) -> list[str]:
 
 
 def _add_configs(folders: Sequence[Path], found: Recovered, salvage: _Salvage) -> None:
-    """Give topics their remaining configs; where some may be lost, retention is off until it is set again."""
+    """Set the remaining configs of topics; where some may be lost, retention is off until it is set again."""
     stored: dict[str, dict[str, str]] = {}
     for kind, resource, name, value in salvage.of("configs"):
         if kind == TOPIC:

@@ -16,7 +16,7 @@ INSERT INTO producer_ids VALUES (0);
 INSERT INTO configs VALUES ('broker', '', 'min.insync.replicas', '1');
 """
 
-# What brings a file of version 1 to 2, of 2 to 3 ...; a new file goes the same way. Never changed, only added to.
+# Upgrades from version 1 to 2, 2 to 3, and so on; a new file runs them too. Entries are added, never changed.
 MIGRATIONS = (
     """
 CREATE TABLE quotas (entity TEXT NOT NULL, key TEXT NOT NULL, value REAL NOT NULL, PRIMARY KEY (entity, key))
@@ -55,7 +55,7 @@ INSERT INTO totals VALUES ('acls', 0, 0);
 )
 
 SCHEMA_VERSION = 1 + len(MIGRATIONS)
-CHECKED_FROM = 4  # rows have checksums
+CHECKED_FROM = 4  # first version in which rows have checksums
 
 #: The columns that a row's checksum covers.
 TABLES = {
@@ -72,23 +72,23 @@ TABLES = {
     "acls": ("resource_type", "resource_name", "pattern_type", "principal", "host", "operation", "permission"),
 }  # fmt: skip
 
-_ADDED_IN = {"delegation_tokens": 5, "acls": 6}  # the versions of tables that came after CHECKED_FROM
+_ADDED_IN = {"delegation_tokens": 5, "acls": 6}  # versions of the tables that were added after CHECKED_FROM
 
 
 def tables_of(version: int) -> list[str]:
-    """The checked tables of a file of this version, which is CHECKED_FROM or later."""
+    """Return the checked tables of a file of this version, which is at least CHECKED_FROM."""
     return [table for table in TABLES if _ADDED_IN.get(table, CHECKED_FROM) <= version]
 
 
 @functools.cache
 def expected_schema(version: int) -> frozenset[tuple[str, str, str, str | None]]:
-    """``schema_of`` a file of this version."""
+    """Return ``schema_of`` a file of this version."""
     with closing(sqlite3.connect(":memory:")) as db:
         db.executescript(NEW_FILE + "".join(MIGRATIONS[: version - 1]))
         return schema_of(db)
 
 
 def schema_of(db: sqlite3.Connection) -> frozenset[tuple[str, str, str, str | None]]:
-    """SQLite's own list of tables and indexes; how it spaces a statement is the affair of each of its versions."""
+    """Return SQLite's list of tables and indexes, whose spacing depends on its version."""
     rows = db.execute("SELECT type, name, tbl_name, sql FROM sqlite_master")
     return frozenset((kind, name, table, sql and " ".join(sql.split())) for kind, name, table, sql in rows)

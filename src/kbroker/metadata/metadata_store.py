@@ -1,6 +1,6 @@
 """Stored metadata of the cluster: topics, configs, quotas, users, ACLs, in one SQLite file with transactions.
 
-Once a method has returned, its change survives a power cut if the disk keeps its promises (``metadata_file``).
+Once a method has returned, its change survives a power cut if the disk honours syncs (``metadata_file``).
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ __all__ = ["FILE_NAME", "SCHEMA_VERSION", "MetadataError", "MetadataStore", "Sto
 FILE_NAME = "kbroker-metadata.db"
 PRODUCER_ID_BLOCK = 1000
 
-TOKENS = "delegation_tokens"  # a table
+TOKENS = "delegation_tokens"  # name of the table
 FEATURE_PREFIX, FEATURES_EPOCH = "feature.", "features.epoch"  # names of facts
 BROKER, TOPIC, GROUP, CLIENT_METRICS = "broker", "topic", "group", "client-metrics"
 
 
 class StoredTopic(NamedTuple):
-    """A topic as remembered: ``configs`` are the ones it sets itself."""
+    """A stored topic: ``configs`` are the ones that the topic itself sets."""
 
     name: str
     topic_id: uuid.UUID
@@ -43,11 +43,11 @@ class StoredTopic(NamedTuple):
 class MetadataStore:
     """Cluster metadata.
 
-    Args: ``folder`` of the logs, None to keep everything in memory; ``node_id`` of this broker; ``cluster_id`` of the
-    log folder, None to make one up for a new file and take the stored one otherwise; ``others``: the other log folders.
+    Args: ``folder`` of the logs, None to keep all data in memory; ``node_id`` of this broker; ``cluster_id`` of the log
+    folder, None for the stored one, or a random one in a new file; ``others``: the other log folders.
     Raises: MetadataError if the file is damaged, locked, of a newer version, of another node or cluster, or missing or
-    empty where there are partitions.
-    Methods raise KafkaError KAFKA_STORAGE_ERROR when the disk fails them; nothing has changed then.
+    empty although there are partitions.
+    Methods raise KafkaError KAFKA_STORAGE_ERROR when the disk fails; nothing has changed then.
     Threads: any.
     """
 
@@ -93,7 +93,7 @@ class MetadataStore:
     # ------------------------------------------------------------ topics
 
     def topics(self) -> list[StoredTopic]:
-        """All topics, by name."""
+        """Return all topics, by name."""
         rows = self._file.rows("SELECT name, topic_id, partitions FROM topics ORDER BY name")
         configs: dict[str, dict[str, str]] = {}
         query = "SELECT resource, name, value FROM configs WHERE kind=? ORDER BY name"
@@ -105,7 +105,7 @@ class MetadataStore:
         ]
 
     def add_topics(self, topics: Iterable[StoredTopic]) -> None:
-        """Remember new topics, all or none. Raises: sqlite3.IntegrityError if a name or id is taken."""
+        """Store new topics, all or none. Raises: sqlite3.IntegrityError if a name or id is taken."""
         topics = list(topics)
         file = self._file
         with file.transaction(grows=True):
@@ -116,14 +116,14 @@ class MetadataStore:
             )
 
     def remove_topics(self, names: Iterable[str]) -> None:
-        """Forget topics and their configs, all or none."""
+        """Delete topics and their configs, all or none."""
         names = list(names)
         with self._file.transaction():
             self._file.delete("topics", "name=?", [(name,) for name in names])
             self._file.delete("configs", "kind=? AND resource=?", [(TOPIC, name) for name in names])
 
     def set_partitions(self, name: str, partitions: int) -> None:
-        """Remember the new number of partitions of a topic."""
+        """Store the new number of partitions of a topic."""
         with self._file.transaction():
             row = self._file.one("SELECT topic_id FROM topics WHERE name=?", (name,))
             if row is not None:
@@ -133,7 +133,9 @@ class MetadataStore:
     # ------------------------------------------------------------ configs
 
     def configs(self, kind: str, resource: str) -> dict[str, str]:
-        """Dynamic configs of one resource; ``kind`` is BROKER, TOPIC ...; broker "" is the default of all brokers."""
+        """Return the dynamic configs of a resource; ``kind`` is BROKER, TOPIC ...; broker "" is the default of all
+        brokers.
+        """
         query = "SELECT name, value FROM configs WHERE kind=? AND resource=? ORDER BY name"
         return {str(name): str(value) for name, value in self._file.rows(query, (kind, resource))}
 
@@ -145,19 +147,19 @@ class MetadataStore:
         self.config_changes += 1
 
     def resources_with_configs(self, kind: str) -> list[str]:
-        """Names of the resources of a kind that have configs."""
+        """Return the names of the resources of a kind that have configs."""
         query = "SELECT DISTINCT resource FROM configs WHERE kind=? ORDER BY resource"
         return [str(row[0]) for row in self._file.rows(query, (kind,))]
 
     # ------------------------------------------------------------ quotas
 
     def quotas(self) -> list[tuple[str, str, float]]:
-        """Every quota: entity (as ``alter_quotas`` was given it), key, value."""
+        """Return every quota: entity (as passed to ``alter_quotas``), key, value."""
         rows = self._file.rows("SELECT entity, key, value FROM quotas ORDER BY entity, key")
         return [(str(entity), str(key), float(value)) for entity, key, value in rows]
 
     def alter_quotas(self, changes: Iterable[tuple[str, str, float | None]]) -> None:
-        """Set quotas by entity and key, or remove those whose value is None: all of them together."""
+        """Set quotas by entity and key, or remove those whose value is None: all or none."""
         with self._file.transaction():
             for entity, key, value in changes:
                 self._file.delete("quotas", "entity=? AND key=?", [(entity, key)])
@@ -167,14 +169,14 @@ class MetadataStore:
     # ------------------------------------------------------------ users
 
     def scram_credentials(self) -> dict[tuple[str, str], Credential]:
-        """The SCRAM users: credentials by user and mechanism."""
+        """Return the SCRAM users: credentials by user and mechanism."""
         query = "SELECT user, mechanism, salt, iterations, stored_key, server_key FROM scram_credentials"
         return {(str(user), str(mechanism)): _credential(*rest) for user, mechanism, *rest in self._file.rows(query)}
 
     def change_scram_credentials(
         self, stored: Mapping[tuple[str, str], Credential], removed: Iterable[tuple[str, str]]
     ) -> None:
-        """Remove some credentials and store others, all of it or nothing."""
+        """Remove some credentials and store others, all or none."""
         with self._file.transaction(grows=bool(stored)):
             self._file.delete("scram_credentials", "user=? AND mechanism=?", [*removed, *stored])
             self._file.insert(
@@ -185,14 +187,14 @@ class MetadataStore:
     # ------------------------------------------------------------ features
 
     def features(self) -> tuple[dict[str, int], int]:
-        """The levels of the features that were changed, and how often any was."""
+        """Return the levels of the changed features, and the number of changes."""
         query = "SELECT name, value FROM facts WHERE name LIKE 'feature.%' OR name=?"
         found = {str(name): int(str(value)) for name, value in self._file.rows(query, (FEATURES_EPOCH,))}
         epoch = found.pop(FEATURES_EPOCH, 0)
         return {name.removeprefix(FEATURE_PREFIX): level for name, level in found.items()}, epoch
 
     def set_features(self, levels: Mapping[str, int], epoch: int) -> None:
-        """Remember the levels of features that were changed."""
+        """Store the levels of changed features."""
         facts = {FEATURES_EPOCH: epoch, **{FEATURE_PREFIX + name: level for name, level in levels.items()}}
         with self._file.transaction():
             self._file.delete("facts", "name=?", [(name,) for name in facts])
@@ -201,34 +203,34 @@ class MetadataStore:
     # ------------------------------------------------------------ delegation tokens
 
     def delegation_tokens(self) -> list[DelegationToken]:
-        """Every delegation token, the oldest first."""
+        """Return every delegation token, the oldest first."""
         query = f"SELECT {', '.join(TABLES[TOKENS])} FROM {TOKENS} ORDER BY issue_ms, token_id"
         return [token_of_row(row) for row in self._file.rows(query)]
 
     def put_delegation_token(self, token: DelegationToken) -> None:
-        """Remember a token, also in place of what was known of it."""
+        """Store a token, replacing an earlier state."""
         self.put_delegation_tokens([token])
 
     def put_delegation_tokens(self, tokens: Iterable[DelegationToken]) -> None:
-        """Remember tokens, all or none."""
+        """Store tokens, all or none."""
         rows = [_row_of_token(token) for token in tokens]
         with self._file.transaction(grows=True):
             self._file.delete(TOKENS, "token_id=?", [row[:1] for row in rows])
             self._file.insert(TOKENS, rows)
 
     def remove_delegation_tokens(self, token_ids: Iterable[str]) -> None:
-        """Forget tokens, all or none."""
+        """Delete tokens, all or none."""
         with self._file.transaction():
             self._file.delete(TOKENS, "token_id=?", [(token_id,) for token_id in token_ids])
 
     # ------------------------------------------------------------ ACLs
 
     def acls(self) -> list[Acl]:
-        """Every rule of the authorizer."""
+        """Return every rule of the authorizer."""
         return [stored_acl(row) for row in self._file.rows(f"SELECT {', '.join(TABLES['acls'])} FROM acls")]
 
     def change_acls(self, added: Iterable[Acl], removed: Iterable[Acl]) -> None:
-        """Remove rules and add others, all of it or nothing. Raises: sqlite3.IntegrityError if one is there already."""
+        """Remove rules and add others, all or none. Raises: sqlite3.IntegrityError for an existing rule."""
         rows = [_row(acl) for acl in added]
         where = " AND ".join(f"{column}=?" for column in TABLES["acls"])
         with self._file.transaction(grows=bool(rows)):
@@ -238,7 +240,7 @@ class MetadataStore:
     # ------------------------------------------------------------ producer ids
 
     def next_producer_id(self) -> int:
-        """Return an unused id; its block was stored durably before, so that no id is given out again after a crash."""
+        """Return an unused id; its block was stored durably before, so that no id is returned again after a crash."""
         with self._producer_lock:
             if self._next_producer_id >= self._block_end:
                 with self._file.transaction():
@@ -250,7 +252,7 @@ class MetadataStore:
             return self._next_producer_id - 1
 
     def skip_producer_ids(self, next_id: int) -> None:
-        """Let producer ids go on from ``next_id``: for a file that is made anew."""
+        """Let producer ids continue from ``next_id``, for a rebuilt file."""
         with self._producer_lock, self._file.transaction():
             self._set_next_block(next_id)
 
@@ -260,7 +262,7 @@ class MetadataStore:
 
 
 def stored_acl(row: Sequence[object]) -> Acl:
-    """The rule of a row of the table of ACLs."""
+    """Return the rule of a row of the table of ACLs."""
     kind, name, pattern, principal, host, operation, permission = row
     return Acl(
         ResourceType(cast(int, kind)),
@@ -282,8 +284,8 @@ def _credential(*parts: object) -> Credential:
 
 
 def token_of_row(row: Sequence[Value]) -> DelegationToken:
-    """A delegation token of the values of its row."""
-    import json  # not at the start of a broker
+    """Return the delegation token of the values of its row."""
+    import json  # not needed at the start of a broker
 
     token_id, owner_type, owner_name, requester_type, requester_name, renewers, *times = row
     return DelegationToken(
@@ -303,7 +305,11 @@ def _row_of_token(token: DelegationToken) -> tuple[Value, ...]:
 
 
 def _check_no_partitions(folders: Sequence[Path], state: str) -> None:
-    """Raises: MetadataError, for an empty cluster would put the folders of a topic made again aside."""
+    """Check that no log folder has partitions: an empty cluster would rename the folders of topics that are created
+    again.
+
+    Raises: MetadataError.
+    """
     first = folders[0]
     folder, found = next(((one, found) for one in folders if (found := partition_folders(one))), (first, []))
     if found:

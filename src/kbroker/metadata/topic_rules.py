@@ -25,7 +25,7 @@ class NewTopic(NamedTuple):
 
 
 class TopicNames:
-    """The names there are, found by themselves and by how metrics would spell them. Threads: one at a time."""
+    """The names of existing topics, also by their spelling in metrics. Threads: one at a time."""
 
     def __init__(self, names: Iterable[str]) -> None:
         self._names: set[str] = set()
@@ -37,19 +37,19 @@ class TopicNames:
         return name in self._names
 
     def add(self, name: str) -> None:
-        """There is one more."""
+        """Add a name."""
         self._names.add(name)
         self._by_metric.setdefault(name.replace(".", "_"), name)
 
     def colliding(self, name: str) -> str | None:
-        """A name there is that differs from this new one only by dots and underscores: their metrics would be one."""
+        """Return an existing name that differs only by dots and underscores, so that their metrics would be equal."""
         return self._by_metric.get(name.replace(".", "_"))
 
 
 def check_new_topic(topic: NewTopic, names: TopicNames, node_id: int, default_partitions: int) -> int:
-    """Return the number of partitions a new topic gets.
+    """Return the number of partitions that a new topic gets.
 
-    Args: ``names`` those that exist. Raises: KafkaError with the code and text of Kafka.
+    Args: ``names``: those that exist. Raises: KafkaError with the code and text of Kafka.
     """
     check_new_name(topic.name, names)
     if topic.name == CLUSTER_METADATA_TOPIC:
@@ -86,7 +86,7 @@ def check_new_name(name: str, names: TopicNames) -> None:
 
 
 def check_configs(configs: Mapping[str, str | None]) -> dict[str, str]:
-    """Return the configs if a topic can have them. Raises: KafkaError INVALID_CONFIG."""
+    """Return the configs if they are valid for a topic. Raises: KafkaError INVALID_CONFIG."""
     nulls = [name for name, value in configs.items() if value is None]
     if nulls:
         raise KafkaError(Errors.INVALID_CONFIG, f"Null value not supported for topic configs: {','.join(nulls)}")
@@ -102,7 +102,7 @@ def check_more_partitions(
     name: str, current: int, count: int, assignments: Sequence[Sequence[int]] | None, node_id: int
 ) -> None:
     """Refuse a count that does not grow the topic, assignments that do not fit it, and more partitions of an internal
-    topic, whose coordinator finds a key by their number (Kafka takes them, and then loses its groups' offsets).
+    topic, whose coordinator finds a key by their number (Kafka accepts them, and then loses its groups' offsets).
 
     Raises: KafkaError.
     """
@@ -134,7 +134,7 @@ def check_more_partitions(
 
 
 def check_assignment(brokers: Sequence[int], node_id: int) -> None:
-    """Refuse a replica list that is empty, names a broker twice, or one that does not exist."""
+    """Refuse a replica list that is empty, has a broker twice, or has an unknown one."""
     text = ""
     if not brokers:
         text = "The manual partition assignment includes an empty replica list."

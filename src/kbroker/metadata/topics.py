@@ -1,4 +1,4 @@
-"""The live model of topics: names and ids to open partitions, changed one at a time, published whole."""
+"""The live model of topics: names and ids to open partitions, changed one at a time, published as a whole."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ logger = get_logger(__name__)
 
 ZERO_ID = uuid.UUID(int=0)
 
-DELETED_AT_ONCE = 100  # topics: others wait for the lock meanwhile, and the note of deletions has room for so many
+DELETED_AT_ONCE = 100  # topics: others wait for the lock meanwhile, and the deletion note has space for this many
 
-#: Asked for a number of partitions that are about to be created, added or deleted; raises KafkaError to refuse them.
+#: Called with a number of partitions about to be created, added or deleted; raises KafkaError to refuse them.
 Charge = Callable[[int], None]
 
 
 def free(mutations: int) -> None:
-    """A charge that lets everything through."""
+    """Charge nothing; every mutation is allowed."""
 
 
 class Logs(Protocol):
@@ -55,10 +55,10 @@ class Logs(Protocol):
 
 
 class TopicView(NamedTuple):
-    """A topic as handlers see it: never changed, replaced whole.
+    """A topic for handlers: never changed, replaced as a whole.
 
-    ``partitions``: open logs by number, None where one could not be read at start; ``configs``: those it sets itself;
-    ``is_unrecorded``: it is the request log's own, and requests about it alone are not recorded.
+    ``partitions``: open logs by number, None where one could not be read at start; ``configs``: those that the topic
+    itself sets; ``is_unrecorded``: it is the request log's topic, and requests about it alone are not recorded.
     """
 
     name: str
@@ -97,42 +97,43 @@ class TopicRegistry:
         self._publish = publish
         self.on_deleted: list[Callable[[str], None]] = []  # called with the name of each deleted topic
         self._lock = threading.Lock()
-        self._refused: dict[str, Mapping[str, ConfigValue]] = {}  # configs with which partitions are offline, by topic
-        self._to_forget: set[str] = set()  # remembered, but never made: what should have forgotten them failed
+        # by topic: the configs with which partitions could not be opened
+        self._refused: dict[str, Mapping[str, ConfigValue]] = {}
+        self._to_forget: set[str] = set()  # stored, but never created, since deleting them from the store failed
         self._by_name: Mapping[str, TopicView] = {}
         self._by_id: Mapping[uuid.UUID, TopicView] = {}
         self.version = 0  # rises with every change
-        self.creation_version = 0  # of the latest change that made a topic
+        self.creation_version = 0  # of the latest change that created a topic
 
     # ------------------------------------------------------------ reading
 
     def get(self, name: str) -> TopicView | None:
-        """The topic of this name, if there is one."""
+        """Return the topic of this name, or None."""
         return self._by_name.get(name)
 
     def get_by_id(self, topic_id: uuid.UUID) -> TopicView | None:
-        """The topic of this id, if there is one."""
+        """Return the topic of this id, or None."""
         return self._by_id.get(topic_id)
 
     def all(self) -> list[TopicView]:
-        """Every topic, by name."""
+        """Return every topic, by name."""
         by_name = self._by_name
         return [by_name[name] for name in sorted(by_name)]
 
     def partition(self, name: str, index: int) -> Any:
-        """The open log of one partition; None if there is no such partition, or if it could not be read at start."""
+        """Return the open log of a partition; None if it does not exist or could not be read at start."""
         topic = self._by_name.get(name)
         if topic is None or not 0 <= index < len(topic.partitions):
             return None
         return topic.partitions[index]
 
     def is_offline(self, name: str, index: int) -> bool:
-        """Return whether there is such a partition, but its log could not be read at start."""
+        """Return whether a partition exists whose log could not be read at start."""
         topic = self._by_name.get(name)
         return topic is not None and 0 <= index < len(topic.partitions) and topic.partitions[index] is None
 
     def write_log_starts(self) -> bool:
-        """Put on disk where each log starts; False if a folder could not take it."""
+        """Write to disk where each log starts; return False if a folder failed."""
         return self._logs.tasks.write_log_starts()
 
     def describe_log_dirs(self) -> list[LogDirView]:
@@ -151,7 +152,7 @@ class TopicRegistry:
     # ------------------------------------------------------------ changing
 
     def load(self) -> None:
-        """Start the logs of every remembered topic, then publish the topics."""
+        """Start the logs of every stored topic, then publish the topics."""
         with self._lock:
             topics = self._store.topics()
             configs = self._config.topic_configs
@@ -164,7 +165,7 @@ class TopicRegistry:
             }
 
     def create(self, topic: NewTopic, validate_only: bool = False) -> Created:
-        """Create a topic; it is remembered, open and published when this returns.
+        """Create a topic; it is stored, open and published when this returns.
 
         Raises: KafkaError with the code and text of Kafka.
         """
@@ -176,10 +177,10 @@ class TopicRegistry:
     def create_all(
         self, topics: Iterable[NewTopic], validate_only: bool = False, charge: Charge = free
     ) -> list[Created | KafkaError]:
-        """Create topics each on its own, but remember, sync and publish them together: what that costs, it costs once.
+        """Create topics separately, but store, sync and publish them together, which costs as much as for one.
 
-        Args: ``charge`` is asked for the partitions of each topic that could be made, unless it is only validated.
-        Returns: for each what was made, or the error with the code and text of Kafka.
+        Args: ``charge`` is called with the partitions of each valid topic, unless it is only validated.
+        Returns: for each the created topic, or the error with the code and text of Kafka.
         """
         results: list[StoredTopic | KafkaError] = []
         with self._lock:
@@ -207,9 +208,9 @@ class TopicRegistry:
         return StoredTopic(topic.name, uuid.uuid4(), count, configs)
 
     def _make(self, topics: Sequence[StoredTopic]) -> dict[str, KafkaError]:
-        """Remember and open the topics, and publish what could be made; return the errors of the others.
+        """Store and open the topics, and publish the created ones; return the errors of the others.
 
-        They are stored first: folders without a stored topic would stay for ever, missing folders are made at a start.
+        They are stored first: folders without a stored topic would stay forever, while a start creates missing folders.
         """
         try:
             if self._to_forget:
@@ -231,7 +232,7 @@ class TopicRegistry:
             failures.update(dict.fromkeys(views, error))
             views.clear()
         if failures:
-            # their folders first: a start makes the missing ones of a topic that it knows, and leaves those of others
+            # Their folders first: a start creates missing folders of known topics, and leaves those of unknown ones.
             self._drop_logs({topic.name: range(topic.partitions) for topic in topics if topic.name in failures})
             self._forget(failures)
         if views:
@@ -246,17 +247,17 @@ class TopicRegistry:
         return {name: _storage_error(error) for name, error in failures.items()}
 
     def _forget(self, names: Iterable[str]) -> None:
-        """Forget topics that could not be made; when that fails too, before the next ones are made."""
+        """Delete topics that could not be created from the store; if that fails, before the next ones are created."""
         try:
             self._store.remove_topics(names)
         except KafkaError:
             self._to_forget.update(names)
 
     def delete(self, name: str, charge: Charge = free) -> uuid.UUID:
-        """Forget a topic and remove its logs; return the id it had.
+        """Delete a topic and its logs; return its id.
 
-        Args: ``charge`` is asked for its partitions first.
-        Raises: KafkaError UNKNOWN_TOPIC_OR_PARTITION, and what ``charge`` raises.
+        Args: ``charge`` is called with its partitions first.
+        Raises: KafkaError UNKNOWN_TOPIC_OR_PARTITION, and the errors of ``charge``.
         """
         (deleted,) = self.delete_all([name], charge)
         if isinstance(deleted, KafkaError):
@@ -264,10 +265,10 @@ class TopicRegistry:
         return deleted
 
     def delete_all(self, names: Sequence[str], charge: Charge = free) -> list[uuid.UUID | KafkaError]:
-        """Delete topics each on its own, but forget many of them together: what that costs, it costs once for them.
+        """Delete topics separately, but many of them in one write, which costs as much as for one.
 
-        Other changes come between; what was deleted stays so, whatever becomes of the rest.
-        Returns: for each the id it had, or why it is still there, as ``delete`` raises it.
+        Other changes happen in between; deleted topics stay deleted if others fail.
+        Returns: for each its id, or the error as raised by ``delete``.
         """
         results: list[uuid.UUID | KafkaError] = []
         for start in range(0, len(names), DELETED_AT_ONCE):
@@ -303,9 +304,9 @@ class TopicRegistry:
         return results
 
     def _forget_noted(self, views: Mapping[str, TopicView]) -> dict[uuid.UUID, KafkaError]:
-        """Forget topics; the note lets a start after a crash remove folders that are not renamed by then.
+        """Delete topics from the store; by the note a start after a crash removes folders that were not renamed.
 
-        Returns: by id, why some are not forgotten.
+        Returns: by id, the errors of topics that remain.
         """
         ids = [view.topic_id for view in views.values()]
         self._logs.note_deletions(ids)
@@ -319,7 +320,7 @@ class TopicRegistry:
         return failures
 
     def _forget_some(self, views: Mapping[str, TopicView]) -> dict[uuid.UUID, KafkaError]:
-        """Forget topics together, or each by itself when there is no room for that; return why some stay, by id."""
+        """Delete topics together, or one by one without space for that; return the errors of the others by id."""
         failures: dict[uuid.UUID, KafkaError] = {}
         try:
             self._store.remove_topics(views)
@@ -340,7 +341,7 @@ class TopicRegistry:
     ) -> None:
         """Let a topic grow to ``count`` partitions in all.
 
-        Args: ``charge`` is asked for the new partitions once they could be made, unless it is only validated.
+        Args: ``charge`` is called with the new partitions if they are valid, unless they are only validated.
         Raises: KafkaError with the code and text of Kafka.
         """
         with self._lock:
@@ -364,7 +365,7 @@ class TopicRegistry:
             logger.info("topic %s has %d partitions now", name, count)
 
     def set_configs(self, name: str, configs: Mapping[str, str]) -> None:
-        """Replace the topic's configs; its logs follow them when this returns.
+        """Replace the topic's configs; its logs use them when this returns.
 
         Raises: KafkaError UNKNOWN_TOPIC_OR_PARTITION; KAFKA_STORAGE_ERROR, and nothing has changed then.
         """
@@ -377,13 +378,13 @@ class TopicRegistry:
             try:
                 self._logs.update_configs({name: resolved})
             except Exception:
-                self._store.replace_configs(TOPIC, name, view.configs)  # what is not in force is not remembered
+                self._store.replace_configs(TOPIC, name, view.configs)  # configs that are not in force are not stored
                 raise
             fresh = view._replace(configs=dict(configs))
             self._swap({**self._by_name, name: self._retried(fresh, resolved)})
 
     def resolve(self, configs: Mapping[str, str], config: BrokerConfig | None = None) -> Mapping[str, ConfigValue]:
-        """Every config of a topic that sets these, with the defaults of ``config``, if not of the broker as it is.
+        """Return every config of a topic that sets these, with the defaults of ``config``, or else of the broker.
 
         Raises: KafkaError INVALID_CONFIG, if no log could be opened with it.
         """
@@ -395,7 +396,7 @@ class TopicRegistry:
         return resolved
 
     def check_defaults(self, config: BrokerConfig) -> None:
-        """Refuse defaults of a broker that the logs of a topic, one there is or a new one, could not follow.
+        """Refuse defaults of a broker that the logs of an existing or a new topic could not use.
 
         Raises: KafkaError INVALID_CONFIG.
         """
@@ -403,7 +404,7 @@ class TopicRegistry:
             self.resolve(configs, config)
 
     def refresh_configs(self) -> None:
-        """Let every topic's logs follow the broker's defaults, which have changed."""
+        """Apply the broker's changed defaults to every topic's logs."""
         with self._lock:
             resolved = {name: self._config.topic_configs(view.configs) for name, view in self._by_name.items()}
             self._logs.update_configs(resolved)
@@ -412,9 +413,9 @@ class TopicRegistry:
                 self._swap(views)
 
     def _retried(self, view: TopicView, resolved: Mapping[str, ConfigValue]) -> TopicView:
-        """The view with the partitions that were offline and whose logs can be opened with another config than before.
+        """Return the view after another attempt to open offline partitions with changed configs.
 
-        Those of ``__consumer_offsets`` wait for a restart: a coordinator has to read them from their beginning.
+        Those of ``__consumer_offsets`` wait for a restart: a coordinator must read them from their beginning.
         """
         if None not in view.partitions or view.name == OFFSETS_TOPIC or self._refused.get(view.name) == resolved:
             return view
@@ -431,7 +432,7 @@ class TopicRegistry:
         return view._replace(partitions=tuple(partitions))
 
     def auto_create(self, names: Iterable[str], charge: Charge = free) -> None:
-        """Create topics that a Metadata request named; what cannot be created is left out."""
+        """Create topics that a Metadata request named; those that cannot be created are left out."""
         topics = [self._automatic(name) for name in names]
         for topic, made in zip(topics, self.create_all(topics, charge=charge), strict=True):
             if isinstance(made, KafkaError):
@@ -461,7 +462,7 @@ class TopicRegistry:
         return TopicView(stored.name, stored.topic_id, partitions, is_internal, is_log, stored.configs)
 
     def _drop_logs(self, partitions: Mapping[str, Iterable[int]]) -> None:
-        """Remove what is there of these topics; a failed creation has not made all of them."""
+        """Remove the existing logs of these topics; a failed creation has not created all of them."""
         try:
             self._logs.delete_topics(partitions)
         except (OSError, KafkaError) as error:
@@ -483,7 +484,7 @@ def _created(topic: StoredTopic) -> Created:
 
 
 def _storage_error(error: Exception) -> KafkaError:
-    """The error for the client when a log could not be created; a bug of ours goes to the broker's log."""
+    """Return the error for the client when a log could not be created; an unexpected one is logged."""
     if isinstance(error, KafkaError):
         return error
     if isinstance(error, OSError):
@@ -493,7 +494,7 @@ def _storage_error(error: Exception) -> KafkaError:
 
 
 def offsets_topic_configs(config: BrokerConfig) -> dict[str, str | None]:
-    """Settings of ``__consumer_offsets``: compacted; where that is refused still, nothing of it may ever be dropped."""
+    """Settings of ``__consumer_offsets``: compacted; if that is refused, its records are never deleted."""
     configs: dict[str, str | None] = {
         "compression.type": "producer",
         "segment.bytes": str(config.integer("offsets.topic.segment.bytes")),

@@ -20,7 +20,7 @@ _LEVELS: Mapping[str, int] = {
     "FATAL": logging.CRITICAL,
 }
 _WORDS = {level: word for word, level in _LEVELS.items()}
-_OF_KAFKA = ("kafka.authorizer.logger",)  # by Kafka's name: the one that people set
+_OF_KAFKA = ("kafka.authorizer.logger",)  # with Kafka's name, which administrators use
 #: Loggers of modules that are imported when a client first needs them; their levels can be set before.
 _OF_COLD_MODULES = (
     "kbroker.apis.api02_list_offsets",
@@ -52,7 +52,7 @@ _OF_COLD_MODULES = (
 
 
 def levels() -> dict[str, str]:
-    """Our loggers, the root's first, with the level in force."""
+    """Return the broker's loggers, the root first, with their effective levels."""
     known = {*_OF_KAFKA, *logging.root.manager.loggerDict, *loggers.names(), *_OF_COLD_MODULES}
     own = sorted(name for name in known if name.split(".")[0] == "kbroker" or name in _OF_KAFKA)
     found = {}
@@ -63,7 +63,7 @@ def levels() -> dict[str, str]:
 
 
 def change_levels(changes: Sequence[tuple[str, int, str | None]], validate_only: bool) -> None:
-    """Set (0) levels, or delete (1) them so that the parent's count; until the process ends, as with Kafka.
+    """Set (0) levels, or delete (1) them so that the parent's apply; until the process ends, as in Kafka.
 
     Raises: KafkaError with the code and text of Kafka; nothing is changed then.
     """

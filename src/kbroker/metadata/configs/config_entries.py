@@ -1,4 +1,4 @@
-"""Configuration as DescribeConfigs and CreateTopics show it: values in force, where they come from, their synonyms."""
+"""Configs in the form of DescribeConfigs and CreateTopics: effective values, their sources and synonyms."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Synonym = tuple[str, ConfigValue, ConfigSource]
 
 
 def topic_entries(config: BrokerConfig, overrides: Mapping[str, str]) -> list[Entry]:
-    """Every config of a topic that sets ``overrides``."""
+    """Return every config of a topic that sets ``overrides``."""
     values = config.topic_configs(overrides)
     entries = []
     for name, key in TOPIC_TABLE.items():
@@ -34,9 +34,9 @@ def topic_entries(config: BrokerConfig, overrides: Mapping[str, str]) -> list[En
 
 
 def broker_entries(config: BrokerConfig, bound: Mapping[str, str] | None = None) -> list[Entry]:
-    """Every config of this broker: those of the table, and what else was set.
+    """Return every config of this broker: those of the table, and others that were set.
 
-    Args: ``bound``: by name, an address as it was bound: the value in force where port 0 was set.
+    Args: ``bound``: bound addresses by config name, which replace an address with port 0.
     """
     bound = bound or {}
     entries = [
@@ -53,7 +53,7 @@ def broker_entries(config: BrokerConfig, bound: Mapping[str, str] | None = None)
 
 
 def default_broker_entries(dynamic: Mapping[str, str]) -> list[Entry]:
-    """The configs set for all brokers, and only those, as they were typed and without the values behind them."""
+    """Return only the configs set for all brokers, as they were set and without their synonyms."""
     entries = []
     for name in sorted(dynamic):
         key = _key_to_show(name)
@@ -64,7 +64,7 @@ def default_broker_entries(dynamic: Mapping[str, str]) -> list[Entry]:
 
 
 def _key_to_show(name: str) -> ConfigKey:
-    """The row of a broker config; an unknown one is of no type, and hidden."""
+    """Return the row of a broker config; an unknown one has no type, and its value is hidden."""
     return described_key(name) or ConfigKey(name, ConfigType.UNKNOWN, None, "")
 
 
@@ -74,7 +74,7 @@ def resource_entries(
     source: ConfigSource,
     config: BrokerConfig | None = None,
 ) -> list[Entry]:
-    """Every config of a group or of a client metrics subscription that sets ``overrides``.
+    """Return every config of a group or of a client metrics subscription that sets ``overrides``.
 
     Args: ``config``: of the broker, which has the defaults of consumer groups.
     """
@@ -83,7 +83,7 @@ def resource_entries(
         synonyms: list[Synonym] = []
         if config is not None and key.synonym is not None and key.synonym in BROKER_TABLE:
             synonyms += broker_synonyms(config, key.synonym)
-        elif source is ConfigSource.DYNAMIC_GROUP_CONFIG:  # a subscription's configs have none
+        elif source is ConfigSource.DYNAMIC_GROUP_CONFIG:  # a subscription's configs have no synonyms
             synonyms.append((key.synonym or name, key.default, ConfigSource.DEFAULT_CONFIG))
         if name in overrides:
             synonyms.insert(0, (name, key.parse(overrides[name]), source))
@@ -92,10 +92,10 @@ def resource_entries(
 
 
 def broker_synonyms(config: BrokerConfig, name: str) -> list[Synonym]:
-    """The values of a broker config, the winning one first.
+    """Return the values of a broker config, the effective one first.
 
-    A finer unit's list goes on with the coarser ones (hours behind minutes behind milliseconds), but Kafka drops what
-    comes before the config's own name: an unset log.retention.ms has no synonyms although log.retention.hours is set.
+    A finer unit's list continues with the coarser ones (hours after minutes after milliseconds), but Kafka drops the
+    entries before the config's own name: an unset log.retention.ms has no synonyms although log.retention.hours is set.
     """
     found: list[Synonym] = []
     base = _base(name)
@@ -112,7 +112,7 @@ def broker_synonyms(config: BrokerConfig, name: str) -> list[Synonym]:
 
 
 def _base(name: str) -> str:
-    """The broker's key behind a listener's prefix, and a mechanism's; any other name as it is."""
+    """Return the broker's key behind a listener's and a mechanism's prefix; any other name is unchanged."""
     base = of_listener(name)
     if base is None:
         return name

@@ -1,4 +1,4 @@
-"""Configuration that changes at run time: checked as Kafka checks it, remembered, and in force when a call returns.
+"""Configuration that changes at run time: checked like in Kafka, stored, and in force when a call returns.
 
 Source: ``ConfigAdminManager``, ``ConfigurationControlManager``, ``DynamicBrokerConfig``.
 """
@@ -42,7 +42,7 @@ logger = get_logger(__name__)
 
 
 class ResourceType(enum.IntEnum):
-    """Kinds of resources that have configs, as requests number them."""
+    """Kinds of resources that have configs, as numbered in requests."""
 
     TOPIC = 2
     BROKER = 4
@@ -61,7 +61,7 @@ class Operation(enum.IntEnum):
 
 
 class ConfigChange(NamedTuple):
-    """One key's change; ``value`` counts for nothing with DELETE."""
+    """One key's change; ``value`` is ignored with DELETE."""
 
     name: str
     operation: int
@@ -85,8 +85,8 @@ THREAD_COUNTS = (
 class DynamicConfigs:
     """Changes the configs of every kind of resource.
 
-    Args: ``hooks`` are called with the names of the broker configs that changed; see ``ApiContext.on_broker_change``.
-    Threads: any; one change at a time. Lock order: this one's, then the topics', then the store's.
+    Args: ``hooks`` are called with the names of the changed broker configs; see ``ApiContext.on_broker_change``.
+    Threads: any; one change at a time. Lock order: this lock, then the topics', then the store's.
     """
 
     def __init__(
@@ -105,7 +105,7 @@ class DynamicConfigs:
             self._forget_secrets(name)
 
     def _forget_secrets(self, name: str) -> None:
-        """Drop what earlier versions stored of configs that are unknown, or that count at start only."""
+        """Remove stored configs that are unknown or apply only at start; earlier versions stored them."""
         configs = self._store.configs(metadata_store.BROKER, name)
         kept = _without_secrets({name: text for name, text in configs.items() if not _is_fixed(name)})
         if kept != configs:
@@ -223,20 +223,21 @@ class DynamicConfigs:
         try:
             self._put_in_force(changed)
         except Exception:
-            self._store.replace_configs(metadata_store.BROKER, resource, base)  # what is not in force is not remembered
+            # a config that is not in force is not stored
+            self._store.replace_configs(metadata_store.BROKER, resource, base)
             self._put_in_force(changed)
             raise
         logger.info("broker configs changed: %s", ", ".join(sorted(changed)) or "none in force")
 
     def _put_in_force(self, changed: frozenset[str]) -> None:
-        """Let everything follow the broker configs that are stored."""
+        """Apply the stored broker configs."""
         self._config.set_dynamic(*self._stored_broker())
         self._topics.refresh_configs()
         for hook in self._hooks:
             hook(changed)
 
     def _checked_broker(self, configs: Mapping[str, str], per_broker: bool) -> BrokerConfig:
-        """The configuration as it would be. Raises: ConfigError."""
+        """Return the configuration with these configs. Raises: ConfigError."""
         fixed = [name for name in configs if _is_fixed(name)]
         if fixed:
             raise ConfigError("", fixed, f"Cannot update these configs dynamically: [{', '.join(fixed)}]")
@@ -274,7 +275,7 @@ class DynamicConfigs:
         validate_only: bool,
         replaces: bool,
     ) -> None:
-        """A resource that is only remembered."""
+        """Change a resource whose configs are only stored."""
         if not name:
             word = "group" if kind == metadata_store.GROUP else "client metrics"
             raise KafkaError(Errors.INVALID_REQUEST, f"Default {word} resources are not allowed.")
@@ -300,9 +301,9 @@ class DynamicConfigs:
 
 
 def _is_fixed(name: str) -> bool:
-    """Return whether a broker config counts at start only, so that a change at run time would be a lie."""
+    """Return whether a broker config applies only at start, so that a change at run time would have no effect."""
     base = of_listener(name)
-    if base is not None:  # what a listener's security is made of
+    if base is not None:  # configs of a listener's security
         return security_key(name) is not None or base.startswith("ssl.") or "sasl." in base
     key = BROKER_TABLE.get(name)
     return name in FIXED_NAMES or (key is not None and key.dynamic is Dynamic.READ_ONLY)
@@ -318,13 +319,13 @@ def _is_of_one_broker(name: str) -> bool:
 
 
 def _check_types(configs: Mapping[str, str], keys: Mapping[str, ConfigKey]) -> None:
-    """Read each value; a listener's is refused by the name of the broker's. Raises: ConfigError."""
+    """Check the type of each value; an error about a listener's config names the broker's. Raises: ConfigError."""
     for name, key in keys.items():
         key._replace(name=of_listener(name) or name).parse(configs[name])
 
 
 def _without_authorizer(changes: Sequence[ConfigChange]) -> tuple[Sequence[ConfigChange], str]:
-    """The changes without those that Kafka takes and does not follow, and the names of the others."""
+    """Return the changes without those that Kafka accepts and ignores, and the names of the others."""
     ignored = [
         one for one in changes if one.name in AUTHORIZER_NAMES and one.operation in (Operation.SET, Operation.DELETE)
     ]
@@ -334,7 +335,7 @@ def _without_authorizer(changes: Sequence[ConfigChange]) -> tuple[Sequence[Confi
 
 
 def _without_secrets(configs: Mapping[str, str]) -> dict[str, str]:
-    """The configs without the values of unknown ones: they may be secrets, are never shown, and change nothing."""
+    """Return the configs without the values of unknown ones, which may be secrets, are hidden, and have no effect."""
     return {name: "" if described_key(name) is None else text for name, text in configs.items()}
 
 
@@ -353,13 +354,13 @@ def _applied(
     default: Callable[[ConfigKey], str],
     refusal: Callable[[Operation, str], str],
 ) -> dict[str, str]:
-    """The configs after the changes. Raises: KafkaError."""
+    """Return the configs after the changes. Raises: KafkaError."""
     configs = dict(base)
     for name, number, value in changes:
         try:
             operation = Operation(number)
         except ValueError:
-            raise KafkaError(Errors.UNKNOWN_SERVER_ERROR, "") from None  # Kafka says nothing either
+            raise KafkaError(Errors.UNKNOWN_SERVER_ERROR, "") from None  # Kafka has no message either
         if operation is Operation.DELETE:
             configs.pop(name, None)
             continue
@@ -403,7 +404,7 @@ def _check_thread_count(name: str, old: int, new: int) -> None:
 
 
 def _check_listener_limits(old: BrokerConfig, new: BrokerConfig) -> None:
-    """Refuse limits that would shut every client out of a listener; without its own limits it has the broker's."""
+    """Refuse limits that would exclude every client from a listener; without its own limits it has the broker's."""
     for listener in new.listeners:
         for name in sorted(LISTENER_KEYS):
             key = listener_key(listener.name, name)
