@@ -307,6 +307,15 @@ def test_every_kind_of_entity_reaches_its_manager() -> None:
     assert not managers.produce.is_enabled
 
 
+def test_shadows_reach_their_own_managers() -> None:
+    bench = make_bench()
+    service = QuotaService(bench.ctx.config, VirtualClock())
+    bench.ctx.quota_entities.on_change(service.on_quota_change)
+    assert alter(bench, 1, entry(entity(user="u"), ("shadow.producer_byte_rate", 7.0)))[0][0] == 0
+    assert service.managers.shadows[0].resolve("u", "c").limit == 7
+    assert not service.managers.produce.is_enabled
+
+
 def test_names_reach_the_managers_as_they_are() -> None:
     """A user whose name needs escaping is limited under its real name; no entity of an address is anybody's client."""
     bench = make_bench()

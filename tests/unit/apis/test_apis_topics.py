@@ -227,11 +227,12 @@ def test_delete_refuses_what_is_unclear() -> None:
     assert bench.ctx.topics.get("t") is view
 
 
-def test_delete_disabled() -> None:
-    """73 when the broker forbids it."""
+@pytest.mark.parametrize(("version", "code"), [(2, 42), (3, 73), (6, 73)])
+def test_delete_disabled(version: int, code: int) -> None:
+    """TOPIC_DELETION_DISABLED when the broker forbids it; clients before v3 get INVALID_REQUEST."""
     bench = make_bench(delete_topic_enable=False)
     bench.create("t")
-    assert delete(bench, {"Name": "t"})[0][2] == 73
+    assert delete(bench, {"Name": "t"}, version=version)[0][2] == code
 
 
 # ---------------------------------------------------------------- CreatePartitions

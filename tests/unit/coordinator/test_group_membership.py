@@ -186,6 +186,14 @@ def test_a_full_group_takes_no_member_in() -> None:
     assert groups.join(first.member_id).one.generation_id == 2
 
 
+def test_in_a_rebalance_the_members_that_have_joined_count() -> None:
+    """Of a full group that prepares a rebalance, the members that join first stay."""
+    groups = Groups(GroupSettings(initial_rebalance_delay_ms=0, max_size=2))
+    leader, _ = groups.pair()
+    assert [groups.join(leader.member_id), groups.join()] == [[], []]
+    assert groups.join().one.error is Errors.GROUP_MAX_SIZE_REACHED
+
+
 def test_a_follower_that_joins_again_unchanged_hears_of_the_same_generation() -> None:
     """Its response was lost: no rebalance. With other metadata, and for the leader, there is one."""
     groups = Groups()

@@ -99,3 +99,22 @@ def test_a_transaction_on_a_fresh_topic() -> None:
     add(groups, 1, group="b")
     assert groups.coordinator.runtime.index_of("b") == 2
     assert groups.coordinator.open_producers(2) == [1]
+
+
+def test_a_request_that_has_found_its_shard_before_the_unload_writes_nothing() -> None:
+    groups = single()
+    commit(groups, 7)
+    shard = groups.coordinator.runtime.at(0)
+    groups.coordinator.runtime.unload(0, 1)
+    assert refused(shard.append, [(b"key", b"value")]) is Errors.NOT_COORDINATOR
+    assert groups.topic.record_count == 1
+
+
+def test_offsets_are_on_disk_before_the_response() -> None:
+    """If the topic's settings require it: of commits, of commits in a transaction, and of its end."""
+    clock = VirtualClock()
+    groups = Groups(clock=clock, topic=MemoryTopic(clock, 1, **{"flush.messages": 1}))
+    (log,) = groups.topic.logs
+    for number, act in enumerate((lambda: commit(groups, 7), lambda: add(groups, 9), lambda: complete(groups, 0)), 1):
+        act()
+        assert (log.log_end_offset, log.flushed_offset) == (number, number)

@@ -90,6 +90,15 @@ def test_clean_shutdown_mark_counts_once(tmp_path: Path) -> None:
     assert not cp.take_clean_shutdown(tmp_path)
 
 
+def test_removal_of_the_clean_shutdown_mark_is_synced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A power cut must not bring the mark back: the folder is synced after the mark is removed."""
+    cp.write_clean_shutdown(tmp_path)
+    synced: list[list[str]] = []
+    monkeypatch.setattr(cp, "sync_folder", lambda folder: synced.append(os.listdir(folder)))
+    assert cp.take_clean_shutdown(tmp_path)
+    assert synced == [[]]
+
+
 @pytest.mark.parametrize("damaged", [b"", b"{", b"[]", b'{"version": 1}', b"\xff"])
 def test_damaged_clean_shutdown_mark_counts_as_unclean(tmp_path: Path, damaged: bytes) -> None:
     """A mark that cannot be read does not vouch for the logs, and is removed."""

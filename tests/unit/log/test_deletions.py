@@ -208,3 +208,16 @@ def test_the_note(tmp_path: Path) -> None:
         assert note.read() == frozenset()
     note.path.write_bytes(data[: BLOCK_BYTES // 2])
     assert note.read() == frozenset()
+
+
+def test_note_is_synced_before_the_metadata_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The note written before a deletion is on disk; the one that clears it need not be."""
+    note = DeletionNote(tmp_path)
+    note.prepare()
+    synced: list[bytes] = []
+    monkeypatch.setattr(checkpoints, "sync_descriptor", lambda fd: synced.append(note.path.read_bytes()))
+    note.write([uuid.UUID(int=7)])
+    assert synced == [note.path.read_bytes()]
+    assert note.read() == {uuid.UUID(int=7)}
+    note.write([], is_synced=False)
+    assert len(synced) == 1

@@ -265,3 +265,54 @@ def test_a_new_folder_and_those_above_it_are_synced(tmp_path: Path, monkeypatch:
     monkeypatch.setattr(checkpoints, "sync_folder", lambda folder: synced.append(folder))
     LogDir(tmp_path / "a" / "b").close(clean=False)
     assert {tmp_path, tmp_path / "a"} <= set(synced)
+
+
+@pytest.mark.parametrize("records", [b"", b"some"])
+def test_topic_id_of_a_folder_with_records_is_synced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, records: bytes
+) -> None:
+    """No later flush writes it; without records, the first flush syncs the topic id."""
+    log_dir = LogDir(tmp_path)
+    path = tmp_path / "t-0"
+    path.mkdir()
+    (path / f"{0:020}.log").write_bytes(records)
+    synced: list[int] = []
+    monkeypatch.setattr(checkpoints, "sync_descriptor", lambda fd: synced.append(os.fstat(fd).st_size))
+    assert log_dir.create_partition_folder("t", 0, ID) == path
+    assert checkpoints.read_partition_metadata(path) == ID
+    assert synced == ([(path / checkpoints.PARTITION_METADATA).stat().st_size] if records else [])
+    log_dir.close(clean=False)
+
+
+def test_forgotten_offsets_are_removed_from_each_checkpoint_that_has_one(tmp_path: Path) -> None:
+    """A checkpoint need not name all of the partitions."""
+    log_dir = LogDir(tmp_path)
+    log_dir.write_recovery_points({("a", 0): 5, ("b", 0): 6})
+    log_dir.write_log_starts({("b", 0): 2, ("c", 0): 3})
+    log_dir.forget_offsets([("a", 0), ("c", 0)])
+    names = (checkpoints.RECOVERY_POINT_CHECKPOINT, checkpoints.LOG_START_CHECKPOINT)
+    found = [checkpoints.offset_checkpoint(tmp_path / name).read() for name in names]
+    assert found == [{("b", 0): 6}, {("b", 0): 2}]
+    assert [log_dir.recovery_points, log_dir.log_starts] == found
+    log_dir.close(clean=False)
+
+
+def test_failed_sync_of_names_is_retried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next sync makes the names durable; after it nothing is left to sync."""
+    log_dir = LogDir(tmp_path)
+    log_dir.create_partition_folder("t", 0, ID)
+    errors = [OSError(errno.ENOSPC, "No space left on device")]
+    synced: list[Path] = []
+
+    def sync(folder: Path) -> None:
+        synced.append(folder)
+        if errors:
+            raise errors.pop()
+
+    monkeypatch.setattr(checkpoints, "sync_folder", sync)
+    with pytest.raises(OSError, match="No space left"):
+        log_dir.sync()
+    log_dir.sync()
+    log_dir.sync()
+    assert synced == [tmp_path, tmp_path]
+    log_dir.close(clean=False)

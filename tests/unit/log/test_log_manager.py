@@ -380,6 +380,18 @@ def test_flush_by_time(brokers: Brokers, clock: VirtualClock) -> None:
     assert log.flushed_offset == 2
 
 
+def test_flush_is_due_after_the_interval_and_not_before(brokers: Brokers, clock: VirtualClock) -> None:
+    manager, _ = brokers.start(settings={"log.flush.interval.ms": 1000})
+    append(manager, count=2)
+    log = manager.partition("orders", 0)
+    clock.advance_ms(999)
+    manager.tasks.flush_by_time()
+    assert log.flushed_offset == 0
+    clock.advance_ms(1)
+    manager.tasks.flush_by_time()
+    assert log.flushed_offset == 2
+
+
 def test_no_flush_by_time_by_default(brokers: Brokers, clock: VirtualClock) -> None:
     """By default nothing is flushed by time."""
     manager, _ = brokers.start()

@@ -60,6 +60,32 @@ def test_full_disk_is_survived_without_a_restart(
     assert (tmp_path / ".kafka_cleanshutdown").exists()
 
 
+def test_folder_of_a_log_that_was_not_flushed_is_not_clean(brokers: Brokers, tmp_path: Path) -> None:
+    """A full disk leaves the folder online, but without the mark of a clean stop: the next start checks the log."""
+    manager, _ = brokers.start()
+    append(manager)
+    manager.partition("orders", 0)._inject_fault(sync_errno=errno.ENOSPC)
+    manager.close()
+    assert manager.offline_dirs == {}
+    assert not (tmp_path / ".kafka_cleanshutdown").exists()
+
+
+def test_recovery_point_does_not_pass_damage(brokers: Brokers, tmp_path: Path) -> None:
+    """Otherwise the start after an unclean stop would not check the damaged records, and serve them."""
+    manager, _ = brokers.start(segment_ms=1000)
+    append(manager)
+    append(manager, time=NOW_MS + 60_000)
+    brokers.kill(manager)
+    path = tmp_path / "orders-0" / f"{0:020}.log"
+    path.write_bytes(b"\0" * path.stat().st_size)
+    manager, report = brokers.start()
+    manager.partition("orders", 0).flush()
+    assert list(report.damaged) == [("orders", 0)]
+    manager.tasks.write_checkpoints()
+    points = checkpoints.offset_checkpoint(tmp_path / checkpoints.RECOVERY_POINT_CHECKPOINT).read()
+    assert points["orders", 0] == manager.partition("orders", 0).damage_offset == 0
+
+
 def test_damage_is_reported_and_never_vouched_for(brokers: Brokers, tmp_path: Path) -> None:
     """Damage in a sealed segment is reported at every start; a stop in between does not make the folder clean."""
     manager, _ = brokers.start(segment_ms=1000)

@@ -97,6 +97,14 @@ def test_a_kill_alone_loses_nothing(
     assert known(brokers.folder) == 11
 
 
+def test_an_end_at_the_checkpoint_is_no_loss(
+    brokers: Brokers, manager: LogManager, caplog: pytest.LogCaptureFixture
+) -> None:
+    brokers.kill(manager)
+    _, report = brokers.start(topics=(("orders", 1),))
+    assert (report.lost_offsets, report.cut, warnings(caplog)) == (0, {}, [])
+
+
 def test_a_damaged_segment_is_not_a_lost_one(
     brokers: Brokers, manager: LogManager, caplog: pytest.LogCaptureFixture
 ) -> None:

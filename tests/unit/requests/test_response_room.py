@@ -262,3 +262,11 @@ def test_characters_of_several_bytes_count_with_those(small: int) -> None:
     ascii_room.take("n" * (small // 2))
     wide_room.take("\N{SNOWMAN}" * (small // 2))
     assert (ascii_room.is_full, wide_room.is_full) == (False, True)
+
+
+def test_a_response_is_full_at_its_limit(small: int) -> None:
+    room = ResponseRoom()
+    room.take("n" * (small - 1))
+    assert not room.is_full
+    room.take("n")
+    assert room.is_full

@@ -12,7 +12,7 @@ from kbroker.coordinator.consumer_group import target_assignment, timers
 from kbroker.coordinator.consumer_group.assignors.group_spec import GroupSpec
 from kbroker.coordinator.consumer_group.group import ConsumerGroup
 from kbroker.coordinator.consumer_group.member import Target
-from kbroker.coordinator.consumer_group.membership import HeartbeatRequest
+from kbroker.coordinator.consumer_group.membership import TOPICS_REFRESH_MS, HeartbeatRequest
 from kbroker.coordinator.consumer_group.settings import ConsumerGroupSettings, Limits
 from kbroker.coordinator.group_coordinator import GroupSettings
 from kbroker.coordinator.group_shard import GroupShard
@@ -76,6 +76,19 @@ def test_the_assignment_interval_delays_the_target_and_not_the_member() -> None:
     bench.after(1)
     assert bench.beat("a", 2) == Beat("a", 2, {"t": [0, 1]})
     assert bench.epochs() == (3, 3)
+
+
+def test_topics_are_read_again_after_an_hour_and_not_before() -> None:
+    """Even if the image reports no change."""
+    bench = ConsumerGroupBench()
+    bench.join("a")
+    version = bench.image.version
+    bench.image.grow("t", 5)
+    bench.image.version = version
+    bench.clock.advance_ms(TOPICS_REFRESH_MS - 1)
+    assert bench.beat("a", 2) == Beat("a", 2, None)
+    bench.clock.advance_ms(1)
+    assert bench.beat("a", 2) == Beat("a", 3, {"t": [0, 1, 2, 3, 4]})
 
 
 def test_epochs_that_do_not_fit_are_fenced() -> None:

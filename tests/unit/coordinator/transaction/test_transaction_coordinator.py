@@ -345,6 +345,15 @@ def test_a_transaction_times_out(tx: Transactions) -> None:
     assert tx.init(expected=mine) == Producer(1000, 1)  # its last epoch: it has not begun anew since
 
 
+def test_a_transaction_may_last_as_long_as_its_timeout(tx: Transactions) -> None:
+    """At that very millisecond it is still open, as in Kafka."""
+    tx.add(tx.init(timeout_ms=15_000))
+    tx.clock.advance_ms(15_000)
+    assert (tx.coordinator.abort_timed_out(), tx.state()) == (0, "Ongoing")
+    tx.clock.advance_ms(1)
+    assert (tx.coordinator.abort_timed_out(), tx.state()) == (1, "CompleteAbort")
+
+
 def test_a_transaction_open_at_the_kill_times_out(tx: Transactions) -> None:
     mine = tx.init(timeout_ms=15_000)
     tx.add(mine)

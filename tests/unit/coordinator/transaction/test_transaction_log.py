@@ -9,6 +9,7 @@ import pytest
 from kbroker._core.clock import VirtualClock
 from kbroker.common.errors import Errors
 from kbroker.coordinator import internal_topic
+from kbroker.coordinator.transaction.transaction_coordinator import TransactionSettings
 from tests.support.groups import MemoryTopic
 from tests.support.transactions import T0, Transactions, refused
 
@@ -99,3 +100,17 @@ def test_no_lock_is_held_while_a_disk_is_waited_for() -> None:
     assert tx.add(mine, T0) is Errors.NONE
     assert disk.seen == [Errors.CONCURRENT_TRANSACTIONS]
     assert tx.state() == "Ongoing"
+
+
+def test_an_id_whose_tombstone_cannot_be_written_stays() -> None:
+    """No move of it is pending: its producer can begin, and the next expiry finds it."""
+    tx = Transactions(TransactionSettings(id_expiration_ms=1000))
+    tx.init()
+    log = tx.coordinator.runtime.find("x").log
+    tx.clock.advance_ms(1000)
+    log._inject_fault(write_errno=28)
+    assert tx.coordinator.expire_ids() == 0
+    assert (tx.state(), tx.metadata().pending) == ("Empty", None)
+    log._inject_fault()
+    assert tx.coordinator.expire_ids() == 1
+    assert refused(tx.see) is Errors.TRANSACTIONAL_ID_NOT_FOUND
