@@ -136,3 +136,14 @@ def test_transactions(tmp_path: Path) -> None:
         log.close(clean=clean)
         log = open_log(tmp_path / "t-0", clean=clean)
         assert log.last_stable_offset == 4
+
+
+def test_offset_for_timestamp_is_below_the_readable_end(tmp_path: Path) -> None:
+    """The first record of an open transaction is found by readers of uncommitted records only."""
+    log = open_log(tmp_path / "t-0")
+    log.append(batch(b"x"))
+    options = {"producer_id": 7, "producer_epoch": 0, "base_sequence": 0, "transactional": True}
+    log.append(batch(b"y", timestamp_ms=NOW_MS + 10, **options))
+    assert log.last_stable_offset == 1
+    assert log.offset_for_timestamp(NOW_MS + 5, isolation=0) == (1, NOW_MS + 10, 0)
+    assert log.offset_for_timestamp(NOW_MS + 5, isolation=1) == (-1, -1, -1)
