@@ -13,10 +13,9 @@ FIRST_WITH_GROUP_NOT_FOUND = 9
 
 
 def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
-    """Commit the valid offsets; each partition has its own code, a topic without partitions none. From v10 topics have
-    ids.
+    """Commit the valid offsets; each partition has its own code. From v10 topics have ids.
 
-    Raises: KafkaError if no offset could be committed.
+    A topic without partitions has no row. Raises: KafkaError if no offset could be committed.
     """
     ctx.auth.require(request, checks.OFFSET_COMMIT_GROUP, body["GroupId"])
     by_id = request.api_version >= FIRST_WITH_IDS

@@ -69,8 +69,10 @@ def _refused_row(key: str, check: checks.Check | None) -> Body:
 
 
 def _is_known(ctx: ApiContext, kind: int, key: str) -> bool:
-    """Return whether the coordinator's partition can be read. This broker is its coordinator while it loads, too; other
-    APIs then return COORDINATOR_LOAD_IN_PROGRESS, so that a client need not look for its coordinator again.
+    """Return whether the coordinator's partition can be read.
+
+    This broker is its coordinator while it loads, too; other APIs then return COORDINATOR_LOAD_IN_PROGRESS, so that a
+    client need not look for its coordinator again.
     """
     try:
         if kind == GROUP:

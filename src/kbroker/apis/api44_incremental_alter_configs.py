@@ -43,7 +43,7 @@ def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
 
 
 def authorize(ctx: ApiContext, request: RequestContext, resource: Body, asked: AlterChecks) -> None:
-    """Check that the client may change the configs of a resource. Raises: KafkaError. Unknown types are refused later."""
+    """Check that the client may change the configs of a resource. Raises: KafkaError. Unknown types fail later."""
     kind = resource["ResourceType"]
     if kind == ResourceType.TOPIC:
         ctx.auth.require(request, asked.topic, resource["ResourceName"])

@@ -14,10 +14,9 @@ EXACT, DEFAULT, ANY = 0, 1, 2
 
 
 def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
-    """List the entities that match every component of the filter; a strict filter matches no entity with other
-    parts. A filter without components matches every entity.
+    """List the entities that match every component of the filter, or all entities without components.
 
-    Source: ``ClientQuotasImage.describe``.
+    A strict filter matches no entity with other parts. Source: ``ClientQuotasImage.describe``.
     """
     ctx.auth.require(request, checks.DESCRIBE_CLIENT_QUOTAS)
     try:

@@ -380,8 +380,9 @@ def _metadata_text(topic_id: uuid.UUID) -> bytes:
 
 
 def write_partition_metadata(folder: Path, topic_id: uuid.UUID, *, is_synced: bool = False) -> None:
-    """Write the topic id of a folder. In a new folder the file is on disk with the first flushed records; until then
-    an empty file counts as none. Raises: OSError.
+    """Write the topic id of a folder. Raises: OSError.
+
+    In a new folder the file is on disk with the first flushed records; until then an empty file counts as none.
     """
     with open(folder / PARTITION_METADATA, "wb") as file:
         file.write(_metadata_text(topic_id))

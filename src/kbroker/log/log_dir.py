@@ -189,10 +189,10 @@ class LogDir:
         return error.errno not in FULL | TRANSIENT | ONE_FILE
 
     def note_failure(self, what: str, error: OSError, kind: str = "") -> bool:
-        """Log a failed operation. Full disks and shortages of descriptors or memory are temporary; any other failure
-        takes the folder offline (returns True).
+        """Log a failed operation; return True if the failure takes the folder offline.
 
-        Repeated failures are logged once a minute for each ``kind`` of operation (default: ``what``).
+        Full disks and shortages of descriptors or memory are temporary; any other failure takes it offline. Repeated
+        failures are logged once a minute for each ``kind`` of operation (default: ``what``).
         """
         if self.ends_with(error):
             if not self.failure:

@@ -133,8 +133,9 @@ class MetadataStore:
     # ------------------------------------------------------------ configs
 
     def configs(self, kind: str, resource: str) -> dict[str, str]:
-        """Return the dynamic configs of a resource; ``kind`` is BROKER, TOPIC ...; broker "" is the default of all
-        brokers.
+        """Return the dynamic configs of a resource.
+
+        ``kind`` is BROKER, TOPIC ...; broker "" is the default of all brokers.
         """
         query = "SELECT name, value FROM configs WHERE kind=? AND resource=? ORDER BY name"
         return {str(name): str(value) for name, value in self._file.rows(query, (kind, resource))}
@@ -305,10 +306,9 @@ def _row_of_token(token: DelegationToken) -> tuple[Value, ...]:
 
 
 def _check_no_partitions(folders: Sequence[Path], state: str) -> None:
-    """Check that no log folder has partitions: an empty cluster would rename the folders of topics that are created
-    again.
+    """Check that no log folder has partitions. Raises: MetadataError.
 
-    Raises: MetadataError.
+    An empty cluster would rename the folders of topics that are created again.
     """
     first = folders[0]
     folder, found = next(((one, found) for one in folders if (found := partition_folders(one))), (first, []))

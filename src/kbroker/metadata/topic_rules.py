@@ -101,10 +101,10 @@ def check_configs(configs: Mapping[str, str | None]) -> dict[str, str]:
 def check_more_partitions(
     name: str, current: int, count: int, assignments: Sequence[Sequence[int]] | None, node_id: int
 ) -> None:
-    """Refuse a count that does not grow the topic, assignments that do not fit it, and more partitions of an internal
-    topic, whose coordinator finds a key by their number (Kafka accepts them, and then loses its groups' offsets).
+    """Refuse a count that does not grow the topic, and assignments that do not fit it.
 
-    Raises: KafkaError.
+    Also refuse more partitions of an internal topic, whose coordinator finds a key by their number (Kafka accepts them,
+    and then loses its groups' offsets). Raises: KafkaError.
     """
     if count == current:
         raise KafkaError(Errors.INVALID_PARTITIONS, f"Topic already has {current} partition(s).")

@@ -32,8 +32,9 @@ class RequestLogSettings(NamedTuple):
 
 
 def request_log_settings(config: BrokerConfig) -> RequestLogSettings:
-    """Return the settings. Raises: ConfigError for a topic with other writers, or if Arrow is configured but not
-    installed.
+    """Return the settings.
+
+    Raises: ConfigError for a topic with other writers, or if Arrow is configured but not installed.
     """
     prefix = "kbroker.request.log."
     sampling = config.value(prefix + "sampling")

@@ -1,5 +1,7 @@
-"""Compares the transaction indexes of a partition with its batches: a wrong entry exposes aborted records, or hides
-committed ones."""
+"""Compares the transaction indexes of a partition with its batches.
+
+A wrong entry exposes aborted records, or hides committed ones.
+"""
 
 from __future__ import annotations
 
@@ -127,8 +129,9 @@ def _compare(walk: _Walk, segment: Path, expected: Sequence[Entry], entries: Seq
 
 
 def _agrees(walk: _Walk, found: Entry, expected: Entry) -> bool:
-    """Return whether an entry is right, as far as the batches show: compaction and the removal of old segments can
-    remove the begin of transactions.
+    """Return whether an entry is right, as far as the batches show.
+
+    Compaction and the removal of old segments can remove the begin of transactions.
     """
     if walk.is_compacted:
         return 0 <= found.first_offset <= expected.first_offset

@@ -185,10 +185,9 @@ class Authorizer:
         return results
 
     def delete(self, filters: Sequence[AclFilter]) -> list[Deleted]:
-        """Remove the rules that match the filters, in one step; return them by filter. Several filters may match a
-        rule.
+        """Remove the rules that match the filters, in one step; return them by filter.
 
-        Raises: KafkaError if these are too many.
+        Several filters may match a rule. Raises: KafkaError if these are too many.
         """
         with self._lock:
             kept: dict[AclFilter, Deleted] = dict.fromkeys(filters, Deleted(()))

@@ -6,8 +6,10 @@ from typing import NamedTuple
 
 
 class DecisionNote(NamedTuple):
-    """Decision and its count since the last call. ``references``: times that the request named the resource;
-    ``is_cut``: the principal or the name was too long and is cut.
+    """Decision and its count since the last call.
+
+    ``references``: times that the request named the resource; ``is_cut``: the principal or the name was too long and is
+    cut.
     """
 
     principal: str
