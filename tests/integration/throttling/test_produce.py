@@ -99,6 +99,20 @@ def test_the_larger_delay_counts_once(
     assert_muted_for(broker, client, max(bytes_ms, time_ms))
 
 
+def test_of_equal_delays_that_of_the_time_is_served(broker: VirtualBroker, client: Client) -> None:
+    """As in Kafka: the byte quota throttles only for longer than the request quota."""
+    quotas = broker.context.quotas
+    size = client.produce("t", 20_000)
+    assert client.end()["ThrottleTimeMs"] == 0
+    quotas.update(USER, None, PRODUCE, size / 11)
+    quotas.update(USER, None, REQUEST, 1)
+    charge_time(broker, 100)
+    assert client.produce("t", 20_000) == size
+    assert client.end()["ThrottleTimeMs"] == 1000
+    assert (quotas.produce.queue_size, quotas.request.queue_size) == (0, 1)
+    assert_muted_for(broker, client, 1000)
+
+
 def test_produce_that_waited_for_the_disk_is_judged_when_it_completes() -> None:
     """acks=all with a flush per message: the thread that completes it judges and responses, large frames too."""
     settings = {**SETTINGS, "log.flush.interval.messages": "1"}
