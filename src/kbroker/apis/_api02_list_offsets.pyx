@@ -101,9 +101,7 @@ cdef inline bint may_describe(Handler *handler, Request *request, const Topic *t
 
 cdef Judgment judge_topics(Handler *handler, Request *request, Reader *r, int16_t version, int64_t topics,
                            LatestIndex *seen, bint notes, int32_t *total) noexcept nogil:
-    """Check the topics. With ``notes``, ``seen`` has capacity for all names: partitions by their logs, topics by their
-    entries.
-    """
+    """Check the topics. With ``notes``, ``seen`` has capacity for all partitions (by log) and topics (by entry)."""
     cdef bint flexible = version >= FIRST_FLEXIBLE
     cdef int64_t parts, name_bytes, _i, _k
     cdef const char *name = NULL

@@ -65,9 +65,10 @@ cdef int32_t write_batches(Partition *partition, LogSegment *segment, const char
 
 cdef int32_t index_aborted(Partition *partition, LogSegment *segment, const AbortedTxn *aborted,
                            int64_t position) noexcept nogil:
-    """Add the index entry of an aborted transaction before readers see the marker at position: without it they would
-    take the aborted records for committed ones. A marker without an entry is cut off again, and the coordinator writes
-    it later.
+    """Add the index entry of an aborted transaction before readers see the marker at position.
+
+    Without it they would take the aborted records for committed ones. A marker without an entry is cut off again, and
+    the coordinator writes it later.
     """
     cdef int32_t rc = txn_index_append(&segment.aborted, aborted), error = 0
     cdef OpenFile *file
@@ -192,8 +193,9 @@ cdef inline void hide_log_start(AppendResult *out, bint before_log) noexcept nog
 
 
 cdef bint has_control_batch(const BatchCheck *checks, int32_t count) noexcept nogil:
-    """Return whether one of the batches is a control batch. Internal appends may not contain any: the transaction of a
-    marker must be indexed before readers see it, which only the append of a single marker does.
+    """Return whether one of the batches is a control batch, which internal appends must not contain.
+
+    The transaction of a marker must be indexed before readers see it, which only the append of a single marker does.
     """
     cdef int32_t slot
     for slot in range(count):

@@ -1,6 +1,7 @@
-"""A partition's lifetime, offsets, published view of its segments, and leader epochs. Append: _append; read: _read;
-roll: _roll; retention: _retention; watermarks and flush: _watermarks; opening: _recovery; Python's handle:
-_partition_log.
+"""A partition's lifetime, offsets, published view of its segments, and leader epochs.
+
+Append: _append; read: _read; roll: _roll; retention: _retention; watermarks and flush: _watermarks; opening: _recovery;
+Python's handle: _partition_log.
 """
 from libc.stdint cimport INT64_MAX, int32_t, int64_t
 from libc.stdio cimport snprintf
@@ -153,9 +154,10 @@ cdef int32_t note_leader_epoch(Partition *partition, int32_t epoch, int64_t star
 # -------------------------------------------------------------------------------------------------- transaction indexes
 
 cdef void write_txn_checkpoint(Partition *partition, bint with_active) noexcept nogil:
-    """Write txnindex-checkpoint: version, end (segments based at or past it are not covered), then base, entries and
-    CRC of each covered index that is not empty. The file is not synced: a start compares it, so losing it only costs a
-    scan.
+    """Write txnindex-checkpoint, without a sync: a start compares it, so losing it only costs a scan.
+
+    Content: version, end (segments based at or past it are not covered), then base, entries and CRC of each covered
+    index that is not empty.
     """
     cdef SegmentList *view = partition.view
     cdef int32_t slot, covered = view.count if with_active else view.count - 1

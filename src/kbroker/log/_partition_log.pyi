@@ -118,9 +118,7 @@ class PartitionLog:
     def purge_deleted(self, now_ms: int) -> int:
         """Remove the files of segments that were deleted at least file.delete.delay.ms ago; return their number."""
     def delete_records(self, offset: int) -> int:
-        """Move the log start up to `offset` (-1: high watermark); return the log start. Raises: ValueError if out of
-        range.
-        """
+        """Move the log start up to `offset` (-1: high watermark); return the log start. Raises: ValueError."""
     def truncate_to(self, offset: int) -> None:
         """Remove all records from the batch that contains `offset` on; also used by `kbroker log verify --repair`."""
     def move_to(self, directory: str, commit: Callable[[], None], undo: Callable[[], None]) -> None:

@@ -1,5 +1,6 @@
-"""System calls of the log: whole reads and writes, sync, mappings, memory files. Each returns a count or -errno and
-retries EINTR.
+"""System calls of the log: whole reads and writes, sync, mappings, memory files.
+
+Each returns a count or -errno and retries EINTR.
 """
 from libc.stdint cimport int32_t, int64_t
 

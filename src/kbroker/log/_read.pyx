@@ -1,5 +1,6 @@
-"""Reads of a partition on a counted view of its segments: UnifiedLog.read, the probe of a delayed fetch, and
-UnifiedLog.fetchOffsetByTimestamp.
+"""Reads of a partition on a counted view of its segments.
+
+Source: UnifiedLog.read, UnifiedLog.fetchOffsetByTimestamp; and the probe of a delayed fetch.
 """
 from libc.stdint cimport int8_t, int16_t, int32_t, int64_t
 from libc.stdlib cimport free, malloc
@@ -48,9 +49,7 @@ cdef SegmentList *view_and_recent(Partition *partition, int64_t offset, RecentAp
 cdef int32_t position_of(Partition *partition, SegmentList *view, int32_t slot, OpenFile *file, int64_t offset,
                          int64_t limit,
                          int64_t *position, int64_t *batch_bytes) noexcept nogil:
-    """Find the batch that contains offset in a segment: 1 found, 0 when all batches below limit are before it, else an
-    error.
-    """
+    """Find the batch that contains offset: 1 found, 0 when all batches below limit are before it, else an error."""
     cdef RecentAppend recent
     cdef BatchHeader header
     cdef LogSegment *segment = view.segments[slot]
@@ -228,9 +227,7 @@ cdef void partition_read(Partition *partition, int64_t offset, int64_t max_bytes
 
 cdef void partition_probe(Partition *partition, int64_t offset, int64_t max_bytes, int8_t isolation,
                           ReadProbe *out) noexcept nogil:
-    """Probe without opening a file while the offset and the bound are among the recent appends, else search like a
-    read.
-    """
+    """Probe without opening a file while offset and bound are among the recent appends, else like a read."""
     cdef SegmentList *view
     cdef Place place
     cdef Bounds bounds

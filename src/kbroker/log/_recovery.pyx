@@ -133,8 +133,10 @@ cdef int32_t replay_segment(Partition *partition, LogSegment *segment, int64_t f
 
 cdef int32_t replay_producers(Partition *partition, SegmentList *list_, int64_t from_offset, int64_t aborted_from,
                               int64_t reported_below) noexcept nogil:
-    """Apply the batches from from_offset on; segments based at or past aborted_from, which is not below from_offset,
-    get new transaction indexes. An index below reported_below that differs is reported.
+    """Apply the batches from from_offset on, and rebuild transaction indexes.
+
+    Segments based at or past aborted_from, which is not below from_offset, get new ones. An index below reported_below
+    that differs is reported.
     """
     cdef int32_t slot, rc, flags
     cdef LogSegment *segment
@@ -212,8 +214,9 @@ cdef int load_producers(Partition *partition, str directory, list snapshots, Seg
 
 
 cdef int64_t first_unchecked(Partition *partition, str directory, SegmentList *list_, int64_t end) except -2:
-    """Return the base of the first segment below end whose transaction index is not the one last written by the broker,
-    or -1. The checkpoint of their sums makes a start after a clean stop read no batches for that.
+    """Return the base of the first segment below end whose transaction index is not the last written one, or -1.
+
+    The checkpoint of their sums makes a start after a clean stop read no batches for that.
     """
     cdef TxnSum expected
     cdef LogSegment *segment
@@ -446,9 +449,10 @@ cdef int load_epochs(Partition *partition, str directory, SegmentList *list_, in
 
 
 cdef int cut_partition(Partition *partition, str directory, int64_t offset) except -1:
-    """Cut the log's files at an offset. The caller holds the append lock, taken without the GIL, and no native handler
-    takes the GIL under it, so this cannot deadlock; but a native handler may wait here for Python. Only repair and
-    tests cut a log.
+    """Cut the log's files at an offset; only repair and tests do.
+
+    The caller holds the append lock, taken without the GIL, and no native handler takes the GIL under it, so this
+    cannot deadlock; but a native handler may wait here for Python.
     """
     cdef SegmentList *view = partition.view
     cdef LogSegment *segment

@@ -1,5 +1,6 @@
-"""Refusals of Kafka's ProduceRequest.validateRecords, UnifiedLog.analyzeAndValidateRecords and LogValidator, in their
-order.
+"""Refusals of record batches, in Kafka's order.
+
+Source: ProduceRequest.validateRecords, UnifiedLog.analyzeAndValidateRecords, LogValidator.
 """
 from libc.stdint cimport int16_t, int32_t, int64_t
 from libc.stdlib cimport free, realloc

@@ -319,9 +319,7 @@ cdef class ClientQuotaManagers:
             timer_close(quotas.timer)
 
     def advance(self) -> bool:
-        """End the throttles that are due, on the calling thread; return whether there were any. For use without a
-        reaper.
-        """
+        """End the due throttles on the calling thread; return whether there were any. For use without a reaper."""
         cdef ClientQuotas *quotas = self.quotas
         cdef bint was_due
         with nogil:

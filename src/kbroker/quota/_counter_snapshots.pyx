@@ -111,9 +111,7 @@ cdef class CounterSnapshot:
             sensor_release(copy)
 
     def measure(self, int64_t now_ms) -> tuple:
-        """Return (rate per second, milliseconds that it covers, tokens, maximum tokens); None for the last two of a
-        rate.
-        """
+        """Return (rate per second, milliseconds covered, tokens, maximum tokens); the last two None for a rate."""
         cdef SensorCore *copy = self.another()
         cdef StatConfig config
         cdef double rate

@@ -1,5 +1,7 @@
-"""Numbers, times and hostile names as text. Invalid UTF-8 becomes U+FFFD at the same positions as with Python's
-"replace", so that every form of a record has the same names.
+"""Numbers, times and hostile names as text.
+
+Invalid UTF-8 becomes U+FFFD at the same positions as with Python's "replace", so that every form of a record has the
+same names.
 """
 from libc.stdint cimport int64_t, uint8_t
 from libc.stdlib cimport free, realloc
@@ -54,8 +56,10 @@ cdef inline char *put_ten_millionths(char *to, int64_t n) noexcept nogil:
 
 
 cdef char *put_double(char *to, double value) noexcept nogil:
-    """Write a number. Percents of a thread's time are mostly whole nanoseconds: their few digits are found without a
-    search for the shortest text, and are the same.
+    """Write a number.
+
+    Percents of a thread's time are mostly whole nanoseconds: their few digits are found without a search for the
+    shortest text, and are the same.
     """
     cdef int64_t n
     if value != value or value - value != 0:

@@ -1,5 +1,6 @@
-"""Selection of the records of a batch that compaction keeps (MemoryRecords.filterTo, Cleaner.cleanInto), and of the
-data of aborted transactions (CleanedTransactionMetadata).
+"""Selection of the records of a batch that compaction keeps, and of the data of aborted transactions.
+
+Source: MemoryRecords.filterTo, Cleaner.cleanInto, CleanedTransactionMetadata.
 """
 from libc.stdint cimport int32_t, int64_t
 from kbroker.log.compaction._cleaned_segment cimport Bytes, CleanedSegment

@@ -318,9 +318,7 @@ cdef class Cleaner:
                 throttle_wake(&self.throttle.throttle)
 
     def _crash_before(self, int64_t step):
-        """Stop before the step with that number, from 1 (0: never), as a crash would; for tests. Returns: the steps
-        left.
-        """
+        """Stop before the step with that number, from 1 (0: never), as a crash would. Returns: the steps left."""
         cdef int64_t left = self.crash.left
         self.crash.left = step
         return left

@@ -128,8 +128,10 @@ cdef void scan_segment(Partition *partition, LogSegment *segment, OpenFile *file
 
 cdef void judge_end(Partition *partition, LogSegment *segment, int64_t next_base, int32_t flags,
                     Scan *out) noexcept nogil:
-    """Check a gap before the last batch. Its offset is wrong when it reaches past the next segment; and in the last
-    segment of a log that was never compacted, where no later batch confirms it.
+    """Check a gap before the last batch, whose offset may be wrong.
+
+    It is wrong when it reaches past the next segment; and in the last segment of a log that was never compacted, where
+    no later batch confirms it.
     """
     if out.rc == 0 and out.gap_position >= 0 and (
             out.next_offset > next_base if next_base >= 0 else not partition.config.has_gaps):

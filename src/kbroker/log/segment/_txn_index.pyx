@@ -99,8 +99,9 @@ cdef int32_t read_index(TxnIndex *index, char **data, int64_t *size_bytes) noexc
 
 
 cdef int32_t txn_load(TxnIndex *index) noexcept nogil:
-    """Load the entries; under the lock. Without a required sum the file is valid up to its first torn or foreign entry,
-    since it will be rebuilt.
+    """Load the entries; under the lock.
+
+    Without a required sum the file is valid up to its first torn or foreign entry, since it will be rebuilt.
     """
     cdef int64_t size, slot
     cdef char *data
