@@ -32,7 +32,7 @@ class RequestLogSettings(NamedTuple):
 
 
 def request_log_settings(config: BrokerConfig) -> RequestLogSettings:
-    """Return the settings.
+    """Return the request log's settings of a configuration.
 
     Raises: ConfigError for a topic with other writers, or if Arrow is configured but not installed.
     """
