@@ -133,6 +133,31 @@ def test_a_shadow_says_what_an_enforced_quota_says_about_the_same_traffic(seed: 
         assert sum(map(sum, totals[0].values())) == len(enforced)
 
 
+def test_time_that_a_mutation_has_waited_is_deducted(broker: VirtualBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What passes between the charge and the response is no part of the delay, of a shadow either."""
+    quotas, topics = broker.context.quotas, broker.context.topics
+    quotas.update(None, ENFORCED, MUTATION, 1.0)
+    quotas.update(None, SHADOWED, shadow(MUTATION), 1.0)
+    create_all = topics.create_all
+
+    def slow(*args: Any) -> Any:
+        made = create_all(*args)
+        broker.clock.advance_ms(300)
+        return made
+
+    monkeypatch.setattr(topics, "create_all", slow)
+    for client_id in (ENFORCED, SHADOWED):
+        with Client(broker.bootstrap_servers, client_id) as client:
+            topic = {"Name": client_id, "NumPartitions": 40, "ReplicationFactor": 1}
+            client.begin("CreateTopics", 5, {"Topics": [topic], "timeoutMs": 1000})
+            client.end()
+    (enforced,), (shadowed,) = (
+        [(v.delay_asked_ms, v.delay_served_ms) for v in broker.verdicts if v.client_id == client_id]
+        for client_id in (ENFORCED, SHADOWED)
+    )
+    assert shadowed == enforced == (enforced[0], enforced[0] - 300)
+
+
 def test_a_shadow_caps_no_fetch_and_gives_nothing_back(broker: VirtualBroker, client: Client) -> None:
     """An enforced quota of the value bounds the response; the shadow leaves it, and the enforced counter, alone."""
     quotas = broker.context.quotas
