@@ -177,13 +177,13 @@ def user_message(error: Exception) -> str | None:
 
 
 def _is_of_delta(error: Exception) -> bool:
-    """Whether delta-rs raised it, about a table or its store."""
+    """Return whether delta-rs raised it, about a table or its store."""
     exceptions = sys.modules.get("deltalake.exceptions")
     return exceptions is not None and isinstance(error, exceptions.DeltaError)
 
 
 def is_throttled(error: Exception) -> bool:
-    """Whether a quota refused the request for now (error 89)."""
+    """Return whether a quota refused the request for now (error 89)."""
     from kbroker.common.errors import Errors, KafkaError
 
     return isinstance(error, KafkaError) and error.error is Errors.THROTTLING_QUOTA_EXCEEDED

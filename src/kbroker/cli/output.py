@@ -48,7 +48,7 @@ def styled(text: str, **style: Any) -> str:
 
 
 def is_dumb_terminal() -> bool:
-    """Whether the terminal only prints: it shows what others obey, colours and places on the screen."""
+    """Return whether the terminal only prints: it shows what others obey, colours and places on the screen."""
     return os.environ.get("TERM", "").lower() in ("dumb", "unknown")
 
 

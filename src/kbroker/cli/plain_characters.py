@@ -12,7 +12,7 @@ _PLAIN = {"…": "~", "·": ".", "▲": "^", "▼": "v", "↑": "^", "↓": "v",
 
 
 def has_all_characters(stream: object) -> bool:
-    """Whether a stream of text takes every character."""
+    """Return whether a stream of text takes every character."""
     encoding = getattr(stream, "encoding", None)
     return encoding is None or codecs.lookup(encoding).name.startswith("utf-")
 

@@ -205,5 +205,5 @@ class Watch:
 
 
 def _is_terminal(stream: TextIO) -> bool:
-    """Whether lines can be drawn again: a terminal that understands how to erase one."""
+    """Return whether lines can be drawn again: a terminal that understands how to erase one."""
     return stream.isatty() and os.environ.get("TERM", "dumb") != "dumb"

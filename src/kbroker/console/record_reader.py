@@ -74,7 +74,7 @@ class _Page:
 
     @property
     def _is_cut(self) -> bool:
-        """Whether the page may end within a batch."""
+        """Return whether the page may end within a batch."""
         return self._left_rows == 0 or self._left_bytes < 0
 
     def add(self, batch: RecordBatch) -> bool:

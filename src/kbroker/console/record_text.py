@@ -124,7 +124,7 @@ def _line(depth: int) -> str:
 
 
 def _is_json(text: str, is_cut: bool) -> bool:
-    """Whether this is a JSON document, or may be the beginning of one that was cut."""
+    """Return whether this is a JSON document, or may be the beginning of one that was cut."""
     try:
         json.loads(text)
     except json.JSONDecodeError as error:

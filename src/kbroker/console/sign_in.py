@@ -39,7 +39,7 @@ class Sessions:
         return value
 
     def knows(self, value: str) -> bool:
-        """Whether a cookie's value is that of a session that has not ended."""
+        """Return whether a cookie's value is that of a session that has not ended."""
         with self._lock:
             until_ms = self._until_ms.get(_hash(value))
             if until_ms is not None and until_ms <= self._clock.now_ms():
@@ -64,7 +64,7 @@ class FormSecret:
         return hmac.new(self._key, session.encode(), hashlib.sha256).hexdigest()
 
     def is_right(self, session: str, value: str) -> bool:
-        """Whether a field came from ``of``; takes the same time for each wrong one."""
+        """Return whether a field came from ``of``; takes the same time for each wrong one."""
         return hmac.compare_digest(self.of(session).encode(), value.encode("utf-8", "replace"))
 
 

@@ -101,7 +101,7 @@ class Member:
 
     @property
     def has_satisfied_heartbeat(self) -> bool:
-        """Whether it counts as alive: an open request is a sign of life, but not the very first join's."""
+        """True if the member counts as alive: an open request proves that, except the very first join."""
         if not self.is_new and (self.on_joined is not None or self.on_synced is not None):
             return True
         return self.heartbeat_satisfied
@@ -151,12 +151,12 @@ class ClassicGroup:
 
     @property
     def is_consumer_group(self) -> bool:
-        """Whether the metadata of its members is that of consumers."""
+        """True if the members are consumers, with their metadata format."""
         return self.protocol_type == CONSUMER
 
     @property
     def is_dead(self) -> bool:
-        """Whether it was dropped or replaced."""
+        """True if the group was dropped or replaced."""
         return self.state is GroupState.DEAD
 
     @property
@@ -165,7 +165,7 @@ class ClassicGroup:
 
     @property
     def is_unused(self) -> bool:
-        """Whether it can be dropped: a rejected request created it."""
+        """True if the group can be dropped, because a rejected request created it."""
         return (
             self.state is GroupState.EMPTY
             and not self.members

@@ -196,7 +196,7 @@ class GroupCoordinator:
 
     @property
     def is_idle(self) -> bool:
-        """Whether no join, sync or session is due or being expired: both reapers wait."""
+        """True if no join, sync or session is due or being expired, so that both reapers wait."""
         return self._joins.is_idle and self._heartbeats.is_idle
 
     @property
@@ -297,7 +297,7 @@ class GroupCoordinator:
 
     @property
     def has_consumer_protocol(self) -> bool:
-        """Whether ``group.coordinator.rebalance.protocols`` allows the consumer protocol."""
+        """True if ``group.coordinator.rebalance.protocols`` allows the consumer protocol."""
         return self._settings.consumer.is_enabled
 
     @property

@@ -32,7 +32,7 @@ class GroupOffsets:
 
     @property
     def has_pending(self) -> bool:
-        """Whether an open transaction has offsets of the group."""
+        """True if an open transaction has offsets of the group."""
         return bool(self._pending)
 
     def is_pending(self, place: Place) -> bool:

@@ -125,7 +125,7 @@ class PartitionCounts(NamedTuple):
 
 
 class LoadTimes(NamedTuple):
-    """How long the loads of the last minute took, in milliseconds; NaN without any."""
+    """Durations of the loads of the last minute, in milliseconds; NaN without any."""
 
     average_ms: float
     max_ms: float
@@ -173,12 +173,12 @@ class CoordinatorRuntime(Generic[Shard]):
 
     @property
     def is_closed(self) -> bool:
-        """Whether the coordinator has stopped."""
+        """True if the coordinator has stopped."""
         return self._is_closed
 
     @property
     def exists(self) -> bool:
-        """Whether the topic exists. One that was created elsewhere is loaded here."""
+        """True if the internal topic exists; loads a topic that was created elsewhere."""
         if not self._count and self._topic.partition_count:
             self.load_all()
         return self._count > 0

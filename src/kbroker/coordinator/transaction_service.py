@@ -78,7 +78,7 @@ class TransactionService:
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing is due or running."""
+        """True if no task is due or running."""
         return self._scheduler.is_idle and self._retries.is_idle
 
     def _topic_deleted(self, name: str) -> None:

@@ -144,7 +144,7 @@ class EmbeddedBroker(Broker):
 
     @property
     def is_running(self) -> bool:
-        """Whether it has been started and not stopped."""
+        """Return whether it has been started and not stopped."""
         return self._runtime is not None
 
     # ------------------------------------------------------------ topics
@@ -304,7 +304,7 @@ class EmbeddedBroker(Broker):
 
     @property
     def is_idle(self) -> bool:
-        """Whether every request has its response or waits, and nothing is due by the broker's clock.
+        """Return whether every request has its response or waits, and nothing is due by the broker's clock.
 
         Requests that the network threads have not read yet do not count: wait for their effects.
         """

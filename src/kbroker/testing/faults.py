@@ -356,7 +356,7 @@ class FaultRules:
 
     @property
     def is_idle(self) -> bool:
-        """Whether no delay is over whose request is not served yet."""
+        """Return whether no delay is over whose request is not served yet."""
         timer = self._timer
         return timer is None or timer.is_idle
 

@@ -49,7 +49,7 @@ _NATIVE: dict[int, ErrorResponseBuilder] = {PRODUCE: _produce, FETCH: _fetch}
 
 
 def continues_session(key: int, version: int, body: Body) -> bool:
-    """Whether this is a Fetch that only names the changes of its session: its topics are not in it."""
+    """Return whether this is a Fetch that only names the changes of its session: its topics are not in it."""
     return key == FETCH and version >= FETCH_SESSIONS_FROM and body["SessionId"] != 0 and body["SessionEpoch"] > 0
 
 
@@ -59,7 +59,7 @@ def end_session() -> Body:
 
 
 def wants_no_response(key: int, body: Body) -> bool:
-    """Whether the client will not read a response (Produce with acks=0)."""
+    """Return whether the client will not read a response (Produce with acks=0)."""
     return key == PRODUCE and body["Acks"] == 0
 
 

@@ -37,7 +37,7 @@ class HeldMarkers:
 
     @property
     def is_active(self) -> bool:
-        """Whether markers are delayed by it now: it was not released, and no later one took its place."""
+        """Return whether markers are delayed by it now: it was not released, and no later one took its place."""
         return self._markers.is_held is self._is_held
 
     @property

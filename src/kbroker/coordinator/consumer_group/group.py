@@ -104,7 +104,7 @@ class ConsumerGroup:
 
     @property
     def is_unused(self) -> bool:
-        """Whether it can be dropped: a rejected request created it."""
+        """True if the group can be dropped, because a rejected request created it."""
         return not self.is_dead and not self.members and not self.is_stored and not self.offsets
 
     @property

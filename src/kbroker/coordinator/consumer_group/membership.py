@@ -78,14 +78,14 @@ class HeartbeatRequest(NamedTuple):
 
     @property
     def is_plain(self) -> bool:
-        """Whether it has no field but those that identify the member."""
+        """True if the request only has the fields that identify the member."""
         names = self.topic_names is None and self.topic_regex is None
         wishes = self.rebalance_timeout_ms == -1 and self.server_assignor is None and self.rack_id is None
         return names and wishes and self.owned is None
 
     @property
     def is_full(self) -> bool:
-        """Whether it has all fields: then the response has the assignment."""
+        """True if the request has all fields: the response then has the assignment."""
         has_topics = self.topic_names is not None or self.topic_regex is not None
         return self.rebalance_timeout_ms != -1 and has_topics and self.owned is not None
 

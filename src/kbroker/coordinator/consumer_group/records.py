@@ -62,7 +62,7 @@ class TargetEpoch(NamedTuple):
 
 
 class CurrentAssignment(NamedTuple):
-    """What a member has."""
+    """Current assignment of a member."""
 
     member_epoch: int
     previous_member_epoch: int
@@ -117,7 +117,7 @@ def target_epoch_record(group_id: str, epoch: int, timestamp_ms: int) -> GroupRe
 
 
 def current_record(group_id: str, member: ConsumerGroupMember) -> GroupRecord:
-    """What a member has."""
+    """Return the record of a member's current assignment."""
     value = CurrentAssignment(
         member.member_epoch, member.previous_member_epoch, member.state, member.assigned, member.pending_revocation
     )

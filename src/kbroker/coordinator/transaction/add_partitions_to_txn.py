@@ -72,7 +72,7 @@ class AddPartitionsToTxnManager:
         return self._verification_failures
 
     def verify(self, question: Question) -> Answers:
-        """Whether the partitions are in the transaction: NONE, or why not. Never raises."""
+        """Return NONE for each partition in the transaction, else the error. Never raises."""
         return self._ask(self._coordinator.verify_partitions, question)
 
     def add(

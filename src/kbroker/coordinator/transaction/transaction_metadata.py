@@ -133,7 +133,7 @@ class TransactionMetadata:
 
     @property
     def is_epoch_exhausted(self) -> bool:
-        """Whether the producer needs another producer id before its epoch can be bumped."""
+        """True if the producer needs another producer id before its epoch can be bumped."""
         return self.producer_epoch >= EXHAUSTED_EPOCH
 
     def needs_another_producer_id(self, expected_epoch: int | None) -> bool:

@@ -30,7 +30,7 @@ BINARY, STRING, JSON = "binary", "string", "json"
 
 @dataclass(frozen=True)
 class RecordSchema:
-    """What keys and values are kept as: "binary", "string" (UTF-8), or "json".
+    """Formats of stored keys and values: "binary", "string" (UTF-8), or "json".
 
     A part that is JSON needs its columns, as in SQL: "id bigint, tags array<string>". A record that does not fit is
     kept aside. Columns may be added later; old rows have null there.

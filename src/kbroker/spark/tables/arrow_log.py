@@ -18,7 +18,7 @@ MAX_BATCH_BYTES = 256 << 20  # of one message once it is unpacked
 
 
 def message_schema() -> StructType:
-    """What `decode_messages` yields: text for what is no Arrow, why a message is none, its origin, the flat columns."""
+    """Return the schema of `decode_messages`: text if not Arrow, reason for a rejection, origin, flat columns."""
     from pyspark.sql.types import LongType, StringType, StructField, StructType, TimestampType
 
     return StructType(

@@ -69,14 +69,14 @@ class DataFile:
 
     @property
     def end_us(self) -> int:
-        """Where its hour ends, microseconds since 1970."""
+        """End of the file's hour, in microseconds since 1970."""
         start = datetime.fromisoformat(self.date).replace(tzinfo=timezone.utc)
         return int(start.timestamp()) * 1_000_000 + (self.hour + 1) * HOUR_US
 
 
 @dataclass(frozen=True, slots=True)
 class TableInfo:
-    """What holds for a whole table. `columns`: of its rows, as Spark writes its own schemas, without their place."""
+    """Properties of a whole table. `columns`: schema of its rows in Spark's JSON, without the partition columns."""
 
     kind: str = REQUEST_LOG
     buckets: int = DEFAULT_BUCKETS
@@ -86,7 +86,7 @@ class TableInfo:
 
 @dataclass(frozen=True, slots=True)
 class Stream:
-    """What a stream into a table reads: a topic of some brokers, or log files."""
+    """Source of a stream into a table: a topic of some brokers, or log files."""
 
     topic: str = ""
     bootstrap_servers: str = ""
@@ -96,7 +96,7 @@ class Stream:
         return f"topic {self.topic}" if self.topic else "files"
 
     def overlaps(self, other: Stream) -> bool:
-        """Whether both may read the same records: one topic of a common broker, or one file, folder or pattern."""
+        """Return whether both may read the same records: a topic of a common broker, or a file, folder or pattern."""
         if self.topic or other.topic:
             mine, others = (_addresses(one.bootstrap_servers) for one in (self, other))
             return self.topic == other.topic and bool(not mine or not others or mine & others)
@@ -109,7 +109,7 @@ class Stream:
 
 
 def _covers(place: str, path: str) -> bool:
-    """Whether all that a path names is named by a place: the same one, its folder, or a pattern that it fits."""
+    """Return whether a place covers all files of a path: the same path, its folder, or a matching pattern."""
     wide, narrow = Path(place).parts, Path(path).parts
     is_near = len(wide) <= len(narrow) <= len(wide) + 1  # a folder is not read with its subfolders
     return is_near and all(
@@ -118,13 +118,13 @@ def _covers(place: str, path: str) -> bool:
 
 
 def _addresses(servers: str) -> set[str]:
-    """Of a list of bootstrap servers, each under one name."""
+    """Return the normalized addresses of a list of bootstrap servers."""
     given = (one.strip().lower() for one in servers.split(","))
     return {re.sub(r"^(?:localhost|\[::1\])(?=:)", "127.0.0.1", one) for one in given if one}
 
 
 def _may_be_one(name: str, other: str) -> bool:
-    """Whether two names or patterns of a file or a folder may stand for the same one."""
+    """Return whether two names or patterns may match the same file or folder."""
     if name == other or fnmatch.fnmatchcase(name, other) or fnmatch.fnmatchcase(other, name):
         return True
     ends = [(re.split(r"[*?[]", one)[0], re.split(r"[*?\]]", one)[-1]) for one in (name, other)]
@@ -151,7 +151,7 @@ class Table:
         return str(self.place)
 
     def exists(self) -> bool:
-        """Whether the place is a table.
+        """Return whether the place is a table.
 
         Raises: TableError where there is a log and delta-rs cannot read it for the name of a folder.
         """
@@ -174,7 +174,7 @@ class Table:
 
     @property
     def version(self) -> int:
-        """Which version of the table this is."""
+        """The version of the table."""
         return int(self.delta.version())
 
     def refresh(self) -> None:
@@ -187,7 +187,7 @@ class Table:
         self.delta.update_incremental()
 
     def info(self) -> TableInfo:
-        """What holds for the whole table.
+        """The properties of the whole table.
 
         Raises: TableError when kbroker has not made it, or has files that are not to be read as they are.
         """
@@ -276,7 +276,7 @@ class Table:
         self.delta.alter.set_table_properties({_VERSION: str(wanted.schema_version)}, raise_if_not_exists=False)
 
     def _try(self, change: Callable[[], object]) -> bool:
-        """Whether a change was committed; False: another one came in between, which is read."""
+        """Try to commit a change; return False after a conflict with another commit, which is then read."""
         from deltalake.exceptions import CommitFailedError
 
         before = self.version
@@ -352,7 +352,7 @@ class Table:
         raise PipelineError(f"{self} is changed by too many others at once: the batch was not committed")
 
     def _are_live(self, files: Sequence[DataFile]) -> bool:
-        """Whether all of them are part of the table."""
+        """Return whether all files are part of the table."""
         import pyarrow as pa
         import pyarrow.compute as pc
 
@@ -412,7 +412,7 @@ class Table:
         ]  # fmt: skip
 
     def _rows(self, path: str) -> int:
-        """Of a file whose writer did not count them."""
+        """Return the number of rows of a file whose writer did not record it."""
         import pyarrow.parquet as pq
 
         with self.place.filesystem().open_input_file(path) as file:
@@ -433,12 +433,12 @@ class Table:
 
 
 def bucket_of(principal: str | None, client_id: str | None, buckets: int) -> int:
-    """Where an entity's rows lie: the same number that Spark computes when it writes."""
+    """Return the bucket of an entity's rows, the number that Spark computes on write."""
     return zlib.crc32(f"{principal or ''}\0{client_id or ''}".encode()) % buckets
 
 
 def describe_table(table: TableName, dates: Sequence[str] | None = None) -> dict[str, Any]:
-    """What is in a table: rows, hours, files, size_bytes, times of the oldest and the youngest row, version.
+    """Describe a table: rows, hours, files, size_bytes, times of the oldest and the youngest row, version.
 
     Raises: TableError when the place is no table.
     """
@@ -460,7 +460,7 @@ def _partition(file: DataFile) -> dict[str, str | None]:
 
 
 def properties_of(info: TableInfo) -> dict[str, str]:
-    """What Delta keeps of a description beside the columns."""
+    """Return the properties that Delta stores besides the columns."""
     return {_KIND: info.kind, _BUCKETS: str(info.buckets), _VERSION: str(info.schema_version)}
 
 

@@ -86,7 +86,7 @@ def _read(file: pq.ParquetFile, columns: Sequence[str]) -> pa.Table:
 def _opened(
     place: TablePlace, files: Sequence[str], columns: Sequence[str] | None, dictionaries: Sequence[str] = ()
 ) -> Iterator[tuple[pa.Schema, Iterator[pa.RecordBatch]]]:
-    """Of each file the schema and the batches of those columns that it has. Raises: UnreadableFileError."""
+    """Yield the schema of each file, and batches of the requested columns it has. Raises: UnreadableFileError."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -102,7 +102,7 @@ def _opened(
 
 
 def _cause(error: Exception) -> str:
-    """Why Arrow cannot read a file, and what to do: in one line."""
+    """Return the reason that Arrow cannot read a file, and the remedy, in one line."""
     import pyarrow as pa
 
     if isinstance(error, FileNotFoundError):

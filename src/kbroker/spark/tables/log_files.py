@@ -96,7 +96,7 @@ class Files:
         return keyed
 
     def ends(self, start: dict[str, int], budget: int | None) -> dict[str, int]:
-        """How far each file can be read now. `budget`: bytes beyond `start`, None for all; at least a line is read.
+        """Return the current readable end of each file. `budget`: bytes beyond `start`, None for all; at least a line.
 
         A file that is known by its first line stays in the offset while it is not found: while it is renamed it has no
         name, and read again it would be there twice.
@@ -165,7 +165,7 @@ def _key_of(opened: Any) -> str | None:
 
 
 def _is_path(key: str) -> bool:
-    """Whether a file is known by its path, and not by its first line."""
+    """Return whether the key of a file is its path, and not derived from its first line."""
     return "/" in key
 
 
@@ -190,7 +190,7 @@ def _opened(piece: Piece) -> Any:
 
 
 def _line_end(file: LogFile, begin: int, budget: int | None, key: str, *, force: bool) -> int:
-    """Where the last whole line ends within `budget` bytes; `begin` if the name leads to another file by now.
+    """Return the end of the last whole line within `budget` bytes; `begin` if the name now refers to another file.
 
     Args: `key`: of the file; `force`: the first line counts whatever its length.
     Raises: FileNotFoundError; PipelineError for a file that is shorter than `begin`.
@@ -225,7 +225,7 @@ def _line_end(file: LogFile, begin: int, budget: int | None, key: str, *, force:
 
 
 def _batches(file: LogFile, begin: int, budget: int | None) -> tuple[int, int]:
-    """How many whole batches a stream file has, up to a budget of bytes beyond `begin`; and the bytes of those."""
+    """Return the number of whole batches of a stream file within `budget` bytes beyond `begin`, and their bytes."""
     number = taken = 0
     for number, batch in enumerate(_open_batches(file), 1):
         if number > begin:

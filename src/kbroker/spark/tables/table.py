@@ -107,7 +107,7 @@ def write_table(
 
 
 def summary(files: Sequence[DataFile]) -> Written:
-    """What some files add to a table."""
+    """Return the sums of the files added to a table."""
     by_bucket: dict[int, int] = {}
     for one in files:
         by_bucket[one.bucket] = by_bucket.get(one.bucket, 0) + one.rows
@@ -149,7 +149,7 @@ def write_rows(
 
 
 def _tasks(before: Mapping[int, int], buckets: int, slots: int, split_rows: int) -> int:
-    """By how many tasks a batch is written: not more than the executors can run in two turns.
+    """Return the number of tasks that write a batch: at most as many as the executors can run in two turns.
 
     One for each bucket, or more where the batch before had so many rows; the first batch may have rows of many hours.
     """
@@ -158,7 +158,7 @@ def _tasks(before: Mapping[int, int], buckets: int, slots: int, split_rows: int)
 
 
 def split(rows_by_bucket: Mapping[int, int], buckets: int, tasks: int, split_rows: int) -> dict[int, int]:
-    """How many tasks shall write a bucket, for those that had more than HOT_SHARE times the fair share of the rows."""
+    """Return the number of tasks for each bucket with more than HOT_SHARE times the fair share of the rows."""
     total = sum(rows_by_bucket.values())
     parts = {
         bucket: min(round(rows * tasks / total), tasks, rows // split_rows)

@@ -1,4 +1,4 @@
-"""The page that `watch` keeps: the report of the latest views, without what only a replay knows."""
+"""Live page of `watch`: the report of the latest views, without the parts that need a replay."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ def write_live_page(
 ) -> bool:
     """Write the page about the last `span_ms` of a table of views, by its youngest minute, in one step.
 
-    Args: `every_ms`: how often a browser reads it again; `clock`: of the time that the page states.
-    Returns: False where the table has no minute yet. Raises: OSError, TableError.
+    Args: `every_ms`: refresh interval of the browser; `clock`: for the time shown on the page.
+    Returns: False if the table has no minute yet. Raises: OSError, TableError.
     """
     data = gather_views(spark, table, span_ms)
     if data is None:
@@ -51,7 +51,7 @@ def write_live_page(
 
 
 def gather_views(spark: SparkSession, table: TableName, span_ms: int, *, top: int = TOP) -> ReportData | None:
-    """Bring the last `span_ms` of a table of views to the size of a page; None where it has no minute."""
+    """Reduce the last `span_ms` of a table of views to the size of a page; None if the table has no minute."""
     from pyspark.sql import functions as F
 
     found = Table(table)
@@ -128,7 +128,7 @@ def _gathered(rows: DataFrame, table: Table, start: int, bin_s: int, bins: int, 
 
 
 def _joined(rows: DataFrame, names: Sequence[str], keys: Sequence[tuple[Any, ...]]) -> DataFrame:
-    """Rows of which some columns have one of a few combinations of values, of which any may be null."""
+    """Return the rows whose columns ``names`` have one of the combinations ``keys``, in which any value may be null."""
     from pyspark.sql import functions as F
 
     if not keys:

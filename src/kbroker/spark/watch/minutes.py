@@ -1,8 +1,8 @@
-"""The continuous query of `watch`: the records of a request log, added up by minute, each minute given out once.
+"""Continuous query of `watch`: aggregates the records of a request log by minute, and emits each minute once.
 
-Spark's state holds the minutes that are open: a row per second and entity, per connection, and per quota and client
-that it throttled. A minute is closed, and leaves the state for good, when the youngest record is so much younger than
-its end as the watermark says. A record of a closed minute is late: it is counted as such, and in no view.
+Spark's state holds the open minutes: a row per second and entity, per connection, and per quota and throttled client.
+A minute is closed, and removed from the state, when the youngest record is later than its end by the watermark delay.
+A record of a closed minute is late: it is counted as such, and is in no view.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ MINUTE_S = 60
 DAY_S = 86_400
 AHEAD_S = 600
 
-#: What a row of the state is about. `second`: of a usage, of a throttle's minute, of a connection's day.
+#: Keys of a row of the state. `second`: of a usage, of a throttle's minute, of a connection's day.
 _KEYS = {
     "view": "string",
     "second": "bigint",
@@ -42,11 +42,11 @@ _EVENT = "_event_time"
 
 
 def open_minutes(rows: DataFrame, watermark_ms: int) -> DataFrame:
-    """The stream of closed minutes: `minute` (a window) and the columns of _KEYS and _VALUES, and delay_max_ms.
+    """Return the stream of closed minutes: `minute` (a window) and the columns of _KEYS and _VALUES, and delay_max_ms.
 
     Args: `rows`: a stream with the columns of the request log.
 
-    The youngest record closes minutes, so records that are ahead of the clock must not be among them: see `is_ahead`.
+    The youngest record closes minutes, so records ahead of the clock must be filtered out: see `is_ahead`.
     """
     from pyspark.sql import functions as F
 
@@ -62,15 +62,15 @@ def open_minutes(rows: DataFrame, watermark_ms: int) -> DataFrame:
 
 
 def is_ahead() -> Column:
-    """Whether a record is ahead of the clock by more than clocks differ: it would close all minutes before it."""
+    """Return the condition that a record is too far ahead of the clock; it would close all minutes before it."""
     from pyspark.sql import functions as F
 
-    now = F.current_timestamp()  # in a stream that of the batch: the same when it is repeated
+    now = F.current_timestamp()  # in a stream the time of the batch, the same if it is repeated
     return F.col("time") > now + F.expr(f"interval {AHEAD_S} seconds")
 
 
 def traffic_of(closed: DataFrame) -> DataFrame:
-    """Of closed minutes what `with_connections` takes as traffic."""
+    """Return the rows of closed minutes that `with_connections` takes as traffic."""
     from pyspark.sql import functions as F
 
     rows = closed.where(F.col("view") == USAGE)
@@ -78,7 +78,7 @@ def traffic_of(closed: DataFrame) -> DataFrame:
 
 
 def connections_of(closed: DataFrame) -> DataFrame:
-    """Of closed minutes the connections, each once a day: date, principal, client_id, connection, first second."""
+    """Return the connections of closed minutes, once a day: date, principal, client_id, connection, first second."""
     from pyspark.sql import functions as F
 
     rows = closed.where(F.col("view") == CONNECTION)
@@ -87,7 +87,7 @@ def connections_of(closed: DataFrame) -> DataFrame:
 
 
 def throttles_of(closed: DataFrame) -> DataFrame:
-    """Of closed minutes the sums of `throttles`, and the `minute` (seconds since 1970)."""
+    """Return the sums of `throttles` of closed minutes, and the `minute` (seconds since 1970)."""
     from pyspark.sql import functions as F
 
     rows = closed.where(F.col("view") == THROTTLES)
@@ -99,7 +99,7 @@ def throttles_of(closed: DataFrame) -> DataFrame:
 
 
 def _facts() -> Column:
-    """What a record adds to the state: an array of rows with the columns of _KEYS and _VALUES."""
+    """Return the state rows of a record: an array of rows with the columns of _KEYS and _VALUES."""
     from pyspark.sql import functions as F
 
     second = second_of("time")

@@ -1,4 +1,4 @@
-"""The table of `watch`: usage and throttles by minute, and the connections of each day; what the jobs read of it."""
+"""Table of `watch`: usage and throttles by minute, and the connections of each day; queries of the jobs on it."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 SCHEMA_VERSION = 1
-#: A row is of one view, and has null in the columns of the others. `time`: where its minute begins; of a connection
-#: its first request of the day.
+#: A row belongs to one view, with null in the columns of the others. `time`: beginning of its minute; for a
+#: connection, its first request of the day.
 _COLUMNS = {
     "view": "string",
     "time": "timestamp",
@@ -42,7 +42,7 @@ _COLUMNS = {
 
 
 def views_schema() -> StructType:
-    """The columns of a row, without its place."""
+    """Return the columns of a row, without the partition columns."""
     from pyspark.sql import types
 
     kinds = {
@@ -55,12 +55,12 @@ def views_schema() -> StructType:
 
 
 def rows_of(closed: DataFrame, known: Callable[[Sequence[str]], DataFrame]) -> DataFrame:
-    """The rows of the table that a batch of closed minutes makes.
+    """Return the rows of the table for a batch of closed minutes.
 
-    Args: `closed`: a batch of `open_minutes`, read several times; `known`: given days, the connections that the table
-    has of them.
+    Args: `closed`: a batch of `open_minutes`, read several times; `known`: returns the table's connections of given
+    days.
 
-    Minutes are closed in their order, so a connection that the table does not have began in this batch.
+    Minutes are closed in order, so a connection that the table does not have began in this batch.
     """
     from pyspark.sql import functions as F
 
@@ -89,13 +89,13 @@ _CONNECTION = ("date", *ENTITY, "connection")
 
 
 def known_connections(spark: SparkSession, table: TableName, dates: Sequence[str]) -> DataFrame:
-    """The connections that a table has of some days: date, ENTITY, connection."""
+    """Return the connections of some days in a table: date, ENTITY, connection."""
     rows = read_table(spark, table, ["view", *_CONNECTION], dates)
     return rows.where(rows["view"] == CONNECTION).select(*_CONNECTION)
 
 
 def usage_of(views: DataFrame, *keys: str) -> DataFrame:
-    """The rows of `usage`: the columns of ENTITY, MEASURES and NAME_peak. Args: `keys`: by what else, such as date."""
+    """Return the rows of `usage`: ENTITY, MEASURES and NAME_peak. Args: `keys`: further keys, such as date."""
     from pyspark.sql import functions as F
 
     rows = views.where(F.col("view") == USAGE)
@@ -106,7 +106,7 @@ def usage_of(views: DataFrame, *keys: str) -> DataFrame:
 
 
 def throttles_of_views(views: DataFrame) -> DataFrame:
-    """The rows of `throttles`."""
+    """Return the rows of `throttles`."""
     from pyspark.sql import functions as F
 
     rows = views.where(F.col("view") == THROTTLES)

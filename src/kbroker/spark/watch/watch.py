@@ -32,19 +32,19 @@ if TYPE_CHECKING:
     from kbroker.spark.micro_batches import MicroBatches
 
 _PARTITIONS = "spark.sql.shuffle.partitions"
-_SPARKS_OWN = "200"  # partitions, each of which is a few files of state for every batch
+_SPARKS_OWN = "200"  # partitions, each of which writes a few state files for every batch
 _STATE = "the checkpoint of `watch`, in which executors keep its state,"
-_SEEN = "kbroker_watch"  # what is counted of the records on their way
+_SEEN = "kbroker_watch"  # name of the observed metrics
 
-#: Writes the page of a table; False: there is nothing to show yet.
+#: Writes the page of a table; returns False if the table has no minute yet.
 Refresh = Callable[[], bool]
 
 
 @dataclass
 class Watched(Ingested):
-    """What one run did. `records`: read; `late`: rows of the state that came for a closed minute, in no view.
+    """Result of one run. `records`: records read; `late`: rows for a minute that was closed already, in no view.
 
-    `state_rows`, `state_bytes`: the most that Spark's state had; `pages`: written.
+    `state_rows`, `state_bytes`: maximum size of Spark's state; `pages`: pages written.
     """
 
     records: int = 0
@@ -66,11 +66,11 @@ def watch(
     stopping: Callable[[], bool] = lambda: False,
     at: PhaseCallback | None = None,
 ) -> Watched:
-    """Add a log up into a table of views until `stopping` says so, or without `follow` until all is read.
+    """Aggregate a log into a table of views until `stopping` returns true, or without `follow` until the log's end.
 
-    Args: `refresh`: called on this thread when the table has something new, once an interval at most, and at the end;
-    `clock`: bounds the hours that are compacted; `progress`, `at`: as of `ingest`, with the phases computed and page
-    too.
+    Args: `refresh`: called on this thread when the table has changed, at most once an interval, and at the end;
+    `clock`: limits the hours that are compacted; `progress`, `at`: as for `ingest`, with the additional phases
+    computed and page.
     Raises: TableError, PipelineError as `ingest`.
     """
     chosen = options or StreamOptions(buckets=1, follow=True)
@@ -81,12 +81,12 @@ def watch(
 
 
 class _Watch(TableStream):
-    """A stream whose batches are minutes that were closed. Threads: as `TableStream`."""
+    """Stream whose batches are closed minutes. Threads: as `TableStream`."""
 
     done: Watched
     _refresh: Refresh | None = None
     _last_batch = -1
-    _shown = -1  # the table's version that the page is of
+    _shown = -1  # table version shown by the page
     _looked_ms: int | None = None  # when the page was last compared with the table
     _complaint = ""
 
@@ -115,7 +115,7 @@ class _Watch(TableStream):
         return self.done
 
     def _start(self, stream: DataFrame, checkpoint: TablePlace, batches: MicroBatches) -> StreamingQuery:
-        """Start with as many partitions of state as tasks can run; a checkpoint keeps those that it began with."""
+        """Start with one state partition per concurrent task; an existing checkpoint keeps its number of partitions."""
         before = str(self.spark.conf.get(_PARTITIONS))
         if before == _SPARKS_OWN:
             self.spark.conf.set(_PARTITIONS, str(max(2, parallelism(self.spark))))
@@ -125,8 +125,8 @@ class _Watch(TableStream):
             self.spark.conf.set(_PARTITIONS, before)
 
     def write(self, batch: DataFrame, number: int, parse: Parse) -> None:
-        # Computed once, also where the table has the batch already: only what is computed moves state and watermark on.
-        # With `cache()` Spark 4.2 was seen to add up the whole log anew for a union; why was not found out.
+        # Computed once, even if the table already has the batch: computing it advances the state and the watermark.
+        # With `cache()`, Spark 4.2 aggregated the whole log again for a union; the cause is unknown.
         closed = batch.localCheckpoint()
         self._at("computed")
         if closed.isEmpty():
@@ -137,12 +137,12 @@ class _Watch(TableStream):
             super().write(closed, number, parse)
 
     def say_written(self, number: int, written: Written, refused: int, took: int) -> None:
-        """A batch that closed no minute has nothing to say here; `look` says what it read."""
+        """Report a written batch if it closed minutes; `look` reports the records read."""
         if written.rows:
             super().say_written(number, written, refused, took)
 
     def look(self, query: StreamingQuery) -> None:
-        """Say what each batch did, and bring the page up to date."""
+        """Report each batch, and update the page."""
         for done in _finished(query, self._last_batch):
             self._last_batch = done["batchId"]
             self._say(done)
@@ -186,7 +186,7 @@ class _Watch(TableStream):
             self.done.pages += 1
             self._complaint = ""
         except Exception as error:
-            # a full disk or a folder that was deleted is no reason to lose the views
+            # a full disk or a deleted folder must not stop the views
             if not isinstance(error, (OSError, PipelineError)) and not is_of_spark(error):
                 raise
             reason = sentence(error) if is_of_spark(error) else str(error)
@@ -198,13 +198,13 @@ class _Watch(TableStream):
 
 
 def counts_of(observed: Row) -> Sequence[int]:
-    """The values of a row of observed metrics, which Spark Connect's progress has as `values` beside their `schema`."""
+    """Return the values of observed metrics; Spark Connect reports them as `values` next to their `schema`."""
     found: Sequence[int] = observed.asDict().get("values", observed)
     return found
 
 
 def _finished(query: StreamingQuery, after: int) -> Iterable[Any]:
-    """The progress of batches that have been executed since batch `after`, in their order."""
+    """Return the progress of the batches executed since batch `after`, in order."""
     last = query.lastProgress
     if last is None or last["batchId"] <= after:
         return []
@@ -214,5 +214,5 @@ def _finished(query: StreamingQuery, after: int) -> Iterable[Any]:
 
 
 def _clock(watermark: str) -> str:
-    """Spark's "2026-01-02T03:04:05.000Z", which is UTC, as people write it."""
+    """Return Spark's watermark, such as "2026-01-02T03:04:05.000Z" (UTC), for people."""
     return f"{datetime.fromisoformat(watermark.replace('Z', '+00:00')):%Y-%m-%d %H:%M:%S} UTC"
