@@ -19,7 +19,7 @@ import click
 import kbroker
 from kbroker.cli.options import CommandGroup
 
-#: Each is the command of its name in the module of its name.
+#: Commands, each in the module of the same name.
 COMMANDS = (
     "acls",
     "cluster",
@@ -104,8 +104,8 @@ class OneLineErrors(CommandGroup):
 def interruptible() -> Iterator[None]:
     """Let Ctrl-C raise KeyboardInterrupt once, between any two instructions; a second one ends the process at once.
 
-    So does the first one while a module is imported: the set-up code of compiled modules discards exceptions.
-    Not where Ctrl-C is ignored, nor outside the main thread.
+    During an import the first one ends the process too: the set-up code of compiled modules discards exceptions.
+    No effect if Ctrl-C is ignored, or outside the main thread.
     """
     before = signal.getsignal(signal.SIGINT)
     if before in (None, signal.SIG_IGN) or threading.current_thread() is not threading.main_thread():

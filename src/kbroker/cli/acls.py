@@ -1,4 +1,4 @@
-"""`kbroker acls`: who may do what, on any Kafka with an authorizer."""
+"""`kbroker acls`: access control lists, on any Kafka with an authorizer."""
 
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -21,7 +21,7 @@ HEAD = ["PERMISSION", "PRINCIPAL", "HOST", "OPERATION", "RESOURCE", "PATTERN", "
 
 
 def resource_options(command: F) -> F:
-    """Options that name the resource of rules."""
+    """Add the options that name the resources of rules."""
     return decorators(
         click.option("--topic", "topics", multiple=True, metavar="NAME", help="A topic; again for more."),
         click.option("--group", "groups", multiple=True, metavar="NAME", help="A group; again for more."),
@@ -135,7 +135,7 @@ def remove(
 ) -> None:
     """Remove the rules about some resources.
 
-    Those of all operations, principals and hosts, unless options name some.
+    Without further options, the rules of all operations, principals and hosts are removed.
     """
     from kbroker.client.acls import Acls
     from kbroker.common.security.acls import AclFilter, Operation, PatternType, java_host
@@ -175,8 +175,8 @@ def explain(
 ) -> None:
     """Say whether PRINCIPAL may do something, and why.
 
-    The answer is made from the rules and settings that the broker describes; one of yes exits with 0, one of no
-    with 1.
+    The decision is computed from the rules and settings that the broker describes. The exit status is 0 if the
+    operation is allowed, 1 if it is denied.
     """
     from kbroker.client.acls import Acls, describe
 
@@ -228,7 +228,7 @@ def resources(
     users: Iterable[str],
     cluster: bool,
 ) -> "list[tuple[ResourceType, str]]":
-    """The resources that options name."""
+    """Return the resources that options name."""
     from kbroker.common.security.acls import CLUSTER_NAME, ResourceType
 
     named = [
@@ -243,7 +243,7 @@ def resources(
 
 
 def words(operations: Iterable[str]) -> "list[Operation]":
-    """Operations by their names."""
+    """Return operations by their names."""
     from kbroker.common.security.acls import Operation
 
     by_title = {one.name.replace("_", "").lower(): one for one in Operation}
@@ -251,7 +251,7 @@ def words(operations: Iterable[str]) -> "list[Operation]":
 
 
 def principal_of(text: str) -> str:
-    """The principal, checked. Raises: BadParameter."""
+    """Return the validated principal. Raises: BadParameter."""
     from kbroker.common.security.acls import check_principal
 
     try:

@@ -1,4 +1,4 @@
-"""`kbroker cluster`: what a cluster says of itself, on any Kafka."""
+"""`kbroker cluster`: description of a cluster, on any Kafka."""
 
 import click
 

@@ -127,7 +127,7 @@ def alter(
 
 
 def changes(by_option: dict[str, dict[str, str]], deletes: tuple[str, ...]) -> "list[ConfigChange]":
-    """The changes of `--set`, `--append`, `--subtract` and of the names to delete; at most one for each name."""
+    """Return the changes of `--set`, `--append`, `--subtract` and `--delete`; at most one for each name."""
     from kbroker.client.admin import ConfigChange, ConfigOperation
 
     operations = {

@@ -117,7 +117,7 @@ def consume(
 @contextmanager
 def _ended_by_sigterm() -> "Iterator[None]":
     """Let SIGTERM end the command like an exit, so that a member leaves its group: otherwise other members would wait
-    for its partitions until the session times out. Not if SIGTERM is ignored, nor outside the main thread.
+    for its partitions until the session times out. No effect if SIGTERM is ignored, or outside the main thread.
     """
     before = signal.getsignal(signal.SIGTERM)
     if before in (None, signal.SIG_IGN) or threading.current_thread() is not threading.main_thread():

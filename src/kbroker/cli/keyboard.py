@@ -1,4 +1,4 @@
-"""Keys of a terminal, one by one and without their echo, as long as a block runs."""
+"""Keys of a terminal, read one by one without echo for the duration of a block."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-ESCAPE_S = 0.05  # in which the rest of an arrow key's sequence comes
+ESCAPE_S = 0.05  # within which the rest of an arrow key's sequence arrives
 _SEQUENCES = {"[A": "up", "[B": "down", "[C": "right", "[D": "left", "[5~": "page up", "[6~": "page down", "[H": "home"}
 
 
@@ -19,8 +19,10 @@ class Keyboard:
         self._descriptor = descriptor
 
     def key(self, timeout_s: float) -> str | None:
-        """The next key: a character, or one of "up", "down", "left", "right", "page up", "page down", "home"; None
-        after the time, "q" where the terminal is closed."""
+        """Return the next key: a character, or "up", "down", "left", "right", "page up", "page down" or "home".
+
+        None after the time-out, "q" if the terminal is closed.
+        """
         if not self._has_input(timeout_s):
             return None
         first = os.read(self._descriptor, 1)
@@ -41,8 +43,10 @@ class Keyboard:
 
 @contextmanager
 def keyboard() -> Iterator[Keyboard | None]:
-    """The keys of standard input, whose settings come back at the end; None where that is no terminal, or the system
-    has none of this kind."""
+    """Yield the keys of standard input, and restore its settings at the end.
+
+    Yields None if standard input is not a terminal, or the system has no termios.
+    """
     try:
         import termios
         import tty

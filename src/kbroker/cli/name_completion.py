@@ -1,4 +1,4 @@
-"""Names that a shell may complete, asked from the broker that the words before name; none when it does not answer."""
+"""Shell completion of names, from the broker that the command line names; none if it does not respond."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PATIENCE_S = 1.0
 
 
 def topic_names(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
-    """Topics that begin with what is typed; internal ones once their underscores are."""
+    """Return the topics that begin with the typed text; internal ones only after a typed underscore."""
 
     def names(cluster: Cluster) -> list[str]:
         return [t.name for t in cluster.fetch_metadata(None) if not t.is_internal or incomplete.startswith("_")]
@@ -25,7 +25,7 @@ def topic_names(ctx: click.Context, param: click.Parameter, incomplete: str) -> 
 
 
 def group_names(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
-    """Groups that begin with what is typed."""
+    """Return the groups that begin with the typed text."""
 
     def names(cluster: Cluster) -> list[str]:
         from kbroker.client.groups import Groups
@@ -45,4 +45,4 @@ def _starting(ctx: click.Context, incomplete: str, names: Callable[[Cluster], li
         with connect(bootstrap, **patience) as cluster:
             return sorted(name for name in names(cluster) if name.startswith(incomplete))
     except (KafkaError, BrokerConnectionError, OSError, click.UsageError):
-        return []  # a person who types wants no error now
+        return []  # an error would disturb the command line

@@ -23,7 +23,7 @@ def print_table(header: Sequence[str], rows: Iterable[Sequence[object]], *, righ
 
     A cell of more than MAX_WIDTH columns widens its own row only.
 
-    What would act on a terminal is escaped: names are chosen by clients.
+    Control characters are escaped: names are chosen by clients.
     Args: `right`: further columns, from 0, to align right: numbers with a unit.
     """
     from kbroker.cli.short_text import columns_of, padded
@@ -38,9 +38,9 @@ def print_table(header: Sequence[str], rows: Iterable[Sequence[object]], *, righ
 
 
 def styled(text: str, **style: Any) -> str:
-    """The text in colours, which `click.echo` leaves out where it prints to no terminal.
+    """Return the text in colours, which `click.echo` removes unless it prints to a terminal.
 
-    Plain if NO_COLOR is set, and on a terminal without colours.
+    Plain text if NO_COLOR is set, and on a terminal without colours.
     Args: `style`: of `click.style`: fg, bold ...
     Source: https://no-color.org
     """
@@ -48,12 +48,12 @@ def styled(text: str, **style: Any) -> str:
 
 
 def is_dumb_terminal() -> bool:
-    """Return whether the terminal only prints: it shows what others obey, colours and places on the screen."""
+    """Return whether the terminal prints control sequences instead of executing them."""
     return os.environ.get("TERM", "").lower() in ("dumb", "unknown")
 
 
 def print_json(value: object) -> None:
-    """One document, indented; in ASCII where standard output has no other characters."""
+    """Print one indented document; in ASCII if standard output cannot encode other characters."""
     from kbroker.cli.plain_characters import has_all_characters
     from kbroker.common.printable import printable_json
 
@@ -67,7 +67,7 @@ def print_deleted(
     """Delete each name, and print whether it existed.
 
     Args: ``missing``: the error for a name that does not exist, which is then reported and not raised; None raises it.
-    Raises: KafkaError, at the first that cannot be deleted.
+    Raises: KafkaError for the first name that cannot be deleted.
     """
     from kbroker.common.errors import KafkaError
 
@@ -87,12 +87,12 @@ def print_deleted(
 
 
 def json_line(value: object) -> bytes:
-    """One document on one line."""
+    """Return a document as one line."""
     return json.dumps(value, ensure_ascii=False).encode() + b"\n"
 
 
 def json_bytes(name: str, value: bytes | None) -> dict[str, Any]:
-    """`{name: text}`, or `{name_base64: ...}` for bytes that are not UTF-8 text."""
+    """Return `{name: text}`, or `{name_base64: ...}` for bytes that are not UTF-8 text."""
     if value is None:
         return {name: None}
     try:
@@ -104,7 +104,7 @@ def json_bytes(name: str, value: bytes | None) -> dict[str, Any]:
 
 
 def binary_stdout() -> BinaryIO:
-    """Standard output for bytes."""
+    """Return standard output for bytes."""
     return sys.stdout.buffer
 
 

@@ -1,4 +1,4 @@
-"""Characters that a terminal or file has none for: something readable in their place, and never a failed command."""
+"""Replacement of characters that standard output cannot encode, so that no command fails because of them."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ def has_all_characters(stream: object) -> bool:
 
 
 def make_printable() -> None:
-    """Let standard output take every character: what its encoding lacks is printed plainly, or as an escape.
+    """Let standard output accept every character; replace those that its encoding lacks, or print an escape.
 
-    Ours become a character as wide as they are: the bars of charts become digits, 8 for a full one. ASCII is what
-    Python takes where no locale is set, not what a terminal has: it gets UTF-8, as click prints there.
+    kbroker's own symbols are replaced by characters of the same width: the bars of charts become digits, 8 for a full
+    one. Without a locale Python chooses ASCII, although terminals support UTF-8, which is then used, as in click.
     """
     codecs.register_error(HANDLER, _plainly)
     for stream in (sys.stdout, sys.stderr):

@@ -1,7 +1,7 @@
 """Progress of a command: lines on stderr, and below them one bar for the current step.
 
-On a terminal the bar is one line that is drawn again and again; elsewhere it is a plain line every ten seconds.
-Nothing at all with --quiet.
+On a terminal the bar is one line that is redrawn; elsewhere it is a plain line every ten seconds. With --quiet, nothing
+is printed.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, TextIO
 if TYPE_CHECKING:
     from kbroker._core.clock import BaseClock
 
-DRAW_MS = 200  # between two pictures of the bar
-LINE_MS = 10_000  # between two lines, where there is no terminal
-FIRST_MS = 1_000  # a step that is done by then is not worth a bar
+DRAW_MS = 200  # between two drawings of the bar
+LINE_MS = 10_000  # between two lines without a terminal
+FIRST_MS = 1_000  # shorter steps get no bar
 BAR_CHARACTERS = 24
 _ERASE = "\r\x1b[2K"
 
@@ -28,7 +28,7 @@ _ERASE = "\r\x1b[2K"
 class ProgressDisplay:
     """Lines and a bar. Call it with a line to print that.
 
-    Args: `stream`: by default the process's stderr; `is_terminal`: by default what the stream says.
+    Args: `stream`: by default the process's stderr; `is_terminal`: by default determined from the stream.
 
     Threads: any, and handlers of signals; `_lock` guards all but `_lines`.
     """
@@ -43,7 +43,7 @@ class ProgressDisplay:
     ) -> None:
         self._stream = stream or sys.stderr
         self.is_quiet = quiet
-        self.doing = "working"  # what the command is at, for the names of Spark's stages
+        self.doing = "working"  # current activity, for the names of Spark's stages
         if clock is None:
             from kbroker._core.clock import SystemClock
 
@@ -51,7 +51,7 @@ class ProgressDisplay:
         self._clock = clock
         self.is_terminal = _is_terminal(self._stream) if is_terminal is None else is_terminal
         self._lock = threading.Lock()
-        self._lines: collections.deque[str] = collections.deque()  # to be printed by who has the lock
+        self._lines: collections.deque[str] = collections.deque()  # printed by the holder of the lock
         self._is_drawn = False
         self._step: Step | None = None
 
@@ -63,9 +63,9 @@ class ProgressDisplay:
         self._print()
 
     def _print(self) -> None:
-        """Print the lines that wait, or leave them to the thread that prints now.
+        """Print the pending lines, or leave them to the thread that is printing.
 
-        The handler of a signal may have interrupted that very thread, and would wait for itself.
+        A signal handler may have interrupted that thread, so waiting for the lock could deadlock.
         """
         while self._lines and self._lock.acquire(blocking=False):
             try:
@@ -78,7 +78,7 @@ class ProgressDisplay:
 
     @contextmanager
     def step(self, name: str, total: float | None = None, unit: str = "") -> Iterator[Step]:
-        """A step of the work, as long as the block runs. Args: as `Step`."""
+        """Show a step of the work for the duration of the block. Args: as `Step`."""
         outer, step = self._step, Step(self, self._clock, name, total, unit)
         self._step = step
         try:
@@ -90,7 +90,7 @@ class ProgressDisplay:
             self._print()
 
     def draw(self, step: Step) -> None:
-        """Show how far a step is, if it is time for that."""
+        """Show the progress of a step, if the last drawing is old enough."""
         if self.is_quiet or step is not self._step:
             return
         now_ms = self._clock.now_ms()
@@ -115,7 +115,7 @@ class ProgressDisplay:
 
 
 class Step:
-    """One step: its name, how much there is to do (None: it is not known), of what, and how much is done.
+    """One step: its name, the total amount (None if unknown), the unit, and the amount done.
 
     Threads: one at a time.
     """
@@ -127,13 +127,13 @@ class Step:
         self._display = display
 
     def at(self, done: float, total: float | None = None) -> None:
-        """Say how much is done in all, and how much there is if that has changed."""
+        """Set the amount done, and the total if it has changed."""
         self.done = done
         self.total = self.total if total is None else total
         self._display.draw(self)
 
     def advance(self, more: float = 1) -> None:
-        """Say how much more is done."""
+        """Increase the amount done."""
         self.at(self.done + more)
 
     def text(self, now_ms: int, *, with_bar: bool = False) -> str:
@@ -162,11 +162,11 @@ class Step:
 
 
 class Watch:
-    """A thread that asks a source how far it is, and shows that as steps of a display until it is closed.
+    """Thread that polls the progress of a source, and shows it as steps of a display until it is closed.
 
-    Args: `ask`: name, done and total of the step at hand, None between steps; errors end the watch, not the work.
+    Args: `ask`: returns name, done and total of the current step, None between steps; errors end the watch only.
 
-    Threads: `close` on the one that made it.
+    Threads: `close` on the creating thread.
     """
 
     def __init__(self, display: ProgressDisplay, ask: Callable[[], tuple[str, float, float] | None], unit: str) -> None:
@@ -176,7 +176,7 @@ class Watch:
         self._thread.start()
 
     def close(self) -> None:
-        """Show nothing any more."""
+        """Stop showing progress."""
         self._ended.set()
         self._thread.join(5)
 
@@ -193,17 +193,17 @@ class Watch:
                     found = self._next()
 
     def _next(self) -> tuple[str, float, float] | None:
-        """The next step that is found; None when it is over."""
+        """Return the next step; None when the watch ends."""
         while not self._ended.wait(DRAW_MS / 1000):
             try:
                 found = self._ask()
             except Exception:
-                return None  # the session has ended, or its server says nothing
+                return None  # the session has ended, or its server does not respond
             if found is not None:
                 return found
         return None
 
 
 def _is_terminal(stream: TextIO) -> bool:
-    """Return whether lines can be drawn again: a terminal that understands how to erase one."""
+    """Return whether lines can be redrawn: the stream is a terminal that can erase a line."""
     return stream.isatty() and os.environ.get("TERM", "dumb") != "dumb"

@@ -1,4 +1,4 @@
-"""An explanation of one client's quotas for people: at most 80 columns, nothing in it acts on the terminal."""
+"""Explanation of one client's quotas for people: at most 80 columns, with control characters escaped."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Found = Mapping[str, Any]
 
 
 def show_explanation(found: Found, compared_with: str | None) -> None:
-    """Print it. Args: ``compared_with``: the name of the file whose quotas it is compared with."""
+    """Print an explanation. Args: ``compared_with``: name of the file whose quotas it is compared with."""
     for line in _lines(found, compared_with):
         click.echo(line)
 
@@ -122,7 +122,7 @@ def _samples(key: str, counter: Found, now_ms: int) -> str:
 
 
 def chart(counter: Found, now_ms: int) -> tuple[str, float]:
-    """The samples as bars, the latest at the right, and the value of a full bar."""
+    """Return the samples as bars, the latest at the right, and the value of a full bar."""
     sample_ms, count = counter["sample_ms"], min(counter["sample_count"] + 1, MOST_BARS)
     sums = [0.0] * count
     for sample in counter["samples"]:
@@ -141,7 +141,7 @@ def _bar(value: float, largest: float) -> str:
 
 
 def _other_levels(quota: Found) -> Iterator[str]:
-    """Why the levels that do not apply do not; those without a quota in one line."""
+    """Yield the reasons that other levels do not apply; one line for all levels without a quota."""
     for one in quota["levels"]:
         if one["outcome"] in ("applies", "not set") or one["limit"] is None:
             continue
@@ -154,7 +154,7 @@ def _other_levels(quota: Found) -> Iterator[str]:
 
 
 def _shadow(key: str, shadow: Found, now_ms: int | None) -> Iterator[str]:
-    """Args: ``now_ms``: None where the same traffic is drawn already."""
+    """Yield the lines of a shadow quota. Args: ``now_ms``: None if the same traffic is already drawn."""
     if shadow["limit"] is None:
         return
     yield _row("shadow", f"{limit_text(key, shadow['limit'])}, {_level(shadow)}{entity_text(shadow['entity'])}")
@@ -218,7 +218,7 @@ def _verdicts(found: Found) -> Iterator[str]:
 
 
 def entity_text(names: Mapping[str, str | None] | None) -> str:
-    """An entity in words."""
+    """Return an entity as text."""
     if not names:
         return "-"
     return printable(", ".join(f"{kind} {shown_name(names[kind])}" for kind in ENTITY_TYPES if kind in names))
@@ -238,13 +238,13 @@ def _who(tags: Mapping[str, str]) -> str:
 
 
 def _level(quota: Found) -> str:
-    """The level, unless it is an address's."""
+    """Return the level; empty for an address."""
     is_address = "ip" in (quota["entity"] or {})
     return "" if quota["level"] is None or is_address else f"level {quota['level']}: "
 
 
 def rate_text(key: str, value: float | None) -> str:
-    """A measured rate, rounded."""
+    """Return a measured rate, rounded."""
     if value is None:
         return "-"
     if key in BYTE_RATES:
@@ -266,7 +266,7 @@ def _row(label: str, text: str) -> str:
 
 
 def _fit(text: str, width: int = WIDTH) -> str:
-    """Printable, and no longer than a line: the middle of a long one is left out."""
+    """Return the text printable and at most a line long; the middle of a longer text is left out."""
     shown = printable(text[: 4 * WIDTH] + text[-4 * WIDTH :] if len(text) > 8 * WIDTH else text)
     if columns(shown) <= width:
         return shown
@@ -289,7 +289,7 @@ def _columns_of(character: str) -> int:
 
 
 def _last(text: str, width: int) -> str:
-    """The end of a text that fits."""
+    """Return the end of a text that fits the width."""
     taken = 0
     for index in range(len(text) - 1, -1, -1):
         taken += _columns_of(text[index])

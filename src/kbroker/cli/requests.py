@@ -117,7 +117,7 @@ def _tail(batches: Iterator[list[Row]], wanted: Filter, last: int, show: _Lines)
 
 
 def _show_first(held: deque[Row], seen: int, fit: int, show: _Lines) -> None:
-    """The last records that were there; what is wrong if there are none."""
+    """Print the last existing records; a note if there are none."""
     if not seen:
         note("there is no record of a request log so far")
     elif not fit:
@@ -197,7 +197,7 @@ def _decision(verdict: Row, is_shadow: bool) -> str:
 
 
 def notes_of(row: Row) -> list[str]:
-    """In words: each quota decision, the error, why the connection was closed."""
+    """Return notes as text: quota decisions, the error, the reason that the connection was closed."""
     notes = [_decision(verdict, is_shadow=False) for verdict in row["verdicts"] or ()]
     notes += [_decision(verdict, is_shadow=True) for verdict in row["shadow_verdicts"] or ()]
     if row["error_code"]:

@@ -141,7 +141,7 @@ def _reset(
     plan: dict[str, Offsets] | None,
     execute: bool,
 ) -> list[dict[str, str | int | None]]:
-    """Plan for every group, then commit for every group: one that cannot be reset leaves all as they are."""
+    """Plan for every group, then commit for every group: if one cannot be reset, none is changed."""
     from kbroker.client.admin import Admin
     from kbroker.client.groups import CLASSIC, CONSUMER, Groups
     from kbroker.client.offset_reset import keep_between_ends, plan_reset
@@ -169,7 +169,7 @@ def _reset(
 
 
 def _places(cluster: "Cluster", topic: str, indexes: list[int] | None) -> list[TopicPartition]:
-    """The partitions of a topic, or the named ones, which must exist. Raises: KafkaError."""
+    """Return the partitions of a topic, or the named ones, which must exist. Raises: KafkaError."""
     from kbroker.common.errors import Errors, KafkaError
 
     known = [p.partition for p in cluster.topic(topic).partitions]
@@ -195,7 +195,7 @@ def _demand_inactive(groups: "Groups", name: str) -> None:
 
 
 def topic_partitions(words: tuple[str, ...]) -> dict[str, list[int] | None]:
-    """`TOPIC` or `TOPIC:0,1` words as partitions by topic; None for all of a topic."""
+    """Return `TOPIC` or `TOPIC:0,1` words as partitions by topic; None for all of a topic."""
     found: dict[str, list[int] | None] = {}
     for word in words:
         topic, colon, listed = word.partition(":")
@@ -211,7 +211,7 @@ def topic_partitions(words: tuple[str, ...]) -> dict[str, list[int] | None]:
 
 
 def read_plan(path: str, names: tuple[str, ...]) -> dict[str, Offsets]:
-    """Offsets by group from CSV rows `group,topic,partition,offset`; without the group if just one is named."""
+    """Read offsets by group from CSV rows `group,topic,partition,offset`; without the group if just one is named."""
     import csv
 
     found: dict[str, Offsets] = {}
@@ -237,7 +237,7 @@ def read_plan(path: str, names: tuple[str, ...]) -> dict[str, Offsets]:
 
 
 def datetime_ms(text: str, option: str = "--to-datetime", others: str = "") -> int:
-    """Milliseconds of an ISO 8601 time; UTC if it names no zone, as Kafka's tool has it."""
+    """Return the milliseconds of an ISO 8601 time; UTC without a zone, as in Kafka's tool."""
     from datetime import datetime, timezone
 
     # Python 3.10 reads fractions of three or six digits and offsets with a colon only
@@ -253,7 +253,7 @@ def datetime_ms(text: str, option: str = "--to-datetime", others: str = "") -> i
 
 
 def duration_ms(text: str) -> int:
-    """Milliseconds of an ISO 8601 duration of days, hours, minutes and seconds."""
+    """Return the milliseconds of an ISO 8601 duration of days, hours, minutes and seconds."""
     match = DURATION.fullmatch(text)
     if match is None or text[-1] in "PpTt":
         raise click.BadParameter(f"expected a duration such as P1DT2H30M, got {text!r}", param_hint="--by-duration")

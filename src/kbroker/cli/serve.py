@@ -1,4 +1,4 @@
-"""`kbroker serve`: a broker until a signal says stop."""
+"""`kbroker serve`: run a broker until a signal stops it."""
 
 from pathlib import Path
 

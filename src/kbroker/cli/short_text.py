@@ -1,4 +1,4 @@
-"""Short texts for narrow tables: names that clients choose, times, rates; nothing a terminal would obey."""
+"""Short texts for narrow tables: names that clients choose, times, rates; control characters are escaped."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _NETWORK_THREAD = re.compile(r"data-plane-kafka-network-thread-\d+-ListenerName\
 
 
 def printable(text: object, most: int | None = None) -> str:
-    """A text that a client may have chosen, as it is safe to print, cut to ``most`` columns of a terminal."""
+    """Return a text that a client may have chosen in printable form, cut to ``most`` columns of a terminal."""
     from kbroker.common.printable import printable as escaped  # not for --help
 
     shown = escaped(str(text)[: 10 * (most or 1000)])
@@ -35,13 +35,13 @@ def columns_of(text: str) -> int:
 
 
 def padded(text: str, columns: int, *, right: bool = False) -> str:
-    """The text with spaces behind it, or before it, so that it takes so many columns of a terminal at least."""
+    """Return the text padded with spaces to at least so many columns of a terminal."""
     spaces = " " * (columns - columns_of(text))
     return spaces + text if right else text + spaces
 
 
 def or_dash(text: object, most: int | None = None) -> str:
-    """The same, and a dash for nothing."""
+    """Return the printable text; a dash if it is empty."""
     return "-" if text is None or text == "" else printable(text, most)
 
 
@@ -87,7 +87,7 @@ def percent(share: float | None) -> str:
 
 
 def thread_name(name: str) -> str:
-    """A thread's name without what all have in common: network thread 0 (PLAINTEXT)."""
+    """Return a thread's name without the common prefix: network thread 0 (PLAINTEXT)."""
     found = _NETWORK_THREAD.fullmatch(name)
     if found:
         return f"network thread {found['number']} ({found['listener']})"
@@ -95,7 +95,7 @@ def thread_name(name: str) -> str:
 
 
 def why_muted(connection: dict[str, Any], most: int = 26) -> str:
-    """In words, why a connection is not read; what matters most comes first."""
+    """Return the reasons that a connection is not read, the most important first."""
     words = []
     for reason in connection["muted"]:
         if reason == "throttled":

@@ -1,4 +1,4 @@
-"""`kbroker top`: who uses a broker, live in a terminal."""
+"""`kbroker top`: live usage of a broker in a terminal."""
 
 from __future__ import annotations
 
@@ -42,10 +42,10 @@ VIEW_NAMES = ("clients", "connections", "topics", "groups", "requests")
 def top(
     bootstrap_server: str, http_url: str | None, token: str | None, every: int, view: str, once: bool, as_json: bool
 ) -> None:
-    """Watch who uses a broker: clients, topics, groups and lag.
+    """Watch the usage of a broker: clients, topics, groups and lag.
 
-    Keys: 1 to 5 choose what is shown, s or the left and right arrows the
-    column of the sort, r turns it round, up and down scroll, p pauses, q quits.
+    Keys: 1 to 5 select the view, s or the left and right arrows the sort
+    column, r reverses the order, up and down scroll, p pauses, q quits.
 
     Topics and groups are shown of any Kafka; clients, throttles and requests
     of a kbroker broker with an HTTP port (kbroker.metrics.listener).
@@ -112,7 +112,7 @@ def _print_once(watch: UsageWatch, every_s: float, view: str, server: str, as_js
 
 
 class _Looker:
-    """Looks again and again in a second thread, so that keys have an effect at once."""
+    """Takes snapshots in a second thread, so that keys take effect at once."""
 
     def __init__(self, watch: UsageWatch, every_s: float) -> None:
         self._watch = watch
@@ -145,7 +145,7 @@ class _Looker:
             self._over.wait(self._every_s)
 
     def end(self) -> None:
-        """Let the thread end; it may be in the middle of a look."""
+        """Let the thread end, possibly after a snapshot in progress."""
         self._over.set()
 
 
@@ -220,7 +220,7 @@ def after_key(state: State, key: str, usage: Usage | None, lines: int) -> State:
 
 @contextmanager
 def _ended_in_order() -> Iterator[None]:
-    """Let SIGTERM and SIGHUP end the command as an exit does, so that the terminal is as it was."""
+    """Let SIGTERM and SIGHUP end the command like an exit, so that the terminal is restored."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

@@ -1,4 +1,4 @@
-"""Screen of `kbroker top`: a head of three lines, one table, a foot, in 80 columns."""
+"""Screen of `kbroker top`: a header of three lines, one table and a footer, in 80 columns."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ Key = Callable[[Any], Any]
 
 
 class Column(NamedTuple):
-    """A column: its title, its text and what rows are sorted by; numbers begin with the largest."""
+    """A column: its title, its text and its sort key; numbers are sorted in descending order first."""
 
     title: str
     text: Callable[[Any], Cell]
@@ -45,7 +45,7 @@ class Column(NamedTuple):
 
 
 class View(NamedTuple):
-    """A table: where its rows come from, and the column it is sorted by at first."""
+    """A table: the source of its rows, and the initial sort column."""
 
     name: str
     rows: Callable[[Usage], Sequence[Any]]
@@ -169,21 +169,21 @@ class State(NamedTuple):
 
     @property
     def column(self) -> int:
-        """The column of the sort."""
+        """The sort column."""
         return VIEWS[self.view].first_sort if self.sort is None else self.sort
 
 
 def sorted_rows(usage: Usage, state: State) -> list[Any]:
-    """Rows of the view in order."""
+    """Return the sorted rows of the view."""
     view = VIEWS[state.view]
     column = view.columns[state.column]
     return sorted(view.rows(usage), key=column.key, reverse=column.is_number != state.is_ascending)
 
 
 def table_of(usage: Usage, state: State, most: int, width: int) -> Table | Text:
-    """The view's table, ``most`` rows from the first shown one on, in ``width`` columns of a terminal.
+    """Return the view's table: ``most`` rows from the first shown one on, in ``width`` columns of a terminal.
 
-    A narrow terminal shows fewer of the table's columns, always the first and that of the sort; only the first is cut.
+    A narrow terminal shows fewer columns, but always the first and the sort column; only the first is cut.
     """
     view = VIEWS[state.view]
     rows = sorted_rows(usage, state)
@@ -215,7 +215,7 @@ def table_of(usage: Usage, state: State, most: int, width: int) -> Table | Text:
 
 
 def _fitting(widths: Sequence[int], sort: int, width: int) -> list[int]:
-    """Numbers of the columns that a terminal has place for: from the right some are left out."""
+    """Return the numbers of the columns that fit; columns are left out from the right."""
     shown = list(range(len(widths)))
     while len(shown) > 1 and min(widths[0], NARROWEST) + sum(1 + widths[number] for number in shown[1:]) > width:
         dropped = next((number for number in reversed(shown[1:]) if number != sort), None)
@@ -226,7 +226,7 @@ def _fitting(widths: Sequence[int], sort: int, width: int) -> list[int]:
 
 
 def head_of(usage: Usage, server: str, note: str = "", is_paused: bool = False) -> list[Text]:
-    """Three lines about the broker as a whole."""
+    """Return three lines about the whole broker."""
     first = Text.assemble(("kbroker top", "bold"), f"  {server}  ", no_wrap=True, overflow="ellipsis")
     if is_paused:
         first.append("paused  ", style="bold yellow")

@@ -18,7 +18,7 @@ wait_option = click.option("--wait", is_flag=True, help="When the controller mut
 
 
 def patiently(wait: bool, sleep: Callable[[float], None], change: Callable[[], T]) -> T:
-    """Make a change; with `wait`, again and again while the controller mutation quota refuses it."""
+    """Make a change; with `wait`, repeat it while the controller mutation quota refuses it."""
     from kbroker.client.admin import MutationThrottledError
 
     while True:
@@ -122,7 +122,7 @@ def _describe(cluster: Any, names: tuple[str, ...]) -> list[dict[str, Any]]:
 
 
 def topic_id_text(topic_id: bytes) -> str:
-    """22 characters, as Kafka's tools write ids."""
+    """Return a topic id as 22 characters, as in Kafka's tools."""
     import base64
 
     return base64.urlsafe_b64encode(topic_id).decode().rstrip("=")

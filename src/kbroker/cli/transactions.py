@@ -1,4 +1,4 @@
-"""`kbroker transactions`: what is open, what hangs, and ending it by hand, on any Kafka."""
+"""`kbroker transactions`: list, describe and abort transactions, on any Kafka."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -100,9 +100,9 @@ def describe(names: tuple[str, ...], bootstrap_server: str, as_json: bool) -> No
 @click.option("--broker-id", type=int, help="Ask this replica.  [default: the leader]")
 @json_option
 def describe_producers(topic: str, partition: int, bootstrap_server: str, broker_id: int | None, as_json: bool) -> None:
-    """Show the producers that a partition remembers.
+    """Show the producers in the state of a partition.
 
-    START OFFSET is where the open transaction of one starts.
+    START OFFSET is the first offset of the producer's open transaction.
     """
     from kbroker.client.transactions import Transactions
 
@@ -189,7 +189,7 @@ def abort(
 ) -> None:
     """Abort a transaction in one partition.
 
-    For one that hangs: its coordinator is not asked. Does not ask for confirmation.
+    Meant for a hanging transaction: bypasses its coordinator. Does not ask for confirmation.
     """
     from kbroker.client.transactions import Transactions
 
@@ -218,7 +218,7 @@ def abort(
 @bootstrap_option
 @json_option
 def force_terminate(name: str, bootstrap_server: str, as_json: bool) -> None:
-    """Abort what a transactional id has open.
+    """Abort the open transaction of a transactional id.
 
     Its producer is fenced and has to start again. Does not ask for confirmation.
     """
@@ -246,7 +246,7 @@ def _producer(one: "ActiveProducer") -> dict[str, Any]:
 def _places(
     cluster: "Cluster", topic: str | None, partition: int | None, broker_id: int | None
 ) -> "list[TopicPartition]":
-    """The partitions to look at."""
+    """Return the partitions to examine."""
     if topic is not None and partition is not None:
         return [(topic, partition)]
     found = cluster.fetch_metadata(None) if topic is None else [cluster.topic(topic)]

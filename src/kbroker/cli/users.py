@@ -1,4 +1,4 @@
-"""`kbroker users`: the users who can log in by SCRAM, on any Kafka."""
+"""`kbroker users`: SCRAM users, on any Kafka."""
 
 from pathlib import Path
 

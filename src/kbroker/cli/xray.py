@@ -1,4 +1,4 @@
-"""`kbroker xray`: what a kbroker broker is doing at this moment."""
+"""`kbroker xray`: current activity of a kbroker broker."""
 
 from __future__ import annotations
 
@@ -47,12 +47,12 @@ CONNECTIONS = ["CLIENT", "ADDRESS", "WHY", "LEFT", "WORKS", "POOL"]
 )
 @json_option
 def xray(bootstrap_server: str, http_url: str | None, token: str | None, limit: int, wait: int, as_json: bool) -> None:
-    """Show what a kbroker broker is doing at this moment.
+    """Show the current activity of a kbroker broker.
 
-    Connections that are not read, with the reason and the time left; what
-    waits in the purgatories; memory, queues and threads; the slowest requests
-    of the last minutes with their time line. Nothing is stopped for it. The
-    broker needs an HTTP port: kbroker.metrics.listener.
+    Shows muted connections with the reason and the time left; delayed
+    operations in the purgatories; memory, queues and threads; the slowest
+    requests of the last minutes with their time line. No thread is stopped.
+    The broker needs an HTTP port: kbroker.metrics.listener.
     """
     port = http_port(bootstrap_server, http_url, token)
     found = port.get(PATH, {"limit": limit})

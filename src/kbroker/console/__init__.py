@@ -1,6 +1,6 @@
 """The web console: pages about a running broker at its HTTP port, for `kbroker[console]`.
 
-Nothing of it but ``mount`` is imported before the first request for a page.
+All modules other than this one are imported at the first request for a page.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ ROOT = "/console"
 
 
 def mount(broker: Broker) -> None:
-    """Serve the console at the broker's HTTP port from its next start on; `kbroker serve` does so itself."""
+    """Serve the console at the broker's HTTP port from its next start on; `kbroker serve` calls this itself."""
     broker.mount(ROOT, _load)
 
 

@@ -1,4 +1,4 @@
-"""The console of one broker: who may see it, which page an address is, and what every response carries."""
+"""The console of one broker: access checks, routing of pages, and the headers of responses."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ logger = get_logger(__name__)
 
 ASSETS = Path(__file__).with_name("assets")
 HTML = "text/html; charset=utf-8"
-AT_ONCE = 4  # pages that are made at the same time: each may hold megabytes
-WAIT_S = 5.0  # of a further one for its turn
-KEPT_MS = 1000  # for which a page that many ask for is made once
+AT_ONCE = 4  # pages rendered at the same time: each may use megabytes
+WAIT_S = 5.0  # time that a further page waits for its turn
+KEPT_MS = 1000  # time for which a rendered page is served again
 MAX_KEPT = 64
 MAX_KEPT_BYTES = 1 << 20
 
@@ -80,7 +80,7 @@ PAGES: Mapping[str, Page] = {
     "requests": slow_requests.slow_requests,
     "xray": xray.xray,
 }
-#: Under which entry of the menu a page is.
+#: Menu entry of each page.
 BELOW = {
     **dict.fromkeys(("topic", "messages", "message"), "topics"),
     "group": "groups",
@@ -96,9 +96,9 @@ class _Kept(NamedTuple):
 class Console:
     """Serves the pages below ``/console``.
 
-    Args: ``broker``, which runs; ``access``: the check of the port it is served at; ``may_edit``: whether quotas can be
+    Args: ``broker``: a running broker; ``access``: access check of the HTTP port; ``may_edit``: true if quotas can be
     changed.
-    Threads: any; ``AT_ONCE`` pages are made at the same time.
+    Threads: any; ``AT_ONCE`` pages are rendered at the same time.
     """
 
     def __init__(self, broker: Broker, access: HttpAccess, may_edit: bool = False) -> None:
@@ -115,7 +115,7 @@ class Console:
         self._site = Site(broker, history, may_edit, clock.epoch_ms())
 
     def close(self) -> None:
-        """Take no further look at the broker. Idempotent."""
+        """Stop observing the broker. Idempotent."""
         self._site.history.stop()
 
     # ------------------------------------------------------------ requests
@@ -162,7 +162,7 @@ class Console:
         return self._show(request, path, page)
 
     def _show(self, request: HttpRequest, path: str, page: Page) -> HttpResponse:
-        """A page, made anew or a moment ago for another viewer."""
+        """Return a page, rendered now or a moment ago for another viewer."""
         self._site.history.use()
         is_part = "kb-part" in request.headers or request.headers.get("hx-target", "").endswith("#live")
         key = (path, request.query, is_part, cookie_of(request.headers))
@@ -234,7 +234,7 @@ class Console:
     # ------------------------------------------------------------ who may
 
     def _refusal(self, request: HttpRequest) -> HttpResponse | None:
-        """The response to who may not see the pages; None where they are served."""
+        """Return the response to an unauthorized client; None if it may see the pages."""
         cookie = cookie_of(request.headers)
         if cookie and self._sessions.knows(cookie) and request.headers.get("sec-fetch-site") not in _FOREIGN:
             return None
@@ -247,7 +247,7 @@ class Console:
         return HttpResponse(303, b"", PLAIN, (("Location", f"{ROOT}/sign-in"),))
 
     def _check_origin(self, request: HttpRequest) -> None:
-        """A POST comes from a page of this port. Raises: PageError 403."""
+        """Check that a POST comes from a page of this port. Raises: PageError 403."""
         host, origin = request.headers.get("host", ""), request.headers.get("origin", "")
         is_own = bool(host) and origin in (f"http://{host}", f"https://{host}")
         if not is_own or request.headers.get("sec-fetch-site", "same-origin") != "same-origin":
@@ -292,7 +292,7 @@ _FOREIGN = ("cross-site", "same-site")
 
 
 def _message(headers: Mapping[str, str]) -> Message:
-    """Headers as the port's access check takes them."""
+    """Return headers in the form that the port's access check expects."""
     found = Message()
     for name, value in headers.items():
         found[name] = value
@@ -310,7 +310,7 @@ def _form(request: HttpRequest) -> Query:
 
 
 def _asset(name: str) -> HttpResponse:
-    """A file beside the pages; only those there are."""
+    """Return one of the console's static files."""
     kind = KINDS.get(Path(name).suffix)
     if kind is None or name not in {file.name for file in ASSETS.iterdir()}:
         raise PageError(404, "There is no such file.")

@@ -1,6 +1,6 @@
-"""The last ten minutes of a broker, second by second: its traffic, and whom quotas throttled.
+"""The last ten minutes of a broker, second by second: its traffic, and the clients that quotas throttled.
 
-A thread takes one look a second while the console is in use, and ends some minutes after the last request for a page.
+A thread samples once a second while the console is in use, and ends some minutes after the last request for a page.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ logger = get_logger(__name__)
 
 LOOK_EVERY_S = 1.0
 SECONDS = 600
-IN_USE_MS = 300_000  # after a request looks go on for so long
-SETTLED_MS = 200  # a verdict may come into the ring so long after its time
+IN_USE_MS = 300_000  # sampling continues for so long after a request
+SETTLED_MS = 200  # maximum delay before a verdict enters the ring
 BIN_S = 10  # of the map of throttles
 MAX_ENTITIES = 500  # of that map; further ones are counted together
 OTHERS = "others"
 
 
 class Totals(NamedTuple):
-    """Counters of a moment: ``time_ms`` since 1970; the counters since the broker's start.
+    """Counters since the broker's start, at ``time_ms`` since 1970.
 
-    ``produce_ms``: what all Produces took together, from their last byte to that of their response.
+    ``produce_ms``: total time of all Produces, from the last byte of the request to that of the response.
     """
 
     time_ms: int
@@ -48,8 +48,8 @@ class Totals(NamedTuple):
 
 
 class Rates(NamedTuple):
-    """The same a second, between two looks; ``produce_ms``: the average, NaN without any; ``connections``: open at the
-    second one.
+    """Rates per second between two samples. ``produce_ms``: average, NaN without any; ``connections``: number of open
+    connections at the second sample.
     """
 
     time_ms: int
@@ -65,7 +65,7 @@ class Rates(NamedTuple):
 
 
 class Throttled(NamedTuple):
-    """Whom a quota throttled: the counter that judged. ``is_shadow``: it only counted."""
+    """Counter of a quota that throttled clients. ``is_shadow``: the quota is a shadow and delayed nothing."""
 
     quota_type: str
     user: str
@@ -85,7 +85,7 @@ class Bin(NamedTuple):
 class History:
     """Counters and verdicts of the last ten minutes.
 
-    Args: ``look`` gives the counters of the moment, ``verdicts`` the latest ones; ``clock``.
+    Args: ``look`` returns the current counters, ``verdicts`` the latest verdicts; ``clock``.
     Threads: any; ``look_once`` from one at a time.
     """
 
@@ -106,7 +106,7 @@ class History:
     # ------------------------------------------------------------ the thread
 
     def use(self) -> None:
-        """A page is asked for: look for some more minutes."""
+        """Continue sampling for some minutes, after a request for a page."""
         with self._lock:
             self._used_ms = self._clock.now_ms()
             if self._thread is None and not self._stopping.is_set():
@@ -114,7 +114,7 @@ class History:
                 self._thread.start()
 
     def stop(self) -> None:
-        """Take no further look; when this returns none is under way. Idempotent."""
+        """Stop sampling, and wait for a sample in progress. Idempotent."""
         self._stopping.set()
         with self._lock:
             thread = self._thread
@@ -138,7 +138,7 @@ class History:
     # ------------------------------------------------------------ looking
 
     def look_once(self) -> None:
-        """Look now."""
+        """Take a sample."""
         found, verdicts = self._look(), self._verdicts()
         with self._lock:
             before, self._totals = self._totals, found
@@ -147,7 +147,7 @@ class History:
             self._judge(verdicts, found.time_ms)
 
     def _judge(self, verdicts: Sequence[Verdict], now_ms: int) -> None:
-        """Count each verdict once: those of the time since the last look, up to a moment that is over."""
+        """Count each verdict once: those since the last sample, up to a time for which all have arrived."""
         until_ms = now_ms - SETTLED_MS
         new = [one for one in verdicts if self._judged_ms < one.time_ms <= until_ms]
         if len(new) == len(verdicts) >= 1024 and self._judged_ms >= 0:
@@ -170,19 +170,19 @@ class History:
         bins = self._bins.setdefault(who, {})
         number = one.time_ms // 1000 // BIN_S
         verdicts, delay_ms, refused = bins.get(number, (0, 0, 0))
-        delay_ms += one.delay_served_ms  # a shadow's: what it would have put on the client
+        delay_ms += one.delay_served_ms  # for a shadow: the delay it would have caused
         bins[number] = Bin(verdicts + 1, delay_ms, refused + one.refused)
 
     # ------------------------------------------------------------ what pages show
 
     @property
     def latest(self) -> Rates | None:
-        """The rates of the last look, None before the second one."""
+        """The rates of the last sample; None before the second one."""
         with self._lock:
             return self._rates[-1] if self._rates else None
 
     def rates(self, since_ms: int = 0) -> list[Rates]:
-        """The rates of looks after a time, the oldest first."""
+        """Return the rates of samples after a time, the oldest first."""
         with self._lock:
             return [one for one in self._rates if one.time_ms > since_ms]
 
@@ -222,7 +222,7 @@ def _rates(before: Totals, after: Totals) -> Rates:
 
 
 def broker_totals(parts: BrokerParts) -> Totals:
-    """The counters of a running broker; takes the leaf locks of its counters, one after the other."""
+    """Return the counters of a running broker; takes the leaf locks of its counters, one after the other."""
     counters = [processor.counters() for processor in parts.server.processors]
     by_api = {"Produce": 0, "Fetch": 0}
     other, produce_ms = 0, 0.0

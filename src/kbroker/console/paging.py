@@ -1,4 +1,4 @@
-"""A part of a long list, and the addresses of the parts beside it."""
+"""One part of a long list, and the addresses of its neighbors."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Part(NamedTuple):
 
 
 def part_of(rows: Sequence[Any], page: int, path: str, query: Mapping[str, str], size: int = ROWS) -> Part:
-    """The part with this number, from 1; the nearest one there is. Args: ``query``: what else the addresses keep."""
+    """Return the part with this number (from 1), or the nearest. Args: ``query``: other parameters of the addresses."""
     count = max(1, -(-len(rows) // size))
     number = min(max(page, 1), count)
     start = (number - 1) * size

@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 from kbroker.common.errors import Errors, KafkaError, ProtocolError
 from kbroker.protocol.records import RecordBatch, iter_batches
 
-READ_BYTES = 1 << 20  # of the log at a time; a larger batch comes whole
+READ_BYTES = 1 << 20  # of one read; a larger batch is read whole
 READS = 8  # for one page: compaction and markers leave gaps
-CAP_BYTES = 64 << 20  # to which a compressed batch may grow
+CAP_BYTES = 64 << 20  # maximum size of a decompressed batch
 UNPACKED_BYTES = 16 << 20  # of compressed batches: a page ends with the batch that passes it
 PAGE_BYTES = 8 << 20  # of keys, values and headers: a page ends after the record that passes it
 MOST = 100  # records of a page
@@ -29,7 +29,7 @@ class LogRecord(NamedTuple):
 
 
 class Found(NamedTuple):
-    """Records and the next offset; ``problem``: the reason that there are no more, for people."""
+    """Records and the next offset; ``problem``: reason that reading stopped early, for people."""
 
     records: Sequence[LogRecord]
     next_offset: int
@@ -82,7 +82,7 @@ class _Page:
         if batch.last_offset < self.offset:
             return True
         behind = batch.last_offset + 1
-        if not (batch.is_control and batch.is_crc_valid):  # the bit is only true if the checksum is
+        if not (batch.is_control and batch.is_crc_valid):  # the bit needs a valid checksum
             limits = self._left_rows, self._left_bytes, HEADERS, CAP_BYTES
             rows, unpacked_bytes = batch.records_from(self.offset, *limits)
             found = [LogRecord(*row) for row in rows if row[0] < self.end]

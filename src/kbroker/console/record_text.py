@@ -1,4 +1,4 @@
-"""Bytes of records as text for people: JSON indented, text as it is, everything else as a dump; all of it bounded."""
+"""Bytes of records as text for people: indented JSON, plain text, or a hexadecimal dump, all limited in size."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import NamedTuple
 from kbroker.common.printable import printable_character
 from kbroker.common.units import rounded_bytes
 
-LIST_BYTES, WHOLE_BYTES = 2 << 10, 64 << 10  # shown of one value in a list of records, and alone
+LIST_BYTES, WHOLE_BYTES = 2 << 10, 64 << 10  # limits for a value in a list, and alone
 DUMP_BYTES = 128  # of a value that is not text, in a list
 _ROW = 16  # bytes of a dump's line
 _TOKEN = re.compile(r'"(?:[^"\\]|\\.)*(?:"|\\?\Z)|[{}\[\],:]|[^\s{}\[\],:"]+', re.DOTALL)
@@ -21,7 +21,7 @@ _LONGEST_WORD = len("-Infinity")  # that a cut may tear, for what ``json`` takes
 
 
 class Shown(NamedTuple):
-    """Bytes as a page shows them. ``kind``: null, empty, JSON, text or binary; ``note``: what of it is not shown."""
+    """Bytes as a page shows them. ``kind``: null, empty, JSON, text or binary; ``note``: the part that is not shown."""
 
     kind: str
     text: str
@@ -30,7 +30,7 @@ class Shown(NamedTuple):
 
 
 def shown(data: bytes | None, limit_bytes: int = LIST_BYTES) -> Shown:
-    """Find out what the bytes are, and show so many of them at most, in so many characters; of a dump fewer bytes."""
+    """Detect the kind of the bytes, and return at most ``limit_bytes`` of them as text; fewer in a dump."""
     if data is None:
         return Shown("null", "", 0)
     size = len(data)
@@ -49,7 +49,7 @@ def shown(data: bytes | None, limit_bytes: int = LIST_BYTES) -> Shown:
 
 
 def dump(data: bytes) -> str:
-    """Offset, bytes in hexadecimal and as ASCII, sixteen a line."""
+    """Return offset, bytes in hexadecimal, and bytes in ASCII: sixteen bytes a line."""
     lines = []
     for at in range(0, len(data), _ROW):
         row = data[at : at + _ROW]
@@ -59,7 +59,7 @@ def dump(data: bytes) -> str:
 
 
 def safe_text(text: str) -> str:
-    """Text whose control characters, and those that turn its direction, are visible; lines and tabs stay."""
+    """Return the text with control and bidirectional characters made visible; newlines and tabs stay."""
     if text.translate(_WITHOUT_PLAIN_CONTROLS).isprintable():
         return text
     return "".join(map(_visible, text))
@@ -71,7 +71,7 @@ def _visible(character: str) -> str:
 
 
 def _text(data: bytes) -> str | None:
-    """UTF-8 without control characters; a character that the cut has torn is left out. None for anything else."""
+    """Decode UTF-8 without control characters, leaving out a truncated last character; None for anything else."""
     text = _decoded(data)
     if text is None:
         return None
@@ -89,9 +89,9 @@ def _decoded(data: bytes) -> str | None:
 
 
 def _indented(data: bytes, limit: int) -> str | None:
-    """The beginning of an object or array of JSON, tokens as they are, one member a line; None for anything else.
+    """Return the beginning of a JSON object or array, one member a line, tokens unchanged; None for anything else.
 
-    No more is looked at than is shown: what is behind may be anything.
+    Only the shown part is examined; the rest may be malformed.
     """
     part = data[:limit]
     if part.lstrip()[:1] not in (b"{", b"["):
@@ -124,7 +124,7 @@ def _line(depth: int) -> str:
 
 
 def _is_json(text: str, is_cut: bool) -> bool:
-    """Return whether this is a JSON document, or may be the beginning of one that was cut."""
+    """Return whether this is a JSON document, or possibly the beginning of a truncated one."""
     try:
         json.loads(text)
     except json.JSONDecodeError as error:

@@ -1,4 +1,4 @@
-"""Pages from templates. Every value is text, never markup; names of clients are shown so that they cannot mislead."""
+"""Pages from templates. Values are escaped, never markup; names of clients are made printable."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Renderer:
             time=_time,
             exact_time=_exact_time,
         )
-        for file, macros in MACROS.items():  # a block alone does not see what its template imports
+        for file, macros in MACROS.items():  # a block rendered alone lacks the imports of its template
             parts = self._environment.get_template(file).module
             self._environment.globals.update({macro: getattr(parts, macro) for macro in macros})
 
@@ -96,7 +96,7 @@ def judged(key: str, observed: float, limit: float) -> tuple[str, str]:
 
 
 def decided(refused: bool, delay_ms: int) -> str:
-    """Return the effect of a decision, or that which a shadow's would have had. Args: ``delay_ms``: as served."""
+    """Return the actual or, for a shadow, hypothetical effect of a decision. Args: ``delay_ms``: as served."""
     if refused:
         return "refused"
     return milliseconds(delay_ms) if delay_ms > 0 else "within a longer delay"

@@ -1,4 +1,4 @@
-"""The latest records of the request log, from its topic or its newest file: so many, and so many bytes, at most."""
+"""The latest records of the request log, from its topic or its newest file, limited in number and bytes."""
 
 from __future__ import annotations
 
@@ -41,17 +41,17 @@ class LoggedRequest(NamedTuple):
 
     @property
     def total_ms(self) -> float:
-        """From its last byte to the last byte of the response, and the delay that a quota asked for."""
+        """Time from the last byte of the request to that of the response, plus the throttle time of quotas."""
         return self.work_ms + self.remote_ms + self.throttle_ms
 
     @property
     def work_ms(self) -> float:
-        """Without what it waited for by intention: records, a flush, a quota."""
+        """Time without intended waits: for records, a flush, or a quota."""
         return self.queue_ms + self.local_ms + self.response_queue_ms + self.send_ms
 
 
 class Tail(NamedTuple):
-    """``problem``: why there is nothing, for people."""
+    """Latest requests. ``problem``: reason for an empty list, for people."""
 
     requests: list[LoggedRequest]
     source: str = ""
@@ -80,7 +80,7 @@ def latest_requests(site: Site) -> Tail:
 
 
 def _of_xray(site: Site) -> list[LoggedRequest]:
-    """The slowest requests that are kept without a log."""
+    """Return the slowest requests of the X-ray, which needs no request log."""
     found = site.broker.xray(limit=1000)
     principals = {one["connection"]: one for one in found["connections"]["shown"]}
     rows = []
@@ -114,7 +114,7 @@ def _values(log: Any, count: int) -> Iterator[bytes]:
     while offset < end:
         try:
             found = read_records(log, offset, STEP)
-        except (KafkaError, OSError):  # retention has removed it meanwhile
+        except (KafkaError, OSError):  # removed by retention
             return
         yield from (record.value for record in found.records if record.value is not None)
         if found.next_offset <= offset:
@@ -174,7 +174,7 @@ def _arrow(values: Iterable[bytes]) -> Iterator[LoggedRequest]:
     for value in values:
         try:
             table = pa.ipc.open_stream(value).read_all().select(_ARROW_COLUMNS)
-            table.validate(full=True)  # else offsets that point beyond their data are followed
+            table.validate(full=True)  # otherwise offsets beyond the data are followed
             rows = table.slice(max(0, table.num_rows - RECORDS // ARROW_BATCHES)).to_pylist()
         except (pa.ArrowException, KeyError, OSError, ValueError, OverflowError):
             continue
@@ -201,7 +201,7 @@ def _arrow(values: Iterable[bytes]) -> Iterator[LoggedRequest]:
 
 
 def _number(row: Mapping[str, Any], name: str) -> float:
-    """A number of a record, 0 for what no broker writes."""
+    """Return a number of a record; 0 if the value is not one that brokers write."""
     value = row.get(name)
     return float(value) if isinstance(value, (int, float)) and abs(value) <= _LARGEST else 0.0
 

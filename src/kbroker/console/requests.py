@@ -1,4 +1,4 @@
-"""Parameters of a page, from its address or a form: each once, checked."""
+"""Parameters of a page, from its address or a form, validated; duplicates are rejected."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Query(NamedTuple):
 
     @staticmethod
     def parse(text: str) -> Query:
-        """Raises: PageError 400 for too many, one given twice, or what is not UTF-8."""
+        """Parse a query string. Raises: PageError 400 for too many or duplicate parameters, or invalid UTF-8."""
         try:
             found = parameters(text)
         except QueryError as error:
@@ -44,18 +44,18 @@ class Query(NamedTuple):
         return Query(found)
 
     def text(self, name: str, default: str = "") -> str:
-        """A value as it is, the default where it is not given."""
+        """Return a value unchanged; the default if it is missing."""
         return self.values.get(name, default)
 
     def needed(self, name: str) -> str:
-        """A value that must be given. Raises: PageError 400."""
+        """Return a required value. Raises: PageError 400."""
         value = self.values.get(name)
         if not value:
             raise PageError(400, f"The address lacks the parameter {name}.")
         return value
 
     def integer(self, name: str, default: int, lowest: int, highest: int) -> int:
-        """A whole number, the default where there is none. Raises: PageError 400."""
+        """Return an integer; the default if it is missing. Raises: PageError 400."""
         text = self.text(name).strip().replace(",", "")
         if not text:
             return default
@@ -64,7 +64,7 @@ class Query(NamedTuple):
         return int(text)
 
     def time_ms(self, name: str) -> int | None:
-        """A moment in UTC, as browsers send it (2026-01-31T12:30:05), in milliseconds since 1970; None: not given.
+        """Return a UTC time, sent by browsers as 2026-01-31T12:30:05, in milliseconds since 1970; None if missing.
 
         Raises: PageError 400.
         """

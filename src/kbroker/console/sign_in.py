@@ -15,11 +15,11 @@ from kbroker._core.clock import BaseClock
 
 COOKIE = "kbroker_console"
 SESSION_MS = 12 * 3_600_000
-MAX_SESSIONS = 1000  # of which the oldest ends for a new one
+MAX_SESSIONS = 1000  # a new session ends the oldest one
 
 
 class Sessions:
-    """Those who have signed in.
+    """Sessions of signed-in users.
 
     Args: ``clock``. Threads: any.
     """
@@ -27,10 +27,10 @@ class Sessions:
     def __init__(self, clock: BaseClock) -> None:
         self._clock = clock
         self._lock = threading.Lock()
-        self._until_ms: dict[bytes, int] = {}  # by the hash of what the cookie holds, the oldest first
+        self._until_ms: dict[bytes, int] = {}  # by the hash of the cookie's value, the oldest first
 
     def begin(self) -> str:
-        """A new session: what its cookie holds."""
+        """Begin a session; return the value of its cookie."""
         value = secrets.token_urlsafe(32)
         with self._lock:
             self._until_ms[_hash(value)] = self._clock.now_ms() + SESSION_MS
@@ -39,7 +39,7 @@ class Sessions:
         return value
 
     def knows(self, value: str) -> bool:
-        """Return whether a cookie's value is that of a session that has not ended."""
+        """Return whether a cookie's value belongs to an open session."""
         with self._lock:
             until_ms = self._until_ms.get(_hash(value))
             if until_ms is not None and until_ms <= self._clock.now_ms():
@@ -54,17 +54,17 @@ class Sessions:
 
 
 class FormSecret:
-    """Secret that proves that this console made a form for this session. Threads: any."""
+    """Secret that proves that this console rendered a form for this session. Threads: any."""
 
     def __init__(self) -> None:
         self._key = secrets.token_bytes(32)
 
     def of(self, session: str) -> str:
-        """The hidden field of a form; ``session``: the cookie's value, empty without one."""
+        """Return the hidden field of a form; ``session``: the cookie's value, empty without one."""
         return hmac.new(self._key, session.encode(), hashlib.sha256).hexdigest()
 
     def is_right(self, session: str, value: str) -> bool:
-        """Return whether a field came from ``of``; takes the same time for each wrong one."""
+        """Return whether a field was returned by ``of``; the comparison takes constant time."""
         return hmac.compare_digest(self.of(session).encode(), value.encode("utf-8", "replace"))
 
 
@@ -75,7 +75,7 @@ def cookie_name(headers: Mapping[str, str]) -> str:
 
 
 def cookie_of(headers: Mapping[str, str]) -> str:
-    """The value of the console's cookie, empty without one."""
+    """Return the value of the console's cookie; empty without one."""
     wanted = cookie_name(headers)
     for part in headers.get("cookie", "")[:8192].split(";"):
         name, equals, value = part.strip().partition("=")

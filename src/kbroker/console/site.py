@@ -16,7 +16,7 @@ LONGEST_HREF = 60_000  # characters; a request's first line may have 65,536
 
 
 class Site(NamedTuple):
-    """``may_edit``: whether quotas can be changed here; ``started_ms``: of the console, since 1970."""
+    """Data of the console. ``may_edit``: true if quotas can be changed; ``started_ms``: its start, since 1970."""
 
     broker: Broker
     history: History
@@ -35,7 +35,7 @@ class Site(NamedTuple):
 
 
 class View(NamedTuple):
-    """A page to be made. ``title`` of the page; ``template``; ``values`` for it."""
+    """A page to be rendered: its title, template and values."""
 
     title: str
     template: str
@@ -63,5 +63,5 @@ def address(page: str, **query: object) -> str:
 
 
 def short_enough(href: str) -> str:
-    """An address as it is, empty where it is too long for the HTTP port: a name may have 32,767 bytes, each as %XX."""
+    """Return the address; empty if it is too long for the HTTP port: names may have 32,767 bytes, each as %XX."""
     return href if len(href) <= LONGEST_HREF else ""

@@ -8,22 +8,22 @@ from kbroker._core.clock import BaseClock
 
 SHORTEST_MS = 2000
 LONGEST_MS = 30_000
-EACH_MS = 100  # by which every viewer makes all of them ask less often: ten requests a second at most
+EACH_MS = 100  # added to the interval of all pages for each viewer: at most ten requests a second
 SEEN_MS = 60_000
 MAX_VIEWERS = 2000
 MAX_NAME = 32
 
 
 class Viewers:
-    """Counts the pages that have asked within the last minute. Threads: any."""
+    """Counts the pages that were refreshed within the last minute. Threads: any."""
 
     def __init__(self, clock: BaseClock) -> None:
         self._clock = clock
         self._lock = threading.Lock()
-        self._seen: dict[str, int] = {}  # by the name that a page gave itself, the one that asked last is last
+        self._seen: dict[str, int] = {}  # by the page's own name, the most recent last
 
     def again_ms(self, viewer: str) -> int:
-        """When this page should ask again. Args: ``viewer``: empty for one that is loaded just now."""
+        """Return the refresh interval of a page. Args: ``viewer``: empty for a page that is just being loaded."""
         now_ms = self._clock.now_ms()
         with self._lock:
             if viewer:

@@ -1,1 +1,1 @@
-"""The pages, a subject a file: each function reads the broker and returns what its template shows."""
+"""The pages, one subject a file: each function reads the broker and returns the values of its template."""

@@ -1,4 +1,4 @@
-"""Groups, and how far they are behind."""
+"""Consumer groups and their lag."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ PARTITIONS = 200  # of a page
 MEMBERS = 200
 NAMES = 20  # partitions of a member that are named
 ASSIGNMENT_BYTES = 1 << 18  # of a member's assignment that is decoded
-LONGEST_TOPIC = 249  # characters; what a member was given may name what no topic can be called
+LONGEST_TOPIC = 249  # characters; an assignment, chosen by a client, may have longer names
 
 
 class GroupRow(NamedTuple):
-    """A group in the list. ``href``: empty where its id is too long for one; ``lag``: over its partitions with an
-    offset, None where it cannot be known.
+    """A group in the list. ``href``: empty if the id is too long for an address; ``lag``: sum over the partitions with
+    a committed offset, None if unknown.
     """
 
     group_id: str
@@ -44,7 +44,7 @@ class PlaceRow(NamedTuple):
 
 
 class MemberRow(NamedTuple):
-    """One member; ``places``: what it is assigned, in words."""
+    """One member; ``places``: its assignment as text."""
 
     member_id: str
     instance_id: str
@@ -54,7 +54,7 @@ class MemberRow(NamedTuple):
 
 
 def groups(site: Site, query: Query) -> View:
-    """The groups whose ids contain ``q``, of a state if asked for, a page of them."""
+    """Return a page of the groups whose ids contain ``q``, optionally in one state."""
     wanted, state = query.text("q").strip(), query.text("state")
     coordinator = site.context.group_coordinator
     found = [] if coordinator is None else _listed(coordinator)
@@ -90,7 +90,7 @@ def _row(site: Site, coordinator: GroupCoordinator, group: ListedGroup) -> Group
 def _places(site: Site, coordinator: GroupCoordinator, group_id: str) -> list[PlaceRow]:
     try:
         committed = coordinator.committed(group_id)
-    except KafkaError:  # its partition is being loaded, or it was deleted just now
+    except KafkaError:  # its partition is being loaded, or it was just deleted
         return []
     rows = []
     for (topic, index), at in sorted(committed.items()):
@@ -102,7 +102,7 @@ def _places(site: Site, coordinator: GroupCoordinator, group_id: str) -> list[Pl
 
 
 def group(site: Site, query: Query) -> View:
-    """One group: members, and where each partition is."""
+    """Return one group: its members, and the offsets of each partition."""
     group_id = query.needed("group")
     coordinator = site.context.group_coordinator
     found = [] if coordinator is None else [one for one in _listed(coordinator) if one.group_id == group_id]
@@ -125,14 +125,14 @@ def group(site: Site, query: Query) -> View:
 
 
 def _members(site: Site, coordinator: GroupCoordinator, listed: ListedGroup) -> tuple[list[MemberRow], int]:
-    """Those that are shown, and how many more there are."""
+    """Return the members that are shown, and the number of the others."""
     members: Sequence[Any] = ()
     try:
         if listed.group_type == "consumer":
             members = coordinator.describe_consumer_group(listed.group_id).members
             return [_consumer_member(site, one) for one in members[:MEMBERS]], max(0, len(members) - MEMBERS)
         described = coordinator.describe(listed.group_id)
-    except KafkaError:  # deleted just now, or a group of another kind by now
+    except KafkaError:  # just deleted, or of another type now
         return [], 0
     members = () if described is None else described.members
     rows = [

@@ -1,4 +1,4 @@
-"""The page that says how the broker is, and the one with its live figures."""
+"""The overview of the broker's state, and the page of live charts."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from kbroker.console.site import Json, Site, View
 
 
 class Notice(NamedTuple):
-    """Something that an operator should know. ``page``: where more of it is, empty for nowhere."""
+    """Notice for operators. ``page``: page with details, empty without one."""
 
     text: str
     page: str = ""
 
 
 def overview(site: Site, query: Query) -> View:
-    """Figures of the moment, and what is wrong."""
+    """Return current figures and notices."""
     parts = site.broker.parts
     views = parts.ctx.topics.all()
     logs = [log for view in views for log in view.partitions]
@@ -75,22 +75,22 @@ def _notices(site: Site, logs: list[Any]) -> list[Notice]:
 
 
 def alive(site: Site, query: Query) -> Json:
-    """Respond to pages without live parts: the broker is up."""
+    """Respond to pages without live parts, which check that the broker is up."""
     return Json({"started_ms": site.started_ms})
 
 
 def throughput(site: Site, query: Query) -> View:
-    """The charts; their values come from ``rates``."""
+    """Return the charts, whose values come from ``rates``."""
     return View("Throughput", "throughput.html", {"latest": site.history.latest})
 
 
 def rates(site: Site, query: Query) -> Json:
-    """The rates of the last ten minutes, or those after ``since``: one list per line of the charts."""
+    """Return the rates of the last ten minutes, or those after ``since``: one list for each line of the charts."""
     since_ms = query.integer("since", 0, 0, 2**62)
     found = site.history.rates(since_ms)
     return Json({"columns": {name: [_plain(one[i]) for one in found] for i, name in enumerate(Rates._fields)}})
 
 
 def _plain(value: float) -> float | None:
-    """A number that JSON knows, with as many digits as a chart shows."""
+    """Return a number that JSON can represent, rounded to the digits of a chart."""
     return None if math.isnan(value) else round(value, 2)

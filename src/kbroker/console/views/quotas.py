@@ -1,4 +1,4 @@
-"""Quotas: who has which, one entity with an explanation beside it, and a change: first as a difference, then made."""
+"""Quotas: the list, one entity with its explanation, and changes, which are previewed and then applied."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ MEANINGS = {
 
 
 class QuotaRow(NamedTuple):
-    """An entity in the list; ``href``: empty where its name is too long for one; ``limits``: pairs of key and value as
-    text.
+    """An entity in the list; ``href``: empty if its name is too long for an address; ``limits``: pairs of key and
+    value as text.
     """
 
     entity: QuotaEntity
@@ -44,7 +44,7 @@ class QuotaRow(NamedTuple):
 
 
 class KeyRow(NamedTuple):
-    """One kind of quota of an entity: the value in force and the one that only counts, None where not set."""
+    """One quota of an entity: the enforced value and that of the shadow, None if not set."""
 
     key: str
     meaning: str
@@ -61,7 +61,7 @@ class Change(NamedTuple):
 
 
 def quotas(site: Site, query: Query) -> View:
-    """Entities with quotas whose names contain ``q``, a page of them."""
+    """Return a page of the entities with quotas whose names contain ``q``."""
     wanted = query.text("q").strip().lower()
     found = [(entity, values) for entity, values in site.context.quota_entities.find({}, (), False)]
     kept = [one for one in found if wanted in str(one[0]).lower()]
@@ -80,7 +80,7 @@ def _limits(values: Mapping[str, float]) -> list[tuple[str, str]]:
 
 
 def quota(site: Site, query: Query) -> View:
-    """One entity: its quotas, the form to change them, and what they make of the client of this name."""
+    """Return one entity: its quotas, the form to change them, and their effect on the client of this name."""
     entity = entity_of(query)
     message = "The change is in force." if query.text("done") else ""
     return View("Quotas of one", "quota.html", {**_entity_values(site, entity), "message": message})
@@ -126,7 +126,7 @@ def _values(site: Site, entity: QuotaEntity) -> Mapping[str, float]:
 
 
 def entity_of(query: Query) -> QuotaEntity:
-    """The entity that parameters name: user, client-id, ip; the same with ``-default`` for the default of the type.
+    """Return the entity of the parameters: user, client-id, ip, each with ``-default`` for the default of the type.
 
     Raises: PageError 400.
     """
@@ -147,7 +147,7 @@ def entity_of(query: Query) -> QuotaEntity:
 
 
 def _fields(entity: QuotaEntity) -> list[tuple[str, str]]:
-    """The parameters of an entity."""
+    """Return the parameters of an entity."""
     return [(kind, name) if name is not None else (f"{kind}-default", "1") for kind, name in entity.parts]
 
 
@@ -182,9 +182,9 @@ def preview(site: Site, form: Query) -> View:
 
 
 def apply(site: Site, form: Query) -> str:
-    """Make the change that a preview has shown; where to go then.
+    """Make a previewed change; return the address of the next page.
 
-    Raises: PageError 409 where the entity's quotas have changed since; 400 for what the broker refuses.
+    Raises: PageError 409 if the entity's quotas have changed since; 400 if the broker rejects the change.
     """
     _check_editing(site)
     entity = entity_of(form)
@@ -209,7 +209,7 @@ def _check_editing(site: Site) -> None:
 
 
 def _ops(form: Query, before: Mapping[str, float], keys: Sequence[str]) -> list[QuotaOp]:
-    """The changes of a form. Raises: ValueError with a sentence without its stop; PageError 400."""
+    """Return the changes of a form. Raises: ValueError with a sentence without a final period; PageError 400."""
     key, effect = form.text("key"), form.text("effect", "shadow")
     if key not in keys:
         raise PageError(400, f"key is {key[:60]!r}; expected {', '.join(keys)}.")
@@ -231,7 +231,7 @@ def _text(key: str, value: float | None) -> str | None:
 
 
 def state_of(values: Mapping[str, float]) -> str:
-    """An entity's quotas as one text, by which a form knows whether they are still what it has shown."""
+    """Return an entity's quotas as one text, which a form sends back to detect changes by others."""
     return ";".join(f"{key}={value!r}" for key, value in sorted(values.items()))
 
 
@@ -258,7 +258,7 @@ def explain(site: Site, query: Query) -> View:
 
 
 def _explained(site: Site, entity: QuotaEntity) -> dict[str, Any] | None:
-    """The explanation of the client that an entity names; None for a default, which names none."""
+    """Return the explanation for the client that an entity names; None for a default entity."""
     names = entity.names
     if None in names.values():
         return None
@@ -271,7 +271,7 @@ def _explained(site: Site, entity: QuotaEntity) -> dict[str, Any] | None:
 
 
 def _for_page(found: dict[str, Any]) -> dict[str, Any]:
-    """The explanation with its limits as text and its windows as bars."""
+    """Return the explanation with its limits as text and its windows as bars."""
     for one in found["quotas"]:
         for quota in (one, one["shadow"]):
             if quota is None:
@@ -303,7 +303,7 @@ def _left(key: str, left: float | None) -> str:
 
 
 def _chart(key: str, counter: Mapping[str, Any], now_ms: int) -> Chart | None:
-    """A bar per window: what was counted in it, a second; the latest at the right, where it is not too old."""
+    """Return a bar for each recent window, with its rate per second; the latest is at the right."""
     window_ms = counter["sample_ms"]
     if not counter["samples"] or window_ms <= 0:
         return None

@@ -1,4 +1,4 @@
-"""The slowest requests of late, each with where its time went."""
+"""The slowest recent requests, each with the time of its stages."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from kbroker.console.site import Site, View
 
 SHOWN = 50
 
-#: By what requests are ordered.
+#: Sort orders of requests.
 ORDERS: Mapping[str, tuple[str, Callable[[LoggedRequest], float]]] = {
     "total": ("all of their time", lambda one: one.total_ms),
     "work": ("time without waiting for records or quotas", lambda one: one.work_ms),
@@ -47,7 +47,7 @@ class SlowRequest(NamedTuple):
 
 
 def slow_requests(site: Site, query: Query) -> View:
-    """The requests of clients whose names contain ``q``, of one API if asked for, the slowest first."""
+    """Return the requests of clients whose names contain ``q``, optionally of one API, the slowest first."""
     order, wanted, api = query.text("by", "total"), query.text("q").strip(), query.text("api")
     if order not in ORDERS:
         raise PageError(400, f"by is {order[:40]!r}; expected {', '.join(ORDERS)}.")

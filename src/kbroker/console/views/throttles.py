@@ -1,4 +1,4 @@
-"""Whom quotas throttle, and when: a map of the last ten minutes, and the latest verdicts."""
+"""Clients that quotas throttle: a map of the last ten minutes, and the latest verdicts."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Cell(NamedTuple):
 
 
 class MapRow(NamedTuple):
-    """One counter of the map. ``query``: what asks for its explanation."""
+    """One counter of the map. ``query``: parameters of its explanation."""
 
     who: str
     quota_type: str
@@ -62,7 +62,7 @@ class ShownVerdict(NamedTuple):
 
 
 def throttles(site: Site, query: Query) -> View:
-    """The map, strongest first, of those whose names contain ``q``."""
+    """Return the map of counters whose names contain ``q``, the strongest first."""
     wanted = query.text("q").strip()
     found = site.history.throttled()
     now_s = site.clock.epoch_ms() // 1000
@@ -88,7 +88,7 @@ def throttles(site: Site, query: Query) -> View:
 
 
 def _highest(found: Mapping[Throttled, Mapping[int, Bin]], is_shadow: bool) -> float:
-    """The strongest cell of enforced quotas, or of shadows: no client waits for a shadow, so its delays pile up."""
+    """Return the strongest cell of enforced quotas, or of shadows: nothing waits for a shadow, so its delays grow."""
     weights = [_weight(one) for who, bins in found.items() if who.is_shadow is is_shadow for one in bins.values()]
     return max(weights, default=0.0)
 

@@ -16,7 +16,7 @@ from kbroker.metadata.topics import TopicView
 PARTITIONS = 100  # of a page
 SORTS = ("name", "records", "size")
 HEADER_NAME_CHARACTERS, HEADER_VALUE_BYTES = 200, 200
-#: Of all headers of a record in a list, and alone: the one that passes it is the last.
+#: Limits for all headers of a record, in a list and alone: the header that exceeds it is the last.
 LIST_HEADERS_CHARACTERS, WHOLE_HEADERS_CHARACTERS = 2000, 64 << 10
 
 
@@ -43,7 +43,7 @@ class ShownRecord(NamedTuple):
 
 
 def topics(site: Site, query: Query) -> View:
-    """The topics whose names contain ``q``, a page of them."""
+    """Return a page of the topics whose names contain ``q``."""
     wanted, sort = query.text("q").strip(), query.text("sort", "name")
     if sort not in SORTS:
         raise PageError(400, f"sort is {sort[:40]!r}; expected {', '.join(SORTS)}.")
@@ -65,7 +65,7 @@ def topics(site: Site, query: Query) -> View:
 
 
 def row_of(view: TopicView) -> TopicRow:
-    """The sums of a topic."""
+    """Return the sums of a topic."""
     logs = [log for log in view.partitions if log is not None]
     return TopicRow(
         view.name,
@@ -78,7 +78,7 @@ def row_of(view: TopicView) -> TopicRow:
 
 
 def topic(site: Site, query: Query) -> View:
-    """One topic: its partitions, a page of them, and the configs that it sets itself."""
+    """Return one topic: a page of its partitions, and its own configs."""
     view = _found(site, query)
     page = query.integer("page", 1, 1, 10**9)
     part = part_of(list(enumerate(view.partitions)), page, f"{ROOT}/topic", query.values, PARTITIONS)
@@ -93,7 +93,7 @@ def _config_text(name: str, value: str) -> str:
 
 
 def messages(site: Site, query: Query) -> View:
-    """Records of one partition from an offset, from a time, or the latest."""
+    """Return records of one partition from an offset, from a time, or the latest."""
     view = _found(site, query)
     log, number = _log(view, query)
     count = query.integer("count", 20, 1, MOST)
@@ -104,7 +104,7 @@ def messages(site: Site, query: Query) -> View:
         first = first_offset(log, offset=None if offset < 0 else offset, time_ms=time_ms, count=count)
         found = read_records(log, first, count)
         problem = found.problem
-    except (KafkaError, OSError) as error:  # the retention may have removed a segment meanwhile
+    except (KafkaError, OSError) as error:  # retention may have removed a segment
         raise PageError(503, f"These records cannot be read: {error}. Try again.") from None
     start, end = log.log_start_offset, log.high_watermark
     here = {"topic": view.name, "partition": number, "count": count}
@@ -127,7 +127,7 @@ def messages(site: Site, query: Query) -> View:
 
 
 def _shown_record(record: LogRecord, is_alone: bool = False) -> ShownRecord:
-    """A record of a list, or one that is alone on its page, of which more is shown."""
+    """Return a record as shown in a list, or, with more detail, alone on its page."""
     headers: list[tuple[str, str]] = []
     limit_bytes = WHOLE_BYTES if is_alone else LIST_BYTES
     left = WHOLE_HEADERS_CHARACTERS if is_alone else LIST_HEADERS_CHARACTERS
@@ -148,7 +148,7 @@ def _header_name(name: bytes) -> str:
 
 
 def message(site: Site, query: Query) -> View:
-    """One record, with more of its key and value than a list shows."""
+    """Return one record, with more of its key and value than in a list."""
     view = _found(site, query)
     record, number = _record(view, query)
     values = {
@@ -160,7 +160,7 @@ def message(site: Site, query: Query) -> View:
 
 
 def value(site: Site, query: Query) -> Download:
-    """The bytes of a record's key or value, to be saved."""
+    """Return the bytes of a record's key or value as a download."""
     view = _found(site, query)
     record, number = _record(view, query)
     part = query.text("part", "value")

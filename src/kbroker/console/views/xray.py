@@ -9,5 +9,5 @@ SHOWN = 50  # connections, and operations of each purgatory
 
 
 def xray(site: Site, query: Query) -> View:
-    """One snapshot: connections that are not read, what waits, threads, queues and memory."""
+    """Return a snapshot: muted connections, delayed operations, threads, queues and memory."""
     return View("X-ray", "xray.html", {"found": site.broker.xray(limit=SHOWN)})
