@@ -39,25 +39,25 @@ __all__ = ["Broker", "BrokerStartError", "StartCancelled"]
 
 logger = get_logger(__name__)
 
-#: The standard streams, signals, the lock of the folder, the metadata, the fewest open segments, and what a start opens
-#: for a moment.
+#: Descriptors for the standard streams, signals, folder lock, metadata, the minimum of open segments, and temporary
+#: ones during a start.
 FILES_NEEDED = 40
-#: Its socket, and the selector of its acceptor with the descriptor that wakes it.
+#: Descriptors of a listener: its socket, and the selector of its acceptor with the wake-up descriptor.
 DESCRIPTORS_OF_LISTENER = 3
-#: Its selector, and the descriptor that wakes it.
+#: Descriptors of a network thread: its selector and the wake-up descriptor.
 DESCRIPTORS_OF_NETWORK_THREAD = 2
 
 
 class BrokerStartError(RuntimeError):
-    """The broker cannot start; the text says why, for people, in one line."""
+    """The broker cannot start; the message states the reason in one line."""
 
 
 class Broker:
     """A Kafka-compatible broker in this process; several may run at once.
 
     Args: ``config`` a BrokerConfig or values by Kafka's names, taken as they are (so the defaults of ``listeners`` and
-    ``log.dir`` apply); None for a private broker: a free port on 127.0.0.1, logs in memory. ``clock``: the one reader
-    of time, the system's when None.
+    ``log.dir`` apply); None for a private broker: a free port on 127.0.0.1, logs in memory. ``clock``: the source
+    of time, the system's if None.
     Raises: ConfigError for a bad value.
     Threads: start and stop from one thread at a time; properties from any.
     """
@@ -125,14 +125,14 @@ class Broker:
         logger.info("broker %d serves %s", self.config.node_id, self.bootstrap_servers)
 
     def cancel_start(self) -> None:
-        """Let a `start` that is under way, or comes later, raise StartCancelled; no effect on a broker that serves.
+        """Let a current or later `start` raise StartCancelled; no effect on a running broker.
 
         Threads: any; also from a signal handler, as it only sets a flag.
         """
         self._is_cancelled = True
 
     def stop(self) -> None:
-        """Stop in order; what was acknowledged is on disk as its setting promises. Idempotent."""
+        """Stop in order; acknowledged data is on disk as configured. Idempotent."""
         with self._state_lock:
             parts, self._runtime = self._runtime, None
         if parts is not None:
@@ -228,12 +228,12 @@ class Broker:
     def verdicts(self) -> list[Verdict]:
         """The latest decisions of quotas that delayed or refused, the oldest first, 1024 at most.
 
-        As many of shadow quotas (``Verdict.is_shadow``) are among them: what an enforced quota would have done.
+        As many decisions of shadow quotas (``Verdict.is_shadow``), which had no effect, are included.
         """
         return self._running().ctx.quotas.verdicts()
 
     def take_verdicts(self) -> list[Verdict]:
-        """Return them and forget them."""
+        """Return the recorded verdicts and clear the list."""
         return self._running().ctx.quotas.verdicts(take=True)
 
     def explain_quotas(
@@ -252,8 +252,8 @@ class Broker:
             client_id: empty for a client that sends none.
             address: the IP address that it connects from.
             connection: the id of an open connection, in place of the three.
-            compare: other limits by key: what they would have said to the same traffic.
-        Raises: UnknownConnectionError; ValueError for what is not an address or a limit; RuntimeError if the broker
+            compare: other limits by key, judged against the same traffic.
+        Raises: UnknownConnectionError; ValueError for an invalid address or limit; RuntimeError if the broker
             does not run.
         """
         explainer = self._running().quota_explainer()
@@ -289,7 +289,7 @@ class Broker:
 
 
 def descriptors_needed(config: BrokerConfig) -> int:
-    """The fewest descriptors with which a start succeeds and a client is served."""
+    """Return the minimum number of descriptors with which a start succeeds and a client is served."""
     threads = sum(network_threads(config).values())
     return FILES_NEEDED + DESCRIPTORS_OF_LISTENER * len(config.listeners) + DESCRIPTORS_OF_NETWORK_THREAD * threads
 

@@ -13,16 +13,16 @@ from collections.abc import Callable
 from kbroker._core import process_memory
 
 LOOK_EVERY_MS = 5_000
-#: Less is not worth a look through the arenas.
+#: A smaller change is not worth a scan of the arenas.
 GROWN_BYTES = 4 << 20
-#: Under a steady load what is given back comes again: each such time more looks are left out, up to this many.
+#: Under a steady load returned memory is allocated again: each such time more checks are skipped, up to this many.
 MOST_LEFT_OUT = 11
 
 
 class MemoryKeeper:
-    """Looks at the resident memory of the process and trims it when it has changed much.
+    """Trims the allocator's free memory when the resident memory of the process has changed much.
 
-    Args: ``resident_bytes`` measures, ``release`` gives back. Threads: ``look`` on one at a time.
+    Args: ``resident_bytes`` measures it, ``release`` trims it. Threads: ``look`` on one at a time.
     """
 
     def __init__(
@@ -37,8 +37,7 @@ class MemoryKeeper:
         self._leave_out = 0
 
     def look(self) -> None:
-        """Give memory back if it has grown, or fallen, by GROWN_BYTES since the last time: what was trimmed while it
-        was in use may be free by now."""
+        """Trim after a change by GROWN_BYTES since the last time, in either direction: memory may be free only now."""
         if self._leave_out > 0:
             self._leave_out -= 1
             return

@@ -1,4 +1,4 @@
-"""Start and stop of a broker: the order in which its parts are built and taken apart.
+"""Start and stop of a broker: the order in which its parts are created and closed.
 
 Start: log folder, metadata, topics, native handlers, groups, handlers, network. Stop: acceptors, network threads stop
 reading, handlers, delayed requests, groups, network threads, log, metadata.
@@ -73,7 +73,7 @@ AWAKE_HANDLERS = min(2, max(1, usable_cores() // 2))
 PRODUCE = 0  # key of the API
 GROUP_KEYS, TRANSACTION_KEYS = 0, 1  # FindCoordinator's kinds of key
 
-#: Sees a request before it is served; True: it has taken it over, and responses, closes or hands it to Broker.resume.
+#: Sees a request before it is served; returns True to take it over, and then responds, closes or calls Broker.resume.
 Interceptor = Callable[["InboundRequest"], bool]
 
 
@@ -455,7 +455,7 @@ class BrokerRuntime:
         self.parts.native_apis.intercept(interception.keys)
 
     def _intercept(self, request: InboundRequest) -> bool:
-        """Show a request to the interceptor; true if a Python handler has nothing to do with it any more."""
+        """Pass a request to the interceptor; return true if no Python handler must serve it."""
         interceptor = self._interception.interceptor
         if request.api_key == PRODUCE and self._verifier.take(request):
             return True
@@ -469,7 +469,7 @@ class BrokerRuntime:
         entry = self.apis.entries.get(request.api_key)
         if request.answered or entry is None or not entry.is_native:
             return request.answered
-        request.hand_over(self._requests)  # it came here only to be seen
+        request.hand_over(self._requests)  # Python received it only for the interceptor
         return True
 
     def resume(self, request: InboundRequest) -> None:
@@ -509,7 +509,7 @@ class BrokerRuntime:
                 logger.exception("stopping the %s failed", what)
 
     def _complete_waiting(self, native_apis: NativeApis) -> None:
-        """Delayed produces get the time that a stop may take; delayed fetches are completed at once."""
+        """Wait for delayed produces within the time limit of a stop; complete delayed fetches at once."""
         real = SystemClock()  # a stop takes real time, whatever the broker's clock says
         end_ms = real.now_ms() + self._timeout_s * 1000
         while native_apis.waiting_produces and real.now_ms() < end_ms:

@@ -41,7 +41,7 @@ def quotas() -> None:
 
 
 def entity_options(command: F) -> F:
-    """Options that name an entity; the command gets them as `names`: by entity type, None for the default."""
+    """Add the options that name an entity; the command gets `names` by entity type, None for the default."""
 
     @functools.wraps(command)
     def wrapped(**given: Any) -> Any:

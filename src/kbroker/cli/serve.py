@@ -37,8 +37,8 @@ def serve(
     The broker then shuts down in order and exits with status 0. A signal before the ready line cancels the start; the
     exit status is then that of the signal (130 or 143).
 
-    Configs come from, each over the one before: defaults, --config, the environment (KAFKA_LOG_DIRS or
-    KBROKER_CFG_LOG_DIRS for log.dirs), the other options, --set.
+    Configs come from these sources; later ones override earlier ones: defaults, --config, the environment
+    (KAFKA_LOG_DIRS or KBROKER_CFG_LOG_DIRS for log.dirs), the other options, --set.
     """
     from kbroker import serving
 

@@ -355,7 +355,7 @@ class GroupCoordinator:
         )
 
     def open_producers(self, partition_index: int) -> list[int]:
-        """The producers whose transactions have pending offsets in a partition of the offsets topic."""
+        """Return the producers whose transactions have pending offsets in a partition of the offsets topic."""
         return self._offsets.open_producers(partition_index)
 
     def committed(self, group_id: str, places: Iterable[Place] | None = None) -> dict[Place, CommittedOffset]:
@@ -370,7 +370,7 @@ class GroupCoordinator:
         member_id: str | None = None,
         member_epoch: int = -1,
     ) -> FetchedOffsets:
-        """Committed offsets, and with ``require_stable`` the places whose offset a transaction is about to change."""
+        """Return committed offsets, and with ``require_stable`` the partitions with pending transactional ones."""
         return self._offsets.fetch(group_id, places, require_stable, member_id, member_epoch)
 
     def delete_offsets(self, group_id: str, places: Iterable[Place]) -> dict[Place, Errors]:

@@ -46,7 +46,7 @@ class GroupMap:
     def locked(
         self, group_id: str, create: bool = False, make: Callable[[str], Group] = ClassicGroup
     ) -> Iterator[Group | None]:
-        """Yield the group, alive, under its lock; None if there is none. One left without any content is dropped.
+        """Yield the group under its lock, if it is not dead; None without one. A group left without content is dropped.
 
         Args: ``create``: make one with ``make`` if there is none, and the topic too.
         Raises: KafkaError COORDINATOR_NOT_AVAILABLE once closed; NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS if its
@@ -78,7 +78,7 @@ class GroupMap:
                 return
 
     def replace(self, old: Group, new: Group) -> None:
-        """Let another group take a group's place; both have the lock that the caller holds. ``old`` is dead."""
+        """Replace a group by another; both have the lock that the caller holds. ``old`` is dead."""
         old.shard.replace(old, new)
 
     def close(self) -> None:

@@ -25,7 +25,7 @@ class GroupOffsets:
     def __init__(self) -> None:
         self.committed: dict[Place, CommittedOffset] = {}
         self._pending: dict[int, dict[Place, tuple[int, CommittedOffset]]] = {}
-        self._record_offsets: dict[Place, int] = {}  # of what was committed while transactions were open
+        self._record_offsets: dict[Place, int] = {}  # of offsets committed while transactions were open
 
     def __bool__(self) -> bool:
         return bool(self.committed or self._pending)

@@ -72,7 +72,7 @@ class GroupService:
         )
 
     def close(self, timeout_s: float) -> None:
-        """Complete what waits; nothing runs afterwards. Idempotent."""
+        """Complete delayed requests; no task runs afterwards. Idempotent."""
         self.coordinator.close()
         for thread in self._threads:
             if thread.ident is not None:

@@ -43,18 +43,18 @@ class GroupShard(CoordinatorShard):
         self._dismiss = dismiss
 
     def put(self, group: Group) -> None:
-        """Add a group, or let it take the place of another; the caller holds ``lock``."""
+        """Add a group, or replace another one; the caller holds ``lock``."""
         group.shard = self
         self.groups[group.group_id] = group
 
     def replace(self, old: Group, new: Group) -> None:
-        """Put a group in the place of another; without effect where the shard no longer has ``old``."""
+        """Replace a group by another; no effect if the shard no longer has ``old``."""
         with self.lock:
             if self.groups.get(old.group_id) is old:
                 self.put(new)
 
     def drop(self, group: Group, error: Errors) -> None:
-        """Forget a group whose lock the caller holds; its delayed requests get ``error``."""
+        """Remove a group whose lock the caller holds; its delayed requests get ``error``."""
         if not group.is_dead:
             self._dismiss(group, error)
         with self.lock:

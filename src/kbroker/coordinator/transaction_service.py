@@ -20,7 +20,7 @@ from kbroker.metadata.topics import TopicRegistry
 if TYPE_CHECKING:
     from kbroker.coordinator.group_coordinator import GroupCoordinator
 
-#: Errors of the group coordinator that say "not now": the transaction coordinator asks again, as it does of partitions.
+#: Retriable errors of the group coordinator: the transaction coordinator repeats the request, as for partitions.
 _NOT_NOW = frozenset({Errors.COORDINATOR_NOT_AVAILABLE, Errors.COORDINATOR_LOAD_IN_PROGRESS, Errors.NOT_COORDINATOR})
 
 
@@ -64,7 +64,7 @@ class TransactionService:
         )
 
     def start(self) -> None:
-        """Load what the log says, then let time run for it."""
+        """Load the state from the log, then start its timers."""
         self.coordinator.start()
         self._topics.on_deleted.append(self._topic_deleted)
         self._scheduler.start()
@@ -92,7 +92,7 @@ class PartitionMarkers:
     def __init__(self, topics: TopicRegistry, groups: Callable[[], GroupCoordinator]) -> None:
         self._topics = topics
         self._groups = groups
-        #: Whether the marker of a partition waits; it is tried again. None: none does. Tests set it.
+        #: Returns whether the marker of a partition is delayed, to be retried later. None: no marker is. Set by tests.
         self.is_held: Callable[[Place], bool] | None = None
 
     def write(

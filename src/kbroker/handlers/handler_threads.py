@@ -25,9 +25,9 @@ class HandlerThreads:
         self._number = 0
 
     def resize(self, count: int) -> None:
-        """Have so many threads; those that are too many end after the request they have.
+        """Change the number of threads; surplus threads end after their current request.
 
-        Raises: RuntimeError where the system makes no more; those made until then stay and count.
+        Raises: RuntimeError if the system cannot start a thread; those already started stay and count.
         """
         with self._lock:
             if count < self._wanted:
@@ -48,6 +48,6 @@ class HandlerThreads:
 
     @property
     def threads(self) -> list[threading.Thread]:
-        """Those that have not ended."""
+        """Return the running threads."""
         with self._lock:
             return [thread for thread in self._threads if thread.is_alive()]

@@ -123,8 +123,8 @@ class LateFunction:
         return function
 
 
-# Two handlers that share modules do not import them from two ends. A fork waits for the import of another thread: the
-# child would have half a module, and the lock for ever.
+# Serializes imports: two handlers may share modules. A fork waits for an import in another thread; otherwise the child
+# would have a partial module, and a lock that is never released.
 _import_lock = threading.RLock()
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(
@@ -155,7 +155,7 @@ class KafkaApis:
         return {entry.key: (entry.min_version, entry.max_version) for entry in self.entries.values()}
 
     def find(self, key: int, version: int) -> ApiEntry | None:
-        """The entry that serves this version, or None: then the connection is closed."""
+        """Return the entry that serves this version; None if unsupported, and the connection is then closed."""
         entry = self.entries.get(key)
         return entry if entry is not None and entry.min_served_version <= version <= entry.max_version else None
 

@@ -1,6 +1,6 @@
-"""Python handlers: threads that serve what the native handlers declined or never had.
+"""Python handlers: threads that serve requests without a native handler, and requests that native handlers declined.
 
-The only place where an exception becomes an error code.
+Only this module converts exceptions to error codes.
 """
 
 from __future__ import annotations
@@ -93,13 +93,13 @@ class PendingResponse:
             self._request.close()
 
     def mark_deferred(self) -> None:
-        """The handler has returned and the response comes later: what passes until then is not the handler's time."""
+        """Mark the response as deferred: the time after the handler's return is not handler time."""
         with self._lock:
             if not self._claimed:
                 self._request.handler_done()
 
     def _judge(self, body: Body) -> None:
-        """Throttle as the quotas ask, by the larger delay, and put that into the response where it has the field."""
+        """Throttle by the larger delay of the quotas, and report it in the response if that has the field."""
         quotas = self._quotas
         serves_mutations = "ThrottleTimeMs" in body  # topics that Metadata would create are refused without a delay
         try:
@@ -127,7 +127,7 @@ class PendingResponse:
             body.pop("ThrottleTimeMs", None)
 
     def _hides_delay(self, body: Body) -> bool:
-        """FindCoordinator before v4 reports no throttle time while no coordinator is available."""
+        """Return true for FindCoordinator before v4 without a coordinator, which reports no throttle time."""
         is_old = self._entry.key == FIND_COORDINATOR and self._request.api_version < 4
         return is_old and body.get("ErrorCode") == Errors.COORDINATOR_NOT_AVAILABLE
 
@@ -159,8 +159,8 @@ class RequestHandlerPool(Generic[Inbound]):
     """Threads that take requests and respond to them.
 
     Args: ``receive`` waits up to a number of seconds and gives a request, or None at the time-out or once closed;
-    ``count`` of threads; ``intercept`` is asked first and returns True for a request it has taken over; ``refused``
-    takes note of malformed requests.
+    ``count`` of threads; ``intercept`` is called first and returns True for a request it has taken over; ``refused``
+    records malformed requests.
     Threads: start and stop from one thread.
     """
 
@@ -192,7 +192,7 @@ class RequestHandlerPool(Generic[Inbound]):
             thread.start()
 
     def stop(self, timeout_s: float) -> bool:
-        """Let the threads end after the request they have; True if all did in time. The queue must be closed first."""
+        """Let the threads end after their current requests; True if all did in time. The queue must be closed first."""
         self._stopping.set()
         for thread in self._threads:
             if thread.ident is not None:
@@ -211,13 +211,13 @@ class RequestHandlerPool(Generic[Inbound]):
         try:
             if not self._serve(request):
                 self._refuse(request)
-        except Exception:  # our bug: one request's, not the thread's
+        except Exception:  # a bug must fail one request, not the thread
             logger.exception("cannot serve api key %s version %s", request.api_key, request.api_version)
             with contextlib.suppress(Exception):
                 request.close()
 
     def _refuse(self, request: InboundRequest) -> None:
-        """Close the connection; the log and the metrics say why."""
+        """Close the connection; log and count the reason."""
         if isinstance(request, OpenRequest) and self._refused is not None:
             request.refuse(self._refused)
         else:

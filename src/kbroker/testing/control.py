@@ -1,7 +1,7 @@
 """HTTP port that controls a broker under test from another process or language: topics, faults, time, snapshots.
 
-Loopback only, off by default, and every request needs the token. Bodies and responses are JSON; the vocabulary is near
-that of ``kcl fake control``. The routes are in ``control_routes``.
+Loopback only, off by default, and every request needs the token. Bodies and responses are JSON; the vocabulary is
+similar to that of ``kcl fake control``. The routes are in ``control_routes``.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class ControlServer:
     """Serves the control port of one broker.
 
     Args:
-        broker: to be steered; it may be stopped and started meanwhile.
+        broker: the controlled broker; it may be stopped and started meanwhile.
         listener: host:port on the loopback interface; port 0 takes a free one.
         token: what clients must send as ``Authorization: Bearer TOKEN``; empty: a random one.
         on_shutdown: called once, on its own thread, when a client requests shutdown; None stops the broker.

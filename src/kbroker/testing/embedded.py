@@ -1,4 +1,4 @@
-"""A broker for tests in this process: nothing kept, a free port, few threads; with faults, snapshots, virtual time."""
+"""A broker for tests in this process: in memory, on a free port, few threads; faults, snapshots, virtual time."""
 
 from __future__ import annotations
 
@@ -62,12 +62,12 @@ class EmbeddedBroker(Broker):
     """A Broker with ``TEST_DEFAULTS``, fault rules and snapshots.
 
     Args:
-        settings: values by Kafka's names; they win over the defaults. With ``log.dirs`` the data is kept there.
-        clock: the one reader of time; a VirtualClock stands still until it is advanced.
+        settings: values by Kafka's names; they override the defaults. With ``log.dirs`` the data is kept there.
+        clock: source of time; a VirtualClock stops until it is advanced.
         snapshots: keep data in a temporary folder (in /dev/shm where it exists) instead of memory, as snapshots need;
             it is removed when the broker stops.
         defaults: instead of TEST_DEFAULTS.
-    Raises: ConfigError for a bad value, and for the name of a setting that is nearly a known one.
+    Raises: ConfigError for a bad value, and for a setting that looks like a misspelled one.
     Threads: as Broker; ``faults`` from any thread.
     """
 
@@ -95,7 +95,7 @@ class EmbeddedBroker(Broker):
     if not TYPE_CHECKING:
 
         def __getattr__(self, name: str) -> object:
-            """Say how to get a method that only a VirtualBroker has."""
+            """Raise an error that explains methods that only a VirtualBroker has."""
             if hasattr(VirtualBroker, name):
                 how = "use VirtualBroker(), or broker_factory(virtual_clock=True)"
                 raise AttributeError(f"{name} needs a broker with virtual time, this one follows its clock; {how}")
@@ -263,7 +263,7 @@ class EmbeddedBroker(Broker):
 
         A running broker is stopped, copied and started again on the same ports; its clients reconnect by themselves.
 
-        Args: ``folder``: where to, it must not exist yet; None: a temporary one.
+        Args: ``folder``: destination, which must not exist; None: a temporary folder.
         Raises: RuntimeError when the data is in memory only; FileExistsError; OSError.
         """
         data = self._data_folder()
@@ -316,12 +316,12 @@ class EmbeddedBroker(Broker):
 
 
 class VirtualBroker(EmbeddedBroker):
-    """An EmbeddedBroker whose time stands still until the test moves it.
+    """An EmbeddedBroker whose clock stops until the test advances it.
 
-    Retention, waiting fetches, idle connections, delays of faults and everything else that waits for time happens in
+    Retention, delayed fetches, idle connections, delays of faults and everything else that waits for time happens in
     ``advance_ms``. Time stamps that the broker sets are of this clock; those of clients are not.
 
-    Args: ``start_epoch_ms``: the time it starts at, None: the system's (a broker refuses records whose time stamps are
+    Args: ``start_epoch_ms``: initial time, None: the system's (a broker rejects records whose time stamps are
     more than message.timestamp.after.max.ms, an hour, ahead of its clock); the others as EmbeddedBroker.
     """
 

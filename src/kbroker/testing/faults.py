@@ -138,7 +138,7 @@ class FaultRules:
     A rule for an API that is served natively sends its requests through Python while the rule has hits left; without
     rules nothing is slower. Rules survive a restart of the broker.
 
-    Threads: any. Lock: ``changed``, taken before the broker's own; nothing is answered under it.
+    Threads: any. Lock: ``changed``, taken before the broker's own; no response is sent under it.
     """
 
     def __init__(self, broker: Broker) -> None:
@@ -175,16 +175,16 @@ class FaultRules:
             api: name ("Produce") or key of an API, or several; None for every API.
             topic: only requests that name this topic (or match this pattern: ``orders-*``).
             client_id: only clients with this id, or pattern.
-            error: answer this error, on each topic and partition the request names; nothing is done. Produce with
-                acks=0 is closed instead, as Kafka does.
-            delay_ms: milliseconds of the broker's clock before anything happens; alone: the request is served then.
-            drop: never answer; the connection stays open and mute. Its client has to give up by itself.
-            disconnect: close the connection, after the answers to earlier requests.
-            execute: with drop or disconnect: serve the request first, and lose its response. What a client sends again
-                then has been done already.
-            count: how many requests, -1 for all until the rule is removed.
-            skip: let so many matching requests pass first.
-        Raises: ValueError for a rule that cannot be.
+            error: respond with this error for each topic and partition in the request, without executing it. Produce
+                with acks=0 closes the connection instead, as in Kafka.
+            delay_ms: milliseconds of the broker's clock before the other effect; alone: before the request is served.
+            drop: never respond; the connection stays open until the client times out.
+            disconnect: close the connection, after the responses to earlier requests.
+            execute: with drop or disconnect: execute the request first, and lose its response, so that a retry by the
+                client repeats it.
+            count: number of requests, -1 for all until the rule is removed.
+            skip: number of matching requests that pass first.
+        Raises: ValueError for an invalid combination.
         """
         wanted = () if api is None else api if isinstance(api, tuple) else (api,)
         keys = frozenset(_key(one) for one in wanted)
@@ -246,7 +246,7 @@ class FaultRules:
             keys: set[int] = set()
             for fault in active:
                 keys |= fault.keys or {entry.key for entry in self._broker.apis.entries.values() if entry.is_native}
-            # under the lock: of two changes at once the later one must have the last word
+            # under the lock, so that the later of two concurrent changes takes effect
             self._broker.intercept(self._intercept if active else None, keys)
 
     # ------------------------------------------------------------ requests
@@ -402,7 +402,7 @@ def _facts(request: InboundRequest) -> RequestContext:
 
 
 def _key(api: str | int) -> int:
-    """The key of an API by its name, in any spelling of case ("produce", "ListOffsets", "list_offsets"), or itself."""
+    """Return the key of an API by name, in any spelling ("produce", "ListOffsets", "list_offsets"), or by key."""
     if isinstance(api, bool) or not isinstance(api, (int, str)):
         raise ValueError(f"expected an API by its name or key, got {api!r}")
     found = codec.apis()

@@ -1,4 +1,4 @@
-"""Transactions of a broker for tests: end markers delayed, and which records are decided."""
+"""Transactions of a broker for tests: delayed end markers, and the offsets of decided records."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class HeldMarkers:
         self._topic = topic
         self._lock = threading.Lock()
         self._partitions: set[tuple[str, int]] = set()
-        self._is_held = self._hold  # one object, to be recognized
+        self._is_held = self._hold  # one object, for identity checks
         markers.is_held = self._is_held
 
     def __enter__(self) -> HeldMarkers:

@@ -96,7 +96,7 @@ class ConsumerGroup:
             frozenset()
         )  # most members subscribe to the same topics: they share the set
 
-    # ------------------------------------------------------------ what it is
+    # ------------------------------------------------------------ properties
 
     @property
     def is_empty(self) -> bool:
@@ -174,7 +174,7 @@ class ConsumerGroup:
         classic = sum(member.uses_classic_protocol for member in gone)
         return self.classic_member_count - classic == len(self.members) - len(gone)
 
-    # ------------------------------------------------------------ what a change would make of it
+    # ------------------------------------------------------------ effects of a change
 
     def subscribers_with(
         self, old: ConsumerGroupMember | None, new: ConsumerGroupMember | None

@@ -343,7 +343,7 @@ class ConsumerGroupMembership:
             changes.append(records.current_record(group.group_id, following))
         return following
 
-    # ------------------------------------------------------------ who it is
+    # ------------------------------------------------------------ identity of the member
 
     def check_room(self, group: ConsumerGroup, member_id: str) -> None:
         """Refuse a new member of a full group. Raises: KafkaError GROUP_MAX_SIZE_REACHED."""

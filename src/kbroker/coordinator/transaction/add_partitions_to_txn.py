@@ -94,7 +94,7 @@ class AddPartitionsToTxnManager:
         def ask_again() -> None:
             try:
                 asked = question if again is None else again()
-            except Exception:  # no memory, or a mistake of ours: the request is responded to all the same
+            except Exception:  # no memory, or a bug: the request must still get a response
                 logger.exception("cannot ask about the transaction of %r again", question.transactional_id)
                 done(dict.fromkeys(question.places, Errors.UNKNOWN_SERVER_ERROR))
             else:

@@ -116,7 +116,7 @@ class MarkerSender:
             return True
         with self._lock:
             self._waiting.append(completion)
-            self._schedule(RETRY_BACKOFF_MS)  # whatever the backoff of others: this failure may be its own
+            self._schedule(RETRY_BACKOFF_MS)  # even if others have a backoff: this failure may be separate
         return False
 
     def resume(self, partition: StatePartition) -> int:

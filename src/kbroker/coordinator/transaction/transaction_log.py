@@ -69,7 +69,7 @@ class StatePartition(CoordinatorShard):
         self.completed(metadata)
 
     def append_tombstones(self, expired: Sequence[TransactionMetadata]) -> None:
-        """Forget ids whose move to Dead is pending; the caller holds the lock, as for ``append_move``.
+        """Remove ids whose move to Dead is pending; the caller holds the lock, as for ``append_move``.
 
         Raises: KafkaError; the ids stay.
         """

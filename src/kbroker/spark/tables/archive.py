@@ -1,7 +1,7 @@
-"""Keep any topic as Parquet: one row per record, its value as bytes, text, or columns of a schema; resumable.
+"""Archive any topic as Parquet: one row per record, its value as bytes, text, or columns of a schema; resumable.
 
-The table is laid out as that of `ingest`: by date and hour of the records' time stamps, and by partition. It is written
-in the same way, exactly once over kill and restart, and its hours are compacted when they are closed.
+The table has the layout of `ingest`: by date and hour of the records' time stamps, and by partition. It is written in
+the same way, exactly once across kills and restarts, and its hours are compacted when they are closed.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ BINARY, STRING, JSON = "binary", "string", "json"
 class RecordSchema:
     """Formats of stored keys and values: "binary", "string" (UTF-8), or "json".
 
-    A part that is JSON needs its columns, as in SQL: "id bigint, tags array<string>". A record that does not fit is
-    kept aside. Columns may be added later; old rows have null there.
+    A JSON part needs its columns in SQL: "id bigint, tags array<string>". A record that does not match is stored
+    separately. Columns may be added later; old rows have null there.
     """
 
     key: str = BINARY
@@ -42,9 +42,9 @@ class RecordSchema:
     value_columns: str = ""
 
     def check(self) -> None:
-        """Find what is wrong before Spark runs.
+        """Validate the formats before Spark runs.
 
-        Raises: PipelineError for columns that are missing, or given for what is no JSON.
+        Raises: PipelineError for missing columns, and for columns of a part that is not JSON.
         """
         for part, form, columns in (("key", self.key, self.key_columns), ("value", self.value, self.value_columns)):
             if form != JSON and columns:
@@ -53,7 +53,7 @@ class RecordSchema:
                 raise PipelineError(f'a {part} that is JSON needs its columns, such as "id bigint, name string"')
 
     def types(self) -> tuple[DataType, DataType]:
-        """Spark's types of key and value; needs a session.
+        """Return Spark's types of key and value; needs a session.
 
         Raises: PipelineError as `check`, and for columns that are misspelt.
         """
@@ -85,7 +85,7 @@ def archive(
     stopping: Callable[[], bool] = lambda: False,
     at: PhaseCallback | None = None,
 ) -> Ingested:
-    """Copy a topic into `table` until all is read, or until `stopping` says so; goes on where it ended.
+    """Copy a topic into `table` until its end, or until `stopping` returns true; resume where the last run ended.
 
     Args and raises: as `kbroker.spark.tables.ingest.ingest`, and TableError for a schema that would lose columns.
     """
@@ -105,7 +105,7 @@ def archive(
 
 
 def archive_schema(schema: RecordSchema) -> StructType:
-    """The columns of an archive."""
+    """Return the columns of an archive."""
     from pyspark.sql import types as t
 
     key, value = schema.types()
@@ -124,7 +124,7 @@ def archive_schema(schema: RecordSchema) -> StructType:
 
 
 def parse_records(batch: DataFrame, schema: RecordSchema) -> DataFrame:
-    """Records of a topic as rows of `archive_schema`, and of those that do not fit, why.
+    """Return records of a topic as rows of `archive_schema`, and the reasons of those that do not match.
 
     Args: `batch`: key, value, topic, partition, offset, timestamp, timestampType, headers.
     """
@@ -152,7 +152,7 @@ def parse_records(batch: DataFrame, schema: RecordSchema) -> DataFrame:
 
 
 def _decoded(part: str, form: str, kind: DataType) -> tuple[Column, Column]:
-    """The value of a column, and why it is none."""
+    """Return the value of a column, and the reason if it has none."""
     from pyspark.sql import functions as F
     from pyspark.sql.types import StringType, StructField, StructType
 

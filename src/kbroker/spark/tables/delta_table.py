@@ -1,13 +1,13 @@
-"""The table that `ingest`, `archive` and `watch` write: a Delta Lake table, kept by delta-rs, without Spark.
+"""Delta Lake table that `ingest`, `archive` and `watch` write, accessed through delta-rs, without Spark.
 
     <table>/date=2026-01-02/hour=5/bucket=3/batch-00000017-4f0c2d.parquet
     <table>/_delta_log/00000000000000000017.json        which files are live, one entry per version
     <table>/_streams/<id>.json                          what each stream into the table reads
-    <table>/_checkpoint/ _rejected/                     where Spark keeps offsets, what could not be read
+    <table>/_checkpoint/ _rejected/                     offsets of Spark; unreadable records
 
-Only a file that the log names is part of the table. A batch is one entry of the log that carries the stream's id and
-the batch's number as an application transaction: one that is repeated after a crash finds its number and is left out.
-The entry of a version is written only if there is none yet, on every store, so no lock is needed: any number of
+Only files that the log names are part of the table. A batch is one entry of the log with the stream's id and the
+batch's number as an application transaction: a batch that is repeated after a crash finds its number and is skipped.
+On every store, the entry of a version is written only if it does not exist, so no lock is needed: any number of
 streams, compactions and readers work at the same time.
 """
 
@@ -40,21 +40,21 @@ HOUR_US = 3_600_000_000
 REQUEST_LOG, TOPIC, VIEWS = "request_log", "topic", "views"
 TIME = {REQUEST_LOG: "time", TOPIC: "timestamp", VIEWS: "time"}
 COMMIT_TRIES = 200  # each lost to another writer that has committed
-STORE_FAILURES = 4  # of commits in a row, each with an unknown outcome, until one ends the batch
+STORE_FAILURES = 4  # consecutive commits with an unknown outcome after which the batch fails
 _KIND, _BUCKETS, _VERSION = "kbroker.kind", "kbroker.buckets", "kbroker.schemaVersion"
-_READABLE = {"timestampNtz"}  # what else a reader must know changes which rows of a file count
+_READABLE = {"timestampNtz"}  # other reader features change which rows of a file count
 #: In the path of a folder delta-rs takes %20 for a space and \\ for a slash, and refuses the others or panics (1.6.6).
 _UNUSABLE = re.compile(r"%[0-9A-Fa-f]{2}|[\\\[\]|^\x00-\x1f\x7f]")
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
 
 class TableError(PipelineError):
-    """A place that is no table, or one that is not what was asked for; the text is for users."""
+    """The place is not a table, or not the expected one; the message is for users."""
 
 
 @dataclass(frozen=True, slots=True)
 class DataFile:
-    """One Parquet file. `path` is relative to the table; times are UTC microseconds; None where nothing is known."""
+    """One Parquet file. `path` is relative to the table; times are UTC microseconds; None if unknown."""
 
     path: str
     date: str
@@ -101,17 +101,17 @@ class Stream:
             mine, others = (_addresses(one.bootstrap_servers) for one in (self, other))
             return self.topic == other.topic and bool(not mine or not others or mine & others)
         pairs = [(Path(a).parts, Path(b).parts) for a in self.paths for b in other.paths]
-        return not pairs or any(all(map(_may_be_one, a, b)) for a, b in pairs)  # of the longer one what both have
+        return not pairs or any(all(map(_may_be_one, a, b)) for a, b in pairs)  # the common part of both
 
     def leaves_out(self, before: Stream) -> str | None:
-        """The first file, folder or pattern of a run before of which this one does not read all; None without one."""
+        """Return the first place of an earlier run that this one does not cover; None without one."""
         return next((path for path in before.paths if not any(_covers(mine, path) for mine in self.paths)), None)
 
 
 def _covers(place: str, path: str) -> bool:
     """Return whether a place covers all files of a path: the same path, its folder, or a matching pattern."""
     wide, narrow = Path(place).parts, Path(path).parts
-    is_near = len(wide) <= len(narrow) <= len(wide) + 1  # a folder is not read with its subfolders
+    is_near = len(wide) <= len(narrow) <= len(wide) + 1  # subfolders are not read
     return is_near and all(
         one == other or fnmatch.fnmatchcase(other, one) for one, other in zip(wide, narrow, strict=False)
     )
@@ -129,19 +129,19 @@ def _may_be_one(name: str, other: str) -> bool:
         return True
     ends = [(re.split(r"[*?[]", one)[0], re.split(r"[*?\]]", one)[-1]) for one in (name, other)]
     if any(head == one for (head, _), one in zip(ends, (name, other), strict=True)):
-        return False  # one is no pattern
+        return False  # one is not a pattern
     (head, tail), (head2, tail2) = ends
     return (head.startswith(head2) or head2.startswith(head)) and (tail.endswith(tail2) or tail2.endswith(tail))
 
 
 class Table:
-    """A table at one of its versions: the newest when it was opened, or the one that its place names.
+    """A table at one version: the newest when it was opened, or the one that its place names.
 
     Threads: one at a time; any number of objects and processes at once.
     """
 
     def __init__(self, table: TableName) -> None:
-        """Name a table. Raises: PipelineError where delta-rs is not installed."""
+        """Create the object of a table. Raises: PipelineError if delta-rs is not installed."""
         if importlib.util.find_spec("deltalake") is None:
             raise PipelineError('tables need deltalake, which is not installed: pip install "kbroker[spark]"')
         self.place = TablePlace.of(table)
@@ -153,7 +153,7 @@ class Table:
     def exists(self) -> bool:
         """Return whether the place is a table.
 
-        Raises: TableError where there is a log and delta-rs cannot read it for the name of a folder.
+        Raises: TableError if a log exists, but delta-rs cannot read it because of the name of a folder.
         """
         from deltalake import DeltaTable
 
@@ -164,9 +164,9 @@ class Table:
 
     @property
     def delta(self) -> DeltaTable:
-        """The table as delta-rs knows it.
+        """The delta-rs object of the table.
 
-        Raises: TableError when the place is no table, or names a version that it does not have.
+        Raises: TableError if the place is not a table, or names a version that does not exist.
         """
         if self._delta is None:
             self._delta = _open(self.place)
@@ -178,9 +178,9 @@ class Table:
         return int(self.delta.version())
 
     def refresh(self) -> None:
-        """Go on to the newest version.
+        """Move to the newest version.
 
-        Raises: TableError when the place names an earlier one: what changes a table starts from the newest.
+        Raises: TableError if the place names an earlier one: changes must start from the newest.
         """
         if self.place.as_of is not None:
             raise TableError(f"{self} is asked for as of {self.place.as_of}: an earlier version cannot be changed")
@@ -189,7 +189,7 @@ class Table:
     def info(self) -> TableInfo:
         """The properties of the whole table.
 
-        Raises: TableError when kbroker has not made it, or has files that are not to be read as they are.
+        Raises: TableError if kbroker did not create the table, or it uses unsupported reader features.
         """
         found = self.delta.metadata().configuration
         if _KIND not in found:
@@ -203,9 +203,9 @@ class Table:
         return TableInfo(found[_KIND], int(found[_BUCKETS]), int(found.get(_VERSION, 1)), columns)
 
     def open(self, wanted: TableInfo) -> TableInfo:
-        """The description of the table, which is made if there is none, and gets the columns that it lacks.
+        """Return the description of the table, which is created if necessary and gets the columns that it lacks.
 
-        Raises: TableError when it is of another kind, a topic's would lose columns, or its store fails.
+        Raises: TableError if it is of another kind, a topic's table would lose columns, or its store fails.
         """
         failures = 0
         for _ in range(COMMIT_TRIES):
@@ -231,7 +231,7 @@ class Table:
         return TableError(f"{self} cannot be written: {reason_of_delta(error)}")
 
     def make(self, wanted: TableInfo) -> None:
-        """Make an empty table, unless another stream was faster."""
+        """Create an empty table, unless another stream has done so."""
         from deltalake import DeltaTable, Schema
         from deltalake.exceptions import DeltaError
 
@@ -257,7 +257,7 @@ class Table:
         self._sync_log(-1)
 
     def _new_columns(self, info: TableInfo, wanted: TableInfo) -> list[Mapping[str, Any]]:
-        """Fields that the table lacks, in whole or in part."""
+        """Return the fields that the table lacks, in whole or in part."""
         has = {one["name"]: one for one in info.columns["fields"]}
         fields = wanted.columns["fields"]
         both = {"type": "struct", "fields": [one for one in fields if one["name"] in has]}
@@ -290,7 +290,7 @@ class Table:
         return True
 
     def committed(self, app: str) -> int:
-        """The highest number that an application's transactions have; -1 before the first."""
+        """Return the highest transaction number of an application; -1 before the first."""
         found = self.delta.transaction_version(app)
         return -1 if found is None else int(found)
 
@@ -302,13 +302,12 @@ class Table:
         replaced: Sequence[DataFile] = (),
         now_ms: int = 0,
     ) -> bool:
-        """Make files part of the table, all at once.
+        """Make files part of the table atomically.
 
-        Args: `transaction`: an application's name and a number, which only grows: one that is there already changes
-        nothing. `replaced`: live files with the same rows, which are no part of the table from then on, since `now_ms`
-        by the system's clock.
-        Returns: False when the transaction was there already, or not all of `replaced` are live any more.
-        Raises: PipelineError when a file is not in the table's store.
+        Args: `transaction`: an application's name and an increasing number: an existing one changes nothing.
+        `replaced`: live files with the same rows, which are removed from the table at `now_ms` by the system's clock.
+        Returns: False if the transaction exists already, or not all of `replaced` are live any more.
+        Raises: PipelineError if a file is not in the table's store.
         """
         from deltalake import CommitProperties, Transaction
         from deltalake.transaction import AddAction, RemoveAction
@@ -322,8 +321,8 @@ class Table:
             for one in files
         ]  # fmt: skip
         actions += [RemoveAction(one.path, False, now_ms, one.size_bytes, _partition(one)) for one in replaced]
-        # Without a retry delta-rs writes the version after the one looked at here, or none: what it compares
-        # when it tries again does not see that two compactions remove the same file (1.6.6).
+        # Without a retry delta-rs writes the version after this one, or none: its conflict check during a retry
+        # misses that two compactions remove the same file (1.6.6).
         properties = CommitProperties(
             max_commit_retries=0, app_transactions=[Transaction(*transaction)] if transaction else None
         )
@@ -332,7 +331,7 @@ class Table:
         for attempt in range(COMMIT_TRIES):
             self.refresh()
             if attempt and files and self._are_live(files[:1]):
-                return True  # by a try before, of which no response came
+                return True  # by an earlier attempt whose response was lost
             if unsure is not None and failures > STORE_FAILURES:
                 raise self._unwritable(unsure) from unsure
             if transaction is not None and transaction[1] <= self.committed(transaction[0]):
@@ -347,7 +346,7 @@ class Table:
                 ):
                     return True
             except OSError as error:
-                # a store repeats no request that must happen once: what became of it is seen in the table
+                # a store does not retry a request that must happen once: the table shows its outcome
                 unsure, failures = error, failures + 1
         raise PipelineError(f"{self} is changed by too many others at once: the batch was not committed")
 
@@ -360,10 +359,10 @@ class Table:
         return bool(pc.all(pc.is_in(pa.array([one.path for one in files], live.type), live)).as_py())
 
     def require(self, files: Iterable[tuple[str, int]]) -> None:
-        """Check that files of executors are in the table's store, which may show them late.
+        """Check that files of executors are in the table's store, where they may appear late.
 
         Args: `files`: their paths and sizes in bytes.
-        Raises: PipelineError that names one that is missing, or has another size.
+        Raises: PipelineError that names a file that is missing or has another size.
         """
         wanted = list(files)
         missing: list[str] = []
@@ -383,12 +382,12 @@ class Table:
         )
 
     def _sync_log(self, before: int) -> None:
-        """Put the versions after `before` onto the disk."""
+        """Flush the versions after `before` to disk."""
         for version in range(before + 1, self.version + 1):
             self.place.sync(f"{LOG}/{version:020}.json")
 
     def files(self, dates: Sequence[str] | None = None) -> list[DataFile]:
-        """The live files by date, hour, bucket and name. Args: `dates`: only these days, as "2026-01-02"."""
+        """Return the live files by date, hour, bucket and name. Args: `dates`: only these days ("2026-01-02")."""
         import pyarrow as pa
 
         kind = self.info().kind
@@ -419,7 +418,7 @@ class Table:
             return int(pq.ParquetFile(file).metadata.num_rows)
 
     def streams(self) -> dict[str, Stream]:
-        """The streams into the table by their ids."""
+        """Return the streams into the table by id."""
         found = {}
         for path, _ in self.place.listed(STREAMS):
             known = json.loads(self.place.read(path))
@@ -428,7 +427,7 @@ class Table:
         return found
 
     def add_stream(self, name: str, stream: Stream) -> None:
-        """Remember what a stream reads; `name` is its id."""
+        """Store the source of a stream; `name` is its id."""
         self.place.write(f"{STREAMS}/{name}.json", json.dumps(asdict(stream)).encode())
 
 
@@ -440,7 +439,7 @@ def bucket_of(principal: str | None, client_id: str | None, buckets: int) -> int
 def describe_table(table: TableName, dates: Sequence[str] | None = None) -> dict[str, Any]:
     """Describe a table: rows, hours, files, size_bytes, times of the oldest and the youngest row, version.
 
-    Raises: TableError when the place is no table.
+    Raises: TableError if the place is not a table.
     """
     found = Table(table)
     files = found.files(dates)
@@ -465,7 +464,7 @@ def properties_of(info: TableInfo) -> dict[str, str]:
 
 
 def require_usable(place: TablePlace) -> None:
-    """Raises: TableError for a folder whose path delta-rs would take for that of another one."""
+    """Check the path of a folder. Raises: TableError if delta-rs would take it for another path."""
     found = _UNUSABLE.search(place.uri) if place.is_local else None
     if found is not None:
         raise TableError(
@@ -495,9 +494,9 @@ def _open(place: TablePlace) -> DeltaTable:
         raise TableError(f"{place} has no version {place.as_of}: there are versions up to {newest}") from None
     if isinstance(wanted, datetime):
         entry = f"{LOG}/{found.version():020}.json"
-        made = place.filesystem().get_file_info(entry).mtime  # by which delta-rs has chosen
+        made = place.filesystem().get_file_info(entry).mtime  # the time by which delta-rs selects the version
         if made is not None and made > wanted:
-            # it takes the first version for whatever was before that
+            # delta-rs takes the first version for all earlier times
             at = _utc(int(made.timestamp() * 1_000_000))
             raise TableError(f"{place} has no version of {place.as_of}: its earliest is of {at} UTC")
     return found
@@ -514,7 +513,7 @@ def _version_or_time(as_of: AsOf) -> int | datetime:
 
 
 def _times(files: pa.Table, name: str) -> list[int | None]:
-    """A column of times as microseconds since 1970; as numbers, for a table may have very many files."""
+    """Return a column of times as microseconds since 1970; numbers, as a table may have very many files."""
     import pyarrow as pa
 
     if name not in files.column_names:

@@ -1,10 +1,10 @@
-"""Spark source of request-log files that are still being written: rolling JSON lines, Arrow streams, a Kafka's log.
+"""Spark source of request-log files that are still being written: rolling JSON lines, Arrow streams, Kafka's log.
 
-Spark's own file sources read a file once, as it is when they first see it; what is appended later is lost to them. Here
-the offset of a stream says how far each file has been read, and only whole lines and whole Arrow batches are read.
+Spark's own file sources read a file once, when they first see it, and miss data that is appended later. Here the offset
+of a stream has the position in each file, and only whole lines and whole Arrow batches are read.
 
-A file is known by its path, but one whose name says nothing (a real Kafka's `kafka-request.log`, which is renamed when
-it is full) by its first line. Register `LogFiles` with a session before use; `kbroker.spark.tables.log_reader` does.
+The key of a file is its path; a file that is renamed when it is full (Apache Kafka's `kafka-request.log`) has a key
+from its first line. Register `LogFiles` with a session before use; `kbroker.spark.tables.log_reader` does.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ SCHEMA = "value binary, arrow boolean, source string, position bigint, stamp tim
 SPLIT_BYTES = 8 << 20  # of a task
 CHUNK_BYTES = 1 << 20  # of an Arrow batch
 MAX_LINE_BYTES = 16 << 20
-FIRST_LINE_BYTES = 4096  # of the first line, by which a file is known
-MAX_MISSING = 1000  # files known by their first line that an offset keeps while no name leads to them
+FIRST_LINE_BYTES = 4096  # of the first line, used for the key of a file
+MAX_MISSING = 1000  # renamed files that an offset keeps while they are not found
 _ARROW, _LINES = ".arrows", ".jsonl"
 
 
@@ -41,7 +41,7 @@ _ARROW, _LINES = ".arrows", ".jsonl"
 class Piece(InputPartition):
     """A part of one file: bytes of lines, or numbers of Arrow batches.
 
-    `options`: of the file's store; `key`: of its first line, where its name may go to another file.
+    `options`: of the file's store; `key`: of its first line, if the file may be renamed.
     """
 
     path: str
@@ -56,7 +56,7 @@ class Piece(InputPartition):
 
 class LogFiles(DataSource):
     """`format("kbroker_log_files")`. Options: `paths` (JSON list of files, folders, patterns), `maxBytesPerTrigger`,
-    `storage` (JSON of what the files' store wants to know, as delta-rs names it)."""
+    `storage` (JSON of the store's options, by delta-rs's names)."""
 
     @classmethod
     def name(cls) -> str:
@@ -77,19 +77,19 @@ class LogFiles(DataSource):
 
 
 class Files:
-    """The files behind some paths, each with the key by which a stream's offset knows it."""
+    """The files of some paths, each with its key in the offsets of a stream."""
 
     def __init__(self, paths: str, options: Mapping[str, str] | None = None) -> None:
         self.paths: list[str] = json.loads(paths)
         self.options = dict(options or {})
 
     def found(self) -> dict[str, LogFile]:
-        """Files that have something to read by key, the oldest first; of two with one first line the longer one."""
+        """Return non-empty files by key, the oldest first; of two files with the same first line, the longer one."""
         keyed: dict[str, LogFile] = {}
         for file in found_files(self.paths, self.options):
             try:
                 key = _key(file)
-            except FileNotFoundError:  # renamed or deleted since it was looked for
+            except FileNotFoundError:  # renamed or deleted in the meantime
                 continue
             if key is not None and (key not in keyed or file.size_bytes > keyed[key].size_bytes):
                 keyed[key] = file
@@ -98,8 +98,8 @@ class Files:
     def ends(self, start: dict[str, int], budget: int | None) -> dict[str, int]:
         """Return the current readable end of each file. `budget`: bytes beyond `start`, None for all; at least a line.
 
-        A file that is known by its first line stays in the offset while it is not found: while it is renamed it has no
-        name, and read again it would be there twice.
+        A file with a key from its first line stays in the offset while it is not found, during a rename: otherwise it
+        would be read twice.
         """
         found = self.found()
         missing = [key for key in start if key not in found and not _is_path(key)]
@@ -122,9 +122,9 @@ class Files:
         return ends
 
     def pieces(self, start: dict[str, int], end: dict[str, int]) -> list[Piece]:
-        """Tasks for what lies between two offsets.
+        """Return the tasks for the data between two offsets.
 
-        Raises: PipelineError when a file with records in between no longer exists.
+        Raises: PipelineError if a file with records in between no longer exists.
         """
         files = self.found()
         pieces: list[Piece] = []
@@ -148,7 +148,7 @@ class Files:
 
 
 def _key(file: LogFile) -> str | None:
-    """None for a file without a whole first line. Raises: FileNotFoundError."""
+    """Return the key of a file; None without a whole first line. Raises: FileNotFoundError."""
     if file.suffix in (_ARROW, _LINES):
         return file.path
     with file.open() as opened:
@@ -156,7 +156,7 @@ def _key(file: LogFile) -> str | None:
 
 
 def _key_of(opened: Any) -> str | None:
-    """The same of an open file whose name says nothing, which is at its beginning."""
+    """Return the key from the first line of an open file, which is at its beginning."""
     start = opened.read(FIRST_LINE_BYTES)
     newline = start.find(b"\n")
     if newline < 0 and len(start) < FIRST_LINE_BYTES:
@@ -170,9 +170,9 @@ def _is_path(key: str) -> bool:
 
 
 def _opened(piece: Piece) -> Any:
-    """The file of a piece of lines, under the name that it had when the batch was planned or the one that it has now.
+    """Open the file of a piece of lines, under its planned or its current name.
 
-    Raises: PipelineError when it has none; FileNotFoundError.
+    Raises: PipelineError if it is not found under any name; FileNotFoundError.
     """
     log = LogFile(piece.path, piece.options)
     if not piece.key:
@@ -192,7 +192,7 @@ def _opened(piece: Piece) -> Any:
 def _line_end(file: LogFile, begin: int, budget: int | None, key: str, *, force: bool) -> int:
     """Return the end of the last whole line within `budget` bytes; `begin` if the name now refers to another file.
 
-    Args: `key`: of the file; `force`: the first line counts whatever its length.
+    Args: `key`: of the file; `force`: include the first line regardless of its length.
     Raises: FileNotFoundError; PipelineError for a file that is shorter than `begin`.
     """
     size = file.size_bytes
@@ -245,7 +245,7 @@ def _shrunk(file: LogFile, has: str, read: str) -> PipelineError:
 
 
 def _open_batches(file: LogFile) -> Iterator[pa.RecordBatch]:
-    """The whole batches of a stream file; one that is still being written ends it."""
+    """Yield the whole batches of a stream file; stop at a partially written one."""
     import pyarrow as pa
 
     with file.open_arrow() as opened:
@@ -257,7 +257,7 @@ def _open_batches(file: LogFile) -> Iterator[pa.RecordBatch]:
             return
         except OSError:
             if file.is_elsewhere:
-                raise  # a store that does not answer is no end of the file
+                raise  # a store that does not respond is not the end of the file
             return
 
 
@@ -269,12 +269,12 @@ class _Reader(DataSourceReader):
         return self._files.pieces({}, self._files.ends({}, None))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        # Spark makes one partition of a source that has none
+        # Spark creates one partition for a source without any
         return read_piece(partition) if isinstance(partition, Piece) else iter(())
 
 
 class _StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Runs in a separate process beside the driver."""
+    """Stream reader, which Spark runs in a separate process of the driver."""
 
     def __init__(self, files: Files, max_bytes: int | None) -> None:
         self._files = files
@@ -295,7 +295,7 @@ class _StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         ends = self._files.ends(start, budget)
         if self._last is not None:
             ends = {key: min(end, max(self._last.get(key, 0), start.get(key, 0))) for key, end in ends.items()}
-        # an offset of nothing but zeroes is none: a stream must not see progress where there is none
+        # an offset of zeroes only is left out: a stream must not see progress without data
         ends = {key: end for key, end in ends.items() if end}
         return start if all(start.get(key, 0) >= end for key, end in ends.items()) else ends
 
@@ -308,7 +308,7 @@ class _StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 def read_piece(piece: Piece) -> Iterator[pa.RecordBatch]:
-    """The lines of a piece, or its Arrow batches as streams of one batch each; no Python object per line."""
+    """Yield the lines of a piece, or its Arrow batches as streams of one batch each; no Python object per line."""
     log = LogFile(piece.path, piece.options)
     if log.suffix == _ARROW:
         yield from _read_arrow(log, piece)
