@@ -40,11 +40,11 @@ Commands:
   quotas        Show and change the quotas of users, clients and addresses.
   requests      Show records of a request log, from its topic or files.
   serve         Run a broker until SIGTERM or Ctrl-C.
-  top           Watch who uses a broker: clients, topics, groups and lag.
+  top           Watch the usage of a broker: clients, topics, groups and lag.
   topics        List, describe, create, alter and delete topics.
   transactions  List, describe and abort transactions.
   users         Add, list and remove SCRAM users.
-  xray          Show what a kbroker broker is doing at this moment.
+  xray          Show the current activity of a kbroker broker.
 """
 
 
