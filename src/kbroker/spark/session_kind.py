@@ -12,12 +12,12 @@ if TYPE_CHECKING:
 
 UNBOUNDED = 2**31 - 1  # Spark's default for the maximum number of executors
 _TASK = "_task"
-#: Numbers of cores of Spark Connect servers; it takes a job to find one out.
+#: Numbers of cores of Spark Connect servers, each determined by a job.
 _asked: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
 
 
 def is_connect(spark: SparkSession) -> bool:
-    """Return whether a session is of Spark Connect: it has no JVM here, and functions of streams run on the server."""
+    """Return whether a session uses Spark Connect: it has no JVM here, and functions of streams run on the server."""
     return type(spark).__module__.startswith("pyspark.sql.connect.")
 
 

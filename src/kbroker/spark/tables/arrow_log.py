@@ -1,4 +1,4 @@
-"""Arrow batches of a request log, of any version: made into the columns of this one, batch by batch.
+"""Conversion of a request log's Arrow batches from any version to the columns of this one, batch by batch.
 
 Runs in Spark's Python workers; needs pyarrow.
 """
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
-MAX_BATCH_BYTES = 256 << 20  # of one message once it is unpacked
+MAX_BATCH_BYTES = 256 << 20  # of one decompressed message
 
 
 def message_schema() -> StructType:
@@ -34,9 +34,9 @@ def message_schema() -> StructType:
 
 
 def decode_messages(batches: Iterable[Any]) -> Iterator[Any]:
-    """Batches of (value, arrow, source, position, stamp) as those of `message_schema`.
+    """Convert batches of (value, arrow, source, position, stamp) to those of `message_schema`.
 
-    Values that are no Arrow pass through as text. A message that cannot be read is one row that says why.
+    Values that are not Arrow pass through as text. An unreadable message becomes one row with the reason.
     """
     import pyarrow.compute as pc
 
@@ -60,7 +60,7 @@ def _decode(message: Any) -> Iterator[Any]:
             for batch in stream:
                 if batch.nbytes > MAX_BATCH_BYTES:
                     raise pa.ArrowInvalid(f"{batch.nbytes} bytes in one batch")
-                batch.validate(full=True)  # it came over the wire: no offset may point outside
+                batch.validate(full=True)  # untrusted input: offsets must be within the data
                 tables.append(conform(batch))
     except (pa.ArrowException, OSError, ValueError) as error:
         reason = f"no Arrow stream of this log: {' '.join(str(error).split())[:200]}"
@@ -77,7 +77,7 @@ def _origin(batch: Any) -> list[Any]:
 
 
 def _text(value: Any) -> Any:
-    """Bytes as a string without looking at them: Spark's JSON parser judges what is no UTF-8."""
+    """Return bytes as a string without validation: Spark's JSON parser handles invalid UTF-8."""
     import pyarrow as pa
 
     return pa.Array.from_buffers(pa.string(), len(value), value.buffers(), value.null_count, value.offset)
@@ -97,9 +97,9 @@ def _message(
 
 
 def conform(batch: pa.RecordBatch) -> list[Any]:
-    """The columns of this version: those that `batch` lacks are null, those that this version lacks are left out.
+    """Return the columns of this version: those that `batch` lacks are null, unknown ones are left out.
 
-    Raises: pyarrow.ArrowInvalid for a column whose values do not fit.
+    Raises: pyarrow.ArrowInvalid for a column whose values cannot be converted.
     """
     import pyarrow as pa
 
@@ -110,7 +110,7 @@ def conform(batch: pa.RecordBatch) -> list[Any]:
 
 
 def fit(values: Any, wanted: Any, count: int) -> Any:
-    """A column as one of another type: missing fields are null, unknown ones left out; None is all null."""
+    """Convert a column to another type: missing fields are null, unknown ones are left out; None becomes all null."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -121,7 +121,7 @@ def fit(values: Any, wanted: Any, count: int) -> Any:
     if values.type == wanted:
         return values
     if pa.types.is_list(wanted) and (pa.types.is_list(values.type) or pa.types.is_large_list(values.type)):
-        items = values.flatten()  # without what lies under nulls and outside of a slice
+        items = values.flatten()  # without the items of nulls and outside of the slice
         offsets = pa.array([0], pa.int32())
         lengths = pc.fill_null(pc.list_value_length(values), 0)
         offsets = pa.concat_arrays([offsets, pc.cumulative_sum(lengths).cast(pa.int32())])

@@ -1,10 +1,10 @@
-"""Keep a table's files few: buckets of an hour that is closed, or has too many files, become one file.
+"""Compaction of a table: each bucket of an hour that is closed, or has too many files, becomes one file.
 
-Rows are sorted by their entity again, so that what replay reads one after the other lies together. Other writers go on
-meanwhile: a compaction changes no row, and of two that rewrite the same files one gives up. Replaced files stay, for
-readers that have them open and for earlier versions, until they are vacuumed.
+Rows are sorted by entity again, so that a replay reads them sequentially. Other writers continue: a compaction
+changes no row, and if two rewrite the same files, one gives up. Replaced files stay, for readers that have them open
+and for earlier versions, until they are vacuumed.
 
-delta-rs' own optimize is not used: of two at once on the same files (1.6.6) both commit, and every row is there twice.
+delta-rs' own optimize is not used: if two run on the same files (1.6.6), both commit, and every row is duplicated.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ MAX_FILES = 64  # of a bucket in an open hour
 LATE_FILES = 4  # of a bucket in an hour that was compacted before: late records come a few at a time
 HOUR_MS = 3_600_000
 RETENTION_MS = 7 * 24 * HOUR_MS
-SHORTEST_RETENTION_MS = 24 * HOUR_MS  # a writer's files are in no version until its batch is committed
-MAX_ROWS = 1_000_000  # that are rewritten together, in memory: some 300 bytes each
+SHORTEST_RETENTION_MS = 24 * HOUR_MS  # files of uncommitted batches are in no version
+MAX_ROWS = 1_000_000  # rewritten together, in memory: about 300 bytes each
 REWRITES_AT_ONCE = 2
-COMMIT_FILES = 2_000  # replaced by one version, at least: of a table with many files each takes its time
+COMMIT_FILES = 2_000  # minimum replaced by one version: versions of large tables are slow to write
 
 Place = tuple[str, int, int]  # date, hour, bucket
 
@@ -37,9 +37,9 @@ Place = tuple[str, int, int]  # date, hour, bucket
 def due_places(
     places: Mapping[Place, Sequence[DataFile]], closed_before_us: int, *, everything: bool = False
 ) -> set[Place]:
-    """The buckets of hours whose files shall become one.
+    """Return the buckets of hours to compact.
 
-    Args: `closed_before_us`: hours that end by then (microseconds since 1970) get no more rows but late ones;
+    Args: `closed_before_us`: hours that end by then (microseconds since 1970) only get late rows;
     `everything`: each bucket with more than one file.
     """
     due = set()
@@ -64,13 +64,13 @@ def compact(
     everything: bool = False,
     rewritten: Callable[[int, int], object] = lambda files, all_files: None,
 ) -> Compacted:
-    """Rewrite what needs it.
+    """Rewrite the buckets that are due.
 
-    Args: `now_ms`: by the system's clock, as delta-rs knows no other; `rewritten`: called with the number of files that
-    were rewritten so far, and that of all that will be; else as `due_places`.
+    Args: `now_ms`: by the system's clock, the only one of delta-rs; `rewritten`: called with the number of files
+    rewritten so far, and the total; others as `due_places`.
 
-    An hour is in one version of the table, with others if it has few files. What another compaction has rewritten
-    meanwhile is left to it.
+    An hour is committed in one version of the table, with others if it has few files. Files that another compaction has
+    rewritten meanwhile are skipped.
     """
     table.refresh()
     kind = table.info().kind
@@ -102,14 +102,14 @@ def compact(
 
 
 class _Rewritten(NamedTuple):
-    """Files of hours, and those that shall replace them."""
+    """Files of hours, and their replacements."""
 
     old: list[list[DataFile]]
     new: list[list[DataFile]]
 
 
 def _commit(table: Table, hours: _Rewritten, now_ms: int) -> Compacted:
-    """Make one version of several hours; if another compaction has rewritten some of them, one of each."""
+    """Commit several hours in one version; if another compaction has rewritten some of them, in one version each."""
     if not hours.old:
         return Compacted()
     old, new = ([one for files in some for one in files] for some in hours)
@@ -123,7 +123,7 @@ def _commit(table: Table, hours: _Rewritten, now_ms: int) -> Compacted:
 
 
 def _groups(files: Sequence[DataFile]) -> list[list[DataFile]]:
-    """Files that become one: all of a place, or as many as fit into memory."""
+    """Yield groups of files to merge: all files of a place, or as many as fit into memory."""
     groups: list[list[DataFile]] = [[]]
     rows = 0
     for one in files:
@@ -136,14 +136,14 @@ def _groups(files: Sequence[DataFile]) -> list[list[DataFile]]:
 
 
 def rewrite(place: TablePlace, kind: str, files: Sequence[DataFile], now_ms: int) -> DataFile:
-    """One file with the rows of some of the same hour and bucket, in order; not yet part of the table."""
+    """Merge files of the same hour and bucket into one sorted file, which is not yet part of the table."""
     rows = read_columns(place, [one.path for one in files], None)
     in_order = rows.sort_by([(name, "ascending") for name in ORDER[kind] if name in rows.column_names])
     return write_table_file(place, kind, files[0], in_order, now_ms)
 
 
 def require_retention(retention_ms: int, *, short: bool = False) -> None:
-    """Refuse a retention in which another job's files may not be committed yet. Args: `short`: it is meant.
+    """Refuse a retention in which another job's files may not be committed yet. Args: `short`: allow it.
 
     Raises: PipelineError.
     """
@@ -156,10 +156,10 @@ def require_retention(retention_ms: int, *, short: bool = False) -> None:
 
 
 def vacuum(table: Table, retention_ms: int, *, everything: bool = False) -> int:
-    """Delete files that no version of the last `retention_ms` has; how many.
+    """Delete files that no version of the last `retention_ms` has; return their number.
 
-    Args: `everything`: files that no version ever had too, as a killed writer leaves them. It takes a listing of the
-    whole table, and a writer must not take longer than `retention_ms` from its first file to its commit.
+    Args: `everything`: also delete files that no version ever had, which a killed writer leaves. This lists the whole
+    table, and no writer may take longer than `retention_ms` from its first file to its commit.
     """
     hours = -(-retention_ms // HOUR_MS)
     deleted = table.delta.vacuum(hours, dry_run=False, enforce_retention_duration=False, full=everything)
@@ -175,12 +175,12 @@ def compact_table(
     progress: Progress = silent,
     rewritten: Callable[[int, int], object] = lambda files, all_files: None,
 ) -> Compacted:
-    """Rewrite each hour of a table to one file per bucket, open or not, and delete what is older than `retention_ms`.
+    """Rewrite each hour of a table to one file per bucket, open or not, and delete files older than `retention_ms`.
 
     Args: `rewritten`: as `compact`.
 
     Others may write the table meanwhile, unless `short_retention` allows less than SHORTEST_RETENTION_MS. Needs no
-    Spark. Raises: TableError when the place is no table; PipelineError for a retention that is too short.
+    Spark. Raises: TableError if the place is not a table; PipelineError for a retention that is too short.
     """
     require_retention(retention_ms, short=short_retention)
     found = Table(table)

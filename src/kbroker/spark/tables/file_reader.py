@@ -1,4 +1,4 @@
-"""Files of a table as Arrow, read by pyarrow in the executors: no jar, whatever store they lie on."""
+"""Reading of a table's files as Arrow by pyarrow in the executors, which needs no jar for any store."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 ROWS_AT_ONCE = 65_536
-#: What Arrow's reader of Parquet says of a feature that it lacks, also in errors of another class.
+#: Messages of Arrow's Parquet reader about unsupported features, also in errors of other classes.
 _LACKING = re.compile(r"not (yet )?implemented|not supported", re.IGNORECASE)
 
 
@@ -30,10 +30,10 @@ def read_columns(
     chosen: Callable[[pa.Table], pa.Table] = lambda rows: rows,
     names: Sequence[str] = (),
 ) -> pa.Table:
-    """Some columns of a table's files, or all; what an older file lacks is left out, or null if another file has it.
+    """Read some or all columns of a table's files; a column that an older file lacks is null, or left out if all do.
 
-    Args: `chosen`: leaves of each file's rows those that are wanted; the others are not kept in memory. `names`:
-    columns of texts, as Parquet names them, to be read as dictionaries.
+    Args: `chosen`: filters the rows of each file, so that other rows are not kept in memory. `names`: text columns, by
+    Parquet's names, to be read as dictionaries.
     Raises: UnreadableFileError.
     """
     import pyarrow as pa
@@ -44,7 +44,7 @@ def read_columns(
 
 
 def read_rows(place: TablePlace, schema: StructType, tasks: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The rows of files as Spark wants them. Args: `tasks`: path, date, hour and bucket of each file."""
+    """Yield the rows of files for Spark. Args: `tasks`: path, date, hour and bucket of each file."""
     import pyarrow as pa
     from pyspark.sql.pandas.types import to_arrow_schema
 
@@ -68,10 +68,10 @@ def _column(rows: pa.RecordBatch, field: pa.Field, task: dict[str, Any]) -> Any:
 
 
 def _read(file: pq.ParquetFile, columns: Sequence[str]) -> pa.Table:
-    """Columns of a file, one row group after the other.
+    """Yield columns of a file, one row group after the other.
 
-    Each has its own dictionaries, which Arrow 26 does not put together where they are in lists ("Nested data
-    conversions not implemented for chunked array outputs").
+    Each row group has its own dictionaries, which Arrow 26 cannot combine within lists ("Nested data conversions not
+    implemented for chunked array outputs").
     """
     import pyarrow as pa
 
@@ -132,7 +132,7 @@ def _source(place: TablePlace, name: str) -> Any:
 
 
 class _StoreError(OSError):
-    """The store of a file has failed, whatever is in the file."""
+    """The store of a file has failed, independently of the file's content."""
 
 
 @contextmanager
@@ -146,7 +146,7 @@ def _store_errors() -> Iterator[None]:
 
 
 class _StoreFile:
-    """A file of a store: Arrow raises the same for bytes that it cannot have and for those that are no Parquet."""
+    """A file of a store: Arrow raises the same error for an unavailable file and for one that is not Parquet."""
 
     def __init__(self, file: pa.NativeFile) -> None:
         self._file = file

@@ -31,9 +31,9 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
-HOT_SHARE = 1.5  # a bucket with more than so many times its fair share is written by several tasks,
+HOT_SHARE = 1.5  # a bucket with more than this multiple of its fair share is written by several tasks,
 SPLIT_ROWS = 50_000  # if each gets so many rows
-HOURS = 24  # that a stream's first batch is expected to have
+HOURS = 24  # expected in a stream's first batch
 
 
 def read_table(
@@ -42,13 +42,13 @@ def read_table(
     columns: Sequence[str] | None = None,
     dates: Sequence[str] | None = None,
 ) -> DataFrame:
-    """The rows of a table; columns that its older files lack are null.
+    """Return the rows of a table; columns that its older files lack are null.
 
-    Args: `columns`: of the record, or date, hour, bucket; None: all. `dates`: only these days, as "2026-01-02".
+    Args: `columns`: of the record, or date, hour, bucket; None: all. `dates`: only these days, such as "2026-01-02".
 
-    A table on this machine's file systems is read by Spark, one elsewhere by pyarrow in Spark's tasks, for which no jar
-    is needed.
-    Raises: TableError when the place is no table.
+    Spark reads a table on this machine's file systems; other tables are read by pyarrow in Spark's tasks, which needs
+    no jar.
+    Raises: TableError if the place is not a table.
     """
     from pyspark.sql.types import IntegerType, StringType, StructField, StructType
 
@@ -74,7 +74,7 @@ def read_table(
 def _read_by_pyarrow(
     spark: SparkSession, place: TablePlace, files: Sequence[DataFile], schema: StructType
 ) -> DataFrame:
-    """Files on an object store, each in a task."""
+    """Return the rows of files on an object store, read by one task each."""
     import pyarrow as pa
 
     named = [(one.path, one.date, one.hour, one.bucket) for one in files]
@@ -90,10 +90,10 @@ def write_table(
     buckets: int = DEFAULT_BUCKETS,
     transaction: tuple[str, int] | None = None,
 ) -> Written:
-    """Add rows with the columns of the request log to a table, which is made if it does not exist.
+    """Add rows with the columns of the request log to a table, which is created if it does not exist.
 
-    Args: `buckets`: of a new table. `transaction`: a name and a number that grows: with one that is there already
-    nothing is written.
+    Args: `buckets`: number of buckets of a new table. `transaction`: a name and an increasing number: an existing one
+    writes nothing.
     Raises: TableError for a table of another kind.
     """
     found = Table(table)
@@ -128,8 +128,8 @@ def write_rows(
 ) -> list[DataFile]:
     """Write rows as sorted files that are not yet part of the table.
 
-    Args: `name`: of the batch; `hot`: rows by bucket of the batch before, by which the writing of a bucket with a large
-    share is split, into parts of `split_rows` at least; `now_ms`: since 1970.
+    Args: `name`: of the batch; `hot`: rows by bucket of the previous batch; a bucket with a large share is written by
+    several tasks, of at least `split_rows` each; `now_ms`: since 1970.
     """
     from pyspark.sql import functions as F
 
@@ -151,7 +151,7 @@ def write_rows(
 def _tasks(before: Mapping[int, int], buckets: int, slots: int, split_rows: int) -> int:
     """Return the number of tasks that write a batch: at most as many as the executors can run in two turns.
 
-    One for each bucket, or more where the batch before had so many rows; the first batch may have rows of many hours.
+    One for each bucket, or more if the previous batch was large; the first batch may have rows of many hours.
     """
     wanted = max(buckets, sum(before.values()) // split_rows) if before else HOURS * buckets
     return max(2, min(wanted, 2 * slots))
@@ -169,7 +169,7 @@ def split(rows_by_bucket: Mapping[int, int], buckets: int, tasks: int, split_row
 
 
 def table_schema(info: TableInfo) -> StructType:
-    """The columns of a table's rows without those of their place: of a log those that this kbroker knows."""
+    """Return the columns of a table's rows without the partition columns; of a log, those of this version."""
     from pyspark.sql.types import StructType
 
     return log_schema.spark_schema() if info.kind == REQUEST_LOG else StructType.fromJson(dict(info.columns))
