@@ -74,9 +74,11 @@ def list_acls(bootstrap_server: str, principal: str | None, match: bool, as_json
 @bootstrap_option
 @resource_options
 @operation_option
-@click.option("--allow", "allowed", multiple=True, metavar="User:NAME", help="Who is allowed; `User:*` is everybody.")
-@click.option("--deny", "denied", multiple=True, metavar="User:NAME", help="Who is denied, whatever else allows it.")
-@click.option("--host", "hosts", multiple=True, default=["*"], show_default=True, help="From which address.")
+@click.option("--allow", "allowed", multiple=True, metavar="User:NAME", help="Principal to allow; `User:*` means all.")
+@click.option(
+    "--deny", "denied", multiple=True, metavar="User:NAME", help="Principal to deny, even if another rule allows it."
+)
+@click.option("--host", "hosts", multiple=True, default=["*"], show_default=True, help="Client address.")
 @pattern_option
 @json_option
 def add(

@@ -96,7 +96,7 @@ def shared_by(counted_for: QuotaEntity | None) -> str | None:
 
 
 def print_differences(found: Sequence[Difference], brokers: int, as_json: bool) -> None:
-    """Print what differs, or was changed."""
+    """Print differences, or the changes made."""
     if as_json:
         print_json(
             [

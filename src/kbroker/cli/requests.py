@@ -38,8 +38,8 @@ def requests() -> None:
 @click.option(
     "--slower-than", type=Duration(), metavar="TIME", help="Only requests that took longer, from receive to send."
 )
-@click.option("--throttled", is_flag=True, help="Only what a quota has delayed or refused.")
-@click.option("--follow", "-f", is_flag=True, help="Go on with what comes, until Ctrl-C.")
+@click.option("--throttled", is_flag=True, help="Only requests that a quota has delayed or refused.")
+@click.option("--follow", "-f", is_flag=True, help="Print new records until Ctrl-C.")
 @click.option(
     "--last",
     "-n",
@@ -47,7 +47,7 @@ def requests() -> None:
     default=10,
     show_default=True,
     metavar="COUNT",
-    help="Begin with so many of the last records that fit; of a topic's last 10,000 of each partition.",
+    help="Begin with so many of the last matching records, among the last 10,000 of each partition of a topic.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document a line, as in the log.")
 def tail(

@@ -11,7 +11,7 @@ from kbroker.common.errors import Errors, KafkaError
 
 
 class ResetTo(enum.Enum):
-    """A rule; the last three want a number."""
+    """A rule; the last three need a number."""
 
     EARLIEST = "earliest"
     LATEST = "latest"
@@ -28,19 +28,19 @@ def plan_reset(
     to: ResetTo,
     value: int = 0,
 ) -> dict[TopicPartition, int]:
-    """The offset each partition would get; nothing is changed.
+    """Return the new offset of each partition, without changing anything.
 
     Args:
-        admin: asks for the ends of partitions, and for offsets by time.
-        committed: what the group has committed.
-        partitions: those to be reset.
-        to: the rule. EARLIEST and LATEST are the ends of the partition. CURRENT is what is committed, LATEST where
-            nothing is. OFFSET is `value` itself, SHIFT_BY what is committed plus `value`, both kept between the ends.
-            TIMESTAMP is the first record at or after `value` ms, LATEST where there is none.
+        admin: provides the ends of partitions, and offsets by time.
+        committed: committed offsets of the group.
+        partitions: the partitions to reset.
+        to: the rule. EARLIEST and LATEST are the ends of the partition. CURRENT is the committed offset, LATEST without
+            one. OFFSET is `value` itself, SHIFT_BY the committed offset plus `value`, both limited to the ends.
+            TIMESTAMP is the first record at or after `value` ms, LATEST without one.
         value: the number of the rule.
 
     Raises: KafkaError UNKNOWN_TOPIC_OR_PARTITION for a partition that does not exist, INVALID_REQUEST for SHIFT_BY
-        where nothing is committed.
+        without a committed offset.
     """
     wanted = sorted(set(partitions))
     if to is ResetTo.EARLIEST:
@@ -63,7 +63,7 @@ def plan_reset(
 
 
 def keep_between_ends(admin: Admin, offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
-    """The same offsets, but the first that is kept for one below, and the end for one above."""
+    """Return the offsets limited to the log start offset and the end offset of each partition."""
     starts, ends = _ask(admin, offsets, EARLIEST), _ask(admin, offsets, LATEST)
     return {tp: max(starts[tp], min(ends[tp], offset)) for tp, offset in offsets.items()}
 

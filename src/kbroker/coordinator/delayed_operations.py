@@ -26,7 +26,7 @@ class GroupActions(Protocol):
 
 
 class DelayedJoin(DelayedOperation):
-    """A rebalance that waits until every member has joined, for at most their maximum rebalance timeout."""
+    """A rebalance that waits until every member has joined, at most for the maximum of their rebalance timeouts."""
 
     def __init__(self, actions: GroupActions, group: ClassicGroup, timeout_ms: int) -> None:
         super().__init__(max(0, timeout_ms), group.lock)

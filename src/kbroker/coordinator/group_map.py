@@ -48,7 +48,7 @@ class GroupMap:
     ) -> Iterator[Group | None]:
         """Yield the group under its lock, if it is not dead; None without one. A group left without content is dropped.
 
-        Args: ``create``: make one with ``make`` if there is none, and the topic too.
+        Args: ``create``: create a missing group with ``make``, and the topic if necessary.
         Raises: KafkaError COORDINATOR_NOT_AVAILABLE once closed; NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS if its
         partition of the offsets topic is not served.
         """
@@ -82,7 +82,7 @@ class GroupMap:
         old.shard.replace(old, new)
 
     def close(self) -> None:
-        """Serve no group any more; delayed requests get NOT_COORDINATOR. Idempotent."""
+        """Stop serving groups; delayed requests get NOT_COORDINATOR. Idempotent."""
         self.runtime.close()
         for shard in self.runtime.shards:
             shard.retire()

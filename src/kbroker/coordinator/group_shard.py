@@ -1,4 +1,4 @@
-"""The groups of one partition of ``__consumer_offsets``, and how its records become them again.
+"""The groups of one partition of ``__consumer_offsets``, and their replay from its records.
 
 Source: ``GroupCoordinatorShard``, ``OffsetMetadataManager.replay``, ``GroupMetadataManager.replay``.
 """
@@ -104,7 +104,7 @@ class GroupShard(CoordinatorShard):
         return group
 
     def _restore(self, rows: list[tuple[int, Key, Value]]) -> None:
-        """Restore a group from its records; of records of both kinds those of the later kind count."""
+        """Restore a group from its records; if both kinds of records exist, the later kind counts."""
         rows.sort(key=lambda row: row[0])
         present = self._restored(rows[0][1].group_id)
         latest = rows[-1][2]

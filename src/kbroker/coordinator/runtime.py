@@ -1,9 +1,9 @@
-"""Runs a coordinator: loads, serves and unloads the partitions of its internal topic, as their leadership moves.
+"""Runtime of a coordinator: loads, serves and unloads the partitions of its internal topic as their leaders change.
 
-The runtime knows nothing of the coordinator's records. The state of one partition is a ``CoordinatorShard``; the
-coordinator builds it from the replayed records and writes through it. A partition that cannot be read to its end is
-not served: a client would take missing state for state that never existed, and records written behind the damage
-would be lost to the next load.
+The runtime does not depend on the format of the coordinator's records. The state of one partition is a
+``CoordinatorShard``; the coordinator builds it from the replayed records and writes through it. A partition that cannot
+be read to its end is not served: a client would take missing state for state that never existed, and records written
+behind the damage would be lost to the next load.
 
 Source: ``CoordinatorRuntime``, ``CoordinatorLoaderImpl``, ``TransactionStateManager``.
 """
@@ -95,7 +95,7 @@ class Coordinator(Protocol[Shard]):
         """Return the state of a partition, from its replayed records. Raises: UnreadableError."""
 
     def resume(self, shard: Shard) -> None:
-        """Start the timers of a partition that has just become active, and complete what it has prepared."""
+        """Start the timers of a partition that has just become active, and complete its prepared operations."""
 
 
 class PartitionState(enum.Enum):
@@ -138,7 +138,7 @@ class CoordinatorRuntime(Generic[Shard]):
     the topic is loaded, and CreatePartitions refuses internal topics.
 
     Each order (load, unload) carries the partition's leader epoch, and the newest order counts: a load that was
-    requested before the leadership moved does not undo the unload that followed. Of one epoch there is one leader.
+    requested before the leadership moved does not undo the unload that followed. An epoch has one leader.
 
     Args: ``name``: of the topic; ``noun``: the things that it stores, in the plural, for messages; ``read_bytes``: size
     of one read while loading.
@@ -343,7 +343,7 @@ class CoordinatorRuntime(Generic[Shard]):
         logger.info("unloaded %s-%d", self._name, index)
 
     def topic_deleted(self) -> None:
-        """Forget all partitions, and their epochs: a new topic of the name begins at epoch 0."""
+        """Remove all partitions and their epochs: a new topic of the name begins at epoch 0."""
         with self._lock:
             self._retired.extend(self.shards)
             self._partitions, self._count = {}, 0
