@@ -346,6 +346,14 @@ def test_wrong_usage(run: Any) -> None:
     assert "there is no such ACL" in run("remove", "--topic", "nothing", status=1)
 
 
+@pytest.mark.parametrize(("principals", "question"), [(["a"], "Remove 1 ACL?"), (["a", "b"], "Remove 2 ACLs?")])
+def test_removal_asks_for_confirmation(run: Any, principals: list[str], question: str) -> None:
+    """Without --yes the question counts the rules, and no rule is removed unless it is answered."""
+    run("add", "--topic", "t", "--operation", "read", *(f"--allow=User:{name}" for name in principals))
+    assert question in run("remove", "--topic", "t", status=130)
+    assert len(json.loads(run("list", "--topic", "t", "--json"))) == len(principals)
+
+
 def test_a_broker_without_an_authorizer() -> None:
     with EmbeddedBroker({}) as broker:
         bootstrap = broker.bound_listeners[0].partition("://")[2]

@@ -23,11 +23,17 @@ HEAD = ["PERMISSION", "PRINCIPAL", "HOST", "OPERATION", "RESOURCE", "PATTERN", "
 def resource_options(command: F) -> F:
     """Add the options that name the resources of rules."""
     return decorators(
-        click.option("--topic", "topics", multiple=True, metavar="NAME", help="A topic; again for more."),
-        click.option("--group", "groups", multiple=True, metavar="NAME", help="A group; again for more."),
-        click.option("--transactional-id", "ids", multiple=True, metavar="NAME", help="A transactional id."),
-        click.option("--delegation-token", "tokens", multiple=True, metavar="ID", help="A delegation token."),
-        click.option("--user", "users", multiple=True, metavar="User:NAME", help="A user, whose tokens are meant."),
+        click.option("--topic", "topics", multiple=True, metavar="NAME", help="A topic. Repeatable."),
+        click.option("--group", "groups", multiple=True, metavar="NAME", help="A group. Repeatable."),
+        click.option(
+            "--transactional-id", "ids", multiple=True, metavar="NAME", help="A transactional id. Repeatable."
+        ),
+        click.option(
+            "--delegation-token", "tokens", multiple=True, metavar="ID", help="A delegation token. Repeatable."
+        ),
+        click.option(
+            "--user", "users", multiple=True, metavar="User:NAME", help="The owner of delegation tokens. Repeatable."
+        ),
         click.option("--cluster", is_flag=True, help="The cluster."),
     )(command)
 
@@ -37,10 +43,12 @@ operation_option = click.option(
     "operations",
     multiple=True,
     type=click.Choice(OPERATIONS, case_sensitive=False),
-    help="An operation; again for more.",
+    help="An operation. Repeatable.",
 )
 pattern_option = click.option(
-    "--prefixed", is_flag=True, help="Names are the beginnings of names. A name `*` is every name without it."
+    "--prefixed",
+    is_flag=True,
+    help="Match every name that begins with NAME. Without it, the name `*` matches every name.",
 )
 
 
@@ -52,8 +60,8 @@ def acls() -> None:
 @acls.command("list")
 @bootstrap_option
 @resource_options
-@click.option("--principal", metavar="User:NAME", help="Of this principal alone.")
-@click.option("--match", is_flag=True, help="All rules that cover the names: prefixes and `*` too.")
+@click.option("--principal", metavar="User:NAME", help="Only rules of this principal.")
+@click.option("--match", is_flag=True, help="Include prefixed rules and `*` that cover the names.")
 @json_option
 def list_acls(bootstrap_server: str, principal: str | None, match: bool, as_json: bool, **named: Any) -> None:
     """List rules: all, or those about some resources or of a principal."""
@@ -120,10 +128,10 @@ def add(
 @bootstrap_option
 @resource_options
 @operation_option
-@click.option("--principal", metavar="User:NAME", help="Of this principal alone.")
-@click.option("--host", help="Of this address alone.")
+@click.option("--principal", metavar="User:NAME", help="Only rules of this principal.")
+@click.option("--host", help="Only rules of this address.")
 @pattern_option
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 @json_option
 def remove(
     bootstrap_server: str,
@@ -141,6 +149,7 @@ def remove(
     """
     from kbroker.client.acls import Acls
     from kbroker.common.security.acls import AclFilter, Operation, PatternType, java_host
+    from kbroker.common.units import counted
 
     if principal is not None:
         principal_of(principal)
@@ -160,7 +169,7 @@ def remove(
             if not found:
                 raise click.ClickException("there is no such ACL")
             show(found, False)
-            click.confirm(f"Remove {len(found)} ACLs?", abort=True, err=True)
+            click.confirm(f"Remove {counted(len(found), 'ACL')}?", abort=True, err=True)
         removed = known.remove(filters)
     show(removed, as_json)
 
@@ -175,7 +184,7 @@ def remove(
 def explain(
     bootstrap_server: str, principal: str, operations: tuple[str, ...], host: str, as_json: bool, **named: Any
 ) -> None:
-    """Say whether PRINCIPAL may do something, and why.
+    """Show whether PRINCIPAL may do something, and why.
 
     The decision is computed from the rules and settings that the broker describes. The exit status is 0 if the
     operation is allowed, 1 if it is denied.

@@ -370,7 +370,10 @@ def promote(**given: Any) -> None:
 @shadow.command()
 @shadow_arguments
 def drop(**given: Any) -> None:
-    """Remove shadow quotas of one entity, or of all, in one request; enforced quotas stay."""
+    """Remove shadow quotas of one entity, or of all, in one request.
+
+    Enforced quotas stay as they are.
+    """
     _change_shadows(is_promoted=False, **given)
 
 

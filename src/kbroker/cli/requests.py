@@ -33,7 +33,7 @@ def requests() -> None:
 @click.argument("paths", nargs=-1, type=click.Path(path_type=Path), metavar="[FILE|FOLDER]...")
 @bootstrap_option
 @click.option("--topic", default="__request_log", show_default=True, metavar="NAME", help="The log's topic.")
-@click.option("--client", "clients", multiple=True, metavar="ID", help="Only of this client id. Repeatable.")
+@click.option("--client", "clients", multiple=True, metavar="ID", help="Only requests of this client id. Repeatable.")
 @click.option("--api", "apis", multiple=True, metavar="NAME", help="Only of this API, such as Fetch. Repeatable.")
 @click.option(
     "--slower-than", type=Duration(), metavar="TIME", help="Only requests that took longer, from receive to send."
@@ -47,7 +47,7 @@ def requests() -> None:
     default=10,
     show_default=True,
     metavar="COUNT",
-    help="Begin with so many of the last matching records, among the last 10,000 of each partition of a topic.",
+    help="Number of matching records to begin with, of the last 10,000 of each partition of a topic.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document a line, as in the log.")
 def tail(
@@ -64,7 +64,7 @@ def tail(
 ) -> None:
     """Print the last requests of a request log, each with its time line.
 
-    From the log's topic, or from its files: FILE, or FOLDER with all of it.
+    Reads the log's topic, or its files: FILE, or all files of FOLDER.
     Times of day are UTC. A second line shows the quota that delayed a request, the code of an error,
     or the reason for which a connection was closed without a response.
     """

@@ -34,21 +34,21 @@ VIEW_NAMES = ("clients", "connections", "topics", "groups", "requests")
     default="2s",
     show_default=True,
     metavar="TIME",
-    help="Between two looks at the broker.",
+    help="Time between two looks at the broker.",
 )
-@click.option("--view", type=click.Choice(VIEW_NAMES), default="clients", show_default=True, help="What to show first.")
-@click.option("--once", is_flag=True, help="Look twice, print, and end: for scripts.")
+@click.option("--view", type=click.Choice(VIEW_NAMES), default="clients", show_default=True, help="View to show first.")
+@click.option("--once", is_flag=True, help="Print all views once and exit, for scripts.")
 @json_option
 def top(
     bootstrap_server: str, http_url: str | None, token: str | None, every: int, view: str, once: bool, as_json: bool
 ) -> None:
-    """Watch the usage of a broker: clients, topics, groups and lag.
+    """Watch clients, topics, groups and lag of a broker.
 
     Keys: 1 to 5 select the view, s or the left and right arrows the sort
     column, r reverses the order, up and down scroll, p pauses, q quits.
 
-    Topics and groups are shown of any Kafka; clients, throttles and requests
-    of a kbroker broker with an HTTP port (kbroker.metrics.listener).
+    Any Kafka shows topics and groups. Clients, throttles and requests need a
+    kbroker broker with an HTTP port (kbroker.metrics.listener).
     """
     from kbroker.client.usage import UsageWatch
 

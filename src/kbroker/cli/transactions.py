@@ -172,10 +172,16 @@ def find_hanging(
 @click.argument("topic")
 @click.argument("partition", type=click.IntRange(min=0))
 @bootstrap_option
-@click.option("--start-offset", type=click.IntRange(min=0), help="Where the transaction starts, as find-hanging shows.")
-@click.option("--producer-id", type=click.IntRange(min=0), help="With brokers before 3.0: its producer,")
-@click.option("--producer-epoch", type=click.IntRange(0, 32767), help="  that producer's epoch,")
-@click.option("--coordinator-epoch", type=int, help="  and the coordinator's.")
+@click.option(
+    "--start-offset", type=click.IntRange(min=0), help="First offset of the transaction, as find-hanging shows."
+)
+@click.option(
+    "--producer-id",
+    type=click.IntRange(min=0),
+    help="Id of the producer, in place of --start-offset, for brokers before 3.0.",
+)
+@click.option("--producer-epoch", type=click.IntRange(0, 32767), help="Epoch of the producer.")
+@click.option("--coordinator-epoch", type=int, help="Epoch of the coordinator.")
 @json_option
 def abort(
     topic: str,

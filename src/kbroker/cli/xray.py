@@ -35,7 +35,7 @@ CONNECTIONS = ["CLIENT", "ADDRESS", "WHY", "LEFT", "WORKS", "POOL"]
     default=20,
     show_default=True,
     metavar="COUNT",
-    help="Show at most so many connections, and operations of each purgatory; the most urgent.",
+    help="Maximum number of connections, and of operations of each purgatory; the most urgent are shown.",
 )
 @click.option(
     "--wait",
@@ -43,7 +43,7 @@ CONNECTIONS = ["CLIENT", "ADDRESS", "WHY", "LEFT", "WORKS", "POOL"]
     default="1s",
     show_default=True,
     metavar="TIME",
-    help="Look twice, so far apart: for the shares of threads, and the latest requests. 0s: once.",
+    help="Time between two snapshots, which the shares of threads and the latest requests need. 0s: one snapshot.",
 )
 @json_option
 def xray(bootstrap_server: str, http_url: str | None, token: str | None, limit: int, wait: int, as_json: bool) -> None:
