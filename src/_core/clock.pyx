@@ -177,7 +177,7 @@ cdef Clock *borrow_clock(object clock) except NULL:
 
 @cython.no_gc
 cdef class BaseClock:
-    """What SystemClock and VirtualClock have in common: one counted clock, read from any thread.
+    """Base of SystemClock and VirtualClock: one counted clock, read from any thread.
 
     Threads: any. Source: Kafka's ``Time``.
     """
@@ -204,7 +204,7 @@ cdef class BaseClock:
 
     @property
     def is_virtual(self) -> bool:
-        """Whether the time moves only by ``advance_ms`` and ``advance_ns``."""
+        """Return whether the time moves only by ``advance_ms`` and ``advance_ns``."""
         return bool(borrow_clock(self).is_virtual)
 
 

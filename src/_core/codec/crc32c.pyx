@@ -56,7 +56,7 @@ del globals()["_python_crc32c"]
 
 
 def _crc32c_by_table(data, crc=0) -> int:
-    """As ``crc32c`` by the tables alone, so that a test can compare both back ends."""
+    """Return ``crc32c`` computed by the tables alone, so that a test can compare both back ends."""
     cdef uint32_t value = checked_start(crc)
     cdef Py_buffer view
     PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)

@@ -1,4 +1,4 @@
-"""How bytes become frames: int32 length prefix, delimiter, or raw. Frames are Requests, so a frame never moves again.
+"""Framing of bytes: int32 length prefix, delimiter, or raw. Frames are Requests, so a frame never moves again.
 
 No lock: a FrameReader belongs to one channel, that to one loop. It outlives the frames it has charged, or they leave
 its account (``request_leave_account``).

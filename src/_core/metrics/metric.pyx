@@ -199,7 +199,7 @@ cdef class Metric:
 
     @property
     def is_rate(self) -> bool:
-        """Whether the metric divides by a window of time."""
+        """Return whether the metric divides by a window of time."""
         self.demand()
         return metric_is_rate(self.metric)
 

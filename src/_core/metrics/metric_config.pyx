@@ -75,7 +75,7 @@ cdef class Quota:
 
 @cython.final
 cdef class MetricConfig:
-    """How a metric is kept; immutable, ``replace`` makes a changed copy.
+    """Configuration of a metric; immutable, ``replace`` makes a changed copy.
 
     Args:
         samples: how many samples make the monitored window, 1 to 100,000.
@@ -110,7 +110,7 @@ cdef class MetricConfig:
 
     @property
     def samples(self) -> int:
-        """How many samples make the monitored window."""
+        """Number of samples in the monitored window."""
         return self.config.samples
 
     @property

@@ -238,7 +238,7 @@ cdef inline int64_t padded_ms(const SampleWindow *window, const StatConfig *conf
 
 
 cdef inline int64_t elapsed_ms(SampleWindow *window, int64_t now_ms) noexcept nogil:
-    """How long the samples reach back, after a purge; makes the first sample where there is none."""
+    """Return the span of the samples after a purge; make the first sample where there is none."""
     cdef int64_t oldest
     cdef int32_t i
     if window.length == 0:

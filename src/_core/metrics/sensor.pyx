@@ -258,12 +258,12 @@ cdef class Sensor:
 
     @property
     def should_record(self) -> bool:
-        """Whether the config's level lets this sensor record."""
+        """Return whether the config's level lets this sensor record."""
         return bool(self.sensor.records)
 
     @property
     def is_removed(self) -> bool:
-        """Whether the registry has removed this sensor; it still records, but no metric of a registry reads it."""
+        """Return whether the registry has removed this sensor; it still records, unread by a registry."""
         return sensor_is_removed(self.sensor)
 
     @property

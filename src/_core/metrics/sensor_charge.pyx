@@ -97,7 +97,7 @@ MODES = ("permissive", "strict", "unchecked")
 
 
 class ChargeDecision(NamedTuple):
-    """What a call of ``charge`` came to.
+    """Result of a call of ``charge``.
 
     ``accepted``: False if a strict limit refused, and nothing was recorded. ``throttle_time_ms``: the longest delay.
     ``throttle_times_ms``: that of each limit, in their order; None where it is violated by a metric without a formula.

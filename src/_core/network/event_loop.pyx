@@ -123,7 +123,7 @@ cdef void resume_memory_muted(EventLoop *loop) noexcept nogil:
 
 
 cdef bint is_next_for_memory(EventLoop *loop) noexcept nogil:
-    """Whether memory is free and no loop is ahead; one that does not use its turn in POOL_TURN_TIMEOUT_NS loses it."""
+    """Return whether memory is free and no loop is ahead; a turn unused for POOL_TURN_TIMEOUT_NS is lost."""
     if pool_is_out_of_memory(loop.pool):
         loop.passed_over_ns = 0
         return False
@@ -155,7 +155,7 @@ cdef uint64_t next_random(EventLoop *loop) noexcept nogil:
 
 
 cdef void shuffle(EventLoop *loop, int n) noexcept nogil:
-    """Under low memory no channel is always first (KIP-72)."""
+    """Shuffle the ready channels under low memory, so that no channel is always first (KIP-72)."""
     cdef int i, j
     cdef kb_event kept
     for i in range(n - 1, 0, -1):
@@ -184,7 +184,7 @@ cdef bint is_cut_off(EventLoop *loop, Channel *channel, int mask) noexcept nogil
 
 
 cdef bint shake_hands(EventLoop *loop, Channel *channel) noexcept nogil:
-    """Whether the transport is ready now; until then nothing is read or written but by itself."""
+    """Return whether the transport is ready now; until then nothing is read or written but by itself."""
     cdef int ready = channel.transport.handshake(channel)
     if ready == KB_WANT_WRITE:
         loop_want_write(loop, channel)

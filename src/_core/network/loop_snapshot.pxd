@@ -1,4 +1,4 @@
-"""What the channels of a loop are doing: copied by the loop's own thread, between two polls, for a thread that asks.
+"""State of a loop's channels, copied by the loop's own thread between two polls for another thread.
 
 No other thread may read a channel. So who wants to know leaves a LoopSnapshot with the loop and waits; the loop copies
 so many channels before each poll (CHANNELS_PER_STEP), until it has all. A channel is copied as it is at one moment;

@@ -1,4 +1,4 @@
-"""When a channel may be read: Kafka's ChannelMuteState table. It has no state and no lock."""
+"""Mute states of a channel and their events: Kafka's ChannelMuteState table. It has no state and no lock."""
 
 cdef enum MuteState:
     NOT_MUTED = 0

@@ -1,4 +1,4 @@
-"""Which sockets are ready: a table of functions with a native (epoll, kqueue) and a portable implementation.
+"""Poller of ready sockets: a table of functions with a native (epoll, kqueue) and a portable implementation.
 
 Threads: ``wake`` from any thread, the rest from the loop's thread only.
 """

@@ -92,7 +92,7 @@ cdef class Receive:
 
 @cython.final
 cdef class Endpoint:
-    """What the selector knows of one id."""
+    """State of one connection of the selector."""
     cdef Channel *channel
     cdef str id
     cdef bint silent                # closed by its owner: not reported
@@ -368,7 +368,7 @@ cdef class Selector:
         return None if channel is NULL else (<Endpoint>channel.owner).id
 
     def snapshot(self):
-        """What each connection is doing: {id: facts}, as they are between two polls.
+        """Return the state of each connection between two polls: {id: facts}.
 
         Facts: ``muted``: why it is not read, of ``loop_snapshot.MUTE_REASONS``; ``mute_state``; ``stage``; ``address``,
         ``port``; bytes received, sent, unsent, and held of the pool by frames that are being read or wait to be; the
@@ -389,7 +389,7 @@ cdef class Selector:
         return found
 
     def counters(self):
-        """What happened so far, by Kafka's metric names."""
+        """Return the counters by Kafka's metric names."""
         cdef EventLoop *loop
         self.check_open()
         loop = &self.core.loop

@@ -44,7 +44,7 @@ cdef void pool_decref(Pool *pool) noexcept nogil:
 
 
 cdef inline int64_t end_depletion(Pool *pool) noexcept nogil:
-    """Under the lock: a success or a release closes the spell that the first refusal opened; its length, or -1."""
+    """Close the depletion that the first refusal opened; return its length, or -1. The caller holds the lock."""
     cdef int64_t depleted_ns
     if pool.depleted_since_ns < 0:
         return -1
@@ -79,7 +79,7 @@ cdef bint pool_try_allocate(Pool *pool, int64_t size_bytes) noexcept nogil:
 
 
 cdef inline void wake_first(Pool *pool) noexcept nogil:
-    """Under the lock."""
+    """Wake the first waiter if bytes are free; the caller holds the lock."""
     cdef PoolWaiter *first = <PoolWaiter *>atomic_load(&pool.first_waiter)
     if first is not NULL and pool.available > 0:
         first.wake(first.arg)
@@ -232,7 +232,7 @@ cdef class MemoryPool:
 
     @property
     def available_bytes(self):
-        """What is left: may be below zero when not strict; 2**63 - 1 when unlimited."""
+        """Bytes left: may be below zero when not strict; 2**63 - 1 when unlimited."""
         cdef int64_t n
         with nogil:
             n = pool_available(self.pool)
@@ -261,7 +261,7 @@ cdef class MemoryPool:
 
     @property
     def depletion_count(self):
-        """How many depletions have ended."""
+        """Number of depletions that have ended."""
         return guarded_value(&self.pool.lock, &self.pool.depletion_count)
 
 

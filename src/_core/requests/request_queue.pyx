@@ -94,7 +94,7 @@ cdef inline int64_t batch_length(Request *batch) noexcept nogil:
 
 
 cdef int64_t wakes_due(RequestQueue *queue, int64_t batches) noexcept nogil:
-    """How many sleepers to wake for ``batches`` new batches. Under the lock.
+    """Return the number of sleepers to wake for ``batches`` new batches. The caller holds the lock.
 
     A handler that is awake takes its next run for a tenth of what waking a second one costs, so up to awake_target
     handlers are woken freely, and one more only when there is a backlog of four batches for each that is awake, or when

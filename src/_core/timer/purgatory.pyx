@@ -200,7 +200,7 @@ cdef class DelayedOperation:
 
     @property
     def is_completed(self) -> bool:
-        """Whether someone has won the completion; ``on_complete`` may still be running."""
+        """Return whether someone has won the completion; ``on_complete`` may still be running."""
         return operation_is_completed(self.op)
 
     def try_complete(self) -> bool:
@@ -390,7 +390,7 @@ cdef class PurgatoryHandle:
         return operations
 
     def snapshot(self, limit=1000) -> dict:
-        """What waits, without stopping anything.
+        """Return the delayed operations, without stopping anything.
 
         Args: ``limit``: operations at most, 1 to 100000.
 
@@ -464,7 +464,7 @@ cdef class PurgatoryHandle:
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing is due or expiring, and a thread waits in ``run_reaper`` or ``advance`` (or it is closed)."""
+        """Return whether nothing is due and a thread waits in `run_reaper` or `advance`; true once closed."""
         cdef bint quiet
         with nogil:
             quiet = timer_is_quiet(self.purgatory.timer)
@@ -472,7 +472,7 @@ cdef class PurgatoryHandle:
 
     @property
     def closed(self) -> bool:
-        """Whether ``close`` was called."""
+        """Return whether ``close`` was called."""
         return atomic_load(&self.purgatory.closed) != 0
 
     def advance(self, timeout_ms) -> bool:

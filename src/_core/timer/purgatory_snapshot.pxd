@@ -1,4 +1,4 @@
-"""What waits in a purgatory: a copy of its watch lists, made in short turns under the lock of one shard, then of the
+"""Snapshot of a purgatory: a copy of its watch lists, made in short turns under the lock of one shard, then of the
 timer.
 
 A turn looks at LOOKS_PER_TURN watchers at most. A list that is longer, or more than was asked for, is cut, and the

@@ -13,7 +13,7 @@ cdef inline int32_t key_count_of(Watcher *watcher) noexcept nogil:
 
 
 cdef void copy_shard(PurgatorySnapshot *into, Shard *shard) noexcept nogil:
-    """Under the shard's lock."""
+    """Copy the watch lists of a shard; the caller holds its lock."""
     cdef int32_t slot, looks = 0
     cdef WatchList *watchers
     cdef Watcher *here

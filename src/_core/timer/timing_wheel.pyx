@@ -69,7 +69,7 @@ cdef class TimerTask:
 
     @property
     def is_pending(self) -> bool:
-        """Whether the task still waits."""
+        """Return whether the task still waits."""
         cdef bint pending
         if self.timer is NULL:
             return False
@@ -81,7 +81,7 @@ cdef class TimerTask:
 
     @property
     def due_ms(self) -> int:
-        """When it is due, in the milliseconds of the clock's ``now_ms``."""
+        """Due time in milliseconds of the clock's ``now_ms``."""
         return self.entry.due_ms
 
 
@@ -112,7 +112,7 @@ cdef int run_task(TimerEntry *entry) except -1:
 
 
 cdef void fire_task(TimerEntry *entry) noexcept nogil:
-    """As run_task, from a native thread that advances a shared timer."""
+    """Run a task like run_task, from a native thread that advances a shared timer."""
     with gil:
         run_task(entry)
 
@@ -259,7 +259,7 @@ cdef class TimerHandle:
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing is due, no callback runs, and a thread waits in ``advance`` (true once closed, too)."""
+        """Return whether nothing is due, no callback runs, and a thread waits in ``advance``; true once closed."""
         cdef bint quiet
         with nogil:
             quiet = timer_is_quiet(self.timer)
@@ -267,7 +267,7 @@ cdef class TimerHandle:
 
     @property
     def closed(self) -> bool:
-        """Whether ``close`` was called."""
+        """Return whether ``close`` was called."""
         cdef bint closed
         with nogil:
             closed = timer_is_closed(self.timer)
@@ -286,29 +286,29 @@ cdef class TimerHandle:
         self.close()
 
     def _levels(self) -> list:
-        """For tests: (level, slot, bucket time, due time) of each pending entry; level 0 holds what is due."""
+        """Return (level, slot, bucket time, due time) of each pending entry, for tests; level 0 holds due entries."""
         return described(self.timer)
 
     @property
     def _offers(self) -> int:
-        """For tests: how often a bucket was put in the delay queue."""
+        """Return the number of times that a bucket was put in the delay queue, for tests."""
         return self.timer.offers
 
     @property
     def _queued_buckets(self) -> int:
-        """For tests: buckets in the delay queue now."""
+        """Return the number of buckets in the delay queue, for tests."""
         return self.timer.queue.count
 
     @property
     def _next_delay_ms(self):
-        """For tests: time until the first bucket of the delay queue is due, 0 if it is; None if the queue is empty."""
+        """Return the time until the first bucket is due, 0 if it is, None for an empty delay queue; for tests."""
         if self.timer.queue.count == 0:
             return None
         return max(heap_top(&self.timer.queue).key - clock_now_ms(self.timer.clock), 0)
 
     @property
     def _clocks(self) -> list:
-        """For tests: the clock of each wheel, lowest first."""
+        """Return the clock of each wheel, lowest first; for tests."""
         return [self.timer.wheels[level].current_ms for level in range(self.timer.levels)]
 
 

@@ -247,7 +247,7 @@ cdef class NativeApis:
             atomic_store(&self.native_apis.intercepted[i], <int64_t>bits[i])
 
     def set_transactions(self, bint has_coordinator, bint is_verified):
-        """What becomes of transactional batches, from the next Produce on.
+        """Set the treatment of transactional batches, from the next Produce on.
 
         Args: has_coordinator: without one they are refused. is_verified: transaction.partition.verification.enable.
         """
@@ -304,7 +304,7 @@ cdef class NativeApis:
                 purgatory_advance(native_apis.produce_purgatory, REAP_MS)
 
     def waiting_operations(self, int limit):
-        """What waits, by purgatory: Fetch and Produce. Args: limit: operations shown of each, 1 to 100000.
+        """Return delayed operations by purgatory: Fetch and Produce. Args: limit: operations of each, 1 to 100000.
 
         Of each: ``watched``, ``delayed``, ``is_truncated``, ``operations``. An operation: ``keys``
         ([topic, partition]), ``key_count``, ``timeout_ms``, ``age_ms``, ``time_left_ms``, and its connection by
@@ -341,7 +341,7 @@ cdef class NativeApis:
 
     @property
     def is_idle(self) -> bool:
-        """Whether no waiting fetch or produce is due or being expired: both reapers wait."""
+        """Return whether no waiting fetch or produce is due or being expired: both reapers wait."""
         cdef bint quiet
         with nogil:
             quiet = timer_is_quiet(self.native_apis.fetch_timer) and timer_is_quiet(self.native_apis.produce_timer)

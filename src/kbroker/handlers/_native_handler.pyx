@@ -89,7 +89,7 @@ cdef void refresh_topics(Handler *handler) noexcept nogil:
 
 
 cdef inline bint is_intercepted(NativeApisCore *native_apis, Request *request) noexcept nogil:
-    """Whether Python intercepts this request before it is served; one atomic load where no API is intercepted.
+    """Return whether Python intercepts this request before it is served; one atomic load where no API is intercepted.
 
     A request without a parsed header (ApiVersions of an unknown version) is never shown.
     """
@@ -111,7 +111,7 @@ cdef Outcome dispatch(Handler *handler, Request *request) noexcept nogil:
 
 
 cdef inline bint is_refused(Request *request) noexcept nogil:
-    """Whether a native handler closed the connection instead of a response: for a body that it could not read, or an
+    """Return whether a native handler closed the connection instead of a response: for an unreadable body, or an
     error of a Produce without acks."""
     return (request.action == ACTION_CLOSE and kafka_request(request).header_bytes > 0
             and request.segment_count == 0)
@@ -184,7 +184,7 @@ cdef void execute_request(Handler *handler, Request *head) noexcept nogil:
 
 
 cdef bint should_exit(NativeApisCore *native_apis) noexcept nogil:
-    """Whether the calling handler is one of those that are to end."""
+    """Return whether the calling handler is one of those that are to end."""
     cdef int64_t surplus = atomic_load(&native_apis.handlers_to_stop)
     while surplus > 0:
         if atomic_cas(&native_apis.handlers_to_stop, surplus, surplus - 1):

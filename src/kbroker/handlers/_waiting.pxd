@@ -1,4 +1,4 @@
-"""What waits in the purgatories of the native handlers, for people: operations by topic and partition, and whose."""
+"""Delayed operations of the native handlers' purgatories, by topic and partition, each with its connection."""
 from libc.stdint cimport int64_t
 from kbroker._core.timer.purgatory_core cimport Purgatory
 from kbroker.requests._native_types cimport NativeApisCore
