@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from kbroker._core.clock import VirtualClock
 from kbroker.metrics.families import Buckets
 from kbroker.quota.verdict import Verdict
 from kbroker.testing import EmbeddedBroker, VirtualBroker
@@ -140,9 +141,12 @@ def test_time_that_a_mutation_has_waited_is_deducted(broker: VirtualBroker, monk
     quotas.update(None, SHADOWED, shadow(MUTATION), 1.0)
     create_all = topics.create_all
 
+    clock = broker.clock
+    assert isinstance(clock, VirtualClock)
+
     def slow(*args: Any) -> Any:
         made = create_all(*args)
-        broker.clock.advance_ms(300)
+        clock.advance_ms(300)
         return made
 
     monkeypatch.setattr(topics, "create_all", slow)

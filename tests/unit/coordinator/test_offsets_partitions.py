@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from kbroker._core.clock import VirtualClock
 from kbroker.common.errors import Errors
 from kbroker.coordinator.internal_topic import partition_of
@@ -115,6 +117,7 @@ def test_offsets_are_on_disk_before_the_response() -> None:
     clock = VirtualClock()
     groups = Groups(clock=clock, topic=MemoryTopic(clock, 1, **{"flush.messages": 1}))
     (log,) = groups.topic.logs
-    for number, act in enumerate((lambda: commit(groups, 7), lambda: add(groups, 9), lambda: complete(groups, 0)), 1):
+    acts: list[Callable[[], object]] = [lambda: commit(groups, 7), lambda: add(groups, 9), lambda: complete(groups, 0)]
+    for number, act in enumerate(acts, 1):
         act()
         assert (log.log_end_offset, log.flushed_offset) == (number, number)
