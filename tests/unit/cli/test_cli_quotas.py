@@ -11,7 +11,6 @@ from click.testing import CliRunner, Result
 from kbroker.cli import cli
 from kbroker.client.quota_file import read_quota_file
 from kbroker.common.errors import Errors
-from kbroker.common.quota_limits import number_text
 from kbroker.common.quotas import QuotaEntity
 from tests.support.fake_broker import Body, FakeBroker
 from tests.support.quota_broker import ALTER, DESCRIBE, Key, QuotaBroker
@@ -596,23 +595,3 @@ def test_without_pyyaml_the_command_says_what_to_install(
     assert refusal(run(broker, "quotas", "diff", str(plan)), 1) == (
         f"{plan}: YAML needs PyYAML: pip install 'kbroker[yaml]' (a file named .json needs nothing)"
     )
-
-
-def test_numbers_are_shown_as_short_as_they_can_be() -> None:
-    """Whole ones without a point, others with all their digits, infinity as it is."""
-    assert [number_text(n) for n in (1048576.0, 0.1, 12.5, 2.0**63, float("inf"))] == [
-        "1048576",
-        "0.1",
-        "12.5",
-        "9.223372036854776e+18",
-        "inf",
-    ]
-
-
-def test_names_in_files_are_what_they_say(tmp_path: Path) -> None:
-    """Quoted numbers, spaces and signs are names; the default is null, and nothing else."""
-    path = tmp_path / "q.yaml"
-    path.write_text('- {entity: {user: "7", client-id: "<default>"}, quotas: {producer_byte_rate: 1}}\n')
-    assert read_quota_file(path) == {
-        QuotaEntity.of({"user": "7", "client-id": "<default>"}): {"producer_byte_rate": 1.0}
-    }

@@ -251,12 +251,6 @@ class BrokerConfig:
         """Listeners to bind."""
         return parse_listeners("listeners", self.words("listeners"), self.words("listener.security.protocol.map"))
 
-    @property
-    def listener_settings(self) -> list[str]:
-        """Keys of listeners that are set."""
-        names = {**self._static, **self._dynamic_default, **self._dynamic_broker}
-        return sorted(name for name in names if base_name(name) != name)
-
     def listener_integer(self, listener: str, name: str) -> int | None:
         """Return a listener's own value of a whole-number key; None if the broker's value applies."""
         key = listener_key(listener, name)
