@@ -21,6 +21,7 @@ from tests.support.wire import Closed
 
 RECORDING = Path(__file__).with_name("kafka-4.3.1.jsonl.xz")
 LEFT_OUT = Path(__file__).with_name("left_out.txt")
+OTHER_WORDS = Path(__file__).with_name("other_words.txt")
 TRANSACTIONS = ("AddPartitionsToTxn", "EndTxn", "TxnOffsetCommit")  # what a situation with transactions needs
 LIMIT_S = 30.0
 PATIENCE = 12  # cases in a row without a response; the next ones get IMPATIENT_S each
@@ -195,18 +196,18 @@ def load(path: Path = RECORDING) -> dict[str, Recorded]:
 # ---- the verdict
 
 
-def left_out() -> dict[str, str]:
-    """Where the broker of this tree differs on purpose: expressions for ids of cases, each with its reason."""
-    lines = LEFT_OUT.read_text(encoding="utf-8").splitlines()
+def reasons(path: Path) -> dict[str, str]:
+    """Read a list of deliberate differences: expressions for ids of cases, each with its reason."""
+    lines = path.read_text(encoding="utf-8").splitlines()
     rows = [line.split(None, 1) for line in lines if line[:1] not in ("", "#")]
     if nameless := [row[0] for row in rows if len(row) < 2]:
-        raise ValueError(f"{LEFT_OUT.name} gives no reason for {nameless[0]}")
+        raise ValueError(f"{path.name} gives no reason for {nameless[0]}")
     return {row[0]: row[1] for row in rows}
 
 
-def reason_of(case: Case) -> str | None:
-    """Why a case is left out; None if it is not."""
-    return next((reason for row, reason in left_out().items() if re.search(row, case.id)), None)
+def reason_of(case: Case, path: Path = LEFT_OUT) -> str | None:
+    """Return the reason that a list gives for a case; None if the case is not in the list."""
+    return next((reason for row, reason in reasons(path).items() if re.search(row, case.id)), None)
 
 
 @dataclass
