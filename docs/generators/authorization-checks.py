@@ -7,7 +7,7 @@ import sys
 from generated_page import write_page
 
 from kbroker.common.errors import Errors
-from kbroker.handlers.kafka_apis import KafkaApis
+from kbroker.handlers.api_table import KafkaApis
 from kbroker.protocol import codec
 from kbroker.security.authorizer.checks import Check, all_checks
 

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from kbroker.common.errors import Errors, KafkaError
+from kbroker.common.topic_names import TopicPartition
 from kbroker.metadata.configs.dynamic_configs import ConfigChange
 from kbroker.protocol import codec
 from kbroker.testing import VirtualBroker
@@ -14,7 +15,6 @@ from tests.support.wire import Connection, batch, create_topic, fetch, fetched
 
 TRANSACTIONAL = 16
 PRODUCE, ALL = 0, range(3, 14)
-Place = tuple[str, int]
 
 
 class Coordinator:
@@ -25,7 +25,7 @@ class Coordinator:
         self.asked: list[tuple[str, tuple[Any, ...]]] = []
         self.before: Callable[[], object] = lambda: None
 
-    def _respond(self, kind: str, *question: Any) -> dict[Place, Errors]:
+    def _respond(self, kind: str, *question: Any) -> dict[TopicPartition, Errors]:
         self.asked.append((kind, question))
         self.before()
         response = self.responses.pop(0) if len(self.responses) > 1 else self.responses[0]
@@ -33,10 +33,10 @@ class Coordinator:
             raise response
         return dict.fromkeys(question[3], response)
 
-    def add_partitions(self, *question: Any) -> dict[Place, Errors]:
+    def add_partitions(self, *question: Any) -> dict[TopicPartition, Errors]:
         return self._respond("add", *question)
 
-    def verify_partitions(self, *question: Any) -> dict[Place, Errors]:
+    def verify_partitions(self, *question: Any) -> dict[TopicPartition, Errors]:
         return self._respond("verify", *question)
 
 

@@ -9,8 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kbroker.common.errors import Errors, KafkaError
+from kbroker.common.topic_names import TopicPartition
 from kbroker.coordinator.transaction.transaction_coordinator import NO_PRODUCER, Producer
-from kbroker.coordinator.transaction.transaction_metadata import EXHAUSTED_EPOCH, MAX_EPOCH, Place
+from kbroker.coordinator.transaction.transaction_metadata import EXHAUSTED_EPOCH, MAX_EPOCH
 from tests.support.transactions import T0, T1, T2, Transactions
 
 NAMES = ("x", "y")
@@ -41,7 +42,7 @@ class Model:
     """What one id must be: its producer, the partitions of its open transaction, and what was decided about it."""
 
     producer: Producer = NO_PRODUCER
-    places: set[Place] = field(default_factory=set)
+    places: set[TopicPartition] = field(default_factory=set)
     began_ms: int = -1
     is_open: bool = False
 
@@ -53,7 +54,7 @@ class World:
     tx: Transactions = field(default_factory=Transactions)
     leader_epoch: int = 0
     models: dict[str, Model] = field(default_factory=lambda: {name: Model() for name in NAMES})
-    expected: list[tuple[int, Place, bool]] = field(default_factory=list)
+    expected: list[tuple[int, TopicPartition, bool]] = field(default_factory=list)
 
     def decide(self, model: Model, commit: bool) -> None:
         self.expected += [(model.producer.producer_id, place, commit) for place in sorted(model.places)]
@@ -82,7 +83,7 @@ class World:
         assert got > model.producer or (got.producer_epoch == 0 and got.producer_id != model.producer.producer_id)
         model.producer = got
 
-    def add(self, name: str, places: tuple[Place, ...], shift: int) -> None:
+    def add(self, name: str, places: tuple[TopicPartition, ...], shift: int) -> None:
         model = self.models[name]
         producer = model.producer._replace(producer_epoch=model.producer.producer_epoch + shift)
         error = self.tx.add(producer, *places, name=name)
@@ -125,7 +126,7 @@ class World:
             if model.is_open:
                 assert now_ms <= model.began_ms + TIMEOUT_MS + 10_100
 
-    def refuse(self, place: Place) -> None:
+    def refuse(self, place: TopicPartition) -> None:
         self.tx.markers.errors[place] = Errors.KAFKA_STORAGE_ERROR
 
     def take(self) -> None:

@@ -9,8 +9,8 @@ from typing import Any
 from kbroker._core.clock import VirtualClock
 from kbroker.common.errors import Errors
 from kbroker.coordinator.classic_group import JoinResult, SyncResult
+from kbroker.coordinator.classic_membership import JoinRequest, LeavingMember, SyncRequest
 from kbroker.coordinator.group_coordinator import GroupCoordinator, GroupSettings
-from kbroker.coordinator.membership import JoinRequest, LeavingMember, SyncRequest
 from kbroker.log._partition_log import PartitionLog
 
 SESSION_MS, REBALANCE_MS = 10_000, 20_000

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from kbroker.common.configs.config import BrokerConfig
-from kbroker.handlers.kafka_apis import KafkaApis
+from kbroker.handlers.api_table import KafkaApis
 from kbroker.log.manager import LogDirView
 from kbroker.metadata.metadata_store import MetadataStore
 from kbroker.metadata.topics import TopicRegistry

@@ -8,8 +8,8 @@ import pytest
 
 from kbroker._core.clock import VirtualClock
 from kbroker.common.errors import Errors, KafkaError
+from kbroker.common.topic_names import TopicPartition
 from kbroker.coordinator.group_coordinator import GroupSettings
-from kbroker.coordinator.group_offsets import Place
 from kbroker.coordinator.group_records import CommittedOffset
 from kbroker.coordinator.internal_topic import TransactionalProducer
 from tests.support.groups import Groups, MemoryTopic
@@ -26,7 +26,7 @@ def single(clock: VirtualClock | None = None, **settings: int) -> Groups:
     return Groups(known, clock, MemoryTopic(clock, 1))
 
 
-def commit(groups: Groups, offset: int, *, group: str = "g", place: Place = PLACE) -> None:
+def commit(groups: Groups, offset: int, *, group: str = "g", place: TopicPartition = PLACE) -> None:
     value = CommittedOffset(offset, -1, "", groups.clock.wall_ms())
     groups.coordinator.commit(group, "", None, -1, {place: value})
 
@@ -37,7 +37,7 @@ def add(
     *,
     by: TransactionalProducer = ONE,
     group: str = "g",
-    place: Place = PLACE,
+    place: TopicPartition = PLACE,
     member: str = "",
     generation: int = -1,
     instance: str | None = None,

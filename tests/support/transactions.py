@@ -11,6 +11,7 @@ import pytest
 
 from kbroker._core.clock import VirtualClock
 from kbroker.common.errors import Errors, KafkaError
+from kbroker.common.topic_names import TopicPartition
 from kbroker.coordinator.transaction import transaction_records
 from kbroker.coordinator.transaction.transaction_coordinator import (
     DescribedTransaction,
@@ -18,7 +19,7 @@ from kbroker.coordinator.transaction.transaction_coordinator import (
     TransactionCoordinator,
     TransactionSettings,
 )
-from kbroker.coordinator.transaction.transaction_metadata import Place, TransactionMetadata
+from kbroker.coordinator.transaction.transaction_metadata import TransactionMetadata
 from kbroker.log.scheduler import Scheduler
 from kbroker.protocol.records import iter_records
 from tests.support.groups import MemoryTopic
@@ -31,12 +32,12 @@ DEFAULTS = TransactionSettings()
 class FakeMarkers:
     """Remembers markers as (place, producer id, epoch, coordinator epoch, commit, version); ``errors`` by place."""
 
-    written: list[tuple[Place, int, int, int, bool, int]] = field(default_factory=list)
-    errors: dict[Place, Errors] = field(default_factory=dict)
+    written: list[tuple[TopicPartition, int, int, int, bool, int]] = field(default_factory=list)
+    errors: dict[TopicPartition, Errors] = field(default_factory=dict)
 
     def write(
         self,
-        place: Place,
+        place: TopicPartition,
         producer_id: int,
         producer_epoch: int,
         coordinator_epoch: int,
@@ -86,7 +87,7 @@ class Transactions:
     def init(self, name: str = "x", expected: Producer | None = None, timeout_ms: int = 60_000) -> Producer:
         return self.coordinator.init_producer_id(name, timeout_ms, expected)
 
-    def add(self, producer: Producer, *places: Place, name: str = "x", version: int = 2) -> Errors:
+    def add(self, producer: Producer, *places: TopicPartition, name: str = "x", version: int = 2) -> Errors:
         places = places or (T0,)
         (error,) = set(self.coordinator.add_partitions(name, *producer, places, version).values())
         return error

@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from kbroker.common.loggers import get_logger
-from kbroker.handlers.kafka_apis import KafkaApis, LateFunction
+from kbroker.handlers.api_table import KafkaApis, LateFunction
 from kbroker.protocol import _message_tables
 from kbroker.protocol.schema import apis as tables
 
@@ -43,7 +43,7 @@ def test_every_api_but_the_native_ones_has_a_handler() -> None:
 def test_the_table_of_versions_imports_no_handler() -> None:
     """ApiVersions is exact before any handler is there, and the table's order is that of the keys."""
     program = (
-        "import sys\nfrom kbroker.handlers.kafka_apis import KafkaApis\nranges = KafkaApis().ranges()\n"
+        "import sys\nfrom kbroker.handlers.api_table import KafkaApis\nranges = KafkaApis().ranges()\n"
         "assert list(ranges) == sorted(ranges)\n"
         "print(len(ranges), *[m for m in sys.modules if m.startswith('kbroker.apis.api')])"
     )
@@ -53,7 +53,7 @@ def test_the_table_of_versions_imports_no_handler() -> None:
 def test_many_threads_may_ask_first() -> None:
     """Every handler is imported by eight threads at once, in two orders, in an interpreter that has none."""
     program = (
-        "import threading\nfrom kbroker.handlers.kafka_apis import KafkaApis\n"
+        "import threading\nfrom kbroker.handlers.api_table import KafkaApis\n"
         "late = [f for e in KafkaApis().entries.values() for f in (e.handle, e.failure) if f is not None]\n"
         "errors, start = [], threading.Barrier(8)\n"
         "def load(order):\n"
@@ -122,7 +122,7 @@ def test_levels_can_be_set_before_a_module_is_imported() -> None:
     program = (
         "import importlib\nimport kbroker.broker.broker\nfrom kbroker.common import loggers\n"
         "from kbroker.metadata.configs.broker_loggers import levels\n"
-        "from kbroker.handlers.kafka_apis import KafkaApis\n"
+        "from kbroker.handlers.api_table import KafkaApis\n"
         "known = set(levels())\n"
         "for entry in KafkaApis().entries.values():\n"
         "    entry.handle is None or entry.handle.load()\n"

@@ -8,7 +8,7 @@ from typing import Any
 
 from kbroker.common.errors import Errors
 from kbroker.common.java.java_text import replace_invalid_utf8
-from kbroker.common.topics import INTERNAL_TOPICS, invalid_name_reason
+from kbroker.common.topic_names import INTERNAL_TOPICS, invalid_name_reason
 from kbroker.metadata.topics import ZERO_ID, TopicView
 from kbroker.requests.context import OPERATIONS_NOT_ASKED, ApiContext, Body, RequestContext
 from kbroker.security.authorizer import checks

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from functools import partial
 
 from kbroker.common.errors import Errors, KafkaError
-from kbroker.coordinator.group_offsets import Place
+from kbroker.common.topic_names import TopicPartition
 from kbroker.coordinator.group_records import CommittedOffset
 from kbroker.coordinator.offset_metadata_manager import FetchedOffsets
 from kbroker.metadata.topics import ZERO_ID
@@ -90,7 +90,7 @@ def _topics(
     ]
     found = ctx.groups.fetch_offsets(group_id, places, require_stable, *member)
     topics = []
-    seen: set[Place] = set()
+    seen: set[TopicPartition] = set()
     for name, topic in named:
         if name is None:
             rows = [_partition(index, NOTHING, Errors.UNKNOWN_TOPIC_ID) for index in topic["PartitionIndexes"]]
@@ -118,7 +118,7 @@ def _all(ctx: ApiContext, request: RequestContext, found: FetchedOffsets, by_id:
     return topics
 
 
-def _row(topic: str, index: int, found: FetchedOffsets, seen: set[Place], room: ResponseRoom) -> Body:
+def _row(topic: str, index: int, found: FetchedOffsets, seen: set[TopicPartition], room: ResponseRoom) -> Body:
     """Return the row of a named partition; the metadata of a duplicate counts against the response's size limit."""
     place = topic, index
     if place not in seen:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from kbroker.common.errors import Errors
 from kbroker.coordinator.classic_group import JoinResult
-from kbroker.coordinator.membership import JoinRequest
+from kbroker.coordinator.classic_membership import JoinRequest
 from kbroker.requests.context import ApiContext, Body, RequestContext
 from kbroker.security.authorizer import checks
 

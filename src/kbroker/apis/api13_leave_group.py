@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kbroker.common.errors import Errors
-from kbroker.coordinator.membership import LeavingMember
+from kbroker.coordinator.classic_membership import LeavingMember
 from kbroker.requests.context import ApiContext, Body, RequestContext
 from kbroker.security.authorizer import checks
 

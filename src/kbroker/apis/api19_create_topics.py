@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from kbroker.common.errors import Errors, KafkaError
-from kbroker.common.topics import CLUSTER_METADATA_TOPIC
+from kbroker.common.topic_names import CLUSTER_METADATA_TOPIC
 from kbroker.metadata.configs.config_entries import Entry, topic_entries
 from kbroker.metadata.topic_rules import MAX_PARTITIONS_PER_REQUEST, NewTopic
 from kbroker.metadata.topics import Created

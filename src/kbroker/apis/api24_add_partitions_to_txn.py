@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 
 from kbroker.common.errors import Errors, KafkaError
-from kbroker.common.topics import INTERNAL_TOPICS
-from kbroker.coordinator.transaction.transaction_metadata import TV_0, TV_2, Place
+from kbroker.common.topic_names import INTERNAL_TOPICS, TopicPartition
+from kbroker.coordinator.transaction.transaction_metadata import TV_0, TV_2
 from kbroker.requests.context import ApiContext, Body, RequestContext
 from kbroker.security.authorizer import checks
 
@@ -46,11 +46,11 @@ def _transaction(body: Body) -> Body:
     }
 
 
-def _places(transaction: Body) -> list[Place]:
+def _places(transaction: Body) -> list[TopicPartition]:
     return [(topic["Name"], index) for topic in transaction["Topics"] for index in topic["Partitions"]]
 
 
-def _added(ctx: ApiContext, transaction: Body, request: RequestContext) -> Mapping[Place, Errors]:
+def _added(ctx: ApiContext, transaction: Body, request: RequestContext) -> Mapping[TopicPartition, Errors]:
     places = _places(transaction)
     allowed: Collection[str] = {topic for topic, _ in places}
     if request.api_version < FIRST_OF_BROKERS:
@@ -72,7 +72,7 @@ def _added(ctx: ApiContext, transaction: Body, request: RequestContext) -> Mappi
     return added
 
 
-def _refusal(ctx: ApiContext, place: Place, allowed: Collection[str]) -> Errors:
+def _refusal(ctx: ApiContext, place: TopicPartition, allowed: Collection[str]) -> Errors:
     """Return the error for a partition that cannot join any transaction, else NONE."""
     topic, index = place
     if topic not in allowed:
@@ -82,7 +82,7 @@ def _refusal(ctx: ApiContext, place: Place, allowed: Collection[str]) -> Errors:
     return Errors.NONE if is_there else Errors.UNKNOWN_TOPIC_OR_PARTITION
 
 
-def _results(transaction: Body, errors: Mapping[Place, Errors]) -> list[Body]:
+def _results(transaction: Body, errors: Mapping[TopicPartition, Errors]) -> list[Body]:
     return [
         {
             "Name": topic["Name"],

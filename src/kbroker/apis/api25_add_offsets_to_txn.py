@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kbroker.common.errors import Errors
-from kbroker.common.topics import OFFSETS_TOPIC
+from kbroker.common.topic_names import OFFSETS_TOPIC
 from kbroker.coordinator.transaction.transaction_metadata import TV_0
 from kbroker.requests.context import ApiContext, Body, RequestContext
 from kbroker.security.authorizer import checks

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from kbroker.common.errors import Errors, KafkaError
 from kbroker.common.java.java_text import java_length
 from kbroker.common.loggers import get_logger
-from kbroker.common.topics import OFFSETS_TOPIC
+from kbroker.common.topic_names import OFFSETS_TOPIC, TopicPartition
 from kbroker.coordinator.group_records import CommittedOffset
 from kbroker.coordinator.internal_topic import TransactionalProducer
 from kbroker.coordinator.transaction.add_partitions_to_txn import Question
@@ -22,7 +22,6 @@ FIRST_WITH_ABORTABLE = 4
 FIRST_WITH_LOADING = 2
 MAX_QUESTIONS = 4  # limit of the requests to the transaction coordinator for one commit
 
-Place = tuple[str, int]
 Rows = dict[str, list[tuple[int, Errors]]]  # by topic: partition and error
 
 
@@ -54,7 +53,7 @@ def failure(body: Body, error: Errors, request: RequestContext) -> Body:
 class _Offset(NamedTuple):
     """An offset of a partition that exists; its error or NONE."""
 
-    place: Place
+    place: TopicPartition
     value: CommittedOffset
     error: Errors
 
@@ -111,23 +110,23 @@ class _Commit:
             return None
         return self._verified(self._ctx.add_partitions_to_txn.verify(self._question(place))[place])
 
-    def _refusal(self, place: Place) -> Errors:
+    def _refusal(self, place: TopicPartition) -> Errors:
         """Return the error for a producer that the transaction coordinator does not know."""
         found = self._ctx.add_partitions_to_txn.verify(self._question(place))
         return self._error_for_client(found[place]) or Errors.INVALID_PRODUCER_EPOCH
 
-    def _question(self, place: Place) -> Question:
+    def _question(self, place: TopicPartition) -> Question:
         body = self._body
         return Question(body["TransactionalId"], body["ProducerId"], body["ProducerEpoch"], [place])
 
-    def _add(self, place: Place, questions: int) -> None:
+    def _add(self, place: TopicPartition, questions: int) -> None:
         """Let the transaction coordinator add the partition, then respond.
 
         Meanwhile the marker of the producer's previous transaction may be written, which ends this verification too.
         The new verification is then repeated, ``questions`` times at most.
         """
 
-        def added(errors: Mapping[Place, Errors]) -> None:
+        def added(errors: Mapping[TopicPartition, Errors]) -> None:
             try:
                 error = errors[place]
                 if error is Errors.NONE and questions > 1 and self._is_verification_over():

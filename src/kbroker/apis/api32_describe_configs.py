@@ -6,7 +6,7 @@ from kbroker.common.configs.config_def import ConfigSource, ConfigType
 from kbroker.common.configs.config_resources import CLIENT_METRICS_TABLE, GROUP_TABLE
 from kbroker.common.errors import Errors, KafkaError
 from kbroker.common.java.java_text import body_as_java_reads
-from kbroker.common.topics import invalid_name_reason
+from kbroker.common.topic_names import invalid_name_reason
 from kbroker.metadata import metadata_store
 from kbroker.metadata.configs.broker_loggers import levels
 from kbroker.metadata.configs.config_entries import (

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kbroker.common.errors import Errors
-from kbroker.common.topics import CLUSTER_METADATA_TOPIC
+from kbroker.common.topic_names import CLUSTER_METADATA_TOPIC
 from kbroker.metadata.topics import ZERO_ID
 from kbroker.requests.context import ApiContext, Body, RequestContext
 from kbroker.security.authorizer import checks

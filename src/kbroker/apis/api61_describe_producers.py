@@ -6,7 +6,7 @@ from functools import partial
 from typing import Any
 
 from kbroker.common.errors import Errors
-from kbroker.common.topics import invalid_name_reason
+from kbroker.common.topic_names import invalid_name_reason
 from kbroker.log._partition_log import active_producers
 from kbroker.requests.context import ApiContext, Body, RequestContext
 from kbroker.requests.response_room import NO_ROOM_TEXT, ResponseRoom

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from kbroker.common.errors import Errors
-from kbroker.common.topics import invalid_name_reason
+from kbroker.common.topic_names import invalid_name_reason
 from kbroker.metadata.topics import ZERO_ID, TopicView
 from kbroker.requests.context import OPERATIONS_NOT_ASKED, ApiContext, Body, RequestContext
 from kbroker.security.authorizer import checks

@@ -19,7 +19,7 @@ from kbroker.common.configs.config import BrokerConfig, misspelled_key
 from kbroker.common.configs.config_def import ConfigError
 from kbroker.common.loggers import get_logger
 from kbroker.common.open_files import more_open_files, open_files_limit, raise_open_files_limit
-from kbroker.handlers.kafka_apis import KafkaApis
+from kbroker.handlers.api_table import KafkaApis
 from kbroker.listeners.socket_options import network_threads
 from kbroker.log.manager import StartCancelled
 

@@ -25,10 +25,10 @@ from kbroker.common.configs.config import BrokerConfig
 from kbroker.common.configs.config_broker import usable_cores
 from kbroker.common.configs.config_def import INT32_MAX
 from kbroker.common.loggers import get_logger
-from kbroker.common.topics import OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC
+from kbroker.common.topic_names import OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC
 from kbroker.handlers._native_apis import NativeApis
+from kbroker.handlers.api_table import KafkaApis
 from kbroker.handlers.handler_threads import HandlerThreads
-from kbroker.handlers.kafka_apis import KafkaApis
 from kbroker.handlers.request_handler import RequestHandlerPool
 from kbroker.listeners import refusal_watch
 from kbroker.listeners.connection_limits import ConnectionLimits

@@ -8,13 +8,13 @@ import click
 from kbroker.cli.name_completion import group_names
 from kbroker.cli.options import bootstrap_option, connect, json_option, wall_clock
 from kbroker.cli.output import note, print_json, print_table
+from kbroker.common.topic_names import TopicPartition
 
 if TYPE_CHECKING:
     from kbroker.client.cluster import Cluster
     from kbroker.client.groups import Groups
     from kbroker.client.offset_reset import ResetTo
 
-TopicPartition = tuple[str, int]
 Offsets = dict[TopicPartition, int]
 
 INT64 = click.IntRange(-(2**63), 2**63 - 1)

@@ -8,9 +8,9 @@ from kbroker.cli.options import CommandGroup, bootstrap_option, connect, json_op
 from kbroker.cli.output import print_json, print_table
 
 if TYPE_CHECKING:
-    from kbroker.client.admin import TopicPartition
     from kbroker.client.cluster import Cluster
     from kbroker.client.transactions import ActiveProducer
+    from kbroker.common.topic_names import TopicPartition
 
 DEFAULT_MAX_TIMEOUT_MINUTES = 15  # transaction.max.timeout.ms of Kafka
 

@@ -8,13 +8,12 @@ from uuid import UUID
 from kbroker.client.cluster import BodyFor, Cluster, Node, TopicMetadata, check, to_uuid
 from kbroker.client.connection import Body
 from kbroker.common.errors import Errors, KafkaError
+from kbroker.common.topic_names import TopicPartition
 
 LIST_OFFSETS, METADATA, CREATE_TOPICS, DELETE_TOPICS = 2, 3, 19, 20
 DESCRIBE_CONFIGS, CREATE_PARTITIONS, INCREMENTAL_ALTER_CONFIGS, DESCRIBE_CLUSTER = 32, 37, 44, 60
 
 LATEST, EARLIEST, MAX_TIMESTAMP = -1, -2, -3  # in place of a timestamp in ListOffsets
-
-TopicPartition = tuple[str, int]
 
 
 class ResourceType(enum.IntEnum):

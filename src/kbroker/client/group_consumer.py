@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from kbroker.client.admin import LATEST, TopicPartition
+from kbroker.client.admin import LATEST
 from kbroker.client.cluster import Closing, Cluster
 from kbroker.client.consumer import Consumer, Record
 from kbroker.client.group_members import CLASSIC_ONLY, REJOINS, ClassicMember, ConsumerMember, leave_quietly
 from kbroker.client.groups import Groups
 from kbroker.common.errors import Errors, KafkaError
+from kbroker.common.topic_names import TopicPartition
 
 
 class GroupConsumer(Closing):

@@ -12,11 +12,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from uuid import uuid4
 
-from kbroker.client.admin import TopicPartition
 from kbroker.client.cluster import check, to_error
 from kbroker.client.connection import Body, BrokerConnectionError
 from kbroker.client.groups import Groups, by_topic
 from kbroker.common.errors import Errors, KafkaError
+from kbroker.common.topic_names import TopicPartition
 from kbroker.protocol import codec
 
 JOIN_GROUP, HEARTBEAT, LEAVE_GROUP, SYNC_GROUP, CONSUMER_GROUP_HEARTBEAT = 11, 12, 13, 14, 68

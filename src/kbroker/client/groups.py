@@ -8,11 +8,12 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
 
-from kbroker.client.admin import LATEST, Admin, OffsetInfo, TopicPartition
+from kbroker.client.admin import LATEST, Admin, OffsetInfo
 from kbroker.client.cluster import BodyFor, Cluster, check, to_error
 from kbroker.client.connection import Body
 from kbroker.client.coordinators import GROUP, find_coordinator
 from kbroker.common.errors import Errors, KafkaError, ProtocolError
+from kbroker.common.topic_names import TopicPartition
 from kbroker.protocol import codec
 
 OFFSET_COMMIT, OFFSET_FETCH = 8, 9

@@ -6,8 +6,9 @@ Source: OffsetsUtils.java of Kafka 4.3; checked against its tool in tests/integr
 import enum
 from collections.abc import Iterable, Mapping
 
-from kbroker.client.admin import EARLIEST, LATEST, Admin, TopicPartition
+from kbroker.client.admin import EARLIEST, LATEST, Admin
 from kbroker.common.errors import Errors, KafkaError
+from kbroker.common.topic_names import TopicPartition
 
 
 class ResetTo(enum.Enum):

@@ -9,6 +9,7 @@ from kbroker.client.cluster import Cluster, check, to_error
 from kbroker.client.connection import Body
 from kbroker.client.partitioner import StickyPartitions, partition_of_key
 from kbroker.common.errors import Errors, KafkaError
+from kbroker.common.topic_names import TopicPartition
 from kbroker.protocol._arrow_rows import ArrowRows
 from kbroker.protocol.compression import CompressionType
 from kbroker.protocol.records import RecordBatchBuilder
@@ -19,7 +20,6 @@ ACKS_ALL = -1
 CODECS = {codec.name.lower(): codec.value for codec in CompressionType}
 
 Header = tuple[str, bytes | None]
-TopicPartition = tuple[str, int]
 
 
 @dataclass(frozen=True, slots=True)

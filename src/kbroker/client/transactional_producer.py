@@ -13,8 +13,9 @@ from enum import Enum
 from kbroker.client.cluster import Cluster, check
 from kbroker.client.connection import Body
 from kbroker.client.coordinators import GROUP, TRANSACTION, find_coordinator
-from kbroker.client.producer import INIT_PRODUCER_ID, Delivery, Producer, TopicPartition
+from kbroker.client.producer import INIT_PRODUCER_ID, Delivery, Producer
 from kbroker.common.errors import Errors, KafkaError
+from kbroker.common.topic_names import TopicPartition
 
 ADD_PARTITIONS, ADD_OFFSETS, END_TXN, TXN_OFFSET_COMMIT = 24, 25, 26, 28
 # last versions of the classic protocol: in later ones Produce adds the partitions (KIP-890)

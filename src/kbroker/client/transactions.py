@@ -6,11 +6,11 @@ Source: ``TransactionsCommand``, KIP-664, KIP-890 (forced termination).
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from kbroker.client.admin import TopicPartition
 from kbroker.client.cluster import Cluster, check
 from kbroker.client.connection import Body
 from kbroker.client.coordinators import TRANSACTION, find_coordinator
 from kbroker.common.errors import Errors, KafkaError
+from kbroker.common.topic_names import TopicPartition
 
 INIT_PRODUCER_ID, WRITE_TXN_MARKERS, DESCRIBE_PRODUCERS, DESCRIBE_TRANSACTIONS, LIST_TRANSACTIONS = 22, 27, 61, 65, 66
 FIRST_WITH_DURATION, FIRST_WITH_PATTERN = 1, 2  # of ListTransactions

@@ -10,12 +10,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from kbroker._core.clock import BaseClock
-from kbroker.client.admin import LATEST, Admin, TopicPartition
+from kbroker.client.admin import LATEST, Admin
 from kbroker.client.cluster import Cluster
 from kbroker.client.connection import BrokerConnectionError
 from kbroker.client.groups import CLASSIC, CONSUMER, Groups
 from kbroker.client.http_port import HttpPort, HttpPortError
 from kbroker.common.errors import KafkaError
+from kbroker.common.topic_names import TopicPartition
 
 XRAY_LIMIT = 500  # connections
 MOST_PARTITIONS = 5000  # whose end offsets are requested in one snapshot

@@ -16,6 +16,7 @@ from kbroker.common.errors import Errors, KafkaError, ProtocolError
 from kbroker.common.loggers import get_logger
 from kbroker.coordinator import group_records
 from kbroker.coordinator.classic_group import ClassicGroup
+from kbroker.coordinator.classic_membership import Membership
 from kbroker.coordinator.consumer_group import migration, records
 from kbroker.coordinator.consumer_group.classic_members import ClassicMembers
 from kbroker.coordinator.consumer_group.group import ConsumerGroup, ConsumerGroupState
@@ -37,7 +38,6 @@ from kbroker.coordinator.consumer_group.topics_image import TopicsImage
 from kbroker.coordinator.group_map import GroupMap
 from kbroker.coordinator.group_sensors import GroupSensors
 from kbroker.coordinator.internal_topic import KeyValue
-from kbroker.coordinator.membership import Membership
 
 logger = get_logger(__name__)
 

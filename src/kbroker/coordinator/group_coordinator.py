@@ -14,7 +14,7 @@ from kbroker._core.clock import BaseClock
 from kbroker._core.timer.purgatory import Purgatory
 from kbroker.common.errors import Errors, KafkaError
 from kbroker.common.loggers import get_logger
-from kbroker.common.topics import OFFSETS_TOPIC
+from kbroker.common.topic_names import OFFSETS_TOPIC, TopicPartition
 from kbroker.coordinator import group_records
 from kbroker.coordinator.classic_group import (
     ClassicGroup,
@@ -24,18 +24,17 @@ from kbroker.coordinator.classic_group import (
     SyncCallback,
     SyncResult,
 )
+from kbroker.coordinator.classic_membership import JoinRequest, LeavingMember, Membership, SyncRequest
 from kbroker.coordinator.consumer_group.group import ConsumerGroup, ConsumerGroupState
 from kbroker.coordinator.consumer_group.membership import HeartbeatRequest, HeartbeatResult
 from kbroker.coordinator.consumer_group.settings import ConsumerGroupSettings
 from kbroker.coordinator.consumer_group.topics_image import NoTopics, TopicsImage
 from kbroker.coordinator.consumer_groups import ConsumerGroups, DescribedConsumerGroup
 from kbroker.coordinator.group_map import GroupMap
-from kbroker.coordinator.group_offsets import Place
 from kbroker.coordinator.group_records import CommittedOffset
 from kbroker.coordinator.group_sensors import GroupSensors
 from kbroker.coordinator.group_shard import Group, GroupShard
 from kbroker.coordinator.internal_topic import InternalTopic, TransactionalProducer
-from kbroker.coordinator.membership import JoinRequest, LeavingMember, Membership, SyncRequest
 from kbroker.coordinator.offset_metadata_manager import FetchedOffsets, OffsetMetadataManager
 from kbroker.coordinator.partition_replay import PartitionReplay
 from kbroker.coordinator.runtime import CoordinatorRuntime
@@ -313,7 +312,7 @@ class GroupCoordinator:
         member_id: str,
         group_instance_id: str | None,
         generation_id: int,
-        offsets: Mapping[Place, CommittedOffset],
+        offsets: Mapping[TopicPartition, CommittedOffset],
         api_version: int = 9,
     ) -> None:
         """Commit offsets: see ``OffsetMetadataManager.commit``."""
@@ -332,7 +331,7 @@ class GroupCoordinator:
         group_instance_id: str | None,
         generation_id: int,
         producer: TransactionalProducer,
-        offsets: Mapping[Place, CommittedOffset],
+        offsets: Mapping[TopicPartition, CommittedOffset],
         api_version: int = 5,
     ) -> None:
         """Commit offsets as a part of a transaction: see ``OffsetMetadataManager.commit_transactional``."""
@@ -358,14 +357,16 @@ class GroupCoordinator:
         """Return the producers whose transactions have pending offsets in a partition of the offsets topic."""
         return self._offsets.open_producers(partition_index)
 
-    def committed(self, group_id: str, places: Iterable[Place] | None = None) -> dict[Place, CommittedOffset]:
+    def committed(
+        self, group_id: str, places: Iterable[TopicPartition] | None = None
+    ) -> dict[TopicPartition, CommittedOffset]:
         """Committed offsets of these partitions, of all when None; those without one are left out."""
         return self._offsets.fetch(group_id, places, require_stable=False).committed
 
     def fetch_offsets(
         self,
         group_id: str,
-        places: Iterable[Place] | None,
+        places: Iterable[TopicPartition] | None,
         require_stable: bool,
         member_id: str | None = None,
         member_epoch: int = -1,
@@ -373,7 +374,7 @@ class GroupCoordinator:
         """Return committed offsets, and with ``require_stable`` the partitions with pending transactional ones."""
         return self._offsets.fetch(group_id, places, require_stable, member_id, member_epoch)
 
-    def delete_offsets(self, group_id: str, places: Iterable[Place]) -> dict[Place, Errors]:
+    def delete_offsets(self, group_id: str, places: Iterable[TopicPartition]) -> dict[TopicPartition, Errors]:
         """Delete committed and pending offsets, except of topics that a member is subscribed to.
 
         Raises: KafkaError INVALID_GROUP_ID, GROUP_ID_NOT_FOUND, NON_EMPTY_GROUP.

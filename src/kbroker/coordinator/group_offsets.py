@@ -8,9 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+from kbroker.common.topic_names import TopicPartition
 from kbroker.coordinator.group_records import CommittedOffset
-
-Place = tuple[str, int]  # topic and partition
 
 
 class GroupOffsets:
@@ -23,9 +22,9 @@ class GroupOffsets:
     __slots__ = ("_pending", "_record_offsets", "committed")
 
     def __init__(self) -> None:
-        self.committed: dict[Place, CommittedOffset] = {}
-        self._pending: dict[int, dict[Place, tuple[int, CommittedOffset]]] = {}
-        self._record_offsets: dict[Place, int] = {}  # of offsets committed while transactions were open
+        self.committed: dict[TopicPartition, CommittedOffset] = {}
+        self._pending: dict[int, dict[TopicPartition, tuple[int, CommittedOffset]]] = {}
+        self._record_offsets: dict[TopicPartition, int] = {}  # of offsets committed while transactions were open
 
     def __bool__(self) -> bool:
         return bool(self.committed or self._pending)
@@ -35,19 +34,19 @@ class GroupOffsets:
         """True if an open transaction has offsets of the group."""
         return bool(self._pending)
 
-    def is_pending(self, place: Place) -> bool:
+    def is_pending(self, place: TopicPartition) -> bool:
         """Return whether an open transaction has an offset for this topic-partition."""
         return any(place in offsets for offsets in self._pending.values())
 
     @property
-    def places(self) -> list[Place]:
+    def places(self) -> list[TopicPartition]:
         """The topic-partitions with a committed or a pending offset."""
         found = dict.fromkeys(self.committed)
         for offsets in self._pending.values():
             found.update(dict.fromkeys(offsets))
         return list(found)
 
-    def commit(self, offsets: Mapping[Place, CommittedOffset], record_offset: int) -> None:
+    def commit(self, offsets: Mapping[TopicPartition, CommittedOffset], record_offset: int) -> None:
         """Commit outside a transaction.
 
         Args: ``record_offset``: of the first one's record; the others follow it.
@@ -56,7 +55,9 @@ class GroupOffsets:
         if self._pending:
             self._record_offsets.update(zip(offsets, range(record_offset, record_offset + len(offsets)), strict=True))
 
-    def commit_pending(self, producer_id: int, offsets: Mapping[Place, CommittedOffset], record_offset: int) -> None:
+    def commit_pending(
+        self, producer_id: int, offsets: Mapping[TopicPartition, CommittedOffset], record_offset: int
+    ) -> None:
         """Keep offsets until the producer's transaction ends.
 
         Args: ``record_offset``: of the first one's record; the others follow it.
@@ -65,7 +66,7 @@ class GroupOffsets:
         for number, (place, value) in enumerate(offsets.items(), record_offset):
             rows[place] = (number, value)
 
-    def restore(self, place: Place, value: CommittedOffset, record_offset: int) -> None:
+    def restore(self, place: TopicPartition, value: CommittedOffset, record_offset: int) -> None:
         """Restore a committed offset from the log; ``end_restore`` follows the last one."""
         self.committed[place] = value
         self._record_offsets[place] = record_offset
@@ -82,7 +83,7 @@ class GroupOffsets:
                 self._record_offsets[place] = record_offset
         self._forget_order()
 
-    def forget(self, places: Iterable[Place]) -> None:
+    def forget(self, places: Iterable[TopicPartition]) -> None:
         """Remove the offsets of these topic-partitions, pending ones too: a later marker does not restore them."""
         for place in places:
             self.committed.pop(place, None)

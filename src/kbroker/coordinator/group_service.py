@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from kbroker._core.clock import BaseClock
 from kbroker.common.configs.config import BrokerConfig
-from kbroker.common.topics import OFFSETS_TOPIC
+from kbroker.common.topic_names import OFFSETS_TOPIC
 from kbroker.coordinator.consumer_group.settings import ConsumerGroupSettings, GroupConfigs, Limits
 from kbroker.coordinator.consumer_group_topics import ConsumerGroupTopics
 from kbroker.coordinator.group_coordinator import GroupCoordinator, GroupSettings

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from kbroker._core.clock import BaseClock
 from kbroker.common.errors import Errors, ProtocolError
 from kbroker.common.loggers import get_logger
-from kbroker.common.topics import OFFSETS_TOPIC
+from kbroker.common.topic_names import OFFSETS_TOPIC
 from kbroker.coordinator import group_records
 from kbroker.coordinator.classic_group import ClassicGroup
 from kbroker.coordinator.consumer_group import records

@@ -14,13 +14,13 @@ from typing import NamedTuple
 from kbroker._core.clock import BaseClock
 from kbroker.common.errors import Errors, KafkaError, ProtocolError
 from kbroker.common.loggers import get_logger
+from kbroker.common.topic_names import TopicPartition
 from kbroker.coordinator import group_records
 from kbroker.coordinator.classic_group import ClassicGroup, GroupState
 from kbroker.coordinator.consumer_group.group import ConsumerGroup
 from kbroker.coordinator.consumer_group.offset_commits import check_commit, check_fetch
 from kbroker.coordinator.consumer_group.topics_image import TopicsImage
 from kbroker.coordinator.group_map import GroupMap
-from kbroker.coordinator.group_offsets import Place
 from kbroker.coordinator.group_records import CommittedOffset
 from kbroker.coordinator.group_sensors import GroupSensors
 from kbroker.coordinator.group_shard import Group
@@ -37,8 +37,8 @@ logger = get_logger(__name__)
 class FetchedOffsets(NamedTuple):
     """Committed offsets, and the topic-partitions whose offset an open transaction is about to change."""
 
-    committed: dict[Place, CommittedOffset]
-    unstable: frozenset[Place]
+    committed: dict[TopicPartition, CommittedOffset]
+    unstable: frozenset[TopicPartition]
 
 
 class OffsetMetadataManager:
@@ -75,7 +75,7 @@ class OffsetMetadataManager:
         member_id: str,
         group_instance_id: str | None,
         generation_id: int,
-        offsets: Mapping[Place, CommittedOffset],
+        offsets: Mapping[TopicPartition, CommittedOffset],
         api_version: int,
     ) -> None:
         """Commit offsets; when this returns they are in the log, and on disk if the topic's settings require it.
@@ -107,7 +107,7 @@ class OffsetMetadataManager:
         group_instance_id: str | None,
         generation_id: int,
         producer: TransactionalProducer,
-        offsets: Mapping[Place, CommittedOffset],
+        offsets: Mapping[TopicPartition, CommittedOffset],
         api_version: int,
     ) -> None:
         """Write offsets that count when the producer's transaction commits.
@@ -145,7 +145,7 @@ class OffsetMetadataManager:
         member_id: str,
         group_instance_id: str | None,
         generation_id: int,
-        places: Iterable[Place],
+        places: Iterable[TopicPartition],
         api_version: int,
         *,
         is_transactional: bool,
@@ -235,7 +235,7 @@ class OffsetMetadataManager:
     def fetch(
         self,
         group_id: str,
-        places: Iterable[Place] | None,
+        places: Iterable[TopicPartition] | None,
         require_stable: bool,
         member_id: str | None = None,
         member_epoch: int = -1,
@@ -263,7 +263,7 @@ class OffsetMetadataManager:
 
     # ------------------------------------------------------------ deletion
 
-    def delete(self, group_id: str, places: Iterable[Place]) -> dict[Place, Errors]:
+    def delete(self, group_id: str, places: Iterable[TopicPartition]) -> dict[TopicPartition, Errors]:
         """Delete offsets, pending ones too, except of topics that a member is subscribed to.
 
         Raises: KafkaError INVALID_GROUP_ID, GROUP_ID_NOT_FOUND, NON_EMPTY_GROUP.
@@ -287,7 +287,7 @@ class OffsetMetadataManager:
             if group is not None:
                 self._forget(group, [place for place in group.offsets.places if place[0] == topic])
 
-    def _forget(self, group: Group, places: Iterable[Place]) -> int:
+    def _forget(self, group: Group, places: Iterable[TopicPartition]) -> int:
         """Delete the offsets that exist; return their number."""
         known = set(group.offsets.places)
         present = [place for place in places if place in known]
@@ -339,7 +339,7 @@ class OffsetMetadataManager:
             return len(expired)
 
 
-def _records(group_id: str, offsets: Mapping[Place, CommittedOffset]) -> list[KeyValue]:
+def _records(group_id: str, offsets: Mapping[TopicPartition, CommittedOffset]) -> list[KeyValue]:
     """Return records. Raises: KafkaError for metadata that the configuration allows and the record format does not."""
     try:
         return [
@@ -350,7 +350,7 @@ def _records(group_id: str, offsets: Mapping[Place, CommittedOffset]) -> list[Ke
         raise KafkaError(Errors.UNKNOWN_SERVER_ERROR, str(error)) from error
 
 
-def _tombstones(group_id: str, places: Iterable[Place]) -> list[KeyValue]:
+def _tombstones(group_id: str, places: Iterable[TopicPartition]) -> list[KeyValue]:
     return [(group_records.offset_key(group_id, topic, partition), None) for topic, partition in places]
 
 
@@ -388,7 +388,7 @@ def _note_use(group: Group) -> None:
         group.is_known = True
 
 
-def _expired(group: Group, now_ms: int, retention_ms: int) -> list[Place]:
+def _expired(group: Group, now_ms: int, retention_ms: int) -> list[TopicPartition]:
     """Return the expired offsets: by the end of the group if it is empty, by commit for unsubscribed topics."""
     base: Callable[[CommittedOffset], int]
     if isinstance(group, ConsumerGroup) or (group.state is GroupState.EMPTY and group.protocol_type is None):

@@ -8,12 +8,11 @@ from typing import TYPE_CHECKING
 from kbroker._core.clock import BaseClock
 from kbroker.common.configs.config import BrokerConfig
 from kbroker.common.errors import Errors, KafkaError
-from kbroker.common.topics import OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC
+from kbroker.common.topic_names import OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC, TopicPartition
 from kbroker.coordinator.internal_topic import append_end_marker
 from kbroker.coordinator.registered_topic import RegisteredTopic
 from kbroker.coordinator.transaction.add_partitions_to_txn import AddPartitionsToTxnManager
 from kbroker.coordinator.transaction.transaction_coordinator import TransactionCoordinator, TransactionSettings
-from kbroker.coordinator.transaction.transaction_metadata import Place
 from kbroker.log.scheduler import Scheduler
 from kbroker.metadata.topics import TopicRegistry
 
@@ -93,11 +92,11 @@ class PartitionMarkers:
         self._topics = topics
         self._groups = groups
         #: Returns whether the marker of a partition is delayed, to be retried later. None: no marker is. Set by tests.
-        self.is_held: Callable[[Place], bool] | None = None
+        self.is_held: Callable[[TopicPartition], bool] | None = None
 
     def write(
         self,
-        place: Place,
+        place: TopicPartition,
         producer_id: int,
         producer_epoch: int,
         coordinator_epoch: int,

@@ -13,7 +13,7 @@ from typing import Any, Generic, Protocol, TypeVar
 from kbroker._core import process_memory
 from kbroker.common.errors import Errors, KafkaError, ProtocolError
 from kbroker.common.loggers import get_logger
-from kbroker.handlers.kafka_apis import ApiEntry, KafkaApis, encode_response
+from kbroker.handlers.api_table import ApiEntry, KafkaApis, encode_response
 from kbroker.network.connections._refused_requests import RefusedRequests
 from kbroker.network.processor._inbound import InboundRequest as OpenRequest
 from kbroker.protocol import codec

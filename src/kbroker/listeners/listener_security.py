@@ -16,7 +16,7 @@ from kbroker.common.loggers import get_logger
 from kbroker.common.security import scram
 from kbroker.common.security.jaas import PLAIN_MODULE, parse_jaas
 from kbroker.common.security.pem import normal_pem, pem_file
-from kbroker.handlers.kafka_apis import KafkaApis
+from kbroker.handlers.api_table import KafkaApis
 from kbroker.listeners.sasl_authenticator import SaslListener, error_body
 from kbroker.metadata.features import Features
 from kbroker.network.transport._tls import TlsServer

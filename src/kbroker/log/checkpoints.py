@@ -1,8 +1,7 @@
 """State files of a log folder in Kafka's formats, written atomically and read strictly.
 
 Threads: reading and writing functions may run on any thread; a ``CheckpointFile`` serialises its own writers.
-Source: ``CheckpointFile``, ``OffsetCheckpointFile``, ``PartitionMetadataFile``, ``PropertiesUtils``,
-``CleanShutdownFileHandler``.
+Source: ``CheckpointFile``, ``OffsetCheckpointFile``, ``PartitionMetadataFile``, ``PropertiesUtils``.
 """
 
 from __future__ import annotations
@@ -20,6 +19,7 @@ from typing import Generic, NamedTuple, TypeVar
 
 from kbroker._core.codec.crc32c import crc32c
 from kbroker.common.configs.config_def import INT64_MAX
+from kbroker.common.topic_names import TopicPartition
 
 RECOVERY_POINT_CHECKPOINT = "recovery-point-offset-checkpoint"
 LOG_START_CHECKPOINT = "log-start-offset-checkpoint"
@@ -31,10 +31,8 @@ TXN_ENTRY_BYTES = 34
 PARTITION_METADATA = "partition.metadata"
 MOVED_FROM = "kbroker-moved-from"
 META_PROPERTIES = "meta.properties"
-CLEAN_SHUTDOWN = ".kafka_cleanshutdown"
 STATE_FILE_MAX_BYTES = 64 << 20  # enough for a million partitions
 
-TopicPartition = tuple[str, int]
 K = TypeVar("K")
 
 
@@ -85,7 +83,7 @@ def write_atomically(path: Path, data: bytes) -> None:
     sync_folder(path.parent)
 
 
-def _read_text(path: Path) -> str | None:
+def read_text(path: Path) -> str | None:
     """Return the content, None when the file does not exist."""
     try:
         with path.open("rb") as f:
@@ -138,7 +136,7 @@ class CheckpointFile(Generic[K]):
 
     def read(self) -> dict[K, int]:
         """Return the entries; none when the file is absent or empty. Raises: CorruptFileError, OSError."""
-        text = _read_text(self.path)
+        text = read_text(self.path)
         if not text:
             return {}
         lines = text.splitlines()
@@ -223,37 +221,6 @@ def txn_index_sum(segment: Path) -> tuple[int, int]:
     return len(data) // TXN_ENTRY_BYTES, crc32c(data)
 
 
-# -- clean shutdown ----------------------------------------------------------------------------------------------------
-
-
-def write_clean_shutdown(folder: Path, broker_epoch: int = -1) -> None:
-    """Mark all data of the folder as on disk, the last step of a clean stop. Raises: OSError."""
-    import json
-
-    write_atomically(folder / CLEAN_SHUTDOWN, json.dumps({"version": 0, "brokerEpoch": broker_epoch}).encode())
-
-
-def take_clean_shutdown(folder: Path) -> bool:
-    """Read and delete the mark; return whether the last stop was clean. An unreadable mark counts as none.
-
-    It is deleted durably at once, so that a crash while loading counts as unclean. Raises: OSError.
-    """
-    path = folder / CLEAN_SHUTDOWN
-    try:
-        text = _read_text(path)
-        if text is None:
-            return False
-        import json  # not otherwise needed at start
-
-        content = json.loads(text)
-        clean = isinstance(content, dict) and content.get("version") == 0
-    except (CorruptFileError, ValueError):
-        clean = False
-    path.unlink()
-    sync_folder(folder)
-    return clean
-
-
 # -- meta.properties ---------------------------------------------------------------------------------------------------
 
 
@@ -319,7 +286,7 @@ def read_meta_properties(folder: Path) -> MetaProperties | None:
     Raises: CorruptFileError, OSError.
     """
     path = folder / META_PROPERTIES
-    text = _read_text(path)
+    text = read_text(path)
     if text is None:
         return None
     values: dict[str, str] = {}
@@ -360,7 +327,7 @@ def read_moved_from(folder: Path) -> uuid.UUID | None:
     Raises: CorruptFileError, OSError.
     """
     path = folder / MOVED_FROM
-    text = _read_text(path)
+    text = read_text(path)
     if text is None:
         return None
     version, _, directory_id = text.strip().partition("\ndirectory_id: ")
@@ -429,7 +396,7 @@ def read_partition_metadata(folder: Path) -> uuid.UUID | None:
     Raises: CorruptFileError, OSError.
     """
     path = folder / PARTITION_METADATA
-    text = _read_text(path)
+    text = read_text(path)
     if text is None or not text.strip("\0\r\n "):
         return None
     lines = [[part.strip() for part in line.split(":", 1)] for line in text.splitlines() if line.strip()]

@@ -13,8 +13,8 @@ from typing import NamedTuple
 
 from kbroker.common.configs.config_def import ConfigValue
 from kbroker.common.loggers import get_logger
+from kbroker.common.topic_names import TopicPartition
 from kbroker.log import checkpoints
-from kbroker.log.checkpoints import TopicPartition
 from kbroker.log.log_dir import (
     DELETE_SUFFIX,
     LogDir,

@@ -14,9 +14,9 @@ from typing import TypeVar
 
 from kbroker.common.configs.config_def import INT64_MAX, ConfigValue
 from kbroker.common.loggers import get_logger
+from kbroker.common.topic_names import TopicPartition
 from kbroker.log._flusher import FlusherPool
 from kbroker.log._partition_log import PartitionLog
-from kbroker.log.checkpoints import TopicPartition
 from kbroker.log.compaction.log_cleaner import CompactionConfig
 from kbroker.log.log_dir import LogDir
 

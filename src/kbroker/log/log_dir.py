@@ -10,13 +10,13 @@ from pathlib import Path
 from kbroker._core.clock import BaseClock, SystemClock
 from kbroker.common.limited_log import RepeatedFailures, how_often
 from kbroker.common.loggers import get_logger
-from kbroker.log import checkpoints
+from kbroker.common.topic_names import TopicPartition
+from kbroker.log import checkpoints, clean_shutdown
 from kbroker.log.checkpoints import (
     CheckpointFile,
     CorruptFileError,
     MetaProperties,
     MetaPropertiesMismatch,
-    TopicPartition,
 )
 from kbroker.log.deletion_note import DeletionNote
 from kbroker.log.folder_lock import FolderLock, FolderLockedError
@@ -126,7 +126,7 @@ class LogDir:
             raise LogDirError(f"the log folder {self.path} cannot be written: {e.strerror}") from None
         try:
             self.owner = self._claim(cluster_id, node_id)
-            self.was_clean = checkpoints.take_clean_shutdown(self.path)
+            self.was_clean = clean_shutdown.take_mark(self.path)
         except OSError as e:
             self._lock.release()
             if isinstance(e, CorruptFileError):
@@ -248,7 +248,7 @@ class LogDir:
         """Release the folder, with the clean-shutdown mark if ``clean``: everything in it is on disk."""
         try:
             if clean and not self.is_offline:
-                checkpoints.write_clean_shutdown(self.path)
+                clean_shutdown.write_mark(self.path)
         except OSError as e:
             self.note_failure("writing the clean-shutdown mark", e)
         finally:

@@ -14,8 +14,8 @@ from typing import TypeVar
 from kbroker._core.clock import BaseClock
 from kbroker.common.configs.config import BrokerConfig
 from kbroker.common.configs.config_def import INT64_MAX
+from kbroker.common.topic_names import TopicPartition
 from kbroker.log._partition_log import PartitionLog
-from kbroker.log.checkpoints import TopicPartition
 from kbroker.log.failed_io import LOOK_PERIOD_MS, FailedIo
 from kbroker.log.hosted_logs import PartitionRegistry
 from kbroker.log.log_dir import LogDir

@@ -18,11 +18,11 @@ from kbroker.common.configs.config import BrokerConfig
 from kbroker.common.configs.config_def import ConfigValue
 from kbroker.common.errors import Errors, KafkaError
 from kbroker.common.loggers import get_logger
+from kbroker.common.topic_names import TopicPartition
 from kbroker.log import checkpoints
 from kbroker.log._config import check_config
 from kbroker.log._flusher import FlusherPool
 from kbroker.log._partition_log import PartitionLog
-from kbroker.log.checkpoints import TopicPartition
 from kbroker.log.compaction.log_cleaner import CLEANER_KEYS, Compacted, LogCleaner
 from kbroker.log.failed_io import repair_command
 from kbroker.log.folder_scan import FolderScan, StartReport, TopicLogs, topic_of

@@ -21,9 +21,9 @@ from pathlib import Path
 from kbroker._core.clock import BaseClock
 from kbroker.common.configs.config import BrokerConfig
 from kbroker.common.loggers import get_logger
+from kbroker.common.topic_names import TopicPartition
 from kbroker.log import checkpoints
 from kbroker.log._partition_log import PartitionLog
-from kbroker.log.checkpoints import TopicPartition
 from kbroker.log.compaction._throttle import ByteThrottle
 from kbroker.log.compaction.log_cleaner import LogCleaner
 from kbroker.log.hosted_logs import FutureReplica, PartitionEntry, PartitionRegistry

@@ -18,7 +18,7 @@ from typing import cast
 
 from kbroker.common.configs.config import BrokerConfig
 from kbroker.common.security.scram import Credential
-from kbroker.common.topics import CLUSTER_METADATA_TOPIC, OFFSETS_TOPIC
+from kbroker.common.topic_names import CLUSTER_METADATA_TOPIC, OFFSETS_TOPIC
 from kbroker.log import checkpoints
 from kbroker.log.folder_lock import FolderLock, FolderLockedError
 from kbroker.log.log_dir import parse_partition_folder, partition_folders

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from kbroker.common.configs.config import validate_topic_configs
 from kbroker.common.configs.config_def import ConfigError
 from kbroker.common.errors import Errors, KafkaError
-from kbroker.common.topics import CLUSTER_METADATA_TOPIC, INTERNAL_TOPICS, invalid_name_reason
+from kbroker.common.topic_names import CLUSTER_METADATA_TOPIC, INTERNAL_TOPICS, invalid_name_reason
 
 MAX_PARTITIONS_PER_REQUEST = 10_000
 

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from kbroker.common.configs.config import BrokerConfig
 from kbroker.common.configs.config_def import ConfigError
-from kbroker.common.topics import INTERNAL_TOPICS
+from kbroker.common.topic_names import INTERNAL_TOPICS
 
 
 class RequestLogSettings(NamedTuple):

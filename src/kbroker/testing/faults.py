@@ -14,7 +14,7 @@ from kbroker._core.timer.timing_wheel import Timer
 from kbroker.common.errors import Errors, ProtocolError
 from kbroker.common.loggers import get_logger
 from kbroker.common.similar_names import did_you_mean
-from kbroker.handlers.kafka_apis import ApiEntry, encode_response
+from kbroker.handlers.api_table import ApiEntry, encode_response
 from kbroker.network.request_channel import InboundRequest, SuppressedResponses
 from kbroker.protocol import codec
 from kbroker.requests.context import Body, RequestContext

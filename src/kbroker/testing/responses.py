@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from uuid import UUID
 
 from kbroker.common.errors import Errors
-from kbroker.handlers.kafka_apis import ApiEntry, ErrorResponseBuilder
+from kbroker.handlers.api_table import ApiEntry, ErrorResponseBuilder
 from kbroker.requests.context import Body
 
 PRODUCE, FETCH = 0, 1

@@ -12,7 +12,7 @@ from kbroker.common.errors import Errors, KafkaError
 from kbroker.coordinator.group_records import CommittedOffset
 from kbroker.coordinator.internal_topic import TransactionalProducer
 from kbroker.coordinator.runtime import PartitionState, _Partition
-from kbroker.handlers.kafka_apis import KafkaApis
+from kbroker.handlers.api_table import KafkaApis
 from kbroker.protocol import codec
 from kbroker.requests.context import Body, RequestContext
 from tests.support.consumer_groups import AT_ONCE, ConsumerGroupBench

@@ -8,7 +8,7 @@ import uuid
 import pytest
 
 from kbroker.apis import api18_api_versions as api_versions
-from kbroker.handlers.kafka_apis import KafkaApis, encode_response
+from kbroker.handlers.api_table import KafkaApis, encode_response
 from kbroker.metadata.features import SUPPORTED, FinalizedFeatures
 from kbroker.protocol import codec
 from kbroker.requests.context import Body, RequestContext

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import pytest
 
 from kbroker.common.errors import Errors
-from kbroker.handlers.kafka_apis import KafkaApis
+from kbroker.handlers.api_table import KafkaApis
 from kbroker.protocol import codec
 from kbroker.requests.context import Body, RequestContext
 from tests.support.server import Bench, make_bench

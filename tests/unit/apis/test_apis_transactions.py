@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from kbroker.common.errors import Errors, KafkaError
-from kbroker.common.topics import OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC
+from kbroker.common.topic_names import OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC
 from kbroker.coordinator.transaction_service import PartitionMarkers
-from kbroker.handlers.kafka_apis import KafkaApis
+from kbroker.handlers.api_table import KafkaApis
 from kbroker.protocol import codec
 from kbroker.requests.context import Body, RequestContext
 from tests.support.groups import Groups

@@ -11,15 +11,15 @@ import pytest
 from kbroker._core.clock import VirtualClock
 from kbroker.apis import api28_txn_offset_commit
 from kbroker.common.errors import Errors, KafkaError
+from kbroker.common.topic_names import TopicPartition
 from kbroker.coordinator.transaction.add_partitions_to_txn import Question
-from kbroker.handlers.kafka_apis import KafkaApis
+from kbroker.handlers.api_table import KafkaApis
 from kbroker.protocol import codec
 from kbroker.requests.context import Body, RequestContext
 from tests.support.groups import Groups, MemoryTopic
 from tests.support.server import make_bench
 
 KEY = 28
-Place = tuple[str, int]
 PLACE = ("__consumer_offsets", 0)
 
 
@@ -28,19 +28,19 @@ class FakeTransactions:
     """The transaction coordinator: what it was asked, and what it says. ``waiting``: of clients that it lets wait."""
 
     error: Errors = Errors.NONE
-    asked: list[tuple[str, str, int, int, list[Place]]] = field(default_factory=list)
+    asked: list[tuple[str, str, int, int, list[TopicPartition]]] = field(default_factory=list)
     holds_back: bool = False
-    waiting: list[Callable[[Mapping[Place, Errors]], None]] = field(default_factory=list)
+    waiting: list[Callable[[Mapping[TopicPartition, Errors]], None]] = field(default_factory=list)
 
     @property
     def partitions(self) -> FakeTransactions:
         return self
 
-    def verify(self, question: Question) -> Mapping[Place, Errors]:
+    def verify(self, question: Question) -> Mapping[TopicPartition, Errors]:
         self.asked.append(("verify", *question[:3], list(question.places)))
         return dict.fromkeys(question.places, self.error)
 
-    def add(self, question: Question, done: Callable[[Mapping[Place, Errors]], None]) -> None:
+    def add(self, question: Question, done: Callable[[Mapping[TopicPartition, Errors]], None]) -> None:
         self.asked.append(("add", *question[:3], list(question.places)))
         if self.holds_back:
             self.waiting.append(done)
@@ -104,7 +104,7 @@ class Bench:
     def end(self, commit: bool = True) -> None:
         self.groups.coordinator.complete_transaction(0, 7, 0, 0, commit, 0)
 
-    def committed(self) -> dict[Place, tuple[int, int, str]]:
+    def committed(self) -> dict[TopicPartition, tuple[int, int, str]]:
         found = self.groups.coordinator.committed("g").items()
         return {place: (one.offset, one.leader_epoch, one.metadata) for place, one in found}
 

@@ -9,9 +9,9 @@ import pytest
 
 from kbroker._core.clock import VirtualClock
 from kbroker.common.errors import Errors, KafkaError
+from kbroker.coordinator.classic_membership import LeavingMember
 from kbroker.coordinator.group_coordinator import GroupSettings
 from kbroker.coordinator.group_shard import GroupShard
-from kbroker.coordinator.membership import LeavingMember
 from tests.support.groups import REBALANCE_MS, SESSION_MS, Groups, MemoryTopic
 
 NONE = Errors.NONE

@@ -9,13 +9,13 @@ import pytest
 
 from kbroker._core.clock import VirtualClock
 from kbroker.common.errors import Errors, KafkaError, ProtocolError
+from kbroker.common.topic_names import TopicPartition
 from kbroker.coordinator import group_records
 from kbroker.coordinator.classic_group import GroupState
+from kbroker.coordinator.classic_membership import JoinRequest, LeavingMember, SyncRequest
 from kbroker.coordinator.group_coordinator import GroupSettings
-from kbroker.coordinator.group_offsets import Place
 from kbroker.coordinator.group_records import CommittedOffset, GroupKey, OffsetKey, StoredGroup, StoredMember
 from kbroker.coordinator.internal_topic import partition_of
-from kbroker.coordinator.membership import JoinRequest, LeavingMember, SyncRequest
 from kbroker.protocol import codec
 from kbroker.protocol.records import build_batch, iter_records
 from tests.support.groups import RANGE, SESSION_MS, Groups, MemoryTopic
@@ -36,7 +36,7 @@ def commit(
     group: str = "g",
     member: str = "",
     generation: int = -1,
-    place: Place = PLACE,
+    place: TopicPartition = PLACE,
 ) -> None:
     now_ms = groups.clock.wall_ms()
     groups.coordinator.commit(group, member, None, generation, {place: value(offset, time_ms=now_ms)})

@@ -9,8 +9,7 @@ import pytest
 
 from kbroker._core.clock import VirtualClock
 from kbroker.common.errors import Errors
-from kbroker.common.topics import TRANSACTION_STATE_TOPIC
-from kbroker.coordinator.group_offsets import Place
+from kbroker.common.topic_names import TRANSACTION_STATE_TOPIC, TopicPartition
 from kbroker.coordinator.transaction.add_partitions_to_txn import Question
 from kbroker.coordinator.transaction.transaction_coordinator import Producer, TransactionSettings
 from kbroker.coordinator.transaction_service import TransactionService, transaction_settings
@@ -71,7 +70,7 @@ def test_the_topic_is_made_as_kafka_makes_it() -> None:
 
 def test_partitions_join_at_once(service: TransactionService) -> None:
     mine = begun(service)
-    found: list[dict[Place, Errors]] = []
+    found: list[dict[TopicPartition, Errors]] = []
     service.partitions.add(Question("x", *mine, [("u", 0)]), found.append)  # type: ignore[arg-type]
     assert found == [{("u", 0): Errors.NONE}]
 
@@ -84,7 +83,7 @@ def test_partitions_join_when_the_transaction_before_is_complete(
     markers = service.coordinator._sender._markers
     markers.errors[T0] = Errors.KAFKA_STORAGE_ERROR  # type: ignore[attr-defined]
     bumped = service.coordinator.end_transaction("x", *mine, True)
-    found: list[dict[Place, Errors]] = []
+    found: list[dict[TopicPartition, Errors]] = []
     service.partitions.add(Question("x", *bumped, [T0]), found.append)  # type: ignore[arg-type]
     assert found == []
     markers.errors.clear()  # type: ignore[attr-defined]
@@ -99,7 +98,7 @@ def test_partitions_that_wait_too_long(service: TransactionService, clock: Virtu
     mine = begun(service)
     service.coordinator._sender._markers.errors[T0] = Errors.KAFKA_STORAGE_ERROR  # type: ignore[attr-defined]
     bumped = service.coordinator.end_transaction("x", *mine, True)
-    found: list[dict[Place, Errors]] = []
+    found: list[dict[TopicPartition, Errors]] = []
     service.partitions.add(Question("x", *bumped, [T0]), found.append)  # type: ignore[arg-type]
     for _ in range(4):
         clock.advance_ms(20)
@@ -116,7 +115,7 @@ def test_a_stop_ends_the_wait() -> None:
     service.coordinator._sender._markers.errors[T0] = Errors.KAFKA_STORAGE_ERROR  # type: ignore[attr-defined]
     bumped = service.coordinator.end_transaction("x", *mine, True)
     service._retries.close()
-    found: list[dict[Place, Errors]] = []
+    found: list[dict[TopicPartition, Errors]] = []
     service.partitions.add(Question("x", *bumped, [T0]), found.append)  # type: ignore[arg-type]
     assert found == [{T0: Errors.CONCURRENT_TRANSACTIONS}]
     assert service.close(1)

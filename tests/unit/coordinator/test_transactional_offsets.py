@@ -9,8 +9,8 @@ import threading
 import pytest
 
 from kbroker.common.errors import Errors
+from kbroker.common.topic_names import TopicPartition
 from kbroker.coordinator import group_records
-from kbroker.coordinator.group_offsets import Place
 from kbroker.coordinator.group_records import CommittedOffset
 from kbroker.coordinator.internal_topic import TransactionalProducer
 from kbroker.protocol import codec
@@ -339,7 +339,7 @@ def test_a_log_is_replayed_in_the_order_of_its_offsets() -> None:
     (log,) = groups.topic.logs
     groups.topic.ensure()
 
-    def put(place: Place, offset: int | None, producer_id: int = -1) -> None:
+    def put(place: TopicPartition, offset: int | None, producer_id: int = -1) -> None:
         key = group_records.offset_key("g", *place)
         value = group_records.encode_offset(CommittedOffset(offset, -1, "", 5)) if offset is not None else None
         epoch = 0 if producer_id >= 0 else -1

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from kbroker.common.errors import Errors, KafkaError
-from kbroker.handlers.kafka_apis import KafkaApis
+from kbroker.handlers.api_table import KafkaApis
 from kbroker.handlers.request_handler import RequestHandlerPool, error_counts
 from kbroker.protocol import codec
 from kbroker.requests.context import ApiContext, Body, RequestContext

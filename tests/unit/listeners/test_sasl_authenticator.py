@@ -8,7 +8,7 @@ import pytest
 from kbroker._core.clock import VirtualClock
 from kbroker.common.errors import Errors
 from kbroker.common.security import scram
-from kbroker.handlers.kafka_apis import KafkaApis
+from kbroker.handlers.api_table import KafkaApis
 from kbroker.listeners.sasl_authenticator import SaslAuthenticator, SaslListener, error_body
 from kbroker.metadata.features import FinalizedFeatures
 from kbroker.network.transport.authentication import Outcome, Step

@@ -80,33 +80,6 @@ def test_write_syncs_file_then_name(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert calls == [("file", ["c.tmp"]), ("folder", ["c"])]
 
 
-def test_clean_shutdown_mark_counts_once(tmp_path: Path) -> None:
-    """The mark is true once: it is deleted as soon as it was read."""
-    assert not cp.take_clean_shutdown(tmp_path)
-    cp.write_clean_shutdown(tmp_path, 12)
-    assert (tmp_path / ".kafka_cleanshutdown").read_text() == '{"version": 0, "brokerEpoch": 12}'
-    assert cp.take_clean_shutdown(tmp_path)
-    assert os.listdir(tmp_path) == []
-    assert not cp.take_clean_shutdown(tmp_path)
-
-
-def test_removal_of_the_clean_shutdown_mark_is_synced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A power cut must not bring the mark back: the folder is synced after the mark is removed."""
-    cp.write_clean_shutdown(tmp_path)
-    synced: list[list[str]] = []
-    monkeypatch.setattr(cp, "sync_folder", lambda folder: synced.append(os.listdir(folder)))
-    assert cp.take_clean_shutdown(tmp_path)
-    assert synced == [[]]
-
-
-@pytest.mark.parametrize("damaged", [b"", b"{", b"[]", b'{"version": 1}', b"\xff"])
-def test_damaged_clean_shutdown_mark_counts_as_unclean(tmp_path: Path, damaged: bytes) -> None:
-    """A mark that cannot be read does not vouch for the logs, and is removed."""
-    (tmp_path / cp.CLEAN_SHUTDOWN).write_bytes(damaged)
-    assert not cp.take_clean_shutdown(tmp_path)
-    assert os.listdir(tmp_path) == []
-
-
 def test_meta_properties_round_trip(tmp_path: Path) -> None:
     """Version 1 with cluster, node and directory id, as Kafka writes it."""
     assert cp.read_meta_properties(tmp_path) is None

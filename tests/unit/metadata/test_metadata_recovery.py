@@ -14,7 +14,7 @@ from click.testing import CliRunner
 from kbroker.cli import cli
 from kbroker.common.security.delegation_token import DelegationToken, Principal
 from kbroker.common.security.scram import Credential
-from kbroker.log import checkpoints
+from kbroker.log import checkpoints, clean_shutdown
 from kbroker.log.checkpoints import uuid_to_text
 from kbroker.log.folder_lock import FolderLock
 from kbroker.log.log_dir import LogDir
@@ -308,7 +308,7 @@ def test_a_refused_start_leaves_the_checkpoints_and_the_clean_mark(folder: Path)
         with pytest.raises(BrokerStartError, match="recover-metadata"):
             broker.start()
         assert [file.read_bytes() for file in files] == before
-        assert (folder / checkpoints.CLEAN_SHUTDOWN).exists()
+        assert (folder / clean_shutdown.FILE_NAME).exists()
     recover(folder)
     with broker:
         assert sorted(view.name for view in broker.context.topics.all()) == ["__consumer_offsets", "orders"]

@@ -9,7 +9,7 @@ import pytest
 
 from kbroker.common.configs.config import BrokerConfig
 from kbroker.common.errors import Errors, KafkaError
-from kbroker.common.topics import invalid_name_reason
+from kbroker.common.topic_names import invalid_name_reason
 from kbroker.metadata.configs.dynamic_configs import ConfigChange
 from kbroker.metadata.metadata_store import MetadataStore, StoredTopic
 from kbroker.metadata.topic_rules import NewTopic, TopicNames

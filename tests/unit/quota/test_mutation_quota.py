@@ -12,7 +12,7 @@ from kbroker._core.metrics.metric_config import MetricConfig, Quota
 from kbroker._core.metrics.sensor import Sensor
 from kbroker._core.metrics.stats import Rate, TokenBucket
 from kbroker.common.errors import Errors
-from kbroker.handlers.kafka_apis import KafkaApis
+from kbroker.handlers.api_table import KafkaApis
 from kbroker.handlers.request_handler import PendingResponse
 from kbroker.metrics.registry import Metrics
 from kbroker.protocol import codec

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from kbroker.common.errors import Errors
-from kbroker.handlers.kafka_apis import KafkaApis
+from kbroker.handlers.api_table import KafkaApis
 from kbroker.protocol import codec
 from kbroker.requests.context import Body, RequestContext
 from kbroker.testing import responses

@@ -18,7 +18,7 @@ from kbroker.common.configs.config_def import (
     one_of,
 )
 from kbroker.common.listeners import parse_http_address, parse_loopback
-from kbroker.common.topics import invalid_name_reason
+from kbroker.common.topic_names import invalid_name_reason
 
 if TYPE_CHECKING:
     from kbroker.common.configs.config import BrokerConfig

@@ -14,14 +14,14 @@ from typing import NamedTuple, Protocol
 from kbroker._core.clock import BaseClock
 from kbroker.common.errors import Errors, KafkaError
 from kbroker.common.loggers import get_logger
+from kbroker.common.topic_names import TopicPartition
 from kbroker.log.scheduler import Scheduler
 from kbroker.metrics.histogram import Histogram
 from kbroker.network._request_metrics import BOUNDS_MS
 
 logger = get_logger(__name__)
 
-Place = tuple[str, int]
-Answers = Mapping[Place, Errors]
+Answers = Mapping[TopicPartition, Errors]
 
 
 class Question(NamedTuple):
@@ -30,18 +30,18 @@ class Question(NamedTuple):
     transactional_id: str
     producer_id: int
     producer_epoch: int
-    places: Collection[Place]
+    places: Collection[TopicPartition]
 
 
 class Transactions(Protocol):
     """Part of the transaction coordinator that adds and verifies partitions, with an error for each."""
 
     def add_partitions(
-        self, transactional_id: str, producer_id: int, producer_epoch: int, places: Collection[Place]
+        self, transactional_id: str, producer_id: int, producer_epoch: int, places: Collection[TopicPartition]
     ) -> Answers: ...
 
     def verify_partitions(
-        self, transactional_id: str, producer_id: int, producer_epoch: int, places: Collection[Place]
+        self, transactional_id: str, producer_id: int, producer_epoch: int, places: Collection[TopicPartition]
     ) -> Answers: ...
 
 
@@ -110,7 +110,7 @@ class AddPartitionsToTxnManager:
             return False
         return True
 
-    def _ask(self, ask: Callable[[str, int, int, Collection[Place]], Answers], question: Question) -> Answers:
+    def _ask(self, ask: Callable[[str, int, int, Collection[TopicPartition]], Answers], question: Question) -> Answers:
         if not question.places:
             return {}
         began_ns = self._clock.now_ns()

@@ -14,11 +14,11 @@ from kbroker._core.clock import BaseClock
 from kbroker.common.errors import Errors
 from kbroker.common.limited_log import RepeatedFailures
 from kbroker.common.loggers import get_logger
+from kbroker.common.topic_names import TopicPartition
 from kbroker.coordinator.transaction.transaction_log import StatePartition
 from kbroker.coordinator.transaction.transaction_metadata import (
     PREPARED,
     Move,
-    Place,
     TransactionMetadata,
     TransactionState,
 )
@@ -46,7 +46,7 @@ class Markers(Protocol):
 
     def write(
         self,
-        place: Place,
+        place: TopicPartition,
         producer_id: int,
         producer_epoch: int,
         coordinator_epoch: int,
@@ -195,7 +195,7 @@ class MarkerSender:
                     return False
         return True
 
-    def _write(self, completion: Completion, place: Place) -> bool:
+    def _write(self, completion: Completion, place: TopicPartition) -> bool:
         try:
             error = self._markers.write(
                 place,

@@ -15,7 +15,7 @@ from kbroker._core.clock import BaseClock
 from kbroker.common.errors import Errors, KafkaError
 from kbroker.common.limited_log import RepeatedFailures
 from kbroker.common.loggers import get_logger
-from kbroker.common.topics import TRANSACTION_STATE_TOPIC
+from kbroker.common.topic_names import TRANSACTION_STATE_TOPIC, TopicPartition
 from kbroker.coordinator.internal_topic import READ_BYTES, InternalTopic
 from kbroker.coordinator.partition_replay import PartitionReplay
 from kbroker.coordinator.runtime import CoordinatorRuntime
@@ -32,7 +32,6 @@ from kbroker.coordinator.transaction.transaction_metadata import (
     PREPARED,
     TV_2,
     UNLIMITED_TIMEOUT_MS,
-    Place,
     TransactionMetadata,
     TransactionState,
 )
@@ -73,7 +72,7 @@ class DescribedTransaction(NamedTuple):
     start_ms: int
     producer_id: int
     producer_epoch: int
-    partitions: frozenset[Place]
+    partitions: frozenset[TopicPartition]
 
 
 class ListedTransaction(NamedTuple):
@@ -233,9 +232,9 @@ class TransactionCoordinator:
         transactional_id: str,
         producer_id: int,
         producer_epoch: int,
-        places: Collection[Place],
+        places: Collection[TopicPartition],
         client_version: int = TV_2,
-    ) -> Mapping[Place, Errors]:
+    ) -> Mapping[TopicPartition, Errors]:
         """Add partitions to the producer's transaction, which begins with the first ones; all of them or none."""
         error = Errors.NONE
         try:
@@ -249,7 +248,7 @@ class TransactionCoordinator:
         transactional_id: str,
         producer_id: int,
         producer_epoch: int,
-        places: Collection[Place],
+        places: Collection[TopicPartition],
         client_version: int,
     ) -> None:
         with self._known(transactional_id) as (partition, metadata):
@@ -262,8 +261,8 @@ class TransactionCoordinator:
             partition.append_move(metadata, move)
 
     def verify_partitions(
-        self, transactional_id: str, producer_id: int, producer_epoch: int, places: Collection[Place]
-    ) -> Mapping[Place, Errors]:
+        self, transactional_id: str, producer_id: int, producer_epoch: int, places: Collection[TopicPartition]
+    ) -> Mapping[TopicPartition, Errors]:
         """Return NONE for partitions in the producer's transaction, else TRANSACTION_ABORTABLE or another error."""
         try:
             with self._known(transactional_id) as (_, metadata):

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from kbroker._core.clock import BaseClock
 from kbroker.common.errors import Errors, KafkaError, ProtocolError
 from kbroker.common.loggers import get_logger
-from kbroker.common.topics import TRANSACTION_STATE_TOPIC
+from kbroker.common.topic_names import TRANSACTION_STATE_TOPIC
 from kbroker.coordinator.internal_topic import InternalTopic, KeyValue, UnreadableError, report_strangers
 from kbroker.coordinator.partition_replay import PartitionReplay
 from kbroker.coordinator.runtime import CoordinatorShard

@@ -11,8 +11,7 @@ from collections.abc import Collection
 from typing import NamedTuple
 
 from kbroker.common.errors import Errors, KafkaError
-
-Place = tuple[str, int]  # topic and partition
+from kbroker.common.topic_names import TopicPartition
 
 NO_PRODUCER_ID = -1
 NO_PRODUCER_EPOCH = -1
@@ -23,7 +22,7 @@ UNLIMITED_TIMEOUT_MS = 2**31 - 1  # of a transaction that another coordinator co
 
 TV_0, TV_2 = 0, 2  # levels of transaction.version: from 2 on each end of a transaction bumps the epoch
 
-NO_PLACES: frozenset[Place] = frozenset()
+NO_PLACES: frozenset[TopicPartition] = frozenset()
 
 
 class TransactionState(enum.IntEnum):
@@ -79,7 +78,7 @@ class Move(NamedTuple):
     producer_epoch: int
     last_producer_epoch: int
     timeout_ms: int
-    partitions: frozenset[Place]
+    partitions: frozenset[TopicPartition]
     start_ms: int
     last_update_ms: int
     client_version: int
@@ -203,7 +202,7 @@ class TransactionMetadata:
             last_update_ms=now_ms,
         )
 
-    def prepare_add_partitions(self, added: Collection[Place], now_ms: int, client_version: int) -> Move:
+    def prepare_add_partitions(self, added: Collection[TopicPartition], now_ms: int, client_version: int) -> Move:
         """Prepare the addition of partitions to the transaction, which begins with the first ones."""
         return self._prepare(
             _S.ONGOING,
@@ -283,7 +282,7 @@ class TransactionMetadata:
         """Cancel a pending move that could not be written."""
         self.pending = None
 
-    def remove_partitions(self, places: Collection[Place]) -> None:
+    def remove_partitions(self, places: Collection[TopicPartition]) -> None:
         """Remove partitions whose markers are written."""
         if self.state not in PREPARED:
             raise self._illegal("markers are written for prepared transactions only")
@@ -298,7 +297,7 @@ class TransactionMetadata:
         producer_epoch: int | None = None,
         last_producer_epoch: int | None = None,
         timeout_ms: int | None = None,
-        partitions: frozenset[Place] | None = None,
+        partitions: frozenset[TopicPartition] | None = None,
         start_ms: int | None = None,
         last_update_ms: int | None = None,
         client_version: int | None = None,

@@ -9,12 +9,12 @@ from __future__ import annotations
 import struct
 
 from kbroker.common.errors import ProtocolError
+from kbroker.common.topic_names import TopicPartition
 from kbroker.coordinator.transaction.transaction_metadata import (
     NO_PLACES,
     NO_PRODUCER_ID,
     TV_0,
     Move,
-    Place,
     TransactionMetadata,
     TransactionState,
 )
@@ -88,7 +88,7 @@ def decode_value(transactional_id: str, value: bytes) -> TransactionMetadata:
     return found
 
 
-def _places(rows: list[dict[str, object]] | tuple[()]) -> frozenset[Place]:
+def _places(rows: list[dict[str, object]] | tuple[()]) -> frozenset[TopicPartition]:
     if not rows:
         return NO_PLACES
     return frozenset((str(row["Topic"]), index) for row in rows for index in row["PartitionIds"])  # type: ignore[attr-defined]

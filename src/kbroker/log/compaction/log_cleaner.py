@@ -16,8 +16,8 @@ from kbroker._core.clock import BaseClock
 from kbroker.common.configs.config import BrokerConfig
 from kbroker.common.configs.config_def import INT64_MAX, ConfigValue
 from kbroker.common.loggers import get_logger
+from kbroker.common.topic_names import TopicPartition
 from kbroker.log._partition_log import PartitionLog
-from kbroker.log.checkpoints import TopicPartition
 from kbroker.log.compaction._cleaner import Cleaner
 from kbroker.log.compaction._throttle import ByteThrottle
 from kbroker.log.log_types import CleanResult, CorruptLogError, SegmentFacts

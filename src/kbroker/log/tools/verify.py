@@ -11,7 +11,7 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from kbroker.log import checkpoints
+from kbroker.log import checkpoints, clean_shutdown
 from kbroker.log.folder_lock import FolderLock
 from kbroker.log.tools import aborted, gaps
 from kbroker.log.tools.batch_file import MAX_OFFSET, Batch, BatchFile, DamagedBatch
@@ -164,7 +164,7 @@ def _recover_at_next_start(partition: Path) -> None:
     """Make the next start rebuild indexes, producer state and transaction indexes from all batches."""
     name = PARTITION.match(partition.name)
     assert name is not None
-    (partition.parent / checkpoints.CLEAN_SHUTDOWN).unlink(missing_ok=True)
+    (partition.parent / clean_shutdown.FILE_NAME).unlink(missing_ok=True)
     checkpoint = checkpoints.offset_checkpoint(partition.parent / checkpoints.RECOVERY_POINT_CHECKPOINT)
     offsets = checkpoint.read()
     if offsets.pop((name["topic"], int(name["partition"])), None) is not None:

@@ -31,7 +31,7 @@ from kbroker.common.configs.config_resources import (
 from kbroker.common.configs.config_security import security_key
 from kbroker.common.errors import Errors, KafkaError
 from kbroker.common.loggers import get_logger
-from kbroker.common.topics import invalid_name_reason
+from kbroker.common.topic_names import invalid_name_reason
 from kbroker.metadata import metadata_store
 from kbroker.metadata.configs.broker_loggers import change_levels
 from kbroker.metadata.metadata_store import MetadataStore

@@ -20,9 +20,9 @@ from pyspark.sql.datasource import WriterCommitMessage
 from kbroker.client.cluster import Cluster
 from kbroker.client.connection import BrokerConnectionError
 from kbroker.client.groups import Groups
-from kbroker.client.producer import TopicPartition
 from kbroker.client.transactional_producer import TransactionalProducer, is_fenced
 from kbroker.common.errors import KafkaError
+from kbroker.common.topic_names import TopicPartition
 from kbroker.spark.datasource.options import WriteOptions
 from kbroker.spark.errors import PipelineError
 

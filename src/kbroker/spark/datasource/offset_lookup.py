@@ -7,9 +7,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from uuid import UUID
 
-from kbroker.client.admin import EARLIEST, LATEST, Admin, TopicPartition
+from kbroker.client.admin import EARLIEST, LATEST, Admin
 from kbroker.client.cluster import UNKNOWN_TOPIC_PATIENCE_S, Cluster, TopicMetadata, check
 from kbroker.common.errors import Errors, KafkaError
+from kbroker.common.topic_names import TopicPartition
 from kbroker.spark.datasource.options import ReadOptions, Topics
 from kbroker.spark.datasource.positions import Positions
 from kbroker.spark.errors import PipelineError

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID
 
-from kbroker.client.admin import TopicPartition
+from kbroker.common.topic_names import TopicPartition
 from kbroker.spark.errors import PipelineError
 
 TOPIC_IDS, START, INITIAL = "#topicIds", "#start", "#initial"

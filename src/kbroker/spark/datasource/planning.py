@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from uuid import UUID
 
-from kbroker.client.admin import TopicPartition
+from kbroker.common.topic_names import TopicPartition
 
 
 @dataclass(frozen=True)

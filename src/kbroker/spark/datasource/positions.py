@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from kbroker.client.admin import EARLIEST, TopicPartition
+from kbroker.client.admin import EARLIEST
+from kbroker.common.topic_names import TopicPartition
 from kbroker.spark.errors import PipelineError
 
 OFFSETS_EXAMPLE = 'earliest, latest or a JSON object such as {"topic":{"0":23,"1":-2}} (-2 earliest, -1 latest)'

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
-from kbroker.client.admin import TopicPartition
+from kbroker.common.topic_names import TopicPartition
 from kbroker.spark.datasource.cluster_cache import cluster_for
 from kbroker.spark.datasource.error_messages import offsets_held, plain_items, plainly
 from kbroker.spark.datasource.offset_lookup import Lookup

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from uuid import UUID
 
-from kbroker.client.admin import TopicPartition
+from kbroker.common.topic_names import TopicPartition
 from kbroker.spark.datasource.offset_lookup import Found, Lookup
 from kbroker.spark.datasource.offsets import SourceOffset
 from kbroker.spark.datasource.options import KEEP_ON, ReadOptions

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from kbroker.client.admin import TopicPartition
 from kbroker.client.cluster import Cluster
 from kbroker.client.groups import CLASSIC, CONSUMER, Groups
+from kbroker.common.topic_names import TopicPartition
 from kbroker.spark.errors import PipelineError
 from kbroker.spark.tables.table_place import TablePlace
 

@@ -9,7 +9,8 @@ import pytest
 
 from kbroker._core.clock import VirtualClock
 from kbroker.common.errors import Errors, KafkaError
-from kbroker.coordinator.transaction.add_partitions_to_txn import AddPartitionsToTxnManager, Answers, Place, Question
+from kbroker.common.topic_names import TopicPartition
+from kbroker.coordinator.transaction.add_partitions_to_txn import AddPartitionsToTxnManager, Answers, Question
 from kbroker.log.scheduler import Scheduler
 
 PLACES = [("t", 0), ("t", 1), ("u", 0)]
@@ -25,11 +26,16 @@ class FakeCoordinator:
     errors: list[Errors] = field(default_factory=list)
     failure: Exception | None = None
     took_ms: int = 0
-    asked: list[tuple[str, str, int, int, list[Place]]] = field(default_factory=list)
+    asked: list[tuple[str, str, int, int, list[TopicPartition]]] = field(default_factory=list)
 
     def _answer(
-        self, kind: str, transactional_id: str, producer_id: int, producer_epoch: int, places: Collection[Place]
-    ) -> Mapping[Place, Errors]:
+        self,
+        kind: str,
+        transactional_id: str,
+        producer_id: int,
+        producer_epoch: int,
+        places: Collection[TopicPartition],
+    ) -> Mapping[TopicPartition, Errors]:
         self.asked.append((kind, transactional_id, producer_id, producer_epoch, list(places)))
         self.clock.advance_ms(self.took_ms)
         if self.failure is not None:

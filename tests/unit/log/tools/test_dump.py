@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from kbroker._core.codec.crc32c import crc32c
-from kbroker.log import checkpoints
+from kbroker.log import checkpoints, clean_shutdown
 from kbroker.log.folder_lock import FolderLock, FolderLockedError
 from kbroker.log.producers._producer_state import ProducerStateManager
 from kbroker.log.tools.batch_file import BatchFile
@@ -193,7 +193,7 @@ def test_repair_cuts_the_place_and_keeps_the_rest(tmp_path: Path) -> None:
     segment(partition, 4, batch(4))
     log.with_suffix(".index").write_bytes(struct.pack(">ii", 3, 136))
     (partition / f"{4:020}.snapshot").write_bytes(b"")
-    checkpoints.write_clean_shutdown(tmp_path)
+    clean_shutdown.write_mark(tmp_path)
     recovery = checkpoints.offset_checkpoint(tmp_path / "recovery-point-offset-checkpoint")
     recovery.write({("t", 0): 4, ("u", 0): 9})
 

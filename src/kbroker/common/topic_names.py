@@ -1,4 +1,4 @@
-"""Names of topics: the internal ones, and Kafka's rules for a name; and the type of a topic-partition."""
+"""Names of topics: the internal ones, Kafka's rules for a name, and the type of a topic-partition."""
 
 from __future__ import annotations
 
