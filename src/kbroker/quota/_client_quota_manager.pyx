@@ -102,7 +102,7 @@ cdef class ClientQuotaManager:
         Returns: 0 while the quota is kept or none is set; Kafka's int32, so one of 25 days and more may be negative.
         """
         cdef QuotaManager *manager = self.demand()
-        cdef int64_t now_ms = checked_time(time_ms, manager.clock)
+        cdef int64_t now_ms = checked_time(time_ms, manager.quotas.clock)
         cdef ClientSensors *sensors
         cdef int32_t throttle_ms
         if not is_enabled(manager):
@@ -123,7 +123,7 @@ cdef class ClientQuotaManager:
         self.record(user, client_id, -value, time_ms)
 
     cdef object record(self, user, client_id, double value, time_ms):
-        cdef int64_t now_ms = checked_time(time_ms, self.demand().clock)
+        cdef int64_t now_ms = checked_time(time_ms, self.demand().quotas.clock)
         cdef ClientSensors *sensors = self.find(user, client_id, now_ms)
         with nogil:
             sensor_record(sensors.quota, value, now_ms, False, NULL)
@@ -141,7 +141,7 @@ cdef class ClientQuotaManager:
 
     def sensor(self, str user not None, client_id=None):
         """Return the Sensor of a client's counter, created if absent; native handlers record to the same one."""
-        cdef int64_t now_ms = checked_time(None, self.demand().clock)
+        cdef int64_t now_ms = checked_time(None, self.demand().quotas.clock)
         cdef ClientSensors *sensors = self.find(user, client_id, now_ms)
         try:
             return self.metrics.find(self.manager, sensors)

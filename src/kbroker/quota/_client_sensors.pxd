@@ -8,9 +8,10 @@ Locks, in order: ``QuotaManager.lock`` (entities, table of counters) -> a sensor
 (list of throttled channels) -> the timer's lock. No other lock is taken under them, and neither under the other.
 Without a quota of a type only its ``enabled`` is read: one atomic load.
 
-Ownership: ``ClientQuotas`` is counted (the Python handle, each native_apis, each throttled channel). ``ClientSensors``
-are counted too: by the table, the caches of handler threads, and requests whose network time is still to be charged. A
-counter that has expired or was evicted is marked in its sensor and replaced when its client returns.
+Ownership: ``ClientQuotas`` is counted (the Python handle, each native_apis, each throttled channel); counters that
+outlive these users keep its memory. ``ClientSensors`` are counted too: by the table, the caches of handler threads, and
+requests whose network time is still to be charged. A counter that has expired or was evicted is marked in its sensor
+and replaced when its client returns.
 
 Clients can invent the client ids that a default quota covers, so their counters are limited to
 ``QuotaManager.most_made_up``: a new one then replaces the least recently recorded one.
@@ -52,7 +53,7 @@ cdef struct ClientSensors:      # a counter, named by its tags, and the throttle
     SensorCore *throttle_time   # counted
     MetricCore *limited         # in quota: the metric with the limit
     AtomicI64 level             # of the eight: level of the limit, 0 for none
-    Clock *clock                # counted
+    QuotaManager *manager       # its memory is counted by ClientQuotas.holders
     char before_refs[64]  # handlers read the fields above, network threads change those below: no shared cache line
     AtomicI64 refs
     char behind_refs[64]
@@ -63,7 +64,7 @@ cdef struct QuotaManager:
     int32_t place               # index among all managers: kind, or KINDS + kind for a shadow
     AtomicI64 enabled           # EnabledBits
     AtomicI64 generation        # changes with every change of a quota
-    Clock *clock                # borrowed from its ClientQuotas
+    ClientQuotas *quotas        # its owner
     Mutex lock
     EntityTable entities
     HashTable counters
@@ -78,7 +79,8 @@ cdef struct QuotaManager:
     SensorCore *delay_queue     # counted; NULL for a shadow
 
 cdef struct ClientQuotas:
-    AtomicI64 refs
+    AtomicI64 refs              # of its users; at 0 it drops its counters
+    AtomicI64 holders           # its users as one, and each counter; at 0 its memory is freed
     # number of types among Produce, Fetch and Request with a quota; plus SHADOW_TYPE for each shadow
     AtomicI64 enabled_types
     Clock *clock                # counted
@@ -108,6 +110,7 @@ cdef inline bint is_enabled(QuotaManager *manager) noexcept nogil:
 cdef ClientQuotas *quotas_new(Clock *clock, const StatConfig *unlimited, const StatConfig *client,
                               const StatConfig *controller, int64_t most_made_up, uint64_t seed) noexcept nogil
 cdef ClientQuotas *quotas_retain(ClientQuotas *quotas) noexcept nogil
+cdef bint quotas_retain_used(ClientQuotas *quotas) noexcept nogil    # False: it has no users any more
 cdef void quotas_release(ClientQuotas *quotas) noexcept nogil
 cdef ClientSensors *sensors_retain(ClientSensors *sensors) noexcept nogil
 cdef void sensors_release(ClientSensors *sensors) noexcept nogil

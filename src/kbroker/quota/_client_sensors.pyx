@@ -29,7 +29,7 @@ from kbroker._core.metrics.sensor_core cimport (
 )
 from kbroker._core.metrics.stats cimport FORM_SAMPLED
 from kbroker._core.sync cimport (
-    atomic_add_fetch, atomic_load, atomic_store, mutex_destroy, mutex_init, mutex_lock, mutex_unlock,
+    atomic_add_fetch, atomic_cas, atomic_load, atomic_store, mutex_destroy, mutex_init, mutex_lock, mutex_unlock,
 )
 from kbroker._core.timer.timing_wheel cimport timer_new, timer_release
 from kbroker.common._quota_counter cimport (
@@ -59,6 +59,7 @@ cdef ClientQuotas *quotas_new(Clock *clock, const StatConfig *unlimited, const S
     if quotas == NULL:
         return NULL
     atomic_store(&quotas.refs, 1)
+    atomic_store(&quotas.holders, 1)
     mutex_init(&quotas.throttled_lock)
     verdicts_init(&quotas.verdicts)
     verdicts_init(&quotas.shadow_verdicts)
@@ -69,7 +70,7 @@ cdef ClientQuotas *quotas_new(Clock *clock, const StatConfig *unlimited, const S
         manager.place = place
         manager.kind = place % KINDS
         manager.is_shadow = place >= KINDS
-        manager.clock = quotas.clock
+        manager.quotas = quotas
         manager.most_made_up = most_made_up
         manager.entities.seed = seed
         limited_config(
@@ -89,6 +90,19 @@ cdef ClientQuotas *quotas_retain(ClientQuotas *quotas) noexcept nogil:
     return quotas
 
 
+cdef bint quotas_retain_used(ClientQuotas *quotas) noexcept nogil:
+    cdef int64_t refs = atomic_load(&quotas.refs)
+    while refs > 0 and not atomic_cas(&quotas.refs, refs, refs + 1):
+        refs = atomic_load(&quotas.refs)
+    return refs > 0
+
+
+cdef void leave(ClientQuotas *quotas) noexcept nogil:
+    if atomic_add_fetch(&quotas.holders, -1) == 0:
+        clock_release(quotas.clock)
+        free(quotas)
+
+
 cdef void quotas_release(ClientQuotas *quotas) noexcept nogil:
     cdef int place
     if quotas == NULL or atomic_add_fetch(&quotas.refs, -1) != 0:
@@ -100,8 +114,7 @@ cdef void quotas_release(ClientQuotas *quotas) noexcept nogil:
     mutex_destroy(&quotas.throttled_lock)
     verdicts_destroy(&quotas.verdicts)
     verdicts_destroy(&quotas.shadow_verdicts)
-    clock_release(quotas.clock)
-    free(quotas)
+    leave(quotas)
 
 
 cdef void release_all(ClientSensors *sensors) noexcept nogil:
@@ -148,7 +161,7 @@ cdef void give_counts(ClientSensors *sensors, int64_t counts) noexcept nogil:
         return
     sensor_release(sensors.quota)
     sensor_release(sensors.throttle_time)
-    clock_release(sensors.clock)
+    leave(sensors.manager.quotas)
     free(sensors)
 
 
@@ -170,7 +183,8 @@ cdef ClientSensors *new_sensors(QuotaManager *manager, const Match *match, int64
     sensors.client_id.data = behind
     sensors.client_id.size_bytes = match.client_id.size_bytes
     atomic_store(&sensors.refs, 1)
-    sensors.clock = clock_retain(manager.clock)
+    sensors.manager = manager
+    atomic_add_fetch(&manager.quotas.holders, 1)
     sensors.quota = counter_sensor_new(
         manager.kind, &manager.limited, &manager.unlimited, match.limit, now_ms, &sensors.limited)
     # This sensor expires only together with the counter; otherwise the counter's next look-up would have to create it

@@ -18,7 +18,7 @@ from kbroker.network._kafka_request cimport KafkaRequest, kafka_request
 from kbroker.quota._client_sensors cimport (
     KIND_FETCH, KIND_MUTATION, KIND_PRODUCE, KIND_REQUEST, PERCENT_PER_NS, SHADOW_TYPE, THROTTLE_SERVED, ClientSensors,
     Judgement, QuotaManager, client_sensors, epoch_ms_of, give_counts, is_enabled, max_value_in_window, quotas_release,
-    quotas_retain, record_and_judge, sensors_release, sensors_retain,
+    quotas_retain, quotas_retain_used, record_and_judge, sensors_release, sensors_retain,
 )
 from kbroker.common._text cimport Text
 from kbroker.quota._quota_events cimport (
@@ -26,6 +26,14 @@ from kbroker.quota._quota_events cimport (
     quota_event_at, quota_events_add,
 )
 from kbroker.quota._throttled_channel_reaper cimport throttle_channel
+
+cdef struct Charge:             # of a request to one manager
+    ClientSensors *sensors      # NULL: the manager has no quota
+    int64_t generation          # of the manager's quotas, by which they were found
+    bint is_counted
+    int32_t throttle_ms
+    Judgement judgement
+
 
 cdef enum:
     # counts on a counter that a handler thread takes at once and passes to its requests one by one
@@ -46,6 +54,15 @@ cdef Text user_of(const Session *session) noexcept nogil:
     user.data = at + 1 if at[0] != 0 else session.principal
     user.size_bytes = <int32_t>strlen(user.data)
     return user
+
+
+cdef inline Text client_id_of(Request *request) noexcept nogil:
+    """Return the client id; a null one counts as empty."""
+    cdef KafkaRequest *kafka = kafka_request(request)
+    cdef Text client_id
+    client_id.data = kafka.client_id
+    client_id.size_bytes = kafka.client_id_bytes if kafka.client_id != NULL else 0
+    return client_id
 
 
 cdef ClientCache *client_cache_new() noexcept nogil:
@@ -85,18 +102,20 @@ cdef inline uint64_t small_hash(const char *data, int32_t size_bytes) noexcept n
     return ((first * <uint64_t>0x9E3779B97F4A7C15) ^ last) * <uint64_t>0xBF58476D1CE4E5B9 >> 40
 
 
-cdef ClientSensors *sensors_of_request(QuotaManager *manager, ClientCache *cache, Request *request, int64_t now_ms,
-                                       bint *is_counted) noexcept nogil:
-    cdef KafkaRequest *kafka = kafka_request(request)
-    cdef Text client_id
+cdef void find(Charge *charge, QuotaManager *manager, ClientCache *cache, Request *request,
+               int64_t now_ms) noexcept nogil:
+    """Look up the counter of a request's client, as Kafka does before each record.
+
+    What an earlier look-up found may be freed.
+    """
+    cdef Text client_id = client_id_of(request)
     cdef CachedClient *client
-    cdef ClientSensors *sensors
-    cdef int64_t generation
-    client_id.data = kafka.client_id
-    client_id.size_bytes = kafka.client_id_bytes if kafka.client_id != NULL else 0
-    is_counted[0] = cache == NULL or client_id.size_bytes > CACHED_ID_BYTES or request.session == NULL
-    if is_counted[0]:
-        return client_sensors(manager, user_of(request.session), client_id, now_ms)
+    # read first: the look-up returns the counter of this generation or of a later one
+    charge.generation = atomic_load(&manager.generation)
+    charge.is_counted = cache == NULL or client_id.size_bytes > CACHED_ID_BYTES or request.session == NULL
+    if charge.is_counted:
+        charge.sensors = client_sensors(manager, user_of(request.session), client_id, now_ms)
+        return
     client = &cache.clients[small_hash(client_id.data, client_id.size_bytes) & (CACHED_CLIENTS - 1)]
     cache.latest = client
     if client.session != request.session or client.client_id_bytes != client_id.size_bytes or (
@@ -106,16 +125,15 @@ cdef ClientSensors *sensors_of_request(QuotaManager *manager, ClientCache *cache
         client.client_id_bytes = client_id.size_bytes
         if client_id.size_bytes > 0:
             memcpy(client.client_id, client_id.data, <size_t>client_id.size_bytes)
-    generation = atomic_load(&manager.generation)       # read first: the look-up returns this generation or a later one
-    sensors = client.sensors[manager.place]
-    if sensors != NULL and (client.generation[manager.place] != generation or sensor_is_removed(sensors.quota)):
+    charge.sensors = client.sensors[manager.place]
+    if charge.sensors != NULL and (
+            client.generation[manager.place] != charge.generation or sensor_is_removed(charge.sensors.quota)):
         forget_sensors(client, manager.place)
-        sensors = NULL
-    if sensors == NULL:
-        sensors = client_sensors(manager, user_of(request.session), client_id, now_ms)
-        client.sensors[manager.place] = sensors
-        client.generation[manager.place] = generation
-    return sensors
+        charge.sensors = NULL
+    if charge.sensors == NULL:
+        charge.sensors = client_sensors(manager, user_of(request.session), client_id, now_ms)
+        client.sensors[manager.place] = charge.sensors
+        client.generation[manager.place] = charge.generation
 
 
 cdef void count_for_request(QuotaManager *manager, ClientCache *cache, ClientSensors *sensors,
@@ -199,13 +217,30 @@ cdef void settle_verdicts(ClientQuotas *quotas, Request *request) noexcept nogil
 
 # ---------------------------------------------------------------- network time, at the end of a request
 
-cdef inline void charge_network_time(Request *request, ClientSensors *sensors, bint notes) noexcept nogil:
+cdef ClientSensors *find_again(ClientSensors *sensors, Request *request, int64_t now_ms) noexcept nogil:
+    """Exchange a counter, whose count is the caller's, for the one that the client has by now."""
+    cdef QuotaManager *manager = sensors.manager
+    cdef ClientSensors *found = NULL
+    if quotas_retain_used(manager.quotas):
+        found = client_sensors(manager, user_of(request.session), client_id_of(request), now_ms)
+        quotas_release(manager.quotas)
+    if found == NULL:
+        return sensors
+    sensors_release(sensors)
+    return found
+
+
+cdef inline void charge_network_time(Request *request, ClientSensors *sensors, int64_t generation,
+                                     bint notes) noexcept nogil:
+    cdef QuotaManager *manager = sensors.manager
     cdef int64_t sequence, now_ms
     cdef double percent
     # in a batch of responses the first request has all the time
     if request.response_sent_ns != 0 and request.network_ns > 0:
         percent = <double>request.network_ns * PERCENT_PER_NS
-        now_ms = epoch_ms_of(sensors.clock, request.response_sent_ns)
+        now_ms = epoch_ms_of(manager.quotas.clock, request.response_sent_ns)
+        if atomic_load(&manager.generation) != generation or sensor_is_removed(sensors.quota):
+            sensors = find_again(sensors, request, now_ms)
         sensor_record_numbered(sensors.quota, percent, now_ms, False, NULL, &sequence)
         if notes:
             note_update(request, KIND_REQUEST, sensors, sequence, now_ms, percent, False)
@@ -215,18 +250,22 @@ cdef inline void charge_network_time(Request *request, ClientSensors *sensors, b
 cdef void charge_shadow(Request *request) noexcept nogil:
     cdef KafkaRequest *kafka = kafka_request(request)
     if kafka.shadow_account != NULL:
-        charge_network_time(request, <ClientSensors *>kafka.shadow_account, False)
+        charge_network_time(request, <ClientSensors *>kafka.shadow_account, kafka.shadow_generation, False)
         kafka.shadow_account = NULL
 
 
-cdef void charge_client(Request *request) noexcept nogil:
-    charge_network_time(request, <ClientSensors *>kafka_request(request).network_account, False)
+cdef inline void charge_accounts(Request *request, bint notes) noexcept nogil:
+    cdef KafkaRequest *kafka = kafka_request(request)
+    charge_network_time(request, <ClientSensors *>kafka.network_account, kafka.network_generation, notes)
     charge_shadow(request)
+
+
+cdef void charge_client(Request *request) noexcept nogil:
+    charge_accounts(request, False)
 
 
 cdef void charge_and_note_client(Request *request) noexcept nogil:
-    charge_network_time(request, <ClientSensors *>kafka_request(request).network_account, True)
-    charge_shadow(request)
+    charge_accounts(request, True)
 
 
 cdef void charge_exempt(Request *request) noexcept nogil:
@@ -239,13 +278,6 @@ cdef void charge_exempt(Request *request) noexcept nogil:
 
 
 # ---------------------------------------------------------------- charges
-
-cdef struct Charge:             # of a request to one manager
-    ClientSensors *sensors      # NULL: the manager has no quota
-    bint is_counted
-    int32_t throttle_ms
-    Judgement judgement
-
 
 cdef inline bint notes_updates(ClientQuotas *quotas) noexcept nogil:
     return atomic_load_relaxed(&quotas.notes_updates) != 0
@@ -261,11 +293,6 @@ cdef inline void clear(Charge *charge) noexcept nogil:
 cdef inline void give_back(Charge *charge) noexcept nogil:
     if charge.is_counted:
         sensors_release(charge.sensors)
-
-
-cdef inline void find(Charge *charge, QuotaManager *manager, ClientCache *cache, Request *request,
-                      int64_t now_ms) noexcept nogil:
-    charge.sensors = sensors_of_request(manager, cache, request, now_ms, &charge.is_counted)
 
 
 cdef inline void record(Charge *charge, ClientQuotas *quotas, QuotaManager *manager, Request *request, double value,
@@ -302,11 +329,13 @@ cdef inline void charge_network_later(ClientQuotas *quotas, QuotaManager *manage
             return
         count_for_request(manager, cache, charge.sensors, charge.is_counted)
         kafka.shadow_account = charge.sensors
+        kafka.shadow_generation = charge.generation
         if kafka.charge_network == NULL:
             kafka.charge_network = charge_shadow
     elif has_no_account(kafka):
         count_for_request(manager, cache, charge.sensors, charge.is_counted)
         kafka.network_account = charge.sensors
+        kafka.network_generation = charge.generation
         kafka.charge_network = charge_and_note_client if notes_updates(quotas) else charge_client
 
 
@@ -324,12 +353,24 @@ cdef inline void charge_time(Charge *charge, ClientQuotas *quotas, QuotaManager 
     record(charge, quotas, manager, request, handler_percent(request, now_ns), now_ms)
 
 
-cdef inline int32_t serve(ClientQuotas *quotas, QuotaManager *managers, int kind, Request *request, Charge *bandwidth,
-                          Charge *time, int64_t now_ms) noexcept nogil:
+cdef void throttle(ClientQuotas *quotas, QuotaManager *manager, ClientCache *cache, Request *request,
+                   int64_t throttle_ms, int64_t now_ms) noexcept nogil:
+    """Record a throttle time at the client's counter; one that is enforced throttles the channel."""
+    cdef Charge by
+    find(&by, manager, cache, request, now_ms)
+    if not manager.is_shadow:
+        kafka_request(request).throttle_ms[THROTTLE_SERVED] = throttle_ms
+        throttle_channel(quotas, manager, by.sensors, request, throttle_ms, now_ms)
+    elif by.sensors != NULL:
+        sensor_record(by.sensors.throttle_time, <double>throttle_ms, now_ms, False, NULL)
+    give_back(&by)
+
+
+cdef inline int32_t serve(ClientQuotas *quotas, QuotaManager *managers, int kind, ClientCache *cache, Request *request,
+                          Charge *bandwidth, Charge *time, int64_t now_ms) noexcept nogil:
     """Throttle once, by the larger of two delays, and release the counters. Shadows only note their decision."""
     cdef int32_t longest_ms = max(bandwidth.throttle_ms, time.throttle_ms, 0)
     cdef bint bandwidth_wins = bandwidth.throttle_ms > time.throttle_ms
-    cdef Charge *winner = bandwidth if bandwidth_wins else time
     if longest_ms > 0:
         if bandwidth.judgement.asked_ms > 0:
             note_verdict(request, &managers[kind], bandwidth.sensors, &bandwidth.judgement, now_ms,
@@ -338,14 +379,10 @@ cdef inline int32_t serve(ClientQuotas *quotas, QuotaManager *managers, int kind
             note_verdict(request, &managers[KIND_REQUEST], time.sensors, &time.judgement, now_ms,
                          0 if bandwidth_wins else longest_ms, False)
         settle_verdicts(quotas, request)
-        if managers.is_shadow:
-            sensor_record(winner.sensors.throttle_time, <double>longest_ms, now_ms, False, NULL)
-        else:
-            kafka_request(request).throttle_ms[THROTTLE_SERVED] = longest_ms
-            throttle_channel(quotas, &managers[kind if bandwidth_wins else KIND_REQUEST], winner.sensors, request,
-                             longest_ms, now_ms)
     give_back(bandwidth)
     give_back(time)
+    if longest_ms > 0:
+        throttle(quotas, &managers[kind if bandwidth_wins else KIND_REQUEST], cache, request, longest_ms, now_ms)
     return longest_ms
 
 
@@ -357,7 +394,7 @@ cdef inline int32_t judge_produce(ClientQuotas *quotas, QuotaManager *managers, 
         charge_time(&time, quotas, managers, cache, request, now_ns, now_ms)
     else:
         clear(&time)
-    return serve(quotas, managers, KIND_PRODUCE, request, &bandwidth, &time, now_ms)
+    return serve(quotas, managers, KIND_PRODUCE, cache, request, &bandwidth, &time, now_ms)
 
 
 cdef int32_t gate_produce(ClientQuotas *quotas, ClientCache *cache, Request *request, bint has_response,
@@ -373,21 +410,29 @@ cdef int32_t gate_produce(ClientQuotas *quotas, ClientCache *cache, Request *req
     return judge_produce(quotas, quotas.managers, cache, request, has_response, now_ns, now_ms)
 
 
+cdef inline void unrecord(Charge *charge, ClientQuotas *quotas, QuotaManager *manager, ClientCache *cache,
+                          Request *request, int64_t size_bytes, int64_t now_ms) noexcept nogil:
+    """Subtract the bytes of a response that is sent empty, even if they were never counted, as Kafka does."""
+    cdef int64_t sequence
+    find(charge, manager, cache, request, now_ms)
+    if charge.sensors != NULL:
+        sensor_record_numbered(charge.sensors.quota, -<double>size_bytes, now_ms, False, NULL, &sequence)
+        if notes_updates(quotas) and not manager.is_shadow:
+            note_update(request, KIND_FETCH, charge.sensors, sequence, now_ms, -<double>size_bytes, False)
+    give_back(charge)
+
+
 cdef inline int32_t judge_fetch(ClientQuotas *quotas, QuotaManager *managers, ClientCache *cache, Request *request,
                                 int64_t response_bytes, int64_t now_ns, int64_t now_ms) noexcept nogil:
     cdef Charge bandwidth, time
-    cdef int64_t sequence
+    cdef int32_t throttle_ms
     cdef QuotaManager *manager = &managers[KIND_FETCH]
     charge_time(&time, quotas, managers, cache, request, now_ns, now_ms)
     charge_bytes(&bandwidth, quotas, manager, cache, request, response_bytes, now_ms)
-    if bandwidth.throttle_ms > 0 or time.throttle_ms > 0:
-        if bandwidth.sensors == NULL:       # subtracted although it was never counted, as in Kafka
-            find(&bandwidth, manager, cache, request, now_ms)
-        if bandwidth.sensors != NULL:
-            sensor_record_numbered(bandwidth.sensors.quota, -<double>response_bytes, now_ms, False, NULL, &sequence)
-            if notes_updates(quotas) and not manager.is_shadow:
-                note_update(request, KIND_FETCH, bandwidth.sensors, sequence, now_ms, -<double>response_bytes, False)
-    return serve(quotas, managers, KIND_FETCH, request, &bandwidth, &time, now_ms)
+    throttle_ms = serve(quotas, managers, KIND_FETCH, cache, request, &bandwidth, &time, now_ms)
+    if throttle_ms > 0:
+        unrecord(&bandwidth, quotas, manager, cache, request, response_bytes, now_ms)
+    return throttle_ms
 
 
 cdef int32_t gate_fetch(ClientQuotas *quotas, ClientCache *cache, Request *request, int64_t response_bytes,
@@ -406,7 +451,7 @@ cdef inline int32_t judge_request(ClientQuotas *quotas, QuotaManager *managers, 
     cdef Charge none, time
     clear(&none)
     charge_time(&time, quotas, managers, cache, request, now_ns, now_ms)
-    return serve(quotas, managers, KIND_REQUEST, request, &none, &time, now_ms)
+    return serve(quotas, managers, KIND_REQUEST, cache, request, &none, &time, now_ms)
 
 
 cdef int32_t gate_request(ClientQuotas *quotas, ClientCache *cache, Request *request, int64_t now_ns) noexcept nogil:
@@ -439,7 +484,6 @@ cdef void serve_shadows(ClientQuotas *quotas, Request *request, bint serves_muta
     cdef QuotaManager *manager
     cdef int64_t now_ms = epoch_ms_of(quotas.clock, now_ns), time_ms = 0, mutations_ms = 0, cap_ms
     cdef int32_t at = 0
-    cdef Charge by
     note = quota_event_at(quota_events, at)
     while note != NULL:
         if note.kind != EVENT_SHADOW:
@@ -454,24 +498,15 @@ cdef void serve_shadows(ClientQuotas *quotas, Request *request, bint serves_muta
     if mutations_ms <= 0 and time_ms <= 0:
         return
     manager = &quotas.shadows[KIND_MUTATION if mutations_ms > time_ms else KIND_REQUEST]
-    find(&by, manager, NULL, request, now_ms)
     note_served(request, manager, max(mutations_ms, time_ms))
-    if by.sensors != NULL:
-        sensor_record(by.sensors.throttle_time, <double>max(mutations_ms, time_ms), now_ms, False, NULL)
-    give_back(&by)
+    throttle(quotas, manager, NULL, request, max(mutations_ms, time_ms), now_ms)
 
 
 cdef void throttle_request(ClientQuotas *quotas, QuotaManager *manager, Request *request, int32_t throttle_ms,
                            int64_t now_ns) noexcept nogil:
-    cdef KafkaRequest *kafka = kafka_request(request)
-    cdef int64_t now_ms = epoch_ms_of(quotas.clock, now_ns)
-    cdef Charge by
-    find(&by, manager, NULL, request, now_ms)
-    kafka.throttle_ms[manager.kind] = throttle_ms
-    kafka.throttle_ms[THROTTLE_SERVED] = throttle_ms
+    kafka_request(request).throttle_ms[manager.kind] = throttle_ms
     note_served(request, manager, throttle_ms)
-    throttle_channel(quotas, manager, by.sensors, request, throttle_ms, now_ms)
-    give_back(&by)
+    throttle(quotas, manager, NULL, request, throttle_ms, epoch_ms_of(quotas.clock, now_ns))
 
 
 cdef int32_t charge_mutation(ClientQuotas *quotas, QuotaManager *manager, ClientSensors *sensors, Request *request,
