@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 from click.testing import CliRunner, Result
@@ -16,6 +18,8 @@ from kbroker.client.admin import Admin, NewTopic
 from kbroker.client.cluster import Cluster
 from kbroker.client.producer import Producer
 from kbroker.client.quotas import QuotaClient, QuotaEntity
+from kbroker.observe.xray import XRay
+from kbroker.quota.explanation import UnknownConnectionError
 
 RATE = "producer_byte_rate"
 ANONYMOUS = QuotaEntity.of({"user": "ANONYMOUS"})
@@ -82,6 +86,27 @@ def test_why_is_my_client_slow(broker: Broker, tmp_path: Path) -> None:
     assert 0 < waiting["left_ms"] <= document["verdicts"][0]["delay_served_ms"]
     assert (by_id["user"], by_id["client_id"], by_id["connections"]) == ("ANONYMOUS", "slow", 1)
     assert (quota["compare"]["is_same_counter"], quota["compare"]["is_complete"]) == (True, True)
+
+
+def test_only_connections_of_the_explained_client_are_examined(broker: Broker) -> None:
+    """An explanation takes no X-ray of the other connections. Long names are compared by the part that is kept."""
+    long = "ü" * 50
+    with ExitStack() as opened:
+        for client_id in ("first", "first", "second", long):
+            opened.enter_context(Cluster(broker.bootstrap_servers, client_id=client_id)).fetch_metadata(["t"])
+        facts = [one for one in broker.xray()["connections"]["shown"] if one["client_id"] == "first"]
+        with patch.object(XRay, "snapshot", side_effect=AssertionError("an X-ray was taken")):
+            found = broker.explain_quotas("ANONYMOUS", "first", "127.0.0.1")
+            assert (found["connections"], found["connections_complete"]) == (2, True)
+            assert {"first", "second"} < set(found["client_ids"])
+            assert broker.explain_quotas("ANONYMOUS", "first", "127.0.0.9")["connections"] == 0
+            assert broker.explain_quotas("ANONYMOUS", long)["connections"] == 1
+            assert broker.explain_quotas("ANONYMOUS", long[:-30])["connections"] == 0
+            by_id = broker.explain_quotas(connection=facts[0]["connection"])
+            assert (by_id["client_id"], by_id["address"], by_id["connections"]) == ("first", "127.0.0.1", 1)
+            for unknown in ("", "1-2-3", facts[0]["connection"].replace("127", "126"), f"{facts[0]['connection']}000"):
+                with pytest.raises(UnknownConnectionError):
+                    broker.explain_quotas(connection=unknown)
 
 
 def test_an_unknown_client(broker: Broker) -> None:

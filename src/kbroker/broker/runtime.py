@@ -385,18 +385,14 @@ class BrokerRuntime:
 
     def quota_explainer(self) -> QuotaExplainer:
         """Return the explainer of quotas, imported on first use."""
-        from kbroker.observe.xray import MOST_SHOWN
-        from kbroker.quota.explanation import OpenConnections, QuotaExplainer
-
-        def connections() -> OpenConnections:
-            return OpenConnections.of(self.xray().snapshot(MOST_SHOWN))
+        from kbroker.quota.explanation import QuotaExplainer
 
         return QuotaExplainer(
             self.ctx.quotas,
             self._server.connection_quotas,
             self.ctx.quota_entities,
             self.clock.epoch_ms,
-            connections,
+            self.xray(),
         )
 
     def _show_quotas(self, query: dict[str, str]) -> dict[str, Any]:

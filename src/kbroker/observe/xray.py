@@ -6,19 +6,19 @@ steps of microseconds; the other values are atomics. docs/xray.md has the schema
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from kbroker._core.requests.request_queue import Queue
 from kbroker._core.timer.purgatory import Purgatory
 from kbroker.network.processor._processor import Processor
+from kbroker.network.processor._processor_snapshot import client_connections
 from kbroker.network.processor._processor_snapshot import snapshot as processor_snapshot
 from kbroker.observe.broker_parts import BrokerParts
 from kbroker.observe.thread_times import Look, Looks, ThreadTimes
-
-if TYPE_CHECKING:
-    pass
+from kbroker.quota.explanation import ClientConnections
 
 VERSION = 1
 DEFAULT_LIMIT = 100
@@ -70,6 +70,48 @@ class XRay:
             raise ValueError(f"limit must be 1 to {MOST_SHOWN}, got {limit}")
         with self._lock:
             return self._take(limit)
+
+    def connection(self, connection_id: str) -> Mapping[str, Any] | None:
+        """Return the facts of an open connection, as in a snapshot; None if no connection has this id."""
+        numbers = re.search(r"-([0-9]{1,9})-([0-9]{1,9})\Z", connection_id)
+        if numbers is None:
+            return None
+        processor_id, index = map(int, numbers.groups())
+        with self._lock:
+            for processor, _ in self._parts.server.network_threads:
+                if processor.processor_id == processor_id:
+                    found = client_connections(processor, 1, index=index, throttle_kinds=THROTTLE_KINDS)
+                    is_open: list[dict[str, Any]] = [facts for _, _, facts in found.get("connections", ())]
+                    return next((facts for facts in is_open if facts["connection"] == connection_id), None)
+        return None
+
+    def client(self, principal: str, client_id: str, address: str | None, limit: int) -> ClientConnections:
+        """Return the open connections of one client, ``limit`` of them with their facts, throttled ones first.
+
+        Args: ``address``: None for any.
+        """
+        with self._lock:
+            found = [
+                client_connections(
+                    processor,
+                    limit,
+                    principal=principal,
+                    client_id=client_id,
+                    address=address,
+                    throttle_kinds=THROTTLE_KINDS,
+                )
+                for processor, _ in self._parts.server.network_threads
+            ]
+        answered = [each for each in found if each["answer"] == "ok"]
+        ranked = sorted(
+            (one for each in answered for one in each["connections"]), key=lambda one: one[:2], reverse=True
+        )
+        return ClientConnections(
+            sum(each["count"] for each in answered),
+            [facts for _, _, facts in ranked[:limit]],
+            {client_id for each in answered for client_id in each["client_ids"]},
+            len(answered) == len(found) and all(each["is_complete"] for each in answered),
+        )
 
     def _take(self, limit: int) -> dict[str, Any]:
         parts = self._parts

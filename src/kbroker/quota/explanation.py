@@ -7,8 +7,8 @@ schema.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Mapping, Sequence, Set
+from typing import Any, NamedTuple, Protocol
 
 from kbroker.common.quota_levels import APPLIES, LevelOutcome, address_levels, client_levels
 from kbroker.common.quotas import CLIENT_ID, CONNECTION_CREATION_RATE, IP, USER, is_shadow_key, shadow_key
@@ -38,18 +38,26 @@ UNITS = {
 }
 
 
-class OpenConnections(NamedTuple):
-    """Open connections as listed by the X-ray, and whether the list is complete."""
+class ClientConnections(NamedTuple):
+    """Open connections of a client: their number, and some with their facts, throttled ones first.
 
+    ``client_ids``: those of all connections of its user. ``is_complete``: whether all open connections were examined.
+    """
+
+    number: int
     shown: Sequence[Mapping[str, Any]]
+    client_ids: Set[str]
     is_complete: bool
 
-    @staticmethod
-    def of(xray: Mapping[str, Any]) -> OpenConnections:
-        """Return the connections of a snapshot, which lacks those of a busy network thread."""
-        connections = xray["connections"]
-        all_answer = all(thread["answer"] == "ok" for thread in xray["network_threads"])
-        return OpenConnections(connections["shown"], all_answer and not connections["is_truncated"])
+
+class OpenConnections(Protocol):
+    """Open connections of a broker, with facts as in the X-ray."""
+
+    def connection(self, connection_id: str) -> Mapping[str, Any] | None:
+        """Return the facts of a connection; None if no open connection has this id."""
+
+    def client(self, principal: str, client_id: str, address: str | None, limit: int) -> ClientConnections:
+        """Return a client's connections, ``limit`` of them with facts. ``address``: None for any."""
 
 
 class UnknownConnectionError(LookupError):
@@ -79,7 +87,7 @@ class QuotaExplainer:
         addresses: ConnectionQuotas,
         entities: QuotaEntityStore,
         now_ms: Callable[[], int],
-        connections: Callable[[], OpenConnections],
+        connections: OpenConnections,
     ) -> None:
         self._managers = managers
         self._addresses = addresses
@@ -106,17 +114,19 @@ class QuotaExplainer:
             compare: other limits by key; the result has their decisions about the same traffic.
         Raises: UnknownConnectionError; ValueError for an invalid address, or a limit that is not above 0.
         """
-        is_open, is_complete = self._connections()
         client = Client(user, client_id, None if address is None else _address(address))
+        only = None
         if connection is not None:
-            client = _client_of(connection, is_open)
+            only = self._connections.connection(connection)
+            client = _client_of(connection, only)
+        is_open = self._connections.client(f"User:{client.user}", client.client_id, client.address, MOST_CONNECTIONS)
+        count, own = (is_open.number, is_open.shown) if only is None else (1, [only])
         now_ms = self._now_ms()
         compare = compare or {}
         verdicts = self._managers.verdicts()
         quotas = [self._client_quota(place, key, client, now_ms, compare.get(key)) for place, key in enumerate(KEYS)]
         if client.address is not None:
             quotas.append(self._address_quota(client.address, now_ms, compare.get(CONNECTION_CREATION_RATE)))
-        own = [one for one in is_open if _is_of(one, client)]
         decided = [one for one in verdicts if _concerns(one, client, quotas)]
         return {
             "version": VERSION,
@@ -124,12 +134,12 @@ class QuotaExplainer:
             "missing": [],
             "time_ms": now_ms,
             **client._asdict(),
-            "is_known": bool(own or decided or any(_is_counted(one) for one in quotas)),
+            "is_known": bool(count or decided or any(_is_counted(one) for one in quotas)),
             "quotas": quotas,
-            "connections": len(own),
-            "connections_complete": is_complete,
+            "connections": count,
+            "connections_complete": is_open.is_complete,
             "waiting": _waiting(own),
-            "client_ids": _client_ids(is_open, client.user),
+            "client_ids": sorted(is_open.client_ids)[:MOST_CLIENT_IDS],
             "verdicts": [_verdict(one, client) for one in decided[: -MOST_VERDICTS - 1 : -1]],
             "verdicts_truncated": len(decided) > MOST_VERDICTS,
         }
@@ -242,7 +252,7 @@ def _number(value: float | None) -> float | None:
     return value if value is not None and math.isfinite(value) else None
 
 
-# ---------------------------------------------------------- ---- the client
+# ---------------------------------------------------------------- the client
 
 
 def _is_counted(quota: Mapping[str, Any]) -> bool:
@@ -250,8 +260,7 @@ def _is_counted(quota: Mapping[str, Any]) -> bool:
     return quota["counter"] is not None or (shadow is not None and shadow["counter"] is not None)
 
 
-def _client_of(connection: str, is_open: Sequence[Mapping[str, Any]]) -> Client:
-    found = next((one for one in is_open if one["connection"] == connection), None)
+def _client_of(connection: str, found: Mapping[str, Any] | None) -> Client:
     if found is None:
         raise UnknownConnectionError(f"no open connection has the id {connection[:200]}: `kbroker xray` lists them")
     principal, client_id = found["principal"], found["client_id"] or ""
@@ -279,15 +288,6 @@ def _user(principal: str) -> str:
     return principal.partition(":")[2] or principal
 
 
-def _is_of(connection: Mapping[str, Any], client: Client) -> bool:
-    if client.connection is not None:
-        return bool(connection["connection"] == client.connection)
-    is_client = connection["principal"] == _cut(f"User:{client.user}", SHOWN_PRINCIPAL_BYTES) and (
-        connection["client_id"] or ""
-    ) == _cut(client.client_id, SHOWN_CLIENT_ID_BYTES)
-    return is_client and client.address in (None, connection["address"])
-
-
 def _waiting(own: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Return the connections that are not read until a throttle ends, the longest wait first."""
     rows = [
@@ -300,12 +300,7 @@ def _waiting(own: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
         if "throttled" in one["muted"]
     ]
     rows.sort(key=lambda row: -(row["left_ms"] or 0))
-    return rows[:MOST_CONNECTIONS]
-
-
-def _client_ids(is_open: Sequence[Mapping[str, Any]], user: str) -> list[str]:
-    """Return the client ids of this user's open connections."""
-    return sorted({one["client_id"] or "" for one in is_open if _user(one["principal"]) == user})[:MOST_CLIENT_IDS]
+    return rows
 
 
 # ---------------------------------------------------------------- verdicts
@@ -335,9 +330,9 @@ def _is_own(verdict: Verdict, client: Client) -> bool:
     return verdict.principal == _cut(f"User:{client.user}") and verdict.client_id == _cut(client.client_id)
 
 
-def _cut(name: str, most_bytes: int = VERDICT_TEXT_BYTES) -> str:
-    """Return a name cut to the length in verdicts or in the X-ray."""
-    return name.encode("utf-8", "surrogateescape")[:most_bytes].decode("utf-8", "replace")
+def _cut(name: str) -> str:
+    """Return a name cut to its length in verdicts."""
+    return name.encode("utf-8", "surrogateescape")[:VERDICT_TEXT_BYTES].decode("utf-8", "replace")
 
 
 def _verdict(verdict: Verdict, client: Client) -> dict[str, Any]:

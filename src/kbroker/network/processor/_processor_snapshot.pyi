@@ -13,3 +13,14 @@ def snapshot(
     throttle_kinds: Iterable[str] = (),
     numbers: Iterable[int] = (),
 ) -> dict[str, Any]: ...
+def client_connections(
+    processor: Processor,
+    limit: int = 100,
+    *,
+    principal: str = "",
+    client_id: str = "",
+    address: str | None = None,
+    index: int | None = None,
+    timeout_ms: int = 1000,
+    throttle_kinds: Iterable[str] = (),
+) -> dict[str, Any]: ...

@@ -1,12 +1,13 @@
 """Snapshot of a network thread and its connections, made by the thread itself (``_core.network.loop_snapshot``)."""
 from libc.stdint cimport int32_t, int64_t
 from libc.stdlib cimport free, malloc, qsort
+from libc.string cimport memcmp, strcmp
 
 from kbroker._core.arguments cimport integer
 from kbroker._core.network.loop_snapshot cimport (
-    MUTED_EXPLICITLY, MUTED_IN_FLIGHT, MUTED_MEMORY, MUTED_REASONS, MUTED_REFUSAL, MUTED_THROTTLED, MUTED_UNSENT,
-    SNAPSHOT_BUSY, SNAPSHOT_DONE, SNAPSHOT_ENDED, ChannelCopy, LoopSnapshot, channel_facts, loop_snapshot_ask,
-    loop_snapshot_new, loop_snapshot_release,
+    LABEL_BYTES, MUTED_EXPLICITLY, MUTED_IN_FLIGHT, MUTED_MEMORY, MUTED_REASONS, MUTED_REFUSAL, MUTED_THROTTLED,
+    MUTED_UNSENT, PRINCIPAL_BYTES, SNAPSHOT_BUSY, SNAPSHOT_DONE, SNAPSHOT_ENDED, ChannelCopy, LoopSnapshot,
+    channel_facts, loop_snapshot_ask, loop_snapshot_new, loop_snapshot_release,
 )
 from kbroker._core.network.loop_snapshot import MUTE_REASONS
 from kbroker._core.sync cimport atomic_load_relaxed
@@ -159,9 +160,7 @@ cdef dict as_dict(LoopSnapshot *snapshot, ProcessorCore *core, int64_t limit, tu
             "took_ms": round((snapshot.done_ns - snapshot.begun_ns) / 1e6, 3),
             "muted": {MUTE_REASONS[bit]: muted[bit] for bit in range(MUTED_REASONS)},
             "memory_pool_bytes": pool_bytes,
-            "connections": [
-                (shown[i].urgency, shown[i].weight, connection_facts(shown[i].copy, core, throttle_kinds, now_ns))
-                for i in range(min(n, limit))],
+            "connections": ranked_facts(shown, min(n, limit), core, throttle_kinds, now_ns),
             "clients": clients_of(snapshot, now_ns),
             "requests": requests,
             "named": named_connections(snapshot, core, numbers),
@@ -185,22 +184,103 @@ def snapshot(Processor processor not None, limit=100, *, timeout_ms=1000, thrott
     """
     cdef ProcessorCore *core = processor.core
     cdef int64_t most = integer(limit, "limit", 0, MOST_SHOWN)
+    cdef int state = 0
+    cdef LoopSnapshot *taken = take(core, timeout_ms, &state)
+    try:
+        found = {"processor": processor.processor_id, "listener": processor.listener_name, "answer": answer_of(state)}
+        if state == SNAPSHOT_DONE:
+            found.update(as_dict(taken, core, most, tuple(throttle_kinds), set(numbers)))
+        return found
+    finally:
+        with nogil:
+            loop_snapshot_release(taken)
+
+
+def client_connections(
+    Processor processor not None, limit=100, *, principal="", client_id="", address=None, index=None, timeout_ms=1000,
+    throttle_kinds=(),
+):
+    """Return the connections of one client from a snapshot of the network thread; of others, no object is made.
+
+    Args: ``principal``, ``client_id``: the client; a snapshot keeps their first 127 and 64 bytes. ``address``: its
+    address; None for any. ``index``: the last number of a connection id, in place of the three. ``limit``,
+    ``timeout_ms``, ``throttle_kinds``: as for ``snapshot``.
+    Returns: ``answer`` as for ``snapshot``. With "ok" also ``is_complete``: whether all connections were copied;
+    ``count`` of the client's connections; ``connections``: (urgency, weight, facts), the most urgent first;
+    ``client_ids`` of all connections of the principal.
+    Threads: any but the processor's.
+    """
+    cdef ProcessorCore *core = processor.core
+    cdef int64_t most = integer(limit, "limit", 0, MOST_SHOWN)
+    cdef int64_t only = -1 if index is None else integer(index, "index", 0, 0x7fffffff)
+    cdef bytes who = principal.encode("utf-8", "surrogateescape")[:PRINCIPAL_BYTES - 1]
+    cdef bytes label = client_id.encode("utf-8", "surrogateescape")[:LABEL_BYTES]
+    cdef bytes host = b"" if address is None else address.encode()
+    cdef const char *who_text = who
+    cdef const char *label_text = label
+    cdef const char *host_text = host
+    cdef int64_t label_bytes = len(label)
+    cdef bint is_any_host = address is None
+    cdef int64_t i, n = 0
+    cdef int state = 0
+    cdef LoopSnapshot *taken = take(core, timeout_ms, &state)
+    cdef Shown *shown = NULL
+    cdef ChannelCopy *copy
+    cdef set client_ids = set()
+    try:
+        if state != SNAPSHOT_DONE:
+            return {"answer": answer_of(state)}
+        shown = <Shown *>malloc(<size_t>(taken.count + 1) * sizeof(Shown))
+        if shown is NULL:
+            raise MemoryError
+        with nogil:
+            for i in range(taken.count):
+                copy = &taken.channels[i]
+                if copy.index == only or only < 0 and strcmp(copy.principal, who_text) == 0 and (
+                        copy.label_bytes == label_bytes and memcmp(copy.label, label_text, <size_t>label_bytes) == 0
+                        and (is_any_host or strcmp(copy.remote_host, host_text) == 0)):
+                    rank(&shown[n], copy, taken.done_ns)
+                    n += 1
+            qsort(shown, <size_t>n, sizeof(Shown), by_rank)
+        for i in range(taken.count):
+            if strcmp(taken.channels[i].principal, who_text) == 0:
+                client_ids.add(<bytes>taken.channels[i].label[:taken.channels[i].label_bytes])
+        kinds = tuple(throttle_kinds)
+        return {
+            "answer": "ok",
+            "is_complete": taken.count >= taken.open_channels,
+            "count": n,
+            "connections": ranked_facts(shown, min(n, most), core, kinds, taken.done_ns),
+            "client_ids": {name.decode("utf-8", "replace") for name in client_ids},
+        }
+    finally:
+        free(shown)
+        with nogil:
+            loop_snapshot_release(taken)
+
+
+cdef LoopSnapshot *take(ProcessorCore *core, object timeout_ms, int *state) except NULL:
+    """Return a snapshot, which the caller releases, and its state."""
     cdef int64_t wait_ns = integer(timeout_ms, "timeout_ms", 1, 3600000) * 1000000
     cdef int64_t capacity = NEW_MEANWHILE + atomic_load_relaxed(&core.loop.counters.connections_created) - (
         atomic_load_relaxed(&core.loop.counters.connections_closed))
     cdef LoopSnapshot *taken
-    cdef int state
-    found = {"processor": processor.processor_id, "listener": processor.listener_name}
     with nogil:
         taken = loop_snapshot_new(min(max(capacity, NEW_MEANWHILE), MOST_COPIED), sizeof(RequestSamples))
-        state = loop_snapshot_ask(&core.loop, taken, wait_ns) if taken is not NULL else SNAPSHOT_BUSY
+        state[0] = loop_snapshot_ask(&core.loop, taken, wait_ns) if taken is not NULL else SNAPSHOT_BUSY
     if taken is NULL:
         raise MemoryError
-    try:
-        if state == SNAPSHOT_DONE:
-            return {**found, "answer": "ok", **as_dict(taken, core, most, tuple(throttle_kinds), set(numbers))}
-        answer = "busy" if state == SNAPSHOT_BUSY else "ended" if state == SNAPSHOT_ENDED else "late"
-        return {**found, "answer": answer}
-    finally:
-        with nogil:
-            loop_snapshot_release(taken)
+    return taken
+
+
+cdef str answer_of(int state):
+    if state == SNAPSHOT_DONE:
+        return "ok"
+    return "busy" if state == SNAPSHOT_BUSY else "ended" if state == SNAPSHOT_ENDED else "late"
+
+
+cdef list ranked_facts(Shown *shown, int64_t count, ProcessorCore *core, tuple throttle_kinds, int64_t now_ns):
+    cdef int64_t i
+    return [
+        (shown[i].urgency, shown[i].weight, connection_facts(shown[i].copy, core, throttle_kinds, now_ns))
+        for i in range(count)]
