@@ -13,16 +13,21 @@ from kbroker.common.configs.config_resources import CLIENT_METRICS_TABLE, GROUP_
 
 _HEAD = """# Configuration
 
-Made from the tables in the code by `python docs/generators/configuration.py`; do not edit it here.
+`python docs/generators/configuration.py` generates this page from the tables in the code; do not edit it here.
 
-A setting of the broker comes from, later ones winning: its default, the properties file, the environment
-(`KAFKA_LOG_DIRS`, `KAFKA_CFG_LOG_DIRS` and `KBROKER_CFG_LOG_DIRS` all mean `log.dirs`; `KBROKER_REQUEST_BATCH_MAX`
-means
-`kbroker.request.batch.max`), and `--set key=value`. Over all of them win the values that are changed at run time
-(`kafka-configs`, or any client's IncrementalAlterConfigs): those of this broker over those of all brokers.
+The value of a broker setting comes from these sources; later ones override earlier ones:
 
-*Changes*: **restart** can only be set at start; **at run time** can be changed in a running broker, for it or for all
-brokers, and is in force when the response is there, unless the text says otherwise.
+1. the default,
+2. the properties file,
+3. the environment: `KAFKA_LOG_DIRS`, `KAFKA_CFG_LOG_DIRS` and `KBROKER_CFG_LOG_DIRS` all mean `log.dirs`;
+   `KBROKER_REQUEST_BATCH_MAX` means `kbroker.request.batch.max`,
+4. `--set key=value`,
+5. values changed at run time for all brokers (`kafka-configs`, or IncrementalAlterConfigs of any client),
+6. values changed at run time for this broker.
+
+*Changes*: **restart** means that a setting can only be set at the start. **At run time** means that it can be changed
+in a running broker, for this broker or for all brokers; unless stated otherwise, the change is in force when its
+response arrives.
 """
 
 _CHANGES = {
@@ -34,27 +39,28 @@ _NAMED = {INT32_MAX: "2147483647 (no limit)", INT64_MAX: "9223372036854775807 (n
 
 
 def page() -> str:
-    """The whole page."""
+    """Return the whole page."""
     own = {name: key for name, key in BROKER_TABLE.items() if name.startswith("kbroker.")}
     kafka = {name: key for name, key in BROKER_TABLE.items() if name not in own}
     parts = [
         _HEAD,
         "## Topics\n",
-        "Set when a topic is made, or changed at run time; in force from the next append, read or round of retention. "
-        "A topic that does not set a key follows the broker's.\n",
+        "Topic settings are set when a topic is created, or changed at run time. They are in force from the next "
+        "append, read or retention check. A topic that does not set a key has the value of the broker's key.\n",
         _table(("Key", "Default", "Broker's key", "Allowed", "Meaning"), map(_topic_row, TOPIC_TABLE.values())),
         "\n## Broker\n",
         _table(("Key", "Default", "Changes", "Allowed", "Meaning"), map(_broker_row, kafka.values())),
-        "\n### Of this broker only\n",
+        "\n### Settings of kbroker only\n",
         _table(("Key", "Default", "Changes", "Allowed", "Meaning"), map(_broker_row, own.values())),
         "\n### Coarser units\n",
-        "A key that is not set takes the first of these that is.\n",
-        _table(("Key", "Then"), ((f"`{name}`", _names(then)) for name, then in FALLBACKS.items())),
+        "A key that is not set has the value of the first of these keys that is set.\n",
+        _table(("Key", "Used instead"), ((f"`{name}`", _names(then)) for name, then in FALLBACKS.items())),
         "\n## Groups\n",
-        "Stored and described; what they govern is not served yet.\n",
+        "The settings of consumer groups are in force. Those of share and streams groups are stored and described; "
+        "such groups are not supported yet.\n",
         _table(("Key", "Default", "Allowed", "Meaning"), map(_plain_row, GROUP_TABLE.values())),
         "\n## Client metrics subscriptions\n",
-        "Stored and described; no client is asked for metrics yet.\n",
+        "Stored and described; kbroker does not request metrics from clients yet.\n",
         _table(("Key", "Default", "Allowed", "Meaning"), map(_plain_row, CLIENT_METRICS_TABLE.values())),
     ]
     return "\n".join(parts)

@@ -43,8 +43,9 @@ _NETWORK_THREADS = min(3, max(1, usable_cores() // 2))
 NETWORK_KEYS: tuple[ConfigKey, ...] = (
     key("listeners", "list", ("PLAINTEXT://127.0.0.1:9092",), "Addresses to listen on: NAME://host:port, separated by "
         "commas. Port 0 picks a free port; an empty host means all interfaces.", importance="high"),
-    key("advertised.listeners", "list", None, "Addresses that clients get, by listener name. Unset: those of "
-        "listeners, with the real port for port 0.", importance="high"),
+    key("advertised.listeners", "list", None,
+        "Addresses that clients get, by listener name. Unset: the addresses of listeners, with the actual port for "
+        "port 0.", importance="high"),
     key("listener.security.protocol.map", "list",
         ("SASL_SSL:SASL_SSL", "PLAINTEXT:PLAINTEXT", "SSL:SSL", "SASL_PLAINTEXT:SASL_PLAINTEXT"),
         "Security protocol of each listener name: PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL.", importance="low"),
@@ -56,16 +57,22 @@ NETWORK_KEYS: tuple[ConfigKey, ...] = (
     key("background.threads", "int", 10, "Accepted without effect; one thread does the background work of the log.",
         between(1), importance="high", dynamic="cluster-wide"),
     key("queued.max.requests", "int", 500,
-        "Requests that may wait for a handler before the network threads stop reading.", between(1), importance="high"),
-    key("queued.max.request.bytes", "long", -1,
-        "Maximum bytes of requests in memory at once; 0 or less: no limit, else at least socket.request.max.bytes."),
-    key("socket.request.max.bytes", "int", 104_857_600, "Largest request in bytes; a larger one closes the connection.",
+        "Number of requests that may wait for a handler before the network threads stop reading.",
         between(1), importance="high"),
-    key("socket.send.buffer.bytes", "int", 102_400, "SO_SNDBUF of connections; -1: the system's choice.",
+    key("queued.max.request.bytes", "long", -1,
+        "Maximum bytes of requests in memory at once; 0 or less: no limit, otherwise at least "
+        "socket.request.max.bytes."),
+    key("socket.request.max.bytes", "int", 104_857_600,
+        "Largest request in bytes; a larger request closes the connection.",
+        between(1), importance="high"),
+    key("socket.send.buffer.bytes", "int", 102_400,
+        "SO_SNDBUF of connections; -1: the default of the system.",
         importance="high"),
-    key("socket.receive.buffer.bytes", "int", 102_400, "SO_RCVBUF of connections; -1: the system's choice.",
+    key("socket.receive.buffer.bytes", "int", 102_400,
+        "SO_RCVBUF of connections; -1: the default of the system.",
         importance="high"),
-    key("socket.listen.backlog.size", "int", 50, "Connections that may wait to be accepted, for each listener.",
+    key("socket.listen.backlog.size", "int", 50,
+        "Number of connections of each listener that may wait to be accepted.",
         between(1)),
     key("connections.max.idle.ms", "long", 600_000, "Milliseconds after which an idle connection is closed."),
     key("max.connections", "int", INT32_MAX, "Maximum number of connections; further ones wait to be accepted. "
@@ -75,14 +82,16 @@ NETWORK_KEYS: tuple[ConfigKey, ...] = (
     key("max.connections.per.ip.overrides", "string", "", "address:count, separated by commas; overrides "
         "max.connections.per.ip for these addresses.", dynamic="cluster-wide"),
     key("max.connection.creation.rate", "int", INT32_MAX,
-        "Maximum rate of new connections per second; above it the acceptor waits up to a quota window. Also limits "
-        "each listener without its own rate.", between(0), dynamic="cluster-wide"),
-    key("inter.broker.listener.name", "string", None, "With several listeners, this one is exempt from the broker's "
-        "max.connections and max.connection.creation.rate, so that operators reach a broker whose limits are "
-        "exhausted. Unset: the listener named PLAINTEXT."),
+        "Maximum rate of new connections per second; above it the acceptor waits, at most for one quota window. "
+        "Also limits each listener without its own rate.", between(0), dynamic="cluster-wide"),
+    key("inter.broker.listener.name", "string", None,
+        "Listener that is exempt from the broker's max.connections and max.connection.creation.rate if there are "
+        "several listeners, so that operators can reach a broker whose limits are exhausted. Unset: the listener "
+        "named PLAINTEXT."),
     key("request.timeout.ms", "int", 30_000, "Milliseconds that a client waits for a response.", importance="high"),
     key("fetch.max.bytes", "int", 57_671_680, "Largest response to a Fetch request in bytes.", between(1024)),
-    key("max.incremental.fetch.session.cache.slots", "int", 1000, "Maximum number of fetch sessions.", between(0)),
+    key("max.incremental.fetch.session.cache.slots", "int", 1000,
+        "Maximum number of fetch sessions.", between(0)),
     key("fetch.purgatory.purge.interval.requests", "int", 1000,
         "Completed delayed fetches after which watch lists are purged."),
     key("producer.purgatory.purge.interval.requests", "int", 1000,
@@ -92,31 +101,39 @@ NETWORK_KEYS: tuple[ConfigKey, ...] = (
 SERVER_KEYS: tuple[ConfigKey, ...] = (
     key("node.id", "int", 1, "Id of this broker.", between(0), importance="high"),
     key("broker.id", "int", -1, "Old name of node.id; used when node.id is not set.", importance="high"),
-    key("broker.rack", "string", None, "Rack of this broker, which clients get with the metadata."),
-    key("process.roles", "list", ("broker", "controller"), "Accepted without effect; this broker is both.",
+    key("broker.rack", "string", None,
+        "Rack of this broker, which is part of the metadata for clients."),
+    key("process.roles", "list", ("broker", "controller"),
+        "Accepted without effect; the process is always broker and controller.",
         importance="high"),
     key("auto.create.topics.enable", "boolean", True, "Whether a Metadata request may create topics that do not exist.",
         importance="high"),
     key("delete.topic.enable", "boolean", True, "Whether topics can be deleted.", importance="high"),
-    key("num.partitions", "int", 1, "Partitions of a topic created without a count.", between(1)),
+    key("num.partitions", "int", 1,
+        "Number of partitions of a topic that is created without one.", between(1)),
     key("default.replication.factor", "int", 1,
-        "Replication factor of topics created without one; only 1, there is one broker.", between(1)),
-    key("transaction.max.timeout.ms", "int", 900_000, "Longest transaction in milliseconds.", between(1),
+        "Replication factor of a topic that is created without one; must be 1, since there is one broker.",
+        between(1)),
+    key("transaction.max.timeout.ms", "int", 900_000,
+        "Maximum time-out of a transaction in milliseconds.", between(1),
         importance="high"),
     key("transactional.id.expiration.ms", "int", 604_800_000,
         "Milliseconds after which an unused transactional id is deleted.", between(1), importance="high"),
     key("transaction.abort.timed.out.transaction.cleanup.interval.ms", "int", 10_000,
-        "Milliseconds between two searches for transactions that timed out.", between(1), importance="low"),
+        "Milliseconds between two searches for timed-out transactions.", between(1), importance="low"),
     key("transaction.remove.expired.transaction.cleanup.interval.ms", "int", 3_600_000,
-        "Milliseconds between two searches for transactional ids that expired.", between(1), importance="low"),
-    key("transaction.two.phase.commit.enable", "boolean", False, "Whether producers may ask for transactions without a "
-        "timeout, which another coordinator commits (KIP-939).", importance="low"),
-    key("add.partitions.to.txn.retry.backoff.ms", "int", 20, "Milliseconds after which the broker tries again to add "
-        "partitions to a transaction whose id is busy.", between(1), importance="high"),
-    key("add.partitions.to.txn.retry.backoff.max.ms", "int", 100, "Milliseconds for which it tries.", between(0),
+        "Milliseconds between two searches for expired transactional ids.", between(1), importance="low"),
+    key("transaction.two.phase.commit.enable", "boolean", False,
+        "Whether producers may start transactions without a time-out, which an external coordinator commits "
+        "(KIP-939).", importance="low"),
+    key("add.partitions.to.txn.retry.backoff.ms", "int", 20,
+        "Milliseconds between two attempts to add partitions to a transaction whose id is busy.",
+        between(1), importance="high"),
+    key("add.partitions.to.txn.retry.backoff.max.ms", "int", 100,
+        "Maximum milliseconds of all these attempts (see add.partitions.to.txn.retry.backoff.ms).", between(0),
         importance="high"),
     key("transaction.state.log.load.buffer.size", "int", 5 * 1024 * 1024,
-        "Bytes of __transaction_state that are read at once when it is loaded.", between(1), importance="high"),
+        "Bytes of __transaction_state that are read at once during its loading.", between(1), importance="high"),
     key("transaction.state.log.num.partitions", "int", 50, "Partitions of __transaction_state.", between(1),
         importance="high"),
     key("transaction.state.log.replication.factor", "short", 1, ONE_BROKER, between(1), importance="high"),
@@ -146,66 +163,78 @@ SERVER_KEYS: tuple[ConfigKey, ...] = (
         "Number of windows over which controller mutation quotas measure a rate.", between(1), importance="low"),
     key("controller.quota.window.size.seconds", "int", 1, "Length of a controller mutation quota window in seconds.",
         between(1), importance="low"),
-    key("metrics.num.samples", "int", 2, "Samples a metric is computed from.", between(1), importance="low"),
+    key("metrics.num.samples", "int", 2,
+        "Number of samples from which a metric is computed.", between(1), importance="low"),
     key("metrics.sample.window.ms", "long", 30_000, "Length of a metric sample in milliseconds.", between(1),
         importance="low"),
 )  # fmt: skip
 
 OWN_KEYS: tuple[ConfigKey, ...] = (
     key("kbroker.in.memory", "boolean", False,
-        "Keep the data in a temporary folder, which is deleted when the broker stops."),
-    key("kbroker.request.batch.max", "int", 16, "Maximum number of requests of one connection that are handed over as "
-        "one batch; 1 is Kafka's behaviour.", between(1, 1024)),
+        "Whether the data is in a temporary folder, which the broker deletes when it stops."),
+    key("kbroker.request.batch.max", "int", 16,
+        "Maximum number of requests of one connection that are handed over as one batch; 1 is the behaviour of "
+        "Kafka.", between(1, 1024)),
     key("kbroker.poller", "string", "auto",
-        "How network threads wait for sockets: epoll, kqueue, or Python's selectors, which work on Windows too; auto "
-        "picks the fastest that the system has.", one_of("auto", "epoll", "kqueue", "selectors")),
-    key("kbroker.python.threads", "int", 2, "Threads for requests whose handlers are written in Python.",
+        "Mechanism with which network threads wait for sockets: epoll, kqueue, or Python's selectors (also on "
+        "Windows). auto selects the fastest that the system has.", one_of("auto", "epoll", "kqueue", "selectors")),
+    key("kbroker.python.threads", "int", 2,
+        "Number of threads for requests whose handlers are written in Python.",
         between(1, 64)),
     key("kbroker.frame.timeout.ms", "long", 30_000,
-        "Milliseconds after its first byte within which a request must arrive completely.", between(1)),
+        "Milliseconds after its first byte within which a request must have arrived completely.", between(1)),
     key("kbroker.nofile.limit", "long", INT64_MAX,
         "Soft limit of open files that the broker sets at start, up to the hard limit.", between(64)),
     key("kbroker.control.listener", "string", "", "host:port of the HTTP control port for tests, on the loopback "
         "interface; empty: no control port. Only kbroker serve opens it."),
     key("kbroker.control.token", "password", None,
-        "Token that clients of the control port must send. Unset: a random one, printed at start with the address."),
+        "Token that clients of the control port must send. Unset: a random token, which the broker prints at the "
+        "start with the address."),
     key("kbroker.control.virtual.clock", "boolean", False,
         "With a control port: the broker's clock advances only when a client of that port advances it."),
     key("kbroker.metrics.listener", "string", "",
-        "host:port of the HTTP port with /metrics (Prometheus), /health and /ready, for which requests need no "
-        "password, and what else kbroker.console.token protects. Without a host: 127.0.0.1; port 0 picks a free port, "
-        "which DescribeConfigs shows; empty: no such port. Needs kbroker[metrics]."),
+        "host:port of the HTTP port. It serves /metrics (Prometheus), /health and /ready without a password, and "
+        "further pages under the rules of kbroker.console.token. Without a host: 127.0.0.1; port 0 picks a free "
+        "port, which DescribeConfigs shows; empty: no HTTP port. Needs kbroker[metrics]."),
     key("kbroker.console.token", "password", None,
-        "Token of 16 characters at least that clients of the HTTP port send as Authorization: Bearer, to read more "
-        "than /metrics, /health and /ready from other machines, and from this one too where there is an authorizer or "
-        "every listener authenticates its clients. Unset: only this machine may, and not there."),
+        "Token of at least 16 characters that clients of the HTTP port send as Authorization: Bearer for all pages "
+        "but /metrics, /health and /ready. Clients on other machines always need it; clients on this machine need "
+        "it if there is an authorizer or every listener authenticates its clients. Unset: those clients that need "
+        "it have no access."),
     key("kbroker.console.edit", "boolean", False,
-        "Whether the pages at /console of the HTTP port can change quotas; else they only show."),
+        "Whether the pages at /console of the HTTP port can change quotas; otherwise they only show quotas."),
     key("kbroker.metrics.entity.series", "int", 100,
         "Maximum number of series of a metric with a label that clients choose (user, client_id, ip, topic, "
         "partition); the largest are shown, and the rest is combined under the label value other.", between(1, 10_000)),
     key("kbroker.quota.max.counters", "int", 5000,
         "Maximum number of counters of one quota type for client ids that only a default quota matches, about 7 KB "
-        "each; a further one replaces the counter that was idle longest.", between(1)),
-    key("kbroker.request.log.topic", "string", "", "Internal topic for a record of every finished request "
-        "(docs/request-log.md), created at start; empty: no such topic."),
+        "each; a further client id replaces the counter that has been idle the longest.", between(1)),
+    key("kbroker.request.log.topic", "string", "",
+        "Internal topic that gets a record of each finished request (docs/request-log.md), created at the start; "
+        "empty: no such topic."),
     key("kbroker.request.log.partitions", "int", 1,
-        "Partitions of that topic when it is created; the records of a client are in one of them.", between(1, 1000)),
-    key("kbroker.request.log.compression", "string", "none", "compression.type of that topic when it is created.",
+        "Number of partitions of the request log's topic when it is created; all records of one client are in the "
+        "same partition.", between(1, 1000)),
+    key("kbroker.request.log.compression", "string", "none",
+        "compression.type of the request log's topic when it is created.",
         one_of("none", "lz4")),
-    key("kbroker.request.log.dir", "string", "", "Folder of rolling files with the same records; empty: no files."),
-    key("kbroker.request.log.format", "string", "json", "Format of the files. json: one object a request; arrow: Arrow "
-        "IPC streams, which are smaller and need kbroker[arrow].", one_of("json", "arrow")),
-    key("kbroker.request.log.sampling", "double", 1.0, "Share of requests that is recorded; requests that a quota "
-        "throttled or rejected are always recorded.", between(0, 1)),
-    key("kbroker.request.log.buffer.bytes", "long", 16_777_216, "Bytes for records that wait to be written, of all "
-        "network threads together; further records are dropped, counted and logged.", between(65_536, 1 << 30)),
+    key("kbroker.request.log.dir", "string", "",
+        "Folder of rolling files of the request log, with the same records as the topic; empty: no files."),
+    key("kbroker.request.log.format", "string", "json",
+        "Format of the request log's files. json: one object per request; arrow: Arrow IPC streams, which are "
+        "smaller and need kbroker[arrow].", one_of("json", "arrow")),
+    key("kbroker.request.log.sampling", "double", 1.0,
+        "Share of requests that are recorded; requests that a quota throttled or rejected are always recorded.",
+        between(0, 1)),
+    key("kbroker.request.log.buffer.bytes", "long", 16_777_216,
+        "Bytes of request log records that may wait to be written, of all network threads together; further records "
+        "are dropped, counted and logged.", between(65_536, 1 << 30)),
     key("kbroker.request.log.file.bytes", "long", 134_217_728,
-        "Bytes of a file of the request log after which a new file is started.", between(65_536)),
+        "Size in bytes of a file of the request log at which a new file is started.", between(65_536)),
     key("kbroker.request.log.file.count", "int", 10,
         "Maximum number of files of the request log; the oldest are deleted.", between(1)),
     key("kbroker.shutdown.timeout.ms", "long", 5000,
-        "Milliseconds that an orderly stop may take when the process ends.", between(0)),
+        "Maximum milliseconds of a clean stop when the process ends.", between(0)),
 )  # fmt: skip
 
 BROKER_KEYS = NETWORK_KEYS + SERVER_KEYS + OWN_KEYS

@@ -108,7 +108,7 @@ def one_of(*words: str) -> Validator:
     def check(value: bool | int | float | str) -> str | None:
         return None if value in words else f"String must be one of: {', '.join(words)}"
 
-    return Validator(", ".join(words), check)
+    return Validator("one of " + ", ".join(word or "(empty)" for word in words), check)
 
 
 def levels(low: int, high: int, default: int) -> Validator:
@@ -160,7 +160,10 @@ class ConfigKey(NamedTuple):
     def allowed(self) -> str:
         """Description of the valid values."""
         kind = _KINDS[self.type]
-        return f"{kind}, {self.validator.allowed}" if self.validator else kind
+        if self.validator is None:
+            return kind
+        each = "each " if self.type is ConfigType.LIST and not self.validator.keeps_list else ""
+        return f"{kind}, {each}{self.validator.allowed}"
 
     def parse(self, text: object) -> ConfigValue:
         """Return the typed value of ``text`` (any Python value is converted to its text).
@@ -249,11 +252,11 @@ _KINDS = {
     ConfigType.UNKNOWN: "text",
     ConfigType.BOOLEAN: "true or false",
     ConfigType.STRING: "text",
-    ConfigType.INT: "a whole number of 32 bits",
-    ConfigType.SHORT: "a whole number of 16 bits",
-    ConfigType.LONG: "a whole number of 64 bits",
+    ConfigType.INT: "a 32-bit integer",
+    ConfigType.SHORT: "a 16-bit integer",
+    ConfigType.LONG: "a 64-bit integer",
     ConfigType.DOUBLE: "a number",
-    ConfigType.LIST: "words with commas between them",
+    ConfigType.LIST: "a comma-separated list",
     ConfigType.CLASS: "a class name",
     ConfigType.PASSWORD: "text",
 }

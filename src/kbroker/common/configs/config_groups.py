@@ -23,13 +23,13 @@ def policy() -> Validator:
             return None
         return f"String must be one of (case insensitive): {', '.join(word.upper() for word in POLICIES)}"
 
-    return Validator(", ".join(POLICIES), check)
+    return Validator("one of " + ", ".join(POLICIES), check)
 
 
 GROUP_KEYS: tuple[ConfigKey, ...] = (
     key("group.coordinator.rebalance.protocols", "list", ("classic", "consumer", "streams"),
-        "Protocols of groups: classic, always, and consumer (KIP-848), unless it is left out. share and streams have "
-        "no effect. Deprecated: the feature group.version does the same.", one_of(*PROTOCOLS)),
+        "Protocols of groups. classic is always enabled, consumer (KIP-848) if it is in the list; share and streams "
+        "have no effect. Deprecated: use the feature group.version instead.", one_of(*PROTOCOLS)),
     key("group.consumer.session.timeout.ms", "int", 45_000,
         "Milliseconds without a heartbeat after which a member of a consumer group is removed.", between(1)),
     key("group.consumer.min.session.timeout.ms", "int", 45_000, "Minimum of consumer.session.timeout.ms of a group.",
@@ -37,7 +37,7 @@ GROUP_KEYS: tuple[ConfigKey, ...] = (
     key("group.consumer.max.session.timeout.ms", "int", 60_000, "Maximum of consumer.session.timeout.ms of a group.",
         between(1)),
     key("group.consumer.heartbeat.interval.ms", "int", 5000,
-        "Milliseconds between two heartbeats, as members of a consumer group are asked to keep them.", between(1)),
+        "Milliseconds between two heartbeats of a member of a consumer group.", between(1)),
     key("group.consumer.min.heartbeat.interval.ms", "int", 5000,
         "Minimum of consumer.heartbeat.interval.ms of a group.", between(1)),
     key("group.consumer.max.heartbeat.interval.ms", "int", 15_000,
@@ -50,12 +50,13 @@ GROUP_KEYS: tuple[ConfigKey, ...] = (
         "Maximum of consumer.assignment.interval.ms of a group.", between(0)),
     key("group.consumer.max.size", "int", INT32_MAX, "Maximum number of members of one consumer group.", between(1)),
     key("group.consumer.assignors", "list", ASSIGNORS,
-        "Assignors that members of consumer groups can ask for, uniform and range; the first is the default."),
-    key("group.consumer.migration.policy", "string", "bidirectional", "Whether groups change their protocol while "
-        "members are in them: upgrade, when the first member of the consumer protocol joins a classic group; "
-        "downgrade, when the last one leaves; bidirectional; or disabled.", policy()),
+        "Assignors that members of consumer groups can choose, uniform and range; the first is the default."),
+    key("group.consumer.migration.policy", "string", "bidirectional",
+        "Whether a group with members can change its protocol. upgrade: when the first member of the consumer "
+        "protocol joins a classic group; downgrade: when the last such member leaves; bidirectional: both; "
+        "disabled: neither.", policy()),
     key("group.consumer.regex.refresh.interval.ms", "int", 600_000,
-        "Milliseconds after which the topics of members' regular expressions are looked up again.", between(10_000)),
+        "Milliseconds after which the broker resolves the regular expressions of members again.", between(10_000)),
 )  # fmt: skip
 
 

@@ -23,8 +23,9 @@ _dynamic = partial(key, dynamic="cluster-wide")
 
 LOG_KEYS: tuple[ConfigKey, ...] = (
     _fixed("log.dir", "string", "data", "Folder of the data, used when log.dirs is not set."),
-    _fixed("log.dirs", "list", None, "Folders of the data, one for each disk; the first one also has the metadata "
-        "file. A new partition is created in the folder with the fewest partitions."),
+    _fixed("log.dirs", "list", None,
+        "Folders of the data, one for each disk; the first one also contains the metadata file. A new partition is "
+        "created in the folder with the fewest partitions."),
     _fixed("log.retention.hours", "int", 168,
         "Retention in hours; log.retention.minutes and log.retention.ms override it."),
     _fixed("log.retention.minutes", "int", None, "Retention in minutes; log.retention.ms overrides it."),
@@ -32,7 +33,8 @@ LOG_KEYS: tuple[ConfigKey, ...] = (
         "limit; 0 is not allowed. Unset: log.retention.minutes applies."),
     _dynamic("log.retention.bytes", "long", -1,
         "Size in bytes of a partition above which its oldest segments are deleted; -1: no limit."),
-    _fixed("log.retention.check.interval.ms", "long", 300_000, "Milliseconds between two applications of retention.",
+    _fixed("log.retention.check.interval.ms", "long", 300_000,
+        "Milliseconds between two retention checks.",
         between(1)),
     _dynamic("log.segment.bytes", "int", 1_073_741_824, "Size in bytes at which a new segment is started.",
         between(1024 * 1024, INT32_MAX)),
@@ -75,7 +77,7 @@ LOG_KEYS: tuple[ConfigKey, ...] = (
     _fixed("log.cleaner.enable", "boolean", True, "Whether topics with cleanup.policy=compact are compacted."),
     _dynamic("log.cleaner.backoff.ms", "long", 15_000, "Milliseconds that an idle cleaner waits.", between(0)),
     _dynamic("log.cleaner.dedupe.buffer.size", "long", 134_217_728,
-        "Bytes of memory for the cleaner's key maps; more than 1 MiB for each of its threads."),
+        "Bytes of memory for the cleaner's key maps; must exceed 1 MiB for each cleaner thread."),
     _dynamic("log.cleaner.delete.retention.ms", "long", 86_400_000,
         "Milliseconds after which tombstones of compacted topics are removed.", between(0)),
     _dynamic("log.cleaner.io.buffer.load.factor", "double", 0.9, "Maximum load factor of the cleaner's key map."),
@@ -92,9 +94,10 @@ LOG_KEYS: tuple[ConfigKey, ...] = (
     _dynamic("message.max.bytes", "int", 1_048_588,
         "Largest record batch in bytes; default of max.message.bytes of topics.", between(0)),
     _dynamic("min.insync.replicas", "int", 1,
-        "Replicas that must have a record before acks=all is acknowledged; there is one.", between(1)),
+        "Replicas that must have a record before acks=all is acknowledged; every partition has one replica.",
+        between(1)),
     _dynamic("compression.type", "string", "producer",
-        "Default codec in which the batches of topics are stored; producer: as they were sent.", COMPRESSION_TYPES),
+        "Default codec of stored batches. producer: batches are stored as sent.", COMPRESSION_TYPES),
     _dynamic("compression.gzip.level", "int", -1, "Level of gzip compression.", GZIP_LEVELS),
     _dynamic("compression.lz4.level", "int", 9, "Level of lz4 compression.", LZ4_LEVELS),
     _dynamic("compression.zstd.level", "int", 3, "Level of zstd compression.", ZSTD_LEVELS),

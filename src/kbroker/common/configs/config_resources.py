@@ -31,17 +31,19 @@ def offset_reset() -> Validator:
         allowed = "either 'earliest', 'latest' or of the format 'by_duration:<PnDTnHnMn.nS>'"
         return f"Invalid value `{value}` for configuration {name}. The value must be {allowed}."
 
-    return Validator("earliest, latest, by_duration:PnDTnHnMn.nS", check)
+    return Validator("one of earliest, latest, by_duration:PnDTnHnMn.nS", check)
 
 
 _key = partial(key, dynamic="cluster-wide")
 #: Configs of a group whose default is the broker's config with the prefix ``group.``.
 _WITH_SYNONYM = (
-    _key("consumer.assignment.interval.ms", "int", 1000, "Minimum milliseconds between two assignments.", between(0)),
+    _key("consumer.assignment.interval.ms", "int", 1000, "Minimum milliseconds between target assignments.",
+        between(0)),
     _key("consumer.heartbeat.interval.ms", "int", 5000, "Heartbeat interval of members of a consumer group.",
         between(1)),
     _key("consumer.session.timeout.ms", "int", 45_000, "Session timeout of members of a consumer group.", between(1)),
-    _key("share.assignment.interval.ms", "int", 1000, "Minimum milliseconds between two assignments.", between(0)),
+    _key("share.assignment.interval.ms", "int", 1000, "Minimum milliseconds between target assignments.",
+        between(0)),
     _key("share.delivery.count.limit", "int", 5, "Maximum number of deliveries of a record.", between(2)),
     _key("share.heartbeat.interval.ms", "int", 5000, "Heartbeat interval of members of a share group.", between(1)),
     _key("share.partition.max.record.locks", "int", 2000,
@@ -49,7 +51,8 @@ _WITH_SYNONYM = (
     _key("share.record.lock.duration.ms", "int", 30_000, "Milliseconds for which a member locks a record.",
         between(1000)),
     _key("share.session.timeout.ms", "int", 45_000, "Session timeout of members of a share group.", between(1)),
-    _key("streams.assignment.interval.ms", "int", 1000, "Minimum milliseconds between two assignments.", between(0)),
+    _key("streams.assignment.interval.ms", "int", 1000, "Minimum milliseconds between target assignments.",
+        between(0)),
     _key("streams.heartbeat.interval.ms", "int", 5000, "Heartbeat interval of members of a streams group.", between(1)),
     _key("streams.initial.rebalance.delay.ms", "int", 3000, "Milliseconds that a new group waits for more members.",
         between(0)),

@@ -28,55 +28,68 @@ def _not_super_users(value: bool | int | float | str) -> str | None:
 
 
 LISTENER_KEYS: tuple[ConfigKey, ...] = (
-    key("sasl.enabled.mechanisms", "list", (), "Mechanisms of SASL listeners, in the order that clients get. A SASL "
-        "listener needs at least one; GSSAPI, Kafka's default, is not supported.", one_of(*SASL_MECHANISMS)),
-    key("connections.max.reauth.ms", "long", 0, "Milliseconds that a SASL authentication is valid. A client must renew "
-        "it by then, or its next request closes the connection. 0: it is valid as long as the connection.", between(0)),
-    key("sasl.server.max.receive.size", "int", 524_288, "Largest frame in bytes before a SASL client is authenticated; "
-        "a larger one closes the connection.", between(1)),
+    key("sasl.enabled.mechanisms", "list", (),
+        "Mechanisms of SASL listeners, in the order in which clients get them. A SASL listener needs at least one; "
+        "GSSAPI, Kafka's default, is not supported.", one_of(*SASL_MECHANISMS)),
+    key("connections.max.reauth.ms", "long", 0,
+        "Milliseconds for which a SASL authentication is valid. If a client has not renewed it by then, its next "
+        "request closes the connection. 0: the authentication is valid as long as the connection exists.", between(0)),
+    key("sasl.server.max.receive.size", "int", 524_288,
+        "Largest frame in bytes before a SASL client is authenticated; a larger frame closes the connection.",
+        between(1)),
     key("ssl.keystore.type", "string", "PEM", "Format of the broker's key and certificates.", one_of("PEM")),
     key("ssl.keystore.location", "string", None,
         "PEM file with the broker's private key and its certificates, the broker's own first.", importance="high"),
-    key("ssl.keystore.key", "password", None, "The private key itself, in PEM; instead of ssl.keystore.location.",
+    key("ssl.keystore.key", "password", None,
+        "The broker's private key as PEM text, instead of ssl.keystore.location.",
         importance="high"),
     key("ssl.keystore.certificate.chain", "password", None,
-        "The certificates themselves, in PEM; with ssl.keystore.key.", importance="high"),
+        "The broker's certificates as PEM text; used with ssl.keystore.key.", importance="high"),
     key("ssl.key.password", "password", None, "Password of the private key, if it is encrypted.", importance="high"),
-    key("ssl.truststore.type", "string", "PEM", "Format of the certificates that sign those of clients.",
+    key("ssl.truststore.type", "string", "PEM",
+        "Format of the CA certificates for client certificates.",
         one_of("PEM")),
     key("ssl.truststore.location", "string", None,
-        "PEM file with the certificates that sign those of clients. Unset: the system's.", importance="high"),
+        "PEM file with the CA certificates for client certificates. Unset: those of the system.", importance="high"),
     key("ssl.truststore.certificates", "password", None,
-        "The certificates themselves, in PEM; instead of ssl.truststore.location.", importance="high"),
-    key("ssl.client.auth", "string", "none", "Whether TLS clients send a certificate. required: the broker refuses "
-        "clients without one; requested: they are ANONYMOUS.", one_of("required", "requested", "none")),
+        "The CA certificates for client certificates as PEM text, instead of ssl.truststore.location.",
+        importance="high"),
+    key("ssl.client.auth", "string", "none",
+        "Whether TLS clients send a certificate. required: the broker refuses clients without one; requested: "
+        "clients without one are ANONYMOUS.", one_of("required", "requested", "none")),
     key("ssl.enabled.protocols", "list", ("TLSv1.2", "TLSv1.3"), "Versions of TLS.", one_of("TLSv1.2", "TLSv1.3")),
-    key("ssl.cipher.suites", "list", (), "Ciphers of TLS 1.2 by OpenSSL's names; empty: Python's choice.",
+    key("ssl.cipher.suites", "list", (),
+        "Cipher suites of TLS 1.2, by OpenSSL's names; empty: Python's default.",
         importance="low"),
     key("ssl.principal.mapping.rules", "string", "DEFAULT",
-        "How a certificate's distinguished name becomes a user name: DEFAULT uses all of it, "
+        "Rules that map a certificate's distinguished name to a user name. DEFAULT uses the whole name, "
         "RULE:pattern/replacement/[LU] a part; the first rule that matches applies.", importance="low"),
 )  # fmt: skip
 
 SECURITY_KEYS: tuple[ConfigKey, ...] = (
     *LISTENER_KEYS,
-    key("delegation.token.secret.key", "password", None, "Secret from which the broker makes those of delegation "
-        "tokens. Unset or empty: there are none. With another key the tokens that were made before do not count."),
+    key("delegation.token.secret.key", "password", None,
+        "Secret from which the broker derives the secrets of delegation tokens. Unset or empty: delegation tokens "
+        "are disabled. Tokens created with another key are invalid."),
     key("delegation.token.max.lifetime.ms", "long", 604_800_000,
-        "Milliseconds after which a delegation token cannot be renewed any more.", between(1)),
+        "Milliseconds after which a delegation token can no longer be renewed.", between(1)),
     key("delegation.token.expiry.time.ms", "long", 86_400_000,
-        "Milliseconds that a delegation token counts, unless it is renewed.", between(1)),
-    key("delegation.token.expiry.check.interval.ms", "long", 3_600_000, "Milliseconds between two rounds that remove "
-        "expired delegation tokens. An expired token is refused, removed or not.", between(1), importance="low"),
-    key("connection.failed.authentication.delay.ms", "int", 100, "Milliseconds by which the response to a failed "
-        "authentication is delayed; less than connections.max.idle.ms.", between(0), importance="low"),
+        "Milliseconds for which a delegation token is valid, unless it is renewed.", between(1)),
+    key("delegation.token.expiry.check.interval.ms", "long", 3_600_000,
+        "Milliseconds between two removals of expired delegation tokens. The broker refuses an expired token even "
+        "before its removal.", between(1), importance="low"),
+    key("connection.failed.authentication.delay.ms", "int", 100,
+        "Milliseconds by which the response to a failed authentication is delayed; must be less than "
+        "connections.max.idle.ms.", between(0), importance="low"),
     key("authorizer.class.name", "string", "",
-        f"{STANDARD_AUTHORIZER}: requests are checked against ACLs. Empty: every client may do everything.",
+        f"{STANDARD_AUTHORIZER}: the broker checks requests against ACLs. Empty: every client may perform every "
+        "operation.",
         one_of("", STANDARD_AUTHORIZER)),
-    key("super.users", "string", None, "Principals that may do everything, with semicolons between: "
-        "User:admin;User:CN=ops,O=example.", Validator("User:name, with semicolons between", _not_super_users)),
+    key("super.users", "string", None,
+        "Principals that may perform every operation, separated by semicolons: User:admin;User:CN=ops,O=example.",
+        Validator("User:name, separated by semicolons", _not_super_users)),
     key("allow.everyone.if.no.acl.found", "boolean", False,
-        "Whether every client may do everything with a resource about which there is no ACL."),
+        "Whether every client may perform every operation on a resource without ACLs."),
     key("security.inter.broker.protocol", "string", "PLAINTEXT", "Accepted without effect; there is one broker."),
 )  # fmt: skip
 

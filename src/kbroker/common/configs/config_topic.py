@@ -26,15 +26,20 @@ ZSTD_LEVELS = between(-131072, 22)
 _key = partial(key, dynamic="cluster-wide")
 
 TOPIC_KEYS: tuple[ConfigKey, ...] = (
-    _key("cleanup.policy", "list", ("delete",), "What happens to old segments: delete removes them by time and size, "
-        "compact keeps the last value of each key; both may be given.", CLEANUP_POLICIES, synonym="log.cleanup.policy"),
-    _key("compression.gzip.level", "int", -1, "Level used when compression.type is gzip.", GZIP_LEVELS,
+    _key("cleanup.policy", "list", ("delete",),
+        "Policy for old segments: delete removes them by time and size, compact keeps the last value of each key; "
+        "both may be set.", CLEANUP_POLICIES, synonym="log.cleanup.policy"),
+    _key("compression.gzip.level", "int", -1,
+        "Level of gzip compression.", GZIP_LEVELS,
         synonym="compression.gzip.level"),
-    _key("compression.lz4.level", "int", 9, "Level used when compression.type is lz4.", LZ4_LEVELS,
+    _key("compression.lz4.level", "int", 9,
+        "Level of lz4 compression.", LZ4_LEVELS,
         synonym="compression.lz4.level"),
-    _key("compression.type", "string", "producer", "Codec in which batches are stored; producer: as they were sent, "
-        "any other: the broker recompresses them.", COMPRESSION_TYPES, synonym="compression.type"),
-    _key("compression.zstd.level", "int", 3, "Level used when compression.type is zstd.", ZSTD_LEVELS,
+    _key("compression.type", "string", "producer",
+        "Codec of stored batches. producer: batches are stored as sent; any other value: the broker recompresses "
+        "them.", COMPRESSION_TYPES, synonym="compression.type"),
+    _key("compression.zstd.level", "int", 3,
+        "Level of zstd compression.", ZSTD_LEVELS,
         synonym="compression.zstd.level"),
     _key("delete.retention.ms", "long", 86_400_000, "Milliseconds after which tombstones of compacted topics are "
         "removed.", between(0), synonym="log.cleaner.delete.retention.ms"),
@@ -68,8 +73,9 @@ TOPIC_KEYS: tuple[ConfigKey, ...] = (
         "is compacted.", between(0, 1), synonym="log.cleaner.min.cleanable.ratio"),
     _key("min.compaction.lag.ms", "long", 0, "Minimum milliseconds that a record of a compacted topic stays "
         "uncompacted.", between(0), synonym="log.cleaner.min.compaction.lag.ms"),
-    _key("min.insync.replicas", "int", 1, "Replicas that must have a record before acks=all is acknowledged; there is "
-        "one.", between(1), synonym="min.insync.replicas"),
+    _key("min.insync.replicas", "int", 1,
+        "Replicas that must have a record before acks=all is acknowledged; every partition has one replica.",
+        between(1), synonym="min.insync.replicas"),
     _key("preallocate", "boolean", False, "Whether a new segment reserves its whole size on disk, so that appends to "
         "it do not run out of space.", synonym="log.preallocate"),
     _key("remote.log.copy.disable", "boolean", False,
@@ -88,8 +94,9 @@ TOPIC_KEYS: tuple[ConfigKey, ...] = (
         "segment.", between(4), synonym="log.index.size.max.bytes"),
     _key("segment.jitter.ms", "long", 0, "Maximum random time subtracted from segment.ms, so that segments do not all "
         "roll at once.", between(0), synonym="log.roll.jitter.ms"),
-    _key("segment.ms", "long", 604_800_000, "Age in milliseconds at which a new segment is started even if the current "
-        "one is not full.", between(1), synonym="log.roll.ms"),
+    _key("segment.ms", "long", 604_800_000,
+        "Age in milliseconds at which a new segment is started, even if the current one is not full.",
+        between(1), synonym="log.roll.ms"),
     _key("unclean.leader.election.enable", "boolean", False, "Whether an out-of-sync replica may become leader. "
         "Accepted without effect; there is one replica.", synonym="unclean.leader.election.enable"),
 )  # fmt: skip

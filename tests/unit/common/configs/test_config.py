@@ -120,7 +120,7 @@ def test_bad_value_names_key_value_and_what_is_allowed() -> None:
         BrokerConfig({"num.io.threads": "0"})
     assert caught.value.explain() == (
         "Invalid value 0 for configuration num.io.threads: Value must be at least 1 "
-        "(allowed: a whole number of 32 bits, 1 to 10000)"
+        "(allowed: a 32-bit integer, 1 to 10000)"
     )
 
 
