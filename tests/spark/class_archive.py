@@ -20,6 +20,19 @@ ARCHIVE = Path(__file__).resolve().parents[2] / "build" / "spark-classes.jsa"
 _SHORT = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
 JVM = (*_SHORT, f"-XX:SharedArchiveFile={ARCHIVE}", "-Xlog:disable") if ARCHIVE.exists() else _SHORT
 
+# A JVM writes the archive as it ends, which is after the command.
+_PROGRAM = """
+from kbroker.cli import cli
+from pyspark import SparkContext
+
+try:
+    cli()
+finally:
+    jvm = SparkContext._gateway.proc
+    jvm.stdin.close()
+    jvm.wait()
+"""
+
 
 def write(archive: Path) -> None:
     """Run a job and keep the classes it needed."""
@@ -29,11 +42,9 @@ def write(archive: Path) -> None:
     with tempfile.TemporaryDirectory() as folder:
         log = Path(folder, "requests-1.jsonl")
         log.write_text("\n".join(make_day(50).lines()) + "\n")
-        program = "from kbroker.cli import cli\nimport sys\nsys.argv[1:] = {}\ncli()"
         words = ["pipeline", "ingest", str(Path(folder, "table")), str(log), "--buckets", "2", "--master", "local[2]"]
-        # the JVM writes the file as it ends, after the command; it holds the pipe until then
         done = subprocess.run(
-            [sys.executable, "-c", program.format(words)], env=given, capture_output=True, text=True, check=False
+            [sys.executable, "-c", _PROGRAM, *words], env=given, capture_output=True, text=True, check=False
         )
     if not kept.exists():
         sys.exit(f"Java left no archive of classes: {done.stderr[-500:]}")
