@@ -15,8 +15,9 @@ import threading
 from pathlib import Path
 
 from kbroker.common.listeners import Listener
+from kbroker.network.options import SocketServerOptions
 from kbroker.network.request_channel import RequestChannel
-from kbroker.network.socket_server import SocketServer, SocketServerOptions
+from kbroker.network.socket_server import SocketServer
 
 sys.path[:0] = [str(Path(__file__).resolve().parents[1])]
 

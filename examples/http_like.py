@@ -13,8 +13,9 @@ import argparse
 import threading
 
 from kbroker.common.listeners import Listener
+from kbroker.network.options import SocketServerOptions
 from kbroker.network.request_channel import InboundRequest, RequestChannel
-from kbroker.network.socket_server import SocketServer, SocketServerOptions
+from kbroker.network.socket_server import SocketServer
 
 LARGEST_HEAD_BYTES = 8192
 END_OF_HEAD = b"\r\n\r\n"

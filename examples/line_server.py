@@ -22,8 +22,9 @@ from kbroker._core.requests.memory_pool import MemoryPool
 from kbroker._core.requests.request_queue import Queue
 from kbroker._core.timer.timing_wheel import Timer
 from kbroker.common.listeners import Listener
+from kbroker.network.options import SocketServerOptions
 from kbroker.network.request_channel import InboundRequest, RequestChannel
-from kbroker.network.socket_server import SocketServer, SocketServerOptions
+from kbroker.network.socket_server import SocketServer
 
 LONGEST_LINE_BYTES = 4096
 LONGEST_DELAY_MS = 3_600_000

@@ -17,8 +17,9 @@ from kbroker.common.listeners import Listener
 from kbroker.common.quotas import QuotaEntity
 from kbroker.metadata.configs.dynamic_configs import ConfigChange, Operation, ResourceType
 from kbroker.network.connections._connection_quotas import ConnectionThrottledError
+from kbroker.network.options import ListenerLimits, SocketServerOptions
 from kbroker.network.request_channel import RequestChannel
-from kbroker.network.socket_server import ListenerLimits, SocketServer, SocketServerOptions
+from kbroker.network.socket_server import SocketServer
 from kbroker.quota.entity_rules import Alteration, QuotaOp
 from tests.native.echo import run_echo
 from tests.support.socket_rig import PAUSE, until

@@ -81,7 +81,7 @@ cdef class ChargedRequest:
 
 
 cdef class HeldCounter:
-    """A client's counter whose lock the test holds from here to `release`: whoever records into it waits."""
+    """A client's counter whose lock the test holds from here to `release`: a record into it waits."""
 
     cdef ClientQuotaManager manager
     cdef ClientSensors *sensors

@@ -11,8 +11,9 @@ from kbroker._core.network.mute import IllegalStateError
 from kbroker._core.network.selector import Selector
 from kbroker._core.requests.request_queue import Queue
 from kbroker._core.timer.purgatory import Purgatory
+from kbroker.network.options import SocketServerOptions
 from kbroker.network.request_channel import RequestChannel
-from kbroker.network.socket_server import SocketServer, SocketServerOptions
+from kbroker.network.socket_server import SocketServer
 from kbroker.protocol._encoder import Plan, encode
 from tests.property.bad_input_rows.core import Liar, Waiting
 from tests.property.bad_input_rows.network import HERE

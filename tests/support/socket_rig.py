@@ -11,8 +11,9 @@ from collections.abc import Callable
 from kbroker._core.clock import BaseClock
 from kbroker._core.requests.memory_pool import MemoryPool
 from kbroker.common.listeners import Listener
+from kbroker.network.options import SocketServerOptions
 from kbroker.network.request_channel import InboundRequest, RequestChannel
-from kbroker.network.socket_server import SocketServer, SocketServerOptions
+from kbroker.network.socket_server import SocketServer
 from tests.native.echo import run_echo
 
 PAUSE = threading.Event()

@@ -421,8 +421,8 @@ class BrokerRuntime:
             self.apis,
             channel.receive,
             config.integer("kbroker.python.threads"),
-            self._intercept,
             self._server.refused_requests,
+            self._intercept,
         )
 
         def stop_native() -> None:

@@ -8,14 +8,14 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Callable
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any
 
 from kbroker._core import process_memory
 from kbroker.common.errors import Errors, KafkaError, ProtocolError
 from kbroker.common.loggers import get_logger
 from kbroker.handlers.api_table import ApiEntry, KafkaApis, encode_response
 from kbroker.network.connections._refused_requests import RefusedRequests
-from kbroker.network.processor._inbound import InboundRequest as OpenRequest
+from kbroker.network.processor._inbound import InboundRequest
 from kbroker.protocol import codec
 from kbroker.quota._client_quotas import ClientQuotaManagers
 from kbroker.request_log.transactional_ids import transactional_id_of
@@ -29,31 +29,6 @@ FIND_COORDINATOR = 10
 #: raft calls of the controller quorum; Fetch of followers and Produce without acks are the native handlers'.
 EXEMPT_KEYS = frozenset({4, 5, 6, 27, 52, 53, 54, 56, 59})
 MAX_REQUEST_ELEMENTS = 100_000  # topics, partitions, names ... of one request; more closes its connection
-
-
-class InboundRequest(Protocol):
-    """A request as the network hands it over; ``respond`` or ``close`` is called once, by any thread."""
-
-    @property
-    def api_key(self) -> int: ...
-    @property
-    def api_version(self) -> int: ...
-    @property
-    def correlation_id(self) -> int: ...
-    @property
-    def client_id(self) -> str | None: ...
-    @property
-    def body(self) -> memoryview: ...
-    @property
-    def listener(self) -> str: ...
-    @property
-    def principal(self) -> str: ...
-    @property
-    def remote_host(self) -> str: ...
-    def respond(self, response: bytes) -> None: ...
-    def mark_errors(self, counts: dict[int, int]) -> None: ...
-    def handler_done(self) -> None: ...
-    def close(self) -> None: ...
 
 
 class PendingResponse:
@@ -105,8 +80,7 @@ class PendingResponse:
         try:
             self._throttle(body, quotas)
         finally:
-            if isinstance(self._request, OpenRequest):
-                quotas.settle(self._request, serves_mutations)
+            quotas.settle(self._request, serves_mutations)
 
     def _throttle(self, body: Body, quotas: ClientQuotaManagers) -> None:
         mutations_ms = body.get("ThrottleTimeMs", 0)
@@ -152,15 +126,12 @@ def error_counts(body: Body) -> dict[int, int]:
     return counts
 
 
-Inbound = TypeVar("Inbound", bound=InboundRequest)
-
-
-class RequestHandlerPool(Generic[Inbound]):
+class RequestHandlerPool:
     """Threads that take requests and respond to them.
 
-    Args: ``receive`` waits up to a number of seconds and gives a request, or None at the time-out or once closed;
-    ``count`` of threads; ``intercept`` is called first and returns True for a request it has taken over; ``refused``
-    records malformed requests.
+    Args: ``receive`` waits up to a number of seconds and returns a request, or None at the time-out or once closed;
+    ``count``: the number of threads; ``refused`` counts malformed requests; ``intercept`` is called first and returns
+    True for a request that it has taken over.
     Threads: start and stop from one thread.
     """
 
@@ -168,10 +139,10 @@ class RequestHandlerPool(Generic[Inbound]):
         self,
         ctx: ApiContext,
         apis: KafkaApis,
-        receive: Callable[[float], Inbound | None],
+        receive: Callable[[float], InboundRequest | None],
         count: int,
-        intercept: Callable[[Inbound], bool] | None = None,
-        refused: RefusedRequests | None = None,
+        refused: RefusedRequests,
+        intercept: Callable[[InboundRequest], bool] | None = None,
     ) -> None:
         self._ctx = ctx
         self._apis = apis
@@ -210,18 +181,11 @@ class RequestHandlerPool(Generic[Inbound]):
         """Respond to one request, or close its connection if no response is possible. Never raises."""
         try:
             if not self._serve(request):
-                self._refuse(request)
+                request.refuse(self._refused)
         except Exception:  # a bug must fail one request, not the thread
             logger.exception("cannot serve api key %s version %s", request.api_key, request.api_version)
             with contextlib.suppress(Exception):
                 request.close()
-
-    def _refuse(self, request: InboundRequest) -> None:
-        """Close the connection; log and count the reason."""
-        if isinstance(request, OpenRequest) and self._refused is not None:
-            request.refuse(self._refused)
-        else:
-            request.close()
 
     def _serve(self, request: InboundRequest) -> bool:
         """Respond, or let the handler respond later. Returns: False if the connection is to be closed."""
@@ -240,15 +204,15 @@ class RequestHandlerPool(Generic[Inbound]):
             request.principal,
             request.remote_host,
             response,
-            request if isinstance(request, OpenRequest) else None,
-            isinstance(request, OpenRequest) and request.is_token_authenticated,
+            request,
+            request.is_token_authenticated,
         )
         try:
             body = codec.decode_request(key, version, request.body, max_elements=MAX_REQUEST_ELEMENTS)
         except ProtocolError as error:
             logger.info("client %r: malformed %s: %s", request_context.client_id, entry.name, error)
             return False
-        if self._is_logged and isinstance(request, OpenRequest):
+        if self._is_logged:
             self._note_for_log(request, body)
         try:
             found = entry.handle(self._ctx, body, request_context)
@@ -264,7 +228,7 @@ class RequestHandlerPool(Generic[Inbound]):
             response.send(found)
         return True
 
-    def _note_for_log(self, request: OpenRequest, body: Body) -> None:
+    def _note_for_log(self, request: InboundRequest, body: Body) -> None:
         """Return the facts of the body that the request log records."""
         if self._is_about_the_log(body):
             request.leave_out()

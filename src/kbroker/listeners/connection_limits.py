@@ -9,7 +9,7 @@ from kbroker.common.configs.config_broker import host_limits
 from kbroker.common.loggers import get_logger
 from kbroker.common.quotas import CONNECTION_CREATION_RATE, IP, QuotaEntity, enforced_key, is_shadow_key
 from kbroker.network.connections._connection_quotas import ConnectionQuotas
-from kbroker.network.socket_server import ListenerLimits
+from kbroker.network.options import ListenerLimits
 
 logger = get_logger(__name__)
 

@@ -8,7 +8,7 @@ import socket
 from kbroker.common.configs.config import BrokerConfig, listener_key
 from kbroker.common.listeners import Listener
 from kbroker.listeners.connection_limits import address_limits, listener_limits
-from kbroker.network.socket_server import SocketServerOptions
+from kbroker.network.options import SocketServerOptions
 from kbroker.requests.context import Endpoint
 
 

@@ -18,66 +18,13 @@ from kbroker.common.listening_socket import close_listening
 from kbroker.common.loggers import get_logger
 from kbroker.network._acceptor import Acceptor
 from kbroker.network._request_metrics import RequestMetrics, RequestRecorder
-from kbroker.network.connections._connection_quotas import UNLIMITED, ConnectionQuotas
+from kbroker.network.connections._connection_quotas import ConnectionQuotas
 from kbroker.network.connections._refused_requests import RefusedRequests
+from kbroker.network.options import ListenerLimits, SocketServerOptions
 from kbroker.network.processor._processor import Processor
 from kbroker.network.transport.authentication import ListenerSecurity
 
 logger = get_logger(__name__)
-
-Backend = str | Callable[[], object]
-
-
-class ListenerLimits(NamedTuple):
-    """Limits of one listener's connections; None is the server's."""
-
-    max_connections: int | None = None
-    max_connection_rate: int | None = None
-
-
-class SocketServerOptions(NamedTuple):
-    """Options that all listeners share; the defaults are Kafka's.
-
-    ``listener_network_threads`` and ``listener_limits`` are by name. The server's limits do not apply to the
-    ``inter_broker_listener`` if there are others.
-
-    ``framing``, ``delimiter`` and ``max_request_bytes`` define how bytes become requests (``_core.framing.Framer``);
-    ``backend`` is "auto", "epoll", "kqueue" or a function that creates a selectors-like object for each thread.
-
-    ``kafka_requests``: each request carries the state of Kafka's handlers, metrics and quotas. Without it there are no
-    request metrics and no records of finished requests, and no listener may authenticate its clients. None: with
-    length-prefix framing.
-    """
-
-    network_threads: int = 3
-    listener_network_threads: Mapping[str, int] | None = None
-    max_request_bytes: int = 104857600
-    idle_ms: int = 600000
-    frame_timeout_ms: int = 30000
-    request_batch_max: int = 16
-    max_connections: int = UNLIMITED
-    max_connections_per_ip: int = UNLIMITED
-    max_connections_per_ip_overrides: Mapping[str, int] | None = None
-    max_connection_rate: int = UNLIMITED
-    listener_limits: Mapping[str, ListenerLimits] | None = None
-    inter_broker_listener: str | None = None
-    quota_samples: int = 11
-    quota_window_seconds: int = 1
-    backlog: int = 50
-    send_buffer_bytes: int = 102400
-    receive_buffer_bytes: int = 102400
-    framing: str = "length-prefix"
-    delimiter: bytes | None = None
-    principal: str = "User:ANONYMOUS"
-    broker_id: int = 0
-    backend: Backend = "auto"
-    request_metrics: bool = True
-    kafka_requests: bool | None = None
-
-    @property
-    def serves_kafka(self) -> bool:
-        """Resolved value of ``kafka_requests``: None means length-prefix framing."""
-        return self.framing == "length-prefix" if self.kafka_requests is None else self.kafka_requests
 
 
 class _BoundListener:
@@ -360,31 +307,21 @@ class SocketServer:
     def _make_processor(self, listener_id: int, bound: _BoundListener) -> Processor:
         """Create a network thread of the listener, not started."""
         options, name, protocol = self.options, bound.listener.name, bound.listener.protocol
-        security = self._security.get(name, ListenerSecurity())
         tables = bound.free_tables.pop() if bound.free_tables else self._make_tables(bound)
         processor_id = self._next_processor_id
         processor = Processor(
             name,
             processor_id,
             self._queue,
+            options,
             pool=self._pool,
             clock=self._clock,
-            framing=options.framing,
-            max_size_bytes=options.max_request_bytes,
-            delimiter=options.delimiter,
-            idle_ms=options.idle_ms,
-            frame_timeout_ms=options.frame_timeout_ms,
-            request_batch_max=options.request_batch_max,
-            principal=options.principal,
             listener_id=listener_id,
             quotas=self.connection_quotas,
-            tls=security.tls,
-            authentication=security.authentication,
+            security=self._security.get(name),
             metrics=tables.metrics,
             recorder=tables.recorder,
             refused=self.refused_requests if options.serves_kafka else None,
-            kafka_requests=options.serves_kafka,
-            backend=self._make_backend(),
         )
         self._next_processor_id += 1
         self._tables[processor] = tables
@@ -415,7 +352,7 @@ class SocketServer:
             send_buffer_bytes=options.send_buffer_bytes,
             quotas=self.connection_quotas,
             clock=self._clock,
-            backend=self._make_backend(),
+            backend=options.new_backend(),
         )
         port = bound.socket.getsockname()[1]
         bound.acceptor_thread = threading.Thread(
@@ -423,9 +360,6 @@ class SocketServer:
             name=f"data-plane-kafka-socket-acceptor-ListenerName({name})-{protocol}-{port}",
             daemon=True,
         )
-
-    def _make_backend(self) -> object:
-        return self.options.backend() if callable(self.options.backend) else self.options.backend
 
     def _close_sockets(self) -> None:
         for bound in self._bound:

@@ -118,6 +118,10 @@ def test_security_that_cannot_be() -> None:
     with pytest.raises(TypeError, match="must be a ListenerSecurity, not int"):
         SocketServer([listener], Queue(5), security={"PLAINTEXT": 5})  # type: ignore[dict-item]
     with pytest.raises(TypeError, match="authentication must be an Authentication, not int"):
-        Processor("PLAINTEXT", 0, Queue(5), authentication=5)  # type: ignore[arg-type]
+        Processor("PLAINTEXT", 0, Queue(5), security=ListenerSecurity(authentication=5))  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="TlsServer"):
-        Processor("PLAINTEXT", 0, Queue(5), tls=5)  # type: ignore[arg-type]
+        Processor("PLAINTEXT", 0, Queue(5), security=ListenerSecurity(tls=5))  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="security must be a ListenerSecurity, not int"):
+        Processor("PLAINTEXT", 0, Queue(5), security=5)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="options must be SocketServerOptions, not int"):
+        Processor("PLAINTEXT", 0, Queue(5), 5)  # type: ignore[arg-type]

@@ -10,6 +10,7 @@ from kbroker._core.requests.request_queue import Queue
 from kbroker.handlers._native_apis import NativeApis
 from kbroker.metrics.registry import Metrics
 from kbroker.network._request_metrics import RequestMetrics
+from kbroker.network.options import SocketServerOptions
 from kbroker.network.processor._processor import Processor
 from kbroker.network.request_channel import RequestChannel
 from kbroker.quota._client_quotas import ClientQuotaManagers
@@ -84,6 +85,6 @@ def test_what_needs_kafkas_part_is_refused() -> None:
     """Authentication and request metrics cannot be had without it."""
     queue = RequestChannel().queue
     with pytest.raises(ValueError, match="need requests of Kafka's protocol"):
-        Processor("LINES", 0, queue, framing="raw", metrics=RequestMetrics())
+        Processor("LINES", 0, queue, SocketServerOptions(framing="raw"), metrics=RequestMetrics())
     with pytest.raises(ValueError, match="need requests of Kafka's protocol"):
-        Processor("LINES", 0, queue, kafka_requests=False, metrics=RequestMetrics())
+        Processor("LINES", 0, queue, SocketServerOptions(kafka_requests=False), metrics=RequestMetrics())

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from kbroker.network.options import SocketServerOptions
 from kbroker.network.processor._processor import Processor
 from kbroker.network.request_channel import RequestChannel
 from tests.native.echo import run_files
@@ -25,7 +26,7 @@ def test_file_regions_between_bytes(tmp_path: Path, send_files: bool, size: int)
     path = tmp_path / "segment"
     path.write_bytes(content)
     channel = RequestChannel()
-    processor = Processor("P", 0, channel.queue, send_files=send_files)
+    processor = Processor("P", 0, channel.queue, SocketServerOptions(send_files=send_files))
     loop = threading.Thread(target=processor.run)
     handler = threading.Thread(target=run_files, args=(channel.queue, os.open(path, os.O_RDONLY), 7, size))
     loop.start()
@@ -50,7 +51,7 @@ def test_file_shorter_than_promised_closes(tmp_path: Path, send_files: bool) -> 
     path = tmp_path / "segment"
     path.write_bytes(b"short")
     channel = RequestChannel()
-    processor = Processor("P", 0, channel.queue, send_files=send_files)
+    processor = Processor("P", 0, channel.queue, SocketServerOptions(send_files=send_files))
     loop = threading.Thread(target=processor.run)
     handler = threading.Thread(target=run_files, args=(channel.queue, os.open(path, os.O_RDONLY), 0, 10))
     loop.start()

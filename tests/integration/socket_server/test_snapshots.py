@@ -8,8 +8,9 @@ import threading
 
 from kbroker._core.requests.request_queue import Queue
 from kbroker.common.listeners import Listener
+from kbroker.network.options import SocketServerOptions
 from kbroker.network.processor._processor_snapshot import snapshot
-from kbroker.network.socket_server import SocketServer, SocketServerOptions
+from kbroker.network.socket_server import SocketServer
 from tests.support.broker import wait_for
 
 FRAME = struct.pack(">ihhih", 10, 18, 0, 1, -1)  # ApiVersions

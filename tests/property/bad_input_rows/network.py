@@ -14,10 +14,11 @@ from kbroker._core.requests.memory_pool import MemoryPool
 from kbroker._core.requests.request_queue import Queue
 from kbroker.common.listeners import Listener
 from kbroker.network._acceptor import Acceptor
+from kbroker.network.options import SocketServerOptions
 from kbroker.network.processor._inbound import ChannelThrottle, InboundRequest, OwnedPayload, receive
 from kbroker.network.processor._processor import Processor
 from kbroker.network.request_channel import RequestChannel, SuppressedResponses
-from kbroker.network.socket_server import SocketServer, SocketServerOptions
+from kbroker.network.socket_server import SocketServer
 from tests.support.bad_input import BUFFERS, JUNK, OBJECTS, Call, Life, Object, Refusal, Row, Storm, refused
 
 # of descriptors only what is never open: a real one would be closed under somebody's feet
@@ -144,11 +145,14 @@ def refused_to_run(thing: Processor | Acceptor) -> bool:
 
 
 HERE = Listener("PLAINTEXT", "PLAINTEXT", "127.0.0.1", 0)
-PROCESSOR_WORDS = dict.fromkeys(
-    ("pool", "clock", "framing", "max_size_bytes", "delimiter", "idle_ms", "frame_timeout_ms", "request_batch_max",
-     "principal", "listener_id", "max_connections", "send_files"),
-    JUNK,
-)  # fmt: skip
+PROCESSOR_OPTIONS = ("framing", "max_request_bytes", "delimiter", "idle_ms", "frame_timeout_ms", "request_batch_max",
+                     "principal", "send_files")  # fmt: skip
+PROCESSOR_WORDS = {
+    **dict.fromkeys(("pool", "clock", "listener_id", "security"), JUNK),
+    "options": st.one_of(
+        JUNK, st.dictionaries(st.sampled_from(PROCESSOR_OPTIONS), JUNK).map(lambda words: SocketServerOptions(**words))
+    ),
+}
 SELECTOR_WORDS = dict.fromkeys(
     ("framing", "max_receive_size", "delimiter", "pool", "idle_ms", "frame_timeout_ms", "clock", "shuffle_seed"), JUNK
 )

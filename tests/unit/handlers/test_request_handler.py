@@ -13,6 +13,7 @@ import pytest
 from kbroker.common.errors import Errors, KafkaError
 from kbroker.handlers.api_table import KafkaApis
 from kbroker.handlers.request_handler import RequestHandlerPool, error_counts
+from kbroker.network.connections._refused_requests import RefusedRequests
 from kbroker.protocol import codec
 from kbroker.requests.context import ApiContext, Body, RequestContext
 from tests.support.server import make_bench
@@ -30,6 +31,7 @@ class FakeRequest:
     listener: str = "PLAINTEXT"
     principal: str = "User:ANONYMOUS"
     remote_host: str = "127.0.0.1"
+    is_token_authenticated: bool = False
     ended: list[bytes | None] = field(default_factory=list)
 
     def respond(self, response: bytes) -> None:
@@ -41,8 +43,20 @@ class FakeRequest:
     def handler_done(self) -> None:
         pass
 
+    def refuse(self, noted: RefusedRequests) -> None:
+        self.ended.append(None)
+
     def close(self) -> None:
         self.ended.append(None)
+
+
+class NoQuotas:
+    """Quotas without a limit, which take requests that are no InboundRequest."""
+
+    charges_time = False
+
+    def settle(self, request: FakeRequest, serves_mutations: bool) -> None:
+        pass
 
 
 def request(key: int, version: int, body: Body | None = None, raw: bytes | None = None) -> FakeRequest:
@@ -50,9 +64,20 @@ def request(key: int, version: int, body: Body | None = None, raw: bytes | None 
     return FakeRequest(key, version, memoryview(data))
 
 
+def nothing(timeout_s: float) -> None:
+    """Take no request."""
+
+
+def pool(
+    apis: KafkaApis, receive: Callable[[float], FakeRequest | None] = nothing, count: int = 0
+) -> RequestHandlerPool:
+    ctx = make_bench().ctx
+    ctx.quotas = NoQuotas()  # type: ignore[assignment]
+    return RequestHandlerPool(ctx, apis, receive, count, RefusedRequests())  # type: ignore[arg-type]
+
+
 def serve(one: FakeRequest, apis: KafkaApis | None = None) -> bytes | None:
-    bench = make_bench()
-    RequestHandlerPool(bench.ctx, apis or KafkaApis(), lambda timeout_s: None, 0).serve(one)
+    pool(apis or KafkaApis()).serve(one)  # type: ignore[arg-type]
     (ended,) = one.ended
     return ended
 
@@ -123,7 +148,7 @@ def test_a_response_the_wire_cannot_carry_closes(caplog: pytest.LogCaptureFixtur
 
 def test_threads_serve_until_stopped() -> None:
     """Requests are taken from the queue; stop waits for the threads."""
-    bench, done = make_bench(), threading.Event()
+    done = threading.Event()
     waiting = [request(60, 0) for _ in range(3)]
     ones = list(waiting)
 
@@ -134,10 +159,10 @@ def test_threads_serve_until_stopped() -> None:
             done.set()
             return None
 
-    pool = RequestHandlerPool(bench.ctx, KafkaApis(), receive, 2)
-    pool.start()
+    handlers = pool(KafkaApis(), receive, 2)
+    handlers.start()
     assert done.wait(10)
-    assert pool.stop(10)
+    assert handlers.stop(10)
     assert [len(one.ended) for one in ones] == [1, 1, 1]
 
 
@@ -153,7 +178,7 @@ def deferred(one: FakeRequest, then: Callable[[RequestContext], None] | None = N
         if then is not None:
             then(facts)
 
-    RequestHandlerPool(make_bench().ctx, with_handler(60, handle), lambda timeout_s: None, 0).serve(one)
+    pool(with_handler(60, handle)).serve(one)  # type: ignore[arg-type]
     return kept[0]
 
 

@@ -464,9 +464,9 @@ def test_handles_that_no_manager_made_do_no_harm(bench: Bench) -> None:
         with pytest.raises(ValueError, match="was not made"):
             call()
     for wrong in (
-        lambda: bench.managers.charge(None),
-        lambda: bench.managers.charge_exempt(object()),
-        lambda: bench.managers.throttle(bench.produce, "request", 5),
+        lambda: bench.managers.charge(None),  # type: ignore[arg-type]
+        lambda: bench.managers.charge_exempt(object()),  # type: ignore[arg-type]
+        lambda: bench.managers.throttle(bench.produce, "request", 5),  # type: ignore[arg-type]
         lambda: bench.managers.throttle(None, None, 5),  # type: ignore[arg-type]
         lambda: ClientQuotaManagers("clock", bench.registry),  # type: ignore[arg-type]
         lambda: ClientQuotaManagers(bench.clock, bench.registry, window_seconds=1.5),  # type: ignore[arg-type]

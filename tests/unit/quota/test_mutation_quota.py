@@ -447,6 +447,9 @@ class Judges:
         assert request.sent is None, "the throttle must be begun before the response leaves"
         self.throttled.append((manager, throttle_time_ms))
 
+    def settle(self, request: Sent, serves_mutations: bool) -> None:
+        pass
+
 
 @dataclass
 class Sent:

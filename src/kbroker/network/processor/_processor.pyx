@@ -40,7 +40,9 @@ from kbroker.network._kafka_request cimport kafka_context_type
 from kbroker.network.processor._request_samples cimport RequestSamples, copy_samples
 from kbroker.network._request_metrics cimport RequestMetrics, RequestRecorder, metrics_retain
 from kbroker.network.connections._refused_requests cimport RefusedRequests, refused_retain
+from kbroker.network.options import SocketServerOptions
 from kbroker.network.transport._tls cimport TlsServer
+from kbroker.network.transport.authentication import ListenerSecurity
 
 cdef enum:
     FLUSH_POLLS = 20            # polls of FLUSH_NS at shutdown, to flush pending responses
@@ -132,54 +134,50 @@ cdef class Processor:
         listener_name: value of ``InboundRequest.listener_name``.
         processor_id: third part of a connection id.
         queue: receives the frames that were read.
+        options: the server's; None: the defaults.
         pool: charged with each frame; None: unlimited.
         clock: None: the system's.
-        framing, max_size_bytes, delimiter: see ``_core.framing.Framer``.
-        idle_ms: connections idle for longer are closed; negative: never.
-        frame_timeout_ms: time limit for receiving a whole frame; 0: no limit.
-        request_batch_max: maximum size of a request batch, 1 (Kafka's exact behaviour) to 1024.
-        principal: identity of every connection of the listener.
         listener_id: passed to handlers with each request.
-        max_connections: of this processor; excess closes the least recently active connection, one per pass.
-        quotas: notified when a connection that its acceptor counted closes; excess of its limit is closed likewise.
-        tls: state shared by the TLS connections of the listener, a TlsServer; None: plaintext.
-        authentication: makes the authenticator of each connection (``authentication.Authentication``); None:
-            every client is ``principal``.
+        quotas: notified when a connection that its acceptor counted closes; each pass closes the least recently active
+            connection while their limit is exceeded.
+        security: TLS and SASL of the listener, a ListenerSecurity; None: neither.
         metrics: records the times of each request; not shared with another processor. None: not recorded.
         recorder: records each finished request; not shared with another processor. None: not recorded.
         refused: counts requests whose connection is closed instead of a response. None: not counted.
-        send_files: False copies file regions through memory, as transports without sendfile must.
-        kafka_requests: each request carries the state of Kafka's handlers, metrics and quotas; None: with
-            length-prefix framing. ``authentication``, ``metrics`` and ``recorder`` need it.
-        backend: "auto", "epoll", "kqueue" or a selectors-like object that no other processor uses.
     Raises: TypeError, ValueError for wrong arguments, OSError without descriptors.
     Threads: ``run`` on its own thread, the rest on any.
     Source: ``SocketServer.Processor``.
     """
 
     def __cinit__(
-            self, str listener_name not None, processor_id, Queue queue not None, *, MemoryPool pool=None,
-            clock=None, framing="length-prefix", max_size_bytes=None, delimiter=None, idle_ms=600000,
-            frame_timeout_ms=30000, request_batch_max=16, str principal not None="User:ANONYMOUS", listener_id=0,
-            max_connections=INT32_MAX, ConnectionQuotas quotas=None, TlsServer tls=None, authentication=None,
-            RequestMetrics metrics=None, RequestRecorder recorder=None, RefusedRequests refused=None,
-            bint send_files=True, kafka_requests=None, backend="auto"):
+            self, str listener_name not None, processor_id, Queue queue not None, options=None, *,
+            MemoryPool pool=None, clock=None, listener_id=0, ConnectionQuotas quotas=None, security=None,
+            RequestMetrics metrics=None, RequestRecorder recorder=None, RefusedRequests refused=None):
+        if options is None:
+            options = SocketServerOptions()
+        if security is None:
+            security = ListenerSecurity()
+        if not isinstance(options, SocketServerOptions):
+            raise TypeError(f"options must be SocketServerOptions, not {type(options).__name__}")
+        if not isinstance(security, ListenerSecurity):
+            raise TypeError(f"security must be a ListenerSecurity, not {type(security).__name__}")
         cdef ProcessorCore *core
         cdef Poller *poller
         cdef Framing parsed
         cdef bytes name = listener_name.encode()
-        cdef bytes who = principal.encode()
+        cdef bytes principal = (<str?>options.principal).encode()
         cdef ListenerQuota *listener_quota = NULL
         cdef MemoryPool budget = MemoryPool.unlimited() if pool is None else pool
+        cdef TlsServer tls = security.tls
+        cdef object authentication = security.authentication
         cdef int64_t number = integer(processor_id, "processor_id", 0, INT32_MAX)
         cdef int64_t listener_number = integer(listener_id, "listener_id", 0, INT32_MAX)
-        cdef int64_t batch = integer(request_batch_max, "request_batch_max", 1, 1024)
-        cdef int64_t idle = integer(idle_ms, "idle_ms", INT64_MIN, INT64_MAX)
-        cdef int64_t frame_timeout = integer(frame_timeout_ms, "frame_timeout_ms", 0, INT64_MAX)
-        cdef int64_t connections = integer(max_connections, "max_connections", 1, INT64_MAX)
+        cdef int64_t batch = integer(options.request_batch_max, "request_batch_max", 1, 1024)
+        cdef int64_t idle = integer(options.idle_ms, "idle_ms", INT64_MIN, INT64_MAX)
+        cdef int64_t frame_timeout = integer(options.frame_timeout_ms, "frame_timeout_ms", 0, INT64_MAX)
         cdef int64_t max_receive = 0, refusal_delay = 0
         cdef uint64_t seed = int.from_bytes(os.urandom(8), "little")
-        cdef bint is_kafka = framing == "length-prefix" if kafka_requests is None else kafka_requests
+        cdef bint is_kafka = options.serves_kafka
         if not is_kafka and (authentication is not None or metrics is not None or recorder is not None):
             raise ValueError("authentication, metrics and a recorder need requests of Kafka's protocol")
         if authentication is not None:
@@ -187,9 +185,9 @@ cdef class Processor:
                 raise TypeError(f"authentication must be an Authentication, not {type(authentication).__name__}")
             max_receive = integer(authentication.max_receive_bytes, "max_receive_bytes", 1, INT32_MAX)
             refusal_delay = integer(authentication.failure_delay_ms, "failure_delay_ms", 0, INT32_MAX)
-            if framing != "length-prefix":
-                raise ValueError(f"authentication needs length-prefix framing, got {framing!r}")
-        framing_from(&parsed, framing, max_size_bytes, delimiter)
+            if options.framing != "length-prefix":
+                raise ValueError(f"authentication needs length-prefix framing, got {options.framing!r}")
+        framing_from(&parsed, options.framing, options.max_request_bytes, options.delimiter)
         if is_kafka:
             parsed.context_type = kafka_context_type()
         borrow_clock(clock)
@@ -200,11 +198,11 @@ cdef class Processor:
             raise MemoryError
         core.listener_name = <char *>calloc(1, len(name) + 1)
         core.samples = <RequestSamples *>calloc(1, sizeof(RequestSamples)) if is_kafka else NULL
-        core.session = session_new(who)
+        core.session = session_new(principal)
         poller = NULL
         if core.listener_name is not NULL and core.session is not NULL and (core.samples is not NULL or not is_kafka):
             try:
-                poller = poller_from(backend)
+                poller = poller_from(options.new_backend())
             except BaseException:
                 free_unborn(core)
                 raise
@@ -228,7 +226,6 @@ cdef class Processor:
         core.responder.processor_id = <int32_t>number
         core.responder.listener_id = <int32_t>listener_number
         core.request_batch_max = <int32_t>batch
-        core.max_connections = connections
         if quotas is not None:
             core.quotas = quotas_retain(quotas.core)
             core.listener_quota = listener_quota
@@ -243,7 +240,7 @@ cdef class Processor:
         core.loop.idle_ns = ms_to_ns(idle) if idle >= 0 else -1
         core.loop.frame_timeout_ns = ms_to_ns(frame_timeout)
         core.loop.next_idle_check_ns = core.loop.now_ns + core.loop.idle_ns
-        core.loop.copy_files = not send_files
+        core.loop.copy_files = not options.send_files
         core.loop.has_mail = has_mail
         core.loop.sent = on_sent
         core.loop.on_snapshot = on_snapshot

@@ -49,7 +49,6 @@ cdef struct ProcessorCore:
     int32_t next_index
     int64_t in_flight
     int64_t retire_by_ns        # deadline for outstanding responses; 0: not retiring
-    int64_t max_connections     # of this processor; excess closes the lowest priority channel, one per pass
     QuotaCore *quotas           # counted; NULL: nothing is counted. A channel's owner is its AddressEntry
     ListenerQuota *listener_quota   # borrowed from quotas
     ClientInformationTable software      # open connections by their clients' software

@@ -216,7 +216,7 @@ cdef void process_disconnected(ProcessorCore *core) noexcept nogil:
 
 cdef void close_excess_connections(ProcessorCore *core) noexcept nogil:
     cdef Channel *channel
-    if core.loop.open_channels > core.max_connections or quotas_exceeded(core.quotas, core.listener_quota):
+    if quotas_exceeded(core.quotas, core.listener_quota):
         channel = loop_lowest_priority(&core.loop)
         if channel is not NULL:
             loop_close(&core.loop, channel, CLOSE_LOCAL)
