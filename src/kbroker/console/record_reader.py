@@ -6,19 +6,24 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from kbroker.common.errors import Errors, KafkaError, ProtocolError
+from kbroker.common.units import rounded_bytes
 from kbroker.protocol.records import RecordBatch, iter_batches
 
 READ_BYTES = 1 << 20  # of one read; a larger batch is read whole
 READS = 8  # for one page: compaction and markers leave gaps
-CAP_BYTES = 64 << 20  # maximum size of a decompressed batch
+CAP_BYTES = 64 << 20  # of one batch that are uncompressed; records behind them are not shown
 UNPACKED_BYTES = 16 << 20  # of compressed batches: a page ends with the batch that passes it
-PAGE_BYTES = 8 << 20  # of keys, values and headers: a page ends after the record that passes it
+PAGE_BYTES = 8 << 20  # of records: a page ends after the record that passes it
 MOST = 100  # records of a page
 HEADERS = 50  # of a record
+WHOLE = 2**31 - 1  # length of a value that is not cut
 
 
 class LogRecord(NamedTuple):
-    """One record with its offset. ``headers``: the first HEADERS of ``header_count``."""
+    """One record with its offset. ``headers``: the first HEADERS of ``header_count``.
+
+    ``key``, ``value``: their first bytes; ``key_bytes``, ``value_bytes``: their whole lengths, -1 for null.
+    """
 
     offset: int
     timestamp_ms: int
@@ -26,22 +31,25 @@ class LogRecord(NamedTuple):
     value: bytes | None
     headers: Sequence[tuple[bytes, bytes | None]]
     header_count: int
+    key_bytes: int
+    value_bytes: int
 
 
 class Found(NamedTuple):
-    """Records and the next offset; ``problem``: reason that reading stopped early, for people."""
+    """Records and the next offset; ``problem``: records that are left out, and why, for people."""
 
     records: Sequence[LogRecord]
     next_offset: int
     problem: str = ""
 
 
-def read_records(log: Any, offset: int, count: int) -> Found:
+def read_records(log: Any, offset: int, count: int, value_bytes: int = WHOLE) -> Found:
     """Read up to ``count`` records from an offset on, below the high watermark.
 
+    Args: ``value_bytes``: maximum length of keys and values; the rest is cut off.
     Holds no lock of the log. Raises: KafkaError OFFSET_OUT_OF_RANGE.
     """
-    page = _Page(offset, count, log.high_watermark)
+    page = _Page(offset, count, log.high_watermark, value_bytes)
     for _ in range(READS):
         if page.is_full:
             break
@@ -57,15 +65,19 @@ def read_records(log: Any, offset: int, count: int) -> Found:
             return Found(page.records, page.offset, f"The batch at offset {page.offset:,} cannot be shown: {error}")
         if page.offset == start:
             break
-    return Found(page.records, min(page.offset, page.end))
+    return Found(page.records, min(page.offset, page.end), page.left_out)
 
 
 class _Page:
-    """Records from an offset on, batch by batch, until there are enough. ``offset``: the next one to read."""
+    """Records from an offset on, batch by batch, until there are enough.
 
-    def __init__(self, offset: int, count: int, end: int) -> None:
+    ``offset``: the next one to read; ``left_out``: description of records that were too far inside a large batch.
+    """
+
+    def __init__(self, offset: int, count: int, end: int, value_bytes: int) -> None:
         self.records: list[LogRecord] = []
-        self.offset, self.end = offset, end
+        self.left_out = ""
+        self.offset, self.end, self._value_bytes = offset, end, value_bytes
         self._left_rows, self._left_bytes, self._left_unpacked_bytes = count, PAGE_BYTES, UNPACKED_BYTES
 
     @property
@@ -83,22 +95,23 @@ class _Page:
             return True
         behind = batch.last_offset + 1
         if not (batch.is_control and batch.is_crc_valid):  # the bit needs a valid checksum
-            limits = self._left_rows, self._left_bytes, HEADERS, CAP_BYTES
-            rows, unpacked_bytes = batch.records_from(self.offset, *limits)
+            limits = self._left_rows, self._left_bytes, HEADERS, CAP_BYTES, self._value_bytes
+            rows, found_bytes, unpacked_bytes, is_cut = batch.records_from(self.offset, *limits)
             found = [LogRecord(*row) for row in rows if row[0] < self.end]
             self.records += found
             self._left_unpacked_bytes -= unpacked_bytes
             self._left_rows -= len(found)
-            self._left_bytes -= sum(map(_size_bytes, found))
-            if found and self._is_cut:
+            self._left_bytes -= found_bytes
+            if is_cut:
+                first = found[-1].offset + 1 if found else self.offset
+                self.left_out = (
+                    f"Records from offset {first:,} to {batch.last_offset:,} are not shown: they are behind the first "
+                    f"{rounded_bytes(CAP_BYTES)} of their batch, uncompressed."
+                )
+            elif found and self._is_cut:
                 behind = found[-1].offset + 1
         self.offset = behind
         return not self.is_full
-
-
-def _size_bytes(record: LogRecord) -> int:
-    headers = sum(len(name) + len(text or b"") for name, text in record.headers)
-    return len(record.key or b"") + len(record.value or b"") + headers
 
 
 def first_offset(log: Any, *, offset: int | None, time_ms: int | None, count: int) -> int:

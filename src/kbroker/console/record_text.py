@@ -11,6 +11,7 @@ from kbroker.common.printable import printable_character
 from kbroker.common.units import rounded_bytes
 
 LIST_BYTES, WHOLE_BYTES = 2 << 10, 64 << 10  # limits for a value in a list, and alone
+NEEDED_BEHIND = 4  # bytes behind a limit, so that the last character is whole
 DUMP_BYTES = 128  # of a value that is not text, in a list
 _ROW = 16  # bytes of a dump's line
 _TOKEN = re.compile(r'"(?:[^"\\]|\\.)*(?:"|\\?\Z)|[{}\[\],:]|[^\s{}\[\],:"]+', re.DOTALL)
@@ -29,11 +30,14 @@ class Shown(NamedTuple):
     note: str = ""
 
 
-def shown(data: bytes | None, limit_bytes: int = LIST_BYTES) -> Shown:
-    """Detect the kind of the bytes, and return at most ``limit_bytes`` of them as text; fewer in a dump."""
+def shown(data: bytes | None, limit_bytes: int = LIST_BYTES, size_bytes: int | None = None) -> Shown:
+    """Detect the kind of the bytes, and return at most ``limit_bytes`` of them as text; fewer in a dump.
+
+    Args: ``size_bytes``: number of all bytes, where ``data`` has only the first ``limit_bytes`` + NEEDED_BEHIND.
+    """
     if data is None:
         return Shown("null", "", 0)
-    size = len(data)
+    size = len(data) if size_bytes is None else size_bytes
     if not size:
         return Shown("empty", "", 0)
     indented = _indented(data, limit_bytes)
@@ -41,7 +45,7 @@ def shown(data: bytes | None, limit_bytes: int = LIST_BYTES) -> Shown:
         is_whole = len(indented) <= limit_bytes and size <= limit_bytes
         note = "" if is_whole else f"the beginning of {rounded_bytes(size)}"
         return Shown("JSON", safe_text(indented[:limit_bytes]), size, note)
-    text = _text(data[: limit_bytes + 4])
+    text = _text(data[: limit_bytes + NEEDED_BEHIND])
     if text is not None:
         return Shown("text", safe_text(text[:limit_bytes]), size, _note(min(size, limit_bytes), size))
     part = DUMP_BYTES if limit_bytes == LIST_BYTES else limit_bytes // 4

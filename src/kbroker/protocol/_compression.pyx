@@ -27,20 +27,29 @@ cdef enum:
 
 cdef int32_t records_decompress(int codec, const char *packed, int64_t packed_bytes, int64_t cap_bytes, char **out,
                                 int64_t *out_bytes) noexcept nogil:
+    cdef int32_t status = records_prefix(codec, packed, packed_bytes, cap_bytes, out, out_bytes)
+    if status != 1:
+        return status
+    free(out[0])
+    out[0] = NULL
+    out_bytes[0] = 0
+    return -2
+
+
+cdef int32_t records_prefix(int codec, const char *packed, int64_t packed_bytes, int64_t cap_bytes, char **out,
+                            int64_t *out_bytes) noexcept nogil:
     cdef int32_t status
     out[0] = NULL
     out_bytes[0] = 0
     if packed_bytes < 0 or codec < 0 or codec > ZSTD:
         return -1
     if codec == NONE:
-        if packed_bytes > cap_bytes:
-            return -2
-        out[0] = <char *>malloc(packed_bytes + 1)
+        out_bytes[0] = min(packed_bytes, cap_bytes)
+        out[0] = <char *>malloc(out_bytes[0] + 1)
         if out[0] is NULL:
             return -2
-        memcpy(out[0], packed, packed_bytes)
-        out_bytes[0] = packed_bytes
-        return 0
+        memcpy(out[0], packed, out_bytes[0])
+        return 1 if packed_bytes > cap_bytes else 0
     with gil:
         try:
             status = decompress(codec, packed, packed_bytes, cap_bytes, out, out_bytes)
@@ -48,7 +57,7 @@ cdef int32_t records_decompress(int codec, const char *packed, int64_t packed_by
             status = -2
         except BaseException:
             status = -1
-    if status != 0:
+    if status < 0:
         free(out[0])
         out[0] = NULL
         out_bytes[0] = 0
@@ -57,7 +66,7 @@ cdef int32_t records_decompress(int codec, const char *packed, int64_t packed_by
 
 cdef int32_t decompress(int codec, const char *data, int64_t size, int64_t cap, char **out,
                         int64_t *out_bytes) except? -9:
-    """Decompress; a library decoder stops at the end of its output, so a bomb costs at most `cap` bytes."""
+    """Decompress at most `cap` bytes, where a library's decoder stops, so a bomb costs no more. Return 1 for a part."""
     if codec == GZIP:
         return inflate(data, size, cap, out, out_bytes)
     import cramjam
@@ -101,8 +110,9 @@ cdef int32_t in_steps(decoder, const char *data, int64_t size, int64_t cap, char
         except Exception as e:  # only the message distinguishes a full output from invalid input
             if "write whole buffer" not in str(e):
                 return -1
-        if capacity >= cap:
-            return -2
+        if capacity >= cap:     # the output is full
+            out_bytes[0] = capacity
+            return 1
         capacity *= 4
 
 
@@ -110,6 +120,7 @@ cdef int32_t inflate(const char *data, int64_t size, int64_t cap, char **out, in
     """Inflate consecutive gzip members in bounded steps; cramjam 2.11 inflates all of them before it checks a limit."""
     import zlib
     cdef int64_t at = 0, capacity = 0, got
+    cdef bint is_cut
     cdef bytes piece
     if size == 0:
         return -1
@@ -123,13 +134,16 @@ cdef int32_t inflate(const char *data, int64_t size, int64_t cap, char **out, in
             got = PyBytes_GET_SIZE(piece)
             if got == 0 and at == size and not member.eof:
                 return -1                   # incomplete
-            if got > cap - out_bytes[0]:
-                return -2
+            is_cut = got > cap - out_bytes[0]
+            if is_cut:
+                got = cap - out_bytes[0]
             if got > capacity - out_bytes[0]:
                 capacity = min(max(capacity * 2, max(out_bytes[0] + got, <int64_t>FIRST_STEP_BYTES)), cap)
                 reserve(out, capacity)
             memcpy(out[0] + out_bytes[0], PyBytes_AS_STRING(piece), got)
             out_bytes[0] += got
+            if is_cut:
+                return 1
     return 0
 
 
@@ -203,6 +217,8 @@ cdef int32_t decompress_xerial(decoder, const char *data, int64_t size, int64_t 
         if length <= 0 or length > size - at:
             return -1
         status = snappy_block(decoder, data + at, length, cap, out, out_bytes)
+        if status == -2 and out_bytes[0] > 0:
+            return 1
         if status != 0:
             return status
         at += length

@@ -5,7 +5,7 @@ from typing_extensions import Buffer
 DEFAULT_CAP_BYTES: Final[int]
 
 _Header = tuple[str, bytes | None]
-_Row = tuple[int, int, bytes | None, bytes | None, tuple[tuple[bytes, bytes | None], ...], int]
+_Row = tuple[int, int, bytes | None, bytes | None, tuple[tuple[bytes, bytes | None], ...], int, int, int]
 
 @final
 class RecordBatch:
@@ -53,8 +53,14 @@ class RecordBatch:
     def raw(self) -> memoryview: ...
     def records(self, cap_bytes: int = ...) -> list[tuple[int, int, bytes | None, bytes | None, list[_Header]]]: ...
     def records_from(
-        self, offset: int, limit_rows: int, limit_bytes: int, limit_headers: int, cap_bytes: int = ...
-    ) -> tuple[list[_Row], int]: ...
+        self,
+        offset: int,
+        limit_rows: int,
+        limit_bytes: int,
+        limit_headers: int,
+        cap_bytes: int = ...,
+        limit_value_bytes: int = 2147483647,
+    ) -> tuple[list[_Row], int, int, bool]: ...
 
 def batch_at(data: Buffer, position: int = 0) -> RecordBatch | None: ...
 def corrupt(why: str, offset: int | None = None) -> Exception: ...

@@ -5,7 +5,7 @@ Source: ``DefaultRecordBatch.java``, ``DefaultRecord.java``. Every length is che
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_FromStringAndSize
 from cpython.unicode cimport PyUnicode_DecodeUTF8
-from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint64_t
+from libc.stdint cimport INT32_MAX, int8_t, int16_t, int32_t, int64_t, uint64_t
 from libc.stdlib cimport free, malloc
 
 from kbroker._core.codec.bytes cimport get_varint, get_varlong, load_i16, load_i32, load_i64, load_u32
@@ -17,11 +17,14 @@ from kbroker.protocol._batch_format cimport (
     MAX_TIMESTAMP_AT, PARTITION_LEADER_EPOCH_AT, PRODUCER_EPOCH_AT, PRODUCER_ID_AT, RECORD_COUNT_AT,
     TRANSACTIONAL_BIT,
 )
-from kbroker.protocol._compression cimport records_compress, records_decompress
+from kbroker.protocol._compression cimport records_compress, records_decompress, records_prefix
 
 from kbroker.common.errors import Errors, ProtocolError
 
 DEFAULT_CAP_BYTES = 1 << 30
+
+cdef enum:
+    FIRST_STEP_BYTES = 1 << 18      # uncompressed first to find a few records
 
 
 # ---------------------------------------------------------------------------------------------- native
@@ -279,22 +282,13 @@ cdef class RecordBatch:
 
         Raises: ProtocolError, as ``records``.
         """
-        cdef char *owned = NULL
-        cdef bint is_valid
-        cdef int32_t status = 0
-        if self.header.magic != 2:
-            raise corrupt(f"magic {self.header.magic} instead of 2", self.header.base_offset)
-        size[0] = self.size_bytes - BATCH_HEADER_BYTES
-        with nogil:
-            is_valid = batch_crc_ok(self.data, &self.header)
-            if is_valid and self.header.attributes & CODEC_MASK:
-                status = batch_decompress(self.data, &self.header, cap_bytes, &owned, size)
-        if not is_valid:
-            raise corrupt("wrong checksum", self.header.base_offset)
-        if status == -2:
-            raise corrupt(f"more than {cap_bytes} bytes uncompressed", self.header.base_offset)
-        if status != 0:
-            raise corrupt("cannot be decompressed", self.header.base_offset)
+        cdef bint is_cut = False
+        cdef char *owned
+        check_batch(self)
+        owned = beginning(self, cap_bytes, size, &is_cut)
+        if is_cut:
+            free(owned)
+            raise too_large(self, cap_bytes)
         return owned
 
     def records(self, int64_t cap_bytes=DEFAULT_CAP_BYTES):
@@ -329,56 +323,67 @@ cdef class RecordBatch:
             free(owned)
 
     def records_from(self, int64_t offset, int32_t limit_rows, int64_t limit_bytes, int32_t limit_headers,
-                     int64_t cap_bytes=DEFAULT_CAP_BYTES):
-        """Return the first records from an offset on, and the number of bytes that were uncompressed to read them.
+                     int64_t cap_bytes=DEFAULT_CAP_BYTES, int32_t limit_value_bytes=INT32_MAX):
+        """Return the first records from an offset on, as (records, their bytes, uncompressed bytes, is cut).
 
-        The records are tuples (offset, timestamp_ms, key, value, headers, header count); headers are (bytes, bytes or
-        None). Earlier records are skipped without creating objects; later ones are not read.
+        The records are tuples (offset, timestamp_ms, key, value, headers, header count, key bytes, value bytes);
+        headers are (bytes, bytes or None). Earlier records are skipped without creating objects; later ones are not
+        read, and uncompressed only within the same step: steps begin at 256 KiB, and grow fourfold. The batch is cut
+        if it has further records behind ``cap_bytes`` and none of the limits was reached.
 
         Args:
             offset: records below it are skipped.
             limit_rows: maximum number of records.
-            limit_bytes: of keys, values and headers; the record that exceeds it is the last.
+            limit_bytes: of records as they are encoded; the record that exceeds it is the last.
             limit_headers: maximum number of headers per record.
-            cap_bytes: maximum uncompressed size of a batch.
+            cap_bytes: maximum size to uncompress.
+            limit_value_bytes: maximum length of each key, value, and header's value; the rest is cut off.
 
-        Raises: ProtocolError: wrong checksum, magic or codec, damaged records, or more than `cap_bytes` uncompressed.
+        Raises: ProtocolError: wrong checksum, magic or codec, damaged records, or a Snappy block over ``cap_bytes``.
         """
-        cdef int64_t size = 0, found_bytes = 0
-        cdef char *owned
+        cdef int64_t size = 0, found_bytes = 0, step = min(cap_bytes, <int64_t>FIRST_STEP_BYTES)
+        cdef char *owned = NULL
         cdef const char *at
         cdef RecordView *views = NULL
         cdef RecordView *record
         cdef HeaderView header
-        cdef int32_t count, i, _j
+        cdef int32_t count = 0, i, _j
+        cdef bint is_cut = False, is_torn = False
         cdef list out = []
         if limit_rows < 1 or limit_headers < 0:
             raise ValueError(f"expected 1 row and 0 headers at least, got {limit_rows} and {limit_headers}")
-        owned = self.uncompressed(cap_bytes, &size)
+        check_batch(self)
+        limit_rows = max(min(limit_rows, self.header.record_count), 1)
         try:
-            at = self.data + BATCH_HEADER_BYTES if owned is NULL else owned
-            limit_rows = max(min(limit_rows, self.header.record_count), 1)
             views = <RecordView *>malloc(limit_rows * sizeof(RecordView))
             if views is NULL:
                 raise MemoryError
-            with nogil:
-                count = views_from(at, size, &self.header, offset, limit_rows, views)
-            if count < 0:
-                raise corrupt("damaged record", self.header.base_offset)
+            while True:
+                owned = beginning(self, step, &size, &is_cut)
+                at = self.data + BATCH_HEADER_BYTES if owned is NULL else owned
+                with nogil:
+                    count = views_from(
+                        at, size, &self.header, offset, limit_rows, limit_bytes, views, &found_bytes, &is_torn)
+                if is_torn and not is_cut:
+                    raise corrupt("damaged record", self.header.base_offset)
+                is_cut = is_cut and count < limit_rows and found_bytes <= limit_bytes
+                if not is_cut or step == cap_bytes:
+                    break
+                free(owned)
+                owned = NULL
+                step = min(cap_bytes, step * 4)
             for i in range(count):
                 record = &views[i]
                 headers = []
                 for _j in range(min(record.header_count, limit_headers)):
                     record.headers = header_next(record.headers, at + size, &header)
                     headers.append((PyBytes_FromStringAndSize(header.key, header.key_bytes),
-                                    blob_or_none(header.value, header.value_bytes)))
-                    found_bytes += header.key_bytes + max(header.value_bytes, 0)
-                out.append((record.offset, record.timestamp_ms, blob_or_none(record.key, record.key_bytes),
-                            blob_or_none(record.value, record.value_bytes), tuple(headers), record.header_count))
-                found_bytes += max(record.key_bytes, 0) + max(record.value_bytes, 0)
-                if found_bytes > limit_bytes:
-                    break
-            return out, 0 if owned is NULL else size
+                                    blob_or_none(header.value, min(header.value_bytes, limit_value_bytes))))
+                out.append((record.offset, record.timestamp_ms,
+                            blob_or_none(record.key, min(record.key_bytes, limit_value_bytes)),
+                            blob_or_none(record.value, min(record.value_bytes, limit_value_bytes)),
+                            tuple(headers), record.header_count, record.key_bytes, record.value_bytes))
+            return out, found_bytes, 0 if owned is NULL else size, is_cut
         finally:
             free(views)
             free(owned)
@@ -388,17 +393,61 @@ cdef class RecordBatch:
                 f"{self.size_bytes} bytes>")
 
 
+cdef int check_batch(RecordBatch batch) except -1:
+    """Raise ProtocolError for a wrong magic or checksum."""
+    cdef bint is_valid
+    if batch.header.magic != 2:
+        raise corrupt(f"magic {batch.header.magic} instead of 2", batch.header.base_offset)
+    with nogil:
+        is_valid = batch_crc_ok(batch.data, &batch.header)
+    if not is_valid:
+        raise corrupt("wrong checksum", batch.header.base_offset)
+    return 0
+
+
+cdef char *beginning(RecordBatch batch, int64_t cap_bytes, int64_t *size, bint *is_cut) except? NULL:
+    """Return the uncompressed records, owned by the caller; NULL if they are not compressed.
+
+    ``is_cut`` is set where they exceed ``cap_bytes``: the result is their beginning.
+    Raises: ProtocolError: unknown codec, damaged data, or a Snappy block over ``cap_bytes``.
+    """
+    cdef char *owned = NULL
+    cdef int codec = batch.header.attributes & CODEC_MASK
+    cdef int64_t packed_bytes = batch.header.batch_length + LENGTH_FROM - BATCH_HEADER_BYTES
+    cdef int32_t status = 0
+    size[0] = packed_bytes
+    if codec:
+        with nogil:
+            status = records_prefix(codec, batch.data + BATCH_HEADER_BYTES, packed_bytes, cap_bytes, &owned, size)
+    if status == -2:
+        raise too_large(batch, cap_bytes)
+    if status < 0:
+        raise corrupt("cannot be decompressed", batch.header.base_offset)
+    is_cut[0] = status == 1
+    return owned
+
+
+cdef object too_large(RecordBatch batch, int64_t cap_bytes):
+    return corrupt(f"more than {cap_bytes} bytes uncompressed", batch.header.base_offset)
+
+
 cdef int32_t views_from(const char *records, int64_t size, const BatchHeader *header, int64_t offset,
-                        int32_t limit_rows, RecordView *out) noexcept nogil:
-    """Find the first records from an offset on; return their number, or -1 for a damaged record."""
-    cdef int64_t position = 0
+                        int32_t limit_rows, int64_t limit_bytes, RecordView *out, int64_t *found_bytes,
+                        bint *is_torn) noexcept nogil:
+    """Find the first records from an offset on; return their number. ``is_torn``: a damaged record ended the search."""
+    cdef int64_t position = 0, start
     cdef int32_t count = 0, _i
+    found_bytes[0] = 0
+    is_torn[0] = False
     for _i in range(header.record_count):
+        start = position
         if record_next(records, size, &position, header, &out[count]) != 0:
-            return -1
+            is_torn[0] = True
+            break
         if out[count].offset >= offset:
             count += 1
-            if count == limit_rows:
+            found_bytes[0] += position - start
+            if count == limit_rows or found_bytes[0] > limit_bytes:
                 break
     return count
 

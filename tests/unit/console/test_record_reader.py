@@ -67,15 +67,34 @@ def test_a_page_ends_with_the_record_that_makes_it_large(log: PartitionLog) -> N
     assert len(read_records(log, 1, 100).records) == 1
 
 
-def test_a_bomb_is_named(log: PartitionLog, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of a batch that grows to more than is taken nothing is shown, but why."""
+@pytest.mark.parametrize("codec", [one for one in CompressionType if one is not CompressionType.NONE])
+def test_records_too_far_inside_a_large_batch_are_left_out(
+    log: PartitionLog, monkeypatch: pytest.MonkeyPatch, codec: CompressionType
+) -> None:
+    """Records before the limit are shown, those behind it are named, and the next page begins behind the batch."""
     monkeypatch.setattr(record_reader, "CAP_BYTES", 1 << 20)
-    append(log, b"before", codec=CompressionType.ZSTD)
-    append(log, bytes(2 << 20), codec=CompressionType.ZSTD)
+    append(log, b"before", codec=codec)
+    append(log, *[bytes(300_000)] * 10, codec=codec)
+    append(log, b"after", codec=codec)
+    found = read_records(log, 0, 3)
+    assert [one.offset for one in found.records] == [0, 1, 2]
+    assert (found.next_offset, found.problem) == (3, "")
     found = read_records(log, 0, 10)
-    assert [one.value for one in found.records] == [b"before"]
-    assert found.next_offset == 1
-    assert "at offset 1 cannot be shown" in found.problem
+    assert [one.offset for one in found.records] == [0, 1, 2, 3, 11]
+    assert (found.next_offset, found.problem) == (
+        12,
+        "Records from offset 4 to 10 are not shown: they are behind the first 1.0 MiB of their batch, uncompressed.",
+    )
+    found = read_records(log, 9, 1)
+    assert (found.records[0].offset, found.problem[:29]) == (11, "Records from offset 9 to 10 a")
+
+
+def test_values_are_cut(log: PartitionLog) -> None:
+    """A page holds the part of a value that it shows, and its whole length."""
+    append(log, b"0123456789", None)
+    (first, second) = read_records(log, 0, 2, 4).records
+    assert (first.value, first.value_bytes, first.key, first.key_bytes) == (b"0123", 10, b"k", 1)
+    assert (second.value, second.value_bytes) == (None, -1)
 
 
 def test_headers_count_too(log: PartitionLog) -> None:
@@ -107,12 +126,19 @@ from kbroker.log._partition_log import PartitionLog
 def peak():
     with open("/proc/self/status") as status:  # the highest of resource.getrusage is the parent's, if that was higher
         return next(int(line.split()[1]) for line in status if line.startswith("VmHWM:")) * 1024
-log = PartitionLog(None, "t", 0, bytes(16), {}, VirtualClock(1_700_000_000_000), in_memory=True)
+log = PartitionLog(None, "t", 0, bytes(16), {"max.message.bytes": 64 << 20}, VirtualClock(1_700_000_000_000), in_memory=True)
 assert log.append(sys.stdin.buffer.read(), api_version=9).error == 0
 before = peak()
-found = read_records(log, 0, 3)
+found = read_records(log, 0, 3, 2052)
 print(len(found.records), found.next_offset, peak() - before)
 """
+
+
+def peak_of(batch: bytes) -> tuple[int, int, int]:
+    """Return the number of records on a page, the next offset, and the bytes by which the peak of memory grew."""
+    ran = subprocess.run([sys.executable, "-c", PEAK], input=batch, capture_output=True, check=True)
+    found, next_offset, taken_bytes = map(int, ran.stdout.split())
+    return found, next_offset, taken_bytes
 
 
 def test_many_tiny_records_and_headers_take_no_memory_of_a_page() -> None:
@@ -123,8 +149,15 @@ def test_many_tiny_records_and_headers_take_no_memory_of_a_page() -> None:
         *[Record(None, None, T0)] * 200_000,
     ]
     batch = build_batch(rows, compression=CompressionType.ZSTD)
-    ran = subprocess.run([sys.executable, "-c", PEAK], input=batch, capture_output=True, check=True)
-    found, next_offset, taken_bytes = map(int, ran.stdout.split())
+    assert peak_of(batch)[:2] == (3, 3)
+    assert peak_of(batch)[2] < 16 << 20
+
+
+@pytest.mark.parametrize("codec", [CompressionType.ZSTD, CompressionType.GZIP, CompressionType.LZ4])
+def test_the_first_records_of_a_highly_compressible_batch_take_little_memory(codec: CompressionType) -> None:
+    """A batch of 200 MB, uncompressed, was not shown at all, and 64 MiB of it were uncompressed all the same."""
+    batch = build_batch([Record(None, bytes(500_000), T0)] * 400, compression=codec)
+    found, next_offset, taken_bytes = peak_of(batch)
     assert (found, next_offset) == (3, 3)
     assert taken_bytes < 16 << 20
 

@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 
 from kbroker.common.errors import KafkaError
 from kbroker.console.paging import part_of
-from kbroker.console.record_reader import MOST, LogRecord, first_offset, read_records
-from kbroker.console.record_text import LIST_BYTES, WHOLE_BYTES, Shown, safe_text, shown
+from kbroker.console.record_reader import MOST, WHOLE, LogRecord, first_offset, read_records
+from kbroker.console.record_text import LIST_BYTES, NEEDED_BEHIND, WHOLE_BYTES, Shown, safe_text, shown
 from kbroker.console.requests import PageError, Query
 from kbroker.console.site import ROOT, Download, Site, View, address
 from kbroker.metadata.topics import TopicView
@@ -102,7 +102,7 @@ def messages(site: Site, query: Query) -> View:
     problem = ""
     try:
         first = first_offset(log, offset=None if offset < 0 else offset, time_ms=time_ms, count=count)
-        found = read_records(log, first, count)
+        found = read_records(log, first, count, LIST_BYTES + NEEDED_BEHIND)
         problem = found.problem
     except (KafkaError, OSError) as error:  # retention may have removed a segment
         raise PageError(503, f"These records cannot be read: {error}. Try again.") from None
@@ -138,7 +138,8 @@ def _shown_record(record: LogRecord, is_alone: bool = False) -> ShownRecord:
         headers.append((_header_name(name), text))
         left -= len(headers[-1][0]) + len(text)
     more = record.header_count - len(headers)
-    key, value = shown(record.key, limit_bytes), shown(record.value, limit_bytes)
+    key = shown(record.key, limit_bytes, record.key_bytes)
+    value = shown(record.value, limit_bytes, record.value_bytes)
     return ShownRecord(record.offset, record.timestamp_ms, key, value, headers, more)
 
 
@@ -150,7 +151,7 @@ def _header_name(name: bytes) -> str:
 def message(site: Site, query: Query) -> View:
     """Return one record, with more of its key and value than in a list."""
     view = _found(site, query)
-    record, number = _record(view, query)
+    record, number = _record(view, query, WHOLE_BYTES + NEEDED_BEHIND)
     values = {
         "topic": view,
         "partition": number,
@@ -162,7 +163,7 @@ def message(site: Site, query: Query) -> View:
 def value(site: Site, query: Query) -> Download:
     """Return the bytes of a record's key or value as a download."""
     view = _found(site, query)
-    record, number = _record(view, query)
+    record, number = _record(view, query, WHOLE)
     part = query.text("part", "value")
     if part not in ("key", "value"):
         raise PageError(400, f"part is {part[:40]!r}; expected key or value.")
@@ -172,11 +173,11 @@ def value(site: Site, query: Query) -> Download:
     )
 
 
-def _record(view: TopicView, query: Query) -> tuple[LogRecord, int]:
+def _record(view: TopicView, query: Query, value_bytes: int) -> tuple[LogRecord, int]:
     log, number = _log(view, query)
     offset = query.integer("offset", -1, 0, 2**63 - 1)
     try:
-        found = read_records(log, offset, 1)
+        found = read_records(log, offset, 1, value_bytes)
     except (KafkaError, OSError) as error:
         raise PageError(404, f"The record at offset {offset:,} cannot be read: {error}.") from None
     if not found.records or found.records[0].offset != offset:
