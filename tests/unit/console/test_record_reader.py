@@ -126,7 +126,8 @@ from kbroker.log._partition_log import PartitionLog
 def peak():
     with open("/proc/self/status") as status:  # the highest of resource.getrusage is the parent's, if that was higher
         return next(int(line.split()[1]) for line in status if line.startswith("VmHWM:")) * 1024
-log = PartitionLog(None, "t", 0, bytes(16), {"max.message.bytes": 64 << 20}, VirtualClock(1_700_000_000_000), in_memory=True)
+clock = VirtualClock(1_700_000_000_000)
+log = PartitionLog(None, "t", 0, bytes(16), {"max.message.bytes": 64 << 20}, clock, in_memory=True)
 assert log.append(sys.stdin.buffer.read(), api_version=9).error == 0
 before = peak()
 found = read_records(log, 0, 3, 2052)
