@@ -161,6 +161,28 @@ def test_lists_grow_and_shrink() -> None:
     assert configs_of(bench, "t")["cleanup.policy"] == "delete"
 
 
+def test_a_list_grows_no_longer_than_a_response_can_describe() -> None:
+    """An append beyond 32,767 bytes is refused by itself; a DescribeConfigs of an old version closed the connection."""
+    bench = make_bench()
+    bench.create("t")
+    key = "leader.replication.throttled.replicas"
+    first, second = (",".join(f"{number}:1" for number in part) for part in (range(4000), range(4000, 5000)))
+    rest = ",".join(f"{number}:1" for number in [*range(4000, 4838), 483_800_000])
+    assert len(f"{first},{rest}") == 32_767
+    assert step(bench, TOPIC, "t", (key, APPEND, first)) == (0, None)
+    refused = (
+        40,
+        f"Expected a value of {key} of at most 32767 bytes, got 33889 with the appended values. Subtract values, or set "
+        "others.",
+    )
+    assert step(bench, TOPIC, "t", (key, APPEND, second), ("retention.ms", SET, "5")) == refused
+    assert configs_of(bench, "t") == {key: first}
+    assert step(bench, TOPIC, "t", (key, APPEND, rest)) == (0, None)
+    body = {"Resources": [{"ResourceType": TOPIC, "ResourceName": "t", "ConfigurationKeys": [key]}]}
+    (described,) = bench.ask("DescribeConfigs", 1, {**body, "IncludeSynonyms": False})["Results"]
+    assert described["Configs"][0]["Value"] == f"{first},{rest}"
+
+
 def test_broker_configs_win_in_order_and_reach_the_topics() -> None:
     """Broker over cluster default over file over default; topics that set nothing follow each step at once."""
     bench = make_bench(message_max_bytes="900")

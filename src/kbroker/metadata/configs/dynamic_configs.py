@@ -68,6 +68,8 @@ class ConfigChange(NamedTuple):
     value: str | None = None
 
 
+LONGEST_VALUE_BYTES = 32_767  # of a string in a response that describes the config
+
 #: Thread counts that Kafka changes by no more than a factor of two at a time.
 THREAD_COUNTS = (
     "background.threads",
@@ -375,6 +377,10 @@ def _applied(
         given = _words(value)
         if operation is Operation.APPEND:
             words += [word for word in dict.fromkeys(given) if word not in words]
+            size_bytes = len(",".join(words).encode(errors="surrogatepass"))
+            if size_bytes > LONGEST_VALUE_BYTES:
+                text = f"Expected a value of {name} of at most {LONGEST_VALUE_BYTES} bytes, got {size_bytes} with"
+                raise KafkaError(Errors.INVALID_CONFIG, f"{text} the appended values. Subtract values, or set others.")
         else:
             words = [word for word in words if word not in given]
         configs[name] = ",".join(words)
