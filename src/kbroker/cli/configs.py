@@ -1,5 +1,7 @@
 """`kbroker configs`: show and change configs of topics and brokers, on any Kafka."""
 
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -118,12 +120,38 @@ def alter(
     rows = []
     with connect(bootstrap_server) as cluster:
         for shown, kind_code, name in resources:
-            Admin(cluster).alter_configs(kind_code, name, wanted, validate_only=dry_run)
+            with corrections(kind, [change.name for change in wanted]):
+                Admin(cluster).alter_configs(kind_code, name, wanted, validate_only=dry_run)
             rows.append({"type": kind, "name": shown, "altered": not dry_run})
             if not as_json:
                 click.echo(f"{'could alter' if dry_run else 'altered'} {kind} {shown}")
     if as_json:
         print_json(rows)
+
+
+@contextmanager
+def corrections(kind: str, names: Iterable[str]) -> Iterator[None]:
+    """Add the meant name to the error of a misspelled config, or print it where the broker has accepted the config."""
+    from kbroker.common.configs.config import TOPIC_TABLE, misspelled_key
+    from kbroker.common.errors import Errors, KafkaError
+    from kbroker.common.similar_names import misspelled_name
+
+    meant = {}
+    for name in names:
+        if kind == "topic":
+            meant[name] = None if name in TOPIC_TABLE else misspelled_name(name, TOPIC_TABLE)
+        elif kind == "broker":
+            meant[name] = misspelled_key(name)
+    found = {name: f"; did you mean {known}?" for name, known in meant.items() if known is not None}
+    try:
+        yield
+    except KafkaError as failure:
+        hint = next((text for name, text in found.items() if name in failure.message), None)
+        if hint is None or failure.error is not Errors.INVALID_CONFIG:
+            raise
+        raise KafkaError(failure.error, failure.message.rstrip(".") + hint) from failure
+    for name, hint in found.items():
+        click.echo(f"{name} is not a known config and has no effect{hint}", err=True)
 
 
 def changes(by_option: dict[str, dict[str, str]], deletes: tuple[str, ...]) -> "list[ConfigChange]":

@@ -160,6 +160,7 @@ def create(
 
     The exit status is 75 when the controller mutation quota refuses and --wait was not given.
     """
+    from kbroker.cli.configs import corrections
     from kbroker.client.admin import Admin, NewTopic
     from kbroker.common.errors import Errors, KafkaError
     from kbroker.common.units import counted
@@ -171,7 +172,8 @@ def create(
         for name in names:  # one by one: each is reported before the next can fail
             topic = NewTopic(name, partitions or -1, replication_factor or -1, settings)
             try:
-                (made,) = patiently(wait, cluster.sleep, partial(admin.create_topics, [topic]))
+                with corrections("topic", settings):
+                    (made,) = patiently(wait, cluster.sleep, partial(admin.create_topics, [topic]))
             except KafkaError as failure:
                 if not (if_not_exists and failure.error is Errors.TOPIC_ALREADY_EXISTS):
                     raise
@@ -213,7 +215,7 @@ def alter(
 
     Configs that are not named stay as they are.
     """
-    from kbroker.cli.configs import changes
+    from kbroker.cli.configs import changes, corrections
     from kbroker.client.admin import Admin, ResourceType
 
     wanted = changes({"--set": key_values(configs, "--config")}, deletes)
@@ -224,7 +226,8 @@ def alter(
         admin = Admin(cluster)
         for name in names:
             if wanted:
-                admin.alter_configs(ResourceType.TOPIC, name, wanted, validate_only=dry_run)
+                with corrections("topic", [change.name for change in wanted]):
+                    admin.alter_configs(ResourceType.TOPIC, name, wanted, validate_only=dry_run)
             if partitions is not None:
                 grow = partial(admin.create_partitions, name, partitions, validate_only=dry_run)
                 patiently(wait, cluster.sleep, grow)

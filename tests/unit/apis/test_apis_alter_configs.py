@@ -172,8 +172,8 @@ def test_a_list_grows_no_longer_than_a_response_can_describe() -> None:
     assert step(bench, TOPIC, "t", (key, APPEND, first)) == (0, None)
     refused = (
         40,
-        f"Expected a value of {key} of at most 32767 bytes, got 33889 with the appended values. Subtract values, or set "
-        "others.",
+        f"Expected a value of {key} of at most 32767 bytes, got 33889 with the appended values. "
+        "Subtract values, or set others.",
     )
     assert step(bench, TOPIC, "t", (key, APPEND, second), ("retention.ms", SET, "5")) == refused
     assert configs_of(bench, "t") == {key: first}

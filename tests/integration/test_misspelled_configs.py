@@ -1,0 +1,36 @@
+"""Misspelled names of configs on the command line: the message has the name that was meant."""
+
+from click.testing import CliRunner, Result
+
+from kbroker.broker import Broker
+from kbroker.cli import cli
+
+
+def test_a_misspelled_config_names_the_known_one() -> None:
+    """A refusal of the broker gets the name; so does a change that the broker accepts and ignores, as Kafka does."""
+    with Broker({"listeners": "PLAINTEXT://127.0.0.1:0", "kbroker.in.memory": True}) as broker:
+
+        def run(*args: str) -> Result:
+            return CliRunner().invoke(cli, args, env={"KBROKER_BOOTSTRAP": broker.bootstrap_servers})
+
+        def failure(*args: str) -> str:
+            found = run(*args)
+            assert found.exit_code == 1
+            assert "INVALID_CONFIG" in found.stderr
+            return found.stderr.rpartition("Unknown topic config name: ")[2].rstrip()
+
+        refused = "retention.mss; did you mean retention.ms?"
+        assert failure("topics", "create", "t", "--config", "retention.mss=1") == refused
+        assert run("topics", "create", "t", "--config", "retention.ms=1").stderr == ""
+        assert failure("topics", "alter", "t", "--config", "retention.mss=1") == refused
+        assert failure("configs", "alter", "topic", "t", "--set", "retention.mss=1") == refused
+        assert failure("configs", "alter", "topic", "t", "--set", "nix=1") == "nix"
+        ignored = run("configs", "alter", "broker", "default", "--set", "num.io.thread=4")
+        assert (ignored.exit_code, ignored.stdout) == (0, "altered broker default\n")
+        assert ignored.stderr == (
+            "num.io.thread is not a known config and has no effect; did you mean num.io.threads?\n"
+        )
+        known = run(
+            "configs", "alter", "broker", "default", "--set", "num.io.threads=8", "--delete", "log.retention.ms"
+        )
+        assert (known.exit_code, known.stderr) == (0, "")
