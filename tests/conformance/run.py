@@ -197,7 +197,7 @@ def load(path: Path = RECORDING) -> dict[str, Recorded]:
 
 
 def reasons(path: Path) -> dict[str, str]:
-    """Read a list of deliberate differences: expressions for ids of cases, each with its reason."""
+    """Read a list of deliberate differences: expressions, each with its reason."""
     lines = path.read_text(encoding="utf-8").splitlines()
     rows = [line.split(None, 1) for line in lines if line[:1] not in ("", "#")]
     if nameless := [row[0] for row in rows if len(row) < 2]:
@@ -205,9 +205,9 @@ def reasons(path: Path) -> dict[str, str]:
     return {row[0]: row[1] for row in rows}
 
 
-def reason_of(case: Case, path: Path = LEFT_OUT) -> str | None:
-    """Return the reason that a list gives for a case; None if the case is not in the list."""
-    return next((reason for row, reason in reasons(path).items() if re.search(row, case.id)), None)
+def reason_of(case: Case) -> str | None:
+    """Return the reason why a case is left out; None if it is not."""
+    return next((reason for row, reason in reasons(LEFT_OUT).items() if re.search(row, case.id)), None)
 
 
 @dataclass

@@ -1,4 +1,4 @@
-"""Stand-ins for the parts below the handlers: logs in memory, and a context over them."""
+"""Fakes of the parts below the handlers: logs in memory, and a context over them."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from kbroker.common.configs.config import BrokerConfig
+from kbroker.common.errors import Errors, KafkaError
 from kbroker.handlers.api_table import KafkaApis
 from kbroker.log.manager import LogDirView
 from kbroker.metadata.metadata_store import MetadataStore
@@ -24,7 +25,7 @@ class Found(NamedTuple):
 
 @dataclass
 class FakeLog:
-    """A partition of (timestamp, offset) pairs."""
+    """Partition that is a list of (timestamp, offset) pairs."""
 
     topic: str
     index: int
@@ -53,7 +54,7 @@ class FakeLog:
 
 
 class FakeLogs:
-    """A log manager that remembers what it was asked, and fails on demand."""
+    """Log manager in memory that records its calls and fails on demand."""
 
     def __init__(self) -> None:
         self.open: dict[tuple[str, int], FakeLog] = {}
@@ -118,30 +119,58 @@ class FakeLogs:
                 self.open.pop((topic, partition), None)
 
 
+class Completion(NamedTuple):
+    """Takes the response of a handler that has returned none."""
+
+    complete: Callable[[Body], None]
+
+
 @dataclass
 class Bench:
-    """A context with everything a handler needs, and ``ask`` to go through the codec as a request does."""
+    """Context with everything that a handler needs, and ``ask`` to pass a request through codec and handler.
+
+    Args:
+        settle: called after each request that a handler has taken; runs the work that completes the response.
+    """
 
     ctx: ApiContext
     logs: FakeLogs
     published: list[list[Any]]
+    settle: Callable[[], object] = bool
 
     def ask(self, name: str, version: int, body: Body, **facts: Any) -> Body:
-        """Encode, decode, handle, encode, decode: a body the wire cannot carry fails here too.
+        """Encode, decode, handle, encode, decode: a body that the wire cannot carry fails here too.
 
-        ``facts``: of the request, such as client_id.
+        A KafkaError becomes the response that the API has for it. ``facts`` are of the request, such as client_id.
         """
         key = codec.api_by_name(name).key
         entry = KafkaApis().find(key, version)
         assert entry is not None
         assert entry.handle is not None
         decoded = codec.decode_request(key, version, codec.encode_request(key, version, body))
-        response = entry.handle(self.ctx, decoded, RequestContext(key, version, **facts))
-        assert response is not None
+        completed: list[Body] = []
+        request = RequestContext(key, version, completion=Completion(completed.append), **facts)
+        try:
+            response = entry.handle(self.ctx, decoded, request)
+        except KafkaError as error:
+            return self.failed(name, version, body, error.error)
+        self.settle()
+        if response is None:
+            (response,) = completed
+        return codec.decode_response(key, version, codec.encode_response(key, version, response))
+
+    def failed(self, name: str, version: int, body: Body, error: Errors) -> Body:
+        """Return the response to a request that fails as a whole, through the codec."""
+        key = codec.api_by_name(name).key
+        entry = KafkaApis().find(key, version)
+        assert entry is not None
+        assert entry.failure is not None
+        decoded = codec.decode_request(key, version, codec.encode_request(key, version, body))
+        response = entry.failure(decoded, error, RequestContext(key, version))
         return codec.decode_response(key, version, codec.encode_response(key, version, response))
 
     def create(self, name: str, partitions: int = 1, **configs: str) -> Any:
-        """Make a topic; gives its view."""
+        """Create a topic and return its view."""
         rows = [{"Name": key.replace("_", "."), "Value": value} for key, value in configs.items()]
         topic = {"Name": name, "NumPartitions": partitions, "ReplicationFactor": 1, "Configs": rows}
         response = self.ask("CreateTopics", 7, {"Topics": [topic]})
@@ -150,7 +179,7 @@ class Bench:
 
 
 def make_bench(**config: object) -> Bench:
-    """A bench over a store in memory; config keys with underscores for dots."""
+    """Return a bench over a store in memory; config keys have underscores for dots."""
     values = BrokerConfig({key.replace("_", "."): value for key, value in config.items()})
     store = MetadataStore(None, values.node_id)
     values.set_dynamic(store.configs("broker", str(values.node_id)), store.configs("broker", ""))

@@ -1,4 +1,4 @@
-"""DescribeClientQuotas and AlterClientQuotas, through the codec, in every version."""
+"""DescribeClientQuotas and AlterClientQuotas, through the codec, where the recorded responses of Kafka say nothing."""
 
 from __future__ import annotations
 
@@ -47,37 +47,6 @@ def found(bench: Bench, version: int, *components: tuple[str, int, str | None], 
     response = describe(bench, version, *components, strict=strict)
     assert (response["ErrorCode"], response["ErrorMessage"]) == (0, "")
     return sorted(int(row["Values"][0]["Value"]) for row in response["Entries"])
-
-
-@versions
-def test_set_describe_change_remove(version: int) -> None:
-    """A quota is described once the response to its change was sent, and no longer after its removal."""
-    bench = make_bench()
-    alice = entity(user="alice")
-    assert alter(bench, version, entry(alice, ("producer_byte_rate", 1024.0), ("consumer_byte_rate", 2048.0))) == [
-        (0, None, alice)
-    ]
-    response = describe(bench, version, ("user", EXACT, "alice"))
-    assert response == {
-        "ThrottleTimeMs": 0,
-        "ErrorCode": 0,
-        "ErrorMessage": "",
-        "Entries": [
-            {
-                "Entity": alice,
-                "Values": [
-                    {"Key": "consumer_byte_rate", "Value": 2048.0},
-                    {"Key": "producer_byte_rate", "Value": 1024.0},
-                ],
-            }
-        ],
-    }
-    alter(bench, version, entry(alice, ("producer_byte_rate", 512.0), ("consumer_byte_rate", None)))
-    (row,) = describe(bench, version, ("user", EXACT, "alice"))["Entries"]
-    assert row["Values"] == [{"Key": "producer_byte_rate", "Value": 512.0}]
-    for _ in range(2):
-        assert alter(bench, version, entry(alice, ("producer_byte_rate", None))) == [(0, None, alice)]
-        assert describe(bench, version, ("user", EXACT, "alice"))["Entries"] == []
 
 
 CONSUMER, MUTATIONS, PRODUCER, REQUEST = (
@@ -155,7 +124,7 @@ EIGHT: tuple[dict[str, str | None], ...] = (
 
 @versions
 def test_every_entity_through_every_match(version: int) -> None:
-    """Exact, default and any; strict leaves out entities with other parts; no component asks for all, strictly none."""
+    """A component matches one name, the default, or any; strict leaves out entities with other parts."""
     bench = make_bench()
     rows = [entry(entity(**names), ("request_percentage", float(n))) for n, names in enumerate(EIGHT, 1)]
     rows.append(entry(entity(ip="127.0.0.1"), ("connection_creation_rate", 9.0)))
@@ -164,70 +133,13 @@ def test_every_entity_through_every_match(version: int) -> None:
     def ask(*components: tuple[str, int, str | None], strict: bool = False) -> list[int]:
         return found(bench, version, *components, strict=strict)
 
-    assert ask() == [1, 2, 3, 4, 5, 6, 7, 8, 9]
-    assert ask(strict=True) == []
-    assert ask(("user", EXACT, "u")) == [1, 2, 3]
-    assert ask(("user", EXACT, "u"), strict=True) == [3]
-    assert ask(("user", DEFAULT, None)) == [4, 5, 6]
-    assert ask(("user", DEFAULT, None), strict=True) == [6]
-    assert ask(("user", ANY, None)) == [1, 2, 3, 4, 5, 6]
-    assert ask(("user", ANY, None), strict=True) == [3, 6]
-    assert ask(("client-id", EXACT, "c")) == [1, 4, 7]
     assert ask(("client-id", DEFAULT, None), strict=True) == [8]
-    assert ask(("client-id", ANY, None), ("user", ANY, None)) == [1, 2, 4, 5]
+    assert ask(("client-id", ANY, None)) == [1, 2, 4, 5, 7, 8]
     assert ask(("user", EXACT, "u"), ("client-id", DEFAULT, None), strict=True) == [2]
     assert ask(("user", EXACT, "u"), ("client-id", ANY, None)) == [1, 2]
     assert ask(("ip", ANY, None)) == [9]
-    assert ask(("ip", EXACT, "127.0.0.1"), strict=True) == [9]
     assert ask(("ip", DEFAULT, None)) == []
     assert ask(("user", EXACT, "")) == []
-
-
-@versions
-@pytest.mark.parametrize(
-    ("components", "code", "text"),
-    [
-        ([("group", EXACT, "g")], 35, "Unsupported entity type group"),
-        ([("user", 9, "u")], 42, "Unknown match type 9"),
-        ([("user", -1, None)], 42, "Unknown match type -1"),
-        ([("user", EXACT, "a"), ("user", EXACT, "b")], 42,
-         "Entity type user cannot appear more than once in the filter."),
-        ([("user", ANY, None), ("user", EXACT, "b")], 42,
-         "Entity type user cannot appear more than once in the filter."),
-        ([("ip", EXACT, "10.0.0.1"), ("user", EXACT, "a")], 42,
-         "Invalid entity filter component combination. IP filter component should not be used with user or clientId "
-         "filter component."),
-        ([("client-id", ANY, None), ("ip", ANY, None)], 42,
-         "Invalid entity filter component combination. IP filter component should not be used with user or clientId "
-         "filter component."),
-        ([("user", EXACT, None)], 42, "Request specified MATCH_TYPE_EXACT, but set match string to null."),
-        ([("user", DEFAULT, "a")], 42, "Request specified MATCH_TYPE_DEFAULT, but also specified a match string."),
-        ([("user", ANY, "a")], 42, "Request specified MATCH_TYPE_SPECIFIED, but also specified a match string."),
-        ([("", EXACT, "a")], 42, "Invalid empty entity type."),
-    ],
-)  # fmt: skip
-def test_bad_questions(
-    version: int, components: list[tuple[str, int, None] | tuple[str, int, str]], code: int, text: str
-) -> None:
-    """Kafka's codes and words, and no entries at all."""
-    response = describe(make_bench(), version, *components)
-    assert (response["ErrorCode"], response["ErrorMessage"], response["Entries"]) == (code, text, None)
-
-
-@versions
-def test_a_bad_entry_does_not_hurt_a_good_one(version: int) -> None:
-    """Each entity has its own response; the bad one is refused whole."""
-    bench = make_bench()
-    good, bad = entity(user="good"), entity(user="bad")
-    entries = [
-        entry(bad, ("producer_byte_rate", 5.0), ("consumer_byte_rate", -5.0)),
-        entry(good, ("producer_byte_rate", 5.0)),
-    ]
-    expected = [(42, "Quota consumer_byte_rate must be greater than 0", bad), (0, None, good)]
-    assert alter(bench, version, *entries, validate=True) == expected
-    assert found(bench, version) == []
-    assert alter(bench, version, *entries) == expected
-    assert [row["Entity"] for row in describe(bench, version)["Entries"]] == [good]
 
 
 @versions
@@ -243,25 +155,18 @@ def test_a_client_stands_before_its_user(version: int) -> None:
 
 
 @versions
-def test_odd_requests(version: int) -> None:
-    """No entries, no operations, one type twice (the last name counts), one entity twice, NaN on the wire."""
+@pytest.mark.parametrize("components", [[("user", ANY, None)], [("client-id", ANY, None), ("ip", EXACT, "10.0.0.1")]])
+def test_a_refused_filter_has_no_entries(version: int, components: list[tuple[str, int, str | None]]) -> None:
+    response = describe(make_bench(), version, ("user", EXACT, "b"), *components)
+    assert (response["ErrorCode"], response["Entries"]) == (42, None)
+
+
+@versions
+def test_a_quota_that_is_no_number(version: int) -> None:
     bench = make_bench()
-    rate = ("producer_byte_rate", 100.0)
-    assert alter(bench, version) == []
-    assert alter(bench, version, entry(entity(user="u"))) == [(0, None, entity(user="u"))]
-    twice = entity(client_id="c") + entity(client_id="d")
-    assert alter(bench, version, entry(twice, rate)) == [(0, None, entity(client_id="d"))]
-    row = entry(entity(user="u"), rate)
-    ((code, text, parts),) = alter(bench, version, row, row)
-    assert (code, parts) == (42, entity(user="u"))
-    assert text.startswith("Ignoring duplicate entity")
-    ((code, _, parts),) = alter(bench, version, entry([], rate))
-    assert (code, parts) == (42, [])
     ((code, _, _),) = alter(bench, version, entry(entity(user="u"), ("request_percentage", math.nan)))
     assert code == 42
-    assert found(bench, version) == [100]
-    zero = {"Entity": entity(user="u"), "Ops": [{"Key": "producer_byte_rate", "Value": 0.0, "Remove": False}]}
-    assert alter(bench, version, zero)[0][:2] == (42, "Quota producer_byte_rate must be greater than 0")
+    assert found(bench, version) == []
 
 
 def test_names_that_need_escaping() -> None:

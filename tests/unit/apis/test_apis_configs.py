@@ -1,4 +1,4 @@
-"""DescribeConfigs."""
+"""DescribeConfigs where the recorded responses of Kafka say nothing."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from kbroker.common.configs.config import BROKER_TABLE, TOPIC_TABLE
 from kbroker.requests.context import Body
 from tests.support.server import Bench, make_bench
 
-TOPIC, BROKER, LOGGER, CLIENT_METRICS = 2, 4, 8, 16
+TOPIC, BROKER, LOGGER = 2, 4, 8
 
 
 def describe(
@@ -50,21 +50,6 @@ def chain(row: Body) -> list[tuple[str, str | None, int]]:
     return [(one["Name"], one["Value"], one["Source"]) for one in row["Synonyms"]]
 
 
-@pytest.mark.parametrize("version", range(1, 5))
-def test_all_configs_of_a_topic(version: int) -> None:
-    """The full set with sources; types from v3; synonyms and texts only when asked for (quirk 17)."""
-    bench = make_bench()
-    bench.create("t", retention_ms="86400000")
-    code, message, rows = describe(bench, TOPIC, "t", version=version)
-    assert (code, message, set(rows)) == (0, "", set(TOPIC_TABLE))
-    assert (rows["retention.ms"]["Value"], rows["retention.ms"]["ConfigSource"]) == ("86400000", 1)
-    assert (rows["segment.ms"]["Value"], rows["segment.ms"]["ConfigSource"]) == ("604800000", 5)
-    assert rows["retention.ms"]["ConfigType"] == (5 if version >= 3 else 0)
-    assert not any(
-        row["Synonyms"] or row["Documentation"] or row["ReadOnly"] or row["IsSensitive"] for row in rows.values()
-    )
-
-
 def test_synonyms_of_a_topic() -> None:
     """The topic's own value first, then the broker's; what Kafka drops, we drop."""
     bench = make_bench(message_max_bytes=99, log_retention_hours=1)
@@ -87,21 +72,6 @@ def test_a_topic_follows_the_brokers_coarser_unit() -> None:
     bench.create("t")
     row = describe(bench, TOPIC, "t", ["retention.ms"])[2]["retention.ms"]
     assert (row["Value"], row["ConfigSource"]) == ("3600000", 5)
-
-
-@pytest.mark.parametrize(
-    ("keys", "names"),
-    [
-        (["segment.bytes", "no.such.key"], {"segment.bytes"}),
-        (["retention.ms"] * 2, {"retention.ms"}),
-        ([], set(TOPIC_TABLE)),
-    ],
-)
-def test_keys(keys: list[str], names: set[str]) -> None:
-    """Those asked for, none invented; an empty list is all (quirk 17)."""
-    bench = make_bench()
-    bench.create("t")
-    assert set(describe(bench, TOPIC, "t", keys)[2]) == names
 
 
 def test_documentation_when_asked_for() -> None:
@@ -138,48 +108,8 @@ def test_default_broker() -> None:
     assert describe(make_bench(), BROKER, "", ["message.max.bytes"])[2] == {}
 
 
-@pytest.mark.parametrize(
-    ("kind", "name", "code", "message"),
-    [
-        (TOPIC, "missing", 3, ""),
-        (TOPIC, "", 17, "Topic name is invalid: the empty string is not allowed"),
-        (BROKER, "99", 42, "Unexpected broker id, expected 1 or empty string, but received 99"),
-        (BROKER, "one", 42, "Broker id must be an integer, but it is: one"),
-        (LOGGER, "99", 42, "Unexpected broker id, expected 1 but received 99"),
-        (LOGGER, "", 42, "Broker id must not be empty"),
-        (CLIENT_METRICS, "", 42, "Client metrics subscription name must not be empty"),
-    ],
-)
-def test_errors(kind: int, name: str, code: int, message: str) -> None:
-    """Code and text of Kafka 4.3.1."""
-    assert describe(make_bench(), kind, name) == (code, message, {})
-
-
-@pytest.mark.parametrize("kind", [0, 1, 3, 64, -1])
-def test_unknown_types(kind: int) -> None:
-    """42, and other resources of the request are unharmed."""
-    code, message, rows = describe(make_bench(), kind, "x")
-    assert (code, message[:16], rows) == (42, "This most likely", {})
-
-
-def test_loggers_and_client_metrics() -> None:
-    """Loggers of this broker; the defaults for any subscription."""
+def test_loggers_of_this_broker() -> None:
     assert describe(make_bench(), LOGGER, "1")[2]["root"]["ConfigSource"] == 6
-    rows = describe(make_bench(), CLIENT_METRICS, "any")[2]
-    assert {name: row["Value"] for name, row in rows.items()} == {"interval.ms": "300000", "match": "", "metrics": ""}
-
-
-def test_no_resources_and_one_twice() -> None:
-    """Nothing, and the same twice: each row has its response."""
-    bench = make_bench()
-    bench.create("t")
-    assert bench.ask("DescribeConfigs", 4, {"Resources": []})["Results"] == []
-    rows = [
-        {"ResourceType": TOPIC, "ResourceName": "t", "ConfigurationKeys": [key]}
-        for key in ("retention.ms", "segment.ms")
-    ]
-    results = bench.ask("DescribeConfigs", 4, {"Resources": rows})["Results"]
-    assert [[row["Name"] for row in result["Configs"]] for result in results] == [["retention.ms"], ["segment.ms"]]
 
 
 def mention(kind: int, names: list[str], keys: list[str] | None = None) -> Body:
@@ -200,16 +130,6 @@ def test_one_resource_named_often(monkeypatch: pytest.MonkeyPatch) -> None:
     assert all(row["Configs"] == results[0]["Configs"] for row in full)
     refused = results[len(full)]
     assert (refused["ErrorCode"], refused["Configs"], refused["ResourceName"]) == (42, [], "t")
-
-
-def test_repeated_mentions_ask_for_keys_of_their_own() -> None:
-    """One resource twice with other keys: each response has its own."""
-    bench = make_bench()
-    bench.create("t")
-    body = mention(TOPIC, ["t"], ["retention.ms"])
-    body["Resources"] += mention(TOPIC, ["t"], ["segment.ms"])["Resources"]
-    results = bench.ask("DescribeConfigs", 4, body)["Results"]
-    assert [[row["Name"] for row in one["Configs"]] for one in results] == [["retention.ms"], ["segment.ms"]]
 
 
 def test_groups_that_exist_by_being_named() -> None:
