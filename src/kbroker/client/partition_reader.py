@@ -8,7 +8,7 @@ from kbroker.client.cluster import BACKOFF_FIRST_S, BACKOFF_MAX_S, Cluster, chec
 from kbroker.client.connection import Body, BrokerConnectionError, Connection, FrameMemory
 from kbroker.client.consumer import FETCH, MAX_FETCH_VERSION, FetchedPartition, fetched_partition
 from kbroker.common.errors import Errors, KafkaError, ProtocolError
-from kbroker.protocol._arrow_columns import ArrowColumns, whole_batches
+from kbroker.protocol._columns import ArrowColumns, whole_batches
 
 FRAME_BYTES = 512  # of a response beside its records
 FIRST_VERSION_WITH_TOPIC_ID = 13

@@ -5,6 +5,7 @@ from libc.stdlib cimport free, malloc
 from libc.string cimport memcpy, memset
 from kbroker._core.codec.bytes cimport store_16, store_32, store_64
 from kbroker._core.clock cimport clock_wall_ms
+from kbroker._core.containers.buffer cimport Buffer
 from kbroker._core.requests.request cimport OpenFile, open_file_release
 from kbroker._core.sync cimport atomic_load, atomic_store, mutex_lock, mutex_unlock
 from kbroker.common._errors cimport (
@@ -30,7 +31,7 @@ from kbroker.log._watermarks cimport advance_watermarks
 from kbroker.protocol._batch_format cimport (
     BATCH_HEADER_BYTES, CONTROL_BIT, PARTITION_LEADER_EPOCH_AT, TRANSACTIONAL_BIT,
 )
-from kbroker.protocol._records cimport BatchHeader, batch_put_header
+from kbroker.protocol._records cimport BatchHeader, batch_put_header, record_put
 
 cdef enum:
     MAX_BATCHES = 1024          # in one internal append
@@ -345,9 +346,16 @@ cdef void partition_append_built(Partition *partition, char *batch, int64_t size
 
 cdef void build_end_marker(char *batch, int64_t producer_id, int16_t producer_epoch, int32_t coordinator_epoch,
                            bint is_commit, int64_t now_ms) noexcept nogil:
-    cdef char *record = batch + BATCH_HEADER_BYTES
+    cdef char key[4]
+    cdef char value[6]
+    cdef Buffer out             # the given memory, which the record fills exactly
     cdef BatchHeader header
-    memset(batch, 0, END_MARKER_BYTES)
+    out.data, out.size, out.capacity = batch, BATCH_HEADER_BYTES, END_MARKER_BYTES
+    store_16(key, 0)            # versions 0
+    store_16(key + 2, 1 if is_commit else 0)
+    store_16(value, 0)
+    store_32(value + 2, coordinator_epoch)
+    record_put(&out, 0, 0, key, sizeof(key), value, sizeof(value), 0, NULL, 0)
     memset(&header, 0, sizeof(BatchHeader))
     header.attributes = TRANSACTIONAL_BIT | CONTROL_BIT
     header.base_timestamp_ms = header.max_timestamp_ms = now_ms
@@ -355,11 +363,6 @@ cdef void build_end_marker(char *batch, int64_t producer_id, int16_t producer_ep
     header.producer_epoch = producer_epoch
     header.base_sequence = -1                                 # no sequence
     header.record_count = 1
-    record[0] = 32                              # varints: 16 bytes follow, 4 of key, 6 of value
-    record[4] = 8
-    store_16(record + 7, 1 if is_commit else 0)
-    record[9] = 12
-    store_32(record + 12, coordinator_epoch)
     batch_put_header(batch, END_MARKER_BYTES, &header)
 
 

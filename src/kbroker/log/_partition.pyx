@@ -5,9 +5,10 @@ Python's handle: _partition_log.
 """
 from libc.stdint cimport INT64_MAX, int32_t, int64_t
 from libc.stdio cimport snprintf
-from libc.stdlib cimport free, malloc, realloc
+from libc.stdlib cimport free, malloc
 from kbroker._core.clock cimport clock_release
 from kbroker._core.codec.crc32c cimport crc32c
+from kbroker._core.containers.array cimport array_reserve
 from kbroker._core.sync cimport atomic_add_fetch, atomic_load, cond_destroy, mutex_destroy, mutex_lock, mutex_unlock
 from kbroker.log._posix cimport ENOMEM, PATH_BYTES, io_write_file
 from kbroker.log.producers._producer_state cimport producer_state_free
@@ -132,19 +133,10 @@ cdef int32_t write_leader_epochs(Partition *partition) noexcept nogil:
 cdef int32_t note_leader_epoch(Partition *partition, int32_t epoch, int64_t start_offset) noexcept nogil:
     """Remember the start of an epoch, under the append lock. Later files are written from this list."""
     cdef int32_t count = partition.epoch_count
-    cdef int32_t *epochs
-    cdef int64_t *starts
     if count > 0 and partition.epochs[count - 1] >= epoch:
         return 0
-    if count & (count - 1) == 0:
-        epochs = <int32_t *>realloc(partition.epochs, <size_t>(count * 2 if count > 0 else 1) * sizeof(int32_t))
-        if epochs is NULL:
-            return -ENOMEM
-        partition.epochs = epochs
-        starts = <int64_t *>realloc(partition.epoch_starts, <size_t>(count * 2 if count > 0 else 1) * sizeof(int64_t))
-        if starts is NULL:
-            return -ENOMEM
-        partition.epoch_starts = starts
+    if not array_reserve(&partition.epochs, count) or not array_reserve(&partition.epoch_starts, count):
+        return -ENOMEM
     partition.epochs[count] = epoch
     partition.epoch_starts[count] = start_offset
     partition.epoch_count = count + 1

@@ -3,10 +3,11 @@
 Source: ProduceRequest.validateRecords, UnifiedLog.analyzeAndValidateRecords, LogValidator.
 """
 from libc.stdint cimport int16_t, int32_t, int64_t
-from libc.stdlib cimport free, realloc
+from libc.stdlib cimport free
 from libc.string cimport memset
 from kbroker._core.codec.bytes cimport load_i32
 from kbroker._core.clock cimport Clock, clock_now_ns
+from kbroker._core.containers.array cimport array_reserve
 from kbroker.common._errors cimport (
     CORRUPT_MESSAGE, INVALID_RECORD, INVALID_TIMESTAMP, MESSAGE_TOO_LARGE, UNKNOWN_SERVER_ERROR,
     UNSUPPORTED_COMPRESSION_TYPE,
@@ -82,17 +83,11 @@ cdef void batch_facts(const char *data, const BatchHeader *header, bint from_cli
 
 cdef void note_bad_record(BatchCheck *out, int32_t slot) noexcept nogil:
     """Remember a refused record. Without memory, and beyond the limit, only the first ones are reported."""
-    cdef int32_t *grown
     cdef int32_t count = out.bad_count
     if out.bad_record < 0:
         out.bad_record = slot
-    if count >= MAX_BAD_RECORDS:
+    if count >= MAX_BAD_RECORDS or not array_reserve(&out.bad_records, count):
         return
-    if count & (count - 1) == 0:    # full at each power of two: 0, 1, 2, 4, ...
-        grown = <int32_t *>realloc(out.bad_records, <size_t>(2 * count if count > 0 else 1) * sizeof(int32_t))
-        if grown is NULL:
-            return
-        out.bad_records = grown
     out.bad_records[count] = slot
     out.bad_count = count + 1
 

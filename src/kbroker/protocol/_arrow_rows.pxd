@@ -2,7 +2,6 @@
 from cpython.buffer cimport Py_buffer
 from libc.stdint cimport int32_t, int64_t, uint8_t
 from kbroker.protocol._batch_builder cimport BatchDraft
-from kbroker.protocol._columns cimport Vector
 
 cdef struct Part:               # one buffer of a column
     const char *data            # NULL: not given

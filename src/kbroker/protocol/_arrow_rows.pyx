@@ -1,6 +1,6 @@
 """Writes Arrow's buffers into record batches in one pass, without the GIL or a Python object per record.
 
-The reverse of ``_arrow_columns``. Offsets are checked against the sizes of the buffers, row by row.
+The reverse of ``_columns``. Offsets are checked against the sizes of the buffers, row by row.
 Source: Arrow columnar format, "Variable-size Binary Layout", "List Layout", "Validity bitmaps".
 """
 from cpython.buffer cimport PyBUF_SIMPLE, Py_buffer, PyBuffer_Release, PyObject_GetBuffer
@@ -8,10 +8,10 @@ from libc.stdint cimport int32_t, int64_t, uint8_t
 from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memcpy, memset
 
-from kbroker.protocol._batch_builder cimport (
-    DRAFT_NO_MEMORY, DRAFT_OK, BatchDraft, RecordBatchBuilder, draft_add, put_header)
-from kbroker.protocol._columns cimport Vector
+from kbroker._core.containers.buffer cimport Buffer, buffer_free
+from kbroker.protocol._batch_builder cimport BatchDraft, RecordBatchBuilder, draft_add
 from kbroker.protocol._murmur2 cimport partition_of
+from kbroker.protocol._records cimport PUT_NO_MEMORY, PUT_OK, header_put
 
 cdef enum:
     MOST_BUFFERS = 24
@@ -79,7 +79,7 @@ cdef int assign_rows(Rows *rows, int32_t partition_count, uint8_t *used) noexcep
     return OK
 
 
-cdef int gather_headers(const Rows *rows, int64_t row, Vector *to, int64_t *count) noexcept nogil:
+cdef int gather_headers(const Rows *rows, int64_t row, Buffer *to, int64_t *count) noexcept nogil:
     cdef int64_t at = rows.headers_offset + row, one
     cdef int32_t begin, end
     cdef const char *key
@@ -102,14 +102,14 @@ cdef int gather_headers(const Rows *rows, int64_t row, Vector *to, int64_t *coun
             return OUTSIDE
         if key_bytes < 0:
             return NO_HEADER_KEY
-        if not put_header(to, key, key_bytes, value, value_bytes):
+        if not header_put(to, key, key_bytes, value, value_bytes):
             return NO_MEMORY
     count[0] = end - begin
     return OK
 
 
 cdef int append_rows(Rows *rows, BatchDraft **drafts, int32_t sticky, int64_t now_ms, int64_t *pending, int64_t limit,
-                     int64_t *row, Vector *headers) noexcept nogil:
+                     int64_t *row, Buffer *headers) noexcept nogil:
     """Append rows from *row on, until the next one would raise *pending above the limit."""
     cdef const char *key
     cdef const char *value
@@ -127,12 +127,12 @@ cdef int append_rows(Rows *rows, BatchDraft **drafts, int32_t sticky, int64_t no
         if status != OK:
             return status
         draft = drafts[rows.target[row[0]] if rows.target[row[0]] >= 0 else sticky]
-        before = draft.size
+        before = draft.batch.size
         status = draft_add(draft, now_ms, draft.header.last_offset_delta + <int64_t>1, key, key_bytes, value,
                            value_bytes, count, headers)
-        if status != DRAFT_OK:
-            return NO_MEMORY if status == DRAFT_NO_MEMORY else TOO_LARGE
-        pending[0] += draft.size - before
+        if status != PUT_OK:
+            return NO_MEMORY if status == PUT_NO_MEMORY else TOO_LARGE
+        pending[0] += draft.batch.size - before
         row[0] += 1
     return OK
 
@@ -251,13 +251,13 @@ cdef class ArrowRows:
         """
         cdef RecordBatchBuilder builder
         cdef BatchDraft **drafts
-        cdef Vector scratch
+        cdef Buffer scratch
         cdef int64_t row = position
         cdef int32_t partition
         cdef int status
         if self.used is None or position < 0:
             raise ValueError("rows are assigned to partitions first, and their places are >= 0")
-        memset(&scratch, 0, sizeof(Vector))
+        memset(&scratch, 0, sizeof(Buffer))
         drafts = <BatchDraft **>calloc(<size_t>self.partition_count, sizeof(BatchDraft *))
         if drafts is NULL:
             raise MemoryError
@@ -274,7 +274,7 @@ cdef class ArrowRows:
             return row
         finally:
             free(drafts)
-            free(scratch.data)
+            buffer_free(&scratch)
 
     cdef int explain(self, int status) except -1:
         """Raise the exception of a status."""

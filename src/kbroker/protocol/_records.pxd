@@ -2,6 +2,14 @@
 from cpython.buffer cimport Py_buffer
 from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint32_t
 
+from kbroker._core.containers.buffer cimport Buffer
+
+cdef enum:                      # result of record_put and of draft_add; nothing was added unless PUT_OK
+    PUT_OK = 0
+    PUT_NO_MEMORY = 1
+    PUT_TOO_LARGE = 2           # the buffer would have more than 2 GiB
+    PUT_BAD_DELTA = 3           # above 2^31 - 1
+
 cdef struct BatchHeader:
     int64_t base_offset
     int32_t batch_length        # total is batch_length + 12
@@ -46,6 +54,15 @@ cdef int32_t record_next(const char *records, int64_t size_bytes, int64_t *posit
 # Reads the header at `at` of a record that record_next accepted; returns the position of the next one, NULL when
 # malformed.
 cdef const char *header_next(const char *at, const char *end, HeaderView *out) noexcept nogil
+
+# Encodes a record behind the bytes in `to`. Sizes below 0 are null; `headers` holds header_count entries of header_put,
+# or of a record that is copied.
+cdef int record_put(Buffer *to, int64_t timestamp_delta, int64_t offset_delta, const char *key, int64_t key_bytes,
+                    const char *value, int64_t value_bytes, int64_t header_count, const char *headers,
+                    int64_t headers_bytes) noexcept nogil
+# False if memory is exhausted.
+cdef bint header_put(Buffer *to, const char *key, int64_t key_bytes, const char *value,
+                     int64_t value_bytes) noexcept nogil
 
 # Decompresses the records of a batch into a malloc'ed buffer, in bounded steps, up to cap_bytes. Takes the GIL for a
 # library's call. 0 ok; -1 undecodable or unknown codec; -2 over the cap.

@@ -7,10 +7,14 @@ from cpython.bytes cimport PyBytes_FromStringAndSize
 from cpython.unicode cimport PyUnicode_DecodeUTF8
 from libc.stdint cimport INT32_MAX, int8_t, int16_t, int32_t, int64_t, uint64_t
 from libc.stdlib cimport free, malloc
+from libc.string cimport memcpy
 
-from kbroker._core.codec.bytes cimport get_varint, get_varlong, load_i16, load_i32, load_i64, load_u32
-from kbroker._core.codec.bytes cimport store_16, store_32, store_64
+from kbroker._core.codec.bytes cimport (
+    get_varint, get_varlong, load_i16, load_i32, load_i64, load_u32, put_varlong, store_16, store_32, store_64,
+    varlong_bytes,
+)
 from kbroker._core.codec.crc32c cimport crc32c
+from kbroker._core.containers.buffer cimport Buffer, buffer_reserve
 from kbroker.protocol._batch_format cimport (
     ATTRIBUTES_AT, BASE_SEQUENCE_AT, BASE_TIMESTAMP_AT, BATCH_HEADER_BYTES, CODEC_MASK, CONTROL_BIT, CRC_AT,
     CRC_FROM, DELETE_HORIZON_BIT, LAST_OFFSET_DELTA_AT, LENGTH_AT, LENGTH_FROM, LOG_APPEND_TIME_BIT, MAGIC_AT,
@@ -146,6 +150,53 @@ cdef const char *header_next(const char *at, const char *end, HeaderView *out) n
     if at is NULL or out.key_bytes < 0:
         return NULL
     return read_blob(at, end, &out.value, &out.value_bytes)
+
+
+cdef inline int64_t blob_bytes(int64_t size) noexcept nogil:
+    return varlong_bytes(size) + size if size >= 0 else 1
+
+
+cdef inline char *put_blob(char *at, const char *data, int64_t size) noexcept nogil:
+    at += put_varlong(at, size if size >= 0 else -1)
+    if size > 0:
+        memcpy(at, data, size)
+        at += size
+    return at
+
+
+cdef int record_put(Buffer *to, int64_t timestamp_delta, int64_t offset_delta, const char *key, int64_t key_bytes,
+                    const char *value, int64_t value_bytes, int64_t header_count, const char *headers,
+                    int64_t headers_bytes) noexcept nogil:
+    cdef int64_t body = (1 + varlong_bytes(timestamp_delta) + varlong_bytes(offset_delta) + blob_bytes(key_bytes)
+                         + blob_bytes(value_bytes) + varlong_bytes(header_count) + headers_bytes)
+    cdef int64_t size = body + varlong_bytes(body)
+    cdef char *at
+    if to.size + size > INT32_MAX:
+        return PUT_TOO_LARGE
+    if not buffer_reserve(to, size):
+        return PUT_NO_MEMORY
+    at = to.data + to.size
+    at += put_varlong(at, body)
+    at[0] = 0                   # attributes: none is defined
+    at += 1
+    at += put_varlong(at, timestamp_delta)
+    at += put_varlong(at, offset_delta)
+    at = put_blob(put_blob(at, key, key_bytes), value, value_bytes)
+    at += put_varlong(at, header_count)
+    if headers_bytes > 0:
+        memcpy(at, headers, headers_bytes)
+    to.size += size
+    return PUT_OK
+
+
+cdef bint header_put(Buffer *to, const char *key, int64_t key_bytes, const char *value,
+                     int64_t value_bytes) noexcept nogil:
+    cdef char *at
+    if not buffer_reserve(to, blob_bytes(key_bytes) + blob_bytes(value_bytes)):
+        return False
+    at = put_blob(put_blob(to.data + to.size, key, key_bytes), value, value_bytes)
+    to.size = at - to.data
+    return True
 
 
 cdef int32_t batch_decompress(const char *data, const BatchHeader *header, int64_t cap_bytes, char **out,

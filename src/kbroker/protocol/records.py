@@ -10,7 +10,7 @@ import struct
 from typing import TYPE_CHECKING, NamedTuple
 
 from kbroker.protocol._batch_builder import RecordBatchBuilder
-from kbroker.protocol._columns import BinaryColumn, read_columns
+from kbroker.protocol._columns import HEADERS, KEY, MILLISECONDS, OFFSET, TIMESTAMP, VALUE, ArrowColumns, BinaryColumn
 from kbroker.protocol._records import DEFAULT_CAP_BYTES, RecordBatch, batch_at, corrupt
 from kbroker.protocol.compression import CompressionType
 
@@ -35,6 +35,7 @@ __all__ = [
 ]
 
 _ABORT, _COMMIT = 0, 1
+_MAX_OFFSET = (1 << 63) - 1
 
 
 class Record(NamedTuple):
@@ -51,8 +52,9 @@ class Columns(NamedTuple):
     """Records as columns; the arrays are read-only memoryviews, which numpy and Arrow wrap without a copy.
 
     ``offsets`` and ``timestamps_ms`` hold one int64 per record. The headers of record i are the rows
-    ``header_offsets[i]`` to ``header_offsets[i + 1]`` of ``header_keys`` and ``header_values``. ``next_offset`` is the
-    offset to read next, after control batches and compacted records too; -1 without a complete batch.
+    ``header_offsets[i]`` to ``header_offsets[i + 1]`` (int32) of ``header_keys`` and ``header_values``.
+    ``next_offset`` is the offset to read next, after control batches and compacted records too; -1 without a
+    complete batch.
     """
 
     offsets: memoryview
@@ -185,4 +187,27 @@ def columns(
 
     Raises: ProtocolError: damaged data, or more than `cap_bytes`.
     """
-    return Columns(*read_columns(data, min_offset, allow_truncated, include_control, cap_bytes))
+    reader = ArrowColumns(OFFSET | TIMESTAMP | MILLISECONDS | KEY | VALUE | HEADERS)
+    end = reader.append(
+        data,
+        0,
+        min_offset,
+        _MAX_OFFSET,
+        cap_bytes=cap_bytes,
+        total_cap_bytes=cap_bytes,
+        include_control=include_control,
+    )
+    if not allow_truncated and end < memoryview(data).nbytes:
+        raise corrupt("the last batch is cut")
+    rows, offsets, timestamps, _, keys, values, headers = reader.take()
+    _, _, header_ends, header_count, header_keys, header_values = headers
+    return Columns(
+        offsets,
+        timestamps,
+        BinaryColumn(rows, keys),
+        BinaryColumn(rows, values),
+        header_ends,
+        BinaryColumn(header_count, header_keys),
+        BinaryColumn(header_count, header_values),
+        reader.next_offset,
+    )

@@ -1,5 +1,6 @@
 """Rows of the protocol: codec, plans and record batches."""
 
+from array import array
 from typing import Any
 
 from hypothesis import strategies as st
@@ -101,6 +102,8 @@ BATCH_STORM = Storm({**dict.fromkeys(BATCH_NAMES, ()), "records": [JUNK], "__rep
 COLUMN_STORM = Storm(
     {"__getitem__": [st.one_of(st.integers(-5, 5), JUNK)], "__len__": []}, (*RECORD_ERRORS, IndexError)
 )
+ENDS = st.lists(st.integers(-2, 9), min_size=1, max_size=4).map(lambda ends: memoryview(array("i", ends)))
+BINARY_BUFFERS = st.one_of(JUNK, st.tuples(JUNK, st.one_of(st.none(), DATA), st.one_of(ENDS, DATA), DATA))
 COLUMN_WORDS = ("min_offset", "cap_bytes", "allow_truncated")
 ROWS_OF_RECORDS = st.one_of(
     OBJECTS, st.lists(st.one_of(st.tuples(BUFFERS, BUFFERS), st.tuples(JUNK, JUNK), JUNK), max_size=3)
@@ -126,7 +129,7 @@ def columns(data: st.DataObject) -> Life:
     words = data.draw(st.dictionaries(st.sampled_from(COLUMN_WORDS), JUNK))
     found = attempt(data, records.columns, [BATCHES], RECORD_ERRORS, words)
     yield found.keys if found else None
-    yield BinaryColumn.__new__(BinaryColumn)
+    yield attempt(data, BinaryColumn, [st.integers(-1, 3), BINARY_BUFFERS], RECORD_ERRORS)
     assert bytes(memoryview(Array.__new__(Array))) == b""
 
 

@@ -338,7 +338,8 @@ def test_columns_are_buffers() -> None:
     assert got.timestamps_ms.tolist() == [1000, 1005, 999] * 2
     assert list(got.keys) == [b"key", None, b""] * 2  # type: ignore[call-overload]
     assert list(got.values) == [b"value", b"", None] * 2  # type: ignore[call-overload]
-    assert got.keys.nulls.tolist() == [0, 1, 0] * 2
+    assert got.keys.valid.tolist() == [0b11101101]  # bits beyond the last row are set
+    assert got.values.offsets.format == got.header_offsets.format == "i"
     assert got.keys.offsets.tolist() == [0, 3, 3, 3, 6, 6, 6]
     assert bytes(got.keys.data) == b"keykey"
     assert got.header_offsets.tolist() == [0, 2, 2, 2, 4, 4, 4]

@@ -3,7 +3,8 @@
 Source: MemoryRecords.filterTo, Cleaner.cleanInto, CleanedTransactionMetadata.
 """
 from libc.stdint cimport int32_t, int64_t
-from kbroker.log.compaction._cleaned_segment cimport Bytes, CleanedSegment
+from kbroker._core.containers.buffer cimport Buffer
+from kbroker.log.compaction._cleaned_segment cimport CleanedSegment
 from kbroker.log.compaction._offset_map cimport OffsetMap
 from kbroker.log.producers._producer_state cimport AbortedTxn, ProducerFacts
 from kbroker.log.segment._segment cimport SegmentList
@@ -22,10 +23,8 @@ cdef struct TxnTracker:         # used by one thread; zeroed, then filled by tra
     int32_t next_known
     OpenAborted *aborted        # owned: transactions that have begun
     int32_t aborted_count
-    int32_t aborted_capacity
     int64_t *committed          # owned: producers whose open transaction has a batch
     int32_t committed_count
-    int32_t committed_capacity
 
 cdef struct BatchFilter:        # for one round; used by one thread
     const OffsetMap *latest
@@ -35,9 +34,8 @@ cdef struct BatchFilter:        # for one round; used by one thread
     TxnTracker transactions
     ProducerFacts *producers    # owned: sorted by id
     int64_t producer_count
-    Bytes unpacked_flags        # one byte per record: 1 if kept
-    Bytes records               # of the batch being rebuilt
-    Bytes batch
+    Buffer unpacked_flags       # one byte per record: 1 if kept
+    Buffer batch                # the batch being rebuilt: memory for its header, then the records
     int64_t records_read
     int64_t records_kept
 

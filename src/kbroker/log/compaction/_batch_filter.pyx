@@ -4,12 +4,11 @@ Source: ``MemoryRecords.filterTo``, ``Cleaner.shouldRetainRecord``, ``CleanedTra
 horizon).
 """
 from libc.stdint cimport int16_t, int32_t, int64_t, uint64_t
-from libc.stdlib cimport free, qsort, realloc
-from libc.string cimport memcpy, memset
-from kbroker._core.codec.bytes cimport VARLONG_MAX_BYTES, put_varlong
-from kbroker.log.compaction._cleaned_segment cimport (
-    Bytes, CleanedSegment, bytes_free, bytes_reserve, cleaned_add_aborted, cleaned_append,
-)
+from libc.stdlib cimport free, qsort
+from libc.string cimport memset
+from kbroker._core.containers.array cimport array_reserve
+from kbroker._core.containers.buffer cimport buffer_free, buffer_reserve
+from kbroker.log.compaction._cleaned_segment cimport CleanedSegment, cleaned_add_aborted, cleaned_append
 from kbroker.log.compaction._offset_map cimport offset_map_get
 from kbroker.log._posix cimport ENOMEM
 from kbroker.log.producers._producer_state cimport AbortedTxn, BatchFacts, ProducerFacts
@@ -22,7 +21,7 @@ from kbroker.protocol._batch_format cimport (
 )
 from kbroker.protocol._compression cimport CODEC_LEVEL
 from kbroker.protocol._records cimport (
-    BatchHeader, RecordView, batch_decompress, batch_put_header, batch_recompress, record_next,
+    PUT_OK, BatchHeader, RecordView, batch_decompress, batch_put_header, batch_recompress, record_next, record_put,
 )
 
 cdef enum:
@@ -79,21 +78,14 @@ cdef int32_t find_committed(const TxnTracker *tracker, int64_t producer_id) noex
 
 cdef int32_t begin_up_to(TxnTracker *tracker, int64_t offset) noexcept nogil:
     """Begin the aborted transactions whose first offset is at or before offset; one at a time for each producer."""
-    cdef OpenAborted *grown
-    cdef int32_t capacity
     cdef AbortedTxn *txn
     while tracker.next_known < tracker.known_count and tracker.known[tracker.next_known].first_offset <= offset:
         txn = &tracker.known[tracker.next_known]
         tracker.next_known += 1
         if find_aborted(tracker, txn.producer_id) >= 0:
             continue
-        if tracker.aborted_count == tracker.aborted_capacity:
-            capacity = 8 if tracker.aborted_capacity == 0 else tracker.aborted_capacity * 2
-            grown = <OpenAborted *>realloc(tracker.aborted, capacity * sizeof(OpenAborted))
-            if grown is NULL:
-                return -ENOMEM
-            tracker.aborted = grown
-            tracker.aborted_capacity = capacity
+        if not array_reserve(&tracker.aborted, tracker.aborted_count):
+            return -ENOMEM
         tracker.aborted[tracker.aborted_count].txn = txn[0]
         tracker.aborted[tracker.aborted_count].has_data = False
         tracker.aborted_count += 1
@@ -101,8 +93,7 @@ cdef int32_t begin_up_to(TxnTracker *tracker, int64_t offset) noexcept nogil:
 
 
 cdef int32_t tracker_read_data(TxnTracker *tracker, const BatchHeader *header) noexcept nogil:
-    cdef int32_t slot, capacity
-    cdef int64_t *grown
+    cdef int32_t slot
     if begin_up_to(tracker, header.base_offset + header.last_offset_delta) != 0:
         return -ENOMEM
     if not header.attributes & TRANSACTIONAL_BIT:
@@ -113,13 +104,8 @@ cdef int32_t tracker_read_data(TxnTracker *tracker, const BatchHeader *header) n
         return 1
     if find_committed(tracker, header.producer_id) >= 0:
         return 0
-    if tracker.committed_count == tracker.committed_capacity:
-        capacity = 8 if tracker.committed_capacity == 0 else tracker.committed_capacity * 2
-        grown = <int64_t *>realloc(tracker.committed, capacity * sizeof(int64_t))
-        if grown is NULL:
-            return -ENOMEM
-        tracker.committed = grown
-        tracker.committed_capacity = capacity
+    if not array_reserve(&tracker.committed, tracker.committed_count):
+        return -ENOMEM
     tracker.committed[tracker.committed_count] = header.producer_id
     tracker.committed_count += 1
     return 0
@@ -159,9 +145,8 @@ cdef void filter_free(BatchFilter *filter) noexcept nogil:
     tracker_free(&filter.transactions)
     free(filter.producers)
     filter.producers = NULL
-    bytes_free(&filter.unpacked_flags)
-    bytes_free(&filter.records)
-    bytes_free(&filter.batch)
+    buffer_free(&filter.unpacked_flags)
+    buffer_free(&filter.batch)
 
 
 cdef int by_id(const void *left, const void *right) noexcept nogil:
@@ -230,58 +215,33 @@ cdef bint keep_record(const BatchFilter *filter, const BatchHeader *header, cons
     return filter.now_ms < header.base_timestamp_ms
 
 
-cdef inline const char *after_varint(const char *at) noexcept nogil:
-    """Return the position after a varint; record_next has read it, so it ends."""
-    while at[0] & <char>0x80:
-        at += 1
-    return at + 1
-
-
-cdef int32_t put_record(Bytes *out, const char *record, const char *end, int64_t timestamp_delta) noexcept nogil:
-    """Copy a record with another time stamp delta, since the base time stamp of the batch may differ."""
-    cdef char stamp[VARLONG_MAX_BYTES]
-    cdef const char *at = after_varint(record)
-    cdef const char *rest = after_varint(at + 1)
-    cdef int64_t stamp_bytes = put_varlong(stamp, timestamp_delta), rest_bytes = end - rest
-    cdef char *target
-    if not bytes_reserve(out, 1 + stamp_bytes + rest_bytes + VARLONG_MAX_BYTES):
-        return -ENOMEM
-    target = out.data + out.size_bytes
-    target += put_varlong(target, 1 + stamp_bytes + rest_bytes)
-    target[0] = at[0]                           # attributes
-    target += 1
-    memcpy(target, stamp, stamp_bytes)
-    memcpy(target + stamp_bytes, rest, rest_bytes)
-    out.size_bytes = target + stamp_bytes + rest_bytes - out.data
-    return 0
-
-
 # -------------------------------------------------------------------------------------------------------------- batch
+
+cdef bint begin_batch(BatchFilter *filter) noexcept nogil:
+    filter.batch.size = 0
+    if not buffer_reserve(&filter.batch, BATCH_HEADER_BYTES):
+        return False
+    filter.batch.size = BATCH_HEADER_BYTES
+    return True
+
 
 cdef int32_t write_batch(BatchFilter *filter, const BatchHeader *header, int32_t attributes, int64_t base_timestamp_ms,
                          int64_t max_timestamp_ms, int32_t count, CleanedSegment *cleaned) noexcept nogil:
-    """Write a batch of filter.records with the old one's offsets, producer and epoch."""
+    """Write filter.batch with the old one's offsets, producer and epoch."""
     cdef BatchHeader made = header[0]
-    cdef Bytes *out = &filter.batch
     cdef int32_t rc
     cdef char *packed = NULL
-    cdef int64_t size_bytes = BATCH_HEADER_BYTES + filter.records.size_bytes, packed_bytes = 0
-    if size_bytes > UNPACK_CAP_BYTES:
-        return -ENOMEM
+    cdef char *data = filter.batch.data
+    cdef int64_t size_bytes = filter.batch.size, packed_bytes = 0
     made.attributes = <int16_t>(attributes & ~CODEC_MASK)
     made.base_timestamp_ms = base_timestamp_ms
     made.max_timestamp_ms = max_timestamp_ms
     made.record_count = count
     if attributes & CODEC_MASK == 0 or count == 0:
-        out.size_bytes = 0
-        if not bytes_reserve(out, size_bytes):
-            return -ENOMEM
-        if filter.records.size_bytes > 0:
-            memcpy(out.data + BATCH_HEADER_BYTES, filter.records.data, filter.records.size_bytes)
-        batch_put_header(out.data, size_bytes, &made)
-        return cleaned_append(cleaned, out.data, size_bytes)
-    rc = batch_recompress(&made, filter.records.data, filter.records.size_bytes, attributes & CODEC_MASK, CODEC_LEVEL,
-                          &packed, &packed_bytes)
+        batch_put_header(data, size_bytes, &made)
+        return cleaned_append(cleaned, data, size_bytes)
+    rc = batch_recompress(&made, data + BATCH_HEADER_BYTES, size_bytes - BATCH_HEADER_BYTES, attributes & CODEC_MASK,
+                          CODEC_LEVEL, &packed, &packed_bytes)
     if rc != 0:
         return -ENOMEM                          # the only error of a known codec
     rc = cleaned_append(cleaned, packed, packed_bytes)
@@ -291,7 +251,8 @@ cdef int32_t write_batch(BatchFilter *filter, const BatchHeader *header, int32_t
 
 cdef int32_t write_empty(BatchFilter *filter, const BatchHeader *header, CleanedSegment *cleaned) noexcept nogil:
     """Write the header alone, which keeps offsets and sequence."""
-    filter.records.size_bytes = 0
+    if not begin_batch(filter):
+        return -ENOMEM
     return write_batch(filter, header, header.attributes & ~(CODEC_MASK | DELETE_HORIZON_BIT), -1,
                        header.max_timestamp_ms, 0, cleaned)
 
@@ -300,12 +261,12 @@ cdef int32_t rebuild(BatchFilter *filter, const BatchHeader *header, const char 
                      int32_t kept, int64_t horizon_ms, CleanedSegment *cleaned) noexcept nogil:
     """Rebuild the batch from the records flagged as kept; horizon_ms is their base time stamp when it is set (>= 0)."""
     cdef RecordView record
-    cdef int64_t at = 0, start, base = horizon_ms, largest = -1
-    cdef int32_t slot, rc
+    cdef int64_t at = 0, base = horizon_ms, largest = -1
+    cdef int32_t slot
     cdef bint is_first = True
-    filter.records.size_bytes = 0
+    if not begin_batch(filter):
+        return -ENOMEM
     for slot in range(header.record_count):
-        start = at
         if record_next(records, size_bytes, &at, header, &record) != 0:
             return CLEAN_CORRUPT
         if filter.unpacked_flags.data[slot] == 0:
@@ -315,10 +276,11 @@ cdef int32_t rebuild(BatchFilter *filter, const BatchHeader *header, const char 
         if is_first or record.timestamp_ms > largest:
             largest = record.timestamp_ms
         is_first = False
-        rc = put_record(&filter.records, records + start, records + at,
-                        <int64_t>(<uint64_t>record.timestamp_ms - <uint64_t>base))
-        if rc != 0:
-            return rc
+        if record_put(&filter.batch, <int64_t>(<uint64_t>record.timestamp_ms - <uint64_t>base),
+                      record.offset - header.base_offset, record.key, record.key_bytes, record.value,
+                      record.value_bytes, record.header_count, record.headers,
+                      records + at - record.headers) != PUT_OK:
+            return -ENOMEM
     if header.attributes & LOG_APPEND_TIME_BIT:
         largest = header.max_timestamp_ms
     return write_batch(filter, header, header.attributes | (DELETE_HORIZON_BIT if horizon_ms >= 0 else 0), base,
@@ -335,8 +297,7 @@ cdef int32_t filter_records(BatchFilter *filter, const char *data, const BatchHe
     cdef bint is_control = (header.attributes & CONTROL_BIT) != 0, keep
     if rc != 0:
         return rc
-    filter.unpacked_flags.size_bytes = 0
-    if header.record_count > size_bytes or not bytes_reserve(&filter.unpacked_flags, header.record_count):
+    if header.record_count > size_bytes or not buffer_reserve(&filter.unpacked_flags, header.record_count):
         free(owned)
         return CLEAN_CORRUPT if header.record_count > size_bytes else -ENOMEM
     for slot in range(header.record_count):

@@ -6,6 +6,7 @@ here on the new segment counts; the old files become ``.deleted``, oldest first;
 log last; the ``.deleted`` files are removed.
 """
 from libc.stdint cimport int32_t, int64_t
+from kbroker._core.containers.buffer cimport Buffer
 from kbroker.log._partition cimport Partition
 from kbroker.log.producers._producer_state cimport AbortedTxn
 from kbroker.log.segment._segment cimport Directory, LogSegment
@@ -13,11 +14,6 @@ from kbroker.log.segment._segment cimport Directory, LogSegment
 cdef enum:
     REPLACE_STALE = -20001      # the partition no longer has the segments (retention, deletion, cut): nothing was done
     REPLACE_STOPPED = -20002    # stopped at a test's crash point
-
-cdef struct Bytes:              # growable buffer
-    char *data                  # owned
-    int64_t size_bytes
-    int64_t capacity
 
 cdef struct CrashPoint:         # for tests: all work stops, as by kill -9, before the step that makes left zero
     int64_t left                # 0: disabled
@@ -29,17 +25,15 @@ cdef struct CleanedSegment:
     int64_t index_interval
     int fd                      # -1: not open
     int64_t size_bytes          # written and pending
-    Bytes pending               # batches not yet written
-    Bytes offsets               # entries in the format of the file
-    Bytes times
-    Bytes aborted
+    Buffer pending               # batches not yet written
+    Buffer offsets               # entries in the format of the file
+    Buffer times
+    Buffer aborted
     int64_t bytes_since_index
     int64_t max_timestamp_ms
     int64_t offset_of_max
     int64_t last_time_entry_ms
 
-cdef bint bytes_reserve(Bytes *bytes, int64_t more) noexcept nogil
-cdef void bytes_free(Bytes *bytes) noexcept nogil
 cdef bint crash_point(CrashPoint *crash) noexcept nogil
 
 cdef int32_t cleaned_open(CleanedSegment *cleaned, Partition *partition, int64_t base_offset) noexcept nogil

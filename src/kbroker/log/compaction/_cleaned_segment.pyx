@@ -1,8 +1,8 @@
 """Writes the cleaner's segments and swaps them in, without disturbing readers: LocalLog.replaceSegments."""
 from libc.stdint cimport INT64_MAX, int32_t, int64_t
-from libc.stdlib cimport free, realloc
-from libc.string cimport memcpy, memset
+from libc.string cimport memset
 from kbroker._core.codec.bytes cimport load_i32, load_i64, store_32, store_64
+from kbroker._core.containers.buffer cimport Buffer, buffer_free, buffer_put, buffer_reserve
 from kbroker._core.requests.request cimport open_file_new
 from kbroker._core.sync cimport atomic_load, atomic_store, mutex_lock, mutex_unlock
 from kbroker.log.segment._index cimport (
@@ -71,27 +71,6 @@ cdef enum:
     DELETED = 3
 
 
-cdef bint bytes_reserve(Bytes *bytes, int64_t more) noexcept nogil:
-    cdef int64_t capacity = bytes.capacity
-    cdef char *grown
-    if bytes.size_bytes + more <= capacity:
-        return True
-    capacity = capacity * 2 if capacity > 0 else 256
-    if capacity < bytes.size_bytes + more:
-        capacity = bytes.size_bytes + more
-    grown = <char *>realloc(bytes.data, capacity)
-    if grown is NULL:
-        return False
-    bytes.data = grown
-    bytes.capacity = capacity
-    return True
-
-
-cdef void bytes_free(Bytes *bytes) noexcept nogil:
-    free(bytes.data)
-    memset(bytes, 0, sizeof(Bytes))
-
-
 cdef bint crash_point(CrashPoint *crash) noexcept nogil:
     if crash.left <= 0:
         return False
@@ -129,10 +108,10 @@ cdef void cleaned_close(CleanedSegment *cleaned) noexcept nogil:
     if cleaned.fd >= 0:
         io_close(cleaned.fd)
     cleaned.fd = -1
-    bytes_free(&cleaned.pending)
-    bytes_free(&cleaned.offsets)
-    bytes_free(&cleaned.times)
-    bytes_free(&cleaned.aborted)
+    buffer_free(&cleaned.pending)
+    buffer_free(&cleaned.offsets)
+    buffer_free(&cleaned.times)
+    buffer_free(&cleaned.aborted)
 
 
 cdef void cleaned_discard(CleanedSegment *cleaned) noexcept nogil:
@@ -149,13 +128,13 @@ cdef void cleaned_discard(CleanedSegment *cleaned) noexcept nogil:
 
 cdef int32_t write_pending(CleanedSegment *cleaned) noexcept nogil:
     cdef int64_t rc
-    if cleaned.pending.size_bytes == 0:
+    if cleaned.pending.size == 0:
         return 0
-    rc = io_write(cleaned.fd, cleaned.pending.data, cleaned.pending.size_bytes,
-                  cleaned.size_bytes - cleaned.pending.size_bytes)
+    rc = io_write(cleaned.fd, cleaned.pending.data, cleaned.pending.size,
+                  cleaned.size_bytes - cleaned.pending.size)
     if rc < 0:
         return <int32_t>rc
-    cleaned.pending.size_bytes = 0
+    cleaned.pending.size = 0
     return 0
 
 
@@ -164,14 +143,14 @@ cdef bint add_time_entry(CleanedSegment *cleaned, bint is_closing) noexcept nogi
     cdef int64_t max_entries = cleaned.index_bytes // TIME_ENTRY_BYTES - (0 if is_closing else 1)
     cdef char *at
     if (cleaned.max_timestamp_ms <= cleaned.last_time_entry_ms
-            or cleaned.times.size_bytes // TIME_ENTRY_BYTES >= max_entries):
+            or cleaned.times.size // TIME_ENTRY_BYTES >= max_entries):
         return True
-    if not bytes_reserve(&cleaned.times, TIME_ENTRY_BYTES):
+    if not buffer_reserve(&cleaned.times, TIME_ENTRY_BYTES):
         return False
-    at = cleaned.times.data + cleaned.times.size_bytes
+    at = cleaned.times.data + cleaned.times.size
     store_64(at, cleaned.max_timestamp_ms)
     store_32(at + 8, <int32_t>(cleaned.offset_of_max - cleaned.base_offset))
-    cleaned.times.size_bytes += TIME_ENTRY_BYTES
+    cleaned.times.size += TIME_ENTRY_BYTES
     cleaned.last_time_entry_ms = cleaned.max_timestamp_ms
     return True
 
@@ -186,36 +165,32 @@ cdef int32_t cleaned_append(CleanedSegment *cleaned, const char *batch, int64_t 
         cleaned.max_timestamp_ms = header.max_timestamp_ms
         cleaned.offset_of_max = last_offset
     if cleaned.bytes_since_index > cleaned.index_interval and cleaned.size_bytes <= MAX_INT32 and (
-            cleaned.offsets.size_bytes // OFFSET_ENTRY_BYTES < cleaned.index_bytes // OFFSET_ENTRY_BYTES):
-        if not bytes_reserve(&cleaned.offsets, OFFSET_ENTRY_BYTES):
+            cleaned.offsets.size // OFFSET_ENTRY_BYTES < cleaned.index_bytes // OFFSET_ENTRY_BYTES):
+        if not buffer_reserve(&cleaned.offsets, OFFSET_ENTRY_BYTES):
             return -ENOMEM
-        at = cleaned.offsets.data + cleaned.offsets.size_bytes
+        at = cleaned.offsets.data + cleaned.offsets.size
         store_32(at, <int32_t>(last_offset - cleaned.base_offset))
         store_32(at + 4, <int32_t>cleaned.size_bytes)
-        cleaned.offsets.size_bytes += OFFSET_ENTRY_BYTES
+        cleaned.offsets.size += OFFSET_ENTRY_BYTES
         if not add_time_entry(cleaned, False):
             return -ENOMEM
         cleaned.bytes_since_index = 0
     cleaned.bytes_since_index += size_bytes
-    if not bytes_reserve(&cleaned.pending, size_bytes):
+    if not buffer_put(&cleaned.pending, batch, size_bytes):
         return -ENOMEM
-    memcpy(cleaned.pending.data + cleaned.pending.size_bytes, batch, size_bytes)
-    cleaned.pending.size_bytes += size_bytes
     cleaned.size_bytes += size_bytes
-    return write_pending(cleaned) if cleaned.pending.size_bytes >= WRITE_BYTES else 0
+    return write_pending(cleaned) if cleaned.pending.size >= WRITE_BYTES else 0
 
 
 cdef int32_t cleaned_add_aborted(CleanedSegment *cleaned, const AbortedTxn *entry) noexcept nogil:
-    cdef char *at
-    if not bytes_reserve(&cleaned.aborted, TXN_ENTRY_BYTES):
+    if not buffer_reserve(&cleaned.aborted, TXN_ENTRY_BYTES):
         return -ENOMEM
-    at = cleaned.aborted.data + cleaned.aborted.size_bytes
-    txn_entry_encode(entry, at)
-    cleaned.aborted.size_bytes += TXN_ENTRY_BYTES
+    txn_entry_encode(entry, cleaned.aborted.data + cleaned.aborted.size)
+    cleaned.aborted.size += TXN_ENTRY_BYTES
     return 0
 
 
-cdef int32_t write_index(CleanedSegment *cleaned, int32_t slot, const Bytes *entries) noexcept nogil:
+cdef int32_t write_index(CleanedSegment *cleaned, int32_t slot, const Buffer *entries) noexcept nogil:
     cdef char path[PATH_BYTES]
     cdef int64_t rc
     cdef int fd
@@ -224,8 +199,8 @@ cdef int32_t write_index(CleanedSegment *cleaned, int32_t slot, const Bytes *ent
     if fd < 0:
         return fd
     rc = io_truncate(fd, 0)
-    if rc == 0 and entries.size_bytes > 0:
-        rc = io_write(fd, entries.data, entries.size_bytes, 0)
+    if rc == 0 and entries.size > 0:
+        rc = io_write(fd, entries.data, entries.size, 0)
     if rc >= 0:
         rc = io_sync(fd)
     io_close(fd)
@@ -272,20 +247,20 @@ cdef LogSegment *segment_of(Partition *partition, CleanedSegment *cleaned, int64
     atomic_store(&segment.offset_of_max, cleaned.offset_of_max)
     atomic_store(&segment.size_bytes, cleaned.size_bytes)
     if cleaned.directory is not NULL:
-        atomic_store(&segment.offsets.entries, cleaned.offsets.size_bytes // OFFSET_ENTRY_BYTES)
-        atomic_store(&segment.times.entries, cleaned.times.size_bytes // TIME_ENTRY_BYTES)
-        expected = txn_sum_of(cleaned.aborted.data, cleaned.aborted.size_bytes)
+        atomic_store(&segment.offsets.entries, cleaned.offsets.size // OFFSET_ENTRY_BYTES)
+        atomic_store(&segment.times.entries, cleaned.times.size // TIME_ENTRY_BYTES)
+        expected = txn_sum_of(cleaned.aborted.data, cleaned.aborted.size)
         txn_index_expect(&segment.aborted, &expected)
         return segment
-    for slot in range(cleaned.offsets.size_bytes // OFFSET_ENTRY_BYTES):
+    for slot in range(cleaned.offsets.size // OFFSET_ENTRY_BYTES):
         at = cleaned.offsets.data + slot * OFFSET_ENTRY_BYTES
         if rc == 0:
             rc = offset_index_append(&segment.offsets, cleaned.base_offset + load_i32(at), load_i32(at + 4))
-    for slot in range(cleaned.times.size_bytes // TIME_ENTRY_BYTES):
+    for slot in range(cleaned.times.size // TIME_ENTRY_BYTES):
         at = cleaned.times.data + slot * TIME_ENTRY_BYTES
         if rc == 0:
             rc = time_index_maybe_append(&segment.times, load_i64(at), cleaned.base_offset + load_i32(at + 8), True)
-    for slot in range(cleaned.aborted.size_bytes // TXN_ENTRY_BYTES):
+    for slot in range(cleaned.aborted.size // TXN_ENTRY_BYTES):
         at = cleaned.aborted.data + slot * TXN_ENTRY_BYTES
         txn_entry_decode(at, &entry)
         if rc == 0:
@@ -428,7 +403,7 @@ cdef int32_t replace_segments(Partition *partition, LogSegment **old, int32_t co
     cdef LogSegment *fresh = NULL
     cdef int32_t slot, rc = 0
     cdef bint on_disk = partition.directory is not NULL
-    cdef bint no_aborted = cleaned.aborted.size_bytes == 0
+    cdef bint no_aborted = cleaned.aborted.size == 0
     if on_disk:
         rc = name_swap(cleaned, crash)
     for slot in range(count):                   # an old view must never open a new file by an old name

@@ -5,6 +5,7 @@ retained it. Locks, leaves: ``FileCache.lock`` -> ``LogSegment.lock``. One write
 lock); sizes are published last.
 """
 from libc.stdint cimport int32_t, int64_t
+from kbroker._core.containers.buffer cimport Buffer
 from kbroker._core.requests.request cimport OpenFile
 from kbroker._core.sync cimport AtomicI64, Mutex
 from kbroker.log.segment._index cimport Index
@@ -50,10 +51,8 @@ cdef struct BatchReader:        # reader of consecutive batches of a file
     int64_t at                  # position of the next batch
     int64_t limit               # end of the bytes to read
     int64_t next_offset         # after the last batch
-    char *buffer                # owned
-    int64_t capacity
+    Buffer buffer
     int64_t start               # position of the buffer in the file
-    int64_t filled
     const char *batch           # in the buffer
     BatchHeader header
 

@@ -1,8 +1,9 @@
 """Segment files: opened when needed and closed by a clock hand, searched through their index, sealed and removed."""
 cimport cython
 from libc.stdint cimport INT64_MAX, int32_t, int64_t
-from libc.stdlib cimport calloc, free, realloc
+from libc.stdlib cimport calloc, free
 from libc.string cimport memmove, memset, strdup
+from kbroker._core.containers.buffer cimport Buffer, buffer_free, buffer_reserve
 from kbroker._core.guarded cimport guarded_value
 from kbroker._core.requests.request cimport OpenFile, open_file_new, open_file_release, open_file_retain
 from kbroker._core.sync cimport (
@@ -432,41 +433,37 @@ cdef void batch_reader_begin(BatchReader *reader, OpenFile *file, int64_t positi
     reader.at = reader.start = position
     reader.limit = limit
     reader.next_offset = next_offset
-    reader.filled = 0
+    reader.buffer.size = 0
 
 
 cdef void batch_reader_free(BatchReader *reader) noexcept nogil:
     if reader.file is not NULL:
         open_file_release(reader.file)
-    free(reader.buffer)
+    buffer_free(&reader.buffer)
     memset(reader, 0, sizeof(BatchReader))
 
 
 cdef int32_t fill(BatchReader *reader, int64_t size_bytes) noexcept nogil:
     """Fill the buffer with size_bytes from reader.at on: 0, 1 the file ends before, or -errno."""
-    cdef char *grown
+    cdef Buffer *buffer = &reader.buffer
     cdef int64_t got, want, skipped = reader.at - reader.start
-    if skipped + size_bytes > reader.filled:
+    if skipped + size_bytes > buffer.size:
         if reader.at + size_bytes > reader.limit:
             return 1
-        if size_bytes > reader.capacity:
-            want = max(size_bytes, READER_BYTES)
-            grown = <char *>realloc(reader.buffer, want)
-            if grown is NULL:
-                return -ENOMEM
-            reader.buffer = grown
-            reader.capacity = want
-        reader.filled = max(reader.filled - skipped, 0)
-        memmove(reader.buffer, reader.buffer + skipped, reader.filled)
+        buffer.size = max(buffer.size - skipped, 0)
+        if buffer.size > 0:
+            memmove(buffer.data, buffer.data + skipped, buffer.size)
         reader.start = reader.at
-        want = min(reader.limit - reader.start, reader.capacity) - reader.filled
-        got = io_read(reader.file.fd, reader.buffer + reader.filled, want, reader.start + reader.filled)
+        if not buffer_reserve(buffer, max(size_bytes, READER_BYTES) - buffer.size):
+            return -ENOMEM
+        want = min(reader.limit - reader.start, buffer.capacity) - buffer.size
+        got = io_read(reader.file.fd, buffer.data + buffer.size, want, reader.start + buffer.size)
         if got < 0:
             return <int32_t>got
-        reader.filled += got
-        if reader.filled < size_bytes:
+        buffer.size += got
+        if buffer.size < size_bytes:
             return 1
-    reader.batch = reader.buffer + (reader.at - reader.start)
+    reader.batch = reader.buffer.data + (reader.at - reader.start)
     return 0
 
 

@@ -16,7 +16,6 @@ cdef struct TxnIndex:
     int64_t base_offset
     AbortedTxn *entries         # owned
     int32_t count
-    int32_t capacity
     int32_t rebuilt_count       # during a rebuild: entries of the file, those behind count are compared; else 0
     bint differs                # during a rebuild: the file differs from the batches
     bint is_loaded              # the file has been read

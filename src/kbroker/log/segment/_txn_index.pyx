@@ -1,10 +1,11 @@
 """Transaction index of a segment: Kafka's TransactionIndex, the aborted transactions of its batches in a file."""
 cimport cython
 from libc.stdint cimport int32_t, int64_t
-from libc.stdlib cimport free, malloc, realloc
+from libc.stdlib cimport free, malloc
 from libc.string cimport memcmp
 from kbroker._core.codec.bytes cimport load_i64, store_16, store_64
 from kbroker._core.codec.crc32c cimport crc32c
+from kbroker._core.containers.array cimport array_reserve
 from kbroker._core.sync cimport Mutex, mutex_destroy, mutex_init, mutex_lock, mutex_unlock
 from kbroker.log.segment._index cimport INDEX_OUT_OF_ORDER, check_entry
 from kbroker.log._posix cimport (
@@ -18,7 +19,6 @@ cdef void txn_index_init(TxnIndex *index, const char *directory, int64_t base_of
     index.base_offset = base_offset
     index.entries = NULL
     index.count = 0
-    index.capacity = 0
     index.rebuilt_count = 0
     index.differs = False
     index.has_sum = False
@@ -30,20 +30,6 @@ cdef void txn_index_init(TxnIndex *index, const char *directory, int64_t base_of
 cdef void txn_index_destroy(TxnIndex *index) noexcept nogil:
     free(index.entries)
     index.entries = NULL
-
-
-cdef bint txn_reserve(TxnIndex *index) noexcept nogil:
-    """Reserve memory for one more entry."""
-    cdef AbortedTxn *grown
-    cdef int32_t capacity
-    if index.count == index.capacity:
-        capacity = 8 if index.capacity == 0 else index.capacity * 2
-        grown = <AbortedTxn *>realloc(index.entries, capacity * sizeof(AbortedTxn))
-        if grown is NULL:
-            return False
-        index.entries = grown
-        index.capacity = capacity
-    return True
 
 
 cdef void txn_entry_encode(const AbortedTxn *entry, char *out) noexcept nogil:
@@ -125,7 +111,7 @@ cdef int32_t txn_load(TxnIndex *index) noexcept nogil:
         if at[0] != 0 or at[1] != 0 or entry.last_offset < index.base_offset or (
                 index.count > 0 and entry.last_offset <= index.entries[index.count - 1].last_offset):
             break
-        if not txn_reserve(index):
+        if not array_reserve(&index.entries, index.count):
             free(data)
             return -ENOMEM
         index.entries[index.count] = entry
@@ -152,7 +138,7 @@ cdef int32_t txn_index_append(TxnIndex *index, const AbortedTxn *entry) noexcept
         return 0
     index.rebuilt_count = 0
     index.differs = True
-    if rc == 0 and not txn_reserve(index):      # reserve before the file is written
+    if rc == 0 and not array_reserve(&index.entries, index.count):      # reserve before the file is written
         rc = -ENOMEM
     if rc == 0 and index.directory is not NULL:
         txn_entry_encode(entry, data)
@@ -312,7 +298,6 @@ cdef int32_t txn_index_collect(TxnIndex *index, int64_t fetch_offset, int64_t up
                                int32_t *count) noexcept nogil:
     cdef int32_t slot, rc, complete = 0
     cdef AbortedTxn *entry
-    cdef AbortedTxn *grown
     mutex_lock(index.lock)
     rc = txn_load(index)
     if rc != 0:
@@ -323,13 +308,9 @@ cdef int32_t txn_index_collect(TxnIndex *index, int64_t fetch_offset, int64_t up
     for slot in range(first_ending_at(index, fetch_offset), index.count):
         entry = &index.entries[slot]
         if entry.first_offset < upper_bound:
-            if count[0] & (count[0] - 1) == 0:          # capacity doubles at each power of two
-                grown = <AbortedTxn *>realloc(out[0],
-                                              <size_t>(count[0] * 2 if count[0] > 0 else 1) * sizeof(AbortedTxn))
-                if grown is NULL:
-                    mutex_unlock(index.lock)
-                    return -ENOMEM
-                out[0] = grown
+            if not array_reserve(out, count[0]):
+                mutex_unlock(index.lock)
+                return -ENOMEM
             out[0][count[0]] = entry[0]
             count[0] += 1
         if entry.last_stable_offset >= upper_bound:

@@ -8,8 +8,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from kbroker.protocol import _arrow_columns as native
-from kbroker.protocol._arrow_columns import ArrowColumns
+from kbroker.protocol import _columns as native
+from kbroker.protocol._columns import ArrowColumns
 
 HEADER = pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())])
 TYPES = {

@@ -7,8 +7,8 @@ import pytest
 
 from kbroker._core.codec.crc32c import crc32c
 from kbroker.common.errors import Errors, ProtocolError
-from kbroker.protocol import _arrow_columns as native
-from kbroker.protocol._arrow_columns import ArrowColumns, whole_batches
+from kbroker.protocol import _columns as native
+from kbroker.protocol._columns import ArrowColumns, whole_batches
 from kbroker.protocol.compression import CompressionType
 from kbroker.protocol.records import Record, build_batch, build_control_batch
 
