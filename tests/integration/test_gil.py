@@ -106,8 +106,6 @@ NATIVE = {
     "Produce acks=all": wire.produce("held", 0, wire.batch([b"while Python is stuck"]), acks=-1),
     "Fetch": wire.fetch("held"),
     "Fetch read_committed": wire.fetch("held", isolation=1),
-    "ListOffsets": wire.list_offsets("held", 0, -1),
-    "ListOffsets by time": wire.list_offsets("held", 0, 0),
 }
 
 
@@ -279,7 +277,7 @@ def test_enforced_quotas_take_no_gil(limited: HeldBroker, name: str) -> None:
 @pytest.mark.slow
 def test_the_authorizer_takes_no_gil(guarded: HeldBroker) -> None:
     """Allowed and denied requests, the denied ones noted for the log."""
-    requests = [NATIVE[name] for name in ("Produce", "Fetch", "ListOffsets")]
+    requests = [NATIVE[name] for name in ("Produce", "Fetch")]
     with Connection(guarded.bootstrap, timeout=HELD_S + 5) as connection:
         guarded.hold()
         for request in requests:

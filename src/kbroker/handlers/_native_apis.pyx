@@ -18,7 +18,6 @@ from kbroker._core.thread_setup cimport kb_block_signals, kb_short_slice
 from kbroker._core.timer.timing_wheel cimport timer_close, timer_is_quiet, timer_new, timer_release
 from kbroker.log._partition cimport Partition, partition_hook, partition_set_high_watermark_hook
 from kbroker.security.authorizer._acl_table cimport AclRules, acl_table_release, acl_table_retain
-from kbroker.apis._api02_list_offsets cimport handle_list_offsets
 from kbroker.apis._api18_api_versions cimport handle_api_versions
 from kbroker.apis.api01_fetch._delayed_fetch cimport complete_disconnected, complete_delayed
 from kbroker.apis.api01_fetch._fetch cimport handle_fetch
@@ -26,7 +25,7 @@ from kbroker.apis.api01_fetch._fetch_session cimport (
     SessionCache, session_cache_count, session_cache_free, session_cache_new,
 )
 from kbroker.requests._native_types cimport (
-    API_SLOTS, API_VERSIONS, API_WORDS, FETCH, LIST_OFFSETS, MAX_VERSIONS, PRODUCE, Api, Body, NativeApisCore,
+    API_SLOTS, API_VERSIONS, API_WORDS, FETCH, MAX_VERSIONS, PRODUCE, Api, Body, NativeApisCore,
 )
 from kbroker.handlers._native_handler cimport handler_loop
 from kbroker.handlers._waiting cimport waiting_in
@@ -179,7 +178,7 @@ cdef class NativeApis:
         free(native_apis)
 
     def set_api(self, int key, int min_version, int max_version, int first_flexible):
-        """Enables an API. Produce, Fetch, ListOffsets and ApiVersions are served natively, others by Python.
+        """Enables an API. Produce, Fetch and ApiVersions are served natively, others by Python.
 
         Args:
             key: API key, 0 to 127. min_version, max_version: what is accepted; others close the connection.
@@ -201,8 +200,6 @@ cdef class NativeApis:
             api.handle = handle_produce
         elif key == FETCH:
             api.handle = handle_fetch
-        elif key == LIST_OFFSETS:
-            api.handle = handle_list_offsets
         elif key == API_VERSIONS:
             api.handle = handle_api_versions
         api.is_enabled = True

@@ -17,8 +17,8 @@ Handler = Callable[[ApiContext, Body, RequestContext], Body | None]
 ErrorResponseBuilder = Callable[[Body, Errors, RequestContext], Body]
 
 NEVER_FLEXIBLE = 32767
-_PRODUCE, _FETCH, _LIST_OFFSETS, _API_VERSIONS = 0, 1, 2, 18
-_NATIVE = frozenset({_PRODUCE, _FETCH, _LIST_OFFSETS, _API_VERSIONS})  # native handlers get their requests first
+_PRODUCE, _FETCH, _API_VERSIONS = 0, 1, 18
+_NATIVE = frozenset({_PRODUCE, _FETCH, _API_VERSIONS})  # native handlers get their requests first
 
 #: The module of each API's handler in ``kbroker.apis``, imported at the API's first request.
 _MODULES = {

@@ -27,7 +27,6 @@ cdef enum:
 cdef enum:                      # API keys with native handlers
     PRODUCE = 0
     FETCH = 1
-    LIST_OFFSETS = 2
     API_VERSIONS = 18
 
 cdef enum Outcome:
