@@ -370,4 +370,4 @@ def test_a_broker_in_process_serves_groups() -> None:
         one = Confluent(broker.bootstrap_servers, topic, group)
         wait_for("everything", lambda: len(one.read) == 40)
         one.stop(commit=True)
-        assert broker.context.groups.committed(group)[topic, 0].offset == 10
+        assert broker.context.groups.offsets.fetch(group).committed[topic, 0].offset == 10

@@ -65,7 +65,7 @@ def test_a_commit_wakes_who_reads_the_offsets_topic(broker: VirtualBroker) -> No
     with Connection(broker.bootstrap_servers) as reader:
         reader.send(fetch("__consumer_offsets", (0,), max_wait_ms=10_000))
         broker.wait_for_fetches()
-        groups.commit("g", "", None, -1, {("t", 0): CommittedOffset(7, -1, "", 5)})
+        groups.offsets.commit("g", "", None, -1, {("t", 0): CommittedOffset(7, -1, "", 5)})
         assert fetched(reader.receive()).batches()[0][0] == 0
         assert broker.waiting_fetches == 0
 

@@ -30,11 +30,11 @@ def serving(folder: Path, **settings: object) -> Iterator[Broker]:
 
 
 def commit(groups: GroupCoordinator, number: int, offset: int, note: str = "") -> None:
-    groups.commit(f"g{number}", "", None, -1, {("t", 0): CommittedOffset(offset, -1, note, 5)})
+    groups.offsets.commit(f"g{number}", "", None, -1, {("t", 0): CommittedOffset(offset, -1, note, 5)})
 
 
 def committed(groups: GroupCoordinator) -> dict[int, int]:
-    found = {number: groups.committed(f"g{number}").get(("t", 0)) for number in range(GROUPS)}
+    found = {number: groups.offsets.fetch(f"g{number}").committed.get(("t", 0)) for number in range(GROUPS)}
     return {number: one.offset for number, one in found.items() if one is not None}
 
 
@@ -152,7 +152,10 @@ def test_nothing_is_acknowledged_behind_what_cannot_be_read(
         groups = broker.context.groups
         end = broker.context.topics.partition("__consumer_offsets", 0).log_end_offset
         for number in (7, 51, 150):
-            for refused in (lambda n=number: groups.committed(f"g{n}"), lambda n=number: commit(groups, n, 100)):
+            for refused in (
+                lambda n=number: groups.offsets.fetch(f"g{n}"),
+                lambda n=number: commit(groups, n, 100),
+            ):
                 with pytest.raises(KafkaError) as raised:
                     refused()
                 assert raised.value.error is Errors.NOT_COORDINATOR
@@ -182,7 +185,7 @@ def test_a_damaged_segment_is_fenced_until_it_is_repaired(folder: Path) -> None:
     (folder / "recovery-point-offset-checkpoint").unlink()  # only what lies above it is read
     with serving(folder) as broker:
         groups = broker.context.groups
-        for refused in (lambda: commit(groups, 7, 3), lambda: groups.committed("g7")):
+        for refused in (lambda: commit(groups, 7, 3), lambda: groups.offsets.fetch("g7")):
             with pytest.raises(KafkaError) as raised:
                 refused()
             assert raised.value.error is Errors.NOT_COORDINATOR
@@ -234,4 +237,4 @@ def test_the_smallest_segments_there_are(tmp_path: Path) -> None:
     with serving(tmp_path / "data", **small) as broker:
         groups = broker.context.groups
         assert committed(groups) == {number: number for number in range(90)}
-        assert groups.committed("g89")["t", 0].metadata == "089" + "n" * 32_000
+        assert groups.offsets.fetch("g89").committed["t", 0].metadata == "089" + "n" * 32_000

@@ -100,22 +100,22 @@ class Bench:
         if kind == "commit":
             ((group, place),) = arguments
             value = model.next()
-            coordinator.commit(group, "", None, -1, {place: self.value(value[0])})
+            coordinator.offsets.commit(group, "", None, -1, {place: self.value(value[0])})
             model.committed[group, place] = value
         elif kind == "add":
             producer_id, (group, place) = arguments
             value = model.next()
             producer = TransactionalProducer(producer_id, 0)
-            coordinator.commit_transactional(group, "", None, -1, producer, {place: self.value(value[0])})
+            coordinator.offsets.commit_transactional(group, "", None, -1, producer, {place: self.value(value[0])})
             model.pending.setdefault(producer_id, {})[group, place] = value
         elif kind == "end":
             producer_id, commit = arguments
-            coordinator.complete_transaction(0, producer_id, 0, 0, commit, 0)
+            coordinator.offsets.complete_transaction(0, producer_id, 0, 0, commit, 0)
             model.end(producer_id, commit)
         elif kind == "delete":
             ((group, place),) = arguments
             if coordinator.describe(group) is not None:
-                coordinator.delete_offsets(group, [place])
+                coordinator.offsets.delete(group, [place])
                 model.delete((group, place))
         elif kind == "restart":
             self.groups = self.groups.restart()
@@ -132,9 +132,9 @@ class Bench:
     def check(self, model: Model) -> None:
         for group in GROUPS:
             coordinator = self.groups.coordinator
-            found = {place: one.offset for place, one in coordinator.committed(group).items()}
+            found = {place: one.offset for place, one in coordinator.offsets.fetch(group).committed.items()}
             assert found == model.offsets(group)
-            assert set(coordinator.fetch_offsets(group, PLACES, True).unstable) == model.unstable(group)
+            assert set(coordinator.offsets.fetch(group, PLACES, True).unstable) == model.unstable(group)
 
 
 @settings(max_examples=80, deadline=None)

@@ -130,7 +130,7 @@ class ConsumerGroupBench:
         assignor: str | None = None,
     ) -> Beat:
         owned = None if has is None else {self.image.id(name): list(some) for name, some in has.items()}
-        result: HeartbeatResult = self.coordinator.consumer_group_heartbeat(
+        result: HeartbeatResult = self.coordinator.consumer_groups.heartbeat(
             HeartbeatRequest(
                 group, member_id, epoch, instance, rack, timeout_ms, topics, regex, assignor, owned, "client", "/host"
             )
@@ -147,7 +147,7 @@ class ConsumerGroupBench:
         return Errors.NONE
 
     def described(self, group: str = "g") -> DescribedConsumerGroup:
-        return self.coordinator.describe_consumer_group(group)
+        return self.coordinator.consumer_groups.describe(group)
 
     def epochs(self, group: str = "g") -> tuple[int, int]:
         """Group epoch and that of the target assignment."""

@@ -28,7 +28,7 @@ def single(clock: VirtualClock | None = None, **settings: int) -> Groups:
 
 def commit(groups: Groups, offset: int, *, group: str = "g", place: TopicPartition = PLACE) -> None:
     value = CommittedOffset(offset, -1, "", groups.clock.wall_ms())
-    groups.coordinator.commit(group, "", None, -1, {place: value})
+    groups.coordinator.offsets.commit(group, "", None, -1, {place: value})
 
 
 def add(
@@ -43,7 +43,7 @@ def add(
     instance: str | None = None,
 ) -> None:
     value = CommittedOffset(offset, -1, "", groups.clock.wall_ms())
-    groups.coordinator.commit_transactional(group, member, instance, generation, by, {place: value})
+    groups.coordinator.offsets.commit_transactional(group, member, instance, generation, by, {place: value})
 
 
 def end(groups: Groups, *, by: TransactionalProducer = ONE, commit: bool = True, group: str = "g") -> Errors:
@@ -52,18 +52,18 @@ def end(groups: Groups, *, by: TransactionalProducer = ONE, commit: bool = True,
 
 def complete(groups: Groups, index: int, by: TransactionalProducer = ONE, *, commit: bool = True) -> Errors:
     try:
-        groups.coordinator.complete_transaction(index, by.producer_id, by.producer_epoch, 0, commit, 0)
+        groups.coordinator.offsets.complete_transaction(index, by.producer_id, by.producer_epoch, 0, commit, 0)
     except KafkaError as error:
         return error.error
     return Errors.NONE
 
 
 def committed(groups: Groups, group: str = "g") -> dict[tuple[str, int], int]:
-    return {place: one.offset for place, one in groups.coordinator.committed(group).items()}
+    return {place: one.offset for place, one in groups.coordinator.offsets.fetch(group).committed.items()}
 
 
 def unstable(groups: Groups, *places: tuple[str, int], group: str = "g") -> set[tuple[str, int]]:
-    return set(groups.coordinator.fetch_offsets(group, places or None, True).unstable)
+    return set(groups.coordinator.offsets.fetch(group, places or None, True).unstable)
 
 
 def refused(action: Callable[..., object], *args: object, **how: object) -> Errors:

@@ -66,7 +66,7 @@ def _commit(
 ) -> Errors:
     generation_id = body["GenerationIdOrMemberEpoch"]
     try:
-        ctx.groups.commit(
+        ctx.groups.offsets.commit(
             body["GroupId"],
             body["MemberId"],
             body.get("GroupInstanceId"),

@@ -75,7 +75,7 @@ def _topics(
     member = member_id, member_epoch
     by_id = request.api_version >= FIRST_WITH_IDS
     if asked is None:
-        found = ctx.groups.fetch_offsets(group_id, None, require_stable, *member)
+        found = ctx.groups.offsets.fetch(group_id, None, require_stable, *member)
         return _all(ctx, request, found, by_id)
     named: list[tuple[str | None, Body]] = []
     for topic in asked:
@@ -88,7 +88,7 @@ def _topics(
         if name is not None and name in allowed
         for index in topic["PartitionIndexes"]
     ]
-    found = ctx.groups.fetch_offsets(group_id, places, require_stable, *member)
+    found = ctx.groups.offsets.fetch(group_id, places, require_stable, *member)
     topics = []
     seen: set[TopicPartition] = set()
     for name, topic in named:

@@ -101,7 +101,7 @@ class _Commit:
             return self._refusal((OFFSETS_TOPIC, groups.runtime.index_of(body["GroupId"])))
         if not adds and not self._ctx.config.boolean("transaction.partition.verification.enable"):
             return self._commit()
-        index, self._guard = groups.start_verification(body["GroupId"], producer_id, producer_epoch, adds)
+        index, self._guard = groups.offsets.start_verification(body["GroupId"], producer_id, producer_epoch, adds)
         if self._guard == 0:  # the transaction already has offsets there
             return self._commit()
         place = (OFFSETS_TOPIC, index)
@@ -145,7 +145,7 @@ class _Commit:
     def _is_verification_over(self) -> bool:
         """Return whether a marker was written since the guard was taken, and renew the guard. Raises: KafkaError."""
         body, before = self._body, self._guard
-        _, self._guard = self._ctx.groups.start_verification(
+        _, self._guard = self._ctx.groups.offsets.start_verification(
             body["GroupId"], body["ProducerId"], body["ProducerEpoch"], True
         )
         return self._guard not in (0, before)
@@ -163,7 +163,7 @@ class _Commit:
     def _commit(self) -> Errors:
         """Write the offsets. Raises: KafkaError."""
         body = self._body
-        self._ctx.groups.commit_transactional(
+        self._ctx.groups.offsets.commit_transactional(
             body["GroupId"],
             body.get("MemberId", ""),
             body.get("GroupInstanceId"),

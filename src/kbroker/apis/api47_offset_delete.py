@@ -20,7 +20,7 @@ def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
         count = 0 if view is None else len(view.partitions)
         indexes = [row["PartitionIndex"] for row in topic["Partitions"]]
         known.extend((topic["Name"], index) for index in indexes if 0 <= index < count)
-    results = ctx.groups.delete_offsets(body["GroupId"], known)
+    results = ctx.groups.offsets.delete(body["GroupId"], known)
     topics = []
     for topic in body["Topics"]:
         rows = []

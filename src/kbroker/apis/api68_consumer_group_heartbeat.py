@@ -17,7 +17,7 @@ FIRST_WITH_CLIENTS_MEMBER_ID = 1
 
 def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
     """Check the request, then pass it to the coordinator of groups. Errors have a text."""
-    if ctx.features.level(GROUP_VERSION) < 1 or not ctx.groups.has_consumer_protocol:
+    if ctx.features.level(GROUP_VERSION) < 1 or not ctx.groups.consumer_groups.settings.is_enabled:
         return failure(body, Errors.UNSUPPORTED_VERSION, request)
     try:
         ctx.auth.require(request, checks.CONSUMER_GROUP_HEARTBEAT_GROUP, body["GroupId"])
@@ -26,7 +26,7 @@ def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
             raise KafkaError(checks.CONSUMER_GROUP_HEARTBEAT.error)
         _check(ctx, body, request.api_version)
         partitions = body["TopicPartitions"]
-        result = ctx.groups.consumer_group_heartbeat(
+        result = ctx.groups.consumer_groups.heartbeat(
             HeartbeatRequest(
                 body["GroupId"],
                 body["MemberId"],
@@ -111,7 +111,7 @@ def _check(ctx: ApiContext, body: Body, version: int) -> None:
             raise _invalid("InstanceId can't be null.")
     elif epoch < STATIC_LEAVE_EPOCH:
         raise _invalid("MemberEpoch is invalid.")
-    assignor, known = body["ServerAssignor"], ctx.groups.assignors
+    assignor, known = body["ServerAssignor"], ctx.groups.consumer_groups.settings.assignors
     if assignor is not None and assignor not in known:
         text = f"ServerAssignor {assignor} is not supported. Supported assignors: {', '.join(known)}."
         raise KafkaError(Errors.UNSUPPORTED_ASSIGNOR, text)

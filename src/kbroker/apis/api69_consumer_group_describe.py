@@ -21,7 +21,7 @@ def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
 
     Groups that exceed the response's size limit have the error NO_ROOM.
     """
-    if ctx.features.level(GROUP_VERSION) < 1 or not ctx.groups.has_consumer_protocol:
+    if ctx.features.level(GROUP_VERSION) < 1 or not ctx.groups.consumer_groups.settings.is_enabled:
         return failure(body, Errors.UNSUPPORTED_VERSION, request)
     is_asked = body["IncludeAuthorizedOperations"]
     room = ResponseRoom()
@@ -66,7 +66,7 @@ def _describe(ctx: ApiContext, group_id: str, operations: int) -> Body:
     if not group_id:
         return _nothing(group_id, Errors.INVALID_GROUP_ID, None)
     try:
-        found = ctx.groups.describe_consumer_group(group_id)
+        found = ctx.groups.consumer_groups.describe(group_id)
     except KafkaError as error:  # of this group only: the others are described
         return _nothing(group_id, error.error, error.message)
     return _group(ctx, found, operations)

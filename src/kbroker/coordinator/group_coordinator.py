@@ -7,14 +7,14 @@ Source: ``GroupCoordinator``, ``GroupCoordinatorService``.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from kbroker._core.clock import BaseClock
 from kbroker._core.timer.purgatory import Purgatory
 from kbroker.common.errors import Errors, KafkaError
 from kbroker.common.loggers import get_logger
-from kbroker.common.topic_names import OFFSETS_TOPIC, TopicPartition
+from kbroker.common.topic_names import OFFSETS_TOPIC
 from kbroker.coordinator import group_records
 from kbroker.coordinator.classic_group import (
     ClassicGroup,
@@ -26,16 +26,14 @@ from kbroker.coordinator.classic_group import (
 )
 from kbroker.coordinator.classic_membership import JoinRequest, LeavingMember, Membership, SyncRequest
 from kbroker.coordinator.consumer_group.group import ConsumerGroup, ConsumerGroupState
-from kbroker.coordinator.consumer_group.membership import HeartbeatRequest, HeartbeatResult
 from kbroker.coordinator.consumer_group.settings import ConsumerGroupSettings
 from kbroker.coordinator.consumer_group.topics_image import NoTopics, TopicsImage
-from kbroker.coordinator.consumer_groups import ConsumerGroups, DescribedConsumerGroup
+from kbroker.coordinator.consumer_groups import ConsumerGroups
 from kbroker.coordinator.group_map import GroupMap
-from kbroker.coordinator.group_records import CommittedOffset
 from kbroker.coordinator.group_sensors import GroupSensors
 from kbroker.coordinator.group_shard import Group, GroupShard
-from kbroker.coordinator.internal_topic import InternalTopic, TransactionalProducer
-from kbroker.coordinator.offset_metadata_manager import FetchedOffsets, OffsetMetadataManager
+from kbroker.coordinator.internal_topic import InternalTopic
+from kbroker.coordinator.offset_metadata_manager import OffsetMetadataManager
 from kbroker.coordinator.partition_replay import PartitionReplay
 from kbroker.coordinator.runtime import CoordinatorRuntime
 from kbroker.metrics.registry import Metrics
@@ -100,9 +98,12 @@ class GroupCensus(NamedTuple):
 class GroupCoordinator:
     """All groups of the broker.
 
+    ``offsets`` commits and returns offsets; ``consumer_groups`` serves groups of the consumer protocol; ``joins`` and
+    ``heartbeats`` are the purgatories of rebalances and sessions.
+
     Args: ``topic``: ``__consumer_offsets``; ``clock``: drives sessions, rebalances and expiry; ``image``: the topics
     that consumer groups can subscribe to.
-    Threads: any. ``run_join_reaper`` and ``run_heartbeat_reaper`` each need a thread (or ``advance`` in tests).
+    Threads: any. ``joins.run_reaper`` and ``run_heartbeat_reaper`` each need a thread (or ``advance`` in tests).
     """
 
     def __init__(
@@ -118,40 +119,40 @@ class GroupCoordinator:
         sensors = GroupSensors(metrics, clock)
         self._settings = GroupSettings() if settings is None else settings
         self.runtime = CoordinatorRuntime(topic, OFFSETS_TOPIC, "groups", self, clock)
-        self._joins = Purgatory("Rebalance", clock)
-        self._heartbeats = Purgatory("Heartbeat", clock)
+        self.joins = Purgatory("Rebalance", clock)
+        self.heartbeats = Purgatory("Heartbeat", clock)
         self._membership = Membership(
             clock,
             self,
-            self._joins,
-            self._heartbeats,
+            self.joins,
+            self.heartbeats,
             initial_delay_ms=self._settings.initial_rebalance_delay_ms,
             max_size=self._settings.max_size,
             sensors=sensors,
         )
         self._groups = GroupMap(self.runtime)
-        self._consumer_groups = ConsumerGroups(
+        self.consumer_groups = ConsumerGroups(
             clock,
             self._groups,
-            self._heartbeats,
+            self.heartbeats,
             self._membership,
             NoTopics() if image is None else image,
             self._settings.consumer._replace(classic_max_size=self._settings.max_size),
             sensors,
         )
-        self._offsets = OffsetMetadataManager(
+        self.offsets = OffsetMetadataManager(
             clock,
             self._groups,
             self._membership.touch,
             self._settings.offsets_retention_ms,
-            self._consumer_groups.image,
-            self._consumer_groups.tombstones,
+            self.consumer_groups.image,
+            self.consumer_groups.tombstones,
             sensors,
         )
 
     def _dismiss(self, group: Group, error: Errors) -> None:
         if isinstance(group, ConsumerGroup):
-            self._consumer_groups.membership.dismiss(group)
+            self.consumer_groups.membership.dismiss(group)
         else:
             self._membership.dismiss(group, error)
 
@@ -180,39 +181,30 @@ class GroupCoordinator:
                 if group.is_dead:
                     continue
                 if isinstance(group, ConsumerGroup):
-                    self._consumer_groups.membership.resume(group)
+                    self.consumer_groups.membership.resume(group)
                 else:
                     self._membership.resume(group)
 
-    def run_join_reaper(self) -> None:
-        """Expire joins and syncs until closed; blocks, so it needs its own thread."""
-        self._joins.run_reaper()
-
     def run_heartbeat_reaper(self) -> None:
         """Expire sessions until closed; blocks, so it needs its own thread."""
-        self._consumer_groups.membership.regexes.background.has_thread = True
-        self._heartbeats.run_reaper()
+        self.consumer_groups.membership.regexes.background.has_thread = True
+        self.heartbeats.run_reaper()
 
     @property
     def is_idle(self) -> bool:
         """True if no join, sync or session is due or being expired, so that both reapers wait."""
-        return self._joins.is_idle and self._heartbeats.is_idle
-
-    @property
-    def purgatories(self) -> tuple[Purgatory, Purgatory]:
-        """The purgatories of rebalances and of sessions, for inspection."""
-        return self._joins, self._heartbeats
+        return self.joins.is_idle and self.heartbeats.is_idle
 
     def advance(self) -> None:
         """Run due operations on this thread; for tests with a virtual clock and no reapers."""
-        while self._joins.advance(0) or self._heartbeats.advance(0):
+        while self.joins.advance(0) or self.heartbeats.advance(0):
             pass
 
     def close(self) -> None:
         """Complete all delayed requests with NOT_COORDINATOR and end the reapers. Idempotent."""
         self._groups.close()
-        self._joins.close()
-        self._heartbeats.close()
+        self.joins.close()
+        self.heartbeats.close()
 
     # ------------------------------------------------------------ membership
 
@@ -232,7 +224,7 @@ class GroupCoordinator:
                 if not group.is_empty:
                     on_joined(self._join_consumer_group(group, request))
                     return
-                group = None if request.member_id else self._consumer_groups.to_classic(group)
+                group = None if request.member_id else self.consumer_groups.to_classic(group)
             if group is None:
                 on_joined(JoinResult(Errors.UNKNOWN_MEMBER_ID, request.member_id))
             else:
@@ -240,7 +232,7 @@ class GroupCoordinator:
 
     def _join_consumer_group(self, group: ConsumerGroup, request: JoinRequest) -> JoinResult:
         try:
-            return self._consumer_groups.classic_members.join(group, request)
+            return self.consumer_groups.classic_members.join(group, request)
         except KafkaError as error:
             return JoinResult(error.error, "")
 
@@ -259,7 +251,7 @@ class GroupCoordinator:
 
     def _sync_consumer_group(self, group: ConsumerGroup, request: SyncRequest) -> SyncResult:
         try:
-            return self._consumer_groups.classic_members.sync(group, request)
+            return self.consumer_groups.classic_members.sync(group, request)
         except KafkaError as error:
             return SyncResult(error.error)
 
@@ -272,7 +264,7 @@ class GroupCoordinator:
                 return Errors.UNKNOWN_MEMBER_ID
             if isinstance(group, ConsumerGroup):
                 try:
-                    return self._consumer_groups.classic_members.heartbeat(
+                    return self.consumer_groups.classic_members.heartbeat(
                         group, member_id, group_instance_id, generation_id
                     )
                 except KafkaError as error:
@@ -287,99 +279,8 @@ class GroupCoordinator:
             if group is None:
                 return [Errors.UNKNOWN_MEMBER_ID] * len(leaving)
             if isinstance(group, ConsumerGroup):
-                return self._consumer_groups.classic_members.leave(group, leaving)
+                return self.consumer_groups.classic_members.leave(group, leaving)
             return self._membership.leave(group, leaving)
-
-    def consumer_group_heartbeat(self, request: HeartbeatRequest) -> HeartbeatResult:
-        """Let a member of a consumer group join, follow or leave: see ``ConsumerGroups.heartbeat``."""
-        return self._consumer_groups.heartbeat(request)
-
-    @property
-    def has_consumer_protocol(self) -> bool:
-        """True if ``group.coordinator.rebalance.protocols`` allows the consumer protocol."""
-        return self._settings.consumer.is_enabled
-
-    @property
-    def assignors(self) -> tuple[str, ...]:
-        """Names of the assignors that members of consumer groups can select."""
-        return self._settings.consumer.assignors
-
-    # ------------------------------------------------------------ offsets
-
-    def commit(
-        self,
-        group_id: str,
-        member_id: str,
-        group_instance_id: str | None,
-        generation_id: int,
-        offsets: Mapping[TopicPartition, CommittedOffset],
-        api_version: int = 9,
-    ) -> None:
-        """Commit offsets: see ``OffsetMetadataManager.commit``."""
-        self._offsets.commit(group_id, member_id, group_instance_id, generation_id, offsets, api_version)
-
-    def start_verification(
-        self, group_id: str, producer_id: int, producer_epoch: int, bumps_epochs: bool
-    ) -> tuple[int, int]:
-        """Before a transactional commit: see ``OffsetMetadataManager.start_verification``."""
-        return self._offsets.start_verification(group_id, producer_id, producer_epoch, bumps_epochs)
-
-    def commit_transactional(
-        self,
-        group_id: str,
-        member_id: str,
-        group_instance_id: str | None,
-        generation_id: int,
-        producer: TransactionalProducer,
-        offsets: Mapping[TopicPartition, CommittedOffset],
-        api_version: int = 5,
-    ) -> None:
-        """Commit offsets as a part of a transaction: see ``OffsetMetadataManager.commit_transactional``."""
-        self._offsets.commit_transactional(
-            group_id, member_id, group_instance_id, generation_id, producer, offsets, api_version
-        )
-
-    def complete_transaction(
-        self,
-        partition_index: int,
-        producer_id: int,
-        producer_epoch: int,
-        coordinator_epoch: int,
-        commit: bool,
-        transaction_version: int,
-    ) -> None:
-        """End a transaction on a partition of the offsets topic: see ``OffsetMetadataManager.complete_transaction``."""
-        self._offsets.complete_transaction(
-            partition_index, producer_id, producer_epoch, coordinator_epoch, commit, transaction_version
-        )
-
-    def open_producers(self, partition_index: int) -> list[int]:
-        """Return the producers whose transactions have pending offsets in a partition of the offsets topic."""
-        return self._offsets.open_producers(partition_index)
-
-    def committed(
-        self, group_id: str, places: Iterable[TopicPartition] | None = None
-    ) -> dict[TopicPartition, CommittedOffset]:
-        """Committed offsets of these partitions, of all when None; those without one are left out."""
-        return self._offsets.fetch(group_id, places, require_stable=False).committed
-
-    def fetch_offsets(
-        self,
-        group_id: str,
-        places: Iterable[TopicPartition] | None,
-        require_stable: bool,
-        member_id: str | None = None,
-        member_epoch: int = -1,
-    ) -> FetchedOffsets:
-        """Return committed offsets, and with ``require_stable`` the partitions with pending transactional ones."""
-        return self._offsets.fetch(group_id, places, require_stable, member_id, member_epoch)
-
-    def delete_offsets(self, group_id: str, places: Iterable[TopicPartition]) -> dict[TopicPartition, Errors]:
-        """Delete committed and pending offsets, except of topics that a member is subscribed to.
-
-        Raises: KafkaError INVALID_GROUP_ID, GROUP_ID_NOT_FOUND, NON_EMPTY_GROUP.
-        """
-        return self._offsets.delete(group_id, places)
 
     def topic_deleted(self, name: str) -> None:
         """Remove the offsets of a deleted topic; if it is ``__consumer_offsets``, drop all groups."""
@@ -388,13 +289,9 @@ class GroupCoordinator:
             return
         for group_id in self._groups.ids():
             try:
-                self._offsets.delete_topic(group_id, name)
+                self.offsets.delete_topic(group_id, name)
             except KafkaError as error:
                 logger.warning("group %s: cannot delete the offsets of the deleted topic %s: %s", group_id, name, error)
-
-    def expire_offsets(self) -> int:
-        """Remove offsets unused for ``offsets.retention.minutes``, and groups without any; return how many."""
-        return self._offsets.expire()
 
     # ------------------------------------------------------------ administration
 
@@ -419,18 +316,6 @@ class GroupCoordinator:
             ]
             protocol_name = group.protocol_name or "" if stable else ""
             return DescribedGroup(group_id, group.state, group.protocol_type or "", protocol_name, members)
-
-    def describe_consumer_group(self, group_id: str) -> DescribedConsumerGroup:
-        """Describe a consumer group: see ``ConsumerGroups.describe``."""
-        return self._consumer_groups.describe(group_id)
-
-    def remove_consumer_member(self, group_id: str, member_id: str) -> None:
-        """Remove a member as if its session were over. Raises: KafkaError GROUP_ID_NOT_FOUND, UNKNOWN_MEMBER_ID."""
-        self._consumer_groups.remove_member(group_id, member_id)
-
-    def bump_consumer_group(self, group_id: str) -> None:
-        """Have a consumer group's target assignment made again. Raises: KafkaError GROUP_ID_NOT_FOUND."""
-        self._consumer_groups.bump_epoch(group_id)
 
     def list_groups(self) -> list[ListedGroup]:
         """Return all groups. Raises: KafkaError COORDINATOR_LOAD_IN_PROGRESS while a partition is being loaded."""
@@ -471,7 +356,7 @@ class GroupCoordinator:
                 raise KafkaError(Errors.GROUP_ID_NOT_FOUND)
             if not group.is_empty:
                 raise KafkaError(Errors.NON_EMPTY_GROUP)
-            self._offsets.bury(group)
+            self.offsets.bury(group)
 
     def save(self, group: ClassicGroup, assignments: Mapping[str, bytes] | None = None) -> None:
         """Write a group, with the assignments about to be sent or the present ones. Raises: KafkaError."""

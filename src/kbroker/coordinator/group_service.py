@@ -56,7 +56,7 @@ class GroupService:
         self._threads = [
             threading.Thread(target=run, name=f"ExpirationReaper-{node_id}-{name}", daemon=True)
             for name, run in (
-                ("Rebalance", self.coordinator.run_join_reaper),
+                ("Rebalance", self.coordinator.joins.run_reaper),
                 ("Heartbeat", self.coordinator.run_heartbeat_reaper),
             )
         ]
@@ -68,7 +68,7 @@ class GroupService:
         for thread in self._threads:
             thread.start()
         self._schedule.schedule(
-            "offset-expiration", self.coordinator.expire_offsets, delay_ms=self._check_ms, period_ms=self._check_ms
+            "offset-expiration", self.coordinator.offsets.expire, delay_ms=self._check_ms, period_ms=self._check_ms
         )
 
     def close(self, timeout_s: float) -> None:

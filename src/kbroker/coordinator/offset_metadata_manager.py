@@ -76,7 +76,7 @@ class OffsetMetadataManager:
         group_instance_id: str | None,
         generation_id: int,
         offsets: Mapping[TopicPartition, CommittedOffset],
-        api_version: int,
+        api_version: int = 9,
     ) -> None:
         """Commit offsets; when this returns they are in the log, and on disk if the topic's settings require it.
 
@@ -108,7 +108,7 @@ class OffsetMetadataManager:
         generation_id: int,
         producer: TransactionalProducer,
         offsets: Mapping[TopicPartition, CommittedOffset],
-        api_version: int,
+        api_version: int = 5,
     ) -> None:
         """Write offsets that count when the producer's transaction commits.
 
@@ -235,8 +235,8 @@ class OffsetMetadataManager:
     def fetch(
         self,
         group_id: str,
-        places: Iterable[TopicPartition] | None,
-        require_stable: bool,
+        places: Iterable[TopicPartition] | None = None,
+        require_stable: bool = False,
         member_id: str | None = None,
         member_epoch: int = -1,
     ) -> FetchedOffsets:

@@ -115,7 +115,7 @@ class PartitionMarkers:
             return Errors.KAFKA_STORAGE_ERROR
         try:
             if topic == OFFSETS_TOPIC:
-                self._groups().complete_transaction(
+                self._groups().offsets.complete_transaction(
                     index, producer_id, producer_epoch, coordinator_epoch, commit, transaction_version
                 )
             else:

@@ -159,7 +159,7 @@ class XRay:
         found = [{"name": name, **facts} for name, facts in self._parts.native_apis.waiting_operations(limit).items()]
         groups = self._parts.ctx.group_coordinator
         if groups is not None:
-            found += [_group_purgatory(purgatory, limit) for purgatory in groups.purgatories]
+            found += [_group_purgatory(purgatory, limit) for purgatory in (groups.joins, groups.heartbeats)]
         return found
 
     # ------------------------------------------------------------ connections

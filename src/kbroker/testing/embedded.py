@@ -238,7 +238,7 @@ class EmbeddedBroker(Broker):
             one.member.member_id: {
                 (names[topic_id], index) for topic_id, some in one.owned.items() if topic_id in names for index in some
             }
-            for one in self.context.groups.describe_consumer_group(group).members
+            for one in self.context.groups.consumer_groups.describe(group).members
         }
 
     def fence_member(self, group: str, member_id: str) -> None:
@@ -246,7 +246,7 @@ class EmbeddedBroker(Broker):
 
         Raises: KafkaError GROUP_ID_NOT_FOUND, UNKNOWN_MEMBER_ID.
         """
-        self.context.groups.remove_consumer_member(group, member_id)
+        self.context.groups.consumer_groups.remove_member(group, member_id)
 
     def rebalance(self, group: str) -> None:
         """Compute the target assignment again: each member goes to the next epoch with its heartbeat.
@@ -254,7 +254,7 @@ class EmbeddedBroker(Broker):
         Without other changes partitions stay: the assignors move as few as they can.
         Raises: KafkaError GROUP_ID_NOT_FOUND.
         """
-        self.context.groups.bump_consumer_group(group)
+        self.context.groups.consumer_groups.bump_epoch(group)
 
     # ------------------------------------------------------------ state
 

@@ -148,7 +148,7 @@ def test_how_long_a_note_may_be() -> None:
     bench.bench.ctx.group_coordinator = bench.groups.coordinator
     bench.bench.create("t", 2)
     assert code(notes[-1]) == 0
-    assert bench.groups.restart().coordinator.committed("g")["t", 0].metadata == "n" * 32_767
+    assert bench.groups.restart().coordinator.offsets.fetch("g").committed["t", 0].metadata == "n" * 32_767
 
 
 @pytest.mark.parametrize("version", [5, 6, 7, 8, 9, 10])
@@ -156,9 +156,9 @@ def test_offsets_that_a_transaction_may_change(bench: Bench, version: int) -> No
     """From v7 a client that requires stable offsets gets code 88 per partition, any other the old offset."""
     producer = TransactionalProducer(7, 0)
     groups = bench.groups.coordinator
-    groups.commit("g", "", None, -1, {("t", 0): CommittedOffset(3, 2, "old", 5)})
-    groups.commit_transactional("g", "", None, -1, producer, {("t", 0): CommittedOffset(9, 4, "new", 5)})
-    groups.commit_transactional("g", "", None, -1, producer, {("t", 1): CommittedOffset(1, 4, "new", 5)})
+    groups.offsets.commit("g", "", None, -1, {("t", 0): CommittedOffset(3, 2, "old", 5)})
+    groups.offsets.commit_transactional("g", "", None, -1, producer, {("t", 0): CommittedOffset(9, 4, "new", 5)})
+    groups.offsets.commit_transactional("g", "", None, -1, producer, {("t", 1): CommittedOffset(1, 4, "new", 5)})
     named = {"TopicId": bench.topic.topic_id} if version >= 10 else {"Name": "t"}
 
     def fetch(stable: bool, topics: object) -> dict[int, tuple[int, int, str]]:
@@ -179,7 +179,7 @@ def test_offsets_that_a_transaction_may_change(bench: Bench, version: int) -> No
     if version >= 7:
         assert fetch(True, asked) == {0: (88, -1, ""), 1: (88, -1, "")}
         assert fetch(True, None) == {0: (88, -1, "")}
-    groups.complete_transaction(groups.runtime.index_of("g"), 7, 0, 0, True, 0)
+    groups.offsets.complete_transaction(groups.runtime.index_of("g"), 7, 0, 0, True, 0)
     assert fetch(True, asked) == {0: (0, 9, "new"), 1: (0, 1, "new")}
 
 

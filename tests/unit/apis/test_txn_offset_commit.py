@@ -102,10 +102,10 @@ class Bench:
         return code
 
     def end(self, commit: bool = True) -> None:
-        self.groups.coordinator.complete_transaction(0, 7, 0, 0, commit, 0)
+        self.groups.coordinator.offsets.complete_transaction(0, 7, 0, 0, commit, 0)
 
     def committed(self) -> dict[TopicPartition, tuple[int, int, str]]:
-        found = self.groups.coordinator.committed("g").items()
+        found = self.groups.coordinator.offsets.fetch("g").committed.items()
         return {place: (one.offset, one.leader_epoch, one.metadata) for place, one in found}
 
 
@@ -171,14 +171,14 @@ def test_marker_of_the_transaction_before_comes_meanwhile(bench: Bench) -> None:
     """It ends the verification too: the coordinator is asked again, and the offsets are in the new transaction."""
     bench.transactions.holds_back = True
     bench.send(5, ("t", 0, 9, None), ProducerEpoch=1)
-    bench.groups.coordinator.complete_transaction(0, 7, 1, 0, True, 2)
+    bench.groups.coordinator.offsets.complete_transaction(0, 7, 1, 0, True, 2)
     bench.transactions.waiting[0]({PLACE: Errors.NONE})
     assert bench.completed == []
     bench.transactions.waiting[1]({PLACE: Errors.NONE})
     (response,) = bench.completed
     assert response["Topics"][0]["Partitions"][0]["ErrorCode"] == 0
     assert bench.committed() == {}
-    bench.groups.coordinator.complete_transaction(0, 7, 2, 0, True, 2)
+    bench.groups.coordinator.offsets.complete_transaction(0, 7, 2, 0, True, 2)
     assert bench.committed() == {("t", 0): (9, -1, "")}
 
 
@@ -187,7 +187,7 @@ def test_questions_about_one_request_are_few(bench: Bench) -> None:
     bench.transactions.holds_back = True
     bench.send(5, ("t", 0, 9, None), ProducerEpoch=1)
     for question in range(4):
-        bench.groups.coordinator.complete_transaction(0, 7, 1, 0, True, 2)
+        bench.groups.coordinator.offsets.complete_transaction(0, 7, 1, 0, True, 2)
         bench.transactions.waiting[question]({PLACE: Errors.NONE})
     (response,) = bench.completed
     assert response["Topics"][0]["Partitions"][0]["ErrorCode"] == 48

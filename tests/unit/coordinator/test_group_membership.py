@@ -83,7 +83,7 @@ def test_a_group_whose_only_member_never_joined_is_there_until_the_next_look() -
     groups.join(known=True, session_ms=6000)
     groups.after(6100)
     assert [groups.state(), groups.state()] == ["Empty", "Empty"]
-    groups.coordinator.expire_offsets()
+    groups.coordinator.offsets.expire()
     assert groups.state() == "Dead"
 
 

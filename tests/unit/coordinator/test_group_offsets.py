@@ -39,7 +39,7 @@ def commit(
     place: TopicPartition = PLACE,
 ) -> None:
     now_ms = groups.clock.wall_ms()
-    groups.coordinator.commit(group, member, None, generation, {place: value(offset, time_ms=now_ms)})
+    groups.coordinator.offsets.commit(group, member, None, generation, {place: value(offset, time_ms=now_ms)})
 
 
 def refused(action: Callable[..., object], *args: object, **how: object) -> Errors:
@@ -125,9 +125,12 @@ def test_what_is_committed_is_there_and_can_go_backwards() -> None:
     commit(groups, 7)
     commit(groups, 3)
     commit(groups, 9, place=("u", 1))
-    assert groups.coordinator.committed("g", [PLACE, ("t", 1)])[PLACE].offset == 3
-    assert {place: one.offset for place, one in groups.coordinator.committed("g").items()} == {PLACE: 3, ("u", 1): 9}
-    assert groups.coordinator.committed("h") == {}
+    assert groups.coordinator.offsets.fetch("g", [PLACE, ("t", 1)]).committed[PLACE].offset == 3
+    assert {place: one.offset for place, one in groups.coordinator.offsets.fetch("g").committed.items()} == {
+        PLACE: 3,
+        ("u", 1): 9,
+    }
+    assert groups.coordinator.offsets.fetch("h").committed == {}
     assert groups.coordinator.describe("h") is None
 
 
@@ -146,7 +149,7 @@ def test_who_may_commit() -> None:
     assert refused(commit, groups, group="half", member=half, generation=1) is Errors.REBALANCE_IN_PROGRESS
     groups.leave(one.member_id)
     commit(groups, 8)
-    assert groups.coordinator.committed("g")[PLACE].offset == 8
+    assert groups.coordinator.offsets.fetch("g").committed[PLACE].offset == 8
 
 
 def test_members_may_commit_while_others_join() -> None:
@@ -155,7 +158,7 @@ def test_members_may_commit_while_others_join() -> None:
     one = groups.lone()
     groups.join()
     commit(groups, 5, member=one.member_id, generation=1)
-    assert groups.coordinator.committed("g")[PLACE].offset == 5
+    assert groups.coordinator.offsets.fetch("g").committed[PLACE].offset == 5
 
 
 def test_a_commit_is_a_sign_of_life() -> None:
@@ -175,15 +178,15 @@ def test_a_commit_the_log_refuses_is_not_there(monkeypatch: pytest.MonkeyPatch) 
     for log in groups.topic.logs:
         log.close()
     assert refused(commit, groups, 2) in (Errors.NOT_COORDINATOR, Errors.COORDINATOR_NOT_AVAILABLE)
-    assert groups.coordinator.committed("g")[PLACE].offset == 1
+    assert groups.coordinator.offsets.fetch("g").committed[PLACE].offset == 1
 
 
 def test_a_commit_of_many_partitions_is_split_into_batches() -> None:
     """Four thousand partitions with long notes are more than one batch may be."""
     groups = Groups()
     offsets = {("t", index): value(index, "m" * 1000) for index in range(4000)}
-    groups.coordinator.commit("g", "", None, -1, offsets)
-    assert groups.restart().coordinator.committed("g") == offsets
+    groups.coordinator.offsets.commit("g", "", None, -1, offsets)
+    assert groups.restart().coordinator.offsets.fetch("g").committed == offsets
 
 
 # ---------------------------------------------------------------- restarts
@@ -197,15 +200,18 @@ def test_offsets_and_groups_survive_a_restart() -> None:
     commit(groups, 2, member=one.member_id, generation=2)
     commit(groups, 5, group="plain")
     again = groups.restart()
-    assert again.coordinator.committed("g")[PLACE].offset == 2
-    assert again.coordinator.committed("plain")[PLACE] == groups.coordinator.committed("plain")[PLACE]
+    assert again.coordinator.offsets.fetch("g").committed[PLACE].offset == 2
+    assert (
+        again.coordinator.offsets.fetch("plain").committed[PLACE]
+        == groups.coordinator.offsets.fetch("plain").committed[PLACE]
+    )
     assert again.coordinator.describe("g") == groups.coordinator.describe("g")
     assert again.beat(two.member_id, 2) is Errors.NONE
     commit(again, 3, member=one.member_id, generation=2)
     again.after(SESSION_MS + 100)
     assert again.state() == "Empty"
     third = again.restart()
-    assert (third.state(), third.coordinator.committed("g")[PLACE].offset) == ("Empty", 3)
+    assert (third.state(), third.coordinator.offsets.fetch("g").committed[PLACE].offset) == ("Empty", 3)
     assert third.join().one.generation_id > 2
 
 
@@ -245,7 +251,10 @@ def test_damaged_records_are_left_out_and_the_rest_is_loaded(caplog: pytest.LogC
     log.append(build_batch(rows), is_client=False)
     commit(groups, 2, place=("t", 2))
     again = groups.restart()
-    assert {place: one.offset for place, one in again.coordinator.committed("g").items()} == {PLACE: 1, ("t", 2): 2}
+    assert {place: one.offset for place, one in again.coordinator.offsets.fetch("g").committed.items()} == {
+        PLACE: 1,
+        ("t", 2): 2,
+    }
     assert "cannot be decoded" in caplog.text
 
 
@@ -260,9 +269,9 @@ def calls(groups: Groups, group: str) -> dict[str, Callable[[], object]]:
         "heartbeat": lambda: one.heartbeat(group, "m", None, 1),
         "leave": lambda: one.leave(group, [LeavingMember("m", None)]),
         "commit": lambda: commit(groups, group=group),
-        "committed": lambda: one.committed(group, [PLACE]),
-        "all committed": lambda: one.committed(group),
-        "delete offsets": lambda: one.delete_offsets(group, [PLACE]),
+        "committed": lambda: one.offsets.fetch(group, [PLACE]),
+        "all committed": lambda: one.offsets.fetch(group),
+        "delete offsets": lambda: one.offsets.delete(group, [PLACE]),
         "describe": lambda: one.describe(group),
         "delete": lambda: one.delete(group),
     }
@@ -282,14 +291,14 @@ def test_groups_of_an_offline_partition_are_not_served(caplog: pytest.LogCapture
     assert again.coordinator.runtime.counts == (2, 0, 1)
     assert [one.group_id for one in again.coordinator.list_groups()] == ["d", "b"]
     for name in ("b", "d"):
-        assert again.coordinator.committed(name)[PLACE].offset == 7
+        assert again.coordinator.offsets.fetch(name).committed[PLACE].offset == 7
         commit(again, 8, group=name)
     logged = "__consumer_offsets-0 in memory/0 cannot be read: the partition is offline. Its groups are not served"
     assert logged in caplog.text
     assert "run: kbroker log verify --repair memory/0" in caplog.text
     groups.topic.logs[0] = kept
     whole = again.restart().coordinator
-    assert [whole.committed(name)[PLACE].offset for name in ("b", "c", "d")] == [8, 7, 8]
+    assert [whole.offsets.fetch(name).committed[PLACE].offset for name in ("b", "c", "d")] == [8, 7, 8]
     assert whole.runtime.counts == (3, 0, 0)
 
 
@@ -301,9 +310,9 @@ def test_groups_of_another_number_of_partitions_are_reported(caplog: pytest.LogC
     for name in (moved, kept):
         commit(groups, 25, group=name)
     groups.topic.logs += MemoryTopic(clock, 5).logs[2:]
-    assert groups.coordinator.committed(moved)[PLACE].offset == 25, "the number is that of the start"
+    assert groups.coordinator.offsets.fetch(moved).committed[PLACE].offset == 25, "the number is that of the start"
     after = groups.restart().coordinator
-    assert [after.committed(name).get(PLACE, value(-1)).offset for name in (moved, kept)] == [-1, 25]
+    assert [after.offsets.fetch(name).committed.get(PLACE, value(-1)).offset for name in (moved, kept)] == [-1, 25]
     assert [one.group_id for one in after.list_groups()] == [kept]
     assert f"__consumer_offsets-1 has records of 1 groups that belong to other partitions, as '{moved}'" in caplog.text
 
@@ -318,7 +327,7 @@ def test_an_offsets_topic_that_is_made_again_is_whole() -> None:
     again.topic.logs[0] = kept
     again.coordinator.topic_deleted("__consumer_offsets")
     commit(again, group="c")
-    assert again.coordinator.committed("c")[PLACE].offset == 7
+    assert again.coordinator.offsets.fetch("c").committed[PLACE].offset == 7
 
 
 def test_an_offset_that_is_malformed_fences_its_partition(caplog: pytest.LogCaptureFixture) -> None:
@@ -327,7 +336,7 @@ def test_an_offset_that_is_malformed_fences_its_partition(caplog: pytest.LogCapt
     commit(groups, 1)
     groups.topic.logs[0].append(build_batch([(group_records.offset_key("g", "t", 1), b"")]), is_client=False)
     again = groups.restart()
-    assert refused(again.coordinator.committed, "g") is Errors.NOT_COORDINATOR
+    assert refused(again.coordinator.offsets.fetch, "g") is Errors.NOT_COORDINATOR
     assert "the offset of group g for t-1 is malformed" in caplog.text
     assert "install the release that wrote this" in caplog.text
 
@@ -361,7 +370,7 @@ def test_deleting_groups() -> None:
     assert refused(groups.coordinator.delete, "live") is Errors.NON_EMPTY_GROUP
     assert refused(groups.coordinator.delete, "missing") is Errors.GROUP_ID_NOT_FOUND
     groups.coordinator.delete("g")
-    assert groups.coordinator.committed("g") == {}
+    assert groups.coordinator.offsets.fetch("g").committed == {}
     assert groups.restart().coordinator.describe("g") is None
     assert [one.group_id for one in groups.coordinator.list_groups()] == ["live"]
 
@@ -373,13 +382,13 @@ def test_deleting_offsets_of_a_live_group() -> None:
     one = groups.lone(protocols=[("range", subscription)])
     commit(groups, member=one.member_id, generation=1)
     commit(groups, member=one.member_id, generation=1, place=("u", 0))
-    results = groups.coordinator.delete_offsets("g", [PLACE, ("u", 0), ("u", 1)])
+    results = groups.coordinator.offsets.delete("g", [PLACE, ("u", 0), ("u", 1)])
     assert results == {PLACE: Errors.GROUP_SUBSCRIBED_TO_TOPIC, ("u", 0): Errors.NONE, ("u", 1): Errors.NONE}
-    assert set(groups.restart().coordinator.committed("g")) == {PLACE}
+    assert set(groups.restart().coordinator.offsets.fetch("g").committed) == {PLACE}
     groups.lone(group="connect", kind="connect")
-    assert refused(groups.coordinator.delete_offsets, "connect", [PLACE]) is Errors.NON_EMPTY_GROUP
-    assert refused(groups.coordinator.delete_offsets, "missing", [PLACE]) is Errors.GROUP_ID_NOT_FOUND
-    assert refused(groups.coordinator.delete_offsets, "", [PLACE]) is Errors.INVALID_GROUP_ID
+    assert refused(groups.coordinator.offsets.delete, "connect", [PLACE]) is Errors.NON_EMPTY_GROUP
+    assert refused(groups.coordinator.offsets.delete, "missing", [PLACE]) is Errors.GROUP_ID_NOT_FOUND
+    assert refused(groups.coordinator.offsets.delete, "", [PLACE]) is Errors.INVALID_GROUP_ID
 
 
 def test_a_consumer_whose_subscription_cannot_be_read_may_want_any_topic() -> None:
@@ -387,7 +396,7 @@ def test_a_consumer_whose_subscription_cannot_be_read_may_want_any_topic() -> No
     groups = Groups()
     one = groups.lone(protocols=[("range", b"\0\0\xff")])
     commit(groups, member=one.member_id, generation=1)
-    assert groups.coordinator.delete_offsets("g", [PLACE]) == {PLACE: Errors.GROUP_SUBSCRIBED_TO_TOPIC}
+    assert groups.coordinator.offsets.delete("g", [PLACE]) == {PLACE: Errors.GROUP_SUBSCRIBED_TO_TOPIC}
 
 
 @pytest.mark.parametrize("version", [-1, 0, 1, 3, 9])
@@ -400,12 +409,12 @@ def test_metadata_is_read_as_version_0_whatever_version_it_names(version: int, r
     one = groups.lone(protocols=[("range", metadata)])
     for place in (PLACE, ("u", 0), ("v", 0)):
         commit(groups, member=one.member_id, generation=1, place=place)
-    deleted = groups.coordinator.delete_offsets("g", [PLACE, ("u", 0)])
+    deleted = groups.coordinator.offsets.delete("g", [PLACE, ("u", 0)])
     assert deleted == {PLACE: Errors.GROUP_SUBSCRIBED_TO_TOPIC, ("u", 0): Errors.NONE}
     groups = groups.restart()
     groups.clock.advance_ms(day)
-    assert groups.coordinator.expire_offsets() == 1
-    assert set(groups.coordinator.committed("g")) == {PLACE}
+    assert groups.coordinator.offsets.expire() == 1
+    assert set(groups.coordinator.offsets.fetch("g").committed) == {PLACE}
 
 
 @pytest.mark.parametrize("metadata", [b"", b"\0", b"\0\0", b"\0\0\0\0\0\1\0\1t"])
@@ -414,7 +423,7 @@ def test_metadata_that_ends_early_says_nothing_about_topics(metadata: bytes) -> 
     groups = Groups()
     one = groups.lone(protocols=[("range", metadata)])
     commit(groups, member=one.member_id, generation=1, place=("u", 0))
-    assert groups.coordinator.delete_offsets("g", [("u", 0)]) == {("u", 0): Errors.GROUP_SUBSCRIBED_TO_TOPIC}
+    assert groups.coordinator.offsets.delete("g", [("u", 0)]) == {("u", 0): Errors.GROUP_SUBSCRIBED_TO_TOPIC}
 
 
 @pytest.mark.parametrize("how", ["its offset is deleted", "its topic is deleted"])
@@ -423,15 +432,15 @@ def test_a_group_that_only_committed_outlives_its_last_offset(how: str) -> None:
     groups = Groups()
     commit(groups)
     if how == "its offset is deleted":
-        assert groups.coordinator.delete_offsets("g", [PLACE]) == {PLACE: Errors.NONE}
+        assert groups.coordinator.offsets.delete("g", [PLACE]) == {PLACE: Errors.NONE}
     else:
         groups.coordinator.topic_deleted("t")
     assert groups.state() == "Empty"
     assert [one.group_id for one in groups.coordinator.list_groups()] == ["g"]
-    assert groups.coordinator.delete_offsets("g", [PLACE]) == {PLACE: Errors.NONE}
-    groups.coordinator.expire_offsets()
+    assert groups.coordinator.offsets.delete("g", [PLACE]) == {PLACE: Errors.NONE}
+    groups.coordinator.offsets.expire()
     assert groups.state() == "Dead"
-    assert refused(groups.coordinator.delete_offsets, "g", [PLACE]) is Errors.GROUP_ID_NOT_FOUND
+    assert refused(groups.coordinator.offsets.delete, "g", [PLACE]) is Errors.GROUP_ID_NOT_FOUND
 
 
 def test_offsets_go_with_their_topic() -> None:
@@ -440,7 +449,7 @@ def test_offsets_go_with_their_topic() -> None:
     commit(groups)
     commit(groups, place=("u", 0))
     groups.coordinator.topic_deleted("t")
-    assert set(groups.coordinator.committed("g")) == {("u", 0)}
+    assert set(groups.coordinator.offsets.fetch("g").committed) == {("u", 0)}
     groups.lone(group="live")
     waiting = groups.join(group="live")
     groups.coordinator.topic_deleted("__consumer_offsets")
@@ -458,16 +467,16 @@ def test_offsets_expire_when_the_group_has_been_empty_long_enough() -> None:
     commit(groups, member=one.member_id, generation=1, place=("u", 0))
     commit(groups, group="plain")
     groups.clock.advance_ms(7 * day - 1)
-    assert groups.coordinator.expire_offsets() == 0
+    assert groups.coordinator.offsets.expire() == 0
     groups.clock.advance_ms(1)
-    assert groups.coordinator.expire_offsets() == 2
-    assert set(groups.coordinator.committed("g")) == {PLACE}
+    assert groups.coordinator.offsets.expire() == 2
+    assert set(groups.coordinator.offsets.fetch("g").committed) == {PLACE}
     assert groups.coordinator.describe("plain") is None
     groups.leave(one.member_id)
     groups.clock.advance_ms(7 * day - 1)
-    assert groups.coordinator.expire_offsets() == 0
+    assert groups.coordinator.offsets.expire() == 0
     groups.clock.advance_ms(1)
-    assert groups.coordinator.expire_offsets() == 1
+    assert groups.coordinator.offsets.expire() == 1
     assert groups.coordinator.list_groups() == []
     assert groups.restart().coordinator.list_groups() == []
 
@@ -476,12 +485,12 @@ def test_an_old_client_says_itself_how_long_its_offsets_last() -> None:
     """RetentionTimeMs of OffsetCommit 2 to 4 wins over the broker's setting."""
     groups = Groups()
     now_ms = groups.clock.wall_ms()
-    groups.coordinator.commit("g", "", None, -1, {PLACE: value(1, expires_ms=now_ms + 1000, time_ms=now_ms)})
+    groups.coordinator.offsets.commit("g", "", None, -1, {PLACE: value(1, expires_ms=now_ms + 1000, time_ms=now_ms)})
     groups.clock.advance_ms(999)
-    assert groups.coordinator.expire_offsets() == 0
-    assert groups.restart().coordinator.committed("g")[PLACE].expire_timestamp_ms == now_ms + 1000
+    assert groups.coordinator.offsets.expire() == 0
+    assert groups.restart().coordinator.offsets.fetch("g").committed[PLACE].expire_timestamp_ms == now_ms + 1000
     groups.clock.advance_ms(1)
-    assert groups.coordinator.expire_offsets() == 1
+    assert groups.coordinator.offsets.expire() == 1
 
 
 def test_states_are_listed_as_they_are() -> None:

@@ -31,7 +31,7 @@ def test_an_unloaded_partition_is_not_served() -> None:
     assert complete(groups, 0) is Errors.NOT_COORDINATOR
     assert sorted(one.group_id for one in groups.coordinator.list_groups()) == ["b", "d"]
     assert groups.coordinator.runtime.counts == (2, 0, 0)
-    groups.coordinator.expire_offsets()
+    groups.coordinator.offsets.expire()
     groups.after(60_000)
     assert groups.topic.record_count == count
     commit(groups, 8, group="b")
@@ -100,7 +100,7 @@ def test_a_transaction_on_a_fresh_topic() -> None:
     assert groups.topic.partition_count == 0
     add(groups, 1, group="b")
     assert groups.coordinator.runtime.index_of("b") == 2
-    assert groups.coordinator.open_producers(2) == [1]
+    assert groups.coordinator.offsets.open_producers(2) == [1]
 
 
 def test_a_request_that_has_found_its_shard_before_the_unload_writes_nothing() -> None:

@@ -72,9 +72,9 @@ def test_a_fetch_that_needs_no_stable_offsets_has_the_committed_ones(restarts: b
     add(groups, 7)
     add(groups, 8, place=OTHER)
     groups = groups.restart() if restarts else groups
-    found = groups.coordinator.fetch_offsets("g", [PLACE, OTHER], False)
+    found = groups.coordinator.offsets.fetch("g", [PLACE, OTHER], False)
     assert ({place: one.offset for place, one in found.committed.items()}, found.unstable) == ({PLACE: 3}, frozenset())
-    everything = groups.coordinator.fetch_offsets("g", None, True)
+    everything = groups.coordinator.offsets.fetch("g", None, True)
     assert (everything.committed, everything.unstable) == ({}, frozenset({PLACE}))
 
 
@@ -122,7 +122,7 @@ def test_a_transaction_may_write_offsets_of_several_groups() -> None:
     end(groups)
     assert (committed(groups, "a"), committed(groups, "b")) == ({PLACE: 1}, {PLACE: 2})
     assert unstable(groups, PLACE, OTHER, group="b") == {OTHER}
-    assert groups.coordinator.open_producers(0) == groups.restart().coordinator.open_producers(0) == [2]
+    assert groups.coordinator.offsets.open_producers(0) == groups.restart().coordinator.offsets.open_producers(0) == [2]
 
 
 def test_the_same_place_twice_in_a_transaction() -> None:
@@ -174,13 +174,13 @@ def test_an_older_epoch_is_refused() -> None:
 def test_a_commit_needs_the_guard_of_its_verification() -> None:
     """A transaction that ended between the verification and the commit is not opened again (KIP-890)."""
     groups = single()
-    start = groups.coordinator.start_verification
+    start = groups.coordinator.offsets.start_verification
     index, guard = start("g", 1, 0, False)
     assert (index, guard > 0) == (0, True)
     end(groups, commit=False)
     verified = TransactionalProducer(1, 0, guard)
     assert refused(add, groups, 7, by=verified) is Errors.INVALID_TXN_STATE
-    assert (committed(groups), groups.coordinator.open_producers(0)) == ({}, [])
+    assert (committed(groups), groups.coordinator.offsets.open_producers(0)) == ({}, [])
     _, guard = start("g", 1, 0, False)
     add(groups, 7, by=TransactionalProducer(1, 0, guard))
     assert start("g", 1, 0, False) == (0, 0)
@@ -193,12 +193,16 @@ def test_many_offsets_of_a_transaction_are_one_append() -> None:
     """More than a batch holds, with one guard."""
     groups = single()
     offsets = {("t", index): CommittedOffset(index, -1, "m" * 1000, 5) for index in range(2000)}
-    _, guard = groups.coordinator.start_verification("g", 1, 0, False)
+    _, guard = groups.coordinator.offsets.start_verification("g", 1, 0, False)
     producer = TransactionalProducer(1, 0, guard)
-    groups.coordinator.commit_transactional("g", "", None, -1, producer, offsets)
+    groups.coordinator.offsets.commit_transactional("g", "", None, -1, producer, offsets)
     again = groups.restart()
     end(again)
-    assert again.coordinator.committed("g") == groups.restart().coordinator.committed("g") == offsets
+    assert (
+        again.coordinator.offsets.fetch("g").committed
+        == groups.restart().coordinator.offsets.fetch("g").committed
+        == offsets
+    )
 
 
 # ---------------------------------------------------------------- who may commit
@@ -269,7 +273,7 @@ def test_what_is_deleted_does_not_come_back_with_the_marker(how: str, restarts: 
     add(groups, 7)
     add(groups, 8, place=("t", 1))
     if how == "offset":
-        groups.coordinator.delete_offsets("g", [PLACE, ("t", 1)])
+        groups.coordinator.offsets.delete("g", [PLACE, ("t", 1)])
     elif how == "group":
         groups.coordinator.delete("g")
         assert groups.coordinator.describe("g") is None
@@ -298,7 +302,7 @@ def test_a_subscribed_topic_keeps_its_pending_offsets() -> None:
     subscription = codec.encode_versioned("ConsumerProtocolSubscription", 1, {"Topics": ["t"]})
     one = groups.lone(protocols=[("range", subscription)])
     add(groups, 7, member=one.member_id, generation=1)
-    assert groups.coordinator.delete_offsets("g", [PLACE]) == {PLACE: Errors.GROUP_SUBSCRIBED_TO_TOPIC}
+    assert groups.coordinator.offsets.delete("g", [PLACE]) == {PLACE: Errors.GROUP_SUBSCRIBED_TO_TOPIC}
     assert unstable(groups, PLACE) == {PLACE}
 
 
@@ -312,11 +316,11 @@ def test_neither_offsets_nor_groups_with_open_transactions_expire(restarts: bool
     add(groups, 9, group="new")
     groups = groups.restart() if restarts else groups
     groups.clock.advance_ms(7 * DAY_MS)
-    assert groups.coordinator.expire_offsets() == 1
+    assert groups.coordinator.offsets.expire() == 1
     assert (committed(groups), unstable(groups, PLACE)) == ({PLACE: 3}, {PLACE})
     assert unstable(groups, PLACE, group="new") == {PLACE}
     end(groups, commit=False)
-    assert groups.coordinator.expire_offsets() == 1
+    assert groups.coordinator.offsets.expire() == 1
     assert groups.coordinator.list_groups() == groups.restart().coordinator.list_groups() == []
 
 
@@ -326,7 +330,7 @@ def test_a_deleted_offsets_topic_takes_its_transactions_along() -> None:
     add(groups, 7)
     groups.topic.logs = MemoryTopic(groups.clock, 1).logs
     groups.coordinator.topic_deleted("__consumer_offsets")
-    assert groups.coordinator.open_producers(0) == []
+    assert groups.coordinator.offsets.open_producers(0) == []
     assert groups.coordinator.list_groups() == []
 
 
@@ -401,7 +405,7 @@ def test_threads_leave_what_the_log_says() -> None:
                 elif kind == 6:
                     commit(groups, rng.randrange(1000), group=group, place=place)
                 elif groups.coordinator.describe(group) is not None:
-                    groups.coordinator.delete_offsets(group, [place])
+                    groups.coordinator.offsets.delete(group, [place])
         except BaseException as error:
             failures.append(error)
 

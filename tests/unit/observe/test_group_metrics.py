@@ -54,7 +54,7 @@ def test_groups_by_protocol_and_state() -> None:
     scene.join("a", group="empty")
     scene.beat("a", -1, group="empty")
     joining = scene.groups.join(group="classic", known=False, protocols=RANGE).one
-    scene.coordinator.commit("offsets only", "", None, -1, {("t", 0): offset(scene.clock)})
+    scene.coordinator.offsets.commit("offsets only", "", None, -1, {("t", 0): offset(scene.clock)})
     assert scene.gauges("group-count") == {"classic": 2, "consumer": 3}
     states = scene.gauges("consumer-group-count")
     assert states == {"Empty": 1, "Assigning": 0, "Reconciling": 1, "Stable": 1, "Dead": 0}
@@ -73,12 +73,12 @@ def test_what_has_happened() -> None:
     scene = Scene()
     for name in ("offset-commit", "offset-expiration", "offset-deletion", "consumer-group-rebalance"):
         assert scene.count(name) == 0
-    scene.coordinator.commit("o", "", None, -1, {("t", index): offset(scene.clock) for index in range(3)})
+    scene.coordinator.offsets.commit("o", "", None, -1, {("t", index): offset(scene.clock) for index in range(3)})
     assert scene.count("offset-commit") == 3
-    scene.coordinator.delete_offsets("o", [("t", 0), ("t", 7)])
+    scene.coordinator.offsets.delete("o", [("t", 0), ("t", 7)])
     assert scene.count("offset-deletion") == 1
     scene.clock.advance_ms(DAY_MS)
-    scene.coordinator.expire_offsets()
+    scene.coordinator.offsets.expire()
     assert scene.count("offset-expiration") == 2
     scene.join("a")
     scene.join("b")

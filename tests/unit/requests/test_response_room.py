@@ -9,6 +9,7 @@ import pytest
 from kbroker._core.clock import VirtualClock
 from kbroker.common.configs.config import BrokerConfig
 from kbroker.common.errors import Errors
+from kbroker.coordinator.consumer_groups import ConsumerGroups
 from kbroker.coordinator.group_coordinator import GroupCoordinator
 from kbroker.coordinator.group_records import CommittedOffset
 from kbroker.coordinator.transaction.transaction_coordinator import TransactionCoordinator
@@ -105,7 +106,7 @@ def test_a_consumer_group(version: int, small: int, monkeypatch: pytest.MonkeyPa
     groups = ConsumerGroupBench(FakeImage(t=200))
     groups.join("a")
     bench = with_groups(groups.coordinator)
-    asked = counted(monkeypatch, GroupCoordinator, "describe_consumer_group")
+    asked = counted(monkeypatch, ConsumerGroups, "describe")
     key = codec.api_by_name("ConsumerGroupDescribe").key
     response = bench.ask("ConsumerGroupDescribe", version, {"GroupIds": ["g"] * REPEATED + ["h"]})
     described, refused = split(response["Groups"], NO_ROOM)
@@ -178,7 +179,7 @@ def test_all_offsets_of_a_group(version: int, small: int) -> None:
     offsets = {("t", index): CommittedOffset(7, 0, "note", 5) for index in range(50)}
     names = [f"g{number}" for number in range(100)]
     for name in names:
-        groups.coordinator.commit(name, "", None, -1, offsets)
+        groups.coordinator.offsets.commit(name, "", None, -1, offsets)
 
     def fetched(named: list[str]) -> list[Body]:
         rows = [{"GroupId": name, "Topics": None} for name in named]
@@ -199,7 +200,7 @@ def test_the_note_of_an_offset(version: int, small: int) -> None:
     bench = with_groups(groups.coordinator)
     topic_id = bench.create("t", 100).topic_id
     offsets = {("t", index): CommittedOffset(7, 0, "n" * 4000, 5) for index in range(100)}
-    groups.coordinator.commit("g", "", None, -1, offsets)
+    groups.coordinator.offsets.commit("g", "", None, -1, offsets)
     indexes = [0] * REPEATED + list(range(1, 100))
     topic = {"TopicId": topic_id} if version >= 10 else {"Name": "t"}
     body: Body = {"GroupId": "g", "Topics": [{**topic, "PartitionIndexes": indexes}]}

@@ -89,7 +89,7 @@ def _row(site: Site, coordinator: GroupCoordinator, group: ListedGroup) -> Group
 
 def _places(site: Site, coordinator: GroupCoordinator, group_id: str) -> list[PlaceRow]:
     try:
-        committed = coordinator.committed(group_id)
+        committed = coordinator.offsets.fetch(group_id).committed
     except KafkaError:  # its partition is being loaded, or it was just deleted
         return []
     rows = []
@@ -129,7 +129,7 @@ def _members(site: Site, coordinator: GroupCoordinator, listed: ListedGroup) -> 
     members: Sequence[Any] = ()
     try:
         if listed.group_type == "consumer":
-            members = coordinator.describe_consumer_group(listed.group_id).members
+            members = coordinator.consumer_groups.describe(listed.group_id).members
             return [_consumer_member(site, one) for one in members[:MEMBERS]], max(0, len(members) - MEMBERS)
         described = coordinator.describe(listed.group_id)
     except KafkaError:  # just deleted, or of another type now

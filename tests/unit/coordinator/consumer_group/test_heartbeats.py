@@ -153,10 +153,10 @@ def test_a_heartbeat_that_says_nothing_new_costs_no_record(timeout_ms: int) -> N
     bench.beat("a", epoch, timeout_ms=timeout_ms)
     assert bench.topic.record_count == before
     request = HeartbeatRequest("g", "a", epoch, client_id="client", client_host="/elsewhere")
-    bench.coordinator.consumer_group_heartbeat(request)
+    bench.coordinator.consumer_groups.heartbeat(request)
     assert bench.described().members[0].member.client_host == "/elsewhere"
     with pytest.raises(KafkaError) as refused:
-        bench.coordinator.consumer_group_heartbeat(request._replace(instance_id="not mine"))
+        bench.coordinator.consumer_groups.heartbeat(request._replace(instance_id="not mine"))
     assert refused.value.error is Errors.UNKNOWN_MEMBER_ID
 
 
@@ -168,7 +168,7 @@ def test_the_last_session_leaves_an_empty_group_that_expires() -> None:
     bench.after(100)
     assert bench.described().state.value == "Empty"
     assert bench.epochs() == (3, 2)
-    bench.coordinator.expire_offsets()
+    bench.coordinator.offsets.expire()
     with pytest.raises(KafkaError, match="not found"):
         bench.described()
     with pytest.raises(KafkaError, match="not found"):

@@ -103,13 +103,13 @@ def test_a_session_that_ends_downgrades_too() -> None:
 def test_offsets_stay_with_the_group() -> None:
     bench = ConsumerGroupBench()
     one, _ = classic_pair(bench)
-    bench.coordinator.commit("g", one, None, 2, {("t", 0): CommittedOffset(7, -1, "", 1)})
+    bench.coordinator.offsets.commit("g", one, None, 2, {("t", 0): CommittedOffset(7, -1, "", 1)})
     bench.join("new")
-    offsets = bench.coordinator.fetch_offsets("g", None, False, None, -1).committed
+    offsets = bench.coordinator.offsets.fetch("g", None, False, None, -1).committed
     assert offsets[("t", 0)].offset == 7
     bench.beat("new", -1)
-    assert bench.coordinator.committed("g")[("t", 0)].offset == 7
-    assert bench.restart().coordinator.committed("g")[("t", 0)].offset == 7
+    assert bench.coordinator.offsets.fetch("g").committed[("t", 0)].offset == 7
+    assert bench.restart().coordinator.offsets.fetch("g").committed[("t", 0)].offset == 7
 
 
 @pytest.mark.parametrize("policy", ["disabled", "downgrade"])

@@ -18,7 +18,7 @@ def commit(
     now_ms = bench.clock.wall_ms()
     offsets = {(topic, one): CommittedOffset(1, -1, "", now_ms) for one in partitions}
     try:
-        bench.coordinator.commit("g", member_id, None, epoch, offsets, version)
+        bench.coordinator.offsets.commit("g", member_id, None, epoch, offsets, version)
     except KafkaError as error:
         return error.error
     return Errors.NONE
@@ -28,7 +28,7 @@ def commit_transactional(bench: ConsumerGroupBench, member_id: str, epoch: int, 
     producer = TransactionalProducer(1, 0)
     offsets = {("t", partition): CommittedOffset(1, -1, "", bench.clock.wall_ms())}
     try:
-        bench.coordinator.commit_transactional("g", member_id, None, epoch, producer, offsets)
+        bench.coordinator.offsets.commit_transactional("g", member_id, None, epoch, producer, offsets)
     except KafkaError as error:
         return error.error
     return Errors.NONE
@@ -36,7 +36,7 @@ def commit_transactional(bench: ConsumerGroupBench, member_id: str, epoch: int, 
 
 def fetch(bench: ConsumerGroupBench, member_id: str | None, epoch: int) -> Errors:
     try:
-        bench.coordinator.fetch_offsets("g", None, True, member_id, epoch)
+        bench.coordinator.offsets.fetch("g", None, True, member_id, epoch)
     except KafkaError as error:
         return error.error
     return Errors.NONE
@@ -99,7 +99,7 @@ def test_deleting_offsets_and_groups() -> None:
     bench.join("a", ["t"])
     commit(bench, "a", 2, 0)
     commit(bench, "a", 2, 0, topic="u")
-    found = bench.coordinator.delete_offsets("g", [("t", 0), ("u", 0)])
+    found = bench.coordinator.offsets.delete("g", [("t", 0), ("u", 0)])
     assert found == {("t", 0): Errors.GROUP_SUBSCRIBED_TO_TOPIC, ("u", 0): Errors.NONE}
     with pytest.raises(KafkaError) as refused:
         bench.coordinator.delete("g")
@@ -116,8 +116,8 @@ def test_offsets_of_topics_that_nobody_wants_expire() -> None:
     commit(bench, "a", 2, 0, topic="u")
     bench.clock.advance_ms(7 * DAY_MS)
     bench.beat("a", 2)
-    assert bench.coordinator.expire_offsets() == 1
-    assert list(bench.coordinator.fetch_offsets("g", None, False).committed) == [("t", 0)]
+    assert bench.coordinator.offsets.expire() == 1
+    assert list(bench.coordinator.offsets.fetch("g", None, False).committed) == [("t", 0)]
 
 
 def test_describing_a_consumer_group_as_a_classic_one() -> None:

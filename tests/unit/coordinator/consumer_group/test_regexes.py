@@ -105,9 +105,9 @@ def test_the_last_member_of_an_expression_takes_it_along() -> None:
     bench.beat("a", -1)
     again = bench.restart()
     assert again.described() == bench.described()
-    assert again.coordinator.delete_offsets("g", [("foo", 0)]) == {("foo", 0): Errors.GROUP_SUBSCRIBED_TO_TOPIC}
+    assert again.coordinator.offsets.delete("g", [("foo", 0)]) == {("foo", 0): Errors.GROUP_SUBSCRIBED_TO_TOPIC}
     bench.beat("b", -1)
-    assert bench.restart().coordinator.delete_offsets("g", [("foo", 0)]) == {("foo", 0): Errors.NONE}
+    assert bench.restart().coordinator.offsets.delete("g", [("foo", 0)]) == {("foo", 0): Errors.NONE}
 
 
 def test_names_take_the_place_of_an_expression() -> None:
@@ -155,7 +155,7 @@ def test_an_expression_that_takes_long_holds_nobody_up() -> None:
     """Neither heartbeats of the same group nor the sessions of others."""
     image = SlowImage(foo=1, bar=1)
     bench = ConsumerGroupBench(image)
-    background = bench.coordinator._consumer_groups.membership.regexes.background
+    background = bench.coordinator.consumer_groups.membership.regexes.background
     background.has_thread = True
     bench.join("a", regex="f.*")
     bench.join("x", ["bar"], group="other")
@@ -176,7 +176,7 @@ def test_an_expression_that_takes_long_holds_nobody_up() -> None:
 def test_an_expression_whose_member_left_meanwhile_is_not_stored() -> None:
     image = SlowImage(foo=1)
     bench = ConsumerGroupBench(image)
-    background = bench.coordinator._consumer_groups.membership.regexes.background
+    background = bench.coordinator.consumer_groups.membership.regexes.background
     background.has_thread = True
     bench.join("a", regex="f.*")
     bench.join("b", ["foo"])
@@ -187,7 +187,7 @@ def test_an_expression_whose_member_left_meanwhile_is_not_stored() -> None:
     image.may_answer.set()
     background.join(30)
     assert bench.described() == before
-    assert bench.restart().coordinator.delete_offsets("g", [("foo", 0)]) == {
+    assert bench.restart().coordinator.offsets.delete("g", [("foo", 0)]) == {
         ("foo", 0): Errors.GROUP_SUBSCRIBED_TO_TOPIC
     }
 
@@ -220,7 +220,7 @@ def test_a_costly_expression_uses_up_no_others(monkeypatch: pytest.MonkeyPatch) 
 
 def test_without_a_thread_expressions_are_matched_later(monkeypatch: pytest.MonkeyPatch) -> None:
     bench = ConsumerGroupBench(FakeImage(foo=1))
-    background = bench.coordinator._consumer_groups.membership.regexes.background
+    background = bench.coordinator.consumer_groups.membership.regexes.background
     background.has_thread = True
 
     def fail(self: threading.Thread) -> None:
@@ -259,7 +259,7 @@ def test_an_expression_without_its_members_does_not_count_for_another() -> None:
 def test_expressions_of_members_that_left_are_not_matched(monkeypatch: pytest.MonkeyPatch) -> None:
     """Those of other groups took so long."""
     bench = ConsumerGroupBench(FakeImage(foo=1))
-    background = bench.coordinator._consumer_groups.membership.regexes.background
+    background = bench.coordinator.consumer_groups.membership.regexes.background
     tasks: list[Iterator[None]] = []
     monkeypatch.setattr(background, "run", tasks.append)
     bench.join("a", regex="f.*")
