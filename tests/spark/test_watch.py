@@ -129,13 +129,14 @@ def test_the_command_follows_a_brokers_log(tmp_path: Path) -> None:
 
 
 def test_a_batch_has_a_limit_where_records_are_in_order() -> None:
-    """The first batch is not the whole log; of several partitions or logs a part would make the rest late."""
+    """The first batch is not the whole log; of several logs, or by the official source of several partitions, it is."""
     with EmbeddedBroker() as broker:
         broker.create_topic("one", 1)
         broker.create_topic("two", 2)
-        found = {topic: default_limit(topic, (), broker.bootstrap_servers) for topic in ("one", "two", "none")}
+        found = {topic: default_limit(topic, (), "kafka", broker.bootstrap_servers) for topic in ("one", "two", "none")}
+        assert default_limit("two", (), "kbroker", broker.bootstrap_servers) == 1_000_000
     assert found == {"one": 1_000_000, "two": None, "none": None}
-    assert [default_limit(None, logs, "") for logs in (["a"], ["a", "b"])] == [500_000_000, None]
+    assert [default_limit(None, logs, "kbroker", "") for logs in (["a"], ["a", "b"])] == [500_000_000, None]
 
 
 @pytest.mark.parametrize(

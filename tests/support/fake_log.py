@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 from uuid import UUID
 
-from kbroker.protocol.records import iter_batches
+from kbroker.protocol.records import iter_batches, iter_records
 from tests.support.fake_broker import Body, FakeBroker
 
 FETCH, LIST_OFFSETS, METADATA = 1, 2, 3
@@ -61,7 +61,11 @@ class FakeLogBroker(FakeBroker):
         def one(topic: str, partition: int, timestamp: int) -> Body:
             if partition >= self.partitions.get(topic, 0):
                 return {"PartitionIndex": partition, "ErrorCode": UNKNOWN_TOPIC}
-            offset = self.end(topic, partition) if timestamp == LATEST else self.begin(topic, partition)
+            if timestamp >= 0:
+                records = [r for one in self.logs.get((topic, partition), []) for r in iter_records(one)]
+                offset = next((record.offset for record in records if record.timestamp_ms >= timestamp), -1)
+            else:
+                offset = self.end(topic, partition) if timestamp == LATEST else self.begin(topic, partition)
             return {"PartitionIndex": partition, "ErrorCode": 0, "Offset": offset, "Timestamp": -1}
 
         return {

@@ -35,10 +35,12 @@ if TYPE_CHECKING:
 MAX_RECORDS, MAX_FILE_BYTES = 1_000_000, 500_000_000
 
 
-def default_limit(topic: str | None, logs: Sequence[str], bootstrap_server: str) -> int | None:
+def default_limit(topic: str | None, logs: Sequence[str], connector: str, bootstrap_server: str) -> int | None:
     """Return the limit of a batch, records of a topic or bytes of files; None where only a whole batch is in order."""
     if topic is None:
         return MAX_FILE_BYTES if len(logs) == 1 else None
+    if connector == "kbroker":
+        return MAX_RECORDS
     with connect(bootstrap_server) as cluster:
         (found,) = cluster.fetch_metadata([topic])
     return MAX_RECORDS if len(found.partitions) == 1 else None
@@ -97,7 +99,8 @@ def watch(
     after a kill; run the command again to continue. SIGINT or SIGTERM ends it after the current batch.
 
     A batch has at most a million records of a topic, or 500 MB of files, unless --max-per-batch is given. There is no
-    such limit for several LOGs or partitions, whose records would be read out of order and come late.
+    such limit for several LOGs, or for several partitions with --connector kafka: records would be read out of order
+    and come late.
     """
     from kbroker.spark.tables.checkpoint import place_of_checkpoint
     from kbroker.spark.tables.delta_table import require_usable
@@ -109,7 +112,8 @@ def watch(
     require_usable(place)
     place_of_checkpoint(common["checkpoint"], place)
     retention = retention_of(common)
-    limit = max_per_batch_of(common["max_per_batch"], topic) or default_limit(topic, logs, common["bootstrap_server"])
+    limit = max_per_batch_of(common["max_per_batch"], topic)
+    limit = limit or default_limit(topic, logs, common["connector"], common["bootstrap_server"])
 
     def run(spark: SparkSession, **more: Any) -> Watched:
         from kbroker.spark.tables.table_stream import StreamOptions

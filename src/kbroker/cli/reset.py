@@ -8,14 +8,14 @@ import click
 from kbroker.cli.name_completion import group_names
 from kbroker.cli.options import bootstrap_option, connect, json_option, wall_clock
 from kbroker.cli.output import note, print_json, print_table
-from kbroker.common.topic_names import TopicPartition
 
 if TYPE_CHECKING:
     from kbroker.client.cluster import Cluster
     from kbroker.client.groups import Groups
     from kbroker.client.offset_reset import ResetTo
+    from kbroker.common.topic_names import TopicPartition
 
-Offsets = dict[TopicPartition, int]
+Offsets = dict["TopicPartition", int]
 
 INT64 = click.IntRange(-(2**63), 2**63 - 1)
 DURATION = re.compile(  # as java.time.Duration reads it: no months or years, a sign before the whole and each part
@@ -168,7 +168,7 @@ def _reset(
     return rows
 
 
-def _places(cluster: "Cluster", topic: str, indexes: list[int] | None) -> list[TopicPartition]:
+def _places(cluster: "Cluster", topic: str, indexes: list[int] | None) -> "list[TopicPartition]":
     """Return the partitions of a topic, or the named ones, which must exist. Raises: KafkaError."""
     from kbroker.common.errors import Errors, KafkaError
 

@@ -1,6 +1,7 @@
 """Limits, splits, and the offset that goes into the checkpoint."""
 
 import json
+from bisect import bisect_left
 from uuid import UUID
 
 import pytest
@@ -8,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kbroker.spark.datasource.offsets import INITIAL_OFFSET, SourceOffset, is_initial
-from kbroker.spark.datasource.planning import OffsetRange, limited, split
+from kbroker.spark.datasource.planning import OffsetRange, limited, limited_by_time, split
 from kbroker.spark.errors import PipelineError
 
 A, B, C = ("t", 0), ("t", 1), ("u", 0)
@@ -27,6 +28,25 @@ def test_no_partition_starves() -> None:
 def test_what_fits_is_taken_whole() -> None:
     """A limit above what is there changes nothing; an empty partition stays where it is."""
     assert limited(10, {A: 0, B: 5}, {A: 9, B: 5}) == {A: 9, B: 5}
+
+
+@given(st.lists(st.lists(st.integers(0, 1 << 41), max_size=30).map(sorted), min_size=1, max_size=4), st.integers(1, 40))
+def test_a_limit_by_time_cuts_all_partitions_at_one_time(times: list[list[int]], limit: int) -> None:
+    """Batch by batch, each ends at one time, goes on, and is above its limit only by records of one millisecond."""
+    partitions = {("t", number): one for number, one in enumerate(times)}
+    begins, ends = dict.fromkeys(partitions, 0), {tp: len(one) for tp, one in partitions.items()}
+    since_ms = 0
+    while sum(ends.values()) - sum(begins.values()) > limit:
+
+        def ends_at(time_ms: int, begins: dict[tuple[str, int], int] = begins) -> dict[tuple[str, int], int]:
+            return {tp: max(begins[tp], bisect_left(one, time_ms)) for tp, one in partitions.items()}
+
+        found, since_ms = limited_by_time(limit, begins, ends, ends_at, since_ms)
+        assert found == ends_at(since_ms)
+        taken = [time for tp, one in partitions.items() for time in one[begins[tp] : found[tp]]]
+        assert taken
+        assert len(taken) <= limit or len(set(taken)) == 1
+        begins = found
 
 
 def test_equal_partitions_are_cut_alike() -> None:

@@ -1,12 +1,13 @@
 """The driver's side of a stream against a scripted broker: requests counted, offsets followed, lost data reported."""
 
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 from uuid import UUID
 
 import pytest
 
 from kbroker.client.cluster import Cluster
-from kbroker.protocol.records import build_batch
+from kbroker.protocol.records import Record, build_batch
 from kbroker.spark.datasource.offset_lookup import Lookup
 from kbroker.spark.datasource.offsets import SourceOffset
 from kbroker.spark.datasource.options import read_options
@@ -104,6 +105,26 @@ def test_limits(start: Start, broker: FakeLogBroker, time: FakeTime) -> None:
     fill(broker, 1, 1)
     time.advance(1)
     assert progress.next_end(None).offsets == {A: 10, B: 1}
+
+
+def test_a_limit_by_time(start: Start, broker: FakeLogBroker) -> None:
+    """Each batch ends at one time in both partitions, so that no record is older than the batches before."""
+    broker.logs = {
+        A: [build_batch([Record(None, b"x", 1000 * n) for n in range(100, 120)])],  # one a second
+        B: [build_batch([Record(None, b"x", 100_000 + 10 * n) for n in range(200)])],  # a hundred a second
+    }
+    progress = start(startingOffsets="earliest", maxOffsetsPerTrigger="60", maxOffsetsByTime="true")
+    progress.stop_at_now()
+    end = progress.next_end(None)
+    ends = [(0, 0), (end.offsets[A], end.offsets[B])]
+    while ends[-1] != (20, 200):
+        end = progress.next_end(end)
+        ends.append((end.offsets[A], end.offsets[B]))
+        assert len(ends) < 10
+    for (a, b), (c, d) in pairwise(ends):
+        assert 30 <= c - a + d - b <= 60 or (c, d) == (20, 200)
+        assert c == 20 or d == 200 or abs((100_000 + 1000 * c) - (100_000 + 10 * d)) <= 1000
+    assert len(broker.asked(LIST_OFFSETS)) < 150
 
 
 def test_available_now_goes_no_further(start: Start, broker: FakeLogBroker, time: FakeTime) -> None:

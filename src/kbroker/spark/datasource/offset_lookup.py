@@ -112,6 +112,10 @@ class Lookup:
         """Return the end of each log: the last stable offset where only committed records are read."""
         return self._offsets(dict.fromkeys(partitions, LATEST))
 
+    def at_time(self, partitions: Iterable[TopicPartition], time_ms: int) -> dict[TopicPartition, int]:
+        """Return the offset of the first record at or after a time in each log; -1 without such a record."""
+        return self._offsets(dict.fromkeys(partitions, time_ms))
+
     def ends(self, *, fresh: bool = False) -> Found:
         """Ends of all partitions, at most as old as the options allow."""
         if self._ends is not None and not fresh and self._age_s() < self._options.end_offsets_age_s:

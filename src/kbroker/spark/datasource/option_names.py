@@ -11,6 +11,7 @@ READ_OPTIONS = (
     "endingTimestamp",
     "endingOffsetsByTimestamp",
     "maxOffsetsPerTrigger",
+    "maxOffsetsByTime",
     "minOffsetsPerTrigger",
     "maxTriggerDelay",
     "minPartitions",

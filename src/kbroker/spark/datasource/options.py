@@ -80,6 +80,7 @@ class ReadOptions:
     fail_on_data_loss: bool
     fetch: FetchSettings
     max_offsets: int | None
+    max_offsets_by_time: bool
     min_offsets: int | None
     max_delay_s: float
     min_partitions: int | None
@@ -112,7 +113,9 @@ def read_options(options: Mapping[str, str], *, streaming: bool) -> ReadOptions:
     start, end = _starts(given, streaming)
     if streaming and (ending := given.first("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp")):
         raise PipelineError(f"{ending} is for batch queries; a stream has no end, remove it or use spark.read")
-    if not streaming and (limit := given.first("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay")):
+    if not streaming and (
+        limit := given.first("maxOffsetsPerTrigger", "maxOffsetsByTime", "minOffsetsPerTrigger", "maxTriggerDelay")
+    ):
         raise PipelineError(f"{limit} is for streams; remove it or use spark.readStream")
     isolation = given.choice("kafka.isolation.level", "read_uncommitted", ("read_uncommitted", "read_committed"))
     fetch = FetchSettings(
@@ -137,6 +140,7 @@ def read_options(options: Mapping[str, str], *, streaming: bool) -> ReadOptions:
         fail_on_data_loss=given.boolean("failOnDataLoss", True),
         fetch=fetch,
         max_offsets=max_offsets,
+        max_offsets_by_time=given.boolean("maxOffsetsByTime", False),
         min_offsets=min_offsets,
         max_delay_s=given.duration_s("maxTriggerDelay", "15m"),
         min_partitions=given.optional_integer("minPartitions", 1),

@@ -7,11 +7,14 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from uuid import UUID
 
 from kbroker.common.topic_names import TopicPartition
+
+FIRST_STEP_MS = 1 << 16
+LAST_MS = 1 << 43  # in the year 2248
 
 
 @dataclass(frozen=True)
@@ -42,6 +45,38 @@ def limited(
         share = limit * size / total
         found[tp] = min(ends[tp], begins[tp] + (math.ceil(share) if share < 1 else math.floor(share)))
     return found
+
+
+def limited_by_time(
+    limit: int,
+    begins: Mapping[TopicPartition, int],
+    ends: Mapping[TopicPartition, int],
+    ends_at: Callable[[int], Mapping[TopicPartition, int]],
+    since_ms: int,
+) -> tuple[dict[TopicPartition, int], int]:
+    """Return ends for at most ``limit`` offsets in all that are at the same time in each partition, and this time.
+
+    Records of one millisecond stay together, also beyond the limit. Timestamps are assumed to ascend in a partition.
+
+    Args: ``ends_at``: returns the ends at a time, among ``begins`` and ``ends``. ``since_ms``: a time that no record
+    from ``begins`` on precedes.
+    """
+    found, time_ms = dict(begins), since_ms
+    above = None
+    step_ms = FIRST_STEP_MS
+    while time_ms < LAST_MS and step_ms:
+        cut = dict(ends_at(min(time_ms + step_ms, LAST_MS)))
+        size = sum(end - begins[tp] for tp, end in cut.items())
+        if size <= limit:
+            found, time_ms = cut, min(time_ms + step_ms, LAST_MS)
+            if 2 * size >= limit:
+                break
+            step_ms = step_ms * 2 if above is None else step_ms // 2
+        else:
+            above, step_ms = (cut, time_ms + step_ms), step_ms // 2
+    if above is not None and found == begins:
+        return above
+    return found, time_ms
 
 
 def split(

@@ -11,7 +11,7 @@ from kbroker.common.topic_names import TopicPartition
 from kbroker.spark.datasource.offset_lookup import Found, Lookup
 from kbroker.spark.datasource.offsets import SourceOffset
 from kbroker.spark.datasource.options import KEEP_ON, ReadOptions
-from kbroker.spark.datasource.planning import OffsetRange, limited
+from kbroker.spark.datasource.planning import OffsetRange, limited, limited_by_time
 from kbroker.spark.errors import PipelineError
 
 _log = logging.getLogger(__name__)
@@ -37,6 +37,7 @@ class StreamProgress:
         self._begin: SourceOffset | None = None
         self._moved_at_s: float | None = None
         self._target: Found | None = None
+        self._cut_ms = 0  # end of the last batch that was limited by time
 
     def begin(self) -> SourceOffset:
         """Return the start of a new query, which is looked up once."""
@@ -138,7 +139,15 @@ class StreamProgress:
             self._moved_at_s = now_s
         if options.max_offsets is None:
             return until
-        return limited(options.max_offsets, begins, until)
+        if not options.max_offsets_by_time or sum(until.values()) - sum(begins.values()) <= options.max_offsets:
+            return limited(options.max_offsets, begins, until)
+
+        def ends_at(time_ms: int) -> dict[TopicPartition, int]:
+            at = self.lookup.at_time(until, time_ms)
+            return {tp: end if at[tp] < 0 else min(end, max(begins[tp], at[tp])) for tp, end in until.items()}
+
+        found, self._cut_ms = limited_by_time(options.max_offsets, begins, until, ends_at, self._cut_ms)
+        return found
 
     def _check_same_query(self, start: SourceOffset, ends: Found) -> None:
         before = {topic for topic, _ in start.offsets}

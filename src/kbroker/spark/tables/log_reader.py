@@ -99,15 +99,25 @@ def read_log(spark: SparkSession, source: LogSource) -> DataFrame:
     return parse(_normal(raw, source), source.format)
 
 
-def stream_log(spark: SparkSession, source: LogSource, max_per_batch: int | None = None) -> DataFrame:
+def stream_log(
+    spark: SparkSession, source: LogSource, max_per_batch: int | None = None, *, by_time: bool = False
+) -> DataFrame:
     """Return the log as a stream of values that are not parsed yet: pass each batch to `parse`.
 
-    Args: `max_per_batch`: records of a topic, bytes of files.
+    Args: `max_per_batch`: records of a topic, bytes of files; `by_time`: limited batches end at the same time in each
+    partition, where kbroker's source reads a topic.
     """
-    return _normal(_load(spark, source, streaming=True, max_per_batch=max_per_batch), source)
+    return _normal(_load(spark, source, streaming=True, max_per_batch=max_per_batch, by_time=by_time), source)
 
 
-def _load(spark: SparkSession, source: LogSource, *, streaming: bool, max_per_batch: int | None = None) -> DataFrame:
+def _load(
+    spark: SparkSession,
+    source: LogSource,
+    *,
+    streaming: bool,
+    max_per_batch: int | None = None,
+    by_time: bool = False,
+) -> DataFrame:
     require_server(spark)
     reader = spark.readStream if streaming else spark.read
     if not source.topic:
@@ -129,6 +139,8 @@ def _load(spark: SparkSession, source: LogSource, *, streaming: bool, max_per_ba
     options = topic_options(source)
     if streaming and max_per_batch:
         options["maxOffsetsPerTrigger"] = str(max_per_batch)
+        if by_time and source.connector == KBROKER:
+            options = {"maxOffsetsByTime": "true", **options}
     return reader.format(source.connector).options(**options).load()
 
 

@@ -98,7 +98,7 @@ class _Watch(TableStream):
             require_shared(self.spark, folder, what=_STATE)
 
         def load() -> DataFrame:
-            raw = log_reader.stream_log(self.spark, source, self.options.max_per_batch)
+            raw = log_reader.stream_log(self.spark, source, self.options.max_per_batch, by_time=True)
             parsed = in_time(log_reader.parse(raw, source.format), REQUEST_LOG)
             parsed = parsed.withColumn(REASON, F.coalesce(REASON, F.when(is_ahead(), F.lit("ahead of the clock"))))
             is_bad = F.col(REASON).isNotNull()
