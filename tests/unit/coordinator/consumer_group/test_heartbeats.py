@@ -30,19 +30,6 @@ def stable_pair(bench: ConsumerGroupBench) -> tuple[int, int]:
     return 3, 3
 
 
-def test_the_first_member_has_everything_at_epoch_2() -> None:
-    bench = ConsumerGroupBench()
-    assert bench.join("a") == Beat("a", 2, {"t": [0, 1, 2, 3]})
-    assert bench.epochs() == (2, 2)
-    assert bench.beat("a", 2) == Beat("a", 2, None)
-
-
-def test_a_member_id_is_made_for_a_client_without_one() -> None:
-    bench = ConsumerGroupBench()
-    beat = bench.join("")
-    assert len(beat.member_id) == 22
-
-
 def test_a_partition_moves_only_when_its_owner_has_given_it_up() -> None:
     bench = ConsumerGroupBench()
     bench.join("a")
@@ -279,16 +266,6 @@ def test_a_static_member_comes_back_and_has_what_it_had() -> None:
     assert [one.member.member_id for one in bench.described().members] == ["b"]
 
 
-def test_an_instance_id_in_use_is_refused() -> None:
-    bench = ConsumerGroupBench()
-    bench.join("a", instance="i")
-    with pytest.raises(KafkaError) as refused:
-        bench.join("b", instance="i")
-    assert refused.value.error is Errors.UNRELEASED_INSTANCE_ID
-    assert bench.refused("b", 2, instance="i") is Errors.FENCED_INSTANCE_ID
-    assert bench.refused("a", 2, instance="j") is Errors.UNKNOWN_MEMBER_ID
-
-
 def test_a_static_member_that_stays_away_is_removed() -> None:
     bench = ConsumerGroupBench()
     bench.join("a", instance="i")
@@ -299,13 +276,6 @@ def test_a_static_member_that_stays_away_is_removed() -> None:
     bench.after(15_000)
     assert [one.member.member_id for one in bench.described().members] == ["b"]
     assert bench.beat("b", 3).epoch == 4
-
-
-def test_a_static_member_that_leaves_for_good_is_removed_at_once() -> None:
-    bench = ConsumerGroupBench()
-    bench.join("a", instance="i")
-    bench.beat("a", -1, instance="i")
-    assert bench.described().state.value == "Empty"
 
 
 # ------------------------------------------------------------ restarts, partitions
