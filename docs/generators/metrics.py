@@ -13,32 +13,34 @@ from kbroker.metrics.registry import Metrics
 
 _HEAD = """# Metrics
 
-Made from a running broker by `python docs/generators/metrics.py`; do not edit it here.
+`python docs/generators/metrics.py` generates this page from a running broker; do not edit it here.
 
-`kbroker.metrics.listener=127.0.0.1:9400` opens an HTTP port with `/metrics` (Prometheus's text format, OpenMetrics for
-clients that ask for it), `/health` (200 while the process responds) and `/ready` (200 while clients are served, else
-503). It is off by default, needs `pip install 'kbroker[metrics]'`, and has no authentication: leave it on the loopback
-interface or a private network. `GET` and `HEAD` only. While 28 scrapes are served, a further one gets 503, so that
-scrapes do not delay health checks.
+`kbroker.metrics.listener=127.0.0.1:9400` opens an HTTP port with `/metrics` (Prometheus's text format, or OpenMetrics
+for clients that request it), `/health` (200 while the process responds) and `/ready` (200 while clients are served,
+otherwise 503). The port is off by default, needs `pip install 'kbroker[metrics]'`, and has no authentication for these
+paths: keep it on the loopback interface or a private network. It supports `GET` and `HEAD` only. While 28 scrapes are
+in progress, a further one gets 503, so that scrapes do not delay health checks.
 
-Names follow from Kafka's: `kafka_`, the group without `metrics` (of a JMX name its domain and type), the name, each in
-words with underscores; tags are labels. Counters end in `_total`, and a meter `XPerSec` is the counter `x_total`:
-Prometheus's `rate()` makes it per second. Units are as in Kafka; delays say that they are milliseconds. What Kafka
-does not have begins with `kbroker_`.
+A metric's name follows from Kafka's: `kafka_`, the group without `metrics` (for a JMX name its domain and type), and
+the name, each in words with underscores. Tags become labels. Counters end in `_total`; a meter `XPerSec` becomes the
+counter `x_total`, whose rate Prometheus's `rate()` computes. Units are those of Kafka; delays have `ms` in their names.
+Metrics that Kafka does not have begin with `kbroker_`.
 
-Series with a label that clients make up (`user`, `client_id`, `ip`, `topic`, `partition`) are bounded: of each metric
-the `kbroker.metrics.entity.series` (100) largest are shown, the rest together under the label value `other` (added up,
-or the largest of them where a sum means nothing). A share "of the last minute" is measured from one scrape to another.
+Metrics with a label that clients choose (`user`, `client_id`, `ip`, `topic`, `partition`) have a limited number of
+series: the `kbroker.metrics.entity.series` (100) largest of each metric are shown, all others together under the label
+value `other` (their sum, or their maximum where a sum is meaningless). A share "of the last minute" is measured from
+one scrape to the next.
 
-The histograms of requests count since the start, in fixed buckets of milliseconds, where Kafka's forget with time:
-`histogram_quantile` over `rate()` gives what Kafka's percentiles are for. Each network thread writes its own, without a
-lock: some 20 ns a request. `process_...` metrics of memory, CPU and open files come from `prometheus_client`.
+The histograms of requests count since the start, in fixed buckets of milliseconds, whereas Kafka's decay with time:
+`histogram_quantile` over `rate()` corresponds to Kafka's percentiles. Each network thread writes its own histograms,
+without a lock, in about 20 ns per request. `prometheus_client` provides the `process_...` metrics of memory, CPU and
+open files.
 
 """
 
 
 def page() -> str:
-    """The whole page."""
+    """Return the whole page."""
     with Broker({"listeners": "PLAINTEXT://127.0.0.1:0", "kbroker.in.memory": True}) as broker:
         families = {family.prometheus_name: family for family in broker.exposition.families}
         _add_registered(families, broker.context.metrics)

@@ -24,7 +24,7 @@ class GroupSensors:
 
         def meter(sensor_name: str, name: str, text: str) -> Sensor:
             sensor = known.sensor(sensor_name)
-            rate = known.metric_name(f"{name}-rate", GROUP, description=f"{text} a second")
+            rate = known.metric_name(f"{name}-rate", GROUP, description=f"{text} per second")
             count = known.metric_name(f"{name}-count", GROUP, description=f"{text} since the start")
             sensor.add(None, Meter(rate, count))
             return sensor
@@ -33,7 +33,7 @@ class GroupSensors:
         self.offset_expirations = meter("OffsetExpired", "offset-expiration", "expired offsets")
         self.offset_deletions = meter("OffsetDeletions", "offset-deletion", "offsets that administrators have deleted")
         self.classic_rebalances = meter(
-            "CompletedRebalances", "group-completed-rebalance", "rebalances of classic groups that came to their end"
+            "CompletedRebalances", "group-completed-rebalance", "completed rebalances of classic groups"
         )
         self.consumer_rebalances = meter(
             "ConsumerGroupRebalances", "consumer-group-rebalance", "rebalances of consumer groups that began"

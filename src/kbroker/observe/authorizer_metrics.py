@@ -28,6 +28,6 @@ def _decisions(ctx: ApiContext) -> Series:
 
 ROWS: tuple[Row[ApiContext], ...] = (
     Row(GROUP, "acls", "access control lists", _acls),
-    Row(GROUP, "decisions-total", "questions whether a client may do something, by the decision", _decisions,
+    Row(GROUP, "decisions-total", "authorization decisions, by outcome", _decisions,
         ("decision",), "counter"),
 )  # fmt: skip

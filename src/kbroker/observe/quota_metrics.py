@@ -22,7 +22,7 @@ _OF_CLIENTS: tuple[tuple[str, str, tuple[str, ...], str], ...] = (
     ("Fetch", "byte-rate", CLIENT, "bytes per second that are charged to the quota"),
     ("Request", "request-time", CLIENT, "percent of one thread that is charged to the quota"),
     ("ControllerMutation", "mutation-rate", CLIENT, "partitions created and deleted per second"),
-    ("ControllerMutation", "tokens", CLIENT, "mutations left in the bucket; below 0 new ones are refused"),
+    ("ControllerMutation", "tokens", CLIENT, "mutations left in the bucket; below 0 the quota refuses new ones"),
     ("Request", "exempt-request-time", (), "percent of one thread of requests that are never throttled"),
 )
 #: Group after ``kbroker:``, name and help text.
@@ -41,11 +41,11 @@ def families(quotas: ClientQuotaManagers) -> Iterable[Family]:
         yield Family(group, name, "gauge", labels, text)
     for group in ("Produce", "Fetch", "Request", "ControllerMutation"):
         yield _delay(group, "average delay in milliseconds, NaN without any")
-        yield Family(group, "queue-size", "gauge", (), "connections that are muted now")
+        yield Family(group, "queue-size", "gauge", (), "muted connections")
     for group, name, text in _OF_SHADOWS:
         yield Family(f"kbroker:{group}", name, "gauge", CLIENT, text)
     for group in dict.fromkeys(group for group, _, _ in _OF_SHADOWS):
-        text = "average delay in milliseconds that an enforced quota would have put on clients, NaN without any"
+        text = "average delay in milliseconds that an enforced quota would have caused, NaN without any"
         yield _delay(f"kbroker:{group}", text)
     yield _verdicts(
         quotas, "kbroker:quota", False, "decisions of quotas that delayed or refused a request or a new connection"
