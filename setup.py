@@ -74,7 +74,7 @@ SMALL = {
     f"kbroker/{name}"
     for name in (
         "_core/metrics/metric_config",
-        "_core/metrics/sensor_registry",
+        "_core/metrics/sensor",
         "log/_config",
         "log/_failures",
         "log/_flusher",
@@ -85,10 +85,10 @@ SMALL = {
         "log/segment/_segment_files",
         "network/_acceptor",
         "network/connections/_connection_quotas",
-        "network/transport/_authentication",
+        "network/transport/_security",
         "protocol/_message_tables",
         "handlers/_native_apis",
-        "quota/_client_quota_manager",
+        "quota/_client_quotas",
         "quota/_client_quotas",
         "quota/_counter_metrics",
     )

@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from kbroker._core.metrics.metric_config import MetricConfig, Quota
-from kbroker._core.metrics.sensor import Sensor
-from kbroker._core.metrics.sensor_charge import charge
+from kbroker._core.metrics.sensor import Sensor, charge
 from kbroker._core.metrics.stats import Rate, StatSpec, TokenBucket
 
 CALLS = 10_000

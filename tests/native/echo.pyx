@@ -4,11 +4,9 @@ from libc.stdint cimport int64_t
 from libc.string cimport memcpy, memset
 
 from kbroker._core.requests.request cimport (
-    ACTION_CLOSE, ACTION_SEND, OpenFile, Request, open_file_new, open_file_release, open_file_retain, request_add_file,
-    request_free, request_new, request_reserve,
-)
-from kbroker._core.requests.request_queue cimport (
-    Queue, RequestQueue, request_queue_put, request_queue_take,
+    ACTION_CLOSE, ACTION_SEND, OpenFile, Queue, Request, RequestQueue, open_file_new, open_file_release,
+    open_file_retain, request_add_file, request_free, request_new, request_queue_put, request_queue_take,
+    request_reserve,
 )
 
 

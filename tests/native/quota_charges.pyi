@@ -1,5 +1,4 @@
-from kbroker.quota._client_quota_manager import ClientQuotaManager
-from kbroker.quota._client_quotas import ClientQuotaManagers
+from kbroker.quota._client_quotas import ClientQuotaManager, ClientQuotaManagers
 
 class ChargedRequest:
     def __init__(self, managers: ClientQuotaManagers, user: bytes, client_id: bytes, caches: bool) -> None: ...

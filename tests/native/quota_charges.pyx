@@ -6,8 +6,7 @@ from kbroker._core.clock cimport clock_now_ns
 from kbroker._core.requests.request cimport Request, Responder, request_free, request_new, session_new
 from kbroker._core.sync cimport atomic_load, mutex_lock, mutex_unlock
 from kbroker.network._kafka_request cimport kafka_charge_network, kafka_context_type, kafka_request
-from kbroker.quota._client_quota_manager cimport ClientQuotaManager
-from kbroker.quota._client_quotas cimport ClientQuotaManagers
+from kbroker.quota._client_quotas cimport ClientQuotaManager, ClientQuotaManagers
 from kbroker.quota._client_sensors cimport ClientQuotas, ClientSensors, sensors_release
 from kbroker.quota._quota_enforcement cimport (
     ClientCache, client_cache_free, client_cache_new, gate_fetch, gate_produce, gate_request,

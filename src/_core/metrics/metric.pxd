@@ -2,7 +2,7 @@
 from libc.stdint cimport int64_t
 
 from kbroker._core.clock cimport Clock
-from kbroker._core.metrics.sample_window cimport SampleWindow
+from kbroker._core.metrics.stats cimport SampleWindow
 from kbroker._core.metrics.sensor_core cimport MetricCore, SensorCore
 
 cdef class SampleView:

@@ -8,12 +8,11 @@ from libc.stdint cimport int32_t, int64_t
 
 from kbroker._core.clock cimport Clock, clock_epoch_ms, clock_release, clock_retain
 from kbroker._core.metrics.metric_config cimport QUOTA_NONE, QUOTA_UPPER, Quota, StatConfig, borrow_config
-from kbroker._core.metrics.sample_window cimport Sample, SampleWindow
 from kbroker._core.metrics.sensor_core cimport (
     MetricCore, SensorCore, metric_get_config, metric_is_rate, metric_measure, metric_set_config, metric_throttle_ms,
     metric_window_ms, sensor_release, sensor_retain,
 )
-from kbroker._core.metrics.stats cimport FORM_TOKEN_BUCKET, stat_is_sampled
+from kbroker._core.metrics.stats cimport FORM_TOKEN_BUCKET, Sample, SampleWindow, stat_is_sampled
 from kbroker._core.sync cimport mutex_lock, mutex_unlock
 
 # The memory of a `cdef struct Sample`: four items of eight bytes, no gaps.

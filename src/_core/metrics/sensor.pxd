@@ -1,5 +1,6 @@
 """Python's handle of a sensor; other modules borrow its native part."""
 from libc.stdint cimport int32_t, int64_t
+
 from kbroker._core.clock cimport Clock
 from kbroker._core.metrics.metric cimport Metric
 from kbroker._core.metrics.sensor_core cimport MetricCore, SensorCore, Violation

@@ -1,10 +1,9 @@
-from collections.abc import Hashable, Iterable
-from typing import final
+from collections.abc import Hashable, Iterable, Mapping
+from typing import Final, Literal, NamedTuple, TypeAlias, final
 
 from kbroker._core.clock import BaseClock
 from kbroker._core.metrics.metric import Metric
 from kbroker._core.metrics.metric_config import MetricConfig, _RecordingLevel
-from kbroker._core.metrics.sensor_registry import SensorRegistry
 from kbroker._core.metrics.stats import StatSpec
 
 class QuotaViolationError(Exception):
@@ -50,3 +49,59 @@ class Sensor:
     def _record_repeatedly(self, count: int, value: float, time_ms: int) -> int: ...
     def _join(self, registry: SensorRegistry) -> None: ...
     def _mark_removed(self) -> None: ...
+
+_ChargeMode: TypeAlias = Literal["permissive", "strict", "unchecked"]
+
+MODES: Final[tuple[str, ...]]
+
+class ChargeDecision(NamedTuple):
+    accepted: bool
+    throttle_time_ms: int
+    throttle_times_ms: tuple[int | None, ...]
+    violated: tuple[bool, ...]
+
+def charge(
+    charges: Iterable[
+        tuple[Sensor | None, float]
+        | tuple[Sensor | None, float, _ChargeMode]
+        | tuple[Sensor | None, float, _ChargeMode, int | None]
+    ],
+    time_ms: int | None = None,
+    *,
+    clock: BaseClock | None = None,
+) -> ChargeDecision: ...
+
+EXPIRY_INTERVAL_MS: Final[int]
+
+@final
+class SensorRegistry:
+    def __new__(
+        cls, config: MetricConfig | None = None, clock: BaseClock | None = None, *, expires: bool = False
+    ) -> SensorRegistry: ...
+    @property
+    def config(self) -> MetricConfig: ...
+    @property
+    def clock(self) -> BaseClock | None: ...
+    @property
+    def expires(self) -> bool: ...
+    def sensor(
+        self,
+        name: str,
+        config: MetricConfig | None = None,
+        *,
+        parents: Iterable[Sensor] = (),
+        inactive_expiration_ms: int | None = None,
+        record_level: _RecordingLevel = "INFO",
+    ) -> Sensor: ...
+    def get_sensor(self, name: str) -> Sensor | None: ...
+    def get_metric(self, name: Hashable) -> Metric | None: ...
+    def adopt(self, sensor: Sensor) -> None: ...
+    def remove_sensor(self, name: str) -> bool: ...
+    def expire_inactive(self, time_ms: int | None = None) -> list[str]: ...
+    @property
+    def sensors(self) -> Mapping[str, Sensor]: ...
+    @property
+    def metrics(self) -> Mapping[Hashable, Metric]: ...
+    def _remove(self, sensor: Sensor) -> None: ...
+    def _claim(self, sensor: Sensor, metrics: list[Metric]) -> bool: ...
+    def _disclaim(self, sensor: Sensor, metrics: list[Metric]) -> None: ...

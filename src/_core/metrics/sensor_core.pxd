@@ -4,8 +4,12 @@ Locks: ``SensorCore.lock`` guards everything below it in the struct. It is a lea
 the locks of several sensors in the order of their addresses; nothing else is taken under it. Ownership: counted; a
 sensor holds a count on each parent. Stats and metrics live as long as their sensor, so a borrowed MetricCore needs a
 count on the sensor. Everything here is safe from any thread without the GIL.
+
+Measuring a sensor empties the samples that are too old, and checking a bucket fills it. To look without a change, make
+a copy (sensor_copy): the same functions return for it the numbers that the original would give.
 """
 from libc.stdint cimport int32_t, int64_t
+
 from kbroker._core.metrics.metric_config cimport StatConfig
 from kbroker._core.metrics.stats cimport Stat, StatShape
 from kbroker._core.sync cimport AtomicI64, Mutex
@@ -92,3 +96,38 @@ cdef void sensor_record_locked(SensorCore *sensor, double value, int64_t now_ms)
 cdef int sensor_check_locked(SensorCore *sensor, int64_t now_ms, Violation *violation) noexcept nogil
 cdef int sensor_record_parents(SensorCore *sensor, double value, int64_t now_ms, bint check,
                                Violation *violation) noexcept nogil
+
+# Several limits judged by one call: the strict ones are checked first, and if one refuses, nothing is recorded. Then
+# all charges are recorded, the permissive ones with a check. All sensors are locked meanwhile, in the order of their
+# addresses, so that no other record comes between check and record; parents are recorded afterwards.
+
+cdef enum:
+    LARGEST_CHARGES = 16
+
+cdef enum ChargeModeNumber:
+    CHARGE_PERMISSIVE = 0       # recorded, then checked: a violation is a delay
+    CHARGE_STRICT = 1           # checked, then recorded: a violation refuses the whole call
+    CHARGE_UNCHECKED = 2        # recorded only
+
+cdef enum ChargeResult:
+    CHARGE_ACCEPTED = 0         # everything is recorded (the delay may still be above 0)
+    CHARGE_REFUSED = 1          # nothing is recorded
+    CHARGE_TOO_MANY = -1        # more than LARGEST_CHARGES: nothing done
+
+cdef struct Charge:
+    SensorCore *sensor          # borrowed; NULL: no such limit, skipped
+    double value                # weight
+    int64_t cap_ms              # longest delay of this limit, or NO_CAP
+    int32_t mode
+    # the response
+    bint is_violated
+    int64_t throttle_ms         # of this limit, capped; 0 if it is kept or its violation has no formula
+    Violation violation         # valid if is_violated
+
+# throttle_ms becomes the longest delay of all limits (of the strict ones, if the call is refused).
+cdef int sensors_charge(Charge *charges, int32_t count, int64_t now_ms, int64_t *throttle_ms) noexcept nogil
+
+# ----------------------------------------------------- copies
+# Under the lock of the original, for as long as the copying of its samples takes. Without parents; counted once, for
+# the caller alone. NULL: memory is out.
+cdef SensorCore *sensor_copy(SensorCore *sensor) noexcept nogil

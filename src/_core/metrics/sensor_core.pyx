@@ -1,4 +1,4 @@
-"""Sensors without Python: values go in, bounded statistics come out.
+"""Sensors without Python: they receive values and keep bounded statistics. Charges of several sensors, and copies.
 
 Source: ``Sensor.java``, ``KafkaMetric.java``, ``QuotaUtils.java``.
 """
@@ -6,10 +6,9 @@ from libc.stdint cimport int32_t, int64_t
 from libc.stdlib cimport calloc, free, realloc
 
 from kbroker._core.metrics.metric_config cimport QUOTA_NONE, StatConfig, quota_accepts, round_half_up
-from kbroker._core.metrics.sample_window cimport window_reserve, window_size_ms
 from kbroker._core.metrics.stats cimport (
     FORM_SIMPLE_RATE, FORM_TOKEN_BUCKET, Stat, StatShape, stat_free, stat_is_sampled, stat_measure, stat_new,
-    stat_part_is_rate, stat_record,
+    stat_part_is_rate, stat_record, window_reserve, window_size_ms,
 )
 from kbroker._core.sync cimport (
     atomic_add_fetch, atomic_load, atomic_store, mutex_destroy, mutex_init, mutex_lock, mutex_unlock,
@@ -299,3 +298,154 @@ cdef void metric_get_config(MetricCore *metric, StatConfig *config) noexcept nog
     mutex_lock(&metric.sensor.lock)
     config[0] = metric.config
     mutex_unlock(&metric.sensor.lock)
+
+
+# ---------------------------------------------------------------- several limits at once
+
+cdef inline int32_t in_order(Charge *charges, int32_t count, SensorCore **ordered) noexcept nogil:
+    """The sensors of the charges, each once, by address."""
+    cdef int32_t found = 0
+    cdef int32_t i, at, moved
+    cdef SensorCore *sensor
+    for i in range(count):
+        sensor = charges[i].sensor
+        if sensor is NULL:
+            continue
+        at = found
+        while at > 0 and <size_t>ordered[at - 1] > <size_t>sensor:
+            at -= 1
+        if at > 0 and ordered[at - 1] is sensor:
+            continue
+        found += 1
+        for moved in range(found - 1, at, -1):
+            ordered[moved] = ordered[moved - 1]
+        ordered[at] = sensor
+    return found
+
+
+cdef inline void judge(Charge *charge, int result, int64_t *longest_ms) noexcept nogil:
+    """Write a charge's answer, its violation having been filled in."""
+    charge.is_violated = result == RECORD_VIOLATED
+    charge.throttle_ms = 0
+    if not charge.is_violated or charge.violation.throttle_ms < 0:
+        return
+    charge.throttle_ms = charge.violation.throttle_ms
+    if 0 <= charge.cap_ms < charge.throttle_ms:
+        charge.throttle_ms = charge.cap_ms
+    if charge.throttle_ms > longest_ms[0]:
+        longest_ms[0] = charge.throttle_ms
+
+
+cdef int sensors_charge(Charge *charges, int32_t count, int64_t now_ms, int64_t *throttle_ms) noexcept nogil:
+    cdef SensorCore *ordered[LARGEST_CHARGES]
+    cdef int32_t sensors, i
+    cdef bint is_refused = False
+    cdef Charge *charge
+    throttle_ms[0] = 0
+    if count > LARGEST_CHARGES:
+        return CHARGE_TOO_MANY
+    sensors = in_order(charges, count, ordered)
+    for i in range(sensors):
+        mutex_lock(&ordered[i].lock)
+    for i in range(count):
+        charge = &charges[i]
+        charge.is_violated = False
+        charge.throttle_ms = 0
+        if charge.sensor is not NULL and charge.mode == CHARGE_STRICT:
+            judge(charge, sensor_check_locked(charge.sensor, now_ms, &charge.violation), throttle_ms)
+            is_refused = is_refused or charge.is_violated
+    if not is_refused:
+        for i in range(count):
+            charge = &charges[i]
+            if charge.sensor is NULL or not charge.sensor.records:
+                continue
+            atomic_store(&charge.sensor.last_record_ms, now_ms)
+            sensor_record_locked(charge.sensor, charge.value, now_ms)
+            if charge.mode == CHARGE_PERMISSIVE:
+                judge(charge, sensor_check_locked(charge.sensor, now_ms, &charge.violation), throttle_ms)
+    for i in range(sensors):
+        mutex_unlock(&ordered[i].lock)
+    if is_refused:
+        return CHARGE_REFUSED
+    for i in range(count):      # as in a record: after the locks, and not where a check has failed
+        charge = &charges[i]
+        if charge.sensor is NULL or charge.is_violated:
+            continue
+        if charge.sensor.records and charge.sensor.parent_count:
+            judge(charge, sensor_record_parents(
+                charge.sensor, charge.value, now_ms, charge.mode == CHARGE_PERMISSIVE, &charge.violation), throttle_ms)
+    return CHARGE_ACCEPTED
+
+
+# ----------------------------------------------------- copies
+
+cdef Stat *stat_copy(const Stat *stat) noexcept nogil:
+    """Its config is a copy too. NULL: memory is out."""
+    cdef Stat *copy = <Stat *>calloc(1, sizeof(Stat))
+    cdef StatConfig room
+    if copy is NULL:
+        return NULL
+    copy[0] = stat[0]
+    copy.config = &copy.fixed_config
+    if not stat_is_sampled(stat):
+        return copy
+    room = stat.config[0]
+    if room.samples < stat.window.length - 1:       # it had more samples once
+        room.samples = stat.window.length - 1
+    copy.window.block = NULL
+    if not window_reserve(&copy.window, &room):     # copies from the original's ring, to which it points still
+        free(copy)
+        return NULL
+    return copy
+
+
+cdef MetricCore *metric_copy(SensorCore *sensor, SensorCore *copy, const MetricCore *metric) noexcept nogil:
+    cdef MetricCore *made = <MetricCore *>calloc(1, sizeof(MetricCore))
+    cdef int32_t i
+    if made is NULL:
+        return NULL
+    made[0] = metric[0]
+    made.sensor = copy
+    for i in range(sensor.stat_count):
+        if sensor.stats[i] is metric.stat:
+            made.stat = copy.stats[i]
+            if metric.stat.config is &metric.config:
+                made.stat.config = &made.config
+    return made
+
+
+cdef bint copy_stats(SensorCore *sensor, SensorCore *copy) noexcept nogil:
+    cdef int32_t i
+    copy.stats = <Stat **>calloc(sensor.stat_count + 1, sizeof(Stat *))
+    copy.metrics = <MetricCore **>calloc(sensor.metric_count + 1, sizeof(MetricCore *))
+    if copy.stats is NULL or copy.metrics is NULL:
+        return False
+    copy.stat_capacity = sensor.stat_count + 1
+    copy.metric_capacity = sensor.metric_count + 1
+    for i in range(sensor.stat_count):
+        copy.stats[i] = stat_copy(sensor.stats[i])
+        if copy.stats[i] is NULL:
+            return False
+        copy.stat_count += 1
+    for i in range(sensor.metric_count):
+        copy.metrics[i] = metric_copy(sensor, copy, sensor.metrics[i])
+        if copy.metrics[i] is NULL:
+            return False
+        copy.metric_count += 1
+    return True
+
+
+cdef SensorCore *sensor_copy(SensorCore *sensor) noexcept nogil:
+    cdef SensorCore *copy = sensor_new(
+        NULL, 0, sensor.expiration_ms, sensor.records, atomic_load(&sensor.last_record_ms))
+    cdef bint done
+    if copy is NULL:
+        return NULL
+    mutex_lock(&sensor.lock)
+    copy.record_count = sensor.record_count
+    done = copy_stats(sensor, copy)
+    mutex_unlock(&sensor.lock)
+    if not done:
+        sensor_release(copy)
+        return NULL
+    return copy

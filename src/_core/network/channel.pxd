@@ -1,5 +1,9 @@
-"""A channel's life in its loop: registered, of interest to the poller, at the end of its stream, closed, freed."""
-from kbroker._core.network.loop_types cimport Channel, EventLoop
+"""A channel in its loop: registered, of interest to the poller, read within the pool's memory, written, closed."""
+from libc.stdint cimport int64_t
+
+from kbroker._core.network.loop_types cimport Channel, EventLoop, is_linked
+from kbroker._core.network.mute cimport NOT_MUTED
+from kbroker._core.requests.request cimport Request
 
 cdef Channel *loop_register(EventLoop *loop, int fd) noexcept nogil     # takes the descriptor even when NULL
 cdef void set_interest(EventLoop *loop, Channel *channel, int mask) noexcept nogil     # may close the channel
@@ -13,3 +17,28 @@ cdef inline bint has_ended(Channel *channel) noexcept nogil:
     return (channel.end_of_stream and channel.reader.staged_count == 0 and channel.left is NULL
             and channel.requeued_first is NULL and channel.outstanding == 0 and channel.send_first is NULL
             and channel.early is NULL)
+
+# ---------------------------------------------- reading and writing
+
+cdef void loop_read(EventLoop *loop, Channel *channel) noexcept nogil
+# Channels with bytes in our own memory, or readable by what an earlier event said.
+cdef void read_due(EventLoop *loop) noexcept nogil
+# After its frames were taken, or it may be read again: what is staged, read or readable is looked at in the next poll.
+cdef void loop_resume(EventLoop *loop, Channel *channel) noexcept nogil
+cdef void loop_mute(Channel *channel) noexcept nogil
+cdef bint loop_unmute(EventLoop *loop, Channel *channel) noexcept nogil    # true: it is NOT_MUTED now
+
+# 0: everything left; KB_AGAIN: the rest when writable; otherwise the connection is broken. loop.sent takes them.
+cdef int64_t channel_write(EventLoop *loop, Channel *channel) noexcept nogil
+cdef void loop_queue_response(Channel *channel, Request *request) noexcept nogil
+cdef void loop_write(EventLoop *loop, Channel *channel) noexcept nogil  # may close the channel
+cdef void loop_want_write(EventLoop *loop, Channel *channel) noexcept nogil     # when the poller says it is writable
+
+cdef inline bint can_resume(EventLoop *loop, Channel *channel) noexcept nogil:
+    """Frames may be cut for this channel. At most one batch of complete frames is with the owner at a time."""
+    return (loop.reading and channel.mute_state == NOT_MUTED and not channel.close_when_sent
+            and not is_linked(&channel.completed_receives) and channel.close_reason == 0 and not channel.handshaking)
+
+
+cdef inline bint has_buffered(Channel *channel) noexcept nogil:
+    return channel.transport.has_buffered is not NULL and channel.transport.has_buffered(channel)

@@ -1,13 +1,21 @@
-"""The network loop: one pass of it, and what its owner (a Processor, a Selector) calls beside.
+"""The network loop: one pass of it, the functions that its owner (a Processor, a Selector) calls, and snapshots.
 
-Threads: one thread runs the loop; only ``loop_wake`` may be called from others.
+Threads: one thread runs the loop; others may call ``loop_wake`` and ``loop_snapshot_ask`` only.
+
+No other thread may read a channel. To look at the channels it leaves a LoopSnapshot with the loop and waits; the loop
+copies CHANNELS_PER_STEP channels before each poll, until it has copied all. A channel is copied as it is at one moment;
+those that open meanwhile are copied too. Without a snapshot to take a poll costs one relaxed load more.
+
+Lock: ``LoopSnapshot.lock``, a leaf, of its state alone; the rest is the loop's until the state is no longer WANTED.
 """
-from libc.stdint cimport int64_t
+from libc.stdint cimport int32_t, int64_t
+
 from kbroker._core.clock cimport Clock
 from kbroker._core.codec.framing cimport Framing
-from kbroker._core.network.loop_types cimport Channel, EventLoop
+from kbroker._core.network.loop_types cimport Channel, EventLoop, Link
 from kbroker._core.network.poller cimport Poller
 from kbroker._core.requests.memory_pool cimport Pool
+from kbroker._core.sync cimport AtomicI64, Cond, Mutex
 
 # ``loop`` is zeroed memory. Takes the poller, and counts of clock and pool; false: memory is out, nothing was taken.
 cdef bint loop_init(EventLoop *loop, Poller *poller, Clock *clock, Pool *pool, Framing *framing) noexcept nogil
@@ -17,3 +25,91 @@ cdef void loop_handshake(EventLoop *loop, Channel *channel) noexcept nogil
 cdef void loop_poll(EventLoop *loop, int64_t timeout_ns) noexcept nogil
 cdef Channel *loop_lowest_priority(EventLoop *loop) noexcept nogil
 cdef void loop_wake(EventLoop *loop) noexcept nogil
+
+# --------------------------------------------------- snapshots
+
+cdef enum:
+    SNAPSHOTS_CLOSED = 1        # no pointer has this value
+    CHANNELS_PER_STEP = 256     # some 50 us
+    PRINCIPAL_BYTES = 128       # of texts that are kept; the rest is cut
+    LABEL_BYTES = 64
+
+cdef enum WhyMuted:             # bits: why a channel is not read
+    MUTED_THROTTLED = 1
+    MUTED_MEMORY = 2            # the pool had none for its next frame
+    MUTED_REFUSAL = 4           # authentication failed: a response says so later, and it is closed
+    MUTED_UNSENT = 8            # a response waits until the peer reads
+    MUTED_EXPLICITLY = 16       # by its owner
+    MUTED_IN_FLIGHT = 32        # frames were handed over, and not all of their responses are away
+    MUTED_STOPPING = 64         # the loop reads nothing any more
+    MUTED_REASONS = 7           # how many bits
+
+cdef enum ChannelStage:
+    STAGE_HANDSHAKE = 0
+    STAGE_AUTHENTICATION = 1
+    STAGE_OPEN = 2
+
+cdef struct ChannelCopy:
+    int32_t why_muted           # WhyMuted bits
+    int32_t stage
+    int32_t mute_state
+    int32_t throttle_kind
+    int64_t throttled_until_ns  # 0: not throttled, or for an unknown time
+    int64_t close_due_ns        # of a refusal
+    int64_t opened_ns
+    int64_t last_active_ns
+    int64_t handed_over_ns
+    int64_t number
+    int64_t requests            # frames handed over so far
+    int64_t outstanding         # of them, those without a response
+    int64_t staged              # complete frames that wait to be handed over
+    int64_t wanted_bytes        # of the frame being read, or waiting for memory
+    int64_t arrived_bytes       # of it
+    int64_t unsent_responses
+    int64_t unsent_bytes        # of them, the first one's sent part included
+    int64_t charged_bytes       # of the pool
+    int64_t bytes_received
+    int64_t bytes_sent
+    int32_t index
+    int32_t local_port
+    int32_t remote_port
+    int32_t label_bytes
+    char local_host[64]
+    char remote_host[64]
+    char principal[PRINCIPAL_BYTES]     # NUL terminated, empty without a session
+    char label[LABEL_BYTES]
+    void *owner                 # the channel's; for the loop's own thread only
+
+cdef enum SnapshotState:
+    SNAPSHOT_WANTED = 0
+    SNAPSHOT_DONE = 1
+    SNAPSHOT_ENDED = 2          # the loop is over
+    SNAPSHOT_BUSY = 3           # another one is under way
+    SNAPSHOT_LATE = 4           # the loop did not come to it in time
+
+cdef struct LoopSnapshot:       # counted: who asks, and the loop while it has it
+    AtomicI64 refs
+    AtomicI64 is_abandoned
+    Mutex lock
+    Cond changed
+    int state
+    bint is_begun
+    Link cursor                 # behind the channels that are copied
+    int64_t capacity
+    int64_t count               # copied, capacity at most
+    int64_t open_channels
+    int64_t begun_ns
+    int64_t done_ns
+    ChannelCopy *channels       # owned
+    void *extra                 # owned, malloc'ed: for the loop's on_snapshot; NULL: nothing
+
+# ``extra_bytes`` 0: none. NULL: memory is out.
+cdef LoopSnapshot *loop_snapshot_new(int64_t capacity, int64_t extra_bytes) noexcept nogil
+cdef void loop_snapshot_release(LoopSnapshot *snapshot) noexcept nogil
+# Any thread but the loop's; waits. The caller keeps its count; what it asked for is there if the state is DONE.
+cdef int loop_snapshot_ask(EventLoop *loop, LoopSnapshot *snapshot, int64_t timeout_ns) noexcept nogil
+# The loop's thread: what is wanted, a step further; whether there is more to do.
+cdef bint loop_snapshot_step(EventLoop *loop) noexcept nogil
+cdef void loop_snapshots_close(EventLoop *loop) noexcept nogil      # the loop's thread, at its end
+cdef void channel_copy(EventLoop *loop, Channel *channel, ChannelCopy *copy) noexcept nogil
+cdef dict channel_facts(ChannelCopy *copy, int64_t now_ns)

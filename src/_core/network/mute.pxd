@@ -13,7 +13,24 @@ cdef enum MuteEvent:
     THROTTLE_STARTED = 2
     THROTTLE_ENDED = 3
 
-cdef int mute_next(int state, int event) noexcept nogil     # the state after the event, -1: illegal
+cdef inline int mute_next(int state, int event) noexcept nogil:        # the state after the event, -1: illegal
+    if event == REQUEST_RECEIVED:
+        if state == MUTED:
+            return MUTED_AND_RESPONSE_PENDING
+    elif event == RESPONSE_SENT:
+        if state == MUTED_AND_RESPONSE_PENDING:
+            return MUTED
+        if state == MUTED_AND_THROTTLED_AND_RESPONSE_PENDING:
+            return MUTED_AND_THROTTLED
+    elif event == THROTTLE_STARTED:
+        if state == MUTED_AND_RESPONSE_PENDING:
+            return MUTED_AND_THROTTLED_AND_RESPONSE_PENDING
+    elif event == THROTTLE_ENDED:
+        if state == MUTED_AND_THROTTLED:
+            return MUTED
+        if state == MUTED_AND_THROTTLED_AND_RESPONSE_PENDING:
+            return MUTED_AND_RESPONSE_PENDING
+    return -1
 cdef inline int mute_state_after_mute(int state) noexcept nogil:       # mute(): acts only from NOT_MUTED
     return MUTED if state == NOT_MUTED else state
 cdef inline int mute_state_after_unmute(int state) noexcept nogil:     # maybeUnmute(): acts only from MUTED

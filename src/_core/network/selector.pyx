@@ -8,17 +8,20 @@ from libc.stdlib cimport calloc, free
 from libc.string cimport memcpy
 
 from kbroker._core.arguments cimport integer, ms_to_ns
-from kbroker._core.network.channel cimport channel_free, loop_close, loop_register
+from kbroker._core.network.channel cimport (
+    channel_free, loop_close, loop_mute, loop_queue_response, loop_register, loop_resume, loop_unmute, loop_want_write,
+)
 from kbroker._core.network.loop_types cimport (
     CLOSE_EXPIRED, CLOSE_FAILED_SEND, CLOSE_FRAME_TIMEOUT, CLOSE_LOCAL, Channel, EventLoop, list_empty, list_remove,
 )
-from kbroker._core.network.channel_io cimport loop_mute, loop_queue_response, loop_resume, loop_unmute, loop_want_write
 from kbroker._core.clock cimport borrow_clock, clock_now_ns
-from kbroker._core.network.event_loop cimport loop_destroy, loop_init, loop_lowest_priority, loop_poll, loop_wake
+from kbroker._core.network.event_loop cimport (
+    ChannelCopy, channel_copy, channel_facts, loop_destroy, loop_init, loop_lowest_priority, loop_poll, loop_wake,
+)
 from kbroker._core.codec.framing cimport Framing, frames_take, framing_from
 from kbroker._core.requests.memory_pool cimport MemoryPool
-from kbroker._core.network.loop_snapshot cimport ChannelCopy, channel_copy, channel_facts
-from kbroker._core.network.mute import STATES, IllegalStateError
+from kbroker._core.network.event_loop import STATES
+from kbroker._core.network.mute cimport NOT_MUTED, mute_next, mute_state_after_mute, mute_state_after_unmute
 from kbroker._core.network.poller cimport Poller, poller_from
 from kbroker._core.requests.request cimport Request, request_free, request_leave_account, request_new, request_reserve
 from kbroker._core.sync cimport atomic_load_relaxed
@@ -27,6 +30,12 @@ cdef struct SelectorCore:
     EventLoop loop                  # first
     Request *sent_first             # owned: answers that left in this poll
     Request *sent_last
+
+EVENTS = ("REQUEST_RECEIVED", "RESPONSE_SENT", "THROTTLE_STARTED", "THROTTLE_ENDED")
+
+
+class IllegalStateError(RuntimeError):
+    """An operation that the present state of a channel does not allow (Java's IllegalStateException)."""
 
 
 cdef void on_sent(EventLoop *loop, Channel *channel, Request *request) noexcept nogil:
@@ -370,7 +379,7 @@ cdef class Selector:
     def snapshot(self):
         """Return the state of each connection between two polls: {id: facts}.
 
-        Facts: ``muted``: why it is not read, of ``loop_snapshot.MUTE_REASONS``; ``mute_state``; ``stage``; ``address``,
+        Facts: ``muted``: why it is not read, of ``event_loop.MUTE_REASONS``; ``mute_state``; ``stage``; ``address``,
         ``port``; bytes received, sent, unsent, and held of the pool by frames that are being read or wait to be; the
         frame being read (``frame_bytes``, ``frame_arrived_bytes``); ``open_ms``, ``idle_ms``.
 
@@ -403,3 +412,40 @@ cdef class Selector:
             "response-total": atomic_load_relaxed(&loop.counters.responses),
             "select-total": atomic_load_relaxed(&loop.counters.polls),
         }
+
+
+@cython.final
+cdef class MuteTable:
+    """One channel's mute state.
+
+    Threads: one; it has no lock.
+    Source: KIP-219, ``KafkaChannel.ChannelMuteState``.
+    """
+    cdef int current
+
+    @property
+    def state(self):
+        """One of ``STATES``; NOT_MUTED at first."""
+        return STATES[self.current]
+
+    def mute(self):
+        """Stop reading; acts only on a channel that is NOT_MUTED."""
+        self.current = mute_state_after_mute(self.current)
+
+    def maybe_unmute(self):
+        """Read again if nothing else forbids it; return whether the channel is NOT_MUTED now."""
+        self.current = mute_state_after_unmute(self.current)
+        return self.current == NOT_MUTED
+
+    def handle(self, str event not None):
+        """Apply one of ``EVENTS``.
+
+        Raises: TypeError, ValueError for an unknown event, IllegalStateError where the table has no such move.
+        """
+        cdef int following
+        if event not in EVENTS:
+            raise ValueError(f"event must be one of {', '.join(EVENTS)}, got {event!r}")
+        following = mute_next(self.current, EVENTS.index(event))
+        if following < 0:
+            raise IllegalStateError(f"{event} is not allowed in state {self.state}")
+        self.current = following

@@ -17,13 +17,11 @@ from libc.stdint cimport int32_t, int64_t
 from libc.stdlib cimport calloc, free, malloc
 from kbroker._core.clock cimport borrow_clock, clock_now_ns
 from kbroker._core.timer.purgatory_core cimport (
-    Operation, OperationTable, Purgatory, leave_all_lists, maybe_purge, operation_init, operation_is_completed,
-    operation_of, operation_release, purgatory_check_and_complete, purgatory_delayed, purgatory_empty, purgatory_new,
-    purgatory_of, purgatory_release, purgatory_watched, rewatch, start_timeout, stop_timeout, take_watchers,
-    watch_all, win_completion,
-)
-from kbroker._core.timer.purgatory_snapshot cimport (
-    PurgatorySnapshot, WaitingEntry, operation_due_ms, purgatory_snapshot_free, purgatory_snapshot_take,
+    Operation, OperationTable, Purgatory, PurgatorySnapshot, WaitingEntry, leave_all_lists, maybe_purge,
+    operation_due_ms, operation_init, operation_is_completed, operation_of, operation_release,
+    purgatory_check_and_complete, purgatory_delayed, purgatory_empty, purgatory_new, purgatory_of, purgatory_release,
+    purgatory_snapshot_free, purgatory_snapshot_take, purgatory_watched, rewatch, start_timeout, stop_timeout,
+    take_watchers, watch_all, win_completion,
 )
 from kbroker._core.sync cimport atomic_add_fetch, atomic_load, mutex_lock, mutex_unlock
 from kbroker._core.timer.timer_core cimport (

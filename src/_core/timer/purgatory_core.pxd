@@ -1,13 +1,18 @@
 """Delayed operations watched by key, completed once, expired by a timing wheel (Kafka's DelayedOperationPurgatory).
 
-An operation is any struct that begins with ``Operation`` and brings a table of functions. Lock order: operation's lock
+An operation is any struct that begins with ``Operation`` and has a table of functions. Lock order: operation's lock
 (its own, or one supplied) -> shard lock; operation's lock -> timer lock; no shard lock is held with the timer's.
-Functions of a table run under no lock but the operation's. check_and_complete is called holding none of them.
+Functions of a table run under no lock but the operation's. check_and_complete is called with none of them held.
+
+A snapshot copies the watch lists in short turns under the lock of one shard, then of the timer. A turn looks at
+LOOKS_PER_TURN watchers at most. A longer list, or more than the requested number of operations, is cut, and the
+snapshot says so. An operation that completes meanwhile is left out.
 """
 from libc.stdint cimport int32_t, int64_t
+
 from kbroker._core.sync cimport AtomicI64, Mutex
 from kbroker._core.timer.timer_core cimport Timer, TimerEntry
-from kbroker._core.timer.watch_lists cimport Key, Watcher, WatcherBlock, WatchTable
+from kbroker._core.timer.watch_lists cimport Key, WatchTable, Watcher, WatcherBlock
 
 cdef struct Operation
 cdef struct OperationTable:
@@ -78,3 +83,26 @@ cdef void purgatory_empty(Purgatory *purgatory, void (*drop)(Operation *op) noex
 
 cdef inline Operation *operation_of(TimerEntry *entry) noexcept nogil:
     return (<Operation **>(<char *>entry + sizeof(TimerEntry)))[0]
+
+# --------------------------------------------------- snapshots
+
+cdef enum:
+    LOOKS_PER_TURN = 256        # some 10 us
+    ENTRIES_PER_OPERATION = 4   # of the room for entries
+
+cdef struct WaitingEntry:       # an operation under one of its keys
+    Operation *op               # counted
+    Key key
+    int32_t key_count           # of the operation
+
+cdef struct PurgatorySnapshot:
+    int64_t capacity            # of entries
+    int64_t count
+    bint is_truncated
+    WaitingEntry *entries       # owned
+
+# False: no memory. Of each operation up to ENTRIES_PER_OPERATION entries on average find room.
+cdef bint purgatory_snapshot_take(PurgatorySnapshot *into, Purgatory *purgatory, int64_t operations) noexcept nogil
+cdef void purgatory_snapshot_free(PurgatorySnapshot *snapshot) noexcept nogil
+# When the operation's time is over, by the timer's clock in ms; -1: its time does not run (yet, or any more).
+cdef int64_t operation_due_ms(Purgatory *purgatory, Operation *op) noexcept nogil

@@ -5,12 +5,11 @@ Source: ``ClientQuotaManager``, ``ClientRequestQuotaManager``, ``ControllerMutat
 from libc.stdint cimport int32_t, int64_t
 
 from kbroker._core.metrics.metric_config cimport QUOTA_UPPER, UNIT_SECONDS, StatConfig
-from kbroker._core.metrics.sample_window cimport SAMPLE_SUM
 from kbroker._core.metrics.sensor_core cimport (
     NO_CAP, RECORD_ACCEPTED, MetricCore, SensorCore, Violation, metric_get_config, metric_set_config,
     sensor_add_metric, sensor_add_stat, sensor_new, sensor_record_numbered, sensor_record_strict, sensor_release,
 )
-from kbroker._core.metrics.stats cimport FORM_RATE, FORM_TOKEN_BUCKET, PART_WHOLE, Stat, StatShape
+from kbroker._core.metrics.stats cimport FORM_RATE, FORM_TOKEN_BUCKET, PART_WHOLE, SAMPLE_SUM, Stat, StatShape
 
 cdef double NO_LIMIT = 9223372036854775807.0
 

@@ -8,8 +8,9 @@ from libc.stdint cimport int32_t, int64_t
 from libc.string cimport memset
 
 from kbroker._core.clock cimport clock_now_ns
-from kbroker._core.requests.request cimport ACTION_CLOSE, ACTION_RETURN, Request
-from kbroker._core.requests.request_queue cimport request_queue_is_closed, request_queue_put, request_queue_take
+from kbroker._core.requests.request cimport (
+    ACTION_CLOSE, ACTION_RETURN, Request, request_queue_is_closed, request_queue_put, request_queue_take,
+)
 from kbroker._core.sync cimport atomic_add_fetch, atomic_cas, atomic_load, mutex_lock, mutex_unlock
 from kbroker._core.thread_setup cimport kb_block_signals
 from kbroker._core.codec.wire cimport Reader, read_bytes, read_i16, read_i32, read_length, reader_init, skip_tags

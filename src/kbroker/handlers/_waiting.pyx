@@ -3,9 +3,9 @@ from libc.stdint cimport int32_t, int64_t
 
 from kbroker._core.clock cimport clock_now_ns
 from kbroker._core.sync cimport mutex_lock, mutex_unlock
-from kbroker._core.timer.purgatory_core cimport Operation, Purgatory, purgatory_delayed, purgatory_watched
-from kbroker._core.timer.purgatory_snapshot cimport (
-    PurgatorySnapshot, WaitingEntry, operation_due_ms, purgatory_snapshot_free, purgatory_snapshot_take,
+from kbroker._core.timer.purgatory_core cimport (
+    Operation, Purgatory, PurgatorySnapshot, WaitingEntry, operation_due_ms, purgatory_delayed, purgatory_snapshot_free,
+    purgatory_snapshot_take, purgatory_watched,
 )
 from kbroker.apis.api00_produce._delayed_produce cimport delayed_produce_source
 from kbroker.apis.api01_fetch._fetch_types cimport FetchState

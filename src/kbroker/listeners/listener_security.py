@@ -19,7 +19,7 @@ from kbroker.common.security.pem import normal_pem, pem_file
 from kbroker.handlers.api_table import KafkaApis
 from kbroker.listeners.sasl_authenticator import SaslListener, error_body
 from kbroker.metadata.features import Features
-from kbroker.network.transport._tls import TlsServer
+from kbroker.network.transport._security import TlsServer
 from kbroker.network.transport.authentication import ListenerSecurity
 from kbroker.security.credentials import ScramCredentials
 from kbroker.security.delegation_tokens import DelegationTokens

@@ -11,8 +11,7 @@ from typing import Literal, NamedTuple, cast
 from kbroker._core.clock import BaseClock
 from kbroker._core.metrics.metric import Metric
 from kbroker._core.metrics.metric_config import MetricConfig
-from kbroker._core.metrics.sensor import Sensor
-from kbroker._core.metrics.sensor_registry import EXPIRY_INTERVAL_MS, SensorRegistry
+from kbroker._core.metrics.sensor import EXPIRY_INTERVAL_MS, Sensor, SensorRegistry
 
 __all__ = ["EXPIRY_INTERVAL_MS", "Gauge", "MetricName", "Metrics"]
 

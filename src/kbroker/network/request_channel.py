@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from kbroker._core.clock import BaseClock
-from kbroker._core.requests.request_queue import Queue
-from kbroker.network.processor._inbound import ChannelThrottle, InboundRequest, receive
-from kbroker.network.processor._suppressed_responses import SuppressedResponses
+from kbroker._core.requests.request import Queue
+from kbroker.network.processor._inbound import ChannelThrottle, InboundRequest, SuppressedResponses, receive
 
 __all__ = ["ChannelThrottle", "InboundRequest", "RequestChannel", "SuppressedResponses"]
 

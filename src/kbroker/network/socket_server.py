@@ -12,7 +12,7 @@ from typing import NamedTuple
 from kbroker._core import process_memory
 from kbroker._core.clock import BaseClock
 from kbroker._core.requests.memory_pool import MemoryPool
-from kbroker._core.requests.request_queue import Queue
+from kbroker._core.requests.request import Queue
 from kbroker.common.listeners import Listener
 from kbroker.common.listening_socket import close_listening
 from kbroker.common.loggers import get_logger

@@ -1,11 +1,27 @@
 """Python's view of the client quotas, whose struct the native handlers borrow; verdicts on new connections."""
+from libc.stdint cimport int64_t
+
 from kbroker._core.metrics.metric_config cimport MetricConfig
 from kbroker.network.connections._connection_quotas cimport ConnectionQuotas
-from kbroker.quota._client_quota_manager cimport ClientQuotaManager
+from kbroker.quota._client_sensors cimport ClientQuotas, ClientSensors, QuotaManager
 from kbroker.quota._counter_metrics cimport CounterMetrics
-from kbroker.quota._client_sensors cimport ClientQuotas
 from kbroker.quota._quota_events cimport VerdictEvent
 
+# --------------------------------------------- the quotas of one type
+
+cdef class ClientQuotaManager:
+    cdef ClientQuotas *quotas   # counted
+    cdef QuotaManager *manager  # one of quotas
+    cdef CounterMetrics metrics
+    cdef object queue           # metric of the delay queue; None for shadow quotas
+    cdef readonly str name
+    cdef QuotaManager *demand(self) except NULL
+    cdef ClientSensors *find(self, user, client_id, int64_t now_ms) except NULL
+    cdef object record(self, user, client_id, double value, time_ms)
+
+cdef ClientQuotaManager new_manager(ClientQuotas *quotas, QuotaManager *manager, CounterMetrics metrics, object queue)
+
+# -------------------------------------------- the quotas of all types
 # Listener that gets each verdict on a connection, like the ring; counts its references itself.
 cdef struct VerdictListener:
     void (*verdict)(VerdictListener *self, const VerdictEvent *verdict, const char *address) noexcept nogil

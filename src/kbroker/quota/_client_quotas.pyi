@@ -1,13 +1,51 @@
-from typing import Final
+from typing import Final, NamedTuple, final
 
 from kbroker._core.clock import BaseClock
+from kbroker._core.metrics.sensor import Sensor
 from kbroker.metrics.registry import Metrics
 from kbroker.network.connections._connection_quotas import ConnectionQuotas
 from kbroker.network.processor._inbound import InboundRequest
-from kbroker.quota._client_quota_manager import ClientQuotaManager
 from kbroker.quota._counter_metrics import TYPES as TYPES
 from kbroker.quota._entities import _DefaultEntity
 from kbroker.quota.verdict import Verdict
+
+class Resolution(NamedTuple):
+    limit: float
+    level: int
+    user_tag: str
+    client_id_tag: str
+
+class ClientQuotaManager:
+    @property
+    def name(self) -> str: ...
+    @property
+    def is_enabled(self) -> bool: ...
+    @property
+    def is_shadow(self) -> bool: ...
+    @property
+    def queue_size(self) -> int: ...
+    def resolve(self, user: str, client_id: str | None = None) -> Resolution: ...
+    def record_and_get_throttle(
+        self, user: str, client_id: str | None, value: float, time_ms: int | None = None
+    ) -> int: ...
+    def record_no_throttle(
+        self, user: str, client_id: str | None, value: float, time_ms: int | None = None
+    ) -> None: ...
+    def unrecord(self, user: str, client_id: str | None, value: float, time_ms: int | None = None) -> None: ...
+    def max_value_in_window(self, user: str, client_id: str | None) -> float: ...
+    def sensor(self, user: str, client_id: str | None = None) -> Sensor: ...
+    def noted(self, request: object) -> NotedManager: ...
+
+@final
+class NotedManager:
+    @property
+    def is_enabled(self) -> bool: ...
+    def sensor(self, user: str, client_id: str | None = None) -> NotedCounter: ...
+
+@final
+class NotedCounter:
+    def record(self, value: float, time_ms: int) -> None: ...
+    def record_strict(self, value: float, time_ms: int) -> None: ...
 
 VERDICT_TYPES: Final[tuple[str, ...]]
 KEYS: Final[tuple[str, ...]]

@@ -15,19 +15,22 @@ and replaced when its client returns.
 
 Clients can invent the client ids that a default quota covers, so their counters are limited to
 ``QuotaManager.most_made_up``: a new one then replaces the least recently recorded one.
+
+Any thread that owns a request throttles its channel, which stays muted until its throttle time has passed (KIP-219);
+one thread runs ``throttled_advance``.
 """
 from libc.stdint cimport int32_t, int64_t, uint64_t
-from kbroker._core.containers.linked_list cimport Chain, ChainNode
+
 from kbroker._core.clock cimport Clock
 from kbroker._core.containers.hash_table cimport HashNode, HashTable
 from kbroker._core.containers.heap cimport Heap, HeapEntry
+from kbroker._core.containers.linked_list cimport Chain, ChainNode
 from kbroker._core.metrics.metric_config cimport StatConfig
 from kbroker._core.metrics.sensor_core cimport MetricCore, SensorCore
+from kbroker._core.requests.request cimport Request
 from kbroker._core.sync cimport AtomicI64, Mutex, atomic_load
 from kbroker._core.timer.timing_wheel cimport Timer
-from kbroker.common._quota_counter cimport (
-    KIND_FETCH, KIND_MUTATION, KIND_PRODUCE, KIND_REQUEST, KINDS, Judgement,
-)
+from kbroker.common._quota_counter cimport KINDS, KIND_FETCH, KIND_MUTATION, KIND_PRODUCE, KIND_REQUEST, Judgement
 from kbroker.common._text cimport Text
 from kbroker.quota._entities cimport EntityTable, Match
 from kbroker.quota._quota_events cimport VerdictRing
@@ -138,3 +141,15 @@ cdef ClientSensors *take_unpublished(QuotaManager *manager) noexcept nogil
 cdef void forget_unpublished(QuotaManager *manager, ClientSensors *sensors) noexcept nogil
 # Return the evicted counters that the registry may have; a list by ``next``, each with a count.
 cdef ClientSensors *take_evicted(QuotaManager *manager) noexcept nogil
+
+# ----------------------------------------------- throttled channels
+# Mute the request's channel for throttle_ms from now. Call it once, before the response: StartThrottling has been
+# handed to the network thread when this returns. Nothing happens when memory is exhausted or after throttled_close.
+cdef void throttle_channel(ClientQuotas *quotas, QuotaManager *manager, ClientSensors *sensors, Request *request,
+                           int64_t throttle_ms, int64_t now_ms) noexcept nogil
+# End the throttles that are due; wait for one up to timeout_ms. False: none was due.
+cdef bint throttled_advance(ClientQuotas *quotas, int64_t timeout_ms) noexcept nogil
+# End all throttles and prevent others. The thread of throttled_advance must have ended.
+cdef void throttled_close(ClientQuotas *quotas) noexcept nogil
+# Return a message about the channel of a request, to be passed to its responder; NULL: out of memory.
+cdef Request *control_message(const Request *about, int action) noexcept nogil

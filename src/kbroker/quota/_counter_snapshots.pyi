@@ -1,7 +1,7 @@
 from typing import final
 
 from kbroker.network.connections._connection_quotas import ConnectionQuotas
-from kbroker.quota._client_quota_manager import ClientQuotaManager
+from kbroker.quota._client_quotas import ClientQuotaManager
 
 @final
 class CounterSnapshot:

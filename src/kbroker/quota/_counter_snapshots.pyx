@@ -9,11 +9,10 @@ from libc.stdint cimport INT32_MAX, int32_t, int64_t
 from libc.stdlib cimport qsort
 
 from kbroker._core.metrics.metric_config cimport StatConfig, convert_ms
-from kbroker._core.metrics.sample_window cimport Sample, SampleWindow
-from kbroker._core.metrics.sensor_copy cimport sensor_copy
+from kbroker._core.metrics.stats cimport Sample, SampleWindow
 from kbroker._core.metrics.sensor_core cimport (
     RECORD_ACCEPTED, MetricCore, SensorCore, Violation, metric_get_config, metric_measure, metric_window_ms,
-    sensor_check, sensor_release, sensor_retain,
+    sensor_check, sensor_copy, sensor_release, sensor_retain,
 )
 from kbroker._core.metrics.token_bucket cimport Bucket, bucket_burst, bucket_record
 from kbroker._core.sync cimport mutex_lock, mutex_unlock
@@ -22,7 +21,7 @@ from kbroker.common._quota_counter cimport (
 )
 from kbroker.network.connections._connection_quotas cimport ConnectionQuotas
 from kbroker.network.connections._quota_core cimport AddressEntry, QuotaCore, addresses_find
-from kbroker.quota._client_quota_manager cimport ClientQuotaManager
+from kbroker.quota._client_quotas cimport ClientQuotaManager
 from kbroker.quota._client_sensors cimport ClientSensors, QuotaManager, find_client_sensors, sensors_release
 from kbroker.common._text cimport Text
 from kbroker.quota._entities cimport Match, decoded, encoded, text_of

@@ -18,14 +18,13 @@ from kbroker.network._kafka_request cimport KafkaRequest, kafka_request
 from kbroker.quota._client_sensors cimport (
     KIND_FETCH, KIND_MUTATION, KIND_PRODUCE, KIND_REQUEST, PERCENT_PER_NS, SHADOW_TYPE, THROTTLE_SERVED, ClientSensors,
     Judgement, QuotaManager, client_sensors, epoch_ms_of, give_counts, is_enabled, max_value_in_window, quotas_release,
-    quotas_retain, quotas_retain_used, record_and_judge, sensors_release, sensors_retain,
+    quotas_retain, quotas_retain_used, record_and_judge, sensors_release, sensors_retain, throttle_channel,
 )
 from kbroker.common._text cimport Text
 from kbroker.quota._quota_events cimport (
     EVENT_SHADOW, EVENT_UPDATE, EVENT_VERDICT, QuotaEvent, QuotaEvents, VerdictEvent, publish_verdicts,
     quota_event_at, quota_events_add,
 )
-from kbroker.quota._throttled_channel_reaper cimport throttle_channel
 
 cdef struct Charge:             # of a request to one manager
     ClientSensors *sensors      # NULL: the manager has no quota

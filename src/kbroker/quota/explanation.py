@@ -14,8 +14,7 @@ from kbroker.common.quota_levels import APPLIES, LevelOutcome, address_levels, c
 from kbroker.common.quotas import CLIENT_ID, CONNECTION_CREATION_RATE, IP, USER, is_shadow_key, shadow_key
 from kbroker.common.request_log import QUOTA_TYPES
 from kbroker.network.connections._connection_quotas import ConnectionQuotas
-from kbroker.quota._client_quota_manager import ClientQuotaManager
-from kbroker.quota._client_quotas import KEYS, ClientQuotaManagers
+from kbroker.quota._client_quotas import KEYS, ClientQuotaManager, ClientQuotaManagers
 from kbroker.quota._counter_snapshots import CounterSnapshot, address_snapshot, client_snapshot
 from kbroker.quota.entity_store import QuotaEntityStore
 from kbroker.quota.verdict import Verdict

@@ -7,9 +7,7 @@ from hypothesis import strategies as st
 from kbroker._core.clock import VirtualClock
 from kbroker._core.metrics.metric import Metric, SampleView
 from kbroker._core.metrics.metric_config import MetricConfig, Quota
-from kbroker._core.metrics.sensor import QuotaViolationError, Sensor
-from kbroker._core.metrics.sensor_charge import charge
-from kbroker._core.metrics.sensor_registry import SensorRegistry
+from kbroker._core.metrics.sensor import QuotaViolationError, Sensor, SensorRegistry, charge
 from kbroker._core.metrics.stats import (
     Avg,
     CumulativeCount,

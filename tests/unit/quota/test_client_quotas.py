@@ -10,8 +10,7 @@ from kbroker._core.clock import VirtualClock
 from kbroker._core.metrics.metric import Metric
 from kbroker._core.metrics.metric_config import Quota
 from kbroker.metrics.registry import MetricName, Metrics
-from kbroker.quota._client_quota_manager import Resolution
-from kbroker.quota._client_quotas import ClientQuotaManagers
+from kbroker.quota._client_quotas import ClientQuotaManagers, Resolution
 from kbroker.quota._entities import DEFAULT_ENTITY, sanitize
 
 NO_LIMIT = float(2**63 - 1)

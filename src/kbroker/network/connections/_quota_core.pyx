@@ -15,12 +15,11 @@ from kbroker._core.containers.hash_table cimport (
 )
 from kbroker._core.containers.hashing cimport hash_seeded
 from kbroker._core.metrics.metric_config cimport QUOTA_NONE, QUOTA_UPPER, UNIT_SECONDS, StatConfig
-from kbroker._core.metrics.sample_window cimport SAMPLE_AVG, SAMPLE_SUM
 from kbroker._core.metrics.sensor_core cimport (
     RECORD_ACCEPTED, Violation, metric_get_config, metric_measure, metric_set_config, sensor_add_metric,
     sensor_add_stat, sensor_has_expired, sensor_new, sensor_record, sensor_release,
 )
-from kbroker._core.metrics.stats cimport FORM_RATE, FORM_SAMPLED, PART_WHOLE, Stat, StatShape
+from kbroker._core.metrics.stats cimport FORM_RATE, FORM_SAMPLED, PART_WHOLE, SAMPLE_AVG, SAMPLE_SUM, Stat, StatShape
 from kbroker._core.sync cimport (
     AtomicI64, atomic_add_fetch, atomic_load, atomic_store, cond_broadcast, cond_destroy, cond_init, mutex_destroy,
     mutex_init, mutex_lock, mutex_unlock,

@@ -1,7 +1,30 @@
-"""Python's handle of a request. The layers above borrow its struct until the request is completed."""
+"""Python's handle of a request, whose struct the layers above borrow until it is completed; suppressed responses.
+
+A request whose response is suppressed is executed; its response is then kept or its connection closed.
+"""
+from libc.stdint cimport int64_t
+
 from kbroker._core.clock cimport Clock
-from kbroker._core.requests.request cimport Request
-from kbroker._core.requests.request_queue cimport Queue
+from kbroker._core.requests.request cimport Queue, Request
+from kbroker._core.sync cimport AtomicI64, Mutex
+
+# ---------------------------------------------- suppressed responses
+
+cdef struct LostCore:
+    AtomicI64 refs              # the handle, and each request whose response will be diverted here
+    Mutex lock                  # leaf; guards the rest
+    bint keeps
+    Request *kept               # owned list by ``next``
+    int64_t kept_count
+    int64_t lost_count
+
+cdef class SuppressedResponses:
+    cdef LostCore *core         # counted
+
+# owned by the caller, not completed yet
+cdef void suppress_response(SuppressedResponses lost, Request *request) noexcept
+
+# ---------------------------------------------------- requests
 
 cdef class InboundRequest:
     cdef:

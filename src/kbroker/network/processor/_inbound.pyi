@@ -1,9 +1,17 @@
 from collections.abc import Sequence
 from typing import final
 
-from kbroker._core.requests.request_queue import Queue
+from kbroker._core.requests.request import Queue
 from kbroker.network.connections._refused_requests import RefusedRequests
-from kbroker.network.processor._suppressed_responses import SuppressedResponses
+
+@final
+class SuppressedResponses:
+    def __new__(cls, keep: bool) -> SuppressedResponses: ...
+    @property
+    def kept(self) -> int: ...
+    @property
+    def lost(self) -> int: ...
+    def close(self) -> None: ...
 
 _Bytes = bytes | bytearray | memoryview
 

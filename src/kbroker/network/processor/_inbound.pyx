@@ -1,26 +1,128 @@
-"""Python's handle of a request: freeing it without a response closes the connection, a second response is an error."""
+"""Python's handle of a request: freeing it without a response closes the connection, a second response is an error.
+
+Responses can be suppressed, which simulates a network that fails after the broker has executed a request.
+"""
 cimport cython
+
 from cpython.buffer cimport PyBuffer_FillInfo
 from libc.stdint cimport INT64_MAX, INT64_MIN, int32_t, int64_t
-from libc.stdlib cimport free, malloc
+from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memcpy
 
 from kbroker._core.arguments cimport integer
-from kbroker._core.network.loop_types cimport Channel
 from kbroker._core.clock cimport Clock, clock_now_ns
+from kbroker._core.guarded cimport guarded_value
+from kbroker._core.network.loop_types cimport Channel
 from kbroker._core.requests.request cimport (
-    ACTION_CLOSE, ACTION_END_THROTTLE, ACTION_NO_OP, ACTION_RETURN, ACTION_SEND, ACTION_START_THROTTLE, Request,
-    request_new, request_reserve,
+    ACTION_CLOSE, ACTION_END_THROTTLE, ACTION_NO_OP, ACTION_RETURN, ACTION_SEND, ACTION_START_THROTTLE, Queue, Request,
+    RequestQueue, request_new, request_queue_put, request_queue_take, request_reserve,
 )
-from kbroker._core.requests.request_queue cimport Queue, RequestQueue, request_queue_put, request_queue_take
+from kbroker._core.sync cimport atomic_add_fetch, atomic_store, mutex_destroy, mutex_init, mutex_lock, mutex_unlock
 from kbroker.network._kafka_request cimport (
     RECORD_SKIP, KafkaRequest, is_kafka_request, kafka_clear_response, kafka_copy_texts, kafka_mark_error,
     kafka_note_transactional_id, kafka_request,
 )
 from kbroker.network.connections._refused_requests cimport REFUSED_MALFORMED_BODY, RefusedRequests, refused_request
-from kbroker.network.processor._suppressed_responses cimport SuppressedResponses, suppress_response
-from kbroker.network.transport._authentication cimport SESSION_BY_TOKEN
+from kbroker.network.transport._security cimport SESSION_BY_TOKEN
 
+
+# ---------------------------------------------- suppressed responses
+
+cdef void lost_release(void *core_pointer) noexcept nogil:
+    cdef LostCore *core = <LostCore *>core_pointer
+    if atomic_add_fetch(&core.refs, -1) == 0:     # nothing is kept: close() came before the handle's end
+        mutex_destroy(&core.lock)
+        free(core)
+
+
+cdef bint lost_divert(Request *request) noexcept nogil:
+    """Drop the response; keep the request, or let it continue so that its connection is closed."""
+    cdef LostCore *core = <LostCore *>request.response_hook_arg
+    cdef bint kept
+    request.response_hook = NULL        # once only: a request that continues returns to its network thread
+    if request.action == ACTION_CLOSE:
+        return False
+    kafka_clear_response(request)
+    request.action = ACTION_CLOSE
+    mutex_lock(&core.lock)
+    core.lost_count += 1
+    kept = core.keeps
+    if kept:
+        request.next = core.kept
+        core.kept = request
+        core.kept_count += 1
+    mutex_unlock(&core.lock)
+    return kept
+
+
+cdef void lost_close(LostCore *core) noexcept nogil:
+    cdef Request *request
+    cdef Request *following
+    mutex_lock(&core.lock)
+    core.keeps = False
+    request = core.kept
+    core.kept = NULL
+    core.kept_count = 0
+    mutex_unlock(&core.lock)
+    while request is not NULL:              # they may have different connections, so one by one
+        following = request.next
+        request.next = NULL
+        request.responder.respond(request.responder, request)
+        request = following
+
+
+cdef void suppress_response(SuppressedResponses lost, Request *request) noexcept:
+    if request.response_hook_arg is not NULL:
+        request.release_response_hook(request.response_hook_arg)
+    atomic_add_fetch(&lost.core.refs, 1)
+    request.response_hook = lost_divert
+    request.response_hook_arg = lost.core
+    request.release_response_hook = lost_release
+
+
+@cython.final
+@cython.no_gc
+cdef class SuppressedResponses:
+    """Destination of responses that their clients must not receive; see ``InboundRequest.suppress_response``.
+
+    Args: ``keep``: True leaves the connections open and muted until ``close``; False closes each connection instead of
+    sending its response.
+    Threads: any.
+    """
+
+    def __cinit__(self, keep):
+        if not isinstance(keep, bool):
+            raise TypeError(f"keep must be True or False, not {type(keep).__name__}")
+        self.core = <LostCore *>calloc(1, sizeof(LostCore))
+        if self.core is NULL:
+            raise MemoryError
+        atomic_store(&self.core.refs, 1)
+        mutex_init(&self.core.lock)
+        self.core.keeps = keep
+
+    @property
+    def kept(self):
+        """Number of executed requests whose connections are kept open and muted."""
+        return guarded_value(&self.core.lock, &self.core.kept_count)
+
+    @property
+    def lost(self):
+        """Number of responses lost so far."""
+        return guarded_value(&self.core.lock, &self.core.lost_count)
+
+    def close(self):
+        """Close the kept connections; later lost responses close their connections at once. Idempotent."""
+        with nogil:
+            lost_close(self.core)
+
+    def __dealloc__(self):
+        if self.core is not NULL:
+            with nogil:
+                lost_close(self.core)
+                lost_release(self.core)
+
+
+# ---------------------------------------------------- requests
 
 @cython.final
 @cython.no_gc

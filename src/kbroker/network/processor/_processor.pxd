@@ -1,4 +1,4 @@
-"""The handle of one network thread."""
+"""Python's handle of a network thread."""
 from kbroker.network.processor._processor_core cimport ProcessorCore
 
 cdef class Processor:

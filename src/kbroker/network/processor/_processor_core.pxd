@@ -1,4 +1,4 @@
-"""State of one network thread (Kafka's Processor), and the completion of its requests and channels.
+"""State of one network thread (Kafka's Processor), the completion of its requests and channels, and its responses.
 
 A ProcessorCore lives until its handle is freed and every request that it handed over has returned, even after the
 thread's end. Threads: the loop's, except for the responses (``inbox``), the offered connections (``offer_lock``) and
@@ -7,13 +7,11 @@ the atomics.
 from libc.stdint cimport int32_t, int64_t
 
 from kbroker._core.network.loop_types cimport Channel, EventLoop, Link
-from kbroker._core.requests.request cimport Request, Responder, Session
-from kbroker._core.requests.request_queue cimport RequestQueue
+from kbroker._core.requests.request cimport Request, RequestQueue, Responder, Session
 from kbroker._core.sync cimport AtomicI64, Cond, Mutex
-from kbroker.network._request_metrics cimport MetricsTable, Recorder
-from kbroker.network.processor._request_samples cimport RequestSamples
-from kbroker.network.connections._quota_core cimport AddressEntry, ListenerQuota, QuotaCore
+from kbroker.network._request_metrics cimport MetricsTable, Recorder, RequestSamples
 from kbroker.network.connections._client_information cimport ClientInformationTable
+from kbroker.network.connections._quota_core cimport AddressEntry, ListenerQuota, QuotaCore
 from kbroker.network.connections._refused_requests cimport RefusedTable
 
 cdef enum:
@@ -84,3 +82,20 @@ cdef void configure_new_connections(ProcessorCore *core) noexcept nogil
 cdef void process_disconnected(ProcessorCore *core) noexcept nogil
 cdef void close_excess_connections(ProcessorCore *core) noexcept nogil
 cdef void close_offered(ProcessorCore *core) noexcept nogil     # at the end: no thread makes channels of them any more
+
+# --------------------------------------------------- responses
+# Any thread. Pushes a list, newest on top, and wakes the loop if it sleeps; the caller may not use the requests
+# afterwards.
+cdef void respond(Responder *responder, Request *first) noexcept nogil
+cdef bint is_closed(Request *request) noexcept nogil      # whether its connection is closed
+# The loop's thread, from here on.
+cdef void on_sent(EventLoop *loop, Channel *channel, Request *request) noexcept nogil
+cdef void process_new_responses(ProcessorCore *core) noexcept nogil
+# Writes the responses that are ready (first without polling), then finishes the batches that are complete.
+cdef void process_touched(ProcessorCore *core) noexcept nogil
+# Accepts a response of this channel: sends it if it is next in order, else keeps it until it is.
+cdef void take_response(ProcessorCore *core, Request *request) noexcept nogil
+cdef void accept_response(ProcessorCore *core, Channel *channel, Request *request) noexcept nogil     # in its turn
+cdef void keep_early(Channel *channel, Request *request) noexcept nogil
+# The last call of the thread: its caller completes each later response, which holds one reference of the core.
+cdef void close_inbox(ProcessorCore *core) noexcept nogil

@@ -1,19 +1,19 @@
-"""Snapshot of a network thread and its connections, made by the thread itself (``_core.network.loop_snapshot``)."""
+"""Snapshot of a network thread and its connections, made by the thread itself (``_core.network.event_loop``)."""
 from libc.stdint cimport int32_t, int64_t
 from libc.stdlib cimport free, malloc, qsort
 from libc.string cimport memcmp, strcmp
 
 from kbroker._core.arguments cimport integer
-from kbroker._core.network.loop_snapshot cimport (
+from kbroker._core.network.event_loop cimport (
     LABEL_BYTES, MUTED_EXPLICITLY, MUTED_IN_FLIGHT, MUTED_MEMORY, MUTED_REASONS, MUTED_REFUSAL, MUTED_THROTTLED,
     MUTED_UNSENT, PRINCIPAL_BYTES, SNAPSHOT_BUSY, SNAPSHOT_DONE, SNAPSHOT_ENDED, ChannelCopy, LoopSnapshot,
     channel_facts, loop_snapshot_ask, loop_snapshot_new, loop_snapshot_release,
 )
-from kbroker._core.network.loop_snapshot import MUTE_REASONS
+from kbroker._core.network.event_loop import MUTE_REASONS
 from kbroker._core.sync cimport atomic_load_relaxed
 from kbroker.network.processor._processor cimport Processor
 from kbroker.network.processor._processor_core cimport ProcessorCore
-from kbroker.network.processor._request_samples cimport RequestSamples, samples_as_dict
+from kbroker.network._request_metrics cimport RequestSamples, samples_as_dict
 
 cdef enum:
     MOST_COPIED = 20000         # connections of one thread

@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 from typing import NamedTuple, Protocol
 
-from kbroker.network.transport._tls import TlsServer
+from kbroker.network.transport._security import TlsServer
 
 
 class Outcome(enum.IntEnum):

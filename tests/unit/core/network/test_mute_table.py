@@ -2,7 +2,7 @@
 
 import pytest
 
-from kbroker._core.network.mute import EVENTS, STATES, IllegalStateError, MuteTable
+from kbroker._core.network.selector import EVENTS, STATES, IllegalStateError, MuteTable
 
 MRP, MT, MTRP = "MUTED_AND_RESPONSE_PENDING", "MUTED_AND_THROTTLED", "MUTED_AND_THROTTLED_AND_RESPONSE_PENDING"
 MOVES = {

@@ -11,8 +11,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from kbroker._core.clock import VirtualClock
-from kbroker._core.network.mute import IllegalStateError
-from kbroker._core.network.selector import Selector
+from kbroker._core.network.selector import IllegalStateError, Selector
 from kbroker._core.requests.memory_pool import MemoryPool
 
 

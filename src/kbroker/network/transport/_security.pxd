@@ -1,7 +1,20 @@
-"""Authenticators of connections, which are Python objects, behind functions for the network's loop."""
+"""TLS as a transport of a channel, and authenticators of connections: the GIL is held only for calls of Python."""
 from libc.stdint cimport int64_t
+
 from kbroker._core.network.loop_types cimport Channel
 from kbroker._core.requests.request cimport Request
+
+# ------------------------------------------------------ TLS
+# Sets the transport of a new channel; ``server`` is a borrowed TlsServer. False: memory is out, or the context fails.
+cdef bint tls_open(Channel *channel, void *server) noexcept nogil
+
+cdef class TlsServer:
+    cdef readonly object context
+    cdef object principal_of
+    cdef object on_failure
+    cdef object on_refusal
+
+# ------------------------------------------------- authentication
 
 cdef enum SessionKind:              # ``Session.kind``
     SESSION_BY_TOKEN = 1            # by a delegation token

@@ -1,23 +1,30 @@
-"""Encrypts and decrypts the bytes of a channel with ``ssl.SSLObject`` between two memory buffers.
+"""TLS of a channel by ``ssl.SSLObject`` between two memory buffers, and calls of its Python authenticator.
 
 Sockets are read and written without the GIL. Encrypted bytes that could not be sent yet are kept; their plaintext
 counts as sent only when all of them are in the kernel, so that a response is complete when Kafka's would be.
-Source: ``SslTransportLayer``.
+Source: ``SslTransportLayer``, ``SaslServerAuthenticator``.
 """
 cimport cython
 
 from cpython.buffer cimport PyBUF_READ, PyBUF_WRITE
-from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.memoryview cimport PyMemoryView_FromMemory
-from cpython.ref cimport Py_INCREF, Py_XDECREF, PyObject
-from libc.stdint cimport int64_t
+from cpython.ref cimport PyObject, Py_DECREF, Py_INCREF, Py_XDECREF
+from libc.stdint cimport int32_t, int64_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport memcpy
 
+from kbroker._core.arguments cimport integer, ms_to_ns
 from kbroker._core.network.loop_types cimport (
     KB_AGAIN, KB_FAILED, KB_WANT_WRITE, Channel, Transport, kb_piece, kb_piece_bytes, kb_piece_data, kb_piece_set,
 )
-from kbroker._core.requests.request cimport Session, session_new, session_release
+from kbroker._core.requests.request cimport Request, Session, request_reserve, session_new, session_release
+from kbroker.common.loggers import get_logger
+from kbroker.network._kafka_request cimport kafka_clear_response
+from kbroker.network.connections._client_information cimport client_information_announce
+
+
+# ------------------------------------------------------ TLS
 
 cdef extern from "network/socket_io.h" nogil:
     int64_t kb_receive(int fd, char *into, int64_t n)
@@ -377,3 +384,98 @@ cdef void tls_close(Channel *channel) noexcept nogil:
         Py_XDECREF(state.outgoing)
         Py_XDECREF(state.server)
     free(state)
+
+
+# ------------------------------------------------- authentication
+
+cdef enum:
+    SASL_HANDSHAKE = 17
+    MAX_LIFETIME_MS = 9223372036854775807
+
+logger = get_logger("kbroker.network.transport.authentication")
+
+
+cdef void authentication_open(Channel *channel, int64_t max_receive_bytes) noexcept nogil:
+    channel.authenticating = True
+    channel.reader.limit_bytes = max_receive_bytes
+
+
+cdef bint is_sasl_handshake(Request *frame) noexcept nogil:
+    return frame.size_bytes >= 2 and frame.payload[0] == 0 and frame.payload[1] == SASL_HANDSHAKE
+
+
+cdef AuthenticationOutcome authentication_step(
+        Channel *channel, void *listener, Request *request, int64_t now_ns) noexcept nogil:
+    cdef AuthenticationOutcome outcome
+    with gil:
+        try:
+            if channel.authenticator is NULL:
+                begin(channel, <object>listener)
+            outcome = judge(channel, request, now_ns)
+        except BaseException:           # a defect of the broker, not of the client
+            logger.exception("cannot authenticate a connection")
+            kafka_clear_response(request)
+            outcome = AUTHENTICATION_CLOSES
+    return outcome
+
+
+cdef void begin(Channel *channel, object listener) except *:
+    cdef object authenticator = listener.begin(
+        channel.metadata.remote_host.decode("utf-8", "replace"), channel.metadata.remote_port)
+    Py_INCREF(authenticator)
+    channel.authenticator = <void *>authenticator
+
+
+cdef AuthenticationOutcome judge(Channel *channel, Request *request, int64_t now_ns) except *:
+    cdef object step = (<object>channel.authenticator).receive(
+        PyBytes_FromStringAndSize(request.payload, <Py_ssize_t>request.size_bytes))
+    cdef AuthenticationOutcome outcome = <AuthenticationOutcome><int>step.outcome
+    cdef bytes response = step.response
+    cdef bytes principal, name, version
+    cdef char *into
+    cdef Session *session
+    cdef int64_t lifetime_ms
+    if response is not None and outcome != AUTHENTICATION_CLOSES:
+        into = request_reserve(request, len(response))
+        if into is NULL:
+            raise MemoryError
+        memcpy(into, PyBytes_AS_STRING(response), len(response))
+    if step.client_software is not None:
+        name, version = (text.encode() for text in step.client_software)
+        if not client_information_announce(request, name, <int32_t>len(name), version, <int32_t>len(version)):
+            raise MemoryError
+    if outcome == AUTHENTICATION_COMPLETE:
+        principal = step.principal.encode()
+        lifetime_ms = integer(step.session_lifetime_ms, "session_lifetime_ms", 0, MAX_LIFETIME_MS)
+        session = session_new(principal)
+        if session is NULL:
+            raise MemoryError
+        if step.is_token_authenticated:
+            session.kind = SESSION_BY_TOKEN
+        session_release(channel.session)
+        channel.session = session
+        channel.session_expires_ns = now_ns + ms_to_ns(lifetime_ms) if lifetime_ms > 0 else 0
+        channel.authenticating = False
+        channel.reader.limit_bytes = 0
+    return outcome
+
+
+cdef bint authentication_begin_again(Channel *channel) noexcept nogil:
+    cdef bint allowed = False
+    if channel.authenticator is NULL:
+        return False
+    with gil:
+        try:
+            allowed = bool((<object>channel.authenticator).begin_again())
+        except BaseException:
+            logger.exception("cannot authenticate a connection again")
+    return allowed
+
+
+cdef void authentication_end(Channel *channel) noexcept nogil:
+    cdef PyObject *authenticator = <PyObject *>channel.authenticator
+    if authenticator is NULL:
+        return
+    channel.authenticator = NULL
+    with gil:
+        Py_DECREF(<object>authenticator)
