@@ -184,7 +184,7 @@ def remove(
 def explain(
     bootstrap_server: str, principal: str, operations: tuple[str, ...], host: str, as_json: bool, **named: Any
 ) -> None:
-    """Show whether PRINCIPAL may do something, and why.
+    """Show whether PRINCIPAL may perform an operation, and why.
 
     The decision is computed from the rules and settings that the broker describes. The exit status is 0 if the
     operation is allowed, 1 if it is denied.

@@ -53,9 +53,9 @@ def list_groups(bootstrap_server: str, states: tuple[str, ...], types: tuple[str
 def describe(names: tuple[str, ...], bootstrap_server: str, members: bool, as_json: bool) -> None:
     """Show state, members, committed offsets and lag of groups.
 
-    Without GROUP, of all classic and consumer groups. In a group of the
+    Without GROUP, shows all classic and consumer groups. In a group of the
     consumer protocol (KIP-848), --members shows the epoch of each member, the
-    protocol it speaks, and its target assignment while it has another one.
+    protocol of the member, and its target assignment while that differs.
     """
     with connect(bootstrap_server) as cluster:
         found = _describe(cluster, names)

@@ -24,8 +24,8 @@ def log() -> None:
 def dump(files: tuple[Path, ...], as_json: bool) -> None:
     """Print the entries of segments, indexes and other files.
 
-    The others are producer snapshots and checkpoints. Prints one entry a line in the format of Kafka's own tool; with
-    --json one document a line.
+    The other files are producer snapshots and checkpoints. Prints one entry a line in the format of Kafka's own tool,
+    with --json one document a line.
     """
     from kbroker.log.checkpoints import CorruptFileError
     from kbroker.log.tools.dump import UnknownFileError, describe, dump_file
@@ -91,7 +91,7 @@ def verify(folder: Path, repair: bool, as_json: bool) -> None:
 def recover_metadata(folders: tuple[Path, ...], node_id: int | None, as_json: bool) -> None:
     """Rebuild the lost or damaged metadata file.
 
-    It is in the first DIR. Name every folder of log.dirs, in that order. Run it while no broker runs. Topics, their
+    The file is in the first DIR. Name every folder of log.dirs, in that order, and stop the broker first. Topics, their
     ids and partitions come from the folders and their partition.metadata. The intact entries of a damaged file are
     kept, and the file is renamed. The command prints what it cannot recover.
     """

@@ -163,7 +163,7 @@ def http_options(command: F) -> F:
             envvar="KBROKER_HTTP",
             show_envvar=True,
             metavar="URL",
-            help="The broker's HTTP port, as http://HOST:PORT.  [default: ask the broker for it]",
+            help="The broker's HTTP port, as http://HOST:PORT.  [default: requested from the broker]",
         ),
         click.option(
             "--token",

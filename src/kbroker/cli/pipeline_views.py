@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 def usage(logs: tuple[str, ...], dates: tuple[str, ...], top: int, by: str, per: str, **common: Any) -> None:
     """Show the usage of the broker by clients.
 
-    Requests, bytes, time, mutations, connections, and the busiest second of each.
+    Shows requests, bytes, time, mutations, connections, and the busiest second of each.
 
     Reads a TABLE of `ingest` or `watch`, or LOGs of kbroker or Apache Kafka.
     """
@@ -102,7 +102,7 @@ def _place(row: dict[str, Any], per: str) -> list[Any]:
 def throttles(logs: tuple[str, ...], dates: tuple[str, ...], top: int, **common: Any) -> None:
     """Show throttled clients, and the quotas that throttled them.
 
-    Number and length of the delays, and each quota's share of all delay.
+    Shows the number and length of the delays, and each quota's share of all delay.
 
     Reads a TABLE of `ingest` or `watch`, or LOGs. A log of Apache Kafka has delays but not their quotas.
     """

@@ -53,8 +53,8 @@ if TYPE_CHECKING:
 def replay(table: str, path: Path, top: int, check: bool, **common: Any) -> None:
     """Show the delays that other quotas would have caused.
 
-    Of each client, with their times. TABLE is one of `ingest`. Every value goes through the sensors of the broker. It
-    is an open loop: clients do not react to delays, as real ones would.
+    Shows the delays of each client with their times. TABLE is a table of `ingest`. The sensors of the broker evaluate
+    every value. Clients do not react to these delays, as real ones would (open loop).
     """
     place_of(table, common)  # an unknown store is the first error
     wanted = _read(path)
@@ -139,9 +139,9 @@ def _print_replay(rows: list[dict[str, Any]], sums: dict[str, int], common: dict
 def recommend(table: str, output: Path | None, **common: Any) -> None:
     """Recommend quotas, as a file for `kbroker quotas apply`.
 
-    A default of each type, and separate quotas for the entities that need more. The quota of an entity is the smallest
-    that would have throttled less than a share of its seconds. It is found with the sensors of the broker, and stated
-    with that share.
+    The file contains a default of each type, and separate quotas for the entities that need more. The quota of an
+    entity is the smallest that would have throttled it in less than --throttled-below percent of its seconds, as
+    computed by the sensors of the broker. A comment states the actual share.
     """
     with _spark(table, common, "looking") as (spark, place):
         from kbroker.spark.whatif.recommend import yaml_text
@@ -164,7 +164,7 @@ def recommend(table: str, output: Path | None, **common: Any) -> None:
 @click.option("--output", "-o", type=RESULT, required=True, metavar="FILE.html", help="Page to write.")
 @click.option("--quotas", "path", type=FILE, metavar="FILE.yaml", help="Quotas to try.  [default: the recommendation]")
 @click.option("--current", type=FILE, metavar="FILE.yaml", help="Current quotas, shown next to the recommendation.")
-@click.option("--bootstrap-server", metavar="HOST:PORT", help="Broker to ask for the current quotas instead.")
+@click.option("--bootstrap-server", metavar="HOST:PORT", help="Broker from which to read the current quotas.")
 @command_config_option
 @recommend_options
 @window_options
@@ -174,8 +174,8 @@ def report(
 ) -> None:
     """Write a page with plots of a request log.
 
-    Usage over time, throttles, recommended and current quotas, and the delays under them. One HTML file that needs no
-    other files.
+    The page shows usage over time, throttles, recommended and current quotas, and the delays under them. It is one HTML
+    file that needs no other files.
     """
     in_force, brokers = _in_force(current, bootstrap_server)
     wanted = _read(path) if path is not None else None

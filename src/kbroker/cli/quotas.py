@@ -154,7 +154,7 @@ def describe(bootstrap_server: str, names: Names, as_json: bool) -> None:
 def resolve_quotas(bootstrap_server: str, user: str, client_id: str, ip: str | None, as_json: bool) -> None:
     """Show which quotas apply to a client, and which shadow quotas.
 
-    For each quota: the limit, the entity it was set for, and which clients share its counter with this one.
+    Shows for each quota the limit, its entity, and the clients that share its counter.
 
     Quotas have eight levels; the most specific level that is set applies. A client without a client id is limited
     only by quotas without a client id: those of its user (level 3) and of the default user (level 6).
@@ -338,8 +338,8 @@ def _alter(client: "QuotaClient", ops: "Mapping[QuotaEntity, Mapping[str, float 
 def shadow() -> None:
     """Put shadow quotas in force, or end their trial.
 
-    A shadow quota (such as shadow.producer_byte_rate) is set, shown and removed like any other. It judges the traffic
-    but delays nothing.
+    A shadow quota (such as shadow.producer_byte_rate) is set, shown and removed like any other. It evaluates the
+    traffic but delays nothing.
     """
 
 
@@ -362,7 +362,8 @@ def shadow_arguments(command: F) -> F:
 def promote(**given: Any) -> None:
     """Enforce shadow quotas of one entity, or of all, in one request.
 
-    The enforced quota gets the limit of the shadow, which is removed. Without a KEY, all shadows of the entity.
+    The enforced quota gets the limit of the shadow, which is removed. Without a KEY, enforces all shadows of the
+    entity.
     """
     _change_shadows(is_promoted=True, **given)
 

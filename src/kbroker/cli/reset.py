@@ -31,7 +31,7 @@ DURATION = re.compile(  # as java.time.Duration reads it: no months or years, a 
 @click.option(
     "--topic", "topics", multiple=True, metavar="TOPIC[:0,1,...]", help="Reset only these partitions. Repeatable."
 )
-@click.option("--all-topics", is_flag=True, help="Reset all partitions that the group has committed.")
+@click.option("--all-topics", is_flag=True, help="Reset all partitions with a committed offset.")
 @click.option("--to-earliest", is_flag=True, help="To the log start offset.")
 @click.option("--to-latest", is_flag=True, help="To the end offset.")
 @click.option("--to-current", is_flag=True, help="To the committed offset; to the end offset where none is committed.")
@@ -48,7 +48,7 @@ DURATION = re.compile(  # as java.time.Duration reads it: no months or years, a 
     help="To the first record at or after this time: ISO 8601, UTC if it names no zone.",
 )
 @click.option(
-    "--by-duration", metavar="PnDTnHnMnS", help="To the first record at or after this long ago: an ISO 8601 duration."
+    "--by-duration", metavar="PnDTnHnMnS", help="To the first record within this ISO 8601 duration before now."
 )
 @click.option(
     "--from-file",

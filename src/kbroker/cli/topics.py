@@ -68,7 +68,7 @@ def list_topics(bootstrap_server: str, internal: bool, as_json: bool) -> None:
 def describe(names: tuple[str, ...], bootstrap_server: str, as_json: bool) -> None:
     """Show partitions, offsets and changed configs of topics.
 
-    Without TOPIC, of all topics.
+    Without TOPIC, shows all topics.
     """
     with connect(bootstrap_server) as cluster:
         found = _describe(cluster, names)

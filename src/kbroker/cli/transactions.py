@@ -63,7 +63,7 @@ def list_transactions(
 def describe(names: tuple[str, ...], bootstrap_server: str, as_json: bool) -> None:
     """Show the transactions of transactional ids.
 
-    DURATION is how long the transaction has been open, in milliseconds, by this machine's clock.
+    DURATION is the age of the open transaction in milliseconds, by this machine's clock.
     """
     from kbroker.client.transactions import Transactions
 
@@ -97,7 +97,7 @@ def describe(names: tuple[str, ...], bootstrap_server: str, as_json: bool) -> No
 @click.argument("topic")
 @click.argument("partition", type=click.IntRange(min=0))
 @bootstrap_option
-@click.option("--broker-id", type=int, help="Ask this replica.  [default: the leader]")
+@click.option("--broker-id", type=int, help="Read from this replica.  [default: the leader]")
 @json_option
 def describe_producers(topic: str, partition: int, bootstrap_server: str, broker_id: int | None, as_json: bool) -> None:
     """Show the producers in the state of a partition.
@@ -138,8 +138,8 @@ def find_hanging(
 ) -> None:
     """Find open transactions that no coordinator will end.
 
-    They keep read_committed consumers of their partition waiting; `abort` ends one. DURATION is in minutes, since the
-    producer's last record.
+    Such transactions block read_committed consumers of their partition; `abort` ends one. DURATION is in minutes, since
+    the producer's last record.
     """
     from kbroker.client.transactions import Transactions
 
