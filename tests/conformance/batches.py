@@ -1,4 +1,4 @@
-"""Record batches: made to order, lies included, and taken apart for a comparison."""
+"""Record batches: built with any fields, also wrong ones, and read for a comparison."""
 
 import gzip
 import struct
@@ -7,7 +7,8 @@ from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from tests.conformance.codec import Reader, Unreadable
-from tests.support.wire import CODECS, crc32c, uvarint, varint
+from tests.support import wire
+from tests.support.wire import CODECS, crc32c, uvarint
 
 LOG_APPEND_TIME, TRANSACTIONAL, CONTROL = 8, 16, 32
 CODEC_BITS = {**CODECS, "xerial": CODECS["snappy"]}
@@ -21,23 +22,13 @@ class Record(NamedTuple):
     later_ms: int = 0  # than the batch
 
 
-def _bytes(data: bytes | None) -> bytes:
-    return varint(-1) if data is None else varint(len(data)) + data
-
-
-def _record(record: Record, offset_delta: int) -> bytes:
-    body = b"\0" + varint(record.later_ms) + varint(offset_delta) + _bytes(record.key) + _bytes(record.value)
-    body += varint(len(record.headers)) + b"".join(_bytes(name.encode()) + _bytes(v) for name, v in record.headers)
-    return varint(len(body)) + body
-
-
 def _stored_snappy(data: bytes) -> bytes:
-    """One literal."""
+    """Return the data as one literal."""
     return uvarint(len(data)) + b"\xf4" + struct.pack("<H", len(data) - 1) + data
 
 
 def squeezed(codec: str, data: bytes) -> bytes:
-    """A valid stream of each codec, as short as can be; all but gzip only store. Written by hand, byte by byte."""
+    """Return a valid stream of a codec, as short as possible; all but gzip only store."""
     if codec == "gzip":
         return gzip.compress(data, mtime=0)
     if codec == "snappy":
@@ -57,47 +48,44 @@ def batch(
     *records: Record | str | bytes,
     time_ms: int,
     codec: str = "none",
-    producer_id: int = -1,
     epoch: int = -1,
     sequence: int = -1,
     attributes: int = 0,
-    base_offset: int = 0,
-    magic: int = 2,
-    crc: int | None = None,
     count: int | None = None,
     last_offset_delta: int | None = None,
     offset_deltas: Iterable[int] | None = None,
     max_time_ms: int | None = None,
     payload: bytes | None = None,
-    length: int | None = None,
+    **header: int | None,
 ) -> bytes:
-    """One batch of format 2. What is given behind `epoch` says something else than the truth."""
+    """Return a batch of format 2, of the given codec; fields can have wrong values, as in ``wire.batch``."""
     rows = [
         each if isinstance(each, Record) else Record(each.encode() if isinstance(each, str) else each)
         for each in records
     ]
-    deltas = range(len(rows)) if offset_deltas is None else offset_deltas
     if payload is None:
-        payload = squeezed(codec, b"".join(_record(row, delta) for row, delta in zip(rows, deltas, strict=True)))
+        deltas = range(len(rows)) if offset_deltas is None else offset_deltas
+        data = [
+            wire.record(delta, row.value, key=row.key, timestamp_delta=row.later_ms, headers=row.headers)
+            for row, delta in zip(rows, deltas, strict=True)
+        ]
+        payload = squeezed(codec, b"".join(data))
     newest = time_ms + max((row.later_ms for row in rows), default=0)
-    checked = struct.pack(
-        HEADER,
-        attributes | CODEC_BITS[codec],
-        len(rows) - 1 if last_offset_delta is None else last_offset_delta,
-        time_ms,
-        newest if max_time_ms is None else max_time_ms,
-        producer_id,
-        epoch,
-        sequence,
-        len(rows) if count is None else count,
+    return wire.batch(
+        records=payload,
+        count=len(rows) if count is None else count,
+        last_offset_delta=len(rows) - 1 if last_offset_delta is None else last_offset_delta,
+        attributes=attributes | CODEC_BITS[codec],
+        timestamp_ms=time_ms,
+        max_timestamp_ms=newest if max_time_ms is None else max_time_ms,
+        producer_epoch=epoch,
+        base_sequence=sequence,
+        **header,  # type: ignore[arg-type]
     )
-    checked += payload
-    head = struct.pack(">qiib", base_offset, 9 + len(checked) if length is None else length, -1, magic)
-    return head + struct.pack(">I", crc32c(checked) if crc is None else crc) + checked
 
 
 def old_message(value: bytes, magic: int, time_ms: int) -> bytes:
-    """A message of format 0 or 1, without a key."""
+    """Return a message of format 0 or 1, without a key."""
     body = struct.pack(">bb", magic, 0) + (struct.pack(">q", time_ms) if magic else b"")
     body += struct.pack(">ii", -1, len(value)) + value
     return struct.pack(">qiI", 0, 4 + len(body), zlib.crc32(body)) + body
@@ -107,7 +95,7 @@ def old_message(value: bytes, magic: int, time_ms: int) -> bytes:
 
 
 def taken_apart(data: bytes | None) -> Any:
-    """Every field of every batch; the rest of a batch that was cut off is {"Cut": bytes}."""
+    """Return every field of every batch; the rest of a batch that was cut off is {"Cut": bytes}."""
     if data is None:
         return None
     found: list[Any] = []

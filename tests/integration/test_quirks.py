@@ -1,6 +1,6 @@
-"""What breaks a client although the schema allows it: 22 quirks, each with the tests that hold it.
+"""Twenty-two responses that break a client although the schema allows them, each with its tests.
 
-The table below says where; what no unit test of one API can show is tested here, byte by byte on a connection.
+The table below names them; a quirk that no test of one API can show is tested here, byte by byte on a connection.
 """
 
 import ast
@@ -16,118 +16,58 @@ from tests.support import wire
 from tests.support.client import Body, Client, fetch_body, produce_body, row_of
 
 ROOT = Path(__file__).resolve().parents[2]
-HERE = "integration/test_quirks"
-METADATA, GROUPS, CONFIGS = (
-    "unit/apis/test_apis_metadata",
-    "unit/apis/test_apis_groups",
-    "unit/apis/test_apis_configs",
-)
-QUIRKS: dict[int, tuple[str, list[tuple[str, str]]]] = {
-    1: (
-        "floors are feature probes",
-        [
-            (METADATA, "test_advertised_versions_are_the_table"),
-            ("clients/test_scenario", "test_produce_with_each_codec_and_consume"),  # kcat is the librdkafka that probes
-        ],
-    ),
-    2: (
-        "ApiVersions in an unknown version",
-        [
-            (METADATA, "test_unknown_version_of_api_versions"),
-            (METADATA, "test_api_versions_has_response_header_0"),
-            ("integration/test_hostile_frames", "test_versions_out_of_range"),
-        ],
-    ),
-    3: ("no feature with minimum level 0", [(METADATA, "test_api_versions_bodies")]),
-    4: ("transaction.version only as far as it works", [(METADATA, "test_features_are_what_is_built")]),
-    5: ("empty records, never null", [(HERE, "test_nothing_to_read_is_no_bytes_and_not_null")]),
-    6: (
-        "topic ids are all or nothing",
-        [
-            ("unit/metadata/test_topics", "test_topics_come_back_with_their_ids"),
-            ("unit/metadata/test_topics", "test_a_recreated_topic_has_another_id"),
-            (METADATA, "test_a_topic_in_every_version"),
-            (HERE, "test_responses_by_id_carry_the_id"),
-            (GROUPS, "test_committing_in_every_version"),
-        ],
-    ),
-    7: (
-        "the controller is the one broker",
-        [(METADATA, "test_a_topic_in_every_version"), (METADATA, "test_describe_cluster")],
-    ),
-    8: ("DescribeTopicPartitions without null lists", [(GROUPS, "test_describing_partitions_in_pages")]),
-    9: (
-        "authorized operations only when asked for",
-        [(METADATA, "test_operations_only_when_asked_for"), (GROUPS, "test_describing_and_listing")],
-    ),
-    10: (
-        "JoinGroup and SyncGroup",
-        [
-            (GROUPS, "test_joining_in_every_version"),
-            (GROUPS, "test_a_returning_static_leader"),
-            ("unit/coordinator/test_group_membership", "test_members_wait_for_the_leaders_assignment"),
-        ],
-    ),
-    11: ("OffsetFetch", [(GROUPS, "test_fetching_offsets_in_every_version")]),
-    12: (
-        "idempotence",
-        [
-            ("unit/log/producers/test_producer_state", "test_five_batches_are_remembered"),
-            ("unit/log/producers/test_producer_state", "test_sequence_wraps_to_zero"),
-            (HERE, "test_idempotent_batches_over_the_wire"),
-        ],
-    ),
-    13: (
-        "acks=0, long polls, large batches, wrong offsets",
-        [
-            (HERE, "test_no_response_with_acks_0"),
-            (HERE, "test_a_whole_batch_however_large"),
-            (HERE, "test_offsets_that_are_not_there"),
-            ("integration/test_native_handlers", "test_fetch_waits_exactly_its_time"),
-            ("integration/test_native_handlers", "test_min_bytes_adds_up_over_partitions"),
-        ],
-    ),
-    14: (
-        "throttled: the response first, then no reading",
-        [
-            ("integration/socket_server/test_socket_server", "test_throttle_outlasts_the_response"),
-            ("integration/throttling/test_produce", "test_produce_responds_at_once_and_is_muted_to_the_millisecond"),
-        ],
-    ),
-    15: (
-        "cluster id and leader epoch are stable",
-        [("integration/test_broker", "test_a_restart_finds_everything"), (METADATA, "test_a_topic_in_every_version")],
-    ),
-    16: ("no preferred read replica", [(HERE, "test_no_consumer_is_sent_to_another_replica")]),
-    17: (
-        "DescribeConfigs and CreateTopics tell all configs",  # words: ok, a heading of the table
-        [
-            (CONFIGS, "test_all_configs_of_a_topic"),
-            (CONFIGS, "test_keys"),
-            ("unit/apis/test_apis_topics", "test_create_in_every_version"),
-        ],
-    ),
-    18: ("DescribeQuorum", [("unit/apis/test_apis_logs", "test_describe_quorum")]),
-    19: ("no telemetry", [(METADATA, "test_advertised_versions_are_the_table")]),
-    20: (
-        "what is not served closes the connection",
-        [(METADATA, "test_what_is_not_served"), ("integration/test_hostile_frames", "test_versions_out_of_range")],
-    ),
-    21: (
-        "DescribeGroups of an unknown group",
-        [(GROUPS, "test_describing_and_listing"), ("integration/test_java_tools", "test_groups_with_members")],
-    ),
-    22: (
-        "Metadata of all, none and by id",
-        [(METADATA, "test_null_is_all_and_empty_is_none"), (METADATA, "test_by_id")],
-    ),
-}
+HERE, METADATA = "integration/test_quirks", "unit/apis/test_apis_metadata"
+NATIVE, FRAMES = "integration/test_native_handlers", "integration/test_hostile_frames"
+PRODUCERS, TOPICS = "unit/log/producers/test_producer_state", "unit/metadata/test_topics"
+#: By number: the quirk, and its tests or the situations whose responses are compared with Kafka's, by file.
+QUIRKS: dict[int, tuple[str, dict[str, str]]] = {
+    1: ("lowest versions are feature probes", {METADATA: "test_advertised_versions_are_the_table",
+        "clients/test_scenario": "test_produce_with_each_codec_and_consume"}),  # kcat is the librdkafka that probes
+    2: ("ApiVersions in an unknown version", {FRAMES: "test_versions_out_of_range",
+        "conformance/situations/connections": "version_of_api_versions asked_twice"}),
+    3: ("no feature with minimum level 0", {METADATA: "test_features_are_what_is_built"}),
+    4: ("transaction.version only as far as it works", {METADATA: "test_features_are_what_is_built"}),
+    5: ("empty records, never null", {HERE: "test_nothing_to_read_is_no_bytes_and_not_null"}),
+    6: ("topic ids are all or nothing", {HERE: "test_responses_by_id_carry_the_id",
+        TOPICS: "test_topics_come_back_with_their_ids test_a_recreated_topic_has_another_id",
+        "conformance/situations/metadata": "by_name", "conformance/situations/offsets": "topics_that_are_not_there"}),
+    7: ("the controller is the one broker", {"conformance/situations/metadata": "by_name",
+        "conformance/situations/cluster": "described"}),
+    8: ("DescribeTopicPartitions without null lists", {"conformance/situations/topics": "described_by_pages"}),
+    9: ("authorized operations only when asked for", {"conformance/situations/metadata": "authorized_operations",
+        "conformance/situations/group_admin": "operations_described"}),
+    10: ("JoinGroup and SyncGroup", {"conformance/situations/groups": "life_of_a_member static_member",
+        "unit/coordinator/test_group_membership": "test_members_wait_for_the_leaders_assignment"}),
+    11: ("OffsetFetch", {"conformance/situations/offsets": "ways_to_ask ids_that_are_not_there"}),
+    12: ("idempotence", {PRODUCERS: "test_five_batches_are_remembered test_sequence_wraps_to_zero",
+        HERE: "test_idempotent_batches_over_the_wire"}),
+    13: ("acks=0, long polls, large batches, wrong offsets", {
+        HERE: "test_no_response_with_acks_0 test_a_whole_batch_however_large test_offsets_that_are_not_there",
+        NATIVE: "test_fetch_waits_exactly_its_time test_min_bytes_adds_up_over_partitions"}),
+    14: ("throttled: the response first, then no reading", {
+        "integration/socket_server/test_socket_server": "test_throttle_outlasts_the_response",
+        "integration/throttling/test_produce": "test_produce_responds_at_once_and_is_muted_to_the_millisecond"}),
+    15: ("cluster id and leader epoch are stable", {"integration/test_broker": "test_a_restart_finds_everything",
+        "conformance/situations/metadata": "by_name"}),
+    16: ("no preferred read replica", {HERE: "test_no_consumer_is_sent_to_another_replica"}),
+    17: ("DescribeConfigs and CreateTopics return all configs", {"conformance/situations/topics": "created",
+        "conformance/situations/configs": "of_a_topic some_keys"}),
+    18: ("DescribeQuorum", {"conformance/situations/cluster": "quorum",
+        "unit/apis/test_apis_logs": "test_nodes_of_the_quorum"}),
+    19: ("no telemetry", {METADATA: "test_advertised_versions_are_the_table"}),
+    20: ("what is not served closes the connection", {FRAMES: "test_versions_out_of_range",
+        "conformance/situations/connections": "keys_nobody_has versions_nobody_has"}),
+    21: ("DescribeGroups of an unknown group", {"conformance/situations/group_admin": "states several_described",
+        "integration/test_java_tools": "test_groups_with_members"}),
+    22: ("Metadata of all, none and by id", {
+        "conformance/situations/metadata": "all_topics no_topics by_id by_unknown_id name_and_id"}),
+}  # fmt: skip
 
 
 def test_every_quirk_has_its_tests() -> None:
-    """The table names 22 quirks and only tests that exist: one that is renamed or deleted is missed here."""
+    """The table has 22 quirks, and only tests and situations that exist."""
     assert list(QUIRKS) == list(range(1, 23))
-    named = {place for _, places in QUIRKS.values() for place in places}
+    named = {(file, name) for _, tests in QUIRKS.values() for file, names in tests.items() for name in names.split()}
     there = set()
     for file in {file for file, _ in named}:
         tree = ast.parse((ROOT / "tests" / f"{file}.py").read_text(encoding="utf-8"))
@@ -150,7 +90,7 @@ def topic_id(client: Client, name: str = "t") -> uuid.UUID:
 
 
 def fetch(client: Client, version: int, where: str | Body, **more: int) -> tuple[Body, Body]:
-    """The one partition's row, and its topic's."""
+    """Fetch partition 0; return its row, and its topic's."""
     response = client.call(wire.FETCH, version, fetch_body(where, **more))  # type: ignore[arg-type]
     return row_of(response), response["Responses"][0]
 
@@ -175,7 +115,7 @@ def test_nothing_to_read_is_no_bytes_and_not_null(broker: VirtualBroker, version
 
 
 def test_nothing_to_read_byte_by_byte(broker: VirtualBroker) -> None:
-    """The same by hand: an int32 of 0 up to v11 ends the response, not -1 (quirk 5)."""
+    """An int32 of 0, not -1, ends the response up to v11 (quirk 5)."""
     with Client(broker.bootstrap_servers) as one:
         assert one.ask(wire.fetch("t"))[-4:] == bytes(4)
 
@@ -212,7 +152,7 @@ def test_responses_by_id_carry_the_id(broker: VirtualBroker) -> None:
 
 
 def test_idempotent_batches_over_the_wire(broker: VirtualBroker) -> None:
-    """Any start for a new producer, five repeats known by their offsets, gaps 45, old epochs 47 (quirk 12)."""
+    """A new producer begins anywhere, five repeats get their offsets, gaps error 45, old epochs 47 (quirk 12)."""
 
     def send(sequence: int, *, producer: int = 7, epoch: int = 0, count: int = 1) -> tuple[int, int]:
         data = wire.batch([b"x"] * count, producer_id=producer, producer_epoch=epoch, base_sequence=sequence)
@@ -244,8 +184,7 @@ def test_pipelined_batches_keep_their_order(broker: VirtualBroker) -> None:
 
 
 def test_no_response_with_acks_0(broker: VirtualBroker) -> None:
-    """The next response on the connection is the next request's, and the record is there; a failure closes (quirk
-    13)."""
+    """The next response is that of the next request, and the record exists; a failure closes (quirk 13)."""
     with Client(broker.bootstrap_servers) as one:
         one.send(wire.produce("t", 0, wire.batch(), acks=0))
         response = one.ask(wire.header(wire.API_VERSIONS, 0, 77))
@@ -256,7 +195,7 @@ def test_no_response_with_acks_0(broker: VirtualBroker) -> None:
 
 
 def test_a_whole_batch_however_large(broker: VirtualBroker) -> None:
-    """A batch above both limits is returned whole, or its consumer would stand still for ever (quirk 13)."""
+    """A batch above both limits is returned whole, or its consumer would never proceed (quirk 13)."""
     data = wire.batch([b"x" * 100_000])
     with Client(broker.bootstrap_servers) as one:
         for _ in range(2):
@@ -270,7 +209,7 @@ def test_a_whole_batch_however_large(broker: VirtualBroker) -> None:
 
 
 def test_offsets_that_are_not_there(broker: VirtualBroker) -> None:
-    """Behind the end and before the start: 1 at once, however long the fetch would wait (quirk 13)."""
+    """Offsets behind the end and before the start get error 1 at once, whatever the maximum wait (quirk 13)."""
     with Client(broker.bootstrap_servers) as one:
         for _ in range(3):
             one.ask(wire.produce("t", 0, wire.batch()))

@@ -1,4 +1,4 @@
-"""Raw Kafka frames, built by hand: what no client library would send, and responses read without our own codec."""
+"""Raw Kafka frames, built and read without the broker's codec; also invalid ones, which no client library sends."""
 
 from __future__ import annotations
 
@@ -9,20 +9,14 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
 PRODUCE, FETCH, LIST_OFFSETS, METADATA, FIND_COORDINATOR, API_VERSIONS = 0, 1, 2, 3, 10, 18
-CREATE_TOPICS, DELETE_TOPICS, INIT_PRODUCER_ID, DESCRIBE_CONFIGS, CREATE_PARTITIONS, DESCRIBE_CLUSTER = (
-    19,
-    20,
-    22,
-    32,
-    37,
-    60,
-)
+CREATE_TOPICS, DELETE_TOPICS, INIT_PRODUCER_ID, DESCRIBE_CONFIGS = 19, 20, 22, 32
+CREATE_PARTITIONS, DESCRIBE_CLUSTER = 37, 60
 CODECS = {"none": 0, "gzip": 1, "snappy": 2, "lz4": 3, "zstd": 4}
 
 
@@ -40,7 +34,7 @@ _CRC = _crc_table()
 
 
 def crc32c(data: bytes) -> int:
-    """Castagnoli's CRC by table: slow, and independent code."""
+    """Return Castagnoli's CRC, by code that is independent of the broker's."""
     value = 0xFFFFFFFF
     for byte in data:
         value = _CRC[(value ^ byte) & 0xFF] ^ (value >> 8)
@@ -61,7 +55,7 @@ def varint(n: int) -> bytes:
 
 
 def text(value: str | bytes | None) -> bytes:
-    """A string with its int16 length."""
+    """Return a string with its int16 length."""
     if value is None:
         return struct.pack(">h", -1)
     data = value.encode() if isinstance(value, str) else value
@@ -69,7 +63,7 @@ def text(value: str | bytes | None) -> bytes:
 
 
 def compact(value: str) -> bytes:
-    """A compact string."""
+    """Return a compact string."""
     data = value.encode()
     return uvarint(len(data) + 1) + data
 
@@ -77,18 +71,28 @@ def compact(value: str) -> bytes:
 def header(
     key: int, version: int, correlation: int = 1, client_id: str | None = "raw", *, flexible: bool = False
 ) -> bytes:
-    """Request header v1, or v2 if flexible."""
+    """Return a request header v1, or v2 if flexible."""
     plain = struct.pack(">hhi", key, version, correlation) + text(client_id)
     return plain + b"\0" if flexible else plain
 
 
+def sized(data: bytes | None) -> bytes:
+    """Return bytes with their varint length, as records have them."""
+    return varint(-1) if data is None else varint(len(data)) + data
+
+
 def record(
-    delta: int, value: bytes | None, *, key: bytes | None = None, timestamp_delta: int = 0, header_count: int = 0
+    delta: int,
+    value: bytes | None,
+    *,
+    key: bytes | None = None,
+    timestamp_delta: int = 0,
+    headers: Sequence[tuple[str, bytes | None]] = (),
+    header_count: int | None = None,
 ) -> bytes:
-    body = b"\0" + varint(timestamp_delta) + varint(delta)
-    body += varint(-1) if key is None else varint(len(key)) + key
-    body += varint(-1) if value is None else varint(len(value)) + value
-    body += varint(header_count)
+    body = b"\0" + varint(timestamp_delta) + varint(delta) + sized(key) + sized(value)
+    body += varint(len(headers) if header_count is None else header_count)
+    body += b"".join(sized(name.encode()) + sized(data) for name, data in headers)
     return varint(len(body)) + body
 
 
@@ -104,37 +108,28 @@ def batch(
     attributes: int = 0,
     last_offset_delta: int | None = None,
     timestamp_ms: int | None = None,
+    max_timestamp_ms: int | None = None,
     producer_id: int = -1,
     producer_epoch: int = -1,
     base_sequence: int = -1,
     count: int | None = None,
 ) -> bytes:
-    """A record batch v2; every field can be made to lie."""
+    """Return a record batch of format 2; every field can have a wrong value."""
     now = int(time.time() * 1000) if timestamp_ms is None else timestamp_ms
+    newest = now if max_timestamp_ms is None else max_timestamp_ms
     body = b"".join(record(i, v) for i, v in enumerate(values)) if records is None else records
     number = len(values) if count is None else count
     last = len(values) - 1 if last_offset_delta is None else last_offset_delta
-    checked = (
-        struct.pack(">hiqqqhii", attributes, last, now, now, producer_id, producer_epoch, base_sequence, number) + body
-    )
+    producer = (producer_id, producer_epoch, base_sequence)
+    checked = struct.pack(">hiqqqhii", attributes, last, now, newest, *producer, number) + body
     whole = 4 + 1 + 4 + len(checked) if length is None else length
-    return (
-        struct.pack(">qiibI", base_offset, whole, leader_epoch, magic, crc32c(checked) if crc is None else crc)
-        + checked
-    )
+    found = crc32c(checked) if crc is None else crc
+    return struct.pack(">qiibI", base_offset, whole, leader_epoch, magic, found) + checked
 
 
-def produce(
-    topic: str,
-    partition: int,
-    records: bytes | None,
-    *,
-    acks: int = 1,
-    version: int = 7,
-    transactional_id: str | None = None,
-) -> bytes:
-    """Produce v3-v8 of one partition."""
-    return produce_to(topic, [partition], records, acks=acks, version=version, transactional_id=transactional_id)
+def produce(topic: str, partition: int, records: bytes | None, **how: Any) -> bytes:
+    """Return a Produce request, v3 to v8, of one partition."""
+    return produce_to(topic, [partition], records, **how)
 
 
 def produce_to(
@@ -146,7 +141,7 @@ def produce_to(
     version: int = 7,
     transactional_id: str | None = None,
 ) -> bytes:
-    """Produce v3-v8 of the same records to several partitions."""
+    """Return a Produce request, v3 to v8, of the same records to several partitions."""
     data = struct.pack(">i", -1) if records is None else struct.pack(">i", len(records)) + records
     return (
         header(PRODUCE, version)
@@ -170,7 +165,7 @@ def fetch(
     session: tuple[int, int] | None = None,
     isolation: int = 0,
 ) -> bytes:
-    """Fetch of partitions of one topic: v4, or v7 with the id and epoch of a session."""
+    """Return a Fetch of partitions of one topic: v4, or v7 with the id and epoch of a session."""
     limits = struct.pack(">iiiib", -1, max_wait_ms, min_bytes, max_bytes, isolation)
     if session is None:
         entries = [struct.pack(">iqi", p, offset, partition_max_bytes) for p in partitions]
@@ -189,7 +184,7 @@ def fetch(
 
 
 def list_offsets(topic: str, partition: int, timestamp_ms: int) -> bytes:
-    """ListOffsets v1; -1 asks for the end, -2 for the start."""
+    """Return a ListOffsets v1; a timestamp of -1 looks up the end, -2 the start."""
     return (
         header(LIST_OFFSETS, 1)
         + struct.pack(">ii", -1, 1)
@@ -199,7 +194,7 @@ def list_offsets(topic: str, partition: int, timestamp_ms: int) -> bytes:
 
 
 def create_topic(name: str | bytes, partitions: int, replication_factor: int = 1, timeout_ms: int = 10000) -> bytes:
-    """CreateTopics v2."""
+    """Return a CreateTopics v2."""
     return (
         header(CREATE_TOPICS, 2)
         + struct.pack(">i", 1)
@@ -214,7 +209,7 @@ class Closed(Exception):
 
 
 class Connection:
-    """One socket with frames on it."""
+    """Socket that sends and receives frames."""
 
     def __init__(self, bootstrap: str, timeout: float = 10.0) -> None:
         host, _, port = bootstrap.rpartition(":")
@@ -271,7 +266,7 @@ class Connection:
         return self.receive()
 
     def is_closed_within(self, seconds: float) -> bool:
-        """True if the broker ends the connection in time; what it sends before is thrown away."""
+        """Return True if the broker closes the connection in time; data before that is discarded."""
         deadline = time.monotonic() + seconds
         while (left := deadline - time.monotonic()) > 0:
             self.socket.settimeout(left)
@@ -287,7 +282,7 @@ class Connection:
 
 @contextlib.contextmanager
 def crowd(bootstrap: str, count: int) -> Iterator[list[Connection]]:
-    """Many connections at once, closed together."""
+    """Open many connections and close them together."""
     with contextlib.ExitStack() as stack:
         yield [stack.enter_context(Connection(bootstrap)) for _ in range(count)]
 
@@ -312,7 +307,7 @@ class Fetched:
     records: bytes
 
     def batches(self) -> list[tuple[int, int, int, int]]:
-        """(base offset, codec, record count, max timestamp) of each complete batch."""
+        """Return base offset, codec, record count and max timestamp of each complete batch."""
         found, at = [], 0
         while at + 61 <= len(self.records):
             base, length = struct.unpack_from(">qi", self.records, at)
@@ -337,14 +332,14 @@ def fetched(response: bytes) -> Fetched:
 
 
 def first_topic_error(response: bytes) -> int:
-    """Error code of the first topic in a response to CreateTopics v2-v4 (throttle time, then an array of topics)."""
+    """Return the error code of the first topic in a response to CreateTopics v2-v4."""
     (length,) = struct.unpack_from(">h", response, 12)
     (code,) = struct.unpack_from(">h", response, 14 + length)
     return int(code)
 
 
 def ranges(bootstrap: str) -> dict[int, tuple[int, int]]:
-    """The advertised version range of each API key."""
+    """Return the advertised version range of each API key."""
     with Connection(bootstrap) as connection:
         response = connection.ask(header(API_VERSIONS, 0))
     error, count = struct.unpack_from(">hi", response, 4)
@@ -353,7 +348,7 @@ def ranges(bootstrap: str) -> dict[int, tuple[int, int]]:
 
 
 def responses(bootstrap: str, within: float = 1.0) -> bool:
-    """True if ApiVersions gets a response without error on a new connection in time."""
+    """Return True if ApiVersions gets a response without error on a new connection in time."""
     try:
         with Connection(bootstrap, timeout=within) as connection:
             response = connection.ask(header(API_VERSIONS, 0, 77))
@@ -363,7 +358,7 @@ def responses(bootstrap: str, within: float = 1.0) -> bool:
 
 
 def end_offset(bootstrap: str, topic: str, partition: int = 0) -> int:
-    """The offset the next record will get."""
+    """Return the offset that the next record will get."""
     with Connection(bootstrap) as connection:
         response = connection.ask(list_offsets(topic, partition, -1))
     (length,) = struct.unpack_from(">h", response, 8)
@@ -373,7 +368,7 @@ def end_offset(bootstrap: str, topic: str, partition: int = 0) -> int:
 
 
 def is_ready(bootstrap: str, topic: str, partition: int = 0) -> bool:
-    """True once a created partition has its leader: other brokers need a moment."""
+    """Return True once a created partition has its leader, which takes other brokers a moment."""
     try:
         end_offset(bootstrap, topic, partition)
     except AssertionError:
