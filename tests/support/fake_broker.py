@@ -1,14 +1,19 @@
-"""A scripted broker for tests of clients: real sockets, our own codec, responses as the test says."""
+"""A scripted broker for tests of clients: real sockets, the broker's codec, responses that the test gives."""
+
+from __future__ import annotations
 
 import contextlib
 import socket
 import struct
 import threading
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from kbroker.client.connection import format_address
 from kbroker.protocol import codec
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 Body = dict[str, Any]
 Handler = Callable[[int, Body], "Body | bytes | None"]
@@ -16,8 +21,7 @@ METADATA, API_VERSIONS = 3, 18
 
 
 class FakeBroker:
-    """Responds to each request by a function of (version, body): a body, raw bytes of a whole response, or None to
-    close."""
+    """Responds to each request by a function of version and body: with a body, raw bytes, or None to close."""
 
     def __init__(self) -> None:
         self.listener = socket.create_server(("127.0.0.1", 0))
@@ -56,6 +60,12 @@ class FakeBroker:
             "ClusterId": "c",
             "Topics": topics,
         }
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
 
     def asked(self, key: int) -> list[tuple[int, Body]]:
         return [(version, body) for k, version, body in self.seen if k == key]

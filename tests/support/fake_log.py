@@ -1,4 +1,4 @@
-"""A FakeBroker that holds logs: Metadata with topic ids, ListOffsets and Fetch over batches that the test made."""
+"""A FakeBroker with logs: Metadata with topic ids, ListOffsets and Fetch over the batches of the test."""
 
 from __future__ import annotations
 
@@ -14,15 +14,17 @@ UNKNOWN_TOPIC, OUT_OF_RANGE, UNKNOWN_TOPIC_ID = 3, 1, 100
 
 
 class FakeTime:
-    """Moves only when somebody sleeps."""
+    """Clock that moves only when a client sleeps."""
 
     def __init__(self) -> None:
         self.now = 100.0
+        self.slept: list[float] = []
 
     def clock(self) -> float:
         return self.now
 
     def sleep(self, seconds: float) -> None:
+        self.slept.append(seconds)
         self.now += seconds
 
     def advance(self, seconds: float) -> None:
@@ -30,7 +32,7 @@ class FakeTime:
 
 
 class FakeLogBroker(FakeBroker):
-    """`logs` has the batches of each partition, `begins` where a log begins if not at 0; `ids` the topics' ids."""
+    """`logs` has the batches of each partition, `begins` the start of a log other than 0, `ids` the topics' ids."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""What tests of several commands need."""
+"""Fixtures of several commands: a scripted broker with quotas, and another time zone."""
 
 from __future__ import annotations
 
@@ -7,10 +7,18 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.support.quota_broker import QuotaBroker
+
+
+@pytest.fixture
+def broker() -> Iterator[QuotaBroker]:
+    with QuotaBroker() as started:
+        yield started
+
 
 @pytest.fixture
 def in_another_zone(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """This machine's clock shows three and a half hours less than UTC."""
+    """Set local time to three and a half hours before UTC."""
     with monkeypatch.context() as patch:
         patch.setenv("TZ", "<-0330>3:30")
         time.tzset()

@@ -1,5 +1,6 @@
 """Tests of the command line: parsing, refusals in one line, modules that are never imported."""
 
+import functools
 import json
 import signal
 import subprocess
@@ -7,17 +8,18 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import click
 import pytest
-from click.testing import CliRunner, Result
 
 import kbroker
 from kbroker import serving
 from kbroker.cli import cli, user_message
 from kbroker.cli.consume import _timestamp_ms
 from kbroker.cli.output import MAX_WIDTH, json_bytes, print_table
+from tests.support import cli as cli_support
+from tests.support.cli import refusal
 
 HELP = """\
 Usage: kbroker [OPTIONS] COMMAND [ARGS]...
@@ -49,8 +51,7 @@ Commands:
 """
 
 
-def run(*args: str, **settings: Any) -> Result:
-    return CliRunner().invoke(cli, args, prog_name="kbroker", **settings)
+run = functools.partial(cli_support.run, None)
 
 
 def subcommands(group: click.Group) -> dict[str, click.Command]:
@@ -58,14 +59,6 @@ def subcommands(group: click.Group) -> dict[str, click.Command]:
     ctx = click.Context(group)
     found = {name: group.get_command(ctx, name) for name in group.list_commands(ctx)}
     return {name: command for name, command in found.items() if command is not None}
-
-
-def refusal(result: Result, status: int) -> str:
-    """Return the one line of a failure, without the usage behind it."""
-    assert (status, "") == (result.exit_code, result.stdout)
-    (line,) = result.stderr.partition("Usage: ")[0].splitlines()
-    assert line.startswith("kbroker: ")
-    return line.removeprefix("kbroker: ")
 
 
 def test_a_report_asks_a_secured_broker(tmp_path: Path) -> None:

@@ -7,12 +7,11 @@ from typing import Any
 
 import click
 import pytest
-from click.testing import CliRunner, Result
 
 from kbroker._core.clock import VirtualClock
-from kbroker.cli import cli
 from kbroker.cli.reset import datetime_ms, duration_ms, read_plan, topic_partitions
 from kbroker.protocol import codec
+from tests.support.cli import printed, refusal, run
 from tests.support.fake_broker import Body, FakeBroker
 
 LIST_OFFSETS, OFFSET_COMMIT, OFFSET_FETCH, FIND_COORDINATOR, DESCRIBE_GROUPS, LIST_GROUPS = 2, 8, 9, 10, 15, 16
@@ -138,25 +137,8 @@ class GroupBroker(FakeBroker):
 
 @pytest.fixture
 def broker() -> Iterator[GroupBroker]:
-    fake = GroupBroker()
-    yield fake
-    fake.close()
-
-
-def run(broker: FakeBroker | None, *args: str, **settings: Any) -> Result:
-    environment = {"KBROKER_BOOTSTRAP": broker.bootstrap} if broker else {}
-    return CliRunner().invoke(cli, args, prog_name="kbroker", env=environment, **settings)
-
-
-def output(result: Result) -> str:
-    assert (result.exit_code, result.stderr) == (0, "")
-    return result.stdout
-
-
-def refusal(result: Result, status: int = 1) -> str:
-    assert (result.exit_code, result.stdout) == (status, "")
-    (line,) = result.stderr.partition("Usage: ")[0].splitlines()
-    return line.removeprefix("kbroker: ")
+    with GroupBroker() as fake:
+        yield fake
 
 
 def member(member_id: str, assignment: bytes | None = None, **partitions: list[int]) -> Body:
@@ -177,13 +159,13 @@ def member(member_id: str, assignment: bytes | None = None, **partitions: list[i
 
 def test_groups_are_listed_and_filtered(broker: GroupBroker) -> None:
     """Every group is a row; --state and --type keep those that fit, whatever the broker can filter."""
-    assert output(run(broker, "groups", "list")).splitlines() == [
+    assert printed(broker, "groups", "list").splitlines() == [
         "GROUP   TYPE     PROTOCOL  STATE",
         "g       classic  consumer  Empty",
         "other   classic  consumer  Stable",
         "shared  share    consumer  Empty",
     ]
-    found = json.loads(output(run(broker, "groups", "list", "--json", "--state", "stable", "--type", "classic")))
+    found = json.loads(printed(broker, "groups", "list", "--json", "--state", "stable", "--type", "classic"))
     assert found == [{"group": "other", "type": "classic", "protocol_type": "consumer", "state": "Stable"}]
 
 
@@ -191,9 +173,9 @@ def test_old_brokers_have_groups_too(broker: GroupBroker) -> None:
     """Before the versions that have state and type, these are unknown and classic, and a Dead group is not listed."""
     broker.ranges |= {LIST_GROUPS: (0, 2), DESCRIBE_GROUPS: (0, 2), OFFSET_FETCH: (0, 5), FIND_COORDINATOR: (0, 0)}
     broker.ranges.pop(CONSUMER_GROUP_DESCRIBE)
-    rows = json.loads(output(run(broker, "groups", "list", "--json")))
+    rows = json.loads(printed(broker, "groups", "list", "--json"))
     assert rows[0] == {"group": "g", "type": "classic", "protocol_type": "consumer", "state": None}
-    (described,) = json.loads(output(run(broker, "groups", "describe", "g", "--json")))
+    (described,) = json.loads(printed(broker, "groups", "describe", "g", "--json"))
     assert described["partitions"][0]["lag"] == 50
     assert refusal(run(broker, "groups", "describe", "none")).startswith("GROUP_ID_NOT_FOUND: group 'none'")
 
@@ -203,14 +185,14 @@ def test_lag_is_the_end_minus_the_committed_offset(broker: GroupBroker) -> None:
     broker.state = "Stable"
     broker.members = [member("m2", t=[2]), member("m1", t=[0]), member("m3", assignment=b"\xff\xff nonsense")]
     broker.committed["g"]["gone", 4] = 3
-    assert output(run(broker, "groups", "describe", "g")).splitlines() == [
+    assert printed(broker, "groups", "describe", "g").splitlines() == [
         "g  state Stable  type classic  assignor range  coordinator 7  members 3",
         "TOPIC  PARTITION  OFFSET  END  LAG  MEMBER  HOST        CLIENT",
         "gone           4       3    -    -  -       -           -",
         "t              0      50  100   50  m1      /127.0.0.1  c",
         "t              2       -  100    -  m2      /127.0.0.1  c",
     ]
-    (found,) = json.loads(output(run(broker, "groups", "describe", "--json", "g")))
+    (found,) = json.loads(printed(broker, "groups", "describe", "--json", "g"))
     assert [(p["topic"], p["partition"], p["offset"], p["end_offset"], p["lag"]) for p in found["partitions"]] == [
         ("gone", 4, 3, None, None),
         ("t", 0, 50, 100, 50),
@@ -221,7 +203,7 @@ def test_lag_is_the_end_minus_the_committed_offset(broker: GroupBroker) -> None:
         [{"topic": "t", "partition": 2}],
         [],
     ]
-    assert output(run(broker, "groups", "describe", "g", "--members")).splitlines()[1:3] == [
+    assert printed(broker, "groups", "describe", "g", "--members").splitlines()[1:3] == [
         "MEMBER  INSTANCE  HOST        CLIENT  ASSIGNMENT",
         "m1             -  /127.0.0.1  c       t:0",
     ]
@@ -229,11 +211,11 @@ def test_lag_is_the_end_minus_the_committed_offset(broker: GroupBroker) -> None:
 
 def test_groups_of_the_new_protocol_are_described(broker: GroupBroker) -> None:
     """A group that DescribeGroups does not know is asked for with ConsumerGroupDescribe."""
-    (found,) = json.loads(output(run(broker, "groups", "describe", "newer", "--json")))
+    (found,) = json.loads(printed(broker, "groups", "describe", "newer", "--json"))
     assert (found["type"], found["assignor"], found["state"]) == ("consumer", "uniform", "Stable")
     assert [(p["partition"], p["member_id"]) for p in found["partitions"]] == [(2, "m1")]
     assert (found["epoch"], found["target_epoch"]) == (6, 5)
-    assert output(run(broker, "groups", "describe", "newer", "--members")).splitlines() == [
+    assert printed(broker, "groups", "describe", "newer", "--members").splitlines() == [
         "newer  state Stable  type consumer  assignor uniform  coordinator 7  members 2  epoch 6  target epoch 5",
         "MEMBER  INSTANCE  HOST  CLIENT  ASSIGNMENT  EPOCH  PROTOCOL  TARGET",
         "m0             -  /h    c       t:2             5  classic   t:0,1",
@@ -252,7 +234,7 @@ def test_a_group_that_changes_its_protocol_is_found(broker: GroupBroker) -> None
         return describe(version, body) if row is None else {"Groups": [row]}
 
     broker.handlers[DESCRIBE_GROUPS] = late
-    assert output(run(broker, "groups", "describe", "g")).startswith("g  state Empty  type classic")
+    assert printed(broker, "groups", "describe", "g").startswith("g  state Empty  type classic")
 
 
 def test_a_coordinator_that_loads_is_asked_again(broker: GroupBroker) -> None:
@@ -264,13 +246,13 @@ def test_a_coordinator_that_loads_is_asked_again(broker: GroupBroker) -> None:
         return {"Coordinators": [{**found["Coordinators"][0], "ErrorCode": next(responses, 0)}]}
 
     broker.handlers[FIND_COORDINATOR] = find
-    output(run(broker, "groups", "describe", "g"))
+    printed(broker, "groups", "describe", "g")
 
 
 def test_groups_are_deleted_one_by_one(broker: GroupBroker) -> None:
     """A missing group is an error, or with --if-exists a word."""
     assert refusal(run(broker, "groups", "delete", "none")).startswith("GROUP_ID_NOT_FOUND: group 'none'")
-    shown = output(run(broker, "groups", "delete", "none", "g", "--if-exists"))
+    shown = printed(broker, "groups", "delete", "none", "g", "--if-exists")
     assert shown == "none does not exist\ndeleted g\n"
     assert broker.committed == {}
 
@@ -281,7 +263,7 @@ def test_groups_are_deleted_one_by_one(broker: GroupBroker) -> None:
 def reset(broker: GroupBroker, *args: str, group: str = "g") -> dict[int, int]:
     """The new offsets of topic t that a dry run shows; nothing is committed."""
     before = {name: dict(found) for name, found in broker.committed.items()}
-    shown = json.loads(output(run(broker, "groups", "reset", group, *args, "--json")))
+    shown = json.loads(printed(broker, "groups", "reset", group, *args, "--json"))
     assert (shown["executed"], broker.committed) == (False, before)
     assert broker.asked(OFFSET_COMMIT) == []
     return {row["partition"]: row["new_offset"] for row in shown["offsets"] if row["topic"] == "t"}
@@ -323,21 +305,21 @@ def test_a_duration_counts_back_from_the_clock_that_was_given(broker: GroupBroke
     """--by-duration reads no clock but the injected one; before 1970 there is nothing."""
     for text in ("PT1S", "P36500D"):
         words = ["groups", "reset", "g", "--topic", "t:0", "--by-duration", text]
-        output(run(broker, *words, obj=VirtualClock(start_epoch_ms=1_769_860_800_000)))
+        printed(broker, *words, obj=VirtualClock(start_epoch_ms=1_769_860_800_000))
     asked = [body["Topics"][0]["Partitions"][0]["Timestamp"] for _, body in broker.asked(LIST_OFFSETS)]
     assert set(asked) - {-1, -2} == {1_769_860_799_000, 0}
 
 
 def test_execute_commits_what_was_shown(broker: GroupBroker) -> None:
     """With --execute the same rows are shown and committed; the group may be new."""
-    assert output(run(broker, "groups", "reset", "g", "--topic", "t", "--to-earliest", "--execute")).splitlines() == [
+    assert printed(broker, "groups", "reset", "g", "--topic", "t", "--to-earliest", "--execute").splitlines() == [
         "GROUP  TOPIC  PARTITION  OFFSET  NEW",
         "g      t              0      50   10",
         "g      t              1       -   10",
         "g      t              2       -   10",
     ]
     assert broker.committed["g"] == {("t", 0): 10, ("t", 1): 10, ("t", 2): 10}
-    output(run(broker, "groups", "reset", "fresh", "--topic", "t:1", "--to-offset", "20", "--execute"))
+    printed(broker, "groups", "reset", "fresh", "--topic", "t:1", "--to-offset", "20", "--execute")
     assert broker.committed["fresh"] == {("t", 1): 20}
     broker.commit_error = 25
     shown = run(broker, "groups", "reset", "g", "--topic", "t:1", "--to-offset", "20", "--execute")
@@ -366,16 +348,16 @@ def test_what_cannot_be_shifted_is_named(broker: GroupBroker) -> None:
 def test_export_is_what_from_file_reads(broker: GroupBroker, tmp_path: Path) -> None:
     """CSV of one group has no group in it, of several it has; both come back, kept between the ends."""
     broker.committed["h"] = {("t", 1): 60}
-    one = output(run(broker, "groups", "reset", "g", "--topic", "t:0,1", "--to-offset", "70", "--export"))
+    one = printed(broker, "groups", "reset", "g", "--topic", "t:0,1", "--to-offset", "70", "--export")
     assert one == "t,0,70\nt,1,70\n"
-    two = output(run(broker, "groups", "reset", "g", "h", "--all-topics", "--to-current", "--export"))
+    two = printed(broker, "groups", "reset", "g", "h", "--all-topics", "--to-current", "--export")
     assert two == "g,t,0,50\nh,t,1,60\n"
     file = tmp_path / "plan.csv"
     file.write_text(one + "\n t , 2 , 5000\n")
     assert reset(broker, "--from-file", str(file)) == {0: 70, 1: 70, 2: 100}
     file.write_text(two)
     assert reset(broker, "--from-file", str(file), group="h") == {1: 60}
-    output(run(broker, "groups", "reset", "g", "h", "--from-file", str(file), "--execute"))
+    printed(broker, "groups", "reset", "g", "h", "--from-file", str(file), "--execute")
     assert broker.committed == {"g": {("t", 0): 50}, "h": {("t", 1): 60}}
 
 
@@ -393,9 +375,7 @@ def test_a_bad_line_of_a_plan_is_named(text: str, tmp_path: Path) -> None:
 
 def test_all_groups_leaves_share_groups_alone(broker: GroupBroker) -> None:
     """--all-groups takes the groups of consumers, whatever state they are in."""
-    shown = json.loads(
-        output(run(broker, "groups", "reset", "--all-groups", "--topic", "t:0", "--to-latest", "--json"))
-    )
+    shown = json.loads(printed(broker, "groups", "reset", "--all-groups", "--topic", "t:0", "--to-latest", "--json"))
     assert [row["group"] for row in shown["offsets"]] == ["g", "other"]
 
 
@@ -487,14 +467,14 @@ def test_only_what_was_set_here_is_shown(broker: GroupBroker) -> None:
     broker.handlers[DESCRIBE_CONFIGS] = lambda version, body: {
         "Results": [{"ErrorCode": 0, "ResourceType": 2, "ResourceName": "t", "Configs": entries}]
     }
-    assert output(run(broker, "configs", "describe", "topic", "t")).splitlines() == [
+    assert printed(broker, "configs", "describe", "topic", "t").splitlines() == [
         "topic t",
         "NAME            VALUE     SOURCE",
         'cleanup.policy  ""        DYNAMIC_TOPIC_CONFIG',
         "retention.ms    5         DYNAMIC_TOPIC_CONFIG",
         "secret          (hidden)  DYNAMIC_TOPIC_CONFIG",
     ]
-    (found,) = json.loads(output(run(broker, "configs", "describe", "topic", "t", "--all", "--json")))
+    (found,) = json.loads(printed(broker, "configs", "describe", "topic", "t", "--all", "--json"))
     assert [c["name"] for c in found["configs"]] == ["cleanup.policy", "retention.ms", "secret", "segment.bytes"]
     assert found["configs"][1]["synonyms"] == [
         {"name": "log.retention.ms", "value": "9", "source": "STATIC_BROKER_CONFIG"}
@@ -508,7 +488,7 @@ def test_a_broker_and_all_brokers_are_distinguished(broker: GroupBroker, name: s
     broker.handlers[DESCRIBE_CONFIGS] = lambda version, body: {
         "Results": [{"ErrorCode": 0, "ResourceType": 4, "ResourceName": sent, "Configs": entries}]
     }
-    (found,) = json.loads(output(run(broker, "configs", "describe", "broker", name, "--json")))
+    (found,) = json.loads(printed(broker, "configs", "describe", "broker", name, "--json"))
     assert [c["name"] for c in found["configs"]] == kept
     ((_, body),) = broker.asked(DESCRIBE_CONFIGS)
     assert [(r["ResourceType"], r["ResourceName"]) for r in body["Resources"]] == [(4, sent)]
@@ -520,8 +500,8 @@ def test_every_operation_is_sent(broker: GroupBroker) -> None:
         "Responses": [{"ErrorCode": 0, "ResourceType": 2, "ResourceName": "t"}]
     }
     args = ["--set", "a=1=2", "--delete", "b", "--append", "c=x", "--subtract", "d=y"]
-    assert output(run(broker, "configs", "alter", "topic", "t", *args)) == "altered topic t\n"
-    assert output(run(broker, "configs", "alter", "topic", "t", *args, "--dry-run")) == "could alter topic t\n"
+    assert printed(broker, "configs", "alter", "topic", "t", *args) == "altered topic t\n"
+    assert printed(broker, "configs", "alter", "topic", "t", *args, "--dry-run") == "could alter topic t\n"
     (_, first), (_, second) = broker.asked(INCREMENTAL_ALTER_CONFIGS)
     assert (first["ValidateOnly"], second["ValidateOnly"]) == (False, True)
     configs = first["Resources"][0]["Configs"]
@@ -551,8 +531,8 @@ def test_topics_are_altered(broker: GroupBroker) -> None:
         CREATE_PARTITIONS: lambda version, body: {"Results": [{"Name": "t", "ErrorCode": 0}]},
     }
     args = ["topics", "alter", "t", "--partitions", "6", "--config", "a=1", "--delete-config", "b"]
-    assert output(run(broker, *args)) == "altered t\n"
-    shown = json.loads(output(run(broker, *args, "--dry-run", "--json")))
+    assert printed(broker, *args) == "altered t\n"
+    shown = json.loads(printed(broker, *args, "--dry-run", "--json"))
     assert shown == [{"name": "t", "altered": False, "partitions": 6}]
     grown = [(b["Topics"][0]["Count"], b["ValidateOnly"]) for _, b in broker.asked(CREATE_PARTITIONS)]
     assert grown == [(6, False), (6, True)]

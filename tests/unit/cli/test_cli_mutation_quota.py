@@ -1,25 +1,11 @@
 """Error 89 in `kbroker topics`, against a scripted broker."""
 
-from collections.abc import Iterator
-
 import pytest
-from click.testing import CliRunner, Result
 
-from kbroker.cli import cli
 from kbroker.client.admin import Admin, MutationThrottledError
 from kbroker.client.cluster import Cluster
+from tests.support.cli import run
 from tests.support.quota_broker import CREATE_PARTITIONS, CREATE_TOPICS, DELETE_TOPICS, QuotaBroker
-
-
-@pytest.fixture
-def broker() -> Iterator[QuotaBroker]:
-    started = QuotaBroker()
-    yield started
-    started.close()
-
-
-def run(broker: QuotaBroker, *args: str) -> Result:
-    return CliRunner().invoke(cli, args, prog_name="kbroker", env={"KBROKER_BOOTSTRAP": broker.bootstrap})
 
 
 @pytest.mark.parametrize(

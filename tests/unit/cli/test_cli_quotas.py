@@ -2,42 +2,16 @@
 
 import json
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner, Result
 
-from kbroker.cli import cli
 from kbroker.client.quota_file import read_quota_file
 from kbroker.common.errors import Errors
 from kbroker.common.quotas import QuotaEntity
-from tests.support.fake_broker import Body, FakeBroker
+from tests.support.cli import printed, refusal, run
+from tests.support.fake_broker import Body
 from tests.support.quota_broker import ALTER, DESCRIBE, Key, QuotaBroker
-
-
-@pytest.fixture
-def broker() -> Iterator[QuotaBroker]:
-    started = QuotaBroker()
-    yield started
-    started.close()
-
-
-def run(broker: FakeBroker, *args: str) -> Result:
-    return CliRunner().invoke(cli, args, prog_name="kbroker", env={"KBROKER_BOOTSTRAP": broker.bootstrap})
-
-
-def printed(broker: FakeBroker, *args: str) -> str:
-    result = run(broker, *args)
-    assert (result.exit_code, result.stderr) == (0, ""), result.output
-    return result.stdout
-
-
-def refusal(result: Result, status: int, stdout: str = "") -> str:
-    assert (status, stdout) == (result.exit_code, result.stdout)
-    (line,) = result.stderr.splitlines()
-    return line.removeprefix("kbroker: ")
-
 
 ALICE: Key = (("user", "alice"),)
 ALICE_ANY: Key = (("user", "alice"), ("client-id", None))

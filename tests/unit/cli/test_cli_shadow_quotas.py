@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import Result
 
-from kbroker.cli import cli
+from tests.support import cli
 from tests.support.quota_broker import ALTER, DESCRIBE, Key, QuotaBroker
 
 ALICE: Key = (("user", "alice"),)
@@ -18,25 +17,21 @@ ADDRESS: Key = (("ip", "10.0.0.1"),)
 
 
 @pytest.fixture
-def broker() -> Iterator[QuotaBroker]:
-    started = QuotaBroker()
-    started.quotas = {
+def broker(broker: QuotaBroker) -> QuotaBroker:
+    broker.quotas = {
         ALICE: {"producer_byte_rate": 1048576.0, "shadow.producer_byte_rate": 1024.0, "shadow.request_percentage": 5.0},
         APP: {"shadow.consumer_byte_rate": 512.0},
         ADDRESS: {"connection_creation_rate": 30.0, "shadow.connection_creation_rate": 30.0},
     }
-    yield started
-    started.close()
+    return broker
 
 
 def run(broker: QuotaBroker, *args: str) -> Result:
-    return CliRunner().invoke(cli, ["quotas", *args], prog_name="kbroker", env={"KBROKER_BOOTSTRAP": broker.bootstrap})
+    return cli.run(broker, "quotas", *args)
 
 
 def printed(broker: QuotaBroker, *args: str) -> str:
-    result = run(broker, *args)
-    assert (result.exit_code, result.stderr) == (0, ""), result.output
-    return result.stdout
+    return cli.printed(broker, "quotas", *args)
 
 
 def test_they_are_set_and_listed_like_the_others(broker: QuotaBroker) -> None:

@@ -106,9 +106,8 @@ class TransactionBroker(FakeBroker):
 
 @pytest.fixture
 def broker() -> Iterator[TransactionBroker]:
-    one = TransactionBroker()
-    yield one
-    one.close()
+    with TransactionBroker() as one:
+        yield one
 
 
 def run(broker: FakeBroker, *arguments: str) -> Result:

@@ -1,5 +1,6 @@
 """What the command line adds for people: suggestions, usage, completion, colours, units."""
 
+import functools
 import os
 import shutil
 import subprocess
@@ -8,16 +9,13 @@ from pathlib import Path
 
 import click
 import pytest
-from click.testing import CliRunner, Result
 
-from kbroker.cli import cli
 from kbroker.cli.output import print_table, styled
 from kbroker.common.quota_limits import limit_text, parse_limit
+from tests.support import cli as cli_support
 from tests.support import need
 
-
-def run(*args: str) -> Result:
-    return CliRunner().invoke(cli, args, prog_name="kbroker")
+run = functools.partial(cli_support.run, None)
 
 
 @pytest.mark.parametrize(

@@ -3,29 +3,20 @@
 import contextlib
 import io
 import json
-from collections.abc import Iterator
 
 import pytest
-from click.testing import CliRunner, Result
 
-from kbroker.cli import cli
 from kbroker.cli.plain_characters import BARS, HANDLER, make_printable
+from tests.support.cli import run
 from tests.support.quota_broker import QuotaBroker
 
 NAME = "é … א \U0001f600"
 
 
 @pytest.fixture
-def broker() -> Iterator[QuotaBroker]:
-    started = QuotaBroker()
-    started.quotas = {(("user", NAME),): {"producer_byte_rate": 1024.0}}
-    yield started
-    started.close()
-
-
-def run(broker: QuotaBroker, charset: str, *args: str) -> Result:
-    runner = CliRunner(charset=charset)
-    return runner.invoke(cli, args, prog_name="kbroker", env={"KBROKER_BOOTSTRAP": broker.bootstrap})
+def broker(broker: QuotaBroker) -> QuotaBroker:
+    broker.quotas = {(("user", NAME),): {"producer_byte_rate": 1024.0}}
+    return broker
 
 
 @pytest.mark.parametrize(
@@ -39,7 +30,7 @@ def run(broker: QuotaBroker, charset: str, *args: str) -> Result:
 )
 def test_every_name_is_printed(broker: QuotaBroker, charset: str, shown: str) -> None:
     """A character that there is not is an escape, and the command ends well. Where no locale is set it is UTF-8."""
-    result = run(broker, charset, "quotas", "list")
+    result = run(broker, "quotas", "list", charset=charset)
     assert (result.exit_code, result.stderr) == (0, "")
     assert result.stdout_bytes.decode(charset.replace("ascii", "utf-8")).splitlines()[1].startswith(f"{shown}  ")
 
@@ -47,7 +38,7 @@ def test_every_name_is_printed(broker: QuotaBroker, charset: str, shown: str) ->
 @pytest.mark.parametrize("charset", ["utf-8", "ascii", "latin-1"])
 def test_json_is_exact(broker: QuotaBroker, charset: str) -> None:
     """Whatever the terminal is, the names are those of the broker."""
-    result = run(broker, charset, "quotas", "list", "--json")
+    result = run(broker, "quotas", "list", "--json", charset=charset)
     (entry,) = json.loads(result.stdout_bytes.decode(charset.replace("ascii", "utf-8")))
     assert entry["entity"] == {"user": NAME}
 

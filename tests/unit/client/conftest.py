@@ -1,4 +1,4 @@
-"""Fixtures of the client's tests: a scripted broker, and a clock that moves when somebody sleeps."""
+"""Fixtures of the client's tests: a scripted broker, and a clock that moves when the client sleeps."""
 
 from collections.abc import Iterator
 
@@ -6,28 +6,13 @@ import pytest
 
 from kbroker.client.cluster import Cluster
 from tests.support.fake_broker import FakeBroker
+from tests.support.fake_log import FakeTime
 
 
 @pytest.fixture
 def broker() -> Iterator[FakeBroker]:
-    fake = FakeBroker()
-    yield fake
-    fake.close()
-
-
-class FakeTime:
-    """Moves only when somebody sleeps."""
-
-    def __init__(self) -> None:
-        self.now = 100.0
-        self.slept: list[float] = []
-
-    def clock(self) -> float:
-        return self.now
-
-    def sleep(self, seconds: float) -> None:
-        self.slept.append(seconds)
-        self.now += seconds
+    with FakeBroker() as fake:
+        yield fake
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from kbroker.client.cluster_description import describe_cluster
 from kbroker.client.connection import API_VERSIONS, BrokerConnectionError, format_address
 from kbroker.common.errors import Errors, KafkaError
 from tests.support.fake_broker import FakeBroker
-from tests.unit.client.conftest import FakeTime
+from tests.support.fake_log import FakeTime
 
 METADATA, CREATE_TOPICS = 3, 19
 

@@ -19,7 +19,7 @@ from kbroker.client.connection import (
 )
 from kbroker.common.errors import Errors, KafkaError
 from tests.support.fake_broker import FakeBroker
-from tests.unit.client.conftest import FakeTime
+from tests.support.fake_log import FakeTime
 
 METADATA, API_VERSIONS = 3, 18
 

@@ -12,7 +12,7 @@ from kbroker.client.group_consumer import GroupConsumer
 from kbroker.client.group_members import METADATA_MAX_AGE_S, assign_ranges
 from kbroker.common.errors import Errors
 from tests.support.fake_broker import FakeBroker
-from tests.unit.client.conftest import FakeTime
+from tests.support.fake_log import FakeTime
 
 FETCH, LIST_OFFSETS, METADATA, OFFSET_COMMIT, OFFSET_FETCH, FIND_COORDINATOR = 1, 2, 3, 8, 9, 10
 JOIN_GROUP, HEARTBEAT, LEAVE_GROUP, SYNC_GROUP, CONSUMER_GROUP_HEARTBEAT = 11, 12, 13, 14, 68

@@ -10,7 +10,7 @@ import pytest
 from kbroker.client import health
 from kbroker.client.connection import BrokerConnectionError
 from tests.support.fake_broker import FakeBroker
-from tests.unit.client.conftest import FakeTime
+from tests.support.fake_log import FakeTime
 
 
 def test_a_broker_that_responds(broker: FakeBroker, capsys: pytest.CaptureFixture[str]) -> None:

@@ -21,10 +21,9 @@ ID = UUID(int=1)
 
 @pytest.fixture
 def broker() -> Iterator[FakeLogBroker]:
-    fake = FakeLogBroker()
-    fake.logs["t", 0] = [build_batch([(None, b"%d" % i)] * 2, base_offset=2 * i) for i in range(5)]
-    yield fake
-    fake.close()
+    with FakeLogBroker() as fake:
+        fake.logs["t", 0] = [build_batch([(None, b"%d" % i)] * 2, base_offset=2 * i) for i in range(5)]
+        yield fake
 
 
 @pytest.fixture

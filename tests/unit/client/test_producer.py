@@ -12,7 +12,7 @@ from kbroker.client.producer import Delivery, Producer
 from kbroker.common.errors import KafkaError
 from kbroker.protocol.records import iter_batches
 from tests.support.fake_broker import Body, FakeBroker
-from tests.unit.client.conftest import FakeTime
+from tests.support.fake_log import FakeTime
 
 PRODUCE, INIT_PRODUCER_ID = 0, 22
 

@@ -38,10 +38,9 @@ T = TypeVar("T")
 
 @pytest.fixture
 def broker() -> Iterator[QuotaBroker]:
-    started = QuotaBroker()
-    started.quotas = {ALICE.parts: {RATE: 1024.0}, ANYBODY.parts: {RATE: 99.0}, APP.parts: {RATE: 7.0}}
-    yield started
-    started.close()
+    with QuotaBroker() as started:
+        started.quotas = {ALICE.parts: {RATE: 1024.0}, ANYBODY.parts: {RATE: 99.0}, APP.parts: {RATE: 7.0}}
+        yield started
 
 
 def open_sockets(broker: QuotaBroker) -> int:

@@ -23,11 +23,10 @@ ID = UUID(int=1)
 
 @pytest.fixture
 def broker() -> Iterator[FakeLogBroker]:
-    fake = FakeLogBroker()
-    fake.partitions = {"t": 2}
-    fill(fake, 0, 10)
-    yield fake
-    fake.close()
+    with FakeLogBroker() as fake:
+        fake.partitions = {"t": 2}
+        fill(fake, 0, 10)
+        yield fake
 
 
 @pytest.fixture
