@@ -96,17 +96,17 @@ def test_only_connections_of_the_explained_client_are_examined(broker: Broker) -
             opened.enter_context(Cluster(broker.bootstrap_servers, client_id=client_id)).fetch_metadata(["t"])
         facts = [one for one in broker.xray()["connections"]["shown"] if one["client_id"] == "first"]
         with patch.object(XRay, "snapshot", side_effect=AssertionError("an X-ray was taken")):
-            found = broker.explain_quotas("ANONYMOUS", "first", "127.0.0.1")
+            found = broker.quota_explainer.explain("ANONYMOUS", "first", "127.0.0.1")
             assert (found["connections"], found["connections_complete"]) == (2, True)
             assert {"first", "second"} < set(found["client_ids"])
-            assert broker.explain_quotas("ANONYMOUS", "first", "127.0.0.9")["connections"] == 0
-            assert broker.explain_quotas("ANONYMOUS", long)["connections"] == 1
-            assert broker.explain_quotas("ANONYMOUS", long[:-30])["connections"] == 0
-            by_id = broker.explain_quotas(connection=facts[0]["connection"])
+            assert broker.quota_explainer.explain("ANONYMOUS", "first", "127.0.0.9")["connections"] == 0
+            assert broker.quota_explainer.explain("ANONYMOUS", long)["connections"] == 1
+            assert broker.quota_explainer.explain("ANONYMOUS", long[:-30])["connections"] == 0
+            by_id = broker.quota_explainer.explain(connection=facts[0]["connection"])
             assert (by_id["client_id"], by_id["address"], by_id["connections"]) == ("first", "127.0.0.1", 1)
             for unknown in ("", "1-2-3", facts[0]["connection"].replace("127", "126"), f"{facts[0]['connection']}000"):
                 with pytest.raises(UnknownConnectionError):
-                    broker.explain_quotas(connection=unknown)
+                    broker.quota_explainer.explain(connection=unknown)
 
 
 def test_an_unknown_client(broker: Broker) -> None:

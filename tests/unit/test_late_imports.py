@@ -8,10 +8,12 @@ import sys
 
 import pytest
 
+from kbroker.common.errors import Errors
 from kbroker.common.loggers import get_logger
-from kbroker.handlers.api_table import KafkaApis, LateFunction
-from kbroker.protocol import _message_tables
+from kbroker.handlers.api_table import ApiEntry, KafkaApis, LateFunction, whole_failure
+from kbroker.protocol import _message_tables, codec
 from kbroker.protocol.schema import apis as tables
+from kbroker.requests.context import RequestContext
 
 
 def printed(program: str) -> str:
@@ -32,6 +34,17 @@ LATE = [
 def test_every_handler_can_be_imported(function: LateFunction) -> None:
     """The table names modules as text: each is there, and has both functions."""
     assert callable(function.load())
+
+
+@pytest.mark.parametrize("entry", KafkaApis().entries.values(), ids=lambda entry: entry.name)
+def test_a_failure_without_a_function_has_the_error_of_its_response(entry: ApiEntry) -> None:
+    """An API without a ``failure`` of its own has an error code for the whole request, and the text of the error."""
+    if not isinstance(entry.failure, LateFunction) or entry.failure.load() is not whole_failure:
+        return
+    version, error = entry.max_version, Errors.CLUSTER_AUTHORIZATION_FAILED
+    body = entry.failure({}, error, RequestContext(entry.key, version))
+    sent = codec.decode_response(entry.key, version, codec.encode_response(entry.key, version, body))
+    assert (sent["ErrorCode"], sent.get("ErrorMessage", error.message)) == (31, error.message)
 
 
 def test_every_api_but_the_native_ones_has_a_handler() -> None:

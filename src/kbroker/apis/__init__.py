@@ -1,5 +1,5 @@
 """One file per API that Python serves, prefixed with its key.
 
-Each has ``handle(ctx, body, request)``, which returns the response's body, and ``failure(body, error, request)``, which
-returns a response with the same error for all items of the request.
+Each has ``handle(ctx, body, request)``, which returns the response's body. Where the error of a whole request is not in
+the response's own ``ErrorCode``, ``failure(body, error, request)`` returns it, as the error of each item.
 """

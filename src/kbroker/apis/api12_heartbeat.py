@@ -17,9 +17,4 @@ def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
         if refused.error is not Errors.COORDINATOR_LOAD_IN_PROGRESS:
             raise
         error = Errors.NONE  # as in Kafka: the member continues, and its next heartbeat reaches the loaded group
-    return failure(body, error, request)
-
-
-def failure(body: Body, error: Errors, request: RequestContext) -> Body:
-    """Return the error code, the only field of the response."""
     return {"ErrorCode": int(error)}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from kbroker.common.errors import Errors
 from kbroker.coordinator.classic_membership import LeavingMember
 from kbroker.requests.context import ApiContext, Body, RequestContext
 from kbroker.security.authorizer import checks
@@ -13,7 +12,7 @@ def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
     ctx.auth.require(request, checks.LEAVE_GROUP, body["GroupId"])
     if request.api_version < 3:
         (error,) = ctx.groups.leave(body["GroupId"], [LeavingMember(body["MemberId"], None)])
-        return failure(body, error, request)
+        return {"ErrorCode": int(error)}
     rows = body["Members"]
     errors = ctx.groups.leave(body["GroupId"], [LeavingMember(row["MemberId"], row["GroupInstanceId"]) for row in rows])
     members = [
@@ -21,8 +20,3 @@ def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
         for row, error in zip(rows, errors, strict=True)
     ]
     return {"ErrorCode": 0, "Members": members}
-
-
-def failure(body: Body, error: Errors, request: RequestContext) -> Body:
-    """Return the response when the whole request fails; no member left."""
-    return {"ErrorCode": int(error), "Members": []}

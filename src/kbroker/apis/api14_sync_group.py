@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kbroker.common.errors import Errors
+from kbroker.common.errors import Errors, KafkaError
 from kbroker.coordinator.classic_group import SyncResult
 from kbroker.coordinator.classic_membership import SyncRequest
 from kbroker.requests.context import ApiContext, Body, RequestContext
@@ -13,7 +13,7 @@ def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body | None:
     """Pass the sync to the coordinator, which responds later; from v5 it must have type and name of the protocol."""
     protocol_type, protocol_name = body.get("ProtocolType"), body.get("ProtocolName")
     if request.api_version >= 5 and (protocol_type is None or protocol_name is None):
-        return failure(body, Errors.INCONSISTENT_GROUP_PROTOCOL, request)
+        raise KafkaError(Errors.INCONSISTENT_GROUP_PROTOCOL)
     ctx.auth.require(request, checks.SYNC_GROUP, body["GroupId"])
     syncing = SyncRequest(
         group_id=body["GroupId"],
@@ -26,11 +26,6 @@ def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body | None:
     )
     ctx.groups.sync(syncing, lambda result: request.complete(_response(result)))
     return None
-
-
-def failure(body: Body, error: Errors, request: RequestContext) -> Body:
-    """Return the response of a failed request, without assignment."""
-    return _response(SyncResult(error))
 
 
 def _response(result: SyncResult) -> Body:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from kbroker.common.errors import Errors
 from kbroker.requests.context import ApiContext, Body, RequestContext
 from kbroker.security.authorizer import checks
 
@@ -28,8 +27,3 @@ def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
             and (may_see_all or ctx.auth.allows(request, checks.LIST_GROUPS, group.group_id))
         ],
     }
-
-
-def failure(body: Body, error: Errors, request: RequestContext) -> Body:
-    """Return the error without groups."""
-    return {"ErrorCode": int(error), "Groups": []}

@@ -36,11 +36,6 @@ def respond(ranges: Ranges, finalized: FinalizedFeatures, body: Body, version: i
     return response(ranges, finalized, version)
 
 
-def failure(body: Body, error: Errors, request: RequestContext) -> Body:
-    """Return the error without ranges."""
-    return {"ErrorCode": int(error), "ApiKeys": []}
-
-
 def response(ranges: Ranges, finalized: FinalizedFeatures, version: int) -> Body:
     """Return the body that advertises these ranges, and the features.
 

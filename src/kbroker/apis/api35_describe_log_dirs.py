@@ -27,11 +27,6 @@ def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
     return {"ErrorCode": 0, "Results": [_result(view, wanted) for view in ctx.topics.describe_log_dirs()]}
 
 
-def failure(body: Body, error: Errors, request: RequestContext) -> Body:
-    """Return the error without folders."""
-    return {"ErrorCode": int(error), "Results": []}
-
-
 def _result(view: LogDirView, wanted: set[tuple[str, int]] | None) -> Body:
     topics: dict[str, list[Body]] = {}
     total = usable = UNKNOWN_BYTES

@@ -6,7 +6,6 @@ Source: ``KafkaApis.handleRenewTokenRequest``, ``DelegationTokenControlManager.r
 from __future__ import annotations
 
 from kbroker.apis.token_requests import change_expiry
-from kbroker.common.errors import Errors
 from kbroker.requests.context import ApiContext, Body, RequestContext
 
 
@@ -15,8 +14,3 @@ def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
     return change_expiry(
         ctx, request, lambda tokens, who: tokens.renew(bytes(body["Hmac"]), who, body["RenewPeriodMs"])
     )
-
-
-def failure(body: Body, error: Errors, request: RequestContext) -> Body:
-    """Return the response of a failed request; no token was renewed."""
-    return {"ErrorCode": int(error), "ExpiryTimestampMs": 0}

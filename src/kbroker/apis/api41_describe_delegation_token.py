@@ -6,7 +6,7 @@ Source: ``KafkaApis.handleDescribeTokensRequest``, ``DelegationTokenManager.filt
 from __future__ import annotations
 
 from kbroker.apis.token_requests import allows_token_requests
-from kbroker.common.errors import Errors
+from kbroker.common.errors import Errors, KafkaError
 from kbroker.common.java.java_text import replace_invalid_utf8
 from kbroker.common.security.delegation_token import DelegationToken, Principal
 from kbroker.requests.context import ApiContext, Body, RequestContext
@@ -18,10 +18,10 @@ FIRST_WITH_REQUESTER = 3
 def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
     """Describe the tokens of the named owners, or all; an empty list of owners matches no token."""
     if not allows_token_requests(ctx, request):
-        return failure(body, Errors.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED, request)
+        raise KafkaError(Errors.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED)
     tokens = ctx.delegation_tokens
     if tokens is None:
-        return failure(body, Errors.DELEGATION_TOKEN_AUTH_DISABLED, request)
+        raise KafkaError(Errors.DELEGATION_TOKEN_AUTH_DISABLED)
     named = body["Owners"]
     owners = None
     if named is not None:
@@ -60,8 +60,3 @@ def _may_see(ctx: ApiContext, request: RequestContext, token: DelegationToken) -
         or ctx.auth.allows(request, checks.DESCRIBE_DELEGATION_TOKEN, token.token_id)
         or ctx.auth.allows(request, checks.DESCRIBE_DELEGATION_TOKEN_OWNER, str(token.owner))
     )
-
-
-def failure(body: Body, error: Errors, request: RequestContext) -> Body:
-    """Return the error without tokens."""
-    return {"ErrorCode": int(error), "Tokens": []}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from kbroker.common.errors import Errors
 from kbroker.requests.context import ApiContext, Body, RequestContext
 from kbroker.security.authorizer import checks
 
@@ -11,8 +10,3 @@ def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
     """Return no partition, whether the named ones exist or not."""
     ctx.auth.require(request, checks.LIST_PARTITION_REASSIGNMENTS)
     return {"ErrorCode": 0, "ErrorMessage": None, "Topics": []}
-
-
-def failure(body: Body, error: Errors, request: RequestContext) -> Body:
-    """Return the error without partitions."""
-    return {"ErrorCode": int(error), "ErrorMessage": error.message, "Topics": []}

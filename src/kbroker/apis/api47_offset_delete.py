@@ -33,8 +33,3 @@ def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
         if rows:
             topics.append({"Name": topic["Name"], "Partitions": rows})
     return {"ErrorCode": 0, "Topics": topics}
-
-
-def failure(body: Body, error: Errors, request: RequestContext) -> Body:
-    """Return the response of a failed request; no offset was deleted."""
-    return {"ErrorCode": int(error), "Topics": []}

@@ -35,11 +35,6 @@ def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
     return response
 
 
-def failure(body: Body, error: Errors, request: RequestContext) -> Body:
-    """Return the error without topics."""
-    return {"ErrorCode": int(error), "ErrorMessage": error.message, "Topics": []}
-
-
 def _quorum(ctx: ApiContext) -> Body:
     now_ms = ctx.clock.wall_ms()
     voter = {

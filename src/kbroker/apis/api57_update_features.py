@@ -5,7 +5,7 @@ Source: ``QuorumController.updateFeatures``, ``ControllerApis.handleUpdateFeatur
 
 from __future__ import annotations
 
-from kbroker.common.errors import Errors, KafkaError
+from kbroker.common.errors import KafkaError
 from kbroker.metadata.features import FeatureUpdate
 from kbroker.requests.context import ApiContext, Body, RequestContext
 from kbroker.security.authorizer import checks
@@ -29,8 +29,3 @@ def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
             {"Feature": one["Feature"], "ErrorCode": 0, "ErrorMessage": "NONE"} for one in body["FeatureUpdates"]
         ]
     return {"ErrorCode": 0, "ErrorMessage": None, "Results": results}
-
-
-def failure(body: Body, error: Errors, request: RequestContext) -> Body:
-    """Return the response of a failed request; no feature was changed."""
-    return {"ErrorCode": int(error), "ErrorMessage": error.message, "Results": []}

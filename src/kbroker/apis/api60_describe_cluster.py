@@ -14,9 +14,10 @@ def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
     kind = body["EndpointType"]
     if kind == CONTROLLERS:
         text = "The request was sent to an endpoint of type BROKER, but we wanted an endpoint of type CONTROLLER"
-        return _refused(Errors.MISMATCHED_ENDPOINT_TYPE, text)
+        return {"ErrorCode": int(Errors.MISMATCHED_ENDPOINT_TYPE), "ErrorMessage": text}
     if kind != BROKERS:
-        return _refused(Errors.UNSUPPORTED_ENDPOINT_TYPE, f"Unsupported endpoint type {kind}")
+        text = f"Unsupported endpoint type {kind}"
+        return {"ErrorCode": int(Errors.UNSUPPORTED_ENDPOINT_TYPE), "ErrorMessage": text}
     endpoint = ctx.endpoint(request.listener)
     rack = ctx.config.text("broker.rack") or None
     operations = OPERATIONS_NOT_ASKED
@@ -31,12 +32,3 @@ def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
         "Brokers": [{"BrokerId": ctx.node_id, "Host": endpoint.host, "Port": endpoint.port, "Rack": rack}],
         "ClusterAuthorizedOperations": operations,
     }
-
-
-def failure(body: Body, error: Errors, request: RequestContext) -> Body:
-    """Return the error without a cluster."""
-    return _refused(error, error.message)
-
-
-def _refused(error: Errors, message: str) -> Body:
-    return {"ErrorCode": int(error), "ErrorMessage": message, "ClusterId": "", "ControllerId": -1, "Brokers": []}

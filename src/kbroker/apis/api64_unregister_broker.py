@@ -20,8 +20,3 @@ def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
         return {"ErrorCode": int(Errors.BROKER_ID_NOT_REGISTERED), "ErrorMessage": text}
     text = f"Broker {broker_id} is the only one of this cluster and stays registered; stop it to take it away"
     return {"ErrorCode": int(Errors.INVALID_REQUEST), "ErrorMessage": text}
-
-
-def failure(body: Body, error: Errors, request: RequestContext) -> Body:
-    """Return the error."""
-    return {"ErrorCode": int(error), "ErrorMessage": error.message}

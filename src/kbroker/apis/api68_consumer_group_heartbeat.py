@@ -18,7 +18,7 @@ FIRST_WITH_CLIENTS_MEMBER_ID = 1
 def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
     """Check the request, then pass it to the coordinator of groups. Errors have a text."""
     if ctx.features.level(GROUP_VERSION) < 1 or not ctx.groups.consumer_groups.settings.is_enabled:
-        return failure(body, Errors.UNSUPPORTED_VERSION, request)
+        raise KafkaError(Errors.UNSUPPORTED_VERSION)
     try:
         ctx.auth.require(request, checks.CONSUMER_GROUP_HEARTBEAT_GROUP, body["GroupId"])
         names = set(body["SubscribedTopicNames"] or ())
@@ -44,7 +44,7 @@ def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
             )
         )
     except KafkaError as error:
-        return _failure(error.error, error.message)
+        return {"ErrorCode": int(error.error), "ErrorMessage": error.message or error.error.message}
     assignment = None
     if result.assigned is not None:
         rows = [{"TopicId": topic_id, "Partitions": list(epochs)} for topic_id, epochs in result.assigned.items()]
@@ -65,22 +65,6 @@ def _by_topic(rows: list[Body]) -> dict[UUID, list[int]]:
     for row in rows:
         found.setdefault(row["TopicId"], []).extend(row["Partitions"])
     return found
-
-
-def failure(body: Body, error: Errors, request: RequestContext) -> Body:
-    """Return the code and its text."""
-    return _failure(error, error.message)
-
-
-def _failure(error: Errors, text: str | None) -> Body:
-    return {
-        "ErrorCode": int(error),
-        "ErrorMessage": text or error.message,
-        "MemberId": None,
-        "MemberEpoch": 0,
-        "HeartbeatIntervalMs": 0,
-        "Assignment": None,
-    }
 
 
 def _visible(ctx: ApiContext, request: RequestContext) -> Visible | None:

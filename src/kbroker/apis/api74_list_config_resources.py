@@ -22,11 +22,6 @@ def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
     return {"ErrorCode": 0, "ConfigResources": found}
 
 
-def failure(body: Body, error: Errors, request: RequestContext) -> Body:
-    """Return the error without resources."""
-    return {"ErrorCode": int(error), "ConfigResources": []}
-
-
 def _names(ctx: ApiContext, kind: int) -> list[str]:
     if kind == ResourceType.TOPIC:
         return [view.name for view in ctx.topics.all()]

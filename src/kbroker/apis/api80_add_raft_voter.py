@@ -5,8 +5,8 @@ Source: ``KafkaRaftClient.handleAddVoterRequest``, ``AddVoterHandler``.
 
 from __future__ import annotations
 
-from kbroker.apis.raft_voters import refusal
 from kbroker.common.errors import Errors
+from kbroker.metadata.topics import ZERO_ID
 from kbroker.requests.context import ApiContext, Body, RequestContext
 from kbroker.security.authorizer import checks
 
@@ -25,6 +25,15 @@ def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
     return found
 
 
-def failure(body: Body, error: Errors, request: RequestContext) -> Body:
-    """Return the error."""
-    return {"ErrorCode": int(error), "ErrorMessage": error.message}
+def refusal(ctx: ApiContext, body: Body, verb: str) -> Body:
+    """Return the response to a request to "Add" or "Remove" a voter. Kafka checks in the same order."""
+    cluster_id = body["ClusterId"]
+    if cluster_id is not None and cluster_id != ctx.cluster_id:
+        text = f'The given id "{cluster_id}" doesn\'t match the cluster id "{ctx.cluster_id}"'
+        return {"ErrorCode": int(Errors.INCONSISTENT_CLUSTER_ID), "ErrorMessage": text}
+    if body["VoterId"] < 0 or body["VoterDirectoryId"] == ZERO_ID:
+        text = f"{verb} voter request didn't include a valid voter"
+        return {"ErrorCode": int(Errors.INVALID_REQUEST), "ErrorMessage": text}
+    what = "adding" if verb == "Add" else "removing"
+    text = f"Cluster doesn't support {what} voter because the kraft.version feature is 0"
+    return {"ErrorCode": int(Errors.UNSUPPORTED_VERSION), "ErrorMessage": text}

@@ -5,8 +5,7 @@ Source: ``KafkaRaftClient.handleRemoveVoterRequest``, ``RemoveVoterHandler``.
 
 from __future__ import annotations
 
-from kbroker.apis.raft_voters import refusal
-from kbroker.common.errors import Errors
+from kbroker.apis.api80_add_raft_voter import refusal
 from kbroker.requests.context import ApiContext, Body, RequestContext
 from kbroker.security.authorizer import checks
 
@@ -15,8 +14,3 @@ def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
     """Refuse, as Kafka does in such a cluster."""
     ctx.auth.require(request, checks.REMOVE_RAFT_VOTER)
     return refusal(ctx, body, "Remove")
-
-
-def failure(body: Body, error: Errors, request: RequestContext) -> Body:
-    """Return the error."""
-    return {"ErrorCode": int(error), "ErrorMessage": error.message}

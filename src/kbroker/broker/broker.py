@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from kbroker.observe.broker_parts import BrokerParts
     from kbroker.observe.http_access import HttpAccess
     from kbroker.observe.mounted_pages import PageServer
+    from kbroker.quota.explanation import QuotaExplainer
     from kbroker.quota.verdict import Verdict
     from kbroker.request_log.service import RequestLog
     from kbroker.requests.context import ApiContext
@@ -236,28 +237,10 @@ class Broker:
         """Return the recorded verdicts and clear the list."""
         return self._running().ctx.quotas.verdicts(take=True)
 
-    def explain_quotas(
-        self,
-        user: str = "ANONYMOUS",
-        client_id: str = "",
-        address: str | None = None,
-        *,
-        connection: str | None = None,
-        compare: Mapping[str, float] | None = None,
-    ) -> dict[str, Any]:
-        """Return how quotas apply to one client, without any effect on it. Schema: docs/explain.md.
-
-        Args:
-            user: its principal's name without "User:".
-            client_id: empty for a client that sends none.
-            address: the IP address that it connects from.
-            connection: the id of an open connection, in place of the three.
-            compare: other limits by key, judged against the same traffic.
-        Raises: UnknownConnectionError; ValueError for an invalid address or limit; RuntimeError if the broker
-            does not run.
-        """
-        explainer = self._running().quota_explainer()
-        return explainer.explain(user, client_id, address, connection=connection, compare=compare)
+    @property
+    def quota_explainer(self) -> QuotaExplainer:
+        """Explainer of the quotas that apply to a client. Schema: docs/explain.md. Raises: RuntimeError."""
+        return self._running().quota_explainer()
 
     def xray(self, limit: int = 100) -> dict[str, Any]:
         """Return a snapshot of the broker's activity, taken without stopping a thread. Schema: docs/xray.md.

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Protocol
+from uuid import UUID
 
 from kbroker._core.clock import BaseClock
 from kbroker.common.configs.config import BrokerConfig
 from kbroker.common.topic_names import OFFSETS_TOPIC
 from kbroker.coordinator.consumer_group.settings import ConsumerGroupSettings, GroupConfigs, Limits
-from kbroker.coordinator.consumer_group_topics import ConsumerGroupTopics
+from kbroker.coordinator.consumer_group.topics_image import TopicMetadata
 from kbroker.coordinator.group_coordinator import GroupCoordinator, GroupSettings
-from kbroker.coordinator.registered_topic import RegisteredTopic
+from kbroker.coordinator.internal_topic import RegisteredTopic
 from kbroker.metadata.metadata_store import GROUP, MetadataStore
-from kbroker.metadata.topics import TopicRegistry
+from kbroker.metadata.topics import TopicRegistry, TopicView
 from kbroker.metrics.registry import Metrics
 
 MOST_GROUP_CONFIGS = 10_000  # kept; they are read again when they are needed
@@ -79,6 +80,41 @@ class GroupService:
                 thread.join(timeout_s)
 
 
+class ConsumerGroupTopics:
+    """The broker's topics as a ``TopicsImage``; versions begin with the time of the start. Threads: any."""
+
+    def __init__(self, topics: TopicRegistry, clock: BaseClock, rack: str | None) -> None:
+        self._topics = topics
+        self._first_version = clock.epoch_ms()
+        self.rack = rack
+
+    @property
+    def version(self) -> int:
+        """Rises with every change of the topics."""
+        return self._first_version + self._topics.version
+
+    @property
+    def creation_version(self) -> int:
+        """The version with the latest topic in it."""
+        return self._first_version + self._topics.creation_version
+
+    def get(self, name: str) -> TopicMetadata | None:
+        """Return the topic of a name."""
+        return _metadata(self._topics.get(name))
+
+    def get_by_id(self, topic_id: UUID) -> TopicMetadata | None:
+        """Return the topic of an id."""
+        return _metadata(self._topics.get_by_id(topic_id))
+
+    def names(self) -> Iterable[str]:
+        """Return the names of all topics."""
+        return [view.name for view in self._topics.all()]
+
+
+def _metadata(view: TopicView | None) -> TopicMetadata | None:
+    return None if view is None else TopicMetadata(view.name, view.topic_id, len(view.partitions))
+
+
 class GroupConfigsCache:
     """The configs of groups themselves, read from the metadata again when any has changed. Threads: any."""
 
@@ -98,7 +134,7 @@ class GroupConfigsCache:
 
 
 def group_settings(config: BrokerConfig, group_configs: GroupConfigs) -> GroupSettings:
-    """The coordinator's settings out of the broker's. ``group_configs``: those of a group itself, each time as now."""
+    """Return the coordinator's settings. ``group_configs`` returns the current configs of a group itself."""
     return GroupSettings(
         min_session_timeout_ms=config.integer("group.min.session.timeout.ms"),
         max_session_timeout_ms=config.integer("group.max.session.timeout.ms"),

@@ -5,12 +5,15 @@ Source: ``CoordinatorLoaderImpl``, ``CoordinatorRuntime``, ``TransactionStateMan
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any, NamedTuple, Protocol
 
+from kbroker.common.configs.config import BrokerConfig
 from kbroker.common.errors import Errors, KafkaError
 from kbroker.common.java.java_hash import string_hash
 from kbroker.common.loggers import get_logger
+from kbroker.metadata.topics import TopicRegistry
 from kbroker.protocol.records import Record, build_batch
 
 logger = get_logger(__name__)
@@ -43,10 +46,43 @@ class InternalTopic(Protocol):
         """Number of its partitions, 0 while it does not exist."""
 
     def partition(self, index: int) -> Any:
-        """The log of one partition, None if it cannot be used."""
+        """Return the log of one partition, None if it cannot be used."""
 
     def folder(self, index: int) -> str:
-        """The folder of a partition's files, for messages."""
+        """Return the folder of a partition's files, for messages."""
+
+
+class RegisteredTopic:
+    """The ``InternalTopic`` of a coordinator in the broker's topics, created on first use. Threads: any."""
+
+    def __init__(self, topics: TopicRegistry, config: BrokerConfig, name: str) -> None:
+        self._topics = topics
+        self._log_dirs = config.log_dirs
+        self._name = name
+
+    def ensure(self) -> int:
+        """Create it if it does not exist; return the number of its partitions. Raises: KafkaError."""
+        if not self.partition_count:
+            self._topics.auto_create([self._name])
+        count = self.partition_count
+        if not count:
+            raise KafkaError(Errors.COORDINATOR_NOT_AVAILABLE, f"{self._name} cannot be created")
+        return count
+
+    @property
+    def partition_count(self) -> int:
+        """Number of its partitions, 0 while it does not exist."""
+        view = self._topics.get(self._name)
+        return 0 if view is None else len(view.partitions)
+
+    def partition(self, index: int) -> Any:
+        """Return the log of one partition, None if it cannot be used."""
+        return self._topics.partition(self._name, index)
+
+    def folder(self, index: int) -> str:
+        """Return the folder of a partition's files, for messages."""
+        paths = [os.path.join(log_dir, f"{self._name}-{index}") for log_dir in self._log_dirs]
+        return next(filter(os.path.isdir, paths), paths[0])
 
 
 class TransactionalProducer(NamedTuple):

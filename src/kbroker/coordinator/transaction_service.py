@@ -9,8 +9,7 @@ from kbroker._core.clock import BaseClock
 from kbroker.common.configs.config import BrokerConfig
 from kbroker.common.errors import Errors, KafkaError
 from kbroker.common.topic_names import OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC, TopicPartition
-from kbroker.coordinator.internal_topic import append_end_marker
-from kbroker.coordinator.registered_topic import RegisteredTopic
+from kbroker.coordinator.internal_topic import RegisteredTopic, append_end_marker
 from kbroker.coordinator.transaction.add_partitions_to_txn import AddPartitionsToTxnManager
 from kbroker.coordinator.transaction.transaction_coordinator import TransactionCoordinator, TransactionSettings
 from kbroker.log.scheduler import Scheduler

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, Protocol
 
 from kbroker.common.errors import Errors
 from kbroker.protocol import codec
+from kbroker.protocol.schema import response_plan
 from kbroker.requests.context import ApiContext, Body, RequestContext
 
 Handler = Callable[[ApiContext, Body, RequestContext], Body | None]
@@ -101,14 +102,27 @@ class ApiEntry(NamedTuple):
     is_native: bool
 
 
+def whole_failure(body: Body, error: Errors, request: RequestContext) -> Body:
+    """Return an error for a whole request: its code, its text where the response has one, defaults for all else."""
+    response = response_plan(request.api_key, request.api_version).default()
+    response["ErrorCode"] = int(error)
+    if "ErrorMessage" in response:
+        response["ErrorMessage"] = error.message
+    return response
+
+
 class LateFunction:
-    """A function of a module that is imported when it is first called. Threads: any."""
+    """A function of a module that is imported when it is first called. Threads: any.
 
-    __slots__ = ("_function", "module", "name")
+    Args: ``default``: used if the module has no such function.
+    """
 
-    def __init__(self, module: str, name: str) -> None:
+    __slots__ = ("_default", "_function", "module", "name")
+
+    def __init__(self, module: str, name: str, *default: Callable[..., Any]) -> None:
         self.module = module
         self.name = name
+        self._default = default
         self._function: Callable[..., Any] | None = None
 
     def __call__(self, *arguments: Any) -> Any:
@@ -116,9 +130,9 @@ class LateFunction:
         return (self.load() if function is None else function)(*arguments)
 
     def load(self) -> Callable[..., Any]:
-        """Import the module and return the function. Raises: what the import raises."""
+        """Import the module and return the function. Raises: AttributeError, and the errors of the import."""
         with _import_lock:
-            function: Callable[..., Any] = getattr(import_module(self.module), self.name)
+            function: Callable[..., Any] = getattr(import_module(self.module), self.name, *self._default)
             self._function = function
         return function
 
@@ -147,7 +161,7 @@ class KafkaApis:
         handle = failure = None
         if name is not None:
             module = f"kbroker.apis.{name}"
-            handle, failure = LateFunction(module, "handle"), LateFunction(module, "failure")
+            handle, failure = LateFunction(module, "handle"), LateFunction(module, "failure", whole_failure)
         return ApiEntry(key, schema.name, low, high, min_served_version, flexible, handle, failure, key in _NATIVE)
 
     def ranges(self) -> Mapping[int, tuple[int, int]]:

@@ -208,6 +208,7 @@ class Groupless:
     def __init__(self, error: Errors) -> None:
         self.error = error
         self.rows: list[tuple[object, ...]] = []
+        self.offsets = self
 
     def complete_transaction(self, *row: object) -> None:
         self.rows.append(row)

@@ -250,7 +250,8 @@ def explain(site: Site, query: Query) -> View:
     user, client_id, address = query.text("user", "ANONYMOUS"), query.text("client-id"), query.text("ip")
     connection = query.text("connection") or None
     try:
-        found = site.broker.explain_quotas(user or "ANONYMOUS", client_id, address or None, connection=connection)
+        explainer = site.broker.quota_explainer
+        found = explainer.explain(user or "ANONYMOUS", client_id, address or None, connection=connection)
     except (ValueError, LookupError) as error:
         raise PageError(400, sentence(str(error))) from None
     asked = {"user": found["user"], "client-id": found["client_id"], "ip": found["address"] or ""}
@@ -264,10 +265,10 @@ def _explained(site: Site, entity: QuotaEntity) -> dict[str, Any] | None:
         return None
     if IP in names:
         try:
-            return _for_page(site.broker.explain_quotas(address=names[IP]))
+            return _for_page(site.broker.quota_explainer.explain(address=names[IP]))
         except ValueError:  # a host name
             return None
-    return _for_page(site.broker.explain_quotas(names.get(USER) or "ANONYMOUS", names.get(CLIENT_ID) or ""))
+    return _for_page(site.broker.quota_explainer.explain(names.get(USER) or "ANONYMOUS", names.get(CLIENT_ID) or ""))
 
 
 def _for_page(found: dict[str, Any]) -> dict[str, Any]:
