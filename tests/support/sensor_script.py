@@ -29,35 +29,21 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from kbroker._core.clock import VirtualClock
+from kbroker._core.metrics import stats
 from kbroker._core.metrics.metric import Metric
 from kbroker._core.metrics.metric_config import MetricConfig, Quota
 from kbroker._core.metrics.sensor import QuotaViolationError, Sensor, SensorRegistry
-from kbroker._core.metrics.stats import (
-    Avg,
-    CumulativeCount,
-    CumulativeSum,
-    Max,
-    Meter,
-    Min,
-    Rate,
-    SimpleRate,
-    StatSpec,
-    TokenBucket,
-    Value,
-    WindowedCount,
-    WindowedSum,
-)
 
 SIMPLE = {
-    "avg": Avg,
-    "cumulative_count": CumulativeCount,
-    "cumulative_sum": CumulativeSum,
-    "max": Max,
-    "min": Min,
-    "simple_rate": SimpleRate,
-    "value": Value,
-    "windowed_count": WindowedCount,
-    "windowed_sum": WindowedSum,
+    "avg": stats.Avg,
+    "cumulative_count": stats.CumulativeCount,
+    "cumulative_sum": stats.CumulativeSum,
+    "max": stats.Max,
+    "min": stats.Min,
+    "simple_rate": stats.SimpleRate,
+    "value": stats.Value,
+    "windowed_count": stats.WindowedCount,
+    "windowed_sum": stats.WindowedSum,
 }
 KINDS = ("rate", "count_rate", "token_bucket", *SIMPLE)
 WITHOUT_RESULT = ("fresh", "at")
@@ -68,13 +54,13 @@ def bits(value: float) -> str:
     return "7ff8000000000000" if math.isnan(value) else struct.pack(">d", value).hex()
 
 
-def stat_of(kind: str, unit: Any) -> StatSpec:
+def stat_of(kind: str, unit: Any) -> stats.StatSpec:
     if kind == "rate":
-        return Rate(unit=unit)
+        return stats.Rate(unit=unit)
     if kind == "count_rate":
-        return Rate(WindowedCount(), unit)
+        return stats.Rate(stats.WindowedCount(), unit)
     if kind == "token_bucket":
-        return TokenBucket(unit)
+        return stats.TokenBucket(unit)
     return SIMPLE[kind]()
 
 
@@ -136,8 +122,8 @@ class SensorScript:
         config, unit = laid_over(MetricConfig(), named), named.get("unit", "seconds")
         names = [f"{name}.rate", f"{name}.total"] if kind.endswith("meter") else [name]
         if len(names) == 2:
-            counted = WindowedCount() if kind == "count_meter" else None
-            is_added = self._sensors[sensor].add(None, Meter(names[0], names[1], counted, unit), config)
+            counted = stats.WindowedCount() if kind == "count_meter" else None
+            is_added = self._sensors[sensor].add(None, stats.Meter(names[0], names[1], counted, unit), config)
         else:
             is_added = self._sensors[sensor].add(name, stat_of(kind, unit), config)
         self._metrics |= {each: metric for each in names if (metric := self._registry.get_metric(each)) is not None}

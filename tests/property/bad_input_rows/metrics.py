@@ -5,42 +5,16 @@ import math
 from hypothesis import strategies as st
 
 from kbroker._core.clock import VirtualClock
+from kbroker._core.metrics import stats
 from kbroker._core.metrics.metric import Metric, SampleView
 from kbroker._core.metrics.metric_config import MetricConfig, Quota
 from kbroker._core.metrics.sensor import QuotaViolationError, Sensor, SensorRegistry, charge
-from kbroker._core.metrics.stats import (
-    Avg,
-    CumulativeCount,
-    CumulativeSum,
-    Max,
-    Meter,
-    Min,
-    Percentiles,
-    Rate,
-    SimpleRate,
-    StatSpec,
-    TokenBucket,
-    Value,
-    WindowedCount,
-    WindowedSum,
-)
 from kbroker.metrics.registry import MetricName, Metrics
+from tests.support import sensor_script
 from tests.support.bad_input import JUNK, OBJECTS, Call, Life, Object, Refusal, Row, Storm, attempt, refused
 
-PLAIN = (
-    WindowedSum,
-    WindowedCount,
-    Avg,
-    Max,
-    Min,
-    Rate,
-    SimpleRate,
-    TokenBucket,
-    Value,
-    CumulativeSum,
-    CumulativeCount,
-)
-COMPOUND = (Meter("rate", "total"), Percentiles(400, 100.0, {"p50": 50.0, "p99": 99.0}))
+PLAIN = (*sensor_script.SIMPLE.values(), stats.Rate, stats.TokenBucket)
+COMPOUND = (stats.Meter("rate", "total"), stats.Percentiles(400, 100.0, {"p50": 50.0, "p99": 99.0}))
 STATS = st.one_of(st.sampled_from(PLAIN).map(lambda kind: kind()), st.sampled_from(COMPOUND))
 LEVELS = st.one_of(st.sampled_from(["INFO", "DEBUG", "TRACE"]), JUNK)
 VALUES = st.one_of(st.floats(), JUNK)
@@ -113,7 +87,7 @@ def orphan(data: st.DataObject) -> Life:
 def viewed_sensor(data: st.DataObject) -> Life:
     """A view keeps its memory while samples come and go, configs grow and the sensor is forgotten."""
     made = Sensor("s", MetricConfig(2, 100), clock=VirtualClock(0))
-    made.add("m", Rate())
+    made.add("m", stats.Rate())
     made.add(None, COMPOUND[1])
     made.record(1.0, 0)
     views = [made.metrics["m"].view(), made.metrics["p50"].histogram_view()]
@@ -166,7 +140,7 @@ def charges(mine: Sensor) -> st.SearchStrategy[object]:
 def charged(data: st.DataObject) -> Life:
     """Several sensors at once: lists, tuples, modes and delays of any kind; a refused call has recorded nothing."""
     made = Sensor("s", clock=VirtualClock(0))
-    made.add("total", CumulativeSum())
+    made.add("total", stats.CumulativeSum())
     items = data.draw(charges(made))
     attempt(data, lambda time, clock: charge(items, time, clock=clock), [TIMES, OBJECTS])  # type: ignore[arg-type]
     before = made.metrics["total"].measure()
@@ -213,13 +187,13 @@ ROWS: list[Row] = [
     Object("Quota", quota, [Storm({"acceptable": [VALUES], "__eq__": [JUNK], "__hash__": [], "bound": []})]),
     Call("MetricConfig(...)", MetricConfig, named=CONFIG_WORDS),
     Call("MetricConfig.replace", lambda **words: MetricConfig().replace(**words), named=CONFIG_WORDS),
-    *[Call(f"{kind.__name__}()", kind, [JUNK]) for kind in (*PLAIN, StatSpec)],
-    Call("Rate(...)", lambda stat, unit, size, *more: Rate(stat, unit, *more, window_ms=size), [JUNK, JUNK, JUNK]),
-    Call("Meter()", Meter, [JUNK, JUNK, st.one_of(STATS, JUNK), JUNK]),
-    Call("Percentiles()", Percentiles, SHAPES),
+    *[Call(f"{kind.__name__}()", kind, [JUNK]) for kind in (*PLAIN, stats.StatSpec)],
+    Call("Rate(...)", lambda stat, unit, size, *more: stats.Rate(stat, unit, *more, window_ms=size), [JUNK] * 3),
+    Call("Meter()", stats.Meter, [JUNK, JUNK, st.one_of(STATS, JUNK), JUNK]),
+    Call("Percentiles()", stats.Percentiles, SHAPES),
     Call(
         "Percentiles(smallest)",
-        lambda low, high, *more: Percentiles(400, high, {"p": 1.0}, *more, smallest=low),
+        lambda low, high, *more: stats.Percentiles(400, high, {"p": 1.0}, *more, smallest=low),
         [EDGES, EDGES],
     ),
     Call("SensorRegistry()", SensorRegistry, [CONFIGS, OBJECTS]),
@@ -233,7 +207,7 @@ ROWS: list[Row] = [
 def limited() -> Sensor:
     """A sensor with a quota and a metric."""
     made = Sensor("s", MetricConfig(quota=Quota.upper(1.0)), clock=VirtualClock(0))
-    made.add("m", Rate())
+    made.add("m", stats.Rate())
     return made
 
 

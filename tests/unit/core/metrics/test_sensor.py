@@ -9,42 +9,28 @@ import numpy as np
 import pytest
 
 from kbroker._core.clock import VirtualClock
+from kbroker._core.metrics import stats
 from kbroker._core.metrics.metric import Metric, SampleView
 from kbroker._core.metrics.metric_config import MetricConfig, Quota
 from kbroker._core.metrics.sensor import QuotaViolationError, Sensor, SensorRegistry, charge
-from kbroker._core.metrics.stats import (
-    Avg,
-    CumulativeCount,
-    CumulativeSum,
-    Max,
-    Meter,
-    Min,
-    Percentiles,
-    Rate,
-    SimpleRate,
-    StatSpec,
-    TokenBucket,
-    Value,
-    WindowedCount,
-    WindowedSum,
-)
 from kbroker.metrics.registry import Metrics
+from tests.support.sensor_script import SIMPLE
 
 WALL = 1_700_000_000_000
 
 
-def sensor_of(stat: StatSpec, config: MetricConfig | None = None, name: str = "s") -> Sensor:
+def sensor_of(stat: stats.StatSpec, config: MetricConfig | None = None, name: str = "s") -> Sensor:
     sensor = Sensor(name, clock=VirtualClock(WALL))
     assert sensor.add(None if stat.parts else "m", stat, config)
     return sensor
 
 
 def rate_limited(bound: float, name: str = "s") -> Sensor:
-    return sensor_of(Rate(), MetricConfig(11, 1000, quota=Quota.upper(bound)), name)
+    return sensor_of(stats.Rate(), MetricConfig(11, 1000, quota=Quota.upper(bound)), name)
 
 
 def bucket_limited(bound: float, name: str = "s") -> Sensor:
-    return sensor_of(TokenBucket(), MetricConfig(10, 1000, quota=Quota.upper(bound)), name)
+    return sensor_of(stats.TokenBucket(), MetricConfig(10, 1000, quota=Quota.upper(bound)), name)
 
 
 def read(sensor: Sensor, time_ms: int = WALL) -> float:
@@ -88,7 +74,7 @@ def test_parents_of_charged_sensors() -> None:
     """Parents receive what was accepted, and a parent's own limit counts in the response."""
     parent = rate_limited(10, "parent")
     child = Sensor("child", parents=[parent], clock=VirtualClock(WALL))
-    child.add("m", CumulativeSum())
+    child.add("m", stats.CumulativeSum())
     assert charge([(child, 300)], WALL) == (True, 20_000, (20_000,), (True,))
     assert (read(parent), read(child)) == (30, 300)
     strict = charge([(parent, 1, "strict"), (child, 1)], WALL)
@@ -101,7 +87,7 @@ def test_a_violation_by_a_parent_names_its_metric() -> None:
     grandparent = rate_limited(10, "grandparent")
     parent = Sensor("parent", parents=[grandparent], clock=VirtualClock(WALL))
     child = Sensor("child", parents=[parent], clock=VirtualClock(WALL))
-    child.add("m", CumulativeSum())
+    child.add("m", stats.CumulativeSum())
     with pytest.raises(QuotaViolationError, match=r"'m' violated quota. Actual: 30.0, Threshold: 10.0") as caught:
         child.record(300, WALL)
     assert caught.value.metric is grandparent.metrics["m"]
@@ -110,9 +96,9 @@ def test_a_violation_by_a_parent_names_its_metric() -> None:
 
 def test_parents_are_not_reached_by_a_value_that_raises() -> None:
     """A check that raises keeps the value from the parents; without a check it reaches them."""
-    parent = sensor_of(CumulativeSum(), name="parent")
+    parent = sensor_of(stats.CumulativeSum(), name="parent")
     child = Sensor("child", parents=[parent], clock=VirtualClock(WALL))
-    child.add("m", Rate(), MetricConfig(11, 1000, quota=Quota.upper(1)))
+    child.add("m", stats.Rate(), MetricConfig(11, 1000, quota=Quota.upper(1)))
     with pytest.raises(QuotaViolationError):
         child.record(100, WALL)
     assert read(parent) == 0
@@ -122,19 +108,19 @@ def test_parents_are_not_reached_by_a_value_that_raises() -> None:
 
 def test_no_delay_follows_from_a_sum() -> None:
     """A violated metric that is neither a rate nor a bucket has no delay: an error in one call, None in the other."""
-    total = sensor_of(CumulativeSum(), MetricConfig(quota=Quota.upper(5)))
+    total = sensor_of(stats.CumulativeSum(), MetricConfig(quota=Quota.upper(5)))
     with pytest.raises(ValueError, match="no delay follows from 'm'"):
         total.record_and_throttle(6, WALL)
     assert charge([(total, 1)], WALL) == (True, 0, (None,), (True,))
     with pytest.raises(ValueError, match="is no rate"):
         total.metrics["m"].throttle_time_ms(6, WALL)
     with pytest.raises(ValueError, match="has no quota"):
-        sensor_of(Rate()).metrics["m"].throttle_time_ms(6, WALL)
+        sensor_of(stats.Rate()).metrics["m"].throttle_time_ms(6, WALL)
 
 
 def test_token_bucket_without_a_quota() -> None:
     """Without a quota a bucket records nothing and measures the largest int64."""
-    bucket = sensor_of(TokenBucket())
+    bucket = sensor_of(stats.TokenBucket())
     bucket.record(5, WALL)
     assert read(bucket) == float(2**63 - 1)
     bucket.metrics["m"].config = MetricConfig(10, 1000, quota=Quota.upper(1))
@@ -151,18 +137,18 @@ def test_a_changed_bound_holds_for_the_time_since_the_last_touch() -> None:
 
 def test_nan_violates_a_quota() -> None:
     """A quota on a mean without data is violated: NaN keeps to no bound."""
-    mean = sensor_of(Avg(), MetricConfig(quota=Quota.upper(5)))
+    mean = sensor_of(stats.Avg(), MetricConfig(quota=Quota.upper(5)))
     with pytest.raises(QuotaViolationError):
         mean.check_quotas(WALL)
 
 
 def test_event_window_and_own_window() -> None:
     """A sample is complete after so many events too; a rate may have its own sample length."""
-    counted = sensor_of(WindowedSum(), MetricConfig(2, 1000, event_window=2))
+    counted = sensor_of(stats.WindowedSum(), MetricConfig(2, 1000, event_window=2))
     for value in range(7):
         counted.record(value, WALL)
     assert [s[2:] for s in counted.metrics["m"].samples()] == [(1, 6.0), (2, 5.0), (2, 9.0)]
-    own = sensor_of(Rate(window_ms=500), MetricConfig(11, 1000))
+    own = sensor_of(stats.Rate(window_ms=500), MetricConfig(11, 1000))
     own.record(50, WALL)
     assert own.metrics["m"].window_size_ms(WALL) == 5000
     assert read(own, WALL + 5499) == 50 / 5.499
@@ -171,7 +157,7 @@ def test_event_window_and_own_window() -> None:
 
 def test_value_and_units() -> None:
     """A Value is the last one; a rate and a bucket go by their unit."""
-    last = sensor_of(Value())
+    last = sensor_of(stats.Value())
     last.record(7, WALL)
     last.record(-3, WALL)
     assert read(last) == -3
@@ -179,7 +165,7 @@ def test_value_and_units() -> None:
     units = ("nanoseconds", "microseconds", "milliseconds", "seconds", "minutes", "hours", "days")
     measured = []
     for unit in units:
-        sensor = sensor_of(Rate(unit=unit), config)  # type: ignore[arg-type]
+        sensor = sensor_of(stats.Rate(unit=unit), config)  # type: ignore[arg-type]
         sensor.record(1, WALL)
         measured.append(read(sensor))
     assert measured == [1 / 1e10, 1 / 1e7, 1 / 1e4, 1 / 10, 1 / (1e4 / 6e4), 1 / (1e4 / 3.6e6), 1 / (1e4 / 8.64e7)]
@@ -187,7 +173,7 @@ def test_value_and_units() -> None:
 
 def test_fewer_and_more_samples_than_before() -> None:
     """A config with another number of samples keeps what the ring holds, and the ring grows where it must."""
-    sensor = sensor_of(Rate(), MetricConfig(2, 1000))
+    sensor = sensor_of(stats.Rate(), MetricConfig(2, 1000))
     metric = sensor.metrics["m"]
     for i in range(3):
         sensor.record(1, WALL + i * 1000)
@@ -204,7 +190,7 @@ def test_fewer_and_more_samples_than_before() -> None:
 
 def test_percentiles_constant() -> None:
     """Percentiles are lower edges of histogram bins; values outside the range count at its edges."""
-    spec = Percentiles(400, 100, {"p25": 25, "p50": 50, "p75": 75, "p100": 100}, smallest=0)
+    spec = stats.Percentiles(400, 100, {"p25": 25, "p50": 50, "p75": 75, "p100": 100}, smallest=0)
     sensor = sensor_of(spec, MetricConfig(50, 1000))
     read_all = [sensor.metrics[n] for n in ("p25", "p50", "p75", "p100")]
     assert all(math.isnan(m.measure(WALL)) for m in read_all)
@@ -222,7 +208,7 @@ def test_percentiles_constant() -> None:
 
 def test_percentiles_linear() -> None:
     """Linear bins grow in width from 0: small values are distinguished more finely."""
-    sensor = sensor_of(Percentiles(40, 1000, {"p10": 10, "p90": 90}, bucketing="linear"), MetricConfig(2, 1000))
+    sensor = sensor_of(stats.Percentiles(40, 1000, {"p10": 10, "p90": 90}, bucketing="linear"), MetricConfig(2, 1000))
     for value in range(1000):
         sensor.record(value, WALL)
     scale = 1000 / 45
@@ -269,13 +255,13 @@ def test_views_outlive_their_sensor_and_a_growing_ring() -> None:
 
 def test_what_has_no_samples_has_no_view() -> None:
     """Totals and buckets have no samples to show; a view is not made by hand."""
-    for stat in (CumulativeSum(), TokenBucket(), Value()):
+    for stat in (stats.CumulativeSum(), stats.TokenBucket(), stats.Value()):
         metric = sensor_of(stat).metrics["m"]
         assert metric.samples() == []
         with pytest.raises(ValueError, match="no samples"):
             metric.view()
     with pytest.raises(ValueError, match="no histogram"):
-        sensor_of(Rate()).metrics["m"].histogram_view()
+        sensor_of(stats.Rate()).metrics["m"].histogram_view()
     with pytest.raises(BufferError):
         memoryview(SampleView())
 
@@ -283,8 +269,8 @@ def test_what_has_no_samples_has_no_view() -> None:
 def test_records_and_checks_in_many_threads() -> None:
     """SE-11: ten threads record and check one sensor; none fails and every record counts."""
     sensor = Sensor("s", MetricConfig(100, 1))
-    sensor.add("m", Rate(), MetricConfig(100, 1, quota=Quota.upper(1e12)))
-    sensor.add("n", CumulativeCount())
+    sensor.add("m", stats.Rate(), MetricConfig(100, 1, quota=Quota.upper(1e12)))
+    sensor.add("n", stats.CumulativeCount())
     failed: list[BaseException] = []
     start = threading.Barrier(10)
 
@@ -339,7 +325,7 @@ def test_adding_and_expiring_in_many_threads() -> None:
         start.wait()
         for i in range(300):
             sensor = registry.sensor(f"s{i % 7}", inactive_expiration_ms=10)
-            sensor.add(f"m{i % 7}", Rate())
+            sensor.add(f"m{i % 7}", stats.Rate())
             sensor.record(1, WALL + 1)
             if i % 3 == 0:
                 registry.expire_inactive(WALL + 100)
@@ -353,7 +339,7 @@ def test_adding_and_expiring_in_many_threads() -> None:
 
 def test_a_contended_record_waits_for_the_lock() -> None:
     """A record that finds the lock taken is not lost."""
-    sensor = sensor_of(CumulativeSum())
+    sensor = sensor_of(stats.CumulativeSum())
     run_all(lambda: sensor._record_repeatedly(200_000, 1.0, WALL), 2)
     assert read(sensor) == 400_000
 
@@ -381,10 +367,10 @@ def test_a_removed_sensor_takes_no_metrics() -> None:
     """What was removed cannot register names any more."""
     registry = SensorRegistry(clock=VirtualClock(0))
     made = registry.sensor("s")
-    made.add("m", Rate())
+    made.add("m", stats.Rate())
     metric = made.metrics["m"]
     registry.remove_sensor("s")
-    assert not made.add("n", Rate())
+    assert not made.add("n", stats.Rate())
     made.record(5, 0)
     assert metric.measure(0) == 5 / 30
     assert dict(registry.metrics) == {}
@@ -394,8 +380,8 @@ def test_a_meter_keeps_its_config_for_recording() -> None:
     """A compound stat records by the config it was added with; what is read follows a new one."""
     sensor = Sensor("s", clock=VirtualClock(0))
     config = MetricConfig(2, 1000, quota=Quota.upper(5))
-    assert sensor.add(None, Meter("rate", "total"), config)
-    assert sensor.add(None, Meter("rate", "total"), config)
+    assert sensor.add(None, stats.Meter("rate", "total"), config)
+    assert sensor.add(None, stats.Meter("rate", "total"), config)
     with pytest.raises(QuotaViolationError) as caught:
         sensor.record(100, 0)
     assert caught.value.metric.name == "total"
@@ -421,30 +407,30 @@ def test_a_meter_keeps_its_config_for_recording() -> None:
         (lambda: MetricConfig(record_level="FINE"), ValueError),  # type: ignore[arg-type]
         (lambda: MetricConfig().replace(bound=5), TypeError),  # type: ignore[call-arg]
         (lambda: Quota.upper("x"), TypeError),  # type: ignore[arg-type]
-        (lambda: Rate(unit="fortnights"), ValueError),  # type: ignore[arg-type]
-        (lambda: Rate(CumulativeSum()), ValueError),
-        (lambda: Rate("sum"), TypeError),  # type: ignore[arg-type]
-        (lambda: Rate(window_ms=0), ValueError),
-        (lambda: Meter("a", "a"), ValueError),
-        (lambda: Percentiles(4, 1, {"a": 1}), ValueError),
-        (lambda: Percentiles(8, math.nan, {"a": 1}), ValueError),
-        (lambda: Percentiles(8, 0, {"a": 1}), ValueError),
-        (lambda: Percentiles(8, 1, {}), ValueError),
-        (lambda: Percentiles(8, 1, {"a": 101}), ValueError),
-        (lambda: Percentiles(8, 2, {"a": 1}, smallest=1, bucketing="linear"), ValueError),
-        (lambda: Percentiles(8, 2, {"a": 1}, bucketing="cubic"), ValueError),  # type: ignore[arg-type]
-        (lambda: StatSpec(), TypeError),
+        (lambda: stats.Rate(unit="fortnights"), ValueError),  # type: ignore[arg-type]
+        (lambda: stats.Rate(stats.CumulativeSum()), ValueError),
+        (lambda: stats.Rate("sum"), TypeError),  # type: ignore[arg-type]
+        (lambda: stats.Rate(window_ms=0), ValueError),
+        (lambda: stats.Meter("a", "a"), ValueError),
+        (lambda: stats.Percentiles(4, 1, {"a": 1}), ValueError),
+        (lambda: stats.Percentiles(8, math.nan, {"a": 1}), ValueError),
+        (lambda: stats.Percentiles(8, 0, {"a": 1}), ValueError),
+        (lambda: stats.Percentiles(8, 1, {}), ValueError),
+        (lambda: stats.Percentiles(8, 1, {"a": 101}), ValueError),
+        (lambda: stats.Percentiles(8, 2, {"a": 1}, smallest=1, bucketing="linear"), ValueError),
+        (lambda: stats.Percentiles(8, 2, {"a": 1}, bucketing="cubic"), ValueError),  # type: ignore[arg-type]
+        (lambda: stats.StatSpec(), TypeError),
         (lambda: Sensor(None), TypeError),  # type: ignore[arg-type]
         (lambda: Sensor("s", 5), TypeError),  # type: ignore[arg-type]
         (lambda: Sensor("s", parents=["p"]), TypeError),  # type: ignore[list-item]
         (lambda: Sensor("s", clock=5), TypeError),  # type: ignore[arg-type]
         (lambda: Sensor("s", inactive_expiration_ms=-1), ValueError),
         (lambda: Sensor("s", record_level=None), ValueError),  # type: ignore[arg-type]
-        (lambda: Sensor("s").add(None, Rate()), TypeError),
-        (lambda: Sensor("s").add("m", Meter("a", "b")), TypeError),
-        (lambda: Sensor("s").add([], Rate()), TypeError),  # type: ignore[arg-type]
+        (lambda: Sensor("s").add(None, stats.Rate()), TypeError),
+        (lambda: Sensor("s").add("m", stats.Meter("a", "b")), TypeError),
+        (lambda: Sensor("s").add([], stats.Rate()), TypeError),  # type: ignore[arg-type]
         (lambda: Sensor("s").add("m", None), TypeError),  # type: ignore[arg-type]
-        (lambda: Sensor("s").add("m", Rate(), 5), TypeError),  # type: ignore[arg-type]
+        (lambda: Sensor("s").add("m", stats.Rate(), 5), TypeError),  # type: ignore[arg-type]
         (lambda: Sensor("s").record("x"), TypeError),  # type: ignore[arg-type]
         (lambda: Sensor("s").record(1, 2**60 + 1), ValueError),
         (lambda: Sensor("s").record(1, 2**70), ValueError),
@@ -469,14 +455,13 @@ def test_bad_arguments(call: object, error: type[Exception]) -> None:
 
 def test_extreme_times_and_values_are_harmless() -> None:
     """Infinite and NaN values and times at both ends give some result and no crash."""
-    kinds = (Rate, SimpleRate, WindowedSum, WindowedCount, Avg, Max, Min, TokenBucket)
-    for kind in kinds:
+    for kind in (*SIMPLE.values(), stats.Rate, stats.TokenBucket):
         sensor = sensor_of(kind(), MetricConfig(11, 1 << 40, quota=Quota.upper(5)))
         for value in (math.inf, -math.inf, math.nan, 1e308, -0.0):
             for time_ms in (WALL, 2**60, -(2**60), 0):
                 sensor.record(value, time_ms, check=False)
                 sensor.metrics["m"].measure(time_ms)
-                if kind in (Rate, TokenBucket):
+                if kind in (stats.Rate, stats.TokenBucket):
                     assert isinstance(sensor.metrics["m"].throttle_time_ms(None, time_ms), int)
 
 
@@ -501,7 +486,7 @@ def test_a_registry_is_freed_with_its_sensors() -> None:
     marker = Marker()
     gone = weakref.ref(marker)
     sensor = metrics.sensor("s")
-    sensor.add(metrics.metric_name("m", "g"), Rate())
+    sensor.add(metrics.metric_name("m", "g"), stats.Rate())
     metrics.add_gauge(metrics.metric_name("gauge", "g"), marker.number)
     del marker
     metric = sensor.metrics[metrics.metric_name("m", "g")]

@@ -5,28 +5,16 @@ import math
 import pytest
 
 from kbroker._core.clock import VirtualClock
+from kbroker._core.metrics import stats
 from kbroker._core.metrics.metric import Metric
 from kbroker._core.metrics.metric_config import MetricConfig, Quota
 from kbroker._core.metrics.sensor import QuotaViolationError, Sensor, SensorRegistry
-from kbroker._core.metrics.stats import (
-    Avg,
-    CumulativeCount,
-    CumulativeSum,
-    Max,
-    Meter,
-    Min,
-    Rate,
-    SimpleRate,
-    StatSpec,
-    TokenBucket,
-    WindowedCount,
-    WindowedSum,
-)
+from tests.support.sensor_script import SIMPLE
 
 WALL = 1_700_000_000_000
 
 
-def one(stat: StatSpec, config: MetricConfig, at: int = 0) -> tuple[Sensor, Metric]:
+def one(stat: stats.StatSpec, config: MetricConfig, at: int = 0) -> tuple[Sensor, Metric]:
     """A sensor with one metric."""
     sensor = Sensor("s", clock=VirtualClock(at))
     assert sensor.add("m", stat, config)
@@ -45,7 +33,7 @@ def violation(sensor: Sensor, value: float, time_ms: int) -> QuotaViolationError
 
 def test_token_bucket() -> None:
     """TB-1 to TB-4: a bucket begins full at wall time, is refilled at the bound's rate and may go below zero."""
-    sensor, tokens = one(TokenBucket(), bounded(10, 2000, 5))
+    sensor, tokens = one(stats.TokenBucket(), bounded(10, 2000, 5))
     assert tokens.measure(WALL) == 100
     sensor.record(60, WALL)
     assert tokens.measure(WALL) == 40
@@ -57,24 +45,24 @@ def test_token_bucket() -> None:
 
 def test_token_bucket_on_a_clock_that_begins_at_zero() -> None:
     """TB-5, TB-6: a bucket begins empty at time 0."""
-    _, tokens = one(TokenBucket(), bounded(10, 2000, 5))
+    _, tokens = one(stats.TokenBucket(), bounded(10, 2000, 5))
     assert tokens.measure(0) == 0
     assert tokens.measure(7000) == 35
 
 
 def test_rate_without_prior_samples() -> None:
     """RT-1, RT-2: samples - 1 whole windows are taken to have passed."""
-    sensor, rate = one(Rate(), MetricConfig(1, 1000))
+    sensor, rate = one(stats.Rate(), MetricConfig(1, 1000))
     sensor.record(50, 0)
     assert rate.measure(999) == 50 / 0.999
-    sensor, rate = one(Rate(), MetricConfig(11, 11_000))
+    sensor, rate = one(stats.Rate(), MetricConfig(11, 11_000))
     sensor.record(50, 0)
     assert rate.measure(10_999) == 50 / 120.999
 
 
 def test_rate_is_consistent_after_the_first_window() -> None:
     """RT-3, RT-4: a steady stream measures steadily, and measuring twice changes nothing."""
-    sensor, rate = one(Rate(), MetricConfig(2, 1000))
+    sensor, rate = one(stats.Rate(), MetricConfig(2, 1000))
     times = [0, 99, 199, 299, 399, 499, 599, 699, 799, 899, 999]
     for t in times:
         sensor.record(1, t)
@@ -90,7 +78,7 @@ def test_rate_is_consistent_after_the_first_window() -> None:
 
 def test_time_windowing() -> None:
     """MT-1, MT-2: old samples leave the count."""
-    sensor, count = one(WindowedCount(), MetricConfig(2, 1))
+    sensor, count = one(stats.WindowedCount(), MetricConfig(2, 1))
     sensor.record(1, 0)
     sensor.record(1, 1)
     assert count.measure(1) == 2
@@ -98,8 +86,8 @@ def test_time_windowing() -> None:
     assert count.measure(2) == 2
 
 
-@pytest.mark.parametrize("stat", [Max, Min, Avg])
-def test_no_data_measures_nan(stat: type[StatSpec]) -> None:
+@pytest.mark.parametrize("stat", [stats.Max, stats.Min, stats.Avg])
+def test_no_data_measures_nan(stat: type[stats.StatSpec]) -> None:
     """MT-3, MT-4: extremes and means of a window without records are NaN."""
     sensor, metric = one(stat(), MetricConfig(2, 100))
     sensor.record(50, 0)
@@ -107,8 +95,8 @@ def test_no_data_measures_nan(stat: type[StatSpec]) -> None:
     assert math.isnan(metric.measure(200))
 
 
-@pytest.mark.parametrize("stat", [WindowedCount, WindowedSum])
-def test_no_data_measures_zero(stat: type[StatSpec]) -> None:
+@pytest.mark.parametrize("stat", [stats.WindowedCount, stats.WindowedSum])
+def test_no_data_measures_zero(stat: type[stats.StatSpec]) -> None:
     """MT-5: sums and counts of a window without records are 0."""
     sensor, metric = one(stat(), MetricConfig(2, 100))
     sensor.record(50, 0)
@@ -119,23 +107,23 @@ def test_no_data_measures_zero(stat: type[StatSpec]) -> None:
 def test_simple_stats() -> None:
     """MT-6 to MT-9: mean, extremes, count and rates of ten values in the default window."""
     sensor = Sensor("s", clock=VirtualClock(0))
-    for name, stat in (("avg", Avg()), ("max", Max()), ("min", Min()), ("count", WindowedCount())):
-        sensor.add(name, stat)
-    sensor.add(None, Meter("rate", "total"))
-    sensor.add(None, Meter("occurrences", "occurred", WindowedCount()))
+    for name in ("avg", "max", "min", "windowed_count"):
+        sensor.add(name, SIMPLE[name]())
+    sensor.add(None, stats.Meter("rate", "total"))
+    sensor.add(None, stats.Meter("occurrences", "occurred", stats.WindowedCount()))
     for value in range(10):
         sensor.record(value, 0)
     read = sensor.metrics
     assert read["occurrences"].measure(0) == 10 / 30
-    values = [read[name].measure(2000) for name in ("avg", "max", "min", "count", "rate", "occurrences")]
+    values = [read[name].measure(2000) for name in ("avg", "max", "min", "windowed_count", "rate", "occurrences")]
     assert values == [4.5, 9, 0, 10, 1.40625, 0.3125]
 
 
 def test_rate_windowing() -> None:
     """MT-10 to MT-12: the window grows with the time, an idle rate falls to 0, totals stay."""
     sensor = Sensor("s", MetricConfig(3, 30_000), clock=VirtualClock(0))
-    sensor.add(None, Meter("rate", "total"))
-    sensor.add(None, Meter("occurrences", "occurred", WindowedCount()))
+    sensor.add(None, stats.Meter("rate", "total"))
+    sensor.add(None, stats.Meter("occurrences", "occurred", stats.WindowedCount()))
     sensor.record(100, 0)
     sensor.record(100, 30_000)
     read = sensor.metrics
@@ -149,8 +137,8 @@ def test_rate_windowing() -> None:
 def test_quotas() -> None:
     """MT-13 to MT-15: the bound itself is kept; a violating value stays counted; a lower bound holds too."""
     sensor = Sensor("s", clock=VirtualClock(0))
-    sensor.add("up", CumulativeSum(), MetricConfig(quota=Quota.upper(5)))
-    sensor.add("low", CumulativeSum(), MetricConfig(quota=Quota.lower(0)))
+    sensor.add("up", stats.CumulativeSum(), MetricConfig(quota=Quota.upper(5)))
+    sensor.add("low", stats.CumulativeSum(), MetricConfig(quota=Quota.lower(0)))
     sensor.record(5, 0)
     raised = violation(sensor, 1, 0)
     assert (raised.metric.name, raised.value, raised.bound, raised.throttle_time_ms) == ("up", 6, 5, None)
@@ -171,7 +159,7 @@ def family(registry: SensorRegistry) -> dict[str, Sensor]:
     made: dict[str, Sensor] = {}
     for name, parents in {"p1": [], "p2": [], "c1": ["p1", "p2"], "c2": ["p1"], "gc": ["c1"]}.items():
         made[name] = registry.sensor(name, parents=[made[p] for p in parents])
-        made[name].add(f"n.{name}", CumulativeCount())
+        made[name].add(f"n.{name}", stats.CumulativeCount())
     return made
 
 
@@ -193,7 +181,7 @@ def test_bad_hierarchy_and_duplicate_names() -> None:
         registry.sensor("bad", parents=[made["c1"], made["c2"]])
     assert registry.get_sensor("bad") is None
     with pytest.raises(ValueError, match="exists already"):
-        made["p1"].add("n.p2", Avg())
+        made["p1"].add("n.p2", stats.Avg())
     made["p1"].record(1, 0)
     assert list(made["p1"].metrics) == ["n.p1"]
 
@@ -209,7 +197,7 @@ def test_remove_sensor() -> None:
     assert not registry.remove_sensor("p1")
     assert registry.remove_sensor("p2")
     assert (len(registry.sensors), len(registry.metrics)) == (0, 0)
-    assert family(registry)["gc"].add("again", Avg())
+    assert family(registry)["gc"].add("again", stats.Avg())
 
 
 def test_remove_inactive() -> None:
@@ -218,8 +206,8 @@ def test_remove_inactive() -> None:
     registry = SensorRegistry(clock=clock, expires=True)
     s1 = registry.sensor("s1", inactive_expiration_ms=1000)
     s2 = registry.sensor("s2", inactive_expiration_ms=3000)
-    s1.add("n1", CumulativeCount())
-    s2.add("n2", CumulativeCount())
+    s1.add("n1", stats.CumulativeCount())
+    s2.add("n2", stats.CumulativeCount())
     assert registry.expire_inactive() == []
     clock.advance_ms(1000)
     assert registry.expire_inactive() == []
@@ -231,12 +219,12 @@ def test_remove_inactive() -> None:
     assert registry.expire_inactive() == []
     clock.advance_ms(1001)
     assert registry.expire_inactive() == ["s2"]
-    assert registry.sensor("s2").add("n2", CumulativeCount())
+    assert registry.sensor("s2").add("n2", stats.CumulativeCount())
 
 
 def test_simple_rate() -> None:
     """SR-1 to SR-6: the window is the time since the oldest sample began, at least one window."""
-    sensor, rate = one(SimpleRate(), MetricConfig(10, 1000))
+    sensor, rate = one(stats.SimpleRate(), MetricConfig(10, 1000))
     sensor.record(1000, 0)
     assert [rate.measure(t) for t in (0, 100, 200, 400, 1000)] == [1000] * 5
     assert [rate.measure(t) for t in (1200, 1400)] == [1000 / 1.2, 1000 / 1.4]
@@ -258,7 +246,7 @@ def test_recording_level(configured: str, recording: list[int]) -> None:
     counted = []
     for level in ("INFO", "DEBUG", "TRACE"):
         sensor = Sensor("s", MetricConfig(record_level=configured), record_level=level, clock=VirtualClock(0))  # type: ignore[arg-type]
-        sensor.add("n", CumulativeCount(), MetricConfig(quota=Quota.upper(0.5)))
+        sensor.add("n", stats.CumulativeCount(), MetricConfig(quota=Quota.upper(0.5)))
         if sensor.should_record:
             violation(sensor, 1, 0)
         else:
@@ -271,15 +259,15 @@ def test_expired_sensor() -> None:
     """SE-4: an expired sensor takes no more statistics."""
     clock = VirtualClock(0)
     sensor = Sensor("s", inactive_expiration_ms=60_000, clock=clock)
-    assert sensor.add("first", Avg())
+    assert sensor.add("first", stats.Avg())
     clock.advance_ms(61_000)
-    assert not sensor.add("second", Avg())
+    assert not sensor.add("second", stats.Avg())
     assert list(sensor.metrics) == ["first"]
 
 
 def test_strict_with_a_rate() -> None:
     """SE-5, SE-6: a strict record is accepted on what was there before, and refused while that is beyond the bound."""
-    sensor, rate = one(Rate(), bounded(11, 1000, 2))
+    sensor, rate = one(stats.Rate(), bounded(11, 1000, 2))
     sensor.record_strict(30, WALL)
     assert rate.measure(WALL) == 3
     assert rate.measure(WALL + 5000) == 3
@@ -292,7 +280,7 @@ def test_strict_with_a_rate() -> None:
 
 def test_strict_with_a_token_bucket() -> None:
     """SE-7, SE-8: exactly 0 tokens are enough."""
-    sensor, tokens = one(TokenBucket(), bounded(10, 1000, 2))
+    sensor, tokens = one(stats.TokenBucket(), bounded(10, 1000, 2))
     sensor.record_strict(30, WALL)
     assert tokens.measure(WALL) == -10
     assert tokens.measure(WALL + 5000) == 0
@@ -306,7 +294,7 @@ def test_strict_with_a_token_bucket() -> None:
 
 def test_a_new_config_holds_at_once() -> None:
     """SE-9: a replaced config holds for the next record, check and measurement, and the history is kept."""
-    sensor, rate = one(Rate(), bounded(11, 1000, 5))
+    sensor, rate = one(stats.Rate(), bounded(11, 1000, 5))
     assert violation(sensor, 60, 0).value == 6
     rate.config = bounded(11, 1000, 10)
     sensor.record(40, 0)
@@ -321,8 +309,8 @@ def test_a_new_config_holds_at_once() -> None:
 def test_each_stat_has_its_own_config() -> None:
     """SE-10: every statistic of a sensor is recorded and measured by its own config."""
     sensor = Sensor("s", clock=VirtualClock(0))
-    sensor.add("short", Rate(), bounded(2, 1000, 100))
-    sensor.add("long", Rate(), bounded(11, 1000, 7))
+    sensor.add("short", stats.Rate(), bounded(2, 1000, 100))
+    sensor.add("long", stats.Rate(), bounded(11, 1000, 7))
     sensor.record(60, 0)
     assert sensor.metrics["short"].measure(0) == 60
     assert sensor.metrics["long"].measure(0) == 6
@@ -335,25 +323,25 @@ def test_each_stat_has_its_own_config() -> None:
 @pytest.mark.parametrize("samples", [10, 11])
 def test_throttle_at_the_quota(samples: int) -> None:
     """QU-1: no delay while the observed rate is the quota."""
-    _, rate = one(Rate(), bounded(samples, 1000, 16.5))
+    _, rate = one(stats.Rate(), bounded(samples, 1000, 16.5))
     assert rate.throttle_time_ms(16.5, 0) == 0
 
 
 def test_throttle_above_the_quota() -> None:
     """QU-2 to QU-4: the excess over the bound, in windows of samples - 1; at most what the caller allows."""
-    _, rate = one(Rate(), bounded(3, 1000, 50))
+    _, rate = one(stats.Rate(), bounded(3, 1000, 50))
     assert rate.throttle_time_ms(100, 0) == 2000
-    _, rate = one(Rate(), bounded(2, 1000, 50))
+    _, rate = one(stats.Rate(), bounded(2, 1000, 50))
     assert rate.throttle_time_ms(55, 0, 500) == 100
     assert rate.throttle_time_ms(55, 0, 50) == 50
-    sensor, _ = one(Rate(), bounded(11, 1000, 1000))
+    sensor, _ = one(stats.Rate(), bounded(11, 1000, 1000))
     assert sensor.record_and_throttle(100_000, 0) == 90_000
     assert sensor.record_and_throttle(0, 0, 1000) == 1000
 
 
 def test_replication_quota() -> None:
     """RP-1 to RP-6: exceeded above the bound, and back below it as time passes; the first check begins the window."""
-    sensor, rate = one(SimpleRate(), bounded(10, 1000, 100))
+    sensor, rate = one(stats.SimpleRate(), bounded(10, 1000, 100))
     sensor.check_quotas(0)
     for value in (1, 149):
         sensor.record(value, 1500, check=False)
@@ -370,7 +358,7 @@ def test_replication_quota() -> None:
 
 def test_mutation_burst() -> None:
     """P4: 560 mutations against 5/s with a burst of 500 leave -60 tokens, paid back after 12 s."""
-    sensor, tokens = one(TokenBucket(), bounded(100, 1000, 5))
+    sensor, tokens = one(stats.TokenBucket(), bounded(100, 1000, 5))
     sensor.record_strict(560, WALL)
     assert tokens.measure(WALL) == -60
     with pytest.raises(QuotaViolationError) as caught:
