@@ -33,7 +33,7 @@ from kbroker.protocol import codec
 from tests.support import wire
 from tests.support.broker import BrokerProcess, rss_bytes
 from tests.support.client import Client
-from tests.support.kafka import ApacheKafka
+from tests.support.kafka import COLLECTOR, ApacheKafka
 
 HEARTBEAT, VERSION = 68, 1
 CREATE_TOPICS, CREATE_TOPICS_VERSION = 19, 7
@@ -62,7 +62,7 @@ class Server(NamedTuple):
 def started(name: str, heap: str) -> Iterator[Server]:
     """A new broker without data."""
     if name == "kafka":
-        with ApacheKafka(SESSION, heap=heap) as kafka:
+        with ApacheKafka(SESSION, heap=heap, compiler=COLLECTOR) as kafka:
             yield Server(kafka.name, kafka.port, kafka.pid)
         return
     with tempfile.TemporaryDirectory() as folder:

@@ -19,7 +19,7 @@ from pathlib import Path
 from bench.loads import generator
 from tests.support import wire
 from tests.support.broker import BrokerProcess, rss_bytes, wait_for
-from tests.support.kafka import ApacheKafka, StartError, Unavailable
+from tests.support.kafka import COLLECTOR, ApacheKafka, StartError, Unavailable
 
 ROOT = Path(__file__).resolve().parents[2]
 PEERS, KFAKE = ROOT / "build" / "peers", Path(__file__).with_name("kfake")
@@ -78,7 +78,8 @@ def bare_loop(body_bytes: int) -> Iterator[Server]:
 def kafka(settings: Mapping[str, str] | None = None, listener: str | None = None) -> Iterator[Server]:
     """Apache Kafka with the heap of its start script; `listener` is one beside PLAINTEXT, as PROTOCOL://HOST:PORT."""
     try:
-        started = ApacheKafka(settings, listeners=(listener,) if listener else (), heap="1g")
+        listeners = (listener,) if listener else ()
+        started = ApacheKafka(settings, listeners=listeners, heap="1g", compiler=COLLECTOR)
         with started as broker:
             yield Server(broker.name, broker.port, broker.pid)
     except (Unavailable, StartError) as failure:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from click.testing import CliRunner, Result
 
-from kbroker.cli import cli, pipeline_views, pipeline_whatif
+from kbroker.cli import cli, pipeline_jobs, pipeline_views, pipeline_whatif
 from kbroker.spark.errors import PipelineError
 from kbroker.spark.setup.jars import CONNECTOR, DELTA, Jar, fetch_jars
 from kbroker.spark.setup.session import build_session, stop_session
@@ -133,14 +133,14 @@ def by_consumer(connector: SparkSession) -> Iterator[SparkSession]:
 
 @pytest.fixture
 def command(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Result]:
-    """Run a command that looks at a table or log in the session of the tests, which it must not stop."""
+    """Run a command of the pipeline other than `watch` in the session of the tests, which it must not stop."""
 
     class Kept:
         def __getattr__(self, name: str) -> Any:
             return (lambda: None) if name == "stop" else getattr(spark, name)
 
-    for views in (pipeline_views, pipeline_whatif):
-        monkeypatch.setattr(views, "session", lambda common: Kept())
+    for commands in (pipeline_jobs, pipeline_views, pipeline_whatif):
+        monkeypatch.setattr(commands, "session", lambda common: Kept())
 
     def run(*words: object) -> Result:
         done = CliRunner().invoke(cli, [str(word) for word in words])

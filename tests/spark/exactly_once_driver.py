@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from pyspark import TaskContext
+from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSourceStreamWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
@@ -102,13 +103,10 @@ class DyingSource(KbrokerDataSource):
         return DyingWriter(whole, folder, phase)
 
 
-def main() -> None:
-    bootstrap, folder, master, phase = sys.argv[1], Path(sys.argv[2]), sys.argv[3], sys.argv[4]
-    given = dict(word.split("=", 1) for word in sys.argv[5:])
-    assert phase in ("", *PHASES), phase
-    spark = build_session("exactly once", master=master)
+def copy(spark: SparkSession, bootstrap: str, folder: Path, phase: str, given: dict[str, str]) -> Any:
+    """Start the query in a session, or continue it from its checkpoint in `folder`."""
     spark.dataSource.register(DyingSource)
-    query = (
+    return (
         spark.readStream.format("kbroker")
         .option("kafka.bootstrap.servers", bootstrap)
         .options(subscribe="in", startingOffsets="earliest", maxOffsetsPerTrigger="400", **given)
@@ -121,7 +119,13 @@ def main() -> None:
         .trigger(availableNow=True)
         .start()
     )
-    query.awaitTermination()
+
+
+def main() -> None:
+    bootstrap, folder, master, phase = sys.argv[1], Path(sys.argv[2]), sys.argv[3], sys.argv[4]
+    given = dict(word.split("=", 1) for word in sys.argv[5:])
+    assert phase in ("", *PHASES), phase
+    copy(build_session("exactly once", master=master), bootstrap, folder, phase, given).awaitTermination()
 
 
 if __name__ == "__main__":

@@ -63,7 +63,6 @@ def main() -> None:
     for words in json.load(sys.stdin):
         _kept["words"] = words
         done = CliRunner().invoke(cli, ["pipeline", *words])
-        print(f"{words[0]}: {done.exit_code}: {done.stderr}", file=sys.stderr, flush=True)
         results.append({"status": done.exit_code, "out": done.stdout, "err": done.stderr})
     if "stop" in _kept:
         _kept["stop"]()

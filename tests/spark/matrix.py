@@ -19,7 +19,8 @@ from tests.spark.standalone import ROOT, environment
 
 DISK, HDFS, S3 = "disk", "HDFS", "S3"
 STORES = (DISK, HDFS, S3)
-HERE, SHARED, ALONE, CONNECT = "this machine", "a cluster with shared disks", "a cluster without", "Spark Connect"
+HERE, SHARED, CONNECT = "this machine", "a cluster with shared disks", "Spark Connect"
+ALONE = "a cluster without shared disks"
 PLACES = (HERE, SHARED, ALONE, CONNECT)
 #: All but `jars`, which reads and writes no table.
 COMMANDS = (
@@ -181,8 +182,11 @@ class Cell:
         return checks[name]()
 
 
-def run_commands(several: Mapping[str, Sequence[str]]) -> dict[str, dict[str, Any]]:
-    """Run commands in one session of a separate process; status, out and err of each."""
+def run_commands(several: Mapping[str, Sequence[str]]) -> tuple[dict[str, dict[str, Any]], str]:
+    """Run commands in one session of a separate process.
+
+    Returns: status, out and err of each, and the lines on stderr that are of none of them: Spark's own.
+    """
     done = subprocess.run(
         [sys.executable, "-m", "tests.spark.many_commands"],
         input=json.dumps(list(several.values())),
@@ -193,4 +197,4 @@ def run_commands(several: Mapping[str, Sequence[str]]) -> dict[str, dict[str, An
         cwd=ROOT,
     )
     assert done.returncode == 0, done.stderr[-4000:]
-    return dict(zip(several, json.loads(done.stdout), strict=True))
+    return dict(zip(several, json.loads(done.stdout), strict=True)), done.stderr

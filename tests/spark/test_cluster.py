@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -13,23 +14,29 @@ import pytest
 from kbroker.spark.tables.table_place import TablePlace
 from tests.spark.day import make_day
 from tests.spark.executor_pythons import other_pythons, packed, python_without
+from tests.spark.matrix import ALONE, S3, Cell, run_commands
 from tests.spark.standalone import ROOT, Standalone, environment
 from tests.spark.watching import watch_two_runs
 from tests.support import need
+from tests.support.object_store import ObjectStore
 
 ROWS = 400
 UNPROBED = "import kbroker.spark.tables.table_stream as t; t.require_shared = lambda *_: None"
+IMPATIENT = "import kbroker.cli.pipeline_session as s; s.EXECUTOR_SECONDS = 0.5"
 
 pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
 def places(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """A folder that all machines share, with a log in it, and one in whose place a worker has its own disk."""
+    """A folder that all machines share, with a log in it, and one in whose place a worker has its own disk.
+
+    Of the latter's folder `own` the other worker has its own, too.
+    """
     folder = tmp_path_factory.mktemp("places")
     shared, private = folder / "shared", folder / "private"
     shared.mkdir()
-    private.mkdir()
+    (private / "own").mkdir(parents=True)
     lines = list(make_day(ROWS).lines())
     (shared / "requests-1.jsonl").write_text("\n".join([*lines[: ROWS // 2], "{bad", *lines[ROWS // 2 :]]) + "\n")
     return shared, private
@@ -39,7 +46,7 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 def cluster(tmp_path_factory: pytest.TempPathFactory, places: tuple[Path, Path]) -> Iterator[Standalone]:
     running = Standalone(tmp_path_factory.mktemp("cluster"))
     try:
-        running.add_worker()
+        running.add_worker(hidden=places[1] / "own")
         running.add_worker(hidden=places[1])
         yield running
     finally:
@@ -86,31 +93,42 @@ def test_a_python_is_sent_to_executors(cluster: Standalone, places: tuple[Path, 
     assert json.loads(done.stdout)["table"]["rows"] == ROWS
 
 
-def test_a_shared_folder_is_filled(cluster: Standalone, places: tuple[Path, Path]) -> None:
-    """Workers in other processes write, the driver commits, and no line of Spark's own is shown."""
-    table = places[0] / "table"
-    done = cluster.run("ingest", table, places[0] / "requests-1.jsonl", "--buckets", "2", "--json")
-    assert done.returncode == 0, done.stderr
-    report = json.loads(done.stdout)
+def test_what_executors_reach_is_filled_and_read(cluster: Standalone, places: tuple[Path, Path]) -> None:
+    """A folder that all share, and a store, where driver and executors share nothing else.
+
+    Workers in other processes write, the driver commits, and no line of Spark's own is shown. Of a folder that is not
+    shared a task finds another one: one sentence, and nothing is begun. All in one session: each would take three JVMs.
+    """
+    shared, private = places
+    log = shared / "requests-1.jsonl"
+    with closing(ObjectStore()) as s3:
+        place = TablePlace.of("s3://tables/alone", s3.options)
+        store = Cell(ALONE, S3, place, private / "own", cluster.options, "", "", ROWS)
+        store.prepare(list(make_day(ROWS).lines()))
+        in_store = {name: store.words()[name] for name in ("ingest", "replay", "compact")}
+        refused = ["ingest", str(private / "table"), str(log), "--quiet", *cluster.options]
+        filled = ["ingest", str(shared / "table"), str(log), "--buckets", "2", "--json", *cluster.options]
+        found, of_spark = run_commands({"filled": filled, "refused": refused, **in_store})
+    assert of_spark == ""
+
+    no_folder = found.pop("refused")
+    assert (no_folder["status"], no_folder["out"]) == (1, "")
+    (line,) = no_folder["err"].splitlines()
+    assert line.startswith("kbroker: an executor of Spark on ")
+    assert f"has another {private / 'table'} than this machine" in line
+    assert not (private / "table" / "_checkpoint").exists()
+    assert not list((private / "table").glob("_probe-*"))
+
+    in_folder = found.pop("filled")
+    assert in_folder["status"] == 0, in_folder["err"]
+    report = json.loads(in_folder["out"])
     assert (report["run"]["rows"], report["run"]["rejected"], report["table"]["rows"]) == (ROWS, 1, ROWS)
     assert all(
         line.startswith(("starting Spark", "ingesting, stage ", "batch 0: ", "compacted "))
-        for line in done.stderr.splitlines()
+        for line in in_folder["err"].splitlines()
     )
 
-
-def test_a_folder_that_is_not_shared_is_refused_before_the_first_batch(
-    cluster: Standalone, places: tuple[Path, Path]
-) -> None:
-    """A task that looks finds another folder: one sentence, and nothing is begun."""
-    table = places[1] / "table"
-    done = cluster.run("ingest", table, places[0] / "requests-1.jsonl", "--quiet")
-    assert (done.returncode, done.stdout) == (1, "")
-    (line,) = done.stderr.splitlines()
-    assert line.startswith("kbroker: an executor of Spark on ")
-    assert f"has another {table} than this machine" in line
-    assert not (table / "_checkpoint").exists()
-    assert not list(table.glob("_probe-*"))
+    store.judge(found)
 
 
 @pytest.mark.soak
@@ -134,21 +152,18 @@ def test_another_file_of_the_same_name_is_not_read(cluster: Standalone, places: 
     assert f"has another {log} than this machine" in done.stderr
 
 
-def test_a_cluster_without_workers_is_reported(tmp_path: Path, places: tuple[Path, Path]) -> None:
-    """Spark waits for an executor without end and says nothing: a line says so after a while."""
-    empty = Standalone(tmp_path / "empty")
-    try:
-        call = empty.call("usage", places[0] / "requests-1.jsonl")
-        with subprocess.Popen(call, env=environment(), stderr=subprocess.PIPE, text=True, cwd=ROOT) as running:
-            assert running.stderr is not None
-            try:
-                said = [next(running.stderr) for _ in range(2)]
-            finally:
-                running.kill()
-    finally:
-        empty.close()
+def test_a_cluster_that_starts_no_executor_is_reported(cluster: Standalone, places: tuple[Path, Path]) -> None:
+    """Spark waits for one without end and says nothing: a line says so after a while."""
+    too_large = ("--conf", "spark.executor.memory=900g")
+    call = cluster.call("usage", places[0] / "requests-1.jsonl", *too_large, code=IMPATIENT)
+    with subprocess.Popen(call, env=environment(), stderr=subprocess.PIPE, text=True, cwd=ROOT) as running:
+        assert running.stderr is not None
+        try:
+            said = [next(running.stderr) for _ in range(2)]
+        finally:
+            running.kill()
     assert said[0] == "starting Spark\n"
-    assert said[1].startswith(f"{empty.url} started no executor within 15 s: ")
+    assert said[1].startswith(f"{cluster.url} started no executor within 0.5 s: ")
 
 
 @pytest.mark.soak

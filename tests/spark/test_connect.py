@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import Result
+from click.testing import CliRunner, Result
 
+from kbroker.cli import cli
 from kbroker.client.cluster import Cluster
 from kbroker.client.producer import Producer
 from kbroker.common.request_log import VERSION
@@ -148,13 +149,19 @@ def test_a_topic_is_archived(url: str, broker: BrokerProcess, tmp_path: Path) ->
     ],
 )
 def test_what_cannot_be_is_refused(url: str, tmp_path: Path, words: tuple[str, ...], status: int, said: str) -> None:
-    """One sentence each."""
+    """One sentence each; of a server in a separate process."""
     log = tmp_path / "a.jsonl"
     log.touch()
-    done = remotely(*({"URL": url, "LOG": str(log)}.get(word, word) for word in words))
-    assert (done.returncode, done.stdout) == (status, "")
-    assert said in done.stderr.splitlines()[-1]
-    assert "Traceback" not in done.stderr
+    given = [{"URL": url, "LOG": str(log)}.get(word, word) for word in words]
+    if "--conf" in words:
+        done = remotely(*given)
+        found = done.returncode, done.stdout, done.stderr
+    else:
+        result = CliRunner().invoke(cli, ["pipeline", *given])
+        found = result.exit_code, result.stdout, result.stderr
+    assert found[:2] == (status, "")
+    assert said in found[2].splitlines()[-1]
+    assert "Traceback" not in found[2]
 
 
 @pytest.mark.soak

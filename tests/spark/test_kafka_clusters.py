@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 pytestmark = pytest.mark.slow
-ROWS = 2_000
+ROWS = 1_600
 AT_ONCE = 200
 SOAK_ROWS, SOAK_AT_ONCE = 10_000, 400
 THREE = ("kill_first", "restart", "move_leaders", "kill_second", "restart", "move_leaders", "kill_third", "restart")
@@ -113,7 +113,7 @@ def copy_and_archive(
     def keep() -> None:
         try:
             source = LogSource.of_topic(kafka.bootstrap, "in")
-            archive(spark, source, folder / "table", options=StreamOptions(buckets=1, max_per_batch=at_once))
+            archive(spark, source, folder / "table", options=StreamOptions(buckets=1, max_per_batch=2 * at_once))
         except BaseException as error:
             failures.append(error)
 

@@ -27,7 +27,7 @@ ALONE = (
 FOREIGN = ("test_client_against_kafka.py", "test_cli_groups.py", "test_kafka_launcher.py")
 # Of tests/spark: these start Spark in other processes, or need none.
 SPARK_PROCESSES = (
-    *("test_arrow_log.py", "test_cluster.py", "test_cluster_faults.py", "test_connect.py", "test_everywhere.py"),
+    *("test_arrow_log.py", "test_cluster.py", "test_cluster_faults.py", "test_connect.py"),
     *("test_full_disks.py", "test_progress.py", "test_replay_core.py", "test_report_words.py", "test_s3_checkpoint.py"),
     *("test_session_checks.py", "test_start.py", "test_store_faults.py", "test_table_commits.py", "test_time_parts.py"),
     "test_two_ingests.py",

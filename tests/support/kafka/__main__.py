@@ -13,7 +13,7 @@ import os
 import sys
 from pathlib import Path
 
-from tests.support.kafka.broker import HEAP, ApacheKafka, StartError, stop_detached
+from tests.support.kafka.broker import COLLECTOR, HEAP, ApacheKafka, StartError, stop_detached
 from tests.support.kafka.jars import BUILD, VERSION, Unavailable, classpath, java_command
 
 PORT = 29092
@@ -30,7 +30,12 @@ def start(port: int, heap: str, settings: list[str]) -> int:
         return 2
     stop_detached(folder_of(port))
     broker = ApacheKafka(
-        {name: value for name, _, value in pairs}, port=port, heap=heap, folder=folder_of(port), outlives=True
+        {name: value for name, _, value in pairs},
+        port=port,
+        heap=heap,
+        folder=folder_of(port),
+        outlives=True,
+        compiler=COLLECTOR,
     )
     try:
         broker.start()

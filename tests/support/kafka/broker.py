@@ -14,7 +14,7 @@ from pathlib import Path
 from types import TracebackType
 
 from tests.support import wire
-from tests.support.kafka.jars import VERSION, classpath, java_command
+from tests.support.kafka.jars import QUICK_START, VERSION, classpath, java_command
 from tests.support.ports import free_pair
 
 HEAP = "512m"
@@ -44,7 +44,7 @@ wait $child; status=$?
 kill $watch 2> /dev/null
 exit $status
 """
-# The collector options of Kafka's own start script.
+# The collector options of Kafka's own start script, for measurements.
 COLLECTOR = ("-server", "-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20", "-XX:InitiatingHeapOccupancyPercent=35")
 
 
@@ -64,6 +64,7 @@ class ApacheKafka:
         outlives: whether it goes on when this process has ended; `stop_detached` ends it then.
         cluster_id: of the cluster that it is one of; None: it is alone in a new one.
         before: jars that come first in the class path.
+        compiler: options of the JVM for compiler and collector; a measurement takes COLLECTOR.
         options: further ones of the JVM.
     """
 
@@ -78,6 +79,7 @@ class ApacheKafka:
         outlives: bool = False,
         cluster_id: str | None = None,
         before: str = "",
+        compiler: tuple[str, ...] = QUICK_START,
         options: tuple[str, ...] = (),
     ) -> None:
         self.settings = dict(settings or {})
@@ -88,7 +90,7 @@ class ApacheKafka:
         self._outlives = outlives
         self._cluster_id = cluster_id or new_id()
         self._before = before
-        self._options = options
+        self._options = (*compiler, *options)
         self._process: subprocess.Popen[bytes] | None = None
 
     name = f"Kafka {VERSION}"
@@ -151,7 +153,7 @@ class ApacheKafka:
                 done = subprocess.run(formatting, stdout=output, stderr=output, timeout=START_TIMEOUT_S, check=False)
                 if done.returncode != 0:
                     raise StartError(f"StorageTool ended with {done.returncode}: {self.tail()}")
-            options = (f"-Xms{self._heap}", f"-Xmx{self._heap}", *COLLECTOR, *self._options)
+            options = (f"-Xms{self._heap}", f"-Xmx{self._heap}", *self._options)
             command = java_command("kafka.Kafka", str(written), options=options, before=self._before)
             pid_file = self.folder / PID_FILE
             if not self._outlives:

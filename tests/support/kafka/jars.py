@@ -13,8 +13,9 @@ VERSION = "4.3.1"
 BUILD = ROOT / "build" / "kafka"
 POM = Path(__file__).with_name("pom.xml")
 MAVEN_TIMEOUT_S = 900
-# A tool runs for a second or two: the second compiler and a parallel collector would only cost it time.
-SHORT_LIVED = ("-Xmx512m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xshare:auto")
+# A tool or a broker of a test runs for seconds: the second compiler and a parallel collector would only cost it time.
+QUICK_START = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xshare:auto")
+SHORT_LIVED = ("-Xmx512m", *QUICK_START)
 
 
 class Unavailable(Exception):
