@@ -11,22 +11,22 @@ from kbroker.handlers.api_table import KafkaApis
 from kbroker.protocol import codec
 from kbroker.security.authorizer.checks import Check, all_checks
 
-_HEAD = """# What each request is asked for
+_HEAD = """# The check of each request
 
-Made from `security/authorizer/checks.py` by `python docs/generators/authorization-checks.py`; do not edit it here.
-[Authorization](authorization.md) says what a rule is.
+`python docs/generators/authorization-checks.py` generates this page from `security/authorizer/checks.py`; do not edit
+it here. [Authorization](authorization.md) defines the rules.
 
-Rows of an API are in the order in which they are asked. *none*: what is refused is left out of the response, or the
-next question counts. The name of a Cluster is `kafka-cluster`. ApiVersions, SaslHandshake and SaslAuthenticate ask
-nothing.
+The rows of an API are in the order of its checks. Error *none* means that a refused resource is omitted from the
+response, or that the next check decides. The name of a Cluster is `kafka-cluster`. ApiVersions, SaslHandshake and
+SaslAuthenticate have no checks.
 
-| API | Resource | Operation | Error | What depends on it |
+| API | Resource | Operation | Error | Checked for |
 |---|---|---|---|---|
 """
 
 
 def page() -> str:
-    """The whole page: the APIs that are served."""
+    """Return the whole page, with the served APIs."""
     served = KafkaApis().entries
     rows = [_row(check) for check in sorted(all_checks(), key=lambda check: check.api) if check.api in served]
     return _HEAD + "\n".join(rows) + "\n"

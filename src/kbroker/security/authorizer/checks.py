@@ -44,16 +44,16 @@ PRODUCE = Check(0, TOPIC, Operation.WRITE, _TOPIC, "each partition of the topic"
 FETCH = Check(1, TOPIC, Operation.READ, _TOPIC, "each partition of the topic")
 FETCH_AS_FOLLOWER = Check(1, CLUSTER, Operation.CLUSTER_ACTION, _TOPIC, "every partition, for a replica's Fetch")
 LIST_OFFSETS = Check(2, TOPIC, Operation.DESCRIBE, _TOPIC, "each partition of the topic")
-METADATA = Check(3, TOPIC, Operation.DESCRIBE, _TOPIC, "a topic that is named, or whose id is")
-METADATA_ALL = Check(3, TOPIC, Operation.DESCRIBE, _NONE, "a topic among all of them", False)
-METADATA_CREATE_ANY = Check(3, CLUSTER, Operation.CREATE, _NONE, "topics to be created, then the next question", False)
+METADATA = Check(3, TOPIC, Operation.DESCRIBE, _TOPIC, "a topic that the request names by name or id")
+METADATA_ALL = Check(3, TOPIC, Operation.DESCRIBE, _NONE, "each topic, if the request names none", False)
+METADATA_CREATE_ANY = Check(3, CLUSTER, Operation.CREATE, _NONE, "topics to be created, then the next check", False)
 METADATA_CREATE = Check(3, TOPIC, Operation.CREATE, _TOPIC, "a topic to be created")
-METADATA_CLUSTER = Check(3, CLUSTER, Operation.DESCRIBE, _NONE, "ClusterAuthorizedOperations, which is 0 then")
+METADATA_CLUSTER = Check(3, CLUSTER, Operation.DESCRIBE, _NONE, "ClusterAuthorizedOperations, otherwise 0")
 OFFSET_COMMIT_GROUP = Check(8, GROUP, Operation.READ, _GROUP, "the request")
 OFFSET_COMMIT = Check(8, TOPIC, Operation.READ, _TOPIC, "each partition of the topic")
 OFFSET_FETCH_GROUP = Check(9, GROUP, Operation.DESCRIBE, _GROUP, "the group")
-OFFSET_FETCH = Check(9, TOPIC, Operation.DESCRIBE, _TOPIC, "each partition of a topic that is named")
-OFFSET_FETCH_ALL = Check(9, TOPIC, Operation.DESCRIBE, _NONE, "a topic among all of the group's")
+OFFSET_FETCH = Check(9, TOPIC, Operation.DESCRIBE, _TOPIC, "each partition of a named topic")
+OFFSET_FETCH_ALL = Check(9, TOPIC, Operation.DESCRIBE, _NONE, "each topic of the group, if the request names none")
 FIND_COORDINATOR_GROUP = Check(10, GROUP, Operation.DESCRIBE, _GROUP, "a group")
 FIND_COORDINATOR_TRANSACTIONAL_ID = Check(
     10, TRANSACTIONAL_ID, Operation.DESCRIBE, _TRANSACTIONAL_ID, "a transactional id"
@@ -64,15 +64,15 @@ HEARTBEAT = Check(12, GROUP, Operation.READ, _GROUP, "the request")
 LEAVE_GROUP = Check(13, GROUP, Operation.READ, _GROUP, "the request")
 SYNC_GROUP = Check(14, GROUP, Operation.READ, _GROUP, "the request")
 DESCRIBE_GROUPS = Check(15, GROUP, Operation.DESCRIBE, _GROUP, "the group")
-LIST_GROUPS_ALL = Check(16, CLUSTER, Operation.DESCRIBE, _NONE, "every group, then the next question", False)
+LIST_GROUPS_ALL = Check(16, CLUSTER, Operation.DESCRIBE, _NONE, "every group, then the next check", False)
 LIST_GROUPS = Check(16, GROUP, Operation.DESCRIBE, _NONE, "the group", False)
-CREATE_TOPICS_ANY = Check(19, CLUSTER, Operation.CREATE, _NONE, "every topic, then the next question", False)
+CREATE_TOPICS_ANY = Check(19, CLUSTER, Operation.CREATE, _NONE, "every topic, then the next check", False)
 CREATE_TOPICS = Check(19, TOPIC, Operation.CREATE, _TOPIC, "the topic")
 CREATE_TOPICS_CONFIGS = Check(
     19, TOPIC, Operation.DESCRIBE_CONFIGS, _TOPIC, "the topic's configs and numbers: TopicConfigErrorCode", False
 )
-DELETE_TOPICS_ANY = Check(20, CLUSTER, Operation.DELETE, _NONE, "every topic, then the next questions", False)
-DELETE_TOPICS_DESCRIBE = Check(20, TOPIC, Operation.DESCRIBE, _TOPIC, "the topic; its name is left out of ids' rows")
+DELETE_TOPICS_ANY = Check(20, CLUSTER, Operation.DELETE, _NONE, "every topic, then the next checks", False)
+DELETE_TOPICS_DESCRIBE = Check(20, TOPIC, Operation.DESCRIBE, _TOPIC, "the topic; rows of ids omit its name")
 DELETE_TOPICS = Check(20, TOPIC, Operation.DELETE, _TOPIC, "the topic")
 DELETE_RECORDS = Check(21, TOPIC, Operation.DELETE, _TOPIC, "each partition of the topic")
 INIT_PRODUCER_ID_TRANSACTIONAL_ID = Check(
@@ -82,10 +82,10 @@ INIT_PRODUCER_ID_TWO_PHASE_COMMIT = Check(
     22, TRANSACTIONAL_ID, Operation.TWO_PHASE_COMMIT, _TRANSACTIONAL_ID, "the request, if it enables two-phase commit"
 )
 INIT_PRODUCER_ID = Check(
-    22, CLUSTER, Operation.IDEMPOTENT_WRITE, _CLUSTER, "the request without one, unless any topic may be written", False
+    22, CLUSTER, Operation.IDEMPOTENT_WRITE, _CLUSTER, "a request without one, unless any topic is writable", False
 )
 OFFSET_FOR_LEADER_EPOCH_ANY = Check(
-    23, CLUSTER, Operation.CLUSTER_ACTION, _NONE, "every topic, then the next question", False
+    23, CLUSTER, Operation.CLUSTER_ACTION, _NONE, "every topic, then the next check", False
 )
 OFFSET_FOR_LEADER_EPOCH = Check(23, TOPIC, Operation.DESCRIBE, _TOPIC, "each partition of the topic")
 ADD_PARTITIONS_TO_TXN_BROKERS = Check(
@@ -98,7 +98,7 @@ ADD_PARTITIONS_TO_TXN = Check(24, TOPIC, Operation.WRITE, _TOPIC, "each partitio
 ADD_OFFSETS_TO_TXN_TRANSACTIONAL_ID = Check(25, TRANSACTIONAL_ID, Operation.WRITE, _TRANSACTIONAL_ID, "the request")
 ADD_OFFSETS_TO_TXN_GROUP = Check(25, GROUP, Operation.READ, _GROUP, "the request")
 END_TXN = Check(26, TRANSACTIONAL_ID, Operation.WRITE, _TRANSACTIONAL_ID, "the request")
-WRITE_TXN_MARKERS_ADMIN = Check(27, CLUSTER, Operation.ALTER, _NONE, "the request, then the next question", False)
+WRITE_TXN_MARKERS_ADMIN = Check(27, CLUSTER, Operation.ALTER, _NONE, "the request, then the next check", False)
 WRITE_TXN_MARKERS = Check(27, CLUSTER, Operation.CLUSTER_ACTION, _CLUSTER, "the request")
 TXN_OFFSET_COMMIT_TRANSACTIONAL_ID = Check(28, TRANSACTIONAL_ID, Operation.WRITE, _TRANSACTIONAL_ID, "the request")
 TXN_OFFSET_COMMIT_GROUP = Check(28, GROUP, Operation.READ, _GROUP, "the request")
@@ -138,7 +138,7 @@ DESCRIBE_USER_SCRAM_CREDENTIALS = Check(50, CLUSTER, Operation.DESCRIBE, _CLUSTE
 ALTER_USER_SCRAM_CREDENTIALS = Check(51, CLUSTER, Operation.ALTER, _CLUSTER, "the request")
 DESCRIBE_QUORUM = Check(55, CLUSTER, Operation.DESCRIBE, _CLUSTER, "the request")
 UPDATE_FEATURES = Check(57, CLUSTER, Operation.ALTER, _CLUSTER, "the request")
-DESCRIBE_CLUSTER = Check(60, CLUSTER, Operation.DESCRIBE, _NONE, "ClusterAuthorizedOperations, which is 0 then")
+DESCRIBE_CLUSTER = Check(60, CLUSTER, Operation.DESCRIBE, _NONE, "ClusterAuthorizedOperations, otherwise 0")
 DESCRIBE_PRODUCERS = Check(61, TOPIC, Operation.READ, _TOPIC, "each partition of the topic")
 UNREGISTER_BROKER = Check(64, CLUSTER, Operation.ALTER, _CLUSTER, "the request")
 DESCRIBE_TRANSACTIONS = Check(65, TRANSACTIONAL_ID, Operation.DESCRIBE, _TRANSACTIONAL_ID, "the transactional id")
