@@ -136,18 +136,6 @@ def test_bad_batch_is_refused(target: Target, bad: hostile.BadBatch) -> None:
     target.check()
 
 
-def test_produce_to_what_is_not_there(target: Target) -> None:
-    """A wrong partition and an unknown topic get UNKNOWN_TOPIC_OR_PARTITION, bad acks 21."""
-    with Connection(target.bootstrap) as connection:
-        for topic, partition in ((TOPIC, 99), (TOPIC, -1), ("never-made", 0)):
-            response = wire.produced(connection.ask(wire.produce(topic, partition, wire.batch())))
-            assert response.error_code == 3, (topic, partition)
-        for acks in (2, -2, 32767):
-            response = wire.produced(connection.ask(wire.produce(TOPIC, 0, wire.batch(), acks=acks)))
-            assert response.error_code == 21, acks
-    target.check()
-
-
 def test_greedy_fetches(target: Target) -> None:
     """Odd numbers in a Fetch: out-of-range offsets get error 1, nothing waits or allocates by what was claimed."""
     with Connection(target.bootstrap) as connection:
@@ -185,16 +173,6 @@ def test_fetch_that_would_wait_for_ever(start_broker: Callable[..., BrokerProces
         assert wire.responses(broker.bootstrap)
     wait_for("idle connections are closed", lambda: socket_count(broker.pid) <= base, 15)
     assert wire.responses(broker.bootstrap)
-
-
-def test_stale_fetch_sessions(target: Target) -> None:
-    """A session that no client opened gets FETCH_SESSION_ID_NOT_FOUND."""
-    for session_id, epoch in ((123456, 5), (0, 5), (-7, -9)):
-        request = wire.header(wire.FETCH, 7)
-        request += struct.pack(">iiiibiiii", -1, 0, 1, 1 << 20, 0, session_id, epoch, 0, 0)
-        with Connection(target.bootstrap) as connection:
-            assert struct.unpack_from(">h", connection.ask(request), 8) == (70,)
-    target.check()
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,6 @@ The table below names them; a quirk that no test of one API can show is tested h
 """
 
 import ast
-import struct
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,6 +17,7 @@ from tests.support.client import Body, Client, fetch_body, produce_body, row_of
 ROOT = Path(__file__).resolve().parents[2]
 HERE, METADATA = "integration/test_quirks", "unit/apis/test_apis_metadata"
 NATIVE, FRAMES = "integration/test_native_handlers", "integration/test_hostile_frames"
+FETCH, PRODUCE = "conformance/situations/fetch", "conformance/situations/produce"
 PRODUCERS, TOPICS = "unit/log/producers/test_producer_state", "unit/metadata/test_topics"
 #: By number: the quirk, and its tests or the situations whose responses are compared with Kafka's, by file.
 QUIRKS: dict[int, tuple[str, dict[str, str]]] = {
@@ -27,7 +27,7 @@ QUIRKS: dict[int, tuple[str, dict[str, str]]] = {
         "conformance/situations/connections": "version_of_api_versions asked_twice"}),
     3: ("no feature with minimum level 0", {METADATA: "test_features_are_what_is_built"}),
     4: ("transaction.version only as far as it works", {METADATA: "test_features_are_what_is_built"}),
-    5: ("empty records, never null", {HERE: "test_nothing_to_read_is_no_bytes_and_not_null"}),
+    5: ("empty records, never null", {FETCH: "nothing_there topics_that_are_not_there ids_that_are_not_there"}),
     6: ("topic ids are all or nothing", {HERE: "test_responses_by_id_carry_the_id",
         TOPICS: "test_topics_come_back_with_their_ids test_a_recreated_topic_has_another_id",
         "conformance/situations/metadata": "by_name", "conformance/situations/offsets": "topics_that_are_not_there"}),
@@ -40,16 +40,18 @@ QUIRKS: dict[int, tuple[str, dict[str, str]]] = {
         "unit/coordinator/test_group_membership": "test_members_wait_for_the_leaders_assignment"}),
     11: ("OffsetFetch", {"conformance/situations/offsets": "ways_to_ask ids_that_are_not_there"}),
     12: ("idempotence", {PRODUCERS: "test_five_batches_are_remembered test_sequence_wraps_to_zero",
-        HERE: "test_idempotent_batches_over_the_wire"}),
+        HERE: "test_pipelined_batches_keep_their_order",
+        PRODUCE: "sequences five_batches_are_remembered epochs unknown_producer sequence_wraps"}),
     13: ("acks=0, long polls, large batches, wrong offsets", {
-        HERE: "test_no_response_with_acks_0 test_a_whole_batch_however_large test_offsets_that_are_not_there",
+        PRODUCE: "without_acks without_acks_to_nowhere",
+        FETCH: "limit_of_a_partition record_above_all_limits out_of_range error_does_not_wait",
         NATIVE: "test_fetch_waits_exactly_its_time test_min_bytes_adds_up_over_partitions"}),
     14: ("throttled: the response first, then no reading", {
         "integration/socket_server/test_socket_server": "test_throttle_outlasts_the_response",
         "integration/throttling/test_produce": "test_produce_responds_at_once_and_is_muted_to_the_millisecond"}),
     15: ("cluster id and leader epoch are stable", {"integration/test_broker": "test_a_restart_finds_everything",
         "conformance/situations/metadata": "by_name"}),
-    16: ("no preferred read replica", {HERE: "test_no_consumer_is_sent_to_another_replica"}),
+    16: ("no preferred read replica", {FETCH: "by_offset rack"}),
     17: ("DescribeConfigs and CreateTopics return all configs", {"conformance/situations/topics": "created",
         "conformance/situations/configs": "of_a_topic some_keys"}),
     18: ("DescribeQuorum", {"conformance/situations/cluster": "quorum",
@@ -100,38 +102,6 @@ def produce(client: Client, version: int, where: str | Body) -> tuple[Body, Body
     return row_of(response), response["Responses"][0]
 
 
-@pytest.mark.parametrize("version", range(4, 19))
-def test_nothing_to_read_is_no_bytes_and_not_null(broker: VirtualBroker, version: int) -> None:
-    """Null records are a protocol error to librdkafka at every fetch, and end kafka-python 3 (quirk 5)."""
-    with Client(broker.bootstrap_servers) as one:
-        where = {"TopicId": topic_id(one)} if version >= 13 else "t"
-        row, _ = fetch(one, version, where)
-        assert row["Records"] is not None
-        assert (row["ErrorCode"], bytes(row["Records"])) == (0, b"")
-        missing = {"TopicId": uuid.UUID(int=9)} if version >= 13 else "missing"
-        row, _ = fetch(one, version, missing)
-        assert row["Records"] is not None
-        assert (row["ErrorCode"], bytes(row["Records"])) == (100 if version >= 13 else 3, b"")
-
-
-def test_nothing_to_read_byte_by_byte(broker: VirtualBroker) -> None:
-    """An int32 of 0, not -1, ends the response up to v11 (quirk 5)."""
-    with Client(broker.bootstrap_servers) as one:
-        assert one.ask(wire.fetch("t"))[-4:] == bytes(4)
-
-
-@pytest.mark.parametrize("version", range(11, 19))
-def test_no_consumer_is_sent_to_another_replica(broker: VirtualBroker, version: int) -> None:
-    """A preferred read replica other than -1 makes librdkafka skip data (quirk 16)."""
-    with Client(broker.bootstrap_servers) as one:
-        where = {"TopicId": topic_id(one)} if version >= 13 else "t"
-        assert fetch(one, version, where)[0]["PreferredReadReplica"] == -1
-        one.ask(wire.produce("t", 0, wire.batch()))
-        row, _ = fetch(one, version, where)
-        assert (len(row["Records"]) > 0, row["PreferredReadReplica"]) == (True, -1)
-        assert fetch(one, version, where, offset=7)[0]["PreferredReadReplica"] == -1
-
-
 def test_responses_by_id_carry_the_id(broker: VirtualBroker) -> None:
     """Clients find their rows by id alone; the id of a deleted topic is 100, also when its name is back (quirk 6)."""
     with Client(broker.bootstrap_servers) as one:
@@ -151,28 +121,6 @@ def test_responses_by_id_carry_the_id(broker: VirtualBroker) -> None:
         assert fetch(one, 12, "t")[0]["HighWatermark"] == 1
 
 
-def test_idempotent_batches_over_the_wire(broker: VirtualBroker) -> None:
-    """A new producer begins anywhere, five repeats get their offsets, gaps error 45, old epochs 47 (quirk 12)."""
-
-    def send(sequence: int, *, producer: int = 7, epoch: int = 0, count: int = 1) -> tuple[int, int]:
-        data = wire.batch([b"x"] * count, producer_id=producer, producer_epoch=epoch, base_sequence=sequence)
-        response = wire.produced(one.ask(wire.produce("t", 0, data, acks=-1)))
-        return response.error_code, response.base_offset
-
-    with Client(broker.bootstrap_servers) as one:
-        assert [send(41 + n) for n in range(6)] == [(0, n) for n in range(6)]
-        assert [send(42 + n) for n in range(5)] == [(0, 1 + n) for n in range(5)]
-        assert send(41)[0] == 45
-        assert send(48)[0] == 45
-        assert send(47) == (0, 6)
-        assert send(1, epoch=1)[0] == 45
-        assert send(0, epoch=1) == (0, 7)
-        assert send(48)[0] == 47
-        assert send(2**31 - 1, producer=8, count=2) == (0, 8)  # sequences 2^31-1 and 0
-        assert send(1, producer=8) == (0, 10)
-        assert wire.fetched(one.ask(wire.fetch("t"))).high_watermark == 11
-
-
 def test_pipelined_batches_keep_their_order(broker: VirtualBroker) -> None:
     """Five requests in flight on a connection are five successes: none overtakes another (quirk 12)."""
     with Client(broker.bootstrap_servers) as one:
@@ -181,41 +129,3 @@ def test_pipelined_batches_keep_their_order(broker: VirtualBroker) -> None:
             one.send(wire.produce("t", 0, data, acks=-1))
         responses = [wire.produced(one.receive()) for _ in range(5)]
         assert [(response.error_code, response.base_offset) for response in responses] == [(0, n) for n in range(5)]
-
-
-def test_no_response_with_acks_0(broker: VirtualBroker) -> None:
-    """The next response is that of the next request, and the record exists; a failure closes (quirk 13)."""
-    with Client(broker.bootstrap_servers) as one:
-        one.send(wire.produce("t", 0, wire.batch(), acks=0))
-        response = one.ask(wire.header(wire.API_VERSIONS, 0, 77))
-        assert struct.unpack_from(">i", response) == (77,)
-        assert wire.fetched(one.ask(wire.fetch("t"))).high_watermark == 1
-        one.send(wire.produce("missing", 0, wire.batch(), acks=0))
-        assert one.is_closed_within(5)
-
-
-def test_a_whole_batch_however_large(broker: VirtualBroker) -> None:
-    """A batch above both limits is returned whole, or its consumer would never proceed (quirk 13)."""
-    data = wire.batch([b"x" * 100_000])
-    with Client(broker.bootstrap_servers) as one:
-        for _ in range(2):
-            assert wire.produced(one.ask(wire.produce("t", 0, data))).error_code == 0
-        for version in (4, 12, 18):
-            where = {"TopicId": topic_id(one)} if version >= 13 else "t"
-            row, _ = fetch(one, version, where, offset=1, max_bytes=1, partition_max_bytes=1)
-            (base, length) = struct.unpack_from(">qi", row["Records"])
-            assert (row["ErrorCode"], base, length + 12) == (0, 1, len(data))
-            assert len(row["Records"]) >= len(data)
-
-
-def test_offsets_that_are_not_there(broker: VirtualBroker) -> None:
-    """Offsets behind the end and before the start get error 1 at once, whatever the maximum wait (quirk 13)."""
-    with Client(broker.bootstrap_servers) as one:
-        for _ in range(3):
-            one.ask(wire.produce("t", 0, wire.batch()))
-        cut = {"Name": "t", "Partitions": [{"PartitionIndex": 0, "Offset": 2}]}
-        (topic,) = one.call(21, 2, {"Topics": [cut], "TimeoutMs": 1000})["Topics"]
-        assert topic["Partitions"][0]["ErrorCode"] == 0
-        for offset, code in ((1, 1), (2, 0), (4, 1), (-5, 1)):
-            row, _ = fetch(one, 12, "t", offset=offset, max_wait_ms=600_000)
-            assert row["ErrorCode"] == code, offset
