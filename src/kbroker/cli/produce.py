@@ -36,7 +36,9 @@ def _codecs() -> list[str]:
     "--header", "-H", "header_words", multiple=True, metavar="NAME=VALUE", help="Header of every record. Repeatable."
 )
 @click.option(
-    "--partition", type=click.IntRange(min=0), help="Send to this partition.  [default: by key, else round-robin]"
+    "--partition",
+    type=click.IntRange(min=0),
+    help="Send to this partition.  [default: by key; without one, each batch to the next]",
 )
 @click.option(
     "--codec",
