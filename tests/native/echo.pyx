@@ -3,10 +3,10 @@ would."""
 from libc.stdint cimport int64_t
 from libc.string cimport memcpy, memset
 
+from kbroker._core.open_file cimport OpenFile, open_file_new, open_file_release, open_file_retain
 from kbroker._core.requests.request cimport (
-    ACTION_CLOSE, ACTION_SEND, OpenFile, Queue, Request, RequestQueue, open_file_new, open_file_release,
-    open_file_retain, request_add_file, request_free, request_new, request_queue_put, request_queue_take,
-    request_reserve,
+    ACTION_CLOSE, ACTION_SEND, Queue, Request, RequestQueue, request_add_file, request_free, request_new,
+    request_queue_put, request_queue_take, request_reserve,
 )
 
 

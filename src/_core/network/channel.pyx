@@ -22,7 +22,8 @@ from kbroker._core.network.loop_types cimport (
 from kbroker._core.network.mute cimport NOT_MUTED, mute_state_after_mute, mute_state_after_unmute
 from kbroker._core.network.poller cimport KB_READ, KB_WRITE
 from kbroker._core.requests.memory_pool cimport Pool, pool_enqueue_waiter, pool_is_low, pool_new
-from kbroker._core.requests.request cimport SEGMENT_FILE, OpenFile, Request, Segment, request_free, session_release
+from kbroker._core.open_file cimport OpenFile
+from kbroker._core.requests.request cimport SEGMENT_FILE, Request, Segment, request_free, session_release
 from kbroker._core.sync cimport atomic_store
 
 

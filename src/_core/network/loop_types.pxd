@@ -7,7 +7,8 @@ from kbroker._core.clock cimport Clock, Waker
 from kbroker._core.codec.framing cimport Framing, FrameReader
 from kbroker._core.network.poller cimport Poller, kb_event
 from kbroker._core.requests.memory_pool cimport Pool, PoolWaiter
-from kbroker._core.requests.request cimport OpenFile, Request, Session
+from kbroker._core.open_file cimport OpenFile
+from kbroker._core.requests.request cimport Request, Session
 from kbroker._core.sync cimport AtomicI64, atomic_load_relaxed, atomic_store
 
 cdef extern from "network/socket_io.h" nogil:

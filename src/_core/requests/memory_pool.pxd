@@ -1,7 +1,6 @@
 """Byte budget shared by network threads (KIP-72). Semantics: SimpleMemoryPool; strictness and depletion included."""
 from libc.stdint cimport int64_t
 from kbroker._core.clock cimport Clock
-from kbroker._core.metrics.sensor_core cimport SensorCore
 from kbroker._core.sync cimport AtomicI64, Mutex
 
 cdef struct PoolWaiter:         # a network loop with channels that want memory; embedded in it
@@ -17,7 +16,7 @@ cdef struct Pool:
     int64_t size_bytes          # -1: unlimited (MemoryPool.NONE), every take succeeds and nothing is counted
     int64_t max_single_bytes
     bint strict
-    SensorCore *depletion       # owned count; records the milliseconds of each depletion; NULL: none
+    void *depletion             # SensorCore, owned count; records the milliseconds of each depletion; NULL: none
     Mutex lock                  # leaf; guards the rest
     int64_t available
     int64_t depleted_since_ns        # -1: not depleted

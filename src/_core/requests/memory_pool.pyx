@@ -8,7 +8,7 @@ from kbroker._core.arguments cimport integer
 from kbroker._core.clock cimport Clock, borrow_clock, clock_epoch_ms, clock_now_ns, clock_release, clock_retain
 from kbroker._core.guarded cimport guarded_value
 from kbroker._core.metrics.sensor cimport borrow_sensor
-from kbroker._core.metrics.sensor_core cimport sensor_record, sensor_release, sensor_retain
+from kbroker._core.metrics.sensor_core cimport SensorCore, sensor_record, sensor_release, sensor_retain
 from kbroker._core.sync cimport (
     atomic_add_fetch, atomic_load, atomic_store, mutex_destroy, mutex_init, mutex_lock, mutex_unlock,
 )
@@ -38,7 +38,7 @@ cdef void pool_decref(Pool *pool) noexcept nogil:
     if pool is NULL or atomic_add_fetch(&pool.refs, -1) != 0:
         return
     mutex_destroy(&pool.lock)
-    sensor_release(pool.depletion)
+    sensor_release(<SensorCore *>pool.depletion)
     clock_release(pool.clock)
     free(pool)
 
@@ -58,7 +58,8 @@ cdef inline int64_t end_depletion(Pool *pool) noexcept nogil:
 cdef inline void record_depletion(Pool *pool, int64_t depleted_ns) noexcept nogil:
     """Not under the lock."""
     if depleted_ns >= 0 and pool.depletion is not NULL:
-        sensor_record(pool.depletion, <double>depleted_ns / 1e6, clock_epoch_ms(pool.clock), False, NULL)
+        sensor_record(
+            <SensorCore *>pool.depletion, <double>depleted_ns / 1e6, clock_epoch_ms(pool.clock), False, NULL)
 
 
 cdef bint pool_try_allocate(Pool *pool, int64_t size_bytes) noexcept nogil:
@@ -183,7 +184,7 @@ cdef class MemoryPool:
         if self.pool is NULL:
             raise MemoryError
         if depletion is not None:
-            self.pool.depletion = sensor_retain(borrow_sensor(depletion))
+            self.pool.depletion = <void *>sensor_retain(borrow_sensor(depletion))
 
     def __dealloc__(self):
         pool_decref(self.pool)

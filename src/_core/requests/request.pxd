@@ -13,6 +13,7 @@ a batch counts. Lock: ``RequestQueue.lock``, a leaf. Waits never hold the GIL.
 from libc.stdint cimport int32_t, int64_t
 
 from kbroker._core.clock cimport Clock, Waker
+from kbroker._core.open_file cimport OpenFile
 from kbroker._core.requests.memory_pool cimport Pool
 from kbroker._core.sync cimport AtomicI64, Cond, Mutex
 
@@ -33,14 +34,6 @@ cdef enum RequestAction:
 cdef enum SegmentKind:
     SEGMENT_MEMORY = 0
     SEGMENT_FILE = 1
-
-cdef struct OpenFile:           # a counted descriptor: a region queued for sending keeps the file open
-    AtomicI64 refs
-    int fd
-
-cdef OpenFile *open_file_new(int fd) noexcept nogil                   # takes the descriptor, count 1
-cdef OpenFile *open_file_retain(OpenFile *file) noexcept nogil
-cdef void open_file_release(OpenFile *file) noexcept nogil            # the last count closes
 
 cdef struct Segment:            # a piece of a response, in order
     int kind

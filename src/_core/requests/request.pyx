@@ -11,45 +11,12 @@ from kbroker._core.clock cimport (
     clock_wait_until,
 )
 from kbroker._core.guarded cimport guarded_value
+from kbroker._core.open_file cimport open_file_release
 from kbroker._core.requests.memory_pool cimport pool_decref, pool_free
 from kbroker._core.sync cimport (
     atomic_add_fetch, atomic_load, atomic_store, cond_broadcast, cond_destroy, cond_init, cond_signal, cond_wait,
     mutex_destroy, mutex_init, mutex_lock, mutex_unlock,
 )
-
-
-cdef extern from *:
-    """
-    #ifdef _WIN32
-    #include <io.h>
-    static inline void kb_close_fd(int fd) { _close(fd); }
-    #else
-    #include <unistd.h>
-    static inline void kb_close_fd(int fd) { close(fd); }
-    #endif
-    """
-    void kb_close_fd(int fd) noexcept nogil
-
-
-cdef OpenFile *open_file_new(int fd) noexcept nogil:
-    cdef OpenFile *file = <OpenFile *>calloc(1, sizeof(OpenFile))
-    if file is not NULL:
-        atomic_store(&file.refs, 1)
-        file.fd = fd
-    return file
-
-
-cdef OpenFile *open_file_retain(OpenFile *file) noexcept nogil:
-    atomic_add_fetch(&file.refs, 1)
-    return file
-
-
-cdef void open_file_release(OpenFile *file) noexcept nogil:
-    if file is NULL or atomic_add_fetch(&file.refs, -1) != 0:
-        return
-    if file.fd >= 0:
-        kb_close_fd(file.fd)
-    free(file)
 
 
 cdef Session *session_new(const char *principal) noexcept nogil:

@@ -6,7 +6,7 @@ from libc.string cimport memcpy, memset
 from kbroker._core.codec.bytes cimport store_16, store_32, store_64
 from kbroker._core.clock cimport clock_wall_ms
 from kbroker._core.containers.buffer cimport Buffer
-from kbroker._core.requests.request cimport OpenFile, open_file_release
+from kbroker._core.open_file cimport OpenFile, open_file_release
 from kbroker._core.sync cimport atomic_load, atomic_store, mutex_lock, mutex_unlock
 from kbroker.common._errors cimport (
     CORRUPT_MESSAGE, INVALID_RECORD, KAFKA_STORAGE_ERROR, MESSAGE_TOO_LARGE, RECORD_LIST_TOO_LARGE,

@@ -5,7 +5,7 @@ fsync) -> ``view_lock`` (leaf: swaps the immutable segment list). End offset, hi
 """
 from libc.stdint cimport int8_t, int16_t, int32_t, int64_t
 from kbroker._core.clock cimport Clock
-from kbroker._core.requests.request cimport OpenFile
+from kbroker._core.open_file cimport OpenFile
 from kbroker._core.sync cimport AtomicI64, Cond, Mutex
 from kbroker.log._config cimport LogConfig
 from kbroker.log.producers._producer_state cimport AbortedTxn

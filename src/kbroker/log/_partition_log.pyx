@@ -5,7 +5,7 @@ from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memcpy, memset, strdup
 from kbroker._core.arguments cimport integer
 from kbroker._core.clock cimport borrow_clock, clock_retain, clock_wall_ms
-from kbroker._core.requests.request cimport open_file_release
+from kbroker._core.open_file cimport open_file_release
 from kbroker._core.sync cimport atomic_load, atomic_store, cond_init, mutex_init, mutex_lock, mutex_unlock
 from kbroker.log._append cimport (
     partition_append, partition_append_end_marker, partition_start_verification,

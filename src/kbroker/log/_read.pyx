@@ -5,7 +5,7 @@ Source: UnifiedLog.read, UnifiedLog.fetchOffsetByTimestamp; and the probe of a d
 from libc.stdint cimport int8_t, int16_t, int32_t, int64_t
 from libc.stdlib cimport free, malloc
 from libc.string cimport memset
-from kbroker._core.requests.request cimport OpenFile, open_file_release
+from kbroker._core.open_file cimport OpenFile, open_file_release
 from kbroker._core.sync cimport atomic_load, mutex_lock, mutex_unlock
 from kbroker.common._errors cimport KAFKA_STORAGE_ERROR, OFFSET_OUT_OF_RANGE, UNKNOWN_TOPIC_OR_PARTITION
 from kbroker.log._failures cimport FAILED_READ, count_failure

@@ -11,7 +11,7 @@ from libc.stdio cimport snprintf
 from libc.stdlib cimport free, malloc
 from libc.string cimport strdup, strlen
 from kbroker._core.clock cimport clock_wall_ms
-from kbroker._core.requests.request cimport OpenFile, open_file_release
+from kbroker._core.open_file cimport OpenFile, open_file_release
 from kbroker._core.sync cimport atomic_load, atomic_store, mutex_lock, mutex_unlock
 from kbroker.log._partition cimport (
     NEW_FILE, NEW_TOPIC_ID, Partition, note_leader_epoch, view_publish, write_leader_epochs, write_txn_checkpoint,

@@ -3,7 +3,7 @@ from libc.stdint cimport int32_t, int64_t
 from libc.stdio cimport snprintf
 from libc.stdlib cimport free
 from libc.string cimport strdup, strrchr
-from kbroker._core.requests.request cimport OpenFile, open_file_release
+from kbroker._core.open_file cimport OpenFile, open_file_release
 from kbroker._core.sync cimport (
     atomic_load, atomic_store, atomic_swap, cond_broadcast, cond_wait, mutex_lock, mutex_unlock,
 )

@@ -5,14 +5,15 @@ Source: ``SocketServer.Acceptor``.
 cimport cython
 import threading
 
-from libc.stdint cimport INT32_MAX, INT64_MAX, int32_t, int64_t
-from libc.stdlib cimport calloc, free, realloc
+from libc.stdint cimport INT32_MAX, INT64_MAX, int64_t
+from libc.stdlib cimport calloc, free, malloc
 
 from kbroker._core.arguments cimport integer
 from kbroker._core.clock cimport (
     Clock, Waker, borrow_clock, clock_add_waker, clock_epoch_ms, clock_now_ns, clock_real_wait_ns, clock_release,
     clock_remove_waker, clock_retain,
 )
+from kbroker._core.containers.heap cimport Heap, HeapEntry, heap_add, heap_clear, heap_remove, heap_top
 from kbroker._core.network.poller cimport KB_READ, Poller, kb_event, poller_from
 from kbroker._core.sync cimport (
     AtomicI64, Mutex, atomic_add_fetch, atomic_load, atomic_load_relaxed, atomic_store, mutex_destroy, mutex_init,
@@ -46,16 +47,9 @@ cdef enum:
     ACCEPTS_PER_PASS = 64
 
 
-cdef struct ThrottledSocket:
-    int64_t end_ms
+cdef struct ThrottledSocket:    # accepted and not served: closed when its delay ends
+    HeapEntry entry             # first; the key is the end in milliseconds since 1970
     int fd
-
-# Accepted sockets that are not served, each closed when its delay ends: a heap, the earliest first. (Kafka's queue has
-# the latest first, so that an early socket waits for a late one; clients see no difference.)
-cdef struct ThrottledSockets:
-    ThrottledSocket *heap            # owned
-    int32_t count
-    int32_t capacity
 
 cdef struct AcceptorCore:
     int listener
@@ -69,7 +63,9 @@ cdef struct AcceptorCore:
     Waker waker
     QuotaCore *quotas           # counted; NULL: no limit
     ListenerQuota *listener_quota   # borrowed from quotas
-    ThrottledSockets throttled            # of addresses that connect too fast
+    # Of addresses that connect too fast, the earliest end first. (Kafka's queue has the latest first, so that an early
+    # socket waits for a late one; clients see no difference.)
+    Heap throttled
     bint is_short               # of descriptors: check for a free one before each accept
     AtomicI64 stopping
     AtomicI64 accepted
@@ -80,65 +76,24 @@ cdef struct AcceptorCore:
 
 # ---- sockets of addresses that connect too fast
 
-cdef bint throttle_socket(ThrottledSockets *throttled, int fd, int64_t end_ms) noexcept nogil:
+cdef bint throttle_socket(Heap *throttled, int fd, int64_t end_ms) noexcept nogil:
     """Keep a socket until ``end_ms``; false: memory is out."""
-    cdef ThrottledSocket *larger
-    cdef int32_t at, parent
-    if throttled.count == throttled.capacity:
-        larger = <ThrottledSocket *>realloc(
-            throttled.heap, <size_t>(throttled.capacity * 2 + 8) * sizeof(ThrottledSocket))
-        if larger is NULL:
-            return False
-        throttled.heap = larger
-        throttled.capacity = throttled.capacity * 2 + 8
-    at = throttled.count
-    throttled.count += 1
-    while at > 0:
-        parent = (at - 1) // 2
-        if throttled.heap[parent].end_ms <= end_ms:
-            break
-        throttled.heap[at] = throttled.heap[parent]
-        at = parent
-    throttled.heap[at].end_ms = end_ms
-    throttled.heap[at].fd = fd
+    cdef ThrottledSocket *kept = <ThrottledSocket *>malloc(sizeof(ThrottledSocket))
+    if kept is NULL or not heap_add(throttled, &kept.entry, end_ms):
+        free(kept)
+        return False
+    kept.fd = fd
     return True
 
 
-cdef void drop_first(ThrottledSockets *throttled) noexcept nogil:
-    cdef ThrottledSocket last
-    cdef int32_t at = 0
-    cdef int32_t child
-    throttled.count -= 1
-    last = throttled.heap[throttled.count]
-    while True:
-        child = at * 2 + 1
-        if child >= throttled.count:
-            break
-        if child + 1 < throttled.count and throttled.heap[child + 1].end_ms < throttled.heap[child].end_ms:
-            child += 1
-        if last.end_ms <= throttled.heap[child].end_ms:
-            break
-        throttled.heap[at] = throttled.heap[child]
-        at = child
-    throttled.heap[at] = last
-
-
-cdef int32_t close_throttled(ThrottledSockets *throttled, int64_t now_ms) noexcept nogil:
-    """Close the sockets with end_ms < now_ms; return their number."""
-    cdef int32_t closed = 0
-    while throttled.count > 0 and throttled.heap[0].end_ms < now_ms:
-        kb_close_socket(throttled.heap[0].fd)
-        drop_first(throttled)
-        closed += 1
-    return closed
-
-
-cdef void throttled_sockets_free(ThrottledSockets *throttled) noexcept nogil:
-    """Close all sockets and free the heap."""
-    close_throttled(throttled, INT64_MAX)
-    free(throttled.heap)
-    throttled.heap = NULL
-    throttled.capacity = 0
+cdef void close_throttled(Heap *throttled, int64_t now_ms) noexcept nogil:
+    """Close the sockets whose end is before ``now_ms``."""
+    cdef HeapEntry *first = heap_top(throttled)
+    while first is not NULL and first.key < now_ms:
+        heap_remove(throttled, first)
+        kb_close_socket((<ThrottledSocket *>first).fd)
+        free(first)
+        first = heap_top(throttled)
 
 
 # ---- accepting
@@ -187,7 +142,7 @@ cdef int64_t select_ns(AcceptorCore *core) noexcept nogil:
     if core.throttled.count == 0:
         return SELECT_NS
     due_ns = clock_real_wait_ns(core.clock, clock_now_ns(core.clock) + (
-        core.throttled.heap[0].end_ms + 1 - clock_epoch_ms(core.clock)) * 1000000)
+        heap_top(&core.throttled).key + 1 - clock_epoch_ms(core.clock)) * 1000000)
     return due_ns if 0 <= due_ns < SELECT_NS else SELECT_NS
 
 
@@ -332,7 +287,8 @@ cdef class Acceptor:
             free(self.core.processors)
             mutex_destroy(&self.core.deal_lock)
             quotas_release(self.core.quotas)
-            throttled_sockets_free(&self.core.throttled)
+            close_throttled(&self.core.throttled, INT64_MAX)
+            heap_clear(&self.core.throttled)
             if self.core.clock is not NULL:
                 clock_remove_waker(self.core.clock, &self.core.waker)
             if self.core.poller is not NULL:

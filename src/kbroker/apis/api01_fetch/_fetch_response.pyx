@@ -12,9 +12,8 @@ from kbroker._core.codec.wire cimport (
     writer_free, writer_init,
 )
 from kbroker._core.containers.last_index_map cimport LatestIndex, latest_free, latest_init, latest_put
-from kbroker._core.requests.request cimport (
-    ACTION_CLOSE, ACTION_SEND, OpenFile, Request, open_file_release, request_add_file, request_add_memory,
-)
+from kbroker._core.open_file cimport OpenFile, open_file_release
+from kbroker._core.requests.request cimport ACTION_CLOSE, ACTION_SEND, Request, request_add_file, request_add_memory
 from kbroker._core.sync cimport atomic_load, mutex_lock, mutex_unlock
 from kbroker.common._errors cimport (
     FENCED_LEADER_EPOCH, KAFKA_STORAGE_ERROR, NONE, NOT_LEADER_OR_FOLLOWER, OFFSET_OUT_OF_RANGE,

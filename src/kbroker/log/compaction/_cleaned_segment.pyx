@@ -3,7 +3,7 @@ from libc.stdint cimport INT64_MAX, int32_t, int64_t
 from libc.string cimport memset
 from kbroker._core.codec.bytes cimport load_i32, load_i64, store_32, store_64
 from kbroker._core.containers.buffer cimport Buffer, buffer_free, buffer_put, buffer_reserve
-from kbroker._core.requests.request cimport open_file_new
+from kbroker._core.open_file cimport open_file_new
 from kbroker._core.sync cimport atomic_load, atomic_store, mutex_lock, mutex_unlock
 from kbroker.log.segment._index cimport (
     OFFSET_ENTRY_BYTES, TIME_ENTRY_BYTES, index_seal, offset_index_append, time_index_maybe_append,

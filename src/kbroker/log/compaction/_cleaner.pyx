@@ -10,7 +10,7 @@ cimport cython
 from libc.stdint cimport int32_t, int64_t, uint64_t
 from libc.stdlib cimport free
 from libc.string cimport memcpy, memset
-from kbroker._core.requests.request cimport OpenFile
+from kbroker._core.open_file cimport OpenFile
 from kbroker._core.sync cimport AtomicI64, atomic_load, atomic_store, mutex_lock, mutex_unlock
 from kbroker.log.compaction._batch_filter cimport (
     CLEAN_CORRUPT, BatchFilter, TxnTracker, control_type_of, filter_batch, filter_free, filter_set_producers,

@@ -6,7 +6,7 @@ lock); sizes are published last.
 """
 from libc.stdint cimport int32_t, int64_t
 from kbroker._core.containers.buffer cimport Buffer
-from kbroker._core.requests.request cimport OpenFile
+from kbroker._core.open_file cimport OpenFile
 from kbroker._core.sync cimport AtomicI64, Mutex
 from kbroker.log.segment._index cimport Index
 from kbroker.log.segment._txn_index cimport TxnIndex

@@ -5,7 +5,7 @@ from libc.stdlib cimport calloc, free
 from libc.string cimport memmove, memset, strdup
 from kbroker._core.containers.buffer cimport Buffer, buffer_free, buffer_reserve
 from kbroker._core.guarded cimport guarded_value
-from kbroker._core.requests.request cimport OpenFile, open_file_new, open_file_release, open_file_retain
+from kbroker._core.open_file cimport OpenFile, open_file_new, open_file_release, open_file_retain
 from kbroker._core.sync cimport (
     atomic_add_fetch, atomic_load, atomic_load_relaxed, atomic_store, mutex_destroy, mutex_init, mutex_lock,
     mutex_unlock,

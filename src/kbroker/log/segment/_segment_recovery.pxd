@@ -1,6 +1,6 @@
 """Reading of a segment's file after a clean or an unclean stop."""
 from libc.stdint cimport int32_t, int64_t
-from kbroker._core.requests.request cimport OpenFile
+from kbroker._core.open_file cimport OpenFile
 from kbroker.log._partition cimport Partition
 from kbroker.log.segment._segment cimport LogSegment
 

@@ -1,7 +1,7 @@
 """LogSegment.recover: finds the bytes of a segment that are batches, and rebuilds unsound indexes from them."""
 from libc.stdint cimport INT64_MAX, int32_t, int64_t
 from libc.string cimport memset
-from kbroker._core.requests.request cimport OpenFile, open_file_release, open_file_retain
+from kbroker._core.open_file cimport OpenFile, open_file_release, open_file_retain
 from kbroker._core.sync cimport atomic_load, atomic_store
 from kbroker.log.segment._index cimport (
     index_load, index_reset, index_truncate, offset_index_lookup, time_index_last,
