@@ -73,7 +73,8 @@ class HttpAccess:
             return Refusal(401, "a token is needed: Authorization: Bearer and the broker's kbroker.console.token")
         if not self._trusts_this_machine:
             if self._token is None:
-                return Refusal(403, "the broker knows its clients: set kbroker.console.token, and send it")
+                reason = "a broker with an authorizer, or with authentication on every listener, needs a token"
+                return Refusal(403, f"{reason}: set kbroker.console.token, and send it")
             return Refusal(401, "a token is needed: Authorization: Bearer and the broker's kbroker.console.token")
         if not is_local_name(headers.get("Host", "")):
             return Refusal(403, "the Host header must be an address or localhost, unless the token is sent")
