@@ -281,9 +281,9 @@ class Cluster(Closing):
         their_low, their_high = connection.versions.get(api_key, (0, -1))
         version = min(high, their_high, high if max_version is None else max_version)
         if version < max(low, their_low):
-            offered = f"{their_low}-{their_high}" if their_high >= 0 else "none"
+            offered = f"versions {their_low}-{their_high}" if their_high >= 0 else "no version"
             name, who = codec.api(api_key).name, format_address(connection.address)
-            message = f"{who} offers versions {offered} of {name}, kbroker supports {low}-{high}"
+            message = f"{who} supports {offered} of {name}, this client versions {low}-{high}"
             raise KafkaError(Errors.UNSUPPORTED_VERSION, message)
         return version
 
