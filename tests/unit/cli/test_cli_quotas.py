@@ -182,8 +182,8 @@ def test_a_broker_without_quota_requests_is_explained(broker: QuotaBroker) -> No
     del broker.ranges[DESCRIBE]
     text = refusal(run(broker, "quotas", "list"), 1)
     assert text == (
-        f"UNSUPPORTED_VERSION: {broker.bootstrap} supports no version of DescribeClientQuotas, this client versions 0-1: "
-        "brokers have quota requests from Kafka 2.6 on"
+        f"UNSUPPORTED_VERSION: {broker.bootstrap} supports no version of DescribeClientQuotas, this client "
+        "versions 0-1: brokers have quota requests from Kafka 2.6 on"
     )
 
 
