@@ -11,6 +11,7 @@ import pytest
 from kbroker.client.connection import Body, Connection
 from kbroker.protocol import codec
 from tests.support.broker import BrokerProcess
+from tests.support.client import librdkafka_consumer
 
 confluent_kafka = pytest.importorskip("confluent_kafka")
 kafka = pytest.importorskip("kafka")
@@ -25,15 +26,8 @@ def fresh() -> str:
 
 
 def confluent(bootstrap: str, topic: str) -> bytes:
-    consumer = confluent_kafka.Consumer(
-        {
-            "bootstrap.servers": bootstrap,
-            "group.id": topic,
-            "auto.offset.reset": "earliest",
-            "allow.auto.create.topics": True,
-            "topic.metadata.refresh.interval.ms": 500,
-        }
-    )
+    how = {"allow_auto_create_topics": True, "topic_metadata_refresh_interval_ms": 500}
+    consumer = librdkafka_consumer(bootstrap, topic, **how)
     try:
         consumer.subscribe([topic])
         consumer.poll(1)
@@ -44,7 +38,7 @@ def confluent(bootstrap: str, topic: str) -> bytes:
         while time.monotonic() < deadline:
             message = consumer.poll(0.5)
             if message is not None and message.error() is None:
-                return bytes(message.value())
+                return bytes(message.value() or b"")
         raise AssertionError("nothing was read")
     finally:
         consumer.close()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ from typing import Any
 import pytest
 
 from tests.support.broker import BrokerProcess, wait_for
+from tests.support.client import fill_partitions, librdkafka_consumer, names
 
 confluent_kafka = pytest.importorskip("confluent_kafka")
 confluent_admin = pytest.importorskip("confluent_kafka.admin")
@@ -35,23 +35,16 @@ class Member:
         self.read: list[bytes] = []
         self.errors: list[Any] = []
         self._stop = threading.Event()
-        known = {"group.protocol": "consumer"}
+        known: dict[str, Any] = {"group.protocol": "consumer"}
         if settings.get("group.protocol") == "classic":
-            known = {"session.timeout.ms": 6000, "heartbeat.interval.ms": 200}  # type: ignore[dict-item]
+            known = {"session.timeout.ms": 6000, "heartbeat.interval.ms": 200}
             known["partition.assignment.strategy"] = "range"  # sticky ones send data with which Kafka upgrades no group
-        self.consumer = confluent_kafka.Consumer(
-            {
-                "bootstrap.servers": bootstrap,
-                "group.id": group,
-                "auto.offset.reset": "earliest",
-                "enable.auto.commit": False,
-                "reconnect.backoff.ms": 20,
-                "reconnect.backoff.max.ms": 100,
-                "topic.metadata.refresh.interval.ms": 500,
-                **known,
-                **settings,
-            }
-        )
+        known |= {
+            "reconnect.backoff.ms": 20,
+            "reconnect.backoff.max.ms": 100,
+            "topic.metadata.refresh.interval.ms": 500,
+        }
+        self.consumer = librdkafka_consumer(bootstrap, group, **{**known, **settings})
         self.consumer.subscribe(topics)
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
@@ -65,7 +58,7 @@ class Member:
             if message.error() is not None:
                 self.errors.append(message.error())
             else:
-                self.read.append(message.value())
+                self.read.append(message.value() or b"")
                 self.consumer.commit(message=message, asynchronous=True)
 
     def close(self) -> None:
@@ -89,15 +82,7 @@ def join(broker: BrokerProcess) -> Iterator[Callable[..., Member]]:
 
 
 def fill(bootstrap: str, topic: str, count: int = 40) -> None:
-    producer = confluent_kafka.Producer({"bootstrap.servers": bootstrap})
-    for number in range(count):
-        producer.produce(topic, f"{topic} {number}", partition=number % 4)
-    assert producer.flush(30) == 0
-
-
-def names() -> tuple[str, str]:
-    suffix = uuid.uuid4().hex[:8]
-    return f"topic-{suffix}", f"group-{suffix}"
+    fill_partitions(bootstrap, topic, count, prefix=f"{topic} ")
 
 
 def is_shared(topic: str, *members: Member, count: int = 4) -> bool:

@@ -7,7 +7,6 @@ import subprocess
 import sys
 import threading
 import time
-import uuid
 from collections.abc import Callable
 from pathlib import Path
 
@@ -16,6 +15,8 @@ from confluent_kafka import KafkaError, TopicPartition
 
 from kbroker.broker import Broker
 from tests.support.broker import BrokerProcess, wait_for
+from tests.support.client import fill_partitions as fill
+from tests.support.client import librdkafka_consumer, names
 
 confluent_kafka = pytest.importorskip("confluent_kafka")
 confluent_admin = pytest.importorskip("confluent_kafka.admin")
@@ -24,20 +25,6 @@ aiokafka = pytest.importorskip("aiokafka")
 
 pytestmark = pytest.mark.timeout(120)
 SETTINGS = {"group.initial.rebalance.delay.ms": "0", "num.partitions": "4"}
-
-
-def fill(bootstrap: str, topic: str, count: int = 40) -> None:
-    """Records 0 to count - 1, spread over four partitions."""
-    producer = confluent_kafka.Producer({"bootstrap.servers": bootstrap})
-    for number in range(count):
-        producer.produce(topic, str(number), partition=number % 4)
-    assert producer.flush(30) == 0
-
-
-def names() -> tuple[str, str]:
-    """A fresh topic and group."""
-    suffix = uuid.uuid4().hex[:8]
-    return f"topic-{suffix}", f"group-{suffix}"
 
 
 class Confluent:
@@ -50,17 +37,8 @@ class Confluent:
         self.read: list[int] = []
         self.read_since_assigned: list[int] = []
         self.revocations = 0
-        self._consumer = confluent_kafka.Consumer(
-            {
-                "bootstrap.servers": bootstrap,
-                "group.id": group,
-                "auto.offset.reset": "earliest",
-                "session.timeout.ms": 6000,
-                "heartbeat.interval.ms": 500,
-                "enable.auto.commit": False,
-                **settings,
-            }
-        )
+        times = {"session.timeout.ms": 6000, "heartbeat.interval.ms": 500}
+        self._consumer = librdkafka_consumer(bootstrap, group, **{**times, **settings})
         self._stop = threading.Event()
         self._consumer.subscribe([topic], on_assign=self._on_assign, on_revoke=self._on_revoke)
         self._thread = threading.Thread(target=self._run, daemon=True)
@@ -87,8 +65,8 @@ class Confluent:
         while not self._stop.is_set():
             message = self._consumer.poll(0.1)
             if message is not None and message.error() is None:
-                self.read.append(int(message.value()))
-                self.read_since_assigned.append(int(message.value()))
+                self.read.append(int(message.value() or b""))
+                self.read_since_assigned.append(self.read[-1])
 
     def stop(self, *, commit: bool = False) -> None:
         """Stop polling, commit if wanted, and leave the group."""
@@ -106,34 +84,22 @@ class Cooperative(Confluent):
         super().__init__(bootstrap, topic, group, **{"partition.assignment.strategy": "cooperative-sticky"})
 
 
-def test_two_members_share_the_partitions(broker: BrokerProcess) -> None:
-    """librdkafka, eager: a second member gets half; when it leaves, the first gets all again."""
+@pytest.mark.parametrize("kind", [Confluent, Cooperative])
+def test_two_members_share_the_partitions(broker: BrokerProcess, kind: type[Confluent]) -> None:
+    """A second member gets half; when one leaves, the other gets all. Cooperative ones never lose all at once."""
     topic, group = names()
     fill(broker.bootstrap, topic)
-    one = Confluent(broker.bootstrap, topic, group)
+    one = kind(broker.bootstrap, topic, group)
     wait_for("all partitions", lambda: one.assigned == {0, 1, 2, 3})
-    two = Confluent(broker.bootstrap, topic, group)
+    two = kind(broker.bootstrap, topic, group)
     wait_for("a half each", lambda: len(one.assigned) == len(two.assigned) == 2)
     assert one.assigned | two.assigned == {0, 1, 2, 3}
-    two.stop()
-    wait_for("all again", lambda: one.assigned == {0, 1, 2, 3})
-    wait_for("every record", lambda: set(one.read) == set(range(40)))
-    one.stop()
-
-
-def test_cooperative_members_keep_what_they_have(broker: BrokerProcess) -> None:
-    """librdkafka, cooperative-sticky: the first loses two partitions and never all of them."""
-    topic, group = names()
-    fill(broker.bootstrap, topic)
-    one = Cooperative(broker.bootstrap, topic, group)
-    wait_for("all partitions", lambda: one.assigned == {0, 1, 2, 3})
-    two = Cooperative(broker.bootstrap, topic, group)
-    wait_for("a half each", lambda: len(one.assigned) == len(two.assigned) == 2)
-    assert one.assigned | two.assigned == {0, 1, 2, 3}
-    assert one.revocations == 1
-    one.stop()
-    wait_for("all for the other", lambda: two.assigned == {0, 1, 2, 3})
-    two.stop()
+    assert one.revocations == 1 or kind is Confluent
+    leaves, stays = (one, two) if kind is Cooperative else (two, one)
+    leaves.stop()
+    wait_for("all again", lambda: stays.assigned == {0, 1, 2, 3})
+    wait_for("every record", lambda: kind is Cooperative or set(one.read) == set(range(40)))
+    stays.stop()
 
 
 def test_a_static_member_comes_back_to_its_partitions(broker: BrokerProcess) -> None:

@@ -16,7 +16,7 @@ from kbroker.metrics.registry import MetricName
 from kbroker.network.request_channel import InboundRequest
 from kbroker.testing import EmbeddedBroker
 from kbroker.testing.waiting import wait_until
-from tests.support.client import Client
+from tests.support.client import Client, fill_partitions, librdkafka_consumer
 from tests.support.wire import create_topic
 
 PRODUCE_KEY, FETCH_KEY = 0, 1
@@ -81,20 +81,11 @@ def test_librdkafka_consumer_is_throttled_by_time_alone() -> None:
     """A request_percentage without any byte rate raises the throttle times of fetches (KIP-124)."""
     throttles: list[float] = []
     with EmbeddedBroker() as broker:
-        producer = confluent_kafka.Producer({"bootstrap.servers": broker.bootstrap_servers})
-        for _ in range(100):
-            producer.produce("t", b"x" * 100)
-        assert producer.flush(30) == 0
-        consumer = confluent_kafka.Consumer(
-            {
-                "bootstrap.servers": broker.bootstrap_servers,
-                "client.id": "busy",
-                "group.id": "g",
-                "auto.offset.reset": "earliest",
-                "fetch.wait.max.ms": 0,
-                "throttle_cb": lambda event: throttles.append(event.throttle_time),
-            }
-        )
+        fill_partitions(broker.bootstrap_servers, "t", 100, partitions=1, prefix="x" * 100)
+        consumer = librdkafka_consumer(
+            broker.bootstrap_servers, client_id="busy", fetch_wait_max_ms=0,
+            throttle_cb=lambda event: throttles.append(event.throttle_time),
+        )  # fmt: skip
         try:
             consumer.subscribe(["t"])
             assert len(consumer.consume(100, 30)) == 100

@@ -7,6 +7,7 @@ from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 
 from tests.support import wire
 from tests.support.broker import BrokerProcess, wait_for
+from tests.support.client import librdkafka_consumer
 from tests.support.kill import create_topic
 from tests.support.wire import Connection
 
@@ -37,17 +38,9 @@ def transaction(client: Producer, topic: str, *values: str, partition: int = 0, 
 
 
 def values(broker: BrokerProcess, topic: str, *, isolation: str = "read_committed", partition: int = 0) -> list[str]:
-    """All that a consumer sees from the start up to the end of what it may see."""
-    client = Consumer(
-        {
-            "bootstrap.servers": broker.bootstrap,
-            "group.id": f"reader-{isolation}",
-            "isolation.level": isolation,
-            "enable.partition.eof": True,
-            "enable.auto.commit": False,
-            "fetch.wait.max.ms": 50,
-        }
-    )
+    """Return the values from the start to the end of what a consumer may read."""
+    how = {"isolation_level": isolation, "enable_partition_eof": True, "fetch_wait_max_ms": 50}
+    client = librdkafka_consumer(broker.bootstrap, f"reader-{isolation}", **how)
     found: list[str] = []
     try:
         client.assign([TopicPartition(topic, partition, 0)])

@@ -11,9 +11,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka import TopicPartition
 
 from tests.support.broker import BrokerProcess, wait_for
+from tests.support.client import librdkafka_consumer
 from tests.support.kill import ROOT, Notes, create_topic
 from tests.support.transactional_load import RECORDS
 
@@ -41,17 +42,8 @@ class TransactionLog(Notes):
 
 
 def committed_values(bootstrap: str, topic: str, partition: int) -> list[str]:
-    """All records of a partition that a read_committed consumer sees, in order."""
-    consumer = Consumer(
-        {
-            "bootstrap.servers": bootstrap,
-            "group.id": "check",
-            "isolation.level": "read_committed",
-            "enable.partition.eof": True,
-            "auto.offset.reset": "earliest",
-            "enable.auto.commit": False,
-        }
-    )
+    """Return the records of a partition that a read_committed consumer sees, in order."""
+    consumer = librdkafka_consumer(bootstrap, isolation_level="read_committed", enable_partition_eof=True)
     try:
         consumer.assign([TopicPartition(topic, partition, 0)])
         found: list[str] = []
@@ -66,12 +58,10 @@ def committed_values(bootstrap: str, topic: str, partition: int) -> list[str]:
 
 
 def committed_offsets(bootstrap: str, topic: str) -> list[int]:
-    """Of each worker's group: the number of transactions that count."""
+    """Return the number of committed transactions of each worker's group."""
     found = []
     for worker in range(WORKERS):
-        consumer = Consumer(
-            {"bootstrap.servers": bootstrap, "group.id": f"load-{worker}", "isolation.level": "read_committed"}
-        )
+        consumer = librdkafka_consumer(bootstrap, f"load-{worker}", isolation_level="read_committed")
         try:
             (row,) = consumer.committed([TopicPartition(topic, worker % PARTITIONS)], 30)
             found.append(max(0, row.offset))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import subprocess
 import sys
@@ -16,6 +17,7 @@ from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from tests.support.broker import BrokerProcess, wait_for
+from tests.support.client import fill_partitions, librdkafka_consumer
 
 kafka = pytest.importorskip("kafka")
 
@@ -36,11 +38,7 @@ def topics(bootstrap: str, *names: str) -> None:
         made.result(30)
 
 
-def fill(bootstrap: str, topic: str, count: int) -> None:
-    producer = Producer({"bootstrap.servers": bootstrap, **QUICK})
-    for number in range(count):
-        producer.produce(topic, str(number), partition=0)
-    assert producer.flush(30) == 0
+fill = functools.partial(fill_partitions, partitions=1)
 
 
 def producer_of(bootstrap: str, name: str) -> Producer:
@@ -50,17 +48,7 @@ def producer_of(bootstrap: str, name: str) -> Producer:
 
 
 def consumer_of(bootstrap: str, group: str, **settings: object) -> Consumer:
-    return Consumer(
-        {
-            "bootstrap.servers": bootstrap,
-            "group.id": group,
-            "enable.auto.commit": False,
-            "auto.offset.reset": "earliest",
-            "isolation.level": "read_committed",
-            **QUICK,
-            **settings,
-        }
-    )
+    return librdkafka_consumer(bootstrap, group, **{"isolation.level": "read_committed", **QUICK, **settings})
 
 
 def committed(bootstrap: str, group: str, topic: str, isolation: str = "read_committed", seconds: float = 20) -> int:

@@ -1,9 +1,10 @@
-"""Clients of tests: a connection that asks by our codec, a producer that goes on, and librdkafka's producer."""
+"""Clients of tests: a connection with the broker's codec, a steady producer, and librdkafka's clients."""
 
 from __future__ import annotations
 
 import select
 import threading
+import uuid
 from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -24,7 +25,7 @@ ANY = (1 << 31) - 1  # bytes of a string: what no broker reads is sent too
 
 
 class Client(Connection):
-    """One client id on one connection; responses come in the order of requests."""
+    """Connection with a client id; responses come in the order of requests."""
 
     def __init__(self, bootstrap: str, client_id: str | None = "client", timeout: float = 20.0) -> None:
         super().__init__(bootstrap, timeout)
@@ -75,7 +76,7 @@ class Client(Connection):
 
 
 def produce_body(topic: str | Body, batch: bytes | None = None, acks: int = 1) -> Body:
-    """Of Produce: a batch, or one record, for partition 0 of a topic, which is a name or {"TopicId": ...}."""
+    """Return a Produce of a batch or one record to partition 0 of a topic, which is a name or {"TopicId": ...}."""
     records = wire.batch([b"v"]) if batch is None else batch
     where = {"Name": topic} if isinstance(topic, str) else topic
     return {
@@ -94,7 +95,7 @@ def fetch_body(
     max_bytes: int = 1 << 20,
     partition_max_bytes: int = 1 << 20,
 ) -> Body:
-    """Of Fetch: partition 0 of a topic, which is a name or {"TopicId": ...}; nothing in a session that goes on."""
+    """Return a Fetch of partition 0 of a topic, by name or {"TopicId": ...}, or of no topic within a session."""
     partition = {"Partition": 0, "FetchOffset": offset, "PartitionMaxBytes": partition_max_bytes}
     where = {"Topic": topic} if isinstance(topic, str) else topic
     return {
@@ -109,7 +110,7 @@ def fetch_body(
 
 
 def row_of(response: Body) -> Body:
-    """The one partition in a response to Produce or Fetch."""
+    """Return the one partition in a response to Produce or Fetch."""
     (topic,) = response["Responses"]
     (row,) = topic["PartitionResponses"] if "PartitionResponses" in topic else topic["Partitions"]
     found: Body = row
@@ -118,9 +119,9 @@ def row_of(response: Body) -> Body:
 
 @dataclass
 class SteadyProducer:
-    """The only writer of partition 0 of a topic: its records are acknowledged, each at the next offset.
+    """Only writer of partition 0 of a topic, whose records are acknowledged at consecutive offsets.
 
-    ``failures`` says what went wrong first.
+    ``failures`` has the first failure.
     """
 
     bootstrap: str
@@ -161,9 +162,31 @@ class SteadyProducer:
 
 
 def librdkafka_producer(bootstrap: str, **settings: object) -> confluent_kafka.Producer:
-    """One that tries again soon."""
+    """Return a producer that retries soon."""
     quiet = {"log_level": 0, "socket.timeout.ms": 3000, "retry.backoff.ms": 10, "reconnect.backoff.ms": 10}
     return confluent_kafka.Producer({"bootstrap.servers": bootstrap, **quiet, **settings})
+
+
+def librdkafka_consumer(bootstrap: str, group: str = "reader", **settings: Any) -> confluent_kafka.Consumer:
+    """Return a consumer that begins at the earliest offset and commits on demand; settings have _ for dots."""
+    odd = ("log_level", "throttle_cb", "error_cb")  # which have no dots
+    given = {name if name in odd else name.replace("_", "."): value for name, value in settings.items()}
+    known = {"bootstrap.servers": bootstrap, "group.id": group, "auto.offset.reset": "earliest", "log_level": 0}
+    return confluent_kafka.Consumer({**known, "enable.auto.commit": False, **given})
+
+
+def names() -> tuple[str, str]:
+    """Return names of a new topic and a new group."""
+    suffix = uuid.uuid4().hex[:8]
+    return f"topic-{suffix}", f"group-{suffix}"
+
+
+def fill_partitions(bootstrap: str, topic: str, count: int = 40, *, partitions: int = 4, prefix: str = "") -> None:
+    """Send records with the values 0 to count - 1, spread over the partitions."""
+    producer = librdkafka_producer(bootstrap)
+    for number in range(count):
+        producer.produce(topic, f"{prefix}{number}", partition=number % partitions)
+    assert producer.flush(30) == 0
 
 
 def send_values(
@@ -178,5 +201,5 @@ def send_values(
 
 
 def values_of(broker: EmbeddedBroker, topic: str = "t") -> list[bytes | None]:
-    """What is in the log of a topic."""
+    """Return the values in the log of a topic."""
     return [record.value for record in broker.records(topic)]

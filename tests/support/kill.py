@@ -1,12 +1,14 @@
-"""What the tests of kill -9 share: the notes of the processes that worked meanwhile, and what is there afterwards."""
+"""Parts of the tests of kill -9: notes of other processes, and checks of the logs afterwards."""
 
 import itertools
 import time
 from pathlib import Path
 
-from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 from typing_extensions import Self
+
+from tests.support.client import librdkafka_consumer
 
 ROOT = Path(__file__).resolve().parents[2]
 PARTITIONS = 4
@@ -86,18 +88,8 @@ def create_topic(bootstrap: str, topic: str, partitions: int, **config: str) -> 
 
 
 def read_all(bootstrap: str, topic: str, partition: int, seconds: float = 60) -> list[tuple[int, bytes]]:
-    """Everything in a partition, as (offset, value)."""
-    consumer = Consumer(
-        {
-            "bootstrap.servers": bootstrap,
-            "group.id": "reader",
-            "enable.auto.commit": False,
-            "check.crcs": True,
-            "enable.partition.eof": False,
-            "auto.offset.reset": "error",
-            "log_level": 0,
-        }
-    )
+    """Return all records of a partition as (offset, value)."""
+    consumer = librdkafka_consumer(bootstrap, check_crcs=True, auto_offset_reset="error")
     found: list[tuple[int, bytes]] = []
     try:
         low, high = consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=20)

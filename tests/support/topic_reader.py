@@ -1,30 +1,23 @@
-"""A reader of a whole topic, while it is written to and after: what a consumer that reads committed sees."""
+"""A reader of a whole topic, while it is written to and after, at an isolation level."""
 
-from confluent_kafka import Consumer, KafkaError, TopicPartition
+from confluent_kafka import KafkaError, TopicPartition
 
 from tests.support.broker import wait_for
+from tests.support.client import librdkafka_consumer
 
 Row = tuple[str, str]  # key and value
 
 
 class Reader:
-    """Reads a topic as it grows, through deaths of the broker, and remembers all that was committed."""
+    """Reads a topic as it grows, across kills of the broker, and keeps all committed records."""
 
     def __init__(self, bootstrap: str, topic: str, partitions: int, isolation: str = "read_committed") -> None:
         self.rows: dict[int, list[Row]] = {partition: [] for partition in range(partitions)}
         self._ends: set[int] = set()
-        self._consumer = Consumer(
-            {
-                "bootstrap.servers": bootstrap,
-                "group.id": "reader",
-                "enable.auto.commit": False,
-                "isolation.level": isolation,
-                "enable.partition.eof": True,
-                "metadata.recovery.strategy": "none",
-                "reconnect.backoff.max.ms": 200,
-                "log_level": 0,
-            }
-        )
+        self._consumer = librdkafka_consumer(
+            bootstrap, isolation_level=isolation, enable_partition_eof=True, metadata_recovery_strategy="none",
+            reconnect_backoff_max_ms=200,
+        )  # fmt: skip
         self._consumer.assign([TopicPartition(topic, partition, 0) for partition in self.rows])
 
     def count(self) -> int:

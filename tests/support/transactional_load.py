@@ -13,6 +13,8 @@ import threading
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 
+from tests.support.client import librdkafka_consumer
+
 RECORDS = 3  # of a transaction, in each partition
 ABORTED_EACH = 5
 PATIENCE_S = 60.0
@@ -50,15 +52,8 @@ class Worker(threading.Thread):
                 "metadata.recovery.strategy": "none",  # librdkafka 2.16 loses its coordinator when it bootstraps again
             }
         )
-        group = Consumer(
-            {
-                "bootstrap.servers": self.bootstrap,
-                "group.id": f"load-{self.number}",
-                "isolation.level": "read_committed",
-                "metadata.recovery.strategy": "none",
-                "reconnect.backoff.max.ms": 200,
-            }
-        )
+        how: dict[str, object] = {"metadata_recovery_strategy": "none", "reconnect_backoff_max_ms": 200}
+        group = librdkafka_consumer(self.bootstrap, f"load-{self.number}", isolation_level="read_committed", **how)
         try:
             retried(lambda: producer.init_transactions(PATIENCE_S))
             number = self.committed(group)

@@ -30,28 +30,6 @@ def stable_pair(bench: ConsumerGroupBench) -> tuple[int, int]:
     return 3, 3
 
 
-def test_a_partition_moves_only_when_its_owner_has_given_it_up() -> None:
-    bench = ConsumerGroupBench()
-    bench.join("a")
-    assert bench.join("b") == Beat("b", 3, {})  # waits for partitions 2 and 3
-    assert bench.beat("b", 3) == Beat("b", 3, None)
-    assert bench.beat("a", 2) == Beat("a", 2, {"t": [0, 1]})
-    assert bench.described().state.value == "Reconciling"
-    assert bench.beat("a", 2, has={"t": [0, 1, 2]}) == Beat("a", 2, None)  # 2 is not given up yet
-    assert bench.beat("a", 2, has={"t": [0, 1]}) == Beat("a", 3, None)
-    assert bench.beat("b", 3) == Beat("b", 3, {"t": [2, 3]})
-    assert bench.described().state.value == "Stable"
-
-
-def test_what_a_leaving_member_had_goes_to_the_other() -> None:
-    bench = ConsumerGroupBench()
-    stable_pair(bench)
-    assert bench.beat("a", -1) == Beat("a", -1, None)
-    assert bench.epochs() == (4, 3)
-    assert bench.described().state.value == "Assigning"
-    assert bench.beat("b", 3) == Beat("b", 4, {"t": [0, 1, 2, 3]})
-
-
 def test_the_assignment_interval_delays_the_target_and_not_the_member() -> None:
     bench = ConsumerGroupBench(settings=ConsumerGroupSettings())
     bench.join("a")
@@ -254,16 +232,6 @@ def test_a_topic_made_again_is_another_topic() -> None:
 
 
 # ------------------------------------------------------------ static members
-
-
-def test_a_static_member_comes_back_and_has_what_it_had() -> None:
-    bench = ConsumerGroupBench()
-    bench.join("a", instance="i")
-    assert bench.beat("a", -2, instance="i") == Beat("a", -2, None)
-    assert bench.epochs() == (2, 2)
-    assert bench.join("b", instance="i") == Beat("b", 2, {"t": [0, 1, 2, 3]})
-    assert bench.epochs() == (2, 2)
-    assert [one.member.member_id for one in bench.described().members] == ["b"]
 
 
 def test_a_static_member_that_stays_away_is_removed() -> None:

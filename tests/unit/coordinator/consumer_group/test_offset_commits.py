@@ -34,25 +34,6 @@ def commit_transactional(bench: ConsumerGroupBench, member_id: str, epoch: int, 
     return Errors.NONE
 
 
-def fetch(bench: ConsumerGroupBench, member_id: str | None, epoch: int) -> Errors:
-    try:
-        bench.coordinator.offsets.fetch("g", None, True, member_id, epoch)
-    except KafkaError as error:
-        return error.error
-    return Errors.NONE
-
-
-def test_a_commit_needs_a_member_and_its_epoch() -> None:
-    bench = ConsumerGroupBench()
-    assert commit(bench, "", -1, 0) is Errors.NONE  # the group has no members
-    bench.join("a")
-    assert commit(bench, "a", 2, 0) is Errors.NONE
-    assert commit(bench, "a", 3, 0) is Errors.STALE_MEMBER_EPOCH
-    assert commit(bench, "x", 2, 0) is Errors.UNKNOWN_MEMBER_ID
-    assert commit(bench, "", -1, 0) is Errors.UNKNOWN_MEMBER_ID
-    assert commit(bench, "a", 2, 0, version=8) is Errors.UNSUPPORTED_VERSION
-
-
 def test_an_older_epoch_is_good_for_partitions_it_had_then() -> None:
     bench = ConsumerGroupBench()
     bench.join("a")
@@ -85,15 +66,6 @@ def test_transactional_commits_have_codes_that_producers_know() -> None:
     assert commit_transactional(bench, "x", 2, 0) is Errors.UNKNOWN_MEMBER_ID
 
 
-def test_a_member_fetches_with_its_epoch() -> None:
-    bench = ConsumerGroupBench()
-    bench.join("a")
-    assert fetch(bench, "a", 2) is Errors.NONE
-    assert fetch(bench, None, -1) is Errors.NONE
-    assert fetch(bench, "a", 1) is Errors.STALE_MEMBER_EPOCH
-    assert fetch(bench, "x", 2) is Errors.UNKNOWN_MEMBER_ID
-
-
 def test_deleting_offsets_and_groups() -> None:
     bench = ConsumerGroupBench(FakeImage(t=1, u=1))
     bench.join("a", ["t"])
@@ -118,14 +90,3 @@ def test_offsets_of_topics_that_nobody_wants_expire() -> None:
     bench.beat("a", 2)
     assert bench.coordinator.offsets.expire() == 1
     assert list(bench.coordinator.offsets.fetch("g", None, False).committed) == [("t", 0)]
-
-
-def test_describing_a_consumer_group_as_a_classic_one() -> None:
-    bench = ConsumerGroupBench()
-    bench.join("a")
-    with pytest.raises(KafkaError, match="Group g is not a classic group"):
-        bench.coordinator.describe("g")
-    joined = bench.groups.join(group="classic").one
-    assert joined.error is Errors.NONE
-    with pytest.raises(KafkaError, match="Group classic is not a consumer group"):
-        bench.described("classic")
