@@ -35,7 +35,7 @@ cdef SensorCore *borrow_sensor(object sensor) except NULL:
 
 
 class QuotaViolationError(Exception):
-    """A metric is beyond its quota. Cheap to raise; the value stays recorded where a record raised it.
+    """Error: a metric violates its quota. It is cheap to raise; a value whose record raised it stays recorded.
 
     Attributes: metric (the Metric), value (observed), bound, throttle_time_ms (how long until the average is back at
     the bound, uncapped; None for a metric that is neither a rate nor a token bucket).
@@ -68,14 +68,15 @@ cdef int count_ancestors(Sensor sensor, set seen, int depth) except -1:
 cdef class Sensor:
     """A named stream of values, the statistics it feeds, and parents that receive every value too.
 
-    Usable alone, or made by ``SensorRegistry.sensor``, which keeps metric names unique and removes idle sensors.
+    It can be used alone, or be created by ``SensorRegistry.sensor``, which keeps metric names unique and removes idle
+    sensors.
     Args:
         name: of the sensor.
-        config: for metrics that bring none; its ``record_level`` decides whether this sensor records at all.
+        config: of metrics added without one; its ``record_level`` decides whether this sensor records at all.
         parents: sensors that record every value as well, unless a check raised first.
         inactive_expiration_ms: idle time after which the sensor has expired, None for never.
         record_level: how detailed this sensor is.
-        clock: gives the time where a call does not; None is the process's system clock.
+        clock: the time of calls without one; None is the process's system clock.
         registry: the SensorRegistry that owns the metric names, or None.
     Raises: ValueError if a sensor is reached twice through parents or stands more than 64 deep; TypeError.
     Threads: any; one lock per sensor, held for one record or measurement.
@@ -141,8 +142,8 @@ cdef class Sensor:
         """Begin to keep ``stat`` as the metric ``name``, or as the metrics that a compound stat names.
 
         Args:
-            name: any hashable value; None (only) for a Meter or Percentiles, which bring their names.
-            stat: what to keep.
+            name: any hashable value; None (only) for a Meter or Percentiles, which have their own names.
+            stat: the statistic.
             config: None is the sensor's.
         Returns: False if the sensor has expired; True otherwise, also if it has this metric already.
         Raises: ValueError if the name belongs to another sensor of the registry; TypeError; MemoryError.
@@ -193,10 +194,10 @@ cdef class Sensor:
         return 0
 
     def record(self, double value=1.0, time_ms=None, bint check=True) -> None:
-        """Record ``value`` into every statistic and then, if ``check``, hold every quota against what it measures now.
+        """Record ``value`` into every statistic and then, if ``check``, compare each metric with its quota.
 
         Args:
-            value: any float; below zero gives back what was recorded.
+            value: any float; below zero subtracts recorded values.
             time_ms: milliseconds since 1970; None asks the clock.
             check: False records only.
         Raises: QuotaViolationError by the first violated metric; the value stays recorded, parents are not reached.
@@ -207,7 +208,7 @@ cdef class Sensor:
             self.raise_violation(&violation)
 
     cdef int record_native(self, double value, int64_t now_ms, bint check, Violation *violation) noexcept:
-        """A record from Python: the GIL is dropped only where somebody else holds the lock, or parents follow."""
+        """Record from Python; release the GIL only if another thread holds the lock, or if the sensor has parents."""
         cdef SensorCore *sensor = self.sensor
         cdef int result
         if sensor.parent_count == 0 and sensor.records and mutex_try_lock(&sensor.lock):
@@ -218,9 +219,9 @@ cdef class Sensor:
         return result
 
     def record_and_throttle(self, double value=1.0, time_ms=None, max_throttle_ms=None) -> int:
-        """Record with check, and answer a violation by its delay instead of an error.
+        """Record with check; return the delay of a violation instead of raising an error.
 
-        Args: value, time_ms: as for ``record``. max_throttle_ms: the longest delay that is answered, None for any.
+        Args: value, time_ms: as for ``record``. max_throttle_ms: the maximum delay, None for any.
         Returns: milliseconds until the average is back at the bound; 0 if every quota is kept.
         Raises: ValueError if the violated metric is neither a rate nor a token bucket (the value stays recorded).
         """
@@ -239,7 +240,7 @@ cdef class Sensor:
     def record_strict(self, double value=1.0, time_ms=None) -> None:
         """Check first, and record without a check only if every quota is kept: a refused value is not recorded.
 
-        The value itself may go far beyond the bound: what counts is what was recorded before.
+        The value itself may go far beyond the bound: only the values recorded before count.
         Raises: QuotaViolationError; nothing was recorded.
         """
         cdef int64_t now_ms = checked_time(time_ms, self.clock)
@@ -251,7 +252,7 @@ cdef class Sensor:
             self.raise_violation(&violation)
 
     def check_quotas(self, time_ms=None) -> None:
-        """Hold every quota against what its metric measures now; raises QuotaViolationError by the first violated."""
+        """Compare each metric with its quota. Raises: QuotaViolationError for the first violation."""
         cdef int64_t now_ms = checked_time(time_ms, self.clock)
         cdef Violation violation
         cdef int result
@@ -276,7 +277,7 @@ cdef class Sensor:
 
     @property
     def last_record_time_ms(self) -> int:
-        """Time of the last record, refused by a check or not; at first, that of creation."""
+        """Time of the last record, refused by a check or not; before the first, that of the creation."""
         return atomic_load(&self.sensor.last_record_ms)
 
     @property
@@ -298,7 +299,7 @@ cdef class Sensor:
         return violations
 
     def _join(self, registry) -> None:
-        """Belong to a registry from now on (SensorRegistry.adopt)."""
+        """Join a registry (SensorRegistry.adopt)."""
         if self.registry is not None and self.registry is not registry:
             raise ValueError(f"sensor {self.name!r} belongs to another registry")
         self.registry = registry
@@ -353,7 +354,7 @@ def charge(charges, time_ms=None, *, clock=None):
 
     Args:
         charges: up to 16 tuples of (sensor, value), (sensor, value, mode) or (sensor, value, mode, max_throttle_ms).
-            value: the weight; below zero gives back. mode: "permissive" (the default: recorded, then checked), "strict"
+            value: the weight; below zero subtracts. mode: "permissive" (the default: recorded, then checked), "strict"
             (checked first; a violation refuses the whole call) or "unchecked". A sensor that appears twice is checked
             strictly before either is recorded. None as a sensor is no limit.
         time_ms: milliseconds since 1970; None asks ``clock`` (None: the process's system clock).
@@ -367,7 +368,7 @@ def charge(charges, time_ms=None, *, clock=None):
     cdef int32_t count, i
     cdef int result
     cdef Charge *c_charge
-    charges = list(charges)     # holds the sensors while the GIL is away
+    charges = list(charges)     # holds the sensors while the GIL is released
     if len(charges) > LARGEST_CHARGES:
         raise ValueError(f"{LARGEST_CHARGES} charges at most, got {len(charges)}")
     count = len(charges)
@@ -412,7 +413,7 @@ cdef class SensorRegistry:
     """Sensors by name and their metrics by name; either may be anything hashable for metrics, text for sensors.
 
     Args:
-        config: for sensors that bring none.
+        config: of sensors created without one.
         clock: of every sensor; None is the process's system clock.
         expires: whether ``expire_inactive`` removes anything. The registry starts no thread: the owner calls it every
             ``EXPIRY_INTERVAL_MS``.
@@ -443,7 +444,7 @@ cdef class SensorRegistry:
         self._claims = {}
 
     def sensor(self, str name not None, config=None, *, parents=(), inactive_expiration_ms=None, record_level="INFO"):
-        """Return the sensor of this name, made by the other arguments (those of ``Sensor``) if there is none.
+        """Return the sensor of this name, created with the other arguments (those of ``Sensor``) if there is none.
 
         Raises: ValueError as ``Sensor``, or for a parent that is no longer registered here.
         """
@@ -475,7 +476,7 @@ cdef class SensorRegistry:
         return self._metrics.get(name)
 
     def adopt(self, sensor) -> None:
-        """Register a sensor made elsewhere, with its metrics, in the place of one of its name.
+        """Register a sensor created elsewhere, with its metrics, in the place of one of its name.
 
         Raises: ValueError if another sensor has one of the metric names, or the sensor belongs to another registry.
         """
@@ -523,7 +524,7 @@ cdef class SensorRegistry:
             self._remove(child)
 
     def expire_inactive(self, time_ms=None) -> list:
-        """Remove the sensors that have been idle for longer than they may; return their names.
+        """Remove the sensors that have been idle for longer than their limit; return their names.
 
         Nothing happens in a registry without ``expires``.
         """

@@ -68,7 +68,7 @@ cdef bint sensor_is_removed(SensorCore *sensor) noexcept nogil:
 
 
 cdef void **grown(void **items, int32_t count, int32_t *capacity) noexcept nogil:
-    """Room for one more pointer, or NULL."""
+    """Make room for one more pointer; return it, or NULL."""
     cdef void **larger
     if count < capacity[0]:
         return items
@@ -187,7 +187,7 @@ cdef int sensor_record_parents(SensorCore *sensor, double value, int64_t now_ms,
 
 cdef int sensor_record_own_and_unlock(SensorCore *sensor, double value, int64_t now_ms, bint check,
                                       Violation *violation, int64_t *number) noexcept nogil:
-    """The sensor's own part of a record, its lock held and then given back."""
+    """Record into the sensor's own statistics; the caller holds its lock, which is released."""
     cdef int result = RECORD_ACCEPTED
     sensor_record_locked(sensor, value, now_ms)
     if number is not NULL:
@@ -303,7 +303,7 @@ cdef void metric_get_config(MetricCore *metric, StatConfig *config) noexcept nog
 # ---------------------------------------------------------------- several limits at once
 
 cdef inline int32_t in_order(Charge *charges, int32_t count, SensorCore **ordered) noexcept nogil:
-    """The sensors of the charges, each once, by address."""
+    """Collect the sensors of the charges, each once, in the order of their addresses; return their number."""
     cdef int32_t found = 0
     cdef int32_t i, at, moved
     cdef SensorCore *sensor
@@ -324,7 +324,7 @@ cdef inline int32_t in_order(Charge *charges, int32_t count, SensorCore **ordere
 
 
 cdef inline void judge(Charge *charge, int result, int64_t *longest_ms) noexcept nogil:
-    """Write a charge's answer, its violation having been filled in."""
+    """Set the results of a charge whose violation is filled in."""
     charge.is_violated = result == RECORD_VIOLATED
     charge.throttle_ms = 0
     if not charge.is_violated or charge.violation.throttle_ms < 0:
@@ -380,7 +380,7 @@ cdef int sensors_charge(Charge *charges, int32_t count, int64_t now_ms, int64_t 
 # ----------------------------------------------------- copies
 
 cdef Stat *stat_copy(const Stat *stat) noexcept nogil:
-    """Its config is a copy too. NULL: memory is out."""
+    """Copy a statistic with its config. NULL: out of memory."""
     cdef Stat *copy = <Stat *>calloc(1, sizeof(Stat))
     cdef StatConfig room
     if copy is NULL:
@@ -390,7 +390,7 @@ cdef Stat *stat_copy(const Stat *stat) noexcept nogil:
     if not stat_is_sampled(stat):
         return copy
     room = stat.config[0]
-    if room.samples < stat.window.length - 1:       # it had more samples once
+    if room.samples < stat.window.length - 1:       # it had more samples before
         room.samples = stat.window.length - 1
     copy.window.block = NULL
     if not window_reserve(&copy.window, &room):     # copies from the original's ring, to which it points still

@@ -108,7 +108,7 @@ cdef inline void sample_reset(SampleWindow *window, int32_t number, int64_t now_
 
 
 cdef inline int32_t bin_of(const HistogramScheme *scheme, double value) noexcept nogil:
-    """Bin of a value, which is pinned to the range first; NaN goes to the first bin."""
+    """Return the bin of a value, which is limited to the range first; that of NaN is the first."""
     cdef double place
     if value > scheme.largest:
         value = scheme.largest
@@ -173,7 +173,7 @@ cdef inline void purge(SampleWindow *window, const StatConfig *config, int64_t n
 
 
 cdef inline double combine(const SampleWindow *window) noexcept nogil:
-    """All samples as one value, in the order in which they lie."""
+    """Combine all samples into one value, in the order of the ring."""
     cdef double total = 0.0
     cdef int64_t events = 0
     cdef int32_t i
@@ -224,7 +224,7 @@ cdef double window_quantile(SampleWindow *window, const StatConfig *config, doub
 
 cdef inline int64_t padded_ms(const SampleWindow *window, const StatConfig *config, bint is_simple,
                               int64_t elapsed) noexcept nogil:
-    """The window by which a rate divides, of the time since its oldest sample began."""
+    """Return the window by which a rate divides, from the time since its oldest sample began."""
     cdef int64_t size_ms
     cdef int32_t full, fewest
     if is_simple:
@@ -260,7 +260,7 @@ cdef inline int64_t elapsed_ms(SampleWindow *window, int64_t now_ms) noexcept no
 
 cdef double sum_rate(SampleWindow *window, const StatConfig *config, int32_t unit, bint is_simple,
                      int64_t now_ms) noexcept nogil:
-    """window_rate of a sum or count, the three walks over the samples in one: this is what every quota check costs."""
+    """Return window_rate of a sum or count, in one pass over the samples instead of three, for the checks of quotas."""
     cdef int64_t expire_ms = config.samples * sample_ms(window, config)
     cdef int64_t oldest = now_ms
     cdef double total = 0.0
@@ -367,9 +367,9 @@ cdef bint stat_part_is_rate(const Stat *stat, int32_t part) noexcept nogil:
 
 
 cdef class StatSpec:
-    """Description that ``Sensor.add`` makes a statistic from. It has no state, so one may be added to many sensors.
+    """Description from which ``Sensor.add`` makes a statistic. It has no state: one may be added to many sensors.
 
-    Made by the classes below. Threads: any; immutable.
+    Created by the classes below. Threads: any; immutable.
     """
 
     def __cinit__(self, *args, **kwargs):
@@ -453,7 +453,7 @@ cdef class Rate(StatSpec):
 
     11 samples of 1 s and one record of v: v/10 at once, v/10.5 half a second later.
     Args:
-        stat: what is divided by the time, WindowedSum by default.
+        stat: the statistic that is divided by the time, WindowedSum by default.
         unit: "seconds" by default.
         window_ms: a sample length of the stat's own in place of the config's.
     Raises: ValueError, TypeError.
@@ -540,7 +540,7 @@ cdef class Percentiles(StatSpec):
 
 @cython.final
 cdef class TokenBucket(StatSpec):
-    """Tokens that come at the quota's rate, up to samples x window x bound; every record takes its value of them.
+    """Tokens that accrue at the quota's rate, up to samples x window x bound; every record takes its value of them.
 
     Its metric measures the tokens left, which may go below zero without limit; the quota is violated while they are
     below zero. Without a quota it records nothing and measures the largest int64.
@@ -565,7 +565,7 @@ cdef class Value(StatSpec):
 
 @cython.final
 cdef class CumulativeSum(StatSpec):
-    """Sum of everything ever recorded."""
+    """Sum of all recorded values."""
 
     def __cinit__(self):
         sampled(self, SAMPLE_SUM)
@@ -574,7 +574,7 @@ cdef class CumulativeSum(StatSpec):
 
 @cython.final
 cdef class CumulativeCount(StatSpec):
-    """Number of everything ever recorded."""
+    """Number of all recorded values."""
 
     def __cinit__(self):
         sampled(self, SAMPLE_SUM)

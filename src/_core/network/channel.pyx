@@ -224,7 +224,7 @@ cdef bint keep_left(Channel *channel, const char *data, int64_t size_bytes) noex
 
 
 cdef void starve(EventLoop *loop, Channel *channel) noexcept nogil:
-    """The memory mute: the channel waits its turn in this loop, and the loop among all of the pool."""
+    """Mute for memory: the channel waits its turn in this loop, and the loop among all loops of the pool."""
     count(&loop.counters.memory_mutes, 1)
     channel.mute_state = mute_state_after_mute(channel.mute_state)
     channel.may_be_readable = True
@@ -233,7 +233,7 @@ cdef void starve(EventLoop *loop, Channel *channel) noexcept nogil:
 
 
 cdef inline bint is_not_its_turn(EventLoop *loop, Channel *channel) noexcept nogil:
-    """Others of this loop were refused memory before, and this channel holds none: it would overtake them."""
+    """Return whether channels of this loop were refused memory earlier and would be overtaken by this one."""
     return (not list_empty(&loop.memory_muted) and channel.reader.partial is NULL and channel.reader.staged_count == 0
             and not channel.authenticating)
 
@@ -241,9 +241,9 @@ cdef inline bint is_not_its_turn(EventLoop *loop, Channel *channel) noexcept nog
 cdef void after_feed(EventLoop *loop, Channel *channel, int result) noexcept nogil:
     if result == FEED_MEMORY:
         loop.out_of_memory = True
-        if channel.reader.staged_count == 0:        # else it asks again when its frames are answered
+        if channel.reader.staged_count == 0:        # else it is retried when the responses to its frames are sent
             starve(loop, channel)
-    elif result == FEED_INVALID:                    # what came before it is still served
+    elif result == FEED_INVALID:                    # the frames before it are still served
         count(&loop.counters.invalid_frames, 1)
         channel.has_invalid_frame = True
         channel.invalid_size_bytes = load_i32(channel.reader.head)
@@ -254,7 +254,7 @@ cdef void after_feed(EventLoop *loop, Channel *channel, int result) noexcept nog
 
 
 cdef int64_t receive(EventLoop *loop, Channel *channel, char *into, int64_t size_bytes) noexcept nogil:
-    """Bytes, or 0 when there is nothing (more) now: then the channel's state says why."""
+    """Return the bytes received; 0: none (more) now, for the reason in the channel's state."""
     cdef int64_t n = channel.transport.receive(channel, into, size_bytes)
     if n > 0:
         count(&loop.counters.bytes_received, n)
@@ -311,7 +311,7 @@ cdef void read_ahead(EventLoop *loop, Channel *channel) noexcept nogil:
 
 
 cdef void track_filling(EventLoop *loop, Channel *channel, bint completed) noexcept nogil:
-    """Keep the list of begun frames in order of their begin: its first one is the next to run out of time."""
+    """Keep the list of incomplete frames in the order of their begin: the first one is the next to time out."""
     cdef bint begun = (channel.reader.partial is not NULL or channel.reader.size_known
                        or channel.reader.head_filled > 0)
     if channel.close_reason != 0 or channel.end_of_stream:
@@ -418,7 +418,7 @@ cdef inline int32_t prefix_bytes(EventLoop *loop) noexcept nogil:
 
 
 cdef void finish_responses(EventLoop *loop, Channel *channel, int32_t prefix) noexcept nogil:
-    """Hand over every response at the front that has no byte left."""
+    """Pass each response at the front that is sent completely to the loop's owner."""
     cdef Request *request
     while channel.send_first is not NULL:
         request = channel.send_first
@@ -463,7 +463,7 @@ cdef void advance(EventLoop *loop, Channel *channel, int64_t sent, int32_t prefi
 
 
 cdef int64_t send_region(EventLoop *loop, Channel *channel, Segment *segment) noexcept nogil:
-    """A piece of a file region; 0 when the file is shorter than promised."""
+    """Send a piece of a file region; 0: the file is shorter than the response states."""
     cdef kb_piece piece
     cdef int64_t n = segment.size_bytes - channel.segment_sent
     cdef int64_t at = segment.position + channel.segment_sent

@@ -168,10 +168,10 @@ cdef void shuffle(EventLoop *loop, int n) noexcept nogil:
 
 
 cdef bint is_cut_off(EventLoop *loop, Channel *channel, int mask) noexcept nogil:
-    """The peer reset the connection, and no complete request of it is left to deliver but at most the one in work.
+    """Return whether the peer reset the connection and no complete request is left to deliver but the one in work.
 
     A peer that has only ended its own direction still gets its responses. The portable poller reports no hang-up. A
-    throttled peer is looked at when its time is over, as in Kafka: until then it keeps its place.
+    throttled peer is checked when its time is over, as in Kafka: until then it keeps its place.
     """
     if channel.throttles > 0:
         return False
@@ -223,7 +223,7 @@ cdef void on_event(EventLoop *loop, Channel *channel, int mask) noexcept nogil:
     if mask & (KB_READ | KB_HANGUP):
         if can_resume(loop, channel):
             loop_read(loop, channel)
-        elif is_cut_off(loop, channel, mask):       # else its descriptor is held until its request is answered
+        elif is_cut_off(loop, channel, mask):       # else its descriptor is held until the response to its request
             loop_close(loop, channel, CLOSE_PEER)
         else:
             channel.may_be_readable = True
@@ -238,7 +238,7 @@ cdef void expire_frames(EventLoop *loop) noexcept nogil:
         channel = loop.partial_reads.next.channel
         if loop.now_ns - channel.frame_started_ns <= loop.frame_timeout_ns:
             return
-        if channel.mute_state != NOT_MUTED or not loop.reading:     # it was we who did not read
+        if channel.mute_state != NOT_MUTED or not loop.reading:     # the loop itself did not read
             list_remove(&channel.partial_reads)
             channel.frame_started_ns = loop.now_ns
             list_append(&loop.partial_reads, &channel.partial_reads)
@@ -248,7 +248,7 @@ cdef void expire_frames(EventLoop *loop) noexcept nogil:
 
 
 cdef void expire_idle(EventLoop *loop) noexcept nogil:
-    """At most one channel per poll, the least recently active."""
+    """Close the least recently active channel if it is idle for too long: at most one per poll."""
     cdef Channel *channel
     if loop.now_ns <= loop.next_idle_check_ns:
         return
@@ -276,7 +276,7 @@ cdef void loop_poll(EventLoop *loop, int64_t timeout_ns) noexcept nogil:
         atomic_swap(&loop.sleeping, 1)
         if loop.has_mail is not NULL and loop.has_mail(loop):
             timeout_ns = 0
-        elif loop.pool_waiter.is_queued and is_next_for_memory(loop):     # given back since we looked
+        elif loop.pool_waiter.is_queued and is_next_for_memory(loop):     # freed since the check
             timeout_ns = 0
         elif atomic_load_seq(&loop.snapshot) > SNAPSHOTS_CLOSED:
             timeout_ns = 0
@@ -380,7 +380,7 @@ cdef void finish(EventLoop *loop, LoopSnapshot *snapshot, int state) noexcept no
     if state == SNAPSHOT_DONE:
         if loop.on_snapshot is not NULL and snapshot.extra is not NULL:
             loop.on_snapshot(loop, snapshot.extra)
-        atomic_store_seq(&loop.snapshot, 0)     # who asks next finds room
+        atomic_store_seq(&loop.snapshot, 0)     # the next request for a snapshot is accepted
     mutex_lock(&snapshot.lock)
     snapshot.state = state
     cond_broadcast(&snapshot.changed)
@@ -500,7 +500,7 @@ cdef object milliseconds(int64_t ns):
 
 
 cdef dict channel_facts(ChannelCopy *copy, int64_t now_ns):
-    """The facts of a channel for people and programs; times in milliseconds."""
+    """Return the facts of a channel as a dict; times in milliseconds."""
     cdef dict facts = {
         "address": f"{copy.remote_host.decode('utf-8', 'replace')}",
         "port": copy.remote_port,

@@ -28,7 +28,7 @@ from kbroker._core.sync cimport atomic_load_relaxed
 
 cdef struct SelectorCore:
     EventLoop loop                  # first
-    Request *sent_first             # owned: answers that left in this poll
+    Request *sent_first             # owned: responses that were sent in this poll
     Request *sent_last
 
 EVENTS = ("REQUEST_RECEIVED", "RESPONSE_SENT", "THROTTLE_STARTED", "THROTTLE_ENDED")
@@ -65,7 +65,7 @@ cdef str state_name(int reason):
 @cython.final
 @cython.no_gc
 cdef class Receive:
-    """A complete frame. ``release`` gives its memory back to the pool; so does forgetting it."""
+    """A complete frame. ``release``, or the end of the object, returns its memory to the pool."""
     cdef Request *request
     cdef Py_ssize_t exports
     cdef readonly str id
@@ -85,7 +85,7 @@ cdef class Receive:
         return memoryview(self)
 
     def release(self):
-        """Give the memory back. Raises: ValueError the second time, BufferError while a view is alive."""
+        """Return the memory to the pool. Raises: ValueError the second time, BufferError while a view is alive."""
         cdef Request *request = self.request
         if request is NULL:
             raise ValueError("the receive was released")
@@ -109,17 +109,17 @@ cdef class Endpoint:
 
 @cython.final
 cdef class Selector:
-    """Polls connections, cuts their bytes into frames and sends answers; one frame per connection and poll.
+    """Loop that polls connections, cuts their bytes into frames and sends responses: one frame per connection and poll.
 
     Args:
         framing, max_receive_size, delimiter: see ``_core.framing.Framer``.
         pool: charged with each receive until its release; None: unlimited.
-        idle_ms: close what has had no traffic for longer, one per poll; negative: never.
-        frame_timeout_ms: a frame begun must be complete by then; 0: never mind.
-        clock: judges both; waits are real time. None: the system's.
+        idle_ms: time without traffic after which a connection is closed, one per poll; negative: never.
+        frame_timeout_ms: time limit for receiving a whole frame; 0: none.
+        clock: of both times; waits are real time. None: the system's.
         shuffle_seed: of the order of reading when the pool is low, >= 1.
         read_ahead: read many frames at once instead of exactly one.
-        backend: "auto", "epoll", "kqueue" or a selectors-like object (then owned by this).
+        backend: "auto", "epoll", "kqueue" or a selectors-like object (then owned by this object).
     Raises: TypeError, ValueError for wrong arguments; OSError without descriptors.
     Threads: one; ``wakeup`` from any.
     Source: ``org.apache.kafka.common.network.Selector``.
@@ -204,7 +204,7 @@ cdef class Selector:
         """Take over a connected socket (it is detached) or descriptor.
 
         Raises: IllegalStateError when the id is in use, OSError when the descriptor cannot be used (it is closed then),
-        TypeError, ValueError for what is neither.
+        TypeError, ValueError for another object.
         """
         cdef Endpoint endpoint
         cdef Channel *channel
@@ -229,7 +229,7 @@ cdef class Selector:
         self.endpoints[connection_id] = endpoint
 
     def poll(self, timeout_ms=0):
-        """Wait up to ``timeout_ms`` for something to do, do it, and fill the three results anew.
+        """Wait up to ``timeout_ms`` for events, handle them, and replace the three results.
 
         Raises: ValueError when closed or for a negative time, TypeError, IllegalStateError inside another poll.
         """
@@ -293,8 +293,8 @@ cdef class Selector:
     def send(self, str connection_id not None, const unsigned char[::1] data not None):
         """Queue one response; it is written by the next polls.
 
-        Raises: IllegalStateError for an unknown id, or while a response is being sent (then the connection is given
-        up).
+        Raises: IllegalStateError for an unknown id, or while a response is being sent (then the connection is
+        closed).
         """
         cdef Endpoint endpoint = self.endpoint(connection_id)
         cdef Channel *channel = endpoint.channel
@@ -334,11 +334,11 @@ cdef class Selector:
             endpoint.channel.explicit_mute = False
 
     def mute_state(self, str connection_id not None):
-        """Return one of ``mute.STATES``. Raises: IllegalStateError for an unknown id."""
+        """Return one of ``STATES``. Raises: IllegalStateError for an unknown id."""
         return STATES[self.endpoint(connection_id).channel.mute_state]
 
     def close(self, str connection_id=None):
-        """Close one connection without reporting it, or (None) everything; closing what is closed does nothing."""
+        """Close one connection without reporting it, or (None) all; do nothing for a closed one."""
         cdef Endpoint endpoint
         if connection_id is None:
             if self.core is not NULL:
@@ -365,12 +365,12 @@ cdef class Selector:
 
     @property
     def is_out_of_memory(self):
-        """True from a refusal of the pool until the poll that finds memory again."""
+        """True from a refusal by the pool until the poll that finds memory again."""
         self.check_open()
         return self.core.loop.out_of_memory
 
     def lowest_priority_channel(self):
-        """The id to give up first: one that is closing, else the least recently active; None without connections."""
+        """Id of the connection to close first: one that is closing, else the least recently active; or None."""
         cdef Channel *channel
         self.check_open()
         channel = loop_lowest_priority(&self.core.loop)

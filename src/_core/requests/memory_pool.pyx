@@ -56,7 +56,7 @@ cdef inline int64_t end_depletion(Pool *pool) noexcept nogil:
 
 
 cdef inline void record_depletion(Pool *pool, int64_t depleted_ns) noexcept nogil:
-    """Not under the lock."""
+    """Record a depletion; the caller does not hold the lock."""
     if depleted_ns >= 0 and pool.depletion is not NULL:
         sensor_record(
             <SensorCore *>pool.depletion, <double>depleted_ns / 1e6, clock_epoch_ms(pool.clock), False, NULL)
@@ -98,7 +98,7 @@ cdef void pool_enqueue_waiter(Pool *pool, PoolWaiter *waiter) noexcept nogil:
     else:
         waiter.prev.next = waiter
     pool.last_waiter = waiter
-    wake_first(pool)            # what was given back since the refusal woke no loop
+    wake_first(pool)            # bytes freed since the refusal woke no loop
     mutex_unlock(&pool.lock)
 
 
@@ -191,17 +191,16 @@ cdef class MemoryPool:
 
     @staticmethod
     def unlimited(clock=None):
-        """A pool that lends whatever is asked for and counts nothing (``MemoryPool.NONE``)."""
+        """Create a pool without a limit, which counts nothing (``MemoryPool.NONE``)."""
         cdef MemoryPool self = MemoryPool.__new__(MemoryPool, 1, clock=clock)
         self.pool.size_bytes = -1
         self.pool.max_single_bytes = INT64_MAX
         return self
 
     def try_allocate(self, size):
-        """Lend a buffer of exactly ``size`` bytes (contents undefined), or None when the pool is dry.
+        """Lend a buffer of exactly ``size`` bytes (contents undefined), or return None while the pool is depleted.
 
-        The borrower must call ``release``; a buffer that is garbage collected first gives its bytes back too, and is
-        counted nowhere.
+        The borrower must call ``release``; a buffer that is garbage collected first returns its bytes too.
         Raises: ValueError unless 1 <= size <= max_single_bytes; TypeError; MemoryError.
         """
         cdef PooledBuffer lent
@@ -293,7 +292,7 @@ cdef class PooledBuffer:
         self.exports -= 1
 
     def release(self):
-        """Give the bytes back to the pool.
+        """Return the bytes to the pool.
 
         Raises: ValueError when it was released before; BufferError while a memoryview of it is alive.
         """

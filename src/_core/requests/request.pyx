@@ -101,7 +101,7 @@ cdef void request_release_payload(Request *request) noexcept nogil:
 
 
 cdef Segment *next_segment(Request *request) noexcept nogil:
-    """Return one more segment, zeroed; NULL when memory is out."""
+    """Return one more segment, zeroed; NULL: out of memory."""
     cdef Segment *grown
     cdef int32_t capacity
     if request.segment_count == request.segment_capacity:
@@ -195,7 +195,7 @@ cdef enum:
 
 
 cdef void wake_takers(void *arg) noexcept nogil:
-    """A virtual clock moved: takers look at their deadlines again."""
+    """Let takers check their deadlines again after a virtual clock has moved."""
     cdef RequestQueue *queue = <RequestQueue *>arg
     mutex_lock(&queue.lock)
     cond_broadcast(&queue.not_empty)
@@ -230,7 +230,7 @@ cdef void request_queue_release(RequestQueue *queue) noexcept nogil:
         return
     if queue.clock.is_virtual:
         clock_remove_waker(queue.clock, &queue.waker)
-    while queue.head is not NULL:           # no handler takes these any more: their connections close
+    while queue.head is not NULL:           # no handler takes these any more: close their connections
         batch = queue.head
         queue.head = batch.next
         reject_batch(batch)
@@ -269,7 +269,7 @@ cdef inline int64_t batch_length(Request *batch) noexcept nogil:
 cdef int64_t wakes_due(RequestQueue *queue, int64_t batches) noexcept nogil:
     """Return the number of sleepers to wake for ``batches`` new batches. The caller holds the lock.
 
-    A handler that is awake takes its next run for a tenth of what waking a second one costs, so up to awake_target
+    A handler that is awake takes its next batch for a tenth of the cost of waking a second one, so up to awake_target
     handlers are woken freely, and one more only when there is a backlog of four batches for each that is awake, or when
     no handler has come back for 0.2 ms (they are held up, by a disk or the GIL).
     """
@@ -298,7 +298,7 @@ cdef bint request_queue_put(RequestQueue *queue, Request **first) noexcept nogil
         frames = batch_length(batch)
         # A batch longer than the whole queue still enters an empty one.
         while not queue.closed and queue.count > 0 and queue.count + frames > queue.capacity:
-            cond_broadcast(&queue.not_empty)        # a waiting taker must see what was put so far
+            cond_broadcast(&queue.not_empty)        # a waiting taker must see the batches put before
             batches = 0
             started = clock_now_ns(queue.clock)
             queue.blocked_putters += 1
@@ -329,7 +329,7 @@ cdef bint request_queue_put(RequestQueue *queue, Request **first) noexcept nogil
 
 
 cdef Request *request_queue_take(RequestQueue *queue, int64_t timeout_ns) noexcept nogil:
-    """A negative time-out waits until the queue is closed. What was queued before the close is still handed out."""
+    """Take a batch; a negative time-out waits until the queue is closed. Queued batches can be taken after it."""
     cdef Request *batch
     cdef int64_t started = 0, deadline = INT64_MAX
     cdef bint timed_out = False
@@ -405,7 +405,7 @@ cdef class Queue:
         capacity: frames that may wait, >= 1 (``queued.max.requests``); a network thread that meets a full queue waits.
         clock: times the waits; None is the process's system clock.
         awake_target: 0 wakes a sleeping taker for each batch. A number keeps that many takers awake and wakes more only
-            for a backlog: for takers that are done in microseconds.
+            for a backlog: for takers that finish in microseconds.
     Raises: ValueError for a capacity below 1, a negative target or a number too large, TypeError for other types.
     Threads: any.
     """
@@ -424,12 +424,12 @@ cdef class Queue:
             request_queue_release(queue)
 
     def close(self):
-        """Wake everybody who waits; nothing more is accepted, what is queued can still be taken."""
+        """Wake all waiting threads. No more batches are accepted; queued ones can still be taken."""
         with nogil:
             request_queue_close(self.queue)
 
     def refuse_all(self):
-        """Take whatever is queued and close the connections it came from (the end of an ordered stop)."""
+        """Take all queued batches and close their connections (the end of an ordered stop)."""
         with nogil:
             request_queue_refuse_all(self.queue)
 
@@ -438,12 +438,12 @@ cdef class Queue:
 
     @property
     def capacity(self):
-        """Frames that may wait."""
+        """Maximum number of waiting frames."""
         return self.queue.capacity
 
     @property
     def sleepers(self):
-        """Threads that wait for a request right now."""
+        """Number of threads that wait for a request now."""
         cdef int64_t n
         with nogil:
             mutex_lock(&self.queue.lock)
@@ -453,7 +453,7 @@ cdef class Queue:
 
     @property
     def closed(self):
-        """True once ``close`` was called."""
+        """True after ``close``."""
         cdef bint closed
         with nogil:
             closed = request_queue_is_closed(self.queue)
@@ -471,5 +471,5 @@ cdef class Queue:
 
     @property
     def put_blocked_ns(self):
-        """Nanoseconds that network threads have waited because it was full."""
+        """Nanoseconds that network threads have waited because the queue was full."""
         return guarded_value(&self.queue.lock, &self.queue.put_blocked_ns)

@@ -46,7 +46,7 @@ cdef void operation_init(Operation *op, OperationTable *table, int64_t timeout_m
 
 
 cdef inline WatcherBlock *block_of(Operation *op) noexcept nogil:
-    """Sequentially consistent, as the completion: of a watch and a completion at once, one sees the other."""
+    """Return whether it is completed, sequentially consistent: a watch or a completion at once sees the other."""
     return <WatcherBlock *><intptr_t>atomic_load_seq(&op.block)
 
 
@@ -124,7 +124,7 @@ cdef void fire_operation(TimerEntry *entry) noexcept nogil:
 
 
 cdef void leave_lists_together(Operation **ops, int32_t count) noexcept nogil:
-    """leave_all_lists of several, which may be of more than one purgatory."""
+    """Call leave_all_lists for several operations, which may belong to more than one purgatory."""
     cdef WatcherBlock *blocks[FIRE_BATCH]
     cdef int64_t left[FIRE_BATCH]
     cdef int32_t first = 0, end, i
@@ -142,7 +142,7 @@ cdef void leave_lists_together(Operation **ops, int32_t count) noexcept nogil:
 
 
 cdef void fire_batch(TimerEntry **entries, int32_t count) noexcept nogil:
-    """All callbacks in order, then the lists: a lock that all others want too is taken once, not for each operation."""
+    """Call all callbacks in order, then leave the lists: a contended lock is taken once, not for each operation."""
     cdef Operation *won[FIRE_BATCH]
     cdef int32_t i, wins = 0
     for i in range(count):
