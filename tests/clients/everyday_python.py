@@ -2,16 +2,18 @@
 
     python -m tests.clients.everyday_python CLIENT BOOTSTRAP TOPIC START_MS
 
-What each step does and has to say is in ``everyday.py``; the programs in other languages do the same.
+``everyday.py`` describes the steps and their results; the programs in other languages do the same.
 """
 
 import asyncio
+import functools
+import importlib
 import json
 import sys
 import threading
 import time
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
 
 from tests.clients.python_clients import ALL_CODECS, AioKafka, Client, Confluent, KafkaPython, Record
 
@@ -19,21 +21,27 @@ RECORDS, GROUP_PARTITIONS, PER_PHASE, TIMES = 10, 4, 10, 50
 Reads = list[tuple[int, int, str]]
 
 
-class Member(Protocol):
-    """A consumer of a group; used by one thread."""
+class Member:
+    """Consumer of a group, for one thread."""
+
+    consumer: Any
 
     def poll(self) -> Reads:
-        """Wait a little for records: (partition, offset, value)."""
+        """Wait a little for records; return partition, offset and value of each."""
+        raise NotImplementedError
 
-    def assigned(self) -> list[int]: ...
+    def assigned(self) -> list[int]:
+        return sorted(place.partition for place in self.consumer.assignment())
 
     def commit(self) -> None:
         """Commit all that was polled and wait for the response."""
+        self.consumer.commit()
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        self.consumer.close()
 
 
-class ConfluentMember:
+class ConfluentMember(Member):
     def __init__(self, bootstrap: str, topic: str, group: str) -> None:
         from confluent_kafka import Consumer
 
@@ -54,19 +62,13 @@ class ConfluentMember:
         found = self.consumer.consume(100, 0.2)
         for message in found:
             assert message.error() is None, message.error()
-        return [(m.partition(), m.offset(), m.value().decode()) for m in found]  # type: ignore[misc]
-
-    def assigned(self) -> list[int]:
-        return sorted(place.partition for place in self.consumer.assignment())
+        return [(m.partition(), m.offset(), m.value().decode()) for m in found]
 
     def commit(self) -> None:
         self.consumer.commit(asynchronous=False)
 
-    def close(self) -> None:
-        self.consumer.close()
 
-
-class KafkaPythonMember:
+class KafkaPythonMember(Member):
     def __init__(self, bootstrap: str, topic: str, group: str) -> None:
         from kafka import KafkaConsumer
 
@@ -83,17 +85,8 @@ class KafkaPythonMember:
         found = self.consumer.poll(1000).values()  # with less it loses a response now and then
         return [(m.partition, m.offset, m.value.decode()) for messages in found for m in messages]
 
-    def assigned(self) -> list[int]:
-        return sorted(place.partition for place in self.consumer.assignment())
 
-    def commit(self) -> None:
-        self.consumer.commit()
-
-    def close(self) -> None:
-        self.consumer.close()
-
-
-class AioKafkaMember:
+class AioKafkaMember(Member):
     def __init__(self, bootstrap: str, topic: str, group: str) -> None:
         self.loop = asyncio.new_event_loop()
         self.consumer = self.loop.run_until_complete(self._open(bootstrap, topic, group))
@@ -116,9 +109,6 @@ class AioKafkaMember:
         found = self.loop.run_until_complete(self.consumer.getmany(timeout_ms=200)).values()
         return [(m.partition, m.offset, m.value.decode()) for messages in found for m in messages]
 
-    def assigned(self) -> list[int]:
-        return sorted(place.partition for place in self.consumer.assignment())
-
     def commit(self) -> None:
         self.loop.run_until_complete(self.consumer.commit())
 
@@ -128,7 +118,7 @@ class AioKafkaMember:
 
 
 class Reader(threading.Thread):
-    """A member that reads, commits, and only then counts what it has read."""
+    """Member that reads, commits, and only then counts its records."""
 
     def __init__(self, name: str, opened: Callable[[], Member], reads: list[tuple[str, int, int, str]]) -> None:
         super().__init__(name=name)
@@ -161,11 +151,12 @@ class Reader(threading.Thread):
 
 
 class Everyday:
-    """The steps; a subclass brings the administration and the members of one library."""
+    """The steps; a subclass adds the administration and the members of one library."""
 
-    client: Client
+    client: Any
     kind: type[Client]
     member: Callable[[str, str, str], Member]
+    package: str
 
     def __init__(self, bootstrap: str, topic: str, start_ms: int) -> None:
         self.bootstrap = bootstrap
@@ -174,7 +165,7 @@ class Everyday:
         self.client = self.kind(bootstrap)
 
     def version(self) -> str:
-        raise NotImplementedError
+        return str(importlib.import_module(self.package).__version__)
 
     def topics(self) -> list[str]:
         raise NotImplementedError
@@ -307,10 +298,10 @@ class Everyday:
 
 
 class ConfluentEveryday(Everyday):
-    kind = Confluent
-    member = ConfluentMember
+    kind, member = Confluent, ConfluentMember
 
-    def _admin(self) -> Any:
+    @functools.cached_property
+    def _admin(self) -> Any:  # its results come while it exists
         from confluent_kafka.admin import AdminClient
 
         return AdminClient({"bootstrap.servers": self.bootstrap, "log_level": 0})
@@ -321,20 +312,18 @@ class ConfluentEveryday(Everyday):
         return f"{confluent_kafka.version()}, librdkafka {confluent_kafka.libversion()[0]}"
 
     def topics(self) -> list[str]:
-        return list(self._admin().list_topics(timeout=20).topics)
+        return list(self._admin.list_topics(timeout=20).topics)
 
     def leaders(self, topic: str) -> list[int]:
         from confluent_kafka import TopicCollection
 
-        admin = self._admin()
-        found = admin.describe_topics(TopicCollection([topic]))[topic].result(20)
+        found = self._admin.describe_topics(TopicCollection([topic]))[topic].result(20)
         return [partition.leader.id for partition in found.partitions]
 
     def retention_ms(self, topic: str) -> str:
         from confluent_kafka.admin import ConfigResource, ResourceType
 
-        admin = self._admin()
-        (found,) = admin.describe_configs([ConfigResource(ResourceType.TOPIC, topic)]).values()
+        (found,) = self._admin.describe_configs([ConfigResource(ResourceType.TOPIC, topic)]).values()
         return str(found.result(20)["retention.ms"].value)
 
     def set_retention_ms(self, topic: str, value: str) -> None:
@@ -342,20 +331,18 @@ class ConfluentEveryday(Everyday):
 
         entry = ConfigEntry("retention.ms", value, incremental_operation=AlterConfigOpType.SET)
         resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[entry])
-        admin = self._admin()
-        (done,) = admin.incremental_alter_configs([resource]).values()
+        (done,) = self._admin.incremental_alter_configs([resource]).values()
         done.result(20)
 
 
 class KafkaPythonEveryday(Everyday):
-    kind = KafkaPython
-    member = KafkaPythonMember
-    client: KafkaPython
+    kind, member, package = KafkaPython, KafkaPythonMember, "kafka"
 
-    def version(self) -> str:
-        import kafka
+    @staticmethod
+    def _resource(topic: str, configs: dict[str, str] | None = None) -> Any:
+        from kafka.admin import ConfigResource, ConfigResourceType
 
-        return str(kafka.__version__)
+        return ConfigResource(ConfigResourceType.TOPIC, topic, configs)
 
     def topics(self) -> list[str]:
         with self.client._admin() as admin:
@@ -367,30 +354,18 @@ class KafkaPythonEveryday(Everyday):
         return [partition["leader_id"] for partition in found["partitions"]]
 
     def retention_ms(self, topic: str) -> str:
-        from kafka.admin import ConfigResource, ConfigResourceType
-
         with self.client._admin() as admin:
-            found = admin.describe_configs([ConfigResource(ConfigResourceType.TOPIC, topic)], config_filter="all")
+            found = admin.describe_configs([self._resource(topic)], config_filter="all")
         return str(found["topic"][topic]["retention.ms"]["value"])
 
     def set_retention_ms(self, topic: str, value: str) -> None:
-        from kafka.admin import ConfigResource, ConfigResourceType
-
-        resource = ConfigResource(ConfigResourceType.TOPIC, topic, {"retention.ms": value})
         with self.client._admin() as admin:
-            done = admin.alter_configs([resource])
+            done = admin.alter_configs([self._resource(topic, {"retention.ms": value})])
         assert done == {"topic": {topic: "OK"}}, done
 
 
 class AioKafkaEveryday(Everyday):
-    kind = AioKafka
-    member = AioKafkaMember
-    client: AioKafka
-
-    def version(self) -> str:
-        import aiokafka
-
-        return str(aiokafka.__version__)
+    kind, member, package = AioKafka, AioKafkaMember, "aiokafka"
 
     def _ask(self, act: Callable[[Any], Any]) -> Any:
         return self.client._with(self.client._admin, act)
