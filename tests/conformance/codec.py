@@ -14,15 +14,7 @@ from tests.support.wire import header, uvarint
 from tests.support.wire_bodies import message_of
 
 Body = dict[str, Any]
-NUMBERS = {
-    "bool": ">?",
-    "int8": ">b",
-    "int16": ">h",
-    "uint16": ">H",
-    "int32": ">i",
-    "int64": ">q",
-    "float64": ">d",
-}
+NUMBERS = {"bool": ">?", "int8": ">b", "int16": ">h", "uint16": ">H", "int32": ">i", "int64": ">q", "float64": ">d"}
 ZERO_ID = uuid.UUID(int=0)
 
 

@@ -32,10 +32,7 @@ NODES = frozenset(
     }
 )
 TIMES = frozenset(
-    {
-        *("Timestamp", "LogAppendTimeMs", "LastTimestamp", "BaseTimestamp", "MaxTimestamp"),
-        "TransactionStartTimeMs",
-    }
+    {*("Timestamp", "LogAppendTimeMs", "LastTimestamp", "BaseTimestamp", "MaxTimestamp"), "TransactionStartTimeMs"}
 )
 MESSAGES = frozenset({"ErrorMessage", "BatchIndexErrorMessage"})  # worded by each broker itself
 MEMBERS = frozenset({"MemberId", "Leader"})

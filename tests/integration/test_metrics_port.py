@@ -340,7 +340,6 @@ def test_a_thousand_connections_take_nothing_for_good(broker: Broker) -> None:
             one.close()
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     wait_for(
-        "their threads have ended",
-        lambda: not [t for t in threading.enumerate() if "process_request_thread" in t.name],
+        "their threads have ended", lambda: not [t for t in threading.enumerate() if "process_request_thread" in t.name]
     )
     assert get(broker, "/health")[0] == 200

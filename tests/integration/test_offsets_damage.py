@@ -152,10 +152,7 @@ def test_nothing_is_acknowledged_behind_what_cannot_be_read(
         groups = broker.context.groups
         end = broker.context.topics.partition("__consumer_offsets", 0).log_end_offset
         for number in (7, 51, 150):
-            for refused in (
-                lambda n=number: groups.offsets.fetch(f"g{n}"),
-                lambda n=number: commit(groups, n, 100),
-            ):
+            for refused in (lambda n=number: groups.offsets.fetch(f"g{n}"), lambda n=number: commit(groups, n, 100)):
                 with pytest.raises(KafkaError) as raised:
                     refused()
                 assert raised.value.error is Errors.NOT_COORDINATOR

@@ -73,7 +73,7 @@ def test_committed_and_aborted(start_broker: Callable[..., BrokerProcess]) -> No
     assert plain.flush(30) == 0
     assert values(broker, "t") == ["a", "b", "c"]
     assert values(broker, "t", isolation="read_uncommitted") == [
-        *("a", "b", "never", "never", "c", "held", "d", "plain"),
+        *("a", "b", "never", "never", "c", "held", "d", "plain")
     ]
     two.commit_transaction(30)
     assert values(broker, "t") == ["a", "b", "c", "held", "d", "plain"]

@@ -102,10 +102,7 @@ def test_the_topic_is_internal_and_its_readers_leave_no_record(broker: VirtualBr
     assert client.end()["Responses"][0]["PartitionResponses"][0]["ErrorCode"] == 17
     client.fetch(LOG, max_wait_ms=0)
     client.end()
-    body = {
-        "ReplicaId": -1,
-        "Topics": [{"Name": LOG, "Partitions": [{"PartitionIndex": 0, "Timestamp": -1}]}],
-    }
+    body = {"ReplicaId": -1, "Topics": [{"Name": LOG, "Partitions": [{"PartitionIndex": 0, "Timestamp": -1}]}]}
     client.call("ListOffsets", 1, body)
     client.produce("t", 10)
     client.end()

@@ -212,16 +212,7 @@ def test_librdkafka_renews_its_sessions(certificates: Certificates, client: Path
 
 def run(secured: SecuredBroker, listener: str, properties: Path, *words: str) -> str:
     done = subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "kbroker",
-            *words,
-            "-b",
-            secured.address(listener),
-            "--command-config",
-            str(properties),
-        ],
+        [sys.executable, "-m", "kbroker", *words, "-b", secured.address(listener), "--command-config", str(properties)],
         capture_output=True,
         text=True,
         check=False,

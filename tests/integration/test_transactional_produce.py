@@ -142,12 +142,7 @@ NOT_ADDED = "Partition was not added to the transaction"
     ],
 )
 def test_errors_by_version(
-    broker: VirtualBroker,
-    connection: Connection,
-    error: Errors | Exception,
-    version: int,
-    code: int,
-    text: str | None,
+    broker: VirtualBroker, connection: Connection, error: Errors | Exception, version: int, code: int, text: str | None
 ) -> None:
     """Each refusal in the form its clients understand; nothing is written; the next try is asked about again."""
     coordinator = use(broker, Coordinator(error))

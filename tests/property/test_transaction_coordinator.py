@@ -26,12 +26,8 @@ operations = st.one_of(
     st.tuples(st.just("end"), st.sampled_from(NAMES), st.booleans(), st.sampled_from([0, 2]), shifts),
     st.tuples(st.just("after"), st.sampled_from([100, 10_000, 40_000])),
     st.tuples(st.just("refuse"), st.sampled_from([T0, T1])),
-    st.tuples(
-        st.just("take"),
-    ),
-    st.tuples(
-        st.just("kill"),
-    ),
+    st.tuples(st.just("take")),
+    st.tuples(st.just("kill")),
     st.tuples(st.just("move"), st.sampled_from(NAMES)),
     st.tuples(st.just("exhaust"), st.sampled_from(NAMES)),
 )

@@ -97,11 +97,7 @@ class BrokerProcess:
         return self.process.pid
 
     def command(self) -> list[str]:
-        settings = {
-            "listeners": f"PLAINTEXT://127.0.0.1:{self.port}",
-            "log.dirs": str(self.folder),
-            **self.settings,
-        }
+        settings = {"listeners": f"PLAINTEXT://127.0.0.1:{self.port}", "log.dirs": str(self.folder), **self.settings}
         return [
             *self.wrapper,
             self.python,

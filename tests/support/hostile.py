@@ -63,11 +63,7 @@ def headers() -> list[Frame]:
         Frame("client id of 30 KB", framed(header(18, 0, 1, "x" * 30000)), "response"),
         Frame("header ends after the key", framed(struct.pack(">h", 18)), "closed"),
         Frame("header without client id", framed(struct.pack(">hhi", 3, 1, 1)), "closed"),
-        Frame(
-            "20 million header tags, none there",
-            framed(header(18, 3) + uvarint(20_000_000)),
-            "closed",
-        ),
+        Frame("20 million header tags, none there", framed(header(18, 3) + uvarint(20_000_000)), "closed"),
         Frame("tag count of 2^32-1", framed(header(18, 3) + b"\xff\xff\xff\xff\x0f"), "closed"),
         Frame("tag count in ten bytes", framed(header(18, 3) + b"\xff" * 9 + b"\x01"), "closed"),
         Frame(
@@ -232,9 +228,7 @@ def bodies(topic: str) -> list[Frame]:
         ),
         Frame("CreatePartitions: 2^31-1 topics", framed(header(37, 0) + i32(BILLIONS)), "closed"),
         Frame(
-            "InitProducerId: transactional id of 32 KB",
-            framed(header(22, 0) + text("t" * 32000) + i32(60000)),
-            "any",
+            "InitProducerId: transactional id of 32 KB", framed(header(22, 0) + text("t" * 32000) + i32(60000)), "any"
         ),
         *transactions(),
         *long_names(),
@@ -282,26 +276,16 @@ def bad_batches() -> list[BadBatch]:
         BadBatch("batch length 0", wire.batch(length=0), REFUSED),
         BadBatch("batch length -1", wire.batch(length=-1), REFUSED),
         BadBatch("batch length 2^31-1", wire.batch(length=BILLIONS), REFUSED),
-        BadBatch(
-            "last offset delta too small",
-            wire.batch([b"a", b"b"], last_offset_delta=0),
-            REFUSED,
-        ),
+        BadBatch("last offset delta too small", wire.batch([b"a", b"b"], last_offset_delta=0), REFUSED),
         BadBatch("last offset delta too large", wire.batch([b"a"], last_offset_delta=9), REFUSED),
         BadBatch("codec 7", wire.batch(attributes=7), (*REFUSED, UNSUPPORTED_COMPRESSION_TYPE)),
         BadBatch("control bit", wire.batch(attributes=0x20), REFUSED),
         BadBatch("gzip of other bytes", wire.batch(attributes=1), REFUSED),
         BadBatch("zstd of other bytes", wire.batch(attributes=4), REFUSED),
         BadBatch(
-            "two billion headers",
-            wire.batch([b"a"], records=wire.record(0, b"a", header_count=BILLIONS)),
-            REFUSED,
+            "two billion headers", wire.batch([b"a"], records=wire.record(0, b"a", header_count=BILLIONS)), REFUSED
         ),
-        BadBatch(
-            "record longer than the batch",
-            wire.batch([b"a"], records=wire.varint(5000) + b"\0\0\0"),
-            REFUSED,
-        ),
+        BadBatch("record longer than the batch", wire.batch([b"a"], records=wire.varint(5000) + b"\0\0\0"), REFUSED),
         BadBatch("record of length -1", wire.batch([b"a"], records=wire.varint(-1)), REFUSED),
         BadBatch("records missing", wire.batch([b"a"], records=b""), REFUSED),
         BadBatch(

@@ -86,10 +86,7 @@ def test_root_and_sudo_install(machine: Machine, user: int) -> None:
         0,
         "kbroker needs a C and C++17 compiler (c++ was not found)\nkbroker needs kcat\ninstalling g++ kcat\n",
     )
-    assert machine.asked.read_text().splitlines() == [
-        "update -qq",
-        "install -y -qq --no-install-recommends g++ kcat",
-    ]
+    assert machine.asked.read_text().splitlines() == ["update -qq", "install -y -qq --no-install-recommends g++ kcat"]
 
 
 def test_a_sudo_that_asks_and_a_failed_installation_end_with_the_command(machine: Machine) -> None:

@@ -54,10 +54,7 @@ def log_folders(talk: Talk) -> None:
 
 def places(talk: Talk, field: str = "Name") -> list[Body]:
     """A partition, one that is not there, a topic that is not there."""
-    return [
-        {field: talk.topic().name, "Partitions": [0, 7]},
-        {field: talk.name("absent"), "Partitions": [0]},
-    ]
+    return [{field: talk.topic().name, "Partitions": [0, 7]}, {field: talk.name("absent"), "Partitions": [0]}]
 
 
 @situation("AlterReplicaLogDirs", "1-2")

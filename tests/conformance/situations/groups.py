@@ -3,15 +3,7 @@
 import time
 from typing import Any
 
-from tests.conformance.bodies import (
-    MEMBER_ID_REQUIRED,
-    group,
-    heartbeat,
-    join,
-    leave,
-    lone_member,
-    sync,
-)
+from tests.conformance.bodies import MEMBER_ID_REQUIRED, group, heartbeat, join, leave, lone_member, sync
 from tests.conformance.codec import Body
 from tests.conformance.run import situation
 from tests.conformance.talk import Talk

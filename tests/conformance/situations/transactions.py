@@ -205,10 +205,7 @@ def abort_of_nothing(talk: Talk) -> None:
 def markers_of_a_stranger(talk: Talk) -> None:
     """For a partition, and for what is not there."""
     topic = talk.topic()
-    topics = [
-        {"Name": topic.name, "PartitionIndexes": [0, 7]},
-        {"Name": talk.name("absent"), "PartitionIndexes": [0]},
-    ]
+    topics = [{"Name": topic.name, "PartitionIndexes": [0, 7]}, {"Name": talk.name("absent"), "PartitionIndexes": [0]}]
     marker = {"ProducerId": 987_600, "ProducerEpoch": 0, "TransactionResult": True, "CoordinatorEpoch": 0}
     talk.ask({"Markers": [{**marker, "Topics": topics}]})
     read_back(talk, topic)

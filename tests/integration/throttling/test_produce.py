@@ -7,16 +7,7 @@ import pytest
 from kbroker.testing import VirtualBroker
 from kbroker.testing.waiting import wait_until
 from tests.support.client import Client
-from tests.support.throttling import (
-    PRODUCE,
-    REQUEST,
-    SETTINGS,
-    USER,
-    assert_muted_for,
-    charge_time,
-    metric,
-    pass_by,
-)
+from tests.support.throttling import PRODUCE, REQUEST, SETTINGS, USER, assert_muted_for, charge_time, metric, pass_by
 from tests.support.wire import create_topic
 
 

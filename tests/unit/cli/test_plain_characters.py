@@ -21,12 +21,7 @@ def broker(broker: QuotaBroker) -> QuotaBroker:
 
 @pytest.mark.parametrize(
     ("charset", "shown"),
-    [
-        ("utf-8", NAME),
-        ("ascii", NAME),
-        ("latin-1", "é ~ \\u05d0 \\U0001f600"),
-        ("cp1252", "é … \\u05d0 \\U0001f600"),
-    ],
+    [("utf-8", NAME), ("ascii", NAME), ("latin-1", "é ~ \\u05d0 \\U0001f600"), ("cp1252", "é … \\u05d0 \\U0001f600")],
 )
 def test_every_name_is_printed(broker: QuotaBroker, charset: str, shown: str) -> None:
     """A character that there is not is an escape, and the command ends well. Where no locale is set it is UTF-8."""

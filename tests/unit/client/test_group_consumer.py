@@ -41,11 +41,7 @@ def test_ranges_of_one_topic(
 def test_each_topic_is_divided_alone() -> None:
     """The first member gets the extra partition of every topic, as in Kafka."""
     found = assign_ranges({"a": ["x", "y"], "b": ["x", "y"], "c": ["y"]}, {"x": 3, "y": 4})
-    assert found == {
-        "a": [("x", 0), ("x", 1), ("y", 0), ("y", 1)],
-        "b": [("x", 2), ("y", 2)],
-        "c": [("y", 3)],
-    }
+    assert found == {"a": [("x", 0), ("x", 1), ("y", 0), ("y", 1)], "b": [("x", 2), ("y", 2)], "c": [("y", 3)]}
 
 
 class FakeGroup:

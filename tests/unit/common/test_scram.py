@@ -6,12 +6,7 @@ from collections.abc import Callable
 import pytest
 
 from kbroker.common.security import scram
-from kbroker.security.mechanisms import (
-    PlainMechanism,
-    SaslAuthenticationError,
-    SaslError,
-    ScramMechanism,
-)
+from kbroker.security.mechanisms import PlainMechanism, SaslAuthenticationError, SaslError, ScramMechanism
 
 # RFC 7677, section 3
 USER, PASSWORD = "user", "pencil"
@@ -100,8 +95,7 @@ def test_a_client_takes_no_bad_challenge(challenge: bytes) -> None:
 
 
 @pytest.mark.parametrize(
-    ("iterations", "bound"),
-    [(4095, "less than the minimum 4096"), ((1 << 24) + 1, "more than the maximum 16777216")],
+    ("iterations", "bound"), [(4095, "less than the minimum 4096"), ((1 << 24) + 1, "more than the maximum 16777216")]
 )
 def test_a_client_says_which_bound_the_iterations_break(iterations: int, bound: str) -> None:
     """Too many iterations are not called too few."""

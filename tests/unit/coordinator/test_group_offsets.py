@@ -108,8 +108,7 @@ def test_keys_say_what_they_are() -> None:
 
 
 @pytest.mark.parametrize(
-    ("group_id", "partition"),
-    [("", 0), ("g", 3), ("hello", 22), ("\U0001f600", 49), ("polygenelubricants", 0)],
+    ("group_id", "partition"), [("", 0), ("g", 3), ("hello", 22), ("\U0001f600", 49), ("polygenelubricants", 0)]
 )
 def test_a_groups_partition_is_kafkas(group_id: str, partition: int) -> None:
     """Java's String.hashCode over UTF-16; the smallest int has no absolute value and counts as 0."""
@@ -223,13 +222,7 @@ def test_damaged_records_are_left_out_and_the_rest_is_loaded(caplog: pytest.LogC
     groups = Groups(topic=MemoryTopic(clock := VirtualClock(), 1), clock=clock)
     commit(groups, 1)
     (log,) = groups.topic.logs
-    rows = [
-        (b"\0", b""),
-        (b"\0\2\0\1x", b"\0\3nonsense"),
-        (b"\0\1\0\1h", b"v"),
-        (b"\0\x09zz", b"v"),
-        (None, b"v"),
-    ]
+    rows = [(b"\0", b""), (b"\0\2\0\1x", b"\0\3nonsense"), (b"\0\1\0\1h", b"v"), (b"\0\x09zz", b"v"), (None, b"v")]
     log.append(build_batch(rows), is_client=False)
     commit(groups, 2, place=("t", 2))
     again = groups.restart()

@@ -60,12 +60,7 @@ def remove_folder(folder: Path) -> None:
 @pytest.mark.parametrize("is_clean", [False, True])
 @pytest.mark.parametrize(("damage", "end"), [(empty_last, 3), (remove_last, 3), (remove_folder, 0)])
 def test_what_is_missing_at_the_end_is_reported(
-    brokers: Brokers,
-    manager: LogManager,
-    caplog: pytest.LogCaptureFixture,
-    is_clean: bool,
-    damage: object,
-    end: int,
+    brokers: Brokers, manager: LogManager, caplog: pytest.LogCaptureFixture, is_clean: bool, damage: object, end: int
 ) -> None:
     """Whatever the stop was like: one line with the partition, both offsets and what it means; and a count."""
     manager.close() if is_clean else brokers.kill(manager)

@@ -19,15 +19,7 @@ from kbroker.log.checkpoints import uuid_to_text
 from kbroker.log.folder_lock import FolderLock
 from kbroker.log.log_dir import LogDir
 from kbroker.metadata.metadata_recovery import FIRST_NEW_IDS, LAST_NEW_IDS, RecoveryError, recover
-from kbroker.metadata.metadata_store import (
-    BROKER,
-    FILE_NAME,
-    GROUP,
-    TOPIC,
-    MetadataError,
-    MetadataStore,
-    StoredTopic,
-)
+from kbroker.metadata.metadata_store import BROKER, FILE_NAME, GROUP, TOPIC, MetadataError, MetadataStore, StoredTopic
 
 ORDERS, OFFSETS = uuid.UUID(int=0x1234), uuid.UUID(int=0x99)
 KEEPS_ALL = {"retention.ms": "-1", "retention.bytes": "-1"}

@@ -295,10 +295,7 @@ def test_a_removed_override_falls_back_to_the_default(bench: Bench) -> None:
     ],
 )
 def test_tags_name_the_counter(
-    bench: Bench,
-    quotas: list[tuple[str | None, str | None]],
-    client: tuple[str, str | None],
-    tags: tuple[str, str],
+    bench: Bench, quotas: list[tuple[str | None, str | None]], client: tuple[str, str | None], tags: tuple[str, str]
 ) -> None:
     """Which counter a client has follows from the kinds of quota there are."""
     for user, client_id in quotas:

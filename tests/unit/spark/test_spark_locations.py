@@ -75,11 +75,7 @@ def test_an_unknown_store_is_refused(given: str) -> None:
 
 @pytest.mark.parametrize(
     ("given", "uri"),
-    [
-        ("s3://bucket/a", "s3a://bucket/a"),
-        ("hdfs://host:8020/a", "hdfs://host:8020/a"),
-        ("/a", "file:///a"),
-    ],
+    [("s3://bucket/a", "s3a://bucket/a"), ("hdfs://host:8020/a", "hdfs://host:8020/a"), ("/a", "file:///a")],
 )
 def test_what_spark_is_given_for_a_store(given: str, uri: str) -> None:
     assert TablePlace.of(given).spark_uri == uri

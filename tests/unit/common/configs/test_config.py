@@ -148,11 +148,11 @@ def test_later_sources_win(tmp_path: Path) -> None:
     path.write_text("num.partitions=2\nnum.io.threads=3\nlog.dirs=/from/file\n")
     environ = {"KAFKA_NUM_IO_THREADS": "4", "KAFKA_LOG_DIRS": "/from/env", "HOME": "/root"}
     config = BrokerConfig.load(path, ["log.dirs=/from/set"], environ)
-    assert (
-        config.integer("num.partitions"),
-        config.integer("num.io.threads"),
-        str(config.log_dir),
-    ) == (2, 4, "/from/set")
+    assert (config.integer("num.partitions"), config.integer("num.io.threads"), str(config.log_dir)) == (
+        2,
+        4,
+        "/from/set",
+    )
 
 
 def test_environment_names() -> None:
@@ -180,15 +180,7 @@ def test_properties_file() -> None:
     """Comments, separators, continued lines and escapes as Java reads them."""
     text = "# a\n! b\n a.b = 1 \nc:2\nd 3\ne=x,\\\n   y\nf=a\\tb\\u0041\nempty=\n\nlast=\\\\"
     found = parse_properties(text)
-    assert found == {
-        "a.b": "1",
-        "c": "2",
-        "d": "3",
-        "e": "x,y",
-        "f": "a\tbA",
-        "empty": "",
-        "last": "\\",
-    }
+    assert found == {"a.b": "1", "c": "2", "d": "3", "e": "x,y", "f": "a\tbA", "empty": "", "last": "\\"}
 
 
 @pytest.mark.parametrize("key", ["kbroker.request.log.sampling", "log.cleaner.min.cleanable.ratio"])

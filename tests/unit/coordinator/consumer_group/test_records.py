@@ -8,12 +8,7 @@ import pytest
 
 from kbroker.common.errors import ProtocolError
 from kbroker.coordinator.consumer_group import records
-from kbroker.coordinator.consumer_group.member import (
-    ClassicMetadata,
-    ClassicProtocol,
-    ConsumerGroupMember,
-    MemberState,
-)
+from kbroker.coordinator.consumer_group.member import ClassicMetadata, ClassicProtocol, ConsumerGroupMember, MemberState
 from kbroker.coordinator.consumer_group.records import CurrentAssignment, GroupRecord, ResolvedRegex
 
 TOPIC = UUID("8ec5a5e5-8c0f-4ec6-9e6f-6d2b4d0fd39c")

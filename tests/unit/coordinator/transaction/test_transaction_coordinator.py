@@ -255,8 +255,7 @@ def test_a_marker_that_waits(tx: Transactions) -> None:
 
 
 @pytest.mark.parametrize(
-    "error",
-    [Errors.UNKNOWN_TOPIC_OR_PARTITION, Errors.INVALID_PRODUCER_EPOCH, Errors.TRANSACTION_COORDINATOR_FENCED],
+    "error", [Errors.UNKNOWN_TOPIC_OR_PARTITION, Errors.INVALID_PRODUCER_EPOCH, Errors.TRANSACTION_COORDINATOR_FENCED]
 )
 def test_a_marker_that_is_not_needed(tx: Transactions, error: Errors) -> None:
     """The topic is deleted, or a newer epoch has ended what was open: the transaction completes without."""
