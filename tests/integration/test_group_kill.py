@@ -2,8 +2,6 @@
 
 import os
 import random
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -13,7 +11,16 @@ import pytest
 from kbroker.client.cluster import Cluster
 from kbroker.client.groups import CONSUMER, Groups
 from tests.support.broker import BrokerProcess, wait_for
-from tests.support.kill import PARTITIONS, ROOT, AckLog, MemberLog, check_partition, create_topic, read_all
+from tests.support.kill import (
+    PARTITIONS,
+    AckLog,
+    MemberLog,
+    check_partition,
+    create_topic,
+    finish,
+    read_all,
+    start_module,
+)
 
 TOPIC, GROUP = "killed", "readers"
 SETTINGS = {
@@ -79,13 +86,9 @@ def test_kill_9_under_a_group(
     create_topic(broker.bootstrap, TOPIC, PARTITIONS, segment_bytes=str(1 << 20))
     acks, members = AckLog(tmp_path / "acks"), MemberLog(tmp_path / "commits")
 
-    def child(module: str, *args: str) -> "subprocess.Popen[bytes]":
-        path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
-        command = [sys.executable, "-m", f"tests.support.{module}", broker.bootstrap, TOPIC, *args]
-        return subprocess.Popen(command, stdin=subprocess.PIPE, cwd=ROOT, env={**os.environ, "PYTHONPATH": path})
-
-    producer = child("acked_producer", str(PARTITIONS), str(acks.path), rng.choice(["none", "lz4"]))
-    consumers = child("group_members", GROUP, str(members.path), *spoken.split())
+    to = (broker.bootstrap, TOPIC)
+    producer = start_module("acked_producer", *to, str(PARTITIONS), str(acks.path), rng.choice(["none", "lz4"]))
+    consumers = start_module("group_members", *to, GROUP, str(members.path), *spoken.split())
     restarts = []
     known: dict[int, int] = {}
 
@@ -115,14 +118,10 @@ def test_kill_9_under_a_group(
             check_owners(broker.bootstrap)
             check_not_back(acknowledged, known, f"behind what was acknowledged before kill {number + 1}")
         wait_for_commits("after the last kill")
-        assert producer.stdin is not None
-        producer.stdin.close()
-        assert producer.wait(90) == 0
+        assert finish(producer) == 0
         ends = acks.read().sent
         wait_for("the group at the end of each partition", lambda: fetch_committed(broker.bootstrap) == ends, 60, 0.2)
-        assert consumers.stdin is not None
-        consumers.stdin.close()
-        assert consumers.wait(60) == 0
+        assert finish(consumers, 60) == 0
     finally:
         for process in (producer, consumers):
             process.kill()

@@ -3,7 +3,6 @@
 import os
 import random
 import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -12,7 +11,7 @@ import pytest
 
 from tests.support import wire
 from tests.support.broker import BrokerProcess, wait_for
-from tests.support.kill import PARTITIONS, ROOT, AckLog, check_partition, create_topic, read_all
+from tests.support.kill import PARTITIONS, AckLog, check_partition, create_topic, finish, read_all, start_module
 
 
 @pytest.mark.slow
@@ -27,15 +26,7 @@ def test_kill_9_loses_nothing(start_broker: Callable[..., BrokerProcess], tmp_pa
     create_topic(broker.bootstrap, "killed", PARTITIONS, segment_bytes=str(1 << 20))
     log = AckLog(tmp_path / "acks")
     codec = rng.choice(["none", "none", "lz4", "zstd"])
-    producer = subprocess.Popen(
-        [
-            *(sys.executable, "-m", "tests.support.acked_producer"),
-            *(broker.bootstrap, "killed", str(PARTITIONS), str(log.path), codec),
-        ],
-        stdin=subprocess.PIPE,
-        cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])},
-    )
+    producer = start_module("acked_producer", broker.bootstrap, "killed", str(PARTITIONS), str(log.path), codec)
     restarts = []
     done = 0
     try:
@@ -63,13 +54,7 @@ def test_kill_9_loses_nothing(start_broker: Callable[..., BrokerProcess], tmp_pa
         known = len(log.read().acks)
         wait_for("acknowledgements after the last restart", lambda: len(log.read().acks) > known or log.trouble, 60)
     finally:
-        assert producer.stdin is not None
-        producer.stdin.close()
-        try:
-            producer.wait(90)
-        finally:
-            producer.kill()
-            producer.wait(10)
+        finish(producer)
     assert log.read().trouble == []
     assert sorted(log.sent) == list(range(PARTITIONS))
     assert len(log.acks) == sum(log.sent.values()), "some records were neither acknowledged nor refused"

@@ -4,7 +4,6 @@ import json
 import os
 import random
 import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -16,7 +15,7 @@ from tests.support import need
 from tests.support.broker import BrokerProcess, wait_for
 from tests.support.client import Client
 from tests.support.kafka import java_command
-from tests.support.kill import PARTITIONS, ROOT, AckLog, check_partition, create_topic, read_all
+from tests.support.kill import PARTITIONS, AckLog, check_partition, create_topic, finish, read_all, start_module
 
 TOPIC = "moved"
 
@@ -73,15 +72,7 @@ def test_kills_during_moves_lose_nothing(
     )
     create_topic(broker.bootstrap, TOPIC, PARTITIONS, segment_bytes=str(1 << 20))
     log = AckLog(tmp_path / "acks")
-    producer = subprocess.Popen(
-        [
-            *(sys.executable, "-m", "tests.support.acked_producer"),
-            *(broker.bootstrap, TOPIC, str(PARTITIONS), str(log.path), "none"),
-        ],
-        stdin=subprocess.PIPE,
-        cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])},
-    )
+    producer = start_module("acked_producer", broker.bootstrap, TOPIC, str(PARTITIONS), str(log.path), "none")
     try:
         for _ in range(100 if soak else 6):
             known = len(log.read().acks)
@@ -99,13 +90,7 @@ def test_kills_during_moves_lose_nothing(
         known = len(log.read().acks)
         wait_for("acknowledgements at the end", lambda: len(log.read().acks) > known or log.trouble, 60)
     finally:
-        assert producer.stdin is not None
-        producer.stdin.close()
-        try:
-            producer.wait(90)
-        finally:
-            producer.kill()
-            producer.wait(10)
+        finish(producer)
     assert log.read().trouble == []
     for partition in range(PARTITIONS):
         check_partition(partition, read_all(broker.bootstrap, TOPIC, partition), log)

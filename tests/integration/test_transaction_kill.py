@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import random
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -15,7 +13,7 @@ from confluent_kafka import TopicPartition
 
 from tests.support.broker import BrokerProcess, wait_for
 from tests.support.client import librdkafka_consumer
-from tests.support.kill import ROOT, Notes, create_topic
+from tests.support.kill import Notes, create_topic, finish, start_module
 from tests.support.transactional_load import RECORDS
 
 PARTITIONS, WORKERS = 3, 3
@@ -81,15 +79,7 @@ def test_kill_9_in_transactions(start_broker: Callable[..., BrokerProcess], tmp_
     broker = start_broker(transaction__state__log__num__partitions="4", offsets__topic__num__partitions="4")
     create_topic(broker.bootstrap, "killed", PARTITIONS, segment_bytes=str(1 << 20))
     log = TransactionLog(tmp_path / "notes")
-    load = subprocess.Popen(
-        [
-            *(sys.executable, "-m", "tests.support.transactional_load"),
-            *(broker.bootstrap, "killed", str(PARTITIONS), str(WORKERS), str(log.path)),
-        ],
-        stdin=subprocess.PIPE,
-        cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])},
-    )
+    load = start_module("transactional_load", broker.bootstrap, "killed", str(PARTITIONS), str(WORKERS), str(log.path))
     try:
         for done in range(kills + 1):
             known = len(log.read().committed)
@@ -104,9 +94,7 @@ def test_kill_9_in_transactions(start_broker: Callable[..., BrokerProcess], tmp_
             time.sleep(rng.uniform(0, 0.3))  # the moment of the kill is what is random here
             broker.kill()
             broker.start()
-        assert load.stdin is not None
-        load.stdin.close()
-        load.wait(120)
+        finish(load, 120)
         assert log.read().done
         assert log.trouble == []
     finally:

@@ -1,6 +1,11 @@
 """Parts of the tests of kill -9: notes of other processes, and checks of the logs afterwards."""
 
+from __future__ import annotations
+
 import itertools
+import os
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -12,6 +17,24 @@ from tests.support.client import librdkafka_consumer
 
 ROOT = Path(__file__).resolve().parents[2]
 PARTITIONS = 4
+
+
+def start_module(module: str, *args: str) -> subprocess.Popen[bytes]:
+    """Start a module of tests.support in a process that ends when its standard input closes."""
+    path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
+    command = [sys.executable, "-m", f"tests.support.{module}", *args]
+    return subprocess.Popen(command, stdin=subprocess.PIPE, cwd=ROOT, env={**os.environ, "PYTHONPATH": path})
+
+
+def finish(process: subprocess.Popen[bytes], seconds: float = 90) -> int:
+    """Close the standard input of a process, wait for its end, and return its status; kill it if it goes on."""
+    assert process.stdin is not None
+    process.stdin.close()
+    try:
+        return process.wait(seconds)
+    finally:
+        process.kill()
+        process.wait(10)
 
 
 class Notes:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import collections
+import collections.abc
 import contextlib
 import socket
 import struct
 import threading
 from collections.abc import Callable
+
+import pytest
 
 from kbroker._core.clock import BaseClock
 from kbroker._core.requests.memory_pool import MemoryPool
@@ -26,6 +30,14 @@ def until(condition: Callable[[], object], what: str) -> None:
             return
         PAUSE.wait(0.002)
     raise AssertionError(f"never happened: {what}")
+
+
+def selectors2_selector() -> object:
+    """Return a selector of selectors2, whose version 2.0.2 imports Mapping from where Python 3.9 had it."""
+    if not hasattr(collections, "Mapping"):
+        collections.Mapping = collections.abc.Mapping  # type: ignore[attr-defined]
+    selectors2 = pytest.importorskip("selectors2")
+    return selectors2.SelectSelector()
 
 
 def frame(payload: bytes) -> bytes:

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
-import pytest
-
 from kbroker._core.clock import VirtualClock
 from kbroker.common.errors import Errors, KafkaError
 from kbroker.common.topic_names import TopicPartition
@@ -64,9 +60,3 @@ def committed(groups: Groups, group: str = "g") -> dict[tuple[str, int], int]:
 
 def unstable(groups: Groups, *places: tuple[str, int], group: str = "g") -> set[tuple[str, int]]:
     return set(groups.coordinator.offsets.fetch(group, places or None, True).unstable)
-
-
-def refused(action: Callable[..., object], *args: object, **how: object) -> Errors:
-    with pytest.raises(KafkaError) as info:
-        action(*args, **how)
-    return info.value.error

@@ -1,24 +1,13 @@
-"""Each way to poll, and a server on it."""
+"""The ways to poll, and a server on each."""
 
 from __future__ import annotations
 
-import collections
-import collections.abc
 import selectors
 from collections.abc import Iterator
 
 import pytest
 
-from tests.support.socket_rig import Rig
-
-
-def selectors2_selector() -> object:
-    """selectors2 2.0.2 still imports Mapping from where Python 3.9 had it."""
-    if not hasattr(collections, "Mapping"):
-        collections.Mapping = collections.abc.Mapping  # type: ignore[attr-defined]
-    selectors2 = pytest.importorskip("selectors2")
-    return selectors2.SelectSelector()
-
+from tests.support.socket_rig import Rig, selectors2_selector
 
 BACKENDS: dict[str, object] = {
     "native": "auto",
@@ -29,7 +18,7 @@ BACKENDS: dict[str, object] = {
 
 @pytest.fixture(params=list(BACKENDS))
 def backend(request: pytest.FixtureRequest) -> object:
-    """Each way to poll in turn."""
+    """Return each way to poll in turn."""
     return BACKENDS[request.param]
 
 

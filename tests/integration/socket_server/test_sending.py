@@ -1,4 +1,4 @@
-"""What a socket server sends: file regions, to slow readers, in other framings."""
+"""Responses of a socket server: file regions, slow readers, other framings."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import os
 import socket
 import struct
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -18,26 +19,20 @@ from tests.native.echo import run_files
 from tests.support.socket_rig import Rig, assert_closed, frame, read_exactly, response
 
 
-@pytest.mark.parametrize("send_files", [True, False])
-@pytest.mark.parametrize("size", [1, 70000, 5_000_000])
-def test_file_regions_between_bytes(tmp_path: Path, send_files: bool, size: int) -> None:
-    """A response of bytes, a file region and bytes arrives whole, by sendfile and by copying, also to a slow reader."""
-    content = bytes(range(256)) * (size // 256 + 2)
-    path = tmp_path / "segment"
-    path.write_bytes(content)
+@contextlib.contextmanager
+def sending(path: Path, offset: int, size: int, *, send_files: bool) -> Iterator[socket.socket]:
+    """Connect to a processor whose responses have a region of a file between "<>" and "<>"."""
     channel = RequestChannel()
     processor = Processor("P", 0, channel.queue, SocketServerOptions(send_files=send_files))
     loop = threading.Thread(target=processor.run)
-    handler = threading.Thread(target=run_files, args=(channel.queue, os.open(path, os.O_RDONLY), 7, size))
+    handler = threading.Thread(target=run_files, args=(channel.queue, os.open(path, os.O_RDONLY), offset, size))
     loop.start()
     handler.start()
     ours, theirs = socket.socketpair()
     with ours:
         assert processor.offer(theirs.detach())
         ours.settimeout(10)
-        ours.sendall(frame(b"<>") * 3)
-        for _ in range(3):
-            assert response(ours) == b"<>" + content[7 : 7 + size] + b"<>"
+        yield ours
     processor.finish_stop()
     channel.close()
     loop.join(10)
@@ -46,27 +41,27 @@ def test_file_regions_between_bytes(tmp_path: Path, send_files: bool, size: int)
 
 
 @pytest.mark.parametrize("send_files", [True, False])
+@pytest.mark.parametrize("size", [1, 70000, 5_000_000])
+def test_file_regions_between_bytes(tmp_path: Path, send_files: bool, size: int) -> None:
+    """A response of bytes, a file region and bytes arrives whole, by sendfile and by copying, also to a slow reader."""
+    content = bytes(range(256)) * (size // 256 + 2)
+    path = tmp_path / "segment"
+    path.write_bytes(content)
+    with sending(path, 7, size, send_files=send_files) as ours:
+        ours.sendall(frame(b"<>") * 3)
+        for _ in range(3):
+            assert response(ours) == b"<>" + content[7 : 7 + size] + b"<>"
+
+
+@pytest.mark.parametrize("send_files", [True, False])
 def test_file_shorter_than_promised_closes(tmp_path: Path, send_files: bool) -> None:
     """A region that ends before its length closes the connection: what follows would be read as file content."""
     path = tmp_path / "segment"
     path.write_bytes(b"short")
-    channel = RequestChannel()
-    processor = Processor("P", 0, channel.queue, SocketServerOptions(send_files=send_files))
-    loop = threading.Thread(target=processor.run)
-    handler = threading.Thread(target=run_files, args=(channel.queue, os.open(path, os.O_RDONLY), 0, 10))
-    loop.start()
-    handler.start()
-    ours, theirs = socket.socketpair()
-    with ours:
-        assert processor.offer(theirs.detach())
-        ours.settimeout(10)
+    with sending(path, 0, 10, send_files=send_files) as ours:
         ours.sendall(frame(b"<>"))
         assert read_exactly(ours, 11) == struct.pack(">i", 14) + b"<>short"
         assert_closed(ours)
-    processor.finish_stop()
-    channel.close()
-    loop.join(10)
-    handler.join(10)
 
 
 def test_slow_reader_delays_no_other(backend: object) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from kbroker._core.clock import VirtualClock
-from kbroker.common.errors import Errors, KafkaError, ProtocolError
+from kbroker.common.errors import Errors, ProtocolError
 from kbroker.common.topic_names import TopicPartition
 from kbroker.coordinator import group_records
 from kbroker.coordinator.classic_group import GroupState
@@ -19,6 +19,7 @@ from kbroker.coordinator.internal_topic import partition_of
 from kbroker.protocol import codec
 from kbroker.protocol.records import build_batch, iter_records
 from tests.support.groups import RANGE, SESSION_MS, Groups, MemoryTopic
+from tests.support.transactions import refused
 
 PLACE = ("t", 0)
 
@@ -40,12 +41,6 @@ def commit(
 ) -> None:
     now_ms = groups.clock.wall_ms()
     groups.coordinator.offsets.commit(group, member, None, generation, {place: value(offset, time_ms=now_ms)})
-
-
-def refused(action: Callable[..., object], *args: object, **how: object) -> Errors:
-    with pytest.raises(KafkaError) as info:
-        action(*args, **how)
-    return info.value.error
 
 
 # ---------------------------------------------------------------- records

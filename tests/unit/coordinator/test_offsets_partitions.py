@@ -9,7 +9,8 @@ from kbroker.common.errors import Errors
 from kbroker.coordinator.internal_topic import partition_of
 from kbroker.log._partition_log import PartitionLog
 from tests.support.groups import Groups, MemoryTopic
-from tests.support.transactional_offsets import PLACE, add, commit, committed, complete, refused, single, unstable
+from tests.support.transactional_offsets import PLACE, add, commit, committed, complete, single, unstable
+from tests.support.transactions import refused
 
 
 def test_an_unloaded_partition_is_not_served() -> None:

@@ -15,7 +15,7 @@ from kbroker.coordinator.internal_topic import UnreadableError
 from kbroker.coordinator.partition_replay import PartitionReplay
 from kbroker.coordinator.runtime import LOAD_TIME_WINDOW_MS, CoordinatorRuntime, CoordinatorShard
 from tests.support.groups import MemoryTopic
-from tests.support.transactional_offsets import refused
+from tests.support.transactions import refused
 
 
 class Words(CoordinatorShard):

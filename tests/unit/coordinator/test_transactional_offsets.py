@@ -27,10 +27,10 @@ from tests.support.transactional_offsets import (
     committed,
     complete,
     end,
-    refused,
     single,
     unstable,
 )
+from tests.support.transactions import refused
 
 # ---------------------------------------------------------------- commit and abort
 

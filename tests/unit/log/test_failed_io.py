@@ -15,6 +15,7 @@ from kbroker.log._partition_log import PartitionLog
 from kbroker.log.folder_scan import TopicLogs
 from kbroker.log.manager import LogManager
 from tests.support.log_files import NOW_MS, batch
+from tests.support.log_manager import pass_time
 
 ID = uuid.UUID(int=0xABCDEF)
 
@@ -35,11 +36,6 @@ def manager(tmp_path: Path, clock: VirtualClock) -> Iterator[LogManager]:
 
 def errors(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [r.getMessage() for r in caplog.records if r.levelno >= logging.ERROR]
-
-
-def pass_time(manager: LogManager, clock: VirtualClock, ms: int) -> None:
-    clock.advance_ms(ms)
-    manager.scheduler.run_due()
 
 
 def refused(log: PartitionLog, times: int = 1) -> None:

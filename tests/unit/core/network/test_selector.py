@@ -1,7 +1,5 @@
 """Vectors SL-1 to SL-15 (SelectorTest) and P6, on the native loop and on the portable one."""
 
-import collections
-import collections.abc
 import contextlib
 import selectors
 import socket
@@ -13,20 +11,12 @@ import pytest
 from kbroker._core.clock import VirtualClock
 from kbroker._core.network.selector import IllegalStateError, Selector
 from kbroker._core.requests.memory_pool import MemoryPool
-
-
-def selectors2_default() -> object:
-    """selectors2 2.0.2 still imports Mapping from where Python 3.9 had it."""
-    if not hasattr(collections, "Mapping"):
-        collections.Mapping = collections.abc.Mapping  # type: ignore[attr-defined]
-    selectors2 = pytest.importorskip("selectors2")
-    return selectors2.SelectSelector()
-
+from tests.support.socket_rig import selectors2_selector
 
 BACKENDS: dict[str, Callable[[], object]] = {
     "native": lambda: "auto",
     "selectors": selectors.DefaultSelector,
-    "selectors2": selectors2_default,
+    "selectors2": selectors2_selector,
 }
 IDLE_MS = 5000
 
