@@ -29,7 +29,7 @@ CONFIG_STATUS, START_STATUS = 2, 1
 
 
 class ServeError(Exception):
-    """A broker cannot run; the text says why, in one line. ``status``: exit status of the process."""
+    """A broker cannot run; the text is the reason, in one line. ``status``: exit status of the process."""
 
     def __init__(self, message: str, status: int) -> None:
         super().__init__(message)

@@ -13,7 +13,7 @@ _ASKED = 0  # no signal has this number
 
 
 class StopSignals:
-    """Catches the signals that end a broker, from ``__enter__`` to ``__exit__``.
+    """Handler of the signals that end a broker, from ``__enter__`` to ``__exit__``.
 
     The interpreter writes the number of each signal into a pipe the moment it arrives, in whichever thread
     (``signal.set_wakeup_fd``), and `wait` reads that pipe. A Python handler alone would be too late: it runs before the

@@ -38,7 +38,7 @@ def test_every_handler_can_be_imported(function: LateFunction) -> None:
 
 @pytest.mark.parametrize("entry", KafkaApis().entries.values(), ids=lambda entry: entry.name)
 def test_a_failure_without_a_function_has_the_error_of_its_response(entry: ApiEntry) -> None:
-    """An API without a ``failure`` of its own has an error code for the whole request, and the text of the error."""
+    """An API without its own ``failure`` has an error code for the whole request, and the text of the error."""
     if not isinstance(entry.failure, LateFunction) or entry.failure.load() is not whole_failure:
         return
     version, error = entry.max_version, Errors.CLUSTER_AUTHORIZATION_FAILED

@@ -62,7 +62,7 @@ def failure(body: Body, error: Errors, request: RequestContext) -> Body:
 
 
 class _Answer:
-    """Builds the rows of topics for one client. ``with_operations``: include the client's authorized operations."""
+    """Builder of the rows of topics for one client. ``with_operations``: include the client's authorized operations."""
 
     def __init__(self, ctx: ApiContext, request: RequestContext, with_operations: bool) -> None:
         self._ctx = ctx

@@ -192,7 +192,7 @@ class Broker:
 
     @property
     def is_running(self) -> bool:
-        """Return whether it has started and has not begun to stop."""
+        """Return whether the broker has started and has not begun to stop."""
         return self._runtime is not None
 
     @property

@@ -1,4 +1,4 @@
-"""Returns memory to the system after a burst of large requests.
+"""Return of memory to the system after a burst of large requests.
 
 The memory of large requests is in the allocator's arenas, and glibc returns the end of an arena only: one small block
 above it keeps megabytes. Up to 4 MiB at the end stay too, in each thread's arena, since returning them at every request

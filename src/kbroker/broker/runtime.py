@@ -506,7 +506,7 @@ class BrokerRuntime:
 
     def _complete_waiting(self, native_apis: NativeApis) -> None:
         """Wait for delayed produces within the time limit of a stop; complete delayed fetches at once."""
-        real = SystemClock()  # a stop takes real time, whatever the broker's clock says
+        real = SystemClock()  # a stop takes real time, whatever the time of the broker's clock
         end_ms = real.now_ms() + self._timeout_s * 1000
         while native_apis.waiting_produces and real.now_ms() < end_ms:
             time.sleep(0.005)

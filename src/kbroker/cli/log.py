@@ -24,7 +24,7 @@ def log() -> None:
 def dump(files: tuple[Path, ...], as_json: bool) -> None:
     """Print the entries of segments, indexes and other files.
 
-    The other files are producer snapshots and checkpoints. Prints one entry a line in the format of Kafka's own tool,
+    The other files are producer snapshots and checkpoints. Each entry is a line in the format of Kafka's own tool,
     with --json one document a line.
     """
     from kbroker.log.checkpoints import CorruptFileError

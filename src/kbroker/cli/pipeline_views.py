@@ -211,7 +211,10 @@ def _by_topic(found: Sequence[Lag]) -> list[list[object]]:
 
 @contextmanager
 def _rows(logs: tuple[str, ...], dates: tuple[str, ...], common: dict[str, Any]) -> Iterator[tuple[DataFrame, bool]]:
-    """Yield the rows of a table or of logs, and whether they are the views of `watch`. Spark runs meanwhile."""
+    """Yield the rows of a table or of logs, and whether they are the views of `watch`.
+
+    Spark runs until the block ends.
+    """
     from kbroker.spark import formatting as jobs
     from kbroker.spark.errors import PipelineError
     from kbroker.spark.tables.delta_table import REQUEST_LOG, VIEWS, Table, TableError, describe_table

@@ -362,8 +362,8 @@ def shadow_arguments(command: F) -> F:
 def promote(**given: Any) -> None:
     """Enforce shadow quotas of one entity, or of all, in one request.
 
-    The enforced quota gets the limit of the shadow, which is removed. Without a KEY, enforces all shadows of the
-    entity.
+    The enforced quota gets the limit of the shadow, which is removed. Without a KEY, all shadows of the entity
+    are enforced.
     """
     _change_shadows(is_promoted=True, **given)
 

@@ -99,7 +99,7 @@ def _plain_names(names: tuple[str, ...]) -> frozenset[str]:
 
 
 def _tail(batches: Iterator[list[Row]], wanted: Filter, last: int, show: _Lines) -> None:
-    """Collect the last records until no more come at once; from then on print each as it comes."""
+    """Collect the latest existing records and print the last ones; then print each record as it arrives."""
     held: deque[Row] | None = deque(maxlen=last)
     seen = fit = 0
     for rows in batches:

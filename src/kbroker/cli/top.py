@@ -112,7 +112,7 @@ def _print_once(watch: UsageWatch, every_s: float, view: str, server: str, as_js
 
 
 class _Looker:
-    """Takes snapshots in a second thread, so that keys take effect at once."""
+    """Thread that takes the snapshots, so that keys take effect at once."""
 
     def __init__(self, watch: UsageWatch, every_s: float) -> None:
         self._watch = watch

@@ -1,4 +1,4 @@
-"""Reads one partition between two offsets: the next Fetch is under way while the last response is decoded."""
+"""Reader of one partition between two offsets: the next Fetch is under way while the last response is decoded."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field

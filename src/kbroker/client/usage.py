@@ -78,7 +78,7 @@ class Usage:
 
 
 class UsageWatch:
-    """Takes snapshots of a broker's usage.
+    """Source of snapshots of a broker's usage.
 
     Args: ``connect`` opens a Cluster; ``http_port`` finds the HTTP port, or raises HttpPortError if there is none;
     ``clock``: for the rates.

@@ -38,7 +38,7 @@ class _Connection:
 
 
 class HttpServer:
-    """Serves one port until ``stop``.
+    """HTTP server of one port, until ``stop``.
 
     A request must be received within ``deadline_ms`` of its connection, and its response be sent within the same time,
     at any speed of the client. If ``max_connections`` are open, a further one replaces the connection that has been

@@ -22,12 +22,12 @@ class Listener(NamedTuple):
 
     @property
     def has_tls(self) -> bool:
-        """Return whether its connections are encrypted."""
+        """Return whether connections to the listener are encrypted."""
         return self.protocol in ("SSL", "SASL_SSL")
 
     @property
     def has_sasl(self) -> bool:
-        """Return whether its clients authenticate before their first request."""
+        """Return whether clients of the listener authenticate before their first request."""
         return self.protocol in ("SASL_PLAINTEXT", "SASL_SSL")
 
     def __str__(self) -> str:

@@ -45,7 +45,7 @@ def parse_bytes(text: str) -> float:
     if found is None or factor is None:
         raise ValueError(f"expected bytes such as {EXAMPLES}, got {text[:_LONGEST]!r}")
     try:
-        from decimal import Decimal  # 5 ms that a start does not need
+        from decimal import Decimal  # the import takes 5 ms; a start does not need it
 
         return float(Decimal(found[1]) * factor)
     except ArithmeticError:  # of decimal and of float

@@ -94,7 +94,7 @@ class _Kept(NamedTuple):
 
 
 class Console:
-    """Serves the pages below ``/console``.
+    """Server of the pages below ``/console``.
 
     Args: ``broker``: a running broker; ``access``: access check of the HTTP port; ``may_edit``: true if quotas can be
     changed.

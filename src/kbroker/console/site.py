@@ -16,7 +16,7 @@ LONGEST_HREF = 60_000  # characters; a request's first line may have 65,536
 
 
 class Site(NamedTuple):
-    """Data of the console. ``may_edit``: true if quotas can be changed; ``started_ms``: its start, since 1970."""
+    """Data of the console. ``may_edit``: true if quotas can be changed; ``started_ms``: start time, since 1970."""
 
     broker: Broker
     history: History

@@ -223,7 +223,7 @@ class ClassicGroup:
         self.subscribed_topics = self._subscribed_topics()
 
     def adopt(self, members: Iterable[Member], generation_id: int, protocol_type: str, now_ms: int) -> None:
-        """Become the stable group of these members."""
+        """Make this group the stable group of the given members."""
         self.generation_id = generation_id
         self.protocol_type = protocol_type
         for member in members:

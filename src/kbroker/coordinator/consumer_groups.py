@@ -89,7 +89,7 @@ class ConsumerGroups:
     # ------------------------------------------------------------ requests
 
     def heartbeat(self, request: HeartbeatRequest) -> HeartbeatResult:
-        """Let a member join, follow or leave. Raises: KafkaError, and nothing has changed."""
+        """Let a member join, follow or leave. Raises: KafkaError; the group is then unchanged."""
         group_id = request.group_id
         joins = request.member_epoch == JOIN_EPOCH
         known = self._groups.find(group_id)
@@ -178,7 +178,7 @@ class ConsumerGroups:
         """Convert a consumer group whose other members all use the classic protocol.
 
         Args: ``changes``: earlier records; ``joining`` takes the place of the last member of the consumer protocol;
-        ``rebalances``: whether the members must join again. Raises: KafkaError, and nothing has changed.
+        ``rebalances``: whether the members must join again. Raises: KafkaError; the group is then unchanged.
         """
         group_id = group.group_id
         classic = migration.downgraded(group, leaving, joining, self.image, self._clock.wall_ms())
@@ -197,7 +197,7 @@ class ConsumerGroups:
         logger.info("group %s: converted to a classic group", group_id)
 
     def to_classic(self, group: ConsumerGroup) -> ClassicGroup:
-        """Convert an empty consumer group to a classic one. Raises: KafkaError, and nothing has changed."""
+        """Convert an empty consumer group to a classic one. Raises: KafkaError; the group is then unchanged."""
         if group.is_stored:
             group.shard.append(self.tombstones(group))
         classic = ClassicGroup(group.group_id, lock=group.lock, offsets=group.offsets)

@@ -28,7 +28,7 @@ class Schedule(Protocol):
 
 
 class GroupService:
-    """Runs a GroupCoordinator.
+    """Service around a GroupCoordinator.
 
     Start it when the topics are loaded and before clients are served; close it when no handler runs any more and
     responses can still be sent.

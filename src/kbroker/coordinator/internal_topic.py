@@ -43,7 +43,7 @@ class InternalTopic(Protocol):
 
     @property
     def partition_count(self) -> int:
-        """Number of its partitions, 0 while it does not exist."""
+        """Number of partitions of the topic, 0 while it does not exist."""
 
     def partition(self, index: int) -> Any:
         """Return the log of one partition, None if it cannot be used."""
@@ -71,7 +71,7 @@ class RegisteredTopic:
 
     @property
     def partition_count(self) -> int:
-        """Number of its partitions, 0 while it does not exist."""
+        """Number of partitions of the topic, 0 while it does not exist."""
         view = self._topics.get(self._name)
         return 0 if view is None else len(view.partitions)
 
@@ -126,7 +126,7 @@ class UnreadableError(Exception):
 def report_unreadable(topic: InternalTopic, name: str, index: int, noun: str, error: UnreadableError) -> str:
     """Log that a partition cannot be read, with the remedy; return the reason for clients.
 
-    Args: ``name``: of the topic; ``noun``: the things that are not served, as "groups".
+    Args: ``name`` of the topic; ``noun`` for the things that are not served, such as "groups".
     """
     folder = topic.folder(index)
     logger.error(

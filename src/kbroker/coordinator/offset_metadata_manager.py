@@ -299,7 +299,7 @@ class OffsetMetadataManager:
     def bury(self, group: Group) -> None:
         """Write tombstones for a group without members and its offsets, pending ones too, and drop it.
 
-        Raises: KafkaError, and nothing has changed.
+        Raises: KafkaError; the group is then unchanged.
         """
         tombstones = _tombstones(group.group_id, group.offsets.places)
         if isinstance(group, ConsumerGroup):

@@ -61,7 +61,7 @@ class CoordinatorShard:
         return log
 
     def check(self) -> None:
-        """Raises: KafkaError NOT_COORDINATOR once the partition is unloaded."""
+        """Check that the partition is active. Raises: KafkaError NOT_COORDINATOR once it is unloaded."""
         if not self.is_active:
             raise KafkaError(Errors.NOT_COORDINATOR, f"partition {self.index} is no longer served")
 
@@ -108,7 +108,7 @@ class PartitionState(enum.Enum):
 
 
 class _Partition(NamedTuple):
-    """The latest order for a partition. ``shard``: if it is active; ``reason``: if it is not."""
+    """Latest known state of a partition. ``shard`` of an active one; ``reason`` why another one is not served."""
 
     epoch: int
     state: PartitionState

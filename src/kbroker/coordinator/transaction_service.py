@@ -23,12 +23,12 @@ _NOT_NOW = frozenset({Errors.COORDINATOR_NOT_AVAILABLE, Errors.COORDINATOR_LOAD_
 
 
 class TransactionService:
-    """Runs a TransactionCoordinator.
+    """Service around a TransactionCoordinator.
 
-    ``markers`` writes them to this broker's partitions, ``partitions`` asks for Produce and TxnOffsetCommit. Start it
-    when the topics are loaded and before clients are served; close it when no handler runs any more. Its thread
-    ``TxnMarkerSender`` does what is tried again and what time brings, ``AddPartitionsToTxnSenderThread`` asks again for
-    ``partitions``.
+    ``markers`` writes them to this broker's partitions, ``partitions`` verifies the requests of Produce and
+    TxnOffsetCommit. Start the service when the topics are loaded and before clients are served; close it when no
+    handler runs any more. Its thread ``TxnMarkerSender`` runs retries and timers, and its thread
+    ``AddPartitionsToTxnSenderThread`` the retries of ``partitions``.
     """
 
     def __init__(
@@ -85,7 +85,7 @@ class TransactionService:
 
 
 class PartitionMarkers:
-    """Writes markers to partitions, and those of ``__consumer_offsets`` by way of the groups. Threads: any."""
+    """Writer of markers to partitions; those of ``__consumer_offsets`` are written through the groups. Threads: any."""
 
     def __init__(self, topics: TopicRegistry, groups: Callable[[], GroupCoordinator]) -> None:
         self._topics = topics

@@ -243,7 +243,7 @@ class LogTasks:
 
 
 def _recovery_point(log: PartitionLog) -> int:
-    """Return the flushed offset, at most the damaged one: an unclean start checks from there on, and finds it again."""
+    """Return the flushed offset, at most the offset of the damage: an unclean start then finds the damage again."""
     damage = log.damage_offset
     return log.flushed_offset if damage is None else min(log.flushed_offset, damage)
 

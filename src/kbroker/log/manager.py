@@ -316,7 +316,7 @@ class LogManager:
                 is_prepared=True,
             )
         except BaseException:
-            if folder is not None and is_new:  # it never had records, and no table has it
+            if folder is not None and is_new:  # the log has no records and is in no table
                 remove_folder(folder)
             raise
         hosted = PartitionEntry(log, log_dir, self._clock.now_ms())

@@ -49,7 +49,7 @@ class SourceError(OSError):
 
 
 class ReplicaMover:
-    """Moves partitions.
+    """Mover of partitions between log folders.
 
     Args:
         hosted: the partitions.

@@ -52,7 +52,7 @@ class ScheduledTask:
 
 
 class Scheduler:
-    """Runs tasks on one thread by the injected clock, never early.
+    """Scheduler of tasks on one thread, by the injected clock and never early.
 
     With a virtual clock a test either starts the thread, which then follows the clock, or calls ``run_due`` after
     moving the clock, which runs the due tasks on the calling thread, in order.

@@ -367,7 +367,7 @@ class TopicRegistry:
     def set_configs(self, name: str, configs: Mapping[str, str]) -> None:
         """Replace the topic's configs; its logs use them when this returns.
 
-        Raises: KafkaError UNKNOWN_TOPIC_OR_PARTITION; KAFKA_STORAGE_ERROR, and nothing has changed then.
+        Raises: KafkaError UNKNOWN_TOPIC_OR_PARTITION; KAFKA_STORAGE_ERROR; the configs are then unchanged.
         """
         with self._lock:
             view = self._by_name.get(name)

@@ -10,7 +10,11 @@ from kbroker.metrics.families import Buckets
 
 
 class Histogram:
-    """Counts values in buckets. Args: ``bounds``: upper bounds of all buckets but the last, ascending. Threads: any."""
+    """Counts of values by bucket.
+
+    Args: ``bounds``: upper bounds of all buckets but the last, ascending.
+    Threads: any.
+    """
 
     def __init__(self, bounds: Sequence[float]) -> None:
         self.bounds = tuple(bounds)

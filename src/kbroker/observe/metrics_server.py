@@ -38,7 +38,7 @@ class _Served(NamedTuple):
 
 
 class MetricsServer:
-    """Serves one broker's metrics and state over HTTP; GET and HEAD only, except for mounted pages.
+    """HTTP server of one broker's metrics and state; GET and HEAD only, except for mounted pages.
 
     ``/metrics``: the exposition. ``/health``: 200 while the process can respond. ``/ready``: 200 while clients are
     served, else 503. A path of ``routes``: the result of its function, as JSON, if ``access`` allows it. A path

@@ -13,7 +13,7 @@ logger = get_logger(__name__)
 
 
 class PageServer(Protocol):
-    """Serves requests, from many threads at once, and performs its own access check."""
+    """Handler of the requests below a path, from many threads at once, with its own access check."""
 
     def respond(self, request: HttpRequest) -> HttpResponse: ...
     def close(self) -> None: ...
@@ -24,7 +24,7 @@ class _ClosedError(Exception):
 
 
 class MountedPages:
-    """Args: ``path``, such as /console; ``load`` creates its server once, at the first request. Threads: any."""
+    """Pages below ``path``, such as /console. ``load`` creates their server at the first request. Threads: any."""
 
     def __init__(self, path: str, load: Callable[[], PageServer]) -> None:
         self.path = path

@@ -52,7 +52,7 @@ _NetworkThreads = list[tuple[Processor, threading.Thread]]
 
 
 class XRay:
-    """Takes snapshots of a broker. Threads: any; one snapshot at a time, the next waits."""
+    """Source of snapshots of a broker. Threads: any; one snapshot at a time, the next waits."""
 
     def __init__(self, parts: BrokerParts) -> None:
         self._parts = parts

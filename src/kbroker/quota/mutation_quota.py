@@ -72,7 +72,7 @@ class MutationCounter(Protocol):
 
 
 class _Charged(MutationQuota):
-    """Keeps the latest delay and the time when it was found.
+    """Mutation quota that keeps the latest delay and the time when it was found.
 
     Args: ``sensor`` of the client, with a token bucket; ``now_ms``: the time of quotas.
     """

@@ -34,7 +34,7 @@ def arrow_schema() -> Any:
 
 
 class ArrowForm:
-    """Collects records as columns and returns them as Arrow IPC messages.
+    """Collector of records in columns, which returns them as Arrow IPC messages.
 
     Args: ``partitions`` of the topic, 0 for none; ``compression``: of the batches, none or lz4; ``wants_lines``:
     whether there are files.

@@ -23,7 +23,7 @@ Logs = Callable[[], Sequence[Any]]
 
 
 class Format(Protocol):
-    """Collects the bytes to write; ``budget_bytes``: maximum at once."""
+    """Collector of the bytes to write; ``budget_bytes``: maximum at once."""
 
     @property
     def line_count(self) -> int: ...
@@ -36,7 +36,7 @@ class Format(Protocol):
 
 
 class RequestLogWriter:
-    """Writes all records every 100 ms of ``clock``, or when a ring is a quarter full.
+    """Writer of all records, every 100 ms of ``clock`` or when a ring is a quarter full.
 
     Args: ``sink`` takes the records, ``form`` returns their bytes; ``files``, ``logs``: destinations.
     Threads: ``run`` is the body of one thread; ``flush`` from any; figures from any.

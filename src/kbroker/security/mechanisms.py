@@ -76,7 +76,7 @@ class PlainMechanism:
 
 
 class ScramMechanism:
-    """RFC 5802: the client proves that it knows the password.
+    """RFC 5802: the client proves knowledge of the password.
 
     Args: ``find`` returns a user's credential for the mechanism; ``nonce``: the server's part, random when None;
     ``find_token`` returns the facts of a delegation token by id, None: there are no tokens.

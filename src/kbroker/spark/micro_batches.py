@@ -102,7 +102,7 @@ _NONE = "-1"
 
 
 class _Client:
-    """Takes the batches that the server offers on one thread, and sends heartbeats on another."""
+    """Client that takes the offered batches on one thread, and sends heartbeats on another."""
 
     def __init__(self, spark: SparkSession, notes: _Notes, write: Write) -> None:
         self._spark, self._notes, self._write = spark, notes, write
@@ -149,7 +149,7 @@ class _Client:
 
 
 def _offer(notes: _Notes, batch: DataFrame, number: int) -> None:
-    """On the server: wait until the client has taken the batch.
+    """Wait, on the server, until the client has taken the batch.
 
     Raises: PipelineError with the client's reason, or when the client has sent no heartbeat for PATIENCE_SECONDS.
     """

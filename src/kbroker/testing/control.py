@@ -35,7 +35,7 @@ class _Served(NamedTuple):
 
 
 class ControlServer:
-    """Serves the control port of one broker.
+    """Server of the control port of one broker.
 
     Args:
         broker: the controlled broker; it may be stopped and started meanwhile.
@@ -168,7 +168,7 @@ class _Handler(HttpHandler):
 def controlled_broker(
     properties: Mapping[str, object], on_shutdown: Callable[[], object]
 ) -> tuple[EmbeddedBroker, ControlServer]:
-    """Return the broker and the control port that a configuration with ``kbroker.control.listener`` asks for.
+    """Return the broker and the control port that a configuration with ``kbroker.control.listener`` requests.
 
     Neither is started. The broker has the given properties only, except that data in memory is in a temporary folder
     (in /dev/shm where it exists), so that it can be restored.

@@ -144,7 +144,7 @@ class EmbeddedBroker(Broker):
 
     @property
     def is_running(self) -> bool:
-        """Return whether it has been started and not stopped."""
+        """Return whether the broker has been started and not stopped."""
         return self._runtime is not None
 
     # ------------------------------------------------------------ topics
@@ -366,7 +366,7 @@ class VirtualBroker(EmbeddedBroker):
 
 
 class _Paused:
-    """Stops a running broker for a while; it starts again on its ports."""
+    """A pause of a running broker, which starts again on the same ports."""
 
     def __init__(self, broker: EmbeddedBroker) -> None:
         self._broker = broker

@@ -38,7 +38,7 @@ class BrokerFactory(Protocol):
     def __call__(
         self, settings: Settings = None, *, virtual_clock: bool = False, snapshots: bool = False, start: bool = True
     ) -> EmbeddedBroker:
-        """Return a broker of the test's own, stopped when the test ends.
+        """Return a broker for one test; it is stopped when the test ends.
 
         Args: as EmbeddedBroker; ``virtual_clock``: a VirtualBroker; ``start=False``: not started yet.
         """
@@ -106,7 +106,7 @@ def kafka_faults(kafka_broker: EmbeddedBroker) -> Iterator[FaultRules]:
 
 @pytest.fixture
 def broker_factory() -> Iterator[BrokerFactory]:
-    """Make brokers of the test's own; all are stopped when it ends. See BrokerFactory."""
+    """Return a factory of brokers for one test; all are stopped when the test ends. See BrokerFactory."""
     from kbroker.testing.embedded import EmbeddedBroker, VirtualBroker
 
     made: list[EmbeddedBroker] = []

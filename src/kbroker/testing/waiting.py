@@ -16,7 +16,7 @@ def wait_until(condition: Callable[[], object], timeout_s: float = 10.0, what: s
     Args: ``timeout_s``: real seconds; ``what``: name of the condition in the message.
     Raises: TimeoutError if it is still false after ``timeout_s``.
     """
-    real = SystemClock()  # a test that hangs does so in real time, whatever its broker's clock says
+    real = SystemClock()  # a test that hangs does so in real time, whatever the time of its broker's clock
     pause_s, end_ms = 0.0001, real.now_ms() + timeout_s * 1000
     never = threading.Event()
     while not condition():

@@ -19,7 +19,7 @@ FIRST_ADDING_VERSION = 12
 
 
 class TransactionVerifier:
-    """Takes Produce requests whose transactions are not open in all their partitions yet, and returns them verified.
+    """Verifier of Produce requests whose transactions are not open in all their partitions yet.
 
     Args: ``manager`` is called for each request; ``hand_over`` passes the request to the native handlers.
     Threads: any.

@@ -51,7 +51,7 @@ class ClassicMembers:
     # ------------------------------------------------------------ join
 
     def join(self, group: ConsumerGroup, request: JoinRequest) -> JoinResult:
-        """Add a member or reconcile it with the target assignment. Raises: KafkaError, and nothing has changed."""
+        """Add a member or reconcile it with the target assignment. Raises: KafkaError; the group is then unchanged."""
         membership = self._membership
         names = [name for name, _ in request.protocols]
         if not membership.settings.allows_classic_members:

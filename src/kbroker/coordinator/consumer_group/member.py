@@ -87,7 +87,7 @@ class ConsumerGroupMember(NamedTuple):
         return self.classic is not None
 
     def is_reconciled_to(self, target_epoch: int) -> bool:
-        """Return whether it has exactly the target assignment of this epoch."""
+        """Return whether the member has exactly the target assignment of this epoch."""
         return self.state is MemberState.STABLE and self.member_epoch == target_epoch
 
     def assignment_epoch(self, topic_id: UUID, partition: int) -> int | None:

@@ -139,7 +139,7 @@ class ConsumerGroupMembership:
         """Let a member join or follow.
 
         Args: ``conversion``: records that the group has replayed and that are still to be written, with the others.
-        Raises: KafkaError, and nothing has changed.
+        Raises: KafkaError; the group is then unchanged.
         """
         changes = list(conversion)
         replaced = group.static_member(request.instance_id)
@@ -412,7 +412,7 @@ class ConsumerGroupMembership:
     def fence(self, group: ConsumerGroup, members: Collection[ConsumerGroupMember], reason: str) -> None:
         """Remove members; a group that is left with members of the classic protocol only may become a classic one.
 
-        Raises: KafkaError, and nothing has changed.
+        Raises: KafkaError; the group is then unchanged.
         """
         if not members:
             return

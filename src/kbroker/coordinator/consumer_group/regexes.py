@@ -47,7 +47,7 @@ class RegexStatus(enum.Enum):
 
 
 class Regexes:
-    """Keeps the topics of regular expressions up to date. Callers hold the group's lock.
+    """Up-to-date topics of regular expressions. Callers hold the group's lock.
 
     ``background`` runs the matching, without the group's lock.
     """

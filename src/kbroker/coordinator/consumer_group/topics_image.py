@@ -40,10 +40,10 @@ class TopicsImage(Protocol):
         """The rack of the broker that all partitions are on."""
 
     def get(self, name: str) -> TopicMetadata | None:
-        """Return the topic of a name."""
+        """Return the topic with this name, or None."""
 
     def get_by_id(self, topic_id: UUID) -> TopicMetadata | None:
-        """Return the topic of an id."""
+        """Return the topic with this id, or None."""
 
     def names(self) -> Iterable[str]:
         """Return the names of all topics."""

@@ -1,7 +1,7 @@
-"""Questions to the transaction coordinator: are these partitions in the producer's transaction, or may they join it.
+"""Verification and addition of partitions in a producer's transaction, by calls to the transaction coordinator.
 
-Produce and TxnOffsetCommit ask before they write. The coordinator is in this broker, so a question is a call; what is
-decided here is when to ask again, and what is counted.
+Produce and TxnOffsetCommit verify before they write. The coordinator is in this broker, so a question is a call; this
+module decides when to repeat it, and counts the results.
 Source: ``AddPartitionsToTxnManager``, ``ReplicaManager`` (its retries), KIP-890.
 """
 
@@ -46,10 +46,10 @@ class Transactions(Protocol):
 
 
 class AddPartitionsToTxnManager:
-    """Asks the coordinator, again while the transaction before is still ending.
+    """Client of the transaction coordinator, which retries while the previous transaction is still ending.
 
-    Args: ``scheduler`` runs the questions that are asked again; used by nothing else, for what is done then may wait
-    for a disk or for room in the request queue. ``retry_ms`` between two questions, ``retry_max_ms`` from the first on
+    Args: ``scheduler`` runs the retries only, since the work that follows one may wait for a disk or for capacity in
+    the request queue. ``retry_ms`` between two attempts, ``retry_max_ms`` from the first one on
     (``add.partitions.to.txn.retry.backoff.ms``, ``.max.ms``).
     Threads: any.
     """
@@ -68,7 +68,7 @@ class AddPartitionsToTxnManager:
 
     @property
     def verification_failures(self) -> int:
-        """Partitions that were refused so far, once for each question."""
+        """Number of partitions refused so far, counted once for each question."""
         return self._verification_failures
 
     def verify(self, question: Question) -> Answers:
@@ -81,7 +81,7 @@ class AddPartitionsToTxnManager:
         """Let the partitions join the transaction, which begins with the first ones.
 
         Args: ``done`` is called once with each partition's error, here or later by the scheduler's thread; it never
-        raises. ``again`` gives the question that is asked the next time; None: the same.
+        raises. ``again`` returns the question for a retry; None: the same one.
         """
         began_ms = self._clock.now_ms()
 
@@ -103,7 +103,7 @@ class AddPartitionsToTxnManager:
         attempt(question)
 
     def _later(self, run: Callable[[], None]) -> bool:
-        """False: the broker stops."""
+        """Schedule a retry; return False if the broker stops."""
         try:
             self._scheduler.schedule("retry-add-partitions-to-txn", run, delay_ms=self._retry_ms)
         except RuntimeError:

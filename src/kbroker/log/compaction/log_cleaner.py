@@ -1,4 +1,4 @@
-"""Cleans the dirtiest compacted partition on its own threads, by the injected clock.
+"""The log cleaner: compaction of the dirtiest partition, on its own threads and by the injected clock.
 
 Source: ``LogCleaner``, ``LogCleanerManager``.
 """

@@ -1,4 +1,4 @@
-"""Checks every file of a log folder, and cuts out damaged bytes on request.
+"""Verification of every file of a log folder, with the removal of damaged bytes on request.
 
 The broker itself cuts only a torn tail after an unclean stop; damage anywhere else fences the partition until
 ``verify(path, repair=True)`` has repaired the folder of the stopped broker.

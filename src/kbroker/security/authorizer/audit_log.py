@@ -1,4 +1,4 @@
-"""Writes decisions to ``kafka.authorizer.logger``, in Kafka's words: denied ones at INFO, allowed ones at DEBUG.
+"""Log of decisions in ``kafka.authorizer.logger``, in Kafka's words: denied ones at INFO, allowed ones at DEBUG.
 
 Source: ``StandardAuthorizerData.logAuditMessage``.
 """

@@ -27,10 +27,10 @@ class Found:
 
 
 class Lookup:
-    """Answers from one cluster over as few connections and requests as will do.
+    """Offsets and topics of one cluster, with as few connections and requests as possible.
 
-    End offsets are kept for ``end_offsets_age_s``, topics for ``metadata_age_s``; when an end has moved the topics are
-    asked for again, after it: if they are what they were, the offsets are theirs.
+    End offsets are kept for ``end_offsets_age_s``, topics for ``metadata_age_s``. When an end offset has moved, the
+    topics are looked up again afterwards: if they are unchanged, the offsets belong to them.
 
     Args:
         cluster: not owned.
@@ -149,7 +149,7 @@ class Lookup:
         return self._ends
 
     def resolve(self, positions: Positions, partitions: list[TopicPartition]) -> dict[TopicPartition, int]:
-        """Offsets for what an option said.
+        """Return the offsets for the value of an option.
 
         Raises: PipelineError when it does not name exactly the partitions there are, or no record is that young.
         """

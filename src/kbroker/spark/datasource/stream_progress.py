@@ -20,7 +20,7 @@ LATE_ASKS, LATE_WAIT_S = 3, 0.1  # a new leader may return an earlier end for a 
 
 
 class StreamProgress:
-    """Decides on the offsets of batches, from the facts of a `Lookup`.
+    """Choice of the offsets of batches, from the facts of a `Lookup`.
 
     Args:
         lookup: of the topics that are read.

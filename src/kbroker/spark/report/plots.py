@@ -46,7 +46,7 @@ class Drawing(NamedTuple):
 
 
 class Plot(NamedTuple):
-    """Drawings of one title, for wide and narrow screens, with the lines of a legend above and a note below.
+    """Drawings with one title, for wide and narrow screens, with the lines of a legend above and a note below.
 
     `shades`: opacity and text of each entry of a heat map's legend.
     """

@@ -30,7 +30,7 @@ def ingest(
     stopping: Callable[[], bool] = lambda: False,
     at: PhaseCallback | None = None,
 ) -> Ingested:
-    """Read a request log into `table` until all is read, or until `stopping` says so.
+    """Read a request log into `table` until all is read, or until `stopping` returns True.
 
     Args: `clock`: the watermark's upper bound; `progress`: called with a line per batch; `at`:
     with each phase that is done (written, rejected, committed, compacted, done), for tests that end there.

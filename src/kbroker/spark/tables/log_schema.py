@@ -1,6 +1,6 @@
 """The request log's columns as Arrow and Spark types, and the shape of its JSON.
 
-Built from `kbroker.common.request_log`, the one place that names them. pyarrow and pyspark are imported when asked for.
+Built from `kbroker.common.request_log`, the one place that names them. pyarrow and pyspark are imported on first use.
 """
 
 from __future__ import annotations

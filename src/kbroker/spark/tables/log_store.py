@@ -48,7 +48,7 @@ class LogFile:
 
     @property
     def is_elsewhere(self) -> bool:
-        """Return whether it is in a store, not on a file system of this machine."""
+        """Return whether the log is in a store, not on a file system of this machine."""
         return not TablePlace.of(self.path).is_local
 
     def open(self) -> Any:

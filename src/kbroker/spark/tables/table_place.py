@@ -104,12 +104,12 @@ class TablePlace:
 
     @property
     def is_local(self) -> bool:
-        """Return whether it is a folder of this machine's file systems."""
+        """Return whether the place is a folder on a file system of this machine."""
         return _SCHEME.match(self.uri) is None
 
     @property
     def spark_uri(self) -> str:
-        """The URI by which Spark and its Hadoop client reach the place."""
+        """URI of the place for Spark and its Hadoop client."""
         if self.is_local:
             return spark_path(self.uri)
         return re.sub("^s3:", "s3a:", self.uri)

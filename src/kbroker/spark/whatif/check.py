@@ -333,7 +333,7 @@ class _Recorded:
         return lost
 
     def verdicts_by_value(self) -> tuple[Array, Array]:
-        """Return the delay of the log's verdict on each value, or NONE, and the verdicts on no value of the log."""
+        """Return for each value the delay of its verdict in the log, or NONE; and the verdicts without a value."""
         logged = np.full(len(self.row), NONE)
         refusals = np.flatnonzero(self.is_refusal)
         logged[refusals] = self.verdict_logged[self.verdict[refusals]]

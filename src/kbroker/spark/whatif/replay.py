@@ -1,4 +1,4 @@
-"""Jobs that replay a request log's table, or any DataFrame with its columns, under other quotas (`feed` says how)."""
+"""Replay of a request log's table, or of any DataFrame with its columns, under other quotas; see `feed`."""
 
 from __future__ import annotations
 
