@@ -31,7 +31,7 @@ cdef inline int32_t narrowed(int64_t throttle_ms) noexcept nogil:
 
 # Config of a type's limited metric, its bound still NO_LIMIT, and the maximum throttle time (NO_CAP: none).
 cdef void limited_config(int32_t kind, const StatConfig *samples, StatConfig *limited, int64_t *cap_ms) noexcept nogil
-# Adds a metric to a sensor; NULL: memory is out.
+# Add a metric to a sensor; NULL: out of memory.
 cdef MetricCore *add_metric(SensorCore *sensor, int32_t form, int32_t sample_kind,
                             const StatConfig *config) noexcept nogil
 # Sensor with a rate or, for mutations, a rate without a quota and a token bucket; `bounded` becomes the limited metric.
@@ -39,7 +39,7 @@ cdef MetricCore *add_metric(SensorCore *sensor, int32_t form, int32_t sample_kin
 cdef SensorCore *counter_sensor_new(int32_t kind, const StatConfig *limited, const StatConfig *unlimited, double limit,
                                     int64_t now_ms, MetricCore **bounded) noexcept nogil
 cdef void set_limit(MetricCore *bounded, double limit) noexcept nogil
-# Fills a judgement from a violation; returns the delay, at most cap_ms.
+# Fill a judgement from a violation; return the delay, at most cap_ms.
 cdef int32_t judge(Judgement *judgement, const Violation *violation, int64_t cap_ms) noexcept nogil
 # Records with check; a mutation only if nothing is violated already. An int32 like Java's: a huge delay may be
 # negative.

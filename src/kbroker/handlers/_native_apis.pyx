@@ -1,4 +1,4 @@
-"""The native handlers as Python sees it: what handlers share is set up here, and their threads' bodies begin here."""
+"""The native handlers for Python: the state that they share, and the bodies of their threads."""
 import os
 
 from libc.stdint cimport int16_t, int32_t, int64_t, uint64_t
@@ -53,7 +53,7 @@ cdef void flush_moved(void *arg, Partition *partition) noexcept nogil:
 
 
 cdef void hook_partitions(NativeApisCore *native_apis, TopicTable *table, bint connect) noexcept nogil:
-    """Connects every partition's hook for a moved high watermark to these native handlers, or disconnects it."""
+    """Connect every partition's hook for a moved high watermark to these native handlers, or disconnect it."""
     cdef int32_t i, k
     cdef partition_hook hook = NULL
     if connect:
@@ -88,13 +88,13 @@ cdef class NativeApis:
     Args:
         clock: the broker's clock.
         requests: queue of batches from the network threads.
-        python_requests: queue of what Python handlers serve; never full, since a channel has one batch in flight.
+        python_requests: queue of the requests for Python handlers; never full, since a channel has one batch in flight.
         node_id: this broker's id.
         max_fetch_sessions: max.incremental.fetch.session.cache.slots.
         fetch_max_bytes: the broker's fetch.max.bytes.
         max_request_partitions: a Produce or Fetch of more topics or partitions closes its connection.
-        quotas: the ClientQuotaManagers that judge what is served; None: nothing is limited.
-        refused: takes note of requests whose connection is closed instead of a response; None: none does.
+        quotas: the ClientQuotaManagers that judge the served requests; None: nothing is limited.
+        refused: records requests whose connection is closed instead of a response; None: they are not recorded.
         acls: the rules of the authorizer; None: everything is allowed.
         fetch_purge_interval, produce_purge_interval: completed operations that start a purge.
     Threads: the ``run_*`` methods are thread bodies and release the GIL; the others may be called from any thread,
@@ -178,10 +178,10 @@ cdef class NativeApis:
         free(native_apis)
 
     def set_api(self, int key, int min_version, int max_version, int first_flexible):
-        """Enables an API. Produce, Fetch and ApiVersions are served natively, others by Python.
+        """Enable an API. Produce, Fetch and ApiVersions are served natively, others by Python.
 
         Args:
-            key: API key, 0 to 127. min_version, max_version: what is accepted; others close the connection.
+            key: API key, 0 to 127. min_version, max_version: accepted range; other versions close the connection.
             first_flexible: first version with tagged headers, 32767 for never.
         Raises: ValueError for a key or range outside its bounds. Call before the first handler runs.
         """
@@ -205,7 +205,7 @@ cdef class NativeApis:
         api.is_enabled = True
 
     def set_api_versions(self, dict bodies, dict invalid, bytes unsupported not None):
-        """Sets the encoded ApiVersions responses (bodies without header); at any time before ``close``.
+        """Set the encoded ApiVersions responses (bodies without header); at any time before ``close``.
 
         Args:
             bodies: version to the normal body and the place of throttle_time_ms in it (None where it has none).
@@ -225,12 +225,12 @@ cdef class NativeApis:
         return number
 
     def intercept(self, keys):
-        """Sends the requests of these APIs to the Python handlers first; all others are served natively again.
+        """Send the requests of these APIs to the Python handlers first; all others are served natively again.
 
-        A receiver that sends no response returns it with ``InboundRequest.hand_over``; it is then served.
+        A receiver that sends no response returns the request with ``InboundRequest.hand_over``; it is then served.
 
         Args: keys: API keys, 0 to 127; empty to intercept nothing.
-        Raises: ValueError for a key outside its bounds, and nothing has changed then.
+        Raises: ValueError for a key outside its bounds; the intercepted APIs are then unchanged.
         """
         cdef uint64_t bits[API_WORDS]
         cdef int i, key
@@ -252,7 +252,7 @@ cdef class NativeApis:
             TRANSACTIONS_VERIFIED if is_verified else TRANSACTIONS_TRUSTED))
 
     def publish_topics(self, views):
-        """Swaps the topic table whole: what handlers see from their next run on.
+        """Replace the whole topic table; handlers use the new one from their next batch on.
 
         Args: views: objects with ``name``, ``topic_id`` (uuid.UUID), ``partitions`` (PartitionLog by number) and
             ``is_internal``.
@@ -276,7 +276,7 @@ cdef class NativeApis:
             handler_loop(native_apis)
 
     def stop_handlers(self, int count):
-        """Lets so many handler threads end, each after the request it has or within a third of a second."""
+        """End ``count`` handler threads, each after its current batch or within a third of a second."""
         if count < 0:
             raise ValueError(f"count must be >= 0, got {count}")
         atomic_add_fetch(&self.native_apis.handlers_to_stop, count)
@@ -316,13 +316,13 @@ cdef class NativeApis:
         }
 
     def complete_waiting(self):
-        """Answers every waiting fetch now, with what is there (shutdown)."""
+        """Complete every delayed fetch now, with the available records (for a shutdown)."""
         cdef NativeApisCore *native_apis = self.native_apis
         with nogil:
             complete_delayed(native_apis)
 
     def close(self):
-        """Ends the reapers and lets go of the topics. Handlers must have returned. May be called twice."""
+        """End the reapers and release the topics. Handlers must have returned. May be called twice."""
         cdef NativeApisCore *native_apis = self.native_apis
         if atomic_load(&native_apis.is_closed):
             return

@@ -1,5 +1,6 @@
 """The body of a native handler thread."""
 from kbroker.requests._native_types cimport NativeApisCore
 
-# Takes runs from the native handlers' request queue until that is closed and empty, or until handlers_to_stop says so.
+# Execute request batches from the native handlers' queue until it is closed and empty, or until this thread is one of
+# handlers_to_stop.
 cdef void handler_loop(NativeApisCore *native_apis) noexcept nogil

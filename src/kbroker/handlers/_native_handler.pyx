@@ -1,8 +1,9 @@
-"""A native handler thread: takes runs from the request queue and responses without the GIL.
+"""A native handler thread, which takes request batches from the queue and sends responses without the GIL.
 
-Per request: parse the header, look (key, version) up, call the native handler; what has none, or declines, goes to
-the Python handlers' queue. Responses of a batch are sent together; a delayed or declined request ends the batch, and
-the frames behind it return to their channel (design: "The native handlers"). Source: ``KafkaRequestHandler``.
+For each request: parse the header, look up (key, version), call the native handler. A request that has none, or that
+it declines, goes to the Python handlers' queue. Responses of a batch are sent together; a delayed or declined request
+ends the batch, and the frames behind it return to their channel (design: "The native handlers").
+Source: ``KafkaRequestHandler``.
 """
 from libc.stdint cimport int32_t, int64_t
 from libc.string cimport memset
@@ -34,9 +35,9 @@ cdef enum:
 
 
 cdef Api *parse_header(NativeApisCore *native_apis, Request *request) noexcept nogil:
-    """Fills the header fields; NULL when the key or version is not enabled, or the header is malformed (then: close).
+    """Fill the header fields; return NULL (close) if the key or version is not enabled or the header is malformed.
 
-    An unknown version of ApiVersions is let through with header_bytes 0: its body is not read.
+    An unknown version of ApiVersions is accepted with header_bytes 0: its body is not read.
     """
     cdef KafkaRequest *kafka = kafka_request(request)
     cdef Reader r
@@ -57,7 +58,7 @@ cdef Api *parse_header(NativeApisCore *native_apis, Request *request) noexcept n
         if kafka.api_key != API_VERSIONS:
             refused_request(native_apis.refused, REFUSED_UNSUPPORTED_VERSION, request)
             return NULL
-        n = read_length(&r, False, False)       # every header has its client id here; what follows is not known
+        n = read_length(&r, False, False)       # every header has its client id here; the rest is unknown
         if n > 0:
             kafka.client_id = <char *>read_bytes(&r, n)
         kafka.client_id_bytes = <int32_t>(n if n > 0 and not r.bad else 0)
@@ -77,7 +78,7 @@ cdef Api *parse_header(NativeApisCore *native_apis, Request *request) noexcept n
 
 
 cdef void refresh_topics(Handler *handler) noexcept nogil:
-    """Brings the handler's cached table up to the published one; one atomic load when nothing changed."""
+    """Update the handler's cached table to the published one; one atomic load if nothing changed."""
     cdef NativeApisCore *native_apis = handler.native_apis
     cdef int64_t generation = atomic_load(&native_apis.generation)
     if generation == handler.generation and handler.topics != NULL:
@@ -129,7 +130,7 @@ cdef void close_batch(Request *head) noexcept nogil:
 
 
 cdef void execute_request(Handler *handler, Request *head) noexcept nogil:
-    """Executes a batch in order and gives its responses back together."""
+    """Execute a batch in order and send its responses together."""
     cdef NativeApisCore *native_apis = handler.native_apis
     cdef Request *request = head
     cdef Request *following

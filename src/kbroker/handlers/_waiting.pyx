@@ -17,7 +17,7 @@ cdef enum:
 
 
 cdef dict names_of(NativeApisCore *native_apis, dict wanted):
-    """(topic, partition) by address of the partition, of those that are wanted and still there."""
+    """Return (topic, partition) by address of the partition, for the wanted partitions that still exist."""
     cdef TopicTable *table
     cdef Topic *topic
     cdef int32_t i, k

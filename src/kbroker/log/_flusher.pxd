@@ -1,4 +1,4 @@
-"""Flushes appended data to disk for the requests that wait for it; many producers share one fsync.
+"""Flushes of appended data to disk, for the requests that wait for them; many producers share one fsync.
 
 Lock: ``Flusher.lock``, a leaf; never held across a flush, and no partition lock is taken under it.
 """

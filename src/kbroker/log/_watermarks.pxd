@@ -4,7 +4,7 @@ from kbroker.log._partition cimport Partition
 
 # Return True when the high watermark moved; under the append lock.
 cdef bint advance_watermarks(Partition *partition) noexcept nogil
-# Like partition_flush, but call no hook, and return 1 when the high watermark moved.
+# Call partition_flush without a hook; return 1 if the high watermark moved.
 cdef int32_t flush_log(Partition *partition, int64_t up_to) noexcept nogil
 # Offset up to which a flush is needed; none is when it is at or below the flushed offset.
 cdef int64_t partition_flush_target(Partition *partition) noexcept nogil

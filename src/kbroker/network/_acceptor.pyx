@@ -1,4 +1,4 @@
-"""Accepts the connections of one listener and distributes them to its processors, without the GIL.
+"""The acceptor of one listener, which distributes its connections to processors without the GIL.
 
 Source: ``SocketServer.Acceptor``.
 """
@@ -244,7 +244,7 @@ cdef void run_acceptor(AcceptorCore *core) noexcept nogil:
 
 @cython.final
 cdef class Acceptor:
-    """Accepts on one listening descriptor (which stays the caller's). Start a daemon thread on ``run``.
+    """Acceptor of one listening descriptor, which stays the caller's. Start a daemon thread on ``run``.
 
     Args:
         listener: descriptor of a bound, listening socket.

@@ -28,7 +28,7 @@ cdef struct KafkaRequest:
     char *client_id             # points into payload or at client_id_owned; NULL: no client id
     int32_t client_id_bytes
     int32_t header_bytes        # offset of the body
-    char *client_id_owned       # copy for the time after the payload was freed
+    char *client_id_owned       # copy that outlives the payload
     char *transactional_id      # for the request recorder: points into payload, or is owned; NULL: none
     int32_t transactional_id_bytes      # TRANSACTIONAL_ID_BYTES at most
     bint owns_transactional_id
@@ -55,7 +55,7 @@ cdef struct KafkaRequest:
     # Not zeroed: memory that passes from thread to thread with each request costs more than its contents.
     char quota_events_data[QUOTA_EVENTS_BYTES]
 
-# Returns the type of the context, for `Framing.context_type` and `request_new`.
+# Return the type of the context, for `Framing.context_type` and `request_new`.
 cdef const ContextType *kafka_context_type() noexcept nogil
 
 cdef inline bint is_kafka_request(const Request *request) noexcept nogil:
@@ -70,7 +70,7 @@ cdef void kafka_copy_texts(Request *request) noexcept nogil     # copies both id
 # Records the transactional id of the request's body; the text must be in the payload, unless it is copied.
 cdef void kafka_note_transactional_id(Request *request, const char *text, int64_t size_bytes,
                                       bint is_copied) noexcept nogil
-# Like request_clear_response, error codes included; for requests of any protocol.
+# Call request_clear_response and clear the error codes; for requests of any protocol.
 cdef void kafka_clear_response(Request *request) noexcept nogil
 
 cdef inline void kafka_release_payload(Request *request) noexcept nogil:

@@ -58,9 +58,9 @@ cdef struct MetricsTable:
 
 cdef MetricsTable *metrics_retain(MetricsTable *table) noexcept nogil
 cdef void metrics_release(MetricsTable *table) noexcept nogil
-# Splits the time of a completed request into microseconds by kind; false: it was never handled.
+# Split the time of a completed request into microseconds by kind; false: it was never handled.
 cdef bint request_times(Request *request, int64_t *us) noexcept nogil
-# On the network thread that owns the table, once per completed request (sent, not needed, or its channel closed).
+# Call it on the network thread that owns the table, once per completed request (sent, not needed, or channel closed).
 cdef void metrics_record(MetricsTable *table, Request *request) noexcept nogil
 
 cdef class RequestMetrics:

@@ -1,4 +1,4 @@
-"""Writes Arrow's buffers into record batches in one pass, without the GIL or a Python object per record.
+"""Writer of Arrow's buffers into record batches in one pass, without the GIL or a Python object per record.
 
 The reverse of ``_columns``. Offsets are checked against the sizes of the buffers, row by row.
 Source: Arrow columnar format, "Variable-size Binary Layout", "List Layout", "Validity bitmaps".

@@ -8,10 +8,10 @@ cdef struct BatchDraft:         # one thread at a time
     Buffer batch                # owned: memory for the header, then the encoded records
     bint has_base               # base_timestamp_ms is set
 
-# Begins an empty batch without a producer, in the memory of a former one if the draft is not zeroed. False: memory is
+# Begin an empty batch without a producer, in the memory of a former one if the draft is not zeroed. False: memory is
 # exhausted.
 cdef bint draft_start(BatchDraft *draft) noexcept nogil
-# Encodes a record after the others: PUT_OK or another result of record_put, with the same arguments.
+# Encode a record after the others: PUT_OK or another result of record_put, with the same arguments.
 cdef int draft_add(BatchDraft *draft, int64_t timestamp_ms, int64_t delta, const char *key, int64_t key_bytes,
                    const char *value, int64_t value_bytes, int64_t header_count, const Buffer *headers) noexcept nogil
 

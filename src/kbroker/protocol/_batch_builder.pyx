@@ -54,7 +54,7 @@ cdef int draft_add(BatchDraft *draft, int64_t timestamp_ms, int64_t delta, const
 
 
 cdef class RecordBatchBuilder:
-    """Builds one batch; see records.build_batch for the arguments.
+    """Builder of one batch; see records.build_batch for the arguments.
 
     Threads: one at a time.
     """

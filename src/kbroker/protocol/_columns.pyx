@@ -1,4 +1,4 @@
-"""Reads record batches into columns in Arrow's layout, in one pass, without the GIL or a Python object per record.
+"""Reader of record batches into columns in Arrow's layout, in one pass, without the GIL or a Python object per record.
 
 Only the requested columns are filled, and nothing is copied afterwards: Arrow and numpy wrap the buffers as they are.
 Source: Arrow columnar format, "Variable-size Binary Layout" and "Validity bitmaps".
@@ -105,7 +105,7 @@ cdef void free_strings(Strings *s) noexcept nogil:
 
 
 cdef class ArrowColumns:
-    """Collects the records of batches in Arrow buffers until ``take``.
+    """Collector of the records of batches in Arrow buffers, until ``take``.
 
     Args: ``wanted``: sum of OFFSET, TIMESTAMP, TIMESTAMP_TYPE, KEY, VALUE, HEADERS; with MILLISECONDS, timestamps are
     milliseconds, else microseconds.

@@ -17,5 +17,5 @@ cdef class Plan:
         dict template               # every field with its default: initial value of a decoded struct
         list owned                  # keeps the borrowed objects alive
 
-# Returns a new value for a field whose default must not be shared: an array or a struct.
+# Return a new value for a field whose default must not be shared: an array or a struct.
 cdef object fresh_default(Field *f)

@@ -19,7 +19,7 @@ cdef struct Field:
     PyObject *encoded_default   # encoding of a missing key; unused for tagged and absent fields
     PyObject *child             # Plan of a struct or of an array's structs, else NULL
 
-# Returns whether the default must not be shared: every decoded struct gets its own.
+# Return whether the default must not be shared: every decoded struct gets its own.
 cdef inline bint has_mutable_default(Field *f) noexcept:
     if <object>f.default is None:
         return False

@@ -43,19 +43,19 @@ cdef struct HeaderView:         # pointers into the records section
 
 # False for fewer than 61 bytes (nothing else is checked).
 cdef bint batch_parse(const char *data, int64_t size_bytes, BatchHeader *out) noexcept nogil
-# Writes the header before the records of a batch of size_bytes: computes its length, magic 2 and its checksum, and
+# Write the header before the records of a batch of size_bytes: compute its length, magic 2 and its checksum, and
 # ignores those fields of the header.
 cdef void batch_put_header(char *batch, int64_t size_bytes, const BatchHeader *header) noexcept nogil
 # Requires all batch_length + 12 bytes.
 cdef bint batch_crc_ok(const char *data, const BatchHeader *header) noexcept nogil
-# Reads one record at *position (relative to records) and advances it. 0 ok; -1 malformed or past the end.
+# Read one record at *position (relative to records) and advance it. 0 ok; -1 malformed or past the end.
 cdef int32_t record_next(const char *records, int64_t size_bytes, int64_t *position, const BatchHeader *header,
                          RecordView *out) noexcept nogil
-# Reads the header at `at` of a record that record_next accepted; returns the position of the next one, NULL when
+# Read the header at `at` of a record that record_next accepted; return the position of the next one, NULL when
 # malformed.
 cdef const char *header_next(const char *at, const char *end, HeaderView *out) noexcept nogil
 
-# Encodes a record behind the bytes in `to`. Sizes below 0 are null; `headers` holds header_count entries of header_put,
+# Encode a record behind the bytes in `to`. Sizes below 0 are null; `headers` holds header_count entries of header_put,
 # or of a record that is copied.
 cdef int record_put(Buffer *to, int64_t timestamp_delta, int64_t offset_delta, const char *key, int64_t key_bytes,
                     const char *value, int64_t value_bytes, int64_t header_count, const char *headers,
@@ -64,11 +64,11 @@ cdef int record_put(Buffer *to, int64_t timestamp_delta, int64_t offset_delta, c
 cdef bint header_put(Buffer *to, const char *key, int64_t key_bytes, const char *value,
                      int64_t value_bytes) noexcept nogil
 
-# Decompresses the records of a batch into a malloc'ed buffer, in bounded steps, up to cap_bytes. Takes the GIL for a
+# Decompress the records of a batch into a malloc'ed buffer, in bounded steps, up to cap_bytes. Takes the GIL for a
 # library's call. 0 ok; -1 undecodable or unknown codec; -2 over the cap.
 cdef int32_t batch_decompress(const char *data, const BatchHeader *header, int64_t cap_bytes, char **out,
                               int64_t *out_bytes) noexcept nogil
-# Compresses the records (given uncompressed) of a batch with another codec, into a malloc'ed buffer with the batch's
+# Compress the records (given uncompressed) of a batch with another codec, into a malloc'ed buffer with the batch's
 # header. Takes the GIL for a library's call. 0 ok; -1 no such codec, or the library failed; -2 memory is out.
 cdef int32_t batch_recompress(const BatchHeader *header, const char *records, int64_t records_bytes, int codec,
                               int32_t level, char **out, int64_t *out_bytes) noexcept nogil

@@ -27,7 +27,7 @@ cdef struct VerdictListener:
     void (*verdict)(VerdictListener *self, const VerdictEvent *verdict, const char *address) noexcept nogil
     void (*release)(VerdictListener *self) noexcept nogil
 
-# Takes a count of quotas and the listener's count (NULL: no listener).
+# Take a reference to quotas and the listener's reference (NULL: no listener).
 cdef bint observe_verdicts(ConnectionQuotas connections, ClientQuotas *quotas, VerdictListener *listener) except False
 
 cdef class ClientQuotaManagers:

@@ -98,7 +98,7 @@ cdef class ClientQuotaManager:
 
     @property
     def is_shadow(self) -> bool:
-        """Return whether these are shadow quotas, which only judge and count."""
+        """Return whether the quotas are shadow quotas, which only judge and count."""
         return self.demand().is_shadow
 
     @property

@@ -1,4 +1,4 @@
-"""Registers the counters that native code has created in the metrics registry, and removes deleted ones.
+"""Registration in the metrics registry of the counters that native code has created, and removal of deleted ones.
 
 Source: ``ClientQuotaManager.getOrCreateQuotaSensors``, ``getOrCreateSensor``.
 """

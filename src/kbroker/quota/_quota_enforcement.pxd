@@ -49,7 +49,7 @@ cdef int32_t gate_produce(ClientQuotas *quotas, ClientCache *cache, Request *req
 # response_bytes: of the whole response. With a delay they are subtracted again: the client gets an empty response.
 cdef int32_t gate_fetch(ClientQuotas *quotas, ClientCache *cache, Request *request, int64_t response_bytes,
                         int64_t now_ns) noexcept nogil
-# For any other request: only the handler's time is judged.
+# Judge any other request: only the handler's time counts.
 cdef int32_t gate_request(ClientQuotas *quotas, ClientCache *cache, Request *request, int64_t now_ns) noexcept nogil
 # The two halves of gate_request, for a caller that first compares the delay with another one. The first begins nothing.
 cdef int32_t charge_request(ClientQuotas *quotas, Request *request, int64_t now_ns) noexcept nogil

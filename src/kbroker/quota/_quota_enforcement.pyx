@@ -105,7 +105,7 @@ cdef void find(Charge *charge, QuotaManager *manager, ClientCache *cache, Reques
                int64_t now_ms) noexcept nogil:
     """Look up the counter of a request's client, as Kafka does before each record.
 
-    What an earlier look-up found may be freed.
+    The counter that an earlier look-up returned may be freed.
     """
     cdef Text client_id = client_id_of(request)
     cdef CachedClient *client

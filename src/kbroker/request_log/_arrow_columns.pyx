@@ -1,4 +1,4 @@
-"""Fills the columns of ``kbroker.common.request_log`` in their order; Arrow takes the buffers over."""
+"""Builder of the columns of ``kbroker.common.request_log``, in their order; Arrow takes over the buffers."""
 cimport cython
 from cpython.bytes cimport PyBytes_FromStringAndSize
 from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t

@@ -1,4 +1,4 @@
-"""Moves records from the rings to a sink: numbering, folding of idle polls, and one call per record.
+"""Transfer of records from the rings to a sink: numbering, folding of idle polls, and one call per record.
 
 Threads: one at a time (the writer's lock, in Python).
 """

@@ -1,4 +1,4 @@
-"""Takes records out of the rings, each ring's oldest first. See _drain.pxd for the contract."""
+"""Transfer of records out of the rings, each ring's oldest first. See _drain.pxd for the contract."""
 cimport cython
 
 from libc.stdint cimport INT64_MAX, int64_t
@@ -155,7 +155,7 @@ cdef class RecordFormat:
 
 @cython.final
 cdef class RecordDrain:
-    """Passes the records of a log to a format, numbered from 1 in that order.
+    """Transfer of the records of a log to a format, numbered from 1 in that order.
 
     Dropped records take numbers too, so that gaps are visible.
     """

@@ -29,8 +29,8 @@ cdef enum:
     NOTE_BYTES = 480            # maximum of an event without its texts
     BUDGET_BYTES = 262144
 
-cdef Words START                    # of an object, up to its time
-cdef Words HEADS[5]                 # of an event, by its type
+cdef Words START                    # beginning of an object, up to its time
+cdef Words HEADS[5]                 # beginnings of events, by their type
 set_words(&START, b'{"version":%d,"time":"' % VERSION)
 for _type in range(5):
     set_words(&HEADS[_type], b'{"quotaType":"%s"' % QUOTA_TYPES[_type].encode())

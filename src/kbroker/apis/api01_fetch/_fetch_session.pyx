@@ -43,11 +43,11 @@ cdef struct SessionPart:
     int64_t reported_log_start
 
 cdef struct FetchSession:
-    HashNode node               # first; SessionCache.lock, like id and the two fields after by_id
+    HashNode node               # first field. SessionCache.lock guards it, id, and the two fields after by_id
     AtomicI64 refs
     AtomicI64 *bytes            # in its cache, which outlives it: bytes of sessions' partitions and their copies
     uint64_t hash_seed
-    uint64_t owner              # owner_of the request that asked for it
+    uint64_t owner              # owner_of the request that created it
     int32_t id
     bint by_id
     bint is_closed
@@ -332,7 +332,7 @@ cdef bint evict_oldest(SessionCache *cache, int64_t now_ms) noexcept nogil:
 
 
 cdef bint make_space(SessionCache *cache, int64_t now_ms) noexcept nogil:
-    """Make space for one more session, whose partitions are already charged; false: there is none."""
+    """Make space for one more session, whose partitions are already charged; return False if there is none."""
     while cache.sessions.count >= cache.max_sessions or atomic_load(&cache.bytes) > MAX_SESSION_BYTES:
         if not evict_oldest(cache, now_ms):
             return False

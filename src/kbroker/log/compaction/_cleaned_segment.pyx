@@ -1,4 +1,4 @@
-"""Writes the cleaner's segments and swaps them in, without disturbing readers: LocalLog.replaceSegments."""
+"""Segments written by the cleaner, and their swap without disturbing readers: LocalLog.replaceSegments."""
 from libc.stdint cimport INT64_MAX, int32_t, int64_t
 from libc.string cimport memset
 from kbroker._core.codec.bytes cimport load_i32, load_i64, store_32, store_64
@@ -50,7 +50,7 @@ cdef extern from *:
 
 cdef extern from *:
     """
-    /* Indexes first, the log last: the log's name says that all are complete. */
+    /* Indexes first, the log last: the log's name means that all are complete. */
     #define KB_SUFFIXES(state) {".index" state, ".timeindex" state, ".txnindex" state, ".log" state}
     static const char *const KB_SUFFIX[][4] = {
         KB_SUFFIXES(""), KB_SUFFIXES(".cleaned"), KB_SUFFIXES(".swap"), KB_SUFFIXES(".deleted")};

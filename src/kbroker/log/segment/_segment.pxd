@@ -96,7 +96,7 @@ cdef int32_t segment_remove(LogSegment *segment, bint at_once) noexcept nogil
 # below limit, -1 the bytes are not a batch, else -errno
 cdef int32_t segment_find(LogSegment *segment, OpenFile *file, int64_t offset, int64_t from_position, int64_t limit,
                           int64_t *position, BatchHeader *header) noexcept nogil
-# Like segment_find, from the index's entry, or from 0 when that does not point at a batch
+# Call segment_find from the index's entry, or from 0 if that does not point at a batch
 cdef int32_t segment_find_indexed(LogSegment *segment, OpenFile *file, int64_t offset, int64_t limit, int64_t *position,
                                   BatchHeader *header) noexcept nogil
 

@@ -24,7 +24,7 @@ cdef void gauge_config(StatConfig *config, int32_t samples, int64_t window_ms, d
 cdef bint gauge_make_rate(Gauge *gauge, const StatConfig *config, int64_t expiration_ms, int64_t now_ms) noexcept nogil
 cdef bint gauge_make_avg(Gauge *gauge, const StatConfig *config, int64_t now_ms) noexcept nogil
 cdef void gauge_clear(Gauge *gauge) noexcept nogil
-# Records 1 and checks the quota: returns the delay of a violation (filled in), at most cap_ms; 0 without a violation.
+# Record 1 and check the quota; return the delay of a violation (filled in), at most cap_ms; 0 without a violation.
 cdef int64_t gauge_count_one(Gauge *gauge, int64_t now_ms, int64_t cap_ms, Violation *violation) noexcept nogil
 cdef void gauge_record(Gauge *gauge, double value, int64_t now_ms) noexcept nogil      # unchecked
 cdef double gauge_measure(Gauge *gauge, int64_t now_ms) noexcept nogil
@@ -52,7 +52,7 @@ cdef struct AddressTable:           # empty when zeroed, except for the seed
 
 cdef void addresses_destroy(AddressTable *table) noexcept nogil
 cdef AddressEntry *addresses_find(AddressTable *table, const char *address) noexcept nogil
-# Finds or makes an entry; NULL: memory is out.
+# Find or create an entry; NULL: out of memory.
 cdef AddressEntry *addresses_take(AddressTable *table, const char *address) noexcept nogil
 cdef void addresses_drop_if_empty(AddressTable *table, AddressEntry *entry) noexcept nogil  # may free the entry
 
@@ -125,18 +125,18 @@ cdef struct QuotaCore:
     AtomicI64 throttled         # connections not served for their address's rate
 
 cdef struct Admission:          # result of quotas_enter
-    AddressEntry *entry         # admitted or one too many: the argument of quotas_leave
+    AddressEntry *entry         # of a connection that is admitted or one too many, for quotas_leave
     int64_t end_ms              # throttled: the earliest time to close it, by clock_epoch_ms
     int64_t blocked_ns          # time for which the acceptor waited
 
 cdef QuotaCore *quotas_retain(QuotaCore *core) noexcept nogil
 cdef void quotas_release(QuotaCore *core) noexcept nogil
-# Counts a connection; waits for a slot and for the end of the listener's throttle, unless *stopping.
+# Count a connection; wait for a slot and for the end of the listener's throttle, unless *stopping.
 cdef QuotaVerdict quotas_enter(QuotaCore *core, ListenerQuota *listener, const char *address, AtomicI64 *stopping,
                                Admission *admission) noexcept nogil
 cdef void quotas_leave(QuotaCore *core, ListenerQuota *listener, AddressEntry *entry) noexcept nogil  # NULLs: nothing
 cdef void quotas_wake(QuotaCore *core) noexcept nogil       # waiting acceptors check whether they are stopped
-# Returns whether network threads of this listener are to close connections because the total exceeds the limit.
+# Return whether network threads of this listener are to close connections because the total exceeds the limit.
 cdef bint quotas_exceeded(QuotaCore *core, ListenerQuota *listener) noexcept nogil
 
 cdef bint quotas_init(QuotaCore *core, Clock *clock, int32_t samples, int64_t window_ms, uint64_t seed) noexcept nogil

@@ -141,7 +141,7 @@ cdef class OwnedPayload:
 @cython.final
 @cython.no_gc
 cdef class ChannelThrottle:
-    """Keeps a connection muted after its response until ``end`` is called or the object is freed (KIP-219)."""
+    """Throttle of a connection, which stays muted until ``end`` is called or the object is freed (KIP-219)."""
     cdef Request *ending        # owned until end
 
     def end(self):

@@ -63,17 +63,17 @@ cdef struct ProcessorCore:
     char *listener_name         # owned
 
 cdef void core_release(ProcessorCore *core) noexcept nogil      # any thread
-# Calls the hook, records the request and frees it. ``is_late``: on another thread, after the loop's end.
+# Call the hook, record the request and free it. ``is_late``: on another thread, after the loop's end.
 cdef void complete_request(ProcessorCore *core, Request *request, bint is_late) noexcept nogil
 # The same on the loop's thread, for a request that was handed over: sent, not needed, or its channel closed.
 cdef void complete(ProcessorCore *core, Channel *channel, Request *request) noexcept nogil
 cdef void free_if_done(Channel *channel) noexcept nogil         # frees a closed channel once nothing refers to it
-# Changes the channel's mute state; an event that the table does not allow closes the channel.
+# Change the channel's mute state; an event that the table does not allow closes the channel.
 cdef void mute_event(ProcessorCore *core, Channel *channel, int event) noexcept nogil
 
 # ---- connections: offered by acceptors, made channels of the loop, uncounted when they close
 
-# Any thread. Passes a descriptor and the address that counts it; false: full, both stay the caller's.
+# Any thread. Pass a descriptor and the address that counts it; false: full, both stay the caller's.
 cdef bint processor_offer(ProcessorCore *core, int fd, AddressEntry *admission, int64_t wait_ns) noexcept nogil
 cdef void processor_wake(ProcessorCore *core) noexcept nogil
 cdef bint has_offers(ProcessorCore *core) noexcept nogil
@@ -84,16 +84,16 @@ cdef void close_excess_connections(ProcessorCore *core) noexcept nogil
 cdef void close_offered(ProcessorCore *core) noexcept nogil     # at the end: no thread makes channels of them any more
 
 # --------------------------------------------------- responses
-# Any thread. Pushes a list, newest on top, and wakes the loop if it sleeps; the caller may not use the requests
+# Any thread. Push a list, newest on top, and wake the loop if it sleeps; the caller may not use the requests
 # afterwards.
 cdef void respond(Responder *responder, Request *first) noexcept nogil
 cdef bint is_closed(Request *request) noexcept nogil      # whether its connection is closed
 # The loop's thread, from here on.
 cdef void on_sent(EventLoop *loop, Channel *channel, Request *request) noexcept nogil
 cdef void process_new_responses(ProcessorCore *core) noexcept nogil
-# Writes the responses that are ready (first without polling), then finishes the batches that are complete.
+# Write the responses that are ready (first without polling), then finish the batches that are complete.
 cdef void process_touched(ProcessorCore *core) noexcept nogil
-# Accepts a response of this channel: sends it if it is next in order, else keeps it until it is.
+# Accept a response of this channel: send it if it is next in order, else keep it until it is.
 cdef void take_response(ProcessorCore *core, Request *request) noexcept nogil
 cdef void accept_response(ProcessorCore *core, Channel *channel, Request *request) noexcept nogil     # in its turn
 cdef void keep_early(Channel *channel, Request *request) noexcept nogil

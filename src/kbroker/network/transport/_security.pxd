@@ -25,9 +25,9 @@ cdef enum AuthenticationOutcome:    # ``authentication.Outcome``
     AUTHENTICATION_FAILED = 2
     AUTHENTICATION_CLOSES = 3
 
-# Passes the channel's frames to an authenticator from now on, under its own size limit.
+# Pass the channel's frames to an authenticator from now on, under its own size limit.
 cdef void authentication_open(Channel *channel, int64_t max_receive_bytes) noexcept nogil
-# Processes one frame: its response is put into the request; when complete, the channel has its session. ``listener`` is
+# Process one frame: its response is put into the request; when complete, the channel has its session. ``listener`` is
 # a borrowed Authentication.
 cdef AuthenticationOutcome authentication_step(
     Channel *channel, void *listener, Request *request, int64_t now_ns) noexcept nogil

@@ -132,7 +132,7 @@ cdef void drop_pattern(AclTable *table, AclPattern *pattern) noexcept nogil:
 
 
 cdef bint add_rule(AclTable *table, const Change *change) noexcept nogil:
-    """Add a rule. False: out of memory, and nothing has changed."""
+    """Add a rule. False: out of memory; the table is then unchanged."""
     cdef AclPattern *pattern = find_pattern(table, change.kind, change.pattern_type, change.name)
     cdef AclRule *rule
     if pattern == NULL:

@@ -14,7 +14,7 @@ cdef enum:
 cdef struct DecisionNote:       # decisions that are equal in all logged fields
     uint64_t hash
     int64_t times
-    int32_t references          # partitions and the like, of the first decision
+    int32_t references          # number of objects (such as partitions) in the first decision
     int16_t api_key
     int16_t kind
     int16_t operation

@@ -1,6 +1,6 @@
-"""Feeds logged values to the sensors that a broker judges by, a batch in one call without the GIL.
+"""Replay of logged values to the sensors that a broker judges by, a batch in one call without the GIL.
 
-A counter is a number here: who shares one is decided before (``kbroker.common.quotas.resolve``).
+A counter is a number here: the clients that share one are determined before (``kbroker.common.quotas.resolve``).
 """
 from libc.stdint cimport INT64_MAX, int8_t, int32_t, int64_t
 from libc.stdlib cimport free, realloc
@@ -118,7 +118,7 @@ cdef class Counters:
             const double[::1] value not None, const int8_t[::1] action not None,
             const int32_t[::1] request not None, int32_t[::1] delay_ms not None,
             int32_t[::1] served_ms not None) -> None:
-        """Feed a batch, in its order; what the counters hold stays for the next one.
+        """Replay a batch, in its order; the counters keep their values for the next one.
 
         Args, all but the last of one length:
             counter: numbers.
