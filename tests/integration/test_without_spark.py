@@ -31,6 +31,20 @@ def test_fast_tests_of_the_pipeline() -> None:
     run(f"import pytest; sys.exit(pytest.main(['-q', '-p', 'no:cacheprovider', *{files!r}]))")
 
 
+def test_a_command_names_the_missing_package() -> None:
+    """A command of the pipeline ends with one line, like a session that is built without the extra."""
+    program = """
+from click.testing import CliRunner
+from kbroker.cli import cli
+for words in (["usage", "T"], ["compact", "T"], ["ingest", "T", "a.log"]):
+    result = CliRunner().invoke(cli, ["pipeline", *words], prog_name="kbroker")
+    print(result.exit_code, result.stderr, end="")
+"""
+    found = run(program).splitlines()
+    assert [line.partition(" kbroker: the pipeline needs py")[0] for line in found] == ["1"] * 3, found
+    assert all(line.endswith('which is not installed: pip install "kbroker[spark]"') for line in found)
+
+
 def test_help_of_every_command() -> None:
     """`kbroker pipeline ... --help` loads nothing of Spark."""
     program = """

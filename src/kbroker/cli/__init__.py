@@ -1,8 +1,10 @@
 """The `kbroker` command: parse and print only.
 
-A command's module is imported when that command is used, and nothing heavy before it runs: `--help` prints at
-once, and `serve` loads neither the other commands nor a client.
+A command's module, with the client that it needs, is imported when that command is used: `--help` prints at once, and
+`serve` loads neither the other commands nor a client. Commands of `pipeline` import Spark when they run.
 """
+
+from __future__ import annotations
 
 import os
 import signal
@@ -12,33 +14,36 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib import import_module
 from types import FrameType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 import kbroker
 from kbroker.cli.options import CommandGroup
 
-#: Commands, each in the module of the same name.
-COMMANDS = (
-    "acls",
-    "cluster",
-    "completion",
-    "configs",
-    "consume",
-    "groups",
-    "log",
-    "pipeline",
-    "produce",
-    "quotas",
-    "requests",
-    "serve",
-    "top",
-    "topics",
-    "transactions",
-    "users",
-    "xray",
-)
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
+
+#: Commands, each in the module of the same name, with their short help.
+COMMANDS = {
+    "acls": "List, add, remove and explain ACLs.",
+    "cluster": "Describe a cluster: its brokers, controller and features.",
+    "completion": "Print the script for completion in a shell.",
+    "configs": "Show and change configs of topics and brokers.",
+    "consume": "Print the records of TOPIC until Ctrl-C.",
+    "groups": "List, describe, reset and delete consumer groups.",
+    "log": "Print, verify and repair log files, without a broker.",
+    "pipeline": "Work on request logs with Apache Spark.",
+    "produce": "Send each line of standard input to TOPIC as a record.",
+    "quotas": "Show and change the quotas of users, clients and addresses.",
+    "requests": "Show records of a request log, from its topic or files.",
+    "serve": "Run a broker until SIGTERM or Ctrl-C.",
+    "top": "Watch clients, topics, groups and lag of a broker.",
+    "topics": "List, describe, create, alter and delete topics.",
+    "transactions": "List, describe and abort transactions.",
+    "users": "Add, list and remove SCRAM users.",
+    "xray": "Show the current activity of a kbroker broker.",
+}
 EXIT_FAILURE, EXIT_TRY_LATER, EXIT_INTERRUPTED = 1, 75, 130
 
 
@@ -58,6 +63,18 @@ class OneLineErrors(CommandGroup):
             return None
         found: click.Command = getattr(import_module(f"kbroker.cli.{cmd_name}"), cmd_name)
         return found
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the list of commands, without importing them."""
+        with formatter.section("Commands"):
+            formatter.write_dl(list(COMMANDS.items()))
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Return the commands, without importing them, and the options that begin so."""
+        from click.shell_completion import CompletionItem
+
+        found = [CompletionItem(name, help=text) for name, text in COMMANDS.items() if name.startswith(incomplete)]
+        return found + click.Command.shell_complete(self, ctx, incomplete)
 
     def main(
         self,
@@ -160,7 +177,7 @@ def user_message(error: Exception) -> str | None:
     from kbroker.client.connection import BrokerConnectionError
     from kbroker.client.http_port import HttpPortError
     from kbroker.common.errors import KafkaError
-    from kbroker.spark.errors import PipelineError, reason_of_delta
+    from kbroker.spark.errors import PACKAGES, PipelineError, missing_package, reason_of_delta
 
     if isinstance(error, KafkaError | BrokerConnectionError | HttpPortError | PipelineError):
         return str(error)
@@ -169,6 +186,8 @@ def user_message(error: Exception) -> str | None:
 
         damaged = unreadable_file(error)
         return None if damaged is None else str(damaged)
+    if isinstance(error, ModuleNotFoundError) and error.name in PACKAGES:
+        return str(missing_package(error.name))
     if _is_of_delta(error):
         return f"the table's store or log: {reason_of_delta(error)}"
     if isinstance(error, OSError):

@@ -1,15 +1,25 @@
 """`kbroker acls`: access control lists, on any Kafka with an authorizer."""
 
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import click
 
 from kbroker.cli.options import CommandGroup, bootstrap_option, connect, decorators, json_option
-from kbroker.cli.output import print_json, print_table
-
-if TYPE_CHECKING:
-    from kbroker.common.security.acls import Acl, Operation, ResourceType
+from kbroker.cli.output import print_json, print_rows
+from kbroker.client.acls import Acls, describe
+from kbroker.common.security.acls import (
+    CLUSTER_NAME,
+    Acl,
+    AclFilter,
+    Operation,
+    PatternType,
+    Permission,
+    ResourceType,
+    check_principal,
+    java_host,
+)
+from kbroker.common.units import counted
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -65,9 +75,6 @@ def acls() -> None:
 @json_option
 def list_acls(bootstrap_server: str, principal: str | None, match: bool, as_json: bool, **named: Any) -> None:
     """List rules: all, or those about some resources or of a principal."""
-    from kbroker.client.acls import Acls
-    from kbroker.common.security.acls import AclFilter, PatternType
-
     if principal is not None:
         principal_of(principal)
     pattern = PatternType.MATCH if match else PatternType.ANY
@@ -100,9 +107,6 @@ def add(
     **named: Any,
 ) -> None:
     """Add rules: one for each resource, operation, principal and host."""
-    from kbroker.client.acls import Acls
-    from kbroker.common.security.acls import Acl, PatternType, Permission, java_host
-
     about = need(resources(**named), "--topic, --group, --transactional-id, --cluster ...")
     whom = [(name, Permission.ALLOW) for name in allowed] + [(name, Permission.DENY) for name in denied]
     need(whom, "--allow or --deny")
@@ -147,10 +151,6 @@ def remove(
 
     Without further options, the rules of all operations, principals and hosts are removed.
     """
-    from kbroker.client.acls import Acls
-    from kbroker.common.security.acls import AclFilter, Operation, PatternType, java_host
-    from kbroker.common.units import counted
-
     if principal is not None:
         principal_of(principal)
     if host is not None:
@@ -189,8 +189,6 @@ def explain(
     The decision is computed from the rules and settings that the broker describes. The exit status is 0 if the
     operation is allowed, 1 if it is denied.
     """
-    from kbroker.client.acls import Acls, describe
-
     principal_of(principal)
     address_of(host, "an address")
     about = need(resources(**named), "--topic, --group, --transactional-id, --cluster ...")
@@ -240,8 +238,6 @@ def resources(
     cluster: bool,
 ) -> "list[tuple[ResourceType, str]]":
     """Return the resources that options name."""
-    from kbroker.common.security.acls import CLUSTER_NAME, ResourceType
-
     named = [
         (ResourceType.TOPIC, topics),
         (ResourceType.GROUP, groups),
@@ -255,16 +251,12 @@ def resources(
 
 def words(operations: Iterable[str]) -> "list[Operation]":
     """Return operations by their names."""
-    from kbroker.common.security.acls import Operation
-
     by_title = {one.name.replace("_", "").lower(): one for one in Operation}
     return [by_title[word.lower()] for word in operations]
 
 
 def principal_of(text: str) -> str:
     """Return the validated principal. Raises: BadParameter."""
-    from kbroker.common.security.acls import check_principal
-
     try:
         check_principal(text)
     except ValueError:
@@ -299,7 +291,4 @@ def show(found: "Iterable[Acl]", as_json: bool) -> None:
          acl.pattern_type.name, acl.resource_name]
         for acl in found
     ]  # fmt: skip
-    if as_json:
-        print_json([dict(zip([word.lower() for word in HEAD], row, strict=True)) for row in rows])
-    else:
-        print_table(HEAD, rows)
+    print_rows(HEAD, [dict(zip([word.lower() for word in HEAD], row, strict=True)) for row in rows], as_json)

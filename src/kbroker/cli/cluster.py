@@ -1,9 +1,13 @@
 """`kbroker cluster`: description of a cluster, on any Kafka."""
 
+from dataclasses import asdict
+
 import click
 
 from kbroker.cli.options import CommandGroup, bootstrap_option, connect, json_option
 from kbroker.cli.output import print_json, print_table
+from kbroker.client.cluster_description import describe_cluster
+from kbroker.client.connection import format_address
 
 
 @click.group(cls=CommandGroup)
@@ -16,9 +20,6 @@ def cluster() -> None:
 @json_option
 def describe(bootstrap_server: str, as_json: bool) -> None:
     """Show the cluster id, the brokers, and the level of each feature."""
-    from kbroker.client.cluster_description import describe_cluster
-    from kbroker.client.connection import format_address
-
     with connect(bootstrap_server) as connected:
         found = describe_cluster(connected)
     if as_json:
@@ -26,19 +27,8 @@ def describe(bootstrap_server: str, as_json: bool) -> None:
             {
                 "cluster_id": found.cluster_id,
                 "controller": found.controller_id if found.controller_id >= 0 else None,
-                "brokers": [
-                    {"node_id": node.node_id, "host": node.host, "port": node.port, "rack": node.rack}
-                    for node in found.brokers
-                ],
-                "features": [
-                    {
-                        "name": feature.name,
-                        "finalized_level": feature.finalized_level,
-                        "min_supported_level": feature.min_supported_level,
-                        "max_supported_level": feature.max_supported_level,
-                    }
-                    for feature in found.features
-                ],
+                "brokers": [asdict(node) for node in found.brokers],
+                "features": [asdict(feature) for feature in found.features],
             }
         )
         return

@@ -2,15 +2,14 @@
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from kbroker.cli.options import CommandGroup, bootstrap_option, connect, json_option, key_values
-from kbroker.cli.output import print_json, print_table
-
-if TYPE_CHECKING:
-    from kbroker.client.admin import ConfigChange, ResourceType
+from kbroker.cli.output import fields, print_json, print_table
+from kbroker.client.admin import Admin, ConfigChange, ConfigOperation, ResourceType
+from kbroker.common.errors import Errors, KafkaError
 
 KINDS = ("topic", "broker", "broker-logger")
 ALL_BROKERS = "default"
@@ -36,8 +35,6 @@ def describe(
 
     The NAME of a broker is its node id; `default` shows what was set for all brokers.
     """
-    from kbroker.client.admin import Admin
-
     resource = [(name, *_resource(kind, name)) for name in names]
     found: list[dict[str, Any]] = []
     with connect(bootstrap_server) as cluster:
@@ -45,8 +42,7 @@ def describe(
             entries = Admin(cluster).describe_configs(kind_code, name, keys or None, include_synonyms=True)
             rows = [
                 {
-                    "name": e.name,
-                    "value": e.value,
+                    **fields(e, "name value"),
                     "source": e.source.name,
                     "is_read_only": e.read_only,
                     "is_sensitive": e.is_sensitive,
@@ -107,8 +103,6 @@ def alter(
     The NAME of a broker is its node id; `default` means all brokers. Configs that are not named stay as they are. For
     each NAME, either all changes are made or none.
     """
-    from kbroker.client.admin import Admin
-
     wanted = changes(
         {"--set": key_values(sets, "--set"), "--append": key_values(appends, "--append"),
          "--subtract": key_values(subtracts, "--subtract")},
@@ -133,7 +127,6 @@ def alter(
 def corrections(kind: str, names: Iterable[str]) -> Iterator[None]:
     """Add the meant name to the error of a misspelled config, or print it where the broker has accepted the config."""
     from kbroker.common.configs.config import TOPIC_TABLE, misspelled_key
-    from kbroker.common.errors import Errors, KafkaError
     from kbroker.common.similar_names import misspelled_name
 
     meant = {}
@@ -156,8 +149,6 @@ def corrections(kind: str, names: Iterable[str]) -> Iterator[None]:
 
 def changes(by_option: dict[str, dict[str, str]], deletes: tuple[str, ...]) -> "list[ConfigChange]":
     """Return the changes of `--set`, `--append`, `--subtract` and `--delete`; at most one for each name."""
-    from kbroker.client.admin import ConfigChange, ConfigOperation
-
     operations = {
         "--set": ConfigOperation.SET,
         "--append": ConfigOperation.APPEND,
@@ -177,8 +168,6 @@ def changes(by_option: dict[str, dict[str, str]], deletes: tuple[str, ...]) -> "
 
 
 def _resource(kind: str, name: str) -> "tuple[ResourceType, str]":
-    from kbroker.client.admin import ResourceType
-
     if kind == "topic":
         return ResourceType.TOPIC, name
     if kind == "broker" and name == ALL_BROKERS:

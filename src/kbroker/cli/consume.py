@@ -13,9 +13,11 @@ import click
 from kbroker.cli.name_completion import topic_names
 from kbroker.cli.options import Finite, bootstrap_option, connect, json_option
 from kbroker.cli.output import binary_stdout, json_bytes, json_line
+from kbroker.cli.reset import datetime_ms
+from kbroker.client.admin import EARLIEST, LATEST
+from kbroker.client.consumer import Consumer, Record
 
 if TYPE_CHECKING:
-    from kbroker.client.consumer import Consumer, Record
     from kbroker.client.group_consumer import GroupConsumer
 
 FORMATS = ("value", "key-value", "full")
@@ -77,8 +79,6 @@ def consume(
     if from_beginning + (offset is not None) + (timestamp is not None) > 1:
         raise click.UsageError("expected at most one of --from-beginning, --offset and --timestamp")
     timestamp_ms = None if timestamp is None else _timestamp_ms(timestamp)
-    from kbroker.client.admin import EARLIEST, LATEST
-
     start = offset if offset is not None else EARLIEST if from_beginning else LATEST
     out = binary_stdout()
     separator = os.fsencode(key_separator)
@@ -103,8 +103,6 @@ def consume(
                     show(batch)
                     member.commit({(r.topic, r.partition): r.offset + 1 for r in batch})
             return
-        from kbroker.client.consumer import Consumer
-
         chosen = list(dict.fromkeys(partitions)) or [p.partition for p in cluster.topic(topic).partitions]
         positions = {(topic, p): start for p in chosen}
         consumer = Consumer(cluster, positions, read_committed=read_committed, max_wait_ms=max_wait_ms)
@@ -154,8 +152,6 @@ def _batches(
 
 def _timestamp_ms(text: str) -> int:
     """Return the milliseconds of a number or an ISO 8601 time; UTC if it names no zone."""
-    from kbroker.cli.reset import datetime_ms
-
     if text.isascii() and text.isdigit() and len(text) < 19:
         return int(text)
     return datetime_ms(text, "--timestamp", "ms since 1970 or ")

@@ -6,8 +6,10 @@ import click
 
 from kbroker.cli.name_completion import group_names
 from kbroker.cli.options import CommandGroup, bootstrap_option, connect, json_option
-from kbroker.cli.output import print_deleted, print_json, print_table
+from kbroker.cli.output import fields, print_deleted, print_json, print_rows, print_table
 from kbroker.cli.reset import reset
+from kbroker.client.groups import CLASSIC, CONSUMER, Groups
+from kbroker.common.errors import Errors
 
 if TYPE_CHECKING:
     from kbroker.client.cluster import Cluster
@@ -28,8 +30,6 @@ groups.add_command(reset)
 @json_option
 def list_groups(bootstrap_server: str, states: tuple[str, ...], types: tuple[str, ...], as_json: bool) -> None:
     """List groups by name."""
-    from kbroker.client.groups import Groups
-
     wanted_states, wanted_types = {s.lower() for s in states}, {t.lower() for t in types}
     with connect(bootstrap_server) as cluster:
         found = Groups(cluster).list_groups()
@@ -39,10 +39,7 @@ def list_groups(bootstrap_server: str, states: tuple[str, ...], types: tuple[str
         if (not wanted_states or g.state.lower() in wanted_states)
         and (not wanted_types or g.group_type.lower() in wanted_types)
     ]
-    if as_json:
-        print_json(rows)
-    else:
-        print_table(["GROUP", "TYPE", "PROTOCOL", "STATE"], [list(row.values()) for row in rows])
+    print_rows(["GROUP", "TYPE", "PROTOCOL", "STATE"], rows, as_json)
 
 
 @groups.command()
@@ -103,8 +100,6 @@ def _places(places: list[dict[str, Any]]) -> str:
 
 
 def _describe(cluster: "Cluster", names: tuple[str, ...]) -> list[dict[str, Any]]:
-    from kbroker.client.groups import CLASSIC, CONSUMER, Groups
-
     client = Groups(cluster)
     if not names:
         names = tuple(g.group_id for g in client.list_groups() if g.group_type in (CLASSIC, CONSUMER))
@@ -128,9 +123,7 @@ def _describe(cluster: "Cluster", names: tuple[str, ...]) -> list[dict[str, Any]
                     "end_offset": end,
                     "lag": None if offset is None or end is None else end - offset,
                     "metadata": committed[tp].metadata if tp in committed else None,
-                    "member_id": owner.member_id if owner else None,
-                    "host": owner.host if owner else None,
-                    "client_id": owner.client_id if owner else None,
+                    **{name: getattr(owner, name, None) for name in ("member_id", "host", "client_id")},
                 }
             )
         found.append(
@@ -140,20 +133,13 @@ def _describe(cluster: "Cluster", names: tuple[str, ...]) -> list[dict[str, Any]
                 "state": group.state,
                 "protocol_type": group.protocol_type,
                 "assignor": group.assignor or None,
-                "coordinator": group.coordinator,
-                "epoch": group.epoch,
-                "target_epoch": group.target_epoch,
+                **fields(group, "coordinator epoch target_epoch"),
                 "members": [
                     {
-                        "member_id": m.member_id,
-                        "instance_id": m.instance_id,
-                        "host": m.host,
-                        "client_id": m.client_id,
+                        **fields(m, "member_id instance_id host client_id"),
                         "assignment": [{"topic": t, "partition": p} for t, p in m.assignment],
                         "target": None if m.target is None else [{"topic": t, "partition": p} for t, p in m.target],
-                        "epoch": m.epoch,
-                        "protocol": m.protocol,
-                        "regex": m.regex,
+                        **fields(m, "epoch protocol regex"),
                     }
                     for m in group.members
                 ],
@@ -173,9 +159,6 @@ def delete(names: tuple[str, ...], bootstrap_server: str, if_exists: bool, as_js
 
     Does not ask for confirmation.
     """
-    from kbroker.client.groups import Groups
-    from kbroker.common.errors import Errors
-
     with connect(bootstrap_server) as cluster:
         missing = Errors.GROUP_ID_NOT_FOUND if if_exists else None
         print_deleted("group", names, Groups(cluster).delete, missing, as_json=as_json)

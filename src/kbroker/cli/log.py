@@ -7,6 +7,14 @@ import click
 
 from kbroker.cli.options import CommandGroup, json_option
 from kbroker.cli.output import binary_stdout, json_line, print_json, print_table
+from kbroker.common.units import counted
+from kbroker.log.checkpoints import CorruptFileError, uuid_to_text
+from kbroker.log.folder_lock import FolderLockedError
+from kbroker.log.tools.dump import UnknownFileError, describe, dump_file
+from kbroker.log.tools.verify import Finding
+from kbroker.log.tools.verify import verify as verify_folder
+from kbroker.metadata.metadata_recovery import RecoveryError, damage_of, recover
+from kbroker.metadata.metadata_store import FILE_NAME
 
 DAMAGED_STATUS = 3
 FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
@@ -27,9 +35,6 @@ def dump(files: tuple[Path, ...], as_json: bool) -> None:
     The other files are producer snapshots and checkpoints. Each entry is a line in the format of Kafka's own tool,
     with --json one document a line.
     """
-    from kbroker.log.checkpoints import CorruptFileError
-    from kbroker.log.tools.dump import UnknownFileError, describe, dump_file
-
     out = binary_stdout()
     try:
         for path in files:
@@ -53,13 +58,6 @@ def verify(folder: Path, repair: bool, as_json: bool) -> None:
     DIR is a data folder, one of several, or the folder of one partition. The exit status is 3 if damage was found and
     not repaired. --repair saves the bytes that it cuts out beside the file.
     """
-    from kbroker.common.units import counted
-    from kbroker.log.folder_lock import FolderLockedError
-    from kbroker.log.tools.verify import Finding
-    from kbroker.log.tools.verify import verify as verify_folder
-    from kbroker.metadata.metadata_recovery import damage_of
-    from kbroker.metadata.metadata_store import FILE_NAME
-
     try:
         findings = verify_folder(folder, repair=repair)
         damage = damage_of(folder)
@@ -95,11 +93,6 @@ def recover_metadata(folders: tuple[Path, ...], node_id: int | None, as_json: bo
     ids and partitions come from the folders and their partition.metadata. The intact entries of a damaged file are
     kept, and the file is renamed. The command prints what it cannot recover.
     """
-    from kbroker.common.units import counted
-    from kbroker.log.checkpoints import CorruptFileError, uuid_to_text
-    from kbroker.log.folder_lock import FolderLockedError
-    from kbroker.metadata.metadata_recovery import RecoveryError, recover
-
     try:
         found = recover(folders[0], node_id, folders[1:])
     except (RecoveryError, FolderLockedError, CorruptFileError) as error:

@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 import click
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Sequence
+from kbroker.cli.short_text import columns_of, padded
+from kbroker.common.errors import Errors, KafkaError
+from kbroker.common.printable import printable, printable_json
 
-    from kbroker.common.errors import Errors
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 
 MAX_WIDTH = 100  # of a column: names of clients may have 32,767 characters
@@ -26,9 +28,6 @@ def print_table(header: Sequence[str], rows: Iterable[Sequence[object]], *, righ
     Control characters are escaped: names are chosen by clients.
     Args: `right`: further columns, from 0, to align right: numbers with a unit.
     """
-    from kbroker.cli.short_text import columns_of, padded
-    from kbroker.common.printable import printable
-
     cells = [[printable(_text(cell)) for cell in row] for row in rows]
     widths = [min(max(columns_of(line[i]) for line in [list(header), *cells]), MAX_WIDTH) for i in range(len(header))]
     is_right = [i in right or (bool(cells) and all(_is_number(line[i]) for line in cells)) for i in range(len(header))]
@@ -55,10 +54,30 @@ def is_dumb_terminal() -> bool:
 def print_json(value: object) -> None:
     """Print one indented document; in ASCII if standard output cannot encode other characters."""
     from kbroker.cli.plain_characters import has_all_characters
-    from kbroker.common.printable import printable_json
 
     is_ascii = not has_all_characters(sys.stdout)
     click.echo(printable_json(json.dumps(value, indent=2, ensure_ascii=is_ascii)))
+
+
+def print_rows(header: Sequence[str], rows: Sequence[Mapping[str, object]], as_json: bool) -> None:
+    """Print documents with the same keys, as JSON or as the rows of a table."""
+    if as_json:
+        print_json(rows)
+    else:
+        print_table(header, [list(row.values()) for row in rows])
+
+
+def print_done(document: Mapping[str, object], line: str, as_json: bool) -> None:
+    """Print the result of a command, as JSON or as a line."""
+    if as_json:
+        print_json(document)
+    else:
+        click.echo(line)
+
+
+def fields(one: object, names: str) -> dict[str, Any]:
+    """Return the attributes of an object that ``names`` lists, for JSON."""
+    return {name: getattr(one, name) for name in names.split()}
 
 
 def print_deleted(
@@ -69,8 +88,6 @@ def print_deleted(
     Args: ``missing``: the error for a name that does not exist, which is then reported and not raised; None raises it.
     Raises: KafkaError for the first name that cannot be deleted.
     """
-    from kbroker.common.errors import KafkaError
-
     rows = []
     for name in names:
         try:

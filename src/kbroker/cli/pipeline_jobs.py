@@ -27,6 +27,7 @@ from kbroker.cli.pipeline_options import (
     table_argument,
 )
 from kbroker.cli.pipeline_session import progress, running, session
+from kbroker.spark import formatting as jobs
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -228,8 +229,6 @@ def summary(found: dict[str, dict[str, Any]], common: dict[str, Any]) -> None:
     if common["as_json"]:
         print_json(found)
         return
-    from kbroker.spark import formatting as jobs
-
     shown = {"elapsed_ms": jobs.duration, "size_bytes": jobs.size, "state_size_bytes": jobs.size}
     rows = [
         [

@@ -11,6 +11,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from kbroker.cli.options import F, Finite, bootstrap_option, decorators, json_option, key_values
+from kbroker.common.topic_names import invalid_name_reason
+from kbroker.common.units import parse_bytes
+from kbroker.spark.errors import PipelineError
 
 if TYPE_CHECKING:
     from kbroker.spark.tables.table_place import TablePlace
@@ -39,7 +42,6 @@ class LocalPath(_ParamType):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """Raises: BadParameter."""
-        from kbroker.spark.errors import PipelineError
         from kbroker.spark.locations import local_path
 
         try:
@@ -91,8 +93,6 @@ def _dates(context: click.Context, option: click.Parameter, words: tuple[str, ..
 
 def _topic(context: click.Context, option: click.Parameter, name: str | None) -> str | None:
     """Require one topic: Spark's sources would take "a,b" for two, and a table records one."""
-    from kbroker.common.topic_names import invalid_name_reason
-
     if name is not None and invalid_name_reason(name) is not None:
         raise click.BadParameter(f"expected the name of one topic: up to 249 of A-Z a-z 0-9 . _ -, got {name!r}")
     return name
@@ -235,8 +235,6 @@ def retention_of(common: dict[str, Any]) -> dict[str, Any]:
 
 def max_per_batch_of(text: str | None, topic: str | None) -> int | None:
     """Return `--max-per-batch`: records of a topic, or bytes of files. Raises: BadParameter."""
-    from kbroker.common.units import parse_bytes
-
     if text is None:
         return None
     hint = "'--max-per-batch'"

@@ -12,6 +12,7 @@ import click
 
 from kbroker.cli.options import key_values
 from kbroker.cli.progress_display import ProgressDisplay, Watch
+from kbroker.spark.errors import PipelineError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -138,8 +139,6 @@ def running(common: dict[str, Any], start: Callable[[dict[str, Any]], SparkSessi
         origin = error if is_of_spark(error) else error.__cause__
         if common["verbose"] and origin is not None and is_of_spark(origin):
             click.echo("".join(traceback.format_exception(origin)), err=True)
-        from kbroker.spark.errors import PipelineError
-
         lost = gateway.lost_jvm(error)
         if lost is not None:
             raise PipelineError(lost) from error

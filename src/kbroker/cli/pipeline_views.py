@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from kbroker.cli.options import bootstrap_option, connect, json_option, key_values
-from kbroker.cli.output import print_json, print_table
+from kbroker.cli.output import fields, print_json, print_rows, print_table
 from kbroker.cli.pipeline_options import log_options, no_spark_options, options, place_of, spark_options
 from kbroker.cli.pipeline_session import progress, running, session
+from kbroker.spark import formatting as jobs
+from kbroker.spark.errors import PipelineError
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -59,8 +61,6 @@ def usage(logs: tuple[str, ...], dates: tuple[str, ...], top: int, by: str, per:
     if common["as_json"]:
         print_json(found)
         return
-    from kbroker.spark import formatting as jobs
-
     shown: dict[str, tuple[str, Callable[[Any], str]]] = {
         "requests": ("REQUESTS", jobs.count),
         "request_bytes": ("IN", jobs.size),
@@ -117,8 +117,6 @@ def throttles(logs: tuple[str, ...], dates: tuple[str, ...], top: int, **common:
     if common["as_json"]:
         print_json({"quotas": quotas, "throttles": found})
         return
-    from kbroker.spark import formatting as jobs
-
     if not found:
         click.echo("No client was throttled.")
         return
@@ -187,12 +185,10 @@ def lag(
         found = group_lag(cluster, names) if names or not folders else []
         for folder in folders:
             found += checkpoint_lag(cluster, folder)
-    if as_json:
-        fields = ("kind", "reader", "topic", "partition", "offset", "end_offset", "lag")
-        print_json([{name: getattr(one, name) for name in fields} for one in found])
-    elif partitions:
+    if as_json or partitions:
         header = ["KIND", "READER", "TOPIC", "PARTITION", "OFFSET", "END", "LAG"]
-        print_table(header, [[p.kind, p.reader, p.topic, p.partition, p.offset, p.end_offset, p.lag] for p in found])
+        rows = [fields(one, "kind reader topic partition offset end_offset lag") for one in found]
+        print_rows(header, rows, as_json)
     else:
         print_table(["KIND", "READER", "TOPIC", "PARTITIONS", "LAG", "LARGEST", "UNKNOWN"], _by_topic(found))
 
@@ -215,8 +211,6 @@ def _rows(logs: tuple[str, ...], dates: tuple[str, ...], common: dict[str, Any])
 
     Spark runs until the block ends.
     """
-    from kbroker.spark import formatting as jobs
-    from kbroker.spark.errors import PipelineError
     from kbroker.spark.tables.delta_table import REQUEST_LOG, VIEWS, Table, TableError, describe_table
     from kbroker.spark.tables.log_reader import LogSource
 

@@ -23,11 +23,16 @@ from kbroker.cli.pipeline_options import (
     window_options,
 )
 from kbroker.cli.pipeline_session import progress, running, session
+from kbroker.cli.quota_views import json_brokers, json_entry, warn_of_brokers
+from kbroker.client.quota_file import QuotaFileError, read_quota_file
+from kbroker.client.quotas import QuotaClient
+from kbroker.common.quota_limits import limit_text
+from kbroker.common.quotas import QuotaEntity, shown_name
+from kbroker.spark import formatting as jobs
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from kbroker.common.quotas import QuotaEntity
     from kbroker.spark.tables.table_place import TablePlace
     from kbroker.spark.whatif.check import Checked
     from kbroker.spark.whatif.feed import Windows
@@ -104,7 +109,6 @@ def _replayed(
 
 
 def _print_replay(rows: list[dict[str, Any]], sums: dict[str, int], common: dict[str, Any]) -> None:
-    from kbroker.spark import formatting as jobs
     from kbroker.spark.whatif.feed import OPEN_LOOP
 
     times = ("first_delay", "last_delay")
@@ -197,8 +201,6 @@ def report(
             dates=common["dates"] or None,
             windows=_windows(common),
         )
-    from kbroker.cli.quota_views import json_brokers
-
     if common["as_json"]:
         print_json({"report": str(output), "size_bytes": done, **json_brokers(brokers)})
     else:
@@ -206,8 +208,6 @@ def report(
 
 
 def _read(path: Path) -> Quotas:
-    from kbroker.client.quota_file import QuotaFileError, read_quota_file
-
     try:
         return read_quota_file(path)
     except QuotaFileError as error:
@@ -222,9 +222,6 @@ def _in_force(path: Path | None, bootstrap_server: str | None) -> tuple[Quotas |
         return _read(path), 1
     if bootstrap_server is None:
         return None, 1
-    from kbroker.cli.quota_views import warn_of_brokers
-    from kbroker.client.quotas import QuotaClient
-
     with connect(bootstrap_server) as cluster:
         client = QuotaClient(cluster)
         found = client.describe()
@@ -272,8 +269,6 @@ def _recommended(spark: SparkSession, table: TablePlace, common: dict[str, Any])
 
 
 def _recommendation_json(found: Recommendation) -> dict[str, Any]:
-    from kbroker.cli.quota_views import json_entry
-
     return {
         "by": found.by,
         "throttled_below": found.share,
@@ -284,8 +279,6 @@ def _recommendation_json(found: Recommendation) -> dict[str, Any]:
 
 
 def _print_recommendation(found: Recommendation) -> None:
-    from kbroker.common.quota_limits import limit_text
-    from kbroker.common.quotas import shown_name
     from kbroker.spark.whatif.quota_set import KEY_OF
 
     kinds = found.by.split(",")

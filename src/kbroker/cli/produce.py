@@ -11,14 +11,15 @@ import click
 from kbroker.cli.name_completion import topic_names
 from kbroker.cli.options import LateChoice, bootstrap_option, connect, json_option
 from kbroker.cli.output import note, print_json
+from kbroker.client.producer import Delivery, Producer
+from kbroker.common.units import counted
+from kbroker.protocol.compression import CompressionType
 
 ACKS = {"0": 0, "1": 1, "all": -1, "-1": -1}
 READ_BYTES = 1 << 16
 
 
 def _codecs() -> list[str]:
-    from kbroker.protocol.compression import CompressionType
-
     return [codec.name.lower() for codec in CompressionType]
 
 
@@ -81,9 +82,6 @@ def produce(
     if idempotent and ACKS[acks] != -1:
         raise click.BadParameter(f"expected --acks all, got --acks {acks}", param_hint="--idempotent")
     headers = [_header(word) for word in header_words]
-    from kbroker.client.producer import Delivery, Producer
-    from kbroker.common.units import counted
-
     deliveries: dict[int, list[int]] = {}  # partition: count, first offset, last offset
 
     def on_delivery(delivery: Delivery) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import textwrap
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
@@ -299,6 +300,4 @@ def _last(text: str, width: int) -> str:
 
 
 def _wrapped(text: str) -> Iterable[str]:
-    import textwrap
-
     return map(_fit, textwrap.wrap(printable(text), WIDTH, subsequent_indent="  "))

@@ -4,7 +4,7 @@ import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import click
 
@@ -18,11 +18,17 @@ from kbroker.cli.options import (
     json_option,
 )
 from kbroker.cli.output import print_json
-
-if TYPE_CHECKING:
-    from kbroker.client.quota_file import DesiredQuotas
-    from kbroker.client.quotas import Applied, QuotaClient
-    from kbroker.common.quotas import QuotaEntity
+from kbroker.cli.quota_explanation_view import show_explanation
+from kbroker.cli.quota_views import json_entry, print_differences, show, show_resolved, warn_of_brokers
+from kbroker.client.http_port import HttpPortError
+from kbroker.client.quota_file import KEYS, DesiredQuotas, QuotaFileError, read_quota_file
+from kbroker.client.quota_resolution import ask_explanation, explanation_of
+from kbroker.client.quotas import Applied, QuotaClient
+from kbroker.common.errors import Errors, KafkaError
+from kbroker.common.printable import printable
+from kbroker.common.quota_limits import check_key, parse_limit
+from kbroker.common.quotas import QuotaEntity, enforced_key, shadow_key
+from kbroker.common.similar_names import did_you_mean
 
 F = TypeVar("F", bound=Callable[..., Any])
 Names = dict[str, str | None]
@@ -76,9 +82,6 @@ def entity_options(command: F) -> F:
 @contextmanager
 def _client(bootstrap_server: str) -> "Iterator[tuple[QuotaClient, int]]":
     """Yield a quota client and the number of brokers; print a note if there are several."""
-    from kbroker.cli.quota_views import warn_of_brokers
-    from kbroker.client.quotas import QuotaClient
-
     with connect(bootstrap_server) as cluster:
         client = QuotaClient(cluster)
         brokers = client.broker_count()
@@ -88,8 +91,6 @@ def _client(bootstrap_server: str) -> "Iterator[tuple[QuotaClient, int]]":
 
 def _read(path: Path) -> "DesiredQuotas":
     """Read a file of quotas. Raises: click.ClickException, in one line."""
-    from kbroker.client.quota_file import QuotaFileError, read_quota_file
-
     try:
         return read_quota_file(path)
     except QuotaFileError as error:
@@ -97,8 +98,6 @@ def _read(path: Path) -> "DesiredQuotas":
 
 
 def _entity(names: Names) -> "QuotaEntity":
-    from kbroker.common.quotas import QuotaEntity
-
     if not names:
         raise click.UsageError("expected an entity: --user, --client-id or both, or --ip, or a -default of these")
     return QuotaEntity.of(names)
@@ -118,8 +117,6 @@ def list_quotas(bootstrap_server: str, names: Names, as_json: bool) -> None:
 
     `kbroker quotas apply` reads the output of --json.
     """
-    from kbroker.cli.quota_views import show
-
     with _client(bootstrap_server) as (client, brokers):
         show(client.describe(names), brokers, as_json)
 
@@ -130,8 +127,6 @@ def list_quotas(bootstrap_server: str, names: Names, as_json: bool) -> None:
 @json_option
 def describe(bootstrap_server: str, names: Names, as_json: bool) -> None:
     """Show the quotas of exactly one entity."""
-    from kbroker.cli.quota_views import show
-
     entity = _entity(names)
     with _client(bootstrap_server) as (client, brokers):
         show({entity: client.of(entity)}, brokers, as_json)
@@ -159,8 +154,6 @@ def resolve_quotas(bootstrap_server: str, user: str, client_id: str, ip: str | N
     Quotas have eight levels; the most specific level that is set applies. A client without a client id is limited
     only by quotas without a client id: those of its user (level 3) and of the default user (level 6).
     """
-    from kbroker.cli.quota_views import show_resolved
-
     with _client(bootstrap_server) as (client, brokers):
         show_resolved(client.resolve(user, client_id, ip), client_id, brokers, as_json)
 
@@ -202,8 +195,6 @@ def explain(
     """
     if connection is not None and (user, client_id, ip) != (None, None, None):
         raise click.UsageError("expected --connection alone, got it with --user, --client-id or --ip")
-    from kbroker.cli.quota_explanation_view import show_explanation
-
     wanted = None if compare is None else _read(compare)
     who = (user or "ANONYMOUS", client_id or "", ip)
     found = _explanation(bootstrap_server, http_url, token, who, connection, wanted)
@@ -222,9 +213,6 @@ def _explanation(
     wanted: "DesiredQuotas | None",
 ) -> dict[str, Any]:
     """Return the explanation of the broker's HTTP port, or else that of its protocol. Raises: click.ClickException."""
-    from kbroker.client.http_port import HttpPortError
-    from kbroker.client.quota_resolution import ask_explanation, explanation_of
-
     try:
         port = http_port(bootstrap_server, http_url, token)
         return ask_explanation(port, *who, connection=connection, wanted=wanted)
@@ -256,10 +244,6 @@ def set_quotas(values: tuple[str, ...], bootstrap_server: str, names: Names, dry
     (connections per second). With "shadow." before it, the quota is only tried: its verdicts are reported, but it
     delays nothing (kbroker only).
     """
-    from kbroker.cli.quota_views import json_entry
-    from kbroker.common.printable import printable
-    from kbroker.common.quota_limits import check_key, parse_limit
-
     entity = _entity(names)
     ops: dict[str, float | None] = {}
     for word in values:
@@ -289,10 +273,6 @@ def set_quotas(values: tuple[str, ...], bootstrap_server: str, names: Names, dry
 @json_option
 def remove(keys: tuple[str, ...], bootstrap_server: str, names: Names, dry_run: bool, as_json: bool) -> None:
     """Remove quotas of one entity; all of them without a KEY."""
-    from kbroker.cli.quota_views import json_entry
-    from kbroker.client.quotas import QuotaClient
-    from kbroker.common.printable import printable
-
     entity = _entity(names)
     with connect(bootstrap_server) as cluster:
         client = QuotaClient(cluster)
@@ -311,10 +291,6 @@ def remove(keys: tuple[str, ...], bootstrap_server: str, names: Names, dry_run: 
 
 def _check_keys(keys: Iterable[str]) -> None:
     """Refuse unknown quotas. Raises: click.UsageError for the first."""
-    from kbroker.client.quota_file import KEYS
-    from kbroker.common.quotas import enforced_key, shadow_key
-    from kbroker.common.similar_names import did_you_mean
-
     for key in keys:
         if enforced_key(key) not in KEYS:
             hint = did_you_mean(key, [*KEYS, *map(shadow_key, KEYS)])
@@ -387,9 +363,6 @@ def _change_shadows(
     dry_run: bool,
     as_json: bool,
 ) -> None:
-    from kbroker.cli.quota_views import print_differences
-    from kbroker.common.printable import printable
-
     if of_all == bool(names):
         raise click.UsageError("expected one entity, such as --user NAME, or --all")
     _check_keys(keys)
@@ -425,9 +398,6 @@ def diff(path: Path, bootstrap_server: str, prune: bool, exit_code: bool, as_jso
 
     The broker validates the changes, if this user may alter quotas.
     """
-    from kbroker.cli.quota_views import print_differences
-    from kbroker.common.errors import Errors
-
     wanted = _read(path)
     with _client(bootstrap_server) as (client, brokers):
         found = client.apply(wanted, prune=prune, validate_only=True)
@@ -457,8 +427,6 @@ def apply(path: Path, bootstrap_server: str, prune: bool, dry_run: bool, as_json
     - entity: {user: alice, client-id: null}
       quotas: {producer_byte_rate: 1 MiB/s}
     """
-    from kbroker.cli.quota_views import print_differences
-
     wanted = _read(path)
     with _client(bootstrap_server) as (client, brokers):
         done = client.apply(wanted, prune=prune, validate_only=dry_run)
@@ -468,8 +436,6 @@ def apply(path: Path, bootstrap_server: str, prune: bool, dry_run: bool, as_json
 
 def _check_applied(done: "Applied", wanted: "DesiredQuotas") -> None:
     """Raises: KafkaError of the first entity that was refused, with its place in the file; the others were changed."""
-    from kbroker.common.errors import KafkaError
-
     others = len(done.refusals) - 1
     more = f" (and {others} more {'entity' if others == 1 else 'entities'})" if others > 0 else ""
     for entity, refusal in done.refusals.items():

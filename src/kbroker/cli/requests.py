@@ -8,16 +8,17 @@ from collections import deque
 from collections.abc import Iterator
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from kbroker.cli.options import CommandGroup, Duration, bootstrap_option, connect
 from kbroker.cli.output import note, styled
 from kbroker.cli.short_text import or_dash, padded, printable, short_number, short_time
-
-if TYPE_CHECKING:
-    from kbroker.client.request_records import Filter, Row
+from kbroker.client.cluster import to_error
+from kbroker.client.request_records import Filter, RequestLogError, Row, document_of, file_rows, plain_name, topic_rows
+from kbroker.common.similar_names import did_you_mean
+from kbroker.protocol.schema import apis
 
 LOOKED_BACK = 10_000  # records of each partition
 HEADER = ("TIME (UTC)", "API", "CLIENT", "QUEUE", "LOCAL", "REMOTE", "SEND", "TOTAL", "THROT")
@@ -68,8 +69,6 @@ def tail(
     Times of day are UTC. A second line shows the quota that delayed a request, the code of an error,
     or the reason for which a connection was closed without a response.
     """
-    from kbroker.client.request_records import Filter, RequestLogError, file_rows, topic_rows
-
     wanted = Filter(frozenset(clients), _plain_names(apis), slower_than, throttled)
     show = _Lines(as_json)
     try:
@@ -84,10 +83,6 @@ def tail(
 
 def _plain_names(names: tuple[str, ...]) -> frozenset[str]:
     """Return names of APIs for the filter. Raises: click.BadParameter for an unknown name."""
-    from kbroker.client.request_records import plain_name
-    from kbroker.common.similar_names import did_you_mean
-    from kbroker.protocol.schema import apis
-
     if not names:
         return frozenset()
     known = {plain_name(api.name): api.name for api in apis().values()}
@@ -136,8 +131,6 @@ class _Lines:
         """Print these."""
         for row in rows:
             if self._as_json:
-                from kbroker.client.request_records import document_of
-
                 click.echo(json.dumps(document_of(row)))
                 continue
             if not self._has_header:
@@ -201,8 +194,6 @@ def notes_of(row: Row) -> list[str]:
     notes = [_decision(verdict, is_shadow=False) for verdict in row["verdicts"] or ()]
     notes += [_decision(verdict, is_shadow=True) for verdict in row["shadow_verdicts"] or ()]
     if row["error_code"]:
-        from kbroker.client.cluster import to_error
-
         notes.append(f"error {to_error(row['error_code']).name} ({row['error_code']}) x{row['error_count']}")
     if row["refusal"]:
         notes.append(

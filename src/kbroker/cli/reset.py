@@ -1,6 +1,7 @@
 """`kbroker groups reset`: move committed offsets, with the rules and options of Kafka's own tool."""
 
 import re
+from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
 import click
@@ -8,11 +9,13 @@ import click
 from kbroker.cli.name_completion import group_names
 from kbroker.cli.options import bootstrap_option, connect, json_option, wall_clock
 from kbroker.cli.output import note, print_json, print_table
+from kbroker.client.admin import Admin
+from kbroker.client.groups import CLASSIC, CONSUMER, Groups
+from kbroker.client.offset_reset import ResetTo, keep_between_ends, plan_reset
+from kbroker.common.errors import Errors, KafkaError
 
 if TYPE_CHECKING:
     from kbroker.client.cluster import Cluster
-    from kbroker.client.groups import Groups
-    from kbroker.client.offset_reset import ResetTo
     from kbroker.common.topic_names import TopicPartition
 
 Offsets = dict["TopicPartition", int]
@@ -106,8 +109,6 @@ def reset(
     if export and as_json:
         raise click.UsageError("expected only one of --export and --json, got both")
     wanted = topic_partitions(topics)
-    from kbroker.client.offset_reset import ResetTo
-
     to, value = ResetTo.CURRENT, 0
     if to_datetime is not None:
         to, value = ResetTo.TIMESTAMP, datetime_ms(to_datetime)
@@ -142,10 +143,6 @@ def _reset(
     execute: bool,
 ) -> list[dict[str, str | int | None]]:
     """Plan for every group, then commit for every group: if one cannot be reset, none is changed."""
-    from kbroker.client.admin import Admin
-    from kbroker.client.groups import CLASSIC, CONSUMER, Groups
-    from kbroker.client.offset_reset import keep_between_ends, plan_reset
-
     groups, admin = Groups(cluster), Admin(cluster)
     places = [place for topic, indexes in wanted.items() for place in _places(cluster, topic, indexes)]
     if not names:
@@ -170,8 +167,6 @@ def _reset(
 
 def _places(cluster: "Cluster", topic: str, indexes: list[int] | None) -> "list[TopicPartition]":
     """Return the partitions of a topic, or the named ones, which must exist. Raises: KafkaError."""
-    from kbroker.common.errors import Errors, KafkaError
-
     known = [p.partition for p in cluster.topic(topic).partitions]
     for index in indexes or ():
         if index not in known:
@@ -181,8 +176,6 @@ def _places(cluster: "Cluster", topic: str, indexes: list[int] | None) -> "list[
 
 
 def _demand_inactive(groups: "Groups", name: str) -> None:
-    from kbroker.common.errors import Errors, KafkaError
-
     try:
         found = groups.describe(name)
     except KafkaError as failure:
@@ -238,8 +231,6 @@ def read_plan(path: str, names: tuple[str, ...]) -> dict[str, Offsets]:
 
 def datetime_ms(text: str, option: str = "--to-datetime", others: str = "") -> int:
     """Return the milliseconds of an ISO 8601 time; UTC without a zone, as in Kafka's tool."""
-    from datetime import datetime, timezone
-
     # Python 3.10 reads fractions of three or six digits and offsets with a colon only
     given = re.sub(r"([-+]\d\d)(\d\d)$", r"\1:\2", text.strip().replace("Z", "+00:00"))
     given = re.sub(r"\.(\d{1,6})\d*", lambda found: f".{found[1]:0<6}", given)

@@ -13,13 +13,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from kbroker.cli.keyboard import keyboard
 from kbroker.cli.options import Duration, bootstrap_option, connect, http_options, http_port, json_option, wall_clock
 from kbroker.cli.output import is_dumb_terminal, print_json
+from kbroker.client.connection import BrokerConnectionError
+from kbroker.client.usage import Usage, UsageWatch
+from kbroker.common.errors import KafkaError
 
 if TYPE_CHECKING:
     from kbroker.cli.top_view import State
-    from kbroker.client.usage import Usage, UsageWatch
-
 KEY_S = 0.25
 ONCE_ROWS = 20
 VIEW_NAMES = ("clients", "connections", "topics", "groups", "requests")
@@ -50,8 +52,6 @@ def top(
     Any Kafka shows topics and groups. Clients, throttles and requests need a
     kbroker broker with an HTTP port (kbroker.metrics.listener).
     """
-    from kbroker.client.usage import UsageWatch
-
     if not as_json:
         _check_rich()
     context = click.get_current_context()
@@ -127,9 +127,6 @@ class _Looker:
         self._thread.start()
 
     def _run(self) -> None:
-        from kbroker.client.connection import BrokerConnectionError
-        from kbroker.common.errors import KafkaError
-
         while not self._over.is_set():
             if not self.is_paused:
                 try:
@@ -153,7 +150,6 @@ def _live(watch: UsageWatch, every_s: float, view: str, server: str) -> None:
     from rich.console import Console
     from rich.live import Live
 
-    from kbroker.cli.keyboard import keyboard
     from kbroker.cli.top_view import State, screen_of
 
     console = Console(highlight=False)

@@ -8,7 +8,9 @@ import click
 
 from kbroker.cli.name_completion import topic_names
 from kbroker.cli.options import CommandGroup, bootstrap_option, connect, json_option, key_values
-from kbroker.cli.output import note, print_deleted, print_json, print_table
+from kbroker.cli.output import note, print_deleted, print_json, print_rows, print_table
+from kbroker.client.admin import EARLIEST, LATEST, Admin, ConfigSource, MutationThrottledError, NewTopic, ResourceType
+from kbroker.common.errors import Errors, KafkaError
 
 T = TypeVar("T")
 
@@ -19,8 +21,6 @@ wait_option = click.option("--wait", is_flag=True, help="When the controller mut
 
 def patiently(wait: bool, sleep: Callable[[float], None], change: Callable[[], T]) -> T:
     """Make a change; with `wait`, repeat it while the controller mutation quota refuses it."""
-    from kbroker.client.admin import MutationThrottledError
-
     while True:
         try:
             return change()
@@ -43,8 +43,6 @@ def topics() -> None:
 @json_option
 def list_topics(bootstrap_server: str, internal: bool, as_json: bool) -> None:
     """List topics by name."""
-    from kbroker.client.admin import Admin
-
     with connect(bootstrap_server) as cluster:
         found = [t for t in Admin(cluster).describe_topics() if internal or not t.is_internal]
     rows = [
@@ -55,10 +53,7 @@ def list_topics(bootstrap_server: str, internal: bool, as_json: bool) -> None:
         }
         for t in found
     ]
-    if as_json:
-        print_json(rows)
-    else:
-        print_table(["TOPIC", "PARTITIONS", "REPLICAS"], [list(row.values()) for row in rows])
+    print_rows(["TOPIC", "PARTITIONS", "REPLICAS"], rows, as_json)
 
 
 @topics.command()
@@ -86,8 +81,6 @@ def describe(names: tuple[str, ...], bootstrap_server: str, as_json: bool) -> No
 
 
 def _describe(cluster: Any, names: tuple[str, ...]) -> list[dict[str, Any]]:
-    from kbroker.client.admin import EARLIEST, LATEST, Admin, ConfigSource, ResourceType
-
     admin = Admin(cluster)
     described = admin.describe_topics(names or None)
     led = [(t.name, p.partition) for t in described for p in t.partitions if p.leader >= 0]
@@ -161,8 +154,6 @@ def create(
     The exit status is 75 when the controller mutation quota refuses and --wait was not given.
     """
     from kbroker.cli.configs import corrections
-    from kbroker.client.admin import Admin, NewTopic
-    from kbroker.common.errors import Errors, KafkaError
     from kbroker.common.units import counted
 
     settings = key_values(configs, "--config")
@@ -216,7 +207,6 @@ def alter(
     Configs that are not named stay as they are.
     """
     from kbroker.cli.configs import changes, corrections
-    from kbroker.client.admin import Admin, ResourceType
 
     wanted = changes({"--set": key_values(configs, "--config")}, deletes)
     if partitions is None and not wanted:
@@ -246,9 +236,6 @@ def alter(
 @json_option
 def delete(names: tuple[str, ...], bootstrap_server: str, if_exists: bool, wait: bool, as_json: bool) -> None:
     """Delete topics with all their data, without confirmation."""
-    from kbroker.client.admin import Admin
-    from kbroker.common.errors import Errors
-
     with connect(bootstrap_server) as cluster:
         admin = Admin(cluster)
         missing = Errors.UNKNOWN_TOPIC_OR_PARTITION if if_exists else None

@@ -1,15 +1,16 @@
 """`kbroker transactions`: list, describe and abort transactions, on any Kafka."""
 
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from kbroker.cli.options import CommandGroup, bootstrap_option, connect, json_option, wall_clock
-from kbroker.cli.output import print_json, print_table
+from kbroker.cli.output import fields, print_done, print_json, print_rows, print_table
+from kbroker.client.transactions import Transactions
 
 if TYPE_CHECKING:
     from kbroker.client.cluster import Cluster
-    from kbroker.client.transactions import ActiveProducer
     from kbroker.common.topic_names import TopicPartition
 
 DEFAULT_MAX_TIMEOUT_MINUTES = 15  # transaction.max.timeout.ms of Kafka
@@ -38,22 +39,12 @@ def list_transactions(
     as_json: bool,
 ) -> None:
     """List transactional ids with their states."""
-    from kbroker.client.transactions import Transactions
-
     with connect(bootstrap_server) as cluster:
         found = Transactions(cluster).list_transactions(
             states=states, producer_ids=producer_ids, duration_ms=duration_filter, pattern=transactional_id_pattern
         )
-    rows = [
-        {
-            "transactional_id": one.transactional_id,
-            "coordinator": one.coordinator,
-            "producer_id": one.producer_id,
-            "state": one.state,
-        }
-        for one in found
-    ]
-    _print(["TRANSACTIONAL ID", "COORDINATOR", "PRODUCER ID", "STATE"], rows, as_json)
+    header = ["TRANSACTIONAL ID", "COORDINATOR", "PRODUCER ID", "STATE"]
+    print_rows(header, [asdict(one) for one in found], as_json)
 
 
 @transactions.command()
@@ -65,21 +56,13 @@ def describe(names: tuple[str, ...], bootstrap_server: str, as_json: bool) -> No
 
     DURATION is the age of the open transaction in milliseconds, by this machine's clock.
     """
-    from kbroker.client.transactions import Transactions
-
     with connect(bootstrap_server) as cluster:
         client = Transactions(cluster)
         found = [client.describe(name) for name in names]
     now_ms = wall_clock().wall_ms()
     rows: list[dict[str, Any]] = [
         {
-            "transactional_id": one.transactional_id,
-            "coordinator": one.coordinator,
-            "producer_id": one.producer_id,
-            "producer_epoch": one.producer_epoch,
-            "state": one.state,
-            "timeout_ms": one.timeout_ms,
-            "start_time_ms": one.start_time_ms,
+            **fields(one, "transactional_id coordinator producer_id producer_epoch state timeout_ms start_time_ms"),
             "duration_ms": None if one.start_time_ms is None else now_ms - one.start_time_ms,
             "partitions": [{"topic": topic, "partition": index} for topic, index in one.partitions],
         }
@@ -104,13 +87,11 @@ def describe_producers(topic: str, partition: int, bootstrap_server: str, broker
 
     START OFFSET is the first offset of the producer's open transaction.
     """
-    from kbroker.client.transactions import Transactions
-
     place = topic, partition
     with connect(bootstrap_server) as cluster:
         found = Transactions(cluster).describe_producers([place], broker_id)[place]
     header = ["PRODUCER ID", "EPOCH", "COORDINATOR EPOCH", "LAST SEQUENCE", "LAST TIMESTAMP", "START OFFSET"]
-    _print(header, [_producer(one) for one in found], as_json)
+    print_rows(header, [asdict(one) for one in found], as_json)
 
 
 @transactions.command()
@@ -141,8 +122,6 @@ def find_hanging(
     Such transactions block read_committed consumers of their partition; `abort` ends one. DURATION is in minutes, since
     the producer's last record.
     """
-    from kbroker.client.transactions import Transactions
-
     if partition is not None and topic is None:
         raise click.UsageError("--partition needs --topic")
     now_ms = wall_clock().wall_ms()
@@ -155,17 +134,13 @@ def find_hanging(
         {
             "topic": place[0],
             "partition": place[1],
-            "producer_id": one.producer_id,
-            "producer_epoch": one.producer_epoch,
-            "coordinator_epoch": one.coordinator_epoch,
-            "start_offset": one.start_offset,
-            "last_timestamp_ms": one.last_timestamp_ms,
+            **fields(one, "producer_id producer_epoch coordinator_epoch start_offset last_timestamp_ms"),
             "duration_minutes": (now_ms - one.last_timestamp_ms) // 60_000,
         }
         for place, one in found
     ]
     header = ["TOPIC", "PARTITION", "PRODUCER ID", "EPOCH", "COORDINATOR EPOCH", "START OFFSET", "LAST TIMESTAMP"]
-    _print([*header, "DURATION"], rows, as_json)
+    print_rows([*header, "DURATION"], rows, as_json)
 
 
 @transactions.command()
@@ -197,8 +172,6 @@ def abort(
 
     Meant for a hanging transaction: bypasses its coordinator. Does not ask for confirmation.
     """
-    from kbroker.client.transactions import Transactions
-
     place = topic, partition
     if (start_offset is None) == (producer_id is None):
         raise click.UsageError("expected either --start-offset, or --producer-id with both epochs")
@@ -211,12 +184,8 @@ def abort(
             producer_id, producer_epoch = ended.producer_id, ended.producer_epoch
         elif producer_id is not None and producer_epoch is not None and coordinator_epoch is not None:
             client.abort(place, producer_id, producer_epoch, coordinator_epoch)
-    if as_json:
-        print_json(
-            {"topic": topic, "partition": partition, "producer_id": producer_id, "producer_epoch": producer_epoch}
-        )
-    else:
-        click.echo(f"aborted the transaction of producer {producer_id} in {topic}-{partition}")
+    done = {"topic": topic, "partition": partition, "producer_id": producer_id, "producer_epoch": producer_epoch}
+    print_done(done, f"aborted the transaction of producer {producer_id} in {topic}-{partition}", as_json)
 
 
 @transactions.command()
@@ -228,25 +197,9 @@ def force_terminate(name: str, bootstrap_server: str, as_json: bool) -> None:
 
     Its producer is fenced and has to start again. Does not ask for confirmation.
     """
-    from kbroker.client.transactions import Transactions
-
     with connect(bootstrap_server) as cluster:
         Transactions(cluster).force_terminate(name)
-    if as_json:
-        print_json({"transactional_id": name, "terminated": True})
-    else:
-        click.echo(f"terminated {name}")
-
-
-def _producer(one: "ActiveProducer") -> dict[str, Any]:
-    return {
-        "producer_id": one.producer_id,
-        "producer_epoch": one.producer_epoch,
-        "coordinator_epoch": one.coordinator_epoch,
-        "last_sequence": one.last_sequence,
-        "last_timestamp_ms": one.last_timestamp_ms,
-        "start_offset": one.start_offset,
-    }
+    print_done({"transactional_id": name, "terminated": True}, f"terminated {name}", as_json)
 
 
 def _places(
@@ -262,10 +215,3 @@ def _places(
         for each in one.partitions
         if broker_id is None or broker_id in each.replicas
     ]
-
-
-def _print(header: list[str], rows: list[dict[str, Any]], as_json: bool) -> None:
-    if as_json:
-        print_json(rows)
-    else:
-        print_table(header, [list(row.values()) for row in rows])

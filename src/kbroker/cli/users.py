@@ -5,7 +5,8 @@ from pathlib import Path
 import click
 
 from kbroker.cli.options import CommandGroup, bootstrap_option, connect, json_option
-from kbroker.cli.output import print_json, print_table
+from kbroker.cli.output import print_done, print_rows
+from kbroker.client.users import Users
 
 MECHANISMS = ("SCRAM-SHA-256", "SCRAM-SHA-512")
 
@@ -24,8 +25,6 @@ def users() -> None:
 @json_option
 def list_users(bootstrap_server: str, as_json: bool) -> None:
     """List users with their mechanisms."""
-    from kbroker.client.users import Users
-
     with connect(bootstrap_server) as cluster:
         found = Users(cluster).list()
     rows = [
@@ -33,10 +32,7 @@ def list_users(bootstrap_server: str, as_json: bool) -> None:
         for user, mechanisms in found.items()
         for mechanism, iterations in mechanisms.items()
     ]
-    if as_json:
-        print_json(rows)
-    else:
-        print_table(["USER", "MECHANISM", "ITERATIONS"], [list(row.values()) for row in rows])
+    print_rows(["USER", "MECHANISM", "ITERATIONS"], rows, as_json)
 
 
 @users.command()
@@ -63,8 +59,6 @@ def add(
 
     The password is not sent: the client salts and hashes it.
     """
-    from kbroker.client.users import Users
-
     if password_file is not None:
         password = password_file.read_text(encoding="utf-8").partition("\n")[0].rstrip("\r")
     else:
@@ -73,10 +67,8 @@ def add(
         raise click.BadParameter("expected a password, got an empty one", param_hint="--password-file")
     with connect(bootstrap_server) as cluster:
         Users(cluster).set(name, mechanism, password, iterations)
-    if as_json:
-        print_json({"user": name, "mechanism": mechanism, "iterations": iterations})
-    else:
-        click.echo(f"{name} can log in by {mechanism}")
+    done = {"user": name, "mechanism": mechanism, "iterations": iterations}
+    print_done(done, f"{name} can log in by {mechanism}", as_json)
 
 
 @users.command()
@@ -86,11 +78,6 @@ def add(
 @json_option
 def remove(name: str, bootstrap_server: str, mechanism: str, as_json: bool) -> None:
     """Remove a user's credential of one mechanism."""
-    from kbroker.client.users import Users
-
     with connect(bootstrap_server) as cluster:
         Users(cluster).remove(name, mechanism)
-    if as_json:
-        print_json({"user": name, "mechanism": mechanism})
-    else:
-        click.echo(f"{name} can no longer log in by {mechanism}")
+    print_done({"user": name, "mechanism": mechanism}, f"{name} can no longer log in by {mechanism}", as_json)

@@ -20,6 +20,7 @@ from kbroker.cli.short_text import (
     time_left,
     why_muted,
 )
+from kbroker.common.units import counted
 
 PATH = "/xray"
 WIDTH = 80
@@ -67,8 +68,6 @@ def xray(bootstrap_server: str, http_url: str | None, token: str | None, limit: 
 
 def show(found: dict[str, Any]) -> None:
     """Print a snapshot for people, WIDTH columns wide."""
-    from kbroker.common.units import counted
-
     connections = found["connections"]
     muted = ((reason.removeprefix("batch_").replace("_", " "), n) for reason, n in connections["muted"].items() if n)
     why = ", ".join(f"{count} {reason}" for reason, count in muted)

@@ -11,6 +11,16 @@ class PipelineError(Exception):
     """A problem and its remedy in one sentence, which the command line prints without a traceback."""
 
 
+#: Packages of the extra `spark`; pandas: Spark requires it for functions over Arrow batches.
+PACKAGES = ("pyspark", "pyarrow", "pandas", "jinja2", "deltalake")
+INSTALL = 'pip install "kbroker[spark]"'
+
+
+def missing_package(name: str) -> PipelineError:
+    """Return the error of a package that is not installed."""
+    return PipelineError(f"the pipeline needs {name}, which is not installed: {INSTALL}")
+
+
 #: Spark's message when the Python worker of a stream has not started within ten seconds, which no setting changes.
 #: It happens on a busy machine, before anything was read, so the query can be started again.
 NO_WORKER = "Python worker failed to connect back"

@@ -19,14 +19,13 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
 
 from kbroker._core.clock import SystemClock
 from kbroker.spark.errors import PipelineError
 from kbroker.spark.session_kind import is_connect
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
 
 POLL_SECONDS = 0.1
 BEAT_SECONDS = 5.0

@@ -17,13 +17,14 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
+
 from kbroker._core.clock import SystemClock
 from kbroker.spark.errors import PipelineError
 from kbroker.spark.failures import with_workers
 from kbroker.spark.session_kind import parallelism, runs_elsewhere
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     from pyspark.sql import SparkSession
 
 TABLES_AND_LOGS = "tables and logs"
@@ -97,8 +98,6 @@ def _look(
     probe: str | None, known: Mapping[str, Beginning], batches: Iterable[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
     """Find, in a task, the folder or file of the driver that is missing here."""
-    import pyarrow as pa
-
     host = socket.gethostname()
     for batch in batches:
         tasks: list[Any] = batch.column(0).to_pylist()

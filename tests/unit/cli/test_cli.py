@@ -15,7 +15,7 @@ import pytest
 
 import kbroker
 from kbroker import serving
-from kbroker.cli import cli, user_message
+from kbroker.cli import COMMANDS, cli, user_message
 from kbroker.cli.consume import _timestamp_ms
 from kbroker.cli.output import MAX_WIDTH, json_bytes, print_table
 from tests.support import cli as cli_support
@@ -89,6 +89,7 @@ def test_every_command_has_help(command: str) -> None:
     result = run(*command.split(), "--help")
     assert result.exit_code == 0
     assert "..." not in result.stdout.partition("Commands:")[2]
+    assert COMMANDS.get(command) in (None, subcommands(cli).get(command, cli).get_short_help_str(100))
     found: click.Command = cli
     for word in command.split():
         assert isinstance(found, click.Group)
@@ -361,10 +362,8 @@ def test_dump_and_verify_name_what_they_cannot_read(tmp_path: Path) -> None:
 
 def test_damage_found_is_status_3(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A script distinguishes damage from a failure by the exit code; repaired damage is no longer any."""
-    from kbroker.log.tools import verify
-
     found = SimpleNamespace(path=tmp_path, position=5, size_bytes=7, offset=3, problem="torn", repair="")
-    monkeypatch.setattr(verify, "verify", lambda path, repair: [found])
+    monkeypatch.setattr("kbroker.cli.log.verify_folder", lambda path, repair: [found])
     result = run("log", "verify", str(tmp_path))
     assert (3, f"{tmp_path} at byte 5, 7 bytes, records from offset 3 on: torn\n1 damaged place\n") == (
         result.exit_code,
@@ -376,9 +375,7 @@ def test_damage_found_is_status_3(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 def test_dump_as_json_is_a_document_a_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each entry of a dump is one JSON document with its file."""
-    from kbroker.log.tools import dump
-
-    monkeypatch.setattr(dump, "dump_file", lambda path: iter([{"kind": "batch", "count": 2}]))
+    monkeypatch.setattr("kbroker.cli.log.dump_file", lambda path: iter([{"kind": "batch", "count": 2}]))
     (tmp_path / "a.log").touch()
     result = run("log", "dump", "--json", str(tmp_path / "a.log"))
     assert {"file": str(tmp_path / "a.log"), "kind": "batch", "count": 2} == json.loads(result.stdout)

@@ -8,7 +8,8 @@ import shutil
 from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
+
+from pyspark.sql import SparkSession
 
 from kbroker.spark.errors import PipelineError
 from kbroker.spark.report.data import BINS, Quotas, gather
@@ -18,14 +19,10 @@ from kbroker.spark.tables.delta_table import HOUR_US, DataFile, Table
 from kbroker.spark.tables.table import read_table
 from kbroker.spark.tables.table_place import TableName
 from kbroker.spark.usage_views.throttles import COLUMNS, throttles
+from kbroker.spark.whatif.feed import Windows
 from kbroker.spark.whatif.quota_set import QuotaSet
+from kbroker.spark.whatif.recommend import Recommendation
 from kbroker.spark.whatif.replay import replay_bins
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
-    from kbroker.spark.whatif.feed import Windows
-    from kbroker.spark.whatif.recommend import Recommendation
 
 
 def write_report(

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kbroker.spark.errors import PipelineError
+from kbroker.spark.errors import INSTALL, PACKAGES, PipelineError, missing_package
 from kbroker.spark.executors import SHUFFLE_PARTITIONS
 from kbroker.spark.setup import gateway, jars
 from kbroker.spark.setup.java import require_java
@@ -41,9 +41,6 @@ if TYPE_CHECKING:
 OLDEST_PYSPARK, FIRST_TOO_NEW_PYSPARK = (4, 2), (4, 4)
 #: The maximum number of tasks that list the files of a table.
 LISTING_TASKS = "spark.sql.sources.parallelPartitionDiscovery.parallelism"
-_INSTALL = 'pip install "kbroker[spark]"'
-# pandas: Spark requires it for functions over Arrow batches
-_MODULES = ("pyspark", "pyarrow", "pandas", "jinja2", "deltalake")
 _LOGGING = Path(__file__).with_name("log4j2.properties")
 
 
@@ -52,13 +49,13 @@ def require_packages() -> None:
 
     Raises: PipelineError that names the missing one, or the version that does not fit.
     """
-    for module in _MODULES:
+    for module in PACKAGES:
         if importlib.util.find_spec(module) is None:
-            raise PipelineError(f"the pipeline needs {module}, which is not installed: {_INSTALL}")
+            raise missing_package(module)
     found = importlib.metadata.version("pyspark")
     version = tuple(int(part) for part in found.split(".")[:2])
     if not OLDEST_PYSPARK <= version < FIRST_TOO_NEW_PYSPARK:
-        raise PipelineError(f"the pipeline needs PySpark 4.2 or 4.3, and {found} is installed: {_INSTALL}")
+        raise PipelineError(f"the pipeline needs PySpark 4.2 or 4.3, and {found} is installed: {INSTALL}")
 
 
 def require_spark() -> None:

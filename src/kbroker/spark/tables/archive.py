@@ -8,7 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+
+from pyspark.sql import Column, DataFrame, SparkSession, types
+from pyspark.sql import functions as F
+from pyspark.sql.types import DataType, StructType
 
 from kbroker._core.clock import BaseClock, SystemClock
 from kbroker.spark import formatting as jobs
@@ -18,12 +21,7 @@ from kbroker.spark.tables.delta_table import TOPIC, TableInfo
 from kbroker.spark.tables.log_reader import POSITION, RAW, REASON, SOURCE, LogSource, see_internal, topic_options
 from kbroker.spark.tables.table_layout import PhaseCallback
 from kbroker.spark.tables.table_place import TableName
-
-if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame, SparkSession
-    from pyspark.sql.types import DataType, StructType
-
-    from kbroker.spark.tables.table_stream import Ingested, StreamOptions
+from kbroker.spark.tables.table_stream import Ingested, StreamOptions
 
 BINARY, STRING, JSON = "binary", "string", "json"
 
@@ -63,7 +61,6 @@ class RecordSchema:
 
 def _type(form: str, columns: str) -> DataType:
     from pyspark.errors import PySparkException
-    from pyspark.sql import types
 
     if form != JSON:
         return types.StringType() if form == STRING else types.BinaryType()
@@ -106,21 +103,21 @@ def archive(
 
 def archive_schema(schema: RecordSchema) -> StructType:
     """Return the columns of an archive."""
-    from pyspark.sql import types as t
-
     key, value = schema.types()
-    header = t.StructType([t.StructField("key", t.StringType()), t.StructField("value", t.BinaryType())])
+    header = types.StructType(
+        [types.StructField("key", types.StringType()), types.StructField("value", types.BinaryType())]
+    )
     columns: list[tuple[str, DataType]] = [
-        ("topic", t.StringType()),
-        ("partition", t.IntegerType()),
-        ("offset", t.LongType()),
-        ("timestamp", t.TimestampType()),
-        ("timestamp_type", t.IntegerType()),
+        ("topic", types.StringType()),
+        ("partition", types.IntegerType()),
+        ("offset", types.LongType()),
+        ("timestamp", types.TimestampType()),
+        ("timestamp_type", types.IntegerType()),
         ("key", key),
         ("value", value),
-        ("headers", t.ArrayType(header)),
+        ("headers", types.ArrayType(header)),
     ]
-    return t.StructType([t.StructField(name, kind) for name, kind in columns])
+    return types.StructType([types.StructField(name, kind) for name, kind in columns])
 
 
 def parse_records(batch: DataFrame, schema: RecordSchema) -> DataFrame:
@@ -128,8 +125,6 @@ def parse_records(batch: DataFrame, schema: RecordSchema) -> DataFrame:
 
     Args: `batch`: key, value, topic, partition, offset, timestamp, timestampType, headers.
     """
-    from pyspark.sql import functions as F
-
     key_type, value_type = schema.types()
     key, bad_key = _decoded("key", schema.key, key_type)
     value, bad_value = _decoded("value", schema.value, value_type)
@@ -153,9 +148,6 @@ def parse_records(batch: DataFrame, schema: RecordSchema) -> DataFrame:
 
 def _decoded(part: str, form: str, kind: DataType) -> tuple[Column, Column]:
     """Return the value of a column, and the reason if it has none."""
-    from pyspark.sql import functions as F
-    from pyspark.sql.types import StringType, StructField, StructType
-
     column = F.col(part)
     if form == BINARY:
         return column, F.lit(None).cast("string")
@@ -165,7 +157,7 @@ def _decoded(part: str, form: str, kind: DataType) -> tuple[Column, Column]:
     if form == STRING:
         return F.when(is_text, text), no_text
     assert isinstance(kind, StructType)
-    checked = StructType([*kind.fields, StructField("_corrupt", StringType())])
+    checked = StructType([*kind.fields, types.StructField("_corrupt", types.StringType())])
     record = F.from_json(text, checked, {"columnNameOfCorruptRecord": "_corrupt"})
     bad = F.when(
         column.isNotNull() & (record.isNull() | record["_corrupt"].isNotNull()),

@@ -8,10 +8,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
+import pyarrow.compute as pc
+
 from kbroker.spark.tables import log_schema
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     from pyspark.sql.types import StructType
 
 MAX_BATCH_BYTES = 256 << 20  # of one decompressed message
@@ -38,8 +40,6 @@ def decode_messages(batches: Iterable[Any]) -> Iterator[Any]:
 
     Values that are not Arrow pass through as text. An unreadable message becomes one row with the reason.
     """
-    import pyarrow.compute as pc
-
     for batch in batches:
         is_arrow = batch["arrow"]
         if is_arrow.true_count < len(is_arrow):
@@ -52,8 +52,6 @@ def decode_messages(batches: Iterable[Any]) -> Iterator[Any]:
 
 
 def _decode(message: Any) -> Iterator[Any]:
-    import pyarrow as pa
-
     try:
         with pa.ipc.open_stream(message["value"][0].as_buffer()) as stream:
             tables = []
@@ -78,16 +76,12 @@ def _origin(batch: Any) -> list[Any]:
 
 def _text(value: Any) -> Any:
     """Return bytes as a string without validation: Spark's JSON parser handles invalid UTF-8."""
-    import pyarrow as pa
-
     return pa.Array.from_buffers(pa.string(), len(value), value.buffers(), value.null_count, value.offset)
 
 
 def _message(
     count: int, text: Any, reason: str | None, *origin: Any, columns: list[Any] | None = None
 ) -> pa.RecordBatch:
-    import pyarrow as pa
-
     schema = log_schema.arrow_schema()
     texts = pa.nulls(count, pa.string()) if text is None else text
     reasons = pa.nulls(count, pa.string()) if reason is None else pa.repeat(reason, count)
@@ -101,8 +95,6 @@ def conform(batch: pa.RecordBatch) -> list[Any]:
 
     Raises: pyarrow.ArrowInvalid for a column whose values cannot be converted.
     """
-    import pyarrow as pa
-
     found = {name: batch.column(name) for name in batch.schema.names}
     if not found.keys() & set(log_schema.names()):
         raise pa.ArrowInvalid("none of its columns is one of a request log")
@@ -111,9 +103,6 @@ def conform(batch: pa.RecordBatch) -> list[Any]:
 
 def fit(values: Any, wanted: Any, count: int) -> Any:
     """Convert a column to another type: missing fields are null, unknown ones are left out; None becomes all null."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
     if values is None:
         return pa.nulls(count, wanted)
     if pa.types.is_dictionary(values.type):

@@ -24,13 +24,16 @@ from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
 from kbroker.spark.errors import PipelineError, reason_of_delta
 from kbroker.spark.shared_folder import settles
 from kbroker.spark.tables.schema_change import first_loss
 from kbroker.spark.tables.table_place import AsOf, TableName, TablePlace, missing_files
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     from deltalake import DeltaTable
 
 LOG, STREAMS, REJECTED, CHECKPOINT = "_delta_log", "_streams", "_rejected", "_checkpoint"
@@ -352,9 +355,6 @@ class Table:
 
     def _are_live(self, files: Sequence[DataFile]) -> bool:
         """Return whether all files are part of the table."""
-        import pyarrow as pa
-        import pyarrow.compute as pc
-
         live = pa.table(self.delta.get_add_actions(flatten=True))["path"]
         return bool(pc.all(pc.is_in(pa.array([one.path for one in files], live.type), live)).as_py())
 
@@ -388,8 +388,6 @@ class Table:
 
     def files(self, dates: Sequence[str] | None = None) -> list[DataFile]:
         """Return the live files by date, hour, bucket and name. Args: `dates`: only these days ("2026-01-02")."""
-        import pyarrow as pa
-
         kind = self.info().kind
         found = pa.table(self.delta.get_add_actions(flatten=True))
         names = [f"partition.{name}" for name in PLACE]
@@ -412,8 +410,6 @@ class Table:
 
     def _rows(self, path: str) -> int:
         """Return the number of rows of a file whose writer did not record it."""
-        import pyarrow.parquet as pq
-
         with self.place.filesystem().open_input_file(path) as file:
             return int(pq.ParquetFile(file).metadata.num_rows)
 
@@ -514,8 +510,6 @@ def _version_or_time(as_of: AsOf) -> int | datetime:
 
 def _times(files: pa.Table, name: str) -> list[int | None]:
     """Return a column of times as microseconds since 1970; numbers, as a table may have very many files."""
-    import pyarrow as pa
-
     if name not in files.column_names:
         return [None] * len(files)
     found: list[int | None] = files[name].cast(pa.timestamp("us", "UTC")).cast(pa.int64()).to_pylist()

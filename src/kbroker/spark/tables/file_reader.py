@@ -7,6 +7,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
+
 from kbroker.common.printable import printable
 from kbroker.spark.errors import reason_of_delta
 from kbroker.spark.tables.arrow_log import fit
@@ -14,8 +17,6 @@ from kbroker.spark.tables.table_place import TablePlace
 from kbroker.spark.tables.unreadable_files import DAMAGED, MISSING, RESTORE, UnreadableFileError
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
     from pyspark.sql.types import StructType
 
 ROWS_AT_ONCE = 65_536
@@ -36,8 +37,6 @@ def read_columns(
     Parquet's names, to be read as dictionaries.
     Raises: UnreadableFileError.
     """
-    import pyarrow as pa
-
     opened = _opened(place, files, columns, names)
     parts = [chosen(pa.Table.from_batches(list(batches), schema)) for schema, batches in opened]
     return pa.concat_tables(parts, promote_options="permissive")
@@ -45,7 +44,6 @@ def read_columns(
 
 def read_rows(place: TablePlace, schema: StructType, tasks: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Yield the rows of files for Spark. Args: `tasks`: path, date, hour and bucket of each file."""
-    import pyarrow as pa
     from pyspark.sql.pandas.types import to_arrow_schema
 
     wanted = to_arrow_schema(schema, timezone="UTC")
@@ -59,8 +57,6 @@ def read_rows(place: TablePlace, schema: StructType, tasks: Iterable[pa.RecordBa
 
 
 def _column(rows: pa.RecordBatch, field: pa.Field, task: dict[str, Any]) -> Any:
-    import pyarrow as pa
-
     if field.name in task:
         return pa.array([task[field.name]] * rows.num_rows, field.type)
     has = field.name in rows.schema.names
@@ -73,8 +69,6 @@ def _read(file: pq.ParquetFile, columns: Sequence[str]) -> pa.Table:
     Each row group has its own dictionaries, which Arrow 26 cannot combine within lists ("Nested data conversions not
     implemented for chunked array outputs").
     """
-    import pyarrow as pa
-
     if file.num_row_groups == 0:
         return file.read(columns=columns)
     # a task has one core
@@ -87,9 +81,6 @@ def _opened(
     place: TablePlace, files: Sequence[str], columns: Sequence[str] | None, dictionaries: Sequence[str] = ()
 ) -> Iterator[tuple[pa.Schema, Iterator[pa.RecordBatch]]]:
     """Yield the schema of each file, and batches of the requested columns it has. Raises: UnreadableFileError."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
     for name in files:
         try:
             with _source(place, name) as source, pq.ParquetFile(source, read_dictionary=list(dictionaries)) as file:
@@ -103,8 +94,6 @@ def _opened(
 
 def _cause(error: Exception) -> str:
     """Return the reason that Arrow cannot read a file, and the remedy, in one line."""
-    import pyarrow as pa
-
     if isinstance(error, FileNotFoundError):
         return f"{MISSING}; {RESTORE}"
     if isinstance(error, _StoreError):
@@ -123,8 +112,6 @@ def _cause(error: Exception) -> str:
 
 
 def _source(place: TablePlace, name: str) -> Any:
-    import pyarrow as pa
-
     if place.is_local:
         return pa.OSFile(place.file(name))
     with _store_errors():

@@ -10,13 +10,14 @@ import json
 import uuid
 from collections.abc import Iterable, Iterator
 from datetime import datetime, timedelta, timezone
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 
 from kbroker.spark.tables.delta_table import REJECTED, REQUEST_LOG, TIME, TOPIC, VIEWS, DataFile
 from kbroker.spark.tables.table_place import TablePlace, write_bytes
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 #: Columns for the place of a row: hours since 1970, and the bucket. Files are written in this order.
 EPOCH_HOUR, BUCKET = "_hour", "_bucket"
@@ -44,8 +45,6 @@ def write_files(place: TablePlace, kind: str, name: str, batches: Iterable[pa.Re
 
     Args: `name`: of the batch, in the names of its files.
     """
-    import pyarrow as pa
-
     files: list[dict[str, Any]] = []
     current: _File | None = None
     for batch in batches:
@@ -74,8 +73,6 @@ def write_table_file(place: TablePlace, kind: str, like: DataFile, rows: pa.Tabl
 
 def _parts(batch: pa.RecordBatch) -> Iterator[tuple[int, int, pa.RecordBatch]]:
     """Cut a batch where hour or bucket changes, without those two columns."""
-    import numpy as np
-
     if not batch.num_rows:
         return
     hours, buckets = (np.asarray(batch.column(name)) for name in (EPOCH_HOUR, BUCKET))
@@ -109,9 +106,6 @@ class _File:
             self._flush()
 
     def _flush(self) -> None:
-        import pyarrow as pa
-        import pyarrow.parquet as pq
-
         rows = pa.Table.from_batches(self._waiting)
         if self._writer is None:
             self._stream = self._place.output(self._path)
@@ -147,8 +141,6 @@ class _File:
 
 def _leaves(fields: Iterable[Any], above: str = "") -> Iterator[str]:
     """Yield the columns of a Parquet file by their names there."""
-    import pyarrow as pa
-
     for one in fields:
         path, kind = f"{above}{one.name}", one.type
         while pa.types.is_list(kind):
@@ -212,8 +204,6 @@ def write_rejected(place: TablePlace, name: str, batches: Iterable[pa.RecordBatc
 
     Args: `batches`: of one column of JSON texts. Yields: the file and its size (REJECTED_FILE).
     """
-    import pyarrow as pa
-
     size = 0
     path = f"{REJECTED}/{name}.jsonl"
     with place.output(path) as file:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+
+from pyspark.sql import SparkSession
 
 from kbroker._core.clock import BaseClock, SystemClock
 from kbroker.common import request_log
@@ -14,9 +15,6 @@ from kbroker.spark.tables.log_reader import LogSource
 from kbroker.spark.tables.table_layout import PhaseCallback
 from kbroker.spark.tables.table_place import TableName
 from kbroker.spark.tables.table_stream import Ingested, StreamOptions, TableStream
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 
 def ingest(

@@ -15,17 +15,16 @@ import socket
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import numpy as np
+import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxBytes, SupportsTriggerAvailableNow
 
 from kbroker.spark.errors import PipelineError
 from kbroker.spark.tables.log_store import LogFile, Options, found_files
 from kbroker.spark.tables.table_place import TablePlace
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 NAME = "kbroker_log_files"
 SCHEMA = "value binary, arrow boolean, source string, position bigint, stamp timestamp"
@@ -246,8 +245,6 @@ def _shrunk(file: LogFile, has: str, read: str) -> PipelineError:
 
 def _open_batches(file: LogFile) -> Iterator[pa.RecordBatch]:
     """Yield the whole batches of a stream file; stop at a partially written one."""
-    import pyarrow as pa
-
     with file.open_arrow() as opened:
         try:
             reader = pa.ipc.open_stream(opened)
@@ -313,8 +310,6 @@ def read_piece(piece: Piece) -> Iterator[pa.RecordBatch]:
     if log.suffix == _ARROW:
         yield from _read_arrow(log, piece)
         return
-    import numpy as np
-
     with _opened(piece) as file:
         file.seek(piece.begin)
         at, rest = piece.begin, b""
@@ -336,9 +331,6 @@ def read_piece(piece: Piece) -> Iterator[pa.RecordBatch]:
 
 
 def _lines(block: bytes, offsets: Any, name: str, at: int) -> pa.RecordBatch:
-    import numpy as np
-    import pyarrow as pa
-
     count = len(offsets) - 1
     value = pa.Array.from_buffers(pa.binary(), count, [None, pa.py_buffer(offsets), pa.py_buffer(block)])
     positions = pa.array(offsets[:-1].astype(np.int64) + at)
@@ -346,8 +338,6 @@ def _lines(block: bytes, offsets: Any, name: str, at: int) -> pa.RecordBatch:
 
 
 def _read_arrow(log: LogFile, piece: Piece) -> Iterator[pa.RecordBatch]:
-    import pyarrow as pa
-
     found = 0
     for number, batch in enumerate(_open_batches(log)):
         if number >= piece.end:
@@ -371,8 +361,6 @@ def _too_short(log: LogFile, found: str, wanted: str) -> PipelineError:
 
 
 def _batch(value: Any, arrow: Any, source: Any, position: Any) -> pa.RecordBatch:
-    import pyarrow as pa
-
     stamp = pa.nulls(len(value), pa.timestamp("us", "UTC"))
     return pa.RecordBatch.from_arrays(
         [value, arrow, source, position, stamp], ["value", "arrow", "source", "position", "stamp"]

@@ -10,7 +10,9 @@ import json
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
 
 from kbroker.common.request_log import COLUMNS, LIST, TIMESTAMP_US
 from kbroker.spark.errors import PipelineError
@@ -19,11 +21,9 @@ from kbroker.spark.shared_folder import require_shared
 from kbroker.spark.tables import log_schema
 from kbroker.spark.tables.arrow_log import decode_messages, message_schema
 from kbroker.spark.tables.delta_table import Stream
+from kbroker.spark.tables.log_files import NAME, LogFiles
 from kbroker.spark.tables.log_store import found_files, is_there
 from kbroker.spark.tables.table_place import TablePlace
-
-if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame, SparkSession
 
 AUTO, JSON, ARROW = "auto", "json", "arrow"
 FORMATS = (AUTO, JSON, ARROW)
@@ -128,8 +128,6 @@ def _load(
             raise PipelineError(
                 f"no file of a log in {', '.join(source.paths)}: expected files of lines or Arrow batches"
             )
-        from kbroker.spark.tables.log_files import NAME, LogFiles
-
         spark.dataSource.register(LogFiles)
         options = {"paths": json.dumps(source.paths), "storage": json.dumps(dict(source.storage))}
         if max_per_batch:
@@ -175,8 +173,6 @@ def _normal(raw: DataFrame, source: LogSource) -> DataFrame:
     """Give topics the columns of files: value, arrow, source, position, stamp."""
     if not source.topic:
         return raw
-    from pyspark.sql import functions as F
-
     name, wanted = ARROW_HEADER
     is_arrow = F.exists("headers", lambda h: (h["key"] == name) & (h["value"].cast("string") == wanted))
     return raw.select(
@@ -193,8 +189,6 @@ def parse(raw: DataFrame, format: str = AUTO) -> DataFrame:
 
     Returns: the flat columns, and REASON (null for a record), RAW, SOURCE, POSITION.
     """
-    from pyspark.sql import functions as F
-
     raw = raw.where("value is not null")  # a tombstone is skipped, like an empty line
     if format == JSON:
         reason = F.when(F.col("arrow"), F.lit("an Arrow batch where JSON was said to be"))
@@ -217,15 +211,11 @@ def _decode(batches: Iterable[object]) -> Iterator[object]:
 
 
 def _renamed() -> list[Column]:
-    from pyspark.sql import functions as F
-
     return [F.col("source").alias(SOURCE), F.col("position").alias(POSITION)]
 
 
 def _parse_json(messages: DataFrame, beside: bool = False) -> DataFrame:
     """Parse text. Args: `beside`: rows without text are records already, in separate columns."""
-    from pyspark.sql import functions as F
-
     text = F.col("text")
     is_json = text.startswith("{")
     body = F.when(is_json, text).otherwise(F.regexp_extract(text, _KAFKA_LINE, 1))
@@ -255,8 +245,6 @@ def _parse_json(messages: DataFrame, beside: bool = False) -> DataFrame:
 
 
 def _reason() -> Column:
-    from pyspark.sql import functions as F
-
     record = F.col("record")
     is_request = record["requestHeader"]["requestApiKey"].isNotNull() | record["quota"]["verdicts"].isNotNull()
     return (
@@ -273,8 +261,6 @@ def _impossible() -> Column:
 
     One such record would distort the sums of its client, or end every view of the whole log.
     """
-    from pyspark.sql import functions as F
-
     zero, one = F.lit(0), F.lit(1)
     share, times = F.coalesce("sampling", F.lit(1.0)), F.coalesce("repeated", one)
     sizes = [F.coalesce(name, zero) for name in ("request_bytes", "response_bytes")]
@@ -294,8 +280,6 @@ def _impossible() -> Column:
 
 
 def _column(name: str, kind: str, path: str, beside: bool) -> Column:
-    from pyspark.sql import functions as F
-
     value = F.col("record")
     for part in path.split("."):
         value = value[part]

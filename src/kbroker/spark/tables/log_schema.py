@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
+
 from kbroker.common import request_log
 from kbroker.common.request_log import BOOL, COLUMNS, FLOAT64, INT16, INT32, INT64, LIST, STRING, TIMESTAMP_US, Column
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     from pyspark.sql import Column as SparkColumn
     from pyspark.sql.types import DataType, StructType
 
@@ -58,15 +59,11 @@ def _spark_type(column: Column) -> DataType:
 
 def arrow_schema() -> pa.Schema:
     """The flat record as an Arrow schema, with the version in its metadata."""
-    import pyarrow as pa
-
     fields = [pa.field(column.name, _arrow_type(column)) for column in COLUMNS]
     return pa.schema(fields, metadata={request_log.VERSION_KEY: str(request_log.VERSION)})
 
 
 def _arrow_type(column: Column) -> pa.DataType:
-    import pyarrow as pa
-
     if column.type == LIST:
         return pa.list_(pa.struct([pa.field(field.name, _arrow_type(field)) for field in column.fields]))
     plain = {

@@ -15,6 +15,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+from pyarrow import fs
+
 from kbroker.spark.tables.table_place import TablePlace
 
 _PATTERN = "*?["
@@ -61,8 +64,6 @@ class LogFile:
 
     def open_arrow(self) -> Any:
         """Return a source from which pyarrow reads a stream of batches. Raises: FileNotFoundError, OSError."""
-        import pyarrow as pa
-
         place = TablePlace.of(self.path, dict(self.options))
         if place.is_local:
             return pa.memory_map(place.uri) if os.stat(place.uri).st_size else pa.BufferReader(b"")
@@ -119,8 +120,6 @@ def _is_pattern(name: str) -> bool:
 
 
 def _is_folder(folder: TablePlace, name: str) -> bool:
-    from pyarrow import fs
-
     (info,) = folder.filesystem().get_file_info([name])
     return bool(info.type == fs.FileType.Directory)
 

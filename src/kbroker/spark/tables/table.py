@@ -4,7 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.types import IntegerType, StringType, StructField, StructType
 
 from kbroker.common import request_log
 from kbroker.spark.locations import spark_path
@@ -27,10 +32,6 @@ from kbroker.spark.tables.file_writer import BUCKET, EPOCH_HOUR, WRITTEN, data_f
 from kbroker.spark.tables.table_layout import ORDER, Written
 from kbroker.spark.tables.table_place import TableName, TablePlace
 
-if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame, SparkSession
-    from pyspark.sql.types import StructType
-
 HOT_SHARE = 1.5  # a bucket with more than this multiple of its fair share is written by several tasks,
 SPLIT_ROWS = 50_000  # if each gets so many rows
 HOURS = 24  # expected in a stream's first batch
@@ -50,8 +51,6 @@ def read_table(
     no jar.
     Raises: TableError if the place is not a table.
     """
-    from pyspark.sql.types import IntegerType, StringType, StructField, StructType
-
     found = Table(table)
     info, files = found.info(), found.files(dates)
     place = [StructField(name, StringType() if name == "date" else IntegerType()) for name in PLACE]
@@ -75,8 +74,6 @@ def _read_by_pyarrow(
     spark: SparkSession, place: TablePlace, files: Sequence[DataFile], schema: StructType
 ) -> DataFrame:
     """Return the rows of files on an object store, read by one task each."""
-    import pyarrow as pa
-
     named = [(one.path, one.date, one.hour, one.bucket) for one in files]
     kinds = {"path": pa.string(), "date": pa.string(), "hour": pa.int32(), "bucket": pa.int32()}
     names = in_tasks(spark, named, pa.schema(kinds))
@@ -131,8 +128,6 @@ def write_rows(
     Args: `name`: of the batch; `hot`: rows by bucket of the previous batch; a bucket with a large share is written by
     several tasks, of at least `split_rows` each; `now_ms`: since 1970.
     """
-    from pyspark.sql import functions as F
-
     spark = rows.sparkSession
     tasks = _tasks(hot or {}, info.buckets, parallelism(spark), split_rows)
     parts = split(hot or {}, info.buckets, tasks, split_rows)
@@ -170,15 +165,11 @@ def split(rows_by_bucket: Mapping[int, int], buckets: int, tasks: int, split_row
 
 def table_schema(info: TableInfo) -> StructType:
     """Return the columns of a table's rows without the partition columns; of a log, those of this version."""
-    from pyspark.sql.types import StructType
-
     return log_schema.spark_schema() if info.kind == REQUEST_LOG else StructType.fromJson(dict(info.columns))
 
 
 def _with_place(rows: DataFrame, info: TableInfo) -> DataFrame:
     """Add hour and bucket. Independent of the session's time zone."""
-    from pyspark.sql import functions as F
-
     micros = F.unix_micros(TIME[info.kind])
     hours = (micros - F.pmod(micros, F.lit(HOUR_US))) / F.lit(HOUR_US)  # exact, and before 1970 too
     return rows.select(
@@ -187,8 +178,6 @@ def _with_place(rows: DataFrame, info: TableInfo) -> DataFrame:
 
 
 def _bucket(kind: str, buckets: int) -> Column:
-    from pyspark.sql import functions as F
-
     if kind == TOPIC:
         return F.pmod(F.col("partition"), F.lit(buckets))
     empty = F.lit("")

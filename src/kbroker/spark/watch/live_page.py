@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
 
 from kbroker._core.clock import BaseClock, SystemClock
 from kbroker.common.shown_names import client_name
@@ -20,9 +23,6 @@ from kbroker.spark.usage_views import throttles
 from kbroker.spark.usage_views.usage import ENTITY
 from kbroker.spark.watch.minutes import MINUTE_S, THROTTLES, USAGE
 from kbroker.spark.watch.views import throttles_of_views, usage_of
-
-if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame, SparkSession
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 _OVER_TIME = ("requests", "request_bytes", "response_bytes")
@@ -52,8 +52,6 @@ def write_live_page(
 
 def gather_views(spark: SparkSession, table: TableName, span_ms: int, *, top: int = TOP) -> ReportData | None:
     """Reduce the last `span_ms` of a table of views to the size of a page; None if the table has no minute."""
-    from pyspark.sql import functions as F
-
     found = Table(table)
     times = [one.max_time_us for one in found.files() if one.max_time_us is not None]
     if not times:
@@ -77,8 +75,6 @@ def gather_views(spark: SparkSession, table: TableName, span_ms: int, *, top: in
 
 
 def _gathered(rows: DataFrame, table: Table, start: int, bin_s: int, bins: int, place: Column, top: int) -> ReportData:
-    from pyspark.sql import functions as F
-
     used = rows.where(F.col("view") == USAGE)
     sums = [F.sum(name).alias(name) for name in _OVER_TIME]
     summed = [row.asDict() for row in usage_of(rows).collect()]
@@ -129,8 +125,6 @@ def _gathered(rows: DataFrame, table: Table, start: int, bin_s: int, bins: int, 
 
 def _joined(rows: DataFrame, names: Sequence[str], keys: Sequence[tuple[Any, ...]]) -> DataFrame:
     """Return the rows whose columns ``names`` have one of the combinations ``keys``, in which any value may be null."""
-    from pyspark.sql import functions as F
-
     if not keys:
         return rows
     schema = ", ".join(f"_{name} string" for name in names)

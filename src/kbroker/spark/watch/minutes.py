@@ -7,13 +7,11 @@ A record of a closed minute is late: it is counted as such, and is in no view.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
 
 from kbroker.spark.usage_views import throttles
 from kbroker.spark.usage_views.usage import SUMMED, day_of, measured, second_of
-
-if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
 
 USAGE, THROTTLES, CONNECTION = "usage", "throttles", "connection"
 MINUTE_S = 60
@@ -48,8 +46,6 @@ def open_minutes(rows: DataFrame, watermark_ms: int) -> DataFrame:
 
     The youngest record closes minutes, so records ahead of the clock must be filtered out: see `is_ahead`.
     """
-    from pyspark.sql import functions as F
-
     timed = rows.withColumn(_EVENT, F.col("time")).withWatermark(_EVENT, f"{watermark_ms} milliseconds")
     found = timed.select(_EVENT, F.explode(_facts()).alias("fact")).select(_EVENT, "fact.*")
     minute = F.window(_EVENT, f"{MINUTE_S} seconds").alias("minute")
@@ -63,24 +59,18 @@ def open_minutes(rows: DataFrame, watermark_ms: int) -> DataFrame:
 
 def is_ahead() -> Column:
     """Return the condition that a record is too far ahead of the clock; it would close all minutes before it."""
-    from pyspark.sql import functions as F
-
     now = F.current_timestamp()  # in a stream the time of the batch, the same if it is repeated
     return F.col("time") > now + F.expr(f"interval {AHEAD_S} seconds")
 
 
 def traffic_of(closed: DataFrame) -> DataFrame:
     """Return the rows of closed minutes that `with_connections` takes as traffic."""
-    from pyspark.sql import functions as F
-
     rows = closed.where(F.col("view") == USAGE)
     return rows.select("principal", "client_id", "second", *SUMMED)
 
 
 def connections_of(closed: DataFrame) -> DataFrame:
     """Return the connections of closed minutes, once a day: date, principal, client_id, connection, first second."""
-    from pyspark.sql import functions as F
-
     rows = closed.where(F.col("view") == CONNECTION)
     keys = (day_of(F.col("second")).alias("date"), "principal", "client_id", "connection")
     return rows.groupBy(*keys).agg(F.min("first_second").alias("second"))
@@ -88,8 +78,6 @@ def connections_of(closed: DataFrame) -> DataFrame:
 
 def throttles_of(closed: DataFrame) -> DataFrame:
     """Return the sums of `throttles` of closed minutes, and the `minute` (seconds since 1970)."""
-    from pyspark.sql import functions as F
-
     rows = closed.where(F.col("view") == THROTTLES)
     return rows.groupBy(F.col("second").alias("minute"), *throttles.KEYS).agg(
         *(F.sum(name).alias(name) for name in _COUNTED),
@@ -100,8 +88,6 @@ def throttles_of(closed: DataFrame) -> DataFrame:
 
 def _facts() -> Column:
     """Return the state rows of a record: an array of rows with the columns of _KEYS and _VALUES."""
-    from pyspark.sql import functions as F
-
     second = second_of("time")
     entity = {"principal": F.col("principal"), "client_id": F.col("client_id")}
     day = F.lit(DAY_S) * F.floor(second / F.lit(DAY_S))
@@ -130,6 +116,4 @@ def _facts() -> Column:
 
 
 def _fact(**known: Column) -> Column:
-    from pyspark.sql import functions as F
-
     return F.struct(*(known.get(name, F.lit(None)).cast(kind).alias(name) for name, kind in (_KEYS | _VALUES).items()))

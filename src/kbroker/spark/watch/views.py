@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
+
+from pyspark.sql import Column, DataFrame, SparkSession, types
+from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
 
 from kbroker.spark.tables.log_reader import REASON
 from kbroker.spark.tables.table import read_table
@@ -18,12 +22,6 @@ from kbroker.spark.watch.minutes import (
     throttles_of,
     traffic_of,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from pyspark.sql import Column, DataFrame, SparkSession
-    from pyspark.sql.types import StructType
 
 SCHEMA_VERSION = 1
 #: A row belongs to one view, with null in the columns of the others. `time`: beginning of its minute; for a
@@ -43,8 +41,6 @@ _COLUMNS = {
 
 def views_schema() -> StructType:
     """Return the columns of a row, without the partition columns."""
-    from pyspark.sql import types
-
     kinds = {
         "string": types.StringType(),
         "bigint": types.LongType(),
@@ -62,8 +58,6 @@ def rows_of(closed: DataFrame, known: Callable[[Sequence[str]], DataFrame]) -> D
 
     Minutes are closed in order, so a connection that the table does not have began in this batch.
     """
-    from pyspark.sql import functions as F
-
     opened = connections_of(closed)
     dates = [row["date"] for row in opened.select("date").distinct().collect()]
     if dates:
@@ -96,8 +90,6 @@ def known_connections(spark: SparkSession, table: TableName, dates: Sequence[str
 
 def usage_of(views: DataFrame, *keys: str) -> DataFrame:
     """Return the rows of `usage`: ENTITY, MEASURES and NAME_peak. Args: `keys`: further keys, such as date."""
-    from pyspark.sql import functions as F
-
     rows = views.where(F.col("view") == USAGE)
     return rows.groupBy(*keys, *ENTITY).agg(
         *(F.sum(name).alias(name) for name in MEASURES),
@@ -107,8 +99,6 @@ def usage_of(views: DataFrame, *keys: str) -> DataFrame:
 
 def throttles_of_views(views: DataFrame) -> DataFrame:
     """Return the rows of `throttles`."""
-    from pyspark.sql import functions as F
-
     rows = views.where(F.col("view") == THROTTLES)
     counted = ("verdicts", "refused", "delay_asked_ms", "delay_served_ms")
     return throttles.with_share(
@@ -121,13 +111,9 @@ def throttles_of_views(views: DataFrame) -> DataFrame:
 
 
 def _time(second: str) -> Column:
-    from pyspark.sql import functions as F
-
     return F.timestamp_seconds(F.col(second)).alias("time")
 
 
 def _column(part: DataFrame, name: str, kind: str) -> Column:
-    from pyspark.sql import functions as F
-
     has = name in part.columns
     return (F.col(name) if has else F.lit(None)).cast(kind).alias(name)

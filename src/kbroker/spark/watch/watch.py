@@ -6,14 +6,17 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.streaming.query import StreamingQuery
 
 from kbroker._core.clock import BaseClock, SystemClock
 from kbroker.spark import formatting as jobs
 from kbroker.spark.errors import PipelineError
 from kbroker.spark.failures import is_of_spark, sentence
+from kbroker.spark.micro_batches import MicroBatches
 from kbroker.spark.session_kind import parallelism
 from kbroker.spark.shared_folder import require_shared
 from kbroker.spark.tables import log_reader
@@ -24,12 +27,6 @@ from kbroker.spark.tables.table_place import TableName, TablePlace
 from kbroker.spark.tables.table_stream import Ingested, Parse, StreamOptions, TableStream, in_time
 from kbroker.spark.watch import views
 from kbroker.spark.watch.minutes import is_ahead, open_minutes
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, Row, SparkSession
-    from pyspark.sql.streaming.query import StreamingQuery
-
-    from kbroker.spark.micro_batches import MicroBatches
 
 _PARTITIONS = "spark.sql.shuffle.partitions"
 _SPARKS_OWN = "200"  # partitions, each of which writes a few state files for every batch
