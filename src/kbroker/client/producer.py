@@ -1,16 +1,17 @@
 """Synchronous producer: it batches records by partition; `flush` sends one request per leader and waits."""
 
+import itertools
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from types import TracebackType
 
 from kbroker.client.cluster import Cluster, check, to_error
 from kbroker.client.connection import Body
-from kbroker.client.partitioner import StickyPartitions, partition_of_key
 from kbroker.common.errors import Errors, KafkaError
 from kbroker.common.topic_names import TopicPartition
 from kbroker.protocol._arrow_rows import ArrowRows
+from kbroker.protocol._murmur2 import partition_of_key
 from kbroker.protocol.compression import CompressionType
 from kbroker.protocol.records import RecordBatchBuilder
 
@@ -30,6 +31,24 @@ class Delivery:
     partition: int
     base_offset: int
     record_count: int
+
+
+class StickyPartitions:
+    """Records without a key stay on one partition until `rotate`, so that batches fill. Threads: one at a time."""
+
+    def __init__(self) -> None:
+        self._turns: dict[str, Iterator[int]] = {}
+        self._current: dict[str, int] = {}
+
+    def partition(self, topic: str, partition_count: int) -> int:
+        """Return the current partition of a topic."""
+        if topic not in self._current:
+            self._current[topic] = next(self._turns.setdefault(topic, itertools.count()))
+        return self._current[topic] % partition_count
+
+    def rotate(self) -> None:
+        """Move every topic on to its next partition; called when a batch has been sent."""
+        self._current.clear()
 
 
 @dataclass(slots=True)

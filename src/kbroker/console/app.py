@@ -19,8 +19,7 @@ from kbroker.console.rendering import Renderer
 from kbroker.console.requests import PageError, Query, sentence
 from kbroker.console.sign_in import SESSION_MS, FormSecret, Sessions, cookie_name, cookie_of
 from kbroker.console.site import ROOT, Download, Json, Site, View
-from kbroker.console.viewers import Viewers
-from kbroker.console.views import groups, overview, quotas, slow_requests, throttles, topics, xray
+from kbroker.console.views import groups, overview, quotas, slow_requests, throttles, topics
 from kbroker.observe.http_access import HttpAccess
 
 logger = get_logger(__name__)
@@ -32,6 +31,13 @@ WAIT_S = 5.0  # time that a further page waits for its turn
 KEPT_MS = 1000  # time for which a rendered page is served again
 MAX_KEPT = 64
 MAX_KEPT_BYTES = 1 << 20
+# refresh of open pages: all together at most ten times a second
+SHORTEST_MS = 2000
+LONGEST_MS = 30_000
+EACH_MS = 100  # added to the interval of all pages for each viewer
+SEEN_MS = 60_000
+MAX_VIEWERS = 2000
+MAX_NAME = 32
 
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
@@ -78,7 +84,7 @@ PAGES: Mapping[str, Page] = {
     "quota": quotas.quota,
     "explain": quotas.explain,
     "requests": slow_requests.slow_requests,
-    "xray": xray.xray,
+    "xray": overview.xray,
 }
 #: Menu entry of each page.
 BELOW = {
@@ -86,6 +92,29 @@ BELOW = {
     "group": "groups",
     **dict.fromkeys(("quota", "quota/preview", "quota/apply", "explain"), "quotas"),
 }
+
+
+class Viewers:
+    """Counts the pages that were refreshed within the last minute. Threads: any."""
+
+    def __init__(self, clock: BaseClock) -> None:
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._seen: dict[str, int] = {}  # by the page's own name, the most recent last
+
+    def again_ms(self, viewer: str) -> int:
+        """Return the refresh interval of a page. Args: ``viewer``: empty for a page that is just being loaded."""
+        now_ms = self._clock.now_ms()
+        with self._lock:
+            if viewer:
+                self._seen.pop(viewer[:MAX_NAME], None)
+                self._seen[viewer[:MAX_NAME]] = now_ms
+            while self._seen:
+                oldest = next(iter(self._seen))
+                if self._seen[oldest] > now_ms - SEEN_MS and len(self._seen) <= MAX_VIEWERS:
+                    break
+                del self._seen[oldest]
+            return min(max(SHORTEST_MS, EACH_MS * len(self._seen)), LONGEST_MS)
 
 
 class _Kept(NamedTuple):

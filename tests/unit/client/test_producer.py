@@ -7,9 +7,9 @@ from collections.abc import Iterator
 import pytest
 
 from kbroker.client.cluster import Cluster
-from kbroker.client.partitioner import StickyPartitions, murmur2, partition_of_key
-from kbroker.client.producer import Delivery, Producer
+from kbroker.client.producer import Delivery, Producer, StickyPartitions
 from kbroker.common.errors import KafkaError
+from kbroker.protocol._murmur2 import murmur2, partition_of_key
 from kbroker.protocol.records import iter_batches
 from tests.support.fake_broker import Body, FakeBroker
 from tests.support.fake_log import FakeTime

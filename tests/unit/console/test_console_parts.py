@@ -4,10 +4,10 @@ import pytest
 
 from kbroker._core.clock import VirtualClock
 from kbroker.common.http_messages import MAX_PARAMETERS
+from kbroker.console.app import LONGEST_MS, MAX_VIEWERS, SEEN_MS, SHORTEST_MS, Viewers
 from kbroker.console.paging import part_of
 from kbroker.console.rendering import decided, judged
 from kbroker.console.requests import MAX_TEXT, PageError, Query
-from kbroker.console.viewers import LONGEST_MS, MAX_VIEWERS, SEEN_MS, SHORTEST_MS, Viewers
 
 
 def test_parts_of_ten_thousand() -> None:

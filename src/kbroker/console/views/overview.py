@@ -1,4 +1,4 @@
-"""The overview of the broker's state, and the page of live charts."""
+"""The overview of the broker's state, the X-ray, and the page of live charts."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from kbroker.common.units import counted
 from kbroker.console.history import Rates
 from kbroker.console.requests import Query
 from kbroker.console.site import Json, Site, View
+
+XRAY_ROWS = 50  # connections, and operations of each purgatory
 
 
 class Notice(NamedTuple):
@@ -72,6 +74,11 @@ def _notices(site: Site, logs: list[Any]) -> list[Notice]:
     if parts.logs.lost_offsets:
         found.append(Notice(f"{counted(parts.logs.lost_offsets, 'offset')} known before this start not found."))
     return found
+
+
+def xray(site: Site, query: Query) -> View:
+    """Return a snapshot: muted connections, delayed operations, threads, queues and memory."""
+    return View("X-ray", "xray.html", {"found": site.broker.xray(limit=XRAY_ROWS)})
 
 
 def alive(site: Site, query: Query) -> Json:
