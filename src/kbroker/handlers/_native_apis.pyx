@@ -1,11 +1,11 @@
-"""The native handlers for Python: the state that they share, and the bodies of their threads."""
+"""The native handlers as Python sees them: their common state, the bodies of threads, delayed operations."""
 import os
 
 from libc.stdint cimport int16_t, int32_t, int64_t, uint64_t
 from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memcpy, memset
 
-from kbroker._core.clock cimport borrow_clock, clock_release, clock_retain
+from kbroker._core.clock cimport borrow_clock, clock_release, clock_retain, clock_now_ns
 from kbroker._core.timer.purgatory cimport (
     Key, purgatory_advance, purgatory_check_and_complete, purgatory_close, purgatory_delayed, purgatory_new,
     purgatory_release, purgatory_watched,
@@ -16,11 +16,14 @@ from kbroker._core.sync cimport (
 )
 from kbroker._core.thread_setup cimport kb_block_signals, kb_short_slice
 from kbroker._core.timer.timing_wheel cimport timer_close, timer_is_quiet, timer_new, timer_release
+from kbroker._core.timer.purgatory_core cimport (
+    Operation, Purgatory, PurgatorySnapshot, WaitingEntry, operation_due_ms, purgatory_snapshot_free,
+    purgatory_snapshot_take,
+)
 from kbroker.log._partition cimport Partition, partition_hook, partition_set_high_watermark_hook
 from kbroker.security.authorizer._acl_table cimport AclRules, acl_table_release, acl_table_retain
 from kbroker.apis._api18_api_versions cimport handle_api_versions
-from kbroker.apis.api01_fetch._delayed_fetch cimport complete_disconnected, complete_delayed
-from kbroker.apis.api01_fetch._fetch cimport handle_fetch
+from kbroker.apis.api01_fetch._fetch cimport complete_delayed, complete_disconnected, handle_fetch
 from kbroker.apis.api01_fetch._fetch_session cimport (
     SessionCache, session_cache_count, session_cache_free, session_cache_new,
 )
@@ -28,22 +31,115 @@ from kbroker.requests._native_types cimport (
     API_SLOTS, API_VERSIONS, API_WORDS, FETCH, MAX_VERSIONS, PRODUCE, Api, Body, NativeApisCore,
 )
 from kbroker.handlers._native_handler cimport handler_loop
-from kbroker.handlers._waiting cimport waiting_in
-from kbroker.apis.api00_produce._produce cimport handle_produce
+from kbroker.apis.api00_produce._produce cimport handle_produce, delayed_produce_source
 from kbroker.apis.api00_produce._transactional_produce cimport (
     TRANSACTIONS_ABSENT, TRANSACTIONS_TRUSTED, TRANSACTIONS_VERIFIED,
 )
-from kbroker.replica._topics cimport TopicTable, topic_table_build, topic_table_release
+from kbroker.replica._topics cimport TopicTable, topic_table_build, topic_table_release, Topic, topic_table_retain
 from kbroker.network.connections._refused_requests cimport RefusedRequests, refused_release, refused_retain
 from kbroker.quota._client_quotas cimport ClientQuotaManagers
 from kbroker.quota._client_sensors cimport quotas_release, quotas_retain
+from kbroker.apis.api01_fetch._fetch_types cimport FetchState
+
+cdef enum:
+    KEYS_SHOWN = 16             # of an operation
+
+
+cdef dict names_of(NativeApisCore *native_apis, dict wanted):
+    """Return [topic, partition] by the address of the partition, for the wanted ones that still exist."""
+    cdef TopicTable *table
+    cdef Topic *topic
+    cdef int32_t i, k
+    cdef dict names = {}
+    with nogil:
+        mutex_lock(&native_apis.topics_lock)
+        table = topic_table_retain(native_apis.topics)
+        mutex_unlock(&native_apis.topics_lock)
+    for i in range(table.topic_count):
+        topic = &table.topics[i]
+        for k in range(topic.partition_count):
+            if <int64_t>topic.partitions[k] in wanted:
+                names[<int64_t>topic.partitions[k]] = [topic.name[:topic.name_bytes].decode("utf-8", "replace"), k]
+    with nogil:
+        topic_table_release(table)
+    return names
+
+
+cdef dict waiting_in(NativeApisCore *native_apis, Purgatory *purgatory, bint is_fetch, int64_t limit):
+    """Return the delayed operations of a purgatory: see ``NativeApis.waiting_operations``.
+
+    Locks: the shards', the timer's and the topics' in turn, each for microseconds.
+    """
+    cdef PurgatorySnapshot taken
+    cdef WaitingEntry *entry
+    cdef Operation *op
+    cdef int64_t i, due_ms, now_ms, watched, number
+    cdef int32_t processor
+    cdef bint made
+    cdef dict found = {}
+    cdef dict facts, partitions = {}
+    cdef list keys
+    with nogil:
+        made = purgatory_snapshot_take(&taken, purgatory, limit)
+        watched = purgatory_watched(purgatory)
+    if not made:
+        raise MemoryError
+    try:
+        now_ms = clock_now_ns(native_apis.clock) // 1000000
+        for i in range(taken.count):
+            entry = &taken.entries[i]
+            op = entry.op
+            seen = found.get(<int64_t>op)
+            if seen is not None:
+                keys = (<dict>seen)["keys"]
+                if len(keys) < KEYS_SHOWN:
+                    keys.append(entry.key.high)
+                    partitions[entry.key.high] = None
+                continue
+            with nogil:
+                due_ms = operation_due_ms(purgatory, op)
+            if due_ms < 0:
+                continue                # completed, or about to wait
+            if len(found) == limit:
+                taken.is_truncated = True
+                continue
+            if is_fetch:
+                processor, number = (<FetchState *>op).processor_id, (<FetchState *>op).channel_number
+            else:
+                delayed_produce_source(op, &processor, &number)
+            partitions[entry.key.high] = None
+            facts = found[<int64_t>op] = {
+                "operation": "DelayedFetch" if is_fetch else "DelayedProduce",
+                "keys": [entry.key.high],
+                "key_count": entry.key_count,
+                "timeout_ms": op.timeout_ms,
+                "age_ms": max(0, now_ms - due_ms + op.timeout_ms),
+                "time_left_ms": max(0, due_ms - now_ms),
+                "processor": processor,
+                "channel_number": number,
+            }
+            if is_fetch:
+                facts["min_bytes"] = (<FetchState *>op).min_bytes
+    finally:
+        with nogil:
+            purgatory_snapshot_free(&taken)
+    names = names_of(native_apis, partitions) if partitions else {}
+    for each in found.values():
+        each["keys"] = [names[key] for key in each["keys"] if key in names]
+    return {
+        "watched": watched,
+        "delayed": purgatory_delayed(purgatory),
+        "is_truncated": bool(taken.is_truncated),
+        "operations": list(found.values()),
+    }
+
 
 cdef enum:
     REAP_MS = 200
 
 
 cdef void flush_moved(void *arg, Partition *partition) noexcept nogil:
-    """Hook of the log: an fsync (or another event outside an append) moved the partition's flushed or visible end."""
+    """Hook of the log, called when an event outside an append moved the flushed offset or the high watermark."""
     cdef NativeApisCore *native_apis = <NativeApisCore *>arg
     cdef Key key
     key.high = <int64_t>partition
@@ -94,7 +190,7 @@ cdef class NativeApis:
         fetch_max_bytes: the broker's fetch.max.bytes.
         max_request_partitions: a Produce or Fetch of more topics or partitions closes its connection.
         quotas: the ClientQuotaManagers that judge the served requests; None: nothing is limited.
-        refused: records requests whose connection is closed instead of a response; None: they are not recorded.
+        refused: table of requests whose connection is closed instead of a response; None: they are not counted.
         acls: the rules of the authorizer; None: everything is allowed.
         fetch_purge_interval, produce_purge_interval: completed operations that start a purge.
     Threads: the ``run_*`` methods are thread bodies and release the GIL; the others may be called from any thread,
@@ -152,7 +248,7 @@ cdef class NativeApis:
         topic_table_release(native_apis.topics)
         if native_apis.fetch_purgatory != NULL:
             purgatory_release(native_apis.fetch_purgatory)
-        session_cache_free(<SessionCache *>native_apis.sessions)       # last: what waited held sessions
+        session_cache_free(<SessionCache *>native_apis.sessions)       # last: delayed fetches held sessions
         if native_apis.produce_purgatory != NULL:
             purgatory_release(native_apis.produce_purgatory)
         if native_apis.fetch_timer != NULL:
@@ -181,7 +277,7 @@ cdef class NativeApis:
         """Enable an API. Produce, Fetch and ApiVersions are served natively, others by Python.
 
         Args:
-            key: API key, 0 to 127. min_version, max_version: accepted range; other versions close the connection.
+            key: API key, 0 to 127. min_version, max_version: accepted versions; others close the connection.
             first_flexible: first version with tagged headers, 32767 for never.
         Raises: ValueError for a key or range outside its bounds. Call before the first handler runs.
         """
@@ -208,7 +304,7 @@ cdef class NativeApis:
         """Set the encoded ApiVersions responses (bodies without header); at any time before ``close``.
 
         Args:
-            bodies: version to the normal body and the place of throttle_time_ms in it (None where it has none).
+            bodies: version to the normal body and the position of throttle_time_ms in it (None if it has none).
             invalid: version to the same with error 42 (from version 3).
             unsupported: version-0 body with error 35.
         """
@@ -252,7 +348,7 @@ cdef class NativeApis:
             TRANSACTIONS_VERIFIED if is_verified else TRANSACTIONS_TRUSTED))
 
     def publish_topics(self, views):
-        """Replace the whole topic table; handlers use the new one from their next batch on.
+        """Replace the topic table: handlers use the new one from their next request batch on.
 
         Args: views: objects with ``name``, ``topic_id`` (uuid.UUID), ``partitions`` (PartitionLog by number) and
             ``is_internal``.
@@ -270,19 +366,19 @@ cdef class NativeApis:
             topic_table_release(old)
 
     def run_handler(self):
-        """Body of one handler thread; returns when the request queue is closed and empty."""
+        """Run one handler thread; return when the request queue is closed and empty."""
         cdef NativeApisCore *native_apis = self.native_apis
         with nogil:
             handler_loop(native_apis)
 
     def stop_handlers(self, int count):
-        """End ``count`` handler threads, each after its current batch or within a third of a second."""
+        """End ``count`` handler threads, each after its present request or within a third of a second."""
         if count < 0:
             raise ValueError(f"count must be >= 0, got {count}")
         atomic_add_fetch(&self.native_apis.handlers_to_stop, count)
 
     def run_fetch_reaper(self):
-        """Body of the thread that expires waiting fetches; returns after ``close``."""
+        """Run the thread that expires delayed fetches; return after ``close``."""
         cdef NativeApisCore *native_apis = self.native_apis
         with nogil:
             kb_block_signals()
@@ -292,7 +388,7 @@ cdef class NativeApis:
                 complete_disconnected(native_apis)
 
     def run_produce_reaper(self):
-        """Body of the thread that expires produces waiting for the disk; returns after ``close``."""
+        """Run the thread that expires delayed produces; return after ``close``."""
         cdef NativeApisCore *native_apis = self.native_apis
         with nogil:
             kb_block_signals()
@@ -316,13 +412,13 @@ cdef class NativeApis:
         }
 
     def complete_waiting(self):
-        """Complete every delayed fetch now, with the available records (for a shutdown)."""
+        """Respond to every delayed fetch now, with the available records (shutdown)."""
         cdef NativeApisCore *native_apis = self.native_apis
         with nogil:
             complete_delayed(native_apis)
 
     def close(self):
-        """End the reapers and release the topics. Handlers must have returned. May be called twice."""
+        """End the reapers and release the topics. Handlers must have returned. Idempotent."""
         cdef NativeApisCore *native_apis = self.native_apis
         if atomic_load(&native_apis.is_closed):
             return
@@ -338,7 +434,7 @@ cdef class NativeApis:
 
     @property
     def is_idle(self) -> bool:
-        """Return whether no waiting fetch or produce is due or being expired: both reapers wait."""
+        """Return whether no delayed fetch or produce is due or being expired, so that both reapers wait."""
         cdef bint quiet
         with nogil:
             quiet = timer_is_quiet(self.native_apis.fetch_timer) and timer_is_quiet(self.native_apis.produce_timer)
@@ -346,17 +442,17 @@ cdef class NativeApis:
 
     @property
     def handled(self) -> int:
-        """Requests that native handlers have completed so far."""
+        """Number of requests that native handlers have completed."""
         return atomic_load(&self.native_apis.handled)
 
     @property
     def declined(self) -> int:
-        """Requests handed to the Python handlers so far."""
+        """Number of requests handed to the Python handlers."""
         return atomic_load(&self.native_apis.declined)
 
     @property
     def fetch_sessions(self) -> int:
-        """Open incremental fetch sessions."""
+        """Number of open incremental fetch sessions."""
         return session_cache_count(<SessionCache *>self.native_apis.sessions)
 
     @property

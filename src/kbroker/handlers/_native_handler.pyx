@@ -20,7 +20,7 @@ from kbroker.network.connections._refused_requests cimport (
     REFUSED_FAILED_PRODUCE, REFUSED_MALFORMED_BODY, REFUSED_MALFORMED_HEADER, REFUSED_UNKNOWN_API,
     REFUSED_UNSUPPORTED_VERSION, refused_request,
 )
-from kbroker.apis.api01_fetch._delayed_fetch cimport run_deferred
+from kbroker.apis.api01_fetch._fetch cimport run_deferred
 from kbroker.security.authorizer._acl_table cimport decision_cache_free, decision_cache_new
 from kbroker.requests._native_types cimport (
     API_SLOTS, API_VERSIONS, Api, Handler, NativeApisCore, Outcome, OUTCOME_RESPONDED, OUTCOME_DECLINED,
