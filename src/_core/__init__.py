@@ -1,4 +1,5 @@
 """The compiled cores: clocks, timing wheel, purgatory, memory pool, request queue, network loop.
 
-Nothing in this package knows Kafka beyond length-prefixed framing. Other packages may ``cimport`` the shipped ``.pxd``.
+The package contains nothing of Kafka except its length-prefixed framing. Other packages may ``cimport`` the shipped
+``.pxd``.
 """

@@ -1,4 +1,4 @@
-"""The only reader of time: a C struct handed to everything that waits, stamps or expires.
+"""The only source of time: a C struct, passed to all code that waits, expires or records times.
 
 Threads: every function may be called from any thread, without the GIL. Lock: ``Clock.lock`` guards the waker list
 and is a leaf except that wakers run under it (a waker may take its owner's lock, so no owner holds its lock while
@@ -36,11 +36,11 @@ cdef int64_t clock_wall_ms(Clock *clock) noexcept nogil
 cdef void clock_advance_ns(Clock *clock, int64_t delta_ns) noexcept nogil   # virtual only; runs all wakers
 cdef void clock_add_waker(Clock *clock, Waker *waker) noexcept nogil
 cdef void clock_remove_waker(Clock *clock, Waker *waker) noexcept nogil
-# Waits on cond (mutex held) until notified or deadline_ns (clock time) has come; false if the deadline had passed.
-# On a virtual clock it waits for a notify without a real-time limit: the owner's waker must broadcast cond.
+# Wait on cond (mutex held) until it is notified or deadline_ns (clock time) has passed; false if the deadline passed.
+# On a virtual clock the wait has no real-time limit: the owner's waker must broadcast cond.
 cdef bint clock_wait_until(Clock *clock, Cond *cond, Mutex *mutex, int64_t deadline_ns) noexcept nogil
-# How long a real wait (epoll, kqueue) may last for a clock deadline: nanoseconds, 0 if due, -1 (for ever: a waker
-# ends it)
+# Return the maximum real wait (epoll, kqueue) for a clock deadline, in nanoseconds; 0 if it is due; -1: no limit, since
+# a waker ends the wait.
 cdef int64_t clock_real_wait_ns(Clock *clock, int64_t deadline_ns) noexcept nogil
 
 cdef class BaseClock:

@@ -125,8 +125,8 @@ cdef extern from *:
     void mutex_destroy "kb_mutex_destroy"(Mutex *m) noexcept nogil
     void mutex_lock "kb_mutex_lock"(Mutex *m) noexcept nogil
     bint mutex_try_lock "kb_mutex_try_lock"(Mutex *m) noexcept nogil
-    # For a lock that is held for tens of nanoseconds and wanted by several threads: asks again for about a microsecond
-    # before it sleeps, which costs ten times as much.
+    # Lock a mutex that several threads hold for tens of nanoseconds each: retry for about a microsecond before a sleep,
+    # which costs ten times as much.
     void mutex_lock_spinning "kb_mutex_lock_spinning"(Mutex *m) noexcept nogil
     void prefetch "kb_prefetch"(const void *p) noexcept nogil       # a hint; any address will do
     void mutex_unlock "kb_mutex_unlock"(Mutex *m) noexcept nogil
@@ -135,7 +135,7 @@ cdef extern from *:
     void cond_signal "kb_cond_signal"(Cond *c) noexcept nogil
     void cond_broadcast "kb_cond_broadcast"(Cond *c) noexcept nogil
     void cond_wait "kb_cond_wait"(Cond *c, Mutex *m) noexcept nogil
-    # Waits at most timeout_ns (real time, capped at one hour); false on time-out. Spurious wake-ups happen: loop.
+    # Wait at most timeout_ns (real time, capped at one hour); false on time-out. Spurious wake-ups happen: loop.
     bint cond_wait_ns "kb_cond_wait_ns"(Cond *c, Mutex *m, int64_t timeout_ns) noexcept nogil
     int64_t atomic_load "kb_load"(AtomicI64 *a) noexcept nogil            # acquire
     int64_t atomic_load_relaxed "kb_load_relaxed"(AtomicI64 *a) noexcept nogil

@@ -1,16 +1,16 @@
 """Numbers as bytes: big endian, and varints of seven bits a byte with zigzag for the signed ones. Header only.
 
-The one place that knows the limits of Kafka's ``ByteUtils``: a varint of 32 bits has five bytes at most, one of 64 bits
-ten. What counts or measures something is an int32 there, so an unsigned varint above 2^31 - 1 is malformed.
-Loads and stores are straight-line code, which compilers turn into one instruction and a byte swap; a loop they do not.
-The caller checks that the bytes are there for ``load``, ``store`` and ``put``; ``get`` checks them itself.
+The limits are those of Kafka's ``ByteUtils``: a varint of 32 bits has five bytes at most, one of 64 bits
+ten. Counts and sizes are int32 there, so an unsigned varint above 2^31 - 1 is malformed.
+Loads and stores are straight-line code, which compilers turn into one instruction and a byte swap, unlike a loop.
+The caller checks that the bytes exist for ``load``, ``store`` and ``put``; ``get`` checks them itself.
 """
 from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 
 cdef enum:
     MAX_LENGTH = 2147483647     # of a string, of bytes, of an array, of a tagged section
-    VARINT_MAX_BYTES = 5             # most bytes of 32 bits
-    VARLONG_MAX_BYTES = 10           # most bytes of 64 bits
+    VARINT_MAX_BYTES = 5             # maximum for 32 bits
+    VARLONG_MAX_BYTES = 10           # maximum for 64 bits
 
 cdef inline uint16_t load_u16(const void *at) noexcept nogil:
     cdef const uint8_t *p = <const uint8_t *>at
@@ -72,7 +72,7 @@ cdef inline int varlong_bytes(int64_t value) noexcept nogil:
     return uvarint_bytes(zigzag(value))
 
 cdef inline int put_uvarint(void *at, uint64_t value) noexcept nogil:
-    """Returns the number of bytes written."""
+    """Write a varint; return the number of bytes written."""
     cdef uint8_t *p = <uint8_t *>at
     cdef int size = 0
     while value >= 128:

@@ -11,7 +11,7 @@ from kbroker._core.sync cimport AtomicI64
 cdef enum FramingKind:
     FRAMING_LENGTH_PREFIX = 0   # int32, big endian, not counted in itself
     FRAMING_DELIMITER = 1       # the delimiter is not part of the frame
-    FRAMING_RAW = 2             # whatever one read brings
+    FRAMING_RAW = 2             # the bytes of one read
 
 cdef enum:
     MAX_DELIMITER_BYTES = 16
@@ -33,7 +33,7 @@ cdef struct Framing:
 cdef struct FrameReader:
     unsigned char head[4]
     int32_t head_filled
-    bint size_known             # the size is read, the pool has not said yes yet
+    bint size_known             # the size is read, its memory is not allocated yet
     int32_t staged_count
     int64_t declared_bytes
     int64_t limit_bytes         # above 0: instead of the framing's, and the pool is not charged (length prefix only)
@@ -42,11 +42,13 @@ cdef struct FrameReader:
     Request *staged_first       # owned: complete frames in order, linked by next
     Request *staged_last
 
-# Takes bytes until they end, ``limit`` frames are staged, or something refuses; *consumed says how many.
+# Consume bytes up to the end, until ``limit`` frames are staged, or until a FeedResult other than FEED_MORE; *consumed
+# is their number.
 cdef int frames_feed(
     Framing *framing, Pool *pool, FrameReader *reader, const char *data, int64_t size_bytes, int32_t limit,
     int64_t now_ns, int64_t *consumed) noexcept nogil
-# Length prefix only: where the next bytes of the frame belong (prefix or body) and how many at most; a FeedResult.
+# Length prefix only: set the address of the next bytes of the frame (in prefix or body) and their maximum number;
+# return a FeedResult.
 cdef int frames_target(
     Framing *framing, Pool *pool, FrameReader *reader, char **into, int64_t *size_bytes) noexcept nogil
 cdef int frames_filled(Framing *framing, FrameReader *reader, int64_t size_bytes, int64_t now_ns) noexcept nogil

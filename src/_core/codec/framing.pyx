@@ -333,7 +333,7 @@ cdef int framing_from(Framing *framing, object kind, object max_size_bytes, obje
 
 @cython.final
 cdef class Framer:
-    """Cuts a byte stream into frames, as a network loop does for each channel.
+    """Splitter of a byte stream into frames, as in a network loop for each channel.
 
     Args:
         framing: "length-prefix" (int32, big endian), "delimiter" or "raw".

@@ -68,9 +68,9 @@ cdef inline uint32_t read_uvarint(Reader *r) noexcept nogil:
     return value
 
 cdef inline int64_t read_length(Reader *r, bint flexible, bint wide) noexcept nogil:
-    """Length of a string (wide = 0) or of bytes and arrays (wide = 1); -1 for null.
+    """Read the length of a string (wide = 0) or of bytes and arrays (wide = 1); -1 for null.
 
-    Negative others are bad, and so is that of a string above 2^15 - 1, in the form that would have room for it too.
+    Other negative lengths are bad, and so is a string longer than 2^15 - 1, even in the flexible form.
     """
     cdef int64_t n
     if flexible:
@@ -85,7 +85,7 @@ cdef inline int64_t read_length(Reader *r, bint flexible, bint wide) noexcept no
     return n
 
 cdef inline int64_t read_count(Reader *r, bint flexible, int64_t least_bytes) noexcept nogil:
-    """Number of elements of an array, each at least least_bytes long; bad when they cannot be there. -1 for null."""
+    """Read the number of elements, each at least least_bytes long; bad if the rest is too short. -1 for null."""
     cdef int64_t n = read_length(r, flexible, True)
     if n > 0 and n > (r.end - r.at) // least_bytes:
         r.bad = True
@@ -101,7 +101,7 @@ cdef inline void skip_tags(Reader *r) noexcept nogil:
         n -= 1
 
 cdef inline void writer_init(Writer *w, char *scratch, int64_t capacity_bytes) noexcept nogil:
-    """Begins in ``scratch`` (not owned; may be NULL with 0) and moves to the heap when that is full."""
+    """Begin in ``scratch`` (not owned; may be NULL with 0); the writer moves to the heap when that is full."""
     w.data = scratch
     w.size_bytes = 0
     w.capacity_bytes = capacity_bytes

@@ -1,7 +1,7 @@
 """Intrusive hash table, header only: its entries carry the nodes, which are chained in a power of two of buckets.
 
-The caller hashes, compares and frees; the table never looks into a thing. It grows fourfold when it has as many nodes
-as buckets and never shrinks. No lock inside: guarded by its owner's.
+The caller hashes, compares and frees the items; the table never reads them. It grows fourfold when it has as many nodes
+as buckets, and never shrinks. It has no lock: its owner guards it.
 
     node = hash_first(&table, h)
     while node != NULL and not is_the_one(<Thing *>node):
@@ -13,7 +13,7 @@ from libc.stdlib cimport calloc, free
 cdef enum:
     FIRST_BUCKETS = 16
 
-cdef struct HashNode:           # the first member of the thing
+cdef struct HashNode:           # the first member of an item
     HashNode *next
     uint64_t hash
 
@@ -24,26 +24,26 @@ cdef struct HashTable:          # zeroed: empty
 
 
 cdef inline HashNode *hash_equal(HashNode *node, uint64_t h) noexcept nogil:
-    """The node, or the next one of its chain, that has the hash; NULL: none."""
+    """Return the node, or the next one of its chain, with the hash; NULL: none."""
     while node != NULL and node.hash != h:
         node = node.next
     return node
 
 
 cdef inline HashNode *hash_first(const HashTable *table, uint64_t h) noexcept nogil:
-    """A node with this hash; NULL: there is none."""
+    """Return a node with this hash; NULL: none."""
     if table.count == 0:
         return NULL
     return hash_equal(table.buckets[h & <uint64_t>table.mask], h)
 
 
 cdef inline HashNode *hash_next(HashNode *node) noexcept nogil:
-    """Another one with the hash of this one."""
+    """Return another node with the hash of this one; NULL: none."""
     return hash_equal(node.next, node.hash)
 
 
 cdef inline bint hash_reserve(HashTable *table) noexcept nogil:
-    """Room for one more node; false: memory is out and there are no buckets (else the chains grow instead)."""
+    """Reserve capacity for one more node; false: no memory and no buckets (with buckets, the chains grow instead)."""
     cdef int64_t size = FIRST_BUCKETS, i
     cdef HashNode **buckets
     cdef HashNode *node
@@ -68,7 +68,7 @@ cdef inline bint hash_reserve(HashTable *table) noexcept nogil:
 
 
 cdef inline void hash_add(HashTable *table, HashNode *node, uint64_t h) noexcept nogil:
-    """After a hash_reserve. Equal entries may be in it more than once: the latest is found first."""
+    """Add a node after a hash_reserve. The table may contain equal entries: the latest is found first."""
     cdef HashNode **bucket = &table.buckets[h & <uint64_t>table.mask]
     node.hash = h
     node.next = bucket[0]
@@ -77,7 +77,7 @@ cdef inline void hash_add(HashTable *table, HashNode *node, uint64_t h) noexcept
 
 
 cdef inline void hash_remove(HashTable *table, HashNode *node) noexcept nogil:
-    """Takes a node out that is in it."""
+    """Remove a node of the table."""
     cdef HashNode **link = &table.buckets[node.hash & <uint64_t>table.mask]
     while link[0] != node:
         link = &link[0].next
@@ -87,7 +87,7 @@ cdef inline void hash_remove(HashTable *table, HashNode *node) noexcept nogil:
 
 
 cdef inline HashNode *hash_after(const HashTable *table, HashNode *node) noexcept nogil:
-    """All nodes, one after the other: the first one for NULL, NULL after the last; ask before a node is removed."""
+    """Return the node after this one: the first one for NULL, NULL after the last. Call it before removing a node."""
     cdef int64_t i = 0
     if node != NULL:
         if node.next != NULL:
@@ -103,7 +103,7 @@ cdef inline HashNode *hash_after(const HashTable *table, HashNode *node) noexcep
 
 
 cdef inline void hash_clear(HashTable *table) noexcept nogil:
-    """Frees the buckets; the nodes are their owner's."""
+    """Free the buckets; the nodes belong to their owner."""
     free(table.buckets)
     table.buckets = NULL
     table.count = table.mask = 0

@@ -1,4 +1,4 @@
-"""Maps each key of a list to the index of its last occurrence, header only: of duplicates, the last one counts.
+"""Map of each key of a list to the index of its last occurrence, header only: of duplicates, the last one counts.
 
 Open addressing, never more than half full. One thread at a time.
 """
@@ -17,7 +17,7 @@ cdef struct LatestIndex:
 
 
 cdef inline bint latest_init(LatestIndex *latest, int32_t keys, uint64_t seed) noexcept nogil:
-    """Room for so many keys; false: memory is out. ``seed``: secret where outsiders choose the keys."""
+    """Reserve capacity for ``keys`` keys; false: out of memory. ``seed``: secret if clients choose the keys."""
     cdef int32_t size = 4, i
     while size < 2 * keys:
         size *= 2
@@ -32,7 +32,7 @@ cdef inline bint latest_init(LatestIndex *latest, int32_t keys, uint64_t seed) n
 
 
 cdef inline int32_t latest_put(LatestIndex *latest, uint64_t key, int32_t index) noexcept nogil:
-    """Notes where a key stands; returns where it stood before, -1 for nowhere."""
+    """Set the index of a key; return its previous index, or -1."""
     cdef int32_t slot = <int32_t>(mix_hash(key ^ latest.seed) & <uint64_t>latest.mask), before
     while latest.slots[slot].index >= 0 and latest.slots[slot].key != key:
         slot = (slot + 1) & latest.mask

@@ -1,6 +1,6 @@
 """Intrusive doubly linked list, header only: its entries carry the links. Each operation is O(1), none allocates.
 
-The thing says where its node is, and finds itself by it. No lock inside: guarded by its owner's.
+The owner of an item computes the address of its node and back. The list has no lock: its owner guards it.
 """
 
 cdef struct ChainNode:
@@ -13,7 +13,7 @@ cdef struct Chain:              # zeroed: empty
 
 
 cdef inline void chain_insert(Chain *chain, ChainNode *node, ChainNode *after) noexcept nogil:
-    """Behind a node of the chain; in front of all for NULL."""
+    """Insert a node behind ``after``, or in front of all others for NULL."""
     node.prev = after
     node.next = after.next if after != NULL else chain.first
     if after != NULL:
@@ -31,7 +31,7 @@ cdef inline void chain_append(Chain *chain, ChainNode *node) noexcept nogil:
 
 
 cdef inline void chain_remove(Chain *chain, ChainNode *node) noexcept nogil:
-    """Takes a node out that is in it."""
+    """Remove a node of the chain."""
     if node.prev != NULL:
         node.prev.next = node.next
     else:

@@ -24,4 +24,4 @@ cdef class Metric:
     cdef int demand(self) except -1
     cdef int demand_rate(self) except -1
 
-cdef int64_t checked_time(object time_ms, Clock *clock) except? -1  # None: the clock's; ValueError beyond +-2**60
+cdef int64_t checked_time(object time_ms, Clock *clock) except? -1  # None: now; ValueError beyond +-2**60

@@ -40,7 +40,7 @@ cdef SampleView new_sample_view(SensorCore *sensor, SampleWindow *window, bint i
 cdef class SampleView:
     """A live, read-only buffer of a metric's samples, or of its histogram counts: see ``Metric.view``.
 
-    Holds the memory, so it may outlive its sensor. Threads: reading is not locked.
+    It holds the memory, so it may outlive its sensor. Threads: reading is not locked.
     """
 
     def __dealloc__(self):
@@ -242,8 +242,9 @@ cdef class Metric:
         return new_sample_view(self.sensor, &self.metric.stat.window, False)
 
     def histogram_view(self):
-        """Return a live, read-only view of float counts, samples x bins, as ``view``; ValueError unless of
-        Percentiles.
+        """Return a live, read-only view of float counts, samples x bins, as ``view``.
+
+        Raises: ValueError for a statistic other than Percentiles.
         """
         self.demand()
         if not stat_is_sampled(self.metric.stat) or self.metric.stat.window.counts is NULL:

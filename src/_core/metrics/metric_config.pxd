@@ -52,7 +52,7 @@ cdef inline bint quota_accepts(const StatConfig *config, double value) noexcept 
     return value <= config.bound if config.quota_kind == QUOTA_UPPER else value >= config.bound
 
 cdef inline int64_t round_half_up(double x) noexcept nogil:
-    """Nearest integer, halves toward plus infinity; NaN is 0, what does not fit is the nearest that does."""
+    """Return the nearest integer, halves toward plus infinity; 0 for NaN; the nearest limit if out of range."""
     cdef double whole
     if x != x:
         return 0

@@ -33,10 +33,10 @@ cdef const StatConfig *borrow_config(object config) except NULL:
 @cython.final
 @cython.no_gc
 cdef class Quota:
-    """A bound on what a metric may measure; on the bound itself is still accepted.
+    """A bound on the value of a metric; the bound itself is still accepted.
 
     Made by ``Quota.upper`` and ``Quota.lower``; immutable; two are equal if bound and direction are. A bound is any
-    float: what a NaN or an infinity means as a quota is the caller's to refuse.
+    float: the caller refuses a NaN or an infinity if it has no meaning as a quota.
     Source: ``Quota.java``.
     """
 
@@ -75,7 +75,7 @@ cdef class Quota:
 
 @cython.final
 cdef class MetricConfig:
-    """Configuration of a metric; immutable, ``replace`` makes a changed copy.
+    """Immutable configuration of a metric; ``replace`` makes a changed copy.
 
     Args:
         samples: how many samples make the monitored window, 1 to 100,000.
@@ -84,7 +84,7 @@ cdef class MetricConfig:
         quota: the bound that is checked, or None.
         record_level: most detailed level that sensors of this config record: "INFO", "DEBUG" or "TRACE".
         tags: default tags of metric names made under this config.
-    Raises: ValueError and TypeError for values outside of these.
+    Raises: ValueError, TypeError for values outside these ranges.
     Threads: any. Source: ``MetricConfig.java``.
     """
 

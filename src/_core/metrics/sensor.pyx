@@ -198,7 +198,7 @@ cdef class Sensor:
 
         Args:
             value: any float; below zero subtracts recorded values.
-            time_ms: milliseconds since 1970; None asks the clock.
+            time_ms: milliseconds since 1970; None: the time of the clock.
             check: False records only.
         Raises: QuotaViolationError by the first violated metric; the value stays recorded, parents are not reached.
         """
@@ -235,7 +235,7 @@ cdef class Sensor:
         if not metric_has_throttle(violation.metric):
             name = self.find_metric(violation.metric).name
             raise ValueError(f"no delay follows from {name!r}: not a rate, no token bucket")
-        return max(0, min(cap_ms, violation.throttle_ms))    # a lower bound asks for no wait
+        return max(0, min(cap_ms, violation.throttle_ms))    # a lower bound causes no wait
 
     def record_strict(self, double value=1.0, time_ms=None) -> None:
         """Check first, and record without a check only if every quota is kept: a refused value is not recorded.
@@ -357,7 +357,7 @@ def charge(charges, time_ms=None, *, clock=None):
             value: the weight; below zero subtracts. mode: "permissive" (the default: recorded, then checked), "strict"
             (checked first; a violation refuses the whole call) or "unchecked". A sensor that appears twice is checked
             strictly before either is recorded. None as a sensor is no limit.
-        time_ms: milliseconds since 1970; None asks ``clock`` (None: the process's system clock).
+        time_ms: milliseconds since 1970; None: the time of ``clock`` (None: the process's system clock).
     Returns: a ChargeDecision.
     Raises: ValueError, TypeError.
     Threads: any; the sensors are locked together.

@@ -34,13 +34,13 @@ cdef struct Violation:
     MetricCore *metric          # borrowed: of the sensor or one of its parents
     double observed
     double bound
-    int64_t throttle_ms         # uncapped; how long until the average is back at the bound, or NO_THROTTLE_FORMULA
-    int64_t window_ms           # what a rate covers now; of a token bucket, how long it takes to fill
+    int64_t throttle_ms         # uncapped time until the average is back at the bound, or NO_THROTTLE_FORMULA
+    int64_t window_ms           # time that a rate covers now; time in which a token bucket fills
 
 cdef struct SensorCore:
     AtomicI64 refs
     AtomicI64 last_record_ms
-    AtomicI64 removed           # 1: no longer in its registry; who cached it looks its name up again
+    AtomicI64 removed           # 1: no longer in its registry; a cached sensor is looked up again by name
     int64_t expiration_ms       # INT64_MAX: never; fixed at creation
     bint records                # false: too detailed for its config; fixed at creation
     int32_t parent_count
@@ -60,26 +60,26 @@ cdef SensorCore *sensor_retain(SensorCore *sensor) noexcept nogil
 cdef void sensor_release(SensorCore *sensor) noexcept nogil
 cdef bint sensor_has_expired(SensorCore *sensor, int64_t now_ms) noexcept nogil
 cdef bint sensor_is_removed(SensorCore *sensor) noexcept nogil
-# Adds a stat that several metrics may show; NULL when memory is out. A simple stat (is_compound false) takes its config
+# Add a stat that several metrics may show; NULL: out of memory. A simple stat (is_compound false) takes its config
 # from its one metric from then on, a compound one keeps `config`.
 cdef Stat *sensor_add_stat(SensorCore *sensor, const StatShape *shape, const StatConfig *config) noexcept nogil
 cdef MetricCore *sensor_add_metric(SensorCore *sensor, Stat *stat, int32_t part, double quantile,
                                    const StatConfig *config, bint is_compound) noexcept nogil
-# The metric of a place in the order of addition, NULL if there is none; borrowed.
+# Return the metric at an index in the order of addition, borrowed; NULL if there is none.
 cdef MetricCore *sensor_metric(SensorCore *sensor, int32_t index) noexcept nogil
-# Record, then check every quota in the order of the metrics, then the parents; the first violation ends it (what was
-# recorded stays, parents stay unrecorded). The violation is written only with RECORD_VIOLATED.
+# Record, then check every quota in the order of the metrics, then the parents; the first violation ends it (recorded
+# values stay, parents are not reached). The violation is written only with RECORD_VIOLATED.
 cdef int sensor_record(SensorCore *sensor, double value, int64_t now_ms, bint check,
                        Violation *violation) noexcept nogil
-# The same, and *number is the value's place among all that this sensor has recorded, from 1; 0: it was not.
+# Call sensor_record and set *number to the value's place among all recorded values, from 1; 0: it was not recorded.
 cdef int sensor_record_numbered(SensorCore *sensor, double value, int64_t now_ms, bint check, Violation *violation,
                                 int64_t *number) noexcept nogil
 cdef int sensor_check(SensorCore *sensor, int64_t now_ms, Violation *violation) noexcept nogil
-# Check, and only if nothing is violated record without a check, in one go. *number: as above, of a refused
-# value that of the latest recorded before; NULL: not wanted.
+# Check, and record without a check only if nothing is violated, in one step. *number: as above; for a refused value,
+# the number of the latest recorded value; NULL: not needed.
 cdef int sensor_record_strict(SensorCore *sensor, double value, int64_t now_ms, Violation *violation,
                               int64_t *number) noexcept nogil
-# sensor_record as a delay: 0, or the throttle time of the violation, at most cap_ms unless NO_CAP (0 if it has no
+# Call sensor_record; return 0 or the throttle time of the violation, at most cap_ms unless NO_CAP (0 without a
 # formula).
 cdef int64_t sensor_throttle_ms(SensorCore *sensor, double value, int64_t now_ms, int64_t cap_ms) noexcept nogil
 cdef double metric_measure(MetricCore *metric, int64_t now_ms) noexcept nogil
@@ -89,7 +89,7 @@ cdef int64_t metric_throttle_ms(MetricCore *metric, double observed, int64_t now
 cdef bint metric_set_config(MetricCore *metric, const StatConfig *config) noexcept nogil     # false: memory is out
 cdef void metric_get_config(MetricCore *metric, StatConfig *config) noexcept nogil
 cdef bint metric_has_throttle(const MetricCore *metric) noexcept nogil      # a rate's or a token bucket's
-# With the lock held (sensors_charge). The first gives the lock back.
+# The caller holds the lock (sensors_charge); the first function releases it.
 cdef int sensor_record_own_and_unlock(SensorCore *sensor, double value, int64_t now_ms, bint check,
                                       Violation *violation, int64_t *number) noexcept nogil
 cdef void sensor_record_locked(SensorCore *sensor, double value, int64_t now_ms) noexcept nogil
@@ -128,6 +128,6 @@ cdef struct Charge:
 cdef int sensors_charge(Charge *charges, int32_t count, int64_t now_ms, int64_t *throttle_ms) noexcept nogil
 
 # ----------------------------------------------------- copies
-# Under the lock of the original, for as long as the copying of its samples takes. Without parents; counted once, for
-# the caller alone. NULL: memory is out.
+# Copy a sensor without its parents, under its lock while the samples are copied. The only count is the caller's.
+# NULL: out of memory.
 cdef SensorCore *sensor_copy(SensorCore *sensor) noexcept nogil

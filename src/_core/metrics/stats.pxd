@@ -82,7 +82,7 @@ cdef enum MetricPart:
     PART_RATE = 2               # of a meter
     PART_QUANTILE = 3           # of percentiles
 
-cdef struct StatShape:          # what a stat is made from; plain values
+cdef struct StatShape:          # parameters of a stat; plain values
     int32_t form
     int32_t sample_kind
     int32_t unit
@@ -92,7 +92,7 @@ cdef struct StatShape:          # what a stat is made from; plain values
 cdef struct Stat:
     int32_t form
     int32_t unit
-    StatConfig *config          # what a record reads: its metric's, or fixed_config
+    StatConfig *config          # config of the next record: its metric's, or fixed_config
     StatConfig fixed_config     # compound stats keep the one they were added with
     SampleWindow window
     Bucket bucket

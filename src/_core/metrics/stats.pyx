@@ -455,7 +455,7 @@ cdef class Rate(StatSpec):
     Args:
         stat: the statistic that is divided by the time, WindowedSum by default.
         unit: "seconds" by default.
-        window_ms: a sample length of the stat's own in place of the config's.
+        window_ms: sample length of this stat, instead of the length in the config.
     Raises: ValueError, TypeError.
     Source: ``Rate.java``.
     """
@@ -497,7 +497,7 @@ cdef class Meter(StatSpec):
 cdef class Percentiles(StatSpec):
     """Percentiles of the window by a histogram whose bins are float counts.
 
-    A value outside of the range is counted at its edge. A percentile is the lower edge of the bin in which it lies; NaN
+    A value outside the range is counted at its edge. A percentile is the lower edge of the bin in which it lies; NaN
     without data; infinity for 100 and above.
     Args:
         size_bytes: of the counts of one sample, four bytes a bin, at least two bins.

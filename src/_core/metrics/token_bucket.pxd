@@ -39,7 +39,7 @@ cdef inline void bucket_record(Bucket *bucket, const StatConfig *config, int32_t
 
 cdef inline double bucket_measure(Bucket *bucket, const StatConfig *config, int32_t unit,
                                   int64_t now_ms) noexcept nogil:
-    """Tokens there are now, below zero as well; without a quota the largest int64."""
+    """Return the current tokens, which may be below zero; without a quota the largest int64."""
     if config.quota_kind == QUOTA_NONE:
         return 9223372036854775807.0
     bucket_refill(bucket, config, unit, bucket_burst(config, unit), now_ms)

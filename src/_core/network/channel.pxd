@@ -7,12 +7,12 @@ from kbroker._core.requests.request cimport Request
 
 cdef Channel *loop_register(EventLoop *loop, int fd) noexcept nogil     # takes the descriptor even when NULL
 cdef void set_interest(EventLoop *loop, Channel *channel, int mask) noexcept nogil     # may close the channel
-# Nothing more comes. Complete frames are still delivered, their responses tried; then the channel closes.
+# End the incoming stream. Complete frames are still delivered and their responses tried; then the channel closes.
 cdef void end_stream(EventLoop *loop, Channel *channel) noexcept nogil
 cdef void loop_close(EventLoop *loop, Channel *channel, int reason) noexcept nogil     # ends in loop.disconnected
 cdef void channel_free(Channel *channel) noexcept nogil     # in no list, nothing outstanding
 
-# The stream is over, and so is all that came of it.
+# Return whether the stream has ended and all its frames and responses are done.
 cdef inline bint has_ended(Channel *channel) noexcept nogil:
     return (channel.end_of_stream and channel.reader.staged_count == 0 and channel.left is NULL
             and channel.requeued_first is NULL and channel.outstanding == 0 and channel.send_first is NULL
@@ -21,21 +21,23 @@ cdef inline bint has_ended(Channel *channel) noexcept nogil:
 # ---------------------------------------------- reading and writing
 
 cdef void loop_read(EventLoop *loop, Channel *channel) noexcept nogil
-# Channels with bytes in our own memory, or readable by what an earlier event said.
+# Read the channels that have bytes in memory, or that an earlier event reported as readable.
 cdef void read_due(EventLoop *loop) noexcept nogil
-# After its frames were taken, or it may be read again: what is staged, read or readable is looked at in the next poll.
+# Resume a channel after its frames were taken, or when it may be read again: the next poll handles its staged frames,
+# its bytes and its socket.
 cdef void loop_resume(EventLoop *loop, Channel *channel) noexcept nogil
 cdef void loop_mute(Channel *channel) noexcept nogil
 cdef bint loop_unmute(EventLoop *loop, Channel *channel) noexcept nogil    # true: it is NOT_MUTED now
 
-# 0: everything left; KB_AGAIN: the rest when writable; otherwise the connection is broken. loop.sent takes them.
+# Write responses. 0: all are sent; KB_AGAIN: the rest when writable; otherwise the connection is broken. loop.sent
+# takes the sent ones.
 cdef int64_t channel_write(EventLoop *loop, Channel *channel) noexcept nogil
 cdef void loop_queue_response(Channel *channel, Request *request) noexcept nogil
 cdef void loop_write(EventLoop *loop, Channel *channel) noexcept nogil  # may close the channel
-cdef void loop_want_write(EventLoop *loop, Channel *channel) noexcept nogil     # when the poller says it is writable
+cdef void loop_want_write(EventLoop *loop, Channel *channel) noexcept nogil     # once the poller reports it writable
 
 cdef inline bint can_resume(EventLoop *loop, Channel *channel) noexcept nogil:
-    """Frames may be cut for this channel. At most one batch of complete frames is with the owner at a time."""
+    """Return whether frames may be cut for this channel. The owner has at most one batch of them at a time."""
     return (loop.reading and channel.mute_state == NOT_MUTED and not channel.close_when_sent
             and not is_linked(&channel.completed_receives) and channel.close_reason == 0 and not channel.handshaking)
 

@@ -372,7 +372,7 @@ cdef void read_due(EventLoop *loop) noexcept nogil:
     if list_empty(&loop.pending_reads):
         return
     at = clock_now_ns(loop.clock)       # also called before a wait
-    list_take(&loop.pending_reads, &batch)        # what becomes due meanwhile waits for the next poll
+    list_take(&loop.pending_reads, &batch)        # channels that become due meanwhile wait for the next poll
     while not list_empty(&batch):
         channel = batch.next.channel
         list_remove(&channel.pending_reads)

@@ -17,10 +17,11 @@ from kbroker._core.network.poller cimport Poller
 from kbroker._core.requests.memory_pool cimport Pool
 from kbroker._core.sync cimport AtomicI64, Cond, Mutex
 
-# ``loop`` is zeroed memory. Takes the poller, and counts of clock and pool; false: memory is out, nothing was taken.
+# Initialise ``loop``, which is zeroed memory; it owns the poller, and counts on clock and pool. False: out of memory,
+# nothing is owned.
 cdef bint loop_init(EventLoop *loop, Poller *poller, Clock *clock, Pool *pool, Framing *framing) noexcept nogil
 cdef void loop_destroy(EventLoop *loop) noexcept nogil      # every channel was closed and freed before
-# After the transport was replaced by one with a handshake, which must be over within the time a frame may take.
+# Call it after the transport was replaced by one with a handshake, which must end within the time limit of a frame.
 cdef void loop_handshake(EventLoop *loop, Channel *channel) noexcept nogil
 cdef void loop_poll(EventLoop *loop, int64_t timeout_ns) noexcept nogil
 cdef Channel *loop_lowest_priority(EventLoop *loop) noexcept nogil
@@ -31,18 +32,18 @@ cdef void loop_wake(EventLoop *loop) noexcept nogil
 cdef enum:
     SNAPSHOTS_CLOSED = 1        # no pointer has this value
     CHANNELS_PER_STEP = 256     # some 50 us
-    PRINCIPAL_BYTES = 128       # of texts that are kept; the rest is cut
+    PRINCIPAL_BYTES = 128       # maximum of a copied text; a longer one is cut
     LABEL_BYTES = 64
 
 cdef enum WhyMuted:             # bits: why a channel is not read
     MUTED_THROTTLED = 1
-    MUTED_MEMORY = 2            # the pool had none for its next frame
-    MUTED_REFUSAL = 4           # authentication failed: a response says so later, and it is closed
+    MUTED_MEMORY = 2            # the pool had no memory for its next frame
+    MUTED_REFUSAL = 4           # authentication failed: the response and the close are delayed
     MUTED_UNSENT = 8            # a response waits until the peer reads
     MUTED_EXPLICITLY = 16       # by its owner
-    MUTED_IN_FLIGHT = 32        # frames were handed over, and not all of their responses are away
-    MUTED_STOPPING = 64         # the loop reads nothing any more
-    MUTED_REASONS = 7           # how many bits
+    MUTED_IN_FLIGHT = 32        # frames were handed over, and not all of their responses are sent
+    MUTED_STOPPING = 64         # the loop no longer reads
+    MUTED_REASONS = 7           # number of bits
 
 cdef enum ChannelStage:
     STAGE_HANDSHAKE = 0
@@ -85,9 +86,9 @@ cdef enum SnapshotState:
     SNAPSHOT_DONE = 1
     SNAPSHOT_ENDED = 2          # the loop is over
     SNAPSHOT_BUSY = 3           # another one is under way
-    SNAPSHOT_LATE = 4           # the loop did not come to it in time
+    SNAPSHOT_LATE = 4           # the loop did not process it in time
 
-cdef struct LoopSnapshot:       # counted: who asks, and the loop while it has it
+cdef struct LoopSnapshot:       # counted: the requesting thread, and the loop while it has it
     AtomicI64 refs
     AtomicI64 is_abandoned
     Mutex lock
@@ -103,12 +104,13 @@ cdef struct LoopSnapshot:       # counted: who asks, and the loop while it has i
     ChannelCopy *channels       # owned
     void *extra                 # owned, malloc'ed: for the loop's on_snapshot; NULL: nothing
 
-# ``extra_bytes`` 0: none. NULL: memory is out.
+# ``extra_bytes`` may be 0. NULL: out of memory.
 cdef LoopSnapshot *loop_snapshot_new(int64_t capacity, int64_t extra_bytes) noexcept nogil
 cdef void loop_snapshot_release(LoopSnapshot *snapshot) noexcept nogil
-# Any thread but the loop's; waits. The caller keeps its count; what it asked for is there if the state is DONE.
+# Request a snapshot from any thread but the loop's, and wait. The caller keeps its count; the copies exist if the state
+# is DONE.
 cdef int loop_snapshot_ask(EventLoop *loop, LoopSnapshot *snapshot, int64_t timeout_ns) noexcept nogil
-# The loop's thread: what is wanted, a step further; whether there is more to do.
+# Take one step of the requested snapshot, on the loop's thread; return whether there is more to do.
 cdef bint loop_snapshot_step(EventLoop *loop) noexcept nogil
 cdef void loop_snapshots_close(EventLoop *loop) noexcept nogil      # the loop's thread, at its end
 cdef void channel_copy(EventLoop *loop, Channel *channel, ChannelCopy *copy) noexcept nogil

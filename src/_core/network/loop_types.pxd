@@ -29,27 +29,27 @@ cdef struct Channel
 
 cdef struct Transport:          # results: bytes, 0 end of stream, KB_AGAIN, KB_FAILED
     int64_t (*receive)(Channel *channel, char *into, int64_t size_bytes) noexcept nogil
-    # Counts only what the kernel has: one that encrypts and cannot send all of it yet answers KB_AGAIN, is called again
-    # with the same bytes in front, and counts them then.
+    # Return the number of bytes that the kernel has taken. An encrypting transport that cannot send all of them yet
+    # returns KB_AGAIN, is called again with the same bytes in front, and counts them then.
     int64_t (*send)(Channel *channel, kb_piece *pieces, int count, bint more) noexcept nogil
     # NULL: the loop copies by pread and send
     int64_t (*send_file)(Channel *channel, OpenFile *file, int64_t at, int64_t size_bytes) noexcept nogil
-    # NULL: ready at once; 1 ready, KB_AGAIN: bytes are needed, KB_WANT_WRITE: when it is writable, KB_FAILED
+    # NULL: ready at once. 1: ready; KB_AGAIN: needs bytes; KB_WANT_WRITE: must wait until it is writable; KB_FAILED
     int (*handshake)(Channel *channel) noexcept nogil
-    # whether a receive would bring bytes without the kernel; NULL: never
+    # Return whether a receive would return bytes without reading the socket; NULL: never
     bint (*has_buffered)(Channel *channel) noexcept nogil
     void (*close)(Channel *channel) noexcept nogil
 
 cdef enum CloseReason:
     CLOSE_NONE = 0
     CLOSE_PEER = 1              # end of stream or a failed read or write
-    CLOSE_INVALID = 2           # a frame that cannot be
+    CLOSE_INVALID = 2           # an invalid frame
     CLOSE_EXPIRED = 3           # idle for too long
-    CLOSE_FRAME_TIMEOUT = 4     # a frame that was begun and not finished
-    CLOSE_LOCAL = 5             # asked for
+    CLOSE_FRAME_TIMEOUT = 4     # an incomplete frame
+    CLOSE_LOCAL = 5             # requested by its owner
     CLOSE_FAILED_SEND = 6       # Selector: a send while another was in progress
-    CLOSE_STATE = 7             # an illegal move of the mute table
-    CLOSE_SESSION = 8           # its authentication was valid for a time that is over
+    CLOSE_STATE = 7             # an event that the mute table does not allow
+    CLOSE_SESSION = 8           # its authentication has expired
 
 cdef struct Link:
     Link *next
@@ -71,19 +71,19 @@ cdef struct Channel:
     int close_reason            # CLOSE_NONE while open
     AtomicI64 is_closed         # the same for other threads: 1 once closed
     bint explicit_mute          # Selector.mute
-    bint may_be_readable        # an event came while it was not read: read without asking the poller
-    bint has_invalid_frame      # it was sent a frame that cannot be, and reads no more
-    int32_t invalid_size_bytes  # what the frame's length prefix says then
+    bint may_be_readable        # an event came while it was not read: read without the poller
+    bint has_invalid_frame      # it received an invalid frame, and is not read any more
+    int32_t invalid_size_bytes  # length prefix of the invalid frame
     bint end_of_stream          # the peer has ended its direction; complete frames are still delivered
     bint close_when_sent
     bint wants_write            # the kernel buffer is full
     bint handshaking
     bint authenticating         # one frame at a time is read, nothing ahead, and goes to its owner's authenticator
     int32_t throttles           # START_THROTTLE without its END_THROTTLE
-    int64_t throttled_until_ns  # as far as who throttles says; 0: not throttled, or for an unknown time
-    int32_t throttle_kind       # in the numbers of who throttles
+    int64_t throttled_until_ns  # 0: not throttled, or for an unknown time
+    int32_t throttle_kind       # number of the kind, set by the sender of the throttle
     int32_t label_bytes
-    char *label                 # owned: what its owner calls who is at the other end; NULL: not known
+    char *label                 # owned: the owner's name for the peer; NULL: unknown
     int64_t number
     int64_t opened_ns
     int64_t last_active_ns
@@ -94,40 +94,40 @@ cdef struct Channel:
     int64_t network_ns
     Transport *transport
     void *transport_state
-    void *owner                 # a handle's own
-    void *software              # the owner's own: what its client said it is
+    void *owner                 # of the handle
+    void *software              # the owner's: software name and version of the client
     Session *session            # counted
     int64_t session_expires_ns  # 0: never
-    void *authenticator         # the owner's own
+    void *authenticator         # the owner's
     int64_t close_due_ns
     Link lru
     Link registered             # in order of registration, for snapshots
     Link partial_reads          # a frame is begun; in order of its begin
-    Link memory_muted           # muted for want of pool memory
-    Link pending_reads          # to be read or fed in the next poll whatever the poller says
+    Link memory_muted           # muted because the pool is empty
+    Link pending_reads          # to be read or fed in the next poll, regardless of the poller
     Link completed_receives     # complete frames wait for their owner
-    Link pending_writes         # responses arrived: write, then maybe read on
-    Link disconnected           # closed; its owner has still to see it
+    Link pending_writes         # responses arrived: write them, then maybe read again
+    Link disconnected           # closed; its owner has not processed it yet
     Link failed_auth            # authentication failed: its owner responds and closes at close_due_ns
     # reading
     FrameReader reader
     char *left                  # owned: bytes read and not yet framed
     int64_t left_at
     int64_t left_end
-    # in flight: handed over and not back, and what came back
+    # in flight: frames that were handed over, and those that returned
     int64_t outstanding         # frames not yet sent, dropped or returned
     int64_t next_sequence
     int64_t send_sequence
-    Request *early              # owned: answers ahead of their turn, by sequence
+    Request *early              # owned: responses ahead of their turn, by sequence
     Request *requeued_first     # owned: handed over, not executed; first in line again when the batch is over
     Request *returned_last
     int32_t returned_count
-    Request *send_first         # owned: answers in turn, being written
+    Request *send_first         # owned: responses in turn, being written
     Request *send_last
-    int32_t prefix_sent         # how far send_first is: prefix bytes, segment, bytes of that segment
+    int32_t prefix_sent         # progress of send_first: prefix bytes, segment, bytes of that segment
     int32_t segment_at
     int64_t segment_sent
-    void *observed              # of the recorder of its requests, given back with the channel; NULL: nothing
+    void *observed              # of the recorder of its requests, released with the channel; NULL: nothing
     void (*release_observed)(void *observed) noexcept nogil
     ChannelMetadata metadata
 
@@ -159,14 +159,14 @@ cdef struct EventLoop:
     Pool *pool                  # counted
     Waker waker
     PoolWaiter pool_waiter      # queued while channels are memory_muted
-    int64_t passed_over_ns      # since when there has been memory, but for another loop; 0: it is not so
+    int64_t passed_over_ns      # time since which memory has been free for another loop; 0: it is not
     Framing framing
     int64_t idle_ns             # negative: never
     int64_t frame_timeout_ns    # 0: never
     int32_t frame_limit         # complete frames a channel may hold before it is read again
     bint exact                  # read exactly one frame at a time
     bint copy_files             # send file regions by pread and send, as a transport without sendfile does
-    bint reading                # false: nothing is read any more
+    bint reading                # false: the loop no longer reads
     bint out_of_memory
     int64_t now_ns              # after the last wait
     int64_t busy_since_ns       # when the last wait ended
@@ -177,11 +177,11 @@ cdef struct EventLoop:
     char *scratch               # owned: SCRATCH_BYTES
     kb_event *events            # owned
     AtomicI64 sleeping          # 1: about to wait or waiting
-    bint (*has_mail)(EventLoop *loop) noexcept nogil    # asked after ``sleeping`` is set; NULL: never
-    # A response left, or its channel closed: takes the request.
+    bint (*has_mail)(EventLoop *loop) noexcept nogil    # called after ``sleeping`` is set; NULL: never
+    # A response was sent, or its channel closed: the function takes the request.
     void (*sent)(EventLoop *loop, Channel *channel, Request *request) noexcept nogil
-    AtomicI64 snapshot          # LoopSnapshot * that another thread wants; SNAPSHOTS_CLOSED: there will be none
-    void (*on_snapshot)(EventLoop *loop, void *extra) noexcept nogil    # fills what is not of channels; NULL: nothing
+    AtomicI64 snapshot          # LoopSnapshot * requested by another thread; SNAPSHOTS_CLOSED: no more
+    void (*on_snapshot)(EventLoop *loop, void *extra) noexcept nogil    # fills ``extra``; NULL: nothing to fill
     Link lru            # all open channels, least recently active first
     Link registered     # the same in order of registration, and cursors of snapshots, which have no channel
     Link partial_reads

@@ -64,11 +64,11 @@ cdef Poller *poller_new_native() noexcept nogil:
 
 @cython.final
 cdef class PortablePoller:
-    """Adapts a selectors-like object. All calls but wake hold the GIL; the object's own wait drops it."""
+    """Adapter of a selectors-like object. All calls except wake hold the GIL; the object's wait releases it."""
     cdef object selector
     cdef object wake_receiver
     cdef object wake_sender
-    cdef set tags                   # of what is registered: a stale event of a foreign object must not become a pointer
+    cdef set tags                   # of registered channels: a stale event of a foreign object must not become one
 
     def __init__(self, selector):
         for name in ("register", "unregister", "modify", "select", "close"):

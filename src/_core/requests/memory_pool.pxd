@@ -22,7 +22,7 @@ cdef struct Pool:
     int64_t depleted_since_ns        # -1: not depleted
     int64_t depleted_total_ns
     int64_t depletion_count
-    AtomicI64 first_waiter      # PoolWaiter * whose turn it is, to be read without the lock
+    AtomicI64 first_waiter      # PoolWaiter * that is next, readable without the lock
     PoolWaiter *last_waiter
 
 cdef Pool *pool_new(Clock *clock, int64_t size_bytes, int64_t max_single_bytes, bint strict) noexcept nogil
@@ -33,8 +33,8 @@ cdef void pool_free(Pool *pool, int64_t size_bytes) noexcept nogil
 cdef int64_t pool_available(Pool *pool) noexcept nogil                 # unlimited: int64 max
 cdef bint pool_is_out_of_memory(Pool *pool) noexcept nogil
 cdef bint pool_is_low(Pool *pool) noexcept nogil                       # limited and available < size // 10
-# Loops that were refused take turns, first come first served: a release wakes the one whose turn it is. Without this a
-# busy loop takes all that is given back, and one that sleeps never learns of it.
+# Loops that were refused take turns in order of arrival: each release wakes the first one. Otherwise a busy loop would
+# take all freed memory, and a sleeping one would never be woken.
 cdef void pool_enqueue_waiter(Pool *pool, PoolWaiter *waiter) noexcept nogil     # to the end of the queue, once
 cdef void pool_dequeue_waiter(Pool *pool, PoolWaiter *waiter) noexcept nogil    # not queued: nothing
 cdef bint pool_is_next(Pool *pool, PoolWaiter *waiter) noexcept nogil  # no other waiter is ahead; advice, not enforced

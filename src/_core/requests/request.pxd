@@ -26,8 +26,8 @@ cdef enum RequestAction:
     ACTION_NO_OP = 1            # no response
     ACTION_CLOSE = 2            # close the connection
     ACTION_RETURN = 3           # not executed: the frame goes back to its channel and is handed over again later
-    # control messages about a channel (payload unused). Of a start, response_ready_ns is when it is due to end, 0 where
-    # that is not known, and sequence the kind of throttle, in the numbers of who throttles
+    # control messages about a channel (payload unused). Of a start, response_ready_ns is when it is due to end, 0 if
+    # unknown, and sequence is the kind of throttle, as its sender numbers them
     ACTION_START_THROTTLE = 4
     ACTION_END_THROTTLE = 5
 
@@ -46,35 +46,35 @@ cdef struct Segment:            # a piece of a response, in order
 cdef struct Session:            # identity of a connection; immutable after publication, counted
     AtomicI64 refs
     char *principal             # owned, NUL terminated ("User:ANONYMOUS")
-    int32_t kind                # how the client was identified, in its maker's numbers; 0 unless that sets another
+    int32_t kind                # way the client was identified, as its creator numbers them; 0 by default
 
 cdef Session *session_new(const char *principal) noexcept nogil
 cdef Session *session_retain(Session *session) noexcept nogil
 cdef void session_release(Session *session) noexcept nogil
 
-cdef struct Responder:          # the network thread as its handlers see it
+cdef struct Responder:          # interface of the network thread for its handlers
     void (*respond)(Responder *self, Request *first) noexcept nogil   # list by ``next``; any thread; never blocks
-    # Whether its connection is closed, so that its response need not be waited for; from any thread that owns it; may
-    # be NULL.
+    # Return whether the connection is closed, so that no response is needed. Any thread that owns the request may
+    # call it. May be NULL.
     bint (*is_closed)(Request *request) noexcept nogil
     void *owner
     int32_t processor_id
     int32_t listener_id
 
-cdef struct ContextType:        # what the owner of a loop keeps in each request; a constant that outlives its requests
+cdef struct ContextType:        # type of a context, in which a loop's owner keeps data; outlives its requests
     int64_t size_bytes          # of the context, a multiple of 8
     int64_t zeroed_bytes        # its first bytes, zeroed with the request; the others have any value
-    # Once, when the request is freed: after on_complete, while its session and response are still there. May be NULL.
+    # Called once, when the request is freed: after on_complete, while session and response still exist. May be NULL.
     void (*release)(Request *request) noexcept nogil
 
 cdef struct Request:
-    # Not zeroed, and in front, so that what is zeroed is one piece with the beginning of the context behind the struct.
+    # Not zeroed, and in front: the zeroed fields are contiguous with the beginning of the context behind the struct.
     Segment inline_segments[INLINE_SEGMENTS]
     char inline_out[INLINE_OUT_BYTES]
     Request *next               # zeroed from here on; link of whichever list holds it
     Request *batch_next         # next frame of the same batch, in order (head's list goes to one handler)
     Responder *responder        # the network thread that owns the connection
-    void *channel               # that thread's own; others only pass it back
+    void *channel               # of that thread; others only pass it back
     int64_t channel_number      # connection id: unique in its network thread, never reused
     int64_t sequence            # order of handing over on its channel; responses are sent in this order
     const ContextType *context_type     # NULL: it has no context
@@ -83,10 +83,10 @@ cdef struct Request:
     int64_t size_bytes
     char *payload_owned         # malloc'ed payload, or NULL when it is behind this struct and its context
     int64_t capacity_bytes
-    int64_t filled_bytes        # how much of the frame has arrived
+    int64_t filled_bytes        # received bytes of the frame
     Pool *pool                  # counted; charged pool_charge bytes until the handler releases the payload
     int64_t pool_charge
-    AtomicI64 *charge_account   # of who reads the frame: holds pool_charge too; NULL: none does
+    AtomicI64 *charge_account   # of the reader of the frame: includes pool_charge; NULL: no account
     # time stamps, nanoseconds of the loop's clock, 0 = not reached
     int64_t start_ns            # frame complete
     int64_t dequeue_ns
@@ -95,7 +95,7 @@ cdef struct Request:
     int64_t response_sent_ns
     int64_t network_ns          # network-thread time of its channel since the last request
     Session *session            # counted
-    bint was_examined           # an interceptor has seen it and does not see it again
+    bint was_examined           # an interceptor has received it and does not receive it again
     # response
     int32_t action              # RequestAction
     int32_t segment_count
@@ -117,18 +117,18 @@ cdef struct Request:
     # The context is behind the struct, the payload behind the context.
 
 cdef inline void *request_context(const Request *request) noexcept nogil:
-    """The context; only where the request has one."""
+    """Return the context; only for a request that has one."""
     return <void *>(request + 1)
 
-# Zeroed, as far as the context's type says; ``type`` NULL: without a context. NULL: memory is out.
+# Create a request, zeroed as the context's type requires. ``type`` NULL: no context. Returns NULL: out of memory.
 cdef Request *request_new(const ContextType *type, int64_t payload_bytes) noexcept nogil
 cdef void request_free(Request *request) noexcept nogil               # everything it owns, the pool's charge too
-# Early: frees memory and charge. A payload behind the struct stays readable until request_free, at the address that it
+# Free memory and charge early. A payload behind the struct stays readable until request_free, at the address that it
 # had; ``payload`` is NULL.
 cdef void request_release_payload(Request *request) noexcept nogil
-# The frame outlives its reader: the reader's account is without it from now on.
+# Remove the frame, which outlives its reader, from the reader's account.
 cdef void request_leave_account(Request *request) noexcept nogil
-# A new region of the response: small ones from inline_out, others malloc'ed. NULL when memory is out.
+# Add a region to the response: a small one in inline_out, others malloc'ed. NULL: out of memory.
 cdef char *request_reserve(Request *request, int64_t size_bytes) noexcept nogil
 cdef bint request_add_memory(Request *request, char *data, int64_t size_bytes, char *owned) noexcept nogil
 # takes the count
@@ -151,7 +151,7 @@ cdef struct RequestQueue:
     int64_t capacity
     int32_t sleepers
     int32_t signalled           # sleepers that were woken and have not run yet
-    int32_t busy                # takers that left with a batch and have not come back
+    int32_t busy                # takers that have a batch and have not returned
     int32_t awake_target        # 0: wake a sleeper for each batch; else see wakes_due
     int64_t waiting_batches
     int64_t last_take_ns
@@ -163,16 +163,16 @@ cdef struct RequestQueue:
 cdef RequestQueue *request_queue_new(Clock *clock, int64_t capacity) noexcept nogil
 cdef RequestQueue *request_queue_retain(RequestQueue *queue) noexcept nogil
 cdef void request_queue_release(RequestQueue *queue) noexcept nogil
-# Puts all batches of a list (by next) in order under one lock; waits while full; false when closed (what was not put is
-# still the caller's: *first then points at it). Signals min(sleepers, batches put).
+# Put all batches of a list (by next) in order under one lock; wait while full; false when closed (the remaining batches
+# are still the caller's: *first then points at them). Signals min(sleepers, batches put).
 cdef bint request_queue_put(RequestQueue *queue, Request **first) noexcept nogil
-# One batch; NULL: time-out, or closed and empty. A negative time-out waits until the queue is closed.
+# Take one batch; NULL: time-out, or closed and empty. A negative time-out waits until the queue is closed.
 cdef Request *request_queue_take(RequestQueue *queue, int64_t timeout_ns) noexcept nogil
 cdef void request_queue_close(RequestQueue *queue) noexcept nogil
 cdef bint request_queue_is_closed(RequestQueue *queue) noexcept nogil
 cdef bint request_queue_nearly_full(RequestQueue *queue) noexcept nogil    # above 3/4 of its capacity
 
-cdef void request_queue_refuse_all(RequestQueue *queue) noexcept nogil     # what is queued goes back as ACTION_CLOSE
+cdef void request_queue_refuse_all(RequestQueue *queue) noexcept nogil     # queued requests return as ACTION_CLOSE
 
 cdef class Queue:
     cdef RequestQueue *queue    # owned count

@@ -117,7 +117,7 @@ cdef void drop_python(Operation *op) noexcept nogil:
 
 
 cdef void python_destroy(Operation *op) noexcept nogil:
-    free(op)                        # the object held a count: it was freed before
+    free(op)                        # the object had a count: it was freed before
 
 
 cdef void let_go(Operation *op) noexcept:
@@ -149,7 +149,7 @@ PYTHON_TABLE.destroy = python_destroy
 
 
 cdef class DelayedOperation:
-    """Something that waits in a ``Purgatory`` until it can complete or its time is over; subclass it.
+    """Operation that waits in a ``Purgatory`` until it can complete or expires; subclass it.
 
     Override ``try_complete`` (when satisfied: ``return self.force_complete()``), ``on_complete`` and, if wanted,
     ``on_expiration``. A failure in one of them on a thread that only checks or expires goes to ``sys.unraisablehook``.

@@ -5,8 +5,8 @@ An operation is any struct that begins with ``Operation`` and has a table of fun
 Functions of a table run under no lock but the operation's. check_and_complete is called with none of them held.
 
 A snapshot copies the watch lists in short turns under the lock of one shard, then of the timer. A turn looks at
-LOOKS_PER_TURN watchers at most. A longer list, or more than the requested number of operations, is cut, and the
-snapshot says so. An operation that completes meanwhile is left out.
+LOOKS_PER_TURN watchers at most. A longer list, or more than the requested number of operations, is cut, and
+``is_truncated`` is set. An operation that completes meanwhile is left out.
 """
 from libc.stdint cimport int32_t, int64_t
 
@@ -16,12 +16,12 @@ from kbroker._core.timer.watch_lists cimport Key, WatchTable, Watcher, WatcherBl
 
 cdef struct Operation
 cdef struct OperationTable:
-    # Under the operation's lock. True if satisfied AND this call won operation_force_complete. Safe to call repeatedly.
+    # Called under the operation's lock. True if satisfied AND this call won operation_force_complete. May be repeated.
     bint (*try_complete)(Operation *op) noexcept nogil
-    # Exactly once, on the winner's thread; under the operation's lock if the winner is try_complete, else under none.
+    # Called exactly once, on the winner's thread; under the operation's lock if try_complete won, else under none.
     void (*on_complete)(Operation *op) noexcept nogil
     void (*on_expiration)(Operation *op) noexcept nogil     # after on_complete, only if the time-out won; may be NULL
-    void (*destroy)(Operation *op) noexcept nogil           # last count gone; the payload was freed at completion
+    void (*destroy)(Operation *op) noexcept nogil           # after the last count; the payload was freed at completion
 
 cdef struct Operation:
     AtomicI64 refs              # caller, each watch list, timer
@@ -53,21 +53,21 @@ cdef void operation_init(Operation *op, OperationTable *table, int64_t timeout_m
 cdef void operation_release(Operation *op) noexcept nogil
 cdef bint operation_force_complete(Operation *op) noexcept nogil
 cdef bint operation_is_completed(Operation *op) noexcept nogil
-# The caller keeps its own count on op, which was not watched before. True: completed by this call. Without memory to
-# watch it, and after close, it is completed at once.
+# The caller keeps its own count on op, which was not watched before. True: this call completed it. It is completed at
+# once if there is no memory to watch it, and after close.
 cdef bint purgatory_try_complete_else_watch(
     Purgatory *purgatory, Operation *op, Key *keys, int32_t key_count) noexcept nogil
 cdef int64_t purgatory_check_and_complete(Purgatory *purgatory, Key *key) noexcept nogil
-cdef int64_t purgatory_cancel_for_key(Purgatory *purgatory, Key *key) noexcept nogil   # how many; completes none
+cdef int64_t purgatory_cancel_for_key(Purgatory *purgatory, Key *key) noexcept nogil   # their number; completes none
 cdef int64_t purgatory_watched(Purgatory *purgatory) noexcept nogil
 cdef int64_t purgatory_delayed(Purgatory *purgatory) noexcept nogil
-# One reaper turn: timer, then maybe purge.
+# Take one turn of the reaper: advance the timer, then maybe purge.
 cdef bint purgatory_advance(Purgatory *purgatory, int64_t timeout_ms) noexcept nogil
-# Completes what still waits (payloads are freed by on_complete), wakes the reaper and refuses to watch from now on. The
+# Complete all waiting operations (on_complete frees payloads), wake the reaper and refuse to watch from now on. The
 # timer stays open: it may serve others. An owner must call it: watched operations hold a count of their purgatory.
 cdef void purgatory_close(Purgatory *purgatory) noexcept nogil
 
-# For Python's view, whose operations complete in their own way.
+# For Python's view, whose operations have another way to complete.
 cdef bint win_completion(Operation *op) noexcept nogil                 # true for one caller only
 cdef void stop_timeout(Operation *op) noexcept nogil
 cdef void leave_all_lists(Operation *op) noexcept nogil                # of a completed one; the caller has a count
@@ -77,7 +77,7 @@ cdef void start_timeout(Purgatory *purgatory, Operation *op) noexcept nogil
 cdef Watcher *take_watchers(Purgatory *purgatory, Key *key, int64_t *traces) noexcept nogil
 cdef void rewatch(Purgatory *purgatory, Key *key, Watcher *watcher) noexcept nogil     # of take_watchers
 cdef void maybe_purge(Purgatory *purgatory) noexcept nogil
-# Closes; every operation leaves lists and timer and goes through `drop`, which may be NULL: then it is completed.
+# Close; every operation leaves lists and timer and is passed to `drop`, or completed if that is NULL.
 cdef void purgatory_empty(Purgatory *purgatory, void (*drop)(Operation *op) noexcept nogil) noexcept nogil
 
 
@@ -88,7 +88,7 @@ cdef inline Operation *operation_of(TimerEntry *entry) noexcept nogil:
 
 cdef enum:
     LOOKS_PER_TURN = 256        # some 10 us
-    ENTRIES_PER_OPERATION = 4   # of the room for entries
+    ENTRIES_PER_OPERATION = 4   # of the capacity for entries
 
 cdef struct WaitingEntry:       # an operation under one of its keys
     Operation *op               # counted
@@ -101,8 +101,8 @@ cdef struct PurgatorySnapshot:
     bint is_truncated
     WaitingEntry *entries       # owned
 
-# False: no memory. Of each operation up to ENTRIES_PER_OPERATION entries on average find room.
+# False: out of memory. The capacity is ENTRIES_PER_OPERATION entries for each operation on average.
 cdef bint purgatory_snapshot_take(PurgatorySnapshot *into, Purgatory *purgatory, int64_t operations) noexcept nogil
 cdef void purgatory_snapshot_free(PurgatorySnapshot *snapshot) noexcept nogil
-# When the operation's time is over, by the timer's clock in ms; -1: its time does not run (yet, or any more).
+# Return the operation's due time by the timer's clock in ms; -1: its timer is not running (yet, or any more).
 cdef int64_t operation_due_ms(Purgatory *purgatory, Operation *op) noexcept nogil

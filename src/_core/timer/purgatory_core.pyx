@@ -286,7 +286,7 @@ cdef int64_t purgatory_check_and_complete(Purgatory *purgatory, Key *key) noexce
         return 0
     if watchers.length > capacity:
         snapshot = <Operation **>malloc(watchers.length * sizeof(Operation *))
-        if snapshot is NULL:        # the first ones now; the others have their time-out
+        if snapshot is NULL:        # complete the first ones now; the others expire
             snapshot = on_stack
         else:
             capacity = watchers.length

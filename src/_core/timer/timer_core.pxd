@@ -9,7 +9,7 @@ from kbroker._core.containers.heap cimport Heap, HeapEntry
 from kbroker._core.sync cimport AtomicI64, Cond, Mutex
 
 cdef enum:
-    LARGEST_LEVELS = 64             # with two slots a level doubles the span: 2**63 ms is out of any clock's reach
+    LARGEST_LEVELS = 64             # with two slots a level doubles the span: no clock reaches 2**63 ms
 
 cdef struct TimerEntry:         # embedded in its owner (zeroed before first use); one timer at a time
     TimerEntry *next
@@ -18,7 +18,7 @@ cdef struct TimerEntry:         # embedded in its owner (zeroed before first use
     int64_t due_ms              # absolute, clock_now_ms scale, rounded up to a tick
     void (*fire)(TimerEntry *entry) noexcept nogil    # outside the lock; the entry is no longer pending
 
-# The layout is for this module and for Python's view of it.
+# Only this module and timing_wheel use the layout.
 cdef struct Bucket:
     HeapEntry expiration            # in the delay queue by the start of its slot in ms; -1: not queued
     TimerEntry root                 # sentinel of a circular list, in order of insertion
@@ -27,7 +27,7 @@ cdef struct Bucket:
 
 cdef struct Wheel:
     int64_t tick_ms
-    int64_t interval_ms             # tick * size: what this wheel can hold beyond its clock
+    int64_t interval_ms             # tick * size: span of this wheel beyond its clock
     int64_t current_ms              # clock of this wheel: a multiple of tick, moved only by buckets that came due
     Bucket *buckets
 
@@ -44,7 +44,7 @@ cdef struct Timer:                  # counted
     int32_t wheel_size
     int64_t wake_calls              # of timer_wake
     int64_t offers                  # buckets put in the queue
-    Bucket fresh                    # due when added; joins `due` at the next collect: a callback that adds ends
+    Bucket fresh                    # due when added; joins `due` at the next collect: callbacks that add entries end
     Bucket due                      # expired, not yet taken
     Heap queue                      # the delay queue of buckets, large enough for all of them
     Wheel wheels[LARGEST_LEVELS]
@@ -61,28 +61,28 @@ cdef void timer_release(Timer *timer) noexcept nogil
 # Re-adding re-schedules. An entry that is due already fires at the next advance, never on the adding thread.
 cdef void timer_add(Timer *timer, TimerEntry *entry, int64_t delay_ms) noexcept nogil
 # True: it was pending and will not fire. False: it was not added, has fired, or is firing on another thread right now:
-# the owner keeps the entry's memory until ``fire`` has run (count what the timer holds).
+# the owner keeps the entry's memory until ``fire`` has run (the timer's use is counted).
 cdef bint timer_cancel(Timer *timer, TimerEntry *entry) noexcept nogil
 cdef int64_t timer_pending(Timer *timer) noexcept nogil                    # exact
-# Waits (without the GIL) up to timeout_ms for a bucket to become due, fires what is due; true if anything was polled.
+# Wait (without the GIL) up to timeout_ms for a bucket to become due, fire the due entries; true if any was polled.
 cdef bint timer_advance(Timer *timer, int64_t timeout_ms) noexcept nogil
-# Wakes and ends the waiters; pending entries can only be cancelled.
+# Wake and end the waiters; pending entries can only be cancelled.
 cdef void timer_close(Timer *timer) noexcept nogil
 cdef bint timer_is_closed(Timer *timer) noexcept nogil
-# The two halves of timer_advance, for an owner that fires in its own way: wait and collect, then take what is due one
-# by one (NULL: none left). An entry taken is no longer pending and ``fire`` has not run.
+# The two halves of timer_advance, for an owner that fires in its own way: wait and collect, then take the due entries
+# one by one (NULL: none left). An entry taken is no longer pending and ``fire`` has not run.
 cdef bint timer_collect(Timer *timer, int64_t timeout_ms) noexcept nogil
 cdef TimerEntry *timer_take_due(Timer *timer) noexcept nogil
 cdef TimerEntry *timer_take_due_with_gil(Timer *timer) noexcept       # the same for a caller that holds the GIL
-# Up to `capacity` at once, for an owner whose entries need not be cancelled once they are due; 0: none left.
+# Take up to `capacity` entries at once, for an owner that need not cancel due entries; 0: none left.
 cdef int32_t timer_take_due_batch(Timer *timer, TimerEntry **entries, int32_t capacity) noexcept nogil
-cdef void timer_wake(Timer *timer) noexcept nogil                          # every wait of now ends as if timed out
-# Nothing is due, nothing fires, and a thread waits for what comes (or the timer is closed).
+cdef void timer_wake(Timer *timer) noexcept nogil                          # every current wait ends as if timed out
+# Return whether nothing is due or firing, and a thread waits for the next entry (or the timer is closed).
 cdef bint timer_is_quiet(Timer *timer) noexcept nogil
 cdef Clock *timer_clock(Timer *timer) noexcept nogil                       # borrowed
 cdef void timer_figures(Timer *timer, TimerFigures *figures) noexcept nogil
 
-# For Python's view, which drops the GIL only if the lock is taken. All but due_after: the lock is held.
+# For Python's view, which releases the GIL only if the lock is taken. The caller holds the lock, except for due_after.
 cdef int64_t due_after(Timer *timer, int64_t delay_ms) noexcept nogil
 cdef bint add_locked(Timer *timer, TimerEntry *entry, int64_t due_ms) noexcept nogil   # true: broadcast `changed`
 cdef bint cancel_locked(Timer *timer, TimerEntry *entry) noexcept nogil

@@ -1,4 +1,4 @@
-"""Hierarchical timing wheel: the C timer. How it differs from Kafka's is said in ``timing_wheel``.
+"""Hierarchical timing wheel: the C timer. Differences from Kafka's: see ``timing_wheel``.
 
 Source: ``SystemTimer``, ``TimingWheel``, ``TimerTaskList``, ``TimerTask``.
 """
@@ -39,7 +39,7 @@ cdef inline void append(Bucket *bucket, TimerEntry *entry) noexcept nogil:
 
 
 cdef void splice_due(Timer *timer, Bucket *bucket) noexcept nogil:
-    """All of a lowest-level bucket is due at once: O(1). Its entries keep a stale `bucket`: that only says pending."""
+    """Append a lowest-level bucket to the due list: O(1). Entries keep a stale `bucket`, which only means pending."""
     cdef TimerEntry *first = bucket.root.next
     cdef TimerEntry *last = bucket.root.prev
     cdef TimerEntry *root = &timer.due.root

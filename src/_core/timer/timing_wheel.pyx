@@ -1,12 +1,12 @@
 """Hierarchical timing wheel: Python's view of the C timer.
 
 Differences from Kafka's, each on purpose: one lock instead of a read-write lock, list locks and retry loops; a due time
-between ticks is rounded up, not down; what is due waits in a separate list until the advancing thread takes it, entry
-by entry, so that it can still be cancelled or re-added, and counts as pending until then.
+between ticks is rounded up, not down; a due entry waits in a separate list until the advancing thread takes
+it, so that it can still be cancelled or re-added, and counts as pending until then.
 Source: ``SystemTimer``, ``TimingWheel``, ``TimerTaskList``, ``TimerTask``.
 """
-# The GIL is dropped before the lock can block: a short operation tries the lock first, and drops the GIL if that fails
-# (dropping and taking it costs more than the operation). A thread that holds the lock never asks for the GIL.
+# The GIL is released before the lock can block: a short operation tries the lock first, and releases the GIL if that
+# fails (its release and acquisition cost more than the operation). A thread that holds the lock never acquires the GIL.
 cimport cython
 from cpython.exc cimport PyErr_CheckSignals, PyErr_ExceptionMatches, PyErr_WriteUnraisable
 from cpython.object cimport PyObject, PyTypeObject
@@ -69,7 +69,7 @@ cdef class TimerTask:
 
     @property
     def is_pending(self) -> bool:
-        """Return whether the task still waits."""
+        """Return whether the task is still pending."""
         cdef bint pending
         if self.timer is NULL:
             return False
@@ -138,7 +138,7 @@ cdef Timer *borrow_timer(object timer) except NULL:
 @cython.final
 @cython.no_gc                   # its tasks are in C lists; close() or __dealloc__ drops them
 cdef class TimerHandle:
-    """Runs callbacks after a delay: O(1) add and cancel, exact count, never early.
+    """Timer of callbacks that run after a delay: O(1) add and cancel, exact count, never early.
 
     Nothing runs by itself: a thread calls ``advance`` in a loop, and callbacks run on that thread, one at a time,
     outside every lock, in the order of their buckets and within a bucket in the order they were put there. An exception

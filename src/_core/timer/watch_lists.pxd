@@ -1,10 +1,10 @@
 """Watch lists of a purgatory: by key, the operations that wait. A list of a key lives while it has watchers or traces.
 
 An operation that completes leaves its lists at once, and a trace in each: a count, which a check of that key or a purge
-takes away. So the lengths are what Kafka reports, whose lists keep the completed until they are met, at no memory for
-the completed and no search for them.
+removes. So the lengths are those that Kafka reports, whose lists keep completed operations until they are met, without
+their memory and without a search for them.
 
-Lock: one per shard of the keys, a leaf. Functions with a Shard argument want it held.
+Lock: one per shard of the keys, a leaf. The caller of a function with a Shard argument holds its lock.
 """
 from libc.stdint cimport int32_t, int64_t, uint64_t
 from kbroker._core.containers.hashing cimport mix_hash
@@ -23,24 +23,24 @@ cdef struct Watcher:            # one owner under one key; in the owner's Watche
 
 cdef struct WatcherBlock:       # all watchers of one owner, one allocation
     void *owner
-    void *home                  # what the owner belongs to: a counted Purgatory
+    void *home                  # the counted Purgatory that the owner belongs to
     int32_t count
     int32_t reserved
     Watcher watchers[1]         # `count` of them
 
-# Both are a cache line long and begin with one: threads that watch and threads that complete hand them to and fro.
+# Both are one aligned cache line: threads that watch and threads that complete use them in turn.
 cdef struct WatchList:
     Watcher root                # sentinel of a circular list, in order of watching
     Key key
     int64_t length
-    int64_t traces              # of those that completed and were neither checked nor purged since
+    int64_t traces              # of completed operations that were neither checked nor purged since
 
 cdef struct Shard:
     Mutex lock                  # guards all below
     WatchList **table
     int32_t table_size          # power of two, 0 before the first watch
     int32_t lists
-    AtomicI64 has_traces        # 0: no list has any; read without the lock by who looks for some
+    AtomicI64 has_traces        # 0: no list has any; readable without the lock
 
 cdef struct WatchTable:
     Shard *shards
@@ -54,12 +54,13 @@ cdef void watcher_block_init(
     WatchTable *table, WatcherBlock *block, void *owner, Key *keys, int32_t count) noexcept nogil
 cdef bint watch(Shard *shard, Key *key, Watcher *watcher) noexcept nogil           # false: no memory
 cdef bint leave_trace(Shard *shard, Key *key) noexcept nogil                       # as if watched and completed
-# Takes the locks, each once for neighbours in `blocks` that are under one key; `left` gets how many lists each was in.
+# Leave all lists under their locks, each taken once for neighbours in `blocks` under one key; `left`: number of lists
+# of each.
 cdef void leave_lists(WatchTable *table, WatcherBlock **blocks, int32_t count, int64_t *left) noexcept nogil
 cdef WatchList *find_list(Shard *shard, Key *key) noexcept nogil
-# Takes the key's traces away, and the list if it is empty then.
+# Remove the key's traces, and its list if that is then empty.
 cdef void clear_traces(Shard *shard, Key *key) noexcept nogil
-# Every watcher of the key, in order, chained by `next`; traces are added to `traces`.
+# Take every watcher of the key, in order, chained by `next`; the number of traces is added to `traces`.
 cdef Watcher *take_key(Shard *shard, Key *key, int64_t *traces) noexcept nogil
 cdef Watcher *take_all(Shard *shard) noexcept nogil
 cdef int64_t watched_in(Shard *shard) noexcept nogil                               # lengths and traces

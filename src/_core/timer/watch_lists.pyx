@@ -201,7 +201,7 @@ cdef void clear_traces(Shard *shard, Key *key) noexcept nogil:
 
 
 cdef Watcher *empty_list(Shard *shard, WatchList *watchers, Watcher **last) noexcept nogil:
-    """Its watchers as a chain; `last` is the chain's end (NULL: nothing in it)."""
+    """Remove all watchers of a list; return them as a chain, whose end is `last` (NULL: empty)."""
     cdef Watcher *first = watchers.root.next
     cdef Watcher *here = first
     last[0] = NULL
