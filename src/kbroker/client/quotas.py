@@ -6,9 +6,10 @@ with QuotaClient("kafka:9092") as quotas:
     quotas.apply({QuotaEntity.of({"user": "alice"}): {"producer_byte_rate": 1_048_576}})
 """
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+import functools
+from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
 from types import TracebackType
-from typing import NamedTuple, TypeVar
+from typing import Any, Concatenate, NamedTuple, ParamSpec, TypeVar
 
 from kbroker.client.cluster import Closing, Cluster, check, to_error
 from kbroker.client.connection import Body, BrokerConnectionError
@@ -44,6 +45,7 @@ KNOWN_SINCE = {"controller_mutation_rate": "2.7", "connection_creation_rate": "2
 ANONYMOUS = "ANONYMOUS"
 CLIENT_ID = "kbroker-quotas"
 
+P = ParamSpec("P")
 T = TypeVar("T")
 Changes = Mapping[str, float | None]
 
@@ -339,6 +341,18 @@ def _order(entity: QuotaEntity) -> tuple[tuple[str, bool, str], ...]:
     return tuple((kind, name is not None, name or "") for kind, name in entity.parts)
 
 
+def _asynchronous(
+    method: Callable[Concatenate[QuotaClient, P], T],
+) -> "Callable[Concatenate[AsyncQuotaClient, P], Coroutine[Any, Any, T]]":
+    """Return a method of `AsyncQuotaClient` that calls this one in its thread."""
+
+    @functools.wraps(method)
+    async def call(client: "AsyncQuotaClient", /, *args: P.args, **settings: P.kwargs) -> T:
+        return await client._thread.run(lambda cluster: method(QuotaClient(cluster), *args, **settings))
+
+    return call
+
+
 class AsyncQuotaClient:
     """`QuotaClient` for asyncio: each method is a coroutine.
 
@@ -388,53 +402,12 @@ class AsyncQuotaClient:
         """Close the connection and end the thread. Idempotent."""
         await self._thread.close()
 
-    async def describe(
-        self, exact: Mapping[str, str | None] | None = None, present: Iterable[str] = (), *, strict: bool = False
-    ) -> dict[QuotaEntity, dict[str, float]]:
-        """Asynchronous `QuotaClient.describe`."""
-        return await self._run(lambda client: client.describe(exact, present, strict=strict))
-
-    async def of(self, entity: QuotaEntity) -> dict[str, float]:
-        """Asynchronous `QuotaClient.of`."""
-        return await self._run(lambda client: client.of(entity))
-
-    async def alter(
-        self, changes: Mapping[QuotaEntity, Changes], *, validate_only: bool = False
-    ) -> dict[QuotaEntity, KafkaError | None]:
-        """Asynchronous `QuotaClient.alter`."""
-        return await self._run(lambda client: client.alter(changes, validate_only=validate_only))
-
-    async def resolve(
-        self, user: str = ANONYMOUS, client_id: str = "", address: str | None = None
-    ) -> list[ResolvedQuota]:
-        """Asynchronous `QuotaClient.resolve`."""
-        return await self._run(lambda client: client.resolve(user, client_id, address))
-
-    async def diff(self, wanted: Mapping[QuotaEntity, Values], *, prune: bool = False) -> list[Difference]:
-        """Asynchronous `QuotaClient.diff`."""
-        return await self._run(lambda client: client.diff(wanted, prune=prune))
-
-    async def apply(
-        self, wanted: Mapping[QuotaEntity, Values], *, prune: bool = False, validate_only: bool = False
-    ) -> Applied:
-        """Asynchronous `QuotaClient.apply`."""
-        return await self._run(lambda client: client.apply(wanted, prune=prune, validate_only=validate_only))
-
-    async def promote_shadows(
-        self, entity: QuotaEntity | None = None, keys: Collection[str] = (), *, validate_only: bool = False
-    ) -> Applied:
-        """Asynchronous `QuotaClient.promote_shadows`."""
-        return await self._run(lambda quotas: quotas.promote_shadows(entity, keys, validate_only=validate_only))
-
-    async def drop_shadows(
-        self, entity: QuotaEntity | None = None, keys: Collection[str] = (), *, validate_only: bool = False
-    ) -> Applied:
-        """Asynchronous `QuotaClient.drop_shadows`."""
-        return await self._run(lambda quotas: quotas.drop_shadows(entity, keys, validate_only=validate_only))
-
-    async def broker_count(self) -> int:
-        """Asynchronous `QuotaClient.broker_count`."""
-        return await self._run(lambda client: client.broker_count())
-
-    async def _run(self, call: Callable[[QuotaClient], T]) -> T:
-        return await self._thread.run(lambda cluster: call(QuotaClient(cluster)))
+    describe = _asynchronous(QuotaClient.describe)
+    of = _asynchronous(QuotaClient.of)
+    alter = _asynchronous(QuotaClient.alter)
+    resolve = _asynchronous(QuotaClient.resolve)
+    diff = _asynchronous(QuotaClient.diff)
+    apply = _asynchronous(QuotaClient.apply)
+    promote_shadows = _asynchronous(QuotaClient.promote_shadows)
+    drop_shadows = _asynchronous(QuotaClient.drop_shadows)
+    broker_count = _asynchronous(QuotaClient.broker_count)

@@ -95,7 +95,7 @@ BELOW = {
 
 
 class Viewers:
-    """Counts the pages that were refreshed within the last minute. Threads: any."""
+    """Number of pages that were refreshed within the last minute. Threads: any."""
 
     def __init__(self, clock: BaseClock) -> None:
         self._clock = clock

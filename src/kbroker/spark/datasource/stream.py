@@ -112,26 +112,8 @@ class RefusedStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __init__(self, failure: SourceError) -> None:
         self.failure = failure
 
-    def initialOffset(self) -> dict[str, Any]:
+    def _refuse(self, *args: Any, **named: Any) -> Any:
         """Raises: SourceError."""
         raise self.failure
 
-    def getDefaultReadLimit(self) -> ReadLimit:
-        """Raises: SourceError."""
-        raise self.failure
-
-    def prepareForTriggerAvailableNow(self) -> None:
-        """Raises: SourceError."""
-        raise self.failure
-
-    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        """Raises: SourceError."""
-        raise self.failure
-
-    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        """Raises: SourceError."""
-        raise self.failure
-
-    def read(self, partition: InputPartition) -> Iterator[RecordBatch]:
-        """Raises: SourceError."""
-        raise self.failure
+    initialOffset = getDefaultReadLimit = prepareForTriggerAvailableNow = latestOffset = partitions = read = _refuse
