@@ -75,20 +75,14 @@ SMALL = {
     for name in (
         "_core/metrics/metric_config",
         "_core/metrics/sensor",
-        "log/_config",
-        "log/_failures",
         "log/_flusher",
         "log/_partition_log",
         "log/_recovery",
         "log/_retention",
-        "log/_roll",
-        "log/segment/_segment_files",
         "network/_acceptor",
         "network/connections/_connection_quotas",
         "network/transport/_security",
-        "protocol/_message_tables",
         "handlers/_native_apis",
-        "quota/_client_quotas",
         "quota/_client_quotas",
         "quota/_counter_metrics",
     )
@@ -271,7 +265,7 @@ def numbers_of(source: Path) -> dict[str, int]:
 
 
 def write_message_tables() -> None:
-    """Turn messages/*.json into a header for protocol/_message_tables.pyx, so that a starting broker parses no JSON.
+    """Turn messages/*.json into a header for protocol/_encoder.pyx, so that a starting broker parses no JSON.
 
     The bytes are those of `marshal` in the Python that builds. An unchanged header keeps its time.
     """

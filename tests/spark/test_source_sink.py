@@ -11,7 +11,7 @@ import pytest
 from kbroker.client.admin import Admin, NewTopic
 from kbroker.client.cluster import Cluster
 from kbroker.client.consumer import Consumer, Record
-from kbroker.protocol._murmur2 import partition_of_key
+from kbroker.protocol._arrow_rows import partition_of_key
 from tests.spark.source_support import Stream, create, fill, refusal, run_to_its_end
 from tests.support.broker import BrokerProcess
 

@@ -11,7 +11,8 @@ import pytest
 from kbroker.common.errors import Errors
 from kbroker.common.loggers import get_logger
 from kbroker.handlers.api_table import ApiEntry, KafkaApis, LateFunction, whole_failure
-from kbroker.protocol import _message_tables, codec
+from kbroker.protocol import codec
+from kbroker.protocol._encoder import message_files, message_table
 from kbroker.protocol.schema import apis as tables
 from kbroker.requests.context import RequestContext
 
@@ -151,10 +152,10 @@ def test_levels_can_be_set_before_a_module_is_imported() -> None:
 
 def test_every_table_is_compiled_in() -> None:
     """Each API's is; an unknown file is a KeyError."""
-    files = set(_message_tables.files())
+    files = set(message_files())
     assert {schema.file for schema in tables().values()} | {"index.json", "headers.json", "data.json"} == files
     with pytest.raises(KeyError):
-        _message_tables.load("nothing.json")
+        message_table("nothing.json")
 
 
 def test_tables_are_those_of_the_sources() -> None:
@@ -166,4 +167,4 @@ def test_tables_are_those_of_the_sources() -> None:
 
     folder = Path(kbroker.protocol.messages.__file__).parent
     for path in sorted(folder.glob("*.json")):
-        assert _message_tables.load(path.name) == json.loads(path.read_text(encoding="utf-8")), path.name
+        assert message_table(path.name) == json.loads(path.read_text(encoding="utf-8")), path.name

@@ -10,8 +10,7 @@ from kbroker.client.cluster import Cluster, check, to_error
 from kbroker.client.connection import Body
 from kbroker.common.errors import Errors, KafkaError
 from kbroker.common.topic_names import TopicPartition
-from kbroker.protocol._arrow_rows import ArrowRows
-from kbroker.protocol._murmur2 import partition_of_key
+from kbroker.protocol._arrow_rows import ArrowRows, partition_of_key
 from kbroker.protocol.compression import CompressionType
 from kbroker.protocol.records import RecordBatchBuilder
 

@@ -3,8 +3,8 @@
 from libc.stdint cimport INT64_MAX, int16_t, int32_t, int64_t
 from libc.stdlib cimport free, malloc
 from libc.string cimport memcpy, memset
-from kbroker._core.codec.bytes cimport store_16, store_32, store_64
 from kbroker._core.clock cimport clock_wall_ms
+from kbroker._core.codec.bytes cimport store_16, store_32, store_64
 from kbroker._core.containers.buffer cimport Buffer
 from kbroker._core.open_file cimport OpenFile, open_file_release
 from kbroker._core.sync cimport atomic_load, atomic_store, mutex_lock, mutex_unlock
@@ -12,22 +12,20 @@ from kbroker.common._errors cimport (
     CORRUPT_MESSAGE, INVALID_RECORD, KAFKA_STORAGE_ERROR, MESSAGE_TOO_LARGE, RECORD_LIST_TOO_LARGE,
     UNKNOWN_SERVER_ERROR, UNKNOWN_TOPIC_OR_PARTITION,
 )
-from kbroker.log._config cimport LogConfig
-from kbroker.log._failures cimport FAILED_APPEND, count_failure
 from kbroker.log._partition cimport (
-    NEW_FILE, RECENT_APPENDS, AppendResult, Partition, RecentAppend, call_hook, note_leader_epoch, write_leader_epochs,
+    FAILED_APPEND, NEW_FILE, RECENT_APPENDS, AppendResult, LogConfig, Partition, RecentAppend, advance_watermarks,
+    call_hook, count_failure, note_leader_epoch, write_leader_epochs,
 )
 from kbroker.log._posix cimport ENOMEM, io_truncate, io_write
+from kbroker.log._retention cimport PendingSnapshot, roll_segment, should_roll, store_snapshot
+from kbroker.log._validate cimport BatchCheck, accept_prevalidated_batch, validate_batch, whole_batch_bytes
 from kbroker.log.producers._producer_state cimport (
-    AbortedTxn, BatchFacts, Duplicate, PRODUCER_CHECK_DUPLICATE, producer_state_aborts, producer_state_apply,
+    PRODUCER_CHECK_DUPLICATE, AbortedTxn, BatchFacts, Duplicate, producer_state_aborts, producer_state_apply,
     producer_state_check, producer_state_verify,
 )
-from kbroker.log.producers._verification cimport NO_GUARD
-from kbroker.log._roll cimport PendingSnapshot, roll_segment, should_roll, store_snapshot
+from kbroker.log.producers._producer_table cimport NO_GUARD
 from kbroker.log.segment._segment cimport LogSegment, segment_note_append, segment_open
 from kbroker.log.segment._txn_index cimport txn_index_append
-from kbroker.log._validate cimport BatchCheck, accept_prevalidated_batch, validate_batch, whole_batch_bytes
-from kbroker.log._watermarks cimport advance_watermarks
 from kbroker.protocol._batch_format cimport (
     BATCH_HEADER_BYTES, CONTROL_BIT, PARTITION_LEADER_EPOCH_AT, TRANSACTIONAL_BIT,
 )
@@ -83,57 +81,70 @@ cdef int32_t index_aborted(Partition *partition, LogSegment *segment, const Abor
     return rc
 
 
-cdef void append_checked(Partition *partition, char *data, int64_t size_bytes, BatchCheck *checks, int32_t count,
-                         int64_t now_ms, PendingSnapshot *snapshot, AppendResult *out) noexcept nogil:
-    """Apply rows h to k of the specification; under the append lock."""
-    cdef int64_t first, offset, position, largest = -1, offset_of_max = -1, flushed
-    cdef int64_t at = 0
-    cdef int32_t slot, rc, epoch = <int32_t>atomic_load(&partition.leader_epoch)
-    cdef BatchFacts *facts
-    cdef Duplicate duplicate
-    cdef AbortedTxn aborted
-    cdef LogSegment *segment
-    cdef RecentAppend *recent
+cdef struct Placed:             # batches with their offsets
+    int64_t first               # offset
+    int64_t end                 # offset after the last record
+    int64_t largest_ms          # time stamp; -1: none
+    int64_t offset_of_largest
+
+
+cdef bint refuse_closed(Partition *partition, AppendResult *out) noexcept nogil:
+    """Return whether the partition takes no appends, with the reason in out."""
     if atomic_load(&partition.closed):
         refuse(out, UNKNOWN_TOPIC_OR_PARTITION, b"The partition is deleted or closed")
-        return
+        return True
     if atomic_load(&partition.is_failed):
         count_failure(partition, FAILED_APPEND, 0)
         refuse(out, KAFKA_STORAGE_ERROR, b"A sync of this partition failed: no append until the broker restarts")
-        return
+        return True
     if atomic_load(&partition.damage_offset) != INT64_MAX:
         count_failure(partition, FAILED_APPEND, 0)
         refuse(out, KAFKA_STORAGE_ERROR, b"The log of this partition is damaged: see kbroker log verify")
-        return
-    first = atomic_load(&partition.log_end)
-    offset = first
+        return True
+    return False
+
+
+cdef void place_batches(Partition *partition, char *data, BatchCheck *checks, int32_t count, int32_t epoch,
+                        Placed *out) noexcept nogil:
+    """Write offsets and leader epoch into the batches."""
+    cdef int64_t at = 0
+    cdef int32_t slot
+    cdef BatchFacts *facts
+    out.first = out.end = atomic_load(&partition.log_end)
+    out.largest_ms = out.offset_of_largest = -1
     for slot in range(count):
         facts = &checks[slot].facts
-        facts.base_offset = offset
-        facts.last_offset = offset + facts.last_offset_delta
-        store_64(data + at, offset)
+        facts.base_offset = out.end
+        facts.last_offset = out.end + facts.last_offset_delta
+        store_64(data + at, out.end)
         store_32(data + at + PARTITION_LEADER_EPOCH_AT, epoch)
         at += checks[slot].size_bytes
-        offset = facts.last_offset + 1
-        if checks[slot].max_timestamp_ms > largest:
-            largest = checks[slot].max_timestamp_ms
-            offset_of_max = facts.last_offset
-    if offset_of_max < 0:
-        offset_of_max = offset - 1
-    if size_bytes > partition.config.segment_bytes:
-        refuse(out, RECORD_LIST_TOO_LARGE, b"The records are larger than segment.bytes")
-        return
-    rc = note_leader_epoch(partition, epoch, first)
+        out.end = facts.last_offset + 1
+        if checks[slot].max_timestamp_ms > out.largest_ms:
+            out.largest_ms = checks[slot].max_timestamp_ms
+            out.offset_of_largest = facts.last_offset
+    if out.offset_of_largest < 0:
+        out.offset_of_largest = out.end - 1
+
+
+cdef int32_t prepare_segment(Partition *partition, const Placed *placed, int64_t size_bytes, int32_t epoch,
+                             int64_t now_ms, PendingSnapshot *snapshot) noexcept nogil:
+    """Note a new leader epoch, and roll a full segment; 0 or -errno."""
+    cdef int32_t rc = note_leader_epoch(partition, epoch, placed.first)
     if rc == 1:
         rc = write_leader_epochs(partition)
         if rc != 0:
             partition.epoch_count -= 1
-    if rc == 0 and should_roll(partition, size_bytes, largest, offset - 1, now_ms):
-        rc = roll_segment(partition, first, now_ms, snapshot)
-    if rc != 0:
-        count_failure(partition, FAILED_APPEND, -rc)
-        refuse(out, KAFKA_STORAGE_ERROR, b"The log cannot be written")
-        return
+    if rc == 0 and should_roll(partition, size_bytes, placed.largest_ms, placed.end - 1, now_ms):
+        rc = roll_segment(partition, placed.first, now_ms, snapshot)
+    return rc
+
+
+cdef bint check_producers(Partition *partition, const BatchCheck *checks, int32_t count,
+                          AppendResult *out) noexcept nogil:
+    """Return whether epochs and sequences allow the append; else out has the error, or the batch of a duplicate."""
+    cdef int32_t slot, rc
+    cdef Duplicate duplicate
     for slot in range(count):
         if checks[slot].facts.producer_id < 0:
             continue
@@ -145,44 +156,71 @@ cdef void append_checked(Partition *partition, char *data, int64_t size_bytes, B
             out.log_append_time_ms = duplicate.timestamp_ms
             if out.last_offset >= atomic_load(&partition.high_watermark):
                 out.flush_offset = out.last_offset + 1  # the original still waits for the disk, and so does its repeat
-            return
+            return False
         if rc != 0:
             if rc == KAFKA_STORAGE_ERROR:       # no memory for the producer's entry
                 count_failure(partition, FAILED_APPEND, ENOMEM)
             refuse(out, <int16_t>rc, b"The batch's producer epoch or sequence was refused")
-            return
-    segment = partition.active
-    position = atomic_load(&segment.size_bytes)
-    rc = write_batches(partition, segment, data, size_bytes, position)
-    if rc == 0 and count == 1 and producer_state_aborts(partition.producers, &checks[0].facts, &aborted):
-        rc = index_aborted(partition, segment, &aborted, position)
-    if rc != 0:
-        count_failure(partition, FAILED_APPEND, -rc)
-        refuse(out, KAFKA_STORAGE_ERROR, b"The log cannot be written")
-        return
+            return False
+    return True
+
+
+cdef void publish_append(Partition *partition, const Placed *placed, int64_t position, int64_t size_bytes,
+                         const BatchCheck *checks, int32_t count) noexcept nogil:
+    """Show written batches to readers, and apply them to the indexes and to the producers."""
+    cdef LogSegment *segment = partition.active
+    cdef RecentAppend *recent
+    cdef AbortedTxn aborted
+    cdef int32_t slot
     mutex_lock(&partition.view_lock)
     recent = &partition.recent[partition.recent_count % RECENT_APPENDS]
-    recent.base_offset = first
-    recent.end_offset = offset
+    recent.base_offset = placed.first
+    recent.end_offset = placed.end
     recent.segment_base = segment.base_offset
     recent.position = position
     partition.recent_count += 1
     mutex_unlock(&partition.view_lock)
     # Store the end offset before the size: a reader loads them in reverse order, so the bytes it sees are below the
     # end.
-    atomic_store(&partition.log_end, offset)
+    atomic_store(&partition.log_end, placed.end)
     atomic_store(&segment.size_bytes, position + size_bytes)
-    segment_note_append(segment, position, size_bytes, offset - 1, largest, offset_of_max,
+    segment_note_append(segment, position, size_bytes, placed.end - 1, placed.largest_ms, placed.offset_of_largest,
                         partition.config.index_interval_bytes)
     for slot in range(count):
-        if checks[slot].facts.producer_id < 0:
-            continue
-        producer_state_apply(partition.producers, &checks[slot].facts, &aborted)
-    out.base_offset = first
-    out.last_offset = offset - 1
-    flushed = atomic_load(&partition.flushed)
-    if offset - flushed >= partition.config.flush_messages:
-        out.flush_offset = offset
+        if checks[slot].facts.producer_id >= 0:
+            producer_state_apply(partition.producers, &checks[slot].facts, &aborted)
+
+
+cdef void append_checked(Partition *partition, char *data, int64_t size_bytes, BatchCheck *checks, int32_t count,
+                         int64_t now_ms, PendingSnapshot *snapshot, AppendResult *out) noexcept nogil:
+    """Append batches whose bytes are valid; under the append lock."""
+    cdef int32_t rc, epoch = <int32_t>atomic_load(&partition.leader_epoch)
+    cdef int64_t position
+    cdef Placed placed
+    cdef AbortedTxn aborted
+    if refuse_closed(partition, out):
+        return
+    place_batches(partition, data, checks, count, epoch, &placed)
+    if size_bytes > partition.config.segment_bytes:
+        refuse(out, RECORD_LIST_TOO_LARGE, b"The records are larger than segment.bytes")
+        return
+    rc = prepare_segment(partition, &placed, size_bytes, epoch, now_ms, snapshot)
+    if rc == 0:
+        if not check_producers(partition, checks, count, out):
+            return
+        position = atomic_load(&partition.active.size_bytes)
+        rc = write_batches(partition, partition.active, data, size_bytes, position)
+        if rc == 0 and count == 1 and producer_state_aborts(partition.producers, &checks[0].facts, &aborted):
+            rc = index_aborted(partition, partition.active, &aborted, position)
+    if rc != 0:
+        count_failure(partition, FAILED_APPEND, -rc)
+        refuse(out, KAFKA_STORAGE_ERROR, b"The log cannot be written")
+        return
+    publish_append(partition, &placed, position, size_bytes, checks, count)
+    out.base_offset = placed.first
+    out.last_offset = placed.end - 1
+    if placed.end - atomic_load(&partition.flushed) >= partition.config.flush_messages:
+        out.flush_offset = placed.end
     out.high_watermark_moved = advance_watermarks(partition)
 
 

@@ -11,14 +11,12 @@ from kbroker._core.sync cimport (
     mutex_destroy, mutex_init, mutex_lock, mutex_unlock,
 )
 from kbroker.log._partition cimport (
-    Partition, partition_log_end_offset, partition_release, partition_retain, partition_set_dirty_hook,
+    Partition, partition_flush, partition_log_end_offset, partition_release, partition_retain, partition_set_dirty_hook,
 )
 from kbroker.log._partition_log cimport PartitionLog
-from kbroker.log._watermarks cimport partition_flush
 
 import os
 import threading
-
 
 cdef struct FlushItem:
     FlushItem *chain                # next item of its slot

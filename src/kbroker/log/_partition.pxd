@@ -3,14 +3,36 @@
 Locks, in order: ``append_lock`` (appends, rolls, truncation, producer state; may span the page-cache write, never an
 fsync) -> ``view_lock`` (leaf: swaps the immutable segment list). End offset, high watermark and log start are atomics.
 """
-from libc.stdint cimport int8_t, int16_t, int32_t, int64_t
+from libc.stdint cimport int16_t, int32_t, int64_t, int8_t
 from kbroker._core.clock cimport Clock
 from kbroker._core.open_file cimport OpenFile
 from kbroker._core.sync cimport AtomicI64, Cond, Mutex
-from kbroker.log._config cimport LogConfig
 from kbroker.log.producers._producer_state cimport AbortedTxn
 from kbroker.log.producers._producer_table cimport ProducerState
 from kbroker.log.segment._segment cimport Directory, FileCache, LogSegment, SegmentList
+
+cdef struct LogConfig:          # of a topic: plain values, copied whole under the partition's view_lock
+    int64_t segment_bytes
+    int64_t segment_ms
+    int64_t segment_jitter_ms
+    int64_t index_interval_bytes
+    int64_t segment_index_bytes
+    int64_t max_message_bytes
+    int64_t retention_ms            # -1: no limit
+    int64_t retention_bytes         # -1: no limit
+    int64_t file_delete_delay_ms
+    int64_t flush_messages
+    int64_t timestamp_before_max_ms
+    int64_t timestamp_after_max_ms
+    int64_t producer_expiration_ms
+    int64_t decompress_cap_bytes    # limit for the unpacked records of a compressed batch, else MESSAGE_TOO_LARGE
+    int32_t target_codec            # compression.type; -1: as the producer sent it
+    int32_t compression_level       # for target_codec
+    bint preallocate                # allocate the whole size of segment files when they are created
+    bint log_append_time
+    bint compacted                  # cleanup.policy contains compact: every record needs a key
+    bint delete_by_age              # cleanup.policy contains delete: retention.ms and retention.bytes apply
+    bint has_gaps                   # is or was compacted: offsets may be missing between batches
 
 cdef struct AppendResult:
     int16_t error               # Kafka error code, 0: appended or duplicate
@@ -138,3 +160,29 @@ cdef int32_t write_leader_epochs(Partition *partition) noexcept nogil
 # Write txnindex-checkpoint, the sums of the transaction indexes by which a start after a clean stop finds a damaged
 # one; with_active: the last segment's too. Without it the next start reads the batches instead. Under the append lock.
 cdef void write_txn_checkpoint(Partition *partition, bint with_active) noexcept nogil
+
+# Return True when the high watermark moved; under the append lock.
+cdef bint advance_watermarks(Partition *partition) noexcept nogil
+# Call partition_flush without a hook; return 1 if the high watermark moved.
+cdef int32_t flush_log(Partition *partition, int64_t up_to) noexcept nogil
+# Offset up to which a flush is needed; none is when it is at or below the flushed offset.
+cdef int64_t partition_flush_target(Partition *partition) noexcept nogil
+# Sync the records below up_to (negative: all), outside every lock; concurrent callers share one sync. 0 or -errno,
+# after which the partition refuses appends until it is opened again.
+cdef int32_t partition_flush(Partition *partition, int64_t up_to) noexcept nogil
+# Wait for the flush in progress and prevent others until release_flushes. No lock held; call before the append lock.
+cdef void hold_flushes(Partition *partition) noexcept nogil
+cdef void release_flushes(Partition *partition) noexcept nogil
+
+# Parse settings by name; absent ones get Kafka's defaults. Raises: ValueError, TypeError.
+cdef int parse_config(values, LogConfig *out) except -1
+
+# Failed appends, reads and syncs of the native handlers, counted by partition until a broker collects those of its
+# folders: native threads write no log lines; kbroker.log.failed_io logs these counts. There is one table for the
+# process, because descriptors and disks are shared by the process; entries are keyed by folder, so brokers do not mix.
+# Lock: a leaf mutex, locked on failures only.
+cdef enum Failed:
+    FAILED_APPEND, FAILED_READ, FAILED_SYNC
+
+# error: errno, or 0 when the partition itself refuses because it is damaged or a sync of it has failed.
+cdef void count_failure(Partition *partition, Failed kind, int32_t error) noexcept nogil

@@ -1,41 +1,37 @@
 """Python's handle on a partition: opens, reads, appends to, maintains and closes it."""
 cimport cython
-from libc.stdint cimport INT64_MAX, int8_t, int16_t, int32_t, int64_t
+from libc.stdint cimport INT64_MAX, int16_t, int32_t, int64_t, int8_t
 from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memcpy, memset, strdup
 from kbroker._core.arguments cimport integer
 from kbroker._core.clock cimport borrow_clock, clock_retain, clock_wall_ms
 from kbroker._core.open_file cimport open_file_release
 from kbroker._core.sync cimport atomic_load, atomic_store, cond_init, mutex_init, mutex_lock, mutex_unlock
-from kbroker.log._append cimport (
-    partition_append, partition_append_end_marker, partition_start_verification,
-)
-from kbroker.log._config cimport LogConfig, parse_config
+from kbroker.log._append cimport partition_append, partition_append_end_marker, partition_start_verification
 from kbroker.log._partition cimport (
-    NEW_FILE, NEW_FOLDER, AppendResult, Partition, ReadProbe, ReadResult, call_hook, partition_release, view_acquire,
-    write_txn_checkpoint,
+    NEW_FILE, NEW_FOLDER, AppendResult, LogConfig, Partition, ReadProbe, ReadResult, advance_watermarks, call_hook,
+    flush_log, hold_flushes, parse_config, partition_flush, partition_flush_target, partition_release, release_flushes,
+    view_acquire, write_txn_checkpoint,
 )
 from kbroker.log._posix cimport ENOENT, io_read, io_yield
+from kbroker.log._read cimport Found, find_timestamp, partition_probe, partition_read
+from kbroker.log._recovery cimport adopt_copy, cut_partition, load_partition
+from kbroker.log._retention cimport (
+    PendingSnapshot, apply_retention, purge_deleted, roll_segment, store_snapshot, take_snapshot,
+)
 from kbroker.log.producers._producer_state cimport (
     ProducerFacts, producer_state_count, producer_state_expire, producer_state_has_late_transaction,
     producer_state_list, producer_state_new,
 )
-from kbroker.log.producers._verification cimport NOT_VERIFIED, NO_GUARD
-from kbroker.log._read cimport Found, find_timestamp, partition_probe, partition_read
-from kbroker.log._recovery cimport adopt_copy, cut_partition, load_partition
-from kbroker.log._retention cimport apply_retention, purge_deleted
-from kbroker.log._roll cimport PendingSnapshot, roll_segment, store_snapshot, take_snapshot
+from kbroker.log.producers._producer_table cimport NOT_VERIFIED, NO_GUARD
 from kbroker.log.segment._segment cimport (
     Directory, LogSegment, OpenFileCache, SegmentList, directory_new, directory_release, file_cache_retain,
     file_cache_shared, segment_close_file, segment_give_back, segment_list_release, segment_reserve, segment_seal,
 )
-from kbroker.log._watermarks cimport (
-    advance_watermarks, flush_log, hold_flushes, partition_flush, partition_flush_target, release_flushes,
-)
 
+from pathlib import Path
 import os
 import uuid
-from pathlib import Path
 
 from kbroker.log.checkpoints import claim_partition_folder
 from kbroker.log.log_types import (

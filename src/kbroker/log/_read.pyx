@@ -2,14 +2,15 @@
 
 Source: UnifiedLog.read, UnifiedLog.fetchOffsetByTimestamp; and the probe of a delayed fetch.
 """
-from libc.stdint cimport int8_t, int16_t, int32_t, int64_t
+from libc.stdint cimport int16_t, int32_t, int64_t, int8_t
 from libc.stdlib cimport free, malloc
 from libc.string cimport memset
 from kbroker._core.open_file cimport OpenFile, open_file_release
 from kbroker._core.sync cimport atomic_load, mutex_lock, mutex_unlock
 from kbroker.common._errors cimport KAFKA_STORAGE_ERROR, OFFSET_OUT_OF_RANGE, UNKNOWN_TOPIC_OR_PARTITION
-from kbroker.log._failures cimport FAILED_READ, count_failure
-from kbroker.log._partition cimport RECENT_APPENDS, Partition, ReadProbe, ReadResult, RecentAppend, view_acquire
+from kbroker.log._partition cimport (
+    FAILED_READ, RECENT_APPENDS, Partition, ReadProbe, ReadResult, RecentAppend, count_failure, view_acquire,
+)
 from kbroker.log._posix cimport EIO, ENOENT, ENOMEM, io_read
 from kbroker.log.segment._index cimport offset_index_offset_after, time_index_lookup
 from kbroker.log.segment._segment cimport (

@@ -4,8 +4,6 @@ After an unclean stop every batch from the recovery point on is read and its che
 last segment is cut. Damage anywhere else (in a sealed segment, or below the recovery point) is never cut: the partition
 serves the records before it, refuses the others, and keeps the reason.
 """
-import os
-
 from libc.stdint cimport INT64_MAX, int32_t, int64_t
 from libc.stdio cimport snprintf
 from libc.stdlib cimport free, malloc
@@ -14,28 +12,30 @@ from kbroker._core.clock cimport clock_wall_ms
 from kbroker._core.open_file cimport OpenFile, open_file_release
 from kbroker._core.sync cimport atomic_load, atomic_store, mutex_lock, mutex_unlock
 from kbroker.log._partition cimport (
-    NEW_FILE, NEW_TOPIC_ID, Partition, note_leader_epoch, view_publish, write_leader_epochs, write_txn_checkpoint,
+    NEW_FILE, NEW_TOPIC_ID, Partition, advance_watermarks, note_leader_epoch, view_publish, write_leader_epochs,
+    write_txn_checkpoint,
 )
 from kbroker.log._posix cimport EIO, PATH_BYTES, io_fd_size, io_sync, io_sync_directory, io_truncate, log_path
-from kbroker.log.producers._producer_table cimport producer_state_load_snapshot
 from kbroker.log.producers._producer_state cimport producer_state_clear
+from kbroker.log.producers._producer_table cimport producer_state_load_snapshot
 from kbroker.log.segment._segment cimport (
     Directory, LogSegment, SegmentList, segment_create_file, segment_find_indexed, segment_list_new,
     segment_list_release, segment_list_retain, segment_new, segment_open,
 )
-from kbroker.log.segment._segment_files cimport remove_if_there, remove_segment, remove_snapshot
 from kbroker.log.segment._segment_recovery cimport (
-    SCAN_ABORTED, SCAN_CRC, SCAN_EPOCHS, SCAN_PRODUCERS, Scan, load_segment, scan_segment,
+    SCAN_ABORTED, SCAN_CRC, SCAN_EPOCHS, SCAN_PRODUCERS, Scan, load_segment, remove_if_there, remove_segment,
+    remove_snapshot, scan_segment,
 )
 from kbroker.log.segment._txn_index cimport (
     TxnSum, txn_index_begin_rebuild, txn_index_end_rebuild, txn_index_expect, txn_index_matches, txn_index_sum,
     txn_index_sync, txn_index_truncate,
 )
-from kbroker.log._watermarks cimport advance_watermarks
 from kbroker.protocol._records cimport BatchHeader
 
+import os
+
 from kbroker.log.checkpoints import read_txn_checkpoint
-from kbroker.log.segment._segment_files import tidy_folder
+from kbroker.log.segment._segment_recovery import tidy_folder
 
 
 cdef void set_damage(Partition *partition, int64_t offset, LogSegment *segment, int64_t position,

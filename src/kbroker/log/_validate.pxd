@@ -1,7 +1,7 @@
 """Checks of a record batch before it is appended (spec: log-storage 4, rows 3 and a to f). Pure: no lock, no file."""
 from libc.stdint cimport int16_t, int32_t, int64_t
 from kbroker._core.clock cimport Clock
-from kbroker.log._config cimport LogConfig
+from kbroker.log._partition cimport LogConfig
 from kbroker.log.producers._producer_state cimport BatchFacts
 from kbroker.protocol._records cimport BatchHeader
 

@@ -12,9 +12,9 @@ from kbroker.common._errors cimport (
     CORRUPT_MESSAGE, INVALID_RECORD, INVALID_TIMESTAMP, MESSAGE_TOO_LARGE, UNKNOWN_SERVER_ERROR,
     UNSUPPORTED_COMPRESSION_TYPE,
 )
-from kbroker.log._config cimport LogConfig
+from kbroker.log._partition cimport LogConfig
 from kbroker.log.producers._producer_state cimport BatchFacts
-from kbroker.log.producers._verification cimport NOT_VERIFIED
+from kbroker.log.producers._producer_table cimport NOT_VERIFIED
 from kbroker.protocol._batch_format cimport (
     ATTRIBUTES_AT, BATCH_HEADER_BYTES, CODEC_MASK, CONTROL_BIT, LENGTH_AT, LENGTH_FROM, LOG_APPEND_TIME_BIT, MAGIC_AT,
     TRANSACTIONAL_BIT,
@@ -190,85 +190,88 @@ cdef void make_storable(char *data, BatchHeader *header, const char *unpacked, i
     batch_facts(data, header, is_client, &out.facts)
 
 
-cdef void validate_batch(char *data, int64_t size_bytes, Clock *clock, int64_t now_ms, const LogConfig *config,
-                         int16_t api_version, bint is_client, BatchCheck *out) noexcept nogil:
-    cdef BatchHeader header
-    cdef int64_t total, after, unpacked_bytes = 0, max_timestamp = -1
-    cdef int32_t codec, rc, target
-    cdef char *unpacked = NULL
-    memset(out, 0, sizeof(BatchCheck))
-    out.bad_record = -1
-    out.max_timestamp_ms = -1
-    total = whole_batch_bytes(data, size_bytes)
-    out.before_log = True       # up to here the request is checked, not the log
+cdef void check_request(const char *data, int64_t size_bytes, int64_t total, int16_t api_version, bint is_client,
+                        BatchCheck *out) noexcept nogil:
+    """Check the bytes that the request has for the partition; total: of whole_batch_bytes."""
+    cdef int64_t after
+    cdef int32_t codec
     if total < 0:
         refuse(out, CORRUPT_MESSAGE, b"Not a record batch")
-        return
-    if total == 0:
+    elif total == 0:
         refuse(out, INVALID_RECORD, b"Produce requests must have at least one record batch per partition")
-        return
-    if data[MAGIC_AT] != 2:
+    elif data[MAGIC_AT] != 2:
         refuse(out, INVALID_RECORD, b"Produce requests must only contain record batches with magic version 2")
-        return
-    out.taken_bytes = out.size_bytes = total
-    if is_client:
+    elif is_client:
         codec = (<unsigned char>data[ATTRIBUTES_AT + 1]) & CODEC_MASK if total >= BATCH_HEADER_BYTES else 0
+        after = whole_batch_bytes(data + total, size_bytes - total)
         if codec == ZSTD and api_version < 7:
             refuse(out, UNSUPPORTED_COMPRESSION_TYPE,
                    b"Produce requests below version 7 must not use ZStandard compression")
-            return
-        after = whole_batch_bytes(data + total, size_bytes - total)
-        if after < 0:
+        elif after < 0:
             refuse(out, CORRUPT_MESSAGE, b"Not a record batch after the first one")
-            return
-        if after > 0:
+        elif after > 0:
             refuse(out, INVALID_RECORD, b"Produce requests must contain exactly one record batch per partition")
-            return
-    out.before_log = False
+
+
+cdef void check_header(const char *data, int64_t total, const LogConfig *config, bint is_client, BatchHeader *header,
+                       BatchCheck *out) noexcept nogil:
+    """Check size, checksum and header of the batch; fill the header."""
     if total >= 8 and is_client and load_i32(data) | load_i32(data + 4):
         refuse(out, INVALID_RECORD, b"The base offset of a record batch in a Produce request must be 0")
-        return
-    if total > config.max_message_bytes:
+    elif total > config.max_message_bytes:
         refuse(out, MESSAGE_TOO_LARGE, b"The record batch is larger than max.message.bytes")
-        return
-    if total < BATCH_HEADER_BYTES or not batch_parse(data, total, &header) or not batch_crc_ok(data, &header):
+    elif total < BATCH_HEADER_BYTES or not batch_parse(data, total, header) or not batch_crc_ok(data, header):
         refuse(out, CORRUPT_MESSAGE, b"Record batch is corrupt: checksum or size do not match")
-        return
-    codec = header.attributes & CODEC_MASK
-    if codec > ZSTD:
+    elif header.attributes & CODEC_MASK > ZSTD:
         refuse(out, UNKNOWN_SERVER_ERROR, b"Unknown compression codec")
-        return
-    if is_client:
-        if header.last_offset_delta < 0 or header.record_count <= 0 or (
-                <int64_t>header.last_offset_delta + 1 != header.record_count):
-            refuse(out, INVALID_RECORD, b"Record count and last offset delta of the batch do not match")
-            return
-        if header.attributes & CONTROL_BIT:
-            refuse(out, INVALID_RECORD, b"Clients are not allowed to write control records")
-            return
-        if header.producer_id > -1 and header.base_sequence < 0:
-            refuse(out, INVALID_RECORD, b"A batch with a producer id needs a sequence number")
-            return
-    elif header.last_offset_delta < 0 or header.record_count < 0:
+    elif header.last_offset_delta < 0 or header.record_count < 0 or (is_client and (
+            header.record_count == 0 or <int64_t>header.last_offset_delta + 1 != header.record_count)):
         refuse(out, INVALID_RECORD, b"Record count and last offset delta of the batch do not match")
-        return
-    target = codec_in_log(&header, config)
+    elif is_client and header.attributes & CONTROL_BIT:
+        refuse(out, INVALID_RECORD, b"Clients are not allowed to write control records")
+    elif is_client and header.producer_id > -1 and header.base_sequence < 0:
+        refuse(out, INVALID_RECORD, b"A batch with a producer id needs a sequence number")
+
+
+cdef void check_body(char *data, BatchHeader *header, Clock *clock, int64_t now_ms, const LogConfig *config,
+                     bint is_client, BatchCheck *out) noexcept nogil:
+    """Check the records of a batch with a sound header, and make it storable."""
+    cdef int64_t unpacked_bytes = 0, max_timestamp = -1
+    cdef int32_t rc
+    cdef char *unpacked = NULL
     if header.attributes & CONTROL_BIT:
         max_timestamp = header.max_timestamp_ms
-    elif codec == 0:
-        check_records(data + BATCH_HEADER_BYTES, total - BATCH_HEADER_BYTES, &header, now_ms, config, target != 0,
-                      &max_timestamp, out)
+    elif header.attributes & CODEC_MASK == 0:
+        check_records(data + BATCH_HEADER_BYTES, out.size_bytes - BATCH_HEADER_BYTES, header, now_ms, config,
+                      codec_in_log(header, config) != 0, &max_timestamp, out)
     else:
-        rc = batch_decompress(data, &header, config.decompress_cap_bytes, &unpacked, &unpacked_bytes)
+        rc = batch_decompress(data, header, config.decompress_cap_bytes, &unpacked, &unpacked_bytes)
         if rc == -2:
             refuse(out, MESSAGE_TOO_LARGE, b"The decompressed records are too large")
         elif rc != 0:
             refuse(out, UNKNOWN_SERVER_ERROR, b"The records cannot be decompressed")
         else:
-            check_records(unpacked, unpacked_bytes, &header, now_ms, config, True, &max_timestamp, out)
+            check_records(unpacked, unpacked_bytes, header, now_ms, config, True, &max_timestamp, out)
     if out.error == 0:
-        make_storable(data, &header, unpacked, unpacked_bytes, max_timestamp, clock, now_ms, config, is_client, out)
+        make_storable(data, header, unpacked, unpacked_bytes, max_timestamp, clock, now_ms, config, is_client, out)
     free(unpacked)
+
+
+cdef void validate_batch(char *data, int64_t size_bytes, Clock *clock, int64_t now_ms, const LogConfig *config,
+                         int16_t api_version, bint is_client, BatchCheck *out) noexcept nogil:
+    cdef BatchHeader header
+    cdef int64_t total = whole_batch_bytes(data, size_bytes)
+    memset(out, 0, sizeof(BatchCheck))
+    out.bad_record = -1
+    out.max_timestamp_ms = -1
+    check_request(data, size_bytes, total, api_version, is_client, out)
+    if out.error != 0:
+        out.before_log = True
+        return
+    out.taken_bytes = out.size_bytes = total
+    check_header(data, total, config, is_client, &header, out)
+    if out.error == 0:
+        check_body(data, &header, clock, now_ms, config, is_client, out)
 
 
 cdef void accept_prevalidated_batch(

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from kbroker._core.clock import BaseClock
 from kbroker.common.limited_log import RepeatedFailures
 from kbroker.common.loggers import get_logger
-from kbroker.log._failures import take_failures
+from kbroker.log._partition import take_failures
 from kbroker.log.hosted_logs import PartitionRegistry
 from kbroker.log.log_dir import LogDir, parse_partition_folder
 

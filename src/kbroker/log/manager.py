@@ -20,8 +20,8 @@ from kbroker.common.errors import Errors, KafkaError
 from kbroker.common.loggers import get_logger
 from kbroker.common.topic_names import TopicPartition
 from kbroker.log import checkpoints
-from kbroker.log._config import check_config
 from kbroker.log._flusher import FlusherPool
+from kbroker.log._partition import check_config
 from kbroker.log._partition_log import PartitionLog
 from kbroker.log.compaction.log_cleaner import CLEANER_KEYS, Compacted, LogCleaner
 from kbroker.log.failed_io import repair_command

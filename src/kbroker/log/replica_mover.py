@@ -24,7 +24,7 @@ from kbroker.common.loggers import get_logger
 from kbroker.common.topic_names import TopicPartition
 from kbroker.log import checkpoints
 from kbroker.log._partition_log import PartitionLog
-from kbroker.log.compaction._throttle import ByteThrottle
+from kbroker.log.compaction._cleaner import ByteThrottle
 from kbroker.log.compaction.log_cleaner import LogCleaner
 from kbroker.log.hosted_logs import FutureReplica, PartitionEntry, PartitionRegistry
 from kbroker.log.log_dir import LogDir, future_folder_name, make_folder, remove_folder

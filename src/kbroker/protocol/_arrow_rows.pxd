@@ -1,7 +1,11 @@
-"""Rows in Arrow's layout, to be written into record batches."""
+"""Rows in Arrow's layout, to be written into record batches, and the hash that assigns keys to partitions."""
 from cpython.buffer cimport Py_buffer
-from libc.stdint cimport int32_t, int64_t, uint8_t
+from libc.stdint cimport int32_t, int64_t, uint32_t, uint8_t
 from kbroker.protocol._batch_builder cimport BatchDraft
+
+cdef uint32_t murmur2_of(const char *data, int64_t size) noexcept nogil
+cdef inline int32_t partition_of(const char *key, int64_t size, int32_t partition_count) noexcept nogil:
+    return <int32_t>((murmur2_of(key, size) & 0x7FFFFFFF) % <uint32_t>partition_count)
 
 cdef struct Part:               # one buffer of a column
     const char *data            # NULL: not given

@@ -4,6 +4,9 @@ from typing_extensions import Buffer
 
 from kbroker.protocol._batch_builder import RecordBatchBuilder
 
+def murmur2(key: Buffer) -> int: ...
+def partition_of_key(key: Buffer, partition_count: int) -> int: ...
+
 _Strings = tuple[int, Buffer | None, Buffer, Buffer]
 _Numbers = tuple[int, Buffer | None, Buffer]
 _Headers = tuple[int, Buffer | None, Buffer, int, int, Buffer | None, _Strings, _Strings]

@@ -1,17 +1,69 @@
 """Writer of Arrow's buffers into record batches in one pass, without the GIL or a Python object per record.
 
-The reverse of ``_columns``. Offsets are checked against the sizes of the buffers, row by row.
-Source: Arrow columnar format, "Variable-size Binary Layout", "List Layout", "Validity bitmaps".
+The reverse of ``_columns``. Rows go to partitions by MurmurHash2 of their keys, as with Kafka's producers. Offsets are
+checked against the sizes of the buffers, row by row.
+Source: Arrow columnar format, "Variable-size Binary Layout", "List Layout", "Validity bitmaps"; ``Utils.murmur2``,
+``BuiltInPartitioner.partitionForKey``.
 """
-from cpython.buffer cimport PyBUF_SIMPLE, Py_buffer, PyBuffer_Release, PyObject_GetBuffer
-from libc.stdint cimport int32_t, int64_t, uint8_t
+from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer, Py_buffer
+from libc.stdint cimport int32_t, int64_t, uint32_t, uint8_t
 from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memcpy, memset
-
 from kbroker._core.containers.buffer cimport Buffer, buffer_free
 from kbroker.protocol._batch_builder cimport BatchDraft, RecordBatchBuilder, draft_add
-from kbroker.protocol._murmur2 cimport partition_of
 from kbroker.protocol._records cimport PUT_NO_MEMORY, PUT_OK, header_put
+
+
+# -------------------------------------------------------------------------------------------------- partitions of keys
+
+cdef enum:
+    SEED = 0x9747B28C
+    M = 0x5BD1E995
+
+
+cdef uint32_t murmur2_of(const char *data, int64_t size) noexcept nogil:
+    cdef const uint8_t *at = <const uint8_t *>data
+    cdef const uint8_t *whole = at + (size & ~<int64_t>3)
+    cdef uint32_t h = <uint32_t>SEED ^ <uint32_t>size, k, left = 0
+    cdef int i
+    while at < whole:
+        k = (<uint32_t>at[0] | <uint32_t>at[1] << 8 | <uint32_t>at[2] << 16 | <uint32_t>at[3] << 24) * <uint32_t>M
+        h = (h * <uint32_t>M) ^ ((k ^ k >> 24) * <uint32_t>M)
+        at += 4
+    if size & 3:
+        for i in range(size & 3):
+            left |= <uint32_t>at[i] << (8 * i)
+        h = (h ^ left) * <uint32_t>M
+    h = (h ^ h >> 13) * <uint32_t>M
+    return h ^ h >> 15
+
+
+def murmur2(key) -> int:
+    """Return the 32-bit MurmurHash2 of a bytes-like key with Kafka's seed, unsigned."""
+    cdef Py_buffer buffer
+    PyObject_GetBuffer(key, &buffer, PyBUF_SIMPLE)
+    try:
+        return murmur2_of(<const char *>buffer.buf, buffer.len)
+    finally:
+        PyBuffer_Release(&buffer)
+
+
+def partition_of_key(key, int partition_count) -> int:
+    """Return the partition of a keyed record, as Java and kafka-python choose it; librdkafka's default (crc32) differs.
+
+    Raises: ValueError for a count below 1.
+    """
+    cdef Py_buffer buffer
+    if partition_count < 1:
+        raise ValueError(f"partition_count must be >= 1, got {partition_count}")
+    PyObject_GetBuffer(key, &buffer, PyBUF_SIMPLE)
+    try:
+        return partition_of(<const char *>buffer.buf, buffer.len, partition_count)
+    finally:
+        PyBuffer_Release(&buffer)
+
+
+# ---------------------------------------------------------------------------------------------------------------- rows
 
 cdef enum:
     MOST_BUFFERS = 24

@@ -6,7 +6,7 @@ Tables are used instead of generated code because one interpreter serves every m
 than one C function per message version does: its working set stays in the cache. Plan and encoder share a module
 because a plan holds the encoded defaults of its fields.
 """
-from cpython.buffer cimport PyBUF_SIMPLE, Py_buffer, PyBuffer_Release, PyObject_GetBuffer
+from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer, Py_buffer
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_CheckExact, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.dict cimport PyDict_Copy, PyDict_SetItem
 from cpython.float cimport PyFloat_AsDouble
@@ -15,18 +15,18 @@ from cpython.long cimport PyLong_Check
 from cpython.number cimport PyNumber_Index
 from cpython.object cimport PyObject
 from cpython.ref cimport Py_INCREF, Py_XDECREF
-from libc.stdint cimport INT32_MAX, INT64_MAX, INT64_MIN, int64_t, uint8_t, uint64_t
+from libc.stdint cimport INT32_MAX, INT64_MAX, INT64_MIN, int64_t, uint64_t, uint8_t
 from libc.stdlib cimport calloc, free
-from libc.string cimport memcpy, memmove, memset
+from libc.string cimport memcpy, memmove, memset, strcmp
+from kbroker._core.codec.bytes cimport put_uvarint, store_16, store_32, store_64, uvarint_bytes
+from kbroker.protocol._field cimport (
+    BOOL, BYTES, FLOAT64, INT16, INT32, INT64, INT8, RECORDS, STRING, STRUCT, UINT16, UUID, Field, has_mutable_default,
+)
 
 import uuid as _uuid
 
-from kbroker._core.codec.bytes cimport put_uvarint, store_16, store_32, store_64, uvarint_bytes
-from kbroker.protocol._field cimport (
-    BOOL, BYTES, FLOAT64, INT8, INT16, INT32, INT64, RECORDS, STRING, STRUCT, UINT16, UUID, Field,
-    has_mutable_default)
-
 from kbroker.common.errors import ProtocolError
+
 
 cdef extern from "Python.h":
     int _PyBytes_Resize(PyObject **target, Py_ssize_t size) except -1
@@ -524,3 +524,38 @@ def encode(
     except BaseException:
         Py_XDECREF(w.buffer)
         raise
+
+
+# ---------------- wire tables of ``messages/``, compiled in: ``setup.py`` writes them into a header as marshal's bytes
+
+cdef extern from "message_tables.h" nogil:
+    struct MessageTable:
+        const char *file
+        const unsigned char *bytes
+        int size
+
+    const MessageTable *MESSAGE_TABLES
+    int MESSAGE_TABLE_COUNT
+
+
+cdef extern from "marshal.h":
+    object PyMarshal_ReadObjectFromString(const char *data, Py_ssize_t size)
+
+
+def message_table(str file not None):
+    """Return the content of ``messages/FILE``, as ``json.load`` would: a new object each time.
+
+    Raises: KeyError: no such table.
+    Threads: any.
+    """
+    cdef bytes name = file.encode()
+    cdef int i
+    for i in range(MESSAGE_TABLE_COUNT):
+        if strcmp(MESSAGE_TABLES[i].file, <const char *>name) == 0:
+            return PyMarshal_ReadObjectFromString(<const char *>MESSAGE_TABLES[i].bytes, MESSAGE_TABLES[i].size)
+    raise KeyError(file)
+
+
+def message_files():
+    """Return the names of all tables."""
+    return [MESSAGE_TABLES[i].file.decode() for i in range(MESSAGE_TABLE_COUNT)]

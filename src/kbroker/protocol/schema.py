@@ -9,8 +9,7 @@ import functools
 from typing import Any, NamedTuple
 
 from kbroker.common.errors import ProtocolError
-from kbroker.protocol._encoder import Plan
-from kbroker.protocol._message_tables import load
+from kbroker.protocol._encoder import Plan, message_table
 
 _SCALARS = frozenset(
     ["bool", "int8", "int16", "uint16", "int32", "int64", "float64", "uuid", "string", "bytes", "records"]
@@ -61,7 +60,7 @@ def _within(version: int, text: str | None) -> bool:
 def apis() -> dict[int, ApiSchema]:
     """Return every known API by key; treat it as read-only."""
     out = {}
-    for row in load("index.json"):
+    for row in message_table("index.json"):
         flexible = version_range(row["flexible"])
         out[row["key"]] = ApiSchema(
             key=row["key"],
@@ -103,13 +102,13 @@ def api_by_name(name: str) -> ApiSchema:
 
 @functools.cache
 def _messages(key: int) -> dict[str, Any]:
-    messages: dict[str, Any] = load(api(key).file)
+    messages: dict[str, Any] = message_table(api(key).file)
     return messages
 
 
 @functools.cache
 def _others(file: str) -> dict[str, Any]:
-    messages: dict[str, Any] = load(file)
+    messages: dict[str, Any] = message_table(file)
     return messages
 
 

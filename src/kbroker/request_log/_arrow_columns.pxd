@@ -1,8 +1,8 @@
 """Records as Arrow columns: native buffers, one set for each partition of the topic. Threads: one at a time."""
 from libc.stdint cimport int32_t, int64_t
+from kbroker._core.containers.buffer cimport Buffer
 from kbroker.request_log._drain cimport RecordFormat, RecordSink
 from kbroker.request_log._log_core cimport KNOWN_APIS
-from kbroker.request_log._json_format cimport Buffer
 
 cdef enum:
     MOST_COLUMNS = 80           # maximum: columns of a record, its verdicts, updates and shadow verdicts

@@ -6,6 +6,7 @@ from libc.stdlib cimport calloc, free
 from libc.string cimport memcpy, strlen
 
 from kbroker._core.codec.crc32c cimport crc32c
+from kbroker._core.containers.buffer cimport Buffer, buffer_free, buffer_put, buffer_reserve
 from kbroker.common.request_log import (
     BOOL, COLUMNS, FLOAT64, INT16, INT32, INT64, LIST, STRING, TIMESTAMP_US, UPDATE, VERDICT,
 )
@@ -18,7 +19,7 @@ from kbroker.request_log._record_ring cimport (
     FACTS_SOFTWARE_VERSION, RECORD_REFUSAL, RECORD_REQUEST, Record, record_client_id, record_notes,
     record_transactional_id,
 )
-from kbroker.request_log._json_format cimport buffer_free, buffer_reserve, put_utf8, quota_type_name
+from kbroker.request_log._json_lines cimport put_utf8, quota_type_name
 
 WIDTHS = {TIMESTAMP_US: 8, INT64: 8, FLOAT64: 8, INT32: 4, INT16: 2, BOOL: 1, STRING: 0, LIST: -1}
 # In the order in which put_row, put_verdict and put_update fill them.
@@ -53,29 +54,26 @@ cdef struct Cursor:             # the next column of the current row
     ColumnBuffers *column
 
 
-cdef inline bint mark(Cursor *at, bint is_valid) noexcept nogil:
-    cdef char *to = buffer_reserve(&at.column.is_valid, 1)
-    if to == NULL:
+cdef inline void keep(Cursor *at, Buffer *to, const void *data, int64_t size) noexcept nogil:
+    if not buffer_put(to, data, size):
         at.rows.failed = True
-        return False
-    to[0] = is_valid
-    at.column.is_valid.size_bytes += 1
+
+
+cdef inline void mark(Cursor *at, bint is_valid) noexcept nogil:
+    """End a value of the column."""
+    cdef char flag = is_valid
+    keep(at, &at.column.is_valid, &flag, 1)
     at.column.count += 1
     at.column.nulls += not is_valid
-    return True
+    at.column += 1
 
 
 cdef inline void put_fixed(Cursor *at, const void *value) noexcept nogil:
     """Append the low bytes of a value; NULL is a null."""
     cdef int64_t nothing = 0
-    cdef char *to = buffer_reserve(&at.column.values, at.column.width)
-    if to == NULL:
-        at.rows.failed = True
-    elif mark(at, value != NULL):
-        memcpy(to, value if value != NULL else &nothing, <size_t>at.column.width)
-        at.column.values.size_bytes += at.column.width
-        at.rows.size_bytes += at.column.width
-    at.column += 1
+    keep(at, &at.column.values, value if value != NULL else &nothing, at.column.width)
+    at.rows.size_bytes += at.column.width
+    mark(at, value != NULL)
 
 
 cdef inline void put_whole(Cursor *at, int64_t value, bint is_known) noexcept nogil:
@@ -98,34 +96,23 @@ cdef inline void put_real(Cursor *at, double value) noexcept nogil:
     put_fixed(at, &value if value - value == 0 else NULL)       # as in JSON, NaN and infinities are null
 
 
-cdef inline bint put_offset(Cursor *at, int64_t offset) noexcept nogil:
-    cdef int32_t value = <int32_t>offset
-    cdef char *to = buffer_reserve(&at.column.offsets, 8)
-    if to == NULL:
-        at.rows.failed = True
-        return False
-    if at.column.offsets.size_bytes == 0:
-        memcpy(to, &at.column.offsets.size_bytes, 4)            # the first one is 0
-        to += 4
-        at.column.offsets.size_bytes = 4
-    memcpy(to, &value, 4)
-    at.column.offsets.size_bytes += 4
-    return True
+cdef inline void put_offset(Cursor *at, int64_t offset) noexcept nogil:
+    cdef int32_t first = 0, value = <int32_t>offset
+    if at.column.offsets.size == 0:
+        keep(at, &at.column.offsets, &first, 4)
+    keep(at, &at.column.offsets, &value, 4)
 
 
 cdef inline void put_text(Cursor *at, const char *data, int64_t size_bytes, bint is_known) noexcept nogil:
     cdef Buffer *values = &at.column.values
-    cdef char *to = buffer_reserve(values, 3 * size_bytes + 1)
-    cdef int64_t before = values.size_bytes
-    if to == NULL:
+    cdef int64_t before = values.size
+    if not buffer_reserve(values, 3 * size_bytes + 1):
         at.rows.failed = True
-    else:
-        if is_known:
-            values.size_bytes = put_utf8(to, data, size_bytes) - values.data
-        if put_offset(at, values.size_bytes):
-            mark(at, is_known)
-        at.rows.size_bytes += values.size_bytes - before + 4
-    at.column += 1
+    elif is_known:
+        values.size = put_utf8(values.data + before, data, size_bytes) - values.data
+    put_offset(at, values.size)
+    at.rows.size_bytes += values.size - before + 4
+    mark(at, is_known)
 
 
 cdef inline void put_fact(Cursor *at, const Record *record, int which, bint is_known=True) noexcept nogil:
@@ -137,9 +124,8 @@ cdef inline void put_fact(Cursor *at, const Record *record, int which, bint is_k
 
 
 cdef inline void put_list(Cursor *at, int64_t end, bint is_known=True) noexcept nogil:
-    if put_offset(at, end):
-        mark(at, is_known)
-    at.column += 1
+    put_offset(at, end)
+    mark(at, is_known)
 
 
 # ---------------------------------------------------------------- rows
@@ -295,7 +281,7 @@ cdef void empty(RowSet *rows) noexcept nogil:
     for i in range(MOST_COLUMNS):
         column = &rows.columns[i]
         column.count = column.nulls = 0
-        column.values.size_bytes = column.offsets.size_bytes = column.is_valid.size_bytes = 0
+        column.values.size = column.offsets.size = column.is_valid.size = 0
     rows.row_count = rows.size_bytes = rows.last_time_us = 0
     rows.verdict_count = rows.update_count = rows.shadow_count = 0
     rows.failed = False
@@ -303,7 +289,7 @@ cdef void empty(RowSet *rows) noexcept nogil:
 
 cdef bytes packed(const Buffer *flags):
     """Return one bit per flag, the lowest first."""
-    cdef int64_t n = flags.size_bytes, i
+    cdef int64_t n = flags.size, i
     cdef bytes bits = bytes((n + 7) // 8)
     cdef uint8_t *to = <uint8_t *><char *>bits
     for i in range(n):
@@ -318,11 +304,11 @@ cdef object buffers_of(const ColumnBuffers *column):
     offsets = None
     values = None
     if column.width <= 0:
-        offsets = PyBytes_FromStringAndSize(column.offsets.data, column.offsets.size_bytes) or bytes(4)
+        offsets = PyBytes_FromStringAndSize(column.offsets.data, column.offsets.size) or bytes(4)
     if column.width == 1:
         values = packed(&column.values)
     elif column.width >= 0:
-        values = PyBytes_FromStringAndSize(column.values.data, column.values.size_bytes)
+        values = PyBytes_FromStringAndSize(column.values.data, column.values.size)
     return column.count, column.nulls, valid, offsets, values
 
 

@@ -1,8 +1,11 @@
-"""Transfer of records from the rings to a sink: numbering, folding of idle polls, and one call per record.
+"""Transfer of records from the rings to a sink: numbering, folding of idle polls, and one call per record; and of values
+for the request log's topic to record batches by partition, appended natively.
 
 Threads: one at a time (the writer's lock, in Python).
 """
 from libc.stdint cimport int32_t, int64_t
+from kbroker._core.containers.buffer cimport Buffer
+from kbroker.protocol._batch_builder cimport BatchDraft
 from kbroker.request_log._log_core cimport LogCore, RequestLogCore
 from kbroker.request_log._record_ring cimport Facts, Record, RecordRing
 
@@ -24,3 +27,23 @@ cdef class RecordDrain:
 
 cdef class RecordFormat:        # base of classes with a sink
     cdef RecordSink *sink       # set by the subclass
+
+cdef enum:
+    BATCH_BYTES = 262144        # below message.max.bytes; a batch of this size is complete
+
+cdef struct PartitionBatch:
+    Buffer complete             # consecutive batches
+    BatchDraft draft            # the next one
+
+cdef struct TopicBatches:
+    int32_t partition_count     # 0: no topic
+    PartitionBatch *partitions  # owned
+    int64_t size_bytes          # of all batches
+
+cdef bint batches_init(TopicBatches *batches, int32_t partition_count) noexcept nogil   # false: out of memory
+cdef void batches_destroy(TopicBatches *batches) noexcept nogil
+cdef bint batches_add(TopicBatches *batches, int32_t partition, const char *key, int64_t key_bytes, const char *value,
+                      int64_t value_bytes, int64_t time_ms) noexcept nogil
+# Append and remove all batches, to the logs of the partitions (PartitionLog or None, by number): (bytes written,
+# values not written, the reason or None).
+cdef tuple batches_append(TopicBatches *batches, object logs)

@@ -1,16 +1,22 @@
-"""Transfer of records out of the rings, each ring's oldest first. See _drain.pxd for the contract."""
+"""Transfer of records out of the rings, each ring's oldest first, and of values for the topic into record batches. See
+_drain.pxd for the contract.
+"""
 cimport cython
-
-from libc.stdint cimport INT64_MAX, int64_t
+from libc.stdint cimport INT64_MAX, int32_t, int64_t
 from libc.stdlib cimport calloc, free, malloc
-from libc.string cimport memcmp, memcpy
-
+from libc.string cimport memcmp, memcpy, memset
 from kbroker._core.clock cimport clock_now_ns
+from kbroker._core.codec.bytes cimport load_i32
+from kbroker._core.containers.buffer cimport Buffer, buffer_free, buffer_put
 from kbroker._core.sync cimport atomic_load, atomic_store, mutex_lock, mutex_unlock
+from kbroker.log._append cimport partition_append_built
+from kbroker.log._partition cimport AppendResult, Partition, call_hook, partition_release, partition_retain
+from kbroker.log._partition_log cimport PartitionLog
+from kbroker.protocol._batch_builder cimport draft_add, draft_start
+from kbroker.protocol._batch_format cimport LENGTH_AT, LENGTH_FROM, RECORD_COUNT_AT
+from kbroker.protocol._records cimport PUT_OK, batch_put_header
 from kbroker.request_log._log_core cimport ThreadRecorder, log_release, log_retain
-from kbroker.request_log._record_ring cimport (
-    facts_release, facts_retain, record_client_id, ring_first,
-)
+from kbroker.request_log._record_ring cimport facts_release, facts_retain, record_client_id, ring_first
 
 
 cdef inline void emit(DrainCore *drain, RecordSink *sink, const Record *record) noexcept nogil:
@@ -202,3 +208,116 @@ cdef class RecordDrain:
     def lost(self) -> int:
         """Number of records that the format could not take."""
         return self.core.lost
+
+
+# ------------------------------------------------------------------------------------------------ batches of the topic
+
+cdef bint batches_init(TopicBatches *batches, int32_t partition_count) noexcept nogil:
+    cdef int32_t i
+    batches.partitions = <PartitionBatch *>calloc(<size_t>(partition_count or 1), sizeof(PartitionBatch))
+    if batches.partitions == NULL:
+        return False
+    batches.partition_count = partition_count
+    for i in range(partition_count):
+        if not draft_start(&batches.partitions[i].draft):
+            return False
+    return True
+
+
+cdef void batches_destroy(TopicBatches *batches) noexcept nogil:
+    cdef int32_t i
+    if batches.partitions == NULL:
+        return
+    for i in range(batches.partition_count):
+        buffer_free(&batches.partitions[i].complete)
+        buffer_free(&batches.partitions[i].draft.batch)
+    free(batches.partitions)
+    batches.partitions = NULL
+
+
+cdef bint end_batch(PartitionBatch *batch) noexcept nogil:
+    """Complete the draft and begin the next one; false: out of memory, and the draft is as it was."""
+    cdef Buffer *data = &batch.draft.batch
+    if batch.draft.header.record_count == 0:
+        return True
+    batch_put_header(data.data, data.size, &batch.draft.header)
+    return buffer_put(&batch.complete, data.data, data.size) and draft_start(&batch.draft)
+
+
+cdef bint batches_add(TopicBatches *batches, int32_t partition, const char *key, int64_t key_bytes, const char *value,
+                      int64_t value_bytes, int64_t time_ms) noexcept nogil:
+    cdef PartitionBatch *batch = &batches.partitions[partition]
+    cdef int64_t before = batch.draft.batch.size
+    if before >= BATCH_BYTES and not end_batch(batch):
+        return False
+    before = batch.draft.batch.size
+    if draft_add(&batch.draft, time_ms, batch.draft.header.record_count, key, key_bytes, value, value_bytes, 0,
+                 NULL) != PUT_OK:
+        return False
+    batches.size_bytes += batch.draft.batch.size - before
+    return True
+
+
+cdef struct Appended:
+    int64_t written             # bytes
+    int64_t unwritten           # values
+    int32_t error               # the last error, -2: the partition does not exist
+    const char *message         # of the log, or NULL
+
+
+cdef void append_batch(Partition *partition, char *batch, int64_t size, Appended *sum) noexcept nogil:
+    cdef AppendResult result
+    cdef int64_t values = load_i32(batch + RECORD_COUNT_AT)
+    if partition == NULL:
+        sum.error = -2
+        sum.unwritten += values
+        return
+    partition_append_built(partition, batch, size, &result)
+    free(result.bad_records)
+    if result.error != 0:
+        sum.error = result.error
+        sum.message = result.message
+        sum.unwritten += values
+        return
+    sum.written += size
+    if result.high_watermark_moved:
+        call_hook(partition, False)         # delayed fetches of the topic
+
+
+cdef void append_batches(PartitionBatch *batch, Partition *partition, Appended *sum) noexcept nogil:
+    """Append each batch separately: together they may be larger than a segment."""
+    cdef Buffer *draft = &batch.draft.batch
+    cdef char *at
+    cdef int64_t size, place = 0
+    while place < batch.complete.size:
+        at = batch.complete.data + place
+        size = <int64_t>load_i32(at + LENGTH_AT) + LENGTH_FROM
+        append_batch(partition, at, size, sum)
+        place += size
+    batch.complete.size = 0
+    if batch.draft.header.record_count > 0:
+        batch_put_header(draft.data, draft.size, &batch.draft.header)
+        append_batch(partition, draft.data, draft.size, sum)
+        draft_start(&batch.draft)           # in the same memory
+
+
+cdef tuple batches_append(TopicBatches *batches, object logs):
+    cdef Appended sum
+    cdef Partition *partition
+    cdef int32_t i
+    cdef PartitionLog log
+    memset(&sum, 0, sizeof(sum))
+    for i in range(batches.partition_count):
+        log = logs[i] if i < len(logs) else None
+        partition = NULL
+        if log is not None and log.partition != NULL:
+            partition = partition_retain(log.partition)
+        with nogil:
+            append_batches(&batches.partitions[i], partition, &sum)
+            if partition != NULL:
+                partition_release(partition)
+    batches.size_bytes = 0
+    if sum.error == 0:
+        return sum.written, sum.unwritten, None
+    why = "the partition cannot be used" if sum.message == NULL else (<bytes>sum.message).decode()
+    return sum.written, sum.unwritten, why if sum.error == -2 else f"{why} (error {sum.error})"

@@ -9,7 +9,7 @@ import pytest
 from kbroker.client.cluster import Cluster
 from kbroker.client.producer import Delivery, Producer, StickyPartitions
 from kbroker.common.errors import KafkaError
-from kbroker.protocol._murmur2 import murmur2, partition_of_key
+from kbroker.protocol._arrow_rows import murmur2, partition_of_key
 from kbroker.protocol.records import iter_batches
 from tests.support.fake_broker import Body, FakeBroker
 from tests.support.fake_log import FakeTime

@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 import kbroker.protocol._batch_builder
-from kbroker.protocol._arrow_rows import ArrowRows
-from kbroker.protocol._murmur2 import partition_of_key
+from kbroker.protocol._arrow_rows import ArrowRows, partition_of_key
 from kbroker.protocol.records import RecordBatchBuilder, iter_batches
 
 NOW_MS = 1_767_312_000_000

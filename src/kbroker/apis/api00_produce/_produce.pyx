@@ -30,7 +30,7 @@ from kbroker.log._append cimport partition_append
 from kbroker.log._partition cimport (
     AppendResult, Partition, partition_flushed_offset, partition_is_closed, partition_retain, partition_release,
 )
-from kbroker.log.producers._verification cimport NOT_VERIFIED
+from kbroker.log.producers._producer_table cimport NOT_VERIFIED
 from kbroker.network._kafka_request cimport (
     RECORD_SKIP, KafkaRequest, kafka_mark_error, kafka_note_transactional_id, kafka_request, kafka_release_payload,
 )

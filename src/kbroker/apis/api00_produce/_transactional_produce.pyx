@@ -15,7 +15,7 @@ from kbroker.common._errors cimport (
 )
 from kbroker.log._append cimport partition_start_verification
 from kbroker.log._partition cimport partition_is_closed
-from kbroker.log.producers._verification cimport NOT_VERIFIED, NO_GUARD
+from kbroker.log.producers._producer_table cimport NOT_VERIFIED, NO_GUARD
 from kbroker.network._kafka_request cimport kafka_request
 from kbroker.network.processor._inbound cimport InboundRequest
 from kbroker.protocol._batch_format cimport (

@@ -1,46 +1,135 @@
-"""One round of the log cleaner over a partition: builds the map of the dirty part and rewrites all segments up to its
-end.
+"""One round of the log cleaner over a partition, and the throttle of its reads and writes.
 
-Appends and reads continue: the round works on a counted view of sealed segments and takes the append lock only to swap
-a group of them. Source: ``Cleaner.doClean``, ``LogCleaner.scala``.
+A round builds the map of the dirty part and rewrites all segments up to its end. Appends and reads continue: the round
+works on a counted view of sealed segments and takes the append lock only to swap a group of them. Source:
+``Cleaner.doClean``, ``LogCleaner.scala``.
+
+The throttle is Kafka's Throttler with an injected clock. Kafka checks every 300 ms how much was done since the last
+check and sleeps off the excess. Here bytes are charged to an account as they are read and written, and a thread waits
+when it is more than 300 ms ahead: the same rate, without bursts of a second's work of a fast disk.
 """
-import os
-
 cimport cython
-from libc.stdint cimport int32_t, int64_t, uint64_t
+from libc.math cimport isfinite
+from libc.stdint cimport INT64_MAX, int32_t, int64_t, uint64_t
 from libc.stdlib cimport free
 from libc.string cimport memcpy, memset
+from kbroker._core.clock cimport (
+    borrow_clock, clock_add_waker, clock_now_ns, clock_release, clock_remove_waker, clock_retain, clock_wait_until,
+)
 from kbroker._core.open_file cimport OpenFile
-from kbroker._core.sync cimport AtomicI64, atomic_load, atomic_store, mutex_lock, mutex_unlock
+from kbroker._core.sync cimport (
+    AtomicI64, atomic_load, atomic_store, cond_broadcast, cond_destroy, cond_init, mutex_destroy, mutex_init,
+    mutex_lock, mutex_unlock,
+)
+from kbroker.log._partition cimport Partition, view_acquire
+from kbroker.log._partition_log cimport PartitionLog
+from kbroker.log._posix cimport ENOENT, ENOMEM
 from kbroker.log.compaction._batch_filter cimport (
-    CLEAN_CORRUPT, BatchFilter, TxnTracker, control_type_of, filter_batch, filter_free, filter_set_producers,
-    tracker_free, tracker_load, tracker_read_data, tracker_read_marker, unpack_records,
+    CLEAN_CORRUPT, BatchFilter, OffsetMap, TxnTracker, control_type_of, filter_batch, filter_free, filter_set_producers,
+    offset_map_destroy, offset_map_init, offset_map_put, offset_map_reset, tracker_free, tracker_load,
+    tracker_read_data, tracker_read_marker, unpack_records,
 )
 from kbroker.log.compaction._cleaned_segment cimport (
     REPLACE_STALE, REPLACE_STOPPED, CleanedSegment, CrashPoint, cleaned_close, cleaned_discard, cleaned_finish,
     cleaned_open, replace_segments,
 )
-from kbroker.log.segment._index cimport OFFSET_ENTRY_BYTES, TIME_ENTRY_BYTES
-from kbroker.log.compaction._offset_map cimport (
-    OffsetMap, offset_map_destroy, offset_map_init, offset_map_put, offset_map_reset,
-)
-from kbroker.log._partition cimport Partition, view_acquire
-from kbroker.log._partition_log cimport PartitionLog
-from kbroker.log._posix cimport ENOENT, ENOMEM
 from kbroker.log.producers._producer_state cimport ProducerFacts, producer_state_count, producer_state_list
+from kbroker.log.segment._index cimport OFFSET_ENTRY_BYTES, TIME_ENTRY_BYTES
 from kbroker.log.segment._segment cimport (
     BatchReader, LogSegment, SegmentList, batch_reader_advance, batch_reader_begin, batch_reader_body,
     batch_reader_free, batch_reader_header, segment_find_indexed, segment_list_floor, segment_list_release,
     segment_open,
 )
 from kbroker.log.segment._txn_index cimport TXN_INDEX_DAMAGED
-from kbroker.log.compaction._throttle cimport ByteThrottle, Throttle, throttle_take, throttle_wake
 from kbroker.protocol._batch_format cimport BATCH_HEADER_BYTES, CONTROL_BIT
-from kbroker.protocol._records cimport (
-    BatchHeader, RecordView, batch_crc_ok, record_next,
-)
+from kbroker.protocol._records cimport BatchHeader, RecordView, batch_crc_ok, record_next
+
+import os
 
 from kbroker.log.log_types import CleanResult, CorruptLogError
+
+# ------------------------------------------------------------------------------------------------------------ throttle
+
+cdef enum:
+    BURST_NS = 300000000        # Kafka's checkIntervalMs
+    NS_PER_S = 1000000000
+
+cdef AtomicI64 never            # stays 0: a change of the rate ends the wait
+atomic_store(&never, 0)
+
+cdef double LONGEST_NS = 9e18   # limit of the wait that a rate near zero adds to a time stamp
+
+
+cdef void throttle_take(Throttle *throttle, int64_t size_bytes, AtomicI64 *stop) noexcept nogil:
+    cdef int64_t now, changes, due
+    cdef double cost
+    if atomic_load(&throttle.is_limited) == 0 or size_bytes <= 0:
+        return
+    mutex_lock(&throttle.lock)
+    now = clock_now_ns(throttle.clock)
+    if throttle.paid_ns < now:
+        throttle.paid_ns = now
+    cost = <double>size_bytes * NS_PER_S / throttle.bytes_per_second
+    if cost > LONGEST_NS - <double>throttle.paid_ns:
+        throttle.paid_ns = INT64_MAX
+    else:
+        throttle.paid_ns += <int64_t>cost
+    due = throttle.paid_ns
+    changes = throttle.changes
+    if due - now > BURST_NS:
+        while not atomic_load(stop) and changes == throttle.changes and clock_wait_until(
+                throttle.clock, &throttle.moved, &throttle.lock, due):
+            pass
+    mutex_unlock(&throttle.lock)
+
+
+cdef void throttle_wake(Throttle *throttle) noexcept nogil:
+    mutex_lock(&throttle.lock)
+    cond_broadcast(&throttle.moved)
+    mutex_unlock(&throttle.lock)
+
+
+cdef void wake(void *arg) noexcept nogil:
+    throttle_wake(<Throttle *>arg)
+
+
+@cython.final
+cdef class ByteThrottle:
+    """Rate that cleaner threads share. See _throttle.pyi."""
+
+    def __cinit__(self, clock, double bytes_per_second=0.0):
+        mutex_init(&self.throttle.lock)
+        cond_init(&self.throttle.moved)
+        self.throttle.clock = clock_retain(borrow_clock(clock))
+        self.throttle.waker.wake = wake
+        self.throttle.waker.arg = &self.throttle
+        clock_add_waker(self.throttle.clock, &self.throttle.waker)
+        self.set_rate(bytes_per_second)
+
+    def __dealloc__(self):
+        if self.throttle.clock is not NULL:
+            clock_remove_waker(self.throttle.clock, &self.throttle.waker)
+            clock_release(self.throttle.clock)
+        cond_destroy(&self.throttle.moved)
+        mutex_destroy(&self.throttle.lock)
+
+    def set_rate(self, double bytes_per_second):
+        cdef bint is_limited = isfinite(bytes_per_second) and 0 < bytes_per_second < 1e18
+        with nogil:
+            mutex_lock(&self.throttle.lock)
+            self.throttle.bytes_per_second = bytes_per_second
+            self.throttle.changes += 1
+            self.throttle.paid_ns = 0
+            atomic_store(&self.throttle.is_limited, is_limited)
+            cond_broadcast(&self.throttle.moved)
+            mutex_unlock(&self.throttle.lock)
+
+    def take(self, int64_t size_bytes):
+        with nogil:
+            throttle_take(&self.throttle, size_bytes, &never)
+
+
+# --------------------------------------------------------------------------------------------------------------- round
 
 cdef enum:
     CLEAN_STOPPED = -20004

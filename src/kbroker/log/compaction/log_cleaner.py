@@ -18,8 +18,7 @@ from kbroker.common.configs.config_def import INT64_MAX, ConfigValue
 from kbroker.common.loggers import get_logger
 from kbroker.common.topic_names import TopicPartition
 from kbroker.log._partition_log import PartitionLog
-from kbroker.log.compaction._cleaner import Cleaner
-from kbroker.log.compaction._throttle import ByteThrottle
+from kbroker.log.compaction._cleaner import ByteThrottle, Cleaner
 from kbroker.log.log_types import CleanResult, CorruptLogError, SegmentFacts
 from kbroker.log.scheduler import Scheduler
 

@@ -12,13 +12,10 @@ from kbroker.common._errors cimport (
     TRANSACTION_COORDINATOR_FENCED,
 )
 from kbroker.log.producers._producer_table cimport (
-    SNAPSHOT_CORRUPT, Entry, ProducerState, RememberedBatch, Txn, add_entry, find, is_expired,
-    producer_state_encode_snapshot, producer_state_load_snapshot, producer_state_store_snapshot, remember, remove_slot,
-    reserve, table_clear, table_free, table_new, txn_insert, txn_open, txn_remove,
-)
-from kbroker.log.producers._verification cimport (
-    NOT_VERIFIED, NO_GUARD, Verification, verification_begin, verification_clear, verification_end, verification_expire,
-    verification_find,
+    NOT_VERIFIED, NO_GUARD, SNAPSHOT_CORRUPT, Entry, ProducerState, RememberedBatch, Txn, Verification, add_entry, find,
+    is_expired, producer_state_encode_snapshot, producer_state_load_snapshot, producer_state_store_snapshot, remember,
+    remove_slot, reserve, table_clear, table_free, table_new, txn_insert, txn_open, txn_remove, verification_begin,
+    verification_clear, verification_end, verification_expire, verification_find,
 )
 
 import os

@@ -1,16 +1,21 @@
 """The producers of one partition, their transactions, and the snapshot file of both. See _producer_table.pxd.
 
-Source of the snapshot: ``ProducerStateManager``.
+Source of the snapshot: ``ProducerStateManager``; of verifications: ``VerificationStateEntry``, KIP-890.
 """
-import os
-
 from libc.errno cimport EACCES, EINTR, EIO, ENOMEM, EPERM, errno
-from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+from libc.stdint cimport int16_t, int32_t, int64_t, uint16_t, uint32_t, uint64_t, uint8_t
 from libc.stdio cimport snprintf
 from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memmove, memset, strlen
 from kbroker._core.codec.crc32c cimport crc32c
+from kbroker._core.containers.hash_table cimport (
+    HashNode, hash_add, hash_after, hash_clear, hash_first, hash_next, hash_remove, hash_reserve,
+)
 from kbroker._core.containers.linked_list cimport Chain, ChainNode, chain_insert, chain_remove
+from kbroker._core.sync cimport AtomicI64, atomic_add_fetch
+
+import os
+
 
 cdef extern from *:
     """
@@ -412,3 +417,72 @@ cdef int32_t producer_state_load_snapshot(ProducerState *state, const char *path
             break
     free(data)
     return result
+
+
+# ------------------------------------------------------------------------------------------------------- verifications
+
+# for all partitions: a guard outlives the partition's state, and must never match another one
+cdef AtomicI64 guards_given
+
+
+cdef Verification *verification_find(ProducerState *state, int64_t producer_id) noexcept nogil:
+    cdef HashNode *node = hash_first(&state.verifications, producer_hash(state, producer_id))
+    while node != NULL and (<Verification *>node).producer_id != producer_id:
+        node = hash_next(node)
+    return <Verification *>node
+
+
+cdef Verification *verification_begin(ProducerState *state, int64_t producer_id, int16_t epoch, int32_t sequence,
+                                      bint bumps_epochs, int64_t now_ms) noexcept nogil:
+    cdef Verification *verification = verification_find(state, producer_id)
+    if verification == NULL:
+        verification = <Verification *>calloc(1, sizeof(Verification))
+        if verification == NULL or not hash_reserve(&state.verifications):
+            free(verification)
+            return NULL
+        verification.producer_id = producer_id
+        verification.guard = atomic_add_fetch(&guards_given, 1)
+        verification.timestamp_ms = now_ms
+        verification.lowest_sequence = sequence
+        verification.epoch = epoch
+        verification.bumps_epochs = bumps_epochs
+        hash_add(&state.verifications, &verification.node, producer_hash(state, producer_id))
+    elif epoch == verification.epoch and sequence < verification.lowest_sequence:
+        verification.lowest_sequence = sequence
+    elif epoch > verification.epoch:
+        verification.epoch = epoch
+        verification.lowest_sequence = sequence
+    return verification
+
+
+cdef void forget(ProducerState *state, Verification *verification) noexcept nogil:
+    hash_remove(&state.verifications, &verification.node)
+    free(verification)
+
+
+cdef void verification_end(ProducerState *state, int64_t producer_id) noexcept nogil:
+    cdef Verification *verification
+    if state.verifications.count > 0:
+        verification = verification_find(state, producer_id)
+        if verification != NULL:
+            forget(state, verification)
+
+
+cdef void verification_expire(ProducerState *state, int64_t now_ms, int64_t expiration_ms) noexcept nogil:
+    cdef HashNode *node = hash_after(&state.verifications, NULL)
+    cdef Verification *verification
+    while node != NULL:
+        verification = <Verification *>node
+        node = hash_after(&state.verifications, node)
+        if is_expired(False, verification.timestamp_ms, now_ms, expiration_ms):
+            forget(state, verification)
+
+
+cdef void verification_clear(ProducerState *state) noexcept nogil:
+    cdef HashNode *node = hash_after(&state.verifications, NULL)
+    cdef Verification *verification
+    while node != NULL:
+        verification = <Verification *>node
+        node = hash_after(&state.verifications, node)
+        forget(state, verification)
+    hash_clear(&state.verifications)

@@ -1,4 +1,4 @@
-"""Reading of a segment's file after a clean or an unclean stop."""
+"""Reading of a segment's file after a clean or an unclean stop, and the files of a partition's folder by name."""
 from libc.stdint cimport int32_t, int64_t
 from kbroker._core.open_file cimport OpenFile
 from kbroker.log._partition cimport Partition
@@ -27,3 +27,7 @@ cdef void scan_segment(Partition *partition, LogSegment *segment, OpenFile *file
 # instead of reading only the end.
 cdef void load_segment(Partition *partition, LogSegment *segment, int64_t next_base, bint check_all,
                        Scan *out) noexcept nogil
+
+cdef int remove_if_there(str path) except -1
+cdef int remove_segment(str directory, int64_t base) except -1          # removes its log and indexes
+cdef int remove_snapshot(str directory, int64_t offset) except -1

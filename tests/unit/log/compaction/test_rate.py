@@ -8,8 +8,7 @@ import pytest
 
 from kbroker._core.clock import VirtualClock
 from kbroker.log._partition_log import PartitionLog
-from kbroker.log.compaction._cleaner import Cleaner
-from kbroker.log.compaction._throttle import ByteThrottle
+from kbroker.log.compaction._cleaner import ByteThrottle, Cleaner
 from kbroker.log.log_types import CleanResult
 from kbroker.log.segment._segment import OpenFileCache
 from tests.support.compaction import CONFIG, keyed, records

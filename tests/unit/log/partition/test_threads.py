@@ -5,7 +5,7 @@ import threading
 from pathlib import Path
 
 from kbroker._core.clock import VirtualClock
-from kbroker.log._failures import take_failures
+from kbroker.log._partition import take_failures
 from kbroker.log._partition_log import PartitionLog
 from kbroker.log.segment._segment import OpenFileCache
 from tests.support.log_files import NOW_MS, base_of, batch, crc_ok, open_log, split

@@ -1,3 +1,12 @@
+from collections.abc import Mapping
+from typing import Any
+
+DEFAULTS: dict[str, Any]
+INT64_MIN: int
+MIN_INDEX_BYTES: int
+
+def check_config(values: Mapping[str, Any]) -> None: ...
+
 KINDS: tuple[str, ...]
 
 def take_failures(folder: str) -> list[tuple[str, str, int, int]]:
