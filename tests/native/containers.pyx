@@ -3,6 +3,8 @@ cimport cython
 from libc.stdint cimport int32_t, int64_t, uint64_t
 from libc.stdlib cimport calloc, free
 
+from kbroker._core.containers.array cimport array_reserve
+from kbroker._core.containers.buffer cimport Buffer, buffer_free, buffer_put, buffer_reserve
 from kbroker._core.containers.hash_table cimport (
     HashNode, HashTable, hash_add, hash_after, hash_clear, hash_first, hash_next, hash_remove, hash_reserve,
 )
@@ -159,3 +161,53 @@ def places_before(keys, uint64_t seed=0):
 def seeded_hash(bytes data not None, uint64_t seed):
     """``hash_seeded`` of the bytes."""
     return hash_seeded(<const char *>data, len(data), seed)
+
+
+@cython.final
+cdef class Bytes:
+    """A buffer. Threads: one at a time."""
+    cdef Buffer buffer
+
+    def __dealloc__(self):
+        buffer_free(&self.buffer)
+
+    @property
+    def content(self):
+        return self.buffer.data[:self.buffer.size]
+
+    def put(self, bytes data not None):
+        if not buffer_put(&self.buffer, <const char *>data, len(data)):
+            raise MemoryError
+
+    def reserve(self, int64_t more):
+        """Return the capacity behind the bytes in use; -1: memory is exhausted."""
+        if not buffer_reserve(&self.buffer, more):
+            return -1
+        return self.buffer.capacity - self.buffer.size
+
+    def free(self):
+        buffer_free(&self.buffer)
+
+
+@cython.final
+cdef class Numbers:
+    """An array. Threads: one at a time."""
+    cdef int64_t *items
+    cdef int32_t count
+
+    def __dealloc__(self):
+        free(self.items)
+
+    @property
+    def content(self):
+        return [self.items[i] for i in range(self.count)]
+
+    def add(self, int64_t number):
+        if not array_reserve(&self.items, self.count):
+            raise MemoryError
+        self.items[self.count] = number
+        self.count += 1
+
+    def drop(self, int32_t count):
+        """Remove items from the end."""
+        self.count = max(self.count - count, 0)

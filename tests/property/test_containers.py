@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.native.containers import NumberHeap, NumberTable, places_before
+from tests.native.containers import Bytes, NumberHeap, Numbers, NumberTable, places_before
 
 SMALL = st.integers(0, 40)
 
@@ -57,3 +57,37 @@ def test_latest_index_is_a_dict(keys: list[int], seed: int) -> None:
         expected.append(model.get(key, -1))
         model[key] = index
     assert places_before(keys, seed) == expected
+
+
+@given(st.lists(st.binary(max_size=200) | st.integers(0, 300)))
+def test_buffer_is_a_byte_string(steps: list[bytes | int]) -> None:
+    """Bytes stay as they were put, however often the buffer grows; a reservation changes none."""
+    buffer, model = Bytes(), b""
+    for step in steps:
+        if isinstance(step, bytes):
+            buffer.put(step)
+            model += step
+        else:
+            assert buffer.reserve(step) >= step
+        assert buffer.content == model
+    assert buffer.reserve(1 << 60) == -1
+    assert buffer.content == model
+    buffer.free()
+    assert buffer.content == b""
+    buffer.put(b"again")
+    assert buffer.content == b"again"
+
+
+@given(st.lists(st.tuples(st.booleans(), st.integers(0, 40))))
+def test_array_is_a_list(steps: list[tuple[bool, int]]) -> None:
+    """Items are added, several at a time, and removed from the end; under the address sanitizer the memory is exact."""
+    array, model = Numbers(), list[int]()
+    for adds, number in steps:
+        if adds:
+            for item in range(number):
+                array.add(item * number)
+                model.append(item * number)
+        else:
+            array.drop(number)
+            del model[max(len(model) - number, 0) :]
+        assert array.content == model

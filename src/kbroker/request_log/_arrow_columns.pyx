@@ -7,43 +7,30 @@ from libc.string cimport memcpy, strlen
 
 from kbroker._core.codec.crc32c cimport crc32c
 from kbroker._core.containers.buffer cimport Buffer, buffer_free, buffer_put, buffer_reserve
-from kbroker.common.request_log import (
-    BOOL, COLUMNS, FLOAT64, INT16, INT32, INT64, LIST, STRING, TIMESTAMP_US, UPDATE, VERDICT,
-)
 from kbroker.network.connections._refused_requests cimport refusal_reason
 from kbroker.quota._quota_events cimport (
     EVENT_SHADOW, EVENT_UPDATE, EVENT_VERDICT, QUOTA_CONNECTION_RATE, QuotaEvent, VerdictEvent, quota_event_texts,
 )
+from kbroker.request_log._json_lines cimport put_utf8, quota_type_name
 from kbroker.request_log._record_ring cimport (
     FACTS_ADDRESS, FACTS_CONNECTION, FACTS_LISTENER, FACTS_PRINCIPAL, FACTS_PROTOCOL, FACTS_SOFTWARE_NAME,
     FACTS_SOFTWARE_VERSION, RECORD_REFUSAL, RECORD_REQUEST, Record, record_client_id, record_notes,
     record_transactional_id,
 )
-from kbroker.request_log._json_lines cimport put_utf8, quota_type_name
 
-WIDTHS = {TIMESTAMP_US: 8, INT64: 8, FLOAT64: 8, INT32: 4, INT16: 2, BOOL: 1, STRING: 0, LIST: -1}
-# In the order in which put_row, put_verdict and put_update fill them.
-FILLED = (
-    "time", "broker", "sequence", "api_key", "api_version", "api_name", "correlation_id", "client_id", "connection",
-    "address", "principal", "listener", "security_protocol", "software_name", "software_version", "request_bytes",
-    "response_bytes", "request_queue_time_us", "local_time_us", "remote_time_us", "response_queue_time_us",
-    "send_time_us", "total_time_us", "network_time_us", "throttle_time_ms", "error_code", "error_count", "sampling",
-    "repeated", "verdicts", "updates", "transactional_id", "refusal", "refused_api_key", "refused_api_version",
-    "shadow_verdicts",
-)
-FILLED_VERDICT = (
-    "quota_type", "user", "client_id", "ip", "level", "observed", "limit", "window_ms", "delay_asked_ms",
-    "delay_served_ms", "refused", "sequence", "time_ms",
-)
-FILLED_UPDATE = ("quota_type", "user", "client_id", "sequence", "time_ms", "value", "checked")
-assert tuple(column.name for column in COLUMNS) == FILLED
-assert tuple(column.name for column in VERDICT) == FILLED_VERDICT
-assert tuple(column.name for column in UPDATE) == FILLED_UPDATE
+from kbroker.common import request_log as schema
 
-cdef int32_t FIRST_VERDICT = len(FILLED)
-cdef int32_t FIRST_UPDATE = len(FILLED) + len(FILLED_VERDICT)
-cdef int32_t FIRST_SHADOW = FIRST_UPDATE + len(FILLED_UPDATE)
-cdef int32_t ALL_COLUMNS = FIRST_SHADOW + len(FILLED_VERDICT)
+WIDTHS = {
+    schema.TIMESTAMP_US: 8, schema.INT64: 8, schema.FLOAT64: 8, schema.INT32: 4, schema.INT16: 2, schema.BOOL: 1,
+    schema.STRING: 0, schema.LIST: -1,
+}
+# put_row, put_verdict and put_update fill COLUMNS, VERDICT and UPDATE in the order of the schema.
+ALL = (*schema.COLUMNS, *schema.VERDICT, *schema.UPDATE, *schema.VERDICT)
+
+cdef int32_t ALL_COLUMNS = len(ALL)
+cdef int32_t FIRST_VERDICT = len(schema.COLUMNS)
+cdef int32_t FIRST_UPDATE = FIRST_VERDICT + len(schema.VERDICT)
+cdef int32_t FIRST_SHADOW = FIRST_UPDATE + len(schema.UPDATE)
 assert ALL_COLUMNS <= MOST_COLUMNS
 
 
@@ -335,7 +322,7 @@ cdef class ArrowColumns(RecordFormat):
             raise MemoryError
         core.set_count = max(sets, 1)
         for i in range(core.set_count):
-            for k, column in enumerate((*COLUMNS, *VERDICT, *UPDATE, *VERDICT)):
+            for k, column in enumerate(ALL):
                 core.sets[i].columns[k].width = WIDTHS[column.type]
         for key, name in api_names.items():
             encoded = name.encode("ascii")
