@@ -15,11 +15,10 @@ from kbroker.client.groups import Groups
 from kbroker.client.producer import Producer
 from kbroker.spark.errors import PipelineError
 from kbroker.spark.tables.archive import RecordSchema, archive
-from kbroker.spark.tables.delta_table import TableError, describe_table
+from kbroker.spark.tables.delta_table import TableError, describe_table, first_loss
 from kbroker.spark.tables.ingest import ingest
 from kbroker.spark.tables.log_reader import LogSource
 from kbroker.spark.tables.log_schema import arrow_schema
-from kbroker.spark.tables.schema_change import first_loss
 from kbroker.spark.tables.table import read_table
 from kbroker.spark.tables.table_stream import StreamOptions
 from kbroker.spark.usage_views.lag import Lag, checkpoint_lag, group_lag, read_checkpoint

@@ -16,6 +16,7 @@ from click.testing import Result
 from kbroker._core.clock import VirtualClock
 from kbroker.common.request_log import VERSION
 from kbroker.spark.errors import PipelineError
+from kbroker.spark.failures import unreadable_file
 from kbroker.spark.tables.compaction import compact_table
 from kbroker.spark.tables.delta_table import REQUEST_LOG, Table, TableError, TableInfo, describe_table
 from kbroker.spark.tables.ingest import ingest
@@ -25,7 +26,6 @@ from kbroker.spark.tables.log_store import LogFile, found_files, is_there
 from kbroker.spark.tables.table import read_table
 from kbroker.spark.tables.table_place import TablePlace
 from kbroker.spark.tables.table_stream import StreamOptions
-from kbroker.spark.tables.unreadable_files import unreadable_file
 from kbroker.spark.whatif.quota_set import QuotaSet
 from kbroker.spark.whatif.replay import replay_rows, replay_table
 from kbroker.spark.whatif.sum import by_client

@@ -12,10 +12,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from kbroker.spark.failures import RESTORE, UnreadableFileError, unreadable_file
 from kbroker.spark.tables import file_reader
 from kbroker.spark.tables.file_reader import read_columns
 from kbroker.spark.tables.table_place import TablePlace
-from kbroker.spark.tables.unreadable_files import RESTORE, UnreadableFileError, unreadable_file
 
 NESTED = pa.table({"names": [[{"name": "a"}]] * 100})
 ROWS = pa.table({"client_id": ["a", "b", "c"] * 100})

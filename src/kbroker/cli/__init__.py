@@ -182,7 +182,7 @@ def user_message(error: Exception) -> str | None:
     if isinstance(error, KafkaError | BrokerConnectionError | HttpPortError | PipelineError):
         return str(error)
     if type(error).__module__.startswith(("py4j.", "pyspark.")):
-        from kbroker.spark.tables.unreadable_files import unreadable_file
+        from kbroker.spark.failures import unreadable_file
 
         damaged = unreadable_file(error)
         return None if damaged is None else str(damaged)

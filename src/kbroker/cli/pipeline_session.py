@@ -144,8 +144,7 @@ def running(common: dict[str, Any], start: Callable[[dict[str, Any]], SparkSessi
             raise PipelineError(lost) from error
         if not is_of_spark(error):
             raise
-        from kbroker.spark.failures import sentence
-        from kbroker.spark.tables.unreadable_files import unreadable_file
+        from kbroker.spark.failures import sentence, unreadable_file
 
         damaged = unreadable_file(error)
         if damaged is not None:

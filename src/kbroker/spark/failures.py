@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from kbroker.spark.errors import NO_WORKER, reason_of_delta
+from kbroker.spark.errors import NO_WORKER, PipelineError, reason_of_delta
 
 T = TypeVar("T")
 
@@ -23,6 +23,17 @@ _STREAM = re.compile(r"terminated with exception: (.*?)(?= SQLSTATE|\n=== Stream
 _NO_WORKER = re.compile(rf"{NO_WORKER}|Timed out while waiting for the Python worker to connect back")
 TRIES = 3  # of a job for which no Python worker started, each after ten seconds
 _CONCURRENT = "[CONCURRENT_STREAM_LOG_UPDATE]"
+#: Spark's own readers name the file; the first match is the one that failed.
+_UNREADABLE_BY_SPARK = (
+    re.compile(r"\[FAILED_READ_FILE\.\w+\] Encountered error while reading file (?P<file>\S+\.parquet)"),
+    re.compile(r"Could not read footer for file: \S*?(?P<file>(?:file:|/)\S+\.parquet)"),
+    re.compile(r"(?P<file>\S+\.parquet) is not a Parquet file"),
+)
+#: What `file_reader` has raised, in the trace of a Python worker.
+_UNREADABLE = re.compile(r"UnreadableFileError: cannot read (?P<file>.+?\.parquet): (?P<cause>[^\n]+)")
+
+MISSING, DAMAGED = "it is not there", "it is damaged, or no Parquet file"
+RESTORE = "restore the file from a copy, or ingest the logs again into a new table"
 #: Remedies where the machines of a cluster lack the Python that is needed.
 NEEDS_PYTHON = (
     'install "kbroker[spark]" there, send one with --py-env ARCHIVE, or name another Python of theirs with --conf '
@@ -137,3 +148,25 @@ def _short(text: str) -> str:
 def is_of_spark(error: BaseException) -> bool:
     """Return whether PySpark or its bridge to Java raised an exception."""
     return type(error).__module__.startswith(("py4j.", "pyspark.", "grpc."))
+
+
+class UnreadableFileError(PipelineError):
+    """A file of a table cannot be read. Args: ``cause``: why, and what to do, in one line."""
+
+    def __init__(self, file: str, cause: str) -> None:
+        super().__init__(f"cannot read {file}: {cause}")
+
+
+def unreadable_file(error: BaseException) -> UnreadableFileError | None:
+    """Return the message about an unreadable file that made a job fail, None for another cause."""
+    text = str(error)
+    found = _UNREADABLE.search(text)
+    if found is not None:
+        return UnreadableFileError(found["file"], found["cause"].rstrip())
+    for pattern in _UNREADABLE_BY_SPARK:
+        found = pattern.search(text)
+        if found is not None:
+            file = re.sub(r"^file:/+", "/", found["file"])
+            is_missing = "FILE_NOT_EXIST" in found[0] or "FileNotFoundException" in text
+            return UnreadableFileError(file, f"{MISSING if is_missing else DAMAGED}; {RESTORE}")
+    return None

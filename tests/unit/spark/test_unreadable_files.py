@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kbroker.spark.tables.unreadable_files import DAMAGED, MISSING, RESTORE, UnreadableFileError, unreadable_file
+from kbroker.spark.failures import DAMAGED, MISSING, RESTORE, UnreadableFileError, unreadable_file
 
 FILE = "/data/t/date=2026-01-02/hour=00/bucket=00/batch-00000000-g0.parquet"
 
@@ -21,7 +21,7 @@ MISSING_FILE = (
 RAISED = UnreadableFileError(FILE, f"{DAMAGED} (x); {RESTORE}")
 WORKER = (
     "An exception was thrown from the Python worker:\nTraceback (most recent call last):\n"
-    f"kbroker.spark.tables.unreadable_files.UnreadableFileError: {RAISED}"
+    f"kbroker.spark.failures.UnreadableFileError: {RAISED}"
 )
 
 

@@ -30,7 +30,6 @@ import pyarrow.parquet as pq
 
 from kbroker.spark.errors import PipelineError, reason_of_delta
 from kbroker.spark.shared_folder import settles
-from kbroker.spark.tables.schema_change import first_loss
 from kbroker.spark.tables.table_place import AsOf, TableName, TablePlace, missing_files
 
 if TYPE_CHECKING:
@@ -520,3 +519,29 @@ def _utc(time_us: int | None) -> str | None:
     if time_us is None:
         return None
     return (_EPOCH + timedelta(microseconds=time_us)).isoformat(sep=" ", timespec="milliseconds")[:-6]
+
+
+def first_loss(old: Any, new: Any, at: str = "") -> str | None:
+    """Return the first column of `old` that `new` lacks or has as another type; None if columns were only added.
+
+    Args: `old`, `new`: schemas as Spark writes them (`StructType.jsonValue()`).
+    """
+    if not (isinstance(old, dict) and isinstance(new, dict)) or old.get("type") != new.get("type"):
+        return None if old == new else f"{at or 'the schema'} was {_shown_type(old)} and would be {_shown_type(new)}"
+    if old["type"] == "struct":
+        fields = {field["name"]: field for field in new["fields"]}
+        for field in old["fields"]:
+            name = f"{at}.{field['name']}" if at else field["name"]
+            if field["name"] not in fields:
+                return f"{name} would be gone"
+            loss = first_loss(field["type"], fields[field["name"]]["type"], name)
+            if loss is not None:
+                return loss
+        return None
+    parts = ("elementType", "keyType", "valueType")
+    losses = (first_loss(old[part], new[part], at) for part in parts if part in old)
+    return next((loss for loss in losses if loss is not None), None)
+
+
+def _shown_type(kind: Any) -> str:
+    return str(kind["type"]) if isinstance(kind, dict) else str(kind)

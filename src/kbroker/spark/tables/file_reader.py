@@ -12,9 +12,9 @@ import pyarrow.parquet as pq
 
 from kbroker.common.printable import printable
 from kbroker.spark.errors import reason_of_delta
+from kbroker.spark.failures import DAMAGED, MISSING, RESTORE, UnreadableFileError
 from kbroker.spark.tables.arrow_log import fit
 from kbroker.spark.tables.table_place import TablePlace
-from kbroker.spark.tables.unreadable_files import DAMAGED, MISSING, RESTORE, UnreadableFileError
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
