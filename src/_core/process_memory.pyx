@@ -13,7 +13,7 @@ cdef extern from "allocator.h" nogil:
 cdef enum:
     MOST_ARENAS = 1024              # glibc makes eight for each core
 
-cdef Mutex arenas_lock              # also while memory is given back: the tokens are replaced
+cdef Mutex arenas_lock              # also while memory is released: the tokens are replaced
 cdef void *arenas[MOST_ARENAS]      # a token of each arena that threads have noted, until the process ends
 cdef int arenas_used = 0
 
@@ -21,7 +21,7 @@ mutex_init(&arenas_lock)
 
 
 def resident_bytes():
-    """Memory of this process in RAM; 0 where the system does not report it."""
+    """Resident memory of this process; 0 if the system does not report it."""
     cdef int64_t found
     with nogil:
         found = kb_resident_bytes()

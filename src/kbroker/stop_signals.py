@@ -24,7 +24,7 @@ class StopSignals:
     """
 
     def __init__(self) -> None:
-        #: The first signal that came; None before, and where `ask` came first.
+        #: The first signal that came; None before, and if `ask` was called first.
         self.number: int | None = None
         #: Called in the main thread when the first signal comes; may only do what is safe between any two instructions.
         self.on_first: Callable[[], object] | None = None

@@ -9,7 +9,7 @@ cdef extern from "codec/crc32c.h" nogil:
     const char *kb_crc32c_back_end() noexcept
 
 cdef enum:
-    SMALL_BYTES = 5120      # below this, dropping the GIL costs more than the checksum
+    SMALL_BYTES = 5120      # below this, releasing the GIL costs more than the checksum
 
 kb_crc32c_setup()
 

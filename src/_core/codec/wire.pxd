@@ -115,7 +115,7 @@ cdef inline void writer_free(Writer *w) noexcept nogil:
     w.is_owned = False
 
 cdef inline char *write_reserve(Writer *w, int64_t size_bytes) noexcept nogil:
-    """Room for size_bytes more bytes, counted as written; NULL (and failed) when memory is out."""
+    """Reserve size_bytes more bytes, counted as written; NULL (and failed) if out of memory."""
     cdef int64_t need = w.size_bytes + size_bytes
     cdef int64_t capacity
     cdef char *grown

@@ -393,7 +393,7 @@ cdef Stat *stat_copy(const Stat *stat) noexcept nogil:
     if room.samples < stat.window.length - 1:       # it had more samples before
         room.samples = stat.window.length - 1
     copy.window.block = NULL
-    if not window_reserve(&copy.window, &room):     # copies from the original's ring, to which it points still
+    if not window_reserve(&copy.window, &room):     # copies from the original's ring, to which it still points
         free(copy)
         return NULL
     return copy

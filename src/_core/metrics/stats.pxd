@@ -44,14 +44,14 @@ cdef struct SampleWindow:
     double initial
     int64_t own_window_ms       # in place of the config's, or 0
     int32_t kind
-    int32_t length              # samples that exist, in the order of their making
+    int32_t length              # existing samples, in the order of creation
     int32_t current
     HistogramScheme scheme
 
 cdef bint window_init(SampleWindow *window, int32_t kind, const StatConfig *config, int64_t own_window_ms,
-                      const HistogramScheme *scheme) noexcept nogil     # false: memory is out
+                      const HistogramScheme *scheme) noexcept nogil     # false: out of memory
 cdef void window_destroy(SampleWindow *window) noexcept nogil
-# Room for the ring of this config (samples + 1 slots). False: memory is out, nothing changed.
+# Reserve memory for the ring of this config (samples + 1 slots). False: out of memory, the window is unchanged.
 cdef bint window_reserve(SampleWindow *window, const StatConfig *config) noexcept nogil
 cdef void window_record(SampleWindow *window, const StatConfig *config, double value, int64_t now_ms) noexcept nogil
 cdef double window_measure(SampleWindow *window, const StatConfig *config, int64_t now_ms) noexcept nogil
@@ -98,7 +98,7 @@ cdef struct Stat:
     Bucket bucket
     double total                # sums, counts, the last value
 
-cdef Stat *stat_new(const StatShape *shape, const StatConfig *config) noexcept nogil      # NULL: memory is out
+cdef Stat *stat_new(const StatShape *shape, const StatConfig *config) noexcept nogil      # NULL: out of memory
 cdef void stat_free(Stat *stat) noexcept nogil
 cdef bint stat_is_sampled(const Stat *stat) noexcept nogil
 cdef void stat_record(Stat *stat, double value, int64_t now_ms) noexcept nogil

@@ -6,7 +6,7 @@ Source: ``DelayedOperationPurgatory``, ``DelayedOperation``.
 """
 # A Python operation is a struct (lists and timer count it) and an object. From watch to completion the struct owns a
 # reference of the object; the struct's own_lock, otherwise unused, guards it. The operation's lock is a Python
-# lock: waiting for it drops the GIL, so no GIL is ever taken under a C lock.
+# lock: waiting for it releases the GIL, so the GIL is never acquired under a C lock.
 cimport cython
 import threading
 
@@ -212,10 +212,9 @@ cdef class DelayedOperation:
         """Called after ``on_complete`` if the time-out won, on the thread that advances the purgatory."""
 
     def force_complete(self) -> bool:
-        """Complete now, whatever ``try_complete`` would say: one single caller wins, stops the time-out and runs
-        ``on_complete`` (whose exception it gets).
+        """Complete now, without ``try_complete``. Return True to the first caller only.
 
-        Returns: true for the winner.
+        That caller stops the time-out, runs ``on_complete`` and gets its exception.
         """
         cdef bint won
         with nogil:

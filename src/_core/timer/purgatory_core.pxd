@@ -101,7 +101,8 @@ cdef struct PurgatorySnapshot:
     bint is_truncated
     WaitingEntry *entries       # owned
 
-# False: out of memory. The capacity is ENTRIES_PER_OPERATION entries for each operation on average.
+# Take a snapshot of at most ``operations`` operations; false: out of memory. The capacity is ENTRIES_PER_OPERATION
+# entries for each operation on average.
 cdef bint purgatory_snapshot_take(PurgatorySnapshot *into, Purgatory *purgatory, int64_t operations) noexcept nogil
 cdef void purgatory_snapshot_free(PurgatorySnapshot *snapshot) noexcept nogil
 # Return the operation's due time by the timer's clock in ms; -1: its timer is not running (yet, or any more).

@@ -60,8 +60,8 @@ cdef Timer *timer_retain(Timer *timer) noexcept nogil
 cdef void timer_release(Timer *timer) noexcept nogil
 # Re-adding re-schedules. An entry that is due already fires at the next advance, never on the adding thread.
 cdef void timer_add(Timer *timer, TimerEntry *entry, int64_t delay_ms) noexcept nogil
-# True: it was pending and will not fire. False: it was not added, has fired, or is firing on another thread right now:
-# the owner keeps the entry's memory until ``fire`` has run (the timer's use is counted).
+# Cancel an entry. True: it was pending and will not fire. False: it was not added, has fired, or is firing on another
+# thread right now; the owner keeps the entry's memory until ``fire`` has run (it counts a reference of the timer).
 cdef bint timer_cancel(Timer *timer, TimerEntry *entry) noexcept nogil
 cdef int64_t timer_pending(Timer *timer) noexcept nogil                    # exact
 # Wait (without the GIL) up to timeout_ms for a bucket to become due, fire the due entries; true if any was polled.

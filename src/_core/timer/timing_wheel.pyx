@@ -1,6 +1,6 @@
 """Hierarchical timing wheel: Python's view of the C timer.
 
-Differences from Kafka's, each on purpose: one lock instead of a read-write lock, list locks and retry loops; a due time
+Deliberate differences from Kafka's: one lock instead of a read-write lock, list locks and retry loops; a due time
 between ticks is rounded up, not down; a due entry waits in a separate list until the advancing thread takes
 it, so that it can still be cancelled or re-added, and counts as pending until then.
 Source: ``SystemTimer``, ``TimingWheel``, ``TimerTaskList``, ``TimerTask``.
@@ -91,7 +91,7 @@ ENTRY_OFFSET_PROBE = None
 
 
 cdef TimerTask owned_task(TimerEntry *entry):
-    """The task of an entry that has just left the wheel, with the timer's reference given back."""
+    """Return the task of an entry that has just left the wheel, and release the timer's reference."""
     cdef TimerTask task = <TimerTask><PyObject *>(<char *>entry - ENTRY_OFFSET)
     Py_DECREF(task)
     return task
@@ -118,7 +118,7 @@ cdef void fire_task(TimerEntry *entry) noexcept nogil:
 
 
 cdef int64_t int_argument(object value, str name) except? -1:
-    """`value` as milliseconds; beyond the end of the clock counts as its end."""
+    """Return `value` as milliseconds; a value beyond the end of the clock counts as its end."""
     if not isinstance(value, int):
         raise TypeError(f"{name} must be an integer, not {type(value).__name__}")
     try:

@@ -1,6 +1,6 @@
 """Watch lists of a purgatory: a hash table of circular lists in each shard.
 
-Source: ``DelayedOperationPurgatory.Watchers``, whose lists keep what is completed and are searched for it.
+Source: ``DelayedOperationPurgatory.Watchers``, whose lists keep completed operations and are searched for them.
 """
 from libc.stdint cimport int32_t, int64_t, uint64_t, uintptr_t
 from libc.stdlib cimport calloc, free

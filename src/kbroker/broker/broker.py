@@ -89,7 +89,7 @@ class Broker:
     # ------------------------------------------------------------ life
 
     def start(self) -> None:
-        """Start; clients are served when this returns.
+        """Start the broker; it serves clients when this returns.
 
         Raises: BrokerStartError; StartCancelled after `cancel_start`. Nothing is left running then.
         """
@@ -143,7 +143,7 @@ class Broker:
         """Serve pages below a path of the HTTP port (``kbroker.metrics.listener``) from the next start on.
 
         Args: ``path``, such as /console; ``load`` makes what serves the pages, at the first request for one after each
-        start, with the port's check of who may read; its ``close`` is called when the broker stops.
+        start, with the port's access check; its ``close`` is called when the broker stops.
         """
         with self._state_lock:
             self._mounts[path] = load

@@ -435,7 +435,7 @@ def apply(path: Path, bootstrap_server: str, prune: bool, dry_run: bool, as_json
 
 
 def _check_applied(done: "Applied", wanted: "DesiredQuotas") -> None:
-    """Raises: KafkaError of the first entity that was refused, with its place in the file; the others were changed."""
+    """Raise the KafkaError of the first refused entity, if any, with its place in the file; the others were changed."""
     others = len(done.refusals) - 1
     more = f" (and {others} more {'entity' if others == 1 else 'entities'})" if others > 0 else ""
     for entity, refusal in done.refusals.items():

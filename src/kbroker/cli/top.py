@@ -57,7 +57,7 @@ def top(
     context = click.get_current_context()
 
     def in_context(call: Callable[[], Any]) -> Any:
-        with context.scope(cleanup=False):  # the options of the connection are in it, whichever thread asks
+        with context.scope(cleanup=False):  # the options of the connection are in it, whichever thread calls it
             return call()
 
     watch = UsageWatch(

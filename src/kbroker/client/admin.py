@@ -224,7 +224,7 @@ class Admin:
             _check_topic(t, response)
 
     def _ask_controller(self, api_key: int, body: BodyFor, timeout_ms: int) -> Body:
-        """Send a request to the controller; repeat it if the controller has moved, for then nothing was changed."""
+        """Send a request to the controller; repeat it if the controller has moved and has thus changed nothing."""
 
         def attempt() -> Body:
             node_id = self.cluster.controller()

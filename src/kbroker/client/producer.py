@@ -225,7 +225,7 @@ class Producer:
         )
 
     def init_producer_id(self) -> None:
-        """Get a new producer id, with which sequences begin anew; called automatically when an id is first needed.
+        """Get a new producer id, with which sequences begin at 0; called automatically when an id is first needed.
 
         Raises: KafkaError, CLUSTER_AUTHORIZATION_FAILED and UNSUPPORTED_VERSION among them; BrokerConnectionError.
         """

@@ -79,7 +79,7 @@ class ClientSecurity:
         self._context = _context(properties) if protocol.endswith("SSL") else None
 
     def open_stream(self, address: Address, timeout_s: float) -> socket.socket:
-        """Connect, with TLS if the protocol asks for it, within ``timeout_s`` seconds each."""
+        """Connect, with TLS if the protocol requires it, within ``timeout_s`` seconds each."""
         sock = open_plaintext(address, timeout_s)
         if self._context is None:
             return sock
@@ -90,7 +90,7 @@ class ClientSecurity:
             raise
 
     def authenticate(self, connection: Connection) -> None:
-        """Log in, if the protocol asks for it."""
+        """Log in, if the protocol requires it."""
         if self.sasl is not None:
             self.sasl.authenticate(connection)
 

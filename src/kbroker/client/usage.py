@@ -108,7 +108,7 @@ class UsageWatch:
     def look(self) -> Usage:
         """Take a snapshot.
 
-        Raises: BrokerConnectionError, KafkaError if the broker does not respond; the next call connects anew.
+        Raises: BrokerConnectionError, KafkaError if the broker does not respond; the next call connects again.
         """
         started_ns = self._clock.now_ns()
         interval_s = None if self._at_ns is None else (started_ns - self._at_ns) / 1e9

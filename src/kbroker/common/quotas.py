@@ -80,7 +80,7 @@ class QuotaEntity(NamedTuple):
 
 
 def check_name(kind: str, name: str | None) -> None:
-    """Raises: ValueError for a name that no request can carry, with the expected and the actual size."""
+    """Check that a request can carry a name. Raises: ValueError with the expected and the actual size."""
     try:
         size_bytes = len((name or "").encode())
     except UnicodeEncodeError:

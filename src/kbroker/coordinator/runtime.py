@@ -89,7 +89,7 @@ Shard = TypeVar("Shard", bound=CoordinatorShard)
 
 
 class Coordinator(Protocol[Shard]):
-    """The part of a coordinator that its runtime calls; both methods with the runtime's load lock held."""
+    """The part of a coordinator that its runtime calls, under the runtime's load lock."""
 
     def build(self, index: int, epoch: int, replay: PartitionReplay) -> Shard:
         """Return the state of a partition, from its replayed records. Raises: UnreadableError."""
@@ -228,7 +228,7 @@ class CoordinatorRuntime(Generic[Shard]):
         return shard
 
     def check_loaded(self) -> None:
-        """Raises: KafkaError COORDINATOR_LOAD_IN_PROGRESS while a partition is being loaded."""
+        """Check that no partition is being loaded. Raises: KafkaError COORDINATOR_LOAD_IN_PROGRESS."""
         self.check_open()
         for one in self._partitions.values():
             if one.state is PartitionState.LOADING:

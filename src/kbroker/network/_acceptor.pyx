@@ -77,7 +77,7 @@ cdef struct AcceptorCore:
 # ---- sockets of addresses that connect too fast
 
 cdef bint throttle_socket(Heap *throttled, int fd, int64_t end_ms) noexcept nogil:
-    """Keep a socket until ``end_ms``; false: memory is out."""
+    """Keep a socket until ``end_ms``; false: out of memory."""
     cdef ThrottledSocket *kept = <ThrottledSocket *>malloc(sizeof(ThrottledSocket))
     if kept is NULL or not heap_add(throttled, &kept.entry, end_ms):
         free(kept)

@@ -35,7 +35,7 @@ cdef void kafka_charge_network(Request *request) noexcept nogil:
 
 
 cdef inline char *copy_of(const char *text, int32_t *size_bytes) noexcept nogil:
-    """Return an owned copy; NULL, with the size set to 0, if memory is out."""
+    """Return an owned copy; NULL, with the size set to 0, if out of memory."""
     cdef char *copy = <char *>malloc(<size_t>(size_bytes[0] or 1))
     if copy is not NULL:
         memcpy(copy, text, <size_t>size_bytes[0])

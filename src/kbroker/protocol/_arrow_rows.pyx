@@ -69,10 +69,10 @@ cdef enum:
     MOST_BUFFERS = 24
     MOST_ROWS = 1073741824
     ANY = -1
-    NO_SUCH = -2                # of a string: its offsets are outside of the buffer
+    NO_SUCH = -2                # of a string: its offsets are outside the buffer
     OK = 0
     NO_MEMORY = 1
-    OUTSIDE = 2                 # an offset points outside of its buffer
+    OUTSIDE = 2                 # an offset points outside its buffer
     BAD_PARTITION = 3
     NO_HEADER_KEY = 4
     TOO_LARGE = 5

@@ -308,7 +308,7 @@ cdef class ArrowColumns:
         return OK if push_i32(&self.header_ends, self.header_count) else NO_MEMORY
 
     def take(self):
-        """Return the collected columns and start anew.
+        """Return the collected columns and clear the collector.
 
         (rows, offsets, timestamps, timestamp_types, keys, values, headers). An int column is a memoryview; a binary one
         (null count, bitmap or None, ends, data); headers (null count, bitmap or None, ends, header count, keys,

@@ -41,10 +41,10 @@ cdef struct HeaderView:         # pointers into the records section
     const char *value
     int32_t value_bytes         # -1 null
 
-# False for fewer than 61 bytes (nothing else is checked).
+# Parse a header; false for fewer than 61 bytes (nothing else is checked).
 cdef bint batch_parse(const char *data, int64_t size_bytes, BatchHeader *out) noexcept nogil
 # Write the header before the records of a batch of size_bytes: compute its length, magic 2 and its checksum, and
-# ignores those fields of the header.
+# ignore those fields of the header.
 cdef void batch_put_header(char *batch, int64_t size_bytes, const BatchHeader *header) noexcept nogil
 # Requires all batch_length + 12 bytes.
 cdef bint batch_crc_ok(const char *data, const BatchHeader *header) noexcept nogil
@@ -69,7 +69,7 @@ cdef bint header_put(Buffer *to, const char *key, int64_t key_bytes, const char 
 cdef int32_t batch_decompress(const char *data, const BatchHeader *header, int64_t cap_bytes, char **out,
                               int64_t *out_bytes) noexcept nogil
 # Compress the records (given uncompressed) of a batch with another codec, into a malloc'ed buffer with the batch's
-# header. Takes the GIL for a library's call. 0 ok; -1 no such codec, or the library failed; -2 memory is out.
+# header. Takes the GIL for a library's call. 0 ok; -1 no such codec, or the library failed; -2 out of memory.
 cdef int32_t batch_recompress(const BatchHeader *header, const char *records, int64_t records_bytes, int codec,
                               int32_t level, char **out, int64_t *out_bytes) noexcept nogil
 

@@ -30,5 +30,5 @@ cdef Topic *topic_by_name(TopicTable *table, const char *name, int64_t name_byte
 cdef Topic *topic_by_id(TopicTable *table, const char *id16) noexcept nogil
 cdef uint64_t hash_bytes(const char *data, int64_t size_bytes) noexcept nogil
 
-# from objects with name, topic_id, partitions, is_internal and maybe is_unrecorded
+# Build a table from objects with name, topic_id, partitions, is_internal and maybe is_unrecorded.
 cdef TopicTable *topic_table_build(object views) except NULL

@@ -1,4 +1,4 @@
-"""Immutable topic table of the native handlers; see the .pxd for who owns what."""
+"""Immutable topic table of the native handlers; see the .pxd for the owners."""
 
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t
 from libc.stdlib cimport calloc, free, malloc

@@ -32,7 +32,7 @@ PARTITIONS_OF_A_SLOT = 3
 def require_executors(spark: SparkSession) -> None:
     """Check the Python of each executor by a task; then size shuffles by the cluster.
 
-    Nothing is done where executors run on this machine with this Python. Like Spark, the function waits for the first
+    The function does nothing if executors run on this machine with this Python. Like Spark, it waits for the first
     executor without a limit.
     Raises: PipelineError, one sentence that names the machine, the missing part and the remedy.
     """

@@ -84,7 +84,7 @@ class Fault:
         self._rules.remove(self)
 
     def wait(self, hits: int = 1, timeout_s: float = 10.0) -> None:
-        """Wait until it has matched ``hits`` requests. Raises: TimeoutError after ``timeout_s`` real seconds."""
+        """Wait until the rule has matched ``hits`` requests. Raises: TimeoutError after ``timeout_s`` real seconds."""
         with self._rules.changed:
             if not self._rules.changed.wait_for(lambda: self._hits >= hits, timeout_s):
                 raise TimeoutError(f"{self} has {self._hits} hits of {hits} after {timeout_s:g} s{self._story()}")

@@ -253,7 +253,7 @@ def super_users(text: str | None) -> frozenset[str]:
 
 
 def check_principal(text: str) -> None:
-    """Raises: ValueError unless the text is a type, a colon and a name."""
+    """Check that the text is a type, a colon and a name. Raises: ValueError."""
     if not text or ":" not in text:
         raise ValueError(f"expected a string in format principalType:principalName but got {text}")
 

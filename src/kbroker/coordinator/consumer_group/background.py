@@ -55,7 +55,7 @@ class BackgroundTasks:
             self._thread = thread
 
     def join(self, timeout_s: float) -> None:
-        """Wait for the end of the present tasks, up to a time-out."""
+        """Wait for the end of the current tasks, up to a time-out."""
         with self._lock:
             thread = self._thread
         if thread is not None:

@@ -28,7 +28,7 @@ cdef inline const char *software_texts(const ClientSoftware *entry) noexcept nog
 
 cdef void software_init(ClientInformationTable *table, uint64_t seed) noexcept nogil
 cdef void software_destroy(ClientInformationTable *table) noexcept nogil
-# Pass a client's information from a handler to the network thread that ends the request; false: memory is out.
+# Pass a client's information from a handler to the network thread that ends the request; false: out of memory.
 cdef bint client_information_announce(
     Request *request, const char *name, int32_t name_bytes, const char *version, int32_t version_bytes
 ) noexcept nogil

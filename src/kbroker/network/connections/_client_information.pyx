@@ -70,7 +70,7 @@ cdef inline bint is_equal(const ClientSoftware *entry, const char *texts, int32_
 
 cdef ClientSoftware *take(ClientInformationTable *table, const char *texts, int32_t name_bytes,
                           int32_t version_bytes) noexcept nogil:
-    """Find or create the entry and count one connection, under the lock; NULL: memory is out."""
+    """Find or create the entry and count one connection, under the lock; NULL: out of memory."""
     cdef int64_t size = <int64_t>name_bytes + version_bytes
     cdef uint64_t h = hash_seeded(texts, size, table.seed ^ mix_hash(<uint64_t>name_bytes))
     cdef HashNode *node = hash_first(&table.entries, h)
@@ -140,7 +140,7 @@ cdef void software_leave(ClientInformationTable *table, Channel *channel) noexce
 
 
 cdef char *copied(ClientInformationTable *table, int64_t *size_bytes) noexcept nogil:
-    """Return a copy of all entries in sequence, made under the lock; NULL: memory is out."""
+    """Return a copy of all entries in sequence, made under the lock; NULL: out of memory."""
     cdef HashNode *node
     cdef char *copy
     cdef int64_t size = 0, n

@@ -433,7 +433,7 @@ cdef class ConnectionQuotas:
 
 
 cdef bint set_address_rate(QuotaCore *core, AddressEntry *entry, int64_t limit, bint shadow) noexcept nogil:
-    """Set a rate of an address, enforced or shadow; false: memory is out."""
+    """Set a rate of an address, enforced or shadow; false: out of memory."""
     if shadow:
         entry.max_shadow_rate = limit
         return entry.shadow_rate.sensor is NULL or gauge_set_limit(

@@ -20,7 +20,7 @@ cdef struct Gauge:
 
 # Config of samples of window_ms; a limit makes it an upper quota, a negative limit none.
 cdef void gauge_config(StatConfig *config, int32_t samples, int64_t window_ms, double limit) noexcept nogil
-# False: memory is out, no gauge was made.
+# False: out of memory, no gauge was made.
 cdef bint gauge_make_rate(Gauge *gauge, const StatConfig *config, int64_t expiration_ms, int64_t now_ms) noexcept nogil
 cdef bint gauge_make_avg(Gauge *gauge, const StatConfig *config, int64_t now_ms) noexcept nogil
 cdef void gauge_clear(Gauge *gauge) noexcept nogil
@@ -28,7 +28,7 @@ cdef void gauge_clear(Gauge *gauge) noexcept nogil
 cdef int64_t gauge_count_one(Gauge *gauge, int64_t now_ms, int64_t cap_ms, Violation *violation) noexcept nogil
 cdef void gauge_record(Gauge *gauge, double value, int64_t now_ms) noexcept nogil      # unchecked
 cdef double gauge_measure(Gauge *gauge, int64_t now_ms) noexcept nogil
-cdef bint gauge_set_limit(Gauge *gauge, double limit) noexcept nogil                   # false: memory is out
+cdef bint gauge_set_limit(Gauge *gauge, double limit) noexcept nogil                   # false: out of memory
 
 # ---- client addresses: connections, own limits, rate of each. A hash table that grows, keyed by text; an entry lives
 # while it has a count, a limit or a rate. Guarded by QuotaCore.lock.
@@ -146,7 +146,7 @@ cdef int64_t record_connection(QuotaCore *core, ListenerQuota *listener, int64_t
 cdef bint has_slot(QuotaCore *core, ListenerQuota *listener) noexcept nogil
 cdef QuotaVerdict admit_locked(QuotaCore *core, ListenerQuota *listener, const char *address,
                                Admission *admission) noexcept nogil
-cdef bint apply_rates(QuotaCore *core) noexcept nogil       # false: memory is out, some sensors keep the old limit
+cdef bint apply_rates(QuotaCore *core) noexcept nogil       # false: out of memory, some sensors keep the old limit
 cdef void forget_own_limits(QuotaCore *core) noexcept nogil     # of connections, by address
 cdef void note_total(QuotaCore *core, int64_t change) noexcept nogil
 cdef void leave_locked(QuotaCore *core, ListenerQuota *listener, AddressEntry *entry) noexcept nogil

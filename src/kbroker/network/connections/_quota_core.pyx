@@ -158,7 +158,7 @@ cdef enum:
 # ---- creation and end
 
 cdef bint quotas_init(QuotaCore *core, Clock *clock, int32_t samples, int64_t window_ms, uint64_t seed) noexcept nogil:
-    """Turn zeroed memory into a QuotaCore of one count without limits; false: memory is out, still release it."""
+    """Turn zeroed memory into a QuotaCore of one count without limits; false: out of memory, still release it."""
     cdef StatConfig config
     atomic_store(&core.refs, 1)
     mutex_init(&core.lock)
@@ -312,7 +312,7 @@ cdef int64_t address_max_shadow_rate(QuotaCore *core, AddressEntry *entry) noexc
 
 
 cdef bint make_address_rate(QuotaCore *core, Gauge *gauge, int64_t limit, int64_t now_ms) noexcept nogil:
-    """Make a rate of an address unless it exists; false: memory is out."""
+    """Make a rate of an address unless it exists; false: out of memory."""
     cdef StatConfig config
     if gauge.sensor is not NULL:
         return True
@@ -511,7 +511,7 @@ cdef ListenerQuota *find_listener(QuotaCore *core, const char *name) noexcept no
 
 
 cdef ListenerQuota *add_listener(QuotaCore *core, const char *name, size_t name_bytes) noexcept nogil:
-    """Add a listener; NULL: memory is out."""
+    """Add a listener; NULL: out of memory."""
     cdef StatConfig config
     cdef int64_t now_ms = clock_epoch_ms(core.clock)
     cdef ListenerQuota *listener = <ListenerQuota *>calloc(1, sizeof(ListenerQuota))

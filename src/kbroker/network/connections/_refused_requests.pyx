@@ -113,7 +113,7 @@ cdef void refused_receive(RefusedTable *table, const void *channel, int processo
 
 @cython.final
 cdef class RefusedRequests:
-    """Counts refused requests by reason, and keeps the first few since the last ``take``.
+    """Counts of refused requests by reason, with the first few since the last ``take``.
 
     Threads: any.
     """
@@ -129,7 +129,7 @@ cdef class RefusedRequests:
         refused_release(self.table)
 
     def take(self):
-        """Return the kept refusals and the number of further ones since the last call; both start anew."""
+        """Return the kept refusals and the number of further ones since the last call, and clear both."""
         cdef RefusalEntry kept[KEPT_REFUSALS]
         cdef int64_t left_out
         cdef int n, i

@@ -5,7 +5,7 @@ from kbroker._core.network.loop_types cimport Channel
 from kbroker._core.requests.request cimport Request
 
 # ------------------------------------------------------ TLS
-# Sets the transport of a new channel; ``server`` is a borrowed TlsServer. False: memory is out, or the context fails.
+# Set the transport of a new channel; ``server`` is a borrowed TlsServer. False: out of memory, or the context fails.
 cdef bint tls_open(Channel *channel, void *server) noexcept nogil
 
 cdef class TlsServer:

@@ -151,7 +151,7 @@ class Lookup:
     def resolve(self, positions: Positions, partitions: list[TopicPartition]) -> dict[TopicPartition, int]:
         """Return the offsets for the value of an option.
 
-        Raises: PipelineError when it does not name exactly the partitions there are, or no record is that young.
+        Raises: PipelineError when it does not name exactly the partitions there are, or no record is recent enough.
         """
         if positions.symbol is not None:
             return self.earliest(partitions) if positions.symbol == "earliest" else self.latest(partitions)

@@ -432,7 +432,7 @@ def bucket_of(principal: str | None, client_id: str | None, buckets: int) -> int
 
 
 def describe_table(table: TableName, dates: Sequence[str] | None = None) -> dict[str, Any]:
-    """Describe a table: rows, hours, files, size_bytes, times of the oldest and the youngest row, version.
+    """Describe a table: rows, hours, files, size_bytes, times of the oldest and the newest row, version.
 
     Raises: TableError if the place is not a table.
     """

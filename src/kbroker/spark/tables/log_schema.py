@@ -107,7 +107,7 @@ def _ids_of_kafka() -> dict[str, DataType]:
 
 
 def transactional_id(request: SparkColumn) -> SparkColumn:
-    """The transactional id in a line's ``request``, be the line kbroker's or Kafka's; of several ids the first."""
+    """The transactional id in a line's ``request``, of a line from kbroker or Kafka; the first of several ids."""
     from pyspark.sql import functions as F
 
     first = F.lit(0)

@@ -79,9 +79,9 @@ class StreamOptions:
     """Settings of a stream into a table; times in milliseconds.
 
     `follow`: go on until stopped, else end when all that was there is read. `interval_ms`: between batches.
-    `max_per_batch`: records of a topic, bytes of files. `watermark_ms`: an hour is closed when the youngest row is so
-    much younger than its end. `retention_ms`: how long replaced files and earlier versions stay. `split_rows`: the
-    least that a task gets of a bucket with much of the rows. `checkpoint`: a folder or a URI, by default inside the
+    `max_per_batch`: records of a topic, bytes of files. `watermark_ms`: an hour is closed when the latest row is
+    later than its end by this time. `retention_ms`: how long replaced files and earlier versions stay. `split_rows`:
+    the least that a task gets of a bucket with much of the rows. `checkpoint`: a folder or a URI, by default inside the
     table, if that is on a disk or in HDFS. `short_retention`: a `retention_ms` below SHORTEST_RETENTION_MS is meant.
     """
 
@@ -377,7 +377,7 @@ class TableStream:
 
 
 def in_time(parsed: DataFrame, kind: str) -> DataFrame:
-    """Reject records that belong to no hour: without a time, or with one outside of the calendar."""
+    """Reject records that belong to no hour: without a time, or with one outside the calendar."""
     micros = F.unix_micros(TIME[kind])
     wrong = F.when(micros.isNull(), F.lit("no time")).when(
         (micros < FIRST_US) | (micros >= END_US), F.lit("a time outside of the years 1 to 9999")

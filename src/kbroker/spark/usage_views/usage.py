@@ -35,7 +35,7 @@ RANKS = {
 def usage_per_second(rows: DataFrame) -> DataFrame:
     """Return the usage of each entity in each second: date, principal, client_id, second (since 1970), and MEASURES.
 
-    A record that stands for several requests counts that often; one of a sample counts for the records left out. A
+    A record that represents several requests counts that often; one of a sample counts for the records left out. A
     connection counts in the second of its first request of the day. Entities with most of the rows are not slow: Spark
     first adds up the rows of each task, and shuffles one row per task, entity and second.
     """

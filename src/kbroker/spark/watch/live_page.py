@@ -37,7 +37,7 @@ def write_live_page(
     every_ms: int,
     clock: BaseClock | None = None,
 ) -> bool:
-    """Write the page about the last `span_ms` of a table of views, by its youngest minute, in one step.
+    """Write the page about the last `span_ms` of a table of views, by its latest minute, in one step.
 
     Args: `every_ms`: refresh interval of the browser; `clock`: for the time shown on the page.
     Returns: False if the table has no minute yet. Raises: OSError, TableError.

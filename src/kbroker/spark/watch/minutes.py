@@ -1,7 +1,7 @@
 """Continuous query of `watch`: aggregates the records of a request log by minute, and emits each minute once.
 
 Spark's state holds the open minutes: a row per second and entity, per connection, and per quota and throttled client.
-A minute is closed, and removed from the state, when the youngest record is later than its end by the watermark delay.
+A minute is closed, and removed from the state, when the latest record is later than its end by the watermark delay.
 A record of a closed minute is late: it is counted as such, and is in no view.
 """
 
@@ -44,7 +44,7 @@ def open_minutes(rows: DataFrame, watermark_ms: int) -> DataFrame:
 
     Args: `rows`: a stream with the columns of the request log.
 
-    The youngest record closes minutes, so records ahead of the clock must be filtered out: see `is_ahead`.
+    The latest record closes minutes, so records ahead of the clock must be filtered out: see `is_ahead`.
     """
     timed = rows.withColumn(_EVENT, F.col("time")).withWatermark(_EVENT, f"{watermark_ms} milliseconds")
     found = timed.select(_EVENT, F.explode(_facts()).alias("fact")).select(_EVENT, "fact.*")

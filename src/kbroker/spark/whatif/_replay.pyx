@@ -168,7 +168,7 @@ cdef class Counters:
 
     cdef inline bint take(self, Counter *counter, int8_t action, double value, int64_t now_ms, bint is_delayed,
                           int32_t *delay_ms) noexcept nogil:
-        """One value of any action but LIMIT. False: memory is out."""
+        """Replay one value of any action but LIMIT. False: out of memory."""
         delay_ms[0] = 0
         if action == ACTION_GIVEN_BACK and not is_delayed:
             return True
@@ -178,7 +178,7 @@ cdef class Counters:
             sensor_record(counter.sensor, value, now_ms, False, NULL)
         elif action == ACTION_GIVEN_BACK:
             sensor_record(counter.sensor, -value, now_ms, False, NULL)
-        elif action == ACTION_JUDGED and counter.kind == KIND_MUTATION:     # of a client that knows no error 89
+        elif action == ACTION_JUDGED and counter.kind == KIND_MUTATION:     # of a client that does not support error 89
             delay_ms[0] = narrowed(sensor_throttle_ms(counter.sensor, value, now_ms, self.cap_ms[KIND_MUTATION]))
         else:
             delay_ms[0] = counter_throttle_ms(counter.sensor, counter.kind, value, now_ms, self.cap_ms[counter.kind])

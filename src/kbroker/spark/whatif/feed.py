@@ -16,7 +16,7 @@ from kbroker.spark.whatif.quota_set import Judge, QuotaSet, Tags
 from kbroker.spark.whatif.read import Array, Client, Events, Held, Log, clients_of
 
 OPEN_LOOP = "open loop: clients do not react to these delays, as real ones would"
-#: Fetch last: the bytes given back depend on the other delays too, and nothing depends on Fetch.
+#: Fetch last: the subtracted bytes depend on the other delays too, and nothing depends on Fetch.
 ORDER = ("Request", "Produce", "ControllerMutation", "Fetch")
 
 

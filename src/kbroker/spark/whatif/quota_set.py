@@ -22,7 +22,7 @@ ANONYMOUS = "ANONYMOUS"
 
 
 class Tags(NamedTuple):
-    """Name of a counter; an empty part stands for all users, or all client ids."""
+    """Name of a counter; an empty part means all users, or all client ids."""
 
     quota_type: str
     user: str

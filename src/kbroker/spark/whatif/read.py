@@ -2,7 +2,7 @@
 
 Where a row has the values that the broker recorded, these are taken. Else they are derived from sizes and times as the
 broker would: Produce counts the request's bytes, Fetch the response's, Request the handler's time and, after the
-response is sent, the network thread's. The bytes of a fetch are given back if it is delayed.
+response is sent, the network thread's. The bytes of a fetch are subtracted again if it is delayed.
 
 A long log is read in parts that follow each other in time, so that at most an hour of it is in memory (`settled`).
 """
@@ -150,7 +150,7 @@ class Log:
         return found if quota_type == "Produce" else [*found, _events(rows, times, size, GIVEN_BACK, order + 1)]
 
     def _logged(self, quota_type: str, counter: Array) -> Events:
-        """Return the values that the broker recorded. Bytes that a delayed fetch was given back are decided anew."""
+        """Return the values that the broker recorded. Subtracted bytes of delayed fetches are computed again."""
         assert self._updates is not None
         assert self._kind is not None
         rows, field = self._updates

@@ -367,9 +367,9 @@ def smallest_limit(
 ) -> tuple[float, int, int, float]:
     """Return the smallest limit that throttles less than `share` of the seconds, all and throttled seconds, peak rate.
 
-    A rate does not depend on its limit, except for fetches, whose bytes are given back when they are delayed: less is
-    counted then, so a limit that is enough without giving back is enough with it. The search goes down from there in
-    steps that double, then halves the last step; also for the other types, since an excess worth less than half a
+    A rate does not depend on its limit, except for fetches, whose bytes are subtracted when they are delayed: less is
+    counted then, so a limit that is enough without the subtraction is enough with it. The search goes down from there
+    in steps that double, then halves the last step; also for the other types, since an excess worth less than half a
     millisecond is no delay.
     """
     seconds = np.unique(np.concatenate([np.unique(part.time_ms[part.is_judged] // 1000) for part in parts]))
