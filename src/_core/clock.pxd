@@ -46,5 +46,5 @@ cdef int64_t clock_real_wait_ns(Clock *clock, int64_t deadline_ns) noexcept nogi
 cdef class BaseClock:
     cdef Clock *clock           # owned count
 
-# TypeError unless a BaseClock; None gives the process's system clock
+# Return the C clock of a BaseClock, or for None the process's system clock; TypeError for other objects.
 cdef Clock *borrow_clock(object clock) except NULL

@@ -1,5 +1,5 @@
 """System settings of a thread, made before its work begins; see thread_setup.h."""
 
 cdef extern from "thread_setup.h" nogil:
-    void kb_block_signals()     # they are for the main thread
-    void kb_short_slice()       # be run soon after waking: its work is due at a time
+    void kb_block_signals()     # the main thread handles them
+    void kb_short_slice()       # the thread runs soon after it is woken: its work has due times

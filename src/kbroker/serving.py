@@ -1,7 +1,7 @@
 """The process of a broker, which `kbroker serve` runs: read the properties, start, wait for a signal, stop.
 
 Without click: ``plain_options`` reads the plain form of `kbroker serve`, without help and errors. ``kbroker.cli`` reads
-what it does not understand, and a broker then starts 25 ms later.
+all other command lines, and a broker then starts 25 ms later.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ CONFIG_STATUS, START_STATUS = 2, 1
 
 
 class ServeError(Exception):
-    """A broker cannot run; the text is the reason, in one line. ``status``: exit status of the process."""
+    """A failure to run a broker; the text is the reason, in one line. ``status``: exit status of the process."""
 
     def __init__(self, message: str, status: int) -> None:
         super().__init__(message)

@@ -27,15 +27,15 @@ cdef uint32_t checked_start(object crc) except? 1:
 
 
 def _python_crc32c(data, crc=0) -> int:
-    """Return the CRC-32C of `data`, continuing from the checksum `crc` of what went before it.
+    """Return the CRC-32C of `data`, continuing from the checksum `crc` of the preceding bytes.
 
     Args:
         data: any object with a contiguous buffer.
-        crc: checksum of the preceding bytes, 0 at the start.
+        crc: that checksum, 0 at the start.
 
     Raises: TypeError if `data` has no buffer; BufferError if it is not contiguous; ValueError for a `crc` out of range.
 
-    Threads: any; the GIL is dropped from 5 KiB on, so the caller must not change the buffer meanwhile.
+    Threads: any; the GIL is released from 5 KiB on, so the caller must not change the buffer meanwhile.
     """
     cdef uint32_t value = checked_start(crc)
     cdef Py_buffer view

@@ -229,7 +229,7 @@ cdef inline int64_t padded_ms(const SampleWindow *window, const StatConfig *conf
     cdef int32_t full, fewest
     if is_simple:
         return elapsed if elapsed > config.window_ms else config.window_ms
-    # At least samples - 1 whole windows are taken to have passed, and what has passed of the present one.
+    # Count at least samples - 1 whole windows as passed, and the elapsed part of the current one.
     size_ms = sample_ms(window, config)
     fewest = config.samples - 1
     if 0 <= elapsed < size_ms:          # spares the division

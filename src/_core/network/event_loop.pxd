@@ -84,7 +84,7 @@ cdef struct ChannelCopy:
 cdef enum SnapshotState:
     SNAPSHOT_WANTED = 0
     SNAPSHOT_DONE = 1
-    SNAPSHOT_ENDED = 2          # the loop is over
+    SNAPSHOT_ENDED = 2          # the loop has ended
     SNAPSHOT_BUSY = 3           # another one is under way
     SNAPSHOT_LATE = 4           # the loop did not process it in time
 

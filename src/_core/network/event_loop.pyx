@@ -311,7 +311,7 @@ cdef void loop_poll(EventLoop *loop, int64_t timeout_ns) noexcept nogil:
 # --------------------------------------------------- snapshots
 
 cdef enum:
-    SPURIOUS = 4                # wake-ups that are not the end
+    SPURIOUS = 4                # maximum number of wake-ups before a wait gives up
 
 MUTE_REASONS = (
     "throttled", "memory_pool", "refusal_delayed", "response_unsent", "explicit", "batch_in_flight", "stopping")

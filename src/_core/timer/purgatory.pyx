@@ -110,7 +110,7 @@ cdef void fire_python(TimerEntry *entry) noexcept nogil:
 
 
 cdef void drop_python(Operation *op) noexcept nogil:
-    """Uncompleted, when its purgatory closes; struct and object counted each other until now."""
+    """Drop an operation that is not completed when its purgatory closes; struct and object counted each other."""
     if op.table is &PYTHON_TABLE:
         with gil:
             disown_object(op)
@@ -121,8 +121,8 @@ cdef void python_destroy(Operation *op) noexcept nogil:
 
 
 cdef void let_go(Operation *op) noexcept:
-    """Give a snapshot's count back. Lists and timer may have left the operation meanwhile, as cancel_for_key does: then
-    struct and object count only each other."""
+    """Release a snapshot's count. If lists and timer have released the operation meanwhile (cancel_for_key), only the
+    struct and the object count each other."""
     watched = watched_object(op) if op.table is &PYTHON_TABLE else None
     operation_release(op)               # not the last where there is an object: that has a count
     if watched is not None and atomic_load(&op.refs) == 1:
@@ -198,7 +198,7 @@ cdef class DelayedOperation:
 
     @property
     def is_completed(self) -> bool:
-        """Return whether someone has won the completion; ``on_complete`` may still be running."""
+        """Return whether a caller has won the completion; ``on_complete`` may still be running."""
         return operation_is_completed(self.op)
 
     def try_complete(self) -> bool:
@@ -330,7 +330,7 @@ cdef class PurgatoryHandle:
                 with nogil:
                     watched = watch_all(self.purgatory, op.op, c_keys, count)
                 if operation_is_completed(op.op):
-                    disown_object(op.op)        # completed by a thread that came before own_object
+                    disown_object(op.op)        # completed by another thread before own_object
                 try:
                     if watched:
                         done = op.try_complete()

@@ -134,7 +134,7 @@ cdef void expire(Timer *timer, Bucket *bucket) noexcept nogil:
 
 
 cdef int64_t due_after(Timer *timer, int64_t delay_ms) noexcept nogil:
-    """The tick at or after now + delay: neither a started millisecond nor a started tick counts."""
+    """Return the tick at or after now + delay: neither a started millisecond nor a started tick counts."""
     cdef int64_t tick_ms = timer.wheels[0].tick_ms
     cdef int64_t due_ms, now_ns
     if delay_ms <= 0:

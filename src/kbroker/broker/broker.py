@@ -151,11 +151,11 @@ class Broker:
     # ------------------------------------------------------------ for tests
 
     def intercept(self, interceptor: Interceptor | None, keys: Iterable[int] = ()) -> None:
-        """Show requests to ``interceptor`` before they are served; survives a restart. For fault injection.
+        """Pass requests to ``interceptor`` before they are served, also after a restart; for fault injection.
 
-        Args: ``keys`` of natively served APIs whose requests take the way through Python meanwhile; all requests that
-        Python serves are shown anyway. None ends it.
-        Threads: any; a request under way may still be seen by the previous one.
+        Args: ``keys`` of natively served APIs whose requests then pass through Python; requests that Python serves are
+        passed in any case. None ends the interception.
+        Threads: any; a request in progress may still be passed to the previous one.
         """
         with self._state_lock:
             self._interception = Interception(interceptor, frozenset(keys) if interceptor is not None else frozenset())
@@ -163,7 +163,7 @@ class Broker:
                 self._runtime.set_interception(self._interception)
 
     def resume(self, request: InboundRequest) -> None:
-        """Serve a request that an interceptor has taken over as if it had just come in; it is not shown again.
+        """Serve a request that an interceptor has taken over as if it had just arrived; it is not passed again.
 
         Raises: ValueError after its response; RuntimeError if the broker does not run.
         """

@@ -174,7 +174,7 @@ class BrokerRuntime:
         self.listeners = server.bind()
 
     def _open_topics(self) -> None:
-        """Build what handlers use: native handlers' state, topics, configs and quotas as they are stored."""
+        """Build the state that handlers use: native handlers, topics, configs and quotas as they are stored."""
         config, quotas, store = self.config, self._quotas, self._store
         authorizer = self._authorizer()
         native_apis = self._start_native_apis(authorizer)

@@ -98,7 +98,7 @@ class History:
         self._rates: deque[Rates] = deque(maxlen=SECONDS)
         self._bins: dict[Throttled, dict[int, Bin]] = {}
         self._judged_ms = -1  # verdicts up to here are in the bins
-        self._missed_until_ms = -1  # verdicts before it may have left the ring before a look
+        self._missed_until_ms = -1  # verdicts before it may have left the ring unread
         self._used_ms = clock.now_ms()
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None

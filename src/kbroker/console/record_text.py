@@ -18,7 +18,7 @@ _TOKEN = re.compile(r'"(?:[^"\\]|\\.)*(?:"|\\?\Z)|[{}\[\],:]|[^\s{}\[\],:"]+', r
 _DEEPEST = 20  # levels that are indented
 _PLAIN_CONTROLS = "\n\t"
 _WITHOUT_PLAIN_CONTROLS = dict.fromkeys(map(ord, _PLAIN_CONTROLS))
-_LONGEST_WORD = len("-Infinity")  # that a cut may tear, for what ``json`` takes
+_LONGEST_WORD = len("-Infinity")  # maximum length of a JSON word that a cut may split
 
 
 class Shown(NamedTuple):

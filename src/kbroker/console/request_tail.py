@@ -130,7 +130,7 @@ def _last_lines(folder: Path) -> list[bytes]:
         size = file.seek(0, 2)
         file.seek(max(0, size - TAIL_BYTES))
         lines = file.read(TAIL_BYTES).split(b"\n")
-    return lines[1:-1] if size > TAIL_BYTES else lines[:-1]  # the first is torn, behind the last nothing is written yet
+    return lines[1:-1] if size > TAIL_BYTES else lines[:-1]  # the first may be cut, the last is unfinished
 
 
 def _json(values: Iterable[bytes]) -> Iterator[LoggedRequest]:

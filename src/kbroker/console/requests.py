@@ -12,7 +12,7 @@ MAX_TEXT = 40_000  # characters of a value: client ids may have 32,767
 
 
 class PageError(Exception):
-    """A request that cannot be served; ``status`` of HTTP, a sentence for people, and the page to go on with."""
+    """A request that cannot be served; ``status`` of HTTP, a sentence for people, and the page to continue with."""
 
     def __init__(self, status: int, sentence: str, href: str = "") -> None:
         super().__init__(sentence)

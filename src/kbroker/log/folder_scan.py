@@ -1,6 +1,6 @@
 """Sorting of the folders that a start finds in the log folders, before any log is opened.
 
-Leftovers are removed, folders of unknown topics are reported, and each partition is in one folder after it.
+Leftovers are removed, folders of unknown topics are reported, and afterwards each partition is in one folder.
 Source: ``LogManager.loadLogs``.
 """
 

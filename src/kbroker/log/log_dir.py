@@ -38,7 +38,7 @@ ONE_FILE = frozenset({errno.EFBIG})
 
 
 class LogDirError(RuntimeError):
-    """The folder cannot be used; the message has the folder, the reason, and the remedy."""
+    """A log folder that cannot be used; the message names the folder, the reason, and the remedy."""
 
 
 def make_folder(path: Path) -> None:

@@ -45,7 +45,7 @@ REBUILT = (".index", ".timeindex", ".snapshot")
 
 
 class SourceError(OSError):
-    """The partition's own folder cannot be read."""
+    """A failure to read the partition's own folder."""
 
 
 class ReplicaMover:

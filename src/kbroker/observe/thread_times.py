@@ -9,7 +9,7 @@ from typing import NamedTuple
 from kbroker._core.clock import BaseClock, SystemClock
 
 MOST_THREADS = 500
-BASELINE_MS = 500  # age of the look with which a look is compared, or that of the oldest one
+BASELINE_MS = 500  # age of the snapshot with which a new one is compared, or the age of the oldest one
 KEPT_LOOKS = 32
 
 
@@ -85,7 +85,7 @@ class ThreadTimes:
 
 
 def _times(native_id: int) -> tuple[int, int] | None:
-    """Return nanoseconds on a core, and runnable without one."""
+    """Return the nanoseconds for which a thread ran on a core, and those for which it waited for one."""
     try:
         with open(f"/proc/self/task/{native_id}/schedstat", "rb") as file:
             ran, waited, *_ = file.read(100).split()

@@ -46,7 +46,7 @@ cdef bint batch_parse(const char *data, int64_t size_bytes, BatchHeader *out) no
 # Write the header before the records of a batch of size_bytes: compute its length, magic 2 and its checksum, and
 # ignore those fields of the header.
 cdef void batch_put_header(char *batch, int64_t size_bytes, const BatchHeader *header) noexcept nogil
-# Requires all batch_length + 12 bytes.
+# Return whether the checksum is right; all batch_length + 12 bytes must be present.
 cdef bint batch_crc_ok(const char *data, const BatchHeader *header) noexcept nogil
 # Read one record at *position (relative to records) and advance it. 0 ok; -1 malformed or past the end.
 cdef int32_t record_next(const char *records, int64_t size_bytes, int64_t *position, const BatchHeader *header,

@@ -113,7 +113,7 @@ cdef inline bint is_enabled(QuotaManager *manager) noexcept nogil:
 cdef ClientQuotas *quotas_new(Clock *clock, const StatConfig *unlimited, const StatConfig *client,
                               const StatConfig *controller, int64_t most_made_up, uint64_t seed) noexcept nogil
 cdef ClientQuotas *quotas_retain(ClientQuotas *quotas) noexcept nogil
-cdef bint quotas_retain_used(ClientQuotas *quotas) noexcept nogil    # False: it has no users any more
+cdef bint quotas_retain_used(ClientQuotas *quotas) noexcept nogil    # False: it no longer has users
 cdef void quotas_release(ClientQuotas *quotas) noexcept nogil
 cdef ClientSensors *sensors_retain(ClientSensors *sensors) noexcept nogil
 cdef void sensors_release(ClientSensors *sensors) noexcept nogil

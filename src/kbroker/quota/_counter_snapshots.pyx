@@ -138,7 +138,7 @@ cdef class CounterSnapshot:
             sensor_release(copy)
 
     def left(self, int64_t now_ms) -> float | None:
-        """Return how much a request now may record within the limit; below zero while the limit is exceeded.
+        """Return the amount that a request may record now within the limit; below zero while the limit is exceeded.
 
         None without a limit. For a bucket: the tokens; while they are not below zero, the next request is not delayed.
         """

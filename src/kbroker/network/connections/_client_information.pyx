@@ -123,7 +123,7 @@ cdef void software_enter(ClientInformationTable *table, Channel *channel) noexce
 cdef void software_settle(ClientInformationTable *table, Channel *channel, const Request *request) noexcept nogil:
     cdef const Announcement *said = <const Announcement *>kafka_request(request).client_information
     cdef const char *texts = <const char *>said + sizeof(Announcement)
-    if channel.software is NULL:        # closed, or never counted because memory was out
+    if channel.software is NULL:        # closed, or never counted for lack of memory
         return
     if not is_equal(<ClientSoftware *>channel.software, texts, said.name_bytes, said.version_bytes):
         move_to(table, channel, texts, said.name_bytes, said.version_bytes)

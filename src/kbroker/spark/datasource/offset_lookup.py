@@ -142,7 +142,7 @@ class Lookup:
         except KafkaError as error:
             if error.error is not Errors.UNKNOWN_TOPIC_OR_PARTITION:
                 raise
-            return {}  # deleted meanwhile, as a look at the topics will show
+            return {}  # deleted meanwhile, as the next look-up of the topics will show
 
     def last_ends(self) -> Found | None:
         """Return the latest result of ``ends``, without a request."""

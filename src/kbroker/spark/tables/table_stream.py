@@ -336,10 +336,10 @@ class TableStream:
             hot=self._hot, split_rows=self.options.split_rows, now_ms=self.clock.wall_ms(),
         )  # fmt: skip
         rows = sum(one.rows for one in files)
-        # of a batch of nothing, as of a log that is still to come, Spark plans nothing and has counted nothing
+        # Spark does not plan an empty batch, such as that of a log that does not exist yet, and counts nothing
         seen = {"all": 0, "rejected": 0} if not files and parsed.isEmpty() else counted.get
         if rows + seen["rejected"] != seen["all"]:
-            # observations of a task that Spark has run twice count twice
+            # the observations of a task that Spark ran twice are counted twice
             seen = parsed.agg(*counts).collect()[0].asDict()
         if rows + seen["rejected"] != seen["all"]:
             raise PipelineError(
