@@ -24,7 +24,7 @@ class StopSignals:
     """
 
     def __init__(self) -> None:
-        #: The first signal that came; None before, and if `ask` was called first.
+        #: The first signal that arrived; None before, and if `ask` was called first.
         self.number: int | None = None
         #: Called in the main thread when the first signal comes; may only do what is safe between any two instructions.
         self.on_first: Callable[[], object] | None = None
@@ -42,7 +42,7 @@ class StopSignals:
         os.write(self._write_fd, bytes([_ASKED]))
 
     def wait(self) -> None:
-        """Return as soon as a signal has come, or `ask` was called."""
+        """Return as soon as a signal has arrived, or `ask` was called."""
         if sys.platform == "win32":  # no signal interrupts a read there
             while not self._is_asked:
                 time.sleep(POLL_S)

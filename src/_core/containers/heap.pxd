@@ -52,7 +52,7 @@ cdef inline void heap_sift_down(Heap *heap, int64_t at, HeapEntry *entry) noexce
 
 
 cdef inline bint heap_reserve(Heap *heap, int64_t entries) noexcept nogil:
-    """Reserve memory for so many entries; false: out of memory."""
+    """Reserve memory for ``entries`` entries; false: out of memory."""
     cdef HeapEntry **larger
     if entries <= heap.capacity:
         return True

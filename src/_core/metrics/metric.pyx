@@ -1,6 +1,6 @@
 """Python's handle of one metric of a sensor: its value, its config, its samples.
 
-The samples are a buffer (PEP 3118), so that NumPy looks at them in place; NumPy itself is not needed here.
+The samples are a buffer (PEP 3118), so that NumPy reads them in place; NumPy itself is not needed here.
 """
 cimport cython
 from cpython.buffer cimport PyBUF_FORMAT, PyBUF_ND, PyBUF_STRIDES, PyBUF_WRITABLE
@@ -172,7 +172,7 @@ cdef class Metric:
     def config(self):
         """The config of the moment; assigning another holds for all later records, checks and measurements.
 
-        A Meter and Percentiles go on recording by the config they were added with; only what is read follows.
+        A Meter and Percentiles continue to record by the config they were added with; only the values read follow.
         """
         cdef StatConfig now
         cdef const StatConfig *known

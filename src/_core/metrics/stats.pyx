@@ -235,7 +235,7 @@ cdef inline int64_t padded_ms(const SampleWindow *window, const StatConfig *conf
     if 0 <= elapsed < size_ms:          # spares the division
         full = 0
     elif elapsed >= 0 and elapsed - size_ms * fewest >= 0 and elapsed < INT32_MAX:
-        full = fewest                   # likewise: enough whole windows, however many
+        full = fewest                   # likewise: any sufficient number of whole windows
     else:
         full = <int32_t>(elapsed // size_ms)
     if full < fewest:                   # wraps as Java's integers do, should the clock run backwards by ages

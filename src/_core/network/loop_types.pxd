@@ -102,7 +102,7 @@ cdef struct Channel:
     int64_t close_due_ns
     Link lru
     Link registered             # in order of registration, for snapshots
-    Link partial_reads          # a frame is begun; in order of its begin
+    Link partial_reads          # a frame is incomplete; in order of the frames' starts
     Link memory_muted           # muted because the pool is empty
     Link pending_reads          # to be read or fed in the next poll, regardless of the poller
     Link completed_receives     # complete frames wait for their owner
@@ -119,7 +119,7 @@ cdef struct Channel:
     int64_t next_sequence
     int64_t send_sequence
     Request *early              # owned: responses ahead of their turn, by sequence
-    Request *requeued_first     # owned: handed over, not executed; first in line again when the batch is over
+    Request *requeued_first     # owned: handed over, not executed; first in line again when the batch ends
     Request *returned_last
     int32_t returned_count
     Request *send_first         # owned: responses in turn, being written

@@ -271,7 +271,7 @@ cdef int64_t wakes_due(RequestQueue *queue, int64_t batches) noexcept nogil:
 
     A handler that is awake takes its next batch for a tenth of the cost of waking a second one, so up to awake_target
     handlers are woken freely, and one more only when there is a backlog of four batches for each that is awake, or when
-    no handler has come back for 0.2 ms (they are held up, by a disk or the GIL).
+    no handler has returned for 0.2 ms (a disk or the GIL delays them).
     """
     cdef int64_t awake = queue.busy + queue.signalled
     cdef int64_t asleep = queue.sleepers - queue.signalled

@@ -291,7 +291,7 @@ cdef class PurgatoryHandle:
             self.purgatory = NULL
 
     def try_complete_else_watch(self, DelayedOperation op not None, keys) -> bool:
-        """Complete `op` now, or watch it under `keys` until one is checked or its time is over.
+        """Complete `op` now, or watch it under `keys` until one is checked or it expires.
 
         Args:
             op: an operation that has not been watched before.

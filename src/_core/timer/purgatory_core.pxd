@@ -4,7 +4,7 @@ An operation is any struct that begins with ``Operation`` and has a table of fun
 (its own, or one supplied) -> shard lock; operation's lock -> timer lock; no shard lock is held with the timer's.
 Functions of a table run under no lock but the operation's. check_and_complete is called with none of them held.
 
-A snapshot copies the watch lists in short turns under the lock of one shard, then of the timer. A turn looks at
+A snapshot copies the watch lists in short turns under the lock of one shard, then of the timer. A turn reads
 LOOKS_PER_TURN watchers at most. A longer list, or more than the requested number of operations, is cut, and
 ``is_truncated`` is set. An operation that completes meanwhile is left out.
 """

@@ -28,7 +28,7 @@ cdef struct Bucket:
 cdef struct Wheel:
     int64_t tick_ms
     int64_t interval_ms             # tick * size: span of this wheel beyond its clock
-    int64_t current_ms              # clock of this wheel: a multiple of tick, moved only by buckets that came due
+    int64_t current_ms              # clock of this wheel: a multiple of tick, moved only by buckets that became due
     Bucket *buckets
 
 cdef struct Timer:                  # counted

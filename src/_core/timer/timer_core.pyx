@@ -83,7 +83,7 @@ cdef bint add_wheel(Timer *timer) noexcept nogil:
 
 
 cdef bint place(Timer *timer, TimerEntry *entry, Bucket *fresh) noexcept nogil:
-    """Link an entry by its due time, into `fresh` if that has come; true if a waiting thread must look again."""
+    """Link an entry by its due time, into `fresh` if that has passed; true if a waiting thread must check again."""
     cdef int32_t level = 0
     cdef int64_t slot_number, left = entry.due_ms - timer.wheels[0].current_ms
     cdef Wheel *wheel = &timer.wheels[0]

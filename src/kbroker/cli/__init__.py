@@ -131,7 +131,7 @@ def interruptible() -> Iterator[None]:
     unraisable_before = sys.unraisablehook
 
     def on_unraisable(unraisable: Any) -> None:
-        """End the command by the default of SIGINT, without a traceback, when it came where Python cannot raise."""
+        """End the command by the default of SIGINT, without a traceback, if Ctrl-C came where Python cannot raise."""
         if isinstance(unraisable.exc_value, KeyboardInterrupt):
             signal.raise_signal(signal.SIGINT)
         else:

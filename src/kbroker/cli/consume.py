@@ -136,7 +136,7 @@ def _ended_by_sigterm() -> "Iterator[None]":
 def _batches(
     consumer: "Consumer | GroupConsumer", max_messages: int | None, timeout_s: float | None
 ) -> "Iterator[list[Record]]":
-    """Yield the records of each poll, until ``max_messages`` have come or none came for ``timeout_s``."""
+    """Yield the records of each poll, until ``max_messages`` have arrived or none has arrived for ``timeout_s``."""
     left = max_messages
     last = time.monotonic()
     while left is None or left > 0:

@@ -35,7 +35,7 @@ def columns_of(text: str) -> int:
 
 
 def padded(text: str, columns: int, *, right: bool = False) -> str:
-    """Return the text padded with spaces to at least so many columns of a terminal."""
+    """Return the text padded with spaces to at least ``columns`` columns of a terminal."""
     spaces = " " * (columns - columns_of(text))
     return spaces + text if right else text + spaces
 

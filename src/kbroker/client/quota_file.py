@@ -142,7 +142,7 @@ class _File:
         return quotas
 
     def _fields(self, node: _Node, where: str, expected: str) -> dict[str, tuple[_Node, _Node]]:
-        """Return a mapping by its keys, each with the nodes of key and value."""
+        """Return a mapping by its keys, each with the nodes of the key and the value."""
         if node.kind != "mapping":
             raise self.wrong(node, expected)
         fields: dict[str, tuple[_Node, _Node]] = {}

@@ -80,7 +80,7 @@ def document_of(row: Row) -> dict[str, Any]:
 
 
 def parse_line(line: bytes) -> Row | None:
-    """Parse a line of a file or a value of the topic; None if it is not a record, such as a torn line."""
+    """Parse a line of a file or a value of the topic; None if it is not a record, such as an incomplete line."""
     try:
         document = json.loads(line)
         row = row_of(document) if isinstance(document, dict) and "time" in document else None

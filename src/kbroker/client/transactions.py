@@ -16,7 +16,7 @@ INIT_PRODUCER_ID, WRITE_TXN_MARKERS, DESCRIBE_PRODUCERS, DESCRIBE_TRANSACTIONS, 
 FIRST_WITH_DURATION, FIRST_WITH_PATTERN = 1, 2  # of ListTransactions
 FIRST_WITH_TRANSACTION_VERSION = 2  # of WriteTxnMarkers
 PARTITIONS_PER_REQUEST = 500
-FENCING_TIMEOUT_MS = 60_000  # of the transactional id, until its producer comes back
+FENCING_TIMEOUT_MS = 60_000  # of the transactional id, until its producer returns
 
 
 @dataclass(frozen=True, slots=True)

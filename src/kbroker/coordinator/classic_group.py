@@ -433,7 +433,7 @@ class ClassicGroup:
     def _subscribed_topics(self) -> frozenset[str] | None:
         """Return the topics of the members' subscriptions; None if they cannot be decoded.
 
-        Only the fields of version 0 are decoded, as in Kafka, whatever version a member names: they begin every
+        Only the fields of version 0 are decoded, as in Kafka, for every version that a member names: they begin every
         version, and some clients name one whose later fields they do not send.
         """
         if not self.members or self.protocol_type != CONSUMER or self.protocol_name is None:

@@ -11,7 +11,7 @@ from kbroker.common.request_log_names import file_name, is_file_name
 
 
 class RollingFiles:
-    """Files ``requests-<UTC>-<n><suffix>`` in a folder; a start begins a new one, so that a torn line stays the last.
+    """Files ``requests-<UTC>-<n><suffix>`` in a folder; a start begins a new one, so an incomplete line stays the last.
 
     Args: ``folder``: created if absent; ``suffix``: like ``.jsonl``; a file with ``file_bytes`` is followed by another,
     and ``file_count`` of them are kept; ``begin`` and ``end``: first and last bytes of a file.
@@ -89,7 +89,7 @@ class RollingFiles:
         self._size = 0
 
     def _take_back(self, whole: int) -> None:
-        """Cut off the rest of a failed write; a file that cannot be cut is ended, torn."""
+        """Cut off the rest of a failed write; a file that cannot be cut is ended with its incomplete line."""
         try:
             os.ftruncate(self._fd, whole)
             os.lseek(self._fd, whole, os.SEEK_SET)

@@ -32,7 +32,7 @@ if TYPE_CHECKING:  # imported at the first request that needs them
 
 Body = dict[str, Any]
 
-#: Value of authorized operations that the request did not ask for.
+#: Value of authorized operations that were not requested.
 OPERATIONS_NOT_ASKED = -(2**31)
 
 

@@ -89,7 +89,7 @@ _LACKING = (
 
 
 def with_workers(job: Callable[[], T]) -> T:
-    """Run a job of Spark, again where no Python worker started in time, because nothing was done by then.
+    """Run a job of Spark, again where no Python worker started in time, because no work was done by then.
 
     Raises: the job's exceptions, this one only after TRIES.
     """

@@ -46,7 +46,7 @@ def require_shared(
 ) -> None:
     """Let tasks find a file made in `folder`, make files there, and compare the beginnings of `files`.
 
-    Without a folder only `files` are compared. Nothing is done where all runs on this machine. Executors that start
+    Without a folder only `files` are compared. It does nothing if all processes run here. Executors that start
     later are not checked.
 
     Args: `what`: must be shared, in the words of a message.

@@ -249,7 +249,7 @@ class EmbeddedBroker(Broker):
         self.context.groups.consumer_groups.remove_member(group, member_id)
 
     def rebalance(self, group: str) -> None:
-        """Compute the target assignment again: each member goes to the next epoch with its heartbeat.
+        """Compute the target assignment again: each member moves to the next epoch with its heartbeat.
 
         Without other changes partitions stay: the assignors move as few as they can.
         Raises: KafkaError GROUP_ID_NOT_FOUND.

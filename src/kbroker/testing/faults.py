@@ -80,7 +80,7 @@ class Fault:
         return UNLIMITED if self.count == UNLIMITED else self.count - self._hits
 
     def remove(self) -> None:
-        """Remove the rule; dropped requests are closed, delayed ones are served when their time has come."""
+        """Remove the rule; dropped requests are closed, delayed ones are served at the end of their delay."""
         self._rules.remove(self)
 
     def wait(self, hits: int = 1, timeout_s: float = 10.0) -> None:
@@ -90,7 +90,7 @@ class Fault:
                 raise TimeoutError(f"{self} has {self._hits} hits of {hits} after {timeout_s:g} s{self._story()}")
 
     def assert_hit(self, times: int | None = None) -> None:
-        """Raise AssertionError unless it has matched a request; ``times``: exactly so many."""
+        """Raise AssertionError unless it has matched a request; ``times``: the exact number."""
         if self._hits == times or (times is None and self._hits > 0):
             return
         wanted = "at least 1" if times is None else str(times)
@@ -356,7 +356,7 @@ class FaultRules:
 
     @property
     def is_idle(self) -> bool:
-        """Return whether no delay is over whose request is not served yet."""
+        """Return whether all requests whose delay has passed have been served."""
         timer = self._timer
         return timer is None or timer.is_idle
 

@@ -40,7 +40,7 @@ from kbroker.coordinator.group_sensors import GroupSensors
 logger = get_logger(__name__)
 
 TOPICS_REFRESH_MS = 3_600_000  # the topics are read again, even if nothing has changed
-# A slow assignment is followed by a pause, whatever the interval: a flood of joins would else cost its square.
+# A slow assignment is followed by a pause for any interval: otherwise a flood of joins would cost its square.
 SLOW_ASSIGNMENT_MS, SLOW_PAUSE = 25, 4  # the pause takes that many times as long as the assignment
 
 

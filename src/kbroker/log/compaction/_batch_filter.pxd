@@ -29,7 +29,7 @@ cdef void key_hash(const char *key, int64_t size_bytes, const uint64_t *secret, 
 cdef void offset_map_init(OffsetMap *map, int64_t memory_bytes, double load_factor, uint64_t secret0,
                           uint64_t secret1) noexcept nogil
 cdef void offset_map_destroy(OffsetMap *map) noexcept nogil
-# Empty the map and size it for that many keys, as far as the memory allows. False: out of memory
+# Empty the map and size it for the given number of keys, as far as the memory allows. False: out of memory
 cdef bint offset_map_reset(OffsetMap *map, int64_t keys) noexcept nogil
 # False: the map is full and does not contain the key
 cdef bint offset_map_put(OffsetMap *map, const char *key, int32_t size_bytes, int64_t offset) noexcept nogil

@@ -407,7 +407,7 @@ cdef inline bint forget_if_idle(Gauge *gauge, int64_t now_ms) noexcept nogil:
 
 
 cdef void sweep_addresses(QuotaCore *core) noexcept nogil:
-    """Every 30 s: drop the rates of addresses without a new connection for an hour."""
+    """Drop the rates of addresses without a new connection for an hour; at most every 30 s."""
     cdef int64_t now_ms = clock_epoch_ms(core.clock)
     cdef AddressEntry *entry = addresses_after(&core.addresses, NULL)
     cdef AddressEntry *following

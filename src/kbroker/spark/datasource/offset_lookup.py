@@ -15,7 +15,7 @@ from kbroker.spark.datasource.options import ReadOptions, Topics
 from kbroker.spark.datasource.positions import Positions
 from kbroker.spark.errors import PipelineError
 
-CHANGES_FOLLOWED = 5  # looks at topics that change under our eyes
+CHANGES_FOLLOWED = 5  # look-ups of topics that change meanwhile
 
 
 @dataclass(frozen=True)

@@ -51,7 +51,7 @@ class RecordSchema:
                 raise PipelineError(f'a {part} that is JSON needs its columns, such as "id bigint, name string"')
 
     def types(self) -> tuple[DataType, DataType]:
-        """Return Spark's types of key and value; needs a session.
+        """Return Spark's types of the key and the value; needs a session.
 
         Raises: PipelineError as `check`, and for columns that are misspelt.
         """

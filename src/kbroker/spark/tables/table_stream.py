@@ -78,7 +78,7 @@ Parse = Callable[[DataFrame], DataFrame]
 class StreamOptions:
     """Settings of a stream into a table; times in milliseconds.
 
-    `follow`: go on until stopped, else end when all that was there is read. `interval_ms`: between batches.
+    `follow`: continue until stopped, else end when all existing records are read. `interval_ms`: between batches.
     `max_per_batch`: records of a topic, bytes of files. `watermark_ms`: an hour is closed when the latest row is
     later than its end by this time. `retention_ms`: how long replaced files and earlier versions stay. `split_rows`:
     the least that a task gets of a bucket with much of the rows. `checkpoint`: a folder or a URI, by default inside the
@@ -202,7 +202,7 @@ class TableStream:
                 self.table.place.delete(file)
 
     def _require_same_batches(self, stream: str, *, is_known: bool) -> None:
-        """Check that a checkpoint and the table go on from the same batch, since a batch is known by its number alone.
+        """Check that a checkpoint and the table continue from the same batch: only its number identifies a batch.
 
         Raises: TableError for the checkpoint of a stream into another table, or one that is older than the table.
         """

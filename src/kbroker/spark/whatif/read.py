@@ -103,7 +103,7 @@ class Log:
     """
 
     def __init__(self, table: pa.Table) -> None:
-        self.table = table = table.combine_chunks()  # once, not at each look at a column
+        self.table = table = table.combine_chunks()  # once, not at each access to a column
         self._updates = flattened(table, "updates")
         self._kind = None if self._updates is None else numbered([self._updates[1]("quota_type")])
         column = in_one(table.column("api_key"))
