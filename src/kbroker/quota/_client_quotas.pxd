@@ -5,7 +5,7 @@ from kbroker._core.metrics.metric_config cimport MetricConfig
 from kbroker.network.connections._connection_quotas cimport ConnectionQuotas
 from kbroker.quota._client_sensors cimport ClientQuotas, ClientSensors, QuotaManager
 from kbroker.quota._counter_metrics cimport CounterMetrics
-from kbroker.quota._quota_events cimport VerdictEvent
+from kbroker.quota._quota_events cimport VerdictListener
 
 # --------------------------------------------- the quotas of one type
 
@@ -22,11 +22,6 @@ cdef class ClientQuotaManager:
 cdef ClientQuotaManager new_manager(ClientQuotas *quotas, QuotaManager *manager, CounterMetrics metrics, object queue)
 
 # -------------------------------------------- the quotas of all types
-# Listener that gets each verdict on a connection, like the ring; counts its references itself.
-cdef struct VerdictListener:
-    void (*verdict)(VerdictListener *self, const VerdictEvent *verdict, const char *address) noexcept nogil
-    void (*release)(VerdictListener *self) noexcept nogil
-
 # Take a reference to quotas and the listener's reference (NULL: no listener).
 cdef bint observe_verdicts(ConnectionQuotas connections, ClientQuotas *quotas, VerdictListener *listener) except False
 

@@ -85,6 +85,11 @@ cdef struct VerdictRing:
     AtomicI64 delays[QUOTA_TYPES]
     AtomicI64 refusals[QUOTA_TYPES]
 
+# Listener that gets each verdict on a connection, like the ring; counts its references itself.
+cdef struct VerdictListener:
+    void (*verdict)(VerdictListener *self, const VerdictEvent *verdict, const char *address) noexcept nogil
+    void (*release)(VerdictListener *self) noexcept nogil
+
 cdef void verdicts_init(VerdictRing *ring) noexcept nogil
 cdef void verdicts_destroy(VerdictRing *ring) noexcept nogil
 # Publish the verdicts noted on the request since the last call; those of shadows go to their own ring.

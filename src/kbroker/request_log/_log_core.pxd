@@ -8,8 +8,7 @@ from libc.stdint cimport int64_t, uint64_t
 from kbroker._core.clock cimport Clock, Waker
 from kbroker._core.sync cimport AtomicI64, Cond, Mutex
 from kbroker.network._request_metrics cimport Recorder, RequestRecorder
-from kbroker.quota._client_quotas cimport VerdictListener
-from kbroker.quota._quota_events cimport VerdictEvent
+from kbroker.quota._quota_events cimport VerdictEvent, VerdictListener
 from kbroker.request_log._record_ring cimport Facts, RecordRing
 
 cdef enum:
