@@ -10,7 +10,7 @@ cdef inline uint64_t mix_hash(uint64_t h) noexcept nogil:
 
 
 cdef inline uint64_t hash_seeded(const char *data, int64_t size_bytes, uint64_t seed) noexcept nogil:
-    """Mixed after each eight bytes: names that collide under one seed do not under another."""
+    """Return a seeded hash, mixed after each eight bytes: names that collide under one seed do not under another."""
     cdef uint64_t h = mix_hash(seed ^ <uint64_t>size_bytes)
     cdef uint64_t word
     cdef int64_t at = 0, n

@@ -35,7 +35,7 @@ EVENTS = ("REQUEST_RECEIVED", "RESPONSE_SENT", "THROTTLE_STARTED", "THROTTLE_END
 
 
 class IllegalStateError(RuntimeError):
-    """An operation that the present state of a channel does not allow (Java's IllegalStateException)."""
+    """An operation that the current state of a channel does not allow (Java's IllegalStateException)."""
 
 
 cdef void on_sent(EventLoop *loop, Channel *channel, Request *request) noexcept nogil:

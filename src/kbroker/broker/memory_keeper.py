@@ -20,7 +20,7 @@ MOST_LEFT_OUT = 11
 
 
 class MemoryKeeper:
-    """Trims the allocator's free memory when the resident memory of the process has changed much.
+    """Release of the allocator's free memory when the resident memory of the process has changed much.
 
     Args: ``resident_bytes`` measures it, ``release`` trims it. Threads: ``look`` on one at a time.
     """

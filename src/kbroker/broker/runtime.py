@@ -73,7 +73,7 @@ AWAKE_HANDLERS = min(2, max(1, usable_cores() // 2))
 PRODUCE = 0  # key of the API
 GROUP_KEYS, TRANSACTION_KEYS = 0, 1  # FindCoordinator's kinds of key
 
-#: Sees a request before it is served; returns True to take it over, and then responds, closes or calls Broker.resume.
+#: Receives a request before it is served; returns True to take it over, then responds, closes or calls Broker.resume.
 Interceptor = Callable[["InboundRequest"], bool]
 
 

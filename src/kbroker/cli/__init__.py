@@ -84,7 +84,7 @@ class OneLineErrors(CommandGroup):
         standalone_mode: bool = True,
         **extra: Any,
     ) -> Any:
-        """Run; report failures that users can cause in one line. A bug keeps its traceback."""
+        """Run the command line; report failures that users can cause in one line. A bug keeps its traceback."""
         if (getattr(sys.stdout, "encoding", None) or "utf-8").lower() != "utf-8":
             from kbroker.cli.plain_characters import make_printable
 

@@ -121,7 +121,7 @@ def _show_first(held: deque[Row], seen: int, fit: int, show: _Lines) -> None:
 
 
 class _Lines:
-    """Prints records, below a header at the beginning."""
+    """Printer of records, below a header at the beginning."""
 
     def __init__(self, as_json: bool) -> None:
         self._as_json = as_json

@@ -230,7 +230,7 @@ def fetched_partition(topic: str, fetch_offset: int, fields: Body) -> FetchedPar
 
 
 class AbortedTransactions:
-    """Tracks aborted transactions through the batches of one partition, in offset order.
+    """Tracker of aborted transactions through the batches of one partition, in offset order.
 
     Args: ``aborted``: producer id and first offset of each, as a Fetch lists them.
     Source: ``CompletedFetch`` of the Java consumer.

@@ -19,7 +19,7 @@ LINE = "[%(asctime)s] %(levelname)s %(message)s (%(name)s)"  # Kafka's
 
 
 class _LazyLogger:
-    """Becomes the logger of its name at the first message that may be written. Threads: any."""
+    """Placeholder that becomes the logger of its name at the first message that may be written. Threads: any."""
 
     def __init__(self, name: str) -> None:
         self._name = name

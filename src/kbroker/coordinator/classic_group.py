@@ -402,7 +402,7 @@ class ClassicGroup:
         return True
 
     def next_generation(self, now_ms: int) -> None:
-        """Begin a generation of the present members."""
+        """Begin a generation of the current members."""
         self.generation_id = 0 if self.generation_id == 2**31 - 1 else self.generation_id + 1
         self.protocol_name = self.select_protocol() if self.members else None
         self.subscribed_topics = self._subscribed_topics()
@@ -410,7 +410,7 @@ class ClassicGroup:
         self.transition_to(GroupState.COMPLETING_REBALANCE if self.members else GroupState.EMPTY, now_ms)
 
     def supports(self, protocol_type: str, names: Iterable[str]) -> bool:
-        """Return whether the present members support one of these protocols."""
+        """Return whether the current members support one of these protocols."""
         if self.state is GroupState.EMPTY:
             return bool(protocol_type) and any(True for _ in names)
         total = len(self.members)

@@ -79,7 +79,7 @@ class LeavingMember(NamedTuple):
 
 
 class Membership:
-    """Changes the membership of classic groups. Callers hold the lock of a group that is not DEAD.
+    """Changes of the membership of classic groups. Callers hold the lock of a group that is not DEAD.
 
     Args: ``initial_delay_ms``: how long an empty group waits for more members; ``max_size`` of a group.
     Threads: any; the group's lock guards everything of a group.

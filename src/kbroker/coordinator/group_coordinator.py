@@ -359,7 +359,7 @@ class GroupCoordinator:
             self.offsets.bury(group)
 
     def save(self, group: ClassicGroup, assignments: Mapping[str, bytes] | None = None) -> None:
-        """Write a group, with the assignments about to be sent or the present ones. Raises: KafkaError."""
+        """Write a group, with the assignments about to be sent or the current ones. Raises: KafkaError."""
         value = group_records.encode_group(group.stored(assignments))
         group.shard.append([(group_records.group_key(group.group_id), value)])
         group.is_stored = True

@@ -90,7 +90,7 @@ class ConsumerGroupTopics:
 
     @property
     def version(self) -> int:
-        """Rises with every change of the topics."""
+        """Number that rises with every change of the topics."""
         return self._first_version + self._topics.version
 
     @property

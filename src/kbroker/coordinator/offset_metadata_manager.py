@@ -150,7 +150,7 @@ class OffsetMetadataManager:
         *,
         is_transactional: bool,
     ) -> None:
-        """Refuse a commit that is not from a member of the present generation. Raises: KafkaError."""
+        """Refuse a commit that is not from a member of the current generation. Raises: KafkaError."""
         if isinstance(group, ConsumerGroup):
             check_commit(
                 group,

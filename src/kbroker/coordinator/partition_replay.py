@@ -1,4 +1,4 @@
-"""Replays a partition of an internal topic in the order of its offsets: records, transactions and their end markers.
+"""Replay of a partition of an internal topic in the order of its offsets: records, transactions and their end markers.
 
 Threads: one at a time.
 Source: ``CoordinatorLoaderImpl``, ``OffsetMetadataManager.replay``, ``replayEndTransactionMarker``.

@@ -15,7 +15,7 @@ logger = get_logger(__name__)
 
 
 class ConnectionLimits:
-    """Applies configuration and quota entities to the limits of a socket server.
+    """Application of configuration and quota entities to the limits of a socket server.
 
     Threads: one change at a time, in the order of their stores.
     """

@@ -13,7 +13,7 @@ LOOK_EVERY_MS = 10_000
 
 
 class DescriptorWatch:
-    """Watches the acceptors of a server. Threads: ``look`` on one at a time."""
+    """Watch over the acceptors of a server. Threads: ``look`` on one at a time."""
 
     def __init__(self, server: SocketServer) -> None:
         self._server = server

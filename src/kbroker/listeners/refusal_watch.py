@@ -1,4 +1,4 @@
-"""Logs the connections that were closed instead of being sent a response: unknown APIs, versions, damaged requests.
+"""Log of the connections that were closed instead of being sent a response: unknown APIs, versions, damaged requests.
 
 Source: ``Processor.parseRequestHeader`` and ``processChannelException``, with their wording.
 """
@@ -38,7 +38,7 @@ NoteRefusals = Callable[[Sequence[tuple[Refusal, int]]], None]
 
 
 class RefusalWatch:
-    """Logs the refusals that ``refused`` has kept, and passes them to the request log.
+    """Writer of the refusals that ``refused`` has kept to the log and the request log.
 
     Args: ``versions``: first and last served version by API key. ``names``: by API key. ``max_request_bytes``: of the
         listeners. ``note``: receives refusals, each with the number of refusals that it represents.
@@ -78,7 +78,7 @@ class RefusalWatch:
             self._noted[refusal.reason] = self._noted.get(refusal.reason, 0) + 1
         for reason, count in counts.items():
             others = count - self._noted.get(reason, 0)
-            if others > 0:  # negative: counted after ``counts``, so it belongs to the next look
+            if others > 0:  # negative: counted after ``counts``, so it belongs to the next ``look``
                 found.append((Refusal(reason, -1, -1, -1, 0, -1, "", ""), others))
                 self._noted[reason] = count
         return found

@@ -1,4 +1,4 @@
-"""Logs failed appends, reads and syncs of the native handlers, which clients received as KAFKA_STORAGE_ERROR.
+"""Log of failed appends, reads and syncs of the native handlers, which clients received as KAFKA_STORAGE_ERROR.
 
 Threads: ``FailedIo.look`` one at a time (the scheduler's); the counts any.
 """
@@ -20,7 +20,7 @@ DAMAGED = "expected a record batch, found damage: run kbroker log verify"
 
 
 class FailedIo:
-    """Logs failures, each at most once a minute, and decides whether a folder stays online.
+    """Log of failures, each at most once a minute, and the decision whether a folder stays online.
 
     Args: ``hosted``: the partitions; ``log_dirs``: their folders; ``clock``: the clock.
     """

@@ -66,7 +66,7 @@ class StartCancelled(RuntimeError):
 
 
 class LogManager:
-    """Owns the log folders and the partitions in them.
+    """Owner of the log folders and the partitions in them.
 
     Args:
         log_dirs: folders of the data; none with ``in_memory``. The first one must be usable.

@@ -1,4 +1,4 @@
-"""Rebuilds a lost metadata file from the log folders: topics, their ids and partitions.
+"""Reconstruction of a lost metadata file from the log folders: topics, their ids and partitions.
 
 ``kbroker log recover-metadata``; the broker must not run. Rows of a damaged file with a correct checksum are kept.
 """

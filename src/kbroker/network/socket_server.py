@@ -48,7 +48,7 @@ class _Tables(NamedTuple):
 
 
 class SocketServer:
-    """Accepts connections, reads requests into a queue and sends the responses (Kafka's ``SocketServer``).
+    """Server that accepts connections, reads requests into a queue and sends the responses (Kafka's ``SocketServer``).
 
     Args:
         listeners: addresses; port 0 selects a free port.

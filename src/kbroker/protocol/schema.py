@@ -1,4 +1,4 @@
-"""Compiles one message version of the wire tables (``messages/``, compiled in by setup.py) into a Plan of the codec.
+"""Compiler of one message version of the wire tables (``messages/``, compiled in by setup.py) into a Plan of the codec.
 
 The index is unpacked on its first use, a message's table on the first use of one of its versions.
 """

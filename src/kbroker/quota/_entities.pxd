@@ -30,7 +30,7 @@ cdef struct Match:              # quota that applies to a user and a client id
     Text user                   # the counter's tags: empty, or the given names
     Text client_id
 
-# 1 to 8; 0 for the entity without any part
+# Return the level, 1 to 8; 0 for the entity without any part.
 cdef int32_t entity_level(int user_part, int client_part) noexcept nogil
 cdef bint is_default_client_id(int32_t level) noexcept nogil     # any client id that a client invents gets a counter
 # Set or remove the quota of an entity; names of parts that are not exact are empty. False: out of memory.

@@ -73,7 +73,7 @@ class Client(NamedTuple):
 
 
 class QuotaExplainer:
-    """Explains the quotas of one broker.
+    """Explanations of the quotas of one broker.
 
     Args: ``managers``, ``addresses``, ``entities``: the quotas to explain. ``now_ms``: the time of quotas.
     ``connections``: the open connections.

@@ -1,4 +1,4 @@
-"""Verifies the transactional batches of a Produce with the transaction coordinator, before they are appended.
+"""Verification of the transactional batches of a Produce with the transaction coordinator, before they are appended.
 
 Source: ``ReplicaManager.handleProduceAppend``, KIP-890.
 """

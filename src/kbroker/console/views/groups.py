@@ -132,7 +132,7 @@ def _members(site: Site, coordinator: GroupCoordinator, listed: ListedGroup) -> 
             members = coordinator.consumer_groups.describe(listed.group_id).members
             return [_consumer_member(site, one) for one in members[:MEMBERS]], max(0, len(members) - MEMBERS)
         described = coordinator.describe(listed.group_id)
-    except KafkaError:  # just deleted, or of another type now
+    except KafkaError:  # just deleted, or now of another type
         return [], 0
     members = () if described is None else described.members
     rows = [

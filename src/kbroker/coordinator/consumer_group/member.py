@@ -91,7 +91,7 @@ class ConsumerGroupMember(NamedTuple):
         return self.state is MemberState.STABLE and self.member_epoch == target_epoch
 
     def assignment_epoch(self, topic_id: UUID, partition: int) -> int | None:
-        """Return the epoch at which it got a partition that it owns or revokes; None for any other."""
+        """Return the epoch at which the member got a partition that it owns or revokes; None for any other."""
         for owned in (self.assigned, self.pending_revocation):
             epoch = owned.get(topic_id, {}).get(partition)
             if epoch is not None:
@@ -99,7 +99,7 @@ class ConsumerGroupMember(NamedTuple):
         return None
 
     def at(self, member_epoch: int) -> ConsumerGroupMember:
-        """Return the member at another epoch; the present one becomes the previous one."""
+        """Return the member at another epoch; the current epoch becomes the previous one."""
         return self._replace(member_epoch=member_epoch, previous_member_epoch=self.member_epoch)
 
 

@@ -100,7 +100,7 @@ class HeartbeatResult(NamedTuple):
 
 
 class ConsumerGroupMembership:
-    """Changes the membership of consumer groups.
+    """Changes of the membership of consumer groups.
 
     Threads: any; the group's lock guards everything of a group.
     """

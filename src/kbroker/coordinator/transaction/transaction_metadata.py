@@ -185,7 +185,7 @@ class TransactionMetadata:
     def prepare_producer_id_rotation(
         self, new_producer_id: int, timeout_ms: int, now_ms: int, expected_epoch: int | None
     ) -> Move:
-        """Prepare the beginning of a producer with another producer id: the epochs of the present one are exhausted.
+        """Prepare the beginning of a producer with another producer id: the epochs of the current one are exhausted.
 
         Args: ``expected_epoch``: reported by the producer, to recognize a retry.
         """

@@ -20,7 +20,7 @@ class ByteThrottle:
 
 @final
 class Cleaner:
-    """Compacts partitions, one at a time. Threads: ``clean`` one at a time, ``stop`` any.
+    """Cleaner of partitions, one at a time. Threads: ``clean`` one at a time, ``stop`` any.
 
     Args: `memory_bytes`: limit for the map of keys during a round; `load_factor`: maximum fill of the map; `throttle`:
     limits the rate of reads and writes.

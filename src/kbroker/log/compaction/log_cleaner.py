@@ -151,7 +151,7 @@ def _is_overdue(log: PartitionLog, dirty: Iterable[SegmentFacts], before_ms: int
 
 
 class LogCleaner:
-    """Compacts partitions.
+    """Threads that compact partitions.
 
     Args:
         clock, config: of the broker.

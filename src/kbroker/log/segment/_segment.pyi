@@ -2,7 +2,7 @@ from typing import final
 
 @final
 class OpenFileCache:
-    """Bounds the number of open segment files; shared by many partitions.
+    """Bound on the number of open segment files; shared by many partitions.
 
     Args: capacity 0: a quarter of the descriptor limit, at most 2048.
     """

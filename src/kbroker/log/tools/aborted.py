@@ -1,4 +1,4 @@
-"""Compares the transaction indexes of a partition with its batches.
+"""Comparison of the transaction indexes of a partition with its batches.
 
 A wrong entry exposes aborted records, or hides committed ones.
 """

@@ -85,7 +85,7 @@ THREAD_COUNTS = (
 
 
 class DynamicConfigs:
-    """Changes the configs of every kind of resource.
+    """Changes of the configs of every kind of resource.
 
     Args: ``hooks`` are called with the names of the changed broker configs; see ``ApiContext.on_broker_change``.
     Threads: any; one change at a time. Lock order: this lock, then the topics', then the store's.

@@ -23,7 +23,7 @@ LINES_AT_ONCE, LINES_A_LOOK = 64, 4
 
 
 class AuditLog:
-    """Logs the decisions of ``authorizer``.
+    """Log of the decisions of ``authorizer``.
 
     Args: ``names`` of APIs by key. Threads: ``look`` on one at a time.
     """

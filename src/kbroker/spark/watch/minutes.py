@@ -1,4 +1,4 @@
-"""Continuous query of `watch`: aggregates the records of a request log by minute, and emits each minute once.
+"""Continuous query of `watch`, which aggregates the records of a request log by minute, and emits each minute once.
 
 Spark's state holds the open minutes: a row per second and entity, per connection, and per quota and throttled client.
 A minute is closed, and removed from the state, when the latest record is later than its end by the watermark delay.
