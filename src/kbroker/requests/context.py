@@ -14,7 +14,6 @@ from kbroker.metrics.registry import Metrics
 from kbroker.network.connections._connection_quotas import ConnectionQuotas
 from kbroker.quota._client_quotas import ClientQuotaManagers
 from kbroker.quota.entity_store import QuotaEntityStore
-from kbroker.quota.mutation_quota import MutationQuota, new_quota
 from kbroker.security.authorizer.auth_helper import AuthHelper
 from kbroker.security.credentials import ScramCredentials
 
@@ -27,6 +26,7 @@ if TYPE_CHECKING:  # imported at the first request that needs them
     from kbroker.metadata.configs.dynamic_configs import DynamicConfigs
     from kbroker.metadata.metadata_store import MetadataStore
     from kbroker.metadata.topics import TopicRegistry
+    from kbroker.quota.mutation_quota import MutationQuota
     from kbroker.security.authorizer.authorizer import Authorizer
     from kbroker.security.delegation_tokens import DelegationTokens
 
@@ -167,6 +167,8 @@ class ApiContext:
 
         Args: ``is_strict``: whether the quota rejects (the client supports error 89) or only delays.
         """
+        from kbroker.quota.mutation_quota import new_quota
+
         quotas = self.quotas.controller_mutation
         manager = quotas if request.inbound is None else quotas.noted(request.inbound)
         return new_quota(manager, self.clock.epoch_ms, request.user, request.client_id, is_strict)
