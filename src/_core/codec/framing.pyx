@@ -359,7 +359,7 @@ cdef class Framer:
         """Take bytes; return (frames completed by them, number of bytes taken).
 
         Fewer bytes are taken than given only when the pool refuses a frame: feed the rest again later.
-        Raises: ValueError for a negative or too large size: the stream is useless from there on.
+        Raises: ValueError for a negative or too large size: the rest of the stream cannot be divided into frames.
         """
         cdef int64_t consumed = 0
         cdef int result = FEED_MORE

@@ -67,7 +67,7 @@ cdef bint purgatory_advance(Purgatory *purgatory, int64_t timeout_ms) noexcept n
 # timer stays open: it may serve others. An owner must call it: watched operations hold a count of their purgatory.
 cdef void purgatory_close(Purgatory *purgatory) noexcept nogil
 
-# For Python's view, whose operations have another way to complete.
+# Win the completion of an operation, for Python's view, which completes operations itself.
 cdef bint win_completion(Operation *op) noexcept nogil                 # true for one caller only
 cdef void stop_timeout(Operation *op) noexcept nogil
 cdef void leave_all_lists(Operation *op) noexcept nogil                # of a completed one; the caller has a count

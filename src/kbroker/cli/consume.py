@@ -68,8 +68,8 @@ def consume(
 ) -> None:
     """Print the records of TOPIC until Ctrl-C.
 
-    Prints one record a line; with --json one document a line. With --group, a record may be printed again if its
-    offset was not committed, after a rebalance or a kill.
+    Each record is one line, with --json one document. With --group, a record may be printed again if its offset was
+    not committed, after a rebalance or a kill.
     """
     if group is not None and (offset is not None or timestamp is not None or partitions):
         raise click.UsageError(

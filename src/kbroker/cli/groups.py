@@ -157,7 +157,7 @@ def _describe(cluster: "Cluster", names: tuple[str, ...]) -> list[dict[str, Any]
 def delete(names: tuple[str, ...], bootstrap_server: str, if_exists: bool, as_json: bool) -> None:
     """Delete groups that have no members, and their offsets.
 
-    Does not ask for confirmation.
+    The command does not prompt for confirmation.
     """
     with connect(bootstrap_server) as cluster:
         missing = Errors.GROUP_ID_NOT_FOUND if if_exists else None

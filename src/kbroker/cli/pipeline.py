@@ -29,8 +29,8 @@ def pipeline() -> None:
 def jars(into: Path | None, delta: bool, as_json: bool) -> None:
     """Fetch the jars of Spark's Kafka connector by Maven.
 
-    Verifies their checksums and prints their paths in the form of the setting spark.jars. Does not fetch again a jar
-    that exists.
+    The command verifies their checksums and prints their paths in the form of the setting spark.jars. A jar that
+    exists is not fetched again.
     """
     from kbroker.spark.setup.jars import CONNECTOR, DELTA, fetch_jars
 

@@ -41,9 +41,9 @@ if TYPE_CHECKING:
 def usage(logs: tuple[str, ...], dates: tuple[str, ...], top: int, by: str, per: str, **common: Any) -> None:
     """Show the usage of the broker by clients.
 
-    Shows requests, bytes, time, mutations, connections, and the busiest second of each.
+    The output has the requests, bytes, time, mutations, connections, and the busiest second of each.
 
-    Reads a TABLE of `ingest` or `watch`, or LOGs of kbroker or Apache Kafka.
+    The input is a TABLE of `ingest` or `watch`, or LOGs of kbroker or Apache Kafka.
     """
     with _rows(logs, dates, common) as (rows, are_views):
         from kbroker.spark.usage_views import usage as measured
@@ -102,9 +102,9 @@ def _place(row: dict[str, Any], per: str) -> list[Any]:
 def throttles(logs: tuple[str, ...], dates: tuple[str, ...], top: int, **common: Any) -> None:
     """Show throttled clients, and the quotas that throttled them.
 
-    Shows the number and length of the delays, and each quota's share of all delay.
+    The output has the number and length of the delays, and each quota's share of all delay.
 
-    Reads a TABLE of `ingest` or `watch`, or LOGs. A log of Apache Kafka has delays but not their quotas.
+    The input is a TABLE of `ingest` or `watch`, or LOGs. A log of Apache Kafka has delays but not their quotas.
     """
     with _rows(logs, dates, common) as (rows, are_views):
         from kbroker.spark.usage_views import throttles as judged
@@ -174,7 +174,7 @@ def lag(
 ) -> None:
     """Show the lag of consumer groups and Spark streams.
 
-    Shows all groups without a GROUP or a --checkpoint. Needs neither Spark nor Java.
+    Without a GROUP or a --checkpoint, all groups are shown. The command needs neither Spark nor Java.
     """
     from kbroker.spark.usage_views.lag import checkpoint_lag, group_lag, read_checkpoint
 

@@ -92,8 +92,8 @@ def watch(
 ) -> None:
     """Follow a request log until stopped.
 
-    Adds up usage and throttles by minute into TABLE, a Delta Lake table that `usage` and `throttles` read, and can keep
-    a page with the latest minutes. TABLE is a folder, or a URI such as s3://BUCKET/NAME.
+    The command adds up usage and throttles by minute in TABLE, a Delta Lake table that `usage` and `throttles` read. It
+    can also keep a page with the latest minutes. TABLE is a folder, or a URI such as s3://BUCKET/NAME.
 
     LOGs are files, folders of files, or patterns; or name a --topic. A minute is written once, when it is closed, also
     after a kill; run the command again to continue. SIGINT or SIGTERM ends it after the current batch.

@@ -58,8 +58,8 @@ if TYPE_CHECKING:
 def replay(table: str, path: Path, top: int, check: bool, **common: Any) -> None:
     """Show the delays that other quotas would have caused.
 
-    Shows the delays of each client with their times. TABLE is a table of `ingest`. The sensors of the broker evaluate
-    every value. Clients do not react to these delays, as real ones would (open loop).
+    The output has the delays of each client with their times. TABLE is a table of `ingest`. The sensors of the broker
+    evaluate every value. Clients do not react to these delays, as real ones would (open loop).
     """
     place_of(table, common)  # an unknown store is the first error
     wanted = _read(path)

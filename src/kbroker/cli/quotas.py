@@ -149,7 +149,7 @@ def describe(bootstrap_server: str, names: Names, as_json: bool) -> None:
 def resolve_quotas(bootstrap_server: str, user: str, client_id: str, ip: str | None, as_json: bool) -> None:
     """Show which quotas apply to a client, and which shadow quotas.
 
-    Shows for each quota the limit, its entity, and the clients that share its counter.
+    The output has for each quota the limit, its entity, and the clients that share its counter.
 
     Quotas have eight levels; the most specific level that is set applies. A client without a client id is limited
     only by quotas without a client id: those of its user (level 3) and of the default user (level 6).
@@ -187,8 +187,8 @@ def explain(
 ) -> None:
     """Explain the effect of quotas on one client.
 
-    Shows the quotas that apply and why the others do not, the current rates as small charts, the amount left, the
-    connections that wait and for how long, the last verdicts, and the effect of shadow quotas.
+    The output has the quotas that apply and why the others do not, the current rates as small charts, the amount left,
+    the throttled connections with their remaining times, the last verdicts, and the effect of shadow quotas.
 
     kbroker provides all of this at its HTTP port (kbroker.metrics.listener). For any other Kafka only the quotas that
     apply are shown.

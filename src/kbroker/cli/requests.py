@@ -65,7 +65,7 @@ def tail(
 ) -> None:
     """Print the last requests of a request log, each with its time line.
 
-    Reads the log's topic, or its files: FILE, or all files of FOLDER.
+    The input is the log's topic, or its files: FILE, or all files of FOLDER.
     Times of day are UTC. A second line shows the quota that delayed a request, the code of an error,
     or the reason for which a connection was closed without a response.
     """

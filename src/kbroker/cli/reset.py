@@ -83,8 +83,8 @@ def reset(
 ) -> None:
     """Move the committed offsets of groups that have no members.
 
-    Shows the new offsets; only --execute commits them. Needs exactly one rule (--to-..., --shift-by, --by-duration or
-    --from-file), and --topic or --all-topics unless --from-file names the partitions.
+    The command shows the new offsets; only --execute commits them. It needs exactly one rule (--to-..., --shift-by,
+    --by-duration or --from-file), and --topic or --all-topics unless --from-file names the partitions.
     """
     rules = {
         "--to-earliest": to_earliest,

@@ -82,7 +82,7 @@ def short_number(number: float | None) -> str:
 
 
 def percent(share: float | None) -> str:
-    """A share of 0 to 1 as percent."""
+    """Return a share of 0 to 1 as percent."""
     return "-" if share is None else f"{100 * share:.0f}%"
 
 

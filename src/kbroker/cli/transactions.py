@@ -170,7 +170,7 @@ def abort(
 ) -> None:
     """Abort a transaction in one partition.
 
-    Meant for a hanging transaction: bypasses its coordinator. Does not ask for confirmation.
+    Use it for a hanging transaction: it bypasses the coordinator. The command does not prompt for confirmation.
     """
     place = topic, partition
     if (start_offset is None) == (producer_id is None):
@@ -195,7 +195,7 @@ def abort(
 def force_terminate(name: str, bootstrap_server: str, as_json: bool) -> None:
     """Abort the open transaction of a transactional id.
 
-    Its producer is fenced and has to start again. Does not ask for confirmation.
+    Its producer is fenced and has to start again. The command does not prompt for confirmation.
     """
     with connect(bootstrap_server) as cluster:
         Transactions(cluster).force_terminate(name)

@@ -50,7 +50,7 @@ CONNECTIONS = ["CLIENT", "ADDRESS", "WHY", "LEFT", "WORKS", "POOL"]
 def xray(bootstrap_server: str, http_url: str | None, token: str | None, limit: int, wait: int, as_json: bool) -> None:
     """Show the current activity of a kbroker broker.
 
-    Shows muted connections with the reason and the time left; delayed
+    The output has muted connections with the reason and the time left; delayed
     operations in the purgatories; memory, queues and threads; the slowest
     requests of the last minutes with their time line. No thread is stopped.
     The broker needs an HTTP port: kbroker.metrics.listener.

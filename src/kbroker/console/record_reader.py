@@ -90,7 +90,7 @@ class _Page:
         return self._left_rows == 0 or self._left_bytes < 0
 
     def add(self, batch: RecordBatch) -> bool:
-        """Add records of a batch; return whether the page takes more. Raises: ProtocolError, nothing is added."""
+        """Add records of a batch; return whether the page takes more. Raises: ProtocolError; then none is added."""
         if batch.last_offset < self.offset:
             return True
         behind = batch.last_offset + 1

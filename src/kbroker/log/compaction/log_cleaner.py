@@ -281,7 +281,7 @@ class LogCleaner:
         done: list[TopicPartition] = []
         while (key := self._clean_filthiest(cleaner)) is not None:
             done.append(key)
-        for partition in self._partitions():  # for compact,delete, and segments below the log start
+        for partition in self._partitions():  # needed by compact,delete, and by segments below the log start
             try:
                 partition.log.apply_retention(self._clock.wall_ms())
             except ValueError:

@@ -328,7 +328,7 @@ class Table:
         properties = CommitProperties(
             max_commit_retries=0, app_transactions=[Transaction(*transaction)] if transaction else None
         )
-        unsure: OSError | None = None  # why it is not known whether the try before has written its version
+        unsure: OSError | None = None  # reason why it is unknown whether the previous attempt has written its version
         failures = 0
         for attempt in range(COMMIT_TRIES):
             self.refresh()
