@@ -13,6 +13,8 @@ ARGS ?=
 WORKERS ?= 4
 PARALLEL = -n $(WORKERS) --dist loadscope --no-loadscope-reorder
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
+# Without byte code each process of a test takes twice the CPU to start, and each worker rewrites the assertions of all tests
+unexport PYTHONDONTWRITEBYTECODE
 
 SOURCES := $(shell find src -path src/kbroker/_core -prune -o \( -name '*.pyx' -o -name '*.pxd' -o -name '*.h' \
     -o -path '*/messages/*.json' -o -path '*/common/errors.py' -o -path '*/protocol/batch_format.py' -o -path '*/protocol/compression.py' \) -print) # setup.py reads the last four
@@ -38,6 +40,11 @@ test: $(VENV)/.built $(VENV)/.locked build/spark-classes.jsa ## the whole suite:
 build/spark-classes.jsa: $(LOCK) | $(VENV)/.built $(VENV)/.locked
 	@if command -v "$${JAVA_HOME:+$$JAVA_HOME/bin/}java" > /dev/null; then \
 	  $(BIN)/python -m tests.spark.class_archive $@ || [ -z "$$KBROKER_REQUIRE_ALL" ]; fi
+
+# What each worker of a fresh clone would do first: rewrite the assertions of all tests, and wait for their compiled modules
+.PHONY: collected
+collected: | $(VENV)/.built $(VENV)/.locked
+	@mkdir -p build && $(BIN)/python -m pytest -q --collect-only > build/collected || { tail -50 build/collected; exit 1; }
 
 # The linters beside the tests, two at a time; each one's lines stay together
 .PHONY: check

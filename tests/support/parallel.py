@@ -1,6 +1,6 @@
 """Several workers of pytest-xdist: what stays together on one of them, and what runs while no other test does.
 
-A worker takes a group at a time. Files that measure time or memory are one group, the first, and hold a lock of the run
+A worker takes a group at a time. Files that compare times are one group, the first, and hold a lock of the run
 against all others. Tests of Spark share two sessions, and so two groups; tests that each start a Kafka are one group;
 else a file is one. (Not by xdist's own marks for groups: it writes them into node ids, which pytest 9.2 no longer lets
 it.)
@@ -17,11 +17,10 @@ try:
 except ImportError:  # Windows: the suite runs on one worker there
     fcntl = None  # type: ignore[assignment]
 
-# These measure time or memory: no other test runs meanwhile.
+# These compare times that other tests would lengthen: no other test runs meanwhile.
 ALONE = (
-    *("test_gil.py", "test_group_scale.py", "test_memory_pressure.py", "test_quota_clients.py", "test_quota_flood.py"),
-    *("test_load_generator.py", "test_memory_given_back.py", "test_quota_neighbours.py", "test_start_size.py"),
-    "test_timer_promises.py",
+    *("test_group_scale.py", "test_load_generator.py", "test_quota_flood.py", "test_quota_neighbours.py"),
+    *("test_start_size.py", "test_timer_promises.py"),
 )
 # Each starts an Apache Kafka for itself.
 FOREIGN = ("test_client_against_kafka.py", "test_cli_groups.py", "test_kafka_launcher.py")
