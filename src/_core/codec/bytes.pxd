@@ -32,7 +32,7 @@ cdef inline int32_t load_i32(const void *at) noexcept nogil:
 cdef inline int64_t load_i64(const void *at) noexcept nogil:
     return <int64_t>load_u64(at)
 
-# The lowest bits of value, signed or not.
+# Store the lowest bits of value, signed or not.
 cdef inline void store_16(void *at, uint64_t value) noexcept nogil:
     cdef uint8_t *p = <uint8_t *>at
     p[0], p[1] = <uint8_t>(value >> 8), <uint8_t>value
@@ -83,11 +83,11 @@ cdef inline int put_uvarint(void *at, uint64_t value) noexcept nogil:
     return size + 1
 
 cdef inline int put_varlong(void *at, int64_t value) noexcept nogil:
-    """A varint or a varlong: both write a number the same way."""
+    """Write a varint or a varlong, which have the same form."""
     return put_uvarint(at, zigzag(value))
 
 cdef inline int get_bits(const void *at, const void *end, int max_bytes, uint64_t *out) noexcept nogil:
-    """Seven bits a byte, of at most max_bytes. Returns the number of bytes read; 0 when it does not end in time."""
+    """Read seven bits a byte, of at most max_bytes. Return the number of bytes read; 0 if the number does not end."""
     cdef const uint8_t *p = <const uint8_t *>at
     cdef int64_t left = <const uint8_t *>end - p
     cdef uint64_t value = 0
@@ -103,7 +103,7 @@ cdef inline int get_bits(const void *at, const void *end, int max_bytes, uint64_
     return 0
 
 cdef inline int get_uvarint(const void *at, const void *end, uint32_t *out) noexcept nogil:
-    """A length, a count or a tag. Returns the number of bytes read; 0 when it is malformed, above MAX_LENGTH or cut."""
+    """Read a length, count or tag. Return the number of bytes read; 0 if malformed, above MAX_LENGTH or cut."""
     cdef uint64_t value = 0
     cdef int size = get_bits(at, end, VARINT_MAX_BYTES, &value)
     if value > MAX_LENGTH:
@@ -112,14 +112,14 @@ cdef inline int get_uvarint(const void *at, const void *end, uint32_t *out) noex
     return size
 
 cdef inline int get_varint(const void *at, const void *end, int32_t *out) noexcept nogil:
-    """A signed number of 32 bits; bits above them are dropped, as Kafka drops them. Returns bytes read, or 0."""
+    """Read a signed number of 32 bits; higher bits are dropped, as in Kafka. Return the number of bytes read, or 0."""
     cdef uint64_t value = 0
     cdef int size = get_bits(at, end, VARINT_MAX_BYTES, &value)
     out[0] = <int32_t>unzigzag(value & 0xffffffffu)
     return size
 
 cdef inline int get_varlong(const void *at, const void *end, int64_t *out) noexcept nogil:
-    """A signed number of 64 bits; bits above them are dropped. Returns the number of bytes read, or 0."""
+    """Read a signed number of 64 bits; higher bits are dropped. Return the number of bytes read, or 0."""
     cdef uint64_t value = 0
     cdef int size = get_bits(at, end, VARLONG_MAX_BYTES, &value)
     out[0] = unzigzag(value)

@@ -33,7 +33,7 @@ cdef inline int64_t reader_left(Reader *r) noexcept nogil:
     return r.end - r.at
 
 cdef inline const char *read_bytes(Reader *r, int64_t size_bytes) noexcept nogil:
-    """Steps over size_bytes bytes and returns where they begin; NULL (and bad) when they are not there."""
+    """Skip size_bytes bytes and return their address; NULL (and bad) if fewer are left."""
     cdef const char *start = r.at
     if r.bad or size_bytes < 0 or size_bytes > r.end - r.at:
         r.bad = True
@@ -58,7 +58,7 @@ cdef inline int64_t read_i64(Reader *r) noexcept nogil:
     return 0 if p == NULL else load_i64(p)
 
 cdef inline uint32_t read_uvarint(Reader *r) noexcept nogil:
-    """A length, a count or a tag: bad above 2^31 - 1."""
+    """Read a length, a count or a tag: bad above 2^31 - 1."""
     cdef uint32_t value = 0
     cdef int size = 0 if r.bad else get_uvarint(r.at, r.end, &value)
     if size == 0:
@@ -93,7 +93,7 @@ cdef inline int64_t read_count(Reader *r, bint flexible, int64_t least_bytes) no
     return n
 
 cdef inline void skip_tags(Reader *r) noexcept nogil:
-    """Steps over a tagged section; each field takes at least two bytes, so the loop is bounded by the frame."""
+    """Skip a tagged section; each field takes at least two bytes, so the loop is bounded by the frame."""
     cdef uint32_t n = read_uvarint(r)
     while n > 0 and not r.bad:
         read_uvarint(r)
@@ -173,7 +173,7 @@ cdef inline void write_uvarint(Writer *w, uint32_t v) noexcept nogil:
         put_uvarint(p, v)
 
 cdef inline void write_length(Writer *w, int64_t n, bint flexible, bint wide) noexcept nogil:
-    """Length of a string (wide = 0), or of bytes and arrays (wide = 1); -1 for null."""
+    """Write the length of a string (wide = 0), or of bytes and arrays (wide = 1); -1 for null."""
     if flexible:
         write_uvarint(w, <uint32_t>(n + 1))
     elif wide:

@@ -3,7 +3,7 @@ from libc.stdint cimport int64_t, uint64_t
 from libc.string cimport memcpy
 
 cdef inline uint64_t mix_hash(uint64_t h) noexcept nogil:
-    """The end of splitmix64: numbers that are near each other go far apart."""
+    """Return a hash of similar numbers that differ much: the last steps of splitmix64."""
     h = (h ^ (h >> 30)) * <uint64_t>0xBF58476D1CE4E5B9
     h = (h ^ (h >> 27)) * <uint64_t>0x94D049BB133111EB
     return h ^ (h >> 31)

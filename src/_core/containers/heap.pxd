@@ -90,7 +90,7 @@ cdef inline void heap_remove(Heap *heap, HeapEntry *entry) noexcept nogil:
 
 
 cdef inline void heap_raise(Heap *heap, HeapEntry *entry, int64_t key) noexcept nogil:
-    """Give an entry a key no smaller than its own."""
+    """Raise the key of an entry, or keep it."""
     entry.key = key
     heap_sift_down(heap, entry.place - 1, entry)
 

@@ -32,7 +32,7 @@ cdef struct StatConfig:
     int32_t quota_kind
 
 cdef inline double convert_ms(int64_t ms, int32_t unit) noexcept nogil:
-    """Milliseconds in a unit, fractions kept."""
+    """Return milliseconds in a unit, with fractions."""
     if unit == UNIT_SECONDS:
         return <double>ms / 1000.0
     if unit == UNIT_MILLISECONDS:
@@ -48,7 +48,7 @@ cdef inline double convert_ms(int64_t ms, int32_t unit) noexcept nogil:
     return <double>ms / 86400000.0
 
 cdef inline bint quota_accepts(const StatConfig *config, double value) noexcept nogil:
-    """Equality is no violation; NaN is one."""
+    """Return whether a value is within the quota: equality is no violation, NaN is one."""
     return value <= config.bound if config.quota_kind == QUOTA_UPPER else value >= config.bound
 
 cdef inline int64_t round_half_up(double x) noexcept nogil:

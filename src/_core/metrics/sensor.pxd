@@ -23,6 +23,6 @@ cdef class Sensor:
     cdef int record_native(self, double value, int64_t now_ms, bint check, Violation *violation) noexcept
 
 cdef SensorCore *borrow_sensor(object sensor) except NULL           # TypeError unless a Sensor
-# A handle of a sensor that native code has made, with its metrics: (name, MetricConfig) in their order. It belongs to
-# no registry until SensorRegistry.adopt.
+# Return a handle of a sensor that native code has made, with its metrics: (name, MetricConfig) in their order. It
+# belongs to no registry until SensorRegistry.adopt.
 cdef Sensor sensor_handle(SensorCore *core, str name, object clock, list metrics)

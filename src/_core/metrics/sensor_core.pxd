@@ -124,7 +124,7 @@ cdef struct Charge:
     int64_t throttle_ms         # of this limit, capped; 0 if it is kept or its violation has no formula
     Violation violation         # valid if is_violated
 
-# throttle_ms becomes the longest delay of all limits (of the strict ones, if the call is refused).
+# Charge all sensors; throttle_ms becomes the longest delay of all limits (of the strict ones, if the call is refused).
 cdef int sensors_charge(Charge *charges, int32_t count, int64_t now_ms, int64_t *throttle_ms) noexcept nogil
 
 # ----------------------------------------------------- copies

@@ -57,7 +57,7 @@ cdef void window_record(SampleWindow *window, const StatConfig *config, double v
 cdef double window_measure(SampleWindow *window, const StatConfig *config, int64_t now_ms) noexcept nogil
 cdef double window_quantile(SampleWindow *window, const StatConfig *config, double quantile,
                             int64_t now_ms) noexcept nogil
-# Value of the stat divided by the elapsed window in the unit. is_simple: without the padding to samples - 1 windows.
+# Return the stat divided by the elapsed window in the unit. is_simple: without the padding to samples - 1 windows.
 cdef double window_rate(SampleWindow *window, const StatConfig *config, int32_t unit, bint is_simple,
                         int64_t now_ms) noexcept nogil
 cdef int64_t window_size_ms(SampleWindow *window, const StatConfig *config, bint is_simple,

@@ -12,7 +12,7 @@ cdef struct Bucket:
     int64_t last_update_ms
 
 cdef inline double fewer(double a, double b) noexcept nogil:
-    """The smaller one; NaN wins, and -0.0 is below 0.0."""
+    """Return the smaller number; NaN takes precedence, and -0.0 is below 0.0."""
     if a != a:
         return a
     if a == 0.0 and b == 0.0:

@@ -104,7 +104,7 @@ cdef struct LoopSnapshot:       # counted: the requesting thread, and the loop w
     ChannelCopy *channels       # owned
     void *extra                 # owned, malloc'ed: for the loop's on_snapshot; NULL: nothing
 
-# ``extra_bytes`` may be 0. NULL: out of memory.
+# Create a snapshot; ``extra_bytes`` may be 0. NULL: out of memory.
 cdef LoopSnapshot *loop_snapshot_new(int64_t capacity, int64_t extra_bytes) noexcept nogil
 cdef void loop_snapshot_release(LoopSnapshot *snapshot) noexcept nogil
 # Request a snapshot from any thread but the loop's, and wait. The caller keeps its count; the copies exist if the state

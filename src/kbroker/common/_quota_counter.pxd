@@ -29,19 +29,19 @@ cdef inline int32_t narrowed(int64_t throttle_ms) noexcept nogil:
     """Return (int) of Java: the lower 32 bits."""
     return <int32_t><uint64_t>throttle_ms
 
-# Config of a type's limited metric, its bound still NO_LIMIT, and the maximum throttle time (NO_CAP: none).
+# Make the config of a type's limited metric, its bound still NO_LIMIT, and the maximum throttle time (NO_CAP: none).
 cdef void limited_config(int32_t kind, const StatConfig *samples, StatConfig *limited, int64_t *cap_ms) noexcept nogil
 # Add a metric to a sensor; NULL: out of memory.
 cdef MetricCore *add_metric(SensorCore *sensor, int32_t form, int32_t sample_kind,
                             const StatConfig *config) noexcept nogil
-# Sensor with a rate or, for mutations, a rate without a quota and a token bucket; `bounded` becomes the limited metric.
-# NULL: out of memory.
+# Create a sensor with a rate or, for mutations, a rate without a quota and a token bucket; `bounded` becomes the limited
+# metric. NULL: out of memory.
 cdef SensorCore *counter_sensor_new(int32_t kind, const StatConfig *limited, const StatConfig *unlimited, double limit,
                                     int64_t now_ms, MetricCore **bounded) noexcept nogil
 cdef void set_limit(MetricCore *bounded, double limit) noexcept nogil
 # Fill a judgement from a violation; return the delay, at most cap_ms.
 cdef int32_t judge(Judgement *judgement, const Violation *violation, int64_t cap_ms) noexcept nogil
-# Records with check; a mutation only if nothing is violated already. An int32 like Java's: a huge delay may be
+# Record with a check; a mutation only if nothing is violated already. An int32 like Java's: a huge delay may be
 # negative.
 cdef int32_t counter_throttle_ms(SensorCore *sensor, int32_t kind, double value, int64_t now_ms,
                                  int64_t cap_ms) noexcept nogil

@@ -136,14 +136,15 @@ cdef Partition *partition_retain(Partition *partition) noexcept nogil
 cdef void partition_release(Partition *partition) noexcept nogil
 cdef bint partition_is_closed(Partition *partition) noexcept nogil            # deleted: respond with error 3 or 100
 cdef int64_t partition_log_end_offset(Partition *partition) noexcept nogil
-# exclusive: all records below it are on disk
+# Return the exclusive end of the records that are on disk.
 cdef int64_t partition_flushed_offset(Partition *partition) noexcept nogil
 cdef int32_t partition_leader_epoch(Partition *partition) noexcept nogil
 
-# Hook called without any lock when the high watermark was moved by anything other than an append of the native
-# handlers: by a flush, or by an append through Python's handle.
+# Set the hook that is called without any lock when the high watermark was moved by anything other than an append of
+# the native handlers: by a flush, or by an append through Python's handle.
 cdef void partition_set_high_watermark_hook(Partition *partition, partition_hook hook, void *arg) noexcept nogil
-# Hook called without any lock, on the appending thread, when partition_flush_target() has risen: a flush is needed.
+# Set the hook that is called without any lock, on the appending thread, when partition_flush_target() has risen: a
+# flush is needed.
 cdef void partition_set_dirty_hook(Partition *partition, partition_hook hook, void *arg) noexcept nogil
 # Call one of the two hooks; no lock held.
 cdef void call_hook(Partition *partition, bint dirty) noexcept nogil
@@ -165,7 +166,7 @@ cdef void write_txn_checkpoint(Partition *partition, bint with_active) noexcept 
 cdef bint advance_watermarks(Partition *partition) noexcept nogil
 # Call partition_flush without a hook; return 1 if the high watermark moved.
 cdef int32_t flush_log(Partition *partition, int64_t up_to) noexcept nogil
-# Offset up to which a flush is needed; none is when it is at or below the flushed offset.
+# Return the offset up to which a flush is needed; none is needed when it is at or below the flushed offset.
 cdef int64_t partition_flush_target(Partition *partition) noexcept nogil
 # Sync the records below up_to (negative: all), outside every lock; concurrent callers share one sync. 0 or -errno,
 # after which the partition refuses appends until it is opened again.
@@ -184,5 +185,5 @@ cdef int parse_config(values, LogConfig *out) except -1
 cdef enum Failed:
     FAILED_APPEND, FAILED_READ, FAILED_SYNC
 
-# error: errno, or 0 when the partition itself refuses because it is damaged or a sync of it has failed.
+# Count a failure. error: errno, or 0 if the partition itself refuses because it is damaged or a sync of it has failed.
 cdef void count_failure(Partition *partition, Failed kind, int32_t error) noexcept nogil

@@ -67,7 +67,7 @@ cdef inline KafkaRequest *kafka_request(const Request *request) noexcept nogil:
 
 cdef void kafka_charge_network(Request *request) noexcept nogil     # once; request_free calls it if nothing else has
 cdef void kafka_copy_texts(Request *request) noexcept nogil     # copies both ids if the payload has its own memory
-# Records the transactional id of the request's body; the text must be in the payload, unless it is copied.
+# Record the transactional id of the request's body; the text must be in the payload, unless it is copied.
 cdef void kafka_note_transactional_id(Request *request, const char *text, int64_t size_bytes,
                                       bint is_copied) noexcept nogil
 # Call request_clear_response and clear the error codes; for requests of any protocol.

@@ -100,7 +100,7 @@ cdef struct RequestSamples:
 
 # Network thread only, once for each completed request.
 cdef void keep_sample(RequestSamples *samples, Request *request) noexcept nogil
-# Network thread only: copies into a snapshot, and keeps the latest for another LOOKING_NS.
+# Network thread only: copy into a snapshot, and keep the latest for another LOOKING_NS.
 cdef void copy_samples(RequestSamples *samples, RequestSamples *into, int64_t now_ns) noexcept nogil
 cdef dict samples_as_dict(RequestSamples *samples, int64_t now_ns)
 

@@ -93,10 +93,10 @@ cdef inline const char *record_notes(const Record *record) noexcept nogil:
 
 cdef bint ring_init(RecordRing *ring, int64_t size_bytes) noexcept nogil     # false: out of memory
 cdef void ring_destroy(RecordRing *ring) noexcept nogil
-# NULL: the ring is full, and the record is counted as dropped
+# Reserve a record; NULL: the ring is full, and the record is counted as dropped
 cdef char *ring_reserve(RecordRing *ring, int64_t size_bytes) noexcept nogil
 cdef void ring_commit(RecordRing *ring, int64_t size_bytes) noexcept nogil
-# the first record at or behind `at`, which moves to it
+# Return the first record at or behind `at`, which moves to it
 cdef Record *ring_first(RecordRing *ring, int64_t *at) noexcept nogil
 
 cdef int64_t ring_used(RecordRing *ring) noexcept nogil      # bytes

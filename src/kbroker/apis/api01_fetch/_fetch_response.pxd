@@ -10,7 +10,7 @@ from kbroker.quota._quota_enforcement cimport ClientCache
 # Find each partition (the state holds a count) and the errors that need no read; of duplicates one counts. False: out
 # of memory.
 cdef bint resolve_partitions(Handler *handler, FetchState *state) noexcept nogil
-# After a wait: refuse the parts that the client may no longer read, if a rule has changed since.
+# Check again after a wait: refuse the parts that the client may no longer read, if a rule has changed since.
 cdef void ask_again(FetchState *state) noexcept nogil
 # Read every part within the limits; return the bytes found. Release with drop_reads. ``readable``: parts that can be
 # waited for.

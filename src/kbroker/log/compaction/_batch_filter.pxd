@@ -24,14 +24,14 @@ cdef struct OffsetMap:
     double load_factor
     uint64_t secret[2]          # of the hash, so that clients cannot choose keys that collide
 
-# Keys are distinguished by 128 bits of SipHash-2-4 alone, as Kafka does with MD5.
+# Hash a key: keys are distinguished by 128 bits of SipHash-2-4 alone, as Kafka does with MD5.
 cdef void key_hash(const char *key, int64_t size_bytes, const uint64_t *secret, uint64_t *out) noexcept nogil
 cdef void offset_map_init(OffsetMap *map, int64_t memory_bytes, double load_factor, uint64_t secret0,
                           uint64_t secret1) noexcept nogil
 cdef void offset_map_destroy(OffsetMap *map) noexcept nogil
 # Empty the map and size it for the given number of keys, as far as the memory allows. False: out of memory
 cdef bint offset_map_reset(OffsetMap *map, int64_t keys) noexcept nogil
-# False: the map is full and does not contain the key
+# Put a key; false: the map is full and does not contain it
 cdef bint offset_map_put(OffsetMap *map, const char *key, int32_t size_bytes, int64_t offset) noexcept nogil
 # -1: not in the map
 cdef int64_t offset_map_get(const OffsetMap *map, const char *key, int32_t size_bytes) noexcept nogil

@@ -42,7 +42,7 @@ cdef bint index_is_full(Index *index) noexcept nogil
 cdef void index_truncate(Index *index, int64_t offset) noexcept nogil      # remove entries at or past offset
 cdef int32_t offset_index_append(Index *index, int64_t offset, int64_t position) noexcept nogil
 cdef void offset_index_lookup(Index *index, int64_t target, int64_t *offset, int64_t *position) noexcept nogil
-# Offset of the first entry at or past a position, an upper bound for the records before that position, or -1
+# Return the offset of the first entry at or past a position, an upper bound for the records before that position, or -1
 cdef int64_t offset_index_offset_after(Index *index, int64_t position) noexcept nogil
 # is_closing: the entry may use the last place
 cdef int32_t time_index_maybe_append(Index *index, int64_t timestamp_ms, int64_t offset, bint is_closing) noexcept nogil

@@ -18,9 +18,9 @@ cdef struct Gauge:
     SensorCore *sensor          # owned count
     MetricCore *metric          # borrowed from the sensor
 
-# Config of samples of window_ms; a limit makes it an upper quota, a negative limit none.
+# Make the config of samples of window_ms; a limit makes it an upper quota, a negative limit none.
 cdef void gauge_config(StatConfig *config, int32_t samples, int64_t window_ms, double limit) noexcept nogil
-# False: out of memory, no gauge was made.
+# Create a gauge; false: out of memory.
 cdef bint gauge_make_rate(Gauge *gauge, const StatConfig *config, int64_t expiration_ms, int64_t now_ms) noexcept nogil
 cdef bint gauge_make_avg(Gauge *gauge, const StatConfig *config, int64_t now_ms) noexcept nogil
 cdef void gauge_clear(Gauge *gauge) noexcept nogil

@@ -47,7 +47,7 @@ cdef const char *refusal_reason(int reason) noexcept nogil      # name of a reas
 
 cdef RefusedTable *refused_retain(RefusedTable *table) noexcept nogil
 cdef void refused_release(RefusedTable *table) noexcept nogil
-# Any thread; a channel lives as long as it has outstanding requests. NULL: nothing is counted.
+# Record a refusal, on any thread; a channel exists as long as it has outstanding requests. NULL: nothing is counted.
 cdef void refused_request(RefusedTable *table, int reason, Request *request) noexcept nogil
 cdef void refused_receive(RefusedTable *table, const void *channel, int processor_id) noexcept nogil    # a Channel
 

@@ -35,5 +35,5 @@ cdef void notes_init(DecisionNotes *notes, uint64_t seed) noexcept nogil        
 cdef void notes_destroy(DecisionNotes *notes) noexcept nogil
 cdef void note_decision(DecisionNotes *notes, Text principal, Text host, int16_t api_key, int operation, int kind,
                         Text name, int32_t references) noexcept nogil
-# returns a list of ``DecisionNote`` and the number of further ones; clears both
+# Return a list of ``DecisionNote`` and the number of further ones; clear both
 cdef tuple taken_notes(DecisionNotes *notes)
