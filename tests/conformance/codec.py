@@ -1,7 +1,7 @@
-"""Messages of any API and version as dicts, by Kafka's tables, without the broker's own codec.
+"""Messages of any API and version as dicts, by Kafka's tables, without the broker's codec.
 
-What a body does not say has the table's default; a field that the version does not have is left out, so that one body
-serves all versions. A field that no version has is a mistake of the script.
+A field that a body lacks has the table's default; one that the version lacks is left out, so that one body serves all
+versions. A field that no version has is an error.
 """
 
 import functools
@@ -9,9 +9,9 @@ import struct
 import uuid
 from typing import Any, NamedTuple
 
-from kbroker.protocol.schema import api_by_name, version_range
+from kbroker.protocol.schema import api_by_name
 from tests.support.wire import header, uvarint
-from tests.support.wire_bodies import message_of
+from tests.support.wire_bodies import message_of, within
 
 Body = dict[str, Any]
 NUMBERS = {"bool": ">?", "int8": ">b", "int16": ">h", "uint16": ">H", "int32": ">i", "int64": ">q", "float64": ">d"}
@@ -19,7 +19,7 @@ ZERO_ID = uuid.UUID(int=0)
 
 
 class Unreadable(Exception):
-    """Bytes that are not the message they should be."""
+    """Bytes that are no message of the expected kind."""
 
 
 class Field(NamedTuple):
@@ -43,11 +43,6 @@ class Message(NamedTuple):
     flexible: bool
 
 
-def _within(version: int, text: str | None) -> bool:
-    first, last = version_range(text)
-    return first <= version <= last
-
-
 def _default(row: dict[str, Any], kind: str, is_array: bool, members: tuple[Field, ...]) -> Any:
     if "default" in row:
         return row["default"]
@@ -64,9 +59,9 @@ def _field(row: dict[str, Any], structs: dict[str, Any], version: int) -> Field:
     members: tuple[Field, ...] = ()
     if kind not in NUMBERS and kind not in ("uuid", "string", "bytes", "records"):
         rows = row.get("fields") or structs[kind]["fields"]
-        members = tuple(_field(each, structs, version) for each in rows if _within(version, each["versions"]))
+        members = tuple(_field(each, structs, version) for each in rows if within(version, each["versions"]))
         kind = "struct"
-    nullable = _within(version, row.get("nullable"))
+    nullable = within(version, row.get("nullable"))
     return Field(row["name"], kind, is_array, nullable, row.get("tag"), _default(row, kind, is_array, members), members)
 
 
@@ -83,19 +78,19 @@ def _names(rows: list[dict[str, Any]], structs: dict[str, Any], seen: tuple[str,
 
 @functools.cache
 def message(api: str, side: str, version: int) -> Message:
-    """The table of a request or response in one version."""
+    """Return the table of a request or response in one version."""
     table = message_of(api_by_name(api), side)
     structs = table.get("structs", {})
-    fields = tuple(_field(row, structs, version) for row in table["fields"] if _within(version, row["versions"]))
+    fields = tuple(_field(row, structs, version) for row in table["fields"] if within(version, row["versions"]))
     known = frozenset(_names(table["fields"], structs))
-    return Message(fields, known, _within(version, table["flexible"]))
+    return Message(fields, known, within(version, table["flexible"]))
 
 
 # ---- writing
 
 
 def _size(length: int, kind: str, flexible: bool) -> bytes:
-    """What stands before a string, bytes or an array; -1 is null."""
+    """Return the length before a string, bytes or an array; -1 is null."""
     if flexible:
         return uvarint(length + 1)
     return struct.pack(">h" if kind == "string" else ">i", length)
@@ -137,7 +132,7 @@ def _struct(fields: tuple[Field, ...], body: Body, flexible: bool, known: frozen
 
 
 def encoded(api: str, version: int, body: Body) -> bytes:
-    """A request body."""
+    """Return a request body."""
     table = message(api, "request", version)
     return _struct(table.fields, body, table.flexible, table.known)
 
@@ -145,7 +140,7 @@ def encoded(api: str, version: int, body: Body) -> bytes:
 def request(
     api: str, version: int, body: Body, correlation_id: int = 1, client_id: str | None = "conformance"
 ) -> bytes:
-    """A request with its header, without its size."""
+    """Return a request with its header, without its size."""
     flexible = message(api, "request", version).flexible
     return header(api_by_name(api).key, version, correlation_id, client_id, flexible=flexible) + encoded(
         api, version, body
@@ -156,7 +151,7 @@ def request(
 
 
 class Reader:
-    """Takes values from bytes and never more than there are."""
+    """Reads values from bytes, and never past their end."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data
@@ -191,7 +186,7 @@ class Reader:
         return value >> 1 ^ -(value & 1)
 
     def size(self, kind: str, flexible: bool) -> int:
-        """-1 is null."""
+        """Return a length; -1 is null."""
         return self.uvarint() - 1 if flexible else int(self.number(">h" if kind == "string" else ">i"))
 
 
@@ -244,7 +239,7 @@ def _read_struct(reader: Reader, fields: tuple[Field, ...], flexible: bool) -> B
 
 
 def response(api: str, version: int, frame: bytes) -> tuple[int, Body]:
-    """The correlation id and body of a response. Raises: Unreadable."""
+    """Return the correlation id and body of a response. Raises: Unreadable."""
     reader = Reader(frame)
     correlation_id = int(reader.number(">i"))
     table = message(api, "response", version)

@@ -52,6 +52,11 @@ class HeldBroker:
         assert self.process.stdout is not None
         return not select.select([self.process.stdout], [], [], 0)[0]
 
+    def check_held(self) -> None:
+        """Check that the GIL has been held until now, and wait until it is free."""
+        assert self.is_holding(), "the GIL was released too early: the test has shown nothing"
+        assert self.line() == "done"
+
     def stop(self) -> None:
         for pipe in (self.process.stdin, self.process.stdout):
             if pipe is not None and pipe is not self.process.stdout:
@@ -127,8 +132,7 @@ def test_native_request_is_handled_without_the_gil(held: HeldBroker, name: str) 
         connection.ask(NATIVE[name])
         held.hold()
         check_responses_while_held(connection, NATIVE[name])
-        assert held.is_holding(), "the GIL was let go too early: this proved nothing"
-        assert held.line() == "done"
+        held.check_held()
 
 
 @pytest.mark.slow
@@ -152,8 +156,7 @@ def test_requests_after_login_are_handled_without_the_gil(held: HeldBroker) -> N
             begun = time.monotonic()
             plain.ask(request)
             assert time.monotonic() - begun < HELD_S / 3
-        assert held.is_holding()
-        assert held.line() == "done"
+        held.check_held()
         assert late.receive()
         assert late.ask(token) == b""
 
@@ -164,8 +167,7 @@ def test_new_connection_is_served_without_the_gil(held: HeldBroker) -> None:
     held.hold()
     for _ in range(20):
         assert wire.responses(held.bootstrap, within=0.5)
-    assert held.is_holding()
-    assert held.line() == "done"
+    held.check_held()
 
 
 @pytest.mark.slow
@@ -184,8 +186,7 @@ def test_parked_fetch_is_completed_without_the_gil(held: HeldBroker) -> None:
         assert wire.produced(writer.ask(wire.produce("held", 0, wire.batch([b"news"])))) == wire.Produced(0, end)
         assert wire.fetched(reader.receive()).batches()[0][0] == end
         assert wire.fetched(patient.receive()).error_code == 0
-        assert held.is_holding()
-        assert held.line() == "done"
+        held.check_held()
 
 
 def begin_transaction(connection: Connection, name: str) -> tuple[int, int]:
@@ -238,8 +239,7 @@ def test_batches_of_an_open_transaction_take_no_gil(held: HeldBroker) -> None:
             got = wire.fetched(reader.ask(wire.fetch("held", offset=first.base_offset, isolation=1)))
             assert (got.error_code, got.records) == (0, b"")
             slowest = max(slowest, time.monotonic() - begun)
-        assert held.is_holding(), "the GIL was let go too early: this proved nothing"
-        assert held.line() == "done"
+        held.check_held()
         assert sequence > 100
         assert slowest < 0.5
 
@@ -270,8 +270,7 @@ def test_enforced_quotas_take_no_gil(limited: HeldBroker, name: str) -> None:
             client_id = f"{name} {number}".encode()
             request = NATIVE[name]
             connection.ask(request[:8] + struct.pack(">h", len(client_id)) + client_id + request[8 + 2 + len("raw") :])
-        assert limited.is_holding()
-        assert limited.line() == "done"
+        limited.check_held()
 
 
 @pytest.mark.slow
@@ -285,8 +284,7 @@ def test_the_authorizer_takes_no_gil(guarded: HeldBroker) -> None:
         for _ in range(50):
             refused = connection.ask(wire.produce("denied", 0, wire.batch([b"refused"])))
             assert wire.produced(refused).error_code == 29
-        assert guarded.is_holding()
-        assert guarded.line() == "done"
+        guarded.check_held()
 
 
 @pytest.mark.slow
@@ -302,5 +300,4 @@ def test_a_throttle_begins_and_ends_without_the_gil(limited: HeldBroker) -> None
         assert 400 < throttle_ms < 600
         connection.ask(NATIVE["ApiVersions v0"])
         assert time.monotonic() - begun > throttle_ms / 1000 - 0.05
-        assert limited.is_holding()
-        assert limited.line() == "done"
+        limited.check_held()

@@ -21,8 +21,7 @@ FETCH = wire.FETCH
 @pytest.fixture
 def broker() -> Iterator[VirtualBroker]:
     with VirtualBroker() as running:
-        with Connection(running.bootstrap_servers) as admin:
-            admin.ask(create_topic("t", 2))
+        running.create_topic("t", 2)
         yield running
 
 
@@ -217,8 +216,7 @@ def test_malformed_produce_appends_nothing(broker: VirtualBroker) -> None:
 def test_stop_completes_delayed_requests() -> None:
     """Stopping the broker completes waiting fetches instead of leaving them to a closed socket."""
     with VirtualBroker() as running:
-        with Connection(running.bootstrap_servers) as admin:
-            admin.ask(create_topic("t", 1))
+        running.create_topic("t", 1)
         reader = Connection(running.bootstrap_servers)
         reader.send(fetch("t", max_wait_ms=60_000))
         running.wait_for_fetches()

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from tests.support.broker import BrokerProcess, wait_for
+from tests.support.socket_rig import frame
 
 pytestmark = pytest.mark.slow
 
@@ -50,10 +51,6 @@ def closed_for(broker: BrokerProcess, sent: bytes) -> str:
     before, _, error = line.strip().partition(" because of error: ")
     assert before.startswith(f"Closing socket for 127.0.0.1:{broker.port}-127.0.0.1:{port}-"), line
     return error
-
-
-def frame(payload: bytes) -> bytes:
-    return struct.pack(">i", len(payload)) + payload
 
 
 @pytest.mark.parametrize(

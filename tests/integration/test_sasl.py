@@ -25,11 +25,6 @@ ALICE = b"\0alice\0alice-secret"
 
 
 @pytest.fixture(scope="module")
-def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
-    return Certificates(tmp_path_factory.mktemp("certificates"))
-
-
-@pytest.fixture(scope="module")
 def secured(certificates: Certificates) -> Iterator[SecuredBroker]:
     with SecuredBroker(certificates) as broker:
         broker.add_scram_users()

@@ -36,11 +36,6 @@ pytestmark = pytest.mark.timeout(120)
 
 
 @pytest.fixture(scope="module")
-def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
-    return Certificates(tmp_path_factory.mktemp("certificates"))
-
-
-@pytest.fixture(scope="module")
 def secured(certificates: Certificates) -> Iterator[SecuredBroker]:
     with SecuredBroker(certificates, {"listener.name.tls.ssl.client.auth": "required"}) as broker:
         broker.add_scram_users()

@@ -28,11 +28,6 @@ CLIENT_NAME = "CN=alice,OU=Clients,O=Example\\, Inc."
 
 
 @pytest.fixture(scope="module")
-def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
-    return Certificates(tmp_path_factory.mktemp("certificates"))
-
-
-@pytest.fixture(scope="module")
 def client(certificates: Certificates) -> Path:
     return certificates.make("alice", "alice")
 

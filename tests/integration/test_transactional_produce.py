@@ -43,8 +43,7 @@ class Coordinator:
 @pytest.fixture
 def broker() -> Iterator[VirtualBroker]:
     with VirtualBroker() as running:
-        with Connection(running.bootstrap_servers) as admin:
-            admin.ask(create_topic("t", 3))
+        running.create_topic("t", 3)
         yield running
 
 

@@ -36,8 +36,7 @@ REAL = {
 @pytest.fixture
 def broker() -> Iterator[VirtualBroker]:
     with VirtualBroker(SETTINGS) as running:
-        with Connection(running.bootstrap_servers) as admin:
-            admin.ask(create_topic("t", 2))
+        running.create_topic("t", 2)
         yield running
 
 

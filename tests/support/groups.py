@@ -148,12 +148,15 @@ class Groups:
         assert synced.error is Errors.NONE
         return joined
 
-    def pair(self) -> tuple[JoinResult, JoinResult]:
-        """A stable group of two: the leader and the other."""
+    def joined_pair(self) -> tuple[JoinResult, JoinResult]:
+        """Make a group of two that waits for the assignment; return the leader and the other."""
         first = self.lone()
         waiting = self.join()
-        one = self.join(first.member_id).one
-        two = waiting.one
+        return self.join(first.member_id).one, waiting.one
+
+    def pair(self) -> tuple[JoinResult, JoinResult]:
+        """Make a stable group of two; return the leader and the other."""
+        one, two = self.joined_pair()
         synced = self.sync(two.member_id, two.generation_id)
         self.sync(one.member_id, one.generation_id, {one.member_id: b"1", two.member_id: b"2"})
         assert synced.one.assignment == b"2"

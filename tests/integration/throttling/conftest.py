@@ -9,14 +9,12 @@ import pytest
 from kbroker.testing import VirtualBroker
 from tests.support.client import Client
 from tests.support.throttling import SETTINGS
-from tests.support.wire import Connection, create_topic
 
 
 @pytest.fixture
 def broker() -> Iterator[VirtualBroker]:
     with VirtualBroker(SETTINGS) as running:
-        with Connection(running.bootstrap_servers) as admin:
-            admin.ask(create_topic("t", 2))
+        running.create_topic("t", 2)
         yield running
 
 

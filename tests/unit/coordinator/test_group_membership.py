@@ -194,10 +194,7 @@ def test_a_second_join_of_one_member_completes_the_first() -> None:
 def test_members_wait_for_the_leaders_assignment() -> None:
     """A follower's sync waits; a member that the leader left out gets no bytes, a stranger in it is ignored."""
     groups = Groups()
-    first = groups.lone()
-    waiting = groups.join()
-    groups.join(first.member_id)
-    second = waiting.one
+    first, second = groups.joined_pair()
     follower = groups.sync(second.member_id, 2)
     assert follower == []
     leader = groups.sync(first.member_id, 2, {first.member_id: b"L", "stranger": b"S"})
@@ -210,10 +207,7 @@ def test_members_wait_for_the_leaders_assignment() -> None:
 def test_a_newcomer_sends_waiting_syncs_back_to_join() -> None:
     """Syncs that wait for a leader get REBALANCE_IN_PROGRESS when a rebalance starts."""
     groups = Groups()
-    first = groups.lone()
-    waiting = groups.join()
-    groups.join(first.member_id)
-    second = waiting.one
+    _, second = groups.joined_pair()
     follower = groups.sync(second.member_id, 2)
     groups.join()
     assert follower.one.error is Errors.REBALANCE_IN_PROGRESS
@@ -223,11 +217,9 @@ def test_a_newcomer_sends_waiting_syncs_back_to_join() -> None:
 def test_a_second_sync_of_one_member_completes_the_first() -> None:
     """A request that is overtaken must not stay open for ever."""
     groups = Groups()
-    first = groups.lone()
-    waiting = groups.join()
-    groups.join(first.member_id)
-    one = groups.sync(waiting.one.member_id, 2)
-    two = groups.sync(waiting.one.member_id, 2)
+    _, second = groups.joined_pair()
+    one = groups.sync(second.member_id, 2)
+    two = groups.sync(second.member_id, 2)
     assert (one.one.error, two) == (Errors.REBALANCE_IN_PROGRESS, [])
 
 
@@ -301,10 +293,7 @@ def test_a_leader_that_dies_before_it_rejoins_is_replaced() -> None:
 def test_a_leader_that_dies_before_it_syncs_does_not_block_the_others() -> None:
     """Its session ends while the others wait for the assignment: they get an error that makes them join again."""
     groups = Groups()
-    first = groups.lone()
-    waiting = groups.join()
-    groups.join(first.member_id)
-    second = waiting.one
+    _, second = groups.joined_pair()
     synced = groups.sync(second.member_id, 2)
     groups.after(SESSION_MS)
     assert synced.one.error is Errors.REBALANCE_IN_PROGRESS
@@ -314,10 +303,8 @@ def test_a_leader_that_dies_before_it_syncs_does_not_block_the_others() -> None:
 def test_a_follower_that_beats_but_never_syncs_is_out_after_the_rebalance_timeout() -> None:
     """The group is stable without it at first, and rebalances when its time is over (KIP-735)."""
     groups = Groups()
-    first = groups.lone()
-    waiting = groups.join()
-    groups.join(first.member_id)
-    lazy = waiting.one.member_id
+    first, second = groups.joined_pair()
+    lazy = second.member_id
     groups.sync(first.member_id, 2, {})
     for _ in range(REBALANCE_MS // 5000):
         assert groups.beat(first.member_id, 2) is NONE
@@ -452,10 +439,8 @@ def test_a_stop_completes_every_delayed_request() -> None:
 def test_members_get_an_error_if_the_group_cannot_be_written(monkeypatch: pytest.MonkeyPatch) -> None:
     """The log refuses the assignment: every sync gets the error, and the group rebalances."""
     groups = Groups()
-    first = groups.lone()
-    waiting = groups.join()
-    groups.join(first.member_id)
-    follower = groups.sync(waiting.one.member_id, 2)
+    first, second = groups.joined_pair()
+    follower = groups.sync(second.member_id, 2)
 
     def refuse(*_: object) -> None:
         raise KafkaError(Errors.NOT_COORDINATOR)

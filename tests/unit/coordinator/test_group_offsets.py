@@ -202,14 +202,12 @@ def test_a_static_member_that_returned_is_remembered_under_its_new_id() -> None:
 def test_a_rebalance_that_a_stop_interrupts_goes_on_with_the_group_that_was() -> None:
     """The generation without an assignment was never written: members come back to the one before."""
     groups = Groups()
-    first = groups.lone()
-    waiting = groups.join()
-    groups.join(first.member_id)
-    assert waiting.one.generation_id == 2
+    first, second = groups.joined_pair()
+    assert second.generation_id == 2
     again = groups.restart()
     assert again.members() == [first.member_id]
     assert again.beat(first.member_id, 2) is Errors.ILLEGAL_GENERATION
-    assert again.beat(waiting.one.member_id, 2) is Errors.UNKNOWN_MEMBER_ID
+    assert again.beat(second.member_id, 2) is Errors.UNKNOWN_MEMBER_ID
 
 
 def test_damaged_records_are_left_out_and_the_rest_is_loaded(caplog: pytest.LogCaptureFixture) -> None:
