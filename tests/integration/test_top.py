@@ -18,6 +18,7 @@ from kbroker.broker import Broker
 from tests.support.broker import wait_for
 from tests.support.client import Client
 from tests.support.ports import free_run
+from tests.support.wire import Connection, create_topic
 
 pty = pytest.importorskip("pty")
 pytest.importorskip("rich")
@@ -43,7 +44,8 @@ def port() -> int:
 @pytest.fixture
 def broker(port: int, tmp_path: Path) -> Iterator[Broker]:
     with Broker(settings_of(port, tmp_path / "log")) as running:
-        running.create_topic("orders", 1)
+        with Connection(running.bootstrap_servers) as admin:
+            admin.ask(create_topic("orders", 1))
         yield running
 
 
