@@ -34,8 +34,8 @@ cdef void limited_config(int32_t kind, const StatConfig *samples, StatConfig *li
 # Add a metric to a sensor; NULL: out of memory.
 cdef MetricCore *add_metric(SensorCore *sensor, int32_t form, int32_t sample_kind,
                             const StatConfig *config) noexcept nogil
-# Create a sensor with a rate or, for mutations, a rate without a quota and a token bucket; `bounded` becomes the limited
-# metric. NULL: out of memory.
+# Create a sensor with a rate or, for mutations, a rate without a quota and a token bucket; `bounded` becomes the
+# limited metric. NULL: out of memory.
 cdef SensorCore *counter_sensor_new(int32_t kind, const StatConfig *limited, const StatConfig *unlimited, double limit,
                                     int64_t now_ms, MetricCore **bounded) noexcept nogil
 cdef void set_limit(MetricCore *bounded, double limit) noexcept nogil
