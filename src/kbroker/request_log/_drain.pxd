@@ -1,4 +1,4 @@
-"""Transfer of records from the rings to a sink: numbering, folding of idle polls, and one call per record; and of values
+"""Transfer of records from the rings to a sink: numbering, folding of idle polls, one call per record; and of values
 for the request log's topic to record batches by partition, appended natively.
 
 Threads: one at a time (the writer's lock, in Python).
