@@ -1,6 +1,6 @@
 """`kbroker groups`: list, describe with lag, reset and delete, on any Kafka."""
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
@@ -8,11 +8,9 @@ from kbroker.cli.name_completion import group_names
 from kbroker.cli.options import CommandGroup, bootstrap_option, connect, json_option
 from kbroker.cli.output import fields, print_deleted, print_json, print_rows, print_table
 from kbroker.cli.reset import reset
+from kbroker.client.cluster import Cluster
 from kbroker.client.groups import CLASSIC, CONSUMER, Groups
 from kbroker.common.errors import Errors
-
-if TYPE_CHECKING:
-    from kbroker.client.cluster import Cluster
 
 
 @click.group(cls=CommandGroup)
@@ -99,7 +97,7 @@ def _places(places: list[dict[str, Any]]) -> str:
     return " ".join(f"{topic}:{','.join(map(str, indexes))}" for topic, indexes in parts.items()) or "-"
 
 
-def _describe(cluster: "Cluster", names: tuple[str, ...]) -> list[dict[str, Any]]:
+def _describe(cluster: Cluster, names: tuple[str, ...]) -> list[dict[str, Any]]:
     client = Groups(cluster)
     if not names:
         names = tuple(g.group_id for g in client.list_groups() if g.group_type in (CLASSIC, CONSUMER))

@@ -1,7 +1,7 @@
 """Options of several commands, and the connection that they describe."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -12,11 +12,10 @@ if TYPE_CHECKING:
     from kbroker.client.cluster import Cluster
     from kbroker.client.http_port import HttpPort
 
-    _Choice = click.Choice[str]
     _IntParam = click.ParamType[int]
     _TextParam = click.ParamType[str]
 else:
-    _Choice, _IntParam, _TextParam = click.Choice, click.ParamType, click.ParamType  # not generic before click 8.2
+    _IntParam, _TextParam = click.ParamType, click.ParamType  # not generic before click 8.2
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -92,24 +91,6 @@ class Duration(_IntParam):
         if found < self._least:
             self.fail(f"expected at least {self._least} ms, got {value}", param, ctx)
         return found
-
-
-class LateChoice(_Choice):
-    """One of some words that are computed on first use, so that listing commands imports nothing more.
-
-    Args: ``words``: called at most once.
-    """
-
-    def __init__(self, words: Callable[[], Sequence[str]]) -> None:
-        super().__init__(())
-        del self.choices
-        self._words = words
-
-    def __getattr__(self, name: str) -> Any:
-        if name != "choices":
-            raise AttributeError(name)
-        self.choices = tuple(self._words())
-        return self.choices
 
 
 def decorators(*several: Callable[[F], F]) -> Callable[[F], F]:

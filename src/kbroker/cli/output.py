@@ -5,17 +5,14 @@ from __future__ import annotations
 import json
 import os
 import sys
-from typing import TYPE_CHECKING, Any, BinaryIO
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import Any, BinaryIO
 
 import click
 
 from kbroker.cli.short_text import columns_of, padded
 from kbroker.common.errors import Errors, KafkaError
 from kbroker.common.printable import printable, printable_json
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-
 
 MAX_WIDTH = 100  # of a column: names of clients may have 32,767 characters
 

@@ -9,28 +9,20 @@ from typing import BinaryIO
 import click
 
 from kbroker.cli.name_completion import topic_names
-from kbroker.cli.options import LateChoice, bootstrap_option, connect, json_option
+from kbroker.cli.options import bootstrap_option, connect, json_option
 from kbroker.cli.output import note, print_json
-from kbroker.client.producer import Delivery, Producer
+from kbroker.client.producer import CODECS, Delivery, Producer
 from kbroker.common.units import counted
-from kbroker.protocol.compression import CompressionType
 
 ACKS = {"0": 0, "1": 1, "all": -1, "-1": -1}
 READ_BYTES = 1 << 16
-
-
-def _codecs() -> list[str]:
-    return [codec.name.lower() for codec in CompressionType]
 
 
 @click.command()
 @click.argument("topic", shell_complete=topic_names)
 @bootstrap_option
 @click.option(
-    "--key-separator",
-    "-K",
-    metavar="TEXT",
-    help="Split each line at TEXT into key and value.  [default: no key]",
+    "--key-separator", "-K", metavar="TEXT", help="Split each line at TEXT into key and value.  [default: no key]"
 )
 @click.option("--null-value", metavar="TEXT", help="Send a null value (a tombstone) where the value is exactly TEXT.")
 @click.option(
@@ -42,22 +34,14 @@ def _codecs() -> list[str]:
     help="Send to this partition.  [default: by key; without one, each batch to the next]",
 )
 @click.option(
-    "--codec",
-    type=LateChoice(_codecs),
-    default="none",
-    show_default=True,
-    help="Compression of the batches.",
+    "--codec", type=click.Choice(list(CODECS)), default="none", show_default=True, help="Compression of the batches."
 )
 @click.option(
     "--acks", type=click.Choice(list(ACKS)), default="all", show_default=True, help="Replicas that must acknowledge."
 )
 @click.option("--idempotent", is_flag=True, help="Write no duplicate when a batch is retried (needs --acks all).")
 @click.option(
-    "--batch-size",
-    type=click.IntRange(min=1),
-    default=262144,
-    show_default=True,
-    help="Maximum bytes of a batch.",
+    "--batch-size", type=click.IntRange(min=1), default=262144, show_default=True, help="Maximum bytes of a batch."
 )
 @json_option
 def produce(

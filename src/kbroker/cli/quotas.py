@@ -300,7 +300,7 @@ def _check_keys(keys: Iterable[str]) -> None:
             )
 
 
-def _alter(client: "QuotaClient", ops: "Mapping[QuotaEntity, Mapping[str, float | None]]", dry_run: bool) -> None:
+def _alter(client: QuotaClient, ops: "Mapping[QuotaEntity, Mapping[str, float | None]]", dry_run: bool) -> None:
     """Change all in one request. Raises: KafkaError of the first entity that was refused."""
     for refusal in client.alter(ops, validate_only=dry_run).values():
         if refusal is not None:
@@ -434,7 +434,7 @@ def apply(path: Path, bootstrap_server: str, prune: bool, dry_run: bool, as_json
     _check_applied(done, wanted)
 
 
-def _check_applied(done: "Applied", wanted: "DesiredQuotas") -> None:
+def _check_applied(done: Applied, wanted: DesiredQuotas) -> None:
     """Raise the KafkaError of the first refused entity, if any, with its place in the file; the others were changed."""
     others = len(done.refusals) - 1
     more = f" (and {others} more {'entity' if others == 1 else 'entities'})" if others > 0 else ""

@@ -2,7 +2,6 @@
 
 import re
 from datetime import datetime, timezone
-from typing import TYPE_CHECKING
 
 import click
 
@@ -10,15 +9,13 @@ from kbroker.cli.name_completion import group_names
 from kbroker.cli.options import bootstrap_option, connect, json_option, wall_clock
 from kbroker.cli.output import note, print_json, print_table
 from kbroker.client.admin import Admin
+from kbroker.client.cluster import Cluster
 from kbroker.client.groups import CLASSIC, CONSUMER, Groups
 from kbroker.client.offset_reset import ResetTo, keep_between_ends, plan_reset
 from kbroker.common.errors import Errors, KafkaError
+from kbroker.common.topic_names import TopicPartition
 
-if TYPE_CHECKING:
-    from kbroker.client.cluster import Cluster
-    from kbroker.common.topic_names import TopicPartition
-
-Offsets = dict["TopicPartition", int]
+Offsets = dict[TopicPartition, int]
 
 INT64 = click.IntRange(-(2**63), 2**63 - 1)
 DURATION = re.compile(  # as java.time.Duration reads it: no months or years, a sign before the whole and each part
@@ -134,10 +131,10 @@ def reset(
 
 
 def _reset(
-    cluster: "Cluster",
+    cluster: Cluster,
     names: tuple[str, ...],
     wanted: dict[str, list[int] | None],
-    to: "ResetTo",
+    to: ResetTo,
     value: int,
     plan: dict[str, Offsets] | None,
     execute: bool,
@@ -165,7 +162,7 @@ def _reset(
     return rows
 
 
-def _places(cluster: "Cluster", topic: str, indexes: list[int] | None) -> "list[TopicPartition]":
+def _places(cluster: Cluster, topic: str, indexes: list[int] | None) -> list[TopicPartition]:
     """Return the partitions of a topic, or the named ones, which must exist. Raises: KafkaError."""
     known = [p.partition for p in cluster.topic(topic).partitions]
     for index in indexes or ():
@@ -175,7 +172,7 @@ def _places(cluster: "Cluster", topic: str, indexes: list[int] | None) -> "list[
     return [(topic, index) for index in (known if indexes is None else indexes)]
 
 
-def _demand_inactive(groups: "Groups", name: str) -> None:
+def _demand_inactive(groups: Groups, name: str) -> None:
     try:
         found = groups.describe(name)
     except KafkaError as failure:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import re
 from typing import Any
+from unicodedata import category, east_asian_width
+
+from kbroker.common.printable import printable as escaped
 
 ELLIPSIS = "…"
 _NETWORK_THREAD = re.compile(r"data-plane-kafka-network-thread-\d+-ListenerName\((?P<listener>.*)\)-.*-(?P<number>\d+)")
@@ -11,8 +14,6 @@ _NETWORK_THREAD = re.compile(r"data-plane-kafka-network-thread-\d+-ListenerName\
 
 def printable(text: object, most: int | None = None) -> str:
     """Return a text that a client may have chosen in printable form, cut to ``most`` columns of a terminal."""
-    from kbroker.common.printable import printable as escaped  # not for --help
-
     shown = escaped(str(text)[: 10 * (most or 1000)])
     if most is None or columns_of(shown) <= most:
         return shown
@@ -26,8 +27,6 @@ def columns_of(text: str) -> int:
     """Return the width of a printable text in terminal columns: two for a wide character, none for an accent."""
     if text.isascii():
         return len(text)
-    from unicodedata import category, east_asian_width
-
     return sum(
         0 if category(character) in ("Mn", "Me") else 2 if east_asian_width(character) in "WF" else 1
         for character in text

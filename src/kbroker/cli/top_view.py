@@ -243,10 +243,7 @@ def _facts(usage: Usage) -> list[Text]:
         rate = sum(t.records_per_s or 0 for t in usage.topics)
         groups = counted(len(usage.groups), "group")
         return [
-            Text(
-                f"{counted(len(usage.topics), 'topic')}, {short_number(rate)} records/s, {groups}",
-                no_wrap=True,
-            ),
+            Text(f"{counted(len(usage.topics), 'topic')}, {short_number(rate)} records/s, {groups}", no_wrap=True),
             Text(
                 f"clients are not shown: {printable(usage.xray_missing, 200)}",
                 style="yellow",

@@ -1,17 +1,15 @@
 """`kbroker transactions`: list, describe and abort transactions, on any Kafka."""
 
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from kbroker.cli.options import CommandGroup, bootstrap_option, connect, json_option, wall_clock
 from kbroker.cli.output import fields, print_done, print_json, print_rows, print_table
+from kbroker.client.cluster import Cluster
 from kbroker.client.transactions import Transactions
-
-if TYPE_CHECKING:
-    from kbroker.client.cluster import Cluster
-    from kbroker.common.topic_names import TopicPartition
+from kbroker.common.topic_names import TopicPartition
 
 DEFAULT_MAX_TIMEOUT_MINUTES = 15  # transaction.max.timeout.ms of Kafka
 
@@ -202,9 +200,7 @@ def force_terminate(name: str, bootstrap_server: str, as_json: bool) -> None:
     print_done({"transactional_id": name, "terminated": True}, f"terminated {name}", as_json)
 
 
-def _places(
-    cluster: "Cluster", topic: str | None, partition: int | None, broker_id: int | None
-) -> "list[TopicPartition]":
+def _places(cluster: Cluster, topic: str | None, partition: int | None, broker_id: int | None) -> list[TopicPartition]:
     """Return the partitions to examine."""
     if topic is not None and partition is not None:
         return [(topic, partition)]

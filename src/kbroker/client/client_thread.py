@@ -1,17 +1,17 @@
 """Thread that runs a blocking client for asyncio: one call at a time, each of which can be cancelled."""
 
+import asyncio
 import contextlib
 import socket
 import threading
+from asyncio import Lock
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, TypeVar
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar
 
 from kbroker.client.cluster import Cluster
-from kbroker.client.connection import Address
+from kbroker.client.connection import Address, parse_bootstrap
 from kbroker.client.security import ClientSecurity
-
-if TYPE_CHECKING:
-    import asyncio
 
 T = TypeVar("T")
 
@@ -32,11 +32,6 @@ class ClientThread:
     """
 
     def __init__(self, bootstrap: str, properties: Mapping[str, str] | None, **settings: Any) -> None:
-        from asyncio import Lock
-        from concurrent.futures import ThreadPoolExecutor
-
-        from kbroker.client.connection import parse_bootstrap
-
         parse_bootstrap(bootstrap)
         self._security = ClientSecurity(properties or {})
         self._bootstrap = bootstrap
@@ -68,8 +63,6 @@ class ClientThread:
 
     async def _run_in_turn(self, call: Callable[[], T]) -> T:
         """Run a call while holding the lock, which is released when the thread has finished the call."""
-        import asyncio
-
         if self._executor is None:
             self._turn.release()
             raise RuntimeError("the client is closed")

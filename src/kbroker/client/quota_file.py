@@ -7,13 +7,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from kbroker.common.quota_limits import check_key, parse_limit
-from kbroker.common.quotas import (
-    CLIENT_KEYS,
-    ENTITY_TYPES,
-    IP_KEYS,
-    QuotaEntity,
-    check_name,
-)
+from kbroker.common.quotas import CLIENT_KEYS, ENTITY_TYPES, IP_KEYS, QuotaEntity, check_name
 from kbroker.common.similar_names import ALMOST, did_you_mean
 
 KEYS = sorted({*CLIENT_KEYS, *IP_KEYS})

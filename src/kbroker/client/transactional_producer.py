@@ -238,11 +238,7 @@ class TransactionalProducer(Producer):
 
     def _ids(self) -> Body:
         producer_id, producer_epoch = self._identity
-        return {
-            "TransactionalId": self.transactional_id,
-            "ProducerId": producer_id,
-            "ProducerEpoch": producer_epoch,
-        }
+        return {"TransactionalId": self.transactional_id, "ProducerId": producer_id, "ProducerEpoch": producer_epoch}
 
     def _coordinator(self) -> int:
         return find_coordinator(self.cluster, TRANSACTION, self.transactional_id)

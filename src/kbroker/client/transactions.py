@@ -180,12 +180,7 @@ class Transactions:
         return found
 
     def find_hanging(
-        self,
-        places: Iterable[TopicPartition],
-        *,
-        now_ms: int,
-        max_timeout_ms: int,
-        broker_id: int | None = None,
+        self, places: Iterable[TopicPartition], *, now_ms: int, max_timeout_ms: int, broker_id: int | None = None
     ) -> list[tuple[TopicPartition, ActiveProducer]]:
         """Return open transactions that no coordinator will end, as it does not know them, or not in that partition.
 

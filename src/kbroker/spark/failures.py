@@ -68,10 +68,7 @@ _LACKING = (
         re.compile(r"No module named '(kbroker|pyarrow|pandas|pyspark)[\w.]*'"),
         f"the Python of Spark's executors has no {{0}}: {NEEDS_PYTHON}",
     ),
-    (
-        re.compile(r'Cannot run program "([^"]+)"'),
-        f"Spark's executors have no program {{0}}: {NEEDS_PYTHON}",
-    ),
+    (re.compile(r'Cannot run program "([^"]+)"'), f"Spark's executors have no program {{0}}: {NEEDS_PYTHON}"),
     (
         re.compile(r"(pyspark\.daemon)'s (?:stdout|standard output)"),
         f"the Python of Spark's executors does not start: {NEEDS_PYTHON}",

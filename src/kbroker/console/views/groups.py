@@ -11,6 +11,7 @@ from kbroker.console.requests import PageError, Query
 from kbroker.console.site import ROOT, Site, View, address, short_enough
 from kbroker.coordinator.group_coordinator import GroupCoordinator, ListedGroup
 from kbroker.log.checkpoints import uuid_to_text
+from kbroker.protocol import codec
 
 PARTITIONS = 200  # of a page
 MEMBERS = 200
@@ -155,8 +156,6 @@ def _consumer_member(site: Site, one: Any) -> MemberRow:
 
 def _assignment(data: bytes) -> str:
     """Return the assignment of a member of a classic group; "" if it is not one of consumers."""
-    from kbroker.protocol import codec
-
     if len(data) < 2:
         return ""
     if len(data) > ASSIGNMENT_BYTES:

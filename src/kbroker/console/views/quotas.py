@@ -7,16 +7,7 @@ from typing import Any, NamedTuple
 from urllib.parse import urlencode
 
 from kbroker.common.quota_limits import limit_text, parse_limit
-from kbroker.common.quotas import (
-    CLIENT_ID,
-    CLIENT_KEYS,
-    ENTITY_TYPES,
-    IP,
-    IP_KEYS,
-    USER,
-    QuotaEntity,
-    shadow_key,
-)
+from kbroker.common.quotas import CLIENT_ID, CLIENT_KEYS, ENTITY_TYPES, IP, IP_KEYS, USER, QuotaEntity, shadow_key
 from kbroker.console.paging import part_of
 from kbroker.console.rendering import decided, judged, measured
 from kbroker.console.requests import PageError, Query, sentence

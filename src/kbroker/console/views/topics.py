@@ -152,11 +152,7 @@ def message(site: Site, query: Query) -> View:
     """Return one record, with more of its key and value than in a list."""
     view = _found(site, query)
     record, number = _record(view, query, WHOLE_BYTES + NEEDED_BEHIND)
-    values = {
-        "topic": view,
-        "partition": number,
-        "record": _shown_record(record, is_alone=True),
-    }
+    values = {"topic": view, "partition": number, "record": _shown_record(record, is_alone=True)}
     return View("Message", "message.html", values)
 
 

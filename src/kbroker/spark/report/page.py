@@ -96,11 +96,7 @@ def _usage(data: ReportData) -> Iterable[Plot]:
         named = [[v / data.bin_s for v in client.over_time[measure]] for client in ranked]
         rest = [
             max(0.0, total / data.bin_s - sum(values))
-            for total, values in zip(
-                data.all_over_time[measure],
-                _by_bin(named, len(data.bin_starts)),
-                strict=True,
-            )
+            for total, values in zip(data.all_over_time[measure], _by_bin(named, len(data.bin_starts)), strict=True)
         ]
         taken = {colours[client.name] for client in ranked if client.name in colours}
         free = iter(colour for colour in range(1, LINES + 1) if colour not in taken)

@@ -111,12 +111,7 @@ def stream_log(
 
 
 def _load(
-    spark: SparkSession,
-    source: LogSource,
-    *,
-    streaming: bool,
-    max_per_batch: int | None = None,
-    by_time: bool = False,
+    spark: SparkSession, source: LogSource, *, streaming: bool, max_per_batch: int | None = None, by_time: bool = False
 ) -> DataFrame:
     require_server(spark)
     reader = spark.readStream if streaming else spark.read

@@ -38,10 +38,7 @@ HOURS = 24  # expected in a stream's first batch
 
 
 def read_table(
-    spark: SparkSession,
-    table: TableName,
-    columns: Sequence[str] | None = None,
-    dates: Sequence[str] | None = None,
+    spark: SparkSession, table: TableName, columns: Sequence[str] | None = None, dates: Sequence[str] | None = None
 ) -> DataFrame:
     """Return the rows of a table; columns that its older files lack are null.
 
@@ -81,11 +78,7 @@ def _read_by_pyarrow(
 
 
 def write_table(
-    rows: DataFrame,
-    table: TableName,
-    *,
-    buckets: int = DEFAULT_BUCKETS,
-    transaction: tuple[str, int] | None = None,
+    rows: DataFrame, table: TableName, *, buckets: int = DEFAULT_BUCKETS, transaction: tuple[str, int] | None = None
 ) -> Written:
     """Add rows with the columns of the request log to a table, which is created if it does not exist.
 

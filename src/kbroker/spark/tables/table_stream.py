@@ -144,11 +144,7 @@ class TableStream:
         return place_of_checkpoint(self.options.checkpoint, self.table.place)
 
     def run(
-        self,
-        load: Callable[[], DataFrame],
-        parse: Parse,
-        stopping: Callable[[], bool],
-        files: Sequence[str] = (),
+        self, load: Callable[[], DataFrame], parse: Parse, stopping: Callable[[], bool], files: Sequence[str] = ()
     ) -> Ingested:
         """Stream until the end, compact, and delete replaced files. Args: `files`: some of those that are read."""
         started = self.clock.now_ms()

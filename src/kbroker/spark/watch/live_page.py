@@ -29,13 +29,7 @@ _OVER_TIME = ("requests", "request_bytes", "response_bytes")
 
 
 def write_live_page(
-    spark: SparkSession,
-    table: TableName,
-    output: Path,
-    *,
-    span_ms: int,
-    every_ms: int,
-    clock: BaseClock | None = None,
+    spark: SparkSession, table: TableName, output: Path, *, span_ms: int, every_ms: int, clock: BaseClock | None = None
 ) -> bool:
     """Write the page about the last `span_ms` of a table of views, by its latest minute, in one step.
 

@@ -13,15 +13,7 @@ from kbroker.spark.tables.table import read_table
 from kbroker.spark.tables.table_place import TableName
 from kbroker.spark.usage_views import throttles
 from kbroker.spark.usage_views.usage import ENTITY, MEASURES, summed_up, with_connections
-from kbroker.spark.watch.minutes import (
-    CONNECTION,
-    MINUTE_S,
-    THROTTLES,
-    USAGE,
-    connections_of,
-    throttles_of,
-    traffic_of,
-)
+from kbroker.spark.watch.minutes import CONNECTION, MINUTE_S, THROTTLES, USAGE, connections_of, throttles_of, traffic_of
 
 SCHEMA_VERSION = 1
 #: A row belongs to one view, with null in the columns of the others. `time`: beginning of its minute; for a

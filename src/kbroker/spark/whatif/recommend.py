@@ -191,11 +191,7 @@ def yaml_text(found: Recommendation) -> str:
 
 
 def headroom_of(
-    spark: SparkSession,
-    table: TableName,
-    found: Recommendation,
-    capacity: float,
-    dates: Sequence[str] | None = None,
+    spark: SparkSession, table: TableName, found: Recommendation, capacity: float, dates: Sequence[str] | None = None
 ) -> Headroom:
     """Return the use of the broker's threads by a table's requests, and the use that the recommended quotas allow.
 
