@@ -310,6 +310,16 @@ def test_ids_of_topics_are_kafkas(pages: Console, broker: Broker) -> None:
     assert f"Id <code>{topic_id_text(view.topic_id.bytes)}</code>" in text(ask(pages, "topic?topic=orders"))
 
 
+class Offsets:
+    """Committed offsets of every group, in place of the coordinator's."""
+
+    def __init__(self, committed: dict[tuple[str, int], CommittedOffset]) -> None:
+        self.committed = committed
+
+    def fetch(self, group_id: str) -> Offsets:
+        return self
+
+
 def test_names_with_markup(pages: Console, broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
     """No name of a topic, group, client or header can bring markup into a page, or turn its text around."""
     view = TopicView(MARKUP, broker.context.topics.all()[0].topic_id, (None,), configs={"k" + MARKUP: MARKUP})
@@ -322,7 +332,7 @@ def test_names_with_markup(pages: Console, broker: Broker, monkeypatch: pytest.M
     monkeypatch.setattr(
         broker.context,
         "group_coordinator",
-        SimpleNamespace(list_groups=lambda: [group], committed=lambda name: offsets, describe=lambda name: None),
+        SimpleNamespace(list_groups=lambda: [group], offsets=Offsets(offsets), describe=lambda name: None),
     )
     name = quote(MARKUP)
     paths = (
@@ -349,7 +359,7 @@ def test_ten_thousand_topics_and_groups(pages: Console, broker: Broker, monkeypa
     assert len(page) < 20_000
     assert text(ask(pages, "topics?q=TOPIC-0777&sort=size")).count('<th scope="row">') == 10
     groups = [ListedGroup(f"group-{number:05d}", "consumer", GroupState.EMPTY, "classic") for number in range(10_000)]
-    coordinator = SimpleNamespace(list_groups=lambda: groups, committed=lambda name: {})
+    coordinator = SimpleNamespace(list_groups=lambda: groups, offsets=Offsets({}))
     monkeypatch.setattr(broker.context, "group_coordinator", coordinator)
     page = text(ask(pages, "groups?page=7"))
     assert page.count('<th scope="row">') == 50
