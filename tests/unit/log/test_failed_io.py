@@ -14,15 +14,10 @@ from kbroker.log import checkpoints
 from kbroker.log._partition_log import PartitionLog
 from kbroker.log.folder_scan import TopicLogs
 from kbroker.log.manager import LogManager
-from tests.support.log_files import NOW_MS, batch
+from tests.support.log_files import batch
 from tests.support.log_manager import pass_time
 
 ID = uuid.UUID(int=0xABCDEF)
-
-
-@pytest.fixture
-def clock() -> VirtualClock:
-    return VirtualClock(NOW_MS)
 
 
 @pytest.fixture

@@ -1,18 +1,13 @@
-"""A request of the cores: small, and with a context that its owner chooses."""
+"""A request of the cores: its size, and the context that its owner chooses."""
 
 from __future__ import annotations
 
-import struct
-
 from tests.native.request_contexts import frames, sizes, without_context
-
-
-def prefixed(payload: bytes) -> bytes:
-    return struct.pack(">i", len(payload)) + payload
+from tests.support.socket_rig import frame
 
 
 def test_a_request_is_small() -> None:
-    """A server of another protocol pays for frame, response and times only; Kafka's share is behind it."""
+    """A request of another protocol has frame, response and times only; Kafka's share follows it."""
     request, kafka = sizes()
     assert request <= 832
     assert kafka >= 480
@@ -20,18 +15,17 @@ def test_a_request_is_small() -> None:
 
 
 def test_context_is_made_and_freed_with_its_request() -> None:
-    """New contexts are zeroed as far as their type says, also where the payload has its own memory; the release sees
-    context and response."""
+    """New contexts are zeroed, also where the payload has its own memory; the release sees context and response."""
     payloads = [b"small", b"", b"large" * 10_000, b"last"]
-    found = frames(b"".join(prefixed(p) for p in payloads))
+    found = frames(b"".join(frame(p) for p in payloads))
     assert found == (payloads, 0, 1 + 2 + 3 + 4, 4)
 
 
 def test_frame_that_never_completes_is_released() -> None:
     """The context of a frame that is dropped half way is released too, with nothing in it."""
-    assert frames(prefixed(b"whole") + prefixed(b"half")[:-1]) == ([b"whole"], 0, 1, 1)
+    assert frames(frame(b"whole") + frame(b"half")[:-1]) == ([b"whole"], 0, 1, 1)
 
 
 def test_request_without_context() -> None:
-    """No release is called where there is no context."""
+    """Without a context no release is called."""
     assert without_context()
