@@ -88,7 +88,7 @@ def test_a_long_header_is_cut_before_it_is_looked_at(monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr(topics, "safe_text", look)
     header = ("é" * 100_000).encode(), b"v"
-    record = topics._shown_record(LogRecord(0, 0, None, None, (header,), 1))
+    record = topics._shown_record(LogRecord(0, 0, None, None, (header,), 1, -1, -1))
     assert len(record.headers[0][0]) == topics.HEADER_NAME_CHARACTERS
     assert longest <= topics.HEADER_NAME_CHARACTERS
 
@@ -96,7 +96,7 @@ def test_a_long_header_is_cut_before_it_is_looked_at(monkeypatch: pytest.MonkeyP
 def test_a_list_shows_the_first_headers_of_a_record() -> None:
     """A hundred records with fifty long headers of control characters each took 1.1 s of the broker's Python."""
     headers = tuple((b"\x01" * 200, b"\x1b" * 200) for _ in range(HEADERS))
-    record = LogRecord(0, 0, None, None, headers, 60)
+    record = LogRecord(0, 0, None, None, headers, 60, -1, -1)
     listed, alone = topics._shown_record(record), topics._shown_record(record, is_alone=True)
     assert sum(len(name) + len(text) for name, text in listed.headers) < topics.LIST_HEADERS_CHARACTERS + 1000
     assert len(listed.headers) + listed.more_headers == 60
