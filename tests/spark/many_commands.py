@@ -56,6 +56,7 @@ def _until_rows(run: Callable[..., Any], common: dict[str, Any], doing: str) -> 
 
 def main() -> None:
     table_stream.STARTS = failures.TRIES = WORKER_STARTS
+    pipeline_session.EXECUTOR_SECONDS = 600.0  # beside other tests a cluster starts one late
     for module in (pipeline_jobs, pipeline_views, pipeline_whatif):
         module.session = _session  # type: ignore[attr-defined]
     pipeline_watch.run_stream = _until_rows  # type: ignore[attr-defined]
