@@ -61,6 +61,10 @@ def test_a_file_that_cannot_be_is_not_found(pages: Console, caplog: pytest.LogCa
     assert caplog.records == []
 
 
+# Committed offsets of any group, in place of the coordinator's
+NO_OFFSETS = SimpleNamespace(fetch=lambda group_id: SimpleNamespace(committed={}))
+
+
 def test_the_log_names_a_page_in_one_line(
     pages: Console, broker: Broker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -107,9 +111,9 @@ def test_a_message_alone_is_looked_at_once(pages: Console, broker: Broker, monke
     """Its key and value were put into words for a list, too, which the page did not show."""
     limits: list[int] = []
 
-    def look(data: bytes | None, limit_bytes: int = LIST_BYTES) -> Shown:
+    def look(data: bytes | None, limit_bytes: int = LIST_BYTES, size_bytes: int | None = None) -> Shown:
         limits.append(limit_bytes)
-        return shown(data, limit_bytes)
+        return shown(data, limit_bytes, size_bytes)
 
     broker.context.topics.create(NewTopic("alone", 1))
     with wire.Connection(broker.bootstrap_servers) as client:
@@ -137,7 +141,7 @@ def test_a_group_whose_members_name_the_longest_topics(
     ]
     coordinator = SimpleNamespace(
         list_groups=lambda: [ListedGroup("g", "consumer", GroupState.STABLE, "classic")],
-        committed=lambda name: {},
+        offsets=NO_OFFSETS,
         describe=lambda name: SimpleNamespace(members=members),
     )
     monkeypatch.setattr(broker.context, "group_coordinator", coordinator)
@@ -195,7 +199,7 @@ def test_a_name_that_is_too_long_for_an_address_has_no_link(
     monkeypatch.setattr(broker.context, "quota_entities", SimpleNamespace(find=lambda *a: entities))
     coordinator = SimpleNamespace(
         list_groups=lambda: [ListedGroup(name, "consumer", GroupState.EMPTY, "classic") for name in names],
-        committed=lambda name: {},
+        offsets=NO_OFFSETS,
     )
     monkeypatch.setattr(broker.context, "group_coordinator", coordinator)
     for page in ("quotas", "groups"):
