@@ -169,9 +169,10 @@ class Names:
             return HIDDEN[name]
         if isinstance(value, bytes):
             value = value.decode("ascii", "backslashreplace")
-        if name in MESSAGES and value:
-            value = re.sub(r"\d{9,}", "<number>", value)  # a time, or an id of this run
-        return self.text(value) if isinstance(value, str) else value
+        if not isinstance(value, str):
+            return value
+        value = self.text(value)  # first: the prefix may hold nine digits, too
+        return re.sub(r"\d{9,}", "<number>", value) if name in MESSAGES else value  # a time, or an id of this run
 
     def text(self, value: str) -> str:
         return value.replace(self._prefix, "@")
