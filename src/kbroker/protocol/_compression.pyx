@@ -189,7 +189,8 @@ cdef int32_t snappy_block(decoder, const char *data, int64_t size, int64_t cap, 
     if claimed > <uint64_t>(size * 22 + 64):
         return -1
     if <int64_t>claimed > cap - out_bytes[0]:
-        return -2
+        reserve(out, out_bytes[0])
+        return 1                # a block is whole or absent: the part before it, which may be empty
     reserve(out, out_bytes[0] + <int64_t>claimed)
     if claimed == 0:
         return 0 if i + 1 == size else -1
@@ -217,8 +218,6 @@ cdef int32_t decompress_xerial(decoder, const char *data, int64_t size, int64_t 
         if length <= 0 or length > size - at:
             return -1
         status = snappy_block(decoder, data + at, length, cap, out, out_bytes)
-        if status == -2 and out_bytes[0] > 0:
-            return 1
         if status != 0:
             return status
         at += length

@@ -411,6 +411,8 @@ cdef class RecordBatch:
                 raise MemoryError
             while True:
                 owned = beginning(self, step, &size, &is_cut)
+                if is_cut and size == 0 and step == cap_bytes:
+                    raise too_large(self, cap_bytes)
                 at = self.data + BATCH_HEADER_BYTES if owned is NULL else owned
                 with nogil:
                     count = views_from(

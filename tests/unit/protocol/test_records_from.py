@@ -93,3 +93,12 @@ def test_a_snappy_block_is_not_decompressed_in_part() -> None:
     (batch,) = iter_batches(with_payload(CompressionType.SNAPPY, packed, 1))
     with pytest.raises(ProtocolError, match="more than 9999 bytes uncompressed"):
         batch.records_from(0, 1, ALL, 1, 9_999)
+
+
+def test_a_large_snappy_block_is_decompressed_whole() -> None:
+    """A block larger than the first step is read at the step that holds it."""
+    packed = bytes(cramjam.snappy.compress_raw(build_batch([Record(None, bytes(100_000), 5)] * 9)[61:]))
+    (batch,) = iter_batches(with_payload(CompressionType.SNAPPY, packed, 9))
+    found, _, unpacked_bytes, is_cut = batch.records_from(0, 2, ALL, 1)
+    assert ([row[7] for row in found], is_cut) == ([100_000, 100_000], False)
+    assert unpacked_bytes > 900_000
