@@ -119,3 +119,10 @@ def test_another_sources_offset_is_refused(found: object) -> None:
     """A checkpoint of a file or rate source ends in a sentence."""
     with pytest.raises(PipelineError, match="belongs to another query"):
         SourceOffset.from_json(found)
+
+
+def test_timestamps_beyond_all_times_do_not_stop_a_stream() -> None:
+    """Records in microseconds are cut by offsets: no time separates them."""
+    begins, ends = {("t", 0): 0, ("t", 1): 0}, {("t", 0): 100, ("t", 1): 10}
+    found, since_ms = limited_by_time(60, begins, ends, lambda time_ms: begins, -1)
+    assert (found, since_ms) == (limited(60, begins, ends), -1)

@@ -74,8 +74,8 @@ def limited_by_time(
             step_ms = step_ms * 2 if above is None else step_ms // 2
         else:
             above, step_ms = (cut, time_ms + step_ms), step_ms // 2
-    if above is not None and found == begins:
-        return above
+    if found == begins:  # more records of one millisecond than the limit, or timestamps from LAST_MS on
+        return above or (limited(limit, begins, ends), since_ms)
     return found, time_ms
 
 
