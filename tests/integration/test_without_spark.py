@@ -57,3 +57,16 @@ for name in sorted(pipeline.commands):
     print(name)
 """
     assert "jars" in run(program).split()
+
+
+def test_the_lag_of_a_local_checkpoint_needs_no_package(tmp_path: Path) -> None:
+    """`kbroker pipeline lag` reads a folder itself: here it holds no checkpoint."""
+    program = f"""
+from click.testing import CliRunner
+from kbroker.cli import cli
+result = CliRunner().invoke(cli, ["pipeline", "lag", "--checkpoint", {str(tmp_path / "none")!r}], prog_name="kbroker")
+print(result.exit_code, result.stderr, end="")
+"""
+    found = run(program)
+    assert "none" in found
+    assert "pyarrow" not in found

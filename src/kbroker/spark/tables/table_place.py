@@ -15,14 +15,13 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
-from typing import Any
-
-import pyarrow as pa
-from pyarrow import fs
-from pyarrow.fs import FileSystem
+from typing import TYPE_CHECKING, Any
 
 from kbroker.spark.errors import PipelineError
 from kbroker.spark.locations import is_elsewhere, local_path, spark_path
+
+if TYPE_CHECKING:
+    from pyarrow.fs import FileSystem
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+)://")
 _S3, _GCS, _AZURE = ("s3", "s3a", "s3n"), ("gs",), ("abfs", "abfss", "az", "adl")
@@ -137,6 +136,8 @@ class TablePlace:
 
     def filesystem(self) -> FileSystem:
         """Return a file system of pyarrow whose root is the table."""
+        from pyarrow import fs
+
         if self.is_local:
             return fs.SubTreeFileSystem(self.uri, fs.LocalFileSystem())
         from deltalake.fs import DeltaStorageHandler
@@ -160,6 +161,8 @@ class TablePlace:
 
         Empty objects with the name of the folder, with which Hadoop and others mark it on S3, are left out.
         """
+        from pyarrow import fs
+
         found = self.filesystem().get_file_info(fs.FileSelector(folder, allow_not_found=True))
         return [info for info in found if info.is_file and info.path.strip("/") not in ("", folder.strip("/"))]
 
@@ -186,6 +189,8 @@ class TablePlace:
         """Return a stream into a new file."""
         if self.is_local:
             (Path(self.uri) / path).parent.mkdir(parents=True, exist_ok=True)
+        import pyarrow as pa
+
         stream = self.filesystem().open_output_stream(path)
         return stream if self.is_local else pa.BufferedOutputStream(stream, 2 * PIECE_BYTES)
 
