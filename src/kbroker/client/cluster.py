@@ -5,6 +5,7 @@ connection per broker.
 """
 
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from types import TracebackType
@@ -99,12 +100,12 @@ def check(code: int, what: str, message: str | None = None) -> None:
         raise KafkaError(error, f"{what}: {message or error.message}")
 
 
-class Closing:
+class Closing(ABC):
     """Base class of clients that are closed at the end of a ``with`` block."""
 
+    @abstractmethod
     def close(self) -> None:
         """Close the client. Idempotent."""
-        raise NotImplementedError
 
     def __enter__(self: C) -> C:
         return self
