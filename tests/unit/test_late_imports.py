@@ -155,7 +155,8 @@ def test_levels_can_be_set_before_a_module_is_imported() -> None:
 def test_every_table_is_compiled_in() -> None:
     """Each API's is; an unknown file is a KeyError."""
     files = set(message_files())
-    assert {schema.file for schema in tables().values()} | {"index.json", "headers.json", "data.json"} == files
+    others = {"index.json", "headers.json", "data.json", "metadata.json"}
+    assert {schema.file for schema in tables().values()} | others == files
     with pytest.raises(KeyError):
         message_table("nothing.json")
 

@@ -148,7 +148,7 @@ def header_plan(name: str, version: int) -> Plan:
 
 @functools.cache
 def data_plan(name: str, version: int) -> Plan:
-    """Return the plan of a struct that is not an API message (ConsumerProtocolSubscription, AbortedTxn, ...).
+    """Return the plan of a struct that is not an API message (AbortedTxn, TopicRecord, ...).
 
     Raises: ProtocolError: unknown name or version.
     """
@@ -162,7 +162,7 @@ def data_versions(name: str) -> tuple[int, int]:
 
 
 def _data(name: str) -> dict[str, Any]:
-    found: dict[str, Any] | None = _others("data.json").get(name)
+    found: dict[str, Any] | None = _others("data.json").get(name) or _others("metadata.json").get(name)
     if found is None:
         raise ProtocolError(f"unknown data struct {name!r}")
     return found
