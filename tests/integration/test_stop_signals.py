@@ -137,7 +137,7 @@ def test_ctrl_c_shows_no_traceback(words: tuple[str, ...]) -> None:
 
 
 def test_ctrl_c_during_an_import_is_not_lost(tmp_path: Path) -> None:
-    """The initialization of a compiled module discards exceptions, KeyboardInterrupt too; the command continued then."""
+    """The initialization of a compiled module discards exceptions, KeyboardInterrupt too; the command went on then."""
     (tmp_path / "discards.py").write_text(
         "import signal\ntry:\n    signal.raise_signal(signal.SIGINT)\nexcept KeyboardInterrupt:\n    pass\n"
     )
