@@ -16,7 +16,9 @@ from typing import TYPE_CHECKING, Any
 from kbroker._core.clock import BaseClock, SystemClock
 from kbroker.broker.runtime import BrokerRuntime, Interception, Interceptor
 from kbroker.common.configs.config import BrokerConfig, misspelled_key
+from kbroker.common.configs.config_accepted import FIXED_NAMES
 from kbroker.common.configs.config_def import ConfigError
+from kbroker.common.configs.config_quorum import controller_listeners
 from kbroker.common.loggers import get_logger
 from kbroker.common.open_files import more_open_files, open_files_limit, raise_open_files_limit
 from kbroker.handlers.api_table import KafkaApis
@@ -99,10 +101,15 @@ class Broker:
             for name, value in self.config.unknown.items():
                 from kbroker.common.configs.removed_settings import suggest_replacement
 
+                if name in FIXED_NAMES:
+                    logger.warning("setting %s of Apache Kafka has no effect", name)
+                    continue
                 hint = suggest_replacement(name, str(value))
                 if hint is None and (meant := misspelled_key(name)) is not None:
                     hint = f"did you mean {meant}?"
                 logger.warning("unknown setting %s is ignored%s", name, "" if hint is None else f"; {hint}")
+            for listener in controller_listeners(self.config):
+                logger.warning("listener %s is not served: this broker is its only controller", listener)
             raise_open_files_limit(self.config.integer("kbroker.nofile.limit"))
             needed, limit = descriptors_needed(self.config), open_files_limit()
             if limit is not None and limit < needed:

@@ -19,12 +19,18 @@ from kbroker.common.configs.config_broker import BROKER_KEYS, check_connections,
 from kbroker.common.configs.config_def import INT64_MAX, ConfigError, ConfigKey, ConfigSource, ConfigValue
 from kbroker.common.configs.config_groups import GROUP_KEYS, check_groups
 from kbroker.common.configs.config_log import LOG_KEYS, check_log
+from kbroker.common.configs.config_quorum import (
+    QUORUM_KEYS,
+    broker_advertised_listeners,
+    broker_listeners,
+    check_quorum,
+)
 from kbroker.common.configs.config_security import LISTENER_PREFIX, SECURITY_KEYS, security_key
 from kbroker.common.configs.config_topic import TOPIC_KEYS
-from kbroker.common.listeners import Listener, advertised_listeners, parse_listeners
+from kbroker.common.listeners import Listener
 from kbroker.common.similar_names import misspelled_name
 
-_ALL_KEYS = BROKER_KEYS + GROUP_KEYS + LOG_KEYS + SECURITY_KEYS + ACCEPTED_KEYS
+_ALL_KEYS = BROKER_KEYS + QUORUM_KEYS + GROUP_KEYS + LOG_KEYS + SECURITY_KEYS + ACCEPTED_KEYS
 BROKER_TABLE: Mapping[str, ConfigKey] = {key.name: key for key in sorted(_ALL_KEYS, key=lambda key: key.name)}
 RATE_TABLE: Mapping[str, ConfigKey] = {key.name: key for key in RATE_KEYS}
 TOPIC_TABLE: Mapping[str, ConfigKey] = {key.name: key for key in sorted(TOPIC_KEYS, key=lambda key: key.name)}
@@ -247,9 +253,14 @@ class BrokerConfig:
         return self.log_dirs[0]
 
     @property
+    def metadata_log_dir(self) -> Path:
+        """Folder of the metadata log."""
+        return Path(self.text("metadata.log.dir") or self.log_dir)
+
+    @property
     def listeners(self) -> list[Listener]:
-        """Listeners to bind."""
-        return parse_listeners("listeners", self.words("listeners"), self.words("listener.security.protocol.map"))
+        """Listeners to bind; those of the controller are not among them."""
+        return broker_listeners(self)
 
     def listener_integer(self, listener: str, name: str) -> int | None:
         """Return a listener's own value of a whole-number key; None if the broker's value applies."""
@@ -264,8 +275,7 @@ class BrokerConfig:
     @property
     def advertised_listeners(self) -> list[Listener]:
         """Addresses that clients get; empty when they follow from ``listeners``."""
-        protocols = self.words("listener.security.protocol.map")
-        return advertised_listeners(self.words("advertised.listeners"), self.listeners, protocols)
+        return broker_advertised_listeners(self)
 
     def listener_value(self, listener: str, name: str) -> ConfigValue:
         """Return a listener's own value of a key, else the broker's; None for a mechanism's key that is unset."""
@@ -317,7 +327,7 @@ class BrokerConfig:
 
     def _check(self) -> None:
         """Check rules that concern several keys, or more than the text of one. Raises: ConfigError."""
-        for check in (check_connections, check_groups, check_log, check_own, check_listeners):
+        for check in (check_quorum, check_connections, check_groups, check_log, check_own, check_listeners):
             check(self)
 
 

@@ -71,18 +71,16 @@ RATE_KEYS: tuple[ConfigKey, ...] = (
 
 _READ_AT_START = """
     alter.config.policy.class.name alter.log.dirs.replication.quota.window.num
-    alter.log.dirs.replication.quota.window.size.seconds auto.leader.rebalance.enable
-    broker.heartbeat.interval.ms broker.session.timeout.ms client.quota.callback.class controller.listener.names
-    controller.quorum.append.linger.ms controller.quorum.auto.join.enable controller.quorum.bootstrap.servers
-    controller.quorum.election.backoff.max.ms controller.quorum.election.timeout.ms controller.quorum.fetch.max.bytes
-    controller.quorum.fetch.snapshot.max.bytes controller.quorum.fetch.timeout.ms controller.quorum.request.timeout.ms
-    controller.quorum.retry.backoff.ms controller.quorum.voters controller.socket.timeout.ms
+    alter.log.dirs.replication.quota.window.size.seconds auto.leader.rebalance.enable broker.heartbeat.interval.ms
+    broker.session.timeout.ms client.quota.callback.class controller.quorum.append.linger.ms
+    controller.quorum.auto.join.enable controller.quorum.election.backoff.max.ms controller.quorum.election.timeout.ms
+    controller.quorum.fetch.max.bytes controller.quorum.fetch.snapshot.max.bytes controller.quorum.fetch.timeout.ms
+    controller.quorum.request.timeout.ms controller.quorum.retry.backoff.ms controller.socket.timeout.ms
     create.topic.policy.class.name delegation.token.expiry.check.interval.ms delegation.token.expiry.time.ms
     delegation.token.max.lifetime.ms delegation.token.secret.key delete.records.purgatory.purge.interval.requests
     early.start.listeners group.coordinator.append.linger.ms group.coordinator.background.threads
-    group.coordinator.threads group.share.assignors
-    group.share.delivery.count.limit group.share.heartbeat.interval.ms group.share.max.assignment.interval.ms
-    group.share.max.delivery.count.limit group.share.max.heartbeat.interval.ms
+    group.coordinator.threads group.share.assignors group.share.delivery.count.limit group.share.heartbeat.interval.ms
+    group.share.max.assignment.interval.ms group.share.max.delivery.count.limit group.share.max.heartbeat.interval.ms
     group.share.max.partition.max.record.locks group.share.max.record.lock.duration.ms
     group.share.max.session.timeout.ms group.share.max.share.sessions group.share.max.size
     group.share.min.assignment.interval.ms group.share.min.delivery.count.limit group.share.min.heartbeat.interval.ms
@@ -95,10 +93,10 @@ _READ_AT_START = """
     group.streams.min.session.timeout.ms group.streams.num.standby.replicas group.streams.session.timeout.ms
     initial.broker.registration.timeout.ms kafka.metrics.polling.interval.secs kafka.metrics.reporters
     leader.imbalance.check.interval.seconds log.dir.failure.timeout.ms max.request.partition.size.limit
-    metadata.log.dir metadata.log.max.record.bytes.between.snapshots metadata.log.max.snapshot.interval.ms
-    metadata.log.segment.bytes metadata.log.segment.ms metadata.max.idle.interval.ms metadata.max.retention.bytes
-    metadata.max.retention.ms metrics.recording.level num.replica.alter.log.dirs.threads offsets.commit.timeout.ms
-    offsets.load.buffer.size offsets.topic.compression.codec remote.log.manager.copy.quota.window.num
+    metadata.log.max.record.bytes.between.snapshots metadata.log.max.snapshot.interval.ms metadata.log.segment.bytes
+    metadata.log.segment.ms metadata.max.idle.interval.ms metadata.max.retention.bytes metadata.max.retention.ms
+    metrics.recording.level num.replica.alter.log.dirs.threads offsets.commit.timeout.ms offsets.load.buffer.size
+    offsets.topic.compression.codec remote.log.manager.copy.quota.window.num
     remote.log.manager.copy.quota.window.size.seconds remote.log.manager.fetch.quota.window.num
     remote.log.manager.fetch.quota.window.size.seconds remote.log.manager.task.interval.ms
     remote.log.manager.thread.pool.size remote.log.metadata.custom.metadata.max.bytes
@@ -128,8 +126,8 @@ _READ_AT_START = """
     share.coordinator.state.topic.min.isr share.coordinator.state.topic.num.partitions
     share.coordinator.state.topic.replication.factor share.coordinator.state.topic.segment.bytes
     share.coordinator.threads share.coordinator.write.timeout.ms share.fetch.purgatory.purge.interval.requests
-    socket.connection.setup.timeout.max.ms socket.connection.setup.timeout.ms ssl.allow.dn.changes
-    ssl.allow.san.changes telemetry.max.bytes
+    socket.connection.setup.timeout.max.ms socket.connection.setup.timeout.ms ssl.allow.dn.changes ssl.allow.san.changes
+    telemetry.max.bytes
 """
 
 _NOT_APPLIED = """

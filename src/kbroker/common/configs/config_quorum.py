@@ -1,0 +1,158 @@
+"""Keys of a node's roles and of the quorum of controllers, and the addresses in them.
+
+kbroker is its own only controller and serves no listener of a controller; the address of that listener is part of the
+metadata log, so that Apache Kafka can serve the same folder.
+Source: ``KRaftConfigs``, ``QuorumConfig``, ``KafkaConfig``, ``AbstractKafkaConfig``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from kbroker.common.configs.config_def import INT32_MAX, ConfigError, ConfigKey, key, one_of
+from kbroker.common.java.java_values import parse_long
+from kbroker.common.listeners import Listener, advertised_listeners, parse_listeners
+
+if TYPE_CHECKING:
+    from kbroker.common.configs.config import BrokerConfig
+
+BROKER_ROLE, CONTROLLER_ROLE = "broker", "controller"
+ROLES, LISTENER_NAMES = "process.roles", "controller.listener.names"
+VOTERS, BOOTSTRAP_SERVERS = "controller.quorum.voters", "controller.quorum.bootstrap.servers"
+PROTOCOL_MAP = "listener.security.protocol.map"
+
+QUORUM_KEYS: tuple[ConfigKey, ...] = (
+    key(ROLES, "list", (BROKER_ROLE, CONTROLLER_ROLE),
+        "Roles of the process. Both, or unset: kbroker is always broker and controller.",
+        one_of(BROKER_ROLE, CONTROLLER_ROLE), importance="high"),
+    key(LISTENER_NAMES, "list", (),
+        "Names of the listeners of the controller. They are not served; the address of the first one is part of the "
+        "metadata log.", importance="high"),
+    key(VOTERS, "list", (), "Controllers of the cluster: id@host:port, separated by commas. Names this node alone, or "
+        "is unset.", importance="high"),
+    key(BOOTSTRAP_SERVERS, "list", (), "Addresses of controllers. Accepted without effect; this broker is the only "
+        "controller.", importance="high"),
+    key("metadata.log.dir", "string", None, "Folder of the metadata log; unset: the first folder of log.dirs.",
+        importance="high"),
+)  # fmt: skip
+
+DEFAULT_VOTER = Listener("CONTROLLER", "PLAINTEXT", "localhost", 9093)
+_TLS_OR_SASL = frozenset({"SSL", "SASL_PLAINTEXT", "SASL_SSL"})
+_FORM = "Each entry should be in the form `{id}@{host}:{port}`."
+# a host and a port as Kafka's tools read them: the host of an IPv6 address is in brackets
+_ADDRESS = re.compile(r"(?:[A-Za-z][A-Za-z0-9_]*://)?\[?([0-9a-zA-Z\-._%:]*)\]?:([0-9]+)")
+
+
+class Address(NamedTuple):
+    """Host and port of a controller."""
+
+    host: str
+    port: int
+
+
+def parse_voters(words: Sequence[str]) -> dict[int, Address]:
+    """Return the addresses of the voters in ``id@host:port`` words, by node id. Raises: ConfigError."""
+    found = {}
+    for word in words:
+        parts = word.split("@")
+        if len(parts) != 2:
+            raise ConfigError("", word, f"Invalid configuration value for {VOTERS}. {_FORM}")
+        node_id = parse_long(parts[0])
+        if node_id is None or not -INT32_MAX - 1 <= node_id <= INT32_MAX:
+            raise ConfigError("", word, f"Failed to parse voter ID as an integer from {parts[0]}")
+        found[node_id] = _address(parts[1], f"from entry {word} for the configuration {VOTERS}. {_FORM}")
+    return found
+
+
+def _address(text: str, where: str) -> Address:
+    match = _ADDRESS.fullmatch(text)
+    if match is None or not match[1]:
+        raise ConfigError("", text, f"Failed to parse host name {where}")
+    return Address(match[1], int(match[2]))
+
+
+def broker_listeners(config: BrokerConfig) -> list[Listener]:
+    """Return the listeners to bind: all but those of the controller. Raises: ConfigError."""
+    names = _controller_names(config)
+    bound = parse_listeners("listeners", config.words("listeners"), _protocol_words(config))
+    if not (found := [listener for listener in bound if listener.name not in names]):
+        text = (
+            f"There must be at least one broker advertised listener. Perhaps all listeners appear in {LISTENER_NAMES}?"
+        )
+        raise ConfigError("", config.words("listeners"), text)
+    return found
+
+
+def broker_advertised_listeners(config: BrokerConfig) -> list[Listener]:
+    """Return the addresses that clients get; empty when they follow from ``listeners``. Raises: ConfigError."""
+    names = _controller_names(config)
+    words = [word for word in config.words("advertised.listeners") if _name(word) not in names]
+    return advertised_listeners(words, broker_listeners(config), config.words(PROTOCOL_MAP))
+
+
+def controller_listeners(config: BrokerConfig) -> list[Listener]:
+    """Return the advertised addresses of the controller's listeners, in the order of their names.
+
+    An address that is neither advertised nor routable is the one in ``controller.quorum.voters``, if this node is a
+    voter there; else its host is empty. Raises: ConfigError.
+    """
+    protocols = _protocol_words(config)
+    names = _controller_names(config)
+    words = [word for word in config.words("advertised.listeners") if _name(word) in names]
+    advertised = {listener.name: listener for listener in parse_listeners("advertised.listeners", words, protocols)}
+    bound = {listener.name: listener for listener in parse_listeners("listeners", config.words("listeners"), protocols)}
+    found = []
+    for name in names:
+        listener = advertised.get(name) or bound.get(name)
+        if listener is None:
+            continue
+        if name not in advertised and listener.host in ("", "0.0.0.0"):
+            address = Address("", listener.port)
+            if name == names[0]:
+                address = parse_voters(config.words(VOTERS)).get(config.node_id, address)
+            listener = listener._replace(host=address.host, port=address.port)
+        found.append(listener)
+    return found
+
+
+def voter_listener(config: BrokerConfig) -> Listener:
+    """Return the controller's address for the metadata log; without a listener of the controller, Kafka's usual one."""
+    found = controller_listeners(config)
+    return found[0]._replace(host=found[0].host or "localhost") if found else DEFAULT_VOTER
+
+
+def check_quorum(config: BrokerConfig) -> None:
+    """Refuse a node that is no broker, or whose controllers are other nodes. Raises: ConfigError."""
+    roles = config.words(ROLES)
+    if set(roles) != {BROKER_ROLE, CONTROLLER_ROLE}:
+        reason = "kbroker is always broker and controller of its cluster; it cannot be only one of them"
+        raise ConfigError(ROLES, ",".join(roles), reason, "broker,controller")
+    others = sorted(set(parse_voters(config.words(VOTERS))) - {config.node_id})
+    if others:
+        reason = (
+            f"kbroker is the only controller of its cluster, and cannot join controllers of other nodes "
+            f"({', '.join(map(str, others))})"
+        )
+        raise ConfigError(VOTERS, ",".join(config.words(VOTERS)), reason, f"{config.node_id}@host:port, or unset")
+
+
+def _controller_names(config: BrokerConfig) -> list[str]:
+    return [name.upper() for name in config.words(LISTENER_NAMES)]
+
+
+def _name(word: str) -> str:
+    return word.partition("://")[0].upper()
+
+
+def _protocol_words(config: BrokerConfig) -> tuple[str, ...]:
+    """Return ``listener.security.protocol.map``; unset, it has the controller's listeners as PLAINTEXT too.
+
+    If a listener has the name of a protocol with TLS or SASL, those of the controller need words of their own, as in
+    Kafka.
+    """
+    words, names = config.words(PROTOCOL_MAP), config.words(LISTENER_NAMES)
+    if config.is_set(PROTOCOL_MAP) or not _TLS_OR_SASL.isdisjoint((*names, *map(_name, config.words("listeners")))):
+        return words
+    return (*words, *(f"{name}:PLAINTEXT" for name in names if name != "PLAINTEXT"))
