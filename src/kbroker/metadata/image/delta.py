@@ -1,0 +1,243 @@
+"""Changes to an image by the records of the metadata log. Source: ``MetadataDelta`` and the deltas in it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from uuid import UUID
+
+from kbroker.common.quotas import QuotaEntity
+from kbroker.common.security.acls import Acl
+from kbroker.common.security.delegation_token import DelegationToken
+from kbroker.common.security.scram import Credential
+from kbroker.metadata.image.image import KRAFT_VERSION, METADATA_VERSION, MetadataImage, TopicImage
+from kbroker.metadata.image.image_errors import MetadataReplayError
+from kbroker.metadata.image.mapping_delta import EntitiesDelta, MappingDelta
+from kbroker.metadata.image.record_forms import acl_of, credential_of, quota_entity_of, scram_key, token_of
+from kbroker.metadata.image.registrations import BrokerRegistration, ControllerRegistration
+from kbroker.metadata.image.topics_delta import TopicsDelta
+from kbroker.metadata.records.metadata_record import EARLIEST_LEVEL, LATEST_LEVEL, MetadataRecord
+from kbroker.protocol.codec import Body
+
+_TOPIC = 2  # resource type of configs
+
+
+class MetadataDelta:
+    """Changes to an image: records are replayed, then applied to a new image.
+
+    Records of transactions are not its subject: their reader replays the records of a complete transaction. A record
+    may be replayed only once, and none after one that was refused. Threads: one at a time.
+
+    Args: ``image``: before the changes.
+    """
+
+    def __init__(self, image: MetadataImage) -> None:
+        self.image = image
+        self._features = MappingDelta(image.features)
+        self._brokers = MappingDelta(image.brokers)
+        self._controllers = MappingDelta(image.controllers)
+        self._topics = TopicsDelta(image.topics, image.topics_by_id)
+        self._configs = EntitiesDelta(image.configs)
+        self._quotas = EntitiesDelta(image.client_quotas)
+        self._next_producer_id = image.next_producer_id
+        self._acls = MappingDelta(image.acls)
+        self._scram = MappingDelta(image.scram_credentials)
+        self._tokens = MappingDelta(image.delegation_tokens)
+        self._replays: Mapping[str, Callable[[Body], object]] = {
+            "RegisterBrokerRecord": self._register_broker,
+            "UnregisterBrokerRecord": self._unregister_broker,
+            "TopicRecord": self._topics.create,
+            "PartitionRecord": self._topics.set_partition,
+            "ConfigRecord": self._set_config,
+            "PartitionChangeRecord": self._topics.change_partition,
+            "FenceBrokerRecord": self._fence_broker,
+            "UnfenceBrokerRecord": self._unfence_broker,
+            "RemoveTopicRecord": self._remove_topic,
+            "DelegationTokenRecord": self._set_token,
+            "UserScramCredentialRecord": self._set_credential,
+            "FeatureLevelRecord": self._set_feature,
+            "ClientQuotaRecord": self._set_quota,
+            "ProducerIdsRecord": self._set_producer_ids,
+            "BrokerRegistrationChangeRecord": self._change_broker,
+            "AccessControlEntryRecord": self._add_acl,
+            "RemoveAccessControlEntryRecord": self._remove_acl,
+            "NoOpRecord": _ignore,
+            "ZkMigrationStateRecord": _ignore,
+            "RemoveUserScramCredentialRecord": self._remove_credential,
+            "RemoveDelegationTokenRecord": self._remove_token,
+            "RegisterControllerRecord": self._register_controller,
+            "ClearElrRecord": self._topics.clear_elr,
+        }
+
+    def replay(self, record: MetadataRecord) -> None:
+        """Add the change of a record.
+
+        Raises: MetadataReplayError if it contradicts the image and the changes so far; the delta is then of no use.
+        """
+        replay = self._replays.get(record.name)
+        if replay is None:
+            raise MetadataReplayError(f"expected a record that changes the image, found {record.name}")
+        replay(record.body)
+
+    def apply(self, offset: int, epoch: int) -> MetadataImage:
+        """Return the image after the changes; subjects without a change are the same objects as before.
+
+        Args: ``offset``: of the last record; ``epoch``: its leader epoch.
+        Raises: MetadataReplayError for a topic that lacks a partition below its highest one.
+        """
+        topics, topics_by_id = self._topics.apply()
+        return MetadataImage(
+            offset,
+            epoch,
+            self._features.apply(),
+            self._brokers.apply(),
+            self._controllers.apply(),
+            topics,
+            topics_by_id,
+            self._configs.apply(),
+            self._quotas.apply(),
+            self._next_producer_id,
+            self._acls.apply(),
+            self._scram.apply(),
+            self._tokens.apply(),
+        )
+
+    @property
+    def created_topics(self) -> Mapping[UUID, TopicImage]:
+        """New topics by id, once applied."""
+        return self._topics.created
+
+    @property
+    def changed_topics(self) -> Mapping[UUID, TopicImage]:
+        """Topics of before with changed or added partitions, by id, once applied."""
+        return self._topics.changed
+
+    @property
+    def deleted_topics(self) -> Mapping[UUID, TopicImage]:
+        """Topics of before that are deleted, by id. A new topic may have the name of one of them."""
+        return self._topics.deleted
+
+    @property
+    def changed_configs(self) -> set[tuple[int, str]]:
+        """Types and names of the resources with changed configs; those of a deleted topic are removed."""
+        return set(self._configs.changes)
+
+    @property
+    def changed_quotas(self) -> Mapping[QuotaEntity, Mapping[str, float | None]]:
+        """Changed quotas by entity and key, None for a removed one."""
+        return self._quotas.changes
+
+    @property
+    def changed_scram(self) -> Mapping[tuple[str, str], Credential | None]:
+        """Changed credentials by user and mechanism, None for a removed one."""
+        return self._scram.changes
+
+    @property
+    def added_acls(self) -> Mapping[UUID, Acl]:
+        """Added rules by id."""
+        return {acl_id: acl for acl_id, acl in self._acls.changes.items() if acl is not None}
+
+    @property
+    def removed_acls(self) -> Mapping[UUID, Acl]:
+        """Removed rules by id; a rule whose id has a new rule is removed and added."""
+        return {acl_id: self.image.acls[acl_id] for acl_id in self._acls.changes if acl_id in self.image.acls}
+
+    @property
+    def changed_tokens(self) -> Mapping[str, DelegationToken | None]:
+        """Changed tokens by id, None for a removed one."""
+        return self._tokens.changes
+
+    @property
+    def changed_features(self) -> Mapping[str, int]:
+        """Changed features with their new levels, 0 for a removed one."""
+        return {name: level or 0 for name, level in self._features.changes.items()}
+
+    @property
+    def changed_brokers(self) -> Mapping[int, BrokerRegistration | None]:
+        """Changed registrations by broker id, None for a removed one."""
+        return self._brokers.changes
+
+    @property
+    def changed_controllers(self) -> Mapping[int, ControllerRegistration | None]:
+        """Changed registrations by controller id."""
+        return self._controllers.changes
+
+    def _set_feature(self, body: Body) -> None:
+        name, level = body["Name"], body["FeatureLevel"]
+        if name == METADATA_VERSION and not EARLIEST_LEVEL <= level <= LATEST_LEVEL:
+            raise MetadataReplayError(
+                f"metadata.version: expected a level from {EARLIEST_LEVEL} to {LATEST_LEVEL}, found {level}; use the "
+                f"software that wrote it, and change the level with it first"
+            )
+        if name != KRAFT_VERSION:  # its control records count; some versions of Kafka have written this one too
+            self._features.changes[name] = level or None
+
+    def _register_broker(self, body: Body) -> None:
+        self._brokers.changes[body["BrokerId"]] = BrokerRegistration.from_record(body)
+
+    def _unregister_broker(self, body: Body) -> None:
+        self._brokers.changes[body["BrokerId"]] = None
+
+    def _fence_broker(self, body: Body) -> None:
+        broker = self._broker(body["Id"], body["Epoch"], "FenceBrokerRecord")
+        self._brokers.changes[broker.broker_id] = broker._replace(is_fenced=True)
+
+    def _unfence_broker(self, body: Body) -> None:
+        broker = self._broker(body["Id"], body["Epoch"], "UnfenceBrokerRecord")
+        self._brokers.changes[broker.broker_id] = broker._replace(is_fenced=False)
+
+    def _change_broker(self, body: Body) -> None:
+        before = self._broker(body["BrokerId"], body["BrokerEpoch"], "BrokerRegistrationChangeRecord")
+        after = before.changed(body)
+        if after != before:
+            self._brokers.changes[before.broker_id] = after
+
+    def _broker(self, broker_id: int, epoch: int, record: str) -> BrokerRegistration:
+        broker = self._brokers.get(broker_id)
+        if broker is None:
+            raise MetadataReplayError(f"{record}: expected a registered broker, found broker id {broker_id}")
+        if broker.epoch != epoch:
+            raise MetadataReplayError(
+                f"{record} of broker {broker_id}: expected its broker epoch {broker.epoch}, found {epoch}"
+            )
+        return broker
+
+    def _register_controller(self, body: Body) -> None:
+        self._controllers.changes[body["ControllerId"]] = ControllerRegistration.from_record(body)
+
+    def _remove_topic(self, body: Body) -> None:
+        self._configs.remove((_TOPIC, self._topics.remove(body)))
+
+    def _set_config(self, body: Body) -> None:
+        self._configs.set((body["ResourceType"], body["ResourceName"]), body["Name"], body["Value"])
+
+    def _set_quota(self, body: Body) -> None:
+        self._quotas.set(quota_entity_of(body), body["Key"], None if body.get("Remove") else body["Value"])
+
+    def _set_producer_ids(self, body: Body) -> None:
+        self._next_producer_id = body["NextProducerId"]
+
+    def _add_acl(self, body: Body) -> None:
+        self._acls.changes[body["Id"]] = acl_of(body)
+
+    def _remove_acl(self, body: Body) -> None:
+        acl_id = body["Id"]
+        if acl_id in self.image.acls:
+            self._acls.changes[acl_id] = None
+        elif self._acls.changes.pop(acl_id, None) is None:
+            raise MetadataReplayError(f"RemoveAccessControlEntryRecord: expected the id of a rule, found {acl_id}")
+
+    def _set_credential(self, body: Body) -> None:
+        self._scram.changes[scram_key(body)] = credential_of(body)
+
+    def _remove_credential(self, body: Body) -> None:
+        self._scram.changes[scram_key(body)] = None
+
+    def _set_token(self, body: Body) -> None:
+        self._tokens.changes[body["TokenId"]] = token_of(body)
+
+    def _remove_token(self, body: Body) -> None:
+        self._tokens.changes[body["TokenId"]] = None
+
+
+def _ignore(body: Body) -> None:
+    """Accept a record that changes no image."""

@@ -1,0 +1,64 @@
+"""Everything that the metadata log says up to an offset. Source: ``MetadataImage`` and the images in it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+from uuid import UUID
+
+from kbroker.common.quotas import QuotaEntity
+from kbroker.common.security.acls import Acl
+from kbroker.common.security.delegation_token import DelegationToken
+from kbroker.common.security.scram import Credential
+from kbroker.metadata.image.partition_registration import PartitionRegistration
+from kbroker.metadata.image.registrations import BrokerRegistration, ControllerRegistration
+
+METADATA_VERSION = "metadata.version"
+KRAFT_VERSION = "kraft.version"
+ELIGIBLE_LEADER_REPLICAS_VERSION = "eligible.leader.replicas.version"
+
+NO_PRODUCER_ID = -1
+
+
+class TopicImage(NamedTuple):
+    """A topic. ``partitions``: by partition number."""
+
+    name: str
+    topic_id: UUID
+    partitions: tuple[PartitionRegistration, ...]
+
+
+class MetadataImage(NamedTuple):
+    """State of the cluster after the record at ``offset``. Its mappings are never changed, only replaced.
+
+    Attributes:
+        offset: of the last record in it, -1 before the first one; ``epoch``: of that record.
+        features: finalized levels, metadata.version included; level 0 is absent, as is kraft.version, which has control
+            records.
+        configs: by resource type (2 topic, 4 broker, 16 client metrics, 32 group) and name, "" for the default.
+        client_quotas: keys may be those of shadows.
+        next_producer_id: the first id that no block contains, NO_PRODUCER_ID before the first block.
+        scram_credentials: by user and mechanism name.
+    """
+
+    offset: int
+    epoch: int
+    features: Mapping[str, int]
+    brokers: Mapping[int, BrokerRegistration]
+    controllers: Mapping[int, ControllerRegistration]
+    topics: Mapping[str, TopicImage]
+    topics_by_id: Mapping[UUID, TopicImage]
+    configs: Mapping[tuple[int, str], Mapping[str, str]]
+    client_quotas: Mapping[QuotaEntity, Mapping[str, float]]
+    next_producer_id: int
+    acls: Mapping[UUID, Acl]
+    scram_credentials: Mapping[tuple[str, str], Credential]
+    delegation_tokens: Mapping[str, DelegationToken]
+
+    @property
+    def is_elr_enabled(self) -> bool:
+        """Whether eligible leader replicas (KIP-966) are enabled."""
+        return self.features.get(ELIGIBLE_LEADER_REPLICAS_VERSION, 0) >= 1
+
+
+EMPTY_IMAGE = MetadataImage(-1, -1, {}, {}, {}, {}, {}, {}, {}, NO_PRODUCER_ID, {}, {}, {})
