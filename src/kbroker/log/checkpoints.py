@@ -65,19 +65,21 @@ def sync_folder(folder: Path) -> None:
         os.close(fd)
 
 
-def write_atomically(path: Path, data: bytes) -> None:
-    """Write a file so that a crash leaves the old content or the new one: ``.tmp``, sync, rename, sync of the folder.
+def write_atomically(path: Path, data: bytes | Iterable[bytes], suffix: str = ".tmp") -> None:
+    """Write a file so that a crash leaves the old content or the new one: temporary file, sync, rename, sync of folder.
 
-    Raises: OSError; the old file is then unchanged and no ``.tmp`` is left, unless removing it failed too.
+    Args: ``data`` may be produced while it is written; ``suffix`` is that of the temporary file.
+    Raises: OSError, and the errors of ``data``; the old file is then unchanged and no temporary file is left, unless
+    removing it failed too.
     """
-    temporary = path.with_name(path.name + ".tmp")
+    temporary = path.with_name(path.name + suffix)
     try:
         with temporary.open("wb") as f:
-            f.write(data)
+            f.writelines((data,) if isinstance(data, bytes) else data)
             f.flush()
             sync_descriptor(f.fileno())
         temporary.replace(path)
-    except OSError:
+    except BaseException:
         temporary.unlink(missing_ok=True)
         raise
     sync_folder(path.parent)
