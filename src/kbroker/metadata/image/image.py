@@ -57,7 +57,7 @@ class MetadataImage(NamedTuple):
 
     @property
     def is_elr_enabled(self) -> bool:
-        """Whether eligible leader replicas (KIP-966) are enabled."""
+        """True if eligible leader replicas (KIP-966) are enabled."""
         return self.features.get(ELIGIBLE_LEADER_REPLICAS_VERSION, 0) >= 1
 
 

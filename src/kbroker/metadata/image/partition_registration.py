@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 from uuid import UUID
@@ -70,10 +71,14 @@ class PartitionRegistration(NamedTuple):
         leader = get("Leader", NO_LEADER_CHANGE)
         state = get("LeaderRecoveryState", NO_RECOVERY_CHANGE)
         new_replicas = self.replicas if replicas is None else _tuple(replicas)
+        if directories is None:
+            new_directories = self._directories_for(len(new_replicas), body)
+        else:
+            new_directories = _directories(directories, len(new_replicas), body)
         registration: PartitionRegistration = _share(
             PartitionRegistration(
                 new_replicas,
-                _directories(self.directories if directories is None else directories, len(new_replicas), body),
+                new_directories,
                 self.isr if isr is None else _tuple(isr),
                 self.removing_replicas if removing is None else _tuple(removing),
                 self.adding_replicas if adding is None else _tuple(adding),
@@ -86,6 +91,13 @@ class PartitionRegistration(NamedTuple):
             )
         )
         return registration
+
+    def _directories_for(self, replicas: int, body: Body) -> tuple[UUID, ...]:
+        """Return the directories of another number of replicas, which is possible if all replicas are MIGRATING."""
+        before = self.directories
+        if len(before) == replicas:
+            return before
+        return _directories(() if before.count(MIGRATING) == len(before) else before, replicas, body)
 
     def to_record(self, topic_id: UUID, partition: int, *, has_directories: bool = True, has_elr: bool = True) -> Body:
         """Return the body of the PartitionRecord that has this state.
@@ -125,14 +137,13 @@ def _tuple(numbers: Any) -> Any:
     return _share(tuple(numbers)) if numbers else ()
 
 
-def _directories(directories: Any, replicas: int, body: Body) -> Any:
-    if not directories or all(directory == MIGRATING for directory in directories):
-        return _share((MIGRATING,) * replicas)
-    if len(directories) != replicas:
+def _directories(directories: Sequence[UUID] | None, replicas: int, body: Body) -> tuple[UUID, ...]:
+    if directories and len(directories) != replicas:
         raise MetadataReplayError(
             f"{_place(body)}: expected a directory for each of {replicas} replicas, found {len(directories)}"
         )
-    return _share(tuple(directories))
+    found: tuple[UUID, ...] = _share(tuple(directories) if directories else (MIGRATING,) * replicas)
+    return found
 
 
 def _recovery_state(state: int, body: Body) -> int:

@@ -82,7 +82,7 @@ def test_records_have_the_versions_of_the_level(level: int, versions: tuple[int,
 
 
 def test_eligible_leader_replicas_need_their_feature() -> None:
-    """Without it Kafka writes none: whoever disables it clears them."""
+    """Without it Kafka writes none: disabling it clears them."""
     image, _ = restored(after(*ROWS, feature("eligible.leader.replicas.version", 0)), 30)
     first = IMAGE.topics["a"].partitions[0]
     assert (first.elr, first.last_known_elr) == ((1,), (2,))
