@@ -298,7 +298,7 @@ def read_meta_properties(folder: Path) -> MetaProperties | None:
         key, separator, value = line.partition("=")
         if not separator:
             raise CorruptFileError(f"{path}, line {number}: expected key=value")
-        values[key.strip()] = value.strip().replace("\\:", ":").replace("\\=", "=")
+        values[key.strip()] = re.sub(r"\\(.)", r"\1", value.strip())
     version = values.get("version", "0")
     if version not in ("0", "1"):
         raise CorruptFileError(f"{path}: expected version 0 or 1, found {version}")

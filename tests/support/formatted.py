@@ -1,0 +1,36 @@
+"""Files of formatted log folders, without the times in them: one formatted by kbroker equals one by Kafka's tool."""
+
+from __future__ import annotations
+
+import re
+import struct
+from pathlib import Path
+
+_TIMES = slice(27, 43)  # first and last time of a batch
+_CHECKSUM = slice(17, 21)
+_LAST_LOG_TIME = slice(73, 81)  # in the first record of a snapshot
+
+
+def files(*folders: Path) -> dict[str, bytes]:
+    """Return all files below folders without times, by folder number and path."""
+    return {
+        f"{number}/{path.relative_to(folder)}": without_times(path.name, path.read_bytes())
+        for number, folder in enumerate(folders)
+        for path in sorted(folder.rglob("*"))
+        if path.is_file()
+    }
+
+
+def without_times(name: str, data: bytes) -> bytes:
+    """Return the content of a file with zeros for its times and checksums."""
+    if name == "meta.properties":
+        return re.sub(rb"^#\w{3} \w{3} \d\d [\d:]{8} \S+ \d{4}$", b"#DATE", data, flags=re.MULTILINE)
+    found, at = bytearray(data), 0
+    while at < len(data):
+        size = 12 + struct.unpack_from(">i", data, at + 8)[0]
+        for part in (_TIMES, _CHECKSUM):
+            found[at + part.start : at + part.stop] = bytes(part.stop - part.start)
+        at += size
+    if name != "bootstrap.checkpoint":
+        found[_LAST_LOG_TIME] = bytes(8)
+    return bytes(found)
