@@ -20,7 +20,7 @@ def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
         return failure(body, Errors.INVALID_REQUEST, request)
     transactional_id = body["TransactionalId"]
     if transactional_id is None:
-        return {"ErrorCode": 0, "ProducerId": ctx.store.next_producer_id(), "ProducerEpoch": 0}
+        return {"ErrorCode": 0, "ProducerId": ctx.producer_ids.next(), "ProducerEpoch": 0}
     if not transactional_id:
         return failure(body, Errors.INVALID_REQUEST, request)
     given = ctx.transactions.init_producer_id(

@@ -7,7 +7,6 @@ from kbroker.common.configs.config_resources import CLIENT_METRICS_TABLE, GROUP_
 from kbroker.common.errors import Errors, KafkaError
 from kbroker.common.java.java_text import body_as_java_reads
 from kbroker.common.topic_names import invalid_name_reason
-from kbroker.metadata import metadata_store
 from kbroker.metadata.configs.broker_loggers import levels
 from kbroker.metadata.configs.config_entries import (
     Entry,
@@ -16,7 +15,6 @@ from kbroker.metadata.configs.config_entries import (
     resource_entries,
     topic_entries,
 )
-from kbroker.metadata.metadata_store import BROKER
 from kbroker.requests.context import ApiContext, Body, RequestContext
 from kbroker.requests.response_room import ResponseRoom
 from kbroker.security.authorizer import checks
@@ -101,7 +99,7 @@ def _entries(ctx: ApiContext, kind: int, name: str) -> list[Entry]:
         return _topic(ctx, name)
     if kind == BROKERS:
         if not name:
-            return default_broker_entries(ctx.store.configs(BROKER, ""))
+            return default_broker_entries(ctx.image.configs.get((BROKERS, ""), {}))
         _check_broker(ctx, name, " or empty string,")
         return broker_entries(ctx.config, ctx.bound_addresses)
     if kind == BROKER_LOGGER:
@@ -112,11 +110,11 @@ def _entries(ctx: ApiContext, kind: int, name: str) -> list[Entry]:
     if kind == CLIENT_METRICS:
         if not name:
             raise KafkaError(Errors.INVALID_REQUEST, "Client metrics subscription name must not be empty")
-        configs = ctx.store.configs(metadata_store.CLIENT_METRICS, name)
+        configs = ctx.image.configs.get((CLIENT_METRICS, name), {})
         return resource_entries(CLIENT_METRICS_TABLE, configs, ConfigSource.DYNAMIC_CLIENT_METRICS_CONFIG)
     if not name:
         raise KafkaError(Errors.INVALID_REQUEST, "Group name must not be empty")
-    configs = ctx.store.configs(metadata_store.GROUP, name)
+    configs = ctx.image.configs.get((GROUP, name), {})
     return resource_entries(GROUP_TABLE, configs, ConfigSource.DYNAMIC_GROUP_CONFIG, ctx.config)
 
 

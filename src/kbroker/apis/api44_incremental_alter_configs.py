@@ -6,9 +6,10 @@ from collections import Counter
 from collections.abc import Callable
 from typing import NamedTuple
 
+from kbroker.common.configs.config_resource import ConfigResourceType as ResourceType
 from kbroker.common.errors import Errors, KafkaError
 from kbroker.common.java.java_text import body_as_java_reads
-from kbroker.metadata.configs.dynamic_configs import ConfigChange, ResourceType, check_changes
+from kbroker.metadata.configs.dynamic_configs import ConfigChange, check_changes
 from kbroker.requests.context import ApiContext, Body, RequestContext
 from kbroker.security.authorizer import checks
 

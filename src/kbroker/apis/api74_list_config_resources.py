@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
+from kbroker.common.configs.config_resource import ConfigResourceType as ResourceType
 from kbroker.common.errors import Errors
-from kbroker.metadata import metadata_store
-from kbroker.metadata.configs.dynamic_configs import ResourceType
 from kbroker.requests.context import ApiContext, Body, RequestContext
 from kbroker.security.authorizer import checks
 
@@ -25,8 +24,6 @@ def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
 def _names(ctx: ApiContext, kind: int) -> list[str]:
     if kind == ResourceType.TOPIC:
         return [view.name for view in ctx.topics.all()]
-    if kind == ResourceType.GROUP:
-        return ctx.store.resources_with_configs(metadata_store.GROUP)
-    if kind == ResourceType.CLIENT_METRICS:
-        return ctx.store.resources_with_configs(metadata_store.CLIENT_METRICS)
+    if kind in (ResourceType.GROUP, ResourceType.CLIENT_METRICS):
+        return sorted(name for found, name in ctx.image.configs if found == kind)
     return [str(ctx.node_id)]

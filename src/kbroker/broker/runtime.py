@@ -11,6 +11,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -36,8 +37,12 @@ from kbroker.listeners.descriptor_watch import LOOK_EVERY_MS, DescriptorWatch
 from kbroker.listeners.refusal_watch import RefusalWatch
 from kbroker.listeners.socket_options import endpoints_of, network_threads, socket_options
 from kbroker.log.manager import LogManager
+from kbroker.metadata.configs.resource_configs import broker_configs
+from kbroker.metadata.controller import Controller, MemoryStorage, Publisher
 from kbroker.metadata.features import Features
-from kbroker.metadata.metadata_store import BROKER, MetadataStore
+from kbroker.metadata.log.opening import first_records, image_of, open_metadata
+from kbroker.metadata.producer_ids import ProducerIds
+from kbroker.metadata.registration import check_servable, registration_records
 from kbroker.metadata.topics import TopicRegistry
 from kbroker.network.request_channel import RequestChannel
 from kbroker.network.socket_server import SocketServer
@@ -51,6 +56,8 @@ from kbroker.requests.context import ApiContext
 from kbroker.security.credentials import ScramCredentials
 
 if TYPE_CHECKING:
+    from kbroker.metadata.image.image import MetadataImage
+    from kbroker.metadata.records.metadata_record import MetadataRecord
     from kbroker.common.listeners import Listener
     from kbroker.coordinator.group_coordinator import GroupCoordinator
     from kbroker.coordinator.group_service import GroupService
@@ -139,18 +146,53 @@ class BrokerRuntime:
         logs = self._logs = LogManager([] if self.in_memory else config.log_dirs, self.clock, config, self.in_memory)
         self._on_stop("log", logs.close)
         logs.is_cancelled = self._is_cancelled
-        store = self._store = MetadataStore(
-            None if self.in_memory else config.log_dir, config.node_id, logs.cluster_id, config.log_dirs[1:]
+        controller = self._controller = self._open_metadata()
+        config.set_dynamic(*broker_configs(controller.image, config.node_id))
+
+    def _open_metadata(self) -> Controller:
+        config, logs = self.config, self._logs
+        assert logs.cluster_id is not None
+        if self.in_memory:
+            return Controller(config.node_id, logs.cluster_id, MemoryStorage(), image_of(first_records()))
+        first = logs.metadata_dir
+        storage, image = open_metadata(
+            first.path,
+            [path for path in map(Path, config.log_dirs) if path != first.path],
+            first.directory_id,
+            config,
+            self.clock,
+            is_clean=first.was_clean,
         )
-        self._undo.insert(0, ("metadata", store.close))  # closed after everything else
-        config.set_dynamic(store.configs(BROKER, str(config.node_id)), store.configs(BROKER, ""))
+        self._undo.insert(0, ("metadata", storage.log.close))  # closed after everything else
+        check_servable(image, config.node_id)
+        return Controller(config.node_id, logs.cluster_id, storage, image)
+
+    def _register(self) -> None:
+        """Store the registration of this broker, whose listeners are bound now."""
+        config, controller = self.config, self._controller
+        advertised = endpoints_of(config, self.listeners)
+        listeners = [one._replace(host=at.host, port=at.port) for one in self.listeners if (at := advertised[one.name])]
+
+        def plan(image: MetadataImage) -> list[MetadataRecord]:
+            return registration_records(
+                image,
+                controller.level,
+                controller.end_offset,
+                config.node_id,
+                listeners,
+                config.text("broker.rack") or None,
+                self._logs.directory_ids,
+            )
+
+        controller.change(plan, frees_space=True)
+        self._logs.broker_epoch = controller.image.brokers[config.node_id].epoch
 
     def _open_network(self) -> None:
         """Bind the listeners; connections are accepted once the network threads have started."""
         config = self.config
         self._requests = Queue(config.integer("queued.max.requests"), self.clock, awake_target=AWAKE_HANDLERS)
         self._python_requests = Queue(INT32_MAX, self.clock)
-        self._credentials, self._features = ScramCredentials(self._store), Features(self._store)
+        self._credentials, self._features = ScramCredentials(self._controller), Features(self._controller)
         self._tokens = self._delegation_tokens()
         quotas = self._quotas = QuotaService(config, self.clock)
         self._pool = memory_pool(config, self.clock, quotas.metrics)
@@ -172,16 +214,17 @@ class BrokerRuntime:
         self._on_stop("quotas", self._stop_quotas)
         quotas.start(self._logs.scheduler)
         self.listeners = server.bind()
+        self._register()
 
     def _open_topics(self) -> None:
         """Build the state that handlers use: native handlers, topics, configs and quotas as they are stored."""
-        config, quotas, store = self.config, self._quotas, self._store
+        config, quotas, controller = self.config, self._quotas, self._controller
         authorizer = self._authorizer()
         native_apis = self._start_native_apis(authorizer)
-        topics = TopicRegistry(config, store, self._logs, native_apis.publish_topics)
+        topics = TopicRegistry(config, controller, self._logs, native_apis.publish_topics)
         ctx = self.ctx = ApiContext(
             config,
-            store,
+            controller,
             topics,
             endpoints_of(config, self.listeners),
             self.apis.ranges,
@@ -194,9 +237,6 @@ class BrokerRuntime:
             authorizer=authorizer,
         )
         self._features.on_change(lambda: self._set_api_versions(native_apis))
-        stored = store.configs(BROKER, str(config.node_id)), store.configs(BROKER, "")
-        if any(set(configs) - {"min.insync.replicas"} for configs in stored):  # each new store has that one
-            ctx.dynamic  # noqa: B018  removes secrets that earlier versions stored
         limits = ConnectionLimits(config, self._server.connection_quotas)
         ctx.on_broker_change(self._logs.reconfigure)
         ctx.on_broker_change(limits.on_config_change)
@@ -204,6 +244,7 @@ class BrokerRuntime:
         ctx.quota_entities.on_change(limits.on_quota_change)
         ctx.quota_entities.on_change(quotas.on_quota_change)
         ctx.quota_entities.load()
+        self._follow_metadata(topics, authorizer)
         self._request_log.start(topics)
         handlers = HandlerThreads(native_apis.run_handler, native_apis.stop_handlers)
         self.parts = BrokerParts(
@@ -218,6 +259,16 @@ class BrokerRuntime:
             self._request_log,
             self._api_names,
         )
+
+    def _follow_metadata(self, topics: TopicRegistry, authorizer: Authorizer | None) -> None:
+        """Let the parts follow the metadata, in Kafka's order."""
+        ctx = self.ctx
+        followers: list[Publisher] = [topics, self._features, ctx, ctx.quota_entities]
+        if self._tokens is not None:
+            followers.append(self._tokens)
+        if authorizer is not None:
+            followers.append(authorizer)
+        self._controller.publishers += followers
 
     def _open_coordinators(self) -> None:
         """Start the coordinators whose internal topics exist; the others start at the first request about them."""
@@ -258,7 +309,7 @@ class BrokerRuntime:
         from kbroker.security.delegation_tokens import DelegationTokens
 
         tokens = DelegationTokens(
-            self._store,
+            self._controller,
             self.clock,
             secret_key,
             max_lifetime_ms=config.integer("delegation.token.max.lifetime.ms"),
@@ -283,7 +334,7 @@ class BrokerRuntime:
         from kbroker.security.authorizer.audit_log import LOOK_EVERY_MS, AuditLog
         from kbroker.security.authorizer.authorizer import Authorizer
 
-        authorizer = Authorizer.configured(self.config, self._store)
+        authorizer = Authorizer.configured(self.config, self._controller)
         audit = AuditLog(authorizer, self._api_names)
         self._logs.scheduler.schedule("authorizer-log", audit.look, period_ms=LOOK_EVERY_MS)
         self._on_stop("authorizer log", audit.look)
@@ -331,7 +382,7 @@ class BrokerRuntime:
                 from kbroker.coordinator.group_service import GroupService
 
                 groups = GroupService(
-                    self.config, self.clock, self.ctx.topics, self._logs.scheduler, self.ctx.store, self.ctx.metrics
+                    self.config, self.clock, self.ctx.topics, self._logs.scheduler, self._controller, self.ctx.metrics
                 )
                 groups.start()
                 self._groups = groups
@@ -350,7 +401,7 @@ class BrokerRuntime:
                 from kbroker.coordinator.transaction_service import TransactionService
 
                 service = TransactionService(
-                    self.config, self.clock, self.ctx.topics, self.ctx.store.next_producer_id, lambda: self.ctx.groups
+                    self.config, self.clock, self.ctx.topics, self.ctx.producer_ids.next, lambda: self.ctx.groups
                 )
                 service.start()
                 self._transactions = self.ctx.transaction_service = service

@@ -179,6 +179,10 @@ class KafkaError(Exception):
         super().__init__(f"{error.name}: {self.message}")
 
 
+class OutcomeUnknownError(Exception):
+    """A change of metadata may or may not be stored: the request gets no response, and the broker stops."""
+
+
 class ProtocolError(KafkaError):
     """Bytes that are not a valid message or batch, or a message that cannot be encoded.
 

@@ -8,17 +8,17 @@ from typing import Any, Protocol
 from uuid import UUID
 
 from kbroker._core.clock import BaseClock
+from kbroker.common.configs.config_resource import ConfigResourceType
 from kbroker.common.configs.config import BrokerConfig
 from kbroker.common.topic_names import OFFSETS_TOPIC
 from kbroker.coordinator.consumer_group.settings import ConsumerGroupSettings, GroupConfigs, Limits
 from kbroker.coordinator.consumer_group.topics_image import TopicMetadata
 from kbroker.coordinator.group_coordinator import GroupCoordinator, GroupSettings
 from kbroker.coordinator.internal_topic import RegisteredTopic
-from kbroker.metadata.metadata_store import GROUP, MetadataStore
+from kbroker.metadata.controller import Controller
 from kbroker.metadata.topics import TopicRegistry, TopicView
 from kbroker.metrics.registry import Metrics
 
-MOST_GROUP_CONFIGS = 10_000  # kept; they are read again when they are needed
 
 
 class Schedule(Protocol):
@@ -40,13 +40,13 @@ class GroupService:
         clock: BaseClock,
         topics: TopicRegistry,
         schedule: Schedule,
-        store: MetadataStore,
+        controller: Controller,
         metrics: Metrics,
     ) -> None:
         self.coordinator = GroupCoordinator(
             clock,
             RegisteredTopic(topics, config, OFFSETS_TOPIC),
-            group_settings(config, GroupConfigsCache(store)),
+            group_settings(config, GroupConfigsOfImage(controller)),
             ConsumerGroupTopics(topics, clock, config.text("broker.rack") or None),
             metrics,
         )
@@ -115,22 +115,14 @@ def _metadata(view: TopicView | None) -> TopicMetadata | None:
     return None if view is None else TopicMetadata(view.name, view.topic_id, len(view.partitions))
 
 
-class GroupConfigsCache:
-    """The configs of groups themselves, read from the metadata again when any has changed. Threads: any."""
+class GroupConfigsOfImage:
+    """The configs of groups themselves. Threads: any."""
 
-    def __init__(self, store: MetadataStore) -> None:
-        self._store = store
-        self._known: tuple[int, dict[str, Mapping[str, str]]] = (-1, {})
+    def __init__(self, controller: Controller) -> None:
+        self._controller = controller
 
     def __call__(self, group_id: str) -> Mapping[str, str]:
-        changes, known = self._known
-        if changes != self._store.config_changes or len(known) >= MOST_GROUP_CONFIGS:
-            known = {}
-            self._known = self._store.config_changes, known
-        found = known.get(group_id)
-        if found is None:
-            found = known[group_id] = self._store.configs(GROUP, group_id)
-        return found
+        return self._controller.image.configs.get((ConfigResourceType.GROUP, group_id), {})
 
 
 def group_settings(config: BrokerConfig, group_configs: GroupConfigs) -> GroupSettings:

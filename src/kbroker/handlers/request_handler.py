@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from kbroker._core import process_memory
-from kbroker.common.errors import Errors, KafkaError, ProtocolError
+from kbroker.common.errors import Errors, KafkaError, OutcomeUnknownError, ProtocolError
 from kbroker.common.loggers import get_logger
 from kbroker.handlers.api_table import ApiEntry, KafkaApis, encode_response
 from kbroker.network.connections._refused_requests import RefusedRequests
@@ -219,6 +219,9 @@ class RequestHandlerPool:
         except KafkaError as error:
             logger.debug("%s v%d: %s", entry.name, version, error)
             found = self._failed(entry, body, error.error, request_context)
+        except OutcomeUnknownError:
+            request.close()  # a response would deny or promise what the next start finds out
+            return True
         except Exception:
             logger.exception("%s v%d failed (client %r)", entry.name, version, request_context.client_id)
             found = self._failed(entry, body, Errors.UNKNOWN_SERVER_ERROR, request_context)

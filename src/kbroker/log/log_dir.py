@@ -244,11 +244,14 @@ class LogDir:
     def write_cleaner_offsets(self, offsets: dict[TopicPartition, int]) -> None:
         self._cleaner_offsets.write(offsets)
 
-    def close(self, clean: bool) -> None:
-        """Release the folder, with the clean-shutdown mark if ``clean``: everything in it is on disk."""
+    def close(self, clean: bool, broker_epoch: int = -1) -> None:
+        """Release the folder, with the clean-shutdown mark if ``clean``: everything in it is on disk.
+
+        Args: ``broker_epoch``: for the mark; by it a controller of Kafka recognizes the broker that was stopped.
+        """
         try:
             if clean and not self.is_offline:
-                clean_shutdown.write_mark(self.path)
+                clean_shutdown.write_mark(self.path, broker_epoch)
         except OSError as e:
             self.note_failure("writing the clean-shutdown mark", e)
         finally:

@@ -96,6 +96,9 @@ class LogManager:
         self._is_starting = self._is_started = False
         self._unsound: set[LogDir | None] = set()
         self.lost_offsets = 0  # found by the latest start
+        self.broker_epoch = -1  # of this start, for the clean-shutdown mark
+        #: Returns the leader epoch of a partition, which its new batches get.
+        self.leader_epoch_of: Callable[[str, int], int] = lambda topic, partition: 0
         self._noted: frozenset[uuid.UUID] = frozenset()  # topics that are being deleted
         self._undeleted: set[uuid.UUID] = set()  # deleted topics that have a folder which could not be renamed
         #: Called before each partition is opened, on any thread of the start; True ends the start.
@@ -211,7 +214,8 @@ class LogManager:
         if self._is_started:
             self.tasks.write_checkpoints()
         for log_dir in self._dirs:
-            log_dir.close(clean=log_dir not in unclean if self._is_starting else log_dir.was_clean)
+            is_clean = log_dir not in unclean if self._is_starting else log_dir.was_clean
+            log_dir.close(is_clean, self.broker_epoch)
         self._hosted.clear()
 
     def _disarm(self) -> None:
@@ -313,6 +317,7 @@ class LogManager:
                 clean=log_dir.was_clean if log_dir else True,
                 recovery_point=recovery_point,
                 log_start_offset=log_start,
+                leader_epoch=self.leader_epoch_of(topic, partition),
                 is_prepared=True,
             )
         except BaseException:
@@ -497,6 +502,16 @@ class LogManager:
             self.cleaner.reconfigure()
         if RATE in changed:
             self.mover.reconfigure()
+
+    @property
+    def metadata_dir(self) -> LogDir:
+        """The folder with the metadata log."""
+        return self._dirs[0]
+
+    @property
+    def directory_ids(self) -> list[uuid.UUID]:
+        """Ids of the log folders that are online."""
+        return [log_dir.directory_id for log_dir in self._dirs if not log_dir.is_offline]
 
     # -- log folders -------------------------------------------------------------------------------------------------
 

@@ -1,33 +1,37 @@
 """Features of the cluster (KIP-584): the supported levels, and the finalized ones, which UpdateFeatures changes.
 
-A feature that was never changed has the highest supported level. Changed ones are stored in the metadata file.
+A level that this broker does not support counts as the nearest one that it does.
 Source: ``FeatureControlManager``, ``QuorumFeatures``, ``MetadataVersion``, ``Feature``.
 """
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from kbroker.common.errors import Errors, KafkaError
 from kbroker.common.loggers import get_logger
-from kbroker.metadata.metadata_store import MetadataStore
+from kbroker.metadata.controller import Controller
+from kbroker.metadata.image.delta import MetadataDelta
+from kbroker.metadata.image.image import KRAFT_VERSION, METADATA_VERSION, MetadataImage
+from kbroker.metadata.records.metadata_record import LATEST_LEVEL, MetadataRecord, metadata_record
 
 logger = get_logger(__name__)
 
-GROUP_VERSION, METADATA_VERSION = "group.version", "metadata.version"
+GROUP_VERSION, TRANSACTION_VERSION = "group.version", "transaction.version"
 #: Minimum and maximum level of each feature of Kafka 4.3. Unsupported features stay at 0, so that clients do not use
 #: them: share and streams groups (KIP-932, KIP-1071), eligible leader replicas (KIP-966).
 SUPPORTED: Mapping[str, tuple[int, int]] = {
     "eligible.leader.replicas.version": (0, 0),
     GROUP_VERSION: (0, 1),
-    "kraft.version": (0, 0),
+    KRAFT_VERSION: (0, 1),
     METADATA_VERSION: (7, 30),  # 3.3-IV3 to 4.3-IV0
     "share.version": (0, 0),
     "streams.version": (0, 0),
-    "transaction.version": (0, 2),
+    TRANSACTION_VERSION: (0, 2),
 }
+#: Levels of a new cluster, metadata.version first; kraft.version 1 is in control records.
+DEFAULT_LEVELS: Mapping[str, int] = {METADATA_VERSION: LATEST_LEVEL, GROUP_VERSION: 1, TRANSACTION_VERSION: 2}
 #: Levels of metadata.version with records that an earlier level lacks: Kafka refuses to go below them.
 _CHANGED_METADATA = (7, 8, 11, 13, 14, 15, 17, 23, 30)
 
@@ -50,23 +54,17 @@ class FeatureUpdate(NamedTuple):
 
 
 class Features:
-    """The features of a broker.
+    """The features of a cluster. Threads: any."""
 
-    Threads: any. Lock: its own, held over the store's transaction and the hooks; ``finalized`` takes none.
-    """
-
-    def __init__(self, store: MetadataStore) -> None:
-        self._store = store
-        self._lock = threading.Lock()
+    def __init__(self, controller: Controller) -> None:
+        self._controller = controller
         self._hooks: list[Callable[[], None]] = []
-        stored, epoch = store.features()
-        levels = {}
-        for name, (low, high) in SUPPORTED.items():
-            wanted = stored.get(name, high)
-            levels[name] = min(max(wanted, low), high)
-            if levels[name] != wanted:
-                logger.warning("%s is at level %d: level %d is not supported", name, levels[name], wanted)
-        self._finalized = FinalizedFeatures(levels, epoch)
+        image = controller.image
+        self._finalized = FinalizedFeatures(self._served(image), max(image.offset, 0))
+        for name, level in image.features.items():
+            served = self.level(name)
+            if served != level:
+                logger.warning("%s is at level %d: level %d is not supported", name, served, level)
 
     @property
     def finalized(self) -> FinalizedFeatures:
@@ -81,26 +79,40 @@ class Features:
         """Call ``hook`` after each change, before it is acknowledged. It must not change features."""
         self._hooks.append(hook)
 
+    def publish(self, delta: MetadataDelta, image: MetadataImage) -> None:
+        """Call the hooks for changed levels."""
+        if not delta.changed_features:
+            return
+        before = self._finalized
+        self._finalized = FinalizedFeatures(self._served(image), image.offset)
+        for name in delta.changed_features:
+            logger.info("feature %s is at level %d, was at %d", name, self.level(name), before.levels.get(name, 0))
+        for hook in self._hooks:
+            hook()
+
     def update(self, updates: Sequence[FeatureUpdate], node_id: int, *, validate_only: bool = False) -> None:
         """Apply all of ``updates``, or none; with ``validate_only`` only check them.
 
         Raises: KafkaError INVALID_UPDATE_VERSION with the reason; KAFKA_STORAGE_ERROR.
         """
-        with self._lock:
-            before = self._finalized
-            changed = {}
+
+        def plan(image: MetadataImage) -> list[MetadataRecord]:
             for update in updates:
-                _check(update, before.levels.get(update.name, 0), node_id)
-                changed[update.name] = update.level
-            if validate_only or not changed:
-                return
-            finalized = FinalizedFeatures({**before.levels, **changed}, before.epoch + 1)
-            self._store.set_features(changed, finalized.epoch)
-            self._finalized = finalized
-            for name, level in changed.items():
-                logger.info("feature %s is at level %d, was at %d", name, level, before.levels[name])
-            for hook in self._hooks:
-                hook()
+                _check(update, self.level(update.name), node_id)
+            return [
+                metadata_record("FeatureLevelRecord", {"Name": update.name, "FeatureLevel": update.level})
+                for update in updates
+            ]
+
+        if validate_only:
+            plan(self._controller.image)
+        else:
+            self._controller.change(plan, frees_space=True)
+
+    def _served(self, image: MetadataImage) -> dict[str, int]:
+        """Return the level of every supported feature: the finalized one, within the supported range."""
+        finalized = {**image.features, KRAFT_VERSION: self._controller.kraft_version}
+        return {name: min(max(finalized.get(name, 0), low), high) for name, (low, high) in SUPPORTED.items()}
 
 
 def _check(update: FeatureUpdate, current: int, node_id: int) -> None:
@@ -123,6 +135,8 @@ def _check(update: FeatureUpdate, current: int, node_id: int) -> None:
         raise _invalid(update, "Can't downgrade to a newer version.")
     if name == METADATA_VERSION:
         _check_metadata_version(level, current, upgrade_type)
+    elif name == KRAFT_VERSION and level != current:
+        raise _invalid(update, "The quorum of this broker cannot change it.")
     elif name not in SUPPORTED:
         raise _invalid(update, f"Feature {name} not found.")
 

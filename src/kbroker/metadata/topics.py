@@ -1,8 +1,11 @@
-"""The live model of topics: names and ids to open partitions, changed one at a time, published as a whole."""
+"""The live model of topics: names and ids to open partitions, published as a whole.
+
+Source: ``ReplicationControlManager``, ``ReplicaManager.applyDelta``.
+"""
 
 from __future__ import annotations
 
-import threading
+import contextlib
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
@@ -10,6 +13,7 @@ from typing import Any, NamedTuple, Protocol
 
 from kbroker.common.configs.config import BrokerConfig
 from kbroker.common.configs.config_def import ConfigValue
+from kbroker.common.configs.config_resource import ConfigResourceType
 from kbroker.common.errors import Errors, KafkaError
 from kbroker.common.loggers import get_logger
 from kbroker.common.topic_names import INTERNAL_TOPICS, OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC
@@ -18,13 +22,19 @@ from kbroker.log.checkpoints import uuid_to_text
 from kbroker.log.folder_scan import TopicLogs
 from kbroker.log.log_tasks import LogTasks
 from kbroker.log.manager import LogDirView
-from kbroker.metadata.metadata_store import TOPIC, MetadataStore, StoredTopic
+from kbroker.metadata.configs.resource_configs import config_records
+from kbroker.metadata.controller import Controller
+from kbroker.metadata.image.delta import MetadataDelta
+from kbroker.metadata.image.image import MetadataImage, TopicImage
+from kbroker.metadata.image.partition_registration import RECOVERED, UNASSIGNED, PartitionRegistration
+from kbroker.metadata.records.metadata_record import MetadataRecord, metadata_record
 from kbroker.metadata.topic_rules import NewTopic, TopicNames, check_configs, check_more_partitions, check_new_topic
 
 logger = get_logger(__name__)
 
 ZERO_ID = uuid.UUID(int=0)
 
+DIRECTORIES_LEVEL = 17  # first level of metadata.version with directories in partitions
 DELETED_AT_ONCE = 100  # topics: others wait for the lock meanwhile, and the deletion note has space for this many
 
 #: Called with a number of partitions about to be created, added or deleted; raises KafkaError to refuse them.
@@ -48,6 +58,8 @@ class Logs(Protocol):
     def sync_folders(self) -> None: ...
     def check_config(self, config: Mapping[str, ConfigValue]) -> None: ...
     @property
+    def directory_ids(self) -> list[uuid.UUID]: ...
+    @property
     def tasks(self) -> LogTasks: ...
     def describe_dirs(self) -> list[LogDirView]: ...
     def move_partition(self, topic: str, partition: int, path: str) -> None: ...
@@ -69,6 +81,15 @@ class TopicView(NamedTuple):
     configs: Mapping[str, str] = MappingProxyType({})
 
 
+class PlannedTopic(NamedTuple):
+    """A topic that passed its checks. ``configs``: those that the topic itself sets."""
+
+    name: str
+    topic_id: uuid.UUID
+    partitions: int
+    configs: Mapping[str, str]
+
+
 class Created(NamedTuple):
     """Result of creating a topic. The id is random and not stored when the request was only validated."""
 
@@ -78,28 +99,28 @@ class Created(NamedTuple):
 
 
 class TopicRegistry:
-    """Topics by name and id.
+    """Topics by name and id, and the changes of topics.
 
     Args: ``publish`` gets every topic after each change; it swaps the native handlers' table.
-    Threads: reading from any thread without a lock (mappings are swapped whole); changes one at a time.
+    Threads: any; readers take no lock (mappings are swapped whole). Lock: the controller's, held over the checks of a
+    change and while logs are opened and removed for it.
     """
 
     def __init__(
         self,
         config: BrokerConfig,
-        store: MetadataStore,
+        controller: Controller,
         logs: Logs,
         publish: Callable[[list[TopicView]], None],
     ) -> None:
         self._config = config
-        self._store = store
+        self._controller = controller
         self._logs = logs
         self._publish = publish
         self.on_deleted: list[Callable[[str], None]] = []  # called with the name of each deleted topic
-        self._lock = threading.Lock()
         # by topic: the configs with which partitions could not be opened
         self._refused: dict[str, Mapping[str, ConfigValue]] = {}
-        self._to_forget: set[str] = set()  # stored, but never created, since deleting them from the store failed
+        self._failed: dict[uuid.UUID, Exception] = {}  # created topics without logs, with the reason
         self._by_name: Mapping[str, TopicView] = {}
         self._by_id: Mapping[uuid.UUID, TopicView] = {}
         self.version = 0  # rises with every change
@@ -152,17 +173,15 @@ class TopicRegistry:
     # ------------------------------------------------------------ changing
 
     def load(self) -> None:
-        """Start the logs of every stored topic, then publish the topics."""
-        with self._lock:
-            topics = self._store.topics()
-            configs = self._config.topic_configs
-            self._logs.start(
-                [TopicLogs(one.name, one.topic_id, one.partitions, configs(one.configs)) for one in topics]
-            )
-            self._swap({one.name: self._loaded(one) for one in topics})
-            self._refused = {
-                name: configs(view.configs) for name, view in self._by_name.items() if None in view.partitions
-            }
+        """Start the logs of every topic, then publish the topics."""
+        image = self._controller.image
+        topics = [image.topics[name] for name in sorted(image.topics)]
+        configs = {one.name: self._config.topic_configs(_configs(image, one.name)) for one in topics}
+        self._logs.start(
+            [TopicLogs(one.name, one.topic_id, len(one.partitions), configs[one.name]) for one in topics]
+        )
+        self._swap({one.name: self._loaded(one, image) for one in topics})
+        self._refused = {name: configs[name] for name, view in self._by_name.items() if None in view.partitions}
 
     def create(self, topic: NewTopic, validate_only: bool = False) -> Created:
         """Create a topic; it is stored, open and published when this returns.
@@ -182,76 +201,77 @@ class TopicRegistry:
         Args: ``charge`` is called with the partitions of each valid topic, unless it is only validated.
         Returns: for each the created topic, or the error with the code and text of Kafka.
         """
-        results: list[StoredTopic | KafkaError] = []
-        with self._lock:
-            names = TopicNames(self._by_name)
+        results: list[PlannedTopic | KafkaError] = []
+
+        def plan(image: MetadataImage) -> list[MetadataRecord]:
+            names = TopicNames(image.topics)
             for topic in topics:
                 try:
                     one = self._checked(topic, names)
                     if not validate_only:
                         charge(one.partitions)
+                        names.add(topic.name)
                     results.append(one)
                 except KafkaError as error:
                     results.append(error)
-                else:
-                    if not validate_only:
-                        names.add(topic.name)
-            accepted = [one for one in results if isinstance(one, StoredTopic)]
-            failures = {} if validate_only or not accepted else self._make(accepted)
-        return [one if isinstance(one, KafkaError) else failures.get(one.name) or _created(one) for one in results]
+            forgotten = [_removal(topic_id) for topic_id in self._failed if topic_id in image.topics_by_id]
+            planned = [one for one in results if isinstance(one, PlannedTopic)]
+            return [*forgotten, *(record for one in planned for record in self._records(one))] if planned else []
 
-    def _checked(self, topic: NewTopic, names: TopicNames) -> StoredTopic:
+        failures: dict[uuid.UUID, KafkaError] = {}
+        if validate_only:
+            plan(self._controller.image)
+        else:
+            try:
+                self._controller.change(plan)
+                failures = self._forget_failed(results)
+            except KafkaError as error:
+                failures = {one.topic_id: error for one in results if isinstance(one, PlannedTopic)}
+        return [
+            one if isinstance(one, KafkaError) else failures.get(one.topic_id) or _created(one) for one in results
+        ]
+
+    def _checked(self, topic: NewTopic, names: TopicNames) -> PlannedTopic:
         default = self._config.integer("num.partitions")
         count = check_new_topic(topic, names, self._config.node_id, default)
         configs = check_configs(topic.configs)
         self.resolve(configs)
-        return StoredTopic(topic.name, uuid.uuid4(), count, configs)
+        return PlannedTopic(topic.name, uuid.uuid4(), count, configs)
 
-    def _make(self, topics: Sequence[StoredTopic]) -> dict[str, KafkaError]:
-        """Store and open the topics, and publish the created ones; return the errors of the others.
+    def _records(self, topic: PlannedTopic) -> list[MetadataRecord]:
+        return [
+            metadata_record("TopicRecord", {"Name": topic.name, "TopicId": topic.topic_id}),
+            *config_records(ConfigResourceType.TOPIC, topic.name, {}, topic.configs),
+            *self._partition_records(topic.topic_id, range(topic.partitions)),
+        ]
 
-        They are stored first: folders without a stored topic would stay forever, while a start creates missing folders.
-        """
-        try:
-            if self._to_forget:
-                self._store.remove_topics(self._to_forget)
-                self._to_forget.clear()
-            self._store.add_topics(topics)
-        except KafkaError as error:
-            return {topic.name: error for topic in topics}
-        views: dict[str, TopicView] = {}
-        failures: dict[str, Exception] = {}
-        for topic in topics:
-            try:
-                views[topic.name] = self._open(topic, range(topic.partitions))
-            except Exception as error:
-                failures[topic.name] = error
-        try:
-            self._logs.sync_folders()
-        except (OSError, KafkaError) as error:
-            failures.update(dict.fromkeys(views, error))
-            views.clear()
-        if failures:
-            # Their folders first: a start creates missing folders of known topics, and leaves those of unknown ones.
-            self._drop_logs({topic.name: range(topic.partitions) for topic in topics if topic.name in failures})
-            self._forget(failures)
-        if views:
-            self._swap({**self._by_name, **views})
-        for view in views.values():
-            logger.info(
-                "created topic %s with %s, id %s",
-                view.name,
-                counted(len(view.partitions), "partition"),
-                uuid_to_text(view.topic_id),
+    def _partition_records(self, topic_id: uuid.UUID, indexes: Iterable[int]) -> list[MetadataRecord]:
+        """Return the records of new partitions, whose only replica is on this broker and leads."""
+        node = self._config.node_id
+        directories = self._logs.directory_ids
+        directory = directories[0] if len(directories) == 1 else UNASSIGNED
+        level = self._controller.level
+        first = PartitionRegistration((node,), (directory,), (node,), (), (), node, RECOVERED, 0, 0)
+        has_directories = level >= DIRECTORIES_LEVEL
+        return [
+            metadata_record(
+                "PartitionRecord", first.to_record(topic_id, index, has_directories=has_directories), level
             )
-        return {name: _storage_error(error) for name, error in failures.items()}
+            for index in indexes
+        ]
 
-    def _forget(self, names: Iterable[str]) -> None:
-        """Delete topics that could not be created from the store; if that fails, before the next ones are created."""
-        try:
-            self._store.remove_topics(names)
-        except KafkaError:
-            self._to_forget.update(names)
+    def _forget_failed(self, results: Iterable[PlannedTopic | KafkaError]) -> dict[uuid.UUID, KafkaError]:
+        """Delete those topics whose logs could not be created; return their errors.
+
+        They were stored first: folders without a stored topic would stay forever, while a start creates missing
+        folders. What cannot be deleted now is deleted before the next topics are created.
+        """
+        ids = [one.topic_id for one in results if isinstance(one, PlannedTopic) and one.topic_id in self._failed]
+        failures = {topic_id: _storage_error(self._failed[topic_id]) for topic_id in ids}
+        if ids:
+            with contextlib.suppress(KafkaError):
+                self._controller.change(lambda image: [_removal(topic_id) for topic_id in ids], frees_space=True)
+        return failures
 
     def delete(self, name: str, charge: Charge = free) -> uuid.UUID:
         """Delete a topic and its logs; return its id.
@@ -277,59 +297,33 @@ class TopicRegistry:
 
     def _delete_some(self, names: Sequence[str], charge: Charge) -> list[uuid.UUID | KafkaError]:
         results: list[uuid.UUID | KafkaError] = []
-        views: dict[str, TopicView] = {}
-        with self._lock:
+        deleted: dict[str, uuid.UUID] = {}
+
+        def plan(image: MetadataImage) -> list[MetadataRecord]:
             for name in names:
                 try:
-                    view = self._by_name.get(name)
-                    if view is None or name in views:
+                    topic = image.topics.get(name)
+                    if topic is None or name in deleted:
                         raise KafkaError(Errors.UNKNOWN_TOPIC_OR_PARTITION)
-                    charge(len(view.partitions))
+                    charge(len(topic.partitions))
                 except KafkaError as refusal:
                     results.append(refusal)
                 else:
-                    views[name] = view
-                    results.append(view.topic_id)
-            failures = self._forget_noted(views) if views else {}
-            results = [one if isinstance(one, KafkaError) else failures.get(one, one) for one in results]
-            views = {name: view for name, view in views.items() if view.topic_id not in failures}
-            if views:
-                self._swap({name: view for name, view in self._by_name.items() if name not in views})
-                self._drop_logs({name: range(len(view.partitions)) for name, view in views.items()})
-            for name, view in views.items():
-                logger.info("deleted topic %s, id %s", name, uuid_to_text(view.topic_id))
-        for hook in self.on_deleted:
-            for name in views:
+                    deleted[name] = topic.topic_id
+                    results.append(topic.topic_id)
+            if deleted:  # by this note a start after a crash removes the folders that were not renamed
+                self._logs.note_deletions(deleted.values())
+            return [_removal(topic_id) for topic_id in deleted.values()]
+
+        try:
+            self._controller.change(plan, frees_space=True)
+        except KafkaError as error:
+            self._logs.note_deletions([])
+            return [one if isinstance(one, KafkaError) else error for one in results]
+        for name in deleted:
+            for hook in self.on_deleted:
                 hook(name)
         return results
-
-    def _forget_noted(self, views: Mapping[str, TopicView]) -> dict[uuid.UUID, KafkaError]:
-        """Delete topics from the store; by the note a start after a crash removes folders that were not renamed.
-
-        Returns: by id, the errors of topics that remain.
-        """
-        ids = [view.topic_id for view in views.values()]
-        self._logs.note_deletions(ids)
-        try:
-            failures = self._forget_some(views)
-        except BaseException:
-            self._logs.note_deletions([])
-            raise
-        if failures:
-            self._logs.note_deletions([one for one in ids if one not in failures])
-        return failures
-
-    def _forget_some(self, views: Mapping[str, TopicView]) -> dict[uuid.UUID, KafkaError]:
-        """Delete topics together, or one by one without space for that; return the errors of the others by id."""
-        failures: dict[uuid.UUID, KafkaError] = {}
-        try:
-            self._store.remove_topics(views)
-        except KafkaError as error:
-            if len(views) == 1:
-                return {view.topic_id: error for view in views.values()}
-            for name, view in views.items():
-                failures.update(self._forget_some({name: view}))
-        return failures
 
     def add_partitions(
         self,
@@ -344,44 +338,103 @@ class TopicRegistry:
         Args: ``charge`` is called with the new partitions if they are valid, unless they are only validated.
         Raises: KafkaError with the code and text of Kafka.
         """
-        with self._lock:
-            view = self._by_name.get(name)
-            if view is None:
+        added = range(0)
+
+        def plan(image: MetadataImage) -> list[MetadataRecord]:
+            nonlocal added
+            topic = image.topics.get(name)
+            if topic is None:
                 raise KafkaError(Errors.UNKNOWN_TOPIC_OR_PARTITION)
-            current = len(view.partitions)
+            current = len(topic.partitions)
             check_more_partitions(name, current, count, assignments, self._config.node_id)
             if validate_only:
-                return
+                return []
             charge(count - current)
-            stored = StoredTopic(name, view.topic_id, count, view.configs)
-            try:
-                grown = self._open(stored, range(current, count), view.partitions)
+            added = range(current, count)
+            try:  # their logs first: no record can take partitions away
+                configs = self._config.topic_configs(_configs(image, name))
+                self._logs.create_partitions(name, added, topic.topic_id, configs)
                 self._logs.sync_folders()
-                self._store.set_partitions(name, count)
             except Exception as error:
-                self._drop_logs({name: range(current, count)})
                 raise _storage_error(error) from None
-            self._swap({**self._by_name, name: grown})
-            logger.info("topic %s has %d partitions now", name, count)
+            return self._partition_records(topic.topic_id, added)
 
-    def set_configs(self, name: str, configs: Mapping[str, str]) -> None:
-        """Replace the topic's configs; its logs use them when this returns.
+        if validate_only:
+            plan(self._controller.image)
+            return
+        try:
+            self._controller.change(plan)
+        except KafkaError:
+            if added:
+                self._drop_logs({name: added})
+            raise
+        logger.info("topic %s has %d partitions now", name, count)
 
-        Raises: KafkaError UNKNOWN_TOPIC_OR_PARTITION; KAFKA_STORAGE_ERROR; the configs are then unchanged.
-        """
-        with self._lock:
-            view = self._by_name.get(name)
-            if view is None:
-                raise KafkaError(Errors.UNKNOWN_TOPIC_OR_PARTITION, f"The topic '{name}' does not exist.")
-            resolved = self.resolve(configs)
-            self._store.replace_configs(TOPIC, name, configs)
+    # ------------------------------------------------------------ effect
+
+    def publish(self, delta: MetadataDelta, image: MetadataImage) -> None:
+        """Open and remove logs and swap the topics, as a change of the metadata needs it."""
+        if delta.deleted_topics:
+            self._remove(delta.deleted_topics.values())
+        fresh: dict[str, TopicView] = {}
+        for topic in delta.created_topics.values():
             try:
-                self._logs.update_configs({name: resolved})
-            except Exception:
-                self._store.replace_configs(TOPIC, name, view.configs)  # configs that are not in force are not stored
-                raise
-            fresh = view._replace(configs=dict(configs))
-            self._swap({**self._by_name, name: self._retried(fresh, resolved)})
+                fresh[topic.name] = self._open(topic, image)
+            except Exception as error:
+                self._failed[topic.topic_id] = error
+        for topic in delta.changed_topics.values():
+            fresh[topic.name] = self._open(topic, image)
+        if fresh:
+            fresh = self._synced(fresh)
+        failed = [topic for topic in delta.created_topics.values() if topic.topic_id in self._failed]
+        if failed:
+            # Their folders first: a start creates missing folders of known topics, and leaves those of unknown ones.
+            self._drop_logs({topic.name: range(len(topic.partitions)) for topic in failed})
+        created = [topic.name for topic in delta.created_topics.values() if topic.name in fresh]
+        fresh |= self._reconfigured(delta, image, fresh)
+        if fresh:
+            self._swap({**self._by_name, **fresh})
+        for name in created:
+            view = fresh[name]
+            count = counted(len(view.partitions), "partition")
+            logger.info("created topic %s with %s, id %s", name, count, uuid_to_text(view.topic_id))
+
+    def _remove(self, topics: Iterable[TopicImage]) -> None:
+        views = {}
+        for topic in topics:
+            self._failed.pop(topic.topic_id, None)
+            view = self._by_id.get(topic.topic_id)
+            if view is not None:
+                views[view.name] = view
+        if not views:
+            return
+        self._swap({name: view for name, view in self._by_name.items() if name not in views})
+        self._drop_logs({name: range(len(view.partitions)) for name, view in views.items()})
+        for name, view in views.items():
+            logger.info("deleted topic %s, id %s", name, uuid_to_text(view.topic_id))
+
+    def _synced(self, views: dict[str, TopicView]) -> dict[str, TopicView]:
+        """Make the folders of new logs durable; return the views, none if that fails."""
+        try:
+            self._logs.sync_folders()
+        except (OSError, KafkaError) as error:
+            self._failed.update(dict.fromkeys((view.topic_id for view in views.values()), error))
+            return {}
+        return views
+
+    def _reconfigured(
+        self, delta: MetadataDelta, image: MetadataImage, fresh: Mapping[str, TopicView]
+    ) -> dict[str, TopicView]:
+        """Let the logs of topics with changed configs use them; return the views of these topics."""
+        names = [name for kind, name in delta.changed_configs if kind == ConfigResourceType.TOPIC]
+        names = [name for name in names if name in self._by_name and name not in fresh]
+        resolved = {name: self.resolve(_configs(image, name)) for name in names}
+        if resolved:
+            self._logs.update_configs(resolved)
+        return {
+            name: self._retried(self._by_name[name]._replace(configs=_configs(image, name)), resolved[name])
+            for name in names
+        }
 
     def resolve(self, configs: Mapping[str, str], config: BrokerConfig | None = None) -> Mapping[str, ConfigValue]:
         """Return every config of a topic that sets these, with the defaults of ``config``, or else of the broker.
@@ -404,13 +457,12 @@ class TopicRegistry:
             self.resolve(configs, config)
 
     def refresh_configs(self) -> None:
-        """Apply the broker's changed defaults to every topic's logs."""
-        with self._lock:
-            resolved = {name: self._config.topic_configs(view.configs) for name, view in self._by_name.items()}
-            self._logs.update_configs(resolved)
-            views = {name: self._retried(view, resolved[name]) for name, view in self._by_name.items()}
-            if any(views[name] is not view for name, view in self._by_name.items()):
-                self._swap(views)
+        """Apply the broker's changed defaults to every topic's logs; under the controller's lock."""
+        resolved = {name: self._config.topic_configs(view.configs) for name, view in self._by_name.items()}
+        self._logs.update_configs(resolved)
+        views = {name: self._retried(view, resolved[name]) for name, view in self._by_name.items()}
+        if any(views[name] is not view for name, view in self._by_name.items()):
+            self._swap(views)
 
     def _retried(self, view: TopicView, resolved: Mapping[str, ConfigValue]) -> TopicView:
         """Return the view after another attempt to open offline partitions with changed configs.
@@ -447,19 +499,22 @@ class TopicRegistry:
             return NewTopic(name, partitions, configs=transaction_topic_configs(self._config))
         return NewTopic(name)
 
-    def _open(self, stored: StoredTopic, indexes: Iterable[int], present: Sequence[Any] = ()) -> TopicView:
-        configs = self._config.topic_configs(stored.configs)
-        opened = self._logs.create_partitions(stored.name, indexes, stored.topic_id, configs)
-        return self._view(stored, (*present, *opened))
+    def _open(self, topic: TopicImage, image: MetadataImage) -> TopicView:
+        configs = _configs(image, topic.name)
+        indexes = range(len(topic.partitions))
+        opened = self._logs.create_partitions(
+            topic.name, indexes, topic.topic_id, self._config.topic_configs(configs)
+        )
+        return self._view(topic, tuple(opened), configs)
 
-    def _loaded(self, stored: StoredTopic) -> TopicView:
-        opened = tuple(self._logs.partition(stored.name, index) for index in range(stored.partitions))
-        return self._view(stored, opened)
+    def _loaded(self, topic: TopicImage, image: MetadataImage) -> TopicView:
+        opened = tuple(self._logs.partition(topic.name, index) for index in range(len(topic.partitions)))
+        return self._view(topic, opened, _configs(image, topic.name))
 
-    def _view(self, stored: StoredTopic, partitions: tuple[Any, ...]) -> TopicView:
-        is_log = stored.name == self._config.text("kbroker.request.log.topic")
-        is_internal = is_log or stored.name in INTERNAL_TOPICS
-        return TopicView(stored.name, stored.topic_id, partitions, is_internal, is_log, stored.configs)
+    def _view(self, topic: TopicImage, partitions: tuple[Any, ...], configs: Mapping[str, str]) -> TopicView:
+        is_log = topic.name == self._config.text("kbroker.request.log.topic")
+        is_internal = is_log or topic.name in INTERNAL_TOPICS
+        return TopicView(topic.name, topic.topic_id, partitions, is_internal, is_log, configs)
 
     def _drop_logs(self, partitions: Mapping[str, Iterable[int]]) -> None:
         """Remove the existing logs of these topics; a failed creation has not created all of them."""
@@ -479,7 +534,15 @@ class TopicRegistry:
         self._publish(list(by_name.values()))
 
 
-def _created(topic: StoredTopic) -> Created:
+def _configs(image: MetadataImage, name: str) -> Mapping[str, str]:
+    return image.configs.get((ConfigResourceType.TOPIC, name), {})
+
+
+def _removal(topic_id: uuid.UUID) -> MetadataRecord:
+    return metadata_record("RemoveTopicRecord", {"TopicId": topic_id})
+
+
+def _created(topic: PlannedTopic) -> Created:
     return Created(topic.topic_id, topic.partitions, topic.configs)
 
 

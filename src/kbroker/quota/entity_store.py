@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import socket
-import threading
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import lru_cache
@@ -13,7 +12,11 @@ from kbroker.common.errors import Errors, KafkaError
 from kbroker.common.java.java_hash import hash_order, map_hash, string_hash
 from kbroker.common.loggers import get_logger
 from kbroker.common.quotas import IP, QuotaEntity, is_shadow_key
-from kbroker.metadata.metadata_store import MetadataStore
+from kbroker.metadata.controller import Controller
+from kbroker.metadata.image.delta import MetadataDelta
+from kbroker.metadata.image.image import MetadataImage
+from kbroker.metadata.image.record_forms import quota_entity_rows
+from kbroker.metadata.records.metadata_record import MetadataRecord, metadata_record
 from kbroker.quota.entity_rules import Alteration, check_entity, check_ops
 
 logger = get_logger(__name__)
@@ -38,18 +41,18 @@ class QuotaEntityStore:
     """Quotas by entity.
 
     Args: ``resolve`` returns the address of a host; it may take seconds, and no lock is held meanwhile.
-    Threads: any thread reads without a lock (the mapping is replaced as a whole); changes are serialized. Lock order:
-    this object's, then the metadata store's; hooks run under this object's.
+    Threads: any thread reads without a lock (the mapping is replaced as a whole). Lock: the controller's, held over the
+    hooks.
     """
 
-    def __init__(self, store: MetadataStore, resolve: Callable[[str], str | None] = address_of) -> None:
-        self._store = store
+    def __init__(self, controller: Controller, resolve: Callable[[str], str | None] = address_of) -> None:
+        self._controller = controller
         self._resolve = resolve
-        self._lock = threading.Lock()
         self._hooks: list[QuotaHook] = []
         self._quotas: Mapping[QuotaEntity, Mapping[str, float]] = {}
         #: Addresses of host names by entity and key: a shadow may have been set when the name had another address.
         self._addresses: dict[tuple[QuotaEntity, str], QuotaEntity] = {}
+        self._found: dict[str, str | None] = {}  # addresses by host name, from the latest look-ups of requests
 
     def on_change(self, hook: QuotaHook) -> None:
         """Call ``hook`` for every quota that ``load`` finds and for each change once it is stored."""
@@ -57,15 +60,11 @@ class QuotaEntityStore:
 
     def load(self) -> None:
         """Put the stored quotas in force; called before clients are served."""
-        quotas: dict[QuotaEntity, dict[str, float]] = {}
-        for text, key, value in self._store.quotas():
-            quotas.setdefault(_from_text(text), {})[key] = value
-        found = {host: self._resolve(host) for host in (entity.names.get(IP) for entity in quotas) if _is_name(host)}
-        with self._lock:
-            self._quotas = {entity: _in_map_order(values) for entity, values in quotas.items()}
-            for entity, values in quotas.items():
-                for key, value in values.items():
-                    self._put_in_force(entity, key, value, found)
+        quotas = self._controller.image.client_quotas
+        self._quotas = {entity: _in_map_order(values) for entity, values in quotas.items()}
+        for entity, values in quotas.items():
+            for key, value in values.items():
+                self._put_in_force(entity, key, value)
 
     def alter(
         self, alterations: Sequence[Alteration], validate_only: bool = False
@@ -92,9 +91,9 @@ class QuotaEntityStore:
             except KafkaError as refusal:
                 results[entity] = refusal
         if not validate_only:
+            self._found.update(lookups.found)
             try:
-                with self._lock:
-                    self._change(accepted, lookups.found)
+                self._controller.change(lambda image: _records(image, accepted), frees_space=True)
             except KafkaError as refusal:
                 results.update(dict.fromkeys(accepted, refusal))
         return results
@@ -139,44 +138,37 @@ class QuotaEntityStore:
 
     # ------------------------------------------------------------ inside
 
-    def _change(
-        self, accepted: Mapping[QuotaEntity, Mapping[str, float | None]], found: Mapping[str, str | None]
-    ) -> None:
+    def publish(self, delta: MetadataDelta, image: MetadataImage) -> None:
+        """Put changed quotas in force."""
+        changes = delta.changed_quotas
+        if not changes:
+            return
         quotas = dict(self._quotas)
-        changed: list[tuple[QuotaEntity, str, float | None]] = []
-        for entity in hash_order(accepted, _entity_hash):
-            before = quotas.get(entity, {})
-            after = dict(before)
-            for key, value in accepted[entity].items():
-                if before.get(key) == value:
-                    continue
-                changed.append((entity, key, value))
-                if value is None:
-                    del after[key]
-                else:
-                    after[key] = value
+        for entity in hash_order(changes, _entity_hash):
+            after = image.client_quotas.get(entity, {})
             if after:
-                quotas[entity] = _in_map_order(after, before)
+                quotas[entity] = _in_map_order(after, quotas.get(entity, {}))
             else:
                 quotas.pop(entity, None)
-        if not changed:
-            return
-        self._store.alter_quotas([(_to_text(entity), key, value) for entity, key, value in changed])
         self._quotas = quotas
-        for entity, key, value in changed:
-            logger.info("quota of %s: %s is %s now", entity, key, "not set" if value is None else value)
-            self._put_in_force(entity, key, value, found)
+        for entity in hash_order(changes, _entity_hash):
+            for key, value in changes[entity].items():
+                logger.info("quota of %s: %s is %s now", entity, key, "not set" if value is None else value)
+                self._put_in_force(entity, key, value)
+        self._found.clear()
 
-    def _put_in_force(
-        self, entity: QuotaEntity, key: str, value: float | None, found: Mapping[str, str | None]
-    ) -> None:
-        """Call the hooks; for a host name with its addresses (``found``), for a removed one with its last addresses."""
+    def _put_in_force(self, entity: QuotaEntity, key: str, value: float | None) -> None:
+        """Call the hooks; for a host name with its address, for a removed one with its last address."""
         host = entity.names.get(IP)
         if not _is_name(host):
             self._notify(entity, key, value)
             return
         before = self._addresses.pop((entity, key), None)
-        address = found.get(host) if value is not None else None
+        address = None
+        if value is not None:
+            if host not in self._found:
+                self._found[host] = self._resolve(host)
+            address = self._found[host]
         after = None if address is None else QuotaEntity.of({IP: address})
         if before is not None and before != after:
             self._notify(before, key, None)
@@ -253,13 +245,15 @@ def _is_name(host: str | None) -> TypeGuard[str]:
     return False
 
 
-def _to_text(entity: QuotaEntity) -> str:
-    import json
-
-    return json.dumps(entity.names, sort_keys=True)
-
-
-def _from_text(text: str) -> QuotaEntity:
-    import json
-
-    return QuotaEntity.of(json.loads(text))
+def _records(
+    image: MetadataImage, accepted: Mapping[QuotaEntity, Mapping[str, float | None]]
+) -> list[MetadataRecord]:
+    """Return the records of the changes that are not in force yet."""
+    records = []
+    for entity in hash_order(accepted, _entity_hash):
+        before = image.client_quotas.get(entity, {})
+        for key, value in accepted[entity].items():
+            if before.get(key) != value:
+                body = {"Entity": quota_entity_rows(entity), "Key": key, "Value": value or 0.0, "Remove": value is None}
+                records.append(metadata_record("ClientQuotaRecord", body))
+    return records

@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from kbroker._core.clock import BaseClock, SystemClock
 from kbroker.common.configs.config import BrokerConfig
+from kbroker.common.configs.config_resource import ConfigResourceType
 from kbroker.common.errors import Errors, KafkaError
 from kbroker.metadata.features import Features
+from kbroker.metadata.producer_ids import ProducerIds
 from kbroker.metrics.registry import Metrics
 from kbroker.network.connections._connection_quotas import ConnectionQuotas
 from kbroker.quota._client_quotas import ClientQuotaManagers
@@ -24,7 +26,9 @@ if TYPE_CHECKING:  # imported at the first request that needs them
     from kbroker.coordinator.transaction.transaction_coordinator import TransactionCoordinator
     from kbroker.coordinator.transaction_service import TransactionService
     from kbroker.metadata.configs.dynamic_configs import DynamicConfigs
-    from kbroker.metadata.metadata_store import MetadataStore
+    from kbroker.metadata.controller import Controller
+    from kbroker.metadata.image.delta import MetadataDelta
+    from kbroker.metadata.image.image import MetadataImage
     from kbroker.metadata.topics import TopicRegistry
     from kbroker.quota.mutation_quota import MutationQuota
     from kbroker.security.authorizer.authorizer import Authorizer
@@ -63,7 +67,7 @@ class ApiContext:
     def __init__(
         self,
         config: BrokerConfig,
-        store: MetadataStore,
+        controller: Controller,
         topics: TopicRegistry,
         endpoints: dict[str, Endpoint] | None = None,
         api_versions: Callable[[], Mapping[int, tuple[int, int]]] = dict,
@@ -78,7 +82,8 @@ class ApiContext:
     ) -> None:
         self.auth = AuthHelper(authorizer)
         self.config = config
-        self.store = store
+        self.controller = controller
+        self.producer_ids = ProducerIds(controller)
         self.topics = topics
         self.endpoints = {} if endpoints is None else endpoints
         self.api_versions = api_versions
@@ -91,10 +96,10 @@ class ApiContext:
         self.bound_addresses: dict[str, str] = {}
         self.connection_quotas = ConnectionQuotas() if connection_quotas is None else connection_quotas
         self.quotas = ClientQuotaManagers(None, Metrics()) if quotas is None else quotas
-        self.quota_entities = QuotaEntityStore(store)
-        self.credentials = ScramCredentials(store) if credentials is None else credentials
+        self.quota_entities = QuotaEntityStore(controller)
+        self.credentials = ScramCredentials(controller) if credentials is None else credentials
         self.delegation_tokens = delegation_tokens
-        self.features = Features(store) if features is None else features
+        self.features = Features(controller) if features is None else features
         self._lock = threading.Lock()  # the first of all locks
         self._dynamic: DynamicConfigs | None = None
         self._change_hooks: list[Callable[[frozenset[str]], None]] = []
@@ -106,8 +111,18 @@ class ApiContext:
             if self._dynamic is None:
                 from kbroker.metadata.configs.dynamic_configs import DynamicConfigs
 
-                self._dynamic = DynamicConfigs(self.config, self.store, self.topics, self._change_hooks)
+                self._dynamic = DynamicConfigs(self.config, self.controller, self.topics, self._change_hooks)
             return self._dynamic
+
+    @property
+    def image(self) -> MetadataImage:
+        """Latest metadata of the cluster."""
+        return self.controller.image
+
+    def publish(self, delta: MetadataDelta, image: MetadataImage) -> None:
+        """Put changed configs of the broker in force; what changes them is imported then."""
+        if any(kind == ConfigResourceType.BROKER for kind, _ in delta.changed_configs):
+            self.dynamic.publish(delta, image)
 
     def on_broker_change(self, hook: Callable[[frozenset[str]], None]) -> None:
         """Call ``hook`` after each change, with the names of the changed broker configs, once they are in force.
@@ -155,12 +170,12 @@ class ApiContext:
     @property
     def node_id(self) -> int:
         """Id of this broker, which is node and controller."""
-        return self.store.node_id
+        return self.controller.node_id
 
     @property
     def cluster_id(self) -> str:
         """Id of the cluster."""
-        return self.store.cluster_id
+        return self.controller.cluster_id
 
     def mutation_quota(self, request: RequestContext, is_strict: bool) -> MutationQuota:
         """Return the quota that the mutations of a request are charged to.

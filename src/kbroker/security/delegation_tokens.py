@@ -11,6 +11,7 @@ import hashlib
 import hmac
 import threading
 from base64 import b64encode
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from kbroker._core.clock import BaseClock
@@ -19,7 +20,11 @@ from kbroker.common.loggers import get_logger
 from kbroker.common.security import scram
 from kbroker.common.security.delegation_token import USER_TYPE, DelegationToken, Principal
 from kbroker.log.checkpoints import random_uuid_text
-from kbroker.metadata.metadata_store import MetadataStore
+from kbroker.metadata.controller import Controller
+from kbroker.metadata.image.delta import MetadataDelta
+from kbroker.metadata.image.image import MetadataImage
+from kbroker.metadata.image.record_forms import token_body
+from kbroker.metadata.records.metadata_record import MetadataRecord, metadata_record
 
 logger = get_logger(__name__)
 
@@ -36,27 +41,30 @@ class TokenLogin(NamedTuple):
 
 
 class DelegationTokens:
-    """The delegation tokens of a broker, stored in the metadata file when a method that changes one returns.
+    """The delegation tokens of a cluster, stored when a method that changes one returns.
 
     Args: ``secret_key``: not empty. ``max_lifetime_ms``: of a token, however often it is renewed. ``expiry_time_ms``:
     of a new or renewed one.
     Raises (methods that change a token): KafkaError with Kafka's code, KAFKA_STORAGE_ERROR when nothing was stored.
-    Threads: any. Lock: its own, held over the store's transaction; ``find`` and ``all`` take none.
+    Threads: any. Locks: the controller's over a change, then its own; ``find`` and ``all`` take none.
     """
 
     def __init__(
-        self, store: MetadataStore, clock: BaseClock, secret_key: str, *, max_lifetime_ms: int, expiry_time_ms: int
+        self, controller: Controller, clock: BaseClock, secret_key: str, *, max_lifetime_ms: int, expiry_time_ms: int
     ) -> None:
-        self._store = store
+        self._controller = controller
         self._clock = clock
         self._secret_key = secret_key.encode()
         self._max_lifetime_ms = max_lifetime_ms
         self._expiry_time_ms = expiry_time_ms
         self._lock = threading.Lock()
-        self._tokens = {token.token_id: token for token in store.delegation_tokens()}
         # Keyed by a digest of the secret, so that no look-up compares the secret itself byte by byte.
         self._ids = {_digest(self.hmac_of(token_id)): token_id for token_id in self._tokens}
         self._credentials: dict[tuple[str, str], scram.Credential] = {}
+
+    @property
+    def _tokens(self) -> Mapping[str, DelegationToken]:
+        return self._controller.image.delegation_tokens
 
     def hmac_of(self, token_id: str) -> bytes:
         """Return the secret of a token."""
@@ -64,7 +72,7 @@ class DelegationTokens:
 
     def all(self) -> list[DelegationToken]:
         """Return every token, the oldest first, including those that have expired since the last `sweep`."""
-        return list(self._tokens.values())
+        return sorted(self._tokens.values(), key=lambda token: (token.issue_ms, token.token_id))
 
     def find(self, mechanism: str, token_id: str) -> TokenLogin | None:
         """Return the facts of a token for a login, None for an unknown id or an expired token.
@@ -95,73 +103,88 @@ class DelegationTokens:
         max_ms = _sum(now_ms, min(asked_ms, self._max_lifetime_ms))
         expiry_ms = min(max_ms, _sum(now_ms, self._expiry_time_ms))
         token = DelegationToken(random_uuid_text(), owner, requester, renewers, now_ms, max_ms, expiry_ms)
-        with self._lock:
-            self._put(token)
+        self._controller.change(lambda image: [_record(token)])
         return token
 
     def renew(self, secret: bytes, principal: Principal, period_ms: int) -> int:
         """Renew a token; return its new expiry. Args: ``period_ms``: 0 or less for the configured one."""
         now_ms = self._clock.wall_ms()
-        with self._lock:
-            token = self._token_of(secret)
+        expiry_ms = 0
+
+        def plan(image: MetadataImage) -> list[MetadataRecord]:
+            nonlocal expiry_ms
+            token = self._token_of(secret, image)
             if token.is_expired(now_ms):
                 raise KafkaError(Errors.DELEGATION_TOKEN_EXPIRED)
             _check_renewer(token, principal)
             asked_ms = period_ms if period_ms > 0 else self._expiry_time_ms
             expiry_ms = min(token.max_ms, _sum(now_ms, min(asked_ms, self._expiry_time_ms)))
-            self._put(token._replace(expiry_ms=expiry_ms))
+            return [_record(token._replace(expiry_ms=expiry_ms))]
+
+        self._controller.change(plan)
         return expiry_ms
 
     def expire(self, secret: bytes, principal: Principal, period_ms: int) -> int:
         """Let a token expire in ``period_ms``, now if that is negative; return its new expiry."""
         now_ms = self._clock.wall_ms()
-        with self._lock:
-            token = self._token_of(secret)
+        expiry_ms = now_ms
+
+        def plan(image: MetadataImage) -> list[MetadataRecord]:
+            nonlocal expiry_ms
+            token = self._token_of(secret, image)
             _check_renewer(token, principal)
             if period_ms < 0:
-                self._remove([token])
-                return now_ms
+                return [_removal(token)]
             if token.is_expired(now_ms):
                 raise KafkaError(Errors.DELEGATION_TOKEN_EXPIRED)
             expiry_ms = min(token.max_ms, _sum(now_ms, period_ms))
-            self._put(token._replace(expiry_ms=expiry_ms))
+            return [_record(token._replace(expiry_ms=expiry_ms))]
+
+        self._controller.change(plan, frees_space=period_ms < 0)
         return expiry_ms
 
     def sweep(self) -> None:
         """Remove the expired tokens; for a timer. After a failed write the next call tries again."""
         now_ms = self._clock.wall_ms()
-        with self._lock:
-            expired = [token for token in self._tokens.values() if token.is_expired(now_ms)]
-            if not expired:
-                return
-            try:
-                self._remove(expired)
-            except KafkaError as error:
-                logger.warning("cannot remove %d expired delegation tokens: %s", len(expired), error)
-                return
+        expired: list[DelegationToken] = []
+
+        def plan(image: MetadataImage) -> list[MetadataRecord]:
+            expired[:] = [token for token in image.delegation_tokens.values() if token.is_expired(now_ms)]
+            return [_removal(token) for token in expired]
+
+        try:
+            self._controller.change(plan, frees_space=True)
+        except KafkaError as error:
+            logger.warning("cannot remove %d expired delegation tokens: %s", len(expired), error)
+            return
         for token in expired:
             logger.info("Delegation token expired for token: %s for owner: %s", token.token_id, token.owner)
 
-    # ------------------------------------------------------------ under the lock
+    def publish(self, delta: MetadataDelta, image: MetadataImage) -> None:
+        """Keep the digests of the secrets of changed tokens."""
+        with self._lock:
+            for token_id, token in delta.changed_tokens.items():
+                digest = _digest(self.hmac_of(token_id))
+                if token is not None:
+                    self._ids[digest] = token_id
+                    continue
+                self._ids.pop(digest, None)
+                for mechanism in scram.MECHANISMS:
+                    self._credentials.pop((mechanism, token_id), None)
 
-    def _token_of(self, secret: bytes) -> DelegationToken:
-        token = self._tokens.get(self._ids.get(_digest(secret), ""))
+    def _token_of(self, secret: bytes, image: MetadataImage) -> DelegationToken:
+        token = image.delegation_tokens.get(self._ids.get(_digest(secret), ""))
         if token is None or not hmac.compare_digest(secret, self.hmac_of(token.token_id)):
             raise KafkaError(Errors.DELEGATION_TOKEN_NOT_FOUND)
         return token
 
-    def _put(self, token: DelegationToken) -> None:
-        self._store.put_delegation_token(token)
-        self._tokens[token.token_id] = token
-        self._ids[_digest(self.hmac_of(token.token_id))] = token.token_id
 
-    def _remove(self, tokens: list[DelegationToken]) -> None:
-        self._store.remove_delegation_tokens(token.token_id for token in tokens)
-        for token in tokens:
-            del self._tokens[token.token_id]
-            del self._ids[_digest(self.hmac_of(token.token_id))]
-            for mechanism in scram.MECHANISMS:
-                self._credentials.pop((mechanism, token.token_id), None)
+def _record(token: DelegationToken) -> MetadataRecord:
+    return metadata_record("DelegationTokenRecord", token_body(token))
+
+
+def _removal(token: DelegationToken) -> MetadataRecord:
+    return metadata_record("RemoveDelegationTokenRecord", {"TokenId": token.token_id})
 
 
 def _check_renewer(token: DelegationToken, principal: Principal) -> None:

@@ -6,7 +6,6 @@ Source: ``ConfigAdminManager``, ``ConfigurationControlManager``, ``DynamicBroker
 from __future__ import annotations
 
 import enum
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
@@ -22,6 +21,7 @@ from kbroker.common.configs.config import (
 )
 from kbroker.common.configs.config_accepted import AUTHORIZER_NAMES, FIXED_NAMES
 from kbroker.common.configs.config_def import ConfigError, ConfigKey, ConfigType, Dynamic, to_text
+from kbroker.common.configs.config_resource import ConfigResourceType as ResourceType
 from kbroker.common.configs.config_resources import (
     CLIENT_METRICS_TABLE,
     GROUP_TABLE,
@@ -32,23 +32,16 @@ from kbroker.common.configs.config_security import security_key
 from kbroker.common.errors import Errors, KafkaError
 from kbroker.common.loggers import get_logger
 from kbroker.common.topic_names import invalid_name_reason
-from kbroker.metadata import metadata_store
 from kbroker.metadata.configs.broker_loggers import change_levels
-from kbroker.metadata.metadata_store import MetadataStore
+from kbroker.metadata.configs.resource_configs import broker_configs, config_records
+from kbroker.metadata.controller import Controller, NotInForceError
+from kbroker.metadata.image.delta import MetadataDelta
+from kbroker.metadata.image.image import MetadataImage
+from kbroker.metadata.records.metadata_record import MetadataRecord
 from kbroker.metadata.topic_rules import check_configs
 from kbroker.metadata.topics import TopicRegistry
 
 logger = get_logger(__name__)
-
-
-class ResourceType(enum.IntEnum):
-    """Kinds of resources that have configs, as numbered in requests."""
-
-    TOPIC = 2
-    BROKER = 4
-    BROKER_LOGGER = 8
-    CLIENT_METRICS = 16
-    GROUP = 32
 
 
 class Operation(enum.IntEnum):
@@ -88,30 +81,20 @@ class DynamicConfigs:
     """Changes of the configs of every kind of resource.
 
     Args: ``hooks`` are called with the names of the changed broker configs; see ``ApiContext.on_broker_change``.
-    Threads: any; one change at a time. Lock order: this lock, then the topics', then the store's.
+    Threads: any. Lock: the controller's, held over the checks of a change and while it is put in force.
     """
 
     def __init__(
         self,
         config: BrokerConfig,
-        store: MetadataStore,
+        controller: Controller,
         topics: TopicRegistry,
         hooks: Sequence[Callable[[frozenset[str]], None]] = (),
     ) -> None:
         self._config = config
-        self._store = store
+        self._controller = controller
         self._topics = topics
-        self._lock = threading.Lock()
         self._hooks = hooks
-        for name in ("", str(config.node_id)):
-            self._forget_secrets(name)
-
-    def _forget_secrets(self, name: str) -> None:
-        """Remove stored configs that are unknown or apply only at start; earlier versions stored them."""
-        configs = self._store.configs(metadata_store.BROKER, name)
-        kept = _without_secrets({name: text for name, text in configs.items() if not _is_fixed(name)})
-        if kept != configs:
-            self._store.replace_configs(metadata_store.BROKER, name, kept)
 
     # ------------------------------------------------------------ changes
 
@@ -121,8 +104,7 @@ class DynamicConfigs:
         Raises: KafkaError with the code and text of Kafka.
         """
         check_changes(changes)
-        with self._lock:
-            self._alter(kind, name, changes, validate_only, replaces=False)
+        self._alter(kind, name, changes, validate_only, replaces=False)
 
     def replace(
         self, kind: int, name: str, configs: Sequence[tuple[str, str | None]], validate_only: bool = False
@@ -135,46 +117,61 @@ class DynamicConfigs:
         check_changes(changes)
         if kind == ResourceType.BROKER_LOGGER:
             raise _unknown_type(kind)
-        with self._lock:
-            self._alter(kind, name, changes, validate_only, replaces=True)
+        self._alter(kind, name, changes, validate_only, replaces=True)
 
     def _alter(
         self, kind: int, name: str, changes: Sequence[ConfigChange], validate_only: bool, replaces: bool
     ) -> None:
-        if kind == ResourceType.TOPIC:
-            self._alter_topic(name, changes, validate_only, replaces)
-        elif kind == ResourceType.BROKER:
-            self._alter_broker(name, changes, validate_only, replaces)
-        elif kind == ResourceType.BROKER_LOGGER:
+        if kind == ResourceType.BROKER_LOGGER:
             self._check_node(name)
             change_levels([(change.name, change.operation, change.value) for change in changes], validate_only)
-        elif kind == ResourceType.GROUP:
-            self._alter_stored(
-                metadata_store.GROUP,
-                GROUP_TABLE,
-                lambda configs: validate_group_configs(configs, self._setting),
-                name,
-                changes,
-                validate_only,
-                replaces,
-            )
-        elif kind == ResourceType.CLIENT_METRICS:
-            self._alter_stored(
-                metadata_store.CLIENT_METRICS,
-                CLIENT_METRICS_TABLE,
-                validate_client_metrics_configs,
-                name,
-                changes,
-                validate_only,
-                replaces,
-            )
-        else:
-            raise _unknown_type(kind)
+            return
+        resource = str(self._config.node_id) if kind == ResourceType.BROKER and name else name
+        before: Mapping[str, str] = {}
 
-    def _alter_topic(self, name: str, changes: Sequence[ConfigChange], validate_only: bool, replaces: bool) -> None:
-        view = self._topics.get(name)
-        base = {} if view is None or replaces else view.configs
+        def plan(image: MetadataImage) -> Sequence[MetadataRecord]:
+            nonlocal before
+            before = image.configs.get((kind, resource), {})
+            configs = self._checked(image, kind, name, {} if replaces else before, changes)
+            return config_records(kind, resource, before, configs)
 
+        if validate_only:
+            plan(self._controller.image)
+            return
+        try:
+            self._controller.change(plan, frees_space=True)
+        except NotInForceError as failure:  # configs that are not in force are not stored
+            self._controller.change(
+                lambda image: config_records(kind, resource, image.configs.get((kind, resource), {}), before),
+                frees_space=True,
+            )
+            raise failure.cause from None
+        if kind == ResourceType.TOPIC:
+            logger.info("topic %s has the configs %s now", name, self._controller.image.configs.get((kind, name), {}))
+
+    def _checked(
+        self, image: MetadataImage, kind: int, name: str, base: Mapping[str, str], changes: Sequence[ConfigChange]
+    ) -> Mapping[str, str]:
+        """Return the configs of a resource after the changes. Raises: KafkaError."""
+        if kind == ResourceType.TOPIC:
+            return self._checked_topic(image, name, base, changes)
+        if kind == ResourceType.BROKER:
+            return self._checked_broker(image, name, base, changes)
+        if kind == ResourceType.GROUP:
+
+            def validate(configs: Mapping[str, str]) -> None:
+                validate_group_configs(configs, self._setting)
+
+            return _checked_stored("group", GROUP_TABLE, validate, name, base, changes)
+        if kind == ResourceType.CLIENT_METRICS:
+            return _checked_stored(
+                "client metrics", CLIENT_METRICS_TABLE, validate_client_metrics_configs, name, base, changes
+            )
+        raise _unknown_type(kind)
+
+    def _checked_topic(
+        self, image: MetadataImage, name: str, base: Mapping[str, str], changes: Sequence[ConfigChange]
+    ) -> Mapping[str, str]:
         def default(key: ConfigKey) -> str:
             return to_text(self._config.topic_default(key.name)) or ""
 
@@ -186,59 +183,47 @@ class DynamicConfigs:
             raise KafkaError(Errors.INVALID_TOPIC_EXCEPTION, f"Topic name is invalid: {reason}")
         check_configs(configs)
         self._topics.resolve(configs)
-        if view is None:
+        if name not in image.topics:
             raise KafkaError(Errors.UNKNOWN_TOPIC_OR_PARTITION, f"The topic '{name}' does not exist.")
-        if not validate_only and dict(view.configs) != configs:
-            self._topics.set_configs(name, configs)
-            logger.info("topic %s has the configs %s now", name, configs)
+        return configs
 
-    def _alter_broker(self, name: str, changes: Sequence[ConfigChange], validate_only: bool, replaces: bool) -> None:
+    def _checked_broker(
+        self, image: MetadataImage, name: str, base: Mapping[str, str], changes: Sequence[ConfigChange]
+    ) -> Mapping[str, str]:
         if name:
             self._check_node(name)
         changes, ignored = _without_authorizer(changes)
-        resource = str(self._config.node_id) if name else ""
-        base = self._store.configs(metadata_store.BROKER, resource)
-        configs = _without_secrets(
-            _applied(
-                {} if replaces else base,
-                changes,
-                BROKER_TABLE,
-                lambda key: to_text(key.default) or "",
-                _not_a_broker_list,
-            )
-        )
+        configs = _applied(base, changes, BROKER_TABLE, lambda key: to_text(key.default) or "", _not_a_broker_list)
+        configs = _without_secrets(configs)
         try:
-            fresh = self._checked_broker(configs, per_broker=bool(name))
+            fresh = self._with_configs(image, configs, per_broker=bool(name))
         except ConfigError as error:
             raise KafkaError(Errors.INVALID_REQUEST, str(error)) from error
         self._topics.check_defaults(fresh)
-        if ignored and not validate_only:
+        if ignored:
             logger.warning("a change of %s at run time has no effect, as in Kafka: set it before a start", ignored)
-        if validate_only or configs == base:
-            return
-        self._store.replace_configs(metadata_store.BROKER, resource, configs)
-        changed = frozenset(
-            key
-            for key in {*base, *configs}
-            if broker_key(key) is not None and self._config.value(key) != fresh.value(key)
-        )
-        try:
-            self._put_in_force(changed)
-        except Exception:
-            # a config that is not in force is not stored
-            self._store.replace_configs(metadata_store.BROKER, resource, base)
-            self._put_in_force(changed)
-            raise
-        logger.info("broker configs changed: %s", ", ".join(sorted(changed)) or "none in force")
+        return configs
 
-    def _put_in_force(self, changed: frozenset[str]) -> None:
-        """Apply the stored broker configs."""
-        self._config.set_dynamic(*self._stored_broker())
+    # ------------------------------------------------------------ effect
+
+    def publish(self, delta: MetadataDelta, image: MetadataImage) -> None:
+        """Put the changed configs of this broker in force."""
+        node_id = self._config.node_id
+        if not {(ResourceType.BROKER, str(node_id)), (ResourceType.BROKER, "")} & delta.changed_configs:
+            return
+        stored = broker_configs(image, node_id)
+        fresh = self._config.with_dynamic(*stored)
+        names = set().union(*stored, *broker_configs(delta.image, node_id))
+        changed = frozenset(
+            name for name in names if broker_key(name) is not None and self._config.value(name) != fresh.value(name)
+        )
+        self._config.set_dynamic(*stored)
         self._topics.refresh_configs()
         for hook in self._hooks:
             hook(changed)
+        logger.info("broker configs changed: %s", ", ".join(sorted(changed)) or "none in force")
 
-    def _checked_broker(self, configs: Mapping[str, str], per_broker: bool) -> BrokerConfig:
+    def _with_configs(self, image: MetadataImage, configs: Mapping[str, str], per_broker: bool) -> BrokerConfig:
         """Return the configuration with these configs. Raises: ConfigError."""
         fixed = [name for name in configs if _is_fixed(name)]
         if fixed:
@@ -251,7 +236,7 @@ class DynamicConfigs:
             text = "Cannot update these configs at default cluster level, broker id must be specified"
             raise ConfigError("", own, f"{text}: [{', '.join(own)}]")
         _check_types(configs, known)
-        broker, default = self._stored_broker()
+        broker, default = broker_configs(image, self._config.node_id)
         fresh = self._config.with_dynamic(configs if per_broker else broker, default if per_broker else configs)
         for name in THREAD_COUNTS:
             _check_thread_count(name, self._config.integer(name), fresh.integer(name))
@@ -263,33 +248,6 @@ class DynamicConfigs:
         _check_cleaner_threads(self._config.integer("log.cleaner.threads"), fresh.integer("log.cleaner.threads"))
         return fresh
 
-    def _stored_broker(self) -> tuple[dict[str, str], dict[str, str]]:
-        of = self._store.configs
-        return of(metadata_store.BROKER, str(self._config.node_id)), of(metadata_store.BROKER, "")
-
-    def _alter_stored(
-        self,
-        kind: str,
-        table: Mapping[str, ConfigKey],
-        validate: Callable[[Mapping[str, str]], None],
-        name: str,
-        changes: Sequence[ConfigChange],
-        validate_only: bool,
-        replaces: bool,
-    ) -> None:
-        """Change a resource whose configs are only stored."""
-        if not name:
-            word = "group" if kind == metadata_store.GROUP else "client metrics"
-            raise KafkaError(Errors.INVALID_REQUEST, f"Default {word} resources are not allowed.")
-        base = {} if replaces else self._store.configs(kind, name)
-        configs = _applied(base, changes, table, lambda key: to_text(key.default) or "", _not_a_list)
-        try:
-            validate(configs)
-        except ConfigError as error:
-            raise KafkaError(Errors.INVALID_CONFIG, str(error)) from error
-        if not validate_only:
-            self._store.replace_configs(kind, name, configs)
-
     def _setting(self, name: str) -> int | None:
         return self._config.integer(name) if name in BROKER_TABLE else None
 
@@ -300,6 +258,25 @@ class DynamicConfigs:
         if int(name) != self._config.node_id:
             text = f"Unexpected broker id, expected {self._config.node_id}, but received {name}"
             raise KafkaError(Errors.INVALID_REQUEST, text)
+
+
+def _checked_stored(
+    word: str,
+    table: Mapping[str, ConfigKey],
+    validate: Callable[[Mapping[str, str]], None],
+    name: str,
+    base: Mapping[str, str],
+    changes: Sequence[ConfigChange],
+) -> Mapping[str, str]:
+    """Return the configs, after the changes, of a resource of which the broker keeps nothing else."""
+    if not name:
+        raise KafkaError(Errors.INVALID_REQUEST, f"Default {word} resources are not allowed.")
+    configs = _applied(base, changes, table, lambda key: to_text(key.default) or "", _not_a_list)
+    try:
+        validate(configs)
+    except ConfigError as error:
+        raise KafkaError(Errors.INVALID_CONFIG, str(error)) from error
+    return configs
 
 
 def _is_fixed(name: str) -> bool:

@@ -6,7 +6,8 @@ Source: ``StandardAuthorizer``, ``AclControlManager``, ``Authorizer.authorizeByR
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+import uuid
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from kbroker.common.configs.config import BrokerConfig
@@ -29,7 +30,11 @@ from kbroker.common.security.acls import (
     normal_host,
     super_users,
 )
-from kbroker.metadata.metadata_store import MetadataStore
+from kbroker.metadata.controller import Controller
+from kbroker.metadata.image.delta import MetadataDelta
+from kbroker.metadata.image.image import MetadataImage
+from kbroker.metadata.image.record_forms import acl_body
+from kbroker.metadata.records.metadata_record import MetadataRecord, metadata_record
 from kbroker.security.authorizer._acl_table import AclRules
 
 MAX_KEPT_ANSWERS = 1024
@@ -48,28 +53,29 @@ class Deleted(NamedTuple):
 class Authorizer:
     """The rules of a broker.
 
-    Args: ``store`` keeps the rules; ``super_users``: principals that may do everything; ``allows_without_rule``:
+    Args: ``controller`` changes the rules; ``super_users``: principals that may do everything; ``allows_without_rule``:
     allow.everyone.if.no.acl.found.
-    Threads: any. Lock: its own, held over the store's transaction; decisions take only the lock of ``rules``.
+    Threads: any. Locks: the controller's over a change, then its own; decisions take only the lock of ``rules``.
     """
 
     def __init__(
-        self, store: MetadataStore, super_users: Iterable[str] = (), allows_without_rule: bool = False
+        self, controller: Controller, super_users: Iterable[str] = (), allows_without_rule: bool = False
     ) -> None:
-        self._store = store
+        self._controller = controller
         self._lock = threading.Lock()
         self.super_users = frozenset(super_users)
         self.allows_without_rule = allows_without_rule
         self.rules = AclRules(self.super_users, allows_without_rule)
-        self._acls: dict[Acl, None] = {}
+        self._acls: dict[Acl, uuid.UUID] = {}
         self._by_principal: dict[tuple[str, ResourceType], dict[Acl, None]] = {}
         self._by_type: dict[tuple[str, str, Operation, ResourceType], bool] = {}  # cached results of allows_any
-        self._remember(store.acls(), ())
+        self._remember(controller.image.acls, {})
 
     @classmethod
-    def configured(cls, config: BrokerConfig, store: MetadataStore) -> Authorizer:
+    def configured(cls, config: BrokerConfig, controller: Controller) -> Authorizer:
         """Return the authorizer for a broker's configuration."""
-        return cls(store, super_users(config.text("super.users")), config.boolean("allow.everyone.if.no.acl.found"))
+        super_user_names = super_users(config.text("super.users"))
+        return cls(controller, super_user_names, config.boolean("allow.everyone.if.no.acl.found"))
 
     def __len__(self) -> int:
         return len(self._acls)
@@ -171,17 +177,20 @@ class Authorizer:
         They are stored, all or none, and apply when this returns. Raises: KafkaError if too many are new.
         """
         results = [objection(acl) for acl in acls]
-        with self._lock:
+
+        def plan(image: MetadataImage) -> list[MetadataRecord]:
             wanted = dict.fromkeys(acl for acl, error in zip(acls, results, strict=True) if error is None)
             added = [acl for acl in wanted if acl not in self._acls]
             if len(added) > MAX_CHANGES:
                 raise KafkaError(Errors.POLICY_VIOLATION, "Unable to perform excessively large batch operation.")
-            if added:
-                try:
-                    self._store.change_acls(added, ())
-                except KafkaError as refusal:
-                    return [error or refusal for error in results]
-                self._remember(added, ())
+            return [metadata_record("AccessControlEntryRecord", acl_body(uuid.uuid4(), acl)) for acl in added]
+
+        try:
+            self._controller.change(plan)
+        except KafkaError as refusal:
+            if refusal.error is not Errors.KAFKA_STORAGE_ERROR:
+                raise
+            return [error or refusal for error in results]
         return results
 
     def delete(self, filters: Sequence[AclFilter]) -> list[Deleted]:
@@ -189,45 +198,65 @@ class Authorizer:
 
         Several filters may match a rule. Raises: KafkaError if these are too many.
         """
-        with self._lock:
-            kept: dict[AclFilter, Deleted] = dict.fromkeys(filters, Deleted(()))
-            if len(kept) * len(self._acls) > MAX_COMPARISONS:
-                text = f"{len(kept)} filters are too many for {len(self._acls)} acls: send them in several requests."
-                raise KafkaError(Errors.INVALID_REQUEST, text)
+        results: list[Deleted] = []
+
+        def plan(image: MetadataImage) -> list[MetadataRecord]:
+            nonlocal results
             removed: dict[Acl, None] = {}
-            for wanted in kept:
-                error = _objection_to(wanted)
-                found = [acl for acl in self._acls if wanted.matches(acl)] if error is None else []
-                kept[wanted] = Deleted(found, error)
-                removed.update(dict.fromkeys(found))
-                if len(removed) > MAX_CHANGES:
-                    text = f"Cannot remove more than {MAX_CHANGES} acls in a single delete operation."
-                    raise KafkaError(Errors.INVALID_REQUEST, text)
-            results = [kept[wanted] for wanted in filters]
-            if sum(len(result.acls) for result in results) > MAX_FOUND:
-                text = f"{len(filters)} filters mean the same acls too often: send them in several requests."
-                raise KafkaError(Errors.INVALID_REQUEST, text)
-            if removed:
-                try:
-                    self._store.change_acls((), list(removed))
-                except KafkaError as refusal:
-                    return [Deleted((), result.error or refusal) for result in results]
-                self._remember((), list(removed))
+            results = self._found(filters, removed)
+            return [metadata_record("RemoveAccessControlEntryRecord", {"Id": self._acls[acl]}) for acl in removed]
+
+        try:
+            self._controller.change(plan, frees_space=True)
+        except KafkaError as refusal:
+            if refusal.error is not Errors.KAFKA_STORAGE_ERROR:
+                raise
+            return [Deleted((), result.error or refusal) for result in results]
         return results
 
-    def _remember(self, added: Sequence[Acl], removed: Sequence[Acl]) -> None:
-        """Apply stored changes; under the lock, except at the start."""
-        for acl in removed:
+    def _found(self, filters: Sequence[AclFilter], removed: dict[Acl, None]) -> list[Deleted]:
+        """Return the rules that match each filter, and add them to ``removed``. Raises: KafkaError."""
+        kept: dict[AclFilter, Deleted] = dict.fromkeys(filters, Deleted(()))
+        if len(kept) * len(self._acls) > MAX_COMPARISONS:
+            text = f"{len(kept)} filters are too many for {len(self._acls)} acls: send them in several requests."
+            raise KafkaError(Errors.INVALID_REQUEST, text)
+        for wanted in kept:
+            error = _objection_to(wanted)
+            found = [acl for acl in self._acls if wanted.matches(acl)] if error is None else []
+            kept[wanted] = Deleted(found, error)
+            removed.update(dict.fromkeys(found))
+            if len(removed) > MAX_CHANGES:
+                text = f"Cannot remove more than {MAX_CHANGES} acls in a single delete operation."
+                raise KafkaError(Errors.INVALID_REQUEST, text)
+        results = [kept[wanted] for wanted in filters]
+        if sum(len(result.acls) for result in results) > MAX_FOUND:
+            text = f"{len(filters)} filters mean the same acls too often: send them in several requests."
+            raise KafkaError(Errors.INVALID_REQUEST, text)
+        return results
+
+    def publish(self, delta: MetadataDelta, image: MetadataImage) -> None:
+        """Put changed rules in force."""
+        if delta.added_acls or delta.removed_acls:
+            with self._lock:
+                self._remember(delta.added_acls, delta.removed_acls)
+
+    def _remember(self, added: Mapping[uuid.UUID, Acl], removed: Mapping[uuid.UUID, Acl]) -> None:
+        """Apply stored changes; under the lock, except at the start. Two ids of one rule count as one."""
+        gone = [acl for acl_id, acl in removed.items() if self._acls.get(acl) == acl_id]
+        for acl in gone:
             del self._acls[acl]
             key = (acl.principal, acl.resource_type)
             del self._by_principal[key][acl]
             if not self._by_principal[key]:
                 del self._by_principal[key]
-        for acl in added:
-            self._acls[acl] = None
-            self._by_principal.setdefault((acl.principal, acl.resource_type), {})[acl] = None
-        ended = [_in_force(acl) for acl in removed if not self._has_twin(acl)]
-        self.rules.apply(ended, [_in_force(acl) for acl in added])
+        new = []
+        for acl_id, acl in added.items():
+            if acl not in self._acls:
+                new.append(acl)
+                self._acls[acl] = acl_id
+                self._by_principal.setdefault((acl.principal, acl.resource_type), {})[acl] = None
+        ended = [_in_force(acl) for acl in gone if not self._has_twin(acl)]
+        self.rules.apply(ended, [_in_force(acl) for acl in new])
         self._by_type.clear()
 
     def _has_twin(self, acl: Acl) -> bool:

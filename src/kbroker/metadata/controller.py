@@ -1,0 +1,204 @@
+"""The controller of the metadata: one change at a time, planned against the image, stored, replayed, published.
+
+A change whose outcome on the disk is unknown gets no response, and the broker stops, as Kafka's controller does: the
+next start reads from the log whether it was made.
+Source: ``QuorumController``, ``MetadataLoader``; order of publishers: ``BrokerMetadataPublisher``.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from kbroker._core.clock import BaseClock
+from kbroker.common.errors import OutcomeUnknownError
+from kbroker.common.loggers import get_logger
+from kbroker.metadata.image.delta import MetadataDelta
+from kbroker.metadata.image.image import EMPTY_IMAGE, METADATA_VERSION, MetadataImage
+from kbroker.metadata.records.metadata_record import LATEST_LEVEL, MetadataRecord
+
+logger = get_logger(__name__)
+
+#: Returns the records of a change of this image. What it raises goes to the caller of the change; nothing is stored.
+Plan = Callable[[MetadataImage], Sequence[MetadataRecord]]
+
+
+class NotInForceError(Exception):
+    """A change is stored, and a part of the broker failed to put it in force. ``cause``: that failure."""
+
+    def __init__(self, cause: Exception) -> None:
+        super().__init__(str(cause))
+        self.cause = cause
+
+
+class Publisher(Protocol):
+    """A part of the broker that follows the image."""
+
+    def publish(self, delta: MetadataDelta, image: MetadataImage) -> None:
+        """Put the changes in force. Called for one delta after the other; must not change metadata."""
+
+
+class Storage(Protocol):
+    """Storage of the records."""
+
+    @property
+    def end_offset(self) -> int: ...
+    @property
+    def epoch(self) -> int: ...
+    @property
+    def kraft_version(self) -> int: ...
+    def append(self, records: Sequence[MetadataRecord], *, frees_space: bool) -> None: ...
+    def flush(self) -> None: ...
+
+
+class MemoryStorage:
+    """Storage of a broker that keeps nothing: offsets are counted."""
+
+    epoch = kraft_version = 1
+
+    def __init__(self) -> None:
+        self.end_offset = 0
+
+    def append(self, records: Sequence[MetadataRecord], *, frees_space: bool) -> None:
+        self.end_offset += len(records)
+
+    def flush(self) -> None:
+        pass
+
+
+class _Change:
+    """A change that waits for its turn."""
+
+    __slots__ = ("delta", "error", "frees_space", "image", "is_done", "plan")
+
+    def __init__(self, plan: Plan, frees_space: bool) -> None:
+        self.plan = plan
+        self.frees_space = frees_space
+        self.error: BaseException | None = None
+        self.delta: MetadataDelta | None = None
+        self.image = EMPTY_IMAGE
+        self.is_done = False
+
+
+class Controller:
+    """The image of the cluster's metadata, and its changes.
+
+    Args: ``node_id`` and ``cluster_id`` of the broker; ``storage``: None to keep nothing; ``image``: as loaded.
+    Threads: any. Lock: its own, held over the sync and the publishers, before the locks of these; who reads `image`
+    takes none. Changes that wait for the lock share a sync.
+    """
+
+    def __init__(
+        self, node_id: int, cluster_id: str, storage: Storage | None = None, image: MetadataImage = EMPTY_IMAGE
+    ) -> None:
+        self.node_id = node_id
+        self.cluster_id = cluster_id
+        self.publishers: list[Publisher] = []
+        self.on_failure: Callable[[str], None] = lambda reason: None  # called once, with the reason of the stop
+        self._storage: Storage = MemoryStorage() if storage is None else storage
+        self._image = image
+        self._lock = threading.Lock()
+        self._waiting: deque[_Change] = deque()
+        self._failure = ""
+
+    @property
+    def image(self) -> MetadataImage:
+        """The latest image; it never changes."""
+        return self._image
+
+    @property
+    def level(self) -> int:
+        """Finalized metadata.version, which decides the versions of records."""
+        return self._image.features.get(METADATA_VERSION, LATEST_LEVEL)
+
+    @property
+    def end_offset(self) -> int:
+        """Offset of the next record."""
+        return self._storage.end_offset
+
+    @property
+    def epoch(self) -> int:
+        """Leader epoch of the quorum."""
+        return self._storage.epoch
+
+    @property
+    def kraft_version(self) -> int:
+        """Level of kraft.version, which control records have."""
+        return self._storage.kraft_version
+
+    def change(self, plan: Plan, *, frees_space: bool = False) -> None:
+        """Store the records that ``plan`` returns, all or none; they are in force when this returns.
+
+        Args: ``plan`` runs under the controller's lock, perhaps in another thread that changes metadata; ``frees_space``:
+        the change is possible on a full disk.
+        Raises: the errors of ``plan``; KafkaError KAFKA_STORAGE_ERROR, when nothing was stored; NotInForceError;
+        OutcomeUnknownError.
+        """
+        mine = _Change(plan, frees_space)
+        self._waiting.append(mine)
+        with self._lock:
+            if not mine.is_done:
+                self._make_waiting()
+        if mine.error is not None:
+            raise mine.error
+
+    def _make_waiting(self) -> None:
+        changes = []
+        while self._waiting:
+            changes.append(self._waiting.popleft())
+        image = self._image
+        stored = []
+        for change in changes:
+            try:
+                image = self._store(change, image)
+                if change.delta is not None:
+                    stored.append(change)
+            except Exception as error:
+                change.error = error
+        if stored:
+            try:
+                self._storage.flush()
+            except OSError as error:
+                self._fail(f"the metadata log cannot be synced: {error}")
+                for change in stored:
+                    change.error = OutcomeUnknownError(self._failure)
+                stored = []
+        for change in stored:
+            self._publish(change)
+        for change in changes:
+            change.is_done = True
+
+    def _store(self, change: _Change, image: MetadataImage) -> MetadataImage:
+        """Append the records of a change; return the image after it."""
+        if self._failure:
+            raise OutcomeUnknownError(self._failure)
+        records = change.plan(image)
+        if not records:
+            return image
+        delta = MetadataDelta(image)
+        for record in records:
+            delta.replay(record)
+        self._storage.append(records, frees_space=change.frees_space)
+        change.delta = delta
+        change.image = delta.apply(self._storage.end_offset - 1, self._storage.epoch)
+        return change.image
+
+    def _publish(self, change: _Change) -> None:
+        assert change.delta is not None
+        self._image = change.image
+        for publisher in self.publishers:
+            try:
+                publisher.publish(change.delta, change.image)
+            except Exception as error:  # the other publishers are called all the same
+                logger.exception("a change of metadata cannot be put in force")
+                change.error = NotInForceError(error)
+
+    def _fail(self, reason: str) -> None:
+        self._failure = (
+            f"{reason}; it is unknown whether the last change is stored, so the broker stops: repair the disk, then "
+            "start it again"
+        )
+        logger.critical("%s", self._failure)
+        self.on_failure(self._failure)

@@ -1,0 +1,116 @@
+"""Opening of the metadata log of a broker that is alone in its quorum, and storage of the controller's changes.
+
+A new folder has its first records in ``bootstrap.checkpoint``; the first start appends them to the log.
+Source: ``KafkaRaftClient.onBecomeLeader``, ``ActivationRecordsGenerator``.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Sequence
+
+from kbroker._core.clock import BaseClock
+from kbroker.common.errors import ProtocolError
+from kbroker.log.checkpoints import uuid_to_text
+from kbroker.metadata.image.delta import MetadataDelta
+from kbroker.metadata.image.image import METADATA_VERSION, MetadataImage
+from kbroker.metadata.image.image_errors import MetadataReplayError
+from kbroker.metadata.log.loader import ABORT, BEGIN, END, LoadedMetadata
+from kbroker.metadata.log.metadata_log import MetadataLog, MetadataLogError, recovery_command
+from kbroker.metadata.records.batches import build_control, build_records
+from kbroker.metadata.records.control_records import ControlRecord, KRaftVersion, LeaderChange, Voters
+from kbroker.metadata.records.metadata_record import LATEST_LEVEL, MetadataRecord, UnknownRecordError, metadata_record
+from kbroker.metadata.records.snapshot_files import BOOTSTRAP_CHECKPOINT, read_snapshot
+
+BATCH_RECORDS = 10_000  # of one batch; a larger change is a transaction of batches
+TRANSACTIONS_LEVEL = 13  # first level of metadata.version with transactions of records: 3.6-IV1
+
+
+class LogStorage:
+    """Storage of changes in the metadata log. Threads: one at a time, the controller's."""
+
+    def __init__(self, log: MetadataLog, clock: BaseClock, kraft_version: int) -> None:
+        self.log = log
+        self.kraft_version = kraft_version
+        self._clock = clock
+        self.level = LATEST_LEVEL
+
+    @property
+    def end_offset(self) -> int:
+        """Offset of the next record."""
+        return self.log.end_offset
+
+    @property
+    def epoch(self) -> int:
+        """Leader epoch of the records."""
+        return self.log.epoch
+
+    def append(self, records: Sequence[MetadataRecord], *, frees_space: bool = False) -> None:
+        """Append the records of a change, all or none. Raises: KafkaError KAFKA_STORAGE_ERROR."""
+        now_ms = self._clock.wall_ms()
+        for part in self._parts(records):
+            self.log.append(build_records(part, 0, self.log.epoch, now_ms), frees_space=frees_space)
+
+    def _parts(self, records: Sequence[MetadataRecord]) -> list[Sequence[MetadataRecord]]:
+        if len(records) <= BATCH_RECORDS or self.level < TRANSACTIONS_LEVEL:
+            return [records]
+        parts = [records[at : at + BATCH_RECORDS] for at in range(0, len(records), BATCH_RECORDS)]
+        first, last = metadata_record(BEGIN, {"Name": None}), metadata_record(END, {})
+        return [[first, *parts[0]], *parts[1:-1], [*parts[-1], last]]
+
+    def append_control(self, records: Sequence[ControlRecord]) -> None:
+        """Append a batch of control records. Raises: KafkaError KAFKA_STORAGE_ERROR."""
+        self.log.append(build_control(records, 0, self.log.epoch, self._clock.wall_ms()))
+
+    def flush(self) -> None:
+        """Make all appended records durable. Raises: OSError."""
+        self.log.flush()
+
+
+def open_storage(
+    log: MetadataLog, clock: BaseClock, node_id: int, directory_id: uuid.UUID
+) -> tuple[LogStorage, MetadataImage]:
+    """Load the image, then begin the log's new epoch with this node as leader.
+
+    Raises: MetadataLogError for damage, or a quorum with other voters; KafkaError; OSError.
+    """
+    loaded = LoadedMetadata(log)
+    if loaded.voters is not None:
+        _check_voters(log, loaded.voters, node_id, directory_id)
+    storage = LogStorage(log, clock, loaded.kraft_version)
+    log.begin_epoch(node_id, loaded.kraft_version)
+    control: list[ControlRecord] = [LeaderChange(node_id, (node_id,), (node_id,))]
+    if loaded.image.offset < 0 and loaded.voters is not None:
+        control += [KRaftVersion(loaded.kraft_version), loaded.voters]
+    storage.append_control(control)
+    if loaded.has_open_transaction:
+        storage.append([metadata_record(ABORT, {"Reason": "the log ends within it"})])
+    image = loaded.image
+    if METADATA_VERSION not in image.features:
+        image = _bootstrap(log, storage, image)
+    storage.level = image.features[METADATA_VERSION]
+    return storage, image
+
+
+def _check_voters(log: MetadataLog, voters: Voters, node_id: int, directory_id: uuid.UUID) -> None:
+    """Check that this node is the only voter. Raises: MetadataLogError."""
+    if [(voter.id, voter.directory_id) for voter in voters.voters] != [(node_id, directory_id)]:
+        found = ", ".join(f"{voter.id}@{uuid_to_text(voter.directory_id)}" for voter in voters.voters)
+        raise MetadataLogError(
+            f"{log.folder}: expected {node_id}@{uuid_to_text(directory_id)} as the only voter of the quorum, found "
+            f"{found}; serve it with Apache Kafka, or remove the other voters there first"
+        )
+
+
+def _bootstrap(log: MetadataLog, storage: LogStorage, image: MetadataImage) -> MetadataImage:
+    """Append the first records of the cluster."""
+    path = log.log_dir / BOOTSTRAP_CHECKPOINT
+    try:
+        records = [record for batch in read_snapshot(path) for record in batch.records]
+        delta = MetadataDelta(image)
+        for record in records:
+            delta.replay(record)
+        storage.append([metadata_record(BEGIN, {"Name": "Bootstrap records"}), *records, metadata_record(END, {})])
+        return delta.apply(storage.end_offset - 1, storage.epoch)
+    except (OSError, ProtocolError, UnknownRecordError, MetadataReplayError) as error:
+        raise MetadataLogError(f"{path} cannot be used: {error}; {recovery_command(log.log_dir)}") from None

@@ -1,0 +1,238 @@
+"""The partition ``__cluster_metadata-0``: records of the cluster's metadata, and snapshots of them.
+
+A change is one batch, so that a crash leaves all of its records or none; it is on disk when `flush` returns.
+Source: ``KafkaRaftLog``, ``KafkaRaftClient``, ``SnapshotGenerator``; spec: KIP-595, KIP-630.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import uuid
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from kbroker._core.clock import BaseClock
+from kbroker.common.configs.config import BrokerConfig
+from kbroker.common.errors import Errors, KafkaError
+from kbroker.common.loggers import get_logger
+from kbroker.common.topic_names import CLUSTER_METADATA_TOPIC
+from kbroker.log import checkpoints
+from kbroker.log._partition_log import PartitionLog
+from kbroker.metadata.log import quorum_state
+from kbroker.metadata.log.quorum_state import QuorumState
+from kbroker.metadata.records.batches import MetadataBatch, read_batches
+from kbroker.metadata.records.metadata_record import MetadataRecord
+from kbroker.metadata.records.snapshot_files import read_snapshot, snapshot_id, snapshot_name, write_snapshot
+
+logger = get_logger(__name__)
+
+FOLDER_NAME = f"{CLUSTER_METADATA_TOPIC}-0"
+TOPIC_ID = uuid.UUID(int=1)
+RESERVE_NAME = "kbroker-metadata-reserve"
+RESERVE_BYTES = 128 * 1024
+READ_BYTES = 1024 * 1024
+
+
+class MetadataLogError(RuntimeError):
+    """The metadata log cannot be used; the message names the file, the damage and the remedy."""
+
+
+class SnapshotFile(NamedTuple):
+    """A snapshot: it replaces the records below ``end_offset``."""
+
+    end_offset: int
+    epoch: int
+    path: Path
+
+
+def recovery_command(log_dir: Path) -> str:
+    """Return the advice for a metadata log that is lost or damaged."""
+    return f"rebuild it with 'kbroker log recover-metadata {log_dir}', or restore it from a backup"
+
+
+class MetadataLog:
+    """The metadata log of a node that is the quorum's only voter, opened for a new leader epoch.
+
+    Args: ``log_dir``: the locked folder of the metadata log; ``node_id``; ``config``; ``clock``: of the records' time;
+    ``is_clean``: everything in it was on disk when it was closed.
+    Raises: MetadataLogError for damage; OSError.
+    Threads: `append`, `flush` and `truncate` by one thread at a time, the controller's; `write_snapshot` by one other.
+    """
+
+    def __init__(self, log_dir: Path, config: BrokerConfig, clock: BaseClock, *, is_clean: bool) -> None:
+        self.log_dir = log_dir
+        self.folder = log_dir / FOLDER_NAME
+        self._clock = clock
+        self._retention_bytes = config.integer("metadata.max.retention.bytes")
+        self._retention_ms = config.integer("metadata.max.retention.ms")
+        self.folder.mkdir(exist_ok=True)
+        self.epoch = self._last_epoch() + 1
+        try:
+            self._log = PartitionLog(
+                self.folder,
+                CLUSTER_METADATA_TOPIC,
+                0,
+                TOPIC_ID,
+                {
+                    "segment.bytes": config.integer("metadata.log.segment.bytes"),
+                    "segment.ms": config.integer("metadata.log.segment.ms"),
+                    "retention.bytes": -1,
+                    "retention.ms": -1,
+                },
+                clock,
+                clean=is_clean,
+                leader_epoch=self.epoch,
+            )
+        except ValueError as error:
+            raise MetadataLogError(f"{self.folder}: {error}; {recovery_command(log_dir)}") from None
+        if self._log.damage is not None:
+            damage = self._log.damage
+            self._log.close(clean=False)
+            raise MetadataLogError(f"{self.folder} is damaged: {damage}; {recovery_command(log_dir)}")
+        if self._log.cut is not None:
+            logger.warning("%s: %s", self.folder, self._log.cut)
+        self._start_at_snapshot()
+
+    def _last_epoch(self) -> int:
+        """Return the largest epoch that the files name."""
+        epochs = [snapshot.epoch for snapshot in self.snapshots()]
+        try:
+            state = quorum_state.read_quorum_state(self.folder)
+            epochs += checkpoints.leader_epoch_checkpoint(self.folder / "leader-epoch-checkpoint").read()
+        except checkpoints.CorruptFileError as error:
+            raise MetadataLogError(f"{error}; {recovery_command(self.log_dir)}") from None
+        return max([0 if state is None else state.leader_epoch, *epochs, 0])
+
+    def _start_at_snapshot(self) -> None:
+        """Continue an empty log at the end of the latest snapshot, as after a snapshot was fetched."""
+        newest = max(self.snapshots(), default=None)
+        if newest is not None and self.end_offset < newest.end_offset:
+            raise MetadataLogError(
+                f"{self.folder} ends at offset {self.end_offset}, expected {newest.end_offset} or more, the end of "
+                f"{newest.path.name}; {recovery_command(self.log_dir)}"
+            )
+
+    # ------------------------------------------------------------ reading
+
+    @property
+    def start_offset(self) -> int:
+        """Offset of the first record that is still in the log."""
+        return self._log.log_start_offset
+
+    @property
+    def end_offset(self) -> int:
+        """Offset of the next record."""
+        return self._log.log_end_offset
+
+    @property
+    def size_bytes(self) -> int:
+        """Size of the segments."""
+        return self._log.size_bytes
+
+    def snapshots(self) -> list[SnapshotFile]:
+        """Return the snapshots of records, the oldest first; the one of the first voters (0-0) is none."""
+        found = []
+        for name in os.listdir(self.folder):
+            parsed = snapshot_id(name)
+            if parsed is not None and parsed != (0, 0):
+                found.append(SnapshotFile(*parsed, self.folder / name))
+        return sorted(found)
+
+    def first_batches(self) -> Iterator[MetadataBatch]:
+        """Yield the batches of the snapshot with the quorum's first voters; none without one."""
+        path = self.folder / snapshot_name(0, 0)
+        return read_snapshot(path) if path.exists() else iter(())
+
+    @staticmethod
+    def snapshot_batches(snapshot: SnapshotFile) -> Iterator[MetadataBatch]:
+        """Yield the batches of a snapshot. Raises: ProtocolError for damage; OSError."""
+        return read_snapshot(snapshot.path)
+
+    def batches(self, offset: int) -> Iterator[MetadataBatch]:
+        """Yield the batches of the log from ``offset`` on. Raises: ProtocolError for damage; OSError."""
+        while offset < self.end_offset:
+            found = self._log.read(offset, READ_BYTES)
+            if found.error or not found.records:
+                raise MetadataLogError(f"{self.folder} cannot be read at offset {offset}: error {found.error}")
+            for batch in read_batches(found.records, allow_truncated=True):
+                offset = batch.last_offset + 1
+                yield batch
+
+    # ------------------------------------------------------------ writing
+
+    def begin_epoch(self, leader_id: int, kraft_version: int) -> None:
+        """Write the leader and the new epoch to ``quorum-state``, before the first record of the epoch. Raises: OSError."""
+        quorum_state.write_quorum_state(self.folder, QuorumState(leader_id, self.epoch), kraft_version)
+
+    def append(self, batch: bytes, *, frees_space: bool = False) -> None:
+        """Append a batch, which gets the next offsets and the epoch; `flush` makes it durable.
+
+        Args: ``frees_space``: the change may use the space that is reserved for a full disk.
+        Raises: KafkaError KAFKA_STORAGE_ERROR; nothing was appended then.
+        """
+        if not frees_space:
+            self._reserve(is_needed=True)
+        info = self._log.append(batch, is_client=False)
+        if info.error and frees_space and self._release_reserve():
+            info = self._log.append(batch, is_client=False)
+        if info.error:
+            raise KafkaError(Errors.KAFKA_STORAGE_ERROR, f"Cannot write the metadata log: {info.message}")
+
+    def flush(self) -> None:
+        """Make all appended batches durable. Raises: OSError; it is then unknown which of them are."""
+        self._log.flush()
+
+    def close(self) -> None:
+        """Close the log; what was appended is on disk. Idempotent."""
+        if not self._log.is_closed:
+            self._log.close(clean=True)
+
+    # ------------------------------------------------------------ space for a full disk
+
+    def _reserve(self, *, is_needed: bool) -> None:
+        """Reserve space, so that deleting works on a full disk. Raises: KafkaError, if it is needed and there is none."""
+        path = self.log_dir / RESERVE_NAME
+        try:
+            if path.exists() and path.stat().st_size >= RESERVE_BYTES:
+                return
+            checkpoints.write_atomically(path, b"\0" * RESERVE_BYTES)
+        except OSError as error:
+            if is_needed:
+                text = f"Cannot write the metadata log: no space can be kept for a full disk: {error}"
+                raise KafkaError(Errors.KAFKA_STORAGE_ERROR, text) from None
+
+    def _release_reserve(self) -> bool:
+        with contextlib.suppress(OSError):
+            (self.log_dir / RESERVE_NAME).unlink()
+            return True
+        return False
+
+    # ------------------------------------------------------------ snapshots
+
+    def write_snapshot(self, records: Iterable[MetadataRecord], offset: int, epoch: int, timestamp_ms: int) -> None:
+        """Write a snapshot of all records up to ``offset``, then remove what newer snapshots cover.
+
+        Args: ``records`` of the image at ``offset``, whose record has the epoch ``epoch`` and the time ``timestamp_ms``.
+        Raises: OSError; earlier snapshots are then unchanged.
+        """
+        path = self.folder / snapshot_name(offset + 1, epoch)
+        if not path.exists():
+            write_snapshot(path, records, timestamp_ms)
+        self._remove_covered()
+
+    def _remove_covered(self) -> None:
+        """Remove the oldest snapshots, and the segments below the next one, beyond the retention's size or time."""
+        snapshots = self.snapshots()
+        now_ms = self._clock.wall_ms()
+        while len(snapshots) > 1:
+            sizes = sum(one.path.stat().st_size for one in snapshots) + self._log.size_bytes
+            age_ms = now_ms - snapshots[1].path.stat().st_mtime * 1000
+            is_large = 0 <= self._retention_bytes < sizes
+            if not is_large and not 0 <= self._retention_ms < age_ms:
+                break
+            oldest = snapshots.pop(0)
+            self._log.delete_records(snapshots[0].end_offset)
+            self._log.apply_retention(now_ms)
+            oldest.path.unlink()

@@ -1,0 +1,53 @@
+"""The file ``quorum-state`` of the metadata log: the last leader epoch of which this node knows.
+
+Source: ``FileQuorumStateStore``, ``QuorumStateData``.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import NamedTuple
+
+from kbroker.log.checkpoints import CorruptFileError, read_text, write_atomically
+
+FILE_NAME = "quorum-state"
+NO_DIRECTORY = "AAAAAAAAAAAAAAAAAAAAAA"
+#: Largest version of the file's data that is understood.
+DATA_VERSION = 1
+
+
+class QuorumState(NamedTuple):
+    """Leader and epoch of the quorum. ``leader_id``: -1 while there is none."""
+
+    leader_id: int
+    leader_epoch: int
+
+
+def read_quorum_state(folder: Path) -> QuorumState | None:
+    """Return the state of the partition in ``folder``, None without a file. Raises: CorruptFileError, OSError."""
+    path = folder / FILE_NAME
+    text = read_text(path)
+    if text is None:
+        return None
+    try:
+        content = json.loads(text)
+        version, leader, epoch = content["data_version"], content["leaderId"], content["leaderEpoch"]
+        if not all(type(value) is int for value in (version, leader, epoch)) or epoch < 0:
+            raise ValueError("expected whole numbers")
+    except (ValueError, KeyError, TypeError) as error:
+        raise CorruptFileError(f"{path}: expected the JSON of a quorum's state, found {text[:80]!r}: {error}") from None
+    if version > DATA_VERSION:
+        raise CorruptFileError(f"{path}: expected data_version {DATA_VERSION} at most, found {version}")
+    return QuorumState(leader, epoch)
+
+
+def write_quorum_state(folder: Path, state: QuorumState, kraft_version: int) -> None:
+    """Write the state durably, in the form of the quorum's kraft.version. Raises: OSError."""
+    content: dict[str, object] = {"leaderId": state.leader_id, "leaderEpoch": state.leader_epoch, "votedId": -1}
+    if kraft_version == 0:
+        voters = [{"voterId": state.leader_id}]
+        content = {"clusterId": "", **content, "appliedOffset": 0, "currentVoters": voters, "data_version": 0}
+    else:
+        content |= {"votedDirectoryId": NO_DIRECTORY, "data_version": 1}
+    write_atomically(folder / FILE_NAME, json.dumps(content, separators=(",", ":")).encode())

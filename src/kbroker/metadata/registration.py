@@ -1,0 +1,100 @@
+"""Records that register this broker and let it lead every partition. Source: ``ClusterControlManager.registerBroker``."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable, Mapping, Sequence
+
+from kbroker.common.listeners import PROTOCOLS, Listener
+from kbroker.metadata.features import SUPPORTED
+from kbroker.metadata.image.image import MetadataImage
+from kbroker.metadata.image.partition_registration import RECOVERED, PartitionRegistration
+from kbroker.metadata.image.registrations import BrokerRegistration, Endpoint, VersionRange
+from kbroker.metadata.records.metadata_record import MetadataRecord, metadata_record
+
+FENCED, UNFENCED = True, -1
+DIRECTORIES_LEVEL = 17  # first level of metadata.version with directories
+
+
+class UnservableMetadataError(RuntimeError):
+    """Metadata of a cluster that a single broker cannot serve."""
+
+
+def check_servable(image: MetadataImage, node_id: int) -> None:
+    """Check that this broker has the only replica of each partition. Raises: UnservableMetadataError."""
+    for topic in image.topics.values():
+        for index, partition in enumerate(topic.partitions):
+            if partition.replicas != (node_id,):
+                found = ", ".join(map(str, partition.replicas))
+                raise UnservableMetadataError(
+                    f"partition {topic.name}-{index}: expected its only replica on node {node_id}, found replicas on "
+                    f"{found}; move them to this node with Apache Kafka first"
+                )
+    remote = [name for (_, name), configs in image.configs.items() if configs.get("remote.storage.enable") == "true"]
+    if remote:
+        raise UnservableMetadataError(
+            f"topic {remote[0]} has remote.storage.enable=true: tiered storage is not supported; disable it with "
+            "Apache Kafka first"
+        )
+
+
+def registration_records(
+    image: MetadataImage,
+    level: int,
+    broker_epoch: int,
+    node_id: int,
+    listeners: Iterable[Listener],
+    rack: str | None,
+    directories: Sequence[uuid.UUID],
+) -> list[MetadataRecord]:
+    """Return the records that register and unfence the broker, with new leaders where it does not lead.
+
+    Args: ``broker_epoch``: the offset that the first record will have.
+    """
+    endpoints = {one.name: Endpoint(one.host, one.port, PROTOCOLS.index(one.protocol)) for one in listeners}
+    broker = BrokerRegistration(
+        node_id,
+        broker_epoch,
+        uuid.uuid4(),
+        endpoints,
+        {name: VersionRange(*levels) for name, levels in SUPPORTED.items() if levels[1]},
+        rack,
+        FENCED,
+        False,
+        False,
+        tuple(directories) if level >= DIRECTORIES_LEVEL else (),
+        None,
+    )
+    body = {"BrokerId": node_id, "BrokerEpoch": broker_epoch, "Fenced": UNFENCED}
+    return [
+        metadata_record("RegisterBrokerRecord", broker.to_record(), level),
+        *_leader_records(image, level, node_id),
+        metadata_record("BrokerRegistrationChangeRecord", body, level),
+    ]
+
+
+def _leader_records(image: MetadataImage, level: int, node_id: int) -> list[MetadataRecord]:
+    records = []
+    for topic in image.topics.values():
+        for index, partition in enumerate(topic.partitions):
+            changes = _leadership(partition, node_id)
+            if changes:
+                body = {"PartitionId": index, "TopicId": topic.topic_id, **changes}
+                records.append(metadata_record("PartitionChangeRecord", body, level))
+    return records
+
+
+def _leadership(partition: PartitionRegistration, node_id: int) -> Mapping[str, object]:
+    """Return the changes with which the only replica leads, none if it does: no record is lost by that."""
+    changes: dict[str, object] = {}
+    if partition.leader != node_id:
+        changes["Leader"] = node_id
+    if partition.isr != (node_id,):
+        changes["Isr"] = [node_id]
+    if partition.leader_recovery_state != RECOVERED:
+        changes["LeaderRecoveryState"] = RECOVERED
+    if partition.elr:
+        changes["EligibleLeaderReplicas"] = []
+    if partition.last_known_elr:
+        changes["LastKnownElr"] = []
+    return changes
