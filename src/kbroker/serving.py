@@ -181,6 +181,7 @@ def _run(properties: dict[str, str], stop: StopSignals) -> bool:
 
             mount(broker)
         stop.on_first = broker.cancel_start
+        broker.on_failure = stop.ask
         if stop.has_come():
             return False
         broker.start()
@@ -204,6 +205,8 @@ def _run(properties: dict[str, str], stop: StopSignals) -> bool:
             gc.enable()
         process_memory.release_free_memory()  # half a MiB that only the start needed
         stop.wait()
+        if broker.failure:
+            raise ServeError(broker.failure, START_STATUS)
         return True
     finally:
         if control is not None:

@@ -1,10 +1,9 @@
-"""DescribeQuorum: one voter, which leads. There is no metadata log: its epoch and offsets are those of an empty one."""
+"""DescribeQuorum: one voter, which leads the quorum of the metadata log."""
 
 from __future__ import annotations
 
 from kbroker.common.errors import Errors
 from kbroker.common.topic_names import CLUSTER_METADATA_TOPIC
-from kbroker.metadata.topics import ZERO_ID
 from kbroker.requests.context import ApiContext, Body, RequestContext
 from kbroker.security.authorizer import checks
 
@@ -36,11 +35,11 @@ def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
 
 
 def _quorum(ctx: ApiContext) -> Body:
-    now_ms = ctx.clock.wall_ms()
+    now_ms, end_offset = ctx.clock.wall_ms(), ctx.image.offset + 1
     voter = {
         "ReplicaId": ctx.node_id,
-        "ReplicaDirectoryId": ZERO_ID,
-        "LogEndOffset": 0,
+        "ReplicaDirectoryId": ctx.controller.directory_id,
+        "LogEndOffset": end_offset,
         "LastFetchTimestamp": now_ms,
         "LastCaughtUpTimestamp": now_ms,
     }
@@ -49,8 +48,8 @@ def _quorum(ctx: ApiContext) -> Body:
         "ErrorCode": 0,
         "ErrorMessage": "",
         "LeaderId": ctx.node_id,
-        "LeaderEpoch": 0,
-        "HighWatermark": 0,
+        "LeaderEpoch": ctx.controller.epoch,
+        "HighWatermark": end_offset,
         "CurrentVoters": [voter],
         "Observers": [],
     }

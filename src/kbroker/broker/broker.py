@@ -78,6 +78,9 @@ class Broker:
         self._interception = Interception()
         self._mounts: dict[str, Callable[[Broker, HttpAccess], PageServer]] = {}
         self._is_cancelled = False
+        self.failure = ""  # the reason why the broker stops by itself
+        #: Called instead of `stop` when the broker must stop by itself; None: `stop`. See ``failure``.
+        self.on_failure: Callable[[], None] | None = None
 
     def __enter__(self) -> Broker:
         self.start()
@@ -118,6 +121,7 @@ class Broker:
             parts = BrokerRuntime(
                 self.config, self.clock, self.apis, self._interception, lambda: self._is_cancelled, mounts
             )
+            parts.on_failure = self._fail
             try:
                 parts.start()
             except (ConfigError, StartCancelled):
@@ -145,6 +149,11 @@ class Broker:
             parts, self._runtime = self._runtime, None
         if parts is not None:
             parts.stop()
+
+    def _fail(self, reason: str) -> None:
+        """Stop, in a thread of its own: the failure was found by a thread that the stop waits for."""
+        self.failure = reason
+        threading.Thread(target=self.on_failure or self.stop, name="broker-failure", daemon=True).start()
 
     def mount(self, path: str, load: Callable[[Broker, HttpAccess], PageServer]) -> None:
         """Serve pages below a path of the HTTP port (``kbroker.metrics.listener``) from the next start on.

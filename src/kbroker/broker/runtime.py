@@ -40,9 +40,10 @@ from kbroker.log.manager import LogManager
 from kbroker.metadata.configs.resource_configs import broker_configs
 from kbroker.metadata.controller import Controller, MemoryStorage, Publisher
 from kbroker.metadata.features import Features
+from kbroker.metadata.log import snapshots as snapshots_module
 from kbroker.metadata.log.opening import first_records, image_of, open_metadata
-from kbroker.metadata.producer_ids import ProducerIds
-from kbroker.metadata.registration import check_servable, registration_records
+from kbroker.metadata.log.snapshots import Snapshots
+from kbroker.metadata.registration import check_servable, fencing_records, registration_records
 from kbroker.metadata.topics import TopicRegistry
 from kbroker.network.request_channel import RequestChannel
 from kbroker.network.socket_server import SocketServer
@@ -56,12 +57,12 @@ from kbroker.requests.context import ApiContext
 from kbroker.security.credentials import ScramCredentials
 
 if TYPE_CHECKING:
-    from kbroker.metadata.image.image import MetadataImage
-    from kbroker.metadata.records.metadata_record import MetadataRecord
     from kbroker.common.listeners import Listener
     from kbroker.coordinator.group_coordinator import GroupCoordinator
     from kbroker.coordinator.group_service import GroupService
     from kbroker.coordinator.transaction_service import TransactionService
+    from kbroker.metadata.image.image import MetadataImage
+    from kbroker.metadata.records.metadata_record import MetadataRecord
     from kbroker.network.request_channel import InboundRequest
     from kbroker.network.transport.authentication import ListenerSecurity
     from kbroker.observe.http_access import HttpAccess
@@ -108,6 +109,8 @@ class BrokerRuntime:
         self.apis = apis
         self._api_names = {entry.key: entry.name for entry in apis.entries.values()}
         self.in_memory = config.boolean("kbroker.in.memory")
+        #: Called with the reason when the broker must stop: the outcome of a change of the metadata is unknown.
+        self.on_failure: Callable[[str], None] = lambda reason: None
         self.ctx: ApiContext
         self.parts: BrokerParts
         self.listeners: list[Listener] = []
@@ -163,9 +166,16 @@ class BrokerRuntime:
             self.clock,
             is_clean=first.was_clean,
         )
-        self._undo.insert(0, ("metadata", storage.log.close))  # closed after everything else
+        self._undo.insert(0, ("metadata log", storage.log.close))  # closed after everything else
         check_servable(image, config.node_id)
-        return Controller(config.node_id, logs.cluster_id, storage, image)
+        controller = Controller(config.node_id, logs.cluster_id, storage, image)
+        controller.directory_id = first.directory_id
+        controller.on_failure = self.on_failure
+        logs.leader_epoch_of = lambda topic, index: controller.image.topics[topic].partitions[index].leader_epoch
+        snapshots = Snapshots(controller, storage.log, config, self.clock)
+        controller.publishers.append(snapshots)
+        logs.scheduler.schedule("metadata-snapshots", snapshots.look, period_ms=snapshots_module.LOOK_EVERY_MS)
+        return controller
 
     def _register(self) -> None:
         """Store the registration of this broker, whose listeners are bound now."""
@@ -185,7 +195,12 @@ class BrokerRuntime:
             )
 
         controller.change(plan, frees_space=True)
+        self._on_stop("registration", self._fence)
         self._logs.broker_epoch = controller.image.brokers[config.node_id].epoch
+
+    def _fence(self) -> None:
+        node_id, level = self.config.node_id, self._controller.level
+        self._controller.change(lambda image: fencing_records(image, level, node_id), frees_space=True)
 
     def _open_network(self) -> None:
         """Bind the listeners; connections are accepted once the network threads have started."""

@@ -8,8 +8,8 @@ from typing import Any, Protocol
 from uuid import UUID
 
 from kbroker._core.clock import BaseClock
-from kbroker.common.configs.config_resource import ConfigResourceType
 from kbroker.common.configs.config import BrokerConfig
+from kbroker.common.configs.config_resource import ConfigResourceType
 from kbroker.common.topic_names import OFFSETS_TOPIC
 from kbroker.coordinator.consumer_group.settings import ConsumerGroupSettings, GroupConfigs, Limits
 from kbroker.coordinator.consumer_group.topics_image import TopicMetadata
@@ -18,7 +18,6 @@ from kbroker.coordinator.internal_topic import RegisteredTopic
 from kbroker.metadata.controller import Controller
 from kbroker.metadata.topics import TopicRegistry, TopicView
 from kbroker.metrics.registry import Metrics
-
 
 
 class Schedule(Protocol):

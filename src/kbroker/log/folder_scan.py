@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from kbroker.common.configs.config_def import ConfigValue
 from kbroker.common.loggers import get_logger
-from kbroker.common.topic_names import TopicPartition
+from kbroker.common.topic_names import CLUSTER_METADATA_TOPIC, TopicPartition
 from kbroker.log import checkpoints
 from kbroker.log.log_dir import (
     DELETE_SUFFIX,
@@ -104,6 +104,8 @@ class FolderScan:
                 self._leave(folder)
 
     def _leave(self, folder: Path) -> None:
+        if parse_partition_folder(folder.name) == (CLUSTER_METADATA_TOPIC, 0):  # the broker's own
+            return
         logger.warning("%s belongs to no topic and is not touched", folder)
         self._report.unknown_folders.append(folder)
 

@@ -11,8 +11,8 @@ import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Protocol
+from uuid import UUID
 
-from kbroker._core.clock import BaseClock
 from kbroker.common.errors import OutcomeUnknownError
 from kbroker.common.loggers import get_logger
 from kbroker.metadata.image.delta import MetadataDelta
@@ -95,6 +95,7 @@ class Controller:
     ) -> None:
         self.node_id = node_id
         self.cluster_id = cluster_id
+        self.directory_id = UUID(int=0)  # of the folder with the metadata log, 0 in memory
         self.publishers: list[Publisher] = []
         self.on_failure: Callable[[str], None] = lambda reason: None  # called once, with the reason of the stop
         self._storage: Storage = MemoryStorage() if storage is None else storage
@@ -131,8 +132,8 @@ class Controller:
     def change(self, plan: Plan, *, frees_space: bool = False) -> None:
         """Store the records that ``plan`` returns, all or none; they are in force when this returns.
 
-        Args: ``plan`` runs under the controller's lock, perhaps in another thread that changes metadata; ``frees_space``:
-        the change is possible on a full disk.
+        Args: ``plan`` runs under the controller's lock, perhaps in another thread that changes metadata;
+        ``frees_space``: the change is possible on a full disk.
         Raises: the errors of ``plan``; KafkaError KAFKA_STORAGE_ERROR, when nothing was stored; NotInForceError;
         OutcomeUnknownError.
         """

@@ -1,4 +1,7 @@
-"""Records that register this broker and let it lead every partition. Source: ``ClusterControlManager.registerBroker``."""
+"""Records that register this broker and let it lead every partition.
+
+Source: ``ClusterControlManager.registerBroker``.
+"""
 
 from __future__ import annotations
 
@@ -71,6 +74,12 @@ def registration_records(
         *_leader_records(image, level, node_id),
         metadata_record("BrokerRegistrationChangeRecord", body, level),
     ]
+
+
+def fencing_records(image: MetadataImage, level: int, node_id: int) -> list[MetadataRecord]:
+    """Return the record of a clean stop: by it Kafka's controller registers the node again without a time-out."""
+    body = {"BrokerId": node_id, "BrokerEpoch": image.brokers[node_id].epoch, "Fenced": 1}
+    return [metadata_record("BrokerRegistrationChangeRecord", body, level)]
 
 
 def _leader_records(image: MetadataImage, level: int, node_id: int) -> list[MetadataRecord]:

@@ -177,9 +177,7 @@ class TopicRegistry:
         image = self._controller.image
         topics = [image.topics[name] for name in sorted(image.topics)]
         configs = {one.name: self._config.topic_configs(_configs(image, one.name)) for one in topics}
-        self._logs.start(
-            [TopicLogs(one.name, one.topic_id, len(one.partitions), configs[one.name]) for one in topics]
-        )
+        self._logs.start([TopicLogs(one.name, one.topic_id, len(one.partitions), configs[one.name]) for one in topics])
         self._swap({one.name: self._loaded(one, image) for one in topics})
         self._refused = {name: configs[name] for name, view in self._by_name.items() if None in view.partitions}
 
@@ -227,9 +225,7 @@ class TopicRegistry:
                 failures = self._forget_failed(results)
             except KafkaError as error:
                 failures = {one.topic_id: error for one in results if isinstance(one, PlannedTopic)}
-        return [
-            one if isinstance(one, KafkaError) else failures.get(one.topic_id) or _created(one) for one in results
-        ]
+        return [one if isinstance(one, KafkaError) else failures.get(one.topic_id) or _created(one) for one in results]
 
     def _checked(self, topic: NewTopic, names: TopicNames) -> PlannedTopic:
         default = self._config.integer("num.partitions")
@@ -254,9 +250,7 @@ class TopicRegistry:
         first = PartitionRegistration((node,), (directory,), (node,), (), (), node, RECOVERED, 0, 0)
         has_directories = level >= DIRECTORIES_LEVEL
         return [
-            metadata_record(
-                "PartitionRecord", first.to_record(topic_id, index, has_directories=has_directories), level
-            )
+            metadata_record("PartitionRecord", first.to_record(topic_id, index, has_directories=has_directories), level)
             for index in indexes
         ]
 
@@ -502,9 +496,7 @@ class TopicRegistry:
     def _open(self, topic: TopicImage, image: MetadataImage) -> TopicView:
         configs = _configs(image, topic.name)
         indexes = range(len(topic.partitions))
-        opened = self._logs.create_partitions(
-            topic.name, indexes, topic.topic_id, self._config.topic_configs(configs)
-        )
+        opened = self._logs.create_partitions(topic.name, indexes, topic.topic_id, self._config.topic_configs(configs))
         return self._view(topic, tuple(opened), configs)
 
     def _loaded(self, topic: TopicImage, image: MetadataImage) -> TopicView:

@@ -245,9 +245,7 @@ def _is_name(host: str | None) -> TypeGuard[str]:
     return False
 
 
-def _records(
-    image: MetadataImage, accepted: Mapping[QuotaEntity, Mapping[str, float | None]]
-) -> list[MetadataRecord]:
+def _records(image: MetadataImage, accepted: Mapping[QuotaEntity, Mapping[str, float | None]]) -> list[MetadataRecord]:
     """Return the records of the changes that are not in force yet."""
     records = []
     for entity in hash_order(accepted, _entity_hash):

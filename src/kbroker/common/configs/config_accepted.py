@@ -93,10 +93,8 @@ _READ_AT_START = """
     group.streams.min.session.timeout.ms group.streams.num.standby.replicas group.streams.session.timeout.ms
     initial.broker.registration.timeout.ms kafka.metrics.polling.interval.secs kafka.metrics.reporters
     leader.imbalance.check.interval.seconds log.dir.failure.timeout.ms max.request.partition.size.limit
-    metadata.log.max.record.bytes.between.snapshots metadata.log.max.snapshot.interval.ms metadata.log.segment.bytes
-    metadata.log.segment.ms metadata.max.idle.interval.ms metadata.max.retention.bytes metadata.max.retention.ms
-    metrics.recording.level num.replica.alter.log.dirs.threads offsets.commit.timeout.ms offsets.load.buffer.size
-    offsets.topic.compression.codec remote.log.manager.copy.quota.window.num
+    metadata.max.idle.interval.ms metrics.recording.level num.replica.alter.log.dirs.threads offsets.commit.timeout.ms
+    offsets.load.buffer.size offsets.topic.compression.codec remote.log.manager.copy.quota.window.num
     remote.log.manager.copy.quota.window.size.seconds remote.log.manager.fetch.quota.window.num
     remote.log.manager.fetch.quota.window.size.seconds remote.log.manager.task.interval.ms
     remote.log.manager.thread.pool.size remote.log.metadata.custom.metadata.max.bytes

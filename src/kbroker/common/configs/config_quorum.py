@@ -11,7 +11,7 @@ import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from kbroker.common.configs.config_def import INT32_MAX, ConfigError, ConfigKey, key, one_of
+from kbroker.common.configs.config_def import INT32_MAX, ConfigError, ConfigKey, between, key, one_of
 from kbroker.common.java.java_values import parse_long
 from kbroker.common.listeners import Listener, advertised_listeners, parse_listeners
 
@@ -35,6 +35,22 @@ QUORUM_KEYS: tuple[ConfigKey, ...] = (
     key(BOOTSTRAP_SERVERS, "list", (), "Addresses of controllers. Accepted without effect; this broker is the only "
         "controller.", importance="high"),
     key("metadata.log.dir", "string", None, "Folder of the metadata log; unset: the first folder of log.dirs.",
+        importance="high"),
+    key("metadata.log.max.record.bytes.between.snapshots", "long", 20 * 1024 * 1024,
+        "Bytes of new records in the metadata log after which a snapshot of the metadata is written.", between(1),
+        importance="high"),
+    key("metadata.log.max.snapshot.interval.ms", "long", 3_600_000,
+        "Milliseconds after a change of the metadata within which a snapshot is written; 0: only the bytes count.",
+        between(0), importance="high"),
+    key("metadata.log.segment.bytes", "int", 1024 * 1024 * 1024, "Segment size of the metadata log.",
+        between(8 * 1024 * 1024), importance="high"),
+    key("metadata.log.segment.ms", "long", 604_800_000,
+        "Milliseconds after which a segment of the metadata log is sealed.", importance="high"),
+    key("metadata.max.retention.bytes", "long", 100 * 1024 * 1024,
+        "Bytes of the metadata log with its snapshots above which old snapshots, and the records that a newer one "
+        "contains, are deleted; -1: no limit.", importance="high"),
+    key("metadata.max.retention.ms", "long", 604_800_000,
+        "Milliseconds after which old snapshots, and the records that a newer one contains, are deleted; -1: never.",
         importance="high"),
 )  # fmt: skip
 

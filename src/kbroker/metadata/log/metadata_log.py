@@ -163,7 +163,7 @@ class MetadataLog:
     # ------------------------------------------------------------ writing
 
     def begin_epoch(self, leader_id: int, kraft_version: int) -> None:
-        """Write the leader and the new epoch to ``quorum-state``, before the first record of the epoch. Raises: OSError."""
+        """Write leader and epoch to ``quorum-state``, before the first record of the epoch. Raises: OSError."""
         quorum_state.write_quorum_state(self.folder, QuorumState(leader_id, self.epoch), kraft_version)
 
     def append(self, batch: bytes, *, frees_space: bool = False) -> None:
@@ -192,7 +192,7 @@ class MetadataLog:
     # ------------------------------------------------------------ space for a full disk
 
     def _reserve(self, *, is_needed: bool) -> None:
-        """Reserve space, so that deleting works on a full disk. Raises: KafkaError, if it is needed and there is none."""
+        """Reserve space, so that deleting works on a full disk. Raises: KafkaError, if it is needed."""
         path = self.log_dir / RESERVE_NAME
         try:
             if path.exists() and path.stat().st_size >= RESERVE_BYTES:
@@ -214,7 +214,7 @@ class MetadataLog:
     def write_snapshot(self, records: Iterable[MetadataRecord], offset: int, epoch: int, timestamp_ms: int) -> None:
         """Write a snapshot of all records up to ``offset``, then remove what newer snapshots cover.
 
-        Args: ``records`` of the image at ``offset``, whose record has the epoch ``epoch`` and the time ``timestamp_ms``.
+        Args: ``records`` of the image at ``offset``; ``epoch`` of the record at that offset; ``timestamp_ms``: now.
         Raises: OSError; earlier snapshots are then unchanged.
         """
         path = self.folder / snapshot_name(offset + 1, epoch)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from kbroker._core.clock import BaseClock
 from kbroker.common.configs.config import BrokerConfig
+from kbroker.common.configs.config_quorum import VOTERS, voter_listener
 from kbroker.common.configs.config_resource import ConfigResourceType
 from kbroker.log.checkpoints import sync_folder
 from kbroker.log.log_dir import partition_folders
@@ -44,18 +45,20 @@ def image_of(records: Iterable[MetadataRecord]) -> MetadataImage:
 
 
 def write_first(
-    folder: Path, node_id: int, directory_id: uuid.UUID, records: Iterable[MetadataRecord], now_ms: int
+    folder: Path, config: BrokerConfig, directory_id: uuid.UUID, records: Iterable[MetadataRecord], now_ms: int
 ) -> None:
-    """Write the files with which the metadata log of a new quorum begins, whose only voter is this node. Raises: OSError.
+    """Write the files with which the metadata log of a new quorum of this node begins. Raises: OSError.
 
-    The first start appends the records to the log, a start of Apache Kafka as well.
+    The first start appends the records to the log, a start of Apache Kafka as well. With controller.quorum.voters the
+    quorum has kraft.version 0, as in Kafka.
     """
     log_folder = folder / FOLDER_NAME
     log_folder.mkdir(exist_ok=True)
     sync_folder(folder)
-    endpoint = VoterEndpoint("CONTROLLER", "localhost", 9093)
-    quorum = (KRaftVersion(1), Voters((Voter(node_id, directory_id, (endpoint,), 0, 1),)))
-    write_snapshot(log_folder / snapshot_name(0, 0), (), now_ms, control=quorum)
+    if not config.words(VOTERS):
+        at = voter_listener(config)
+        voter = Voter(config.node_id, directory_id, (VoterEndpoint(at.name, at.host, at.port),), 0, 1)
+        write_snapshot(log_folder / snapshot_name(0, 0), (), now_ms, control=(KRaftVersion(1), Voters((voter,))))
     write_snapshot(folder / BOOTSTRAP_CHECKPOINT, records, now_ms)
 
 
@@ -76,7 +79,7 @@ def open_metadata(
     """
     if not (folder / BOOTSTRAP_CHECKPOINT).exists() and not (folder / FOLDER_NAME).exists():
         _check_no_partitions([folder, *others])
-        write_first(folder, config.node_id, directory_id, first_records(), clock.wall_ms())
+        write_first(folder, config, directory_id, first_records(), clock.wall_ms())
     log = MetadataLog(folder, config, clock, is_clean=is_clean)
     try:
         return open_storage(log, clock, config.node_id, directory_id)

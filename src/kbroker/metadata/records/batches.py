@@ -70,9 +70,10 @@ def _build(
     return builder.build()
 
 
-def read_batches(data: Buffer) -> Iterator[MetadataBatch]:
+def read_batches(data: Buffer, *, allow_truncated: bool = False) -> Iterator[MetadataBatch]:
     """Yield the batches of `data`, the checksum of each verified.
 
+    Args: ``allow_truncated``: ignore an incomplete last batch.
     Raises: ProtocolError: damage, or an incomplete last batch. UnknownRecordError: a record that is not supported. Both
     messages contain the offset of the batch.
     """
@@ -80,6 +81,8 @@ def read_batches(data: Buffer) -> Iterator[MetadataBatch]:
     while position < size_bytes:
         batch = batch_at(data, position)
         if batch is None:
+            if allow_truncated:
+                return
             raise corrupt(f"the batch at byte {position} is cut after {size_bytes - position} bytes")
         yield _metadata_batch(batch)
         position += batch.size_bytes
