@@ -14,7 +14,7 @@ from kbroker.common.loggers import get_logger
 from kbroker.metadata.controller import Controller
 from kbroker.metadata.image.delta import MetadataDelta
 from kbroker.metadata.image.image import KRAFT_VERSION, METADATA_VERSION, MetadataImage
-from kbroker.metadata.records.metadata_record import LATEST_LEVEL, MetadataRecord, metadata_record
+from kbroker.metadata.records.metadata_record import MetadataRecord, metadata_record
 
 logger = get_logger(__name__)
 
@@ -30,8 +30,6 @@ SUPPORTED: Mapping[str, tuple[int, int]] = {
     "streams.version": (0, 0),
     TRANSACTION_VERSION: (0, 2),
 }
-#: Levels of a new cluster, metadata.version first; kraft.version 1 is in control records.
-DEFAULT_LEVELS: Mapping[str, int] = {METADATA_VERSION: LATEST_LEVEL, GROUP_VERSION: 1, TRANSACTION_VERSION: 2}
 #: Levels of metadata.version with records that an earlier level lacks: Kafka refuses to go below them.
 _CHANGED_METADATA = (7, 8, 11, 13, 14, 15, 17, 23, 30)
 

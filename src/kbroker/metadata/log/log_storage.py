@@ -10,8 +10,10 @@ import uuid
 from collections.abc import Sequence
 
 from kbroker._core.clock import BaseClock
+from kbroker.common.configs.config_resource import ConfigResourceType
 from kbroker.common.errors import ProtocolError
 from kbroker.log.checkpoints import uuid_to_text
+from kbroker.metadata.configs.resource_configs import config_records
 from kbroker.metadata.image.delta import MetadataDelta
 from kbroker.metadata.image.image import METADATA_VERSION, MetadataImage
 from kbroker.metadata.image.image_errors import MetadataReplayError
@@ -102,11 +104,17 @@ def _check_voters(log: MetadataLog, voters: Voters, node_id: int, directory_id: 
         )
 
 
+def activation_records() -> list[MetadataRecord]:
+    """Return the records that the first start adds: Kafka's min.insync.replicas of all brokers."""
+    return config_records(ConfigResourceType.BROKER, "", {}, {"min.insync.replicas": "1"})
+
+
 def _bootstrap(log: MetadataLog, storage: LogStorage, image: MetadataImage) -> MetadataImage:
     """Append the first records of the cluster."""
     path = log.log_dir / BOOTSTRAP_CHECKPOINT
     try:
         records = [record for batch in read_snapshot(path) for record in batch.records]
+        records += activation_records()
         delta = MetadataDelta(image)
         for record in records:
             delta.replay(record)

@@ -9,29 +9,21 @@ from pathlib import Path
 from kbroker._core.clock import BaseClock
 from kbroker.common.configs.config import BrokerConfig
 from kbroker.common.configs.config_quorum import VOTERS, voter_listener
-from kbroker.common.configs.config_resource import ConfigResourceType
 from kbroker.log.checkpoints import sync_folder
 from kbroker.log.log_dir import partition_folders
-from kbroker.metadata.configs.resource_configs import config_records
-from kbroker.metadata.features import DEFAULT_LEVELS
+from kbroker.metadata.feature_versions import KRAFT_VERSION
 from kbroker.metadata.image.delta import MetadataDelta
 from kbroker.metadata.image.image import EMPTY_IMAGE, MetadataImage
-from kbroker.metadata.log.log_storage import LogStorage, open_storage
+from kbroker.metadata.log.formatter import SERVED_LEVELS, feature_records, make_voter, write_bootstrap, write_voters
+from kbroker.metadata.log.log_storage import LogStorage, activation_records, open_storage
 from kbroker.metadata.log.metadata_log import FOLDER_NAME, MetadataLog, MetadataLogError, recovery_command
-from kbroker.metadata.records.control_records import KRaftVersion, Voter, VoterEndpoint, Voters
-from kbroker.metadata.records.metadata_record import MetadataRecord, metadata_record
-from kbroker.metadata.records.snapshot_files import BOOTSTRAP_CHECKPOINT, snapshot_name, write_snapshot
+from kbroker.metadata.records.metadata_record import MetadataRecord
+from kbroker.metadata.records.snapshot_files import BOOTSTRAP_CHECKPOINT
 
 
 def first_records() -> list[MetadataRecord]:
-    """Return the records of a new cluster: the features, metadata.version first, and Kafka's min.insync.replicas."""
-    return [
-        *(
-            metadata_record("FeatureLevelRecord", {"Name": name, "FeatureLevel": level})
-            for name, level in DEFAULT_LEVELS.items()
-        ),
-        *config_records(ConfigResourceType.BROKER, "", {}, {"min.insync.replicas": "1"}),
-    ]
+    """Return the records of a new cluster: those of its features, and those that the first start adds."""
+    return [*feature_records(SERVED_LEVELS), *activation_records()]
 
 
 def image_of(records: Iterable[MetadataRecord]) -> MetadataImage:
@@ -52,14 +44,11 @@ def write_first(
     The first start appends the records to the log, a start of Apache Kafka as well. With controller.quorum.voters the
     quorum has kraft.version 0, as in Kafka.
     """
-    log_folder = folder / FOLDER_NAME
-    log_folder.mkdir(exist_ok=True)
-    sync_folder(folder)
     if not config.words(VOTERS):
-        at = voter_listener(config)
-        voter = Voter(config.node_id, directory_id, (VoterEndpoint(at.name, at.host, at.port),), 0, 1)
-        write_snapshot(log_folder / snapshot_name(0, 0), (), now_ms, control=(KRaftVersion(1), Voters((voter,))))
-    write_snapshot(folder / BOOTSTRAP_CHECKPOINT, records, now_ms)
+        voter = make_voter(config.node_id, directory_id, voter_listener(config))
+        write_voters(folder, [voter], SERVED_LEVELS[KRAFT_VERSION], now_ms)
+        sync_folder(folder)
+    write_bootstrap(folder, records, now_ms)
 
 
 def open_metadata(
@@ -79,7 +68,7 @@ def open_metadata(
     """
     if not (folder / BOOTSTRAP_CHECKPOINT).exists() and not (folder / FOLDER_NAME).exists():
         _check_no_partitions([folder, *others])
-        write_first(folder, config, directory_id, first_records(), clock.wall_ms())
+        write_first(folder, config, directory_id, feature_records(SERVED_LEVELS), clock.wall_ms())
     log = MetadataLog(folder, config, clock, is_clean=is_clean)
     try:
         return open_storage(log, clock, config.node_id, directory_id)
