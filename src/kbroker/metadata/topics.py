@@ -526,8 +526,11 @@ class TopicRegistry:
         self._publish(list(by_name.values()))
 
 
+_NO_CONFIGS: Mapping[str, str] = MappingProxyType({})  # shared by all topics without configs
+
+
 def _configs(image: MetadataImage, name: str) -> Mapping[str, str]:
-    return image.configs.get((ConfigResourceType.TOPIC, name), {})
+    return image.configs.get((ConfigResourceType.TOPIC, name), _NO_CONFIGS)
 
 
 def _removal(topic_id: uuid.UUID) -> MetadataRecord:

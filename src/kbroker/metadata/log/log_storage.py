@@ -24,7 +24,7 @@ from kbroker.metadata.records.control_records import ControlRecord, KRaftVersion
 from kbroker.metadata.records.metadata_record import LATEST_LEVEL, MetadataRecord, UnknownRecordError, metadata_record
 from kbroker.metadata.records.snapshot_files import BOOTSTRAP_CHECKPOINT, read_snapshot
 
-BATCH_RECORDS = 10_000  # of one batch; a larger change is a transaction of batches
+BATCH_RECORDS = 1000  # of one batch, which a start decodes as a whole; a larger change is a transaction of batches
 TRANSACTIONS_LEVEL = 13  # first level of metadata.version with transactions of records: 3.6-IV1
 
 

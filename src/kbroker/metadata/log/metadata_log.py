@@ -32,7 +32,7 @@ FOLDER_NAME = f"{CLUSTER_METADATA_TOPIC}-0"
 TOPIC_ID = uuid.UUID(int=1)
 RESERVE_NAME = "kbroker-metadata-reserve"
 RESERVE_BYTES = 128 * 1024
-READ_BYTES = 1024 * 1024
+READ_BYTES = 128 * 1024
 
 
 class MetadataLogError(RuntimeError):
