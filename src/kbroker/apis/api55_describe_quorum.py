@@ -23,7 +23,7 @@ def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
         for asked in topic["Partitions"]:
             index = asked["PartitionIndex"]
             if (topic["TopicName"], index) == (CLUSTER_METADATA_TOPIC, 0):
-                rows.append(_quorum(ctx))
+                rows.append(_quorum(ctx, request.api_version))
             else:
                 rows.append(_unknown(index))
         topics.append({"TopicName": topic["TopicName"], "Partitions": rows})
@@ -34,15 +34,16 @@ def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
     return response
 
 
-def _quorum(ctx: ApiContext) -> Body:
+def _quorum(ctx: ApiContext, version: int) -> Body:
     now_ms, end_offset = ctx.clock.wall_ms(), ctx.image.offset + 1
-    voter = {
+    voter: Body = {
         "ReplicaId": ctx.node_id,
-        "ReplicaDirectoryId": ctx.controller.directory_id,
         "LogEndOffset": end_offset,
         "LastFetchTimestamp": now_ms,
         "LastCaughtUpTimestamp": now_ms,
     }
+    if version >= FIRST_WITH_NODES:
+        voter["ReplicaDirectoryId"] = ctx.controller.directory_id
     return {
         "PartitionIndex": 0,
         "ErrorCode": 0,
