@@ -157,7 +157,7 @@ def test_the_control_port(session: Session) -> None:
 
 # Sessions of the command line that need a client that lives meanwhile, a quota that is used up, or a shell
 PREPARED = ("kbroker completion", "kbroker groups", "kbroker transactions", "create more", "recover-metadata")
-COLUMNS = ((re.compile(r"\bid \S{22}"), "id I"), (re.compile(r" +"), " "))
+COLUMNS = ((re.compile(r"(\bid |\.id=)[\w-]{22}\b"), r"\1I"), (re.compile(r" +"), " "))
 
 
 def test_the_command_line(session: Session, tmp_path: Path) -> None:
@@ -168,7 +168,8 @@ def test_the_command_line(session: Session, tmp_path: Path) -> None:
             lines = [pattern.sub(word, line).strip() for line in lines]
         return plain(lines)
 
-    (quotas,) = blocks("cli.md", "yaml")
+    (quotas,), (properties,) = blocks("cli.md", "yaml"), blocks("cli.md", "properties")
+    (tmp_path / "server.properties").write_text(properties)
     (tmp_path / "quotas.yaml").write_text(quotas)
     (tmp_path / "alice.txt").write_text("secret")
     sessions = [one for one in blocks("cli.md", "console") if not any(words in one for words in PREPARED)]

@@ -1,5 +1,6 @@
 """Apache Kafka's own DumpLogSegments reads what the broker wrote, and agrees with our reader about all of it."""
 
+import json
 import random
 import re
 import uuid
@@ -13,10 +14,17 @@ from kbroker._core.clock import VirtualClock
 from kbroker.common.configs.config import BrokerConfig
 from kbroker.log.folder_scan import TopicLogs
 from kbroker.log.manager import LogManager
-from kbroker.log.tools.dump import dump_file
+from kbroker.log.tools.dump import describe, dump_file
 from kbroker.log.tools.verify import verify
+from kbroker.metadata.records.batches import build_control, build_records
+from kbroker.metadata.records.control_records import KRaftVersion, LeaderChange, Voter, VoterEndpoint, Voters
+from kbroker.metadata.records.metadata_record import MetadataRecord
+from kbroker.metadata.records.record_json import record_json
+from kbroker.metadata.records.snapshot_files import snapshot_name, write_snapshot
 from kbroker.protocol.records import RecordBatchBuilder
+from kbroker.protocol.schema import data_versions
 from tests.support.kafka.tools import TOOLS, run_tool
+from tests.support.wire_bodies import FOLDER, random_body
 
 NOW_MS = 1_700_000_000_000
 SETTINGS = {"segment.bytes": "1048576", "index.interval.bytes": "512", "segment.index.bytes": "4096"}
@@ -135,6 +143,32 @@ def test_transaction_indexes_and_snapshots_are_sound(partition_folder: Path) -> 
                     assert found.get(key) == str(row[key]), (path, key)
         aborted += len(ours) if path.endswith(".txnindex") else 0
     assert aborted == 2
+
+
+def test_metadata_records_are_read_as_written(tmp_path: Path) -> None:
+    """Each version of each record of a metadata log and of a snapshot has for Kafka the fields that it has for us."""
+    tables = json.loads((FOLDER / "metadata.json").read_text(encoding="utf-8"))
+    randomness, records = random.Random(5), []
+    for name, table in tables.items():
+        first, last = data_versions(name)
+        for version in range(first, last + 1):
+            records += [MetadataRecord(name, version, random_body(randomness, table, version)) for _ in range(8)]
+    log, snapshot = tmp_path / f"{0:020}.log", tmp_path / snapshot_name(100, 3)
+    voters = Voters((Voter(1, uuid.uuid4(), (VoterEndpoint("CONTROLLER", "h", 9093),), 0, 1),))
+    control = build_control([LeaderChange(1, (1, 2), (2,)), KRaftVersion(1), voters], 0, 3, NOW_MS)
+    log.write_bytes(control + build_records(records, 3, 3, NOW_MS))
+    write_snapshot(snapshot, records, NOW_MS, last_contained_log_timestamp_ms=5, control=[KRaftVersion(1), voters])
+    for path, text in kafka_dumps([log, snapshot], "--cluster-metadata-decoder").items():
+        rows = dump_file(path, records=True, payload=record_json)
+        ours = [describe(row).replace("deleteHorizonMs: none", "deleteHorizonMs: OptionalLong.empty") for row in rows]
+        theirs = text.splitlines()[1:]
+        assert len(ours) == len(theirs)
+        assert sum(" payload: {" in line for line in theirs) == len(records)
+        for mine, their in zip(ours, theirs, strict=True):
+            (start, _, value), (expected, _, their_value) = (line.partition(" payload: ") for line in (mine, their))
+            assert start == expected
+            assert bool(value) == bool(their_value)
+            assert not value or json.loads(value) == json.loads(their_value)  # Java prints large numbers differently
 
 
 def test_our_own_check_agrees(partition_folder: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import struct
+from base64 import urlsafe_b64decode
 from pathlib import Path
 
 _TIMES = slice(27, 43)  # first and last time of a batch
@@ -34,3 +35,16 @@ def without_times(name: str, data: bytes) -> bytes:
     if name != "bootstrap.checkpoint":
         found[_LAST_LOG_TIME] = bytes(8)
     return bytes(found)
+
+
+def without_ids(content: dict[str, bytes]) -> dict[str, bytes]:
+    """Return the content with one fixed id for each random directory id, in text and in records."""
+    found = dict(content)
+    for number, name in enumerate(sorted(content)):
+        if name.endswith("meta.properties"):
+            match = re.search(rb"^directory\.id=(\S{22})$", content[name], flags=re.MULTILINE)
+            assert match is not None, name
+            marks = {match[1]: b"%022d" % number, urlsafe_b64decode(match[1] + b"=="): b"%016d" % number}
+            for one, mark in marks.items():
+                found = {path: data.replace(one, mark) for path, data in found.items()}
+    return found

@@ -101,6 +101,7 @@ def test_every_room_has_its_layer() -> None:
 # Rooms whose parts hold each other (log) name only the pairs that must never be.
 ORDER = {
     "kbroker._core": ["", "containers", "metrics", "requests", "codec", "timer", "network"],
+    "kbroker.metadata": ["records", "image", "log"],
     "kbroker.network": ["connections", "transport"],
     "kbroker.spark": ["", "tables", "usage_views", "setup", "datasource", "whatif", "report", "watch"],
 }

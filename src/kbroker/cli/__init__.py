@@ -38,6 +38,7 @@ COMMANDS = {
     "quotas": "Show and change the quotas of users, clients and addresses.",
     "requests": "Show records of a request log, from its topic or files.",
     "serve": "Run a broker until SIGTERM or Ctrl-C.",
+    "storage": "Format and examine log folders, without a broker.",
     "top": "Watch clients, topics, groups and lag of a broker.",
     "topics": "List, describe, create, alter and delete topics.",
     "transactions": "List, describe and abort transactions.",

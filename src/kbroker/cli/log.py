@@ -28,19 +28,41 @@ def log() -> None:
 
 @log.command()
 @click.argument("files", nargs=-1, required=True, type=FILE, metavar="FILE...")
+@click.option("--print-data-log", is_flag=True, help="Print the records too, their keys and values as text.")
+@click.option(
+    "--cluster-metadata-decoder",
+    is_flag=True,
+    help="Print the records of a metadata log or of its snapshot, their values as JSON.",
+)
+@click.option("--skip-record-metadata", is_flag=True, help="Print only the keys and values of records.")
 @json_option
-def dump(files: tuple[Path, ...], as_json: bool) -> None:
+def dump(
+    files: tuple[Path, ...],
+    print_data_log: bool,
+    cluster_metadata_decoder: bool,
+    skip_record_metadata: bool,
+    as_json: bool,
+) -> None:
     """Print the entries of segments, indexes and other files.
 
-    The other files are producer snapshots and checkpoints. Each entry is a line in the format of Kafka's own tool,
-    with --json one document a line.
+    The other files are producer snapshots, checkpoints and snapshots of the metadata log. Each entry is a line in the
+    format of Kafka's own tool, with --json one document a line.
     """
+    payload = None
+    if cluster_metadata_decoder:
+        from kbroker.metadata.records.record_json import record_json
+
+        payload = record_json
     out = binary_stdout()
     try:
         for path in files:
             if not as_json and len(files) > 1:
                 out.write(f"{path}:\n".encode())
-            for row in dump_file(path):
+            for row in dump_file(path, records=print_data_log or cluster_metadata_decoder, payload=payload):
+                if skip_record_metadata and row["kind"] == "record":
+                    row = {name: row[name] for name in ("kind", "key", "payload") if name in row}
+                    if "payload" not in row:
+                        continue
                 out.write(json_line({"file": str(path), **row}) if as_json else describe(row).encode() + b"\n")
     except (UnknownFileError, CorruptFileError) as error:
         raise click.ClickException(str(error)) from None

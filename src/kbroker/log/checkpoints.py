@@ -12,6 +12,7 @@ import os
 import re
 import sys
 import threading
+import time
 import uuid
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
@@ -251,11 +252,12 @@ def uuid_from_text(text: str) -> uuid.UUID:
 
 
 class MetaProperties(NamedTuple):
-    """Owner of a log folder (``meta.properties``, version 1)."""
+    """Owner of a log folder (``meta.properties``). ``version``: 0 of a folder that Kafka used with ZooKeeper."""
 
     cluster_id: str
     node_id: int
     directory_id: uuid.UUID | None = None
+    version: int = 1
 
     def check(self, cluster_id: str | None, node_id: int, folder: Path) -> None:
         """Check the owner. Raises: MetaPropertiesMismatch, when the folder has another node or cluster (None: any)."""
@@ -272,13 +274,19 @@ class MetaProperties(NamedTuple):
             )
 
 
-def write_meta_properties(folder: Path, properties: MetaProperties) -> None:
-    """Write the owner of a folder. Raises: OSError; ValueError for a cluster id with control characters."""
+def write_meta_properties(folder: Path, properties: MetaProperties, now_ms: int | None = None) -> None:
+    """Write the owner of a folder, as version 1; with the time ``now_ms`` byte for byte as Kafka does.
+
+    Raises: OSError; ValueError for a cluster id with control characters.
+    """
     if not properties.cluster_id.isprintable():
         raise ValueError(f"cluster id with unprintable characters: {properties.cluster_id!r}")
-    lines = ["version=1", f"cluster.id={properties.cluster_id}", f"node.id={properties.node_id}"]
+    date = "" if now_ms is None else time.strftime("%a %b %d %H:%M:%S %Z %Y", time.localtime(now_ms / 1000))
+    lines = ["#", f"#{date}"] if date else []
+    lines.append(f"node.id={properties.node_id}")
     if properties.directory_id is not None:
         lines.append(f"directory.id={uuid_to_text(properties.directory_id)}")
+    lines += ["version=1", "cluster.id=" + re.sub(r"[\\=:#!]|^ ", r"\\\g<0>", properties.cluster_id)]
     write_atomically(folder / META_PROPERTIES, ("\n".join(lines) + "\n").encode())
 
 
@@ -305,7 +313,7 @@ def read_meta_properties(folder: Path) -> MetaProperties | None:
     try:
         node_id = _decimal(values["node.id" if version == "1" else "broker.id"], 32)
         directory_id = uuid_from_text(values["directory.id"]) if "directory.id" in values else None
-        return MetaProperties(values["cluster.id"], node_id, directory_id)
+        return MetaProperties(values["cluster.id"], node_id, directory_id, int(version))
     except KeyError as e:
         raise CorruptFileError(f"{path}: no {e.args[0]}") from None
     except ValueError as e:

@@ -13,6 +13,7 @@ from kbroker.protocol._batch_builder import RecordBatchBuilder
 from kbroker.protocol._columns import HEADERS, KEY, MILLISECONDS, OFFSET, TIMESTAMP, VALUE, ArrowColumns, BinaryColumn
 from kbroker.protocol._records import DEFAULT_CAP_BYTES, RecordBatch, batch_at, corrupt
 from kbroker.protocol.compression import CompressionType
+from kbroker.protocol.control_types import ABORT, COMMIT
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -34,7 +35,6 @@ __all__ = [
     "iter_records",
 ]
 
-_ABORT, _COMMIT = 0, 1
 _MAX_OFFSET = (1 << 63) - 1
 
 
@@ -131,7 +131,7 @@ def build_control_batch(
         control=True,
         leader_epoch=leader_epoch,
     )
-    key = struct.pack(">hh", 0, _COMMIT if commit else _ABORT)
+    key = struct.pack(">hh", 0, COMMIT if commit else ABORT)
     builder.append(key, struct.pack(">hi", 0, coordinator_epoch), timestamp_ms)
     return builder.build()
 

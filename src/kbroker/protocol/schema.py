@@ -51,7 +51,8 @@ def version_range(text: str | None) -> tuple[int, int]:
     return int(first), int(last if dash else first)
 
 
-def _within(version: int, text: str | None) -> bool:
+def within(version: int, text: str | None) -> bool:
+    """Return whether a range such as "0-12", "4+" or "none" contains a version."""
     first, last = version_range(text)
     return first <= version <= last
 
@@ -137,7 +138,7 @@ def carries_throttle_time(key: int, version: int) -> bool:
     Raises: ProtocolError: unknown API.
     """
     fields = _messages(key)["response"]["fields"]
-    return any(field["name"] == "ThrottleTimeMs" and _within(version, field["versions"]) for field in fields)
+    return any(field["name"] == "ThrottleTimeMs" and within(version, field["versions"]) for field in fields)
 
 
 @functools.cache
@@ -152,16 +153,20 @@ def data_plan(name: str, version: int) -> Plan:
 
     Raises: ProtocolError: unknown name or version.
     """
-    return _message_plan(name, _data(name), version)
+    return _message_plan(name, data_table(name), version)
 
 
 @functools.cache
 def data_versions(name: str) -> tuple[int, int]:
     """Return (first, last) version of a struct that is not an API message."""
-    return version_range(_data(name)["versions"])
+    return version_range(data_table(name)["versions"])
 
 
-def _data(name: str) -> dict[str, Any]:
+def data_table(name: str) -> dict[str, Any]:
+    """Return the table of a struct that is not an API message; treat it as read-only.
+
+    Raises: ProtocolError: unknown name.
+    """
     found: dict[str, Any] | None = _others("data.json").get(name) or _others("metadata.json").get(name)
     if found is None:
         raise ProtocolError(f"unknown data struct {name!r}")
@@ -169,9 +174,9 @@ def _data(name: str) -> dict[str, Any]:
 
 
 def _message_plan(name: str, message: dict[str, Any], version: int) -> Plan:
-    if not _within(version, message["versions"]):
+    if not within(version, message["versions"]):
         raise ProtocolError(f"{name} has no version {version}, only {message['versions']}")
-    flexible = _within(version, message["flexible"])
+    flexible = within(version, message["flexible"])
     return _struct_plan(name, message["fields"], message.get("structs", {}), version, flexible)
 
 
@@ -179,7 +184,7 @@ def _struct_plan(name: str, fields: list[Any], structs: dict[str, Any], version:
     untagged: list[Any] = []
     tagged: list[Any] = []
     for field in fields:
-        present = _within(version, field["versions"])
+        present = within(version, field["versions"])
         tag = field.get("tag", -1) if present else -1
         is_array = field["type"].startswith("[]")
         kind = field["type"].removeprefix("[]")
@@ -188,7 +193,7 @@ def _struct_plan(name: str, fields: list[Any], structs: dict[str, Any], version:
             inner = field.get("fields") or structs[kind]["fields"]
             child = _struct_plan(kind, inner, structs, version, flexible)
         compact = flexible and field.get("flexible") != "none"
-        nullable = _within(version, field.get("nullable"))
+        nullable = within(version, field.get("nullable"))
         spec = (
             field["name"],
             "struct" if child else kind,

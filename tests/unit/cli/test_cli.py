@@ -43,6 +43,7 @@ Commands:
   quotas        Show and change the quotas of users, clients and addresses.
   requests      Show records of a request log, from its topic or files.
   serve         Run a broker until SIGTERM or Ctrl-C.
+  storage       Format and examine log folders, without a broker.
   top           Watch clients, topics, groups and lag of a broker.
   topics        List, describe, create, alter and delete topics.
   transactions  List, describe and abort transactions.
@@ -375,7 +376,7 @@ def test_damage_found_is_status_3(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 def test_dump_as_json_is_a_document_a_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each entry of a dump is one JSON document with its file."""
-    monkeypatch.setattr("kbroker.cli.log.dump_file", lambda path: iter([{"kind": "batch", "count": 2}]))
+    monkeypatch.setattr("kbroker.cli.log.dump_file", lambda path, **_: iter([{"kind": "batch", "count": 2}]))
     (tmp_path / "a.log").touch()
     result = run("log", "dump", "--json", str(tmp_path / "a.log"))
     assert {"file": str(tmp_path / "a.log"), "kind": "batch", "count": 2} == json.loads(result.stdout)

@@ -86,14 +86,14 @@ def test_meta_properties_round_trip(tmp_path: Path) -> None:
     owner = cp.MetaProperties("Y2x1c3Rlcg", 3, ID)
     cp.write_meta_properties(tmp_path, owner)
     text = (tmp_path / "meta.properties").read_text()
-    assert text == "version=1\ncluster.id=Y2x1c3Rlcg\nnode.id=3\ndirectory.id=46mK0nOiSkyxqgtOHNf9Pg\n"
+    assert text == "node.id=3\ndirectory.id=46mK0nOiSkyxqgtOHNf9Pg\nversion=1\ncluster.id=Y2x1c3Rlcg\n"
     assert cp.read_meta_properties(tmp_path) == owner
 
 
 def test_meta_properties_of_java_are_read(tmp_path: Path) -> None:
     """Comments of Java's Properties, and version 0, are understood."""
     (tmp_path / "meta.properties").write_text("#\n#Sat Nov 21 2026\nbroker.id=7\nversion=0\ncluster.id=abc\n")
-    assert cp.read_meta_properties(tmp_path) == cp.MetaProperties("abc", 7)
+    assert cp.read_meta_properties(tmp_path) == cp.MetaProperties("abc", 7, version=0)
 
 
 @pytest.mark.parametrize(

@@ -1,10 +1,11 @@
-"""Lists the content of the files of a partition's folder, like Kafka's ``DumpLogSegments``.
+"""Dump of the files of a partition's folder, like Kafka's ``DumpLogSegments``.
 
 Files of a running broker may be read; the end of an active segment can then appear torn.
 """
 
+import json
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from kbroker.common.errors import KafkaError
 from kbroker.log import checkpoints
 from kbroker.log.tools.batch_file import Batch, BatchFile, DamagedBatch
 from kbroker.protocol._records import batch_at
+from kbroker.protocol.control_types import ABORT, COMMIT, VALUE_TABLES
 
 Row = dict[str, Any]
 
@@ -29,34 +31,52 @@ class UnknownFileError(ValueError):
     """The kind of a file is not known from its name."""
 
 
-def dump_file(path: str | Path, *, records: bool = False) -> Iterator[Row]:
+def dump_file(
+    path: str | Path, *, records: bool = False, payload: Callable[[bytes], object] | None = None
+) -> Iterator[Row]:
     """Yield the content of a file, one dict for each entry, with its ``kind``.
 
-    Kinds: ``batch`` (.log), each followed by its ``record`` rows with ``records``, else only those of end markers,
-    ``offset_index``, ``time_index``, ``txn_index``, ``producer`` (.snapshot), ``checkpoint``
+    Kinds: ``batch`` (.log, .checkpoint), each followed by its ``record`` rows with ``records``, else only those of
+    control records, ``offset_index``, ``time_index``, ``txn_index``, ``producer`` (.snapshot), ``checkpoint``
     (checkpoint files), ``epoch`` (leader-epoch-checkpoint), ``partition_metadata``, and ``damage`` with ``position``
     and ``message`` for the first unreadable position, where the dump ends.
+
+    Args:
+        path: of the file.
+        records: yield all records.
+        payload: returns the value of a record in a form for ``json.dumps``; raises ValueError or KafkaError for a value
+            that it cannot decode. Default: the value as text.
 
     Raises: UnknownFileError; OSError; ``checkpoints.CorruptFileError`` for a damaged text file.
     """
     path = Path(path)
-    if path.suffix == ".log":
-        return _dump_log(path, records)
+    if path.suffix in _LOGS:
+        return _dump_log(path, records, payload or _shown)
     reader = _READERS.get(path.suffix) or _BY_NAME.get(path.name)
     if reader is None:
-        known = ", ".join((".log", *_READERS, *_BY_NAME))
+        known = ", ".join((*_LOGS, *_READERS, *_BY_NAME))
         raise UnknownFileError(f"{path}: not a file of the log (known: {known})")
     return reader(path)
 
 
 def describe(row: Row) -> str:
     """Return a row as one line of text, like Kafka's tool."""
-    return " ".join(f"{key}: {_text(value)}" for key, value in row.items() if key != "kind")
+    is_record = row["kind"] == "record"
+    fields = (
+        f"{key}{'' if key in _WITHOUT_COLON else ':'} {_text(value)}"
+        for key, value in row.items()
+        if key != "kind" and not (is_record and value is None)
+    )
+    return "| " * is_record + " ".join(fields)
 
 
 def _text(value: object) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
+    if isinstance(value, dict):
+        return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    if isinstance(value, list):
+        return f"[{','.join(value)}]"
     return "none" if value is None else str(value)
 
 
@@ -66,13 +86,15 @@ def _base_offset(path: Path) -> int:
     return int(path.stem)
 
 
-def _dump_log(path: Path, show_records: bool) -> Iterator[Row]:
-    _base_offset(path)
+def _dump_log(path: Path, show_records: bool, payload: Callable[[bytes], object]) -> Iterator[Row]:
+    if path.suffix == ".log":
+        _base_offset(path)
     with closing(BatchFile(path)) as file:
         try:
             for batch in file.batches():
                 yield _batch_row(batch)
-                yield from _record_rows(file, batch, show_records)
+                if (batch.is_control or show_records) and batch.is_valid:
+                    yield from _record_rows(file, batch, payload)
         except DamagedBatch as e:
             yield {"kind": "damage", "position": e.position, "message": str(e)}
 
@@ -101,10 +123,7 @@ def _batch_row(batch: Batch) -> Row:
     }
 
 
-def _record_rows(file: BatchFile, batch: Batch, show_records: bool) -> Iterator[Row]:
-    """Yield the end marker of a control batch, and with ``show_records`` the records of any batch."""
-    if not (batch.is_control or show_records) or not batch.is_valid:
-        return
+def _record_rows(file: BatchFile, batch: Batch, payload: Callable[[bytes], object]) -> Iterator[Row]:
     parsed = batch_at(file.data[batch.position : batch.position + batch.size_bytes])
     try:
         records = parsed.records() if parsed is not None else []
@@ -122,23 +141,40 @@ def _record_rows(file: BatchFile, batch: Batch, show_records: bool) -> Iterator[
             "headerKeys": [name for name, _ in headers],
         }
         if batch.is_control:
-            yield row | _marker(key or b"", value or b"")
+            yield row | _control(key or b"", value or b"")
         else:
-            yield row | {"key": _shown(key), "payload": _shown(value)}
+            yield row | {"key": None if key is None else _shown(key), "payload": _decoded(offset, value, payload)}
 
 
-def _marker(key: bytes, value: bytes) -> Row:
+def _decoded(offset: int, value: bytes | None, payload: Callable[[bytes], object]) -> object:
+    try:
+        return None if value is None else payload(value)
+    except (KafkaError, ValueError) as e:
+        return f"Error at {offset}, skipping. {e}"
+
+
+def _control(key: bytes, value: bytes) -> Row:
+    """Return the content of a control record under the name that Kafka's tool prints."""
     if len(key) < 4:
-        return {"endTxnMarker": "UNREADABLE"}
+        return {"controlType": "UNREADABLE"}
     control_type = struct.unpack_from(">hh", key)[1]
-    row: Row = {"endTxnMarker": {0: "ABORT", 1: "COMMIT"}.get(control_type, f"UNKNOWN({control_type})")}
-    if control_type in (0, 1) and len(value) >= 6:
-        row["coordinatorEpoch"] = struct.unpack_from(">hi", value)[1]
-    return row
+    if control_type in (ABORT, COMMIT):
+        row: Row = {"endTxnMarker": "COMMIT" if control_type == COMMIT else "ABORT"}
+        return row | ({"coordinatorEpoch": struct.unpack_from(">hi", value)[1]} if len(value) >= 6 else {})
+    if control_type not in VALUE_TABLES:
+        return {"controlType": f"UNKNOWN({control_type})"}
+    from kbroker.log.tools.message_json import message_json
+    from kbroker.protocol.codec import decode_data
+
+    table = VALUE_TABLES[control_type]
+    try:
+        return {_LABELS[table]: message_json(table, 0, decode_data(table, 0, value))}
+    except KafkaError as e:
+        return {_LABELS[table]: f"UNREADABLE: {e}"}
 
 
-def _shown(data: bytes | None) -> str | None:
-    return None if data is None else data.decode("utf-8", "backslashreplace")
+def _shown(data: bytes) -> str:
+    return data.decode("utf-8", "backslashreplace")
 
 
 def _read(path: Path) -> bytes:
@@ -252,6 +288,15 @@ def _dump_partition_metadata(path: Path) -> Iterator[Row]:
         yield {"kind": "partition_metadata", "topicId": checkpoints.uuid_to_text(topic_id)}
 
 
+_LOGS = (".log", ".checkpoint")
+_LABELS = {
+    "LeaderChangeMessage": "LeaderChange",
+    "SnapshotHeaderRecord": "SnapshotHeader",
+    "SnapshotFooterRecord": "SnapshotFooter",
+    "KRaftVersionRecord": "KRaftVersion",
+    "VotersRecord": "KRaftVoters",
+}
+_WITHOUT_COLON = ("SnapshotHeader", "SnapshotFooter", "KRaftVersion", "KRaftVoters")
 _READERS = {
     ".index": _dump_offset_index,
     ".timeindex": _dump_time_index,

@@ -8,13 +8,12 @@ Source: ``Formatter``, ``MetaPropertiesEnsemble``, ``PropertiesUtils``, ``Bootst
 
 from __future__ import annotations
 
-import time
 import uuid
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from kbroker.common.java.java_hash import hash_map_order, hash_order, int_hash
+from kbroker.common.java.java_hash import hash_order, int_hash, string_hash
 from kbroker.common.listeners import Listener
 from kbroker.log.checkpoints import (
     META_PROPERTIES,
@@ -25,7 +24,7 @@ from kbroker.log.checkpoints import (
     sync_folder,
     uuid_from_text,
     uuid_to_text,
-    write_atomically,
+    write_meta_properties,
 )
 from kbroker.metadata.feature_versions import (
     GROUP_VERSION,
@@ -108,9 +107,10 @@ def format_folders(
     verify_owners(owners, cluster_id, node_id)
     empty = [folder for folder in names if folder not in owners and folder not in unreadable]
     if owners and not skip_formatted:
+        first = hash_order([*owners], _name_hash, is_presized=True, smallest_table=1)[0]
         raise FormatError(
-            f"Log directory {next(iter(owners))} is already formatted. Use --ignore-formatted to ignore this directory "
-            "and format the others."
+            f"Log directory {first} is already formatted. Use --ignore-formatted to ignore this directory and format "
+            "the others."
         )
     for folder in unreadable:
         report(f"I/O error trying to read log directory {folder}. Ignoring...")
@@ -123,7 +123,7 @@ def format_folders(
     report(f"Bootstrap metadata: {_bootstrap_text(records)}")
     version = f"{METADATA_VERSION} {metadata_version_name(levels[METADATA_VERSION])}"
     ours = next((voter for voter in voters if voter.id == node_id), None)
-    for folder in _hash_order(empty):
+    for folder in hash_order(empty, _name_hash):  # the order of Kafka's lines
         has_quorum = folder == metadata_folder and bool(voters)
         kind = "data directory"
         if folder == metadata_folder:
@@ -138,7 +138,7 @@ def format_folders(
         if has_quorum:
             write_voters(folder, voters, levels[KRAFT_VERSION], now_ms)
         owners[folder] = MetaProperties(cluster_id, node_id, directory_id)
-        write_owner(folder, owners[folder], now_ms)
+        write_meta_properties(folder, owners[folder], now_ms)
     return Formatted(owners, empty)
 
 
@@ -198,20 +198,10 @@ def write_voters(folder: Path, voters: Sequence[Voter], kraft_level: int, now_ms
     log_folder = folder / METADATA_LOG_FOLDER
     log_folder.mkdir(exist_ok=True)
     path = log_folder / snapshot_name(0, 0)
-    ordered = hash_order(sorted(voters), lambda voter: int_hash(voter.id), is_presized=True)
+    ordered = hash_order(sorted(voters), lambda voter: int_hash(voter.id), is_presized=True, smallest_table=1)
     control = (KRaftVersion(kraft_level), Voters(tuple(ordered)))
     write_snapshot(path, (), now_ms, last_contained_log_timestamp_ms=now_ms, control=control)
     path.chmod(READ_ONLY_MODE)
-
-
-def write_owner(folder: Path, owner: MetaProperties, now_ms: int) -> None:
-    """Write ``meta.properties`` byte for byte as Kafka does. Raises: OSError."""
-    date = time.strftime("%a %b %d %H:%M:%S %Z %Y", time.localtime(now_ms / 1000))
-    lines = ["#", f"#{date}", f"node.id={owner.node_id}"]
-    if owner.directory_id is not None:
-        lines.append(f"directory.id={uuid_to_text(owner.directory_id)}")
-    lines += ["version=1", f"cluster.id={_escaped(owner.cluster_id)}"]
-    write_atomically(folder / META_PROPERTIES, ("\n".join(lines) + "\n").encode())
 
 
 def _java_host(host: str) -> str:
@@ -226,13 +216,6 @@ def _java_host(host: str) -> str:
         return host
 
 
-def _escaped(value: str) -> str:
-    """Return a value as Java writes it to a properties file."""
-    letters = {"\\": "\\\\", "\t": "\\t", "\n": "\\n", "\r": "\\r", "\f": "\\f"}
-    text = "".join(letters.get(letter, f"\\{letter}" if letter in "=:#!" else letter) for letter in value)
-    return f"\\{text}" if text.startswith(" ") else text
-
-
 def _new_directory_id(owners: Collection[MetaProperties]) -> uuid.UUID:
     while True:
         directory_id = uuid_from_text(random_uuid_text())
@@ -240,10 +223,8 @@ def _new_directory_id(owners: Collection[MetaProperties]) -> uuid.UUID:
             return directory_id
 
 
-def _hash_order(folders: Sequence[Path]) -> list[Path]:
-    """Return the folders in the order of Java's map of them, in which Kafka's tool formats them."""
-    by_name = {str(folder): folder for folder in folders}
-    return [by_name[name] for name in hash_map_order(list(by_name))]
+def _name_hash(folder: Path) -> int:
+    return string_hash(str(folder))
 
 
 def _bootstrap_text(records: Sequence[MetadataRecord]) -> str:

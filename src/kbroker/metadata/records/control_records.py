@@ -12,6 +12,14 @@ from typing import TYPE_CHECKING, NamedTuple
 from kbroker.common.errors import ProtocolError
 from kbroker.metadata.records.metadata_record import UnknownRecordError
 from kbroker.protocol.codec import decode_data, encode_data
+from kbroker.protocol.control_types import (
+    KRAFT_VERSION,
+    KRAFT_VOTERS,
+    LEADER_CHANGE,
+    SNAPSHOT_FOOTER,
+    SNAPSHOT_HEADER,
+    VALUE_TABLES,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -78,23 +86,23 @@ def encode_control(record: ControlRecord) -> tuple[bytes, bytes]:
 
     Raises: ProtocolError: a field that does not fit.
     """
-    number, name, body = _encoded(record)
-    return _KEY.pack(_VERSION, number), encode_data(name, _VERSION, {"Version": _VERSION, **body})
+    number, body = _encoded(record)
+    return _KEY.pack(_VERSION, number), encode_data(VALUE_TABLES[number], _VERSION, {"Version": _VERSION, **body})
 
 
-def _encoded(record: ControlRecord) -> tuple[int, str, Body]:
-    """Return the type, the name of the table and the body."""
+def _encoded(record: ControlRecord) -> tuple[int, Body]:
+    """Return the type and the body."""
     if isinstance(record, LeaderChange):
         leader_id, *voters = record
         elected, granting = ([{"VoterId": voter} for voter in ids] for ids in voters)
-        return 2, "LeaderChangeMessage", {"LeaderId": leader_id, "Voters": elected, "GrantingVoters": granting}
+        return LEADER_CHANGE, {"LeaderId": leader_id, "Voters": elected, "GrantingVoters": granting}
     if isinstance(record, SnapshotHeader):
-        return 3, "SnapshotHeaderRecord", {"LastContainedLogTimestamp": record.last_contained_log_timestamp_ms}
+        return SNAPSHOT_HEADER, {"LastContainedLogTimestamp": record.last_contained_log_timestamp_ms}
     if isinstance(record, SnapshotFooter):
-        return 4, "SnapshotFooterRecord", {}
+        return SNAPSHOT_FOOTER, {}
     if isinstance(record, KRaftVersion):
-        return 5, "KRaftVersionRecord", {"KRaftVersion": record.level}
-    return 6, "VotersRecord", {"Voters": [_voter_body(voter) for voter in record.voters]}
+        return KRAFT_VERSION, {"KRaftVersion": record.level}
+    return KRAFT_VOTERS, {"Voters": [_voter_body(voter) for voter in record.voters]}
 
 
 def _voter_body(voter: Voter) -> Body:
@@ -130,12 +138,12 @@ def _voter(body: Body) -> Voter:
     )
 
 
-_DECODERS: dict[int, tuple[str, Callable[[Body], ControlRecord]]] = {
-    2: ("LeaderChangeMessage", _leader_change),
-    3: ("SnapshotHeaderRecord", lambda body: SnapshotHeader(body["LastContainedLogTimestamp"])),
-    4: ("SnapshotFooterRecord", lambda _: SnapshotFooter()),
-    5: ("KRaftVersionRecord", lambda body: KRaftVersion(body["KRaftVersion"])),
-    6: ("VotersRecord", _voters),
+_DECODERS: dict[int, Callable[[Body], ControlRecord]] = {
+    LEADER_CHANGE: _leader_change,
+    SNAPSHOT_HEADER: lambda body: SnapshotHeader(body["LastContainedLogTimestamp"]),
+    SNAPSHOT_FOOTER: lambda _: SnapshotFooter(),
+    KRAFT_VERSION: lambda body: KRaftVersion(body["KRaftVersion"]),
+    KRAFT_VOTERS: _voters,
 }
 
 
@@ -144,18 +152,14 @@ def decode_control(key: bytes | None, value: bytes | None) -> ControlRecord:
 
     Raises: UnknownRecordError: a type that is not supported. ProtocolError: bytes that are not such a record.
     """
-    name, decoded = _decoder(key)
-    return decoded(decode_data(name, _VERSION, value or b""))
-
-
-def _decoder(key: bytes | None) -> tuple[str, Callable[[Body], ControlRecord]]:
     if key is None or len(key) < _KEY.size:
         found = "null" if key is None else f"{len(key)} bytes"
         raise ProtocolError(f"key of a control record: expected {_KEY.size} bytes, found {found}")
     number: int = _KEY.unpack_from(key)[1]
-    if number not in _DECODERS:
+    decoded = _DECODERS.get(number)
+    if decoded is None:
         raise UnknownRecordError(
             f"a control record of the metadata log has type {number}, supported are {min(_DECODERS)} to "
             f"{max(_DECODERS)}: use a version of kbroker that supports the metadata.version of this log"
         )
-    return _DECODERS[number]
+    return decoded(decode_data(VALUE_TABLES[number], _VERSION, value or b""))

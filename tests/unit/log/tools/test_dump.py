@@ -68,6 +68,27 @@ def test_marker_is_shown(tmp_path: Path) -> None:
     ]
 
 
+def test_control_records_of_a_metadata_log_are_shown(tmp_path: Path) -> None:
+    """Those of types that no log has, and those that cannot be read, are shown too."""
+    builder = RecordBatchBuilder(control=True)
+    for key, value in [
+        (b"\0\0\0\5", b"\0\0\0\1\0"),
+        (b"\0\0\0\2", b"\0\0\0\0\0\1\2\0\0\0\1\0\1\0"),
+        (b"\0\0\0\3", b""),
+        (b"\0\0\0\7", b""),
+        (b"\0", b""),
+    ]:
+        builder.append(key, value, 1000)
+    rows = list(dump_file(segment(tmp_path, 0, builder.build())))
+    assert [describe(row).partition("headerKeys: [] ")[2] for row in rows[1:]] == [
+        'KRaftVersion {"version":0,"kRaftVersion":1}',
+        'LeaderChange: {"version":0,"leaderId":1,"voters":[{"voterId":1}],"grantingVoters":[]}',
+        "SnapshotHeader UNREADABLE: INVALID_REQUEST: Version: 2 bytes needed, 0 left at byte 0 of 0",
+        "controlType: UNKNOWN(7)",
+        "controlType: UNREADABLE",
+    ]
+
+
 @pytest.mark.parametrize("codec", range(5))
 def test_records_are_shown_on_request(tmp_path: Path, codec: int) -> None:
     """Records come with offset, time, sequence, header names and text, whatever the codec."""
@@ -77,9 +98,9 @@ def test_records_are_shown_on_request(tmp_path: Path, codec: int) -> None:
     path = segment(tmp_path, 5, builder.build())
     assert [r["kind"] for r in dump_file(path)] == ["batch"]
     assert [describe(r) for r in list(dump_file(path, records=True))[1:]] == [
-        "offset: 5 CreateTime: 1000 keySize: 1 valueSize: 2 sequence: 2147483647 headerKeys: ['h'] "
+        "| offset: 5 CreateTime: 1000 keySize: 1 valueSize: 2 sequence: 2147483647 headerKeys: [h] "
         "key: k payload: v\\xff",
-        "offset: 6 CreateTime: 1001 keySize: -1 valueSize: -1 sequence: 0 headerKeys: [] key: none payload: none",
+        "| offset: 6 CreateTime: 1001 keySize: -1 valueSize: -1 sequence: 0 headerKeys: []",
     ]
 
 

@@ -1,6 +1,7 @@
 """Brokers, configs, quotas, rules, credentials, tokens, features and producer ids of an image."""
 
 from typing import Any
+from uuid import UUID
 
 import pytest
 
@@ -68,7 +69,7 @@ def test_every_type_of_record_is_known() -> None:
 @pytest.mark.parametrize("version", range(5))
 def test_a_broker_registers(version: int) -> None:
     """With the fields of each version of its record; the directories are sorted as Java's Uuids are."""
-    low, high, signed = uid(5), uid(6), uid(1 << 63)
+    low, high, signed, below = uid(5), uid(6), uid(1 << 63), UUID(int=5 << 64 | 1 << 63)
     fields: dict[str, Any] = {"Rack": "r", "Fenced": False}
     expected: dict[str, Any] = {"rack": "r", "is_fenced": False}
     if version >= 1:
@@ -76,7 +77,7 @@ def test_a_broker_registers(version: int) -> None:
     if version >= 2:
         fields["IsMigratingZkBroker"] = expected["is_migrating_zk_broker"] = True
     if version >= 3:
-        fields["LogDirs"], expected["directories"] = [high, low, signed], (signed, low, high)
+        fields["LogDirs"], expected["directories"] = [high, low, below, signed], (signed, below, low, high)
     if version >= 4:
         fields["CordonedLogDirs"], expected["cordoned_directories"] = [high], (high,)
     delta = MetadataDelta(EMPTY_IMAGE)

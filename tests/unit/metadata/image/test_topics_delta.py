@@ -128,6 +128,7 @@ def test_eligible_leader_replicas_are_cleared() -> None:
     assert new.topics["a"].partitions == (cleared, REGISTRATION)
     assert new.topics["b"] is image.topics["b"]
     assert set(one.changed_topics) == {uid(1)}
+    assert after(("ClearElr", {"TopicName": "b"}), image=image).topics["b"].partitions == (cleared,)
     rows = (topic("c", 3), partition(3, **elr), change(1, 1, EligibleLeaderReplicas=[1]), removal(2))
     every = after(*rows, ("ClearElr", {"TopicName": ""}), image=image)
     assert every.topics["a"].partitions == (cleared, cleared._replace(partition_epoch=2))

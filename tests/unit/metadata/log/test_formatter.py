@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from kbroker.common.listeners import Listener
-from kbroker.log.checkpoints import MetaProperties, read_meta_properties, uuid_from_text
+from kbroker.log.checkpoints import MetaProperties, read_meta_properties, uuid_from_text, write_meta_properties
 from kbroker.metadata.feature_versions import DEFAULT_FROM, default_level
 from kbroker.metadata.log import formatter
 from kbroker.metadata.log.formatter import FormatError, format_folders, make_voter, standalone_voter
@@ -138,7 +138,7 @@ def test_formatted_folders_are_left_alone(tmp_path: Path) -> None:
     (two / "meta.properties").write_bytes((one / "meta.properties").read_bytes())
     with pytest.raises(FormatError, match=r"Duplicate directory ID Optional\[\S+\] found. It was the ID of "):
         again(skip_formatted=True)
-    formatter.write_owner(two, MetaProperties("c", 1, uuid.UUID(int=7)), NOW_MS)
+    write_meta_properties(two, MetaProperties("c", 1, uuid.UUID(int=7)))
     with pytest.raises(FormatError, match=f"Invalid reserved directory ID AAAAAAAAAAAAAAAAAAAABw found in {two}"):
         again(skip_formatted=True)
     (two / "meta.properties").write_text("version=2\n")
@@ -149,7 +149,7 @@ def test_a_crash_before_the_end_is_repaired_by_the_next_call(tmp_path: Path, mon
     """A folder without meta.properties counts as not formatted, whatever else is in it."""
     voter = standalone_voter(1, listener("localhost", 9093))
     with monkeypatch.context() as patch:
-        patch.setattr(formatter, "write_owner", lambda *_: (_ for _ in ()).throw(OSError("power cut")))
+        patch.setattr(formatter, "write_meta_properties", lambda *_: (_ for _ in ()).throw(OSError("power cut")))
         with pytest.raises(OSError, match="power cut"):
             format_folders([tmp_path], tmp_path, cluster_id="c", node_id=1, now_ms=NOW_MS, voters=[voter])
     format_folders([tmp_path], tmp_path, cluster_id="c", node_id=1, now_ms=NOW_MS + 1, voters=[voter])

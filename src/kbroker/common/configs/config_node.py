@@ -1,0 +1,107 @@
+"""Configuration of a node of any Kafka cluster, for the storage tool: a broker, a controller, or both.
+
+The checks are Kafka's of the roles and the quorum, in Kafka's words; a file without ``process.roles`` is one of
+``kbroker serve`` and checked as that.
+Source: ``KafkaConfig.validateValues``, ``KRaftConfigs``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from kbroker.common.configs.config import BrokerConfig
+from kbroker.common.configs.config_def import ConfigError
+from kbroker.common.configs.config_quorum import (
+    BOOTSTRAP_SERVERS,
+    BROKER_ROLE,
+    CONTROLLER_ROLE,
+    LISTENER_NAMES,
+    ROLES,
+    VOTERS,
+    broker_listeners,
+    controller_listeners,
+    parse_voters,
+)
+
+
+class NodeConfig(BrokerConfig):
+    """Values of the configs of a node. Raises: ConfigError for an invalid value."""
+
+    @property
+    def is_broker(self) -> bool:
+        """Return whether the node is a broker."""
+        return BROKER_ROLE in self.words(ROLES)
+
+    @property
+    def is_controller(self) -> bool:
+        """Return whether the node is a controller."""
+        return CONTROLLER_ROLE in self.words(ROLES)
+
+    @property
+    def allows_unstable_features(self) -> bool:
+        """Return whether ``unstable.feature.versions.enable`` is set, which only the storage tool reads."""
+        return str(self.unknown.get("unstable.feature.versions.enable", "")).strip().lower() == "true"
+
+    def _check(self) -> None:
+        if not self.is_set(ROLES):
+            super()._check()
+            return
+        for name in ("node.id", LISTENER_NAMES):
+            if not self.is_set(name):
+                raise _refused(f'Missing required configuration "{name}" which has no default value.')
+        voters = parse_voters(self.words(VOTERS))
+        if not voters and not self.words(BOOTSTRAP_SERVERS):
+            raise _refused(
+                f"If using {ROLES}, either {BOOTSTRAP_SERVERS} must contain the set of bootstrap controllers or "
+                f"{VOTERS} must contain a parseable set of controllers."
+            )
+        if self.is_controller:
+            self._check_controller(voters)
+        else:
+            self._check_broker_only(voters)
+        if self.is_broker:
+            broker_listeners(self)
+
+    def _check_controller(self, voters: Collection[int]) -> None:
+        if voters and self.node_id not in voters:
+            raise _refused(
+                f"If {ROLES} contains the 'controller' role, the node id {self.node_id} must be included in the set of "
+                f"voters {VOTERS}={_scala_set(voters)}"
+            )
+        bound = {word.partition("://")[0].upper() for word in self.words("listeners")}
+        names = {name.upper() for name in self.words(LISTENER_NAMES)}
+        if not self.is_broker and not bound <= names:
+            raise _refused(
+                f"The listeners config must only contain KRaft controller listeners from {LISTENER_NAMES} when "
+                f"{ROLES}=controller"
+            )
+        if not controller_listeners(self):
+            raise _refused(
+                f"{LISTENER_NAMES} must contain at least one value appearing in the 'listeners' configuration when "
+                "running the KRaft controller role"
+            )
+        if not names <= bound:
+            raise _refused(
+                f"{LISTENER_NAMES} must only contain values appearing in the 'listeners' configuration when running "
+                "the KRaft controller role"
+            )
+
+    def _check_broker_only(self, voters: Collection[int]) -> None:
+        if self.node_id in voters:
+            raise _refused(
+                f"If {ROLES} contains just the 'broker' role, the node id {self.node_id} must not be included in the "
+                f"set of voters {VOTERS}={_scala_set(voters)}"
+            )
+        if controller_listeners(self):
+            raise _refused(
+                f"{LISTENER_NAMES} must not contain a value appearing in the 'listeners' configuration when running "
+                "KRaft with just the broker role"
+            )
+
+
+def _refused(text: str) -> ConfigError:
+    return ConfigError("", "", text)
+
+
+def _scala_set(ids: Collection[int]) -> str:
+    return f"Set({', '.join(map(str, sorted(ids)))})"

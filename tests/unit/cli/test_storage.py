@@ -1,0 +1,83 @@
+"""`kbroker storage` beyond its lines, which tests/integration/test_storage_tool.py compares with Kafka's tool."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kbroker._core.clock import VirtualClock
+from kbroker.metadata.records.control_records import Voters
+from kbroker.metadata.records.snapshot_files import read_snapshot
+from tests.support.cli import printed, refusal, run
+
+NOW_MS = 1_700_000_000_000
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    """The properties of a kbroker with two folders; none of them names a role, a listener or a quorum."""
+    path = tmp_path / "server.properties"
+    path.write_text(f"log.dirs={tmp_path}/a,{tmp_path}/b\nnode.id=5\n")
+    return path
+
+
+def document(*words: object) -> Any:
+    return json.loads(printed(None, "storage", *map(str, words), "--json", obj=VirtualClock(NOW_MS)))
+
+
+def test_a_file_of_kbroker_alone(config: Path) -> None:
+    """Without Kafka's required properties the node is a combined one, with the usual address of a controller."""
+    done = document("format", "-c", config, "-t", "abc", "--standalone", "-r", "4.0")
+    first, second = done["folders"]
+    ids = [one.pop("directory_id") for one in done["folders"]]
+    assert ids[0] != ids[1]
+    assert first == {"folder": f"{config.parent}/a", "cluster_id": "abc", "node_id": 5, "is_new": True}
+    assert second["folder"] == f"{config.parent}/b"
+    assert done["levels"]["metadata.version"] == 25
+    (snapshot,) = config.parent.rglob("__cluster_metadata-0/*.checkpoint")
+    batches = list(read_snapshot(snapshot))
+    assert {batch.timestamp_ms for batch in batches} == {NOW_MS}
+    quorum = batches[0].control[2]
+    assert isinstance(quorum, Voters)
+    (voter,) = quorum.voters
+    assert voter.endpoints == (("CONTROLLER", "localhost", 9093),)
+    assert document("info", "-c", config) == {
+        "folders": [f"{config.parent}/a", f"{config.parent}/b"],
+        "owner": {"cluster_id": "abc", "node_id": 5, "directory_id": ids[0]},
+        "problems": [],
+    }
+    again = document("format", "-c", config, "-t", "abc", "--standalone", "--ignore-formatted")
+    assert [one["is_new"] for one in again["folders"]] == [False, False]
+
+
+def test_nothing_is_formatted(config: Path) -> None:
+    result = run(None, "storage", "info", "-c", str(config), "--json")
+    assert result.exit_code == 1
+    assert json.loads(result.stdout) == {
+        "folders": [],
+        "owner": None,
+        "problems": [f"{config.parent}/a does not exist", f"{config.parent}/b does not exist"],
+    }
+
+
+def test_a_folder_that_is_damaged(config: Path) -> None:
+    """Where Kafka's tool prints a stack trace, the fault is one line."""
+    document("format", "-c", config, "-t", "abc", "--standalone")
+    path = config.parent / "b" / "meta.properties"
+    path.write_text(path.read_text().replace("node.id=5", "node.id=x"))
+    result = run(None, "storage", "info", "-c", str(config))
+    assert result.exit_code == 1
+    assert f"Found problem:\n  Error loading {path}: not a number: 'x'\n" in result.stdout
+
+
+def test_random_id() -> None:
+    assert re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_-]{21}", document("random-uuid")["id"])
+
+
+def test_a_file_that_is_no_text(config: Path) -> None:
+    config.write_bytes(b"\xff\xfe")
+    assert refusal(run(None, "storage", "info", "-c", str(config))).endswith("expected UTF-8 text, found other bytes")
