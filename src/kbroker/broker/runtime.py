@@ -171,7 +171,7 @@ class BrokerRuntime:
         controller = Controller(config.node_id, logs.cluster_id, storage, image)
         controller.directory_id = first.directory_id
         controller.on_failure = self.on_failure
-        logs.leader_epoch_of = lambda topic, index: controller.image.topics[topic].partitions[index].leader_epoch
+        logs.leader_epoch_of = lambda topic, index: controller.image.leader_epoch(topic, index)
         snapshots = Snapshots(controller, storage.log, config, self.clock)
         controller.publishers.append(snapshots)
         logs.scheduler.schedule("metadata-snapshots", snapshots.look, period_ms=snapshots_module.LOOK_EVERY_MS)

@@ -55,6 +55,13 @@ class MetadataImage(NamedTuple):
     scram_credentials: Mapping[tuple[str, str], Credential]
     delegation_tokens: Mapping[str, DelegationToken]
 
+    def leader_epoch(self, topic: str, partition: int) -> int:
+        """Return the leader epoch of a partition, 0 for one that does not exist yet."""
+        found = self.topics.get(topic)
+        if found is None or partition >= len(found.partitions):
+            return 0
+        return found.partitions[partition].leader_epoch
+
     @property
     def is_elr_enabled(self) -> bool:
         """True if eligible leader replicas (KIP-966) are enabled."""
