@@ -25,7 +25,9 @@ def memory_controller(node_id: int = 1) -> Controller:
 class LoggedController(Controller):
     """The controller of the metadata log in a folder, which is created if absent. ``log``: that log."""
 
-    def __init__(self, folder: Path, node_id: int = 1, clock: BaseClock | None = None, *, is_clean: bool = True) -> None:
+    def __init__(
+        self, folder: Path, node_id: int = 1, clock: BaseClock | None = None, *, is_clean: bool = True
+    ) -> None:
         config = BrokerConfig({"node.id": node_id})
         clock = VirtualClock() if clock is None else clock
         storage, image = open_metadata(folder, [], DIRECTORY_ID, config, clock, is_clean=is_clean)

@@ -47,12 +47,14 @@ def failure(body: Body, error: Errors, request: RequestContext) -> Body:
 def end_of_epoch(epochs: Sequence[tuple[int, int]], latest: int, log_end: int, wanted: int) -> tuple[int, int]:
     """Return the epoch at or below the wanted one, and the offset after its last record; -1 and -1 for a later epoch.
 
-    Args: ``epochs``: pairs of epoch and first offset, rising; ``latest``: the leader's epoch, ``log_end``: its end
-    offset.
+    Args: ``epochs``: pairs of epoch and first offset, rising; ``latest``: the leader's epoch, which is among them once
+    it has records; ``log_end``: its end offset.
     Source: ``LeaderEpochFileCache.endOffsetFor``.
     """
     if wanted == latest:
         return latest, log_end
+    if not epochs or epochs[-1][0] < latest:
+        epochs = [*epochs, (latest, log_end)]
     above = bisect_right(epochs, wanted, key=lambda entry: entry[0])
     if wanted < 0 or above == len(epochs):
         return UNKNOWN, UNKNOWN

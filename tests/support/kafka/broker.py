@@ -12,6 +12,7 @@ import uuid
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
+from typing import IO
 
 from tests.support import wire
 from tests.support.kafka.jars import QUICK_START, VERSION, classpath, java_command
@@ -143,16 +144,8 @@ class ApacheKafka:
         """
         classpath()
         self.folder.mkdir(parents=True, exist_ok=True)
-        written = self.folder / "server.properties"
-        written.write_text("".join(f"{k}={v}\n" for k, v in self.properties().items()), encoding="utf-8")
         with (self.folder / "log").open("ab") as output:
-            if not (self.folder / "data" / "meta.properties").exists():
-                formatting = java_command(
-                    "kafka.tools.StorageTool", "format", "-t", self._cluster_id, "-c", str(written)
-                )
-                done = subprocess.run(formatting, stdout=output, stderr=output, timeout=START_TIMEOUT_S, check=False)
-                if done.returncode != 0:
-                    raise StartError(f"StorageTool ended with {done.returncode}: {self.tail()}")
+            written = self._formatted(output)
             options = (f"-Xms{self._heap}", f"-Xmx{self._heap}", *self._options)
             command = java_command("kafka.Kafka", str(written), options=options, before=self._before)
             pid_file = self.folder / PID_FILE
@@ -171,6 +164,17 @@ class ApacheKafka:
                 raise StartError(f"no response within {START_TIMEOUT_S:g} s: {self.tail()}")
             time.sleep(0.1)
 
+    def _formatted(self, output: IO[bytes]) -> Path:
+        """Return the file of properties, after its storage was formatted unless it was before."""
+        written = self.folder / "server.properties"
+        written.write_text("".join(f"{k}={v}\n" for k, v in self.properties().items()), encoding="utf-8")
+        if not (self.folder / "data" / "meta.properties").exists():
+            formatting = java_command("kafka.tools.StorageTool", "format", "-t", self._cluster_id, "-c", str(written))
+            done = subprocess.run(formatting, stdout=output, stderr=output, timeout=START_TIMEOUT_S, check=False)
+            if done.returncode != 0:
+                raise StartError(f"StorageTool ended with {done.returncode}: {self.tail()}")
+        return written
+
     def kill(self) -> None:
         """End the process at once, as a power cut would; its data stays for the next `start`."""
         assert self._process is not None
@@ -185,7 +189,12 @@ class ApacheKafka:
         return (self.folder / "log").read_text(errors="replace")[-3000:]
 
     def stop(self) -> None:
-        """End the process, kindly and then not, and delete the folder."""
+        """End the process and delete the folder."""
+        self.end()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def end(self) -> None:
+        """End the process, by a signal to stop and then by one to kill; its data stays for the next `start`."""
         process = self._process
         if process is not None:
             if process.stdin is not None:
@@ -197,7 +206,7 @@ class ApacheKafka:
             except subprocess.TimeoutExpired:
                 os.killpg(process.pid, signal.SIGKILL)
                 process.wait(10)
-        shutil.rmtree(self.folder, ignore_errors=True)
+        self._process = None
 
 
 def new_id() -> str:

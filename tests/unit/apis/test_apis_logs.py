@@ -100,6 +100,16 @@ def test_end_of_epoch(wanted: int, response: tuple[int, int]) -> None:
     assert end_of_epoch([], 0, 0, 0) == (0, 0)  # an empty partition
 
 
+@pytest.mark.parametrize(
+    ("wanted", "response"),
+    [(0, (0, 10)), (2, (2, 30)), (3, (2, 30)), (4, (4, 50)), (5, (4, 50)), (6, (6, 50)), (7, (-1, -1))],
+)
+def test_end_of_epoch_before_the_leader_has_written(wanted: int, response: tuple[int, int]) -> None:
+    """The epochs with records end where the leader's, which has none yet, begins: no record is lost by an election."""
+    assert end_of_epoch([(2, 10), (4, 30)], 6, 50, wanted) == response
+    assert end_of_epoch([], 2, 0, 0) == (0, 0)  # an empty partition
+
+
 def test_volume_of_a_log_dir(tmp_path: Any) -> None:
     """From v4 on the response has the size of the volume, and what is left of it."""
     bench = make_bench()

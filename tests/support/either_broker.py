@@ -1,0 +1,146 @@
+"""A combined node whose folder is served by kbroker and by Apache Kafka in turns, from one ``server.properties``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import IO
+
+from tests.support import wire
+from tests.support.broker import BrokerProcess, wait_for
+from tests.support.kafka.broker import ALONE, ApacheKafka
+from tests.support.ports import free_run
+
+SCRAM_MODULE = "org.apache.kafka.common.security.scram.ScramLoginModule"
+LONG_MS = "1000000"  # a session of members that nobody runs any more
+
+
+class _Kafka(ApacheKafka):
+    """Apache Kafka with a written file of properties and a formatted folder."""
+
+    def __init__(self, folder: Path, port: int, properties: Path) -> None:
+        super().__init__(port=port, folder=folder)
+        self._properties = properties
+
+    def _formatted(self, output: IO[bytes]) -> Path:
+        return self._properties
+
+
+class _Kbroker(BrokerProcess):
+    """kbroker with a written file of properties."""
+
+    def __init__(self, folder: Path, port: int, properties: Path) -> None:
+        super().__init__(folder)
+        self.port = port
+        self._properties = properties
+
+    def command(self) -> list[str]:
+        return [*super().command()[:4], "--config", str(self._properties)]
+
+
+class EitherBroker:
+    """A folder and the broker that serves it.
+
+    Args:
+        folder: of properties, data and logs.
+        settings: laid over those of a combined node with an authorizer, SCRAM and delegation tokens.
+        log_dirs: names of the data folders below ``folder``.
+    """
+
+    def __init__(self, folder: Path, settings: Mapping[str, str] | None = None, log_dirs: Sequence[str] = ("data",)):
+        folder.mkdir(parents=True, exist_ok=True)
+        self.port = free_run(3)
+        self.log_dirs = [folder / name for name in log_dirs]
+        self.path = folder / "server.properties"
+        self._settings = {
+            **ALONE,
+            "listeners": (
+                f"PLAINTEXT://127.0.0.1:{self.port},SASL_PLAINTEXT://127.0.0.1:{self.port + 2},"
+                f"CONTROLLER://127.0.0.1:{self.port + 1}"
+            ),
+            "listener.security.protocol.map": (
+                "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT,SASL_PLAINTEXT:SASL_PLAINTEXT"
+            ),
+            "controller.quorum.bootstrap.servers": f"127.0.0.1:{self.port + 1}",
+            "log.dirs": ",".join(map(str, self.log_dirs)),
+            "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+            "super.users": "User:ANONYMOUS",
+            "sasl.enabled.mechanisms": "SCRAM-SHA-256",
+            "listener.name.sasl_plaintext.scram-sha-256.sasl.jaas.config": f"{SCRAM_MODULE} required;",
+            "delegation.token.secret.key": "a key",
+            "offsets.topic.num.partitions": "3",
+            "transaction.state.log.num.partitions": "3",
+            "group.max.session.timeout.ms": LONG_MS,
+            "group.consumer.max.session.timeout.ms": LONG_MS,
+            "group.consumer.session.timeout.ms": LONG_MS,
+            **(settings or {}),
+        }
+        self.write_properties()
+        self.kafka = _Kafka(folder / "kafka", self.port, self.path)
+        self.kbroker = _Kbroker(folder, self.port, self.path)
+        self._running: ApacheKafka | BrokerProcess | None = None
+
+    def write_properties(self, **changes: str) -> None:
+        """Write server.properties; ``changes``: further settings, with _ for dots."""
+        self._settings |= {name.replace("_", "."): value for name, value in changes.items()}
+        lines = (f"{name}={value}\n" for name, value in self._settings.items() if value)
+        self.path.write_text("".join(lines), encoding="utf-8")
+
+    def __enter__(self) -> EitherBroker:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.kbroker.discard()
+        self.kafka.stop()
+
+    @property
+    def bootstrap(self) -> str:
+        """Address of the listener without security, whose clients may do everything."""
+        return f"127.0.0.1:{self.port}"
+
+    @property
+    def sasl_bootstrap(self) -> str:
+        """Address of the listener with SCRAM."""
+        return f"127.0.0.1:{self.port + 2}"
+
+    @property
+    def is_kafka(self) -> bool:
+        """Whether Apache Kafka serves the folder now."""
+        return self._running is self.kafka
+
+    def start(self, broker: ApacheKafka | BrokerProcess) -> None:
+        """Let one of the two serve the folder."""
+        assert self._running is None
+        broker.start()
+        self._running = broker
+        wait_for("the broker responds", lambda: wire.responses(self.bootstrap), 60)
+
+    def stop(self) -> None:
+        """Stop the broker as an operator does."""
+        if isinstance(self._running, ApacheKafka):
+            self._running.end()
+        else:
+            assert self.kbroker.stop() == 0, self.kbroker.tail()
+        self._running = None
+
+    def kill(self) -> None:
+        """Kill the broker with SIGKILL."""
+        assert self._running is not None
+        self._running.kill()
+        self._running = None
+
+    def switch(self, *, kills: bool = False) -> None:
+        """Stop or kill the broker; let the other one serve the folder."""
+        other = self.kbroker if self.is_kafka else self.kafka
+        if kills:
+            self.kill()
+        else:
+            self.stop()
+        self.start(other)
+
+    def tail(self) -> str:
+        """Return the end of both logs."""
+        return f"kbroker:\n{self.kbroker.tail()}\nKafka:\n{self.kafka.tail()}"

@@ -1,0 +1,301 @@
+"""Everything that a broker keeps for its clients: topics, records, groups, transactions, configs, quotas, security."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import Iterable, Mapping
+
+from confluent_kafka import TopicPartition
+
+from kbroker.client.cluster import Cluster
+from kbroker.client.security import ClientSecurity
+from tests.support import wire
+from tests.support.broker import wait_for
+from tests.support.client import Body, Client, librdkafka_consumer, librdkafka_producer
+from tests.support.either_broker import SCRAM_MODULE
+from tests.support.ledger import BROKER, CLIENT_METRICS, GROUP, TOPIC
+
+ITERATIONS = 4096
+PASSWORD = "alice-secret"
+TRANSACTIONAL = 16  # attribute of a batch
+TRANSACTION_TIMEOUT_MS = 900_000
+#: Configs of topics by kind; those of "every" are all that a topic can have.
+TOPICS: Mapping[str, Mapping[str, str]] = {
+    "plain": {"segment.bytes": "1048576"},
+    "compacted": {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0.01", "segment.bytes": "1048576"},
+    "both-policies": {"cleanup.policy": "compact,delete", "max.compaction.lag.ms": "100000"},
+    "squeezed": {"compression.type": "zstd", "compression.zstd.level": "5"},
+    "stamped": {"message.timestamp.type": "LogAppendTime"},
+    "transactions": {"min.insync.replicas": "1"},
+    "kept": {"retention.ms": "-1", "retention.bytes": "-1", "max.message.bytes": "2000000"},
+}
+REMOTE = "remote."
+
+
+class Everything:
+    """Fills a broker, round by round: each adds records, commits, topics and configs.
+
+    Args:
+        bootstrap: of a listener whose clients may do everything; ``sasl_bootstrap``: of one with SCRAM-SHA-256.
+        topics: further plain topics; ``value_bytes``: of a record, ``records`` in each partition and round.
+    """
+
+    def __init__(
+        self, bootstrap: str, sasl_bootstrap: str, *, topics: int = 2, records: int = 40, value_bytes: int = 100
+    ) -> None:
+        self.bootstrap = bootstrap
+        self.sasl_bootstrap = sasl_bootstrap
+        self.round = 0
+        self._records = records
+        self._value = hashlib.sha512(b"value").digest() * (value_bytes // 64 + 1)
+        self._plain = ["plain", *(f"plain-{number}" for number in range(topics))]
+        self._sequences: dict[tuple[str, str, int], int] = {}
+        self._producers: dict[str, tuple[int, int]] = {}
+
+    @property
+    def alice(self) -> dict[str, str]:
+        """Properties of a client that logs in as the SCRAM user alice."""
+        return self._scram("alice", PASSWORD)
+
+    @staticmethod
+    def _scram(user: str, password: str, more: str = "") -> dict[str, str]:
+        line = f'{SCRAM_MODULE} required username="{user}" password="{password}"{more};'
+        return {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "SCRAM-SHA-256", "sasl.jaas.config": line}
+
+    def log_in(self, properties: Mapping[str, str]) -> None:
+        """Log in at the listener with SCRAM. Raises: KafkaError, if it is refused."""
+        security = ClientSecurity(properties)
+        with Cluster(
+            self.sasl_bootstrap, open_stream=security.open_stream, authenticate=security.authenticate
+        ) as cluster:
+            cluster.connection_to(None).request(18, 3, {"ClientSoftwareName": "e", "ClientSoftwareVersion": "1"})
+
+    def by_token(self, token: Body) -> dict[str, str]:
+        """Return the properties of a client that logs in by a delegation token."""
+        return self._scram(token["TokenId"], base64.b64encode(token["Hmac"]).decode(), ' tokenauth="true"')
+
+    # ------------------------------------------------------------ once
+
+    def fill(self) -> None:
+        """Create all that the first round does not."""
+        with Client(self.bootstrap) as client:
+            self._create_topics(client, {**TOPICS, **{name: {} for name in self._plain[1:]}})
+            self._create_every_config(client)
+            self._configure(client)
+            self._limit(client)
+            self._secure(client)
+        self._make_token()
+        self.write()
+        for protocol in ("classic", "consumer"):
+            self.read(f"{protocol}-group", protocol)
+            self.read(f"{protocol}-static", protocol, instance="static-1")
+        with Client(self.bootstrap) as client:
+            self.begin(client, "left-open")
+            self.send(client, "left-open", "transactions")
+
+    def _create_topics(self, client: Client, topics: Mapping[str, Mapping[str, str]], partitions: int = 2) -> None:
+        rows = [
+            {
+                "Name": name,
+                "NumPartitions": partitions,
+                "ReplicationFactor": 1,
+                "Configs": [{"Name": key, "Value": value} for key, value in configs.items()],
+            }
+            for name, configs in topics.items()
+        ]
+        self.ask(client, "CreateTopics", 7, {"Topics": rows, "timeoutMs": 30_000})
+        wait_for("the leaders", lambda: all(wire.is_ready(self.bootstrap, name) for name in topics))
+
+    def _create_every_config(self, client: Client) -> None:
+        """Create a topic that sets each config of topics, to the value that it had."""
+        resource = {"ResourceType": TOPIC, "ResourceName": "plain", "ConfigurationKeys": None}
+        (row,) = client.call("DescribeConfigs", 4, {"Resources": [resource]})["Results"]
+        values = {one["Name"]: one["Value"] for one in row["Configs"] if not one["Name"].startswith(REMOTE)}
+        self._create_topics(client, {"every-config": values}, 1)
+
+    def _configure(self, client: Client) -> None:
+        self.alter(client, BROKER, "", {"message.max.bytes": "3000000", "log.cleaner.threads": "1"})
+        self.alter(client, BROKER, "1", {"log.retention.ms": "800000000", "max.connections": "5000"})
+        self.alter(client, GROUP, "consumer-group", {"consumer.heartbeat.interval.ms": "6000"})
+        self.alter(client, CLIENT_METRICS, "observed", {"interval.ms": "60000", "metrics": "org.apache.kafka."})
+
+    def alter(self, client: Client, kind: int, name: str, configs: Mapping[str, str]) -> None:
+        """Set configs of a resource."""
+        rows = [{"Name": key, "ConfigOperation": 0, "Value": value} for key, value in configs.items()]
+        resource = {"ResourceType": kind, "ResourceName": name, "Configs": rows}
+        self.ask(client, "IncrementalAlterConfigs", 1, {"Resources": [resource]})
+
+    def _limit(self, client: Client) -> None:
+        alice, anyone = ("user", "alice"), ("user", None)
+        app, any_app = ("client-id", "app"), ("client-id", None)
+        for entity in (
+            [alice], [anyone], [app], [any_app], [alice, app], [alice, any_app], [anyone, app], [anyone, any_app],
+        ):  # fmt: skip
+            self.limit(client, entity, {"producer_byte_rate": 1e9, "request_percentage": 1500.5})
+        self.limit(client, [alice], {"consumer_byte_rate": 5e8, "controller_mutation_rate": 400.0})
+        self.limit(client, [("ip", "127.0.0.2")], {"connection_creation_rate": 50.0})
+        self.limit(client, [("ip", None)], {"connection_creation_rate": 5000.0})
+        self.limit(client, [("user", "bob")], {"shadow.producer_byte_rate": 1000.0})
+
+    def limit(self, client: Client, entity: Iterable[tuple[str, str | None]], quotas: Mapping[str, float]) -> None:
+        """Set quotas of an entity."""
+        row = {
+            "Entity": [{"EntityType": kind, "EntityName": name} for kind, name in entity],
+            "Ops": [{"Key": key, "Value": value, "Remove": False} for key, value in quotas.items()],
+        }
+        self.ask(client, "AlterClientQuotas", 1, {"Entries": [row], "ValidateOnly": False})
+
+    def _secure(self, client: Client) -> None:
+        for mechanism, algorithm in ((1, "sha256"), (2, "sha512")):
+            salted = hashlib.pbkdf2_hmac(algorithm, PASSWORD.encode(), b"salt-of-alice", ITERATIONS)
+            user = {"Name": "alice", "Mechanism": mechanism, "Iterations": ITERATIONS, "Salt": b"salt-of-alice"}
+            body = {"Upsertions": [{**user, "SaltedPassword": salted}], "Deletions": []}
+            self.ask(client, "AlterUserScramCredentials", 0, body)
+        self.allow(client, "plain", "User:alice")
+        prefixed = {"ResourceType": 2, "ResourceName": "pl", "ResourcePatternType": 4, "Principal": "User:bob"}
+        self.ask(
+            client, "CreateAcls", 3, {"Creations": [{**prefixed, "Host": "*", "Operation": 4, "PermissionType": 2}]}
+        )
+        cluster = {"ResourceType": 4, "ResourceName": "kafka-cluster", "ResourcePatternType": 3}
+        describe = {**cluster, "Principal": "User:*", "Host": "10.0.0.1", "Operation": 8, "PermissionType": 3}
+        self.ask(client, "CreateAcls", 3, {"Creations": [describe]})
+
+    def allow(self, client: Client, topic: str, principal: str) -> None:
+        """Let a principal read a topic."""
+        rule = {"ResourceType": 2, "ResourceName": topic, "ResourcePatternType": 3, "Principal": principal}
+        self.ask(client, "CreateAcls", 3, {"Creations": [{**rule, "Host": "*", "Operation": 3, "PermissionType": 3}]})
+
+    def _make_token(self) -> None:
+        security = ClientSecurity(self.alice)
+        with Cluster(
+            self.sasl_bootstrap, open_stream=security.open_stream, authenticate=security.authenticate
+        ) as cluster:
+            body = {"Renewers": [{"PrincipalType": "User", "PrincipalName": "bob"}], "MaxLifetimeMs": 86_400_000}
+            response = cluster.connection_to(None).request(38, 3, body)
+        assert response["ErrorCode"] == 0, response
+        self.token: Body = response
+
+    # ------------------------------------------------------------ each round
+
+    def write(self) -> None:
+        """Write a round: records of every kind, commits, and a change of each kind of metadata."""
+        number = self.round = self.round + 1
+        producer = librdkafka_producer(self.bootstrap, **{"enable.idempotence": True, "linger.ms": 20})
+        for topic in (*self._plain, "squeezed", "stamped", "kept"):
+            for index in range(2 * self._records):
+                value = f"{number}-{index}-".encode() + self._value
+                producer.produce(topic, value, f"key-{index}", partition=index % 2, headers=[("round", b"%d" % number)])
+                producer.poll(0)
+        for topic in ("compacted", "both-policies"):
+            for index in range(200):
+                text = None if index % 11 == 0 else f"{number}-{index}"
+                producer.produce(topic, text, f"key-{index % 20}", partition=index % 2)
+        assert producer.flush(120) == 0
+        with Client(self.bootstrap) as client:
+            for commits in (True, False):
+                name = f"transactional-{commits}"
+                self.begin(client, name)
+                self.send(client, name, "transactions")
+                self.end(client, name, commits=commits)
+            self._create_topics(client, {f"round-{number}": {"retention.ms": "90000000"}}, 1)
+            self.alter(client, TOPIC, "kept", {"delete.retention.ms": str(90_000_000 + number)})
+            self.alter(client, BROKER, "1", {"log.cleaner.backoff.ms": str(15_000 + number)})
+            self.limit(client, [("user", f"round-{number}")], {"producer_byte_rate": 1e6 + number})
+            self.allow(client, f"round-{number}", "User:alice")
+
+    def begin(self, client: Client, transactional_id: str, topic: str = "transactions") -> None:
+        """Begin a transaction on both partitions of a topic."""
+        body = {"TransactionalId": transactional_id, "TransactionTimeoutMs": TRANSACTION_TIMEOUT_MS}
+        wait_for("the coordinator", lambda: self._coordinator_is_ready(client, transactional_id, body))
+        rows = [{"Name": topic, "Partitions": [0, 1]}]
+        producer_id, epoch = self._producers[transactional_id]
+        self.ask(
+            client,
+            "AddPartitionsToTxn",
+            3,
+            {
+                "V3AndBelowTransactionalId": transactional_id,
+                "V3AndBelowProducerId": producer_id,
+                "V3AndBelowProducerEpoch": epoch,
+                "V3AndBelowTopics": rows,
+            },
+        )
+
+    def _coordinator_is_ready(self, client: Client, transactional_id: str, body: Body) -> bool:
+        client.call("FindCoordinator", 4, {"KeyType": 1, "CoordinatorKeys": [transactional_id]})  # creates its topic
+        response = client.call("InitProducerId", 4, {**body, "ProducerId": -1, "ProducerEpoch": -1})
+        if response["ErrorCode"]:
+            return False
+        self._producers[transactional_id] = response["ProducerId"], response["ProducerEpoch"]
+        self._sequences = {key: at for key, at in self._sequences.items() if key[0] != transactional_id}
+        return True
+
+    def send(self, client: Client, transactional_id: str, topic: str) -> None:
+        """Send a batch to each of the two partitions within a transaction."""
+        producer_id, epoch = self._producers[transactional_id]
+        for index in (0, 1):
+            key = transactional_id, topic, index
+            sequence = self._sequences.get(key, 0)
+            self._sequences[key] = sequence + 3
+            values = [f"{transactional_id} {self.round} {number}".encode() for number in range(3)]
+            batch = wire.batch(
+                values, attributes=TRANSACTIONAL, producer_id=producer_id, producer_epoch=epoch, base_sequence=sequence
+            )
+            row = {"Name": topic, "PartitionData": [{"Index": index, "Records": batch}]}
+            body = {"TransactionalId": transactional_id, "Acks": -1, "TimeoutMs": 30_000, "TopicData": [row]}
+            self.ask(client, "Produce", 9, body)
+
+    def end(self, client: Client, transactional_id: str, *, commits: bool) -> None:
+        """End a transaction."""
+        producer_id, epoch = self._producers[transactional_id]
+        body = {"TransactionalId": transactional_id, "ProducerId": producer_id, "ProducerEpoch": epoch}
+        self.ask(client, "EndTxn", 3, {**body, "Committed": commits})
+
+    def read(self, group: str, protocol: str, *, instance: str = "", count: int = 30) -> None:
+        """Read some records as a member of a group and commit; a static member (``instance``) stays in the group."""
+        settings: dict[str, object] = {"group_protocol": protocol}
+        if instance:
+            settings["group_instance_id"] = instance
+            if protocol == "classic":
+                settings["session_timeout_ms"] = 900_000
+                settings["max_poll_interval_ms"] = 900_000
+        consumer = librdkafka_consumer(self.bootstrap, group, **settings)
+        consumer.subscribe(["plain"])
+        seen = 0
+        last: dict[int, int] = {}
+
+        def has_read() -> bool:
+            nonlocal seen
+            for message in consumer.consume(count, 0.2):
+                partition, offset = message.partition(), message.offset()
+                if message.error() is None and partition is not None and offset is not None:
+                    last[partition] = offset
+                    seen += 1
+            return seen >= count
+
+        wait_for(f"{count} records in {group}", has_read, 60, 0)
+        offsets = [
+            TopicPartition("plain", at, offset + 1, metadata=f"round {self.round}") for at, offset in last.items()
+        ]
+        consumer.commit(offsets=offsets, asynchronous=False)
+        consumer.close()
+
+    @staticmethod
+    def ask(client: Client, api: str, version: int, body: Body) -> Body:
+        """Return the response of a request, which must be without an error."""
+        response = client.call(api, version, body)
+        failed = list(_errors(response))
+        assert not failed, (api, failed)
+        return response
+
+
+def _errors(value: object) -> Iterable[object]:
+    if isinstance(value, dict):
+        if value.get("ErrorCode"):
+            yield value
+        for one in value.values():
+            yield from _errors(one)
+    elif isinstance(value, list):
+        for one in value:
+            yield from _errors(one)

@@ -1,0 +1,369 @@
+"""A ledger of a broker: everything that its clients can see of it, in a form that two brokers can be compared by.
+
+Requests are ours on the wire, so that kbroker and Apache Kafka are asked the same.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from kbroker.client.cluster import Cluster
+from kbroker.client.security import ClientSecurity
+from kbroker.protocol.records import iter_records
+from tests.support.client import Body, Client
+
+Place = tuple[str, int]
+Ledger = dict[str, Any]
+
+TOPIC, BROKER, CLIENT_METRICS, GROUP = 2, 4, 16, 32
+DYNAMIC_BROKER, DYNAMIC_DEFAULT_BROKER = 2, 3
+EARLIEST, LATEST, MAX_TIMESTAMP = -2, -1, -3
+INTERNAL = ("__consumer_offsets", "__transaction_state", "__share_group_state")
+#: Features that kbroker keeps and does not serve.
+UNSERVED = ("share.version", "streams.version", "eligible.leader.replicas.version")
+FETCH_BYTES = 8 << 20
+ANY = 1  # of the filters of ACLs
+
+
+class Unready(Exception):
+    """The broker does not serve everything yet; the text says where."""
+
+
+def take_ledger(bootstrap: str, tokens_of: Mapping[str, str] | None = None, sasl_bootstrap: str = "") -> Ledger:
+    """Return the ledger of a broker as soon as it serves everything.
+
+    Args:
+        tokens_of: properties of a client that logs in at ``sasl_bootstrap`` and asks for delegation tokens.
+    """
+    deadline = time.monotonic() + 60
+    while True:
+        try:
+            with Client(bootstrap, "ledger") as client:
+                found = _Taker(client).take()
+            if tokens_of is not None:
+                found["tokens"] = _tokens(sasl_bootstrap, tokens_of)
+            return found
+        except Unready as error:
+            if time.monotonic() > deadline:
+                raise AssertionError(f"not within 60 s: {error}") from None
+            time.sleep(0.1)
+
+
+def differences(before: Ledger, after: Ledger) -> list[str]:
+    """Return the differences of two ledgers, none if no client can see any; leader epochs may rise."""
+    found = list(_differences("", _without_epochs(before), _without_epochs(after)))
+    for place, epoch in before["leader epochs"].items():
+        if after["leader epochs"].get(place, -1) < epoch:
+            found.append(f"leader epoch of {place}: {epoch} fell to {after['leader epochs'].get(place)}")
+    for place, ends in before["epoch ends"].items():
+        if after["epoch ends"].get(place, [])[: len(ends)] != ends:
+            found.append(f"ends of the epochs of {place}: {ends} became {after['epoch ends'].get(place)}")
+    return found
+
+
+def _without_epochs(ledger: Ledger) -> Ledger:
+    return {subject: value for subject, value in ledger.items() if subject not in ("leader epochs", "epoch ends")}
+
+
+def _differences(where: str, before: Any, after: Any) -> Iterator[str]:
+    if isinstance(before, dict) and isinstance(after, dict):
+        for key in [*before, *(key for key in after if key not in before)]:
+            yield from _differences(f"{where}/{key}", before.get(key, "absent"), after.get(key, "absent"))
+    elif before != after:
+        yield f"{where}: {before!r} became {after!r}"
+
+
+def _tokens(bootstrap: str, properties: Mapping[str, str]) -> list[Body]:
+    security = ClientSecurity(properties)
+    with Cluster(bootstrap, open_stream=security.open_stream, authenticate=security.authenticate) as cluster:
+        response = cluster.connection_to(None).request(41, 3, {"Owners": None})
+    _check("DescribeDelegationToken", response)
+    return sorted(response["Tokens"], key=lambda token: token["TokenId"])
+
+
+def _check(api: str, value: Any) -> None:
+    """Check that no error is in a response. Raises: Unready."""
+    if isinstance(value, dict):
+        if value.get("ErrorCode"):
+            raise Unready(f"{api}: {value}"[:500])
+        for one in value.values():
+            _check(api, one)
+    elif isinstance(value, list):
+        for one in value:
+            _check(api, one)
+
+
+class _Taker:
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self._places: list[Place] = []
+        self._topics: list[str] = []  # of clients
+        self._epochs: dict[Place, int] = {}
+        self._configs: dict[str, dict[str, str]] = {}
+
+    def take(self) -> Ledger:
+        found: Ledger = {}
+        for take in (
+            self._metadata,
+            self._features,
+            self._topic_configs,
+            self._other_configs,
+            self._security,
+            self._log_dirs,
+            self._groups,
+            self._transactions,
+            self._offsets,
+            self._records,
+        ):
+            found |= take()
+        return found
+
+    def _ask(self, api: str, version: int, body: Body) -> Body:
+        response = self._client.call(api, version, body)
+        _check(api, response)
+        return response
+
+    def _metadata(self) -> Ledger:
+        response = self._ask("Metadata", 13, {"Topics": None, "AllowAutoTopicCreation": False})
+        topics: Ledger = {}
+        epochs: dict[Place, int] = {}
+        for topic in sorted(response["Topics"], key=lambda topic: topic["Name"]):
+            name = topic["Name"]
+            partitions = sorted(topic["Partitions"], key=lambda partition: partition["PartitionIndex"])
+            for partition in partitions:
+                epochs[name, partition["PartitionIndex"]] = partition.pop("LeaderEpoch")
+            topics[name] = {**topic, "Partitions": partitions}
+        self._topics = [name for name in topics if name not in INTERNAL]
+        self._epochs = epochs
+        self._places = [place for place in epochs if place[0] in self._topics]
+        return {"cluster": response["ClusterId"], "topics": topics, "leader epochs": epochs, "elr": self._elr(topics)}
+
+    def _elr(self, topics: Mapping[str, Body]) -> Ledger:
+        found: Ledger = {}
+        cursor = None
+        while True:
+            asked = [{"Name": name} for name in topics]
+            body = {"Topics": asked, "ResponsePartitionLimit": 2000, "Cursor": cursor}
+            response = self._ask("DescribeTopicPartitions", 0, body)
+            for topic in response["Topics"]:
+                for row in topic["Partitions"]:
+                    ready = (row["EligibleLeaderReplicas"] or [], row["LastKnownElr"] or [])
+                    found[f"{topic['Name']}-{row['PartitionIndex']}"] = ready
+            cursor = response["NextCursor"]
+            if cursor is None:
+                return found
+
+    def _features(self) -> Ledger:
+        response = self._ask("ApiVersions", 4, {"ClientSoftwareName": "ledger", "ClientSoftwareVersion": "1"})
+        rows = response["FinalizedFeatures"]
+        return {"features": {row["Name"]: row["MaxVersionLevel"] for row in rows if row["Name"] not in UNSERVED}}
+
+    def _describe_configs(self, kind: int, names: Sequence[str]) -> dict[str, dict[str, Body]]:
+        asked = [{"ResourceType": kind, "ResourceName": name, "ConfigurationKeys": None} for name in names]
+        response = self._ask("DescribeConfigs", 4, {"Resources": asked, "IncludeSynonyms": True})
+        return {row["ResourceName"]: {one["Name"]: one for one in row["Configs"]} for row in response["Results"]}
+
+    def _topic_configs(self) -> Ledger:
+        described = self._describe_configs(TOPIC, self._topics)
+        self._configs = {
+            topic: {name: entry["Value"] for name, entry in configs.items()} for topic, configs in described.items()
+        }
+        return {"topic configs": described}
+
+    def _other_configs(self) -> Ledger:
+        found: Ledger = {}
+        listed = self._ask("ListConfigResources", 1, {"ResourceTypes": [CLIENT_METRICS, GROUP]})["ConfigResources"]
+        found["config resources"] = sorted((row["ResourceType"], row["ResourceName"]) for row in listed)
+        for kind, name in found["config resources"]:
+            found[f"configs of {kind} {name}"] = self._describe_configs(kind, [name])[name]
+        for name in ("", "1"):
+            entries = self._describe_configs(BROKER, [name])[name].values()
+            found[f"dynamic configs of broker {name}"] = {
+                entry["Name"]: {key: entry[key] for key in ("Value", "ConfigSource", "IsSensitive", "ConfigType")}
+                for entry in entries
+                if entry["ConfigSource"] in (DYNAMIC_BROKER, DYNAMIC_DEFAULT_BROKER)
+            }
+        return found
+
+    def _security(self) -> Ledger:
+        quotas = self._ask("DescribeClientQuotas", 1, {"Components": [], "Strict": False})["Entries"]
+        users = self._ask("DescribeUserScramCredentials", 0, {"Users": None})["Results"]
+        anything: Body = {"ResourceTypeFilter": ANY, "PatternTypeFilter": ANY, "Operation": ANY, "PermissionType": ANY}
+        anyone = dict.fromkeys(("ResourceNameFilter", "PrincipalFilter", "HostFilter"))
+        acls = self._ask("DescribeAcls", 3, {**anything, **anyone})["Resources"]
+        return {
+            "quotas": {
+                str(sorted((part["EntityType"], part["EntityName"] or "") for part in one["Entity"])): {
+                    value["Key"]: value["Value"] for value in one["Values"]
+                }
+                for one in quotas
+            },
+            "users": {one["User"]: sorted(one["CredentialInfos"], key=lambda info: info["Mechanism"]) for one in users},
+            "acls": {
+                f"{one['ResourceType']} {one['PatternType']} {one['ResourceName']}": sorted(map(str, one["Acls"]))
+                for one in acls
+            },
+        }
+
+    def _log_dirs(self) -> Ledger:
+        response = self._ask("DescribeLogDirs", 4, {"Topics": None})
+        found: Ledger = {}
+        for one in response["Results"]:
+            found[one["LogDir"]] = {
+                f"{topic['Name']}-{row['PartitionIndex']}": row if topic["Name"] in self._topics else "is there"
+                for topic in one["Topics"]
+                for row in topic["Partitions"]
+            }
+        return {"log dirs": found}
+
+    def _groups(self) -> Ledger:
+        listed = self._ask("ListGroups", 5, {"StatesFilter": [], "TypesFilter": []})["Groups"]
+        groups = {group["GroupId"]: group for group in listed}
+        found: Ledger = {"groups": groups}
+        for kind, api, version, asked in (
+            ("Classic", "DescribeGroups", 6, "Groups"),
+            ("Consumer", "ConsumerGroupDescribe", 1, "GroupIds"),
+        ):
+            names = [name for name, group in groups.items() if group["GroupType"].lower() == kind.lower()]
+            rows = self._ask(api, version, {asked: names})["Groups"] if names else []
+            found[f"{kind} groups"] = {row["GroupId"]: row for row in rows}
+        asked_groups = [{"GroupId": name, "Topics": None} for name in groups]
+        rows = self._ask("OffsetFetch", 9, {"Groups": asked_groups, "RequireStable": False})["Groups"]
+        found["group offsets"] = {
+            row["GroupId"]: {
+                f"{topic['Name']}-{one['PartitionIndex']}": one
+                for topic in row["Topics"]
+                for one in topic["Partitions"]
+            }
+            for row in rows
+        }
+        return found
+
+    def _transactions(self) -> Ledger:
+        body = {"StateFilters": [], "ProducerIdFilters": [], "DurationFilter": -1, "TransactionalIdPattern": None}
+        listed = self._ask("ListTransactions", 2, body)["TransactionStates"]
+        names = sorted(one["TransactionalId"] for one in listed)
+        states = self._ask("DescribeTransactions", 0, {"TransactionalIds": names})["TransactionStates"]
+        producers = self._ask("DescribeProducers", 0, {"Topics": self._by_topic("PartitionIndexes")})["Topics"]
+        return {
+            "transactions": {
+                one["TransactionalId"]: {
+                    **one,
+                    "Topics": sorted((row["Topic"], sorted(row["Partitions"])) for row in one["Topics"]),
+                }
+                for one in states
+            },
+            "producers": {
+                f"{topic['Name']}-{row['PartitionIndex']}": {one["ProducerId"]: one for one in row["ActiveProducers"]}
+                for topic in producers
+                for row in topic["Partitions"]
+            },
+        }
+
+    def _by_topic(self, key: str, row: Any = None) -> list[Body]:
+        """Return the client's partitions as requests have them; ``row``: of a partition's number, for structs."""
+        return [
+            {
+                "Name": name,
+                key: [index if row is None else row(index) for topic, index in self._places if topic == name],
+            }
+            for name in self._topics
+        ]
+
+    def _list_offsets(self, timestamp: int, isolation: int = 0) -> dict[Place, tuple[int, int]]:
+        rows = self._by_topic(
+            "Partitions",
+            lambda index: {"PartitionIndex": index, "CurrentLeaderEpoch": -1, "Timestamp": timestamp},
+        )
+        response = self._ask("ListOffsets", 7, {"ReplicaId": -1, "IsolationLevel": isolation, "Topics": rows})
+        return {
+            (topic["Name"], row["PartitionIndex"]): (row["Offset"], row["Timestamp"])
+            for topic in response["Topics"]
+            for row in topic["Partitions"]
+        }
+
+    def _offsets(self) -> Ledger:
+        self._starts = self._list_offsets(EARLIEST)
+        self._ends = self._list_offsets(LATEST)
+        self._stable = self._list_offsets(LATEST, 1)
+        return {
+            "starts": self._starts,
+            "ends": self._ends,
+            "stable ends": self._stable,
+            "newest": self._list_offsets(MAX_TIMESTAMP),
+            "epoch ends": self._epoch_ends(),
+        }
+
+    def _epoch_ends(self) -> dict[Place, list[int]]:
+        """Return for each partition the ends of the epochs up to its leader's."""
+        found: dict[Place, list[int]] = {place: [] for place in self._places}
+        for epoch in range(max(self._epochs.values(), default=-1) + 1):
+            topics: dict[str, list[Body]] = {}
+            for name, index in self._places:
+                if epoch <= self._epochs[name, index]:
+                    row = {"Partition": index, "CurrentLeaderEpoch": -1, "LeaderEpoch": epoch}
+                    topics.setdefault(name, []).append(row)
+            rows = [{"Topic": name, "Partitions": partitions} for name, partitions in topics.items()]
+            for topic in self._ask("OffsetForLeaderEpoch", 4, {"ReplicaId": -1, "Topics": rows})["Topics"]:
+                for row in topic["Partitions"]:
+                    found[topic["Topic"], row["Partition"]].append(row["EndOffset"])
+        return found
+
+    def _records(self) -> Ledger:
+        found: Ledger = {"records": {}, "committed": {}}
+        for place in self._places:
+            name = f"{place[0]}-{place[1]}"
+            if "compact" in self._configs[place[0]]["cleanup.policy"]:
+                found["records"][name] = self._newest_values(place)
+                continue
+            found["records"][name] = self._digest(place, 0)
+            found["committed"][name] = self._digest(place, 1)
+        return found
+
+    def _fetched(self, place: Place, isolation: int) -> Iterator[Body]:
+        offset, end = self._starts[place][0], (self._stable if isolation else self._ends)[place][0]
+        while offset < end:
+            row = {"Partition": place[1], "FetchOffset": offset, "PartitionMaxBytes": FETCH_BYTES}
+            body = {
+                "ReplicaId": -1, "MaxWaitMs": 0, "MinBytes": 1, "MaxBytes": FETCH_BYTES, "IsolationLevel": isolation,
+                "Topics": [{"Topic": place[0], "Partitions": [row]}],
+            }  # fmt: skip
+            response = self._ask("Fetch", 12, body)
+            (found,) = response["Responses"][0]["Partitions"]
+            found["Records"], after = _whole_batches(bytes(found["Records"] or b""))
+            if after <= offset:
+                raise Unready(f"Fetch of {place} at {offset}, end {end}: {response}"[:500])
+            yield found
+            offset = after
+
+    def _digest(self, place: Place, isolation: int) -> str:
+        """Return a digest of all batches as they are on the wire, and the aborted transactions in them."""
+        digest, aborted = hashlib.sha256(), set()
+        for part in self._fetched(place, isolation):
+            digest.update(part["Records"])
+            aborted |= {(one["ProducerId"], one["FirstOffset"]) for one in part["AbortedTransactions"] or ()}
+        return f"{digest.hexdigest()[:24]} {sorted(aborted)}"
+
+    def _newest_values(self, place: Place) -> dict[bytes | None, tuple[int, bytes | None]]:
+        """Return the newest record by key: compaction of either broker keeps it."""
+        newest: dict[bytes | None, tuple[int, bytes | None]] = {}
+        for part in self._fetched(place, 0):
+            for record in iter_records(part["Records"]):
+                newest[record.key] = (record.offset, record.value)
+        return newest
+
+
+def _whole_batches(data: bytes) -> tuple[bytes, int]:
+    """Return the whole batches at the beginning, and the offset after them."""
+    at, after = 0, -1
+    while at + 61 <= len(data):
+        base, size = struct.unpack_from(">qi", data, at)
+        if at + 12 + size > len(data):
+            break
+        after = base + struct.unpack_from(">i", data, at + 23)[0] + 1
+        at += 12 + size
+    return data[:at], after
