@@ -1,25 +1,60 @@
-"""Controllers for tests: in memory, or with a metadata log in a folder."""
+"""Controllers for tests: in memory with failures on demand, or with a metadata log in a folder."""
 
 from __future__ import annotations
 
 import uuid
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from kbroker._core.clock import BaseClock, VirtualClock
 from kbroker.common.configs.config import BrokerConfig
+from kbroker.common.configs.config_resource import ConfigResourceType
+from kbroker.common.errors import Errors, KafkaError
 from kbroker.metadata.controller import Controller, MemoryStorage, Publisher
 from kbroker.metadata.log.log_storage import LogStorage
 from kbroker.metadata.log.opening import first_records, image_of, open_metadata
+from kbroker.metadata.records.metadata_record import MetadataRecord, metadata_record
 
 P = TypeVar("P", bound=Publisher)
 
 DIRECTORY_ID = uuid.UUID(int=77)
 
 
-def memory_controller(node_id: int = 1) -> Controller:
-    """Return the controller of a new cluster that keeps nothing on disk."""
-    return Controller(node_id, "cluster", MemoryStorage(), image_of(first_records()))
+class FailingStorage(MemoryStorage):
+    """Storage in memory that counts its calls, and fails while an error is set.
+
+    Attributes:
+        appended: the records of each change; ``flushes``: number of syncs.
+        is_full: each append is refused with KAFKA_STORAGE_ERROR.
+        is_broken: each sync fails.
+    """
+
+    def __init__(self, end_offset: int = 0) -> None:
+        super().__init__(end_offset)
+        self.appended: list[list[MetadataRecord]] = []
+        self.flushes = 0
+        self.is_full = self.is_broken = False
+
+    def append(self, records: Sequence[MetadataRecord], *, frees_space: bool) -> None:
+        if self.is_full:
+            raise KafkaError(Errors.KAFKA_STORAGE_ERROR, "the disk is full")
+        super().append(records, frees_space=frees_space)
+        self.appended.append(list(records))
+
+    def flush(self) -> None:
+        self.flushes += 1
+        if self.is_broken:
+            raise OSError(5, "Input/output error")
+
+
+class MemoryController(Controller):
+    """The controller of a new cluster that keeps nothing on disk."""
+
+    def __init__(self, node_id: int = 1) -> None:
+        image = image_of(first_records())
+        self.storage = FailingStorage(image.offset + 1)
+        super().__init__(node_id, "cluster", self.storage, image)
 
 
 class LoggedController(Controller):
@@ -41,6 +76,40 @@ class LoggedController(Controller):
 
     def close(self) -> None:
         self.log.close()
+
+
+class StoredTopic(NamedTuple):
+    """A topic in the image."""
+
+    name: str
+    topic_id: uuid.UUID
+    partitions: int
+    configs: Mapping[str, str]
+
+
+def stored_topics(controller: Controller) -> list[StoredTopic]:
+    """Return the topics in the image, the oldest first."""
+    configs = controller.image.configs
+    return [
+        StoredTopic(one.name, one.topic_id, len(one.partitions), configs.get((ConfigResourceType.TOPIC, one.name), {}))
+        for one in controller.image.topics.values()
+    ]
+
+
+def store_configs(controller: Controller, kind: int, name: str, configs: Mapping[str, str | None]) -> None:
+    """Store configs of a resource unchecked; None deletes one."""
+    change(
+        controller,
+        *(
+            metadata_record("ConfigRecord", {"ResourceType": kind, "ResourceName": name, "Name": key, "Value": value})
+            for key, value in configs.items()
+        ),
+    )
+
+
+def change(controller: Controller, *records: MetadataRecord) -> None:
+    """Store these records as one change."""
+    controller.change(lambda image: records)
 
 
 def following(controller: Controller, part: P) -> P:

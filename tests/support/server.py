@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import uuid
-import weakref
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -12,10 +11,18 @@ from kbroker.common.configs.config import BrokerConfig
 from kbroker.common.errors import Errors, KafkaError
 from kbroker.handlers.api_table import KafkaApis
 from kbroker.log.manager import LogDirView
-from kbroker.metadata.metadata_store import MetadataStore
-from kbroker.metadata.topics import TopicRegistry
+from kbroker.metadata.configs.resource_configs import broker_configs
+from kbroker.metadata.topics import Logs, TopicRegistry
 from kbroker.protocol import codec
 from kbroker.requests.context import ApiContext, Body, Endpoint, RequestContext
+from tests.support.metadata import (
+    DIRECTORY_ID,
+    FailingStorage,
+    MemoryController,
+    StoredTopic,
+    following,
+    stored_topics,
+)
 
 
 class Found(NamedTuple):
@@ -66,6 +73,7 @@ class FakeLogs:
         self.tasks: Any = self
         self.syncs = 0
         self.noted: list[uuid.UUID] = []
+        self.directory_ids = [DIRECTORY_ID]
 
     def start(self, topics: Any) -> None:
         for topic in topics:
@@ -83,8 +91,9 @@ class FakeLogs:
         for partition in partitions:
             if self.fail_at == (topic, partition):
                 raise OSError(28, "No space left on device")
-            log = self.open[topic, partition] = FakeLog(topic, partition, topic_id, dict(configs))
-            made.append(log)
+            if (topic, partition) not in self.open:
+                self.open[topic, partition] = FakeLog(topic, partition, topic_id, dict(configs))
+            made.append(self.open[topic, partition])
         return made
 
     def check_config(self, config: Any) -> None:
@@ -120,7 +129,7 @@ class FakeLogs:
 
 
 class Completion(NamedTuple):
-    """Takes the response of a handler that has returned none."""
+    """Receiver of the response of a handler that returned None."""
 
     complete: Callable[[Body], None]
 
@@ -130,12 +139,14 @@ class Bench:
     """Context with everything that a handler needs, and ``ask`` to pass a request through codec and handler.
 
     Args:
+        storage: of the metadata.
         settle: called after each request that a handler has taken; runs the work that completes the response.
     """
 
     ctx: ApiContext
     logs: FakeLogs
     published: list[list[Any]]
+    storage: FailingStorage
     settle: Callable[[], object] = bool
 
     def ask(self, name: str, version: int, body: Body, **facts: Any) -> Body:
@@ -169,6 +180,23 @@ class Bench:
         response = entry.failure(decoded, error, RequestContext(key, version))
         return codec.decode_response(key, version, codec.encode_response(key, version, response))
 
+    def use_logs(self, logs: Logs) -> TopicRegistry:
+        """Replace the registry by one over other logs; return it."""
+        publishers = self.ctx.controller.publishers
+        publishers.remove(self.ctx.topics)
+        self.ctx.topics = TopicRegistry(self.ctx.config, self.ctx.controller, logs, lambda topics: None)
+        publishers.insert(0, self.ctx.topics)
+        return self.ctx.topics
+
+    @property
+    def stored(self) -> list[StoredTopic]:
+        """The topics in the image."""
+        return stored_topics(self.ctx.controller)
+
+    def configs(self, kind: int, name: str) -> Mapping[str, str]:
+        """Return the stored configs of a resource."""
+        return self.ctx.image.configs.get((kind, name), {})
+
     def create(self, name: str, partitions: int = 1, **configs: str) -> Any:
         """Create a topic and return its view."""
         rows = [{"Name": key.replace("_", "."), "Value": value} for key, value in configs.items()]
@@ -179,14 +207,14 @@ class Bench:
 
 
 def make_bench(**config: object) -> Bench:
-    """Return a bench over a store in memory; config keys have underscores for dots."""
+    """Return a bench over metadata in memory; config keys have underscores for dots."""
     values = BrokerConfig({key.replace("_", "."): value for key, value in config.items()})
-    store = MetadataStore(None, values.node_id)
-    values.set_dynamic(store.configs("broker", str(values.node_id)), store.configs("broker", ""))
+    controller = MemoryController(values.node_id)
+    values.set_dynamic(*broker_configs(controller.image, values.node_id))
     logs = FakeLogs()
     published: list[list[Any]] = []
-    topics = TopicRegistry(values, store, logs, published.append)
+    topics = following(controller, TopicRegistry(values, controller, logs, published.append))
     apis = KafkaApis()
-    ctx = ApiContext(values, store, topics, {"PLAINTEXT": Endpoint("here", 9092)}, apis.ranges)
-    weakref.finalize(ctx, store.close)  # from Python 3.13 on an SQLite connection must not end by being forgotten
-    return Bench(ctx, logs, published)
+    ctx = ApiContext(values, controller, topics, {"PLAINTEXT": Endpoint("here", 9092)}, apis.ranges)
+    controller.publishers += [ctx.features, ctx, ctx.quota_entities]
+    return Bench(ctx, logs, published, controller.storage)

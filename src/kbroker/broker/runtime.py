@@ -38,7 +38,7 @@ from kbroker.listeners.refusal_watch import RefusalWatch
 from kbroker.listeners.socket_options import endpoints_of, network_threads, socket_options
 from kbroker.log.manager import LogManager
 from kbroker.metadata.configs.resource_configs import broker_configs
-from kbroker.metadata.controller import Controller, MemoryStorage, Publisher
+from kbroker.metadata.controller import Controller, Publisher
 from kbroker.metadata.features import Features
 from kbroker.metadata.log import snapshots as snapshots_module
 from kbroker.metadata.log.opening import first_records, image_of, open_metadata
@@ -156,7 +156,7 @@ class BrokerRuntime:
         config, logs = self.config, self._logs
         assert logs.cluster_id is not None
         if self.in_memory:
-            return Controller(config.node_id, logs.cluster_id, MemoryStorage(), image_of(first_records()))
+            return Controller(config.node_id, logs.cluster_id, image=image_of(first_records()))
         first = logs.metadata_dir
         storage, image = open_metadata(
             first.path,

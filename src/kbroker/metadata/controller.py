@@ -58,8 +58,8 @@ class MemoryStorage:
 
     epoch = kraft_version = 1
 
-    def __init__(self) -> None:
-        self.end_offset = 0
+    def __init__(self, end_offset: int = 0) -> None:
+        self.end_offset = end_offset
 
     def append(self, records: Sequence[MetadataRecord], *, frees_space: bool) -> None:
         self.end_offset += len(records)
@@ -98,7 +98,7 @@ class Controller:
         self.directory_id = UUID(int=0)  # of the folder with the metadata log, 0 in memory
         self.publishers: list[Publisher] = []
         self.on_failure: Callable[[str], None] = lambda reason: None  # called once, with the reason of the stop
-        self._storage: Storage = MemoryStorage() if storage is None else storage
+        self._storage: Storage = MemoryStorage(image.offset + 1) if storage is None else storage
         self._image = image
         self._lock = threading.Lock()
         self._waiting: deque[_Change] = deque()

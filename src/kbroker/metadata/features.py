@@ -100,6 +100,7 @@ class Features:
             return [
                 metadata_record("FeatureLevelRecord", {"Name": update.name, "FeatureLevel": update.level})
                 for update in updates
+                if update.name != KRAFT_VERSION  # unchanged, and in control records
             ]
 
         if validate_only:

@@ -7,7 +7,8 @@ import pytest
 
 from kbroker.common.errors import Errors, KafkaError
 from kbroker.metadata.features import SUPPORTED, Features, FeatureUpdate
-from kbroker.metadata.metadata_store import MetadataStore
+from kbroker.metadata.records.metadata_record import metadata_record
+from tests.support.metadata import LoggedController, MemoryController, change, following
 from tests.support.server import Bench, make_bench
 
 FAILED = "The update failed for all features since the following feature had an error: "
@@ -37,17 +38,17 @@ def test_a_feature_goes_down_and_up(version: int) -> None:
     """A level goes down only by a downgrade and up only by an upgrade; each change has a new epoch."""
     bench = make_bench()
     before, epoch = in_force(bench)
-    assert (before[TRANSACTIONS], epoch) == (2, 0)
+    assert (before[TRANSACTIONS], epoch) == (2, bench.ctx.image.offset)
     assert update(bench, (TRANSACTIONS, 1, 2), version=version, ValidateOnly=True) == (0, None)
-    assert in_force(bench) == (before, 0)
+    assert in_force(bench) == (before, epoch)
     assert update(bench, (TRANSACTIONS, 1, 2), version=version) == (0, None)
-    assert in_force(bench) == ({**before, TRANSACTIONS: 1}, 1)
+    assert in_force(bench) == ({**before, TRANSACTIONS: 1}, epoch + 1)
     assert update(bench, (TRANSACTIONS, 0, 3), version=version) == (0, None)
-    assert in_force(bench) == ({METADATA: before[METADATA], **_without(before, TRANSACTIONS)}, 2)
+    assert in_force(bench) == ({METADATA: before[METADATA], **_without(before, TRANSACTIONS)}, epoch + 2)
     assert update(bench, (TRANSACTIONS, 2, 1), version=version) == (0, None)
-    assert in_force(bench) == (before, 3)
+    assert in_force(bench) == (before, epoch + 3)
     assert update(bench) == (0, None)
-    assert in_force(bench) == (before, 3)
+    assert in_force(bench) == (before, epoch + 3)
 
 
 def _without(levels: dict[str, int], name: str) -> dict[str, int]:
@@ -60,7 +61,8 @@ def _without(levels: dict[str, int], name: str) -> dict[str, int]:
         ((TRANSACTIONS, 3, 1), "Local controller 0 only supports versions 0-2"),
         ((TRANSACTIONS, -1, 2), "A feature version cannot be less than 0."),
         ((TRANSACTIONS, 1, 9), "The controller does not support the given upgrade type."),
-        (("kraft.version", 1, 1), "Local controller 0 does not support this feature."),
+        (("share.version", 1, 1), "Local controller 0 does not support this feature."),
+        (("kraft.version", 0, 2), "The quorum of this broker cannot change it."),
     ],
 )  # fmt: skip
 def test_what_is_refused(row: tuple[str, int, int], text: str) -> None:
@@ -71,6 +73,13 @@ def test_what_is_refused(row: tuple[str, int, int], text: str) -> None:
     words = f"{FAILED}Invalid update version {level} for feature {name}. {text}"
     assert update(bench, (TRANSACTIONS, 2, 1) if name != TRANSACTIONS else (METADATA, 30, 1), row) == (95, words)
     assert in_force(bench) == before
+
+
+def test_the_version_of_the_quorum_has_no_record() -> None:
+    """Control records have it: its present level is accepted, and nothing is stored."""
+    bench = make_bench()
+    assert update(bench, ("kraft.version", 1, 1)) == (0, None)
+    assert bench.storage.appended == []
 
 
 def test_consumer_groups_are_off_at_level_0() -> None:
@@ -85,33 +94,30 @@ def test_consumer_groups_are_off_at_level_0() -> None:
 
 def test_levels_survive_a_restart(tmp_path: Path) -> None:
     """A level of a later broker becomes the nearest one that this broker supports."""
-    store = MetadataStore(tmp_path, 1)
-    features = Features(store)
-    features.update([FeatureUpdate(TRANSACTIONS, 1, 2)], 1)
-    store.set_features({"group.version": 7}, 9)
-    store.close()
-    store = MetadataStore(tmp_path, 1)
-    again = Features(store).finalized
-    store.close()
-    assert (again.levels[TRANSACTIONS], again.levels["group.version"], again.epoch) == (
-        1,
-        SUPPORTED["group.version"][1],
-        9,
-    )
+    controller = LoggedController(tmp_path)
+    following(controller, Features(controller)).update([FeatureUpdate(TRANSACTIONS, 1, 2)], 1)
+    change(controller, metadata_record("FeatureLevelRecord", {"Name": "group.version", "FeatureLevel": 7}))
+    epoch = controller.image.offset
+    controller.close()
+    controller = LoggedController(tmp_path)
+    again = Features(controller).finalized
+    controller.close()
+    assert (again.levels[TRANSACTIONS], again.levels["group.version"]) == (1, SUPPORTED["group.version"][1])
+    assert again.epoch >= epoch
+    assert controller.image.features["group.version"] == 7, "the level is kept for the broker that wrote it"
 
 
 def test_a_disk_that_refuses_changes_nothing() -> None:
     """Hooks run once a change is stored."""
-    store = MetadataStore(None, 1)
-    features = Features(store)
+    controller = MemoryController()
+    features = following(controller, Features(controller))
     seen = []
     features.on_change(lambda: seen.append(features.finalized.epoch))
-    store._file._unknown_outcome = "the disk failed"
+    controller.storage.is_full = True
     before = features.finalized
     with pytest.raises(KafkaError, match="KAFKA_STORAGE_ERROR"):
         features.update([FeatureUpdate(TRANSACTIONS, 1, 2)], 1)
     assert (features.finalized, seen) == (before, [])
-    store._file._unknown_outcome = ""
+    controller.storage.is_full = False
     features.update([FeatureUpdate(TRANSACTIONS, 1, 2)], 1)
-    assert (features.level(TRANSACTIONS), features.level("no.such"), seen) == (1, 0, [1])
-    store.close()
+    assert (features.level(TRANSACTIONS), features.level("no.such"), seen) == (1, 0, [before.epoch + 1])

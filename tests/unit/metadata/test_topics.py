@@ -8,13 +8,17 @@ from typing import Any, NoReturn
 import pytest
 
 from kbroker.common.configs.config import BrokerConfig
+from kbroker.common.configs.config_resource import ConfigResourceType
 from kbroker.common.errors import Errors, KafkaError
 from kbroker.common.topic_names import invalid_name_reason
 from kbroker.metadata.configs.dynamic_configs import ConfigChange
-from kbroker.metadata.metadata_store import MetadataStore, StoredTopic
+from kbroker.metadata.configs.resource_configs import broker_configs
 from kbroker.metadata.topic_rules import NewTopic, TopicNames
 from kbroker.metadata.topics import TopicRegistry, TopicView
+from tests.support.metadata import MemoryController, StoredTopic, following, store_configs
 from tests.support.server import FakeLog, FakeLogs, make_bench
+
+TOPIC, BROKER = ConfigResourceType.TOPIC, ConfigResourceType.BROKER
 
 
 @pytest.mark.parametrize("name", ["a", "A.b_c-9", "x" * 249, "...", "__consumer_offsets"])
@@ -39,7 +43,7 @@ def test_names_that_collide(name: str, names: list[str], other: str | None) -> N
 
 
 def test_a_new_topic_is_open_remembered_and_published() -> None:
-    """When create returns, handlers, the store and the native handlers know the topic."""
+    """When create returns, the topic is stored, open, and published to handlers and native handlers."""
     bench = make_bench()
     created = bench.ctx.topics.create(NewTopic("t", 2, configs={"retention.ms": "5"}))
     view = bench.ctx.topics.get("t")
@@ -47,29 +51,28 @@ def test_a_new_topic_is_open_remembered_and_published() -> None:
     assert list(view.partitions) == [bench.logs.open["t", 0], bench.logs.open["t", 1]]
     assert view.partitions[0].configs["retention.ms"] == 5
     assert bench.published[-1] == [view]
-    assert bench.ctx.store.topics() == [StoredTopic("t", created.topic_id, 2, {"retention.ms": "5"})]
+    assert bench.stored == [StoredTopic("t", created.topic_id, 2, {"retention.ms": "5"})]
 
 
 def test_validate_only_changes_nothing() -> None:
     """A checked topic is not there, although it gets an id."""
     bench = make_bench()
     assert bench.ctx.topics.create(NewTopic("t", 2), validate_only=True).topic_id.int
-    assert (bench.ctx.topics.get("t"), bench.logs.open, bench.published, bench.ctx.store.topics()) == (None, {}, [], [])
+    assert (bench.ctx.topics.get("t"), bench.logs.open, bench.published, bench.stored) == (None, {}, [], [])
 
 
 def test_topics_come_back_with_their_ids() -> None:
     """Ids and partitions survive a restart (quirk 6: they must)."""
-    store, config = MetadataStore(None, 1), BrokerConfig()
-    first = TopicRegistry(config, store, FakeLogs(), lambda views: None)
+    controller, config = MemoryController(), BrokerConfig()
+    first = following(controller, TopicRegistry(config, controller, FakeLogs(), lambda views: None))
     first.create(NewTopic("b", 2))
     first.create(NewTopic("a", 1))
     published: list[Sequence[TopicView]] = []
-    second = TopicRegistry(config, store, FakeLogs(), published.append)
+    second = TopicRegistry(config, controller, FakeLogs(), published.append)
     second.load()
     known = [(view.name, view.topic_id, len(view.partitions)) for view in first.all()]
     assert [(view.name, view.topic_id, len(view.partitions)) for view in second.all()] == known
     assert len(published) == 1
-    store.close()
 
 
 def test_a_recreated_topic_has_another_id() -> None:
@@ -107,7 +110,7 @@ def test_many_topics_are_deleted_together() -> None:
     assert deleted == list(made)[:120]
     assert [view.name for view in topics.all()] == sorted(list(made)[120:])
     assert {topic for topic, _ in bench.logs.open} == set(list(made)[120:])
-    assert {one.name for one in bench.ctx.store.topics()} == set(list(made)[120:])
+    assert {one.name for one in bench.stored} == set(list(made)[120:])
 
 
 def test_a_failing_disk_leaves_no_half_topic() -> None:
@@ -117,7 +120,7 @@ def test_a_failing_disk_leaves_no_half_topic() -> None:
     with pytest.raises(KafkaError, match="No space left") as caught:
         bench.ctx.topics.create(NewTopic("t", 3))
     assert caught.value.error == Errors.KAFKA_STORAGE_ERROR
-    assert (bench.ctx.topics.get("t"), bench.ctx.store.topics(), bench.logs.open) == (None, [], {})
+    assert (bench.ctx.topics.get("t"), bench.stored, bench.logs.open) == (None, [], {})
 
 
 def test_growing_keeps_the_partitions_there_are() -> None:
@@ -128,18 +131,18 @@ def test_growing_keeps_the_partitions_there_are() -> None:
     bench.ctx.topics.add_partitions("t", 3)
     view = bench.ctx.topics.get("t")
     assert (len(view.partitions), view.partitions[0] is old) == (3, True)
-    assert bench.ctx.store.topics()[0].partitions == 3
+    assert bench.stored[0].partitions == 3
     assert bench.published[-1] == [view]
 
 
 def test_a_topic_that_cannot_grow_stays_as_it_was() -> None:
-    """A failure while growing changes neither the view nor the store."""
+    """A failure while growing changes neither the view nor the metadata."""
     bench = make_bench()
     bench.ctx.topics.create(NewTopic("t", 1))
     bench.logs.fail_at = ("t", 2)
     with pytest.raises(KafkaError):
         bench.ctx.topics.add_partitions("t", 3)
-    assert len(bench.ctx.topics.get("t").partitions) == bench.ctx.store.topics()[0].partitions == 1
+    assert len(bench.ctx.topics.get("t").partitions) == bench.stored[0].partitions == 1
     assert list(bench.logs.open) == [("t", 0)]
 
 
@@ -192,7 +195,7 @@ def test_topics_of_one_request_are_published_together() -> None:
     response = bench.ask("CreateTopics", 7, {"Topics": [*rows, {**rows[0], "Name": "t0"}]})
     assert [row["ErrorCode"] for row in response["Topics"]] == [0] * 50 + [36]
     assert [len(views) for views in bench.published] == [50, 100]
-    assert len(bench.ctx.store.topics()) == 100
+    assert len(bench.stored) == 100
 
 
 def test_topics_of_one_request_that_collide() -> None:
@@ -215,7 +218,7 @@ def test_a_disk_that_fails_in_the_middle_of_a_request(monkeypatch: pytest.Monkey
     made = bench.ctx.topics.create_all([NewTopic("a"), NewTopic("b"), NewTopic("c")])
     assert made[1].error == Errors.KAFKA_STORAGE_ERROR
     assert [view.name for view in bench.published[-1]] == ["a", "c"]
-    assert [topic.name for topic in bench.ctx.store.topics()] == ["a", "c"]
+    assert [topic.name for topic in bench.stored] == ["a", "c"]
 
     def broken(*args: object) -> NoReturn:
         raise ZeroDivisionError
@@ -228,20 +231,23 @@ def test_a_disk_that_fails_in_the_middle_of_a_request(monkeypatch: pytest.Monkey
     made = bench.ctx.topics.create_all(topics)
     assert (made[0].num_partitions, made[1].error) == (1, Errors.UNKNOWN_SERVER_ERROR)
     assert [view.name for view in bench.published[-1]] == ["a", "c", "d"]
-    assert [topic.name for topic in bench.ctx.store.topics()] == ["a", "c", "d"]
+    assert [topic.name for topic in bench.stored] == ["a", "c", "d"]
 
 
 def test_topics_of_one_request_are_remembered_and_synced_together() -> None:
     """A transaction and a sync of the log folder each is what made 5,000 partitions take 14 s: one of each does."""
     bench = make_bench()
-    statements: list[str] = []
-    bench.ctx.store._file._db.set_trace_callback(statements.append)
     rows = [{"Name": f"t{number}", "NumPartitions": 20, "ReplicationFactor": 1} for number in range(50)]
     response = bench.ask("CreateTopics", 7, {"Topics": rows})
     assert {row["ErrorCode"] for row in response["Topics"]} == {0}
-    assert (statements.count("COMMIT"), bench.logs.syncs, len(bench.logs.open)) == (1, 1, 1000)
+    assert (len(bench.storage.appended), bench.storage.flushes, bench.logs.syncs, len(bench.logs.open)) == (
+        1,
+        1,
+        1,
+        1000,
+    )
     bench.ctx.topics.add_partitions("t0", 40)
-    assert (statements.count("COMMIT"), bench.logs.syncs, len(bench.logs.open)) == (2, 2, 1020)
+    assert (len(bench.storage.appended), bench.storage.flushes, len(bench.logs.open)) == (2, 2, 1020)
 
 
 def test_topics_whose_folders_cannot_be_synced_are_not_there() -> None:
@@ -254,7 +260,7 @@ def test_topics_whose_folders_cannot_be_synced_are_not_there() -> None:
         Errors.INVALID_PARTITIONS,
         Errors.KAFKA_STORAGE_ERROR,
     ]
-    assert (bench.published, bench.ctx.store.topics(), bench.logs.open) == ([], [], {})
+    assert (bench.published, bench.stored, bench.logs.open) == ([], [], {})
 
 
 def refuse_five(config: Mapping[str, object]) -> str:
@@ -265,7 +271,7 @@ def refuse_five(config: Mapping[str, object]) -> str:
 def test_what_no_log_takes_is_never_stored() -> None:
     """A value that passes the table and fails the log: refused for topic, new topic and broker, and nothing is kept."""
     bench = make_bench()
-    topics, store = bench.ctx.topics, bench.ctx.store
+    topics = bench.ctx.topics
     topics.create(NewTopic("t", configs={"retention.bytes": "6"}))
     bench.logs.refuse = refuse_five
     for validate_only in (True, False):
@@ -276,8 +282,8 @@ def test_what_no_log_takes_is_never_stored() -> None:
         for name in ("1", ""):
             with pytest.raises(KafkaError, match="INVALID_CONFIG: five is too few"):
                 bench.ctx.dynamic.alter(4, name, [ConfigChange("log.retention.bytes", 0, "5")], validate_only)
-    assert [(topic.name, topic.configs) for topic in store.topics()] == [("t", {"retention.bytes": "6"})]
-    assert (store.configs("broker", "1"), store.configs("broker", "")) == ({}, {"min.insync.replicas": "1"})
+    assert [(topic.name, topic.configs) for topic in bench.stored] == [("t", {"retention.bytes": "6"})]
+    assert (bench.configs(BROKER, "1"), bench.configs(BROKER, "")) == ({}, {"min.insync.replicas": "1"})
     assert (list(bench.logs.open), bench.logs.open["t", 0].configs["retention.bytes"]) == ([("t", 0)], 6)
 
 
@@ -295,7 +301,7 @@ def test_what_could_not_be_put_in_force_is_taken_back() -> None:
     bench.logs.update_configs = broken  # type: ignore[method-assign]
     with pytest.raises(ZeroDivisionError):
         bench.ctx.dynamic.replace(2, "t", [("retention.ms", "7")])
-    assert bench.ctx.store.topics()[0].configs == bench.ctx.topics.get("t").configs == {"retention.ms": "6"}
+    assert bench.stored[0].configs == bench.ctx.topics.get("t").configs == {"retention.ms": "6"}
 
     seen = []
 
@@ -307,35 +313,37 @@ def test_what_could_not_be_put_in_force_is_taken_back() -> None:
     bench.ctx.on_broker_change(follow)
     with pytest.raises(ZeroDivisionError):
         bench.ctx.dynamic.alter(4, "1", [ConfigChange("message.max.bytes", 0, "99")])
-    assert (seen, bench.ctx.store.configs("broker", "1")) == ([99, 1_048_588], {})
+    assert (seen, bench.configs(BROKER, "1")) == ([99, 1_048_588], {})
     assert bench.logs.open["t", 0].configs["max.message.bytes"] == 1_048_588
 
 
-def restarted(store: MetadataStore, logs: FakeLogs, **configs: str) -> tuple[BrokerConfig, TopicRegistry]:
-    """A bench's registry over what is stored, loaded."""
+def restarted(controller: MemoryController, logs: FakeLogs) -> tuple[BrokerConfig, TopicRegistry]:
+    """Return a loaded registry over the stored metadata, and its configuration."""
     config = BrokerConfig()
-    config.set_dynamic(store.configs("broker", "1"), store.configs("broker", ""))
-    registry = TopicRegistry(config, store, logs, lambda views: None)
+    config.set_dynamic(*broker_configs(controller.image, 1))
+    controller.publishers.clear()
+    registry = following(controller, TopicRegistry(config, controller, logs, lambda views: None))
     registry.load()
     return config, registry
 
 
 def test_a_deleted_config_brings_a_partition_back() -> None:
-    """An older version stored what its log then refused: deleting it, of the topic or of the broker, is enough."""
-    store = MetadataStore(None, 1)
-    TopicRegistry(BrokerConfig(), store, FakeLogs(), lambda views: None).create(NewTopic("t", 2))
-    store.replace_configs("topic", "t", {"retention.bytes": "5"})
+    """An older version stored a config that its log then refused: its deletion, of topic or broker, is enough."""
+    controller = MemoryController()
+    logs = FakeLogs()
+    restarted(controller, logs)[1].create(NewTopic("t", 2))
+    store_configs(controller, TOPIC, "t", {"retention.bytes": "5"})
     logs = FakeLogs()
     logs.refuse = refuse_five
-    _, topics = restarted(store, logs)
+    _, topics = restarted(controller, logs)
     assert topics.get("t").partitions == (None, None)
-    topics.set_configs("t", {})
+    store_configs(controller, TOPIC, "t", {"retention.bytes": None})
     assert topics.get("t").partitions == (logs.open["t", 0], logs.open["t", 1])
 
-    store.replace_configs("broker", "", {"log.roll.ms": "5"})
+    store_configs(controller, BROKER, "", {"log.roll.ms": "5"})
     logs = FakeLogs()
     logs.refuse = refuse_five
-    config, topics = restarted(store, logs)
+    config, topics = restarted(controller, logs)
     assert topics.get("t").partitions == (None, None)
     made: list[str] = []
     create = logs.create_partitions
@@ -346,22 +354,20 @@ def test_a_deleted_config_brings_a_partition_back() -> None:
 
     logs.create_partitions = watched  # type: ignore[assignment, method-assign]
     topics.refresh_configs()
-    assert made == []  # the same config: there is no point in a second try
+    assert made == []  # the same config: a second attempt is useless
     config.set_dynamic({}, {})
     topics.refresh_configs()
     assert topics.get("t").partitions == (logs.open["t", 0], logs.open["t", 1])
-    store.close()
 
 
 def test_a_stored_config_that_is_no_longer_valid_counts_as_unset() -> None:
     """An earlier version took it: the broker starts, the topic has the default, and can be given another."""
-    store = MetadataStore(None, 1)
-    TopicRegistry(BrokerConfig(), store, FakeLogs(), lambda views: None).create(NewTopic("t"))
-    store.replace_configs("topic", "t", {"retention.ms": "\u00a05", "segment.ms": "6"})
+    controller = MemoryController()
+    restarted(controller, FakeLogs())[1].create(NewTopic("t"))
+    store_configs(controller, TOPIC, "t", {"retention.ms": "\u00a05", "segment.ms": "6"})
     logs = FakeLogs()
-    _, topics = restarted(store, logs)
+    restarted(controller, logs)
     configs = logs.open["t", 0].configs
     assert (configs["retention.ms"], configs["segment.ms"]) == (604_800_000, 6)
-    topics.set_configs("t", {})
+    store_configs(controller, TOPIC, "t", {"retention.ms": None, "segment.ms": None})
     assert logs.open["t", 0].configs["segment.ms"] == 604_800_000
-    store.close()
