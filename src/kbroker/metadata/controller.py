@@ -49,8 +49,11 @@ class Storage(Protocol):
     def epoch(self) -> int: ...
     @property
     def kraft_version(self) -> int: ...
-    def append(self, records: Sequence[MetadataRecord], *, frees_space: bool) -> None: ...
-    def flush(self) -> None: ...
+    def append(self, records: Sequence[MetadataRecord], *, frees_space: bool) -> None:
+        """Append all records or none. Raises: KafkaError, when it is none; OSError, when that is unknown."""
+
+    def flush(self) -> None:
+        """Make all appended records durable. Raises: OSError; it is then unknown which of them are."""
 
 
 class MemoryStorage:
@@ -156,15 +159,17 @@ class Controller:
                 image = self._store(change, image)
                 if change.delta is not None:
                     stored.append(change)
+            except OSError as error:
+                change.error = self._failed(f"the metadata log cannot be written: {error}")
             except Exception as error:
                 change.error = error
         if stored:
             try:
                 self._storage.flush()
             except OSError as error:
-                self._fail(f"the metadata log cannot be synced: {error}")
+                failure = self._failed(f"the metadata log cannot be synced: {error}")
                 for change in stored:
-                    change.error = OutcomeUnknownError(self._failure)
+                    change.error = failure
                 stored = []
         for change in stored:
             self._publish(change)
@@ -196,10 +201,13 @@ class Controller:
                 logger.exception("a change of metadata cannot be put in force")
                 change.error = NotInForceError(error)
 
-    def _fail(self, reason: str) -> None:
-        self._failure = (
-            f"{reason}; it is unknown whether the last change is stored, so the broker stops: repair the disk, then "
-            "start it again"
-        )
-        logger.critical("%s", self._failure)
-        self.on_failure(self._failure)
+    def _failed(self, reason: str) -> OutcomeUnknownError:
+        """Refuse all further changes, and let the broker stop."""
+        if not self._failure:
+            self._failure = (
+                f"{reason}; it is unknown whether the last change is stored, so the broker stops: repair the disk, "
+                "then start it again"
+            )
+            logger.critical("%s", self._failure)
+            self.on_failure(self._failure)
+        return OutcomeUnknownError(self._failure)

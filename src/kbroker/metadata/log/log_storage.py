@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from kbroker._core.clock import BaseClock
 from kbroker.common.configs.config_resource import ConfigResourceType
-from kbroker.common.errors import ProtocolError
+from kbroker.common.errors import KafkaError, ProtocolError
 from kbroker.log.checkpoints import uuid_to_text
 from kbroker.metadata.configs.resource_configs import config_records
 from kbroker.metadata.image.delta import MetadataDelta
@@ -48,10 +48,26 @@ class LogStorage:
         return self.log.epoch
 
     def append(self, records: Sequence[MetadataRecord], *, frees_space: bool = False) -> None:
-        """Append the records of a change, all or none. Raises: KafkaError KAFKA_STORAGE_ERROR."""
+        """Append the records of a change, all or none.
+
+        Raises: KafkaError KAFKA_STORAGE_ERROR; OSError, when some of them could not be aborted.
+        """
         now_ms = self._clock.wall_ms()
-        for part in self._parts(records):
-            self.log.append(build_records(part, 0, self.log.epoch, now_ms), frees_space=frees_space)
+        for number, part in enumerate(self._parts(records)):
+            try:
+                self.log.append(build_records(part, 0, self.log.epoch, now_ms), frees_space=frees_space)
+            except KafkaError:
+                if number > 0:
+                    self._abort("the disk refused its other records", now_ms)
+                raise
+
+    def _abort(self, reason: str, now_ms: int) -> None:
+        """End the open transaction of records, none of which counts. Raises: OSError."""
+        records = [metadata_record(ABORT, {"Reason": reason})]
+        try:
+            self.log.append(build_records(records, 0, self.log.epoch, now_ms), frees_space=True)
+        except KafkaError as error:
+            raise OSError(f"{self.log.folder}: cannot abort a change of which a part is written: {error}") from None
 
     def _parts(self, records: Sequence[MetadataRecord]) -> list[Sequence[MetadataRecord]]:
         if len(records) <= BATCH_RECORDS or self.level < TRANSACTIONS_LEVEL:
@@ -86,7 +102,7 @@ def open_storage(
         control += [KRaftVersion(loaded.kraft_version), loaded.voters]
     storage.append_control(control)
     if loaded.has_open_transaction:
-        storage.append([metadata_record(ABORT, {"Reason": "the log ends within it"})])
+        storage._abort("the log ends within it", clock.wall_ms())
     image = loaded.image
     if METADATA_VERSION not in image.features:
         image = _bootstrap(log, storage, image)
