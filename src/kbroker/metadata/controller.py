@@ -49,7 +49,7 @@ class Storage(Protocol):
     def epoch(self) -> int: ...
     @property
     def kraft_version(self) -> int: ...
-    def append(self, records: Sequence[MetadataRecord], *, frees_space: bool) -> None:
+    def append(self, records: Sequence[MetadataRecord], level: int, *, frees_space: bool) -> None:
         """Append all records or none. Raises: KafkaError, when it is none; OSError, when that is unknown."""
 
     def flush(self) -> None:
@@ -64,7 +64,7 @@ class MemoryStorage:
     def __init__(self, end_offset: int = 0) -> None:
         self.end_offset = end_offset
 
-    def append(self, records: Sequence[MetadataRecord], *, frees_space: bool) -> None:
+    def append(self, records: Sequence[MetadataRecord], level: int, *, frees_space: bool) -> None:
         self.end_offset += len(records)
 
     def flush(self) -> None:
@@ -180,15 +180,20 @@ class Controller:
         """Append the records of a change; return the image after it."""
         if self._failure:
             raise OutcomeUnknownError(self._failure)
-        records = change.plan(image)
+        try:
+            records = change.plan(image)
+        except Exception as error:
+            change.error = error
+            return image
         if not records:
             return image
         delta = MetadataDelta(image)
         for record in records:
             delta.replay(record)
-        self._storage.append(records, frees_space=change.frees_space)
+        fresh = delta.apply(image.offset, image.epoch)  # before the append: every start replays what is in the log
+        self._storage.append(records, self.level, frees_space=change.frees_space)
         change.delta = delta
-        change.image = delta.apply(self._storage.end_offset - 1, self._storage.epoch)
+        change.image = fresh._replace(offset=self._storage.end_offset - 1, epoch=self._storage.epoch)
         return change.image
 
     def _publish(self, change: _Change) -> None:

@@ -74,7 +74,8 @@ def _text(value: object) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, dict):
-        return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+        text: str = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+        return text
     if isinstance(value, list):
         return f"[{','.join(value)}]"
     return "none" if value is None else str(value)

@@ -21,7 +21,7 @@ from kbroker.metadata.log.loader import ABORT, BEGIN, END, LoadedMetadata
 from kbroker.metadata.log.metadata_log import MetadataLog, MetadataLogError, recovery_command
 from kbroker.metadata.records.batches import build_control, build_records
 from kbroker.metadata.records.control_records import ControlRecord, KRaftVersion, LeaderChange, Voters
-from kbroker.metadata.records.metadata_record import LATEST_LEVEL, MetadataRecord, UnknownRecordError, metadata_record
+from kbroker.metadata.records.metadata_record import MetadataRecord, UnknownRecordError, metadata_record
 from kbroker.metadata.records.snapshot_files import BOOTSTRAP_CHECKPOINT, read_snapshot
 
 BATCH_RECORDS = 1000  # of one batch, which a start decodes as a whole; a larger change is a transaction of batches
@@ -35,7 +35,6 @@ class LogStorage:
         self.log = log
         self.kraft_version = kraft_version
         self._clock = clock
-        self.level = LATEST_LEVEL
 
     @property
     def end_offset(self) -> int:
@@ -47,34 +46,35 @@ class LogStorage:
         """Leader epoch of the records."""
         return self.log.epoch
 
-    def append(self, records: Sequence[MetadataRecord], *, frees_space: bool = False) -> None:
-        """Append the records of a change, all or none.
+    def append(
+        self,
+        records: Sequence[MetadataRecord],
+        level: int,
+        *,
+        frees_space: bool = False,
+        transaction: str | None = None,
+    ) -> None:
+        """Append the records of a change, all or none, at a level of metadata.version.
 
+        Args: ``transaction``: name of the transaction of the records, None for none unless they are many.
         Raises: KafkaError KAFKA_STORAGE_ERROR; OSError, when some of them could not be aborted.
         """
         now_ms = self._clock.wall_ms()
-        for number, part in enumerate(self._parts(records)):
+        for number, part in enumerate(_parts(records, level, transaction)):
             try:
                 self.log.append(build_records(part, 0, self.log.epoch, now_ms), frees_space=frees_space)
             except KafkaError:
                 if number > 0:
-                    self._abort("the disk refused its other records", now_ms)
+                    self.abort("the disk refused its other records", now_ms)
                 raise
 
-    def _abort(self, reason: str, now_ms: int) -> None:
+    def abort(self, reason: str, now_ms: int) -> None:
         """End the open transaction of records, none of which counts. Raises: OSError."""
         records = [metadata_record(ABORT, {"Reason": reason})]
         try:
             self.log.append(build_records(records, 0, self.log.epoch, now_ms), frees_space=True)
         except KafkaError as error:
             raise OSError(f"{self.log.folder}: cannot abort a change of which a part is written: {error}") from None
-
-    def _parts(self, records: Sequence[MetadataRecord]) -> list[Sequence[MetadataRecord]]:
-        if len(records) <= BATCH_RECORDS or self.level < TRANSACTIONS_LEVEL:
-            return [records]
-        parts = [records[at : at + BATCH_RECORDS] for at in range(0, len(records), BATCH_RECORDS)]
-        first, last = metadata_record(BEGIN, {"Name": None}), metadata_record(END, {})
-        return [[first, *parts[0]], *parts[1:-1], [*parts[-1], last]]
 
     def append_control(self, records: Sequence[ControlRecord]) -> None:
         """Append a batch of control records. Raises: KafkaError KAFKA_STORAGE_ERROR."""
@@ -83,6 +83,14 @@ class LogStorage:
     def flush(self) -> None:
         """Make all appended records durable. Raises: OSError."""
         self.log.flush()
+
+
+def _parts(records: Sequence[MetadataRecord], level: int, transaction: str | None) -> list[Sequence[MetadataRecord]]:
+    """Return the batches of a change."""
+    if level < TRANSACTIONS_LEVEL or (transaction is None and len(records) <= BATCH_RECORDS):
+        return [records]
+    whole = [metadata_record(BEGIN, {"Name": transaction}), *records, metadata_record(END, {})]
+    return [whole[at : at + BATCH_RECORDS] for at in range(0, len(whole), BATCH_RECORDS)]
 
 
 def open_storage(
@@ -102,11 +110,10 @@ def open_storage(
         control += [KRaftVersion(loaded.kraft_version), loaded.voters]
     storage.append_control(control)
     if loaded.has_open_transaction:
-        storage._abort("the log ends within it", clock.wall_ms())
+        storage.abort("the log ends within it", clock.wall_ms())
     image = loaded.image
     if METADATA_VERSION not in image.features:
         image = _bootstrap(log, storage, image)
-    storage.level = image.features[METADATA_VERSION]
     return storage, image
 
 
@@ -134,7 +141,8 @@ def _bootstrap(log: MetadataLog, storage: LogStorage, image: MetadataImage) -> M
         delta = MetadataDelta(image)
         for record in records:
             delta.replay(record)
-        storage.append([metadata_record(BEGIN, {"Name": "Bootstrap records"}), *records, metadata_record(END, {})])
-        return delta.apply(storage.end_offset - 1, storage.epoch)
+        fresh = delta.apply(image.offset, image.epoch)
+        storage.append(records, fresh.features[METADATA_VERSION], transaction="Bootstrap records")
+        return fresh._replace(offset=storage.end_offset - 1, epoch=storage.epoch)
     except (OSError, ProtocolError, UnknownRecordError, MetadataReplayError) as error:
         raise MetadataLogError(f"{path} cannot be used: {error}; {recovery_command(log.log_dir)}") from None
