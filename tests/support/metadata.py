@@ -12,8 +12,9 @@ from kbroker.common.configs.config import BrokerConfig
 from kbroker.common.configs.config_resource import ConfigResourceType
 from kbroker.common.errors import Errors, KafkaError
 from kbroker.metadata.controller import Controller, MemoryStorage, Publisher
+from kbroker.metadata.image.delta import image_of
 from kbroker.metadata.log.log_storage import LogStorage
-from kbroker.metadata.log.opening import first_records, image_of, open_metadata
+from kbroker.metadata.log.opening import first_records, open_metadata
 from kbroker.metadata.records.metadata_record import MetadataRecord, metadata_record
 
 P = TypeVar("P", bound=Publisher)

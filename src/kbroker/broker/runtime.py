@@ -40,8 +40,9 @@ from kbroker.log.manager import LogManager
 from kbroker.metadata.configs.resource_configs import broker_configs
 from kbroker.metadata.controller import Controller, Publisher
 from kbroker.metadata.features import Features
+from kbroker.metadata.image.delta import image_of
 from kbroker.metadata.log import snapshots as snapshots_module
-from kbroker.metadata.log.opening import first_records, image_of, open_metadata
+from kbroker.metadata.log.opening import first_records, open_metadata
 from kbroker.metadata.log.snapshots import Snapshots
 from kbroker.metadata.registration import check_servable, fencing_records, registration_records
 from kbroker.metadata.topics import TopicRegistry

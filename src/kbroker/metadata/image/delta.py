@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from uuid import UUID
 
 from kbroker.common.quotas import QuotaEntity
 from kbroker.common.security.acls import Acl
 from kbroker.common.security.delegation_token import DelegationToken
 from kbroker.common.security.scram import Credential
-from kbroker.metadata.image.image import KRAFT_VERSION, METADATA_VERSION, MetadataImage, TopicImage
+from kbroker.metadata.image.image import EMPTY_IMAGE, KRAFT_VERSION, METADATA_VERSION, MetadataImage, TopicImage
 from kbroker.metadata.image.image_errors import MetadataReplayError
 from kbroker.metadata.image.mapping_delta import EntitiesDelta, MappingDelta
 from kbroker.metadata.image.record_forms import acl_of, credential_of, quota_entity_of, scram_key, token_of
@@ -237,6 +237,16 @@ class MetadataDelta:
 
     def _remove_token(self, body: Body) -> None:
         self._tokens.changes[body["TokenId"]] = None
+
+
+def image_of(records: Iterable[MetadataRecord]) -> MetadataImage:
+    """Return the image of a cluster with these records only. Raises: MetadataReplayError."""
+    delta = MetadataDelta(EMPTY_IMAGE)
+    count = 0
+    for record in records:
+        delta.replay(record)
+        count += 1
+    return delta.apply(count - 1, 1)
 
 
 def _ignore(body: Body) -> None:

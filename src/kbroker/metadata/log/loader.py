@@ -5,20 +5,26 @@ Source: ``MetadataLoader``, ``MetadataBatchLoader``, ``KRaftControlRecordStateMa
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Protocol
 
 from kbroker.common.errors import ProtocolError
 from kbroker.common.loggers import get_logger
 from kbroker.metadata.image.delta import MetadataDelta
 from kbroker.metadata.image.image import EMPTY_IMAGE, MetadataImage
 from kbroker.metadata.image.image_errors import MetadataReplayError
-from kbroker.metadata.log.metadata_log import MetadataLog, MetadataLogError, recovery_command
+from kbroker.metadata.log.metadata_log import MetadataLogError, SnapshotFile, recovery_command
 from kbroker.metadata.records.batches import MetadataBatch
 from kbroker.metadata.records.control_records import KRaftVersion, Voters
 from kbroker.metadata.records.metadata_record import UnknownRecordError
+from kbroker.metadata.records.snapshot_files import read_snapshot
+from kbroker.protocol._records import corrupt
 
 logger = get_logger(__name__)
 
+#: Errors of content that cannot be used, as distinct from those of reading it.
+UNUSABLE = (ProtocolError, UnknownRecordError, MetadataReplayError)
 BEGIN, END, ABORT = "BeginTransactionRecord", "EndTransactionRecord", "AbortTransactionRecord"
 NO_TRANSACTION = -1
 
@@ -27,59 +33,100 @@ class _AbortedError(Exception):
     """A transaction whose records were replayed does not count."""
 
 
+class MetadataSource(Protocol):
+    """Files of a metadata log: of an open one, or of one that is only read."""
+
+    log_dir: Path
+    folder: Path
+
+    @property
+    def start_offset(self) -> int: ...
+    @property
+    def end_offset(self) -> int: ...
+    def first_batches(self) -> Iterator[MetadataBatch]: ...
+    def snapshots(self) -> list[SnapshotFile]: ...
+    def batches(self, offset: int) -> Iterator[MetadataBatch]: ...
+
+
 class LoadedMetadata:
     """Content of a metadata log.
 
-    ``kraft_version`` and ``voters``: of the quorum, as the last control records have them, None without any;
-    ``has_open_transaction``: the log ends within a transaction of records, which counts for nothing.
+    Args: ``log``: its files; ``is_salvage``: to load the part of a damaged one before the first damage.
+    Raises: MetadataLogError for damage, unless it is a salvage; OSError.
+    Attributes:
+        kraft_version, voters: of the quorum, as the last control records have them, None without any.
+        error: the first damage of the records, None without any; ``voters_error``: of the snapshot of the first voters.
+        bad_snapshots: damage of each snapshot for which an older one is used.
 
     The records of a transaction are replayed as they come, since keeping them until its end would take a multiple of
     the memory of the image. After the rare one that is aborted, everything is loaded anew without it.
     """
 
-    def __init__(self, log: MetadataLog) -> None:
+    def __init__(self, log: MetadataSource, *, is_salvage: bool = False) -> None:
         self.kraft_version = 0
         self.voters: Voters | None = None
         self.image: MetadataImage = EMPTY_IMAGE
+        self.error: Exception | None = None
+        self.voters_error: Exception | None = None
+        self.bad_snapshots: list[str] = []
+        self._is_salvage = is_salvage
         self._aborted: set[int] = set()  # offsets of the first records of aborted transactions
-        try:
-            while True:
-                try:
-                    self._load(log)
-                    break
-                except _AbortedError:
-                    self._aborted.add(self._transaction)
-        except (ProtocolError, UnknownRecordError, MetadataReplayError) as error:
-            raise MetadataLogError(f"{log.folder}: {error}; {recovery_command(log.log_dir)}") from None
+        while True:
+            try:
+                self._load(log)
+                break
+            except _AbortedError:
+                self._aborted.add(self._transaction)
 
     @property
     def has_open_transaction(self) -> bool:
-        """Whether the log ends within a transaction of records."""
+        """True if the log ends within a transaction of records."""
         return self._transaction != NO_TRANSACTION
 
-    def _load(self, log: MetadataLog) -> None:
+    def _load(self, log: MetadataSource) -> None:
         self._begin()
-        self._replay(log.first_batches())
-        offset, epoch = 0, 0
-        for snapshot in reversed(log.snapshots()):
-            try:
-                self._replay(log.snapshot_batches(snapshot))
-                offset, epoch = snapshot.end_offset, snapshot.epoch
-                break
-            except (OSError, ProtocolError) as error:
-                logger.error("%s cannot be used, an older one is loaded: %s", snapshot.path, error)
-                self._begin()
-        if offset < log.start_offset:
-            raise MetadataLogError(
-                f"{log.folder} begins at offset {log.start_offset}, and no snapshot covers the records below it; "
-                f"{recovery_command(log.log_dir)}"
-            )
-        for batch in log.batches(offset):
-            self._replay([batch])
-            epoch = batch.leader_epoch
+        try:
+            self._replay(log.first_batches())
+        except UNUSABLE as error:
+            self.voters_error = self._refused(log, error)
+        epoch = 0
+        try:
+            offset, epoch = self._load_snapshot(log)
+            for batch in log.batches(offset):
+                self._replay([batch])
+                epoch = batch.leader_epoch
+        except UNUSABLE as error:
+            self.error = self._refused(log, error)
         if self.has_open_transaction and self._transaction not in self._aborted:
             raise _AbortedError
         self.image = self._delta.apply(log.end_offset - 1, epoch)
+
+    def _load_snapshot(self, log: MetadataSource) -> tuple[int, int]:
+        """Load the latest usable snapshot; return its end offset and its epoch, 0 and 0 without any."""
+        offset, epoch = 0, 0
+        self.bad_snapshots.clear()
+        for snapshot in reversed(log.snapshots()):
+            try:
+                self._replay(read_snapshot(snapshot.path))
+                offset, epoch = snapshot.end_offset, snapshot.epoch
+                break
+            except (OSError, *UNUSABLE) as error:
+                if isinstance(error, UnknownRecordError) and not self._is_salvage:
+                    raise
+                logger.error("%s cannot be used, an older one is loaded: %s", snapshot.path, error)
+                self.bad_snapshots.append(str(error))
+                self._begin()
+        if offset < log.start_offset:
+            reason = f": {self.bad_snapshots[0]}" if self.bad_snapshots else ""
+            raise corrupt(f"it begins at offset {log.start_offset}, without a snapshot of the records below{reason}")
+        return offset, epoch
+
+    def _refused(self, log: MetadataSource, error: Exception) -> Exception:
+        if self._is_salvage:
+            return error
+        if isinstance(error, UnknownRecordError):
+            raise MetadataLogError(f"{log.folder}: {error}") from None
+        raise MetadataLogError(f"{log.folder} is damaged: {error}; {recovery_command(log.log_dir)}") from None
 
     def _begin(self) -> None:
         self._delta = MetadataDelta(EMPTY_IMAGE)

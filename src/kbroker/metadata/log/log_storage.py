@@ -7,7 +7,8 @@ Source: ``KafkaRaftClient.onBecomeLeader``, ``ActivationRecordsGenerator``.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from pathlib import Path
 
 from kbroker._core.clock import BaseClock
 from kbroker.common.configs.config_resource import ConfigResourceType
@@ -132,17 +133,32 @@ def activation_records() -> list[MetadataRecord]:
     return config_records(ConfigResourceType.BROKER, "", {}, {"min.insync.replicas": "1"})
 
 
+def bootstrap_records(log_dir: Path) -> list[MetadataRecord]:
+    """Return the first records of the metadata log, which its first start appends. Raises: MetadataLogError."""
+    path = log_dir / BOOTSTRAP_CHECKPOINT
+    try:
+        return [record for batch in read_snapshot(path) for record in batch.records]
+    except (OSError, ProtocolError, UnknownRecordError) as error:
+        raise MetadataLogError(f"{path} cannot be used: {error}; {recovery_command(log_dir)}") from None
+
+
+def is_known_cluster(records: Iterable[MetadataRecord]) -> bool:
+    """Return whether the first records are those of a cluster that exists: it has producer ids then."""
+    return any(record.name == "ProducerIdsRecord" for record in records)
+
+
 def _bootstrap(log: MetadataLog, storage: LogStorage, image: MetadataImage) -> MetadataImage:
     """Append the first records of the cluster."""
-    path = log.log_dir / BOOTSTRAP_CHECKPOINT
-    try:
-        records = [record for batch in read_snapshot(path) for record in batch.records]
+    records = bootstrap_records(log.log_dir)
+    if not is_known_cluster(records):
         records += activation_records()
+    try:
         delta = MetadataDelta(image)
         for record in records:
             delta.replay(record)
-        fresh = delta.apply(image.offset, image.epoch)
-        storage.append(records, fresh.features[METADATA_VERSION], transaction="Bootstrap records")
-        return fresh._replace(offset=storage.end_offset - 1, epoch=storage.epoch)
-    except (OSError, ProtocolError, UnknownRecordError, MetadataReplayError) as error:
+    except MetadataReplayError as error:
+        path = log.log_dir / BOOTSTRAP_CHECKPOINT
         raise MetadataLogError(f"{path} cannot be used: {error}; {recovery_command(log.log_dir)}") from None
+    fresh = delta.apply(image.offset, image.epoch)
+    storage.append(records, fresh.features[METADATA_VERSION], transaction="Bootstrap records")
+    return fresh._replace(offset=storage.end_offset - 1, epoch=storage.epoch)

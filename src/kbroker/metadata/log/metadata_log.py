@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import uuid
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -15,6 +16,7 @@ from typing import NamedTuple
 
 from kbroker._core.clock import BaseClock
 from kbroker.common.configs.config import BrokerConfig
+from kbroker.common.configs.config_def import INT32_MAX, INT64_MAX
 from kbroker.common.errors import Errors, KafkaError
 from kbroker.common.loggers import get_logger
 from kbroker.common.topic_names import CLUSTER_METADATA_TOPIC
@@ -25,6 +27,7 @@ from kbroker.metadata.log.quorum_state import QuorumState
 from kbroker.metadata.records.batches import MetadataBatch, read_batches
 from kbroker.metadata.records.metadata_record import MetadataRecord
 from kbroker.metadata.records.snapshot_files import read_snapshot, snapshot_id, snapshot_name, write_snapshot
+from kbroker.protocol._records import corrupt
 
 logger = get_logger(__name__)
 
@@ -47,9 +50,84 @@ class SnapshotFile(NamedTuple):
     path: Path
 
 
-def recovery_command(log_dir: Path) -> str:
-    """Return the advice for a metadata log that is lost or damaged."""
-    return f"rebuild it with 'kbroker log recover-metadata {log_dir}', or restore it from a backup"
+def recovery_command(*log_dirs: Path) -> str:
+    """Return the advice for a metadata log that is lost or damaged. Args: ``log_dirs``: the one with the log first."""
+    folders = " ".join(map(str, log_dirs))
+    return f"rebuild it with 'kbroker log recover-metadata {folders}', or restore it from a backup"
+
+
+def snapshots_in(folder: Path) -> list[SnapshotFile]:
+    """Return the snapshots of records, the oldest first; the one of the first voters (0-0) is none."""
+    found = []
+    for name in os.listdir(folder) if folder.is_dir() else ():
+        parsed = snapshot_id(name)
+        if parsed is not None and parsed != (0, 0):
+            found.append(SnapshotFile(*parsed, folder / name))
+    return sorted(found)
+
+
+def first_batches_in(folder: Path) -> Iterator[MetadataBatch]:
+    """Yield the batches of the snapshot with the quorum's first voters; none without one."""
+    path = folder / snapshot_name(0, 0)
+    return read_snapshot(path) if path.exists() else iter(())
+
+
+def check_next(batch: MetadataBatch, offset: int, first_epoch: int, last_epoch: int) -> None:
+    """Check the fields of a batch that its checksum does not cover. Raises: ProtocolError."""
+    if batch.base_offset != offset:
+        raise corrupt(f"expected a batch at offset {offset}, found {batch.base_offset}")
+    if not first_epoch <= batch.leader_epoch <= last_epoch:
+        raise corrupt(
+            f"expected leader epoch {first_epoch} to {last_epoch}, found {batch.leader_epoch}", batch.base_offset
+        )
+
+
+class LogFiles:
+    """The files of a metadata log that no broker has open; nothing is changed. See ``MetadataLog``.
+
+    Args: ``folder``: of the partition, perhaps under another name than that of the log in ``log_dir``.
+    """
+
+    def __init__(self, log_dir: Path, folder: Path | None = None) -> None:
+        self.log_dir = log_dir
+        self.folder = log_dir / FOLDER_NAME if folder is None else folder
+        names = os.listdir(self.folder) if self.folder.is_dir() else []
+        self._segments = sorted((int(name[:20]), name) for name in names if re.fullmatch(r"[0-9]{20}\.log", name))
+        self.start_offset = self._segments[0][0] if self._segments else 0
+        with contextlib.suppress(OSError):
+            starts = checkpoints.offset_checkpoint(log_dir / checkpoints.LOG_START_CHECKPOINT).read()
+            self.start_offset = max(self.start_offset, starts.get((CLUSTER_METADATA_TOPIC, 0), 0))
+        self.end_offset = self.start_offset  # of the batches that were read
+
+    @property
+    def is_empty(self) -> bool:
+        """True if there is neither a record nor a snapshot of records."""
+        sizes = [(self.folder / name).stat().st_size for _, name in self._segments]
+        return not any(sizes) and not self.snapshots()
+
+    def snapshots(self) -> list[SnapshotFile]:
+        """Return the snapshots of records, the oldest first."""
+        return snapshots_in(self.folder)
+
+    def first_batches(self) -> Iterator[MetadataBatch]:
+        """Yield the batches of the snapshot with the quorum's first voters; none without one."""
+        return first_batches_in(self.folder)
+
+    def batches(self, offset: int) -> Iterator[MetadataBatch]:
+        """Yield the batches from ``offset`` on. Raises: ProtocolError at the first damage; OSError."""
+        self.end_offset = max(self.end_offset, offset)
+        epoch, following = 0, self._segments[0][0] if self._segments else 0
+        ends = [*(base for base, _ in self._segments[1:]), INT64_MAX]
+        for (_, name), end in zip(self._segments, ends, strict=False):
+            if end <= offset:
+                following = end
+                continue
+            for batch in read_batches((self.folder / name).read_bytes()):
+                check_next(batch, following, epoch, INT32_MAX)
+                following, epoch = batch.last_offset + 1, batch.leader_epoch
+                self.end_offset = max(self.end_offset, following)
+                if batch.base_offset >= offset:
+                    yield batch
 
 
 class MetadataLog:
@@ -58,7 +136,7 @@ class MetadataLog:
     Args: ``log_dir``: the locked folder of the metadata log; ``node_id``; ``config``; ``clock``: of the records' time;
     ``is_clean``: everything in it was on disk when it was closed.
     Raises: MetadataLogError for damage; OSError.
-    Threads: `append`, `flush` and `truncate` by one thread at a time, the controller's; `write_snapshot` by one other.
+    Threads: `append` and `flush` by one thread at a time, the controller's; `write_snapshot` by one other.
     """
 
     def __init__(self, log_dir: Path, config: BrokerConfig, clock: BaseClock, *, is_clean: bool) -> None:
@@ -93,7 +171,7 @@ class MetadataLog:
             raise MetadataLogError(f"{self.folder} is damaged: {damage}; {recovery_command(log_dir)}")
         if self._log.cut is not None:
             logger.warning("%s: %s", self.folder, self._log.cut)
-        self._start_at_snapshot()
+        self._check_end()
 
     def _last_epoch(self) -> int:
         """Return the largest epoch that the files name."""
@@ -105,8 +183,8 @@ class MetadataLog:
             raise MetadataLogError(f"{error}; {recovery_command(self.log_dir)}") from None
         return max([0 if state is None else state.leader_epoch, *epochs, 0])
 
-    def _start_at_snapshot(self) -> None:
-        """Continue an empty log at the end of the latest snapshot, as after a snapshot was fetched."""
+    def _check_end(self) -> None:
+        """Check that the log reaches the end of the latest snapshot. Raises: MetadataLogError."""
         newest = max(self.snapshots(), default=None)
         if newest is not None and self.end_offset < newest.end_offset:
             raise MetadataLogError(
@@ -132,33 +210,25 @@ class MetadataLog:
         return self._log.size_bytes
 
     def snapshots(self) -> list[SnapshotFile]:
-        """Return the snapshots of records, the oldest first; the one of the first voters (0-0) is none."""
-        found = []
-        for name in os.listdir(self.folder):
-            parsed = snapshot_id(name)
-            if parsed is not None and parsed != (0, 0):
-                found.append(SnapshotFile(*parsed, self.folder / name))
-        return sorted(found)
+        """Return the snapshots of records, the oldest first."""
+        return snapshots_in(self.folder)
 
     def first_batches(self) -> Iterator[MetadataBatch]:
         """Yield the batches of the snapshot with the quorum's first voters; none without one."""
-        path = self.folder / snapshot_name(0, 0)
-        return read_snapshot(path) if path.exists() else iter(())
-
-    @staticmethod
-    def snapshot_batches(snapshot: SnapshotFile) -> Iterator[MetadataBatch]:
-        """Yield the batches of a snapshot. Raises: ProtocolError for damage; OSError."""
-        return read_snapshot(snapshot.path)
+        return first_batches_in(self.folder)
 
     def batches(self, offset: int) -> Iterator[MetadataBatch]:
         """Yield the batches of the log from ``offset`` on. Raises: ProtocolError for damage; OSError."""
+        epoch = 0
         while offset < self.end_offset:
             found = self._log.read(offset, READ_BYTES)
-            if found.error or not found.records:
-                raise MetadataLogError(f"{self.folder} cannot be read at offset {offset}: error {found.error}")
-            for batch in read_batches(found.records, allow_truncated=True):
-                offset = batch.last_offset + 1
+            before = offset
+            for batch in read_batches(found.records, allow_truncated=True) if not found.error else ():
+                check_next(batch, offset, epoch, self.epoch - 1)
+                offset, epoch = batch.last_offset + 1, batch.leader_epoch
                 yield batch
+            if offset == before:
+                raise corrupt(f"the batch at offset {offset} cannot be read: error {found.error}")
 
     # ------------------------------------------------------------ writing
 

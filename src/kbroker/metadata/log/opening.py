@@ -9,14 +9,22 @@ from pathlib import Path
 from kbroker._core.clock import BaseClock
 from kbroker.common.configs.config import BrokerConfig
 from kbroker.common.configs.config_quorum import VOTERS, voter_listener
-from kbroker.log.checkpoints import sync_folder
+from kbroker.common.units import counted
+from kbroker.log.checkpoints import read_meta_properties, sync_folder
 from kbroker.log.log_dir import partition_folders
-from kbroker.metadata.feature_versions import KRAFT_VERSION
-from kbroker.metadata.image.delta import MetadataDelta
-from kbroker.metadata.image.image import EMPTY_IMAGE, MetadataImage
+from kbroker.metadata.feature_versions import KRAFT_VERSION, METADATA_VERSION
+from kbroker.metadata.image.image import MetadataImage
 from kbroker.metadata.log.formatter import SERVED_LEVELS, feature_records, make_voter, write_bootstrap, write_voters
-from kbroker.metadata.log.log_storage import LogStorage, activation_records, open_storage
-from kbroker.metadata.log.metadata_log import FOLDER_NAME, MetadataLog, MetadataLogError, recovery_command
+from kbroker.metadata.log.loader import LoadedMetadata
+from kbroker.metadata.log.log_storage import (
+    LogStorage,
+    activation_records,
+    bootstrap_records,
+    is_known_cluster,
+    open_storage,
+)
+from kbroker.metadata.log.metadata_file import FILE_NAME
+from kbroker.metadata.log.metadata_log import FOLDER_NAME, LogFiles, MetadataLog, MetadataLogError, recovery_command
 from kbroker.metadata.records.metadata_record import MetadataRecord
 from kbroker.metadata.records.snapshot_files import BOOTSTRAP_CHECKPOINT
 
@@ -24,16 +32,6 @@ from kbroker.metadata.records.snapshot_files import BOOTSTRAP_CHECKPOINT
 def first_records() -> list[MetadataRecord]:
     """Return the records of a new cluster: those of its features, and those that the first start adds."""
     return [*feature_records(SERVED_LEVELS), *activation_records()]
-
-
-def image_of(records: Iterable[MetadataRecord]) -> MetadataImage:
-    """Return the image of a cluster with these records only."""
-    delta = MetadataDelta(EMPTY_IMAGE)
-    count = 0
-    for record in records:
-        delta.replay(record)
-        count += 1
-    return delta.apply(count - 1, 1)
 
 
 def write_first(
@@ -44,10 +42,11 @@ def write_first(
     The first start appends the records to the log, a start of Apache Kafka as well. With controller.quorum.voters the
     quorum has kraft.version 0, as in Kafka.
     """
+    (folder / FOLDER_NAME).mkdir(exist_ok=True)
     if not config.words(VOTERS):
         voter = make_voter(config.node_id, directory_id, voter_listener(config))
         write_voters(folder, [voter], SERVED_LEVELS[KRAFT_VERSION], now_ms)
-        sync_folder(folder)
+    sync_folder(folder)
     write_bootstrap(folder, records, now_ms)
 
 
@@ -66,9 +65,24 @@ def open_metadata(
     ``is_clean``: everything in it was on disk when it was closed.
     Raises: MetadataLogError, if it is damaged, another node's, or missing although there are partitions; OSError.
     """
-    if not (folder / BOOTSTRAP_CHECKPOINT).exists() and not (folder / FOLDER_NAME).exists():
-        _check_no_partitions([folder, *others])
-        write_first(folder, config, directory_id, feature_records(SERVED_LEVELS), clock.wall_ms())
+    folders = [folder, *others]
+
+    def write(records: Iterable[MetadataRecord]) -> None:
+        write_first(folder, config, directory_id, records, clock.wall_ms())
+
+    if (folder / FILE_NAME).exists():
+        from kbroker.metadata.log.takeover import take_over  # once in the life of a folder
+
+        owner = read_meta_properties(folder)
+        cluster_id = None if owner is None else owner.cluster_id
+        take_over(folders, config.node_id, cluster_id, write, has_log=has_metadata(folder))
+    if LogFiles(folder).is_empty:
+        has_first = (folder / BOOTSTRAP_CHECKPOINT).exists()
+        # a log that had content and is lost has no folder; a folder with the first voters may be all that was written
+        if not (has_first and (folder / FOLDER_NAME).exists() and is_known_cluster(bootstrap_records(folder))):
+            _check_no_partitions(folders)
+        if not has_first:
+            write(feature_records(SERVED_LEVELS))
     log = MetadataLog(folder, config, clock, is_clean=is_clean)
     try:
         return open_storage(log, clock, config.node_id, directory_id)
@@ -77,14 +91,26 @@ def open_metadata(
         raise
 
 
+def has_metadata(log_dir: Path) -> bool:
+    """Return whether a log folder has a metadata log with content."""
+    files = LogFiles(log_dir)
+    if files.is_empty:
+        return False
+    loaded = LoadedMetadata(files, is_salvage=True)
+    return loaded.error is not None or METADATA_VERSION in loaded.image.features
+
+
 def _check_no_partitions(folders: Sequence[Path]) -> None:
     """Check that no log folder has partitions. Raises: MetadataLogError.
 
     A new cluster would show no topics, and then refuse to create those whose folders exist.
     """
     for folder in folders:
-        found = partition_folders(folder)
-        if found:
-            raise MetadataLogError(
-                f"{folders[0] / FOLDER_NAME} is missing, but {found[0]} exists; {recovery_command(folders[0])}"
-            )
+        found = [path for path in partition_folders(folder) if path.name != FOLDER_NAME]
+        if not found:
+            continue
+        more = ", ..." if len(found) > 1 else ""
+        raise MetadataLogError(
+            f"{folders[0] / FOLDER_NAME} is missing, but {folder} has {counted(len(found), 'partition folder')} "
+            f"({found[0].name}{more}); {recovery_command(*folders)}"
+        )

@@ -1,0 +1,278 @@
+"""Takeover of a log folder whose metadata is in ``kbroker-metadata.db``, the file of earlier versions.
+
+Its content becomes the first records of the metadata log, then the file is renamed. A start that is killed before the
+rename is repeated from the file; after it the folder is like a newly formatted one.
+"""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import cast
+
+from kbroker.common.configs.config_resource import ConfigResourceType
+from kbroker.common.loggers import get_logger
+from kbroker.common.quotas import QuotaEntity
+from kbroker.common.security.acls import Acl, Operation, PatternType, Permission, ResourceType
+from kbroker.common.security.delegation_token import DelegationToken, Principal
+from kbroker.common.security.scram import Credential
+from kbroker.common.units import counted
+from kbroker.log.checkpoints import CorruptFileError, sync_folder
+from kbroker.metadata.configs.dynamic_configs import kept_broker_configs
+from kbroker.metadata.configs.resource_configs import config_records
+from kbroker.metadata.feature_versions import KRAFT_VERSION
+from kbroker.metadata.image.delta import image_of
+from kbroker.metadata.image.image import METADATA_VERSION, MetadataImage
+from kbroker.metadata.image.record_forms import acl_body, credential_body, quota_entity_rows, token_body
+from kbroker.metadata.image.snapshot_records import records_of
+from kbroker.metadata.log.folder_records import PartitionsOnDisk, StoredTopic, topic_records
+from kbroker.metadata.log.formatter import SERVED_LEVELS, feature_records
+from kbroker.metadata.log.metadata_file import (
+    FILE_NAME,
+    JOURNAL_SUFFIX,
+    MetadataFileError,
+    NewerFileError,
+    Row,
+    Tables,
+    read_tables,
+)
+from kbroker.metadata.log.metadata_log import FOLDER_NAME, MetadataLogError, recovery_command
+from kbroker.metadata.records.metadata_record import MetadataRecord, metadata_record
+from kbroker.metadata.records.snapshot_files import BOOTSTRAP_CHECKPOINT, read_snapshot
+
+logger = get_logger(__name__)
+
+TAKEN_OVER_SUFFIX = ".taken-over"
+_KINDS = {
+    "topic": ConfigResourceType.TOPIC,
+    "broker": ConfigResourceType.BROKER,
+    "client-metrics": ConfigResourceType.CLIENT_METRICS,
+    "group": ConfigResourceType.GROUP,
+}
+_FEATURE_PREFIX = "feature."
+Configs = dict[tuple[int, str], dict[str, str]]
+
+
+def take_over(
+    folders: Sequence[Path],
+    node_id: int,
+    cluster_id: str | None,
+    write_first: Callable[[Iterable[MetadataRecord]], None],
+    *,
+    has_log: bool,
+) -> None:
+    """Make the content of the metadata file the first records of the metadata log, and rename the file.
+
+    Args:
+        folders: of the logs, the one with the file first; all are locked.
+        cluster_id: of the folder; None for any.
+        write_first: writes the files with which the log begins, durably.
+        has_log: the folder has a metadata log with content.
+
+    Raises: MetadataLogError, if the file is damaged, newer, or another node's, or if both have content; OSError.
+    """
+    folder = folders[0]
+    path = folder / FILE_NAME
+    if has_log:
+        raise MetadataLogError(
+            f"{folder} has both {FILE_NAME} and {FOLDER_NAME} with metadata, expected one of them: move {path} away if "
+            f"a broker has served the folder from {FOLDER_NAME} since, otherwise move {folder / FOLDER_NAME} away"
+        )
+    try:
+        tables = read_tables(path)
+    except NewerFileError as error:
+        raise MetadataLogError(str(error)) from None
+    except MetadataFileError as error:
+        raise MetadataLogError(f"{error}; {recovery_command(*folders)}") from None
+    if not tables["facts"]:  # the first start of an earlier version ended before it was complete
+        put_aside(path, TAKEN_OVER_SUFFIX)
+        return
+    _check_owner(path, tables, node_id, cluster_id)
+    disk = PartitionsOnDisk(folders)
+    try:
+        records = [*cluster_records(tables), *topic_records(topics_of(tables), disk, node_id)]
+    except CorruptFileError as error:
+        raise MetadataLogError(f"{path} cannot be taken over: {error}; remove that file, then start again") from None
+    image = image_of(records)
+    write_first(records_of(image, image.features[METADATA_VERSION]))
+    written = image_of(record for batch in read_snapshot(folder / BOOTSTRAP_CHECKPOINT) for record in batch.records)
+    _compare(path, tables, written)
+    aside = put_aside(path, TAKEN_OVER_SUFFIX)
+    logger.info(
+        "the metadata of %s is in %s now: %s; the file is kept as %s",
+        *(path, folder / FOLDER_NAME, counted(len(written.topics), "topic"), aside.name),
+    )
+
+
+def put_aside(path: Path, suffix: str) -> Path:
+    """Rename the file and its journal durably; return the new path. Raises: OSError."""
+    number = 1
+    aside = path.with_name(path.name + suffix)
+    while aside.exists():
+        number += 1
+        aside = path.with_name(f"{path.name}{suffix}-{number}")
+    journal = path.with_name(path.name + JOURNAL_SUFFIX)
+    # the journal is cold by now: the file was opened, or it is damaged
+    if journal.exists():
+        journal.rename(aside.with_name(aside.name + JOURNAL_SUFFIX))
+    path.rename(aside)
+    sync_folder(path.parent)
+    return aside
+
+
+def cluster_records(tables: Tables) -> Iterator[MetadataRecord]:
+    """Yield the records of all that the tables have, but for topics and their configs: the features first."""
+    facts = _facts(tables)
+    levels = dict(SERVED_LEVELS)
+    for name in facts:
+        feature = name.removeprefix(_FEATURE_PREFIX)
+        if feature != name and feature != KRAFT_VERSION:
+            levels[feature] = int(facts[name])
+    yield from feature_records(levels)
+    for (kind, resource), configs in _configs(tables).items():
+        if kind != ConfigResourceType.TOPIC:
+            yield from config_records(kind, resource, {}, configs)
+    for entity, key, value in _quotas(tables):
+        body = {"Entity": quota_entity_rows(entity), "Key": key, "Value": value, "Remove": False}
+        yield metadata_record("ClientQuotaRecord", body)
+    for (start,) in tables["producer_ids"]:
+        yield metadata_record("ProducerIdsRecord", {"BrokerId": -1, "BrokerEpoch": -1, "NextProducerId": start})
+    for acl in _acls(tables):
+        yield metadata_record("AccessControlEntryRecord", acl_body(uuid.uuid4(), acl))
+    for (user, mechanism), credential in _credentials(tables).items():
+        yield metadata_record("UserScramCredentialRecord", credential_body(user, mechanism, credential))
+    for token in _tokens(tables):
+        yield metadata_record("DelegationTokenRecord", token_body(token))
+
+
+def topics_of(tables: Tables) -> list[StoredTopic]:
+    """Return the topics with the configs that they set."""
+    configs = _configs(tables)
+    return [
+        StoredTopic(
+            str(name),
+            uuid.UUID(bytes=cast(bytes, raw)),
+            cast(int, count),
+            configs.get((ConfigResourceType.TOPIC, str(name)), {}),
+        )
+        for name, raw, count in tables["topics"]
+    ]
+
+
+def _facts(tables: Tables) -> dict[str, str]:
+    return {str(name): str(value) for name, value in tables["facts"]}
+
+
+def cluster_id_of(tables: Tables) -> str | None:
+    """Return the id of the cluster, None if its row is lost."""
+    return _facts(tables).get("cluster.id")
+
+
+def _check_owner(path: Path, tables: Tables, node_id: int, cluster_id: str | None) -> None:
+    facts = _facts(tables)
+    for name in ("cluster.id", "node.id"):
+        if name not in facts:
+            raise MetadataLogError(f"{path} lacks {name}: it is not a metadata file of kbroker, or it is damaged")
+    if facts["node.id"] != str(node_id):
+        raise MetadataLogError(f"{path} belongs to node.id {facts['node.id']}, this broker is {node_id}")
+    if cluster_id is not None and facts["cluster.id"] != cluster_id:
+        raise MetadataLogError(f"{path} belongs to cluster {facts['cluster.id']}, its log folder to {cluster_id}")
+
+
+def _configs(tables: Tables) -> Configs:
+    """Return the configs by type and name of the resource; of brokers only those that have an effect at run time."""
+    found: Configs = {}
+    for kind, resource, name, value in tables["configs"]:
+        found.setdefault((_KINDS[str(kind)], str(resource)), {})[str(name)] = str(value)
+    for (resource_type, resource), configs in found.items():
+        if resource_type == ConfigResourceType.BROKER:
+            found[resource_type, resource] = kept_broker_configs(configs)
+    return {key: configs for key, configs in found.items() if configs}
+
+
+def _quotas(tables: Tables) -> list[tuple[QuotaEntity, str, float]]:
+    return [
+        (QuotaEntity.of(json.loads(str(entity))), str(key), float(value)) for entity, key, value in tables["quotas"]
+    ]
+
+
+def _acls(tables: Tables) -> list[Acl]:
+    return [_acl(row) for row in tables["acls"]]
+
+
+def _acl(row: Row) -> Acl:
+    kind, name, pattern, principal, host, operation, permission = row
+    return Acl(
+        ResourceType(cast(int, kind)),
+        str(name),
+        PatternType(cast(int, pattern)),
+        str(principal),
+        str(host),
+        Operation(cast(int, operation)),
+        Permission(cast(int, permission)),
+    )
+
+
+def _credentials(tables: Tables) -> dict[tuple[str, str], Credential]:
+    rows = tables["scram_credentials"]
+    return {(str(user), str(mechanism)): Credential(*rest) for user, mechanism, *rest in rows}  # type: ignore[arg-type]
+
+
+def _tokens(tables: Tables) -> list[DelegationToken]:
+    found = []
+    for token_id, owner_type, owner_name, requester_type, requester_name, renewers, *times in tables[
+        "delegation_tokens"
+    ]:
+        found.append(
+            DelegationToken(
+                str(token_id),
+                Principal(str(owner_type), str(owner_name)),
+                Principal(str(requester_type), str(requester_name)),
+                tuple(Principal(kind, name) for kind, name in json.loads(str(renewers))),
+                *(cast(int, time) for time in times),
+            )
+        )
+    return found
+
+
+def _compare(path: Path, tables: Tables, image: MetadataImage) -> None:
+    """Compare what was written with the file. Raises: MetadataLogError."""
+    levels = {
+        name.removeprefix(_FEATURE_PREFIX): int(value)
+        for name, value in _facts(tables).items()
+        if name.startswith(_FEATURE_PREFIX) and name != _FEATURE_PREFIX + KRAFT_VERSION
+    }
+    names = {topic.name for topic in topics_of(tables)}
+    quotas: dict[QuotaEntity, dict[str, float]] = {}
+    for entity, key, value in _quotas(tables):
+        quotas.setdefault(entity, {})[key] = value
+    (producer_id,) = [cast(int, row[0]) for row in tables["producer_ids"]] or [image.next_producer_id]
+    pairs: Mapping[str, tuple[object, object]] = {
+        "topics": (
+            {topic.name: (topic.topic_id, topic.partitions) for topic in topics_of(tables)},
+            {topic.name: (topic.topic_id, len(topic.partitions)) for topic in image.topics.values()},
+        ),
+        "configs": (
+            {
+                key: one
+                for key, one in _configs(tables).items()
+                if key[0] != ConfigResourceType.TOPIC or key[1] in names
+            },
+            {key: dict(one) for key, one in image.configs.items()},
+        ),
+        "quotas": (quotas, {entity: dict(one) for entity, one in image.client_quotas.items()}),
+        "producer ids": (producer_id, image.next_producer_id),
+        "ACLs": (sorted(_acls(tables)), sorted(image.acls.values())),
+        "SCRAM users": (_credentials(tables), image.scram_credentials),
+        "delegation tokens": ({token.token_id: token for token in _tokens(tables)}, image.delegation_tokens),
+        "features": (levels, {name: image.features.get(name, 0) for name in levels}),
+    }
+    for subject, (expected, found) in pairs.items():
+        if expected != found:
+            raise MetadataLogError(
+                f"{path} cannot be taken over: its {subject} differ from those that were written to "
+                f"{BOOTSTRAP_CHECKPOINT}; the file is unchanged: report this, and serve the folder with the version "
+                "that wrote it"
+            )
