@@ -65,6 +65,7 @@ class QuotaEntityStore:
         for entity, values in quotas.items():
             for key, value in values.items():
                 self._put_in_force(entity, key, value)
+        self._found.clear()
 
     def alter(
         self, alterations: Sequence[Alteration], validate_only: bool = False
@@ -96,6 +97,9 @@ class QuotaEntityStore:
                 self._controller.change(lambda image: _records(image, accepted), frees_space=True)
             except KafkaError as refusal:
                 results.update(dict.fromkeys(accepted, refusal))
+            finally:
+                for host in lookups.found:
+                    self._found.pop(host, None)
         return results
 
     @property
@@ -155,7 +159,6 @@ class QuotaEntityStore:
             for key, value in changes[entity].items():
                 logger.info("quota of %s: %s is %s now", entity, key, "not set" if value is None else value)
                 self._put_in_force(entity, key, value)
-        self._found.clear()
 
     def _put_in_force(self, entity: QuotaEntity, key: str, value: float | None) -> None:
         """Call the hooks; for a host name with its address, for a removed one with its last address."""

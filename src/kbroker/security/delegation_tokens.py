@@ -72,7 +72,7 @@ class DelegationTokens:
 
     def all(self) -> list[DelegationToken]:
         """Return every token, the oldest first, including those that have expired since the last `sweep`."""
-        return sorted(self._tokens.values(), key=lambda token: (token.issue_ms, token.token_id))
+        return sorted(self._tokens.values(), key=lambda token: token.issue_ms)
 
     def find(self, mechanism: str, token_id: str) -> TokenLogin | None:
         """Return the facts of a token for a login, None for an unknown id or an expired token.

@@ -1,11 +1,10 @@
-"""Quota entities: the rules for what is set, the store, files of older versions, and which quota counts."""
+"""Quota entities: the rules for changes, the store, and which quota counts."""
 
 from __future__ import annotations
 
 import logging
 import math
-import sqlite3
-from collections.abc import Iterator
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -13,9 +12,10 @@ import pytest
 from kbroker.common.configs.removed_settings import suggest_replacement
 from kbroker.common.errors import Errors, KafkaError
 from kbroker.common.quotas import CLIENT_ID, IP, USER, QuotaEntity, candidates, resolve
-from kbroker.metadata.metadata_store import FILE_NAME, SCHEMA_VERSION, MetadataError, MetadataStore
+from kbroker.metadata.controller import Controller
 from kbroker.quota.entity_rules import Alteration, QuotaOp
 from kbroker.quota.entity_store import MAX_LOOKUPS, QuotaEntityStore, address_of
+from tests.support.metadata import LoggedController, MemoryController, following
 
 ALICE = QuotaEntity.of({USER: "alice"})
 ADDRESS = QuotaEntity.of({IP: "10.1.1.1"})
@@ -23,11 +23,11 @@ HOSTS = {"10.1.1.1": "10.1.1.1", "host": "10.2.2.2"}
 
 
 class Bench:
-    """A store of entities over one in memory; what is put in force is listed."""
+    """A store of entities over metadata in memory; ``changes`` lists the quotas put in force."""
 
-    def __init__(self, store: MetadataStore | None = None) -> None:
-        self.store = MetadataStore(None, 1) if store is None else store
-        self.entities = QuotaEntityStore(self.store, HOSTS.get)
+    def __init__(self, controller: Controller | None = None) -> None:
+        self.controller = MemoryController() if controller is None else controller
+        self.entities = following(self.controller, QuotaEntityStore(self.controller, HOSTS.get))
         self.changes: list[tuple[str, str, float | None]] = []
         self.entities.on_change(lambda entity, key, value: self.changes.append((str(entity), key, value)))
 
@@ -38,15 +38,17 @@ class Bench:
         assert refusal is None or refusal.error is Errors.INVALID_REQUEST
         return None if refusal is None else refusal.message
 
+    @property
+    def stored(self) -> Mapping[QuotaEntity, Mapping[str, float]]:
+        return self.controller.image.client_quotas
+
     def all(self) -> dict[str, dict[str, float]]:
         return {str(entity): dict(values) for entity, values in self.entities.find({}, (), False)}
 
 
 @pytest.fixture
-def bench() -> Iterator[Bench]:
-    made = Bench()
-    yield made
-    made.store.close()
+def bench() -> Bench:
+    return Bench()
 
 
 def user(**names: str | None) -> QuotaEntity:
@@ -77,7 +79,7 @@ def test_bad_values_are_refused_with_what_is_allowed(bench: Bench, key: str, val
     """Kafka's code and sentence for each invalid value, and nothing is stored."""
     assert bench.alter(ALICE, (key, value)) == text
     assert bench.alter(ALICE, (key, value), validate_only=True) == text
-    assert (bench.all(), bench.changes, bench.store.quotas()) == ({}, [], [])
+    assert (bench.all(), bench.changes, bench.stored) == ({}, [], {})
 
 
 @pytest.mark.parametrize(
@@ -95,7 +97,7 @@ def test_values_that_kafka_takes(bench: Bench, key: str, value: float) -> None:
     """Fractions where a key is no whole number, rounding errors of one that is, and the largest LONG as a double."""
     assert bench.alter(ALICE, (key, value)) is None
     assert bench.all() == {"user alice": {key: value}}
-    assert bench.store.quotas() == [('{"user": "alice"}', key, value)]
+    assert bench.stored == {ALICE: {key: value}}
 
 
 @pytest.mark.parametrize(
@@ -159,7 +161,7 @@ def test_hosts_are_looked_up() -> None:
 @pytest.mark.parametrize("zone", ["nowhere", "x" * 1000])
 def test_an_address_with_a_zone_must_lead_somewhere(bench: Bench, zone: str) -> None:
     """Anything behind the % was stored and acknowledged, but never in force."""
-    store = QuotaEntityStore(bench.store, lambda host: None)
+    store = QuotaEntityStore(bench.controller, lambda host: None)
     entity = user(ip=f"fe80::1%{zone}")
     refusal = store.alter([Alteration(entity, [QuotaOp("connection_creation_rate", 5.0)])])[entity]
     assert refusal is not None
@@ -170,7 +172,7 @@ def test_an_address_with_a_zone_must_lead_somewhere(bench: Bench, zone: str) -> 
 def test_one_request_has_only_so_many_names_looked_up(bench: Bench) -> None:
     """A lookup may take seconds: thousands of names in one request are refused, addresses are not."""
     asked = []
-    store = QuotaEntityStore(bench.store, lambda host: asked.append(host) or "10.3.3.3")  # type: ignore[func-returns-value]
+    store = QuotaEntityStore(bench.controller, lambda host: asked.append(host) or "10.3.3.3")  # type: ignore[func-returns-value]
     ops = [QuotaOp("connection_creation_rate", 5.0)]
     names = [Alteration(user(ip=f"h{number}"), ops) for number in range(MAX_LOOKUPS + 2)]
     addresses = [Alteration(user(ip=f"10.0.0.{number}"), ops) for number in range(200)]
@@ -234,19 +236,19 @@ def test_setting_changing_removing(bench: Bench) -> None:
 def test_validate_only_changes_nothing(bench: Bench) -> None:
     """The same responses, and neither store nor managers hear of it."""
     assert bench.alter(ALICE, ("producer_byte_rate", 5.0), validate_only=True) is None
-    assert (bench.all(), bench.changes, bench.store.quotas()) == ({}, [], [])
+    assert (bench.all(), bench.changes, bench.stored) == ({}, [], {})
 
 
-def test_what_cannot_be_stored_is_not_in_force(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A full disk refuses the change, and the broker goes on as before."""
-
-    def fail(changes: object) -> None:
-        raise sqlite3.OperationalError("database or disk is full")
-
-    monkeypatch.setattr(bench.store, "alter_quotas", fail)
-    with pytest.raises(sqlite3.OperationalError):
-        bench.alter(ALICE, ("producer_byte_rate", 5.0))
-    assert (bench.all(), bench.changes) == ({}, [])
+def test_a_refused_change_is_not_in_force() -> None:
+    """A full disk refuses all the valid changes of a request, and the broker continues as before."""
+    controller = MemoryController()
+    bench = Bench(controller)
+    controller.storage.is_full = True
+    ops = [QuotaOp("producer_byte_rate", 5.0)]
+    bad = user(user="bad")
+    refused = bench.entities.alter([Alteration(ALICE, ops), Alteration(bad, [QuotaOp("none", 1.0)])])
+    assert [refusal.error for refusal in refused.values()] == [Errors.KAFKA_STORAGE_ERROR, Errors.INVALID_REQUEST]
+    assert (bench.all(), bench.changes, bench.stored) == ({}, [], {})
 
 
 def test_one_hook_that_fails_keeps_no_other_from_it(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
@@ -255,7 +257,7 @@ def test_one_hook_that_fails_keeps_no_other_from_it(bench: Bench, caplog: pytest
     def fail(entity: QuotaEntity, key: str, value: float | None) -> None:
         raise OSError("no such address")
 
-    store = QuotaEntityStore(bench.store, HOSTS.get)
+    store = following(bench.controller, QuotaEntityStore(bench.controller, HOSTS.get))
     changes = []
     store.on_change(fail)
     store.on_change(lambda entity, key, value: changes.append(key))
@@ -268,7 +270,9 @@ def test_one_hook_that_fails_keeps_no_other_from_it(bench: Bench, caplog: pytest
 def test_host_names_are_looked_up_before_the_lock_is_taken(bench: Bench) -> None:
     """The hooks looked them up again, so that one slow name held up every other change of a quota."""
     hosts = {"host": "10.2.2.2"}
-    entities = QuotaEntityStore(bench.store, lambda host: None if entities._lock.locked() else hosts.get(host))
+    controller = bench.controller
+    entities = QuotaEntityStore(controller, lambda host: None if controller._lock.locked() else hosts.get(host))
+    following(controller, entities)
     changes = []
     entities.on_change(lambda entity, key, value: changes.append((entity.names[IP], value)))
     host, key = user(ip="host"), "connection_creation_rate"
@@ -284,7 +288,8 @@ def test_host_names_are_looked_up_before_the_lock_is_taken(bench: Bench) -> None
     assert changes == [("10.2.2.2", 5.0), ("10.2.2.2", None), ("10.3.3.3", 6.0), ("10.3.3.3", None)]
     assert alter(7.0) == {host: None}
     del changes[:], hosts["host"]
-    again = QuotaEntityStore(bench.store, hosts.get)
+    controller.publishers.remove(entities)
+    again = following(controller, QuotaEntityStore(controller, hosts.get))
     again.on_change(lambda entity, key, value: changes.append((entity.names[IP], value)))
     again.load()
     assert changes == []
@@ -321,7 +326,7 @@ def test_other_unknown_settings_have_no_replacement() -> None:
     assert suggest_replacement("no.such.key", "1") is None
 
 
-# ---------------------------------------------------------------- restart and older files
+# ---------------------------------------------------------------- restart
 
 
 NAMES = ["*", "a b%20:c", "<default>", "default", "null", "q\"\\'", "漢🙂", "\0\n", "x" * 5000]
@@ -329,17 +334,18 @@ NAMES = ["*", "a b%20:c", "<default>", "default", "null", "q\"\\'", "漢🙂", "
 
 def test_everything_is_in_force_again_after_a_restart(tmp_path: Path) -> None:
     """Any name, the defaults, and a rate beyond all numbers come back as they were, and go to the managers."""
-    store = MetadataStore(tmp_path, 1)
-    before = Bench(store)
+    controller = LoggedController(tmp_path)
+    before = Bench(controller)
     for name in NAMES:
         assert before.alter(user(user=name, client_id=name), ("producer_byte_rate", 5.0)) is None
     assert before.alter(user(user=None), ("request_percentage", math.inf)) is None
     assert before.alter(user(user=None, client_id=None), ("controller_mutation_rate", 0.1)) is None
     assert before.alter(ALICE, ("producer_byte_rate", 5.0)) is None
     assert before.alter(ALICE, ("producer_byte_rate", None)) is None
-    store.close()
+    controller.close()
 
-    again = Bench(MetadataStore(tmp_path, 1))
+    controller = LoggedController(tmp_path)
+    again = Bench(controller)
     assert again.all() == {}
     again.entities.load()
     assert again.all() == before.all()
@@ -347,70 +353,7 @@ def test_everything_is_in_force_again_after_a_restart(tmp_path: Path) -> None:
     assert sorted(again.changes) == sorted(
         (entity, key, value) for entity, values in before.all().items() for key, value in values.items()
     )
-    again.store.close()
-
-
-VERSION_1 = """
-CREATE TABLE facts (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
-CREATE TABLE topics (name TEXT PRIMARY KEY, topic_id BLOB NOT NULL UNIQUE, partitions INTEGER NOT NULL) WITHOUT ROWID;
-CREATE TABLE configs (kind TEXT NOT NULL, resource TEXT NOT NULL, name TEXT NOT NULL, value TEXT NOT NULL,
-                      PRIMARY KEY (kind, resource, name)) WITHOUT ROWID;
-CREATE TABLE producer_ids (next INTEGER NOT NULL);
-INSERT INTO producer_ids VALUES (3000);
-INSERT INTO facts VALUES ('cluster.id', 'old'), ('node.id', '1');
-INSERT INTO topics VALUES ('t', x'00000000000000000000000000000001', 2);
-INSERT INTO configs VALUES ('topic', 't', 'retention.ms', '5');
-PRAGMA user_version=1;
-"""
-
-
-def test_an_older_file_is_upgraded_and_keeps_what_it_held(tmp_path: Path) -> None:
-    """The file of the version before quotas opens, takes quotas, and still has its topics."""
-    with sqlite3.connect(tmp_path / FILE_NAME) as db:
-        db.executescript(VERSION_1)
-    db.close()
-    bench = Bench(MetadataStore(tmp_path, 1, "old"))
-    bench.entities.load()
-    assert bench.alter(ALICE, ("producer_byte_rate", 5.0)) is None
-    (topic,) = bench.store.topics()
-    assert (topic.name, topic.partitions, dict(topic.configs)) == ("t", 2, {"retention.ms": "5"})
-    assert bench.store.next_producer_id() == 3000
-    bench.store.close()
-    with sqlite3.connect(tmp_path / FILE_NAME) as db:
-        assert db.execute("PRAGMA user_version").fetchone() == (SCHEMA_VERSION,)
-    db.close()
-    assert SCHEMA_VERSION >= 2
-
-
-def test_a_failed_upgrade_leaves_the_file_as_it_was(tmp_path: Path) -> None:
-    """Each step is made whole or not at all, so that the older program could still open it."""
-    with sqlite3.connect(tmp_path / FILE_NAME) as db:
-        db.executescript(VERSION_1 + "CREATE TABLE quotas (something_else TEXT);")
-    db.close()
-    with pytest.raises(MetadataError, match="table quotas already exists"):
-        MetadataStore(tmp_path, 1, "old")
-    with sqlite3.connect(tmp_path / FILE_NAME) as db:
-        assert db.execute("PRAGMA user_version").fetchone() == (1,)
-    db.close()
-
-
-def test_a_new_file_and_an_upgraded_one_are_alike(tmp_path: Path) -> None:
-    """Both went the same way, so both have the same tables."""
-    old, new = tmp_path / "old", tmp_path / "new"
-    old.mkdir()
-    new.mkdir()
-    with sqlite3.connect(old / FILE_NAME) as db:
-        db.executescript(VERSION_1)
-    db.close()
-    tables = []
-    for folder in (old, new):
-        store = MetadataStore(folder, 1)
-        store.close()
-        with sqlite3.connect(folder / FILE_NAME) as db:
-            rows = db.execute("SELECT name, sql FROM sqlite_schema WHERE sql NOT NULL")
-            tables.append({name: " ".join(sql.split()) for name, sql in rows})
-        db.close()
-    assert tables[0] == tables[1]
+    controller.close()
 
 
 # ---------------------------------------------------------------- which quota counts

@@ -12,7 +12,6 @@ import pytest
 
 from kbroker._core.clock import VirtualClock
 from kbroker.common.quotas import QuotaEntity
-from kbroker.metadata.metadata_store import MetadataStore
 from kbroker.metrics.registry import MetricName, Metrics
 from kbroker.network.connections._connection_quotas import ConnectionQuotas, ConnectionThrottledError
 from kbroker.observe.explanation_route import explanation_of_query
@@ -23,6 +22,7 @@ from kbroker.quota.entity_rules import Alteration, QuotaOp
 from kbroker.quota.entity_store import QuotaEntityStore
 from kbroker.quota.explanation import ClientConnections, QuotaExplainer, UnknownConnectionError
 from kbroker.quota.verdict import Verdict
+from tests.support.metadata import MemoryController, following
 
 START_MS = 1_700_000_000_000
 PRODUCE, FETCH, REQUEST, MUTATION = KEYS = (
@@ -69,7 +69,8 @@ class Bench:
         )
         self.addresses = ConnectionQuotas(clock=self.clock)
         self.addresses.update_listener("PLAINTEXT")
-        self.entities = QuotaEntityStore(MetadataStore(None, 0, None), resolve={"there": "10.0.0.7"}.get)
+        controller = MemoryController()
+        self.entities = following(controller, QuotaEntityStore(controller, resolve={"there": "10.0.0.7"}.get))
         self.entities.on_change(self.put_in_force)
         self.open: list[dict[str, Any]] = []
         self.explainer = QuotaExplainer(

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import math
 import random
-import sqlite3
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 
 from kbroker._core.clock import VirtualClock
 from kbroker._core.metrics.metric import Metric
+from kbroker.common.errors import Errors, KafkaError
 from kbroker.common.quotas import CLIENT_ID, IP, USER, QuotaEntity
-from kbroker.metadata.metadata_store import MetadataStore
 from kbroker.metrics.registry import MetricName, Metrics
 from kbroker.network.connections._connection_quotas import ConnectionQuotas, ConnectionThrottledError
 from kbroker.quota._client_quotas import VERDICT_TYPES, ClientQuotaManagers
@@ -21,6 +20,7 @@ from kbroker.quota._entities import DEFAULT_ENTITY
 from kbroker.quota.entity_rules import Alteration, QuotaOp
 from kbroker.quota.entity_store import QuotaEntityStore
 from kbroker.quota.verdict import Verdict
+from tests.support.metadata import LoggedController, following
 
 KEYS = ("producer_byte_rate", "consumer_byte_rate", "request_percentage", "controller_mutation_rate")
 SHADOWS = tuple(f"shadow.{key}" for key in KEYS)
@@ -241,12 +241,13 @@ def test_an_address_has_both(bench: Bench) -> None:
 
 
 class Store:
-    """Quota entities over a metadata store; what their hooks were given."""
+    """Quota entities over a metadata log; ``changes`` lists the calls of their hooks."""
 
     def __init__(self, folder: Path) -> None:
-        self.store = MetadataStore(folder, 1)
+        self.controller = LoggedController(folder)
         self.hosts = {"host": "10.2.2.2"}
-        self.entities = QuotaEntityStore(self.store, lambda host: self.hosts.get(host))
+        self.entities = QuotaEntityStore(self.controller, lambda host: self.hosts.get(host))
+        following(self.controller, self.entities)
         self.changes: list[tuple[str, str, float | None]] = []
         self.entities.on_change(lambda entity, key, value: self.changes.append((str(entity), key, value)))
         self.entities.load()
@@ -294,8 +295,8 @@ def test_what_cannot_be_is_refused_whole(
     store = Store(tmp_path)
     good = "connection_creation_rate" if IP in entity.names else "producer_byte_rate"
     assert store.alter(entity, (good, 5.0), (key, value)) == text
-    assert (store.store.quotas(), store.changes) == ([], [])
-    store.store.close()
+    assert (store.controller.image.client_quotas, store.changes) == ({}, [])
+    store.controller.close()
 
 
 def test_a_restart_keeps_both(tmp_path: Path) -> None:
@@ -305,7 +306,7 @@ def test_a_restart_keeps_both(tmp_path: Path) -> None:
     assert store.alter(PAIR, ("shadow.request_percentage", 0.5)) is None
     assert store.alter(ADDRESS, ("shadow.connection_creation_rate", 7.0)) is None
     assert len(store.changes) == 4
-    store.store.close()
+    store.controller.close()
     again = Store(tmp_path)
     assert sorted(again.changes) == [
         ("ip 10.1.1.1", "shadow.connection_creation_rate", 7.0),
@@ -319,29 +320,29 @@ def test_a_restart_keeps_both(tmp_path: Path) -> None:
         ("user alice", "producer_byte_rate", 3.0), ("user alice", "shadow.producer_byte_rate", None),
     ]  # fmt: skip
     assert again.entities.find({USER: "alice"}, (), True) == [(ALICE, {"producer_byte_rate": 3.0})]
-    again.store.close()
+    again.controller.close()
 
 
-def test_promoting_is_stored_whole_or_not_at_all(tmp_path: Path) -> None:
-    """Where the shadow cannot be removed the enforced value is as it was, here and after a restart."""
+def test_promoting_is_stored_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """When the change is refused, the enforced value is as it was, here and after a restart; it is one batch."""
+
+    def full(data: bytes, *, frees_space: bool = False) -> NoReturn:
+        raise KafkaError(Errors.KAFKA_STORAGE_ERROR, "the disk is full")
+
     store = Store(tmp_path)
     promote = ("producer_byte_rate", 3.0), ("shadow.producer_byte_rate", None)
     assert store.alter(ALICE, ("producer_byte_rate", 5.0), ("shadow.producer_byte_rate", 3.0)) is None
     store.changes.clear()
-    store.store._file._db.execute(
-        "CREATE TEMP TRIGGER stays BEFORE DELETE ON quotas WHEN OLD.key LIKE 'shadow.%' "
-        "BEGIN SELECT RAISE(ABORT, 'the disk has failed'); END"
-    )
-    with pytest.raises(sqlite3.IntegrityError, match="the disk has failed"):
-        store.alter(ALICE, *promote)
+    monkeypatch.setattr(store.controller.log, "append", full)
+    assert store.alter(ALICE, *promote) == "the disk is full"
     both = {"producer_byte_rate": 5.0, "shadow.producer_byte_rate": 3.0}
     assert (store.entities.of(ALICE), store.changes) == (both, [])
-    store.store.close()
+    store.controller.close()
     again = Store(tmp_path)
     assert again.entities.of(ALICE) == both
     assert again.alter(ALICE, *promote) is None
     assert again.entities.of(ALICE) == {"producer_byte_rate": 3.0}
-    again.store.close()
+    again.controller.close()
 
 
 def test_both_quotas_of_a_host_name_follow_their_own_addresses(tmp_path: Path) -> None:
@@ -359,4 +360,4 @@ def test_both_quotas_of_a_host_name_follow_their_own_addresses(tmp_path: Path) -
         ("ip 10.2.2.2", key, None),
         ("ip 10.3.3.3", f"shadow.{key}", None),
     ]
-    store.store.close()
+    store.controller.close()

@@ -1,6 +1,5 @@
 """SCRAM users through the two APIs, and their storage."""
 
-import sqlite3
 from pathlib import Path
 from typing import Any
 
@@ -10,24 +9,24 @@ from kbroker.apis import api50_describe_user_scram_credentials as describe
 from kbroker.apis import api51_alter_user_scram_credentials as alter
 from kbroker.common.errors import Errors
 from kbroker.common.security import scram
-from kbroker.metadata.metadata_store import FILE_NAME, MetadataStore
+from kbroker.metadata.controller import Controller
+from kbroker.metadata.log.metadata_log import FOLDER_NAME
 from kbroker.security.authorizer.auth_helper import AuthHelper
 from kbroker.security.credentials import Deletion, ScramCredentials, Upsertion
+from tests.support.metadata import LoggedController, MemoryController
 
 
 class Context:
     """The part of ApiContext that the two APIs use."""
 
-    def __init__(self, store: MetadataStore) -> None:
+    def __init__(self, controller: Controller) -> None:
         self.auth = AuthHelper()
-        self.credentials = ScramCredentials(store)
+        self.credentials = ScramCredentials(controller)
 
 
 @pytest.fixture
 def ctx() -> Any:
-    store = MetadataStore(None, 1)
-    yield Context(store)
-    store.close()
+    return Context(MemoryController())
 
 
 def upsertion(user: str, password: str = "secret", mechanism: int = 1, iterations: int = 4096) -> dict[str, Any]:
@@ -86,7 +85,7 @@ def test_one_request_for_very_many_users_gets_a_response_soon(ctx: Any) -> None:
     )
 
 
-def test_alter_says_what_is_wrong(ctx: Any) -> None:
+def test_alter_has_an_error_for_each_user(ctx: Any) -> None:
     """Each user has its own result, and the valid changes are made."""
     deletions = [{"Name": "gone", "Mechanism": 1}, {"Name": "", "Mechanism": 1}, {"Name": "both", "Mechanism": 9}]
     odd = [upsertion("few", iterations=4095), upsertion("many", iterations=16385), upsertion("odd", mechanism=3)]
@@ -97,31 +96,33 @@ def test_alter_says_what_is_wrong(ctx: Any) -> None:
 
 
 def test_users_survive_a_restart_and_the_password_is_nowhere(tmp_path: Path) -> None:
-    """The file holds salt and keys, and neither the password nor the salted password."""
-    store = MetadataStore(tmp_path, 1)
+    """The log contains salt and keys, and neither the password nor the salted password."""
+    controller = LoggedController(tmp_path)
     change = upsertion("bob", "not to be found")
-    credentials = ScramCredentials(store)
+    credentials = ScramCredentials(controller)
     credentials.alter([], [Upsertion("bob", 1, 4096, b"salt", change["SaltedPassword"])])
     known = credentials.find("SCRAM-SHA-256", "bob")
-    store.close()
-    data = (tmp_path / FILE_NAME).read_bytes()
+    controller.close()
+    data = b"".join(path.read_bytes() for path in (tmp_path / FOLDER_NAME).iterdir())
+    assert known is not None
+    assert known.stored_key in data
     assert b"not to be found" not in data
     assert change["SaltedPassword"] not in data
-    store = MetadataStore(tmp_path, 1)
-    credentials = ScramCredentials(store)
-    assert credentials.find("SCRAM-SHA-256", "bob") == known is not None
+    controller = LoggedController(tmp_path)
+    credentials = ScramCredentials(controller)
+    assert credentials.find("SCRAM-SHA-256", "bob") == known
     credentials.alter([Deletion("bob", 1)], [])
-    store.close()
-    store = MetadataStore(tmp_path, 1)
-    assert ScramCredentials(store).users() == {}
-    store.close()
+    controller.close()
+    controller = LoggedController(tmp_path)
+    assert ScramCredentials(controller).users() == {}
+    controller.close()
 
 
-def test_a_failed_transaction_changes_nothing(tmp_path: Path) -> None:
-    """A change that is not on disk is not in memory either."""
-    store = MetadataStore(tmp_path, 1)
-    credentials = ScramCredentials(store)
-    store.close()
-    with pytest.raises(sqlite3.ProgrammingError):
-        credentials.alter([], [Upsertion("bob", 1, 4096, b"salt", b"x")])
-    assert credentials.users() == {}
+def test_a_refused_change_changes_nothing() -> None:
+    """Each user of the request gets the error, except those with their own errors."""
+    controller = MemoryController()
+    controller.storage.is_full = True
+    ctx = Context(controller)
+    results = altered(ctx, [], [upsertion("bob"), upsertion("few", iterations=1)])
+    assert {user: code for user, (code, _) in results.items()} == {"bob": Errors.KAFKA_STORAGE_ERROR, "few": 93}
+    assert ctx.credentials.users() == {}

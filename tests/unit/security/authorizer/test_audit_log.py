@@ -1,16 +1,14 @@
-"""What the authorizer writes to its log: Kafka's words, a line for requests that are alike, and never too many."""
-
-from collections.abc import Iterator
+"""Lines that the authorizer logs: Kafka's words, one line for similar requests, and a limited number."""
 
 import pytest
 
 from kbroker.common.security.acls import Acl, AclFilter, Operation, PatternType, Permission, ResourceType
-from kbroker.metadata.metadata_store import MetadataStore
 from kbroker.requests.context import RequestContext
 from kbroker.security.authorizer import checks
 from kbroker.security.authorizer.audit_log import LINES_A_LOOK, LINES_AT_ONCE, AuditLog
 from kbroker.security.authorizer.auth_helper import AuthHelper
 from kbroker.security.authorizer.authorizer import Authorizer
+from tests.support.metadata import MemoryController, following
 
 ALICE, HERE = "User:alice", "127.0.0.1"
 LOGGER = "kafka.authorizer.logger"
@@ -27,8 +25,8 @@ class Rig:
     """An authorizer with its log, and requests of alice."""
 
     def __init__(self, caplog: pytest.LogCaptureFixture) -> None:
-        self.store = MetadataStore(None, 1)
-        self.authorizer = Authorizer(self.store, ["User:root"])
+        controller = MemoryController()
+        self.authorizer = following(controller, Authorizer(controller, ["User:root"]))
         self.auth = AuthHelper(self.authorizer)
         self.log = AuditLog(self.authorizer, {8: "OffsetCommit"})
         self._caplog = caplog
@@ -40,18 +38,16 @@ class Rig:
         return self.auth.allows(self.client(principal, host), checks.OFFSET_COMMIT_GROUP, group)
 
     def lines(self) -> list[str]:
-        """What the next look writes."""
+        """Return the lines that the next look logs."""
         self._caplog.clear()
         self.log.look()
         return [record.getMessage() for record in self._caplog.records]
 
 
 @pytest.fixture
-def rig(caplog: pytest.LogCaptureFixture) -> Iterator[Rig]:
+def rig(caplog: pytest.LogCaptureFixture) -> Rig:
     caplog.set_level("INFO", LOGGER)
-    rig = Rig(caplog)
-    yield rig
-    rig.store.close()
+    return Rig(caplog)
 
 
 def test_refused_requests_are_logged(rig: Rig) -> None:

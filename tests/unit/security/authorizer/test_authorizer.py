@@ -1,15 +1,20 @@
-"""The authorizer of a broker: rules stored and in force, what is refused, and the three APIs about rules."""
+"""The authorizer of a broker: rules stored and in force, refusals, and the three APIs about rules."""
 
+import uuid
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from kbroker.common.errors import Errors, KafkaError
+from kbroker.common.errors import Errors
 from kbroker.common.security.acls import Acl, AclFilter, Operation, PatternType, Permission, ResourceType
-from kbroker.metadata.metadata_store import MetadataStore
+from kbroker.metadata.controller import Controller
+from kbroker.metadata.image.record_forms import acl_body
+from kbroker.metadata.records.metadata_record import metadata_record
 from kbroker.security.authorizer.auth_helper import AuthHelper
 from kbroker.security.authorizer.authorizer import Authorizer
+from tests.support.metadata import LoggedController, MemoryController, change, following
 from tests.support.server import Bench, make_bench
 
 ALICE, HERE = "User:alice", "127.0.0.1"
@@ -24,14 +29,18 @@ def rule(name: str, operation: Operation = WRITE, permission: Permission = ALLOW
 
 
 @pytest.fixture
-def store() -> Any:
-    store = MetadataStore(None, 1)
-    yield store
-    store.close()
+def controller() -> MemoryController:
+    return MemoryController()
 
 
-def may_any(store: MetadataStore, *acls: Acl, principal: str = ALICE) -> bool:
-    authorizer = Authorizer(store)
+def authorizer_of(
+    controller: Controller, super_users: Sequence[str] = (), allows_without_rule: bool = False
+) -> Authorizer:
+    return following(controller, Authorizer(controller, super_users, allows_without_rule))
+
+
+def may_any(controller: MemoryController, *acls: Acl, principal: str = ALICE) -> bool:
+    authorizer = authorizer_of(controller)
     assert authorizer.create(acls) == [None] * len(acls)
     found = authorizer.allows_any(principal, HERE, WRITE, TOPIC)
     assert authorizer.allows_any(principal, HERE, WRITE, TOPIC) == found
@@ -63,16 +72,16 @@ def may_any(store: MetadataStore, *acls: Acl, principal: str = ALICE) -> bool:
         ([rule("*"), rule("*", READ, DENY)], True),
     ],
 )  # fmt: skip
-def test_one_resource_of_a_type(store: MetadataStore, acls: list[Acl], found: bool) -> None:
+def test_one_resource_of_a_type(controller: MemoryController, acls: list[Acl], found: bool) -> None:
     """``authorizeByResourceType`` for InitProducerId."""
-    assert may_any(store, *acls) == found
+    assert may_any(controller, *acls) == found
 
 
-def test_super_users_and_defaults_count_for_one_resource_of_a_type(store: MetadataStore) -> None:
+def test_super_users_and_defaults_count_for_one_resource_of_a_type(controller: MemoryController) -> None:
     denied = rule("*", WRITE, DENY, principal="User:*")
-    assert Authorizer(store, [ALICE]).allows_any(ALICE, HERE, WRITE, TOPIC)
-    assert Authorizer(store, (), True).allows_any(ALICE, HERE, WRITE, TOPIC)
-    authorizer = Authorizer(store, ["User:root"], True)
+    assert authorizer_of(controller, [ALICE]).allows_any(ALICE, HERE, WRITE, TOPIC)
+    assert authorizer_of(controller, (), True).allows_any(ALICE, HERE, WRITE, TOPIC)
+    authorizer = authorizer_of(controller, ["User:root"], True)
     authorizer.create([denied])
     assert authorizer.allows_any("User:root", HERE, WRITE, TOPIC)
     assert not authorizer.allows_any(ALICE, HERE, WRITE, TOPIC)
@@ -80,31 +89,27 @@ def test_super_users_and_defaults_count_for_one_resource_of_a_type(store: Metada
 
 def test_rules_are_stored_before_they_count(tmp_path: Path) -> None:
     """Each in force at once, and after a restart."""
-    store = MetadataStore(tmp_path, 1)
-    authorizer = Authorizer(store)
+    controller = LoggedController(tmp_path)
+    authorizer = authorizer_of(controller)
     kept, removed = rule("kept", READ, host="0:0:0:0:0:0:0:1"), rule("größe", ALL, DENY, pattern=PREFIXED)
     assert authorizer.create([kept, removed, kept]) == [None, None, None]
     assert authorizer.create([kept]) == [None]
     assert authorizer.permitted(TOPIC, "kept", ALICE, "::1") == 1 << READ | 1 << Operation.DESCRIBE
     (deleted,) = authorizer.delete([AclFilter(pattern_type=PREFIXED)])
     assert (deleted.acls, deleted.error) == ([removed], None)
-    store.close()
-    store = MetadataStore(tmp_path, 1)
-    again = Authorizer(store)
+    controller.close()
+    controller = LoggedController(tmp_path)
+    again = authorizer_of(controller)
     assert again.find(AclFilter()) == [kept]
     assert again.permitted(TOPIC, "kept", ALICE, "::1") == 1 << READ | 1 << Operation.DESCRIBE
-    store.close()
+    controller.close()
 
 
-def test_what_cannot_be_stored_does_not_count(store: MetadataStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    authorizer = Authorizer(store)
+def test_a_refused_change_is_not_in_force(controller: MemoryController) -> None:
+    authorizer = authorizer_of(controller)
     kept = rule("kept")
     authorizer.create([kept])
-
-    def fail(*_: object) -> None:
-        raise KafkaError(Errors.KAFKA_STORAGE_ERROR, "full")
-
-    monkeypatch.setattr(store, "change_acls", fail)
+    controller.storage.is_full = True
     (refused, bad) = authorizer.create([rule("a"), rule("")])
     assert refused is not None
     assert bad is not None
@@ -117,9 +122,9 @@ def test_what_cannot_be_stored_does_not_count(store: MetadataStore, monkeypatch:
     assert authorizer.permitted(TOPIC, "kept", ALICE, HERE) != 0
 
 
-def test_two_forms_of_a_host_are_two_rules(store: MetadataStore) -> None:
+def test_two_forms_of_a_host_are_two_rules(controller: MemoryController) -> None:
     """When one is removed the other still counts."""
-    authorizer = Authorizer(store)
+    authorizer = authorizer_of(controller)
     long, short = rule("a", host="0:0:0:0:0:0:0:1"), rule("a", host="::1")
     authorizer.create([long, short])
     authorizer.delete([AclFilter(host="::1")])
@@ -127,6 +132,19 @@ def test_two_forms_of_a_host_are_two_rules(store: MetadataStore) -> None:
     assert authorizer.permitted(TOPIC, "a", ALICE, "::1") != 0
     authorizer.delete([AclFilter()])
     assert authorizer.permitted(TOPIC, "a", ALICE, "::1") == 0
+
+
+def test_a_rule_with_two_ids_counts_as_one(controller: MemoryController) -> None:
+    """Another program's log may have them: a rule is deleted with the id that counts."""
+    authorizer = authorizer_of(controller)
+    acl, ids = rule("a"), (uuid.UUID(int=1), uuid.UUID(int=2))
+    for acl_id in ids:
+        change(controller, metadata_record("AccessControlEntryRecord", acl_body(acl_id, acl)))
+    assert (len(authorizer), authorizer.find(AclFilter())) == (1, [acl])
+    change(controller, metadata_record("RemoveAccessControlEntryRecord", {"Id": ids[1]}))
+    assert authorizer.permitted(TOPIC, "a", ALICE, HERE) != 0
+    authorizer.delete([AclFilter()])
+    assert (authorizer.permitted(TOPIC, "a", ALICE, HERE), controller.image.acls) == (0, {})
 
 
 # ---- the APIs
@@ -160,7 +178,7 @@ def a_filter(**changes: object) -> dict[str, object]:
 
 def guarded(*super_users: str) -> Bench:
     bench = make_bench()
-    bench.ctx.auth = AuthHelper(Authorizer(bench.ctx.store, super_users))
+    bench.ctx.auth = AuthHelper(authorizer_of(bench.ctx.controller, super_users))
     return bench
 
 
@@ -222,10 +240,10 @@ def test_bad_rules_are_refused_one_by_one(changes: dict[str, object], text: str)
     assert [(row["ErrorCode"], row["ErrorMessage"]) for row in made] == [(42, text), (0, "")]
 
 
-def test_what_no_record_of_kafka_could_hold(store: MetadataStore) -> None:
+def test_what_no_record_of_kafka_could_hold(controller: MemoryController) -> None:
     """Bytes that are no UTF-8 may grow when they are read as Java does."""
     long = [rule("a", principal="User:" + "x" * 32_763), rule("a", host="h" * 32_768), rule("\ufffd" * 10_923)]
-    texts = [error.message for error in Authorizer(store).create(long) if error is not None]
+    texts = [error.message for error in authorizer_of(controller).create(long) if error is not None]
     assert texts == [f"The {what} must have at most 32767 bytes" for what in ("principal", "host", "resource name")]
 
 
