@@ -11,7 +11,6 @@ import os
 import threading
 import time
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -21,6 +20,7 @@ from kbroker._core.requests.request import Queue
 from kbroker.apis import api18_api_versions
 from kbroker.apis.api00_produce.transaction_verifier import TransactionVerifier
 from kbroker.broker import memory_keeper
+from kbroker.broker.broker_metadata import BrokerMetadata
 from kbroker.broker.memory_keeper import MemoryKeeper
 from kbroker.common.configs.config import BrokerConfig
 from kbroker.common.configs.config_broker import usable_cores
@@ -37,14 +37,7 @@ from kbroker.listeners.descriptor_watch import LOOK_EVERY_MS, DescriptorWatch
 from kbroker.listeners.refusal_watch import RefusalWatch
 from kbroker.listeners.socket_options import endpoints_of, network_threads, socket_options
 from kbroker.log.manager import LogManager
-from kbroker.metadata.configs.resource_configs import broker_configs
-from kbroker.metadata.controller import Controller, Publisher
 from kbroker.metadata.features import Features
-from kbroker.metadata.image.delta import image_of
-from kbroker.metadata.log import snapshots as snapshots_module
-from kbroker.metadata.log.opening import first_records, open_metadata
-from kbroker.metadata.log.snapshots import Snapshots
-from kbroker.metadata.registration import check_servable, fencing_records, registration_records
 from kbroker.metadata.topics import TopicRegistry
 from kbroker.network.request_channel import RequestChannel
 from kbroker.network.socket_server import SocketServer
@@ -62,8 +55,7 @@ if TYPE_CHECKING:
     from kbroker.coordinator.group_coordinator import GroupCoordinator
     from kbroker.coordinator.group_service import GroupService
     from kbroker.coordinator.transaction_service import TransactionService
-    from kbroker.metadata.image.image import MetadataImage
-    from kbroker.metadata.records.metadata_record import MetadataRecord
+    from kbroker.metadata.controller import Publisher
     from kbroker.network.request_channel import InboundRequest
     from kbroker.network.transport.authentication import ListenerSecurity
     from kbroker.observe.http_access import HttpAccess
@@ -150,58 +142,9 @@ class BrokerRuntime:
         logs = self._logs = LogManager([] if self.in_memory else config.log_dirs, self.clock, config, self.in_memory)
         self._on_stop("log", logs.close)
         logs.is_cancelled = self._is_cancelled
-        controller = self._controller = self._open_metadata()
-        config.set_dynamic(*broker_configs(controller.image, config.node_id))
-
-    def _open_metadata(self) -> Controller:
-        config, logs = self.config, self._logs
-        assert logs.cluster_id is not None
-        if self.in_memory:
-            return Controller(config.node_id, logs.cluster_id, image=image_of(first_records()))
-        first = logs.metadata_dir
-        storage, image = open_metadata(
-            first.path,
-            [path for path in map(Path, config.log_dirs) if path != first.path],
-            first.directory_id,
-            config,
-            self.clock,
-            is_clean=first.was_clean,
-        )
-        self._undo.insert(0, ("metadata log", storage.log.close))  # closed after everything else
-        check_servable(image, config.node_id)
-        controller = Controller(config.node_id, logs.cluster_id, storage, image)
-        controller.directory_id = first.directory_id
-        controller.on_failure = self.on_failure
-        logs.leader_epoch_of = lambda topic, index: controller.image.leader_epoch(topic, index)
-        snapshots = Snapshots(controller, storage.log, config, self.clock)
-        controller.publishers.append(snapshots)
-        logs.scheduler.schedule("metadata-snapshots", snapshots.look, period_ms=snapshots_module.LOOK_EVERY_MS)
-        return controller
-
-    def _register(self) -> None:
-        """Store the registration of this broker, whose listeners are bound now."""
-        config, controller = self.config, self._controller
-        advertised = endpoints_of(config, self.listeners)
-        listeners = [one._replace(host=at.host, port=at.port) for one in self.listeners if (at := advertised[one.name])]
-
-        def plan(image: MetadataImage) -> list[MetadataRecord]:
-            return registration_records(
-                image,
-                controller.level,
-                controller.end_offset,
-                config.node_id,
-                listeners,
-                config.text("broker.rack") or None,
-                self._logs.directory_ids,
-            )
-
-        controller.change(plan, frees_space=True)
-        self._on_stop("registration", self._fence)
-        self._logs.broker_epoch = controller.image.brokers[config.node_id].epoch
-
-    def _fence(self) -> None:
-        node_id, level = self.config.node_id, self._controller.level
-        self._controller.change(lambda image: fencing_records(image, level, node_id), frees_space=True)
+        metadata = self._metadata = BrokerMetadata(config, self.clock, logs, self.on_failure)
+        self._controller = metadata.controller
+        self._on_stop("metadata log", metadata.close)
 
     def _open_network(self) -> None:
         """Bind the listeners; connections are accepted once the network threads have started."""
@@ -230,7 +173,8 @@ class BrokerRuntime:
         self._on_stop("quotas", self._stop_quotas)
         quotas.start(self._logs.scheduler)
         self.listeners = server.bind()
-        self._register()
+        self._metadata.register(self.listeners, endpoints_of(config, self.listeners))
+        self._on_stop("registration", self._metadata.fence)
 
     def _open_topics(self) -> None:
         """Build the state that handlers use: native handlers, topics, configs and quotas as they are stored."""

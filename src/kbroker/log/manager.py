@@ -105,11 +105,11 @@ class LogManager:
         self.is_cancelled: Callable[[], bool] = lambda: False
         self._paths = [Path(os.path.abspath(path)) for path in log_dirs]
         self._dirs, self._unusable = open_log_dirs(self._paths, cluster_id, config.node_id, self._clock)
-        self.cluster_id = self._dirs[0].owner.cluster_id if self._dirs else cluster_id
+        self.cluster_id: str = (
+            self._dirs[0].owner.cluster_id if self._dirs else cluster_id or checkpoints.random_uuid_text()
+        )
         self._homes: dict[TopicPartition, LogDir] = {}  # folders found by the start
         self._away: set[TopicPartition] = set()  # not found by the start, and perhaps in a folder that is offline
-        if self.cluster_id is None:
-            self.cluster_id = checkpoints.random_uuid_text()
         self.scheduler = Scheduler(clock, "log-scheduler")
         self.flusher = FlusherPool(1)
         self._hosted = PartitionRegistry(self.flusher)

@@ -5,7 +5,7 @@ Source: ``FileQuorumStateStore``, ``QuorumStateData``.
 
 from __future__ import annotations
 
-import json
+import re
 from pathlib import Path
 from typing import NamedTuple
 
@@ -31,12 +31,9 @@ def read_quorum_state(folder: Path) -> QuorumState | None:
     if text is None:
         return None
     try:
-        content = json.loads(text)
-        version, leader, epoch = content["data_version"], content["leaderId"], content["leaderEpoch"]
-        if not all(type(value) is int for value in (version, leader, epoch)) or epoch < 0:
-            raise ValueError("expected whole numbers")
-    except (ValueError, KeyError, TypeError) as error:
-        raise CorruptFileError(f"{path}: expected the JSON of a quorum's state, found {text[:80]!r}: {error}") from None
+        version, leader, epoch = (_number(text, name) for name in ("data_version", "leaderId", "leaderEpoch"))
+    except ValueError as error:
+        raise CorruptFileError(f"{path}: expected {error} in JSON, found {text[:80]!r}") from None
     if version > DATA_VERSION:
         raise CorruptFileError(f"{path}: expected data_version {DATA_VERSION} at most, found {version}")
     return QuorumState(leader, epoch)
@@ -44,10 +41,18 @@ def read_quorum_state(folder: Path) -> QuorumState | None:
 
 def write_quorum_state(folder: Path, state: QuorumState, kraft_version: int) -> None:
     """Write the state durably, in the form of the quorum's kraft.version. Raises: OSError."""
-    content: dict[str, object] = {"leaderId": state.leader_id, "leaderEpoch": state.leader_epoch, "votedId": -1}
+    leader = f'"leaderId":{state.leader_id},"leaderEpoch":{state.leader_epoch},"votedId":-1'
     if kraft_version == 0:
-        voters = [{"voterId": state.leader_id}]
-        content = {"clusterId": "", **content, "appliedOffset": 0, "currentVoters": voters, "data_version": 0}
+        voters = f'[{{"voterId":{state.leader_id}}}]'
+        content = f'{{"clusterId":"",{leader},"appliedOffset":0,"currentVoters":{voters},"data_version":0}}'
     else:
-        content |= {"votedDirectoryId": NO_DIRECTORY, "data_version": 1}
-    write_atomically(folder / FILE_NAME, json.dumps(content, separators=(",", ":")).encode())
+        content = f'{{{leader},"votedDirectoryId":"{NO_DIRECTORY}","data_version":1}}'
+    write_atomically(folder / FILE_NAME, content.encode())
+
+
+def _number(text: str, name: str) -> int:
+    """Return a number of a flat JSON object, whose module a start need not import. Raises: ValueError."""
+    found = re.search(rf'"{name}"\s*:\s*(-?[0-9]{{1,10}})\s*[,}}]', text)
+    if found is None:
+        raise ValueError(f"the number {name}")
+    return int(found[1])

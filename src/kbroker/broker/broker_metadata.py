@@ -1,0 +1,95 @@
+"""Metadata of a broker over its life: opened, registered, followed by the parts, fenced at a clean stop."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+from kbroker._core.clock import BaseClock
+from kbroker.common.configs.config import BrokerConfig
+from kbroker.common.listeners import Listener
+from kbroker.log.manager import LogManager
+from kbroker.metadata.configs.resource_configs import broker_configs
+from kbroker.metadata.controller import Controller
+from kbroker.metadata.image.delta import image_of
+from kbroker.metadata.image.image import MetadataImage
+from kbroker.metadata.log.log_storage import LogStorage
+from kbroker.metadata.log.metadata_log import MetadataLog
+from kbroker.metadata.log.opening import first_records, open_metadata
+from kbroker.metadata.log.snapshots import LOOK_EVERY_MS, Snapshots
+from kbroker.metadata.records.metadata_record import MetadataRecord
+from kbroker.metadata.registration import check_servable, fencing_records, registration_records
+from kbroker.requests.context import Endpoint
+
+
+class BrokerMetadata:
+    """The metadata of a broker, and its controller.
+
+    Args: ``logs``: its folders are locked; ``on_failure``: called with the reason when the broker must stop.
+    Raises: MetadataLogError, UnservableMetadataError, KafkaError, OSError: the metadata cannot be served.
+    Threads: one at a time; ``controller`` from any.
+    """
+
+    def __init__(
+        self, config: BrokerConfig, clock: BaseClock, logs: LogManager, on_failure: Callable[[str], None]
+    ) -> None:
+        self._config = config
+        self._logs = logs
+        self._log: MetadataLog | None = None
+        if config.boolean("kbroker.in.memory"):
+            self.controller = Controller(config.node_id, logs.cluster_id, image=image_of(first_records()))
+        else:
+            self.controller = self._opened(clock)
+        self.controller.on_failure = on_failure
+        config.set_dynamic(*broker_configs(self.controller.image, config.node_id))
+
+    def _opened(self, clock: BaseClock) -> Controller:
+        config, logs, home = self._config, self._logs, self._logs.metadata_dir
+        others = [path for path in map(Path, config.log_dirs) if path != home.path]
+        storage, image = open_metadata(home.path, others, home.directory_id, config, clock, is_clean=home.was_clean)
+        self._log = storage.log
+        try:
+            check_servable(image, config.node_id)
+        except BaseException:
+            self.close()
+            raise
+        controller = Controller(config.node_id, logs.cluster_id, storage, image)
+        controller.directory_id = home.directory_id
+        logs.leader_epoch_of = lambda topic, index: controller.image.leader_epoch(topic, index)
+        self._write_snapshots(controller, storage, clock)
+        return controller
+
+    def _write_snapshots(self, controller: Controller, storage: LogStorage, clock: BaseClock) -> None:
+        snapshots = Snapshots(controller, storage.log, self._config, clock)
+        controller.publishers.append(snapshots)
+        self._logs.scheduler.schedule("metadata-snapshots", snapshots.look, period_ms=LOOK_EVERY_MS)
+
+    def register(self, listeners: Iterable[Listener], advertised: dict[str, Endpoint]) -> None:
+        """Store the registration of this broker, whose listeners are bound."""
+        config, controller = self._config, self.controller
+        addresses = [one._replace(host=at.host, port=at.port) for one in listeners if (at := advertised[one.name])]
+        rack = config.text("broker.rack") or None
+
+        def plan(image: MetadataImage) -> list[MetadataRecord]:
+            return registration_records(
+                image,
+                controller.level,
+                controller.end_offset,
+                config.node_id,
+                addresses,
+                rack,
+                self._logs.directory_ids,
+            )
+
+        controller.change(plan, frees_space=True)
+        self._logs.broker_epoch = controller.image.brokers[config.node_id].epoch
+
+    def fence(self) -> None:
+        """Store that the broker stops, so that a controller of Apache Kafka registers it again at once."""
+        node_id, level = self._config.node_id, self.controller.level
+        self.controller.change(lambda image: fencing_records(image, level, node_id), frees_space=True)
+
+    def close(self) -> None:
+        """Close the metadata log. Idempotent."""
+        if self._log is not None:
+            self._log.close()
