@@ -37,10 +37,10 @@ class FailingStorage(MemoryStorage):
         self.flushes = 0
         self.is_full = self.is_broken = False
 
-    def append(self, records: Sequence[MetadataRecord], *, frees_space: bool) -> None:
+    def append(self, records: Sequence[MetadataRecord], level: int, *, frees_space: bool) -> None:
         if self.is_full:
             raise KafkaError(Errors.KAFKA_STORAGE_ERROR, "the disk is full")
-        super().append(records, frees_space=frees_space)
+        super().append(records, level, frees_space=frees_space)
         self.appended.append(list(records))
 
     def flush(self) -> None:

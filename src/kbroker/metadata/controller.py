@@ -160,14 +160,14 @@ class Controller:
                 if change.delta is not None:
                     stored.append(change)
             except OSError as error:
-                change.error = self._failed(f"the metadata log cannot be written: {error}")
+                change.error = self.failed(f"the metadata log cannot be written: {error}")
             except Exception as error:
                 change.error = error
         if stored:
             try:
                 self._storage.flush()
             except OSError as error:
-                failure = self._failed(f"the metadata log cannot be synced: {error}")
+                failure = self.failed(f"the metadata log cannot be synced: {error}")
                 for change in stored:
                     change.error = failure
                 stored = []
@@ -206,8 +206,8 @@ class Controller:
                 logger.exception("a change of metadata cannot be put in force")
                 change.error = NotInForceError(error)
 
-    def _failed(self, reason: str) -> OutcomeUnknownError:
-        """Refuse all further changes, and let the broker stop."""
+    def failed(self, reason: str) -> OutcomeUnknownError:
+        """Refuse all further changes, and let the broker stop; return the error to raise."""
         if not self._failure:
             self._failure = (
                 f"{reason}; it is unknown whether the last change is stored, so the broker stops: repair the disk, "

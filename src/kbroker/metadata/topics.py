@@ -5,7 +5,6 @@ Source: ``ReplicationControlManager``, ``ReplicaManager.applyDelta``.
 
 from __future__ import annotations
 
-import contextlib
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
@@ -212,9 +211,7 @@ class TopicRegistry:
                     results.append(one)
                 except KafkaError as error:
                     results.append(error)
-            forgotten = [_removal(topic_id) for topic_id in self._failed if topic_id in image.topics_by_id]
-            planned = [one for one in results if isinstance(one, PlannedTopic)]
-            return [*forgotten, *(record for one in planned for record in self._records(one))] if planned else []
+            return [record for one in results if isinstance(one, PlannedTopic) for record in self._records(one)]
 
         failures: dict[uuid.UUID, KafkaError] = {}
         if validate_only:
@@ -258,13 +255,16 @@ class TopicRegistry:
         """Delete those topics whose logs could not be created; return their errors.
 
         They were stored first: folders without a stored topic would stay forever, while a start creates missing
-        folders. What cannot be deleted now is deleted before the next topics are created.
+        folders. Raises: OutcomeUnknownError, if they cannot be deleted: the next start would create them.
         """
         ids = [one.topic_id for one in results if isinstance(one, PlannedTopic) and one.topic_id in self._failed]
         failures = {topic_id: _storage_error(self._failed[topic_id]) for topic_id in ids}
         if ids:
-            with contextlib.suppress(KafkaError):
+            try:
                 self._controller.change(lambda image: [_removal(topic_id) for topic_id in ids], frees_space=True)
+            except KafkaError as error:
+                reason = f"topics whose logs could not be created cannot be deleted: {error}"
+                raise self._controller.failed(reason) from None
         return failures
 
     def delete(self, name: str, charge: Charge = free) -> uuid.UUID:
