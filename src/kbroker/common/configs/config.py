@@ -249,7 +249,7 @@ class BrokerConfig:
 
     @property
     def log_dir(self) -> Path:
-        """First folder of the data, which has the metadata file."""
+        """First folder of the data, which has the metadata log unless metadata.log.dir names another."""
         return self.log_dirs[0]
 
     @property

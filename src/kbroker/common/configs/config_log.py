@@ -24,7 +24,7 @@ _dynamic = partial(key, dynamic="cluster-wide")
 LOG_KEYS: tuple[ConfigKey, ...] = (
     _fixed("log.dir", "string", "data", "Folder of the data, used when log.dirs is not set."),
     _fixed("log.dirs", "list", None,
-        "Folders of the data, one for each disk; the first one also contains the metadata file. A new partition is "
+        "Folders of the data, one for each disk; the first one also contains the metadata log. A new partition is "
         "created in the folder with the fewest partitions."),
     _fixed("log.retention.hours", "int", 168,
         "Retention in hours; log.retention.minutes and log.retention.ms override it."),

@@ -1,7 +1,7 @@
 """Text as Java's brokers read it: bytes that are not UTF-8 become replacement characters.
 
 The codec decodes such bytes to surrogate escapes, so that a response can return them. Text that is stored, or shown by
-other tools, has replacement characters instead: the metadata file cannot contain surrogates.
+other tools, has replacement characters instead: the records of the metadata log are UTF-8.
 """
 
 from __future__ import annotations
