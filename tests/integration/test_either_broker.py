@@ -4,14 +4,33 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from tests.support import need
+from tests.support.broker import wait_for
 from tests.support.either_broker import EitherBroker
 from tests.support.everything import Everything
 from tests.support.ledger import Ledger, differences, take_ledger
+from tests.support.topic_reader import read_to_end
 
 
 def ledger_of(broker: EitherBroker, everything: Everything) -> Ledger:
     return take_ledger(broker.bootstrap, everything.alice, broker.sasl_bootstrap)
+
+
+def check_same(before: Ledger, broker: EitherBroker, everything: Everything) -> None:
+    """Check that no client sees a difference, once the coordinators have loaded."""
+    found: list[str] = []
+
+    def is_same() -> bool:
+        changes = differences(before, ledger_of(broker, everything))
+        found[:] = [change for change in changes if "prepared" not in change]
+        return not found
+
+    try:
+        wait_for("what was there before", is_same, 20, 0.5)
+    except AssertionError:
+        pytest.fail("\n".join([*found, broker.tail()]), pytrace=False)
 
 
 def test_kbroker_then_kafka_then_kbroker(tmp_path: Path) -> None:
@@ -25,10 +44,36 @@ def test_kbroker_then_kafka_then_kbroker(tmp_path: Path) -> None:
             before = ledger_of(broker, everything)
             assert [subject for subject, found in before.items() if not found] == []
             broker.switch()
-            after = ledger_of(broker, everything)
-            found = differences(before, after)
-            assert not found, "\n".join([*found, broker.tail()])
+            check_same(before, broker, everything)
             everything.log_in(everything.by_token(everything.token))
             everything.write()
             everything.read("classic-group", "classic")
             everything.read("consumer-group", "consumer")
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(3600)
+def test_ten_alternations(tmp_path: Path) -> None:
+    """200 topics with 200 MiB are served by both in turns; each side is stopped and killed, and nothing is lost."""
+    need.program("java", "mvn")
+    with EitherBroker(tmp_path) as broker:
+        broker.start(broker.kbroker)
+        everything = Everything(broker.bootstrap, broker.sasl_bootstrap, topics=180, records=52, value_bytes=1000)
+        everything.fill()
+        committed: set[str] = set()
+        for number in range(10):
+            before = ledger_of(broker, everything)
+            committed.update(value.decode() for value in everything.prepare())
+            broker.switch(kills=number % 4 in (1, 2))  # either side is stopped and killed in turns
+            check_same(before, broker, everything)
+            wait_for("the markers of what was committed", lambda: committed.issubset(committed_in(broker, "prepared")))
+            everything.log_in(everything.by_token(everything.token))
+            everything.write()
+            for protocol in ("classic", "consumer"):
+                everything.read(f"{protocol}-group", protocol)
+                everything.read(f"{protocol}-static", protocol, instance="static-1")
+
+
+def committed_in(broker: EitherBroker, topic: str) -> set[str]:
+    """Return the committed values of a topic with two partitions."""
+    return {value for rows in read_to_end(broker.bootstrap, topic, 2).values() for _, value in rows}

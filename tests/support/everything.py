@@ -28,6 +28,7 @@ TOPICS: Mapping[str, Mapping[str, str]] = {
     "squeezed": {"compression.type": "zstd", "compression.zstd.level": "5"},
     "stamped": {"message.timestamp.type": "LogAppendTime"},
     "transactions": {"min.insync.replicas": "1"},
+    "prepared": {},
     "kept": {"retention.ms": "-1", "retention.bytes": "-1", "max.message.bytes": "2000000"},
 }
 REMOTE = "remote."
@@ -222,6 +223,22 @@ class Everything:
             },
         )
 
+    def prepare(self, count: int = 12) -> set[bytes]:
+        """Commit transactions whose markers may not be written yet; return their acknowledged values."""
+        values = set()
+        with Client(self.bootstrap) as client:
+            names = [f"prepared-{number}" for number in range(count)]
+            for name in names:
+                self.begin(client, name, "prepared")
+                self.send(client, name, "prepared")
+                values |= set(self._values(name))
+            for name in names:
+                self.end(client, name, commits=True)
+        return values
+
+    def _values(self, transactional_id: str) -> list[bytes]:
+        return [f"{transactional_id} {self.round} {number}".encode() for number in range(3)]
+
     def _coordinator_is_ready(self, client: Client, transactional_id: str, body: Body) -> bool:
         client.call("FindCoordinator", 4, {"KeyType": 1, "CoordinatorKeys": [transactional_id]})  # creates its topic
         response = client.call("InitProducerId", 4, {**body, "ProducerId": -1, "ProducerEpoch": -1})
@@ -238,9 +255,12 @@ class Everything:
             key = transactional_id, topic, index
             sequence = self._sequences.get(key, 0)
             self._sequences[key] = sequence + 3
-            values = [f"{transactional_id} {self.round} {number}".encode() for number in range(3)]
             batch = wire.batch(
-                values, attributes=TRANSACTIONAL, producer_id=producer_id, producer_epoch=epoch, base_sequence=sequence
+                self._values(transactional_id),
+                attributes=TRANSACTIONAL,
+                producer_id=producer_id,
+                producer_epoch=epoch,
+                base_sequence=sequence,
             )
             row = {"Name": topic, "PartitionData": [{"Index": index, "Records": batch}]}
             body = {"TransactionalId": transactional_id, "Acks": -1, "TimeoutMs": 30_000, "TopicData": [row]}

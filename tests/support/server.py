@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from kbroker.common.configs.config import BrokerConfig
 from kbroker.common.errors import Errors, KafkaError
 from kbroker.handlers.api_table import KafkaApis
-from kbroker.log.manager import LogDirView
+from kbroker.log.log_dirs import LogDirView
 from kbroker.metadata.configs.resource_configs import broker_configs
 from kbroker.metadata.topics import Logs, TopicRegistry
 from kbroker.protocol import codec

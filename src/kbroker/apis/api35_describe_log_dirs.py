@@ -6,7 +6,7 @@ import shutil
 
 from kbroker.common.errors import Errors
 from kbroker.common.loggers import get_logger
-from kbroker.log.manager import IN_MEMORY, LogDirView
+from kbroker.log.log_dirs import IN_MEMORY, LogDirView
 from kbroker.requests.context import ApiContext, Body, RequestContext
 from kbroker.security.authorizer import checks
 

@@ -201,6 +201,7 @@ class BrokerRuntime:
         ctx.on_broker_change(self._logs.reconfigure)
         ctx.on_broker_change(limits.on_config_change)
         topics.load()
+        self._logs.mover.on_moved = lambda key: topics.record_directories([key[0]])
         ctx.quota_entities.on_change(limits.on_quota_change)
         ctx.quota_entities.on_change(quotas.on_quota_change)
         ctx.quota_entities.load()

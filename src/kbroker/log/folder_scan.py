@@ -15,6 +15,7 @@ from kbroker.common.configs.config_def import ConfigValue
 from kbroker.common.loggers import get_logger
 from kbroker.common.topic_names import CLUSTER_METADATA_TOPIC, TopicPartition
 from kbroker.log import checkpoints
+from kbroker.log._partition_log import PartitionLog
 from kbroker.log.log_dir import (
     DELETE_SUFFIX,
     LogDir,
@@ -49,6 +50,26 @@ class StartReport:
         self.damaged: dict[TopicPartition, str] = {}  # these serve only the records before the damage
         self.cut: dict[TopicPartition, str] = {}  # lost by an unclean stop: bytes that were cut, or missing offsets
         self.lost_offsets = 0  # in all partitions: offsets below a checkpoint that the log lacks
+
+    def note_lost(self, key: TopicPartition, log: PartitionLog, known: int) -> None:
+        """Note and log what an unclean stop lost: cut bytes, and offsets that were readable before.
+
+        A high watermark is checkpointed after its records were written, so a kill never leaves the checkpoint ahead of
+        the log; a power cut may, where records are not flushed before they are acknowledged.
+        Args: ``known``: the high watermark in the checkpoint, -1 without any.
+        """
+        lost = [] if log.cut is None else [log.cut]
+        end = log.log_end_offset
+        if end < known and log.damage is None:  # records behind damage are not served, and not lost
+            self.lost_offsets += known - end
+            lost.append(
+                f"the log ends at offset {end}, and the last checkpoint knew it up to {known}: offsets {end} to "
+                f"{known - 1} are lost, and may have been acknowledged. A power cut loses what was not flushed; "
+                "after any other stop a segment was removed, emptied or cut"
+            )
+        if lost:
+            self.cut[key] = "; ".join(lost)
+            logger.warning("partition %s-%d: %s", *key, self.cut[key])
 
 
 class FolderScan:

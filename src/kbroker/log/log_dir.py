@@ -4,7 +4,7 @@ import errno
 import os
 import re
 import uuid
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator
 from pathlib import Path
 
 from kbroker._core.clock import BaseClock, SystemClock
@@ -16,7 +16,6 @@ from kbroker.log.checkpoints import (
     CheckpointFile,
     CorruptFileError,
     MetaProperties,
-    MetaPropertiesMismatch,
 )
 from kbroker.log.deletion_note import DeletionNote
 from kbroker.log.folder_lock import FolderLock, FolderLockedError
@@ -342,57 +341,6 @@ class LogDir:
     def _other_name(self, topic: str, partition: int, suffix: str) -> Path:
         unique = f"-{partition}.{uuid.uuid4().hex}{suffix}"
         return self.path / (topic[: MAX_NAME_BYTES - len(unique)] + unique)
-
-
-def open_log_dirs(
-    paths: Sequence[str | Path], cluster_id: str | None, node_id: int, clock: BaseClock
-) -> tuple[list[LogDir], dict[Path, str]]:
-    """Lock and open log folders; the first one, which has the metadata file, must be usable.
-
-    Returns: the usable folders, and the reason for each other one.
-    Raises: LogDirError; FolderLockedError; MetaPropertiesMismatch; CorruptFileError.
-    """
-    absolute = [Path(os.path.abspath(path)) for path in paths]
-    if len({os.path.realpath(path) for path in absolute}) < len(absolute):
-        raise LogDirError(f"Duplicate log directory found: {', '.join(map(str, absolute))}")
-    opened: list[LogDir] = []
-    unusable: dict[Path, str] = {}
-    try:
-        for path in absolute:
-            try:
-                known = cluster_id if len(paths) == 1 else cluster_id or _cluster_of(absolute)
-                log_dir = LogDir(path, known, node_id, clock)
-            except LogDirError as e:
-                if not opened:
-                    raise
-                unusable[path] = str(e)
-                logger.critical("log folder %s is offline: %s", path, e)
-                continue
-            opened.append(log_dir)
-            cluster_id = log_dir.owner.cluster_id
-            for other in opened[:-1]:
-                if other.directory_id == log_dir.directory_id:
-                    raise MetaPropertiesMismatch(
-                        f"Duplicate directory ID {checkpoints.uuid_to_text(log_dir.directory_id)} found. It was the ID "
-                        f"of {other.path}, but also of {path}"
-                    )
-    except BaseException:
-        for log_dir in opened:
-            log_dir.close(clean=log_dir.was_clean)
-        raise
-    return opened, unusable
-
-
-def _cluster_of(paths: Sequence[Path]) -> str | None:
-    """Return the cluster of the first folder that names one: a replaced disk joins it."""
-    for path in paths:
-        try:
-            owner = checkpoints.read_meta_properties(path)
-        except OSError:
-            continue
-        if owner is not None:
-            return owner.cluster_id
-    return None
 
 
 def _without(offsets: dict[TopicPartition, int], keys: Collection[TopicPartition]) -> dict[TopicPartition, int]:

@@ -11,7 +11,6 @@ import uuid
 import weakref
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 from kbroker._core.clock import BaseClock, SystemClock
 from kbroker.common.configs.config import BrokerConfig
@@ -31,10 +30,10 @@ from kbroker.log.log_dir import (
     MAX_NAME_BYTES,
     LogDir,
     future_folder_name,
-    open_log_dirs,
     parse_partition_folder,
     remove_folder,
 )
+from kbroker.log.log_dirs import IN_MEMORY, LogDirs, LogDirView, Replica, open_log_dirs
 from kbroker.log.log_tasks import LogTasks
 from kbroker.log.replica_mover import RATE, ReplicaMover
 from kbroker.log.scheduler import Scheduler
@@ -42,23 +41,6 @@ from kbroker.log.scheduler import Scheduler
 logger = get_logger(__name__)
 
 LOADS_AT_ONCE = 64  # per recovery thread
-IN_MEMORY = "memory"  # path of the log folder when logs are kept in memory
-
-
-class Replica(NamedTuple):
-    """A replica in a log folder. ``offset_lag``: of a future replica, the offsets that it lacks."""
-
-    size_bytes: int
-    offset_lag: int
-    is_future: bool
-
-
-class LogDirView(NamedTuple):
-    """A log folder. ``failure``: the reason why it is offline, "" if it is online."""
-
-    path: str
-    failure: str
-    replicas: dict[TopicPartition, list[Replica]]
 
 
 class StartCancelled(RuntimeError):
@@ -69,7 +51,8 @@ class LogManager:
     """Owner of the log folders and the partitions in them.
 
     Args:
-        log_dirs: folders of the data; none with ``in_memory``. The first one must be usable.
+        log_dirs: folders of the data; none with ``in_memory``. The one of the metadata log must be usable: that of
+            metadata.log.dir, which need not be among them, or else the first.
         clock: drives every task; None: the system clock.
         config: the broker's configuration.
         in_memory: keep nothing on disk.
@@ -104,10 +87,14 @@ class LogManager:
         #: Called before each partition is opened, on any thread of the start; True ends the start.
         self.is_cancelled: Callable[[], bool] = lambda: False
         self._paths = [Path(os.path.abspath(path)) for path in log_dirs]
-        self._dirs, self._unusable = open_log_dirs(self._paths, cluster_id, config.node_id, self._clock)
-        self.cluster_id: str = (
-            self._dirs[0].owner.cluster_id if self._dirs else cluster_id or checkpoints.random_uuid_text()
-        )
+        self._opened: LogDirs | None = None
+        self.cluster_id: str = cluster_id or checkpoints.random_uuid_text()
+        if not in_memory:
+            metadata = config.text("metadata.log.dir") or self._paths[0]
+            self._opened = open_log_dirs(self._paths, metadata, cluster_id, config.node_id, self._clock)
+            self.cluster_id = self._opened.metadata.owner.cluster_id
+        self._dirs = [] if self._opened is None else self._opened.usable
+        self._unusable = {} if self._opened is None else self._opened.unusable
         self._homes: dict[TopicPartition, LogDir] = {}  # folders found by the start
         self._away: set[TopicPartition] = set()  # not found by the start, and perhaps in a folder that is offline
         self.scheduler = Scheduler(clock, "log-scheduler")
@@ -170,7 +157,8 @@ class LogManager:
                 report.damaged[key] = damage
                 command = repair_command(hosted.log_dir)
                 logger.error("partition %s-%d is damaged and takes no appends: %s; %s", *key, damage, command)
-            self._report_lost(key, hosted, report)
+            log_dir = hosted.log_dir
+            report.note_lost(key, hosted.log, -1 if log_dir is None else log_dir.high_watermarks.get(key, -1))
         self.lost_offsets = report.lost_offsets
         for key in self.tasks.forget_missing():
             self.cleaner.forget(key)
@@ -213,15 +201,19 @@ class LogManager:
             self.flusher.detach(hosted.log)
         if self._is_started:
             self.tasks.write_checkpoints()
-        for log_dir in self._dirs:
-            is_clean = log_dir not in unclean if self._is_starting else log_dir.was_clean
-            log_dir.close(is_clean, self.broker_epoch)
+        self._release(unclean)
         self._hosted.clear()
+
+    def _release(self, unclean: Collection[LogDir | None]) -> None:
+        """Release the folders, with the marks of those that were closed in order."""
+        for log_dir in () if self._opened is None else self._opened.all:
+            is_clean = log_dir not in unclean if self._is_starting else log_dir.was_clean
+            log_dir.close(is_clean and log_dir in self._dirs, self.broker_epoch)
 
     def _disarm(self) -> None:
         """Close the manager in a child made by fork, which owns neither threads nor locks and must never write."""
         self._closed = True
-        for log_dir in self._dirs:
+        for log_dir in () if self._opened is None else self._opened.all:
             log_dir.abandon()
 
     def _check_open(self) -> None:
@@ -261,28 +253,6 @@ class LogManager:
             except (OSError, ValueError, KafkaError) as error:
                 failures[key] = str(error)
         return failures
-
-    @staticmethod
-    def _report_lost(key: TopicPartition, hosted: PartitionEntry, report: StartReport) -> None:
-        """Report what an unclean stop lost: cut bytes, and offsets that were readable before.
-
-        A high watermark is checkpointed after its records were written, so a kill never leaves the checkpoint ahead of
-        the log; a power cut may, where records are not flushed before they are acknowledged.
-        """
-        log, log_dir = hosted.log, hosted.log_dir
-        lost = [] if log.cut is None else [log.cut]
-        end = log.log_end_offset
-        known = -1 if log_dir is None else log_dir.high_watermarks.get(key, -1)
-        if end < known and log.damage is None:  # records behind damage are not served, and not lost
-            report.lost_offsets += known - end
-            lost.append(
-                f"the log ends at offset {end}, and the last checkpoint knew it up to {known}: offsets {end} to "
-                f"{known - 1} are lost, and may have been acknowledged. A power cut loses what was not flushed; "
-                "after any other stop a segment was removed, emptied or cut"
-            )
-        if lost:
-            report.cut[key] = "; ".join(lost)
-            logger.warning("partition %s-%d: %s", *key, report.cut[key])
 
     def _open(
         self, topic: str, partition: int, topic_id: uuid.UUID, config: Mapping[str, ConfigValue], *, is_known: bool
@@ -506,7 +476,13 @@ class LogManager:
     @property
     def metadata_dir(self) -> LogDir:
         """The folder with the metadata log."""
-        return self._dirs[0]
+        assert self._opened is not None
+        return self._opened.metadata
+
+    def directory_of(self, topic: str, partition: int) -> uuid.UUID | None:
+        """Return the id of the folder that a partition is in, None in memory or if it is not open."""
+        hosted = self._hosted.find((topic, partition))
+        return None if hosted is None or hosted.log_dir is None else hosted.log_dir.directory_id
 
     @property
     def directory_ids(self) -> list[uuid.UUID]:

@@ -75,6 +75,8 @@ class ReplicaMover:
         self._remove_later = remove_later
         self._throttle = ByteThrottle(clock)
         self._is_started = self._is_closed = False
+        #: Called with each partition that has been moved, without a lock.
+        self.on_moved: Callable[[TopicPartition], object] = lambda key: None
         self.scheduler = Scheduler(clock, "log-mover")
         self.reconfigure()
 
@@ -250,6 +252,7 @@ class ReplicaMover:
             logger.info("moved %s-%d from %s to %s", *key, source.path, target.path)
             self._cleaner.release(key)
             self._remove_former(key, hosted, source)
+        self.on_moved(key)
 
     def _complete(self, key: TopicPartition, log: PartitionLog, future: FutureReplica) -> None:
         """Copy the rest, while appends wait, and give the copy the partition's name, durably."""

@@ -6,17 +6,17 @@ Source: ``ClusterControlManager.registerBroker``.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 
 from kbroker.common.listeners import PROTOCOLS, Listener
 from kbroker.metadata.features import SUPPORTED
 from kbroker.metadata.image.image import MetadataImage
 from kbroker.metadata.image.partition_registration import RECOVERED, PartitionRegistration
 from kbroker.metadata.image.registrations import BrokerRegistration, Endpoint, VersionRange
+from kbroker.metadata.partition_records import DIRECTORIES_LEVEL
 from kbroker.metadata.records.metadata_record import MetadataRecord, metadata_record
 
 FENCED, UNFENCED = True, -1
-DIRECTORIES_LEVEL = 17  # first level of metadata.version with directories
 
 
 class UnservableMetadataError(RuntimeError):
@@ -52,7 +52,8 @@ def registration_records(
 ) -> list[MetadataRecord]:
     """Return the records that register and unfence the broker, with new leaders where it does not lead.
 
-    Args: ``broker_epoch``: the offset that the first record will have.
+    Args: ``broker_epoch``: the offset that the first record will have; ``directories``: ids of the log folders; a
+    single one has all partitions.
     """
     endpoints = {one.name: Endpoint(one.host, one.port, PROTOCOLS.index(one.protocol)) for one in listeners}
     broker = BrokerRegistration(
@@ -71,7 +72,7 @@ def registration_records(
     body = {"BrokerId": node_id, "BrokerEpoch": broker_epoch, "Fenced": UNFENCED}
     return [
         metadata_record("RegisterBrokerRecord", broker.to_record(), level),
-        *_leader_records(image, level, node_id),
+        *_leader_records(image, level, node_id, directories),
         metadata_record("BrokerRegistrationChangeRecord", body, level),
     ]
 
@@ -82,18 +83,23 @@ def fencing_records(image: MetadataImage, level: int, node_id: int) -> list[Meta
     return [metadata_record("BrokerRegistrationChangeRecord", body, level)]
 
 
-def _leader_records(image: MetadataImage, level: int, node_id: int) -> list[MetadataRecord]:
+def _leader_records(
+    image: MetadataImage, level: int, node_id: int, directories: Sequence[uuid.UUID]
+) -> list[MetadataRecord]:
+    only = tuple(directories) if len(directories) == 1 and level >= DIRECTORIES_LEVEL else None
     records = []
     for topic in image.topics.values():
         for index, partition in enumerate(topic.partitions):
             changes = _leadership(partition, node_id)
+            if only is not None and partition.directories != only:
+                changes["Directories"] = list(only)
             if changes:
                 body = {"PartitionId": index, "TopicId": topic.topic_id, **changes}
                 records.append(metadata_record("PartitionChangeRecord", body, level))
     return records
 
 
-def _leadership(partition: PartitionRegistration, node_id: int) -> Mapping[str, object]:
+def _leadership(partition: PartitionRegistration, node_id: int) -> dict[str, object]:
     """Return the changes with which the only replica leads, none if it does: no record is lost by that."""
     changes: dict[str, object] = {}
     if partition.leader != node_id:

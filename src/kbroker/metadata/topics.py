@@ -6,7 +6,7 @@ Source: ``ReplicationControlManager``, ``ReplicaManager.applyDelta``.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol
 
@@ -19,13 +19,13 @@ from kbroker.common.topic_names import INTERNAL_TOPICS, OFFSETS_TOPIC, TRANSACTI
 from kbroker.common.units import counted
 from kbroker.log.checkpoints import uuid_to_text
 from kbroker.log.folder_scan import TopicLogs
+from kbroker.log.log_dirs import LogDirView
 from kbroker.log.log_tasks import LogTasks
-from kbroker.log.manager import LogDirView
 from kbroker.metadata.configs.resource_configs import config_records
 from kbroker.metadata.controller import Controller
 from kbroker.metadata.image.delta import MetadataDelta
 from kbroker.metadata.image.image import MetadataImage, TopicImage
-from kbroker.metadata.image.partition_registration import RECOVERED, UNASSIGNED, PartitionRegistration
+from kbroker.metadata.partition_records import DIRECTORIES_LEVEL, directory_records, new_partition_records
 from kbroker.metadata.records.metadata_record import MetadataRecord, metadata_record
 from kbroker.metadata.topic_rules import NewTopic, TopicNames, check_configs, check_more_partitions, check_new_topic
 
@@ -33,7 +33,6 @@ logger = get_logger(__name__)
 
 ZERO_ID = uuid.UUID(int=0)
 
-DIRECTORIES_LEVEL = 17  # first level of metadata.version with directories in partitions
 DELETED_AT_ONCE = 100  # topics: others wait for the lock meanwhile, and the deletion note has space for this many
 
 #: Called with a number of partitions about to be created, added or deleted; raises KafkaError to refuse them.
@@ -58,6 +57,7 @@ class Logs(Protocol):
     def check_config(self, config: Mapping[str, ConfigValue]) -> None: ...
     @property
     def directory_ids(self) -> list[uuid.UUID]: ...
+    def directory_of(self, topic: str, partition: int) -> uuid.UUID | None: ...
     @property
     def tasks(self) -> LogTasks: ...
     def describe_dirs(self) -> list[LogDirView]: ...
@@ -179,6 +179,7 @@ class TopicRegistry:
         self._logs.start([TopicLogs(one.name, one.topic_id, len(one.partitions), configs[one.name]) for one in topics])
         self._swap({one.name: self._loaded(one, image) for one in topics})
         self._refused = {name: configs[name] for name, view in self._by_name.items() if None in view.partitions}
+        self.record_directories(self._by_name)
 
     def create(self, topic: NewTopic, validate_only: bool = False) -> Created:
         """Create a topic; it is stored, open and published when this returns.
@@ -220,6 +221,7 @@ class TopicRegistry:
             try:
                 self._controller.change(plan)
                 failures = self._forget_failed(results)
+                self.record_directories([one.name for one in results if isinstance(one, PlannedTopic)])
             except KafkaError as error:
                 failures = {one.topic_id: error for one in results if isinstance(one, PlannedTopic)}
         return [one if isinstance(one, KafkaError) else failures.get(one.topic_id) or _created(one) for one in results]
@@ -239,17 +241,8 @@ class TopicRegistry:
         ]
 
     def _partition_records(self, topic_id: uuid.UUID, indexes: Iterable[int]) -> list[MetadataRecord]:
-        """Return the records of new partitions, whose only replica is on this broker and leads."""
-        node = self._config.node_id
-        directories = self._logs.directory_ids
-        directory = directories[0] if len(directories) == 1 else UNASSIGNED
-        level = self._controller.level
-        first = PartitionRegistration((node,), (directory,), (node,), (), (), node, RECOVERED, 0, 0)
-        has_directories = level >= DIRECTORIES_LEVEL
-        return [
-            metadata_record("PartitionRecord", first.to_record(topic_id, index, has_directories=has_directories), level)
-            for index in indexes
-        ]
+        node_id, level = self._config.node_id, self._controller.level
+        return list(new_partition_records(topic_id, indexes, node_id, self._logs.directory_ids, level))
 
     def _forget_failed(self, results: Iterable[PlannedTopic | KafkaError]) -> dict[uuid.UUID, KafkaError]:
         """Delete those topics whose logs could not be created; return their errors.
@@ -362,7 +355,21 @@ class TopicRegistry:
             if added:
                 self._drop_logs({name: added})
             raise
+        self.record_directories([name])
         logger.info("topic %s has %d partitions now", name, count)
+
+    def record_directories(self, names: Collection[str]) -> None:
+        """Store the log folders of partitions where the metadata has none or another one.
+
+        Of several folders the log manager chooses one when it creates a log; a single one is stored with the partition.
+        """
+        level, directory_of = self._controller.level, self._logs.directory_of
+        if len(self._logs.directory_ids) <= 1 or level < DIRECTORIES_LEVEL:
+            return
+        try:
+            self._controller.change(lambda image: directory_records(image, names, directory_of, level))
+        except Exception as error:  # a broker that stops, or a full disk: the partitions serve all the same
+            logger.warning("the log folders of partitions are stored at the next start: %s", error)
 
     # ------------------------------------------------------------ effect
 
@@ -377,7 +384,8 @@ class TopicRegistry:
             except Exception as error:
                 self._failed[topic.topic_id] = error
         for topic in delta.changed_topics.values():
-            fresh[topic.name] = self._open(topic, image)
+            if len(self._by_name[topic.name].partitions) < len(topic.partitions):
+                fresh[topic.name] = self._open(topic, image)
         if fresh:
             fresh = self._synced(fresh)
         failed = [topic for topic in delta.created_topics.values() if topic.topic_id in self._failed]

@@ -15,7 +15,8 @@ from kbroker.apis.api23_offset_for_leader_epoch import end_of_epoch
 from kbroker.common.configs.config import BrokerConfig
 from kbroker.common.errors import Errors
 from kbroker.log.checkpoints import offset_checkpoint
-from kbroker.log.manager import LogDirView, LogManager, Replica
+from kbroker.log.log_dirs import LogDirView, Replica
+from kbroker.log.manager import LogManager
 from kbroker.metadata.topics import TopicRegistry
 from kbroker.requests.context import RequestContext
 from tests.support.compaction import keyed, marker

@@ -16,7 +16,8 @@ from kbroker.common.errors import Errors, KafkaError
 from kbroker.log import checkpoints
 from kbroker.log.folder_lock import FolderLockedError
 from kbroker.log.log_dir import LogDir, LogDirError
-from kbroker.log.manager import LogManager, Replica
+from kbroker.log.log_dirs import Replica
+from kbroker.log.manager import LogManager
 from kbroker.log.replica_mover import ReplicaMover
 from tests.support.compaction import keyed
 from tests.support.log_manager import ID, NOW_MS, Brokers, append, batch, create, delete, pass_time

@@ -1,0 +1,119 @@
+"""Opening of all log folders of a broker: those of the partitions, and the one of the metadata log."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from kbroker._core.clock import BaseClock
+from kbroker.common.loggers import get_logger
+from kbroker.common.topic_names import TopicPartition
+from kbroker.log import checkpoints
+from kbroker.log.checkpoints import MetaPropertiesMismatch
+from kbroker.log.log_dir import LogDir, LogDirError
+
+logger = get_logger(__name__)
+
+
+IN_MEMORY = "memory"  # path of the log folder when logs are kept in memory
+
+
+class Replica(NamedTuple):
+    """A replica in a log folder. ``offset_lag``: of a future replica, the offsets that it lacks."""
+
+    size_bytes: int
+    offset_lag: int
+    is_future: bool
+
+
+class LogDirView(NamedTuple):
+    """A log folder. ``failure``: the reason why it is offline, "" if it is online."""
+
+    path: str
+    failure: str
+    replicas: dict[TopicPartition, list[Replica]]
+
+
+class LogDirs(NamedTuple):
+    """The log folders of a broker.
+
+    ``usable``: in the order of log.dirs; ``unusable``: the others, with the reason; ``metadata``: the folder of the
+    metadata log, which need not be among them.
+    """
+
+    usable: list[LogDir]
+    unusable: dict[Path, str]
+    metadata: LogDir
+
+    @property
+    def all(self) -> list[LogDir]:
+        """The usable folders, and the one of the metadata log."""
+        return self.usable if self.metadata in self.usable else [*self.usable, self.metadata]
+
+
+def open_log_dirs(
+    paths: Sequence[str | Path],
+    metadata_path: str | Path,
+    cluster_id: str | None,
+    node_id: int,
+    clock: BaseClock,
+) -> LogDirs:
+    """Lock and open log folders; the one of the metadata log must be usable, and one of ``paths``.
+
+    Outside ``paths`` the folder of the metadata log counts as not cleanly closed: Apache Kafka neither writes a mark
+    there nor removes ours.
+    Raises: LogDirError; FolderLockedError; MetaPropertiesMismatch; CorruptFileError.
+    """
+    absolute = [Path(os.path.abspath(path)) for path in paths]
+    if len({os.path.realpath(path) for path in absolute}) < len(absolute):
+        raise LogDirError(f"Duplicate log directory found: {', '.join(map(str, absolute))}")
+    metadata = Path(os.path.abspath(metadata_path))
+    every = [metadata, *(path for path in absolute if path != metadata)]
+    opened: dict[Path, LogDir] = {}
+    unusable: dict[Path, str] = {}
+    try:
+        for path in every:
+            try:
+                known = cluster_id if len(every) == 1 else cluster_id or _cluster_of(every)
+                log_dir = LogDir(path, known, node_id, clock)
+            except LogDirError as e:
+                if path == metadata or len(unusable) == len(absolute) - 1:
+                    raise
+                unusable[path] = str(e)
+                logger.critical("log folder %s is offline: %s", path, e)
+                continue
+            cluster_id = log_dir.owner.cluster_id
+            _check_id(log_dir, opened.values())
+            opened[path] = log_dir
+    except BaseException:
+        for log_dir in opened.values():
+            log_dir.close(clean=log_dir.was_clean and log_dir.path in absolute)
+        raise
+    if metadata not in absolute:
+        opened[metadata].was_clean = False
+    return LogDirs([opened[path] for path in absolute if path in opened], unusable, opened[metadata])
+
+
+def _check_id(log_dir: LogDir, others: Iterable[LogDir]) -> None:
+    """Check that no other folder has this one's id. Raises: MetaPropertiesMismatch; the folder is closed then."""
+    for other in others:
+        if other.directory_id == log_dir.directory_id:
+            log_dir.close(clean=log_dir.was_clean)
+            raise MetaPropertiesMismatch(
+                f"Duplicate directory ID {checkpoints.uuid_to_text(log_dir.directory_id)} found. It was the ID of "
+                f"{other.path}, but also of {log_dir.path}"
+            )
+
+
+def _cluster_of(paths: Sequence[Path]) -> str | None:
+    """Return the cluster of the first folder that names one: a replaced disk joins it."""
+    for path in paths:
+        try:
+            owner = checkpoints.read_meta_properties(path)
+        except OSError:
+            continue
+        if owner is not None:
+            return owner.cluster_id
+    return None

@@ -1,0 +1,49 @@
+"""Records of partitions: new ones, and the log folders that they are in.
+
+Source: ``ReplicationControlManager``, ``AssignmentsManager``.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Collection, Iterable, Iterator
+
+from kbroker.metadata.image.image import MetadataImage
+from kbroker.metadata.image.partition_registration import RECOVERED, UNASSIGNED, PartitionRegistration
+from kbroker.metadata.records.metadata_record import MetadataRecord, metadata_record
+
+DIRECTORIES_LEVEL = 17  # first level of metadata.version with directories
+
+
+def new_partition_records(
+    topic_id: uuid.UUID, indexes: Iterable[int], node_id: int, directory_ids: Collection[uuid.UUID], level: int
+) -> Iterator[MetadataRecord]:
+    """Yield the records of new partitions, whose only replica is on this node and leads.
+
+    Args: ``directory_ids`` of the log folders: of several the log manager chooses one later; ``level`` of
+    metadata.version.
+    """
+    directory = next(iter(directory_ids)) if len(directory_ids) == 1 else UNASSIGNED
+    first = PartitionRegistration((node_id,), (directory,), (node_id,), (), (), node_id, RECOVERED, 0, 0)
+    has_directories = level >= DIRECTORIES_LEVEL
+    for index in indexes:
+        body = first.to_record(topic_id, index, has_directories=has_directories)
+        yield metadata_record("PartitionRecord", body, level)
+
+
+def directory_records(
+    image: MetadataImage, names: Iterable[str], directory_of: Callable[[str, int], uuid.UUID | None], level: int
+) -> list[MetadataRecord]:
+    """Return the changes of the partitions of these topics that the image has in another log folder, or in none.
+
+    Args: ``directory_of`` returns the id of a partition's log folder, None if it is not open.
+    """
+    records = []
+    for name in names:
+        topic = image.topics.get(name)
+        for index, partition in enumerate(topic.partitions if topic is not None else ()):
+            found = directory_of(name, index)
+            if topic is not None and found is not None and partition.directories != (found,):
+                body = {"PartitionId": index, "TopicId": topic.topic_id, "Directories": [found]}
+                records.append(metadata_record("PartitionChangeRecord", body, level))
+    return records
