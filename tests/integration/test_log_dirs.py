@@ -3,6 +3,7 @@
 import json
 import os
 import random
+import shutil
 import subprocess
 import time
 from collections.abc import Callable
@@ -11,6 +12,10 @@ from typing import Any
 
 import pytest
 
+from kbroker.log.checkpoints import read_meta_properties
+from kbroker.metadata.image.delta import MetadataDelta
+from kbroker.metadata.image.image import EMPTY_IMAGE
+from kbroker.metadata.records.batches import read_batches
 from tests.support import need
 from tests.support.broker import BrokerProcess, wait_for
 from tests.support.client import Client
@@ -110,6 +115,52 @@ def is_settled(broker: BrokerProcess) -> bool:
         return all(replicas == [False] for rows in described(client).values() for replicas in rows.values())
     finally:
         client.close()
+
+
+@pytest.mark.parametrize("home", ["a", "b", "elsewhere"])
+def test_the_metadata_names_the_folder_of_each_partition(
+    start_broker: Callable[..., BrokerProcess], tmp_path: Path, home: str
+) -> None:
+    """After creation, growth, a move and a restart; its log is in metadata.log.dir, within log.dirs or not."""
+    folders = [tmp_path / "a", tmp_path / "b"]
+    settings = {"log__dirs": ",".join(map(str, folders)), "metadata__log__dir": str(tmp_path / home)}
+    broker = start_broker(**settings)
+    create_topic(broker.bootstrap, TOPIC, 3)
+    with Client(broker.bootstrap) as client:
+        grown = {"Topics": [{"Name": TOPIC, "Count": 4, "Assignments": None}], "TimeoutMs": 10_000}
+        assert client.call("CreatePartitions", 3, grown)["Results"][0]["ErrorCode"] == 0
+    stored = stored_folders(broker, tmp_path / home, folders)
+    assert stored == real_folders(folders)
+    (target,) = (one for one in folders if one != stored[0])
+    with Client(broker.bootstrap) as client:
+        assert move(client, 0, target) == 0
+        wait_for("the move", lambda: described(client)[target.name].get(0) == [False])
+    moved = stored_folders(broker, tmp_path / home, folders)
+    assert moved == {**stored, 0: target} == real_folders(folders)
+    broker.kill()
+    (other,) = (one for one in folders if one != moved[1])
+    shutil.move(moved[1] / f"{TOPIC}-1", other)  # by hand, while the broker is down
+    broker.start()
+    assert stored_folders(broker, tmp_path / home, folders) == {**moved, 1: other}
+
+
+def real_folders(folders: list[Path]) -> dict[int, Path]:
+    """Return the log folder of each partition, as it is on disk."""
+    return {index: one for one in folders for index in range(4) if (one / f"{TOPIC}-{index}").exists()}
+
+
+def stored_folders(broker: BrokerProcess, home: Path, folders: list[Path]) -> dict[int, Path]:
+    """Restart the broker; return the log folder of each partition, as the metadata log had it."""
+    assert broker.stop() == 0, broker.tail()
+    owners = {owner.directory_id: one for one in folders if (owner := read_meta_properties(one)) is not None}
+    delta = MetadataDelta(EMPTY_IMAGE)
+    for batch in read_batches((home / "__cluster_metadata-0" / f"{0:020}.log").read_bytes()):
+        for record in batch.records:
+            if record.name in ("TopicRecord", "PartitionRecord", "PartitionChangeRecord"):
+                delta.replay(record)
+    broker.start()
+    partitions = delta.apply(0, 0).topics[TOPIC].partitions
+    return {index: owners[one] for index, partition in enumerate(partitions) for one in partition.directories}
 
 
 @pytest.mark.slow

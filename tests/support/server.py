@@ -84,6 +84,9 @@ class FakeLogs:
     def partition(self, topic: str, partition: int) -> FakeLog | None:
         return self.open.get((topic, partition))
 
+    def directory_of(self, topic: str, partition: int) -> uuid.UUID | None:
+        return self.directory_ids[0] if (topic, partition) in self.open else None
+
     def create_partitions(
         self, topic: str, partitions: Iterable[int], topic_id: uuid.UUID, configs: Any
     ) -> list[FakeLog]:
