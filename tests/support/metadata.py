@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import threading
 import uuid
-from collections.abc import Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from kbroker._core.clock import BaseClock, VirtualClock
 from kbroker.common.configs.config import BrokerConfig
@@ -111,6 +113,39 @@ def store_configs(controller: Controller, kind: int, name: str, configs: Mapping
 def change(controller: Controller, *records: MetadataRecord) -> None:
     """Store these records as one change."""
     controller.change(lambda image: records)
+
+
+class _SignallingQueue(deque[Any]):
+    """Queue that counts its appended items. ``appended``: released for each."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.appended = threading.Semaphore(0)
+
+    def append(self, item: object) -> None:
+        super().append(item)
+        self.appended.release()
+
+
+def together(controller: Controller, *calls: Callable[[], object]) -> list[object]:
+    """Make calls that change metadata, so that their changes wait together, in order; return results or errors."""
+    results: list[object] = [None] * len(calls)
+
+    def run(index: int) -> None:
+        try:
+            results[index] = calls[index]()
+        except Exception as error:
+            results[index] = error
+
+    controller._waiting = queue = _SignallingQueue()
+    threads = [threading.Thread(target=run, args=(index,)) for index in range(len(calls))]
+    with controller._lock:
+        for thread in threads:
+            thread.start()
+            assert queue.appended.acquire(timeout=30), "the call changes no metadata"
+    for thread in threads:
+        thread.join()
+    return results
 
 
 def following(controller: Controller, part: P) -> P:

@@ -72,7 +72,7 @@ class FakeLogs:
         self.moves: list[tuple[str, int, str]] = []
         self.tasks: Any = self
         self.syncs = 0
-        self.noted: list[uuid.UUID] = []
+        self.noted: set[uuid.UUID] = set()
         self.directory_ids = [DIRECTORY_ID]
 
     def start(self, topics: Any) -> None:
@@ -104,7 +104,10 @@ class FakeLogs:
             raise ValueError(reason)
 
     def note_deletions(self, topic_ids: Iterable[uuid.UUID]) -> None:
-        self.noted = list(topic_ids)
+        self.noted.update(topic_ids)
+
+    def withdraw_deletions(self, topic_ids: Iterable[uuid.UUID]) -> None:
+        self.noted.difference_update(topic_ids)
 
     def sync_folders(self) -> None:
         self.syncs += 1
@@ -125,7 +128,8 @@ class FakeLogs:
             if topic in configs:
                 log.configs = dict(configs[topic])
 
-    def delete_topics(self, topics: Mapping[str, Iterable[int]]) -> None:
+    def delete_topics(self, topics: Mapping[str, Iterable[int]], topic_ids: Iterable[uuid.UUID]) -> None:
+        self.withdraw_deletions(topic_ids)
         for topic, partitions in topics.items():
             for partition in partitions:
                 self.open.pop((topic, partition), None)

@@ -151,7 +151,7 @@ class Broker:
             parts.stop()
 
     def _fail(self, reason: str) -> None:
-        """Stop, in a thread of its own: the failure was found by a thread that the stop waits for."""
+        """Stop, in another thread: the failure was found by a thread that the stop waits for."""
         self.failure = reason
         threading.Thread(target=self.on_failure or self.stop, name="broker-failure", daemon=True).start()
 

@@ -381,10 +381,13 @@ class LogManager:
     def note_deletions(self, topic_ids: Iterable[uuid.UUID]) -> None:
         """Note the topics that the metadata is about to delete: the next start removes the folders that a crash leaves.
 
-        Call it again with the topics that were deleted, if those are not all. If a note cannot be written, this is
-        logged and the deletion continues.
+        If a note cannot be written, this is logged and the deletion continues. Threads: one at a time.
         """
-        self._write_note(frozenset(topic_ids))
+        self._write_note(self._noted | set(topic_ids))
+
+    def withdraw_deletions(self, topic_ids: Iterable[uuid.UUID]) -> None:
+        """Remove topics from the note, which the metadata could not delete."""
+        self._write_note(self._noted - set(topic_ids))
 
     def _write_note(self, topic_ids: frozenset[uuid.UUID], *, is_synced: bool = True) -> None:
         self._noted = topic_ids
@@ -394,11 +397,11 @@ class LogManager:
             except OSError as error:
                 self._hosted.note_failure(log_dir, "noting which topics are deleted", error)
 
-    def delete_topics(self, topics: Mapping[str, Iterable[int]]) -> None:
+    def delete_topics(self, topics: Mapping[str, Iterable[int]], topic_ids: Iterable[uuid.UUID] = ()) -> None:
         """Delete partitions by topic; their folders are renamed at once and removed after file.delete.delay.ms.
 
-        Partitions that do not exist are skipped. Raises: KafkaError(KAFKA_STORAGE_ERROR), when a folder cannot be
-        renamed; the others are deleted then.
+        Partitions that do not exist are skipped. Args: ``topic_ids``: removed from the note of deletions.
+        Raises: KafkaError(KAFKA_STORAGE_ERROR), when a folder cannot be renamed; the others are deleted then.
         """
         self._check_open()
         failure: KafkaError | None = None
@@ -412,8 +415,9 @@ class LogManager:
             self._away.discard(key)
         self.tasks.forget_offsets([key for key in keys if key not in self._hosted])
         self.sync_folders()
-        if self._noted:  # no sync: an extra id matters only if its folder is put back
-            self._write_note(frozenset(), is_synced=False)
+        deleted = self._noted.intersection(topic_ids)
+        if deleted:  # no sync: an extra id matters only if its folder is put back
+            self._write_note(self._noted - deleted, is_synced=False)
         if failure is not None:
             raise failure
 

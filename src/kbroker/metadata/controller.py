@@ -152,6 +152,18 @@ class Controller:
         changes = []
         while self._waiting:
             changes.append(self._waiting.popleft())
+        try:
+            self._make(changes)
+        except BaseException as error:  # an interrupt: the log may have records that the image lacks
+            failure = self.failed(f"a change of the metadata was interrupted by {error!r}")
+            for change in changes:
+                change.error = failure
+            raise
+        finally:
+            for change in changes:
+                change.is_done = True
+
+    def _make(self, changes: Sequence[_Change]) -> None:
         image = self._image
         stored = []
         for change in changes:
@@ -166,15 +178,13 @@ class Controller:
         if stored:
             try:
                 self._storage.flush()
-            except OSError as error:
+            except Exception as error:
                 failure = self.failed(f"the metadata log cannot be synced: {error}")
                 for change in stored:
                     change.error = failure
                 stored = []
         for change in stored:
             self._publish(change)
-        for change in changes:
-            change.is_done = True
 
     def _store(self, change: _Change, image: MetadataImage) -> MetadataImage:
         """Append the records of a change; return the image after it."""

@@ -95,8 +95,9 @@ class Features:
         """
 
         def plan(image: MetadataImage) -> list[MetadataRecord]:
+            levels = self._served(image)
             for update in updates:
-                _check(update, self.level(update.name), node_id)
+                _check(update, levels.get(update.name, 0), node_id)
             return [
                 metadata_record("FeatureLevelRecord", {"Name": update.name, "FeatureLevel": update.level})
                 for update in updates

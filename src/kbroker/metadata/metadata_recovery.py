@@ -35,7 +35,7 @@ from kbroker.metadata.metadata_store import (
     stored_acl,
     token_of_row,
 )
-from kbroker.metadata.topics import offsets_topic_configs
+from kbroker.metadata.topic_rules import offsets_topic_configs
 
 JOURNAL_SUFFIX = "-journal"
 MOST_MISSING = 1000  # limit for missing partitions between two folders; with more, a folder is misnamed

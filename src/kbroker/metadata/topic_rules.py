@@ -1,4 +1,4 @@
-"""Checks of a new topic's name and layout, in Kafka's order and words."""
+"""Checks of a new topic's name and layout, in Kafka's order and words; configs of the internal topics."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import NamedTuple
 
-from kbroker.common.configs.config import validate_topic_configs
+from kbroker.common.configs.config import BrokerConfig, validate_topic_configs
 from kbroker.common.configs.config_def import ConfigError
 from kbroker.common.errors import Errors, KafkaError
 from kbroker.common.topic_names import CLUSTER_METADATA_TOPIC, INTERNAL_TOPICS, invalid_name_reason
@@ -167,3 +167,26 @@ def _check_assigned(topic: NewTopic, node_id: int) -> int:
         text = "partitions should be a consecutive 0-based integer sequence"
         raise KafkaError(Errors.INVALID_REPLICA_ASSIGNMENT, text)
     return len(seen)
+
+
+def offsets_topic_configs(config: BrokerConfig) -> dict[str, str | None]:
+    """Settings of ``__consumer_offsets``: compacted; if that is refused, its records are never deleted."""
+    configs: dict[str, str | None] = {
+        "compression.type": "producer",
+        "segment.bytes": str(config.integer("offsets.topic.segment.bytes")),
+    }
+    try:
+        return {**configs, **check_configs({"cleanup.policy": "compact"})}
+    except KafkaError:
+        return {**configs, "retention.ms": "-1", "retention.bytes": "-1"}
+
+
+def transaction_topic_configs(config: BrokerConfig) -> dict[str, str | None]:
+    """Settings of ``__transaction_state``: compacted, never compressed."""
+    return {
+        "cleanup.policy": "compact",
+        "compression.type": "uncompressed",
+        "min.insync.replicas": str(config.integer("transaction.state.log.min.isr")),
+        "segment.bytes": str(config.integer("transaction.state.log.segment.bytes")),
+        "unclean.leader.election.enable": "false",
+    }

@@ -27,7 +27,15 @@ from kbroker.metadata.image.delta import MetadataDelta
 from kbroker.metadata.image.image import MetadataImage, TopicImage
 from kbroker.metadata.partition_records import DIRECTORIES_LEVEL, directory_records, new_partition_records
 from kbroker.metadata.records.metadata_record import MetadataRecord, metadata_record
-from kbroker.metadata.topic_rules import NewTopic, TopicNames, check_configs, check_more_partitions, check_new_topic
+from kbroker.metadata.topic_rules import (
+    NewTopic,
+    TopicNames,
+    check_configs,
+    check_more_partitions,
+    check_new_topic,
+    offsets_topic_configs,
+    transaction_topic_configs,
+)
 
 logger = get_logger(__name__)
 
@@ -52,7 +60,8 @@ class Logs(Protocol):
         self, topic: str, partitions: Iterable[int], topic_id: uuid.UUID, config: Mapping[str, ConfigValue]
     ) -> list[Any]: ...
     def note_deletions(self, topic_ids: Iterable[uuid.UUID]) -> None: ...
-    def delete_topics(self, topics: Mapping[str, Iterable[int]]) -> None: ...
+    def withdraw_deletions(self, topic_ids: Iterable[uuid.UUID]) -> None: ...
+    def delete_topics(self, topics: Mapping[str, Iterable[int]], topic_ids: Iterable[uuid.UUID]) -> None: ...
     def sync_folders(self) -> None: ...
     def check_config(self, config: Mapping[str, ConfigValue]) -> None: ...
     @property
@@ -305,7 +314,7 @@ class TopicRegistry:
         try:
             self._controller.change(plan, frees_space=True)
         except KafkaError as error:
-            self._logs.note_deletions([])
+            self._undo(lambda image: self._logs.withdraw_deletions(deleted.values()))
             return [one if isinstance(one, KafkaError) else error for one in results]
         for name in deleted:
             for hook in self.on_deleted:
@@ -330,7 +339,7 @@ class TopicRegistry:
         def plan(image: MetadataImage) -> list[MetadataRecord]:
             nonlocal added
             topic = image.topics.get(name)
-            if topic is None:
+            if topic is None or topic.topic_id in self._failed:
                 raise KafkaError(Errors.UNKNOWN_TOPIC_OR_PARTITION)
             current = len(topic.partitions)
             check_more_partitions(name, current, count, assignments, self._config.node_id)
@@ -353,7 +362,7 @@ class TopicRegistry:
             self._controller.change(plan)
         except KafkaError:
             if added:
-                self._drop_logs({name: added})
+                self._undo(lambda image: self._drop_added(name, added, image))
             raise
         self.record_directories([name])
         logger.info("topic %s has %d partitions now", name, count)
@@ -371,35 +380,59 @@ class TopicRegistry:
         except Exception as error:  # a broker that stops, or a full disk: the partitions serve all the same
             logger.warning("the log folders of partitions are stored at the next start: %s", error)
 
+    def _undo(self, step: Callable[[MetadataImage], None]) -> None:
+        """Undo the preparation of a refused change, under the controller's lock: others may have changed the topic."""
+
+        def plan(image: MetadataImage) -> list[MetadataRecord]:
+            step(image)
+            return []
+
+        self._controller.change(plan)
+
+    def _drop_added(self, name: str, added: range, image: MetadataImage) -> None:
+        topic = image.topics.get(name)
+        count = 0 if topic is None else len(topic.partitions)
+        self._drop_logs({name: added[max(count - added.start, 0) :]})
+
     # ------------------------------------------------------------ effect
 
     def publish(self, delta: MetadataDelta, image: MetadataImage) -> None:
         """Open and remove logs and swap the topics, as a change of the metadata needs it."""
         if delta.deleted_topics:
             self._remove(delta.deleted_topics.values())
-        fresh: dict[str, TopicView] = {}
-        for topic in delta.created_topics.values():
-            try:
-                fresh[topic.name] = self._open(topic, image)
-            except Exception as error:
-                self._failed[topic.topic_id] = error
-        for topic in delta.changed_topics.values():
-            if len(self._by_name[topic.name].partitions) < len(topic.partitions):
-                fresh[topic.name] = self._open(topic, image)
-        if fresh:
-            fresh = self._synced(fresh)
-        failed = [topic for topic in delta.created_topics.values() if topic.topic_id in self._failed]
-        if failed:
-            # Their folders first: a start creates missing folders of known topics, and leaves those of unknown ones.
-            self._drop_logs({topic.name: range(len(topic.partitions)) for topic in failed})
-        created = [topic.name for topic in delta.created_topics.values() if topic.name in fresh]
+        created = self._created(delta.created_topics.values(), image)
+        grown = [one for one in delta.changed_topics.values() if self._is_grown(one)]
+        fresh = created | {topic.name: self._open(topic, image) for topic in grown}
         fresh |= self._reconfigured(delta, image, fresh)
         if fresh:
             self._swap({**self._by_name, **fresh})
-        for name in created:
-            view = fresh[name]
+        for view in created.values():
             count = counted(len(view.partitions), "partition")
-            logger.info("created topic %s with %s, id %s", name, count, uuid_to_text(view.topic_id))
+            logger.info("created topic %s with %s, id %s", view.name, count, uuid_to_text(view.topic_id))
+
+    def _created(self, topics: Collection[TopicImage], image: MetadataImage) -> dict[str, TopicView]:
+        """Create the logs of new topics; return the views, without those that failed."""
+        views: dict[str, TopicView] = {}
+        for topic in topics:
+            try:
+                views[topic.name] = self._open(topic, image)
+            except Exception as error:
+                self._failed[topic.topic_id] = error
+        if views:
+            try:
+                self._logs.sync_folders()
+            except (OSError, KafkaError) as error:
+                self._failed.update(dict.fromkeys((view.topic_id for view in views.values()), error))
+                views = {}
+        failed = {topic.name: range(len(topic.partitions)) for topic in topics if topic.name not in views}
+        if failed:
+            # Their folders first: a start creates missing folders of known topics, and leaves those of unknown ones.
+            self._drop_logs(failed)
+        return views
+
+    def _is_grown(self, topic: TopicImage) -> bool:
+        view = self._by_name.get(topic.name)
+        return view is not None and len(view.partitions) < len(topic.partitions)
 
     def _remove(self, topics: Iterable[TopicImage]) -> None:
         views = {}
@@ -411,18 +444,10 @@ class TopicRegistry:
         if not views:
             return
         self._swap({name: view for name, view in self._by_name.items() if name not in views})
-        self._drop_logs({name: range(len(view.partitions)) for name, view in views.items()})
+        partitions = {name: range(len(view.partitions)) for name, view in views.items()}
+        self._drop_logs(partitions, [view.topic_id for view in views.values()])
         for name, view in views.items():
             logger.info("deleted topic %s, id %s", name, uuid_to_text(view.topic_id))
-
-    def _synced(self, views: dict[str, TopicView]) -> dict[str, TopicView]:
-        """Make the folders of new logs durable; return the views, none if that fails."""
-        try:
-            self._logs.sync_folders()
-        except (OSError, KafkaError) as error:
-            self._failed.update(dict.fromkeys((view.topic_id for view in views.values()), error))
-            return {}
-        return views
 
     def _reconfigured(
         self, delta: MetadataDelta, image: MetadataImage, fresh: Mapping[str, TopicView]
@@ -516,10 +541,13 @@ class TopicRegistry:
         is_internal = is_log or topic.name in INTERNAL_TOPICS
         return TopicView(topic.name, topic.topic_id, partitions, is_internal, is_log, configs)
 
-    def _drop_logs(self, partitions: Mapping[str, Iterable[int]]) -> None:
-        """Remove the existing logs of these topics; a failed creation has not created all of them."""
+    def _drop_logs(self, partitions: Mapping[str, Iterable[int]], topic_ids: Iterable[uuid.UUID] = ()) -> None:
+        """Remove the existing logs of these topics; a failed creation has not created all of them.
+
+        Args: ``topic_ids``: of the topics that are deleted.
+        """
         try:
-            self._logs.delete_topics(partitions)
+            self._logs.delete_topics(partitions, topic_ids)
         except (OSError, KafkaError) as error:
             names = list(partitions)
             logger.warning("cannot remove all logs of %s: %s", names[0] if len(names) == 1 else names, error)
@@ -557,26 +585,3 @@ def _storage_error(error: Exception) -> KafkaError:
         return KafkaError(Errors.KAFKA_STORAGE_ERROR, f"Cannot create the log: {error}")
     logger.error("a log could not be made", exc_info=error)
     return KafkaError(Errors.UNKNOWN_SERVER_ERROR)
-
-
-def offsets_topic_configs(config: BrokerConfig) -> dict[str, str | None]:
-    """Settings of ``__consumer_offsets``: compacted; if that is refused, its records are never deleted."""
-    configs: dict[str, str | None] = {
-        "compression.type": "producer",
-        "segment.bytes": str(config.integer("offsets.topic.segment.bytes")),
-    }
-    try:
-        return {**configs, **check_configs({"cleanup.policy": "compact"})}
-    except KafkaError:
-        return {**configs, "retention.ms": "-1", "retention.bytes": "-1"}
-
-
-def transaction_topic_configs(config: BrokerConfig) -> dict[str, str | None]:
-    """Settings of ``__transaction_state``: compacted, never compressed."""
-    return {
-        "cleanup.policy": "compact",
-        "compression.type": "uncompressed",
-        "min.insync.replicas": str(config.integer("transaction.state.log.min.isr")),
-        "segment.bytes": str(config.integer("transaction.state.log.segment.bytes")),
-        "unclean.leader.election.enable": "false",
-    }

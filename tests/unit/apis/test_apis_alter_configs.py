@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from kbroker.common.configs.config import BrokerConfig
-from kbroker.coordinator.group_service import GroupConfigsCache
-from kbroker.metadata.configs.dynamic_configs import DynamicConfigs
+from kbroker.coordinator.group_service import GroupConfigsOfImage
 from tests.support.server import Bench, make_bench
 from tests.unit.apis.test_apis_configs import chain, describe
 
@@ -48,7 +47,7 @@ def configs_of(bench: Bench, name: str) -> dict[str, str]:
 
 
 def test_a_topic_changes_at_once_and_for_good() -> None:
-    """The view, the open logs, the store and the published table have the new values when the response leaves."""
+    """The view, the open logs, the metadata and the published table have the new values when the response leaves."""
     bench = make_bench()
     bench.create("t", 2, segment_bytes="2000000")
     published = len(bench.published)
@@ -56,7 +55,7 @@ def test_a_topic_changes_at_once_and_for_good() -> None:
     assert configs_of(bench, "t") == {"retention.ms": "5000"}
     assert [bench.logs.partition("t", index).configs["retention.ms"] for index in (0, 1)] == [5000, 5000]
     assert bench.logs.partition("t", 0).configs["segment.bytes"] == 1_073_741_824
-    assert [topic.configs for topic in bench.ctx.store.topics()] == [{"retention.ms": "5000"}]
+    assert [topic.configs for topic in bench.stored] == [{"retention.ms": "5000"}]
     assert len(bench.published) == published + 1
     _, _, rows = describe(bench, TOPIC, "t", ["retention.ms"], synonyms=True)
     assert chain(rows["retention.ms"]) == [("retention.ms", "5000", 1)]
@@ -71,7 +70,7 @@ def test_validate_only_changes_nothing() -> None:
     assert step(bench, BROKER, "1", ("log.retention.ms", SET, "5000"), validate=True) == (0, None)
     assert step(bench, GROUP, "g", ("consumer.session.timeout.ms", SET, "50000"), validate=True) == (0, None)
     assert configs_of(bench, "t") == {"retention.ms": "7"}
-    assert bench.ctx.store.configs("broker", "1") == bench.ctx.store.configs("group", "g") == {}
+    assert bench.configs(BROKER, "1") == bench.configs(GROUP, "g") == {}
     assert step(bench, TOPIC, "t", ("retention.ms", SET, "never"), validate=True)[0] == 40
 
 
@@ -149,7 +148,7 @@ def test_broker_configs_win_in_order_and_reach_the_topics() -> None:
         ("message.max.bytes", "900", 4),
         ("message.max.bytes", "1048588", 5),
     ]
-    assert bench.ctx.store.configs("broker", "1") == {"message.max.bytes": "700"}
+    assert bench.configs(BROKER, "1") == {"message.max.bytes": "700"}
     assert step(bench, BROKER, "1", ("message.max.bytes", DELETE, None)) == (0, None)
     assert alter(bench, BROKER, "", [("min.insync.replicas", "1")]) == (0, None)
     assert in_force() == (900, 5)
@@ -221,7 +220,7 @@ def test_groups_have_the_brokers_settings_for_what_they_do_not_set() -> None:
 
 def test_a_change_of_a_groups_configs_counts_at_once() -> None:
     bench = make_bench()
-    known = GroupConfigsCache(bench.ctx.store)
+    known = GroupConfigsOfImage(bench.ctx.controller)
     assert known("g") == {}
     step(bench, GROUP, "g", ("consumer.session.timeout.ms", SET, "50000"))
     assert known("g") == {"consumer.session.timeout.ms": "50000"}
@@ -299,7 +298,7 @@ def test_unknown_broker_configs_are_kept_and_hidden() -> None:
     bench = make_bench()
     for name, source in (("1", 2), ("", 3)):
         assert step(bench, BROKER, name, ("nosuch.password", SET, "hunter2")) == (0, None)
-        assert bench.ctx.store.configs("broker", name)["nosuch.password"] == ""
+        assert bench.configs(BROKER, name)["nosuch.password"] == ""
         row = describe(bench, BROKER, name, synonyms=True)[2]["nosuch.password"]
         assert (row["Value"], row["ReadOnly"], row["IsSensitive"], row["ConfigType"]) == (None, True, True, 0)
         assert chain(row)[0] == ("nosuch.password", None, source)
@@ -314,21 +313,12 @@ def test_unknown_broker_configs_are_kept_and_hidden() -> None:
      "listener.name.plaintext.ssl.keystore.location", "delegation.token.secret.key"],
 )  # fmt: skip
 def test_no_secret_and_nothing_without_effect_is_stored(name: str) -> None:
-    """What counts at start only is refused: a password would lie in the metadata file for nothing."""
+    """A config that applies at start only is refused: the metadata log would keep a password to no purpose."""
     bench = make_bench()
     code, message = step(bench, BROKER, "1", (name, SET, "hunter2"))
     assert (code, message) == (42, f"Cannot update these configs dynamically: [{name}]")
-    assert bench.ctx.store.configs("broker", "1") == {}
+    assert bench.configs(BROKER, "1") == {}
     assert step(bench, BROKER, "1", (name, DELETE, None)) == (0, None)
-
-
-def test_secrets_of_earlier_versions_are_forgotten() -> None:
-    """They were stored as they came; a start drops them and keeps what counts."""
-    bench = make_bench()
-    old = {"ssl.keystore.password": "hunter2", "nosuch.secret": "hunter2", "message.max.bytes": "99"}
-    bench.ctx.store.replace_configs("broker", "1", old)
-    DynamicConfigs(bench.ctx.config, bench.ctx.store, bench.ctx.topics)
-    assert bench.ctx.store.configs("broker", "1") == {"nosuch.secret": "", "message.max.bytes": "99"}
 
 
 def test_rates_of_replication_are_numbers() -> None:
@@ -371,4 +361,4 @@ def test_what_the_authorizer_follows_is_taken_without_effect(
     assert step(bench, BROKER, name, (key, APPEND, "User:eve"))[0] == 40
     _, _, rows = describe(bench, BROKER, "1", ["super.users"], synonyms=True)
     assert chain(rows["super.users"]) == [("super.users", "User:root", 4)]
-    assert bench.ctx.store.configs("broker", name) == {}
+    assert bench.configs(BROKER, name) == {}

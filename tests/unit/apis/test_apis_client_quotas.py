@@ -235,11 +235,11 @@ def test_names_reach_the_managers_as_they_are() -> None:
 
 
 def test_a_restart_puts_everything_in_force_again() -> None:
-    """What is remembered goes to managers that were made later."""
+    """Stored quotas are put in force in managers that are created later."""
     bench = make_bench()
     alter(bench, 1, entry(entity(user="u", client_id=None), ("controller_mutation_rate", 0.5)))
     service = QuotaService(bench.ctx.config, VirtualClock())
-    again = QuotaEntityStore(bench.ctx.store)
+    again = QuotaEntityStore(bench.ctx.controller)
     again.on_change(service.on_quota_change)
     again.load()
     assert service.managers.controller_mutation.resolve("u", "c")[:2] == (0.5, 2)

@@ -17,7 +17,6 @@ from kbroker.common.errors import Errors
 from kbroker.log.checkpoints import offset_checkpoint
 from kbroker.log.log_dirs import LogDirView, Replica
 from kbroker.log.manager import LogManager
-from kbroker.metadata.topics import TopicRegistry
 from kbroker.requests.context import RequestContext
 from tests.support.compaction import keyed, marker
 from tests.support.log_files import NOW_MS
@@ -29,7 +28,7 @@ def bench() -> Iterator[Bench]:
     """A topic "t" of two partitions, the first with five records; a compacted one "c"."""
     made = make_bench(kbroker_in_memory=True)
     manager = LogManager([], VirtualClock(NOW_MS), BrokerConfig(), True)
-    made.ctx.topics = TopicRegistry(made.ctx.config, made.ctx.store, manager, lambda topics: None)
+    made.use_logs(manager)
     view = made.create("t", 2)
     made.create("c", cleanup_policy="compact")
     for _ in range(5):
@@ -50,7 +49,7 @@ def test_deleted_records_stay_deleted(tmp_path: Path, monkeypatch: pytest.Monkey
     """The new start is on disk before the response; where it cannot be written, also again, the error is 56."""
     made = make_bench()
     manager = LogManager([tmp_path], VirtualClock(NOW_MS), BrokerConfig())
-    made.ctx.topics = TopicRegistry(made.ctx.config, made.ctx.store, manager, lambda topics: None)
+    made.use_logs(manager)
     view = made.create("t", 2)
     for log in view.partitions:
         assert log.append(keyed((b"k", b"v"))).error == 0
@@ -200,7 +199,7 @@ def test_two_log_dirs(tmp_path: Path) -> None:
     made = make_bench()
     folders = [tmp_path / "a", tmp_path / "b"]
     manager = LogManager(folders, VirtualClock(NOW_MS), BrokerConfig())
-    made.ctx.topics = TopicRegistry(made.ctx.config, made.ctx.store, manager, lambda topics: None)
+    made.use_logs(manager)
     made.create("t", 2)
     first, second = map(str, folders)
 

@@ -74,12 +74,17 @@ def test_features_are_what_is_built(version: int) -> None:
     if version < 3:
         assert (supported, in_force) == ({}, [])
         return
-    expected = [("group.version", 1, 1), ("metadata.version", 30, 30), ("transaction.version", 2, 2)]
+    expected = [
+        ("group.version", 1, 1),
+        ("kraft.version", 1, 1),
+        ("metadata.version", 30, 30),
+        ("transaction.version", 2, 2),
+    ]
     assert (in_force, response["FinalizedFeaturesEpoch"]) == (expected, 0)
     metadata = {"metadata.version": (7, 30)}
-    not_built = ("share", "streams", "kraft", "eligible.leader.replicas")
+    not_built = ("share", "streams", "eligible.leader.replicas")
     zeros = {f"{name}.version": (0, 0) for name in not_built}
-    built = {"group.version": (0, 1), "transaction.version": (0, 2)}
+    built = {"group.version": (0, 1), "kraft.version": (0, 1), "transaction.version": (0, 2)}
     assert supported == (metadata if version == 3 else metadata | zeros | built)
 
 

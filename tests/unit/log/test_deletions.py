@@ -2,22 +2,25 @@
 
 import errno
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
 from kbroker._core.clock import VirtualClock
 from kbroker.common.configs.config import BrokerConfig
-from kbroker.common.errors import KafkaError
+from kbroker.common.errors import Errors, KafkaError
 from kbroker.log import checkpoints
 from kbroker.log.deletion_note import BLOCK_BYTES, DeletionNote
 from kbroker.log.folder_scan import TopicLogs
 from kbroker.log.manager import LogManager
-from kbroker.metadata.metadata_store import MetadataStore
+from kbroker.metadata.log.log_storage import LogStorage
+from kbroker.metadata.log.metadata_log import FOLDER_NAME
 from kbroker.metadata.topic_rules import NewTopic
 from kbroker.metadata.topics import TopicRegistry
 from tests.support.log_files import NOW_MS, batch
+from tests.support.metadata import LoggedController, following, together
 
 
 class Killed(BaseException):
@@ -34,8 +37,9 @@ class Broker:
     def start(self) -> None:
         config = BrokerConfig({})
         self.logs = LogManager([self.folder], VirtualClock(NOW_MS), config)
-        self.store = MetadataStore(self.folder, 1, self.logs.cluster_id)
-        self.topics = TopicRegistry(config, self.store, self.logs, lambda views: None)
+        self.controller = LoggedController(self.folder)
+        self.topics = TopicRegistry(config, self.controller, self.logs, lambda views: None)
+        following(self.controller, self.topics)
         self.report = None
         start = self.logs.start
 
@@ -47,14 +51,15 @@ class Broker:
 
     def kill(self) -> None:
         self.logs._disarm()
-        self.store.close()
+        self.controller.close()
 
     def restart(self) -> None:
         self.kill()
         self.start()
 
     def folders(self) -> list[str]:
-        return sorted(path.name for path in self.folder.iterdir() if path.is_dir())
+        """Return the names of the folders, without that of the metadata log."""
+        return sorted(path.name for path in self.folder.iterdir() if path.is_dir() and path.name != FOLDER_NAME)
 
 
 @pytest.fixture
@@ -65,18 +70,18 @@ def broker(tmp_path: Path) -> Iterator[Broker]:
         assert broker.topics.partition(name, 0).append(batch(b"value")).error == 0
     yield broker
     broker.logs.close()
-    broker.store.close()
+    broker.controller.close()
 
 
-def killed_in(monkeypatch: pytest.MonkeyPatch, target: LogManager | MetadataStore, name: str) -> None:
+def killed_in(monkeypatch: pytest.MonkeyPatch, target: LogManager | LogStorage, name: str) -> None:
     def die(*args: object, **options: object) -> None:
         raise Killed
 
     monkeypatch.setattr(target, name, die)
 
 
-def test_killed_between_forgetting_and_renaming(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The metadata has forgotten the topic, its folders have their names still: the next start removes them."""
+def test_killed_between_deleting_and_renaming(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The metadata has deleted the topic, and its folders have their names still: the next start removes them."""
     with monkeypatch.context() as patch:
         killed_in(patch, broker.logs, "delete_topics")
         with pytest.raises(Killed):
@@ -90,11 +95,10 @@ def test_killed_between_forgetting_and_renaming(broker: Broker, monkeypatch: pyt
     assert broker.folders() == ["doomed-0", "doomed-1", "kept-0", "kept-1"], "nothing is put aside"
 
 
-def test_killed_before_forgetting(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Noted and not forgotten: the topic is there with all its records, and the note is empty after the start."""
+def test_killed_before_deleting(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A noted topic that is not deleted has all its records, and the note is empty after the start."""
     with monkeypatch.context() as patch:
-        killed_in(patch, broker.store, "remove_topics")
-        patch.setattr(broker.logs, "note_deletions", lambda ids: ids and LogManager.note_deletions(broker.logs, ids))  # type: ignore[func-returns-value]
+        killed_in(patch, broker.controller.storage, "append")
         with pytest.raises(Killed):
             broker.topics.delete("doomed")
     note = DeletionNote(broker.folder)
@@ -105,12 +109,31 @@ def test_killed_before_forgetting(broker: Broker, monkeypatch: pytest.MonkeyPatc
     assert note.read() == frozenset()
 
 
-def test_a_topic_that_could_not_be_forgotten_is_not_noted(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_topic_that_could_not_be_deleted_is_not_noted(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its folders must never count as deleted, not even where the metadata is lost later."""
+
+    def full(*args: object, **options: object) -> NoReturn:
+        raise KafkaError(Errors.KAFKA_STORAGE_ERROR, "the disk is full")
+
     with monkeypatch.context() as patch:
-        killed_in(patch, broker.store, "remove_topics")
-        with pytest.raises(Killed):
+        patch.setattr(broker.controller.storage, "append", full)
+        with pytest.raises(KafkaError, match="the disk is full"):
             broker.topics.delete("doomed")
+    assert DeletionNote(broker.folder).read() == frozenset()
+
+
+def test_deletions_that_are_stored_together(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The note has the topics of both until their folders are renamed."""
+    noted: list[int] = []
+    delete = broker.logs.delete_topics
+
+    def look(topics: Mapping[str, Iterable[int]], topic_ids: Iterable[uuid.UUID]) -> None:
+        noted.append(len(DeletionNote(broker.folder).read()))
+        delete(topics, topic_ids)
+
+    monkeypatch.setattr(broker.logs, "delete_topics", look)
+    together(broker.controller, lambda: broker.topics.delete("doomed"), lambda: broker.topics.delete("kept"))
+    assert noted == [2, 1]
     assert DeletionNote(broker.folder).read() == frozenset()
 
 

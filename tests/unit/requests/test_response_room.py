@@ -14,7 +14,6 @@ from kbroker.coordinator.group_coordinator import GroupCoordinator
 from kbroker.coordinator.group_records import CommittedOffset
 from kbroker.coordinator.transaction.transaction_coordinator import TransactionCoordinator
 from kbroker.log.manager import LogManager
-from kbroker.metadata.topics import TopicRegistry
 from kbroker.protocol import codec
 from kbroker.requests import response_room
 from kbroker.requests.context import Body
@@ -146,7 +145,7 @@ def _logs() -> Iterator[Bench]:
     """A topic "t" of one partition, over a real log."""
     made = make_bench(kbroker_in_memory=True)
     manager = LogManager([], VirtualClock(NOW_MS), BrokerConfig(), True)
-    made.ctx.topics = TopicRegistry(made.ctx.config, made.ctx.store, manager, lambda topics: None)
+    made.use_logs(manager)
     made.create("t")
     yield made
     manager.close()

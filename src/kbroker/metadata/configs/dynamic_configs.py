@@ -146,6 +146,9 @@ class DynamicConfigs:
                 frees_space=True,
             )
             raise failure.cause from None
+        ignored = _without_authorizer(changes)[1] if kind == ResourceType.BROKER else ""
+        if ignored:
+            logger.warning("a change of %s at run time has no effect, as in Kafka: set it before a start", ignored)
         if kind == ResourceType.TOPIC:
             logger.info("topic %s has the configs %s now", name, self._controller.image.configs.get((kind, name), {}))
 
@@ -192,16 +195,19 @@ class DynamicConfigs:
     ) -> Mapping[str, str]:
         if name:
             self._check_node(name)
-        changes, ignored = _without_authorizer(changes)
-        configs = _applied(base, changes, BROKER_TABLE, lambda key: to_text(key.default) or "", _not_a_broker_list)
+        configs = _applied(
+            base,
+            _without_authorizer(changes)[0],
+            BROKER_TABLE,
+            lambda key: to_text(key.default) or "",
+            _not_a_broker_list,
+        )
         configs = _without_secrets(configs)
         try:
             fresh = self._with_configs(image, configs, per_broker=bool(name))
         except ConfigError as error:
             raise KafkaError(Errors.INVALID_REQUEST, str(error)) from error
         self._topics.check_defaults(fresh)
-        if ignored:
-            logger.warning("a change of %s at run time has no effect, as in Kafka: set it before a start", ignored)
         return configs
 
     # ------------------------------------------------------------ effect

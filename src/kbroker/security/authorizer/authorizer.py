@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import threading
 import uuid
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from kbroker.common.configs.config import BrokerConfig
@@ -67,6 +67,7 @@ class Authorizer:
         self.allows_without_rule = allows_without_rule
         self.rules = AclRules(self.super_users, allows_without_rule)
         self._acls: dict[Acl, uuid.UUID] = {}
+        self._published = controller.image.acls
         self._by_principal: dict[tuple[str, ResourceType], dict[Acl, None]] = {}
         self._by_type: dict[tuple[str, str, Operation, ResourceType], bool] = {}  # cached results of allows_any
         self._remember(controller.image.acls, {})
@@ -180,7 +181,8 @@ class Authorizer:
 
         def plan(image: MetadataImage) -> list[MetadataRecord]:
             wanted = dict.fromkeys(acl for acl, error in zip(acls, results, strict=True) if error is None)
-            added = [acl for acl in wanted if acl not in self._acls]
+            known = self._known(image)
+            added = [acl for acl in wanted if acl not in known]
             if len(added) > MAX_CHANGES:
                 raise KafkaError(Errors.POLICY_VIOLATION, "Unable to perform excessively large batch operation.")
             return [metadata_record("AccessControlEntryRecord", acl_body(uuid.uuid4(), acl)) for acl in added]
@@ -203,8 +205,9 @@ class Authorizer:
         def plan(image: MetadataImage) -> list[MetadataRecord]:
             nonlocal results
             removed: dict[Acl, None] = {}
-            results = self._found(filters, removed)
-            return [metadata_record("RemoveAccessControlEntryRecord", {"Id": self._acls[acl]}) for acl in removed]
+            known = self._known(image)
+            results = _found(filters, known, removed)
+            return [metadata_record("RemoveAccessControlEntryRecord", {"Id": known[acl]}) for acl in removed]
 
         try:
             self._controller.change(plan, frees_space=True)
@@ -214,31 +217,18 @@ class Authorizer:
             return [Deleted((), result.error or refusal) for result in results]
         return results
 
-    def _found(self, filters: Sequence[AclFilter], removed: dict[Acl, None]) -> list[Deleted]:
-        """Return the rules that match each filter, and add them to ``removed``. Raises: KafkaError."""
-        kept: dict[AclFilter, Deleted] = dict.fromkeys(filters, Deleted(()))
-        if len(kept) * len(self._acls) > MAX_COMPARISONS:
-            text = f"{len(kept)} filters are too many for {len(self._acls)} acls: send them in several requests."
-            raise KafkaError(Errors.INVALID_REQUEST, text)
-        for wanted in kept:
-            error = _objection_to(wanted)
-            found = [acl for acl in self._acls if wanted.matches(acl)] if error is None else []
-            kept[wanted] = Deleted(found, error)
-            removed.update(dict.fromkeys(found))
-            if len(removed) > MAX_CHANGES:
-                text = f"Cannot remove more than {MAX_CHANGES} acls in a single delete operation."
-                raise KafkaError(Errors.INVALID_REQUEST, text)
-        results = [kept[wanted] for wanted in filters]
-        if sum(len(result.acls) for result in results) > MAX_FOUND:
-            text = f"{len(filters)} filters mean the same acls too often: send them in several requests."
-            raise KafkaError(Errors.INVALID_REQUEST, text)
-        return results
+    def _known(self, image: MetadataImage) -> Mapping[Acl, uuid.UUID]:
+        """Return the rules of an image with their ids; changes before it may be stored together with the next one."""
+        if image.acls is self._published:
+            return self._acls
+        return {acl: acl_id for acl_id, acl in image.acls.items()}
 
     def publish(self, delta: MetadataDelta, image: MetadataImage) -> None:
         """Put changed rules in force."""
         if delta.added_acls or delta.removed_acls:
             with self._lock:
                 self._remember(delta.added_acls, delta.removed_acls)
+                self._published = image.acls
 
     def _remember(self, added: Mapping[uuid.UUID, Acl], removed: Mapping[uuid.UUID, Acl]) -> None:
         """Apply stored changes; under the lock, except at the start. Two ids of one rule count as one."""
@@ -298,6 +288,27 @@ def objection(acl: Acl) -> KafkaError | None:
         if not text and len(value.encode("utf-8", "surrogateescape")) > MAX_NAME_BYTES:
             text = f"The {what} must have at most {MAX_NAME_BYTES} bytes"
     return KafkaError(Errors.INVALID_REQUEST, text) if text else None
+
+
+def _found(filters: Sequence[AclFilter], acls: Collection[Acl], removed: dict[Acl, None]) -> list[Deleted]:
+    """Return the rules that match each filter, and add them to ``removed``. Raises: KafkaError."""
+    kept: dict[AclFilter, Deleted] = dict.fromkeys(filters, Deleted(()))
+    if len(kept) * len(acls) > MAX_COMPARISONS:
+        text = f"{len(kept)} filters are too many for {len(acls)} acls: send them in several requests."
+        raise KafkaError(Errors.INVALID_REQUEST, text)
+    for wanted in kept:
+        error = _objection_to(wanted)
+        found = [acl for acl in acls if wanted.matches(acl)] if error is None else []
+        kept[wanted] = Deleted(found, error)
+        removed.update(dict.fromkeys(found))
+        if len(removed) > MAX_CHANGES:
+            text = f"Cannot remove more than {MAX_CHANGES} acls in a single delete operation."
+            raise KafkaError(Errors.INVALID_REQUEST, text)
+    results = [kept[wanted] for wanted in filters]
+    if sum(len(result.acls) for result in results) > MAX_FOUND:
+        text = f"{len(filters)} filters mean the same acls too often: send them in several requests."
+        raise KafkaError(Errors.INVALID_REQUEST, text)
+    return results
 
 
 def _objection_to(wanted: AclFilter) -> KafkaError | None:
