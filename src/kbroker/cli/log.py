@@ -13,8 +13,7 @@ from kbroker.log.folder_lock import FolderLockedError
 from kbroker.log.tools.dump import UnknownFileError, describe, dump_file
 from kbroker.log.tools.verify import Finding
 from kbroker.log.tools.verify import verify as verify_folder
-from kbroker.metadata.metadata_recovery import RecoveryError, damage_of, recover
-from kbroker.metadata.metadata_store import FILE_NAME
+from kbroker.metadata.log.recovery import RecoveryError, damage_of, recover
 
 DAMAGED_STATUS = 3
 FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
@@ -82,10 +81,7 @@ def verify(folder: Path, repair: bool, as_json: bool) -> None:
     """
     try:
         findings = verify_folder(folder, repair=repair)
-        damage = damage_of(folder)
-        if damage:
-            file = folder / FILE_NAME
-            findings.append(Finding(file, 0, file.stat().st_size, -1, damage))
+        findings += [Finding(path, 0, path.stat().st_size, -1, problem) for path, problem in damage_of(folder)]
     except FolderLockedError as error:
         raise click.ClickException(str(error)) from None
     if as_json:
@@ -109,11 +105,12 @@ def verify(folder: Path, repair: bool, as_json: bool) -> None:
 )
 @json_option
 def recover_metadata(folders: tuple[Path, ...], node_id: int | None, as_json: bool) -> None:
-    """Rebuild the lost or damaged metadata file.
+    """Rebuild a lost or damaged metadata log.
 
-    The file is in the first DIR. Name every folder of log.dirs, in that order, and stop the broker first. Topics, their
-    ids and partitions come from the folders and their partition.metadata. The intact entries of a damaged file are
-    kept, and the file is renamed. The command prints what it cannot recover.
+    The log is in the first DIR. Name every folder of log.dirs, in that order, and stop the broker first. Topics, their
+    ids and partitions come from the folders and their partition.metadata. Of a damaged log everything before the
+    damage is kept, of a damaged kbroker-metadata.db every sound entry; the damaged one is renamed. The command prints
+    what it cannot recover.
     """
     try:
         found = recover(folders[0], node_id, folders[1:])
@@ -134,7 +131,7 @@ def recover_metadata(folders: tuple[Path, ...], node_id: int | None, as_json: bo
     click.echo(f"wrote {found.path}: {counted(len(topics), 'topic')}, {counted(partitions, 'partition')}")
     if aside is not None:
         kept_rows = ", ".join(f"{count} {table}" for table, count in found.kept.items()) or "nothing"
-        click.echo(f"kept from the damaged file, now {aside}: {kept_rows}")
+        click.echo(f"kept from the damaged metadata, now {aside}: {kept_rows}")
     for note in found.notes:
         click.echo(f"note: {note}")
     if found.lost:

@@ -11,6 +11,7 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from kbroker.common.topic_names import CLUSTER_METADATA_TOPIC
 from kbroker.log import checkpoints, clean_shutdown
 from kbroker.log.folder_lock import FolderLock
 from kbroker.log.tools import aborted, gaps
@@ -45,7 +46,7 @@ def verify(path: str | Path, repair: bool = False) -> list[Finding]:
     With ``repair`` damaged bytes are cut out of segments (and kept beside as ``<segment>.<position>.damaged``), the
     segment's indexes are removed and rebuilt by the next start, and damaged snapshots, indexes and checkpoints are
     removed. All undamaged batches stay, those behind the damage too. An empty batch, like those of compaction, replaces
-    missing offsets; partitions that were compacted may have gaps.
+    missing offsets; partitions that were compacted may have gaps. The metadata log is not repaired.
 
     Raises: NotADirectoryError; FolderLockedError, when a broker uses the folder and ``repair`` is set; OSError.
     """
@@ -58,9 +59,11 @@ def verify(path: str | Path, repair: bool = False) -> list[Finding]:
         partitions = [folder] if is_partition else sorted(p for p in folder.iterdir() if _is_partition(p))
         findings = [] if is_partition else list(_verify_state_files(folder, repair))
         for partition in partitions:
-            found = _verify_partition(partition, repair)
-            if repair or not found:
-                found += _verify_offsets(partition, repair)
+            # metadata without some of its records would be another cluster's: its log is recovered, not repaired
+            may_repair = repair and partition.name != f"{CLUSTER_METADATA_TOPIC}-0"
+            found = _verify_partition(partition, may_repair)
+            if may_repair or not found:
+                found += _verify_offsets(partition, may_repair)
             if any(f.repair for f in found):
                 _recover_at_next_start(partition)
             findings += found

@@ -29,6 +29,11 @@ BEGIN, END, ABORT = "BeginTransactionRecord", "EndTransactionRecord", "AbortTran
 NO_TRANSACTION = -1
 
 
+def reason_of(error: Exception) -> str:
+    """Return the message of an error, without the code that a client would get."""
+    return error.message if isinstance(error, ProtocolError) else str(error)
+
+
 class _AbortedError(Exception):
     """A transaction whose records were replayed does not count."""
 
@@ -113,8 +118,8 @@ class LoadedMetadata:
             except (OSError, *UNUSABLE) as error:
                 if isinstance(error, UnknownRecordError) and not self._is_salvage:
                     raise
-                logger.error("%s cannot be used, an older one is loaded: %s", snapshot.path, error)
-                self.bad_snapshots.append(str(error))
+                logger.error("%s cannot be used, an older one is loaded: %s", snapshot.path, reason_of(error))
+                self.bad_snapshots.append(reason_of(error))
                 self._begin()
         if offset < log.start_offset:
             reason = f": {self.bad_snapshots[0]}" if self.bad_snapshots else ""
@@ -126,7 +131,9 @@ class LoadedMetadata:
             return error
         if isinstance(error, UnknownRecordError):
             raise MetadataLogError(f"{log.folder}: {error}") from None
-        raise MetadataLogError(f"{log.folder} is damaged: {error}; {recovery_command(log.log_dir)}") from None
+        raise MetadataLogError(
+            f"{log.folder} is damaged: {reason_of(error)}; {recovery_command(log.log_dir)}"
+        ) from None
 
     def _begin(self) -> None:
         self._delta = MetadataDelta(EMPTY_IMAGE)

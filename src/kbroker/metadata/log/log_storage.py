@@ -13,12 +13,12 @@ from pathlib import Path
 from kbroker._core.clock import BaseClock
 from kbroker.common.configs.config_resource import ConfigResourceType
 from kbroker.common.errors import KafkaError, ProtocolError
-from kbroker.log.checkpoints import uuid_to_text
+from kbroker.log.checkpoints import META_PROPERTIES, uuid_to_text
 from kbroker.metadata.configs.resource_configs import config_records
 from kbroker.metadata.image.delta import MetadataDelta
 from kbroker.metadata.image.image import METADATA_VERSION, MetadataImage
 from kbroker.metadata.image.image_errors import MetadataReplayError
-from kbroker.metadata.log.loader import ABORT, BEGIN, END, LoadedMetadata
+from kbroker.metadata.log.loader import ABORT, BEGIN, END, LoadedMetadata, reason_of
 from kbroker.metadata.log.metadata_log import MetadataLog, MetadataLogError, recovery_command
 from kbroker.metadata.records.batches import build_control, build_records
 from kbroker.metadata.records.control_records import ControlRecord, KRaftVersion, LeaderChange, Voters
@@ -120,12 +120,17 @@ def open_storage(
 
 def _check_voters(log: MetadataLog, voters: Voters, node_id: int, directory_id: uuid.UUID) -> None:
     """Check that this node is the only voter. Raises: MetadataLogError."""
-    if [(voter.id, voter.directory_id) for voter in voters.voters] != [(node_id, directory_id)]:
-        found = ", ".join(f"{voter.id}@{uuid_to_text(voter.directory_id)}" for voter in voters.voters)
-        raise MetadataLogError(
-            f"{log.folder}: expected {node_id}@{uuid_to_text(directory_id)} as the only voter of the quorum, found "
-            f"{found}; serve it with Apache Kafka, or remove the other voters there first"
-        )
+    if [(voter.id, voter.directory_id) for voter in voters.voters] == [(node_id, directory_id)]:
+        return
+    found = ", ".join(f"{voter.id}@{uuid_to_text(voter.directory_id)}" for voter in voters.voters)
+    remedy = "serve it with Apache Kafka, or remove the other voters there first"
+    if [voter.id for voter in voters.voters] == [node_id]:
+        found_id = uuid_to_text(voters.voters[0].directory_id)
+        remedy = f"if {META_PROPERTIES} was lost, set directory.id={found_id} in {log.log_dir / META_PROPERTIES}"
+    raise MetadataLogError(
+        f"{log.folder}: expected {node_id}@{uuid_to_text(directory_id)} as the only voter of the quorum, found "
+        f"{found}; {remedy}"
+    )
 
 
 def activation_records() -> list[MetadataRecord]:
@@ -139,7 +144,7 @@ def bootstrap_records(log_dir: Path) -> list[MetadataRecord]:
     try:
         return [record for batch in read_snapshot(path) for record in batch.records]
     except (OSError, ProtocolError, UnknownRecordError) as error:
-        raise MetadataLogError(f"{path} cannot be used: {error}; {recovery_command(log_dir)}") from None
+        raise MetadataLogError(f"{path} cannot be used: {reason_of(error)}; {recovery_command(log_dir)}") from None
 
 
 def is_known_cluster(records: Iterable[MetadataRecord]) -> bool:

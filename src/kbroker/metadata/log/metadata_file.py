@@ -65,6 +65,11 @@ class SoundRows(NamedTuple):
     whole: frozenset[str]
 
 
+def metadata_file(folders: Sequence[Path]) -> Path | None:
+    """Return the file in these log folders, None without any. It was in the first one of log.dirs."""
+    return next((path for path in (folder / FILE_NAME for folder in folders) if path.exists()), None)
+
+
 def read_tables(path: Path) -> Tables:
     """Return the rows of each table, all checked; a change that was not committed is rolled back first.
 

@@ -94,9 +94,6 @@ class LogFiles:
         names = os.listdir(self.folder) if self.folder.is_dir() else []
         self._segments = sorted((int(name[:20]), name) for name in names if re.fullmatch(r"[0-9]{20}\.log", name))
         self.start_offset = self._segments[0][0] if self._segments else 0
-        with contextlib.suppress(OSError):
-            starts = checkpoints.offset_checkpoint(log_dir / checkpoints.LOG_START_CHECKPOINT).read()
-            self.start_offset = max(self.start_offset, starts.get((CLUSTER_METADATA_TOPIC, 0), 0))
         self.end_offset = self.start_offset  # of the batches that were read
 
     @property
@@ -115,7 +112,6 @@ class LogFiles:
 
     def batches(self, offset: int) -> Iterator[MetadataBatch]:
         """Yield the batches from ``offset`` on. Raises: ProtocolError at the first damage; OSError."""
-        self.end_offset = max(self.end_offset, offset)
         epoch, following = 0, self._segments[0][0] if self._segments else 0
         ends = [*(base for base, _ in self._segments[1:]), INT64_MAX]
         for (_, name), end in zip(self._segments, ends, strict=False):
@@ -125,7 +121,7 @@ class LogFiles:
             for batch in read_batches((self.folder / name).read_bytes()):
                 check_next(batch, following, epoch, INT32_MAX)
                 following, epoch = batch.last_offset + 1, batch.leader_epoch
-                self.end_offset = max(self.end_offset, following)
+                self.end_offset = following
                 if batch.base_offset >= offset:
                     yield batch
 

@@ -23,8 +23,9 @@ from kbroker.metadata.log.log_storage import (
     is_known_cluster,
     open_storage,
 )
-from kbroker.metadata.log.metadata_file import FILE_NAME
+from kbroker.metadata.log.metadata_file import metadata_file
 from kbroker.metadata.log.metadata_log import FOLDER_NAME, LogFiles, MetadataLog, MetadataLogError, recovery_command
+from kbroker.metadata.records.control_records import Voter
 from kbroker.metadata.records.metadata_record import MetadataRecord
 from kbroker.metadata.records.snapshot_files import BOOTSTRAP_CHECKPOINT
 
@@ -34,17 +35,14 @@ def first_records() -> list[MetadataRecord]:
     return [*feature_records(SERVED_LEVELS), *activation_records()]
 
 
-def write_first(
-    folder: Path, config: BrokerConfig, directory_id: uuid.UUID, records: Iterable[MetadataRecord], now_ms: int
-) -> None:
-    """Write the files with which the metadata log of a new quorum of this node begins. Raises: OSError.
+def write_first(folder: Path, voter: Voter | None, records: Iterable[MetadataRecord], now_ms: int) -> None:
+    """Write the files with which the metadata log of a new quorum begins, durably. Raises: OSError.
 
-    The first start appends the records to the log, a start of Apache Kafka as well. With controller.quorum.voters the
-    quorum has kraft.version 0, as in Kafka.
+    The first start appends the records to the log, a start of Apache Kafka as well. Args: ``voter``: None if the
+    configs have the voters (controller.quorum.voters); the quorum has kraft.version 0 then, as in Kafka.
     """
     (folder / FOLDER_NAME).mkdir(exist_ok=True)
-    if not config.words(VOTERS):
-        voter = make_voter(config.node_id, directory_id, voter_listener(config))
+    if voter is not None:
         write_voters(folder, [voter], SERVED_LEVELS[KRAFT_VERSION], now_ms)
     sync_folder(folder)
     write_bootstrap(folder, records, now_ms)
@@ -68,14 +66,17 @@ def open_metadata(
     folders = [folder, *others]
 
     def write(records: Iterable[MetadataRecord]) -> None:
-        write_first(folder, config, directory_id, records, clock.wall_ms())
+        is_static = bool(config.words(VOTERS))
+        voter = None if is_static else make_voter(config.node_id, directory_id, voter_listener(config))
+        write_first(folder, voter, records, clock.wall_ms())
 
-    if (folder / FILE_NAME).exists():
+    path = metadata_file(folders)
+    if path is not None:
         from kbroker.metadata.log.takeover import take_over  # once in the life of a folder
 
         owner = read_meta_properties(folder)
         cluster_id = None if owner is None else owner.cluster_id
-        take_over(folders, config.node_id, cluster_id, write, has_log=has_metadata(folder))
+        take_over(path, folders, config.node_id, cluster_id, write, has_log=has_metadata(folder))
     if LogFiles(folder).is_empty:
         has_first = (folder / BOOTSTRAP_CHECKPOINT).exists()
         # a log that had content and is lost has no folder; a folder with the first voters may be all that was written

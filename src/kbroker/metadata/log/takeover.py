@@ -30,7 +30,6 @@ from kbroker.metadata.image.snapshot_records import records_of
 from kbroker.metadata.log.folder_records import PartitionsOnDisk, StoredTopic, topic_records
 from kbroker.metadata.log.formatter import SERVED_LEVELS, feature_records
 from kbroker.metadata.log.metadata_file import (
-    FILE_NAME,
     JOURNAL_SUFFIX,
     MetadataFileError,
     NewerFileError,
@@ -56,6 +55,7 @@ Configs = dict[tuple[int, str], dict[str, str]]
 
 
 def take_over(
+    path: Path,
     folders: Sequence[Path],
     node_id: int,
     cluster_id: str | None,
@@ -66,7 +66,8 @@ def take_over(
     """Make the content of the metadata file the first records of the metadata log, and rename the file.
 
     Args:
-        folders: of the logs, the one with the file first; all are locked.
+        path: of the file.
+        folders: that of the metadata log first, then the others of the logs; all are locked.
         cluster_id: of the folder; None for any.
         write_first: writes the files with which the log begins, durably.
         has_log: the folder has a metadata log with content.
@@ -74,12 +75,8 @@ def take_over(
     Raises: MetadataLogError, if the file is damaged, newer, or another node's, or if both have content; OSError.
     """
     folder = folders[0]
-    path = folder / FILE_NAME
     if has_log:
-        raise MetadataLogError(
-            f"{folder} has both {FILE_NAME} and {FOLDER_NAME} with metadata, expected one of them: move {path} away if "
-            f"a broker has served the folder from {FOLDER_NAME} since, otherwise move {folder / FOLDER_NAME} away"
-        )
+        raise MetadataLogError(both_have_metadata(path, folder))
     try:
         tables = read_tables(path)
     except NewerFileError as error:
@@ -103,6 +100,15 @@ def take_over(
     logger.info(
         "the metadata of %s is in %s now: %s; the file is kept as %s",
         *(path, folder / FOLDER_NAME, counted(len(written.topics), "topic"), aside.name),
+    )
+
+
+def both_have_metadata(path: Path, folder: Path) -> str:
+    """Return the error of log folders with both the file and a metadata log."""
+    log = folder / FOLDER_NAME
+    return (
+        f"both {path} and {log} have metadata, expected one of them: move {path} away if a broker has served the "
+        f"folder from {FOLDER_NAME} since, otherwise move {log} away"
     )
 
 

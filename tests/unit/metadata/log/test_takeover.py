@@ -6,7 +6,6 @@ import os
 import shutil
 import sqlite3
 import uuid
-from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
@@ -25,7 +24,9 @@ from kbroker.metadata.log import log_storage, opening
 from kbroker.metadata.log.metadata_file import FILE_NAME, SCHEMA_VERSION
 from kbroker.metadata.log.metadata_log import FOLDER_NAME, MetadataLogError
 from kbroker.metadata.log.opening import open_metadata
+from kbroker.metadata.records.control_records import Voter
 from kbroker.metadata.records.snapshot_files import BOOTSTRAP_CHECKPOINT, read_snapshot
+from tests.support.killed_steps import killed_at_each_step
 from tests.support.metadata_file import Rows, write_metadata_file
 
 ORDERS, EMPTY = uuid.UUID(int=0x1234), uuid.UUID(int=0x99)
@@ -155,7 +156,7 @@ def test_both_a_file_and_a_log_are_refused(folders: list[Path]) -> None:
     start(folders)
     (folders[0] / FILE_NAME).write_bytes(content)
     text = (
-        f"{folders[0]} has both {FILE_NAME} and {FOLDER_NAME} with metadata, expected one of them: move "
+        f"both {folders[0] / FILE_NAME} and {folders[0] / FOLDER_NAME} have metadata, expected one of them: move "
         f"{folders[0] / FILE_NAME} away if a broker has served the folder from {FOLDER_NAME} since, otherwise move "
         f"{folders[0] / FOLDER_NAME} away"
     )
@@ -203,7 +204,7 @@ def test_what_was_written_is_compared_with_the_file(
     """The file keeps its name if a record is missing."""
     write = opening.write_first
 
-    def losing(folder: Path, config: BrokerConfig, directory: uuid.UUID, records: object, now_ms: int) -> None:
+    def losing(folder: Path, voter: Voter, records: object, now_ms: int) -> None:
         kept, is_lost = [], False
         for record in records:  # type: ignore[attr-defined]
             if record.name == "PartitionRecord" and lost == "TopicRecord":
@@ -212,7 +213,7 @@ def test_what_was_written_is_compared_with_the_file(
                 is_lost = True
                 continue
             kept.append(record)
-        write(folder, config, directory, kept, now_ms)
+        write(folder, voter, kept, now_ms)
 
     with monkeypatch.context() as patch:
         patch.setattr(opening, "write_first", losing)
@@ -230,33 +231,20 @@ def test_folders_without_a_topic_are_no_obstacle(tmp_path: Path) -> None:
     assert start([tmp_path]).topics == {}
 
 
-class KilledError(BaseException):
-    """The process ends."""
+def test_the_file_may_be_in_another_folder_than_the_log(folders: list[Path]) -> None:
+    """metadata.log.dir has an effect only since the metadata is a log."""
+    (folders[0] / FILE_NAME).rename(folders[1] / FILE_NAME)
+    check(start(folders))
+    assert (folders[1] / f"{FILE_NAME}.taken-over").exists()
+    check(start(folders))
 
 
-def killing_calls(patch: pytest.MonkeyPatch, kill_at: int, *, is_late: bool) -> None:
-    """Let the process end before, or right after, a certain change of the folder."""
-    calls = 0
-
-    def killing(function: Callable[..., object]) -> Callable[..., object]:
-        def call(*args: object, **kwargs: object) -> object:
-            nonlocal calls
-            calls += 1
-            is_due = calls == kill_at
-            if is_due and not is_late:
-                raise KilledError
-            result = function(*args, **kwargs)
-            if is_due:
-                raise KilledError
-            return result
-
-        return call
-
-    for name in ("replace", "rename", "mkdir", "chmod"):
-        patch.setattr(Path, name, killing(getattr(Path, name)))
-    patch.setattr(os, "fsync", killing(os.fsync))
-    patch.setattr(log_storage.LogStorage, "append_control", killing(log_storage.LogStorage.append_control))
-    patch.setattr(log_storage.LogStorage, "append", killing(log_storage.LogStorage.append))
+STEPS = [
+    *((Path, name) for name in ("replace", "rename", "mkdir", "chmod")),
+    (os, "fsync"),
+    (log_storage.LogStorage, "append_control"),
+    (log_storage.LogStorage, "append"),
+]
 
 
 @pytest.mark.parametrize("is_late", [False, True])
@@ -271,17 +259,15 @@ def test_a_start_that_is_killed_at_any_step_is_repeated(
         shutil.rmtree(folders[1] / "orders-1")
         folders[0].mkdir()
     folders[0].rename(source)
-    kill_at, is_killed = 0, True
-    while is_killed:
-        kill_at, is_killed = kill_at + 1, False
+
+    def first_start() -> None:
         shutil.rmtree(folders[0], ignore_errors=True)
         shutil.copytree(source, folders[0])
-        with pytest.MonkeyPatch.context() as patch:
-            killing_calls(patch, kill_at, is_late=is_late)
-            try:
-                start(folders)
-            except KilledError:
-                is_killed = True
+        start(folders)
+
+    kills = 0
+    for is_killed in killed_at_each_step(first_start, STEPS, is_late=is_late):
+        kills += is_killed
         for _ in range(2):
             image = start(folders)
             if is_new:
@@ -290,4 +276,4 @@ def test_a_start_that_is_killed_at_any_step_is_repeated(
                 check(image)
         assert not (folders[0] / FILE_NAME).exists()
         assert (folders[0] / FOLDER_NAME / f"{0:020}-{0:010}.checkpoint").exists()
-    assert kill_at > 12
+    assert kills > 11

@@ -1,0 +1,54 @@
+"""Ends of a process at each of the steps in which it changes files."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import pytest
+
+
+class KilledError(BaseException):
+    """The process ends here."""
+
+
+def killed_at_each_step(
+    action: Callable[[], object], steps: Sequence[tuple[Any, str]], *, is_late: bool
+) -> Iterator[bool]:
+    """Perform the action again and again, killed before its first step, then before its second one, and so on.
+
+    Args: ``steps``: owner and name of each function that is a step; ``is_late``: kill after the step instead.
+    Yields: after each time, whether the action was killed; the last time it was not.
+    """
+    kill_at, is_killed = 0, True
+    while is_killed:
+        kill_at += 1
+        is_killed = _is_killed(action, steps, kill_at, is_late)
+        yield is_killed
+
+
+def _is_killed(action: Callable[[], object], steps: Sequence[tuple[Any, str]], kill_at: int, is_late: bool) -> bool:
+    calls = 0
+
+    def killing(function: Callable[..., object]) -> Callable[..., object]:
+        def call(*args: object, **kwargs: object) -> object:
+            nonlocal calls
+            calls += 1
+            is_due = calls == kill_at
+            if is_due and not is_late:
+                raise KilledError
+            result = function(*args, **kwargs)
+            if is_due:
+                raise KilledError
+            return result
+
+        return call
+
+    with pytest.MonkeyPatch.context() as patch:
+        for owner, name in steps:
+            patch.setattr(owner, name, killing(getattr(owner, name)))
+        try:
+            action()
+        except KilledError:
+            return True
+    return False

@@ -1,0 +1,550 @@
+"""Lost or damaged metadata: the start is refused, and `kbroker log recover-metadata` makes it anew from the folders."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import uuid
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from kbroker._core.clock import VirtualClock
+from kbroker._core.codec.crc32c import crc32c
+from kbroker.cli import cli
+from kbroker.common.configs.config import BrokerConfig
+from kbroker.common.quotas import QuotaEntity
+from kbroker.common.security.delegation_token import DelegationToken, Principal
+from kbroker.common.security.scram import Credential
+from kbroker.log import checkpoints, clean_shutdown
+from kbroker.log.checkpoints import uuid_to_text
+from kbroker.log.folder_lock import FolderLock
+from kbroker.log.log_dir import LogDir
+from kbroker.metadata.image.image import MetadataImage
+from kbroker.metadata.log.metadata_file import FILE_NAME
+from kbroker.metadata.log.metadata_log import FOLDER_NAME, MetadataLogError
+from kbroker.metadata.log.opening import open_metadata
+from kbroker.metadata.log.recovery import FIRST_NEW_IDS, LAST_NEW_IDS, RecoveryError, recover
+from kbroker.metadata.records.batches import build_records, read_batches
+from kbroker.metadata.records.metadata_record import MetadataRecord
+from kbroker.metadata.records.snapshot_files import BOOTSTRAP_CHECKPOINT
+from tests.support.killed_steps import killed_at_each_step
+from tests.support.metadata_file import Rows, write_metadata_file
+
+ORDERS, OFFSETS = uuid.UUID(int=0x1234), uuid.UUID(int=0x99)
+KEEPS_ALL = {"retention.ms": "-1", "retention.bytes": "-1"}
+CREDENTIAL = Credential(b"s" * 16, 4096, b"k" * 32, b"v" * 32)
+TOKEN = DelegationToken(
+    "token-1", Principal("User", "alice"), Principal("User", "bob"), (Principal("User", "carol"),), 1, 30, 20
+)
+ROWS: Rows = {
+    "facts": [("feature.transaction.version", "1"), ("features.epoch", "4")],
+    "topics": [("orders", ORDERS.bytes, 3), ("__consumer_offsets", OFFSETS.bytes, 2)],
+    "configs": [
+        ("topic", "orders", "cleanup.policy", "compact"),
+        ("topic", "orders", "retention.ms", "7"),
+        ("topic", "__consumer_offsets", "cleanup.policy", "compact"),
+        ("group", "readers", "consumer.session.timeout.ms", "45000"),
+        ("broker", "", "message.max.bytes", "7777"),
+    ],
+    "producer_ids": [(1000,)],
+    "quotas": [('{"user": "u"}', "producer_byte_rate", 5.0)],
+    "scram_credentials": [("bob", "SCRAM-SHA-256", b"s" * 16, 4096, b"k" * 32, b"v" * 32)],
+    "delegation_tokens": [("token-1", "User", "alice", "User", "bob", '[["User", "carol"]]', 1, 30, 20)],
+}
+EVERYTHING = {
+    "topics": 2, "configs": 5, "producer_ids": 1, "quotas": 1, "scram_credentials": 1, "delegation_tokens": 1,
+}  # fmt: skip
+
+
+@pytest.fixture
+def old_folder(tmp_path: Path) -> Path:
+    """What a broker of an earlier version left: two topics, one of them compacted, a deleted topic, and the rest."""
+    data = tmp_path / "data"
+    log_dir = LogDir(data, "some-cluster", 3)
+    write_metadata_file(data, ROWS, node_id=3, cluster_id="some-cluster")
+    for name, topic_id, partitions in (("orders", ORDERS, 3), ("__consumer_offsets", OFFSETS, 2)):
+        for partition in range(partitions):
+            path = log_dir.create_partition_folder(name, partition, topic_id)
+            (path / f"{0:020}.log").write_bytes(b"")
+    epochs = data / "orders-2" / checkpoints.LEADER_EPOCH_CHECKPOINT
+    checkpoints.leader_epoch_checkpoint(epochs).write({4: 0, 9: 10})
+    log_dir.write_cleaner_offsets({("orders", 1): 5})
+    log_dir.create_partition_folder("gone", 0, uuid.UUID(int=5))
+    log_dir.rename_for_delete("gone", 0)
+    log_dir.close(clean=True)
+    (data / "backup-2024").mkdir()
+    return data
+
+
+@pytest.fixture
+def folder(old_folder: Path) -> Path:
+    """The same of a broker with a metadata log; nothing of the first records is left beside it."""
+    start(old_folder)
+    start(old_folder)
+    (old_folder / f"{FILE_NAME}.taken-over").unlink()
+    (old_folder / BOOTSTRAP_CHECKPOINT).unlink()
+    return old_folder
+
+
+def start(folder: Path, *others: Path, node_id: int = 3) -> MetadataImage:
+    """Open the metadata as a start does, and close it."""
+    log_dir = LogDir(folder, None, node_id)
+    try:
+        config = BrokerConfig({"node.id": node_id})
+        is_clean = log_dir.was_clean
+        storage, image = open_metadata(folder, others, log_dir.directory_id, config, VirtualClock(), is_clean=is_clean)
+        storage.flush()
+        storage.log.close()
+        log_dir.was_clean = True
+        return image
+    finally:
+        log_dir.close(clean=log_dir.was_clean)
+
+
+def lose(folder: Path) -> None:
+    shutil.rmtree(folder / FOLDER_NAME)
+
+
+def segment(folder: Path) -> Path:
+    return folder / FOLDER_NAME / f"{0:020}.log"
+
+
+def damage(path: Path, part: bytes, instead: bytes) -> None:
+    """Replace bytes of a file."""
+    data = path.read_bytes()
+    assert part in data
+    path.write_bytes(data.replace(part, instead))
+
+
+def damage_log(folder: Path) -> None:
+    """Damage the batch after the present ones, with sound batches behind it."""
+    size = segment(folder).stat().st_size
+    start(folder)
+    start(folder)
+    data = bytearray(segment(folder).read_bytes())
+    data[size + 70] ^= 1
+    segment(folder).write_bytes(data)
+
+
+def check_topics(image: MetadataImage) -> None:
+    orders, offsets = image.topics["orders"], image.topics["__consumer_offsets"]
+    assert (orders.topic_id, len(orders.partitions)) == (ORDERS, 3)
+    assert (offsets.topic_id, len(offsets.partitions)) == (OFFSETS, 2)
+    assert [one.leader_epoch for one in orders.partitions] == [0, 0, 9]
+    assert {one.leader for one in orders.partitions} == {3}
+
+
+def check_rest(image: MetadataImage) -> None:
+    """Check all but topics and configs."""
+    assert image.client_quotas == {QuotaEntity.of({"user": "u"}): {"producer_byte_rate": 5.0}}
+    assert image.scram_credentials == {("bob", "SCRAM-SHA-256"): CREDENTIAL}
+    assert image.delegation_tokens == {"token-1": TOKEN}
+    assert image.features["transaction.version"] == 1
+    assert image.next_producer_id == 1000
+
+
+def test_a_lost_log_beside_partitions_is_refused(folder: Path) -> None:
+    """A new cluster would not know the topics; the error has the remedy; nothing is made."""
+    lose(folder)
+    before = sorted(path.name for path in folder.iterdir())
+    with pytest.raises(MetadataLogError) as caught:
+        start(folder)
+    assert str(caught.value) == (
+        f"{folder / FOLDER_NAME} is missing, but {folder} has 5 partition folders (__consumer_offsets-0, ...); rebuild "
+        f"it with 'kbroker log recover-metadata {folder}', or restore it from a backup"
+    )
+    assert sorted(path.name for path in folder.iterdir()) == before
+
+
+def test_first_records_of_former_times_are_no_replacement(old_folder: Path) -> None:
+    """bootstrap.checkpoint stays in the folder, and lacks every change since."""
+    start(old_folder)
+    lose(old_folder)
+    with pytest.raises(MetadataLogError, match="is missing, but"):
+        start(old_folder)
+
+
+def test_a_folder_without_partitions_is_a_new_one(tmp_path: Path) -> None:
+    """The first start may have been killed before it wrote; other folders are no partitions."""
+    (tmp_path / "backup-2024").mkdir()
+    (tmp_path / FOLDER_NAME).mkdir()
+    assert start(tmp_path).topics == {}
+
+
+def test_topics_come_back_from_their_folders(folder: Path) -> None:
+    """Names, ids, partitions and epochs; compaction where it ran; nothing is removed by retention; losses are named."""
+    lose(folder)
+    found = recover(folder)
+    assert (found.kept, found.set_aside, len(found.lost)) == ({}, None, 6)
+    image = start(folder)
+    check_topics(image)
+    assert image.configs[2, "orders"] == {**KEEPS_ALL, "cleanup.policy": "compact"}
+    assert image.configs[2, "__consumer_offsets"]["cleanup.policy"] == "compact"
+    assert "retention.ms" not in image.configs[2, "__consumer_offsets"]
+    assert image.configs[4, ""] == {"min.insync.replicas": "1"}
+    assert FIRST_NEW_IDS <= image.next_producer_id < LAST_NEW_IDS
+    assert sorted(path.name for path in folder.iterdir() if "recover" in path.name) == []
+
+
+def test_sound_rows_of_a_damaged_file_are_kept(old_folder: Path) -> None:
+    """Rows with a correct checksum come back, the damaged ones do not; the file is put aside."""
+    folder = old_folder
+    damage(folder / FILE_NAME, b"consumer.session.timeout.ms45000", b"consumer.session.timeout.ms45001")
+    with pytest.raises(MetadataLogError, match="table configs"):
+        start(folder)
+    found = recover(folder)
+    assert found.set_aside == folder / f"{FILE_NAME}.damaged"
+    assert found.lost == ["configs of topics and brokers"]
+    assert found.kept == {**EVERYTHING, "configs": 4}
+    image = start(folder)
+    check_topics(image)
+    check_rest(image)
+    assert image.configs[2, "orders"] == {"retention.bytes": "-1", "cleanup.policy": "compact", "retention.ms": "7"}
+    assert image.configs[4, ""] == {"message.max.bytes": "7777"}
+    assert (32, "readers") not in image.configs
+
+
+def test_another_file_of_that_name_is_put_aside(old_folder: Path) -> None:
+    """Nothing of it can be read."""
+    (old_folder / FILE_NAME).write_bytes(b"no database at all, however long" * 200)
+    with pytest.raises(MetadataLogError, match=r"is damaged: .*recover-metadata"):
+        start(old_folder)
+    assert recover(old_folder).set_aside == old_folder / f"{FILE_NAME}.damaged"
+    check_topics(start(old_folder))
+
+
+def test_records_before_the_damage_of_a_log_are_kept(folder: Path) -> None:
+    """The log is put aside; its records up to the damage come back, and may be older than the lost ones."""
+    damage_log(folder)
+    data = segment(folder).read_bytes()
+    with pytest.raises(MetadataLogError, match=rf"{FOLDER_NAME} is damaged: .*recover-metadata"):
+        start(folder)
+    found = recover(folder)
+    assert found.set_aside is not None
+    assert re.fullmatch(rf"{FOLDER_NAME}\.[0-9a-f]{{32}}-stray", found.set_aside.name)
+    assert (found.set_aside / segment(folder).name).read_bytes() == data
+    assert (found.kept, len(found.lost)) == (EVERYTHING, 6)
+    assert re.search(r"the records from offset \d+ on are lost, if there were any", "\n".join(found.notes))
+    image = start(folder)
+    check_topics(image)
+    check_rest(image)
+    assert image.configs[2, "orders"] == {"retention.bytes": "-1", "cleanup.policy": "compact", "retention.ms": "7"}
+    assert image.configs[32, "readers"] == {"consumer.session.timeout.ms": "45000"}
+
+
+@pytest.mark.parametrize("name", [f"{0:020}-{0:010}.checkpoint", "quorum-state", "leader-epoch-checkpoint"])
+def test_a_log_whose_records_are_sound_is_kept_whole(folder: Path, name: str) -> None:
+    """Only a file beside the records is damaged: nothing is lost."""
+    path = folder / FOLDER_NAME / name
+    path.chmod(0o644)
+    path.write_bytes(path.read_bytes()[:-7] + b"damaged")
+    with pytest.raises(MetadataLogError, match="recover-metadata"):
+        start(folder)
+    found = recover(folder)
+    assert (found.kept, found.lost, found.notes) == (EVERYTHING, [], [])
+    image = start(folder)
+    check_topics(image)
+    check_rest(image)
+    assert image.configs[2, "orders"] == {"cleanup.policy": "compact", "retention.ms": "7"}
+
+
+def test_a_topic_that_was_created_after_the_damage_is_not_the_old_one(folder: Path) -> None:
+    """The folders have its id; the configs of the deleted topic of that name do not apply."""
+    new_id = uuid.UUID(int=0x777)
+    for partition in range(3):
+        checkpoints.write_partition_metadata(folder / f"orders-{partition}", new_id)
+    damage_log(folder)
+    recover(folder)
+    image = start(folder)
+    assert image.topics["orders"].topic_id == new_id
+    assert image.configs[2, "orders"] == {**KEEPS_ALL, "cleanup.policy": "compact"}
+
+
+def test_whole_metadata_is_left_alone(folder: Path, old_folder: Path) -> None:
+    """There is nothing to recover, and nothing is changed."""
+    before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file() and path.name != ".lock"}
+    with pytest.raises(RecoveryError, match=f"{FOLDER_NAME} is whole: there is nothing to recover"):
+        recover(folder)
+    assert {path: path.read_bytes() for path in before} == before
+
+
+def test_a_whole_file_is_left_alone(old_folder: Path) -> None:
+    """The next start takes it over."""
+    before = (old_folder / FILE_NAME).read_bytes()
+    with pytest.raises(RecoveryError, match="is whole: there is nothing to recover"):
+        recover(old_folder)
+    assert (old_folder / FILE_NAME).read_bytes() == before
+    check_topics(start(old_folder))
+
+
+def test_a_torn_tail_is_no_damage(folder: Path) -> None:
+    """A start after a crash cuts it off."""
+    with segment(folder).open("ab") as file:
+        file.write(b"\0" * 30)
+    (folder / clean_shutdown.FILE_NAME).unlink()
+    with pytest.raises(RecoveryError, match="is whole"):
+        recover(folder)
+    check_rest(start(folder))
+
+
+STEPS = [*((Path, name) for name in ("replace", "rename", "chmod")), (checkpoints, "sync_folder")]
+
+
+@pytest.mark.parametrize("kind", ["log", "file", "lost"])
+@pytest.mark.parametrize("is_late", [False, True])
+def test_a_recovery_that_is_killed_at_any_step_is_repeated(
+    old_folder: Path, tmp_path: Path, kind: str, is_late: bool
+) -> None:
+    """Killed before, or after, each change of the folder; a start in between is refused, or knows the topics."""
+    if kind == "file":
+        damage(old_folder / FILE_NAME, b"consumer.session.timeout.ms45000", b"consumer.session.timeout.ms45001")
+    else:
+        start(old_folder)
+        damage_log(old_folder)
+        if kind == "lost":
+            lose(old_folder)
+    source = tmp_path / "source"
+    old_folder.rename(source)
+
+    def recovery() -> None:
+        shutil.rmtree(old_folder, ignore_errors=True)
+        shutil.copytree(source, old_folder)
+        recover(old_folder)
+
+    kills = 0
+    for is_killed in killed_at_each_step(recovery, STEPS, is_late=is_late):
+        kills += is_killed
+        try:
+            image = start(old_folder)
+        except MetadataLogError:
+            recover(old_folder)
+            image = start(old_folder)
+        check_topics(image)
+        if kind != "lost":
+            check_rest(image)
+    assert kills > 5
+
+
+def test_an_id_that_no_folder_has(folder: Path) -> None:
+    """A power cut may leave it empty: other partitions know it, else the topic has a new one, and that is said."""
+    lose(folder)
+    (folder / "orders-0" / "partition.metadata").write_bytes(b"")
+    (folder / "orders-1" / "partition.metadata").unlink()
+    for partition in range(2):
+        (folder / f"__consumer_offsets-{partition}" / "partition.metadata").write_bytes(b"")
+    found = recover(folder)
+    by_name = {one.name: one.topic_id for one in found.topics}
+    assert by_name["orders"] == ORDERS
+    assert by_name["__consumer_offsets"] not in (OFFSETS, uuid.UUID(int=0))
+    assert "no folder of topic __consumer_offsets has its topic id: a new id was made" in found.notes
+
+
+def test_missing_partitions_are_reported(folder: Path) -> None:
+    """A hole is filled with an empty partition, and said."""
+    lose(folder)
+    shutil.rmtree(folder / "orders-1")
+    found = recover(folder)
+    assert [one.partitions for one in found.topics] == [2, 3]
+    assert "topic orders has no folder for partition 1: made empty" in found.notes
+
+
+def make_partition(folder: Path, name: str, topic_id: uuid.UUID) -> None:
+    (folder / name).mkdir()
+    checkpoints.write_partition_metadata(folder / name, topic_id)
+
+
+def test_folders_of_two_topics_of_one_name_are_refused(folder: Path) -> None:
+    """Only people can decide which one is right; nothing is created."""
+    lose(folder)
+    make_partition(folder, "orders-3", uuid.UUID(int=8))
+    text = (
+        f"found {uuid_to_text(ORDERS)}: orders-0; {uuid_to_text(uuid.UUID(int=8))}: orders-3: "
+        "move the folders of the other topics away"
+    )
+    with pytest.raises(RecoveryError, match=re.escape(text)):
+        recover(folder)
+    assert not (folder / FOLDER_NAME).exists()
+
+
+def test_a_folder_that_is_no_partition_makes_no_million_of_them(folder: Path) -> None:
+    """A number far behind all others is a mistake in a name."""
+    lose(folder)
+    make_partition(folder, "orders-20240101", ORDERS)
+    with pytest.raises(RecoveryError, match="orders-20240101 would be the last of 20240102 partitions, 4 of which"):
+        recover(folder)
+
+
+def test_the_owner_must_be_known(folder: Path) -> None:
+    """meta.properties says whose folder it is; without it people must."""
+    lose(folder)
+    with pytest.raises(RecoveryError, match="belongs to node 3, not to node 4"):
+        recover(folder, 4)
+    (folder / "meta.properties").unlink()
+    with pytest.raises(RecoveryError, match=r"has no meta\.properties: say whose it is with --node-id"):
+        recover(folder)
+    recover(folder, 3)
+    check_topics(start(folder))
+
+
+def run(*args: str) -> tuple[int, str]:
+    done = CliRunner().invoke(cli, ["log", "recover-metadata", *args])
+    return done.exit_code, done.output
+
+
+def test_the_command_reports_what_was_made_and_what_is_lost(folder: Path) -> None:
+    """A table of topics, notes for the operator, and what could not be recovered; one line when it is refused."""
+    lose(folder)
+    status, output = run(str(folder))
+    assert status == 0
+    assert f"wrote {folder / BOOTSTRAP_CHECKPOINT}: 2 topics, 5 partitions" in output
+    assert re.search(rf"orders +3 +{uuid_to_text(ORDERS)}\n", output)
+    assert "note: topics keep all their records" in output
+    assert "not recovered: topics without a folder" in output
+    assert "configs of topics and brokers; client quotas; SCRAM users" in output
+    status, output = run(str(folder))
+    assert (status, output) == (1, f"kbroker: {folder / BOOTSTRAP_CHECKPOINT} is whole: there is nothing to recover\n")
+    start(folder)
+    with segment(folder).open("r+b") as file:
+        file.seek(200)
+        file.write(b"damaged")
+    status, output = run("--json", str(folder))
+    document = json.loads(output)
+    assert status == 0
+    assert document["put_aside"].startswith(str(folder / f"{FOLDER_NAME}."))
+    assert {"topic": "orders", "partitions": 3, "id": uuid_to_text(ORDERS)} in document["topics"]
+
+
+def verify(folder: Path, *options: str) -> tuple[int, str]:
+    done = CliRunner().invoke(cli, ["log", "verify", *options, str(folder)])
+    return done.exit_code, done.output
+
+
+def test_verify_checks_an_old_file(old_folder: Path) -> None:
+    """Damage gives exit status 3, in JSON as well; the file is not changed."""
+    folder = old_folder
+    assert verify(folder) == (0, "0 damaged places\n")
+    damage(folder / FILE_NAME, ORDERS.bytes, uuid.UUID(int=7).bytes)
+    before = (folder / FILE_NAME).read_bytes()
+    status, output = verify(folder)
+    assert status == 3
+    assert f"{folder / FILE_NAME} is damaged: table topics, topic 'orders': its checksum is wrong" in output
+    (row,) = json.loads(verify(folder, "--json")[1])
+    assert row["path"] == str(folder / FILE_NAME)
+    assert (folder / FILE_NAME).read_bytes() == before
+
+
+def test_verify_checks_the_metadata_log(folder: Path) -> None:
+    """Its batches, its records and its snapshots; the log of a running broker is not judged, and none is repaired."""
+    assert verify(folder) == (0, "0 damaged places\n")
+    with segment(folder).open("r+b") as file:
+        file.seek(200)
+        file.write(b"damaged")
+    before = segment(folder).read_bytes()
+    for options in ((), ("--repair",)):
+        status, output = verify(folder, *options)
+        assert status == 3
+        assert f"{segment(folder)} at byte " in output
+        assert re.search(rf"{FOLDER_NAME} is damaged: .*rebuild it with 'kbroker log recover-metadata", output)
+        assert segment(folder).read_bytes() == before
+    lock = FolderLock(folder)
+    rows = json.loads(verify(folder, "--json")[1])
+    lock.release()
+    assert not any("recover-metadata" in row["problem"] for row in rows)
+
+
+def test_verify_checks_records_and_snapshots(folder: Path) -> None:
+    """A record of a later version, and a snapshot for which the start would use an older one."""
+    snapshot = folder / FOLDER_NAME / f"{3:020}-{1:010}.checkpoint"
+    snapshot.write_bytes(b"damaged")
+    status, output = verify(folder)
+    assert status == 3
+    assert f"{snapshot} at byte 0, 7 bytes: {snapshot}: " in output
+    snapshot.unlink()
+    clean_shutdown.write_mark(folder)
+    data = segment(folder).read_bytes()
+    with segment(folder).open("ab") as file:
+        record = MetadataRecord("TopicRecord", 0, {"Name": "t", "TopicId": ORDERS})
+        base = max(batch.last_offset for batch in read_batches(data)) + 1
+        file.write(with_unknown_type(build_records([record], base, 2, 1)))
+    status, output = verify(folder)
+    assert status == 3
+    assert "a metadata record has type 99, supported are" in output
+    with pytest.raises(RecoveryError, match="a metadata record has type 99"):
+        recover(folder)
+
+
+def with_unknown_type(batch: bytes) -> bytes:
+    """Return a batch of a TopicRecord as one of another type, with its checksum."""
+    data = bytearray(batch)
+    at = data.index(b"\x01\x02\x00\x02t")
+    data[at + 1] = 99
+    data[17:21] = crc32c(bytes(data[21:])).to_bytes(4, "big")
+    return bytes(data)
+
+
+def test_a_folder_in_use_is_left_alone(folder: Path) -> None:
+    """The broker that uses it must be stopped first."""
+    lose(folder)
+    lock = FolderLock(folder)
+    status, said = run(str(folder))
+    lock.release()
+    assert status == 1
+    assert "is in use by this process" in said
+
+
+def test_a_refused_start_leaves_the_checkpoints_and_the_clean_mark(folder: Path) -> None:
+    """The log folder is opened before the metadata: its checkpoints must not be lost by the refusal."""
+    from kbroker.broker import Broker, BrokerStartError
+
+    log_dir = LogDir(folder, None, 3)
+    log_dir.write_log_starts({("orders", 0): 0})
+    log_dir.write_recovery_points({("orders", 0): 0})
+    log_dir.close(clean=True)
+    files = [folder / name for name in (checkpoints.LOG_START_CHECKPOINT, checkpoints.RECOVERY_POINT_CHECKPOINT)]
+    before = [file.read_bytes() for file in files]
+    lose(folder)
+    broker = Broker({"listeners": "PLAINTEXT://127.0.0.1:0", "log.dirs": str(folder), "node.id": 3})
+    for _ in range(2):
+        with pytest.raises(BrokerStartError, match="recover-metadata"):
+            broker.start()
+        assert [file.read_bytes() for file in files] == before
+        assert (folder / clean_shutdown.FILE_NAME).exists()
+    recover(folder)
+    with broker:
+        views = {view.name: view.configs for view in broker.context.topics.all()}
+        assert sorted(views) == ["__consumer_offsets", "orders"]
+        assert views["orders"]["retention.ms"] == "-1"
+    assert [path.name for path in folder.iterdir() if "stray" in path.name] == []
+
+
+def test_several_folders(folder: Path, tmp_path: Path) -> None:
+    """The start names all folders, and the recovery finds the partitions and compacted topics of each."""
+    other = tmp_path / "other"
+    log_dir = LogDir(other, "some-cluster", 3)
+    for name in ("orders-1", "orders-2", "__consumer_offsets-1"):
+        (folder / name).rename(other / name)
+    log_dir.write_cleaner_offsets({("orders", 1): 5})
+    log_dir.close(clean=True)
+    (folder / "cleaner-offset-checkpoint").unlink()
+    lose(folder)
+    for name in ("orders-0", "__consumer_offsets-0"):
+        shutil.rmtree(folder / name)
+    expected = f"{re.escape(str(other))} has 3 partition folders .* recover-metadata {re.escape(f'{folder} {other}')}'"
+    with pytest.raises(MetadataLogError, match=expected):
+        start(folder, other)
+    done = CliRunner().invoke(cli, ["log", "recover-metadata", str(folder), str(other), "--json"])
+    assert done.exit_code == 0, done.output
+    assert [(row["topic"], row["partitions"]) for row in json.loads(done.stdout)["topics"]] == [
+        ("__consumer_offsets", 2),
+        ("orders", 3),
+    ]
+    image = start(folder, other)
+    check_topics(image)
+    assert {name: image.configs[2, name]["cleanup.policy"] for name in image.topics} == {
+        "__consumer_offsets": "compact",
+        "orders": "compact",
+    }
+    assert image.topics["orders"].partitions[1].directories == (log_dir.directory_id,)
