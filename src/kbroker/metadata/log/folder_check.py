@@ -288,9 +288,8 @@ def _common_losses(found: LogFolders) -> Iterator[str]:
 
 
 def _levels(metadata: FolderMetadata) -> list[tuple[str, int]]:
-    """Return the finalized levels above 0, those of metadata.version and kraft.version among them."""
-    levels = {**metadata.image.features, KRAFT_VERSION: metadata.kraft_version}
-    return sorted((name, level) for name, level in levels.items() if level > 0)
+    """Return the finalized levels, that of kraft.version among them."""
+    return sorted({**metadata.image.features, KRAFT_VERSION: metadata.kraft_version}.items())
 
 
 def _level_text(feature: str, level: int) -> str:

@@ -349,6 +349,8 @@ def test_a_log_that_begins_with_a_snapshot(folder: Folder) -> None:
     folder.log.write_bytes(b"")
     folder.log.rename(folder.log.with_name(f"{end:020d}.log"))
     assert folder.losses() == []
+    write_snapshot(folder.log.with_name(snapshot_name(1, 1)), [], NOW_MS)
+    assert folder.losses() == []
 
 
 def test_transactions_of_records(folder: Folder) -> None:
