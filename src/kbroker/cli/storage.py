@@ -197,6 +197,7 @@ def info(config_file: Path, as_json: bool) -> None:
     "versions",
     multiple=True,
     metavar="X.Y|kbroker",
+    shell_complete=lambda ctx, param, incomplete: [word for word in _servers() if word.startswith(incomplete)],
     help="Judge this version of Apache Kafka, or kbroker. Repeatable.  [default: 4.3 and kbroker]",
 )
 @json_option
@@ -232,15 +233,19 @@ def check(folders: tuple[Path, ...], versions: tuple[str, ...], as_json: bool) -
 
 
 def _server(word: str) -> str:
-    """Return the release of a version. Raises: click.BadParameter."""
+    """Return the release of a version, or kbroker. Raises: click.BadParameter."""
+    release, known = ".".join(word.split(".")[:2]), _servers()
+    if release not in known:
+        expected = f"{', '.join(known[:-1])} or {known[-1]}"
+        raise click.BadParameter(f"expected {expected}, got {word}", param_hint="--version")
+    return release
+
+
+def _servers() -> list[str]:
     from kbroker.metadata.feature_versions import RELEASES
     from kbroker.metadata.log.folder_check import KBROKER
 
-    release = ".".join(word.split(".")[:2])
-    if word != KBROKER and release not in RELEASES:
-        expected = f"{', '.join(RELEASES)} or {KBROKER}"
-        raise click.BadParameter(f"expected {expected}, got {word}", param_hint="--version")
-    return word if word == KBROKER else release
+    return [*RELEASES, KBROKER]
 
 
 @storage.command("random-uuid")

@@ -8,8 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.shell_completion import ShellComplete
 
 from kbroker._core.clock import VirtualClock
+from kbroker.cli import cli
 from kbroker.log.folder_lock import FolderLock
 from kbroker.metadata.records.control_records import Voters
 from kbroker.metadata.records.snapshot_files import read_snapshot
@@ -133,3 +135,10 @@ def test_check_while_a_broker_runs(tmp_path: Path) -> None:
     finally:
         lock.release()
     assert text.startswith(f"{tmp_path} is in use by this process already")
+
+
+def test_versions_are_completed() -> None:
+    complete = ShellComplete(cli, {}, "kbroker", "_KBROKER_COMPLETE")
+    words = ["storage", "check", "d", "--version"]
+    assert [item.value for item in complete.get_completions(words, "")] == ["4.0", "4.1", "4.2", "4.3", "kbroker"]
+    assert [item.value for item in complete.get_completions(words, "k")] == ["kbroker"]

@@ -42,7 +42,7 @@ _SHOWN = 3  # names of a list
 
 
 class LogFolders(NamedTuple):
-    """What several log folders of one node contain.
+    """Content of the log folders of one node.
 
     Attributes:
         folders: as given.
