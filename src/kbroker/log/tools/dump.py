@@ -61,7 +61,7 @@ def dump_file(
 
 def describe(row: Row) -> str:
     """Return a row as one line of text, like Kafka's tool."""
-    is_record = row["kind"] == "record"
+    is_record: bool = row["kind"] == "record"
     fields = (
         f"{key}{'' if key in _WITHOUT_COLON else ':'} {_text(value)}"
         for key, value in row.items()
