@@ -58,12 +58,16 @@ def plain_options(words: Sequence[str]) -> Options | None:
     """Read the words after `serve`; None for what only the full parser can judge: help, mistakes, short forms."""
     values: dict[str, list[str]] = {"--listener": [], "--data-dir": [], "--config": [], "--set": []}
     in_memory = False
+    named: list[str] = []  # files without --config
     at = 0
     while at < len(words):
         name, equals, value = words[at].partition("=")
         at += 1
         if name == "--in-memory" and not equals:
             in_memory = True
+            continue
+        if not name.startswith("-"):
+            named.append(words[at - 1])
             continue
         if name not in values:
             return None
@@ -79,7 +83,9 @@ def plain_options(words: Sequence[str]) -> Options | None:
         if not equals or not key.strip():
             return None
         settings[key.strip()] = value.strip()
-    folders, files = values["--data-dir"], values["--config"]
+    folders, files = values["--data-dir"], values["--config"] + named
+    if len(files) > 1 and named:
+        return None
     paths = [path for path in folders + files if os.path.exists(path)]
     if any(os.path.isdir(path) != (path in folders) or not os.access(path, os.R_OK) for path in paths):
         return None

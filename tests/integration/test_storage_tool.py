@@ -38,9 +38,11 @@ SALTED = 'SCRAM-SHA-512=[name=bob,iterations=8192,salt="N3E=",saltedpassword="YC
 FORMATTED: Sequence[tuple[Mapping[str, str], str]] = (
     (COMBINED, "--standalone"),
     (COMBINED, "-s -S " + USER),
+    (COMBINED, '-s -S SCRAM-SHA-256=[name="",password=",salt=N3E=]'),
     (COMBINED, f"-s --add-scram {USER} --add-scram {SALTED}"),
     (COMBINED, "-N"),
     (COMBINED, f"-I 1@h:9093:{IDS[0]},2@[::1]:9094:{IDS[1]},17@localhost:1:{IDS[2]}"),
+    (COMBINED, f"-I 1@h:9093:{IDS[0]},2@h:9093:{IDS[1]},9@h:9093:{IDS[2]}"),
     (COMBINED, f"-I 2@h:9093:{IDS[0]}"),
     (COMBINED, "-s -f group.version=0 --feature transaction.version=1"),
     (COMBINED, "-s -r 3.3"),

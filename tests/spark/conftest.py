@@ -21,6 +21,7 @@ from kbroker.spark.setup.jars import CONNECTOR, DELTA, Jar, fetch_jars
 from kbroker.spark.setup.session import build_session, stop_session
 from tests.spark.class_archive import JVM
 from tests.spark.source_support import WORKER_STARTS
+from tests.spark.standalone import PYTHON_START
 from tests.support import need
 from tests.support.broker import BrokerProcess
 
@@ -58,13 +59,15 @@ class Sessions:
             os.environ.setdefault("SPARK_SUBMIT_OPTS", " ".join(JVM))
             self._interrupt = signal.getsignal(signal.SIGINT)
             table_stream.STARTS = WORKER_STARTS
-            self._session = build_session(
-                "kbroker tests",
-                master="local[2]",
-                delta=self.no_delta is None,
-                more_jars=self._jars,
-                settings=SETTINGS,
-            )
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setenv("PYTHONPATH", str(PYTHON_START), prepend=os.pathsep)
+                self._session = build_session(
+                    "kbroker tests",
+                    master="local[2]",
+                    delta=self.no_delta is None,
+                    more_jars=self._jars,
+                    settings=SETTINGS,
+                )
         return self._session
 
     @staticmethod

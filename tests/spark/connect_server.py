@@ -13,7 +13,7 @@ from pathlib import Path
 from kbroker.spark.errors import PipelineError
 from kbroker.spark.setup.remote import require_connect
 from kbroker.testing.waiting import wait_until
-from tests.spark.standalone import START_S, environment
+from tests.spark.standalone import NO_CONF, START_S, environment
 from tests.support import need
 
 _LISTENS = re.compile(r"Spark Connect server started at: .*:(\d+)")
@@ -44,7 +44,7 @@ def connect_server(folder: Path, python: Path | None = None) -> Iterator[str]:
         "--class",
         SERVER,
     ]
-    given = {**environment(), "SPARK_LOCAL_IP": "127.0.0.1", "SPARK_CONF_DIR": str(folder)}
+    given = {**environment(), "SPARK_LOCAL_IP": "127.0.0.1", "SPARK_CONF_DIR": str(folder / NO_CONF)}
     if python is not None:
         given["PYSPARK_PYTHON"] = str(python)
     output = folder / "server.log"

@@ -17,6 +17,10 @@ from tests.spark.class_archive import JVM
 from tests.support import need
 
 ROOT = Path(__file__).resolve().parents[2]
+PYTHON_START = ROOT / "tests" / "spark" / "python_start"
+#: Name of a folder that does not exist, in place of this machine's settings of Spark. An existing one would be in the
+#: class path, and a JVM leaves out an archive of classes that was written with another class path.
+NO_CONF = "conf"
 START_S = 120
 _MASTER = re.compile(r"Starting Spark master at (spark://\S+)")
 _REGISTERED = re.compile(r"Successfully registered with master")
@@ -32,9 +36,9 @@ class Standalone:
 
         self._spark_class = os.path.join(_find_spark_home(), "bin", "spark-class")
         self._folder = folder
-        self._processes: list[subprocess.Popen[bytes]] = []
+        self.processes: list[subprocess.Popen[bytes]] = []
         self.workers: list[subprocess.Popen[bytes]] = []
-        (folder / "conf").mkdir(parents=True)
+        folder.mkdir(parents=True, exist_ok=True)
         listening = self._start("master", [], "org.apache.spark.deploy.master.Master", "--port", "0")
         self.url = self._said(listening, _MASTER)[1]
 
@@ -48,11 +52,11 @@ class Standalone:
             before = ["unshare", "--mount", *user, "sh", "-c", _HIDE, str(hidden)]
             if subprocess.run([*before, "true"], capture_output=True, check=False).returncode:
                 need.lack("this machine allows no mount namespaces")
-        name = f"worker-{len(self._processes)}"
+        name = f"worker-{len(self.processes)}"
         words = ("-c", "1", "-m", "600m", "-d", str(self._folder / name), self.url)
         output = self._start(name, before, "org.apache.spark.deploy.worker.Worker", *words)
         self._said(output, _REGISTERED)
-        self.workers.append(self._processes[-1])
+        self.workers.append(self.processes[-1])
 
     def kill_worker(self, number: int) -> None:
         """End a worker as a machine that loses its power does: its executors end too."""
@@ -79,14 +83,15 @@ class Standalone:
     def options(self) -> list[str]:
         """With which a command has this cluster as its master."""
         local = ("--conf", "spark.driver.host=127.0.0.1", "--conf", "spark.driver.bindAddress=127.0.0.1")
-        return ["--master", self.url, *local, "--conf", "spark.executor.memory=512m"]
+        java = f"spark.executor.extraJavaOptions={' '.join(JVM)}"
+        return ["--master", self.url, *local, "--conf", "spark.executor.memory=512m", "--conf", java]
 
     def close(self) -> None:
         """End all processes, workers first: they end their executors."""
-        for process in reversed(self._processes):
+        for process in reversed(self.processes):
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGTERM)
-        for process in self._processes:
+        for process in self.processes:
             try:
                 process.wait(20)
             except subprocess.TimeoutExpired:
@@ -98,7 +103,7 @@ class Standalone:
         given = {
             **environment(),
             "SPARK_LOCAL_IP": "127.0.0.1",
-            "SPARK_CONF_DIR": str(self._folder / "conf"),
+            "SPARK_CONF_DIR": str(self._folder / NO_CONF),
             "SPARK_DAEMON_MEMORY": "128m",
             "SPARK_DAEMON_JAVA_OPTS": " ".join(JVM),
         }
@@ -106,11 +111,11 @@ class Standalone:
         call = [*before, self._spark_class, name, "--host", "127.0.0.1", "--webui-port", "0", *options]
         with output.open("wb") as file:
             process = subprocess.Popen(call, env=given, stdout=file, stderr=file, start_new_session=True)
-        self._processes.append(process)
+        self.processes.append(process)
         return output
 
     def _said(self, output: Path, pattern: re.Pattern[str]) -> re.Match[str]:
-        process = self._processes[-1]
+        process = self.processes[-1]
 
         def found() -> re.Match[str] | None:
             assert process.poll() is None, output.read_text()
@@ -126,7 +131,7 @@ def environment() -> dict[str, str]:
     """For processes of Spark: this interpreter and these sources, also on executors."""
     return {
         **os.environ,
-        "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path]),
+        "PYTHONPATH": os.pathsep.join([str(PYTHON_START), str(ROOT), *sys.path]),
         "SPARK_SUBMIT_OPTS": " ".join(JVM),
         "PYSPARK_PYTHON": sys.executable,
     }

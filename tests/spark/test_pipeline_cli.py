@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -13,8 +12,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 from kbroker.cli import cli
-from tests.spark.class_archive import JVM
 from tests.spark.day import make_day
+from tests.spark.standalone import environment
 
 
 @pytest.mark.slow
@@ -23,11 +22,10 @@ def test_ingest_and_look(tmp_path: Path, command: Callable[..., Result]) -> None
     day = make_day(1_000)
     log, table = tmp_path / "kafka-request.log", tmp_path / "table"
     log.write_text("no record\n" + "\n".join(day.lines()) + "\n")
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "SPARK_SUBMIT_OPTS": " ".join(JVM)}
     words = ("ingest", str(table), str(log), "--buckets", "1", "--master", "local[2]", "--json")
     done = subprocess.run(
         [sys.executable, "-m", "kbroker", "pipeline", *words],
-        env=environment,
+        env=environment(),
         capture_output=True,
         text=True,
         check=False,

@@ -14,7 +14,7 @@ import pytest
 
 from bench.pipeline.generate import generate_table
 from bench.pipeline.population import Shape
-from tests.spark.class_archive import JVM
+from tests.spark.standalone import environment
 
 BAR = re.compile(r"\r\x1b\[2K[\w ]+(?:, stage \d+)?  \[[#.]{24}\] +\d+%  [\d,]+ of [\d,]+ \w+")
 STEP = """
@@ -33,15 +33,9 @@ say("done")
 
 def run(words: list[str], *, terminal: bool) -> tuple[str, str]:
     """Standard output, and what was written to stderr, which is a terminal of 80 columns or a pipe."""
-    environment = {
-        **os.environ,
-        "PYTHONPATH": os.pathsep.join(sys.path),
-        "SPARK_SUBMIT_OPTS": " ".join(JVM),
-        "TERM": "xterm",
-        "COLUMNS": "80",
-    }
     ours, theirs = pty.openpty() if terminal else os.pipe()
-    process = subprocess.Popen([sys.executable, *words], env=environment, stdout=subprocess.PIPE, stderr=theirs)
+    given = {**environment(), "TERM": "xterm", "COLUMNS": "80"}
+    process = subprocess.Popen([sys.executable, *words], env=given, stdout=subprocess.PIPE, stderr=theirs)
     os.close(theirs)
     said = b""
     while True:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from collections import Counter
@@ -22,12 +21,11 @@ from kbroker.spark.datasource.exactly_once import TaskTransaction, Written, chec
 from kbroker.spark.datasource.options import WriteOptions, write_options
 from kbroker.spark.datasource.writer import send_batch
 from kbroker.spark.errors import PipelineError
-from tests.spark.class_archive import JVM
 from tests.spark.exactly_once_driver import copy
 from tests.spark.source_support import WORKER_STARTS, refusal, run_to_its_end
+from tests.spark.standalone import ROOT, environment
 from tests.support.broker import BrokerProcess
 
-ROOT = Path(__file__).resolve().parents[2]
 ROWS = 1200  # three batches, of which something dies in the second
 LOCAL, TWO_EXECUTORS = "local[2,4]", "local-cluster[2,1,1024]"  # both run a failed task again
 
@@ -53,13 +51,8 @@ def values(cluster: Cluster, *, read_committed: bool = True) -> list[int]:
 
 def drive(bootstrap: str, folder: Path, master: str, phase: str) -> subprocess.CompletedProcess[str]:
     """One run of the driver."""
-    environment = {
-        **os.environ,
-        "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path]),
-        "SPARK_SUBMIT_OPTS": " ".join(JVM),
-    }
     command = [sys.executable, "-m", "tests.spark.exactly_once_driver", bootstrap, str(folder), master, phase]
-    return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    return subprocess.run(command, cwd=ROOT, env=environment(), capture_output=True, text=True, check=False)
 
 
 SOAK = pytest.mark.soak

@@ -32,8 +32,7 @@ from kbroker.spark.watch.watch import Watched, watch
 from kbroker.testing import EmbeddedBroker
 from kbroker.testing.waiting import wait_until
 from tests.spark.day import make_day, to_line
-from tests.spark.killing import ROOT
-from tests.spark.standalone import environment
+from tests.spark.standalone import ROOT, environment
 from tests.spark.watching import assert_equal_to_the_batch_jobs, closing_line, put, rows_of
 from tests.support.broker import BrokerProcess
 

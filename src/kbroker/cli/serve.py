@@ -8,6 +8,7 @@ from kbroker.cli.options import key_values
 
 
 @click.command()
+@click.argument("file", required=False, type=click.Path(dir_okay=False, path_type=Path))
 @click.option(
     "--listener",
     multiple=True,
@@ -19,13 +20,14 @@ from kbroker.cli.options import key_values
     "--config",
     "config_file",
     type=click.Path(dir_okay=False, path_type=Path),
-    help="Properties file, as Kafka's server.properties.",
+    help="The same as FILE.",
 )
 @click.option(
     "--set", "settings", multiple=True, metavar="KEY=VALUE", help="Set a config, over all other sources. Repeatable."
 )
 @click.option("--in-memory", is_flag=True, help="Delete all data when the broker stops.")
 def serve(
+    file: Path | None,
     listener: tuple[str, ...],
     data_dir: str | None,
     config_file: Path | None,
@@ -37,16 +39,20 @@ def serve(
     The broker then shuts down in order and exits with status 0. A signal before the ready line cancels the start; the
     exit status is then that of the signal (130 or 143).
 
-    Configs come from these sources; later ones override earlier ones: defaults, --config, the environment
-    (KAFKA_LOG_DIRS or KBROKER_CFG_LOG_DIRS for log.dirs), the other options, --set.
+    FILE is a properties file, such as the server.properties of a combined node of Kafka. Configs come from these
+    sources; later ones override earlier ones: defaults, FILE, the environment (KAFKA_LOG_DIRS or
+    KBROKER_CFG_LOG_DIRS for log.dirs), the other options, --set.
     """
     from kbroker import serving
 
-    options = serving.Options(listener, data_dir, config_file, key_values(settings, "--set"), in_memory)
+    if file is not None and config_file is not None:
+        raise click.UsageError(f"expected one properties file, got {file} and --config {config_file}")
+    options = serving.Options(listener, data_dir, file or config_file, key_values(settings, "--set"), in_memory)
     try:
         serving.serve(options)
     except serving.OptionError as error:
-        raise click.BadParameter(str(error), param_hint=error.option) from None
+        hint = "FILE" if file is not None and error.option == "--config" else error.option
+        raise click.BadParameter(str(error), param_hint=hint) from None
     except serving.ServeError as error:
         failure = click.ClickException(str(error))
         setattr(failure, "exit_code", error.status)  # noqa: B010  a class variable for click's stubs

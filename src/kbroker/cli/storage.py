@@ -15,7 +15,8 @@ if TYPE_CHECKING:
     from kbroker.common.configs.config_node import NodeConfig
     from kbroker.log.checkpoints import MetaProperties
 
-NOT_FORMATTED_STATUS = 1
+NOT_FORMATTED_STATUS = CANNOT_SERVE_STATUS = 1
+FOLDER = click.Path(exists=True, file_okay=False, path_type=Path)
 CONFIG = click.option(
     "--config",
     "-c",
@@ -186,6 +187,65 @@ def info(config_file: Path, as_json: bool) -> None:
             click.echo(line)
     if found.problems:
         raise click.exceptions.Exit(NOT_FORMATTED_STATUS)
+
+
+@storage.command()
+@click.argument("folders", nargs=-1, required=True, type=FOLDER, metavar="DIR...")
+@click.option(
+    "--version",
+    "-V",
+    "versions",
+    multiple=True,
+    metavar="X.Y|kbroker",
+    shell_complete=lambda ctx, param, incomplete: [word for word in _servers() if word.startswith(incomplete)],
+    help="Judge this version of Apache Kafka, or kbroker. Repeatable.  [default: 4.3 and kbroker]",
+)
+@json_option
+def check(folders: tuple[Path, ...], versions: tuple[str, ...], as_json: bool) -> None:
+    """Say which server can serve log folders.
+
+    The command judges Apache Kafka and kbroker: the obstacles to serving the folders, and whatever would have no
+    effect. It changes no file; stop the broker first, and name every folder of log.dirs. The exit status is 1 if one
+    of the servers cannot serve the folders.
+    """
+    from kbroker.log.folder_lock import LOCK_FILE, FolderLock, FolderLockedError
+    from kbroker.metadata.log import folder_check
+
+    servers = [_server(word) for word in versions] or [folder_check.LATEST_RELEASE, folder_check.KBROKER]
+    try:
+        for folder in folders:
+            if (folder / LOCK_FILE).exists():
+                FolderLock(folder).release()
+    except FolderLockedError as error:
+        raise click.ClickException(str(error)) from None
+    found = folder_check.read_folders(folders)
+    verdicts = [folder_check.judge(found, server) for server in servers]
+    if as_json:
+        rows = [{"server": one.server, "can_serve": not one.obstacles, **one._asdict()} for one in verdicts]
+        print_json({"folders": [str(folder) for folder in folders], **found.summary(), "verdicts": rows})
+    else:
+        click.echo(found.title())
+        for verdict in verdicts:
+            for line in verdict.lines():
+                click.echo(line)
+    if any(verdict.obstacles for verdict in verdicts):
+        raise click.exceptions.Exit(CANNOT_SERVE_STATUS)
+
+
+def _server(word: str) -> str:
+    """Return the release of a version, or kbroker. Raises: click.BadParameter."""
+    release, known = ".".join(word.split(".")[:2]), _servers()
+    if release not in known:
+        expected = f"{', '.join(known[:-1])} or {known[-1]}"
+        raise click.BadParameter(f"expected {expected}, got {word}", param_hint="--version")
+    return release
+
+
+def _servers() -> list[str]:
+    from kbroker.metadata.feature_versions import RELEASES
+    from kbroker.metadata.log.folder_check import KBROKER
+
+    return [*RELEASES, KBROKER]
 
 
 @storage.command("random-uuid")

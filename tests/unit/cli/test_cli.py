@@ -147,6 +147,8 @@ def test_version() -> None:
         ("quotas set --user a producer_byterate=1",
          "Invalid value for KEY=NUMBER: unknown quota 'producer_byterate'; did you mean producer_byte_rate?"),
         ("serve --config nix.conf", "Invalid value for --config: nix.conf: No such file or directory"),
+        ("serve nix.conf", "Invalid value for FILE: nix.conf: No such file or directory"),
+        ("serve a.conf --config b.conf", "expected one properties file, got a.conf and --config b.conf"),
     ],
 )  # fmt: skip
 def test_wrong_usage_is_one_line_and_status_2(args: str, message: str) -> None:
@@ -313,6 +315,18 @@ def test_serve_passes_settings_on_and_the_later_source_wins(fake_broker: type[Fa
         "a": "b=c",
     }
     assert wanted == {k: v for k, v in broker.properties.items() if k in wanted}
+
+
+def test_serve_takes_a_file_without_an_option(fake_broker: type[FakeBroker], tmp_path: Path) -> None:
+    """As Kafka's script does; the plain form of the command line reads it too."""
+    config = tmp_path / "server.properties"
+    config.write_text("num.partitions=2\n")
+    run("serve", str(config), "--in-memory")
+    assert fake_broker.made[0].properties["num.partitions"] == "2"
+    words = [str(config), "--set", "a=b", "--in-memory"]
+    assert serving.plain_options(words) == serving.Options([], None, str(config), {"a": "b"}, True)
+    assert serving.plain_options([*words, "--config", str(config)]) is None
+    assert serving.plain_options([str(config), str(config)]) is None
 
 
 def test_serve_into_a_folder_without_a_name(fake_broker: type[FakeBroker]) -> None:

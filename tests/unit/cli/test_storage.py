@@ -8,8 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.shell_completion import ShellComplete
 
 from kbroker._core.clock import VirtualClock
+from kbroker.cli import cli
+from kbroker.log.folder_lock import FolderLock
 from kbroker.metadata.records.control_records import Voters
 from kbroker.metadata.records.snapshot_files import read_snapshot
 from tests.support.cli import printed, refusal, run
@@ -81,3 +84,61 @@ def test_random_id() -> None:
 def test_a_file_that_is_no_text(config: Path) -> None:
     config.write_bytes(b"\xff\xfe")
     assert refusal(run(None, "storage", "info", "-c", str(config))).endswith("expected UTF-8 text, found other bytes")
+
+
+def test_check(config: Path) -> None:
+    """Lines and statuses; the document has the same."""
+    document("format", "-c", config, "-t", "abc", "--standalone", "-r", "4.2")
+    folders = [f"{config.parent}/a", f"{config.parent}/b"]
+    title = f"{', '.join(folders)}: node 5 of cluster abc, metadata.version 29 (4.2-IV1), 0 topics with 0 partitions\n"
+    served = title + (
+        "Apache Kafka 4.3 can serve it\n"
+        "kbroker can serve it, but:\n"
+        "  share.version is finalized at level 1: share groups are kept and not served\n"
+        "  streams.version is finalized at level 1: streams groups are kept and not served\n"
+        "  eligible.leader.replicas.version is finalized at level 1: eligible leader replicas are kept and not served\n"
+    )
+    assert printed(None, "storage", "check", *folders) == served
+    result = run(None, "storage", "check", *folders, "--version", "4.1.2")
+    lines = [
+        "Apache Kafka 4.1 cannot serve it:",
+        "  metadata.version is 29 (4.2-IV1), above 27 (4.1-IV1)",
+        "  streams.version is 1, above 0",
+    ]
+    assert (result.exit_code, result.stdout.splitlines()[1:]) == (1, lines)
+    found = document("check", *folders, "--version", "kbroker")
+    (verdict,) = found.pop("verdicts")
+    assert found == {
+        "folders": folders,
+        "cluster_id": "abc",
+        "node_id": 5,
+        "metadata_version": 29,
+        "topics": 0,
+        "partitions": 0,
+    }
+    assert (verdict["server"], verdict["can_serve"], verdict["obstacles"]) == ("kbroker", True, [])
+    assert len(verdict["losses"]) == 3
+    (config.parent / "empty").mkdir()
+    empty = json.loads(run(None, "storage", "check", f"{config.parent}/empty", "--json").stdout)
+    assert (empty["node_id"], empty["metadata_version"], empty["topics"]) == (None, None, None)
+
+
+def test_check_of_an_unknown_version(config: Path) -> None:
+    result = run(None, "storage", "check", str(config.parent), "--version", "3.9")
+    assert refusal(result) == "Invalid value for --version: expected 4.0, 4.1, 4.2, 4.3 or kbroker, got 3.9"
+
+
+def test_check_while_a_broker_runs(tmp_path: Path) -> None:
+    lock = FolderLock(tmp_path)
+    try:
+        text = refusal(run(None, "storage", "check", str(tmp_path)))
+    finally:
+        lock.release()
+    assert text.startswith(f"{tmp_path} is in use by this process already")
+
+
+def test_versions_are_completed() -> None:
+    complete = ShellComplete(cli, {}, "kbroker", "_KBROKER_COMPLETE")
+    words = ["storage", "check", "d", "--version"]
+    assert [item.value for item in complete.get_completions(words, "")] == ["4.0", "4.1", "4.2", "4.3", "kbroker"]
+    assert [item.value for item in complete.get_completions(words, "k")] == ["kbroker"]

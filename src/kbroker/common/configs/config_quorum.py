@@ -58,7 +58,7 @@ DEFAULT_VOTER = Listener("CONTROLLER", "PLAINTEXT", "localhost", 9093)
 _TLS_OR_SASL = frozenset({"SSL", "SASL_PLAINTEXT", "SASL_SSL"})
 _FORM = "Each entry should be in the form `{id}@{host}:{port}`."
 # a host and a port as Kafka's tools read them: the host of an IPv6 address is in brackets
-_ADDRESS = re.compile(r"(?:[A-Za-z][A-Za-z0-9_]*://)?\[?([0-9a-zA-Z\-._%:]*)\]?:([0-9]+)")
+_ADDRESS = r"(?:[A-Za-z][A-Za-z0-9_]*://)?\[?([0-9a-zA-Z\-._%:]*)\]?:([0-9]+)"  # compiled on first use, cached by re
 
 
 class Address(NamedTuple):
@@ -83,7 +83,7 @@ def parse_voters(words: Sequence[str]) -> dict[int, Address]:
 
 
 def _address(text: str, where: str) -> Address:
-    match = _ADDRESS.fullmatch(text)
+    match = re.fullmatch(_ADDRESS, text)
     if match is None or not match[1]:
         raise ConfigError("", text, f"Failed to parse host name {where}")
     return Address(match[1], int(match[2]))

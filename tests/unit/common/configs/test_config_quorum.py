@@ -128,7 +128,19 @@ def test_refused(changes: dict[str, str], message: str) -> None:
 
 def test_voters() -> None:
     assert parse_voters(["1@host-1:9093", "2@[::1]:1"]) == {1: Address("host-1", 9093), 2: Address("::1", 1)}
-    assert config(controller_quorum_voters="1@localhost:9093").node_id == 1
+    assert config(controller_quorum_voters="2@localhost:9093", node_id="2").node_id == 2
+
+
+def test_only_the_first_listener_has_the_address_of_the_voter() -> None:
+    """Kafka takes the port of a further one from its own address."""
+    found = config(
+        controller_listener_names="B,A",
+        controller_quorum_voters="1@box:19",
+        listeners="PLAINTEXT://:1,A://:2,B://:3",
+        listener_security_protocol_map="",
+        advertised_listeners="",
+    )
+    assert texts([*controller_listeners(found)]) == ["B://box:19", "A://:2"]
 
 
 def test_what_is_not_served_is_named_once(caplog: pytest.LogCaptureFixture) -> None:

@@ -1,0 +1,307 @@
+"""Judgement on log folders before another server starts on them: Apache Kafka of a release, or kbroker.
+
+Source: Kafka 4.0 to 4.3 (``QuorumFeatures``, ``FeatureControlManager``, ``LogManager``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+from uuid import UUID
+
+from kbroker.common.quotas import is_shadow_key
+from kbroker.common.topic_names import CLUSTER_METADATA_TOPIC
+from kbroker.common.units import counted
+from kbroker.log import checkpoints
+from kbroker.log.checkpoints import CorruptFileError, MetaProperties, uuid_to_text
+from kbroker.log.log_dir import parse_partition_folder, partition_folders
+from kbroker.metadata.feature_versions import (
+    ELIGIBLE_LEADER_REPLICAS,
+    KRAFT_VERSION,
+    METADATA_VERSION,
+    METADATA_VERSIONS,
+    RELEASES,
+    SHARE_VERSION,
+    STREAMS_VERSION,
+)
+from kbroker.metadata.image.image import MetadataImage
+from kbroker.metadata.log.folder_reader import FolderMetadata, UnreadableMetadataError, read_metadata
+from kbroker.metadata.records.control_records import Voter
+
+LATEST_RELEASE = max(RELEASES)
+KBROKER = "kbroker"
+OLD_FILE = "kbroker-metadata.db"
+_NOT_SERVED: Mapping[str, str] = {
+    SHARE_VERSION: "share groups",
+    STREAMS_VERSION: "streams groups",
+    ELIGIBLE_LEADER_REPLICAS: "eligible leader replicas",
+}
+_TOPIC = 2  # resource type of configs
+_SHOWN = 3  # names of a list
+
+
+class LogFolders(NamedTuple):
+    """Content of the log folders of one node.
+
+    Attributes:
+        folders: as given.
+        owners: of the folders that are formatted.
+        metadata: None without any.
+        fault: of the metadata or of a folder's owner, "" without one.
+        has_old_file: a metadata file of kbroker 0.1 is in a folder.
+        strays: partition folders that belong to no partition of the metadata.
+        missing: partitions of this node without a folder.
+    """
+
+    folders: Sequence[Path]
+    owners: Mapping[Path, MetaProperties]
+    metadata: FolderMetadata | None
+    fault: str
+    has_old_file: bool
+    strays: Sequence[Path]
+    missing: Sequence[str]
+
+    @property
+    def node_id(self) -> int:
+        """Return the owner's node id, -1 without an owner."""
+        return next((owner.node_id for owner in self.owners.values()), -1)
+
+    def summary(self) -> dict[str, object]:
+        """Return the owner and the size of the metadata, for a document."""
+        owner = next(iter(self.owners.values()), None)
+        image = None if self.metadata is None else self.metadata.image
+        return {
+            "cluster_id": None if owner is None else owner.cluster_id,
+            "node_id": None if owner is None else owner.node_id,
+            "metadata_version": None if image is None else image.features.get(METADATA_VERSION),
+            "topics": None if image is None else len(image.topics),
+            "partitions": None if image is None else sum(len(topic.partitions) for topic in image.topics.values()),
+        }
+
+    def title(self) -> str:
+        """Return a line with the owner and the size of the metadata."""
+        parts = [", ".join(map(str, self.folders)) + ":"]
+        owner = next(iter(self.owners.values()), None)
+        parts.append("not formatted" if owner is None else f"node {owner.node_id} of cluster {owner.cluster_id}")
+        if self.metadata is not None:
+            image = self.metadata.image
+            level = image.features.get(METADATA_VERSION, 0)
+            partitions = sum(len(topic.partitions) for topic in image.topics.values())
+            parts[-1] += f", {METADATA_VERSION} {_level_text(METADATA_VERSION, level)},"
+            parts.append(f"{counted(len(image.topics), 'topic')} with {counted(partitions, 'partition')}")
+        return " ".join(parts)
+
+
+class Verdict(NamedTuple):
+    """Judgement on one server: it can serve the folders if there is no obstacle, but for the losses."""
+
+    server: str
+    obstacles: Sequence[str]
+    losses: Sequence[str]
+
+    def lines(self) -> Iterator[str]:
+        """Yield the judgement and its reasons."""
+        reasons = self.obstacles or self.losses
+        judgement = "cannot serve it" if self.obstacles else "can serve it"
+        yield f"{self.server} {judgement}{', but' if reasons and not self.obstacles else ''}{':' if reasons else ''}"
+        for reason in reasons:
+            yield f"  {reason}"
+
+
+def read_folders(folders: Sequence[Path]) -> LogFolders:
+    """Read all log folders of a node, without a change to any file. Raises: OSError."""
+    owners, fault = {}, ""
+    metadata = None
+    for folder in folders:
+        try:
+            owner = checkpoints.read_meta_properties(folder)
+            if owner is not None:
+                owners[folder] = owner
+            metadata = metadata or read_metadata(folder)
+        except CorruptFileError as error:
+            fault = fault or f"{error}; restore it from a backup"
+        except UnreadableMetadataError as error:
+            fault = fault or str(error)
+    first = next(iter(owners.values()), None)
+    for folder, owner in owners.items():
+        if first is not None and (owner.cluster_id, owner.node_id) != (first.cluster_id, first.node_id):
+            fault = fault or f"{folder} belongs to node {owner.node_id} of cluster {owner.cluster_id}"
+    has_old_file = any((folder / OLD_FILE).exists() for folder in folders)
+    strays: list[Path] = []
+    missing: list[str] = []
+    if metadata is not None and first is not None:
+        strays, missing = _compare(folders, metadata.image, first.node_id)
+    return LogFolders(folders, owners, metadata, fault, has_old_file, strays, missing)
+
+
+def _compare(folders: Sequence[Path], image: MetadataImage, node_id: int) -> tuple[list[Path], list[str]]:
+    """Return the folders without a partition in the image, and the partitions of the node without a folder."""
+    strays = []
+    present = set()
+    for path in (path for folder in folders for path in partition_folders(folder)):
+        found = parse_partition_folder(path.name)
+        if found is None or found[0] == CLUSTER_METADATA_TOPIC:
+            continue
+        topic = image.topics.get(found[0])
+        if topic is None or found[1] >= len(topic.partitions) or _topic_id(path) not in (None, topic.topic_id):
+            strays.append(path)
+        else:
+            present.add(found)
+    missing = [
+        f"{topic.name}-{number}"
+        for topic in image.topics.values()
+        for number, partition in enumerate(topic.partitions)
+        if node_id in partition.replicas and (topic.name, number) not in present
+    ]
+    return strays, missing
+
+
+def _topic_id(folder: Path) -> UUID | None:
+    try:
+        return checkpoints.read_partition_metadata(folder)
+    except CorruptFileError:
+        return None
+
+
+def judge(found: LogFolders, server: str) -> Verdict:
+    """Return the judgement on Apache Kafka of a release such as ``4.3``, or on KBROKER."""
+    is_kafka = server != KBROKER
+    obstacles = list(_folder_obstacles(found, is_kafka))
+    losses: list[str] = []
+    if found.metadata is not None and not obstacles:
+        obstacles += _kafka_obstacles(found.metadata, server) if is_kafka else _kbroker_obstacles(found)
+        obstacles += _voter_obstacles(found, is_kafka)
+        losses += _kafka_losses(found) if is_kafka else _kbroker_losses(found.metadata)
+        losses += _common_losses(found)
+    return Verdict(f"Apache Kafka {server}" if is_kafka else KBROKER, obstacles, losses)
+
+
+def _folder_obstacles(found: LogFolders, is_kafka: bool) -> Iterator[str]:
+    if found.fault:
+        yield found.fault
+    elif found.has_old_file:
+        if is_kafka:
+            yield f"{OLD_FILE} has the metadata: start kbroker on the folder once, which takes it over, and stop it"
+    elif found.metadata is None:
+        if any(partition_folders(folder) for folder in found.folders):
+            yield "the metadata is missing: name the folder of the metadata log, or run kbroker log recover-metadata"
+        elif is_kafka:
+            yield "the folder is not formatted: run kbroker storage format"
+    elif not found.owners:
+        yield "meta.properties is missing: restore it from a backup"
+
+
+def _kafka_obstacles(metadata: FolderMetadata, release: str) -> Iterator[str]:
+    known = RELEASES[release]
+    for name, level in _levels(metadata):
+        if name not in known:
+            yield f"{name} is finalized at level {level}, and is unknown to this version: disable it first"
+        elif level > known[name]:
+            yield f"{name} is {_level_text(name, level)}, above {_level_text(name, known[name])}"
+    if METADATA_VERSION not in metadata.image.features:
+        yield f"the metadata has no {METADATA_VERSION}"
+    for fault in metadata.damaged_snapshots:
+        yield f"{fault}; Apache Kafka reads no other: move it to another folder"
+
+
+def _kbroker_obstacles(found: LogFolders) -> Iterator[str]:
+    assert found.metadata is not None
+    image = found.metadata.image
+    known = RELEASES[LATEST_RELEASE]
+    for name, level in _levels(found.metadata):
+        if name not in known or level > known[name]:
+            limit = f", above {_level_text(name, known[name])}" if name in known else ", an unknown feature"
+            yield f"{name} is {_level_text(name, level)}{limit}"
+    if METADATA_VERSION not in image.features:
+        yield f"the metadata has no {METADATA_VERSION}"
+    tiered = sorted(
+        name
+        for (kind, name), configs in image.configs.items()
+        if kind == _TOPIC and configs.get("remote.storage.enable", "").lower() == "true"
+    )
+    if tiered:
+        yield f"{_list('topic', tiered)} with tiered storage, which is not supported"
+    shared = sorted(
+        topic.name
+        for topic in image.topics.values()
+        if any(partition.replicas != (found.node_id,) for partition in topic.partitions)
+    )
+    if shared:
+        yield (
+            f"{_list('topic', shared)} with replicas on other nodes: reassign all partitions to node {found.node_id} "
+            "alone first"
+        )
+
+
+def _voter_obstacles(found: LogFolders, is_kafka: bool) -> Iterator[str]:
+    assert found.metadata is not None
+    voters = found.metadata.voters
+    others = [voter for voter in voters if voter.id != found.node_id]
+    if others and not is_kafka:
+        yield f"the quorum has {_voters(others)}: remove them first, kbroker is the only controller of its cluster"
+    ids = {owner.directory_id for owner in found.owners.values()}
+    for voter in voters:
+        if voter.id == found.node_id and voter.directory_id not in ids:
+            expected = uuid_to_text(voter.directory_id)
+            yield f"the voter {voter.id} has the directory id {expected}, which no meta.properties of the folders has"
+
+
+def _kafka_losses(found: LogFolders) -> Iterator[str]:
+    assert found.metadata is not None
+    image = found.metadata.image
+    others = [voter for voter in found.metadata.voters if voter.id != found.node_id]
+    if others:
+        yield f"the quorum has {_voters(others)}: the node needs a majority of the voters"
+    shadows = sum(is_shadow_key(key) for quotas in image.client_quotas.values() for key in quotas)
+    if shadows:
+        yield f"{counted(shadows, 'shadow quota')} without effect: Apache Kafka keeps and ignores them"
+    own = {name for configs in image.configs.values() for name in configs if name.startswith("kbroker.")}
+    if own:
+        yield f"{_list('config', sorted(own))} of kbroker without effect"
+    if image.delegation_tokens:
+        yield (
+            f"{counted(len(image.delegation_tokens), 'delegation token')}, valid only with the same "
+            "delegation.token.secret.key"
+        )
+
+
+def _kbroker_losses(metadata: FolderMetadata) -> Iterator[str]:
+    image = metadata.image
+    for name, subject in _NOT_SERVED.items():
+        if image.features.get(name, 0) > 0:
+            yield f"{name} is finalized at level {image.features[name]}: {subject} are kept and not served"
+    for fault in metadata.damaged_snapshots:
+        yield f"{fault}; an older snapshot and the log are read instead"
+
+
+def _common_losses(found: LogFolders) -> Iterator[str]:
+    assert found.metadata is not None
+    if found.metadata.torn_bytes:
+        torn = counted(found.metadata.torn_bytes, "byte")
+        yield f"{torn} of an incomplete batch at the end of the metadata log, which a start cuts off"
+    if found.strays:
+        yield f"{_list('partition folder', [path.name for path in found.strays])} of no topic: not served"
+    if found.missing:
+        partitions = _list("partition", found.missing)
+        yield f"{partitions} without a folder, which will begin empty: name all folders of log.dirs"
+
+
+def _levels(metadata: FolderMetadata) -> list[tuple[str, int]]:
+    """Return the finalized levels, that of kraft.version among them."""
+    return sorted({**metadata.image.features, KRAFT_VERSION: metadata.kraft_version}.items())
+
+
+def _level_text(feature: str, level: int) -> str:
+    name = METADATA_VERSIONS.get(level) if feature == METADATA_VERSION else None
+    return f"{level} ({name})" if name else str(level)
+
+
+def _list(thing: str, names: Sequence[str]) -> str:
+    shown = ", ".join(names[:_SHOWN])
+    more = "" if len(names) <= _SHOWN else f" and {len(names) - _SHOWN} more"
+    return f"{counted(len(names), thing)} ({shown}{more})"
+
+
+def _voters(voters: Sequence[Voter]) -> str:
+    return _list("other voter", [str(voter.id) for voter in voters])
