@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from kbroker.common.configs.config_resource import ConfigResourceType
 from kbroker.coordinator.group_records import CommittedOffset
 from kbroker.protocol import codec
 from kbroker.testing import VirtualBroker
@@ -72,7 +73,7 @@ def test_a_commit_wakes_who_reads_the_offsets_topic(broker: VirtualBroker) -> No
 def test_a_topic_stored_in_zstd_is_served_to_old_clients(broker: VirtualBroker) -> None:
     """Fetch v4 to v9 knows no zstd, but Apache Kafka 4.3.1 sends it all the same (measured): no error 76."""
     with Client(broker.bootstrap_servers) as one:
-        broker.context.topics.set_configs("t", {"compression.type": "zstd"})
+        broker.context.dynamic.replace(ConfigResourceType.TOPIC, "t", [("compression.type", "zstd")])
         one.ask(produce("t", 0, batch([b"plain"])))
 
         def ask(version: int) -> tuple[int, int, bytes]:

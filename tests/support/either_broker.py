@@ -13,7 +13,7 @@ from tests.support.kafka.broker import ALONE, ApacheKafka
 from tests.support.ports import free_run
 
 SCRAM_MODULE = "org.apache.kafka.common.security.scram.ScramLoginModule"
-LONG_MS = "1000000"  # a session of members that nobody runs any more
+LONG_MS = "1000000"  # a session of members that no client runs any more
 
 
 class _Kafka(ApacheKafka):

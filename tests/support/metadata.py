@@ -134,7 +134,7 @@ def together(controller: Controller, *calls: Callable[[], object]) -> list[objec
     def run(index: int) -> None:
         try:
             results[index] = calls[index]()
-        except Exception as error:
+        except BaseException as error:
             results[index] = error
 
     controller._waiting = queue = _SignallingQueue()

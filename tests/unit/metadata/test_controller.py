@@ -1,0 +1,261 @@
+"""The controller: changes are atomic, stored before they are in force, and unknown outcomes end them."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import NoReturn
+
+import pytest
+
+from kbroker.common.errors import Errors, KafkaError, OutcomeUnknownError
+from kbroker.metadata.controller import Controller, NotInForceError
+from kbroker.metadata.image.delta import MetadataDelta
+from kbroker.metadata.image.image import MetadataImage
+from kbroker.metadata.image.image_errors import MetadataReplayError
+from kbroker.metadata.producer_ids import ProducerIds
+from kbroker.metadata.records.metadata_record import MetadataRecord, metadata_record
+from tests.support.metadata import MemoryController, change, following, together
+
+GROUP = 32
+
+
+class Follower:
+    """Publisher that lists its name and the changed groups of each delta. ``error``: raised after that."""
+
+    def __init__(self, name: str, calls: list[tuple[str, list[str]]], error: Exception | None = None) -> None:
+        self.name = name
+        self.calls = calls
+        self.error = error
+        self.images: list[tuple[MetadataImage, MetadataImage]] = []
+
+    def publish(self, delta: MetadataDelta, image: MetadataImage) -> None:
+        self.calls.append((self.name, sorted(name for _, name in delta.changed_configs)))
+        self.images.append((delta.image, image))
+        if self.error is not None:
+            raise self.error
+
+
+def record(group: str, value: str | None = "45000") -> MetadataRecord:
+    body = {"ResourceType": GROUP, "ResourceName": group, "Name": "consumer.session.timeout.ms", "Value": value}
+    return metadata_record("ConfigRecord", body)
+
+
+def groups(controller: Controller) -> list[str]:
+    return sorted(name for kind, name in controller.image.configs if kind == GROUP)
+
+
+def setting(controller: Controller, *names: str) -> Callable[[], None]:
+    """Return a call that gives groups a config."""
+    return lambda: change(controller, *map(record, names))
+
+
+@pytest.fixture
+def controller() -> MemoryController:
+    return MemoryController()
+
+
+@pytest.fixture
+def calls(controller: MemoryController) -> list[tuple[str, list[str]]]:
+    """The calls of a publisher of the controller."""
+    calls: list[tuple[str, list[str]]] = []
+    following(controller, Follower("one", calls))
+    return calls
+
+
+def test_a_change_is_one_step(controller: MemoryController) -> None:
+    """Its records are appended and synced together, and published as one delta between two images."""
+    follower = following(controller, Follower("one", []))
+    before = controller.image
+    change(controller, record("a"), record("b"), record("a", None))
+    assert follower.calls == [("one", ["a", "b"])]
+    assert follower.images == [(before, controller.image)]
+    assert (groups(controller), controller.image.offset) == (["b"], before.offset + 3)
+    assert controller.image.offset + 1 == controller.end_offset
+    assert (len(controller.storage.appended), controller.storage.flushes) == (1, 1)
+    assert before.configs.keys() == controller.image.configs.keys() - {(GROUP, "b")}, "an image never changes"
+
+
+def test_a_plan_without_records_changes_nothing(
+    controller: MemoryController, calls: list[tuple[str, list[str]]]
+) -> None:
+    before = controller.image
+    controller.change(lambda image: [])
+    assert controller.image is before
+    assert (controller.storage.appended, controller.storage.flushes, calls) == ([], 0, [])
+
+
+def test_waiting_changes_share_a_sync(controller: MemoryController, calls: list[tuple[str, list[str]]]) -> None:
+    """Each is planned against the image after those before it, appended and published by itself, in order."""
+    seen: list[list[str]] = []
+
+    def plan(image: MetadataImage) -> list[MetadataRecord]:
+        seen.append([name for kind, name in image.configs if kind == GROUP])
+        return [record("c")]
+
+    together(controller, setting(controller, "a"), setting(controller, "b"), lambda: controller.change(plan))
+    assert (len(controller.storage.appended), controller.storage.flushes) == (3, 1)
+    assert calls == [("one", ["a"]), ("one", ["b"]), ("one", ["c"])]
+    assert (seen, groups(controller)) == ([["a", "b"]], ["a", "b", "c"])
+
+
+def test_the_error_of_a_plan_is_its_callers(controller: MemoryController, calls: list[tuple[str, list[str]]]) -> None:
+    """Other changes of the same sync are made; an OSError of a plan is no failure of the storage either."""
+
+    def bad(error: Exception) -> Callable[[], None]:
+        def plan(image: MetadataImage) -> NoReturn:
+            raise error
+
+        return lambda: controller.change(plan)
+
+    errors = (KafkaError(Errors.INVALID_REQUEST), ZeroDivisionError(), OSError(2, "no such file"))
+    results = together(
+        controller, bad(errors[0]), setting(controller, "a"), bad(errors[1]), bad(errors[2]), setting(controller, "b")
+    )
+    assert results == [errors[0], None, errors[1], errors[2], None]
+    assert (groups(controller), controller.storage.flushes) == (["a", "b"], 1)
+    assert calls == [("one", ["a"]), ("one", ["b"])]
+    change(controller, record("c"))
+
+
+def test_a_record_that_contradicts_the_image_is_not_stored(controller: MemoryController) -> None:
+    """Every start would replay it, and fail."""
+    before, unknown = controller.image, metadata_record("UnfenceBrokerRecord", {"Id": 9, "Epoch": 1})
+    with pytest.raises(MetadataReplayError):
+        change(controller, record("a"), unknown)
+    assert (controller.image, controller.storage.appended) == (before, [])
+    change(controller, record("b"))
+    assert groups(controller) == ["b"]
+
+
+def test_a_refused_append_changes_nothing(
+    controller: MemoryController, calls: list[tuple[str, list[str]]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The changes that wait with it are made without it, and the controller continues."""
+    before = controller.image
+    controller.storage.is_full = True
+    with pytest.raises(KafkaError, match="the disk is full"):
+        change(controller, record("a"))
+    assert (controller.image, controller.storage.flushes, calls) == (before, 0, [])
+    controller.storage.is_full = False
+    append = controller.storage.append
+
+    def append_but_b(records: list[MetadataRecord], level: int, *, frees_space: bool) -> None:
+        controller.storage.is_full = list(records) == [record("b")]
+        append(records, level, frees_space=frees_space)
+
+    monkeypatch.setattr(controller.storage, "append", append_but_b)
+    results = together(controller, *(setting(controller, name) for name in "abc"))
+    assert [type(result) for result in results] == [type(None), KafkaError, type(None)]
+    assert groups(controller) == ["a", "c"]
+    assert calls == [("one", ["a"]), ("one", ["c"])]
+    assert controller.image.offset + 1 == controller.end_offset
+
+
+def test_space_is_freed_by_changes_that_say_so(controller: MemoryController, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[bool] = []
+    monkeypatch.setattr(controller.storage, "append", lambda records, level, frees_space: asked.append(frees_space))
+    change(controller, record("a"))
+    controller.change(lambda image: [record("a", None)], frees_space=True)
+    assert asked == [False, True]
+
+
+@pytest.mark.parametrize("step", ["write", "sync"])
+def test_an_unknown_outcome_ends_all_changes(
+    controller: MemoryController,
+    calls: list[tuple[str, list[str]]],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    step: str,
+) -> None:
+    """Nothing is published, each client gets no response, and the broker is stopped once, with the reason."""
+    before = controller.image
+    reasons: list[str] = []
+    controller.on_failure = reasons.append
+
+    def fail(*args: object, **options: object) -> NoReturn:
+        raise OSError(5, "Input/output error")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(controller.storage, "append" if step == "write" else "flush", fail)
+        results = together(controller, setting(controller, "a"), setting(controller, "b"))
+    assert [type(result) for result in results] == [OutcomeUnknownError] * 2
+    for _ in range(2):  # the disk works again, and it is still unknown
+        with pytest.raises(OutcomeUnknownError):
+            change(controller, record("c"))
+    with pytest.raises(OutcomeUnknownError):
+        controller.change(lambda image: [])
+    assert str(controller.failed("another failure")) == str(results[0])
+    assert (controller.image, calls) == (before, [])
+    assert len(controller.storage.appended) == (0 if step == "write" else 2)
+    what = "written" if step == "write" else "synced"
+    assert reasons == [
+        f"the metadata log cannot be {what}: [Errno 5] Input/output error; it is unknown whether the last change is "
+        "stored, so the broker stops: repair the disk, then start it again"
+    ]
+    assert [one.getMessage() for one in caplog.records if one.levelname == "CRITICAL"] == reasons
+
+
+def test_an_interrupted_change_ends_all_changes(controller: MemoryController) -> None:
+    """The thread that makes the changes of others may be interrupted: none of them may count as made."""
+    reasons: list[str] = []
+    controller.on_failure = reasons.append
+
+    class Interrupt(BaseException):
+        pass
+
+    def plan(image: MetadataImage) -> NoReturn:
+        raise Interrupt
+
+    results = together(controller, setting(controller, "a"), lambda: controller.change(plan))
+    assert sorted(type(result).__name__ for result in results) == ["Interrupt", "OutcomeUnknownError"]
+    assert (groups(controller), len(reasons)) == ([], 1)
+    with pytest.raises(OutcomeUnknownError):
+        change(controller, record("b"))
+
+
+def test_parts_are_published_in_their_order(controller: MemoryController) -> None:
+    """A part that fails stops no other; the change is stored, and its caller gets the failure."""
+    calls: list[tuple[str, list[str]]] = []
+    failure = ZeroDivisionError("a bug")
+    controller.publishers += [Follower("one", calls), Follower("two", calls, failure), Follower("three", calls)]
+    with pytest.raises(NotInForceError, match="a bug") as caught:
+        change(controller, record("a"))
+    assert caught.value.cause is failure
+    assert calls == [("one", ["a"]), ("two", ["a"]), ("three", ["a"])]
+    assert groups(controller) == ["a"]
+
+
+def test_a_part_sees_its_own_image(controller: MemoryController) -> None:
+    """While the first of two changes is published, the latest image is that of the first."""
+    seen: list[bool] = []
+
+    class Reader:
+        def publish(self, delta: MetadataDelta, image: MetadataImage) -> None:
+            seen.append(controller.image is image)
+
+    following(controller, Reader())
+    together(controller, setting(controller, "a"), setting(controller, "b"))
+    assert seen == [True, True]
+
+
+def test_two_threads(controller: MemoryController) -> None:
+    """No change is lost, none is made twice, and a change is in force when its call returns."""
+    wrong: list[str] = []
+
+    def run(name: str) -> None:
+        for number in range(200):
+            change(controller, record(f"{name}{number}"))
+            if (GROUP, f"{name}{number}") not in controller.image.configs:
+                wrong.append(f"{name}{number}")
+
+    threads = [threading.Thread(target=run, args=(name,)) for name in "xy"]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert wrong == []
+    assert groups(controller) == sorted(f"{name}{number}" for name in "xy" for number in range(200))
+    assert len(controller.storage.appended) == 400
+    assert controller.storage.flushes <= 400
+    assert ProducerIds(controller).next() == 0
