@@ -17,13 +17,14 @@ from typing import NamedTuple
 from kbroker._core.clock import BaseClock
 from kbroker.common.configs.config import BrokerConfig
 from kbroker.common.configs.config_def import INT32_MAX, INT64_MAX
-from kbroker.common.errors import Errors, KafkaError
+from kbroker.common.errors import Errors, KafkaError, ProtocolError
 from kbroker.common.loggers import get_logger
 from kbroker.common.topic_names import CLUSTER_METADATA_TOPIC
 from kbroker.log import checkpoints
 from kbroker.log._partition_log import PartitionLog
 from kbroker.metadata.log import quorum_state
 from kbroker.metadata.log.quorum_state import QuorumState
+from kbroker.metadata.log.tail_check import check_tail
 from kbroker.metadata.records.batches import MetadataBatch, read_batches
 from kbroker.metadata.records.metadata_record import MetadataRecord
 from kbroker.metadata.records.snapshot_files import read_snapshot, snapshot_id, snapshot_name, write_snapshot
@@ -37,6 +38,8 @@ RESERVE_NAME = "kbroker-metadata-reserve"
 RESERVE_BYTES = 128 * 1024
 READ_BYTES = 128 * 1024
 
+_SEGMENT = re.compile(r"[0-9]{20}\.log")
+
 
 class MetadataLogError(RuntimeError):
     """The metadata log cannot be used; the message names the file, the damage and the remedy."""
@@ -47,6 +50,13 @@ class SnapshotFile(NamedTuple):
 
     end_offset: int
     epoch: int
+    path: Path
+
+
+class SegmentFile(NamedTuple):
+    """A segment of the log."""
+
+    base_offset: int
     path: Path
 
 
@@ -64,6 +74,12 @@ def snapshots_in(folder: Path) -> list[SnapshotFile]:
         if parsed is not None and parsed != (0, 0):
             found.append(SnapshotFile(*parsed, folder / name))
     return sorted(found)
+
+
+def segments_in(folder: Path) -> list[SegmentFile]:
+    """Return the segments of the log, the oldest first."""
+    names = os.listdir(folder) if folder.is_dir() else ()
+    return sorted(SegmentFile(int(name[:20]), folder / name) for name in names if _SEGMENT.fullmatch(name))
 
 
 def first_batches_in(folder: Path) -> Iterator[MetadataBatch]:
@@ -91,16 +107,14 @@ class LogFiles:
     def __init__(self, log_dir: Path, folder: Path | None = None) -> None:
         self.log_dir = log_dir
         self.folder = log_dir / FOLDER_NAME if folder is None else folder
-        names = os.listdir(self.folder) if self.folder.is_dir() else []
-        self._segments = sorted((int(name[:20]), name) for name in names if re.fullmatch(r"[0-9]{20}\.log", name))
-        self.start_offset = self._segments[0][0] if self._segments else 0
+        self._segments = segments_in(self.folder)
+        self.start_offset = self._segments[0].base_offset if self._segments else 0
         self.end_offset = self.start_offset  # of the batches that were read
 
     @property
     def is_empty(self) -> bool:
         """True if there is neither a record nor a snapshot of records."""
-        sizes = [(self.folder / name).stat().st_size for _, name in self._segments]
-        return not any(sizes) and not self.snapshots()
+        return not any(segment.path.stat().st_size for segment in self._segments) and not self.snapshots()
 
     def snapshots(self) -> list[SnapshotFile]:
         """Return the snapshots of records, the oldest first."""
@@ -112,13 +126,13 @@ class LogFiles:
 
     def batches(self, offset: int) -> Iterator[MetadataBatch]:
         """Yield the batches from ``offset`` on. Raises: ProtocolError at the first damage; OSError."""
-        epoch, following = 0, self._segments[0][0] if self._segments else 0
-        ends = [*(base for base, _ in self._segments[1:]), INT64_MAX]
-        for (_, name), end in zip(self._segments, ends, strict=False):
+        epoch, following = 0, self.start_offset
+        ends = [*(segment.base_offset for segment in self._segments[1:]), INT64_MAX]
+        for segment, end in zip(self._segments, ends, strict=False):
             if end <= offset:
                 following = end
                 continue
-            for batch in read_batches((self.folder / name).read_bytes()):
+            for batch in read_batches(segment.path.read_bytes()):
                 check_next(batch, following, epoch, INT32_MAX)
                 following, epoch = batch.last_offset + 1, batch.leader_epoch
                 self.end_offset = following
@@ -144,6 +158,9 @@ class MetadataLog:
         self.folder.mkdir(exist_ok=True)
         self.epoch = self._last_epoch() + 1
         try:
+            segments = segments_in(self.folder)
+            if segments:
+                check_tail(segments[-1].path, segments[-1].base_offset, self.epoch - 1, is_clean=is_clean)
             self._log = PartitionLog(
                 self.folder,
                 CLUSTER_METADATA_TOPIC,
@@ -159,6 +176,8 @@ class MetadataLog:
                 clean=is_clean,
                 leader_epoch=self.epoch,
             )
+        except ProtocolError as error:
+            raise MetadataLogError(f"{self.folder} is damaged: {error.message}; {recovery_command(log_dir)}") from None
         except ValueError as error:
             raise MetadataLogError(f"{self.folder}: {error}; {recovery_command(log_dir)}") from None
         if self._log.damage is not None:

@@ -81,7 +81,7 @@ _MADE_ANEW = frozenset({"TopicRecord", "PartitionRecord", "RegisterBrokerRecord"
 
 
 class RecoveryError(RuntimeError):
-    """Nothing was recovered; the message has the reason and the remedy. The folder is unchanged."""
+    """Error of a recovery that changed no file; the message has the reason and the remedy. The folder is unchanged."""
 
 
 @dataclass
@@ -102,7 +102,7 @@ class Recovered:
 
 @dataclass
 class _Salvage:
-    """What is sound of damaged metadata.
+    """Sound parts of damaged metadata.
 
     ``records``: all but those of topics and their configs; ``whole``: the subjects that are complete; ``is_latest``:
     the ids of the topics are later than those in the folders; ``voter``: of the quorum; ``is_static``: the configs have

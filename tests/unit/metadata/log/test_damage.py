@@ -1,0 +1,225 @@
+"""Damage to the metadata log is refused with a sentence, or changes nothing; only the tail of a crash is cut off."""
+
+from __future__ import annotations
+
+import logging
+import random
+import re
+import shutil
+import uuid
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from kbroker._core.clock import VirtualClock
+from kbroker.common.configs.config import BrokerConfig
+from kbroker.metadata.image.image import MetadataImage
+from kbroker.metadata.image.snapshot_records import records_of
+from kbroker.metadata.log.metadata_log import FOLDER_NAME, MetadataLogError
+from kbroker.metadata.log.opening import open_metadata
+from kbroker.metadata.records.batches import read_batches
+from kbroker.metadata.records.metadata_record import MetadataRecord, metadata_record
+from tests.support.metadata import DIRECTORY_ID, LoggedController, change
+
+FLIPS = 240
+LOG = f"{0:020}.log"
+
+
+def topic(number: int) -> list[MetadataRecord]:
+    topic_id = uuid.UUID(int=1000 + number)
+    body = {
+        "PartitionId": 0, "TopicId": topic_id, "Replicas": [1], "Isr": [1], "Leader": 1, "LeaderEpoch": 0,
+        "PartitionEpoch": 0, "Directories": [DIRECTORY_ID], "RemovingReplicas": [], "AddingReplicas": [],
+    }  # fmt: skip
+    return [
+        metadata_record("TopicRecord", {"Name": f"topic-{number}", "TopicId": topic_id}),
+        metadata_record("PartitionRecord", body),
+    ]
+
+
+@pytest.fixture(scope="module")
+def filled(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a broker that was started three times and stopped in order, with a snapshot in the middle."""
+    folder = tmp_path_factory.mktemp("filled")
+    for start in range(3):
+        controller = LoggedController(folder)
+        for number in range(12):
+            change(controller, *topic(20 * start + number))
+        if start == 1:
+            image = controller.image
+            controller.log.write_snapshot(records_of(image, controller.level), image.offset, image.epoch, 1)
+        controller.close()
+    return folder
+
+
+def start(folder: Path, *, is_clean: bool) -> MetadataImage:
+    """Open the metadata as a start does, and close it."""
+    storage, image = open_metadata(
+        folder, [], DIRECTORY_ID, BrokerConfig({"node.id": 1}), VirtualClock(), is_clean=is_clean
+    )
+    storage.log.close()
+    return image
+
+
+def copy(filled: Path, folder: Path) -> Path:
+    """Return the folder of the log in a copy."""
+    shutil.rmtree(folder, ignore_errors=True)
+    shutil.copytree(filled, folder)
+    for path in (folder / FOLDER_NAME).iterdir():
+        path.chmod(0o644)
+    return folder / FOLDER_NAME
+
+
+def snapshot_of(log: Path) -> Path:
+    """Return the only snapshot of records."""
+    (found,) = (path for path in log.glob("*.checkpoint") if not path.name.startswith("0" * 20))
+    return found
+
+
+def content(image: MetadataImage) -> MetadataImage:
+    """Return the image without its place in the log."""
+    return image._replace(offset=0, epoch=0)
+
+
+def test_a_flipped_bit_is_refused_or_harmless(filled: Path, tmp_path: Path, soak: bool) -> None:
+    """In every file, of a log that was closed in order: a start knows everything, or is refused by name."""
+    data = tmp_path / "data"
+    copy(filled, data)
+    expected = content(start(data, is_clean=True))
+    assert len(expected.topics) == 36
+    files = sorted(path.relative_to(filled) for path in (filled / FOLDER_NAME).iterdir() if path.stat().st_size)
+    rng = random.Random(7)
+    refused: dict[str, list[str]] = {}
+    flips = 8_000 if soak else FLIPS
+    for number in range(flips):
+        copy(filled, data)
+        # every second one in the segment
+        file = data / (Path(FOLDER_NAME) / LOG if number % 2 else files[number // 2 % len(files)])
+        content_ = bytearray(file.read_bytes())
+        at = rng.randrange(len(content_))
+        content_[at] ^= 1 << rng.randrange(8)
+        file.write_bytes(content_)
+        try:
+            found = content(start(data, is_clean=True))
+        except MetadataLogError as error:
+            refused.setdefault(file.name, []).append(str(error))
+            continue
+        assert found == expected, (file, at)
+    expected_text = re.compile(
+        rf"(?=.*{re.escape(str(data / FOLDER_NAME))}).*(recover-metadata {re.escape(str(data))}'|has type)"
+    )
+    assert [text for texts in refused.values() for text in texts if not expected_text.match(text)] == []
+    assert len(refused[LOG]) > flips // 2 * 0.3, "those behind the snapshot"
+    assert len(refused[f"{0:020}-{0:010}.checkpoint"]) > 5
+
+
+def batch_ends(data: bytes) -> list[int]:
+    """Return the position of the end of each batch."""
+    ends = [0]
+    while ends[-1] < len(data):
+        ends.append(ends[-1] + 12 + int.from_bytes(data[ends[-1] + 8 : ends[-1] + 12], "big"))
+    return ends
+
+
+def test_a_torn_tail_is_cut_off_with_a_warning(filled: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """At every byte of the last batches: after a crash the complete changes before it count."""
+    whole = (filled / FOLDER_NAME / LOG).read_bytes()
+    ends = batch_ends(whole)
+    for size in range(ends[-3], len(whole)):
+        log = copy(filled, tmp_path / "data")
+        (log / LOG).write_bytes(whole[:size])
+        caplog.clear()
+        with caplog.at_level(logging.WARNING):
+            image = start(tmp_path / "data", is_clean=False)
+        complete = sum(end <= size for end in ends) - 1
+        assert len(image.topics) == 36 - (len(ends) - 1 - complete)
+        warnings = [record.message for record in caplog.records if "were cut" in record.message]
+        if size in ends:
+            assert warnings == []
+        else:
+            assert len(warnings) == 1
+            assert warnings[0].startswith(f"{log}: {size - ends[complete]} bytes from byte {ends[complete]} of segment")
+
+
+@pytest.mark.parametrize("tail", [b"\0" * 100, b"\xff" * 100, b"damaged" * 30])
+def test_other_bytes_at_the_end_are_cut_off(filled: Path, tmp_path: Path, tail: bytes) -> None:
+    """A file system may extend a file before it writes the content."""
+    log = copy(filled, tmp_path)
+    with (log / LOG).open("ab") as file:
+        file.write(tail)
+    assert len(start(tmp_path, is_clean=False).topics) == 36
+
+
+def test_damage_before_sound_batches_is_refused(filled: Path, tmp_path: Path) -> None:
+    """Of each batch but the last one: records behind it were acknowledged."""
+    whole = (filled / FOLDER_NAME / LOG).read_bytes()
+    ends = batch_ends(whole)
+    for begin, end in pairwise(ends[:-1]):
+        data = bytearray(whole)
+        data[(begin + end) // 2 + 20] ^= 4
+        log = copy(filled, tmp_path / "data")
+        snapshot_of(log).unlink()
+        (log / LOG).write_bytes(data)
+        for is_clean in (False, True):
+            with pytest.raises(MetadataLogError) as caught:
+                start(tmp_path / "data", is_clean=is_clean)
+            assert re.match(rf"{re.escape(str(log))} is damaged: .*(byte|offset)", str(caught.value))
+        assert (log / LOG).read_bytes() == data, "nothing is cut off"
+
+
+def test_the_last_batch_of_a_log_that_was_closed_is_not_cut_off(filled: Path, tmp_path: Path) -> None:
+    """It was on disk: what is not there is damage."""
+    log = copy(filled, tmp_path)
+    data = bytearray((log / LOG).read_bytes())
+    data[-10] ^= 1
+    (log / LOG).write_bytes(data)
+    with pytest.raises(MetadataLogError, match="is damaged"):
+        start(tmp_path, is_clean=True)
+
+
+def test_a_lost_or_exchanged_batch_is_refused(filled: Path, tmp_path: Path) -> None:
+    """Each batch is sound, but one is missing, or two are exchanged."""
+    whole = (filled / FOLDER_NAME / LOG).read_bytes()
+    a, b, c, d = batch_ends(whole)[3:7]
+    for data in (whole[:b] + whole[c:], whole[:a] + whole[b:c] + whole[a:b] + whole[c:], whole[:b] + whole[a:]):
+        assert len(list(read_batches(data))) > 30
+        log = copy(filled, tmp_path / "data")
+        (log / LOG).write_bytes(data)
+        for is_clean in (False, True):
+            with pytest.raises(MetadataLogError, match="is damaged"):
+                start(tmp_path / "data", is_clean=is_clean)
+    assert d
+
+
+def test_a_damaged_snapshot_is_replaced_by_an_older_one(
+    filled: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As long as the log has the records since that one; otherwise the start is refused."""
+    log = copy(filled, tmp_path)
+    snapshot = snapshot_of(log)
+    data = bytearray(snapshot.read_bytes())
+    data[len(data) // 2] ^= 1
+    snapshot.write_bytes(data)
+    assert len(start(tmp_path, is_clean=True).topics) == 36
+    assert f"{snapshot} cannot be used, an older one is loaded: {snapshot}: " in caplog.text
+
+
+def test_a_log_that_ends_before_its_snapshot_is_refused(filled: Path, tmp_path: Path) -> None:
+    """The records between are lost."""
+    log = copy(filled, tmp_path)
+    data = (log / LOG).read_bytes()
+    (log / LOG).write_bytes(data[: batch_ends(data)[5]])
+    for is_clean in (False, True):
+        with pytest.raises(MetadataLogError, match=r"ends at offset \d+, expected \d+ or more, the end of 0{18}\d\d-"):
+            start(tmp_path, is_clean=is_clean)
+
+
+def test_a_log_without_its_first_segment_is_refused(filled: Path, tmp_path: Path) -> None:
+    """Without a snapshot of the records below."""
+    log = copy(filled, tmp_path)
+    (log / LOG).rename(log / f"{5:020}.log")
+    for path in log.glob("*.checkpoint"):
+        path.unlink()
+    with pytest.raises(MetadataLogError, match="is damaged"):
+        start(tmp_path, is_clean=True)
