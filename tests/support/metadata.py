@@ -64,9 +64,15 @@ class LoggedController(Controller):
     """The controller of the metadata log in a folder, which is created if absent. ``log``: that log."""
 
     def __init__(
-        self, folder: Path, node_id: int = 1, clock: BaseClock | None = None, *, is_clean: bool = True
+        self,
+        folder: Path,
+        node_id: int = 1,
+        clock: BaseClock | None = None,
+        *,
+        is_clean: bool = True,
+        config: BrokerConfig | None = None,
     ) -> None:
-        config = BrokerConfig({"node.id": node_id})
+        config = BrokerConfig({"node.id": node_id}) if config is None else config
         clock = VirtualClock() if clock is None else clock
         storage, image = open_metadata(folder, [], DIRECTORY_ID, config, clock, is_clean=is_clean)
         super().__init__(node_id, "cluster", storage, image)

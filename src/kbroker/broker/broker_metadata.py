@@ -93,3 +93,5 @@ class BrokerMetadata:
         """Close the metadata log. Idempotent."""
         if self._log is not None:
             self._log.close()
+            if self._log.is_failed:
+                self._logs.withhold_mark(self._logs.metadata_dir)

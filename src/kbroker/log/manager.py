@@ -204,6 +204,10 @@ class LogManager:
         self._release(unclean)
         self._hosted.clear()
 
+    def withhold_mark(self, log_dir: LogDir) -> None:
+        """Give the folder no clean mark at the close: what was written there may not be on disk."""
+        self._unsound.add(log_dir)
+
     def _release(self, unclean: Collection[LogDir | None]) -> None:
         """Release the folders, with the marks of those that were closed in order."""
         for log_dir in () if self._opened is None else self._opened.all:

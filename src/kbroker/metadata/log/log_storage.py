@@ -79,7 +79,8 @@ class LogStorage:
 
     def append_control(self, records: Sequence[ControlRecord]) -> None:
         """Append a batch of control records. Raises: KafkaError KAFKA_STORAGE_ERROR."""
-        self.log.append(build_control(records, 0, self.log.epoch, self._clock.wall_ms()))
+        batch = build_control(records, 0, self.log.epoch, self._clock.wall_ms())
+        self.log.append(batch, frees_space=True)  # so that a start on a full disk is possible
 
     def flush(self) -> None:
         """Make all appended records durable. Raises: OSError."""
@@ -107,8 +108,10 @@ def open_storage(
     storage = LogStorage(log, clock, loaded.kraft_version)
     log.begin_epoch(node_id, loaded.kraft_version)
     control: list[ControlRecord] = [LeaderChange(node_id, (node_id,), (node_id,))]
-    if loaded.image.offset < 0 and loaded.voters is not None:
-        control += [KRaftVersion(loaded.kraft_version), loaded.voters]
+    if loaded.voters is not None:
+        log.quorum = (KRaftVersion(loaded.kraft_version), loaded.voters)
+        if loaded.image.offset < 0:
+            control += log.quorum
     storage.append_control(control)
     if loaded.has_open_transaction:
         storage.abort("the log ends within it", clock.wall_ms())

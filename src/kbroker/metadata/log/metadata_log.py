@@ -10,7 +10,7 @@ import contextlib
 import os
 import re
 import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -26,6 +26,7 @@ from kbroker.metadata.log import quorum_state
 from kbroker.metadata.log.quorum_state import QuorumState
 from kbroker.metadata.log.tail_check import check_tail
 from kbroker.metadata.records.batches import MetadataBatch, read_batches
+from kbroker.metadata.records.control_records import ControlRecord
 from kbroker.metadata.records.metadata_record import MetadataRecord
 from kbroker.metadata.records.snapshot_files import read_snapshot, snapshot_id, snapshot_name, write_snapshot
 from kbroker.protocol._records import corrupt
@@ -152,6 +153,8 @@ class MetadataLog:
     def __init__(self, log_dir: Path, config: BrokerConfig, clock: BaseClock, *, is_clean: bool) -> None:
         self.log_dir = log_dir
         self.folder = log_dir / FOLDER_NAME
+        self.new_bytes = 0  # of the batches after the snapshot that was loaded, and of those that were appended since
+        self.quorum: Sequence[ControlRecord] = ()  # kraft.version and voters, which every snapshot has
         self._clock = clock
         self._retention_bytes = config.integer("metadata.max.retention.bytes")
         self._retention_ms = config.integer("metadata.max.retention.ms")
@@ -171,6 +174,7 @@ class MetadataLog:
                     "segment.ms": config.integer("metadata.log.segment.ms"),
                     "retention.bytes": -1,
                     "retention.ms": -1,
+                    "file.delete.delay.ms": 0,
                 },
                 clock,
                 clean=is_clean,
@@ -237,6 +241,7 @@ class MetadataLog:
         epoch = 0
         while offset < self.end_offset:
             found = self._log.read(offset, READ_BYTES)
+            self.new_bytes += len(found.records or b"")
             before = offset
             for batch in read_batches(found.records, allow_truncated=True) if not found.error else ():
                 check_next(batch, offset, epoch, self.epoch - 1)
@@ -249,13 +254,19 @@ class MetadataLog:
 
     def begin_epoch(self, leader_id: int, kraft_version: int) -> None:
         """Write leader and epoch to ``quorum-state``, before the first record of the epoch. Raises: OSError."""
-        quorum_state.write_quorum_state(self.folder, QuorumState(leader_id, self.epoch), kraft_version)
+        state = QuorumState(leader_id, self.epoch)
+        try:
+            quorum_state.write_quorum_state(self.folder, state, kraft_version)
+        except OSError:  # perhaps the disk is full
+            if not self._release_reserve():
+                raise
+            quorum_state.write_quorum_state(self.folder, state, kraft_version)
 
     def append(self, batch: bytes, *, frees_space: bool = False) -> None:
         """Append a batch, which gets the next offsets and the epoch; `flush` makes it durable.
 
         Args: ``frees_space``: the change may use the space that is reserved for a full disk.
-        Raises: KafkaError KAFKA_STORAGE_ERROR; nothing was appended then.
+        Raises: KafkaError KAFKA_STORAGE_ERROR; nothing was appended then. OSError: that is unknown.
         """
         if not frees_space:
             self._reserve(is_needed=True)
@@ -263,16 +274,34 @@ class MetadataLog:
         if info.error and frees_space and self._release_reserve():
             info = self._log.append(batch, is_client=False)
         if info.error:
+            self._remove_rest()
             raise KafkaError(Errors.KAFKA_STORAGE_ERROR, f"Cannot write the metadata log: {info.message}")
+        self.new_bytes += len(batch)
+
+    def _remove_rest(self) -> None:
+        """Make sure that nothing of a refused batch comes back, not even after a power cut. Raises: OSError."""
+        segment = self._log.segments()[-1]
+        path = self.folder / f"{segment.base_offset:020}.log"
+        if hasattr(os, "statvfs") and os.statvfs(path).f_flag & os.ST_RDONLY:  # nothing reaches this disk
+            return
+        with path.open("r+b") as file:
+            if os.fstat(file.fileno()).st_size > segment.size_bytes:  # cutting it off has failed before
+                file.truncate(segment.size_bytes)
+            checkpoints.sync_descriptor(file.fileno())
 
     def flush(self) -> None:
         """Make all appended batches durable. Raises: OSError; it is then unknown which of them are."""
         self._log.flush()
 
+    @property
+    def is_failed(self) -> bool:
+        """True after a failed sync: some of what was appended may not be on disk."""
+        return self._log.is_failed
+
     def close(self) -> None:
-        """Close the log; what was appended is on disk. Idempotent."""
+        """Close the log; what was appended is on disk, unless a sync failed. Idempotent."""
         if not self._log.is_closed:
-            self._log.close(clean=True)
+            self._log.close(clean=not self.is_failed)
 
     # ------------------------------------------------------------ space for a full disk
 
@@ -304,7 +333,13 @@ class MetadataLog:
         """
         path = self.folder / snapshot_name(offset + 1, epoch)
         if not path.exists():
-            write_snapshot(path, records, timestamp_ms)
+            write_snapshot(
+                path,
+                records,
+                timestamp_ms,
+                last_contained_log_timestamp_ms=timestamp_ms,
+                control=self.quorum,
+            )
         self._remove_covered()
 
     def _remove_covered(self) -> None:
@@ -320,4 +355,5 @@ class MetadataLog:
             oldest = snapshots.pop(0)
             self._log.delete_records(snapshots[0].end_offset)
             self._log.apply_retention(now_ms)
+            self._log.purge_deleted(now_ms)
             oldest.path.unlink()

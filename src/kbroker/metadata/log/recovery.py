@@ -81,7 +81,7 @@ _MADE_ANEW = frozenset({"TopicRecord", "PartitionRecord", "RegisterBrokerRecord"
 
 
 class RecoveryError(RuntimeError):
-    """Error of a recovery that changed no file; the message has the reason and the remedy. The folder is unchanged."""
+    """Error of a recovery that changed no file; the message has the reason and the remedy."""
 
 
 @dataclass

@@ -30,7 +30,7 @@ class Snapshots:
         self._interval_ms = config.integer("metadata.log.max.snapshot.interval.ms")
         newest = max(log.snapshots(), default=None)
         self._end_offset = 0 if newest is None else newest.end_offset  # of the latest snapshot
-        self._size_bytes = 0 if newest is None else log.size_bytes  # of the log at that time
+        self._covered_bytes = 0  # of the log's new bytes, those that the latest snapshot contains
         self._changed_ms = clock.now_ms()  # of the first change after it
 
     def publish(self, delta: MetadataDelta, image: MetadataImage) -> None:
@@ -43,17 +43,17 @@ class Snapshots:
         image = self._controller.image
         if image.offset < self._end_offset or not self._is_due():
             return
-        size_bytes = self._log.size_bytes
+        covered_bytes = self._log.new_bytes
         try:
             records = records_of(image, self._controller.level)
             self._log.write_snapshot(records, image.offset, image.epoch, self._clock.wall_ms())
         except OSError as error:
             logger.error("cannot write a snapshot of the metadata at offset %d: %s", image.offset, error)
             return
-        self._end_offset, self._size_bytes = image.offset + 1, size_bytes
+        self._end_offset, self._covered_bytes = image.offset + 1, covered_bytes
         logger.info("wrote a snapshot of the metadata at offset %d", image.offset)
 
     def _is_due(self) -> bool:
-        if self._log.size_bytes - self._size_bytes >= self._most_bytes:
+        if self._log.new_bytes - self._covered_bytes >= self._most_bytes:
             return True
         return 0 < self._interval_ms <= self._clock.now_ms() - self._changed_ms

@@ -1,0 +1,361 @@
+"""The metadata log as the controller's storage: epochs, voters, transactions of records, a disk that fails."""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from kbroker._core.clock import VirtualClock
+from kbroker.common.configs.config import BrokerConfig
+from kbroker.common.configs.config_quorum import DEFAULT_VOTER
+from kbroker.common.errors import Errors, KafkaError, OutcomeUnknownError
+from kbroker.metadata.log.formatter import format_folders, make_voter, standalone_voter
+from kbroker.metadata.log.loader import LoadedMetadata
+from kbroker.metadata.log.log_storage import BATCH_RECORDS
+from kbroker.metadata.log.metadata_log import FOLDER_NAME, RESERVE_BYTES, RESERVE_NAME, LogFiles, MetadataLogError
+from kbroker.metadata.log.opening import open_metadata
+from kbroker.metadata.log.quorum_state import read_quorum_state
+from kbroker.metadata.records.batches import MetadataBatch, build_records
+from kbroker.metadata.records.control_records import KRaftVersion, LeaderChange, Voters
+from kbroker.metadata.records.metadata_record import MetadataRecord, metadata_record
+from tests.support.metadata import DIRECTORY_ID, LoggedController, change
+
+BEGIN, END, ABORT = "BeginTransactionRecord", "EndTransactionRecord", "AbortTransactionRecord"
+GROUP = 32
+
+
+def config_record(number: int, value: str | None = "45000") -> MetadataRecord:
+    body = {
+        "ResourceType": GROUP, "ResourceName": f"g{number}", "Name": "consumer.session.timeout.ms", "Value": value,
+    }  # fmt: skip
+    return metadata_record("ConfigRecord", body)
+
+
+def groups(controller: LoggedController) -> int:
+    return sum(kind == GROUP for kind, _ in controller.image.configs)
+
+
+def batches(folder: Path) -> list[MetadataBatch]:
+    return list(LogFiles(folder).batches(0))
+
+
+def test_every_start_begins_an_epoch(tmp_path: Path) -> None:
+    """One more than every epoch before, noted in quorum-state; its first record names the leader."""
+    for epoch in range(1, 5):
+        controller = LoggedController(tmp_path)
+        assert controller.epoch == epoch
+        change(controller, config_record(epoch))
+        controller.close()
+        state = read_quorum_state(tmp_path / FOLDER_NAME)
+        assert state is not None
+        assert (state.leader_id, state.leader_epoch) == (1, epoch)
+    found = batches(tmp_path)
+    leaders = [batch for batch in found if batch.control and isinstance(batch.control[0], LeaderChange)]
+    assert [batch.leader_epoch for batch in leaders] == [1, 2, 3, 4]
+    assert sorted({batch.leader_epoch for batch in found}) == [1, 2, 3, 4]
+    state_file = tmp_path / FOLDER_NAME / "quorum-state"
+    state_file.write_text(state_file.read_text().replace('"leaderEpoch":4', '"leaderEpoch":40'))
+    controller = LoggedController(tmp_path)
+    assert controller.epoch == 41, "of an epoch in which nothing was written"
+    controller.close()
+
+
+def test_a_new_quorum_has_its_voters_in_the_log(tmp_path: Path) -> None:
+    """kraft.version 1: after the leader of the first epoch; a later one does not repeat them."""
+    for _ in range(2):
+        controller = LoggedController(tmp_path)
+        assert controller.kraft_version == 1
+        controller.close()
+    control = [one for batch in batches(tmp_path) for one in batch.control]
+    assert [type(one) for one in control] == [LeaderChange, KRaftVersion, Voters, LeaderChange]
+    voters = control[2]
+    assert isinstance(voters, Voters)
+    assert [(voter.id, voter.directory_id) for voter in voters.voters] == [(1, DIRECTORY_ID)]
+
+
+def test_a_quorum_of_the_configs_has_no_voters_in_the_log(tmp_path: Path) -> None:
+    """kraft.version 0, with controller.quorum.voters: as Kafka, whose quorum-state lists them instead."""
+    config = BrokerConfig({"node.id": 1, "controller.quorum.voters": "1@localhost:9093"})
+    for _ in range(2):
+        storage, image = open_metadata(tmp_path, [], DIRECTORY_ID, config, VirtualClock(), is_clean=True)
+        storage.flush()
+        storage.log.close()
+    assert (storage.kraft_version, image.features["metadata.version"]) == (0, 30)
+    assert {type(one) for batch in batches(tmp_path) for one in batch.control} == {LeaderChange}
+    assert '"currentVoters":[{"voterId":1}]' in (tmp_path / FOLDER_NAME / "quorum-state").read_text()
+
+
+@pytest.mark.parametrize(
+    ("ids", "text"),
+    [
+        ([2], "serve it with Apache Kafka, or remove the other voters there first"),
+        ([1, 2], "serve it with Apache Kafka, or remove the other voters there first"),
+        ([1], "if meta.properties was lost, set directory.id="),
+    ],
+)
+def test_a_quorum_of_other_voters_is_refused(tmp_path: Path, ids: list[int], text: str) -> None:
+    """Another node, several, or this node in another folder; nothing is appended."""
+    voters = [make_voter(one, uuid.UUID(int=500 + one), DEFAULT_VOTER) for one in ids]
+    format_folders([tmp_path], tmp_path, cluster_id="c", node_id=1, now_ms=1, voters=voters)
+    with pytest.raises(MetadataLogError) as caught:
+        LoggedController(tmp_path)
+    assert text in str(caught.value)
+    assert "as the only voter of the quorum, found" in str(caught.value)
+    assert LogFiles(tmp_path).is_empty
+
+
+def test_a_formatted_folder_is_served(tmp_path: Path) -> None:
+    """Its first records are appended, with Kafka's default of min.insync.replicas."""
+    voter = standalone_voter(1, DEFAULT_VOTER)
+    format_folders([tmp_path], tmp_path, cluster_id="c", node_id=1, now_ms=1, voters=[voter])
+    config = BrokerConfig({"node.id": 1})
+    storage, image = open_metadata(tmp_path, [], voter.directory_id, config, VirtualClock(), is_clean=False)
+    storage.flush()
+    storage.log.close()
+    assert image.configs == {(4, ""): {"min.insync.replicas": "1"}}
+    records = [record for batch in batches(tmp_path) for record in batch.records]
+    assert (records[0].name, records[0].body["Name"], records[-1].name) == (BEGIN, "Bootstrap records", END)
+
+
+def test_a_large_change_is_a_transaction(tmp_path: Path) -> None:
+    """Batches of a limited size between begin and end."""
+    controller = LoggedController(tmp_path)
+    change(controller, *(config_record(number) for number in range(25_000)))
+    assert groups(controller) == 25_000
+    controller.close()
+    found = [batch.records for batch in batches(tmp_path) if batch.records][1:]
+    assert {len(records) for records in found[:-1]} == {BATCH_RECORDS}
+    assert sum(map(len, found)) == 25_002
+    assert (found[0][0].name, found[-1][-1].name) == (BEGIN, END)
+    again = LoggedController(tmp_path)
+    assert groups(again) == 25_000
+    again.close()
+
+
+@pytest.mark.parametrize("kept", [1, 2])
+def test_a_large_change_that_a_crash_cut_short_does_not_count(tmp_path: Path, kept: int) -> None:
+    """The next start ends the transaction, and later changes count."""
+    controller = LoggedController(tmp_path)
+    change(controller, config_record(-1))
+    segment = tmp_path / FOLDER_NAME / f"{0:020}.log"
+    size = segment.stat().st_size
+    change(controller, *(config_record(number) for number in range(25_000)))
+    controller.close()
+    data = segment.read_bytes()
+    for _ in range(kept):
+        size += 12 + int.from_bytes(data[size + 8 : size + 12], "big")
+    segment.write_bytes(data[: size + 1000])
+    again = LoggedController(tmp_path, is_clean=False)
+    assert groups(again) == 1
+    change(again, config_record(-2))
+    again.close()
+    again = LoggedController(tmp_path)
+    assert groups(again) == 2
+    again.close()
+    names = [record.name for batch in batches(tmp_path) for record in batch.records]
+    assert names.count(ABORT) == 1
+
+
+def test_a_large_change_that_finds_no_space_is_aborted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its first batches are in the log: they do not count, neither now nor after a start."""
+    controller = LoggedController(tmp_path)
+    append, calls = controller.log.append, 0
+
+    def second_fails(batch: bytes, *, frees_space: bool = False) -> None:
+        nonlocal calls
+        calls += 1
+        if calls == 2:
+            raise KafkaError(Errors.KAFKA_STORAGE_ERROR, "no space")
+        append(batch, frees_space=frees_space)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(controller.log, "append", second_fails)
+        with pytest.raises(KafkaError, match="no space"):
+            change(controller, *(config_record(number) for number in range(25_000)))
+    assert (calls, groups(controller)) == (3, 0)
+    change(controller, config_record(-1))
+    controller.close()
+    again = LoggedController(tmp_path)
+    assert groups(again) == 1
+    again.close()
+
+
+def append_raw(controller: LoggedController, *records: MetadataRecord) -> None:
+    """Append a batch as another controller would."""
+    controller.log.append(build_records(records, 0, controller.epoch, 1))
+
+
+def begin(name: str = "t") -> MetadataRecord:
+    return metadata_record(BEGIN, {"Name": name})
+
+
+@pytest.mark.parametrize(
+    ("change_batches", "expected"),
+    [
+        ([[begin()], [config_record(1)], [metadata_record(END, {})]], 1),
+        ([[begin(), config_record(1), metadata_record(END, {})], [config_record(2)]], 2),
+        ([[begin()], [config_record(1)], [metadata_record(ABORT, {"Reason": "r"}), config_record(2)]], 1),
+        ([[begin(), config_record(1)], [metadata_record(ABORT, {"Reason": None})], [begin(), config_record(2)]], 0),
+        ([[begin(), config_record(1)], [config_record(2)]], 0),
+        ([[config_record(1)], [begin(), config_record(1, None)], [config_record(2)]], 1),
+    ],
+)
+def test_transactions_of_records(tmp_path: Path, change_batches: list[list[MetadataRecord]], expected: int) -> None:
+    """Complete ones count, aborted ones and one at the end of the log do not."""
+    controller = LoggedController(tmp_path)
+    for records in change_batches:
+        append_raw(controller, *records)
+    controller.close()
+    again = LoggedController(tmp_path)
+    assert groups(again) == expected
+    again.close()
+    assert groups_of_files(tmp_path) == expected
+
+
+def groups_of_files(folder: Path) -> int:
+    loaded = LoadedMetadata(LogFiles(folder), is_salvage=True)
+    assert loaded.error is None
+    return sum(kind == GROUP for kind, _ in loaded.image.configs)
+
+
+class FailingDisk:
+    """A disk on which some calls fail. ``calls``: their names, in order."""
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        self.is_full = False
+        self.calls: list[str] = []
+        open_ = Path.open
+        for name in ("fsync",):
+            patch.setattr(os, name, self._counted(name, getattr(os, name)))
+
+        def open_file(path: Path, mode: str = "r", *args: object, **kwargs: object) -> object:
+            if self.is_full and "w" in mode:
+                raise OSError(errno.ENOSPC, "No space left on device")
+            return open_(path, mode, *args, **kwargs)  # type: ignore[call-overload]
+
+        patch.setattr(Path, "open", open_file)
+
+    def _counted(self, name: str, function: Callable[..., object]) -> Callable[..., object]:
+        def call(*args: object) -> object:
+            self.calls.append(name)
+            return function(*args)
+
+        return call
+
+
+def test_space_is_kept_for_changes_that_free_some(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A full disk refuses other changes while the reserve is whole; those that free space may use it up."""
+    controller = LoggedController(tmp_path)
+    change(controller, config_record(1))
+    reserve = tmp_path / RESERVE_NAME
+    assert reserve.stat().st_size == RESERVE_BYTES
+    disk = FailingDisk(monkeypatch)
+    disk.is_full = True
+    log = controller.log._log
+    log._inject_fault(write_errno=errno.ENOSPC)
+    with pytest.raises(KafkaError, match="Cannot write the metadata log: The log cannot be written"):
+        change(controller, config_record(2))
+    assert reserve.exists()
+    assert disk.calls == ["fsync"], "nothing of the refused batch is on disk"
+
+    real_unlink = Path.unlink
+
+    def unlink(path: Path, missing_ok: bool = False) -> None:
+        real_unlink(path, missing_ok)
+        log._inject_fault()  # there is space now
+
+    monkeypatch.setattr(Path, "unlink", unlink)
+    controller.change(lambda image: [config_record(1, None)], frees_space=True)
+    assert not reserve.exists()
+    assert groups(controller) == 0
+    with pytest.raises(KafkaError, match=r"no space can be kept for a full disk: .*No space left on device"):
+        change(controller, config_record(3))
+    controller.change(lambda image: [config_record(4)], frees_space=True)
+    disk.is_full = False
+    change(controller, config_record(3))
+    assert reserve.stat().st_size == RESERVE_BYTES
+    assert groups(controller) == 2
+    controller.close()
+    again = LoggedController(tmp_path)
+    assert groups(again) == 2
+    again.close()
+
+
+def test_a_refused_change_is_cut_off_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where cutting it off fails too, it is unknown whether it is stored: the controller ends."""
+    controller = LoggedController(tmp_path)
+    change(controller, config_record(1))
+    segment = tmp_path / FOLDER_NAME / f"{0:020}.log"
+    size = segment.stat().st_size
+    log = controller.log._log
+    log._inject_fault(write_errno=errno.EIO)
+    with pytest.raises(KafkaError):
+        change(controller, config_record(2))
+    assert segment.stat().st_size == size
+    log._inject_fault()
+    with segment.open("ab") as file:  # as if cutting off had failed
+        file.write(b"the rest of a batch")
+    log._inject_fault(write_errno=errno.EIO)
+
+    def fails(descriptor: int) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", fails)
+        with pytest.raises(OutcomeUnknownError, match="it is unknown whether the last change is stored"):
+            change(controller, config_record(3))
+    assert segment.stat().st_size == size
+    log._inject_fault()
+    with pytest.raises(OutcomeUnknownError):
+        change(controller, config_record(4))
+    controller.close()
+    again = LoggedController(tmp_path, is_clean=False)
+    assert groups(again) == 1
+    again.close()
+
+
+def test_a_start_on_a_full_disk_uses_the_reserve(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The file of the new epoch, and its first record, find space."""
+    controller = LoggedController(tmp_path)
+    change(controller, config_record(1))
+    controller.close()
+    disk = FailingDisk(monkeypatch)
+    disk.is_full = True
+    real_unlink = Path.unlink
+
+    def unlink(path: Path, missing_ok: bool = False) -> None:
+        real_unlink(path, missing_ok)
+        disk.is_full = disk.is_full and path.name != RESERVE_NAME
+
+    monkeypatch.setattr(Path, "unlink", unlink)
+    again = LoggedController(tmp_path)
+    assert groups(again) == 1
+    again.close()
+    assert not (tmp_path / RESERVE_NAME).exists()
+
+
+def test_a_failed_sync_ends_the_controller(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """It is unknown whether the change is stored: it has no outcome, and no later change is made."""
+    reasons: list[str] = []
+    controller = LoggedController(tmp_path)
+    controller.on_failure = reasons.append
+    change(controller, config_record(1))
+    controller.log._log._inject_fault(sync_errno=errno.EIO)
+    with caplog.at_level(logging.CRITICAL), pytest.raises(OutcomeUnknownError):
+        change(controller, config_record(2))
+    assert groups(controller) == 1, "not in force"
+    controller.log._log._inject_fault()
+    with pytest.raises(OutcomeUnknownError):
+        change(controller, config_record(3))
+    assert len(reasons) == 1
+    assert "the metadata log cannot be synced" in reasons[0]
+    controller.log.close()
+    again = LoggedController(tmp_path, is_clean=False)
+    assert (tuple(sorted(name for kind, name in again.image.configs if kind == GROUP))) in {("g1",), ("g1", "g2")}
+    again.close()
