@@ -10,7 +10,7 @@ from kbroker.common.security.acls import Acl
 from kbroker.common.security.delegation_token import DelegationToken
 from kbroker.common.security.scram import Credential
 from kbroker.metadata.image.image import EMPTY_IMAGE, KRAFT_VERSION, METADATA_VERSION, MetadataImage, TopicImage
-from kbroker.metadata.image.image_errors import MetadataReplayError
+from kbroker.metadata.image.image_errors import MetadataReplayError, UnsupportedLevelError
 from kbroker.metadata.image.mapping_delta import EntitiesDelta, MappingDelta
 from kbroker.metadata.image.record_forms import acl_of, credential_of, quota_entity_of, scram_key, token_of
 from kbroker.metadata.image.registrations import BrokerRegistration, ControllerRegistration
@@ -164,7 +164,7 @@ class MetadataDelta:
     def _set_feature(self, body: Body) -> None:
         name, level = body["Name"], body["FeatureLevel"]
         if name == METADATA_VERSION and not EARLIEST_LEVEL <= level <= LATEST_LEVEL:
-            raise MetadataReplayError(
+            raise UnsupportedLevelError(
                 f"metadata.version: expected a level from {EARLIEST_LEVEL} to {LATEST_LEVEL}, found {level}; use the "
                 f"software that wrote it, and change the level with it first"
             )

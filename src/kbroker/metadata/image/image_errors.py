@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+from kbroker.metadata.records.metadata_record import UnknownRecordError
+
 
 class MetadataReplayError(Exception):
     """Record that contradicts the image before it, or has a value that no image can hold."""
+
+
+class UnsupportedLevelError(MetadataReplayError, UnknownRecordError):
+    """Level of metadata.version with records that this version does not support."""
 
 
 class UnwritableMetadataError(Exception):

@@ -26,12 +26,13 @@ from kbroker.metadata.feature_versions import (
     STREAMS_VERSION,
 )
 from kbroker.metadata.image.image import MetadataImage
-from kbroker.metadata.log.folder_reader import FolderMetadata, UnreadableMetadataError, read_metadata
+from kbroker.metadata.log.folder_reader import FolderMetadata, read_metadata
+from kbroker.metadata.log.metadata_file import FILE_NAME, metadata_file
+from kbroker.metadata.log.metadata_log import MetadataLogError
 from kbroker.metadata.records.control_records import Voter
 
 LATEST_RELEASE = max(RELEASES)
 KBROKER = "kbroker"
-OLD_FILE = "kbroker-metadata.db"
 _NOT_SERVED: Mapping[str, str] = {
     SHARE_VERSION: "share groups",
     STREAMS_VERSION: "streams groups",
@@ -121,18 +122,17 @@ def read_folders(folders: Sequence[Path]) -> LogFolders:
             metadata = metadata or read_metadata(folder)
         except CorruptFileError as error:
             fault = fault or f"{error}; restore it from a backup"
-        except UnreadableMetadataError as error:
+        except MetadataLogError as error:
             fault = fault or str(error)
     first = next(iter(owners.values()), None)
     for folder, owner in owners.items():
         if first is not None and (owner.cluster_id, owner.node_id) != (first.cluster_id, first.node_id):
             fault = fault or f"{folder} belongs to node {owner.node_id} of cluster {owner.cluster_id}"
-    has_old_file = any((folder / OLD_FILE).exists() for folder in folders)
     strays: list[Path] = []
     missing: list[str] = []
     if metadata is not None and first is not None:
         strays, missing = _compare(folders, metadata.image, first.node_id)
-    return LogFolders(folders, owners, metadata, fault, has_old_file, strays, missing)
+    return LogFolders(folders, owners, metadata, fault, metadata_file(folders) is not None, strays, missing)
 
 
 def _compare(folders: Sequence[Path], image: MetadataImage, node_id: int) -> tuple[list[Path], list[str]]:
@@ -182,7 +182,7 @@ def _folder_obstacles(found: LogFolders, is_kafka: bool) -> Iterator[str]:
         yield found.fault
     elif found.has_old_file:
         if is_kafka:
-            yield f"{OLD_FILE} has the metadata: start kbroker on the folder once, which takes it over, and stop it"
+            yield f"{FILE_NAME} has the metadata: start kbroker on the folder once, which takes it over, and stop it"
     elif found.metadata is None:
         if any(partition_folders(folder) for folder in found.folders):
             yield "the metadata is missing: name the folder of the metadata log, or run kbroker log recover-metadata"
@@ -201,7 +201,7 @@ def _kafka_obstacles(metadata: FolderMetadata, release: str) -> Iterator[str]:
             yield f"{name} is {_level_text(name, level)}, above {_level_text(name, known[name])}"
     if METADATA_VERSION not in metadata.image.features:
         yield f"the metadata has no {METADATA_VERSION}"
-    for fault in metadata.damaged_snapshots:
+    for fault in metadata.bad_snapshots.values():
         yield f"{fault}; Apache Kafka reads no other: move it to another folder"
 
 
@@ -271,7 +271,7 @@ def _kbroker_losses(metadata: FolderMetadata) -> Iterator[str]:
     for name, subject in _NOT_SERVED.items():
         if image.features.get(name, 0) > 0:
             yield f"{name} is finalized at level {image.features[name]}: {subject} are kept and not served"
-    for fault in metadata.damaged_snapshots:
+    for fault in metadata.bad_snapshots.values():
         yield f"{fault}; an older snapshot and the log are read instead"
 
 

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Protocol
 
 from kbroker.common.errors import ProtocolError
-from kbroker.common.loggers import get_logger
 from kbroker.metadata.image.delta import MetadataDelta
 from kbroker.metadata.image.image import EMPTY_IMAGE, MetadataImage
 from kbroker.metadata.image.image_errors import MetadataReplayError
@@ -20,8 +19,6 @@ from kbroker.metadata.records.control_records import KRaftVersion, Voters
 from kbroker.metadata.records.metadata_record import UnknownRecordError
 from kbroker.metadata.records.snapshot_files import read_snapshot
 from kbroker.protocol._records import corrupt
-
-logger = get_logger(__name__)
 
 #: Errors of content that cannot be used, as distinct from those of reading it.
 UNUSABLE = (ProtocolError, UnknownRecordError, MetadataReplayError)
@@ -61,7 +58,7 @@ class LoadedMetadata:
     Attributes:
         kraft_version, voters: of the quorum, as the last control records have them, None without any.
         error: the first damage of the records, None without any; ``voters_error``: of the snapshot of the first voters.
-        bad_snapshots: damage of each snapshot for which an older one is used.
+        bad_snapshots: damage of each snapshot for which an older one is used, by path; the newest first.
 
     The records of a transaction are replayed as they come, since keeping them until its end would take a multiple of
     the memory of the image. After the rare one that is aborted, everything is loaded anew without it.
@@ -73,7 +70,7 @@ class LoadedMetadata:
         self.image: MetadataImage = EMPTY_IMAGE
         self.error: Exception | None = None
         self.voters_error: Exception | None = None
-        self.bad_snapshots: list[str] = []
+        self.bad_snapshots: dict[Path, str] = {}
         self._is_salvage = is_salvage
         self._aborted: set[int] = set()  # offsets of the first records of aborted transactions
         while True:
@@ -118,11 +115,10 @@ class LoadedMetadata:
             except (OSError, *UNUSABLE) as error:
                 if isinstance(error, UnknownRecordError) and not self._is_salvage:
                     raise
-                logger.error("%s cannot be used, an older one is loaded: %s", snapshot.path, reason_of(error))
-                self.bad_snapshots.append(reason_of(error))
+                self.bad_snapshots[snapshot.path] = reason_of(error)
                 self._begin()
         if offset < log.start_offset:
-            reason = f": {self.bad_snapshots[0]}" if self.bad_snapshots else ""
+            reason = "".join(f": {damage}" for damage in [*self.bad_snapshots.values()][:1])
             raise corrupt(f"it begins at offset {log.start_offset}, without a snapshot of the records below{reason}")
         return offset, epoch
 

@@ -12,18 +12,20 @@ from pathlib import Path
 
 from kbroker._core.clock import BaseClock
 from kbroker.common.configs.config_resource import ConfigResourceType
-from kbroker.common.errors import KafkaError, ProtocolError
+from kbroker.common.errors import KafkaError
+from kbroker.common.loggers import get_logger
 from kbroker.log.checkpoints import META_PROPERTIES, uuid_to_text
 from kbroker.metadata.configs.resource_configs import config_records
 from kbroker.metadata.image.delta import MetadataDelta
-from kbroker.metadata.image.image import METADATA_VERSION, MetadataImage
-from kbroker.metadata.image.image_errors import MetadataReplayError
-from kbroker.metadata.log.loader import ABORT, BEGIN, END, LoadedMetadata, reason_of
+from kbroker.metadata.image.image import EMPTY_IMAGE, METADATA_VERSION, MetadataImage
+from kbroker.metadata.log.loader import ABORT, BEGIN, END, UNUSABLE, LoadedMetadata, reason_of
 from kbroker.metadata.log.metadata_log import MetadataLog, MetadataLogError, recovery_command
 from kbroker.metadata.records.batches import build_control, build_records
 from kbroker.metadata.records.control_records import ControlRecord, KRaftVersion, LeaderChange, Voters
-from kbroker.metadata.records.metadata_record import MetadataRecord, UnknownRecordError, metadata_record
+from kbroker.metadata.records.metadata_record import MetadataRecord, metadata_record
 from kbroker.metadata.records.snapshot_files import BOOTSTRAP_CHECKPOINT, read_snapshot
+
+logger = get_logger(__name__)
 
 BATCH_RECORDS = 1000  # of one batch, which a start decodes as a whole; a larger change is a transaction of batches
 TRANSACTIONS_LEVEL = 13  # first level of metadata.version with transactions of records: 3.6-IV1
@@ -103,6 +105,8 @@ def open_storage(
     Raises: MetadataLogError for damage, or a quorum with other voters; KafkaError; OSError.
     """
     loaded = LoadedMetadata(log)
+    for path, damage in loaded.bad_snapshots.items():
+        logger.error("%s cannot be used, an older one is loaded: %s", path, damage)
     if loaded.voters is not None:
         _check_voters(log, loaded.voters, node_id, directory_id)
     storage = LogStorage(log, clock, loaded.kraft_version)
@@ -143,11 +147,10 @@ def activation_records() -> list[MetadataRecord]:
 
 def bootstrap_records(log_dir: Path) -> list[MetadataRecord]:
     """Return the first records of the metadata log, which its first start appends. Raises: MetadataLogError."""
-    path = log_dir / BOOTSTRAP_CHECKPOINT
     try:
-        return [record for batch in read_snapshot(path) for record in batch.records]
-    except (OSError, ProtocolError, UnknownRecordError) as error:
-        raise MetadataLogError(f"{path} cannot be used: {reason_of(error)}; {recovery_command(log_dir)}") from None
+        return [record for batch in read_snapshot(log_dir / BOOTSTRAP_CHECKPOINT) for record in batch.records]
+    except (OSError, *UNUSABLE) as error:
+        raise _unusable(log_dir, error) from None
 
 
 def is_known_cluster(records: Iterable[MetadataRecord]) -> bool:
@@ -155,18 +158,27 @@ def is_known_cluster(records: Iterable[MetadataRecord]) -> bool:
     return any(record.name == "ProducerIdsRecord" for record in records)
 
 
+def first_image(log_dir: Path, records: Iterable[MetadataRecord], before: MetadataImage = EMPTY_IMAGE) -> MetadataImage:
+    """Return the image after the first records of the metadata log. Raises: MetadataLogError."""
+    delta = MetadataDelta(before)
+    try:
+        for record in records:
+            delta.replay(record)
+        return delta.apply(before.offset, before.epoch)
+    except UNUSABLE as error:
+        raise _unusable(log_dir, error) from None
+
+
+def _unusable(log_dir: Path, error: Exception) -> MetadataLogError:
+    path = log_dir / BOOTSTRAP_CHECKPOINT
+    return MetadataLogError(f"{path} cannot be used: {reason_of(error)}; {recovery_command(log_dir)}")
+
+
 def _bootstrap(log: MetadataLog, storage: LogStorage, image: MetadataImage) -> MetadataImage:
     """Append the first records of the cluster."""
     records = bootstrap_records(log.log_dir)
     if not is_known_cluster(records):
         records += activation_records()
-    try:
-        delta = MetadataDelta(image)
-        for record in records:
-            delta.replay(record)
-    except MetadataReplayError as error:
-        path = log.log_dir / BOOTSTRAP_CHECKPOINT
-        raise MetadataLogError(f"{path} cannot be used: {error}; {recovery_command(log.log_dir)}") from None
-    fresh = delta.apply(image.offset, image.epoch)
+    fresh = first_image(log.log_dir, records, image)
     storage.append(records, fresh.features[METADATA_VERSION], transaction="Bootstrap records")
     return fresh._replace(offset=storage.end_offset - 1, epoch=storage.epoch)

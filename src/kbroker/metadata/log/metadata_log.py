@@ -20,7 +20,7 @@ from kbroker.common.configs.config_def import INT32_MAX, INT64_MAX
 from kbroker.common.errors import Errors, KafkaError, ProtocolError
 from kbroker.common.loggers import get_logger
 from kbroker.common.topic_names import CLUSTER_METADATA_TOPIC
-from kbroker.log import checkpoints
+from kbroker.log import checkpoints, clean_shutdown
 from kbroker.log._partition_log import PartitionLog
 from kbroker.metadata.log import quorum_state
 from kbroker.metadata.log.quorum_state import QuorumState
@@ -69,24 +69,15 @@ def recovery_command(*log_dirs: Path) -> str:
 
 def snapshots_in(folder: Path) -> list[SnapshotFile]:
     """Return the snapshots of records, the oldest first; the one of the first voters (0-0) is none."""
-    found = []
-    for name in os.listdir(folder) if folder.is_dir() else ():
-        parsed = snapshot_id(name)
-        if parsed is not None and parsed != (0, 0):
-            found.append(SnapshotFile(*parsed, folder / name))
-    return sorted(found)
+    names = os.listdir(folder) if folder.is_dir() else ()
+    ids = ((snapshot_id(name), folder / name) for name in names)
+    return sorted(SnapshotFile(*found, path) for found, path in ids if found is not None and found != (0, 0))
 
 
 def segments_in(folder: Path) -> list[SegmentFile]:
     """Return the segments of the log, the oldest first."""
     names = os.listdir(folder) if folder.is_dir() else ()
     return sorted(SegmentFile(int(name[:20]), folder / name) for name in names if _SEGMENT.fullmatch(name))
-
-
-def first_batches_in(folder: Path) -> Iterator[MetadataBatch]:
-    """Yield the batches of the snapshot with the quorum's first voters; none without one."""
-    path = folder / snapshot_name(0, 0)
-    return read_snapshot(path) if path.exists() else iter(())
 
 
 def check_next(batch: MetadataBatch, offset: int, first_epoch: int, last_epoch: int) -> None:
@@ -99,23 +90,12 @@ def check_next(batch: MetadataBatch, offset: int, first_epoch: int, last_epoch: 
         )
 
 
-class LogFiles:
-    """The files of a metadata log that no broker has open; nothing is changed. See ``MetadataLog``.
-
-    Args: ``folder``: of the partition, perhaps under another name than that of the log in ``log_dir``.
-    """
+class _Folder:
+    """The folder of a metadata log, ``folder`` in ``log_dir``."""
 
     def __init__(self, log_dir: Path, folder: Path | None = None) -> None:
         self.log_dir = log_dir
         self.folder = log_dir / FOLDER_NAME if folder is None else folder
-        self._segments = segments_in(self.folder)
-        self.start_offset = self._segments[0].base_offset if self._segments else 0
-        self.end_offset = self.start_offset  # of the batches that were read
-
-    @property
-    def is_empty(self) -> bool:
-        """True if there is neither a record nor a snapshot of records."""
-        return not any(segment.path.stat().st_size for segment in self._segments) and not self.snapshots()
 
     def snapshots(self) -> list[SnapshotFile]:
         """Return the snapshots of records, the oldest first."""
@@ -123,7 +103,50 @@ class LogFiles:
 
     def first_batches(self) -> Iterator[MetadataBatch]:
         """Yield the batches of the snapshot with the quorum's first voters; none without one."""
-        return first_batches_in(self.folder)
+        path = self.folder / snapshot_name(0, 0)
+        return read_snapshot(path) if path.exists() else iter(())
+
+    def _last_epoch(self) -> int:
+        """Return the largest epoch that the files name. Raises: MetadataLogError."""
+        epochs = [snapshot.epoch for snapshot in self.snapshots()]
+        try:
+            state = quorum_state.read_quorum_state(self.folder)
+            epochs += checkpoints.leader_epoch_checkpoint(self.folder / "leader-epoch-checkpoint").read()
+        except checkpoints.CorruptFileError as error:
+            raise MetadataLogError(f"{error}; {recovery_command(self.log_dir)}") from None
+        return max([0 if state is None else state.leader_epoch, *epochs, 0])
+
+    def _check_end(self, end_offset: int) -> None:
+        """Check that the log reaches the end of the latest snapshot. Raises: MetadataLogError."""
+        newest = max(self.snapshots(), default=None)
+        if newest is not None and end_offset < newest.end_offset:
+            raise MetadataLogError(
+                f"{self.folder} ends at offset {end_offset}, expected {newest.end_offset} or more, the end of "
+                f"{newest.path.name}; {recovery_command(self.log_dir)}"
+            )
+
+    def _damaged(self, reason: object) -> MetadataLogError:
+        return MetadataLogError(f"{self.folder} is damaged: {reason}; {recovery_command(self.log_dir)}")
+
+
+class LogFiles(_Folder):
+    """The files of a metadata log that no broker has open; nothing is changed. See ``MetadataLog``.
+
+    Args: ``folder``: of the partition, perhaps under another name than that of the log in ``log_dir``.
+    """
+
+    def __init__(self, log_dir: Path, folder: Path | None = None) -> None:
+        super().__init__(log_dir, folder)
+        self._segments = segments_in(self.folder)
+        self._epoch_limit = INT32_MAX
+        self.start_offset = self._segments[0].base_offset if self._segments else 0
+        self.end_offset = self.start_offset  # of the batches that were read
+        self.torn_bytes = 0  # at the end, which are not read
+
+    @property
+    def is_empty(self) -> bool:
+        """True if there is neither a record nor a snapshot of records."""
+        return not any(segment.path.stat().st_size for segment in self._segments) and not self.snapshots()
 
     def batches(self, offset: int) -> Iterator[MetadataBatch]:
         """Yield the batches from ``offset`` on. Raises: ProtocolError at the first damage; OSError."""
@@ -133,15 +156,42 @@ class LogFiles:
             if end <= offset:
                 following = end
                 continue
-            for batch in read_batches(segment.path.read_bytes()):
-                check_next(batch, following, epoch, INT32_MAX)
+            data = segment.path.read_bytes()
+            if end == INT64_MAX:
+                data = data[: len(data) - self.torn_bytes]
+            for batch in read_batches(data):
+                check_next(batch, following, epoch, self._epoch_limit)
                 following, epoch = batch.last_offset + 1, batch.leader_epoch
                 self.end_offset = following
                 if batch.base_offset >= offset:
                     yield batch
+        self.end_offset = following
 
 
-class MetadataLog:
+class StartableLog(LogFiles):
+    """The files of a metadata log, with the checks of a start.
+
+    Raises: MetadataLogError for damage, also while reading; OSError.
+    """
+
+    def __init__(self, log_dir: Path) -> None:
+        super().__init__(log_dir)
+        self._epoch_limit = self._last_epoch()
+        if self._segments:
+            last, is_clean = self._segments[-1], (log_dir / clean_shutdown.FILE_NAME).exists()
+            try:
+                kept = check_tail(last.path, last.base_offset, self._epoch_limit, is_clean=is_clean)
+            except ProtocolError as error:
+                raise self._damaged(error.message) from None
+            self.torn_bytes = last.path.stat().st_size - kept
+
+    def batches(self, offset: int) -> Iterator[MetadataBatch]:
+        """Yield the batches from ``offset`` on. Raises: ProtocolError, MetadataLogError for damage; OSError."""
+        yield from super().batches(offset)
+        self._check_end(self.end_offset)
+
+
+class MetadataLog(_Folder):
     """The metadata log of a node that is the quorum's only voter, opened for a new leader epoch.
 
     Args: ``log_dir``: the locked folder of the metadata log; ``node_id``; ``config``; ``clock``: of the records' time;
@@ -151,8 +201,7 @@ class MetadataLog:
     """
 
     def __init__(self, log_dir: Path, config: BrokerConfig, clock: BaseClock, *, is_clean: bool) -> None:
-        self.log_dir = log_dir
-        self.folder = log_dir / FOLDER_NAME
+        super().__init__(log_dir)
         self.new_bytes = 0  # of the batches after the snapshot that was loaded, and of those that were appended since
         self.quorum: Sequence[ControlRecord] = ()  # kraft.version and voters, which every snapshot has
         self._clock = clock
@@ -181,35 +230,16 @@ class MetadataLog:
                 leader_epoch=self.epoch,
             )
         except ProtocolError as error:
-            raise MetadataLogError(f"{self.folder} is damaged: {error.message}; {recovery_command(log_dir)}") from None
+            raise self._damaged(error.message) from None
         except ValueError as error:
             raise MetadataLogError(f"{self.folder}: {error}; {recovery_command(log_dir)}") from None
         if self._log.damage is not None:
             damage = self._log.damage
             self._log.close(clean=False)
-            raise MetadataLogError(f"{self.folder} is damaged: {damage}; {recovery_command(log_dir)}")
+            raise self._damaged(damage)
         if self._log.cut is not None:
             logger.warning("%s: %s", self.folder, self._log.cut)
-        self._check_end()
-
-    def _last_epoch(self) -> int:
-        """Return the largest epoch that the files name."""
-        epochs = [snapshot.epoch for snapshot in self.snapshots()]
-        try:
-            state = quorum_state.read_quorum_state(self.folder)
-            epochs += checkpoints.leader_epoch_checkpoint(self.folder / "leader-epoch-checkpoint").read()
-        except checkpoints.CorruptFileError as error:
-            raise MetadataLogError(f"{error}; {recovery_command(self.log_dir)}") from None
-        return max([0 if state is None else state.leader_epoch, *epochs, 0])
-
-    def _check_end(self) -> None:
-        """Check that the log reaches the end of the latest snapshot. Raises: MetadataLogError."""
-        newest = max(self.snapshots(), default=None)
-        if newest is not None and self.end_offset < newest.end_offset:
-            raise MetadataLogError(
-                f"{self.folder} ends at offset {self.end_offset}, expected {newest.end_offset} or more, the end of "
-                f"{newest.path.name}; {recovery_command(self.log_dir)}"
-            )
+        self._check_end(self.end_offset)
 
     # ------------------------------------------------------------ reading
 
@@ -227,14 +257,6 @@ class MetadataLog:
     def size_bytes(self) -> int:
         """Size of the segments."""
         return self._log.size_bytes
-
-    def snapshots(self) -> list[SnapshotFile]:
-        """Return the snapshots of records, the oldest first."""
-        return snapshots_in(self.folder)
-
-    def first_batches(self) -> Iterator[MetadataBatch]:
-        """Yield the batches of the snapshot with the quorum's first voters; none without one."""
-        return first_batches_in(self.folder)
 
     def batches(self, offset: int) -> Iterator[MetadataBatch]:
         """Yield the batches of the log from ``offset`` on. Raises: ProtocolError for damage; OSError."""

@@ -23,7 +23,7 @@ from kbroker.common.configs.config_quorum import voter_listener
 from kbroker.common.configs.config_resource import ConfigResourceType
 from kbroker.common.loggers import get_logger
 from kbroker.common.topic_names import CLUSTER_METADATA_TOPIC, OFFSETS_TOPIC
-from kbroker.log import checkpoints, clean_shutdown
+from kbroker.log import checkpoints
 from kbroker.log.checkpoints import MetaProperties
 from kbroker.log.folder_lock import FolderLock, FolderLockedError
 from kbroker.log.log_dir import STRAY_SUFFIX, parse_partition_folder, partition_folders
@@ -33,7 +33,7 @@ from kbroker.metadata.image.snapshot_records import records_of
 from kbroker.metadata.log.folder_records import PartitionsOnDisk, StoredTopic, topic_records
 from kbroker.metadata.log.formatter import SERVED_LEVELS, feature_records, make_voter, write_bootstrap
 from kbroker.metadata.log.loader import LoadedMetadata
-from kbroker.metadata.log.log_storage import activation_records, bootstrap_records, is_known_cluster
+from kbroker.metadata.log.log_storage import activation_records, bootstrap_records, first_image, is_known_cluster
 from kbroker.metadata.log.metadata_file import (
     FILE_NAME,
     JOURNAL_SUFFIX,
@@ -43,7 +43,7 @@ from kbroker.metadata.log.metadata_file import (
     read_tables,
     sound_rows,
 )
-from kbroker.metadata.log.metadata_log import FOLDER_NAME, LogFiles, MetadataLog, MetadataLogError, snapshots_in
+from kbroker.metadata.log.metadata_log import FOLDER_NAME, LogFiles, MetadataLogError, StartableLog
 from kbroker.metadata.log.opening import has_metadata, write_first
 from kbroker.metadata.log.takeover import both_have_metadata, cluster_id_of, cluster_records, put_aside, topics_of
 from kbroker.metadata.producer_ids import PRODUCER_ID_BLOCK
@@ -161,35 +161,10 @@ def _damage(folder: Path, work: Path) -> Iterator[tuple[Path, str]]:
             yield path, str(error).replace(str(work), str(folder))
     if LogFiles(folder).is_empty:
         return
-    problem, bad_snapshots = _start_problem(folder, work)
-    for snapshot in bad_snapshots:
-        file = next((one.path for one in snapshots_in(folder / FOLDER_NAME) if str(one.path) in snapshot), folder)
-        yield file, snapshot
-    if problem:
-        yield folder / FOLDER_NAME, problem
-
-
-def _start_problem(folder: Path, work: Path) -> tuple[str, list[str]]:
-    """Return the reason for which a start would refuse the metadata log, "" for none, and the damage of snapshots.
-
-    A copy is opened, since opening a log cuts off a torn tail.
-    """
-    copy = work / "log"
-    shutil.copytree(folder / FOLDER_NAME, copy / FOLDER_NAME)
-    is_clean = (folder / clean_shutdown.FILE_NAME).exists()
-    loaded = None
     try:
-        log = MetadataLog(copy, BrokerConfig(), SystemClock(), is_clean=is_clean)
-        try:
-            loaded = LoadedMetadata(log)
-        finally:
-            log.close()
+        yield from LoadedMetadata(StartableLog(folder)).bad_snapshots.items()
     except MetadataLogError as error:
-        return str(error).replace(str(copy), str(folder)), []
-    finally:
-        shutil.rmtree(copy)
-    bad = [] if loaded is None else [text.replace(str(copy), str(folder)) for text in loaded.bad_snapshots]
-    return "", bad
+        yield folder / FOLDER_NAME, str(error)
 
 
 def _recover(folders: Sequence[Path], work: Path, node_id: int | None) -> Recovered:
@@ -276,11 +251,12 @@ def _salvage(folders: Sequence[Path], work: Path) -> _Salvage:
             raise RecoveryError(both_have_metadata(path, folder))
         return _salvage_file(path, work)
     if not LogFiles(folder).is_empty:
-        problem, bad_snapshots = _start_problem(folder, work)
-        if not problem:
-            unused = f", although {bad_snapshots[0]}" if bad_snapshots else ""
-            raise RecoveryError(f"{folder / FOLDER_NAME} is whole{unused}: there is nothing to recover")
-        return _salvage_log(folder, LogFiles(folder))
+        try:
+            bad_snapshots = LoadedMetadata(StartableLog(folder)).bad_snapshots
+        except MetadataLogError:
+            return _salvage_log(folder, LogFiles(folder))
+        unused = "".join(f", although {damage}" for damage in [*bad_snapshots.values()][:1])
+        raise RecoveryError(f"{folder / FOLDER_NAME} is whole{unused}: there is nothing to recover")
     if (folder / FOLDER_NAME).exists():
         return _salvage_first(folder)
     # a recovery that was killed had put the log aside
@@ -348,7 +324,7 @@ def _salvage_log(folder: Path, files: LogFiles) -> _Salvage:
     if METADATA_VERSION not in image.features:
         salvage.whole = frozenset()
         try:
-            image = image_of(bootstrap_records(folder))
+            image = first_image(folder, bootstrap_records(folder))
         except MetadataLogError:
             return salvage
     for topic in image.topics.values():

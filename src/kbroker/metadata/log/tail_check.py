@@ -30,8 +30,8 @@ class _Batch(NamedTuple):
     end: int  # position
 
 
-def check_tail(segment: Path, first_offset: int, last_epoch: int, *, is_clean: bool) -> None:
-    """Check that the segment consists of batches, apart from the tail of a crash.
+def check_tail(segment: Path, first_offset: int, last_epoch: int, *, is_clean: bool) -> int:
+    """Check that the segment consists of batches, apart from the tail of a crash; return the position of the tail.
 
     Args: ``first_offset`` of the segment; ``last_epoch``: the largest leader epoch that a batch may have; ``is_clean``:
     everything was on disk when the log was closed.
@@ -40,12 +40,12 @@ def check_tail(segment: Path, first_offset: int, last_epoch: int, *, is_clean: b
     with segment.open("rb") as file:
         size_bytes = segment.stat().st_size
         if not size_bytes:
-            return
+            return 0
         with mmap.mmap(file.fileno(), size_bytes, access=mmap.ACCESS_READ) as data:
-            _check(data, segment, first_offset, last_epoch, is_clean)
+            return _check(data, segment, first_offset, last_epoch, is_clean)
 
 
-def _check(data: mmap.mmap, segment: Path, offset: int, last_epoch: int, is_clean: bool) -> None:
+def _check(data: mmap.mmap, segment: Path, offset: int, last_epoch: int, is_clean: bool) -> int:
     position = epoch = 0
     while position < len(data):
         # of a log that was closed in order the loader compares the checksums
@@ -54,16 +54,22 @@ def _check(data: mmap.mmap, segment: Path, offset: int, last_epoch: int, is_clea
             break
         position, offset, epoch = batch.end, batch.end_offset, batch.leader_epoch
     if position == len(data):
-        return
-    reason = "the log was closed in order"
-    if not is_clean:
+        return position
+    found = "other bytes"
+    if batch is not None:
+        found = f"one of offset {batch.base_offset} and leader epoch {batch.leader_epoch}"
+    if is_clean:
+        reason = "the log was closed in order"
+    elif batch is not None:
+        reason = "the checksum is correct"
+    else:
         following = _next_batch(data, position + 1, offset)
         if following < 0:
-            return
+            return position
         reason = f"a sound batch follows at byte {following}"
     raise corrupt(
         f"{segment.name}: expected a batch of offset {offset} and a leader epoch of {epoch} to {last_epoch} at byte "
-        f"{position}, found other bytes; they are not the tail of a crash, since {reason}"
+        f"{position}, found {found}; this is not the tail of a crash, since {reason}"
     )
 
 
