@@ -123,6 +123,20 @@ def test_a_kafka_error_is_its_code() -> None:
     assert [row["ErrorCode"] for row in codec.decode_response(3, 12, response, 5)["Topics"]] == [56, 56]  # type: ignore[arg-type]
 
 
+def test_an_unknown_outcome_has_no_response() -> None:
+    """A response would deny or promise a change that only the next start finds: the connection is closed."""
+    bench = make_bench()
+    bench.storage.is_broken = True
+    bench.ctx.quotas = NoQuotas()  # type: ignore[assignment]
+    handlers = RequestHandlerPool(bench.ctx, KafkaApis(), nothing, 0, RefusedRequests())  # type: ignore[arg-type]
+    before = bench.ctx.features.finalized
+    for _ in range(2):
+        one = request(57, 1, {"FeatureUpdates": [{"Feature": "group.version", "MaxVersionLevel": 0, "UpgradeType": 2}]})
+        handlers.serve(one)  # type: ignore[arg-type]
+        assert one.ended == [None]
+    assert bench.ctx.features.finalized == before
+
+
 @pytest.mark.parametrize("key", [key for key, entry in KafkaApis().entries.items() if entry.handle is not None])
 def test_our_bug_is_unknown_server_error(key: int, caplog: pytest.LogCaptureFixture) -> None:
     """In every API and version: the response has its form, the log a traceback; the connection lives."""
