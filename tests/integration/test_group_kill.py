@@ -15,6 +15,7 @@ from tests.support.kill import (
     PARTITIONS,
     AckLog,
     MemberLog,
+    check_delivered,
     check_partition,
     create_topic,
     finish,
@@ -59,15 +60,6 @@ def check_owners(bootstrap: str) -> None:
 def check_not_back(before: dict[int, int], after: dict[int, int], when: str) -> None:
     back = {p: (offset, after.get(p)) for p, offset in before.items() if after.get(p, -1) < offset}
     assert not back, f"committed offsets went back {when}, by partition: {back}"
-
-
-def check_delivered(partition: int, ranges: list[tuple[int, int]], end: int) -> None:
-    """The group was given every offset from 0 to the end, as often as it liked."""
-    due = 0
-    for first, last in sorted(ranges):
-        assert first <= due, f"no member was given offsets {due} to {first - 1} of partition {partition}"
-        due = max(due, last + 1)
-    assert due == end, f"partition {partition} was delivered up to {due}, it ends at {end}"
 
 
 @pytest.mark.slow

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-READY = re.compile(r"127\.0\.0\.1:([1-9]\d*)")
+READY = re.compile(r"ready: .*?127\.0\.0\.1:([1-9]\d*)")
 SERVE = ["-c", "from kbroker.__main__ import main; main()", "serve"]
 
 

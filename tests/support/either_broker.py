@@ -13,10 +13,10 @@ from tests.support.kafka.broker import ALONE, ApacheKafka
 from tests.support.ports import free_run
 
 SCRAM_MODULE = "org.apache.kafka.common.security.scram.ScramLoginModule"
-LONG_MS = "1000000"  # a session of members that no client runs any more
+LONG_MS = "1000000"  # session of static members whose processes have ended
 
 
-class _Kafka(ApacheKafka):
+class KafkaNode(ApacheKafka):
     """Apache Kafka with a written file of properties and a formatted folder."""
 
     def __init__(self, folder: Path, port: int, properties: Path) -> None:
@@ -53,7 +53,7 @@ class EitherBroker:
         self.port = free_run(3)
         self.log_dirs = [folder / name for name in log_dirs]
         self.path = folder / "server.properties"
-        self._settings = {
+        self.settings = {
             **ALONE,
             "listeners": (
                 f"PLAINTEXT://127.0.0.1:{self.port},SASL_PLAINTEXT://127.0.0.1:{self.port + 2},"
@@ -77,14 +77,14 @@ class EitherBroker:
             **(settings or {}),
         }
         self.write_properties()
-        self.kafka = _Kafka(folder / "kafka", self.port, self.path)
+        self.kafka = KafkaNode(folder / "kafka", self.port, self.path)
         self.kbroker = _Kbroker(folder, self.port, self.path)
         self._running: ApacheKafka | BrokerProcess | None = None
 
     def write_properties(self, **changes: str) -> None:
         """Write server.properties; ``changes``: further settings, with _ for dots."""
-        self._settings |= {name.replace("_", "."): value for name, value in changes.items()}
-        lines = (f"{name}={value}\n" for name, value in self._settings.items() if value)
+        self.settings |= {name.replace("_", "."): value for name, value in changes.items()}
+        lines = (f"{name}={value}\n" for name, value in self.settings.items() if value)
         self.path.write_text("".join(lines), encoding="utf-8")
 
     def __enter__(self) -> EitherBroker:

@@ -38,16 +38,16 @@ def finish(process: subprocess.Popen[bytes], seconds: float = 90) -> int:
 
 
 class Notes:
-    """A file that another process writes its notes into, line by line, read as it grows."""
+    """Notes of another process: a file of lines, read as it grows."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.trouble: list[str] = []  # lines of no kind we know
+        self.trouble: list[str] = []  # lines of an unknown kind
         self._at = 0
         self._rest = ""
 
     def read(self) -> Self:
-        """Take in what has been written since the last time."""
+        """Read the lines that were written since the last time."""
         if not self.path.exists():
             return self
         with self.path.open(encoding="utf-8") as file:
@@ -62,12 +62,12 @@ class Notes:
         return self
 
     def note(self, kind: str, numbers: list[str]) -> bool:
-        """Take in one line; False if it is no note."""
+        """Note one line; return False for a line of an unknown kind."""
         raise NotImplementedError
 
 
 class AckLog(Notes):
-    """What the producer wrote down."""
+    """Notes of the producer."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(path)
@@ -85,7 +85,7 @@ class AckLog(Notes):
 
 
 class MemberLog(Notes):
-    """What the members of a group wrote down."""
+    """Notes of the members of a group."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(path)
@@ -132,7 +132,7 @@ def read_all(bootstrap: str, topic: str, partition: int, seconds: float = 60) ->
 
 
 def check_partition(partition: int, records: list[tuple[int, bytes]], log: AckLog) -> None:
-    """Acknowledged records are there, at the offset of their acknowledgement; nothing twice; order kept; no hole."""
+    """Check that acknowledged records have their offsets, in order, without a duplicate or a gap."""
     numbers = []
     for expected, (offset, value) in enumerate(records):
         assert offset == expected, f"offset {offset} where {expected} was due"
@@ -149,3 +149,12 @@ def check_partition(partition: int, records: list[tuple[int, bytes]], log: AckLo
                 f"record {number} acknowledged at {offset}, the partition ends at {len(numbers)}"
             )
             assert numbers[offset] == number, f"offset {offset} was acknowledged for {number}, holds {numbers[offset]}"
+
+
+def check_delivered(partition: int, ranges: list[tuple[int, int]], end: int) -> None:
+    """Check that the group was given every offset from 0 to the end, once or more."""
+    due = 0
+    for first, last in sorted(ranges):
+        assert first <= due, f"no member was given offsets {due} to {first - 1} of partition {partition}"
+        due = max(due, last + 1)
+    assert due == end, f"partition {partition} was delivered up to {due}, it ends at {end}"

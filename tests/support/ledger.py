@@ -23,6 +23,8 @@ TOPIC, BROKER, CLIENT_METRICS, GROUP = 2, 4, 16, 32
 DYNAMIC_BROKER, DYNAMIC_DEFAULT_BROKER = 2, 3
 EARLIEST, LATEST, MAX_TIMESTAMP = -2, -1, -3
 INTERNAL = ("__consumer_offsets", "__transaction_state", "__share_group_state")
+REPLICAS = ("ReplicaNodes", "IsrNodes", "OfflineReplicas")
+THROTTLED = ("leader.replication.throttled.replicas", "follower.replication.throttled.replicas")
 #: Features that kbroker keeps and does not serve.
 UNSERVED = ("share.version", "streams.version", "eligible.leader.replicas.version")
 FETCH_BYTES = 8 << 20
@@ -33,17 +35,20 @@ class Unready(Exception):
     """The broker does not serve everything yet; the text says where."""
 
 
-def take_ledger(bootstrap: str, tokens_of: Mapping[str, str] | None = None, sasl_bootstrap: str = "") -> Ledger:
-    """Return the ledger of a broker as soon as it serves everything.
+def take_ledger(
+    bootstrap: str, tokens_of: Mapping[str, str] | None = None, sasl_bootstrap: str = "", node_id: int = 1
+) -> Ledger:
+    """Return the ledger of a broker as soon as it serves everything: the broker leads each partition.
 
     Args:
         tokens_of: properties of a client that logs in at ``sasl_bootstrap`` and asks for delegation tokens.
+        node_id: of the broker.
     """
     deadline = time.monotonic() + 60
     while True:
         try:
             with Client(bootstrap, "ledger") as client:
-                found = _Taker(client).take()
+                found = _Taker(client, node_id).take()
             if tokens_of is not None:
                 found["tokens"] = _tokens(sasl_bootstrap, tokens_of)
             return found
@@ -65,8 +70,25 @@ def differences(before: Ledger, after: Ledger) -> list[str]:
     return found
 
 
+def without_places(ledger: Ledger) -> Ledger:
+    """Return a ledger without the replicas, leaders and folders of the partitions.
+
+    A reassignment also clears the configs of the replicas that it throttles.
+    """
+    topics = {
+        name: {**topic, "Partitions": [_without(row, "LeaderId", *REPLICAS) for row in topic["Partitions"]]}
+        for name, topic in ledger["topics"].items()
+    }
+    configs = {name: _without(entries, *THROTTLED) for name, entries in ledger["topic configs"].items()}
+    return {**_without(ledger, "log dirs"), "topics": topics, "topic configs": configs}
+
+
+def _without(values: Mapping[str, Any], *names: str) -> dict[str, Any]:
+    return {name: value for name, value in values.items() if name not in names}
+
+
 def _without_epochs(ledger: Ledger) -> Ledger:
-    return {subject: value for subject, value in ledger.items() if subject not in ("leader epochs", "epoch ends")}
+    return _without(ledger, "leader epochs", "epoch ends")
 
 
 def _differences(where: str, before: Any, after: Any) -> Iterator[str]:
@@ -98,8 +120,9 @@ def _check(api: str, value: Any) -> None:
 
 
 class _Taker:
-    def __init__(self, client: Client) -> None:
+    def __init__(self, client: Client, node_id: int) -> None:
         self._client = client
+        self._node_id = str(node_id)
         self._places: list[Place] = []
         self._topics: list[str] = []  # of clients
         self._epochs: dict[Place, int] = {}
@@ -180,9 +203,9 @@ class _Taker:
         found["config resources"] = sorted((row["ResourceType"], row["ResourceName"]) for row in listed)
         for kind, name in found["config resources"]:
             found[f"configs of {kind} {name}"] = self._describe_configs(kind, [name])[name]
-        for name in ("", "1"):
+        for subject, name in (("all brokers", ""), ("the broker", self._node_id)):
             entries = self._describe_configs(BROKER, [name])[name].values()
-            found[f"dynamic configs of broker {name}"] = {
+            found[f"dynamic configs of {subject}"] = {
                 entry["Name"]: {key: entry[key] for key in ("Value", "ConfigSource", "IsSensitive", "ConfigType")}
                 for entry in entries
                 if entry["ConfigSource"] in (DYNAMIC_BROKER, DYNAMIC_DEFAULT_BROKER)
