@@ -8,8 +8,9 @@ from types import TracebackType
 from typing import IO
 
 from tests.support import wire
-from tests.support.broker import BrokerProcess, wait_for
-from tests.support.kafka.broker import ALONE, ApacheKafka
+from tests.support.broker import BrokerProcess, run_to_end, wait_for
+from tests.support.kafka.broker import ALONE, ApacheKafka, new_id
+from tests.support.kafka.jars import java_command
 from tests.support.ports import free_run
 
 SCRAM_MODULE = "org.apache.kafka.common.security.scram.ScramLoginModule"
@@ -110,6 +111,11 @@ class EitherBroker:
     def is_kafka(self) -> bool:
         """Whether Apache Kafka serves the folder now."""
         return self._running is self.kafka
+
+    def format_by_kafka(self, *options: str) -> None:
+        """Format the folders with Apache Kafka's kafka-storage. Args: ``options`` after ``format``."""
+        command = java_command("kafka.tools.StorageTool", "format", "-t", new_id(), "-c", str(self.path), *options)
+        run_to_end(command)
 
     def start(self, broker: ApacheKafka | BrokerProcess) -> None:
         """Let one of the two serve the folder."""

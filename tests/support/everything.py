@@ -40,14 +40,23 @@ class Everything:
     Args:
         bootstrap: of a listener whose clients may do everything; ``sasl_bootstrap``: of one with SCRAM-SHA-256.
         topics: further plain topics; ``value_bytes``: of a record, ``records`` in each partition and round.
+        has_shadows: whether the broker takes shadow quotas; Apache Kafka only keeps them.
     """
 
     def __init__(
-        self, bootstrap: str, sasl_bootstrap: str, *, topics: int = 2, records: int = 40, value_bytes: int = 100
+        self,
+        bootstrap: str,
+        sasl_bootstrap: str,
+        *,
+        topics: int = 2,
+        records: int = 40,
+        value_bytes: int = 100,
+        has_shadows: bool = True,
     ) -> None:
         self.bootstrap = bootstrap
         self.sasl_bootstrap = sasl_bootstrap
         self.round = 0
+        self._has_shadows = has_shadows
         self._records = records
         self._value = hashlib.sha512(b"value").digest() * (value_bytes // 64 + 1)
         self._plain = ["plain", *(f"plain-{number}" for number in range(topics))]
@@ -137,7 +146,8 @@ class Everything:
         self.limit(client, [alice], {"consumer_byte_rate": 5e8, "controller_mutation_rate": 400.0})
         self.limit(client, [("ip", "127.0.0.2")], {"connection_creation_rate": 50.0})
         self.limit(client, [("ip", None)], {"connection_creation_rate": 5000.0})
-        self.limit(client, [("user", "bob")], {"shadow.producer_byte_rate": 1000.0})
+        if self._has_shadows:
+            self.limit(client, [("user", "bob")], {"shadow.producer_byte_rate": 1000.0})
 
     def limit(self, client: Client, entity: Iterable[tuple[str, str | None]], quotas: Mapping[str, float]) -> None:
         """Set quotas of an entity."""

@@ -18,7 +18,7 @@ from kbroker.metadata.log.metadata_log import MetadataLog
 from kbroker.metadata.log.opening import first_records, open_metadata
 from kbroker.metadata.log.snapshots import LOOK_EVERY_MS, Snapshots
 from kbroker.metadata.records.metadata_record import MetadataRecord
-from kbroker.metadata.registration import check_servable, fencing_records, registration_records
+from kbroker.metadata.registration import fencing_records, registration_records
 from kbroker.requests.context import Endpoint
 
 
@@ -48,11 +48,6 @@ class BrokerMetadata:
         others = [path for path in map(Path, config.log_dirs) if path != home.path]
         storage, image = open_metadata(home.path, others, home.directory_id, config, clock, is_clean=home.was_clean)
         self._log = storage.log
-        try:
-            check_servable(image, config.node_id)
-        except BaseException:
-            self.close()
-            raise
         controller = Controller(config.node_id, logs.cluster_id, storage, image)
         controller.directory_id = home.directory_id
         logs.leader_epoch_of = lambda topic, index: controller.image.leader_epoch(topic, index)

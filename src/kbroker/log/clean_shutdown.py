@@ -16,22 +16,26 @@ def write_mark(folder: Path, broker_epoch: int = -1) -> None:
     write_atomically(folder / FILE_NAME, json.dumps({"version": 0, "brokerEpoch": broker_epoch}).encode())
 
 
-def take_mark(folder: Path) -> bool:
-    """Read and delete the mark; return whether the last stop was clean. An unreadable mark counts as none.
+def take_mark(folder: Path) -> int | None:
+    """Read and delete the mark; return the broker's epoch at the clean stop, -1 if the mark has none.
 
-    It is deleted durably at once, so that a crash while loading counts as unclean. Raises: OSError.
+    It is deleted durably at once, so that a crash while loading counts as unclean.
+    Returns: None after an unclean stop, or for an unreadable mark. Raises: OSError.
     """
     path = folder / FILE_NAME
+    found = None
     try:
         text = read_text(path)
         if text is None:
-            return False
+            return None
         import json
 
         content = json.loads(text)
-        clean = isinstance(content, dict) and content.get("version") == 0
+        if isinstance(content, dict) and content.get("version") == 0:
+            epoch = content.get("brokerEpoch")
+            found = epoch if isinstance(epoch, int) else -1
     except (CorruptFileError, ValueError):
-        clean = False
+        pass
     path.unlink()
     sync_folder(folder)
-    return clean
+    return found

@@ -125,7 +125,9 @@ class LogDir:
             raise LogDirError(f"the log folder {self.path} cannot be written: {e.strerror}") from None
         try:
             self.owner = self._claim(cluster_id, node_id)
-            self.was_clean = clean_shutdown.take_mark(self.path)
+            marked_epoch = clean_shutdown.take_mark(self.path)
+            self.was_clean = marked_epoch is not None
+            self._marked_epoch = -1 if marked_epoch is None else marked_epoch
         except OSError as e:
             self._lock.release()
             if isinstance(e, CorruptFileError):
@@ -246,11 +248,12 @@ class LogDir:
     def close(self, clean: bool, broker_epoch: int = -1) -> None:
         """Release the folder, with the clean-shutdown mark if ``clean``: everything in it is on disk.
 
-        Args: ``broker_epoch``: for the mark; by it a controller of Kafka recognizes the broker that was stopped.
+        Args: ``broker_epoch``: for the mark; by it a controller of Kafka recognizes the broker that was stopped. -1:
+        the one that the mark had before this start.
         """
         try:
             if clean and not self.is_offline:
-                clean_shutdown.write_mark(self.path, broker_epoch)
+                clean_shutdown.write_mark(self.path, broker_epoch if broker_epoch >= 0 else self._marked_epoch)
         except OSError as e:
             self.note_failure("writing the clean-shutdown mark", e)
         finally:

@@ -59,10 +59,9 @@ class Features:
         self._hooks: list[Callable[[], None]] = []
         image = controller.image
         self._finalized = FinalizedFeatures(self._served(image), max(image.offset, 0))
-        for name, level in image.features.items():
-            served = self.level(name)
-            if served != level:
-                logger.warning("%s is at level %d: level %d is not supported", name, served, level)
+        kept = [f"{name} {level}" for name, level in sorted(image.features.items()) if self.level(name) != level]
+        if kept:
+            logger.warning("features that are kept and not served: %s; their topics are not touched", ", ".join(kept))
 
     @property
     def finalized(self) -> FinalizedFeatures:

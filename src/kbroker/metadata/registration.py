@@ -19,28 +19,6 @@ from kbroker.metadata.records.metadata_record import MetadataRecord, metadata_re
 FENCED, UNFENCED = True, -1
 
 
-class UnservableMetadataError(RuntimeError):
-    """Metadata of a cluster that a single broker cannot serve."""
-
-
-def check_servable(image: MetadataImage, node_id: int) -> None:
-    """Check that this broker has the only replica of each partition. Raises: UnservableMetadataError."""
-    for topic in image.topics.values():
-        for index, partition in enumerate(topic.partitions):
-            if partition.replicas != (node_id,):
-                found = ", ".join(map(str, partition.replicas))
-                raise UnservableMetadataError(
-                    f"partition {topic.name}-{index}: expected its only replica on node {node_id}, found replicas on "
-                    f"{found}; move them to this node with Apache Kafka first"
-                )
-    remote = [name for (_, name), configs in image.configs.items() if configs.get("remote.storage.enable") == "true"]
-    if remote:
-        raise UnservableMetadataError(
-            f"topic {remote[0]} has remote.storage.enable=true: tiered storage is not supported; disable it with "
-            "Apache Kafka first"
-        )
-
-
 def registration_records(
     image: MetadataImage,
     level: int,

@@ -11,10 +11,9 @@ from kbroker.common.listeners import Listener
 from kbroker.metadata.image.image import MetadataImage
 from kbroker.metadata.image.partition_registration import MIGRATING, RECOVERING
 from kbroker.metadata.image.registrations import Endpoint, VersionRange
+from kbroker.metadata.log.servable import UnservableMetadataError, check_servable
 from kbroker.metadata.records.metadata_record import LATEST_LEVEL, MetadataRecord, metadata_record
 from kbroker.metadata.registration import (
-    UnservableMetadataError,
-    check_servable,
     fencing_records,
     registration_records,
 )

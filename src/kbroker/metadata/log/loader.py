@@ -15,7 +15,7 @@ from kbroker.metadata.image.image import EMPTY_IMAGE, MetadataImage
 from kbroker.metadata.image.image_errors import MetadataReplayError
 from kbroker.metadata.log.metadata_log import MetadataLogError, SnapshotFile, recovery_command
 from kbroker.metadata.records.batches import MetadataBatch
-from kbroker.metadata.records.control_records import KRaftVersion, Voters
+from kbroker.metadata.records.control_records import KRaftVersion, LeaderChange, Voters
 from kbroker.metadata.records.metadata_record import UnknownRecordError
 from kbroker.metadata.records.snapshot_files import read_snapshot
 from kbroker.protocol._records import corrupt
@@ -57,6 +57,7 @@ class LoadedMetadata:
     Raises: MetadataLogError for damage, unless it is a salvage; OSError.
     Attributes:
         kraft_version, voters: of the quorum, as the last control records have them, None without any.
+        leader_voters: node ids of the voters that elected the last leader; with kraft.version 0 they are all.
         error: the first damage of the records, None without any; ``voters_error``: of the snapshot of the first voters.
         bad_snapshots: damage of each snapshot for which an older one is used, by path; the newest first.
 
@@ -67,6 +68,7 @@ class LoadedMetadata:
     def __init__(self, log: MetadataSource, *, is_salvage: bool = False) -> None:
         self.kraft_version = 0
         self.voters: Voters | None = None
+        self.leader_voters: tuple[int, ...] = ()
         self.image: MetadataImage = EMPTY_IMAGE
         self.error: Exception | None = None
         self.voters_error: Exception | None = None
@@ -142,6 +144,8 @@ class LoadedMetadata:
                     self.kraft_version = control.level
                 elif isinstance(control, Voters):
                     self.voters = control
+                elif isinstance(control, LeaderChange):
+                    self.leader_voters = control.voters
             for offset, record in enumerate(batch.records, batch.base_offset):
                 if record.name == BEGIN:
                     self._transaction = offset

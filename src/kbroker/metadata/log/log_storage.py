@@ -14,14 +14,14 @@ from kbroker._core.clock import BaseClock
 from kbroker.common.configs.config_resource import ConfigResourceType
 from kbroker.common.errors import KafkaError
 from kbroker.common.loggers import get_logger
-from kbroker.log.checkpoints import META_PROPERTIES, uuid_to_text
 from kbroker.metadata.configs.resource_configs import config_records
 from kbroker.metadata.image.delta import MetadataDelta
 from kbroker.metadata.image.image import EMPTY_IMAGE, METADATA_VERSION, MetadataImage
 from kbroker.metadata.log.loader import ABORT, BEGIN, END, UNUSABLE, LoadedMetadata, reason_of
 from kbroker.metadata.log.metadata_log import MetadataLog, MetadataLogError, recovery_command
+from kbroker.metadata.log.servable import check_quorum, check_servable
 from kbroker.metadata.records.batches import build_control, build_records
-from kbroker.metadata.records.control_records import ControlRecord, KRaftVersion, LeaderChange, Voters
+from kbroker.metadata.records.control_records import ControlRecord, KRaftVersion, LeaderChange
 from kbroker.metadata.records.metadata_record import MetadataRecord, metadata_record
 from kbroker.metadata.records.snapshot_files import BOOTSTRAP_CHECKPOINT, read_snapshot
 
@@ -102,13 +102,14 @@ def open_storage(
 ) -> tuple[LogStorage, MetadataImage]:
     """Load the image, then begin the log's new epoch with this node as leader.
 
-    Raises: MetadataLogError for damage, or a quorum with other voters; KafkaError; OSError.
+    Raises: MetadataLogError for damage, or a quorum with other voters; UnservableMetadataError, nothing is written
+    then; KafkaError; OSError.
     """
     loaded = LoadedMetadata(log)
     for path, damage in loaded.bad_snapshots.items():
         logger.error("%s cannot be used, an older one is loaded: %s", path, damage)
-    if loaded.voters is not None:
-        _check_voters(log, loaded.voters, node_id, directory_id)
+    check_quorum(log.log_dir, loaded, node_id, directory_id)
+    check_servable(loaded.image, node_id)
     storage = LogStorage(log, clock, loaded.kraft_version)
     log.begin_epoch(node_id, loaded.kraft_version)
     control: list[ControlRecord] = [LeaderChange(node_id, (node_id,), (node_id,))]
@@ -123,21 +124,6 @@ def open_storage(
     if METADATA_VERSION not in image.features:
         image = _bootstrap(log, storage, image)
     return storage, image
-
-
-def _check_voters(log: MetadataLog, voters: Voters, node_id: int, directory_id: uuid.UUID) -> None:
-    """Check that this node is the only voter. Raises: MetadataLogError."""
-    if [(voter.id, voter.directory_id) for voter in voters.voters] == [(node_id, directory_id)]:
-        return
-    found = ", ".join(f"{voter.id}@{uuid_to_text(voter.directory_id)}" for voter in voters.voters)
-    remedy = "serve it with Apache Kafka, or remove the other voters there first"
-    if [voter.id for voter in voters.voters] == [node_id]:
-        found_id = uuid_to_text(voters.voters[0].directory_id)
-        remedy = f"if {META_PROPERTIES} was lost, set directory.id={found_id} in {log.log_dir / META_PROPERTIES}"
-    raise MetadataLogError(
-        f"{log.folder}: expected {node_id}@{uuid_to_text(directory_id)} as the only voter of the quorum, found "
-        f"{found}; {remedy}"
-    )
 
 
 def activation_records() -> list[MetadataRecord]:
