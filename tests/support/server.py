@@ -12,6 +12,7 @@ from kbroker.common.errors import Errors, KafkaError
 from kbroker.handlers.api_table import KafkaApis
 from kbroker.log.log_dirs import LogDirView
 from kbroker.metadata.configs.resource_configs import broker_configs
+from kbroker.metadata.controller import Controller
 from kbroker.metadata.topics import Logs, TopicRegistry
 from kbroker.protocol import codec
 from kbroker.requests.context import ApiContext, Body, Endpoint, RequestContext
@@ -213,10 +214,13 @@ class Bench:
         return self.ctx.topics.get(name)
 
 
-def make_bench(**config: object) -> Bench:
-    """Return a bench over metadata in memory; config keys have underscores for dots."""
+def make_bench(controller: Controller | None = None, **config: object) -> Bench:
+    """Return a bench over metadata, in memory unless a controller is given; config keys have underscores for dots."""
     values = BrokerConfig({key.replace("_", "."): value for key, value in config.items()})
-    controller = MemoryController(values.node_id)
+    storage = FailingStorage()
+    if controller is None:
+        controller = in_memory = MemoryController(values.node_id)
+        storage = in_memory.storage
     values.set_dynamic(*broker_configs(controller.image, values.node_id))
     logs = FakeLogs()
     published: list[list[Any]] = []
@@ -224,4 +228,4 @@ def make_bench(**config: object) -> Bench:
     apis = KafkaApis()
     ctx = ApiContext(values, controller, topics, {"PLAINTEXT": Endpoint("here", 9092)}, apis.ranges)
     controller.publishers += [ctx.features, ctx, ctx.quota_entities]
-    return Bench(ctx, logs, published, controller.storage)
+    return Bench(ctx, logs, published, storage)

@@ -1,48 +1,24 @@
-"""Metadata that cannot be stored: error 56 on what it concerns, nothing in force, and room for what makes room."""
+"""Metadata that cannot be stored: error 56 on what it concerns, nothing in force, and space for what frees space."""
 
 from __future__ import annotations
 
+import errno
 import logging
-import sqlite3
 import uuid
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from kbroker.common.errors import Errors, KafkaError
-from kbroker.metadata.metadata_file import JOURNAL_BYTES, RESERVE_PAGES
-from kbroker.metadata.metadata_store import BROKER, FILE_NAME, TOPIC, MetadataStore, StoredTopic
+from kbroker.common.errors import Errors, KafkaError, OutcomeUnknownError
+from kbroker.log._partition_log import PartitionLog
+from kbroker.metadata.log.metadata_log import RESERVE_BYTES, RESERVE_NAME
+from kbroker.metadata.producer_ids import ProducerIds
 from kbroker.metadata.topic_rules import NewTopic
+from tests.support.metadata import LoggedController, MemoryController
 from tests.support.server import Bench, make_bench
 
-FULL = sqlite3.OperationalError("database or disk is full")
 STORAGE = int(Errors.KAFKA_STORAGE_ERROR)
-
-
-class FailingConnection:
-    """A connection that refuses what the test says."""
-
-    def __init__(self, db: sqlite3.Connection, refuses: Callable[[str], bool], error: Exception = FULL) -> None:
-        self._db = db
-        self.refuses = refuses
-        self.error = error
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._db, name)
-
-    def execute(self, statement: str, *rest: Any) -> Any:
-        if self.refuses(statement):
-            raise self.error
-        return self._db.execute(statement, *rest)
-
-
-def fill(store: MetadataStore, refuses: Callable[[str], bool] = lambda text: text == "COMMIT") -> FailingConnection:
-    """From now on nothing can be stored."""
-    failing = FailingConnection(store._file._db, refuses)
-    store._file._db = failing  # type: ignore[assignment]
-    return failing
 
 
 @pytest.fixture
@@ -53,18 +29,17 @@ def bench() -> Bench:
 
 
 def state(bench: Bench) -> tuple[object, ...]:
-    """What the broker goes by, and what it would know after a restart."""
-    ctx, store = bench.ctx, bench.ctx.store
+    """The state in force; it is the stored one."""
+    ctx, image = bench.ctx, bench.ctx.image
     views = [(view.name, view.topic_id, len(view.partitions), dict(view.configs)) for view in ctx.topics.all()]
-    stored = [(one.name, one.topic_id, one.partitions, dict(one.configs)) for one in store.topics()]
-    assert views == stored
+    stored = sorted((one.name, one.topic_id, one.partitions, dict(one.configs)) for one in bench.stored)
+    assert sorted(views) == stored
     partitions = [(view.name, index) for view in ctx.topics.all() for index in range(len(view.partitions))]
-    assert sorted(bench.logs.open) == partitions
-    users = {f'{{"user": "{entity.names["user"]}"}}' for entity, _ in ctx.quota_entities.find({}, [], False)}
-    assert {entity for entity, _, _ in store.quotas()} == users
-    assert {user for user, _ in store.scram_credentials()} == set(ctx.credentials.users())
-    largest = ctx.config.integer("message.max.bytes")
-    return views, largest, store.quotas(), store.scram_credentials(), store.configs(BROKER, "")
+    assert sorted(bench.logs.open) == sorted(partitions)
+    quotas = {entity for entity, _ in ctx.quota_entities.find({}, [], False)}
+    assert quotas == set(image.client_quotas)
+    assert {user for user, _ in image.scram_credentials} == set(ctx.credentials.users())
+    return views, ctx.config.integer("message.max.bytes"), image._replace(offset=0, epoch=0)
 
 
 ALONE = {"ReplicationFactor": 1, "Assignments": [], "Configs": []}
@@ -88,6 +63,7 @@ def quota(user: str, key: str) -> dict[str, Any]:
     return {"Entity": [{"EntityType": "user", "EntityName": user}], "Ops": ops}
 
 
+LOWERED = {"Name": "retention.ms", "ConfigOperation": 0, "Value": "1"}
 RETENTION = {"Name": "retention.ms", "Value": "7"}
 LARGEST = {"Name": "message.max.bytes", "ConfigOperation": 0, "Value": "7777"}
 USER = {"Name": "u", "Mechanism": 1, "Iterations": 4096, "Salt": b"s", "SaltedPassword": b"p" * 32}
@@ -114,140 +90,126 @@ CODES = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("statement", ["COMMIT", "BEGIN IMMEDIATE", "UPDATE totals"])
 @pytest.mark.parametrize("name", list(REQUESTS))
 def test_what_cannot_be_stored_is_refused_and_not_in_force(
-    bench: Bench, caplog: pytest.LogCaptureFixture, name: str, statement: str
+    bench: Bench, caplog: pytest.LogCaptureFixture, name: str
 ) -> None:
-    """Error 56 with a text on each that could not be stored, no traceback, and the same request works with room."""
+    """Error 56 with a text on each that could not be stored, no traceback, and the same request works with space."""
     version, body = REQUESTS[name]
     before = state(bench)
-    store, db = bench.ctx.store, bench.ctx.store._file._db
-    failing = fill(store, lambda text: text.startswith(statement))
+    bench.storage.is_full = True
     with caplog.at_level(logging.INFO):
         for _ in range(3):
             response = bench.ask(name, version, body)
             rows = response[WHERE.get(name, "Responses")]
             assert [row["ErrorCode"] for row in rows] == CODES[name]
-            texts = [row["ErrorMessage"] for row in rows if row["ErrorCode"] == STORAGE]
-            assert set(texts) == {"Cannot store the change in the metadata file: database or disk is full"}
+            assert {row["ErrorMessage"] for row in rows if row["ErrorCode"] == STORAGE} == {"the disk is full"}
     assert "Traceback" not in caplog.text
-    assert len([one for one in caplog.records if one.levelno >= logging.ERROR]) == 1, "logged once, not at each request"
-    failing.refuses = lambda text: False
+    bench.storage.is_full = False
     assert state(bench) == before
-    store._file._db = db
     response = bench.ask(name, version, body)
     assert STORAGE not in [row["ErrorCode"] for row in response[WHERE.get(name, "Responses")]]
     assert state(bench) != before
 
 
-def test_a_topic_that_could_be_neither_made_nor_forgotten(bench: Bench) -> None:
-    """Its folders fail, and then the metadata too: it is forgotten before the next one is made."""
-    store = bench.ctx.store
+def test_a_topic_whose_folders_fail_and_whose_removal_is_refused(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next start would create it: the creation has no outcome, and the broker stops."""
     bench.logs.fail_at = ("t", 0)
-    commits: list[str] = []
+    append, calls = bench.storage.append, 0
 
-    def refuses(text: str) -> bool:
-        commits.extend([text] if text == "COMMIT" else [])
-        return text == "COMMIT" and len(commits) == 2
+    def only_the_first(*args: Any, **kwargs: Any) -> None:
+        nonlocal calls
+        calls += 1
+        if calls > 1:
+            raise KafkaError(Errors.KAFKA_STORAGE_ERROR, "the disk is full")
+        append(*args, **kwargs)
 
-    fill(store, refuses)
-    with pytest.raises(KafkaError) as caught:
+    monkeypatch.setattr(bench.storage, "append", only_the_first)
+    with pytest.raises(OutcomeUnknownError, match="topics whose logs could not be created cannot be deleted"):
         bench.ctx.topics.create(NewTopic("t", 1))
-    assert caught.value.error == Errors.KAFKA_STORAGE_ERROR
     assert bench.ctx.topics.get("t") is None
-    bench.logs.fail_at = None
-    assert bench.ctx.topics.create(NewTopic("t", 2)).num_partitions == 2
-    assert [one.name for one in store.topics()] == ["t", "there"]
 
 
 def test_producer_ids_that_cannot_be_stored(bench: Bench) -> None:
-    """InitProducerId is refused with KAFKA_STORAGE_ERROR, and no id is given twice."""
-    store = bench.ctx.store
-    failing = fill(store)
+    """InitProducerId is refused with KAFKA_STORAGE_ERROR, and no id is returned twice."""
+    bench.storage.is_full = True
     response = bench.ask("InitProducerId", 4, {"TransactionalId": None, "TransactionTimeoutMs": 1})
     assert response["ErrorCode"] == Errors.KAFKA_STORAGE_ERROR
-    failing.refuses = lambda text: False
-    assert [store.next_producer_id() for _ in range(3)] == [0, 1, 2]
+    controller = MemoryController()
+    ids = ProducerIds(controller)
+    controller.storage.is_full = True
+    with pytest.raises(KafkaError):
+        ids.next()
+    controller.storage.is_full = False
+    assert [ids.next() for _ in range(3)] == [0, 1, 2]
 
 
-def test_many_topics_are_deleted_one_by_one_where_together_there_is_no_room(bench: Bench) -> None:
-    """The journal of one deletion fits where that of a hundred does not."""
-    names = [bench.create(f"t{number}").name for number in range(5)]
-    deleted: list[str] = []
+class LogOnFullDisk:
+    """A log whose appends use up ``free_bytes``."""
 
-    def refuses(text: str) -> bool:
-        if text == "BEGIN IMMEDIATE":
-            deleted.clear()
-        if text.startswith("DELETE FROM topics"):
-            deleted.append(text)
-        return text == "COMMIT" and len(deleted) > 1
+    def __init__(self, log: PartitionLog) -> None:
+        self.log = log
+        self.free_bytes = 0
 
-    fill(bench.ctx.store, refuses)
-    assert all(isinstance(one, uuid.UUID) for one in bench.ctx.topics.delete_all(names))
-    assert [one.name for one in bench.ctx.store.topics()] == ["there"]
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.log, name)
 
-
-@pytest.fixture
-def full_store(tmp_path: Path) -> Iterator[MetadataStore]:
-    """A store with 300 topics in a file that cannot grow any more."""
-    store = MetadataStore(tmp_path, 1)
-    store.add_topics([StoredTopic(f"t{number}", uuid.uuid4(), 1) for number in range(300)])
-    pages: Any = store._file.rows("PRAGMA page_count")[0][0]
-    store._file._db.execute(f"PRAGMA max_page_count={pages}")
-    yield store
-    store.close()
+    def append(self, batch: bytes, **kwargs: Any) -> Any:
+        self.log._inject_fault(write_errno=errno.ENOSPC if len(batch) > self.free_bytes else 0)
+        info = self.log.append(batch, **kwargs)
+        self.free_bytes -= 0 if info.error else len(batch)
+        return info
 
 
-def test_room_is_kept_for_what_makes_room(full_store: MetadataStore, tmp_path: Path) -> None:
-    """In a file that cannot grow new topics are refused before the reserve is used up; retention and deletion go on."""
-    assert (tmp_path / f"{FILE_NAME}-journal").stat().st_size >= JOURNAL_BYTES
-    full_store._file._db.execute("PRAGMA synchronous=OFF")  # a thousand commits
-    new = (StoredTopic(f"new-{number}", uuid.uuid4(), 1) for number in range(100_000))
-    with pytest.raises(KafkaError, match="database or disk is full"):
-        any(full_store.add_topics([one]) for one in new)  # type: ignore[func-returns-value]
-    (free,) = full_store._file.rows("PRAGMA freelist_count")[0]
-    assert int(free) >= RESERVE_PAGES - 4
-    for number in range(300):
-        full_store.replace_configs(TOPIC, f"t{number}", {"retention.ms": "1", "retention.bytes": "1"})
-    full_store.remove_topics([f"t{number}" for number in range(300)])
-    full_store.add_topics([StoredTopic("again", uuid.uuid4(), 1)])
+def fill_disk(controller: LoggedController, patch: pytest.MonkeyPatch) -> LogOnFullDisk:
+    """Leave no space but that of files that are removed."""
+    disk = LogOnFullDisk(controller.log._log)
+    unlink, open_ = Path.unlink, Path.open
+
+    def unlink_file(path: Path, missing_ok: bool = False) -> None:
+        size = path.stat().st_size if path.exists() else 0
+        unlink(path, missing_ok)
+        disk.free_bytes += size
+
+    def open_file(path: Path, mode: str = "r", *args: Any, **kwargs: Any) -> Any:
+        if "w" in mode and disk.free_bytes < RESERVE_BYTES:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return open_(path, mode, *args, **kwargs)
+
+    patch.setattr(controller.log, "_log", disk)
+    patch.setattr(Path, "unlink", unlink_file)
+    patch.setattr(Path, "open", open_file)
+    return disk
 
 
-def test_the_reserve_is_made_again_after_an_end_between_its_two_steps(tmp_path: Path) -> None:
-    """The blob that was to become free pages is removed by the next start."""
-    store = MetadataStore(tmp_path, 1)
-    store._file._db.execute("INSERT INTO reserve VALUES (zeroblob(100000))")
-    store.close()
-    again = MetadataStore(tmp_path, 1)
-    assert again._file.rows("SELECT count(*) FROM reserve") == [(0,)]
+def test_space_is_kept_for_what_frees_space(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a full disk new topics are refused while retention is lowered and topics are deleted; then there is space."""
+    controller = LoggedController(tmp_path)
+    names = [f"t{number}" for number in range(300)]
+    bench = make_bench(controller)
+    for name in names:
+        bench.create(name)
+    disk = fill_disk(controller, monkeypatch)
+    for _ in range(2):
+        response = bench.ask("CreateTopics", 7, {"Topics": [topic("new", 1)]})
+        assert [row["ErrorCode"] for row in response["Topics"]] == [STORAGE]
+    assert (tmp_path / RESERVE_NAME).exists()
+    for name in names:
+        response = bench.ask("IncrementalAlterConfigs", 1, {"Resources": [resource(2, name, LOWERED)]})
+        assert response["Responses"][0]["ErrorCode"] == 0
+    response = bench.ask("CreateTopics", 7, {"Topics": [topic("new", 1)]})
+    assert [row["ErrorCode"] for row in response["Topics"]] == [STORAGE]
+    assert "no space can be kept for a full disk" in response["Topics"][0]["ErrorMessage"]
+    assert not (tmp_path / RESERVE_NAME).exists()
+    for name in names:
+        response = bench.ask("DeleteTopics", 6, {"Topics": [{"Name": name, "TopicId": NO_ID}]})
+        assert response["Responses"][0]["ErrorCode"] == 0
+    disk.free_bytes = 10 * RESERVE_BYTES
+    bench.create("again")
+    assert (tmp_path / RESERVE_NAME).stat().st_size == RESERVE_BYTES
+    monkeypatch.undo()
+    controller.log._log._inject_fault()
+    controller.close()
+    again = LoggedController(tmp_path)
+    assert list(again.image.topics) == ["again"]
     again.close()
-
-
-def test_a_change_whose_outcome_is_not_known_stops_further_ones(tmp_path: Path) -> None:
-    """A commit that failed but is in the file would never be undone: nothing is changed any more."""
-    store = MetadataStore(tmp_path, 1)
-    db = store._file._db
-
-    class Unsure(FailingConnection):
-        def execute(self, statement: str, *rest: Any) -> Any:
-            found = self._db.execute(statement, *rest)
-            if statement == "COMMIT":
-                raise sqlite3.OperationalError("disk I/O error")
-            return found
-
-    store._file._db = Unsure(db, lambda text: False)  # type: ignore[assignment]
-    with pytest.raises(KafkaError, match="disk I/O error"):
-        store.replace_configs(BROKER, "", {"a": "b"})
-    store._file._db = db
-    with pytest.raises(KafkaError, match="start the broker again") as caught:
-        store.replace_configs(BROKER, "", {"a": "c"})
-    assert caught.value.error == Errors.KAFKA_STORAGE_ERROR
-    store.close()
-
-
-def test_a_disk_that_cannot_be_read(bench: Bench) -> None:
-    """Reading gets the same code."""
-    fill(bench.ctx.store, lambda text: text.startswith("SELECT")).error = sqlite3.OperationalError("disk I/O error")
-    with pytest.raises(KafkaError, match="Cannot read the metadata file: disk I/O error"):
-        bench.ctx.store.topics()
