@@ -7,7 +7,9 @@ from pathlib import Path
 
 from kbroker._core.clock import BaseClock
 from kbroker.common.configs.config import BrokerConfig
+from kbroker.common.errors import KafkaError, OutcomeUnknownError
 from kbroker.common.listeners import Listener
+from kbroker.common.loggers import get_logger
 from kbroker.log.manager import LogManager
 from kbroker.metadata.configs.resource_configs import broker_configs
 from kbroker.metadata.controller import Controller
@@ -20,6 +22,8 @@ from kbroker.metadata.log.snapshots import LOOK_EVERY_MS, Snapshots
 from kbroker.metadata.records.metadata_record import MetadataRecord
 from kbroker.metadata.registration import fencing_records, registration_records
 from kbroker.requests.context import Endpoint
+
+logger = get_logger(__name__)
 
 
 class BrokerMetadata:
@@ -82,7 +86,10 @@ class BrokerMetadata:
     def fence(self) -> None:
         """Store that the broker stops, so that a controller of Apache Kafka registers it again at once."""
         node_id, level = self._config.node_id, self.controller.level
-        self.controller.change(lambda image: fencing_records(image, level, node_id), frees_space=True)
+        try:
+            self.controller.change(lambda image: fencing_records(image, level, node_id), frees_space=True)
+        except (KafkaError, OutcomeUnknownError) as error:  # a later controller waits for the end of the session
+            logger.warning("the metadata log lacks the stop of this broker: %s", error)
 
     def close(self) -> None:
         """Close the metadata log. Idempotent."""

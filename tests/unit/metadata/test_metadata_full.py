@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import logging
+import os
 import uuid
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ import pytest
 
 from kbroker.common.errors import Errors, KafkaError, OutcomeUnknownError
 from kbroker.log._partition_log import PartitionLog
-from kbroker.metadata.log.metadata_log import RESERVE_BYTES, RESERVE_NAME
+from kbroker.metadata.log.metadata_log import RESERVE_BYTES, RESERVE_NAME, START_BYTES
 from kbroker.metadata.producer_ids import ProducerIds
 from kbroker.metadata.topic_rules import NewTopic
 from tests.support.metadata import LoggedController, MemoryController
@@ -164,12 +165,11 @@ class LogOnFullDisk:
 def fill_disk(controller: LoggedController, patch: pytest.MonkeyPatch) -> LogOnFullDisk:
     """Leave no space but that of files that are removed."""
     disk = LogOnFullDisk(controller.log._log)
-    unlink, open_ = Path.unlink, Path.open
+    truncate, open_ = os.truncate, Path.open
 
-    def unlink_file(path: Path, missing_ok: bool = False) -> None:
-        size = path.stat().st_size if path.exists() else 0
-        unlink(path, missing_ok)
-        disk.free_bytes += size
+    def cut(path: Path, size_bytes: int) -> None:
+        disk.free_bytes += path.stat().st_size - size_bytes
+        truncate(path, size_bytes)
 
     def open_file(path: Path, mode: str = "r", *args: Any, **kwargs: Any) -> Any:
         if "w" in mode and disk.free_bytes < RESERVE_BYTES:
@@ -177,7 +177,7 @@ def fill_disk(controller: LoggedController, patch: pytest.MonkeyPatch) -> LogOnF
         return open_(path, mode, *args, **kwargs)
 
     patch.setattr(controller.log, "_log", disk)
-    patch.setattr(Path, "unlink", unlink_file)
+    patch.setattr(os, "truncate", cut)
     patch.setattr(Path, "open", open_file)
     return disk
 
@@ -200,7 +200,7 @@ def test_space_is_kept_for_what_frees_space(tmp_path: Path, monkeypatch: pytest.
     response = bench.ask("CreateTopics", 7, {"Topics": [topic("new", 1)]})
     assert [row["ErrorCode"] for row in response["Topics"]] == [STORAGE]
     assert "no space can be kept for a full disk" in response["Topics"][0]["ErrorMessage"]
-    assert not (tmp_path / RESERVE_NAME).exists()
+    assert (tmp_path / RESERVE_NAME).stat().st_size == START_BYTES
     for name in names:
         response = bench.ask("DeleteTopics", 6, {"Topics": [{"Name": name, "TopicId": NO_ID}]})
         assert response["Responses"][0]["ErrorCode"] == 0

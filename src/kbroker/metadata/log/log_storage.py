@@ -82,7 +82,7 @@ class LogStorage:
     def append_control(self, records: Sequence[ControlRecord]) -> None:
         """Append a batch of control records. Raises: KafkaError KAFKA_STORAGE_ERROR."""
         batch = build_control(records, 0, self.log.epoch, self._clock.wall_ms())
-        self.log.append(batch, frees_space=True)  # so that a start on a full disk is possible
+        self.log.append(batch, frees_space=True, is_start=True)
 
     def flush(self) -> None:
         """Make all appended records durable. Raises: OSError."""

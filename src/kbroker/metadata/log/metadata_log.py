@@ -7,6 +7,7 @@ Source: ``KafkaRaftLog``, ``KafkaRaftClient``, ``SnapshotGenerator``; spec: KIP-
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import re
 import uuid
@@ -36,7 +37,8 @@ logger = get_logger(__name__)
 FOLDER_NAME = f"{CLUSTER_METADATA_TOPIC}-0"
 TOPIC_ID = uuid.UUID(int=1)
 RESERVE_NAME = "kbroker-metadata-reserve"
-RESERVE_BYTES = 128 * 1024
+RESERVE_BYTES = 256 * 1024
+START_BYTES = 128 * 1024  # of them, for the next start
 READ_BYTES = 128 * 1024
 
 _SEGMENT = re.compile(r"[0-9]{20}\.log")
@@ -204,6 +206,7 @@ class MetadataLog(_Folder):
         super().__init__(log_dir)
         self.new_bytes = 0  # of the batches after the snapshot that was loaded, and of those that were appended since
         self.quorum: Sequence[ControlRecord] = ()  # kraft.version and voters, which every snapshot has
+        self._is_failing = False
         self._clock = clock
         self._retention_bytes = config.integer("metadata.max.retention.bytes")
         self._retention_ms = config.integer("metadata.max.retention.ms")
@@ -280,36 +283,48 @@ class MetadataLog(_Folder):
         try:
             quorum_state.write_quorum_state(self.folder, state, kraft_version)
         except OSError:  # perhaps the disk is full
-            if not self._release_reserve():
+            if not self._release(0):
                 raise
             quorum_state.write_quorum_state(self.folder, state, kraft_version)
 
-    def append(self, batch: bytes, *, frees_space: bool = False) -> None:
+    def append(self, batch: bytes, *, frees_space: bool = False, is_start: bool = False) -> None:
         """Append a batch, which gets the next offsets and the epoch; `flush` makes it durable.
 
-        Args: ``frees_space``: the change may use the space that is reserved for a full disk.
+        Args: ``frees_space``: the change may use the space that is reserved for a full disk; ``is_start``: also the
+        space that is reserved for a start.
         Raises: KafkaError KAFKA_STORAGE_ERROR; nothing was appended then. OSError: that is unknown.
         """
         if not frees_space:
-            self._reserve(is_needed=True)
+            self._reserve()
         info = self._log.append(batch, is_client=False)
-        if info.error and frees_space and self._release_reserve():
+        if info.error and frees_space and self._release(0 if is_start else START_BYTES):
             info = self._log.append(batch, is_client=False)
         if info.error:
             self._remove_rest()
-            raise KafkaError(Errors.KAFKA_STORAGE_ERROR, f"Cannot write the metadata log: {info.message}")
+            raise self._refused(info.message)
         self.new_bytes += len(batch)
+        if self._is_failing:
+            self._is_failing = False
+            logger.info("%s can be written again", self.folder)
+
+    def _refused(self, reason: object) -> KafkaError:
+        if not self._is_failing:
+            self._is_failing = True
+            logger.error("%s cannot be written, changes are refused until it can be: %s", self.folder, reason)
+        return KafkaError(Errors.KAFKA_STORAGE_ERROR, f"Cannot write the metadata log: {reason}")
 
     def _remove_rest(self) -> None:
         """Make sure that nothing of a refused batch comes back, not even after a power cut. Raises: OSError."""
         segment = self._log.segments()[-1]
         path = self.folder / f"{segment.base_offset:020}.log"
-        if hasattr(os, "statvfs") and os.statvfs(path).f_flag & os.ST_RDONLY:  # nothing reaches this disk
-            return
-        with path.open("r+b") as file:
-            if os.fstat(file.fileno()).st_size > segment.size_bytes:  # cutting it off has failed before
-                file.truncate(segment.size_bytes)
-            checkpoints.sync_descriptor(file.fileno())
+        try:
+            with path.open("r+b") as file:
+                if os.fstat(file.fileno()).st_size > segment.size_bytes:  # cutting it off has failed before
+                    file.truncate(segment.size_bytes)
+                checkpoints.sync_descriptor(file.fileno())
+        except OSError as error:
+            if error.errno != errno.EROFS:  # a disk that has become read-only gets nothing of it
+                raise
 
     def flush(self) -> None:
         """Make all appended batches durable. Raises: OSError; it is then unknown which of them are."""
@@ -327,22 +342,23 @@ class MetadataLog(_Folder):
 
     # ------------------------------------------------------------ space for a full disk
 
-    def _reserve(self, *, is_needed: bool) -> None:
-        """Reserve space, so that deleting works on a full disk. Raises: KafkaError, if it is needed."""
+    def _reserve(self) -> None:
+        """Reserve space, so that deleting works on a full disk. Raises: KafkaError."""
         path = self.log_dir / RESERVE_NAME
         try:
             if path.exists() and path.stat().st_size >= RESERVE_BYTES:
                 return
             checkpoints.write_atomically(path, b"\0" * RESERVE_BYTES)
         except OSError as error:
-            if is_needed:
-                text = f"Cannot write the metadata log: no space can be kept for a full disk: {error}"
-                raise KafkaError(Errors.KAFKA_STORAGE_ERROR, text) from None
+            raise self._refused(f"no space can be kept for a full disk: {error}") from None
 
-    def _release_reserve(self) -> bool:
+    def _release(self, kept_bytes: int) -> bool:
+        """Free the reserved space but for some bytes; return whether there was more."""
+        path = self.log_dir / RESERVE_NAME
         with contextlib.suppress(OSError):
-            (self.log_dir / RESERVE_NAME).unlink()
-            return True
+            if path.stat().st_size > kept_bytes:
+                os.truncate(path, kept_bytes)
+                return True
         return False
 
     # ------------------------------------------------------------ snapshots

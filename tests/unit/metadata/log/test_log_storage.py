@@ -18,7 +18,14 @@ from kbroker.common.errors import Errors, KafkaError, OutcomeUnknownError
 from kbroker.metadata.log.formatter import format_folders, make_voter, standalone_voter
 from kbroker.metadata.log.loader import LoadedMetadata
 from kbroker.metadata.log.log_storage import BATCH_RECORDS
-from kbroker.metadata.log.metadata_log import FOLDER_NAME, RESERVE_BYTES, RESERVE_NAME, LogFiles, MetadataLogError
+from kbroker.metadata.log.metadata_log import (
+    FOLDER_NAME,
+    RESERVE_BYTES,
+    RESERVE_NAME,
+    START_BYTES,
+    LogFiles,
+    MetadataLogError,
+)
 from kbroker.metadata.log.opening import open_metadata
 from kbroker.metadata.log.quorum_state import read_quorum_state
 from kbroker.metadata.records.batches import MetadataBatch, build_records
@@ -264,15 +271,15 @@ def test_space_is_kept_for_changes_that_free_some(tmp_path: Path, monkeypatch: p
     assert reserve.exists()
     assert disk.calls == ["fsync"], "nothing of the refused batch is on disk"
 
-    real_unlink = Path.unlink
+    truncate = os.truncate
 
-    def unlink(path: Path, missing_ok: bool = False) -> None:
-        real_unlink(path, missing_ok)
+    def free(path: Path, size_bytes: int) -> None:
+        truncate(path, size_bytes)
         log._inject_fault()  # there is space now
 
-    monkeypatch.setattr(Path, "unlink", unlink)
+    monkeypatch.setattr(os, "truncate", free)
     controller.change(lambda image: [config_record(1, None)], frees_space=True)
-    assert not reserve.exists()
+    assert reserve.stat().st_size == START_BYTES
     assert groups(controller) == 0
     with pytest.raises(KafkaError, match=r"no space can be kept for a full disk: .*No space left on device"):
         change(controller, config_record(3))
@@ -327,17 +334,17 @@ def test_a_start_on_a_full_disk_uses_the_reserve(tmp_path: Path, monkeypatch: py
     controller.close()
     disk = FailingDisk(monkeypatch)
     disk.is_full = True
-    real_unlink = Path.unlink
+    truncate = os.truncate
 
-    def unlink(path: Path, missing_ok: bool = False) -> None:
-        real_unlink(path, missing_ok)
-        disk.is_full = disk.is_full and path.name != RESERVE_NAME
+    def free(path: Path, size_bytes: int) -> None:
+        truncate(path, size_bytes)
+        disk.is_full = False
 
-    monkeypatch.setattr(Path, "unlink", unlink)
+    monkeypatch.setattr(os, "truncate", free)
     again = LoggedController(tmp_path)
     assert groups(again) == 1
     again.close()
-    assert not (tmp_path / RESERVE_NAME).exists()
+    assert (tmp_path / RESERVE_NAME).stat().st_size == 0
 
 
 def test_a_failed_sync_ends_the_controller(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
