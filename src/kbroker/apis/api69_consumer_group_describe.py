@@ -5,9 +5,9 @@ from __future__ import annotations
 from functools import partial
 
 from kbroker.common.errors import Errors, KafkaError
+from kbroker.common.feature_versions import GROUP_VERSION
 from kbroker.coordinator.consumer_group.member import Target
 from kbroker.coordinator.consumer_groups import DescribedConsumerGroup, DescribedConsumerMember
-from kbroker.metadata.features import GROUP_VERSION
 from kbroker.requests.context import OPERATIONS_NOT_ASKED, ApiContext, Body, RequestContext
 from kbroker.requests.response_room import NO_ROOM, NO_ROOM_TEXT, ResponseRoom
 from kbroker.security.authorizer import checks

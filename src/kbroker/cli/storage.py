@@ -100,7 +100,7 @@ def format_command(
     that kbroker does not serve; `kbroker serve` formats an empty folder itself, with the features that it serves.
     """
     from kbroker.common.configs.config_quorum import LISTENER_NAMES, VOTERS, voter_listener
-    from kbroker.metadata.feature_versions import FeatureLevelError, level_of_release
+    from kbroker.common.feature_versions import FeatureLevelError, level_of_release
     from kbroker.metadata.log import format_options, formatter
     from kbroker.metadata.log.scram_arguments import credential_record
 
@@ -208,10 +208,11 @@ def check(folders: tuple[Path, ...], versions: tuple[str, ...], as_json: bool) -
     effect. It changes no file; stop the broker first, and name every folder of log.dirs. The exit status is 1 if one
     of the servers cannot serve the folders.
     """
+    from kbroker.common.feature_versions import LATEST_RELEASE
     from kbroker.log.folder_lock import LOCK_FILE, FolderLock, FolderLockedError
     from kbroker.metadata.log import folder_check
 
-    servers = [_server(word) for word in versions] or [folder_check.LATEST_RELEASE, folder_check.KBROKER]
+    servers = [_server(word) for word in versions] or [LATEST_RELEASE, folder_check.KBROKER]
     try:
         for folder in folders:
             if (folder / LOCK_FILE).exists():
@@ -242,7 +243,7 @@ def _server(word: str) -> str:
 
 
 def _servers() -> list[str]:
-    from kbroker.metadata.feature_versions import RELEASES
+    from kbroker.common.feature_versions import RELEASES
     from kbroker.metadata.log.folder_check import KBROKER
 
     return [*RELEASES, KBROKER]

@@ -14,10 +14,11 @@ from typing import Protocol
 from uuid import UUID
 
 from kbroker.common.errors import OutcomeUnknownError
+from kbroker.common.feature_versions import LAST_STABLE_LEVEL, METADATA_VERSION
 from kbroker.common.loggers import get_logger
 from kbroker.metadata.image.delta import MetadataDelta
-from kbroker.metadata.image.image import EMPTY_IMAGE, METADATA_VERSION, MetadataImage
-from kbroker.metadata.records.metadata_record import LATEST_LEVEL, MetadataRecord
+from kbroker.metadata.image.image import EMPTY_IMAGE, MetadataImage
+from kbroker.metadata.records.metadata_record import MetadataRecord
 
 logger = get_logger(__name__)
 
@@ -115,7 +116,7 @@ class Controller:
     @property
     def level(self) -> int:
         """Finalized metadata.version, which decides the versions of records."""
-        return self._image.features.get(METADATA_VERSION, LATEST_LEVEL)
+        return self._image.features.get(METADATA_VERSION, LAST_STABLE_LEVEL)
 
     @property
     def end_offset(self) -> int:

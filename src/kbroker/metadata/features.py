@@ -10,29 +10,28 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from kbroker.common.errors import Errors, KafkaError
+from kbroker.common.feature_versions import (
+    FIRST_LEVEL,
+    KRAFT_VERSION,
+    LATEST_RELEASE,
+    METADATA_CHANGES,
+    METADATA_VERSION,
+    RELEASES,
+    SERVED_LEVELS,
+)
 from kbroker.common.loggers import get_logger
 from kbroker.metadata.controller import Controller
 from kbroker.metadata.image.delta import MetadataDelta
-from kbroker.metadata.image.image import KRAFT_VERSION, METADATA_VERSION, MetadataImage
+from kbroker.metadata.image.image import MetadataImage
 from kbroker.metadata.records.metadata_record import MetadataRecord, metadata_record
 
 logger = get_logger(__name__)
 
-GROUP_VERSION, TRANSACTION_VERSION = "group.version", "transaction.version"
-#: Minimum and maximum level of each feature of Kafka 4.3. Unsupported features stay at 0, so that clients do not use
-#: them: share and streams groups (KIP-932, KIP-1071), eligible leader replicas (KIP-966).
+#: Minimum and maximum level of each feature of Kafka 4.3.
 SUPPORTED: Mapping[str, tuple[int, int]] = {
-    "eligible.leader.replicas.version": (0, 0),
-    GROUP_VERSION: (0, 1),
-    KRAFT_VERSION: (0, 1),
-    METADATA_VERSION: (7, 30),  # 3.3-IV3 to 4.3-IV0
-    "share.version": (0, 0),
-    "streams.version": (0, 0),
-    TRANSACTION_VERSION: (0, 2),
+    name: (FIRST_LEVEL if name == METADATA_VERSION else 0, SERVED_LEVELS.get(name, 0))
+    for name in sorted(RELEASES[LATEST_RELEASE])
 }
-#: Levels of metadata.version with records that an earlier level lacks: Kafka refuses to go below them.
-_CHANGED_METADATA = (7, 8, 11, 13, 14, 15, 17, 23, 30)
-
 UPGRADE, SAFE_DOWNGRADE, UNSAFE_DOWNGRADE = 1, 2, 3
 
 
@@ -141,7 +140,7 @@ def _check(update: FeatureUpdate, current: int, node_id: int) -> None:
 
 
 def _check_metadata_version(level: int, current: int, upgrade_type: int) -> None:
-    if any(level < changed <= current for changed in _CHANGED_METADATA):
+    if any(level < changed <= current for changed in METADATA_CHANGES):
         why = (
             "Unsafe metadata downgrade is not supported in this version."
             if upgrade_type == UNSAFE_DOWNGRADE

@@ -8,11 +8,10 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable, Collection, Iterable, Iterator
 
+from kbroker.common.feature_versions import DIRECTORIES_LEVEL
 from kbroker.metadata.image.image import MetadataImage
 from kbroker.metadata.image.partition_registration import RECOVERED, UNASSIGNED, PartitionRegistration
 from kbroker.metadata.records.metadata_record import MetadataRecord, metadata_record
-
-DIRECTORIES_LEVEL = 17  # first level of metadata.version with directories
 
 
 def new_partition_records(

@@ -8,12 +8,12 @@ from __future__ import annotations
 import uuid
 from collections.abc import Iterable, Sequence
 
+from kbroker.common.feature_versions import DIRECTORIES_LEVEL
 from kbroker.common.listeners import PROTOCOLS, Listener
 from kbroker.metadata.features import SUPPORTED
 from kbroker.metadata.image.image import MetadataImage
 from kbroker.metadata.image.partition_registration import RECOVERED, PartitionRegistration
 from kbroker.metadata.image.registrations import BrokerRegistration, Endpoint, VersionRange
-from kbroker.metadata.partition_records import DIRECTORIES_LEVEL
 from kbroker.metadata.records.metadata_record import MetadataRecord, metadata_record
 
 FENCED, UNFENCED = True, -1

@@ -14,6 +14,7 @@ from kbroker.common.configs.config import BrokerConfig
 from kbroker.common.configs.config_def import ConfigValue
 from kbroker.common.configs.config_resource import ConfigResourceType
 from kbroker.common.errors import Errors, KafkaError
+from kbroker.common.feature_versions import DIRECTORIES_LEVEL
 from kbroker.common.loggers import get_logger
 from kbroker.common.topic_names import INTERNAL_TOPICS, OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC
 from kbroker.common.units import counted
@@ -25,7 +26,7 @@ from kbroker.metadata.configs.resource_configs import config_records
 from kbroker.metadata.controller import Controller
 from kbroker.metadata.image.delta import MetadataDelta
 from kbroker.metadata.image.image import MetadataImage, TopicImage
-from kbroker.metadata.partition_records import DIRECTORIES_LEVEL, directory_records, new_partition_records
+from kbroker.metadata.partition_records import directory_records, new_partition_records
 from kbroker.metadata.records.metadata_record import MetadataRecord, metadata_record
 from kbroker.metadata.topic_rules import (
     NewTopic,

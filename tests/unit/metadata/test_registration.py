@@ -7,12 +7,13 @@ from typing import Any
 
 import pytest
 
+from kbroker.common.feature_versions import LAST_STABLE_LEVEL
 from kbroker.common.listeners import Listener
 from kbroker.metadata.image.image import MetadataImage
 from kbroker.metadata.image.partition_registration import MIGRATING, RECOVERING
 from kbroker.metadata.image.registrations import Endpoint, VersionRange
 from kbroker.metadata.log.servable import UnservableMetadataError, check_servable
-from kbroker.metadata.records.metadata_record import LATEST_LEVEL, MetadataRecord, metadata_record
+from kbroker.metadata.records.metadata_record import MetadataRecord, metadata_record
 from kbroker.metadata.registration import (
     fencing_records,
     registration_records,
@@ -45,7 +46,7 @@ def add_topic(controller: MemoryController, *partitions: dict[str, Any]) -> None
     )
 
 
-def register(controller: MemoryController, *folders: uuid.UUID, level: int = LATEST_LEVEL) -> list[MetadataRecord]:
+def register(controller: MemoryController, *folders: uuid.UUID, level: int = LAST_STABLE_LEVEL) -> list[MetadataRecord]:
     """Register the broker; return the records."""
 
     def plan(image: MetadataImage) -> list[MetadataRecord]:
@@ -84,7 +85,7 @@ def test_a_broker_is_registered_and_unfenced(controller: MemoryController) -> No
 
 def test_a_clean_stop_fences_the_broker(controller: MemoryController) -> None:
     register(controller, FOLDER)
-    controller.change(lambda image: fencing_records(image, LATEST_LEVEL, NODE))
+    controller.change(lambda image: fencing_records(image, LAST_STABLE_LEVEL, NODE))
     assert controller.image.brokers[NODE].is_fenced
     register(controller, FOLDER)
     assert not controller.image.brokers[NODE].is_fenced

@@ -5,20 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from uuid import UUID
 
+from kbroker.common.configs.config_resource import ConfigResourceType
+from kbroker.common.feature_versions import FIRST_LEVEL, KRAFT_VERSION, LAST_STABLE_LEVEL, METADATA_VERSION, level_text
 from kbroker.common.quotas import QuotaEntity
 from kbroker.common.security.acls import Acl
 from kbroker.common.security.delegation_token import DelegationToken
 from kbroker.common.security.scram import Credential
-from kbroker.metadata.image.image import EMPTY_IMAGE, KRAFT_VERSION, METADATA_VERSION, MetadataImage, TopicImage
+from kbroker.metadata.image.image import EMPTY_IMAGE, MetadataImage, TopicImage
 from kbroker.metadata.image.image_errors import MetadataReplayError, UnsupportedLevelError
 from kbroker.metadata.image.mapping_delta import EntitiesDelta, MappingDelta
 from kbroker.metadata.image.record_forms import acl_of, credential_of, quota_entity_of, scram_key, token_of
 from kbroker.metadata.image.registrations import BrokerRegistration, ControllerRegistration
 from kbroker.metadata.image.topics_delta import TopicsDelta
-from kbroker.metadata.records.metadata_record import EARLIEST_LEVEL, LATEST_LEVEL, MetadataRecord
+from kbroker.metadata.records.metadata_record import MetadataRecord
 from kbroker.protocol.codec import Body
-
-_TOPIC = 2  # resource type of configs
 
 
 class MetadataDelta:
@@ -163,10 +163,11 @@ class MetadataDelta:
 
     def _set_feature(self, body: Body) -> None:
         name, level = body["Name"], body["FeatureLevel"]
-        if name == METADATA_VERSION and not EARLIEST_LEVEL <= level <= LATEST_LEVEL:
+        if name == METADATA_VERSION and not FIRST_LEVEL <= level <= LAST_STABLE_LEVEL:
+            first, last, found = (level_text(name, one) for one in (FIRST_LEVEL, LAST_STABLE_LEVEL, level))
             raise UnsupportedLevelError(
-                f"metadata.version: expected a level from {EARLIEST_LEVEL} to {LATEST_LEVEL}, found {level}; use the "
-                f"software that wrote it, and change the level with it first"
+                f"{name}: expected a level from {first} to {last}, found {found}; use the software that wrote it, and "
+                "change the level with it first"
             )
         if name != KRAFT_VERSION:  # its control records count; some versions of Kafka have written this one too
             self._features.changes[name] = level or None
@@ -205,7 +206,7 @@ class MetadataDelta:
         self._controllers.changes[body["ControllerId"]] = ControllerRegistration.from_record(body)
 
     def _remove_topic(self, body: Body) -> None:
-        self._configs.remove((_TOPIC, self._topics.remove(body)))
+        self._configs.remove((ConfigResourceType.TOPIC, self._topics.remove(body)))
 
     def _set_config(self, body: Body) -> None:
         self._configs.set((body["ResourceType"], body["ResourceName"]), body["Name"], body["Value"])

@@ -6,16 +6,13 @@ from collections.abc import Mapping
 from typing import NamedTuple
 from uuid import UUID
 
+from kbroker.common.feature_versions import ELIGIBLE_LEADER_REPLICAS
 from kbroker.common.quotas import QuotaEntity
 from kbroker.common.security.acls import Acl
 from kbroker.common.security.delegation_token import DelegationToken
 from kbroker.common.security.scram import Credential
 from kbroker.metadata.image.partition_registration import PartitionRegistration
 from kbroker.metadata.image.registrations import BrokerRegistration, ControllerRegistration
-
-METADATA_VERSION = "metadata.version"
-KRAFT_VERSION = "kraft.version"
-ELIGIBLE_LEADER_REPLICAS_VERSION = "eligible.leader.replicas.version"
 
 NO_PRODUCER_ID = -1
 
@@ -65,7 +62,7 @@ class MetadataImage(NamedTuple):
     @property
     def is_elr_enabled(self) -> bool:
         """True if eligible leader replicas (KIP-966) are enabled."""
-        return self.features.get(ELIGIBLE_LEADER_REPLICAS_VERSION, 0) >= 1
+        return self.features.get(ELIGIBLE_LEADER_REPLICAS, 0) >= 1
 
 
 EMPTY_IMAGE = MetadataImage(-1, -1, {}, {}, {}, {}, {}, {}, {}, NO_PRODUCER_ID, {}, {}, {})

@@ -4,16 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from kbroker.metadata.image.image import METADATA_VERSION, MetadataImage
+from kbroker.common.feature_versions import (
+    CONTROLLERS_LEVEL,
+    CORDONED_LEVEL,
+    DELEGATION_TOKENS_LEVEL,
+    DIRECTORIES_LEVEL,
+    METADATA_VERSION,
+    SCRAM_LEVEL,
+    ZK_MIGRATION_LEVEL,
+)
+from kbroker.metadata.image.image import MetadataImage
 from kbroker.metadata.image.image_errors import UnwritableMetadataError
 from kbroker.metadata.image.partition_registration import MIGRATING
 from kbroker.metadata.image.record_forms import acl_body, credential_body, quota_entity_rows, token_body
 from kbroker.metadata.image.registrations import BrokerRegistration
 from kbroker.metadata.records.metadata_record import MetadataRecord, metadata_record
 from kbroker.protocol.codec import Body
-
-# The first level of metadata.version with these.
-_ZK_MIGRATION, _SCRAM, _DELEGATION_TOKENS, _CONTROLLERS, _DIRECTORIES, _CORDONED = 8, 11, 14, 15, 17, 30
 
 _NO_BROKER = -1
 
@@ -50,10 +56,10 @@ def _bodies(image: MetadataImage, level: int) -> Iterator[tuple[str, Body]]:
     for acl_id, acl in image.acls.items():
         yield "AccessControlEntryRecord", acl_body(acl_id, acl)
     for (user, mechanism), credential in image.scram_credentials.items():
-        _check(level, _SCRAM, "SCRAM credentials")
+        _check(level, SCRAM_LEVEL, "SCRAM credentials")
         yield "UserScramCredentialRecord", credential_body(user, mechanism, credential)
     for token in image.delegation_tokens.values():
-        _check(level, _DELEGATION_TOKENS, "delegation tokens")
+        _check(level, DELEGATION_TOKENS_LEVEL, "delegation tokens")
         yield "DelegationTokenRecord", token_body(token)
 
 
@@ -62,21 +68,21 @@ def _nodes(image: MetadataImage, level: int) -> Iterator[tuple[str, Body]]:
         _check_broker(broker, level)
         yield "RegisterBrokerRecord", broker.to_record()
     for controller in image.controllers.values():
-        _check(level, _CONTROLLERS, "registrations of controllers")
+        _check(level, CONTROLLERS_LEVEL, "registrations of controllers")
         yield "RegisterControllerRecord", controller.to_record()
 
 
 def _check_broker(broker: BrokerRegistration, level: int) -> None:
     if broker.is_migrating_zk_broker:
-        _check(level, _ZK_MIGRATION, "brokers that migrate from ZooKeeper")
+        _check(level, ZK_MIGRATION_LEVEL, "brokers that migrate from ZooKeeper")
     if broker.directories:
-        _check(level, _DIRECTORIES, "online log directories of brokers")
+        _check(level, DIRECTORIES_LEVEL, "online log directories of brokers")
     if broker.cordoned_directories is not None:
-        _check(level, _CORDONED, "cordoned log directories of brokers")
+        _check(level, CORDONED_LEVEL, "cordoned log directories of brokers")
 
 
 def _topics(image: MetadataImage, level: int) -> Iterator[tuple[str, Body]]:
-    has_directories, has_elr = level >= _DIRECTORIES, image.is_elr_enabled
+    has_directories, has_elr = level >= DIRECTORIES_LEVEL, image.is_elr_enabled
     for topic in image.topics_by_id.values():
         yield "TopicRecord", {"Name": topic.name, "TopicId": topic.topic_id}
         for partition, registration in enumerate(topic.partitions):

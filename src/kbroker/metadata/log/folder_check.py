@@ -10,35 +10,35 @@ from pathlib import Path
 from typing import NamedTuple
 from uuid import UUID
 
+from kbroker.common.configs.config_resource import ConfigResourceType
+from kbroker.common.feature_versions import (
+    ELIGIBLE_LEADER_REPLICAS,
+    KRAFT_VERSION,
+    LATEST_RELEASE,
+    METADATA_VERSION,
+    RELEASES,
+    SHARE_VERSION,
+    STREAMS_VERSION,
+    level_text,
+)
 from kbroker.common.quotas import is_shadow_key
 from kbroker.common.topic_names import CLUSTER_METADATA_TOPIC
 from kbroker.common.units import counted
 from kbroker.log import checkpoints
 from kbroker.log.checkpoints import CorruptFileError, MetaProperties, uuid_to_text
 from kbroker.log.log_dir import parse_partition_folder, partition_folders
-from kbroker.metadata.feature_versions import (
-    ELIGIBLE_LEADER_REPLICAS,
-    KRAFT_VERSION,
-    METADATA_VERSION,
-    METADATA_VERSIONS,
-    RELEASES,
-    SHARE_VERSION,
-    STREAMS_VERSION,
-)
 from kbroker.metadata.image.image import MetadataImage
 from kbroker.metadata.log.folder_reader import FolderMetadata, read_metadata
 from kbroker.metadata.log.metadata_file import FILE_NAME, metadata_file
 from kbroker.metadata.log.metadata_log import MetadataLogError
 from kbroker.metadata.records.control_records import Voter
 
-LATEST_RELEASE = max(RELEASES)
 KBROKER = "kbroker"
 _NOT_SERVED: Mapping[str, str] = {
     SHARE_VERSION: "share groups",
     STREAMS_VERSION: "streams groups",
     ELIGIBLE_LEADER_REPLICAS: "eligible leader replicas",
 }
-_TOPIC = 2  # resource type of configs
 _SHOWN = 3  # names of a list
 
 
@@ -89,7 +89,7 @@ class LogFolders(NamedTuple):
             image = self.metadata.image
             level = image.features.get(METADATA_VERSION, 0)
             partitions = sum(len(topic.partitions) for topic in image.topics.values())
-            parts[-1] += f", {METADATA_VERSION} {_level_text(METADATA_VERSION, level)},"
+            parts[-1] += f", {METADATA_VERSION} {level_text(METADATA_VERSION, level)},"
             parts.append(f"{counted(len(image.topics), 'topic')} with {counted(partitions, 'partition')}")
         return " ".join(parts)
 
@@ -198,7 +198,7 @@ def _kafka_obstacles(metadata: FolderMetadata, release: str) -> Iterator[str]:
         if name not in known:
             yield f"{name} is finalized at level {level}, and is unknown to this version: disable it first"
         elif level > known[name]:
-            yield f"{name} is {_level_text(name, level)}, above {_level_text(name, known[name])}"
+            yield f"{name} is {level_text(name, level)}, above {level_text(name, known[name])}"
     if METADATA_VERSION not in metadata.image.features:
         yield f"the metadata has no {METADATA_VERSION}"
     for fault in metadata.bad_snapshots.values():
@@ -211,14 +211,14 @@ def _kbroker_obstacles(found: LogFolders) -> Iterator[str]:
     known = RELEASES[LATEST_RELEASE]
     for name, level in _levels(found.metadata):
         if name not in known or level > known[name]:
-            limit = f", above {_level_text(name, known[name])}" if name in known else ", an unknown feature"
-            yield f"{name} is {_level_text(name, level)}{limit}"
+            limit = f", above {level_text(name, known[name])}" if name in known else ", an unknown feature"
+            yield f"{name} is {level_text(name, level)}{limit}"
     if METADATA_VERSION not in image.features:
         yield f"the metadata has no {METADATA_VERSION}"
     tiered = sorted(
         name
         for (kind, name), configs in image.configs.items()
-        if kind == _TOPIC and configs.get("remote.storage.enable", "").lower() == "true"
+        if kind == ConfigResourceType.TOPIC and configs.get("remote.storage.enable", "").lower() == "true"
     )
     if tiered:
         yield f"{_list('topic', tiered)} with tiered storage, which is not supported"
@@ -290,11 +290,6 @@ def _common_losses(found: LogFolders) -> Iterator[str]:
 def _levels(metadata: FolderMetadata) -> list[tuple[str, int]]:
     """Return the finalized levels, that of kraft.version among them."""
     return sorted({**metadata.image.features, KRAFT_VERSION: metadata.kraft_version}.items())
-
-
-def _level_text(feature: str, level: int) -> str:
-    name = METADATA_VERSIONS.get(level) if feature == METADATA_VERSION else None
-    return f"{level} ({name})" if name else str(level)
 
 
 def _list(thing: str, names: Sequence[str]) -> str:

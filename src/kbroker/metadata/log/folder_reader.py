@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from kbroker.metadata.image.image import METADATA_VERSION, MetadataImage
+from kbroker.common.feature_versions import METADATA_VERSION
+from kbroker.metadata.image.image import MetadataImage
 from kbroker.metadata.log.loader import LoadedMetadata
 from kbroker.metadata.log.log_storage import bootstrap_records, first_image
 from kbroker.metadata.log.metadata_log import FOLDER_NAME, StartableLog

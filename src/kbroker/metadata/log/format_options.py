@@ -8,22 +8,23 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from kbroker.common.configs.config_def import INT32_MAX
-from kbroker.common.java.java_values import parse_long
-from kbroker.common.listeners import Listener
-from kbroker.log.checkpoints import uuid_from_text
-from kbroker.metadata.feature_versions import (
+from kbroker.common.feature_versions import (
     DEFAULT_FROM,
     KRAFT_VERSION,
     LAST_LEVEL,
     LAST_STABLE_LEVEL,
     METADATA_VERSION,
     SCRAM_LEVEL,
+    SERVED_LEVELS,
     check_levels,
     default_level,
     level_of_release,
     metadata_version_name,
 )
-from kbroker.metadata.log.formatter import MAX_KRAFT_VERSION, FormatError, make_voter
+from kbroker.common.java.java_values import parse_long
+from kbroker.common.listeners import Listener
+from kbroker.log.checkpoints import uuid_from_text
+from kbroker.metadata.log.formatter import FormatError, make_voter
 from kbroker.metadata.records.control_records import Voter
 
 _INT16 = range(-(1 << 15), 1 << 15)
@@ -82,7 +83,7 @@ def effective_levels(
 
 def _kraft_level(requested: int | None, is_dynamic: bool) -> int:
     if requested is None:
-        return MAX_KRAFT_VERSION if is_dynamic else 0
+        return SERVED_LEVELS[KRAFT_VERSION] if is_dynamic else 0
     if requested == 0 and is_dynamic:
         raise FormatError(
             f"Cannot set {KRAFT_VERSION} to 0 if controller.quorum.voters is empty and one of the flags {_DYNAMIC} is "

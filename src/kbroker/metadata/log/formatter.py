@@ -13,6 +13,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from kbroker.common.feature_versions import KRAFT_VERSION, METADATA_VERSION, SERVED_LEVELS, metadata_version_name
 from kbroker.common.java.java_hash import hash_order, int_hash, string_hash
 from kbroker.common.listeners import Listener
 from kbroker.log.checkpoints import (
@@ -26,22 +27,12 @@ from kbroker.log.checkpoints import (
     uuid_to_text,
     write_meta_properties,
 )
-from kbroker.metadata.feature_versions import (
-    GROUP_VERSION,
-    KRAFT_VERSION,
-    METADATA_VERSION,
-    TRANSACTION_VERSION,
-    metadata_version_name,
-)
+from kbroker.metadata.log.metadata_log import FOLDER_NAME
 from kbroker.metadata.records.control_records import KRaftVersion, Voter, VoterEndpoint, Voters
 from kbroker.metadata.records.metadata_record import MetadataRecord, metadata_record
 from kbroker.metadata.records.snapshot_files import BOOTSTRAP_CHECKPOINT, snapshot_name, write_snapshot
 
-METADATA_LOG_FOLDER = "__cluster_metadata-0"
 READ_ONLY_MODE = 0o444  # of a snapshot, as Kafka sets it
-#: Levels of a cluster that kbroker formats; the features that it does not serve are not finalized.
-SERVED_LEVELS: Mapping[str, int] = {METADATA_VERSION: 30, KRAFT_VERSION: 1, GROUP_VERSION: 1, TRANSACTION_VERSION: 2}
-MAX_KRAFT_VERSION = 1
 _RESERVED_IDS = 100  # the lowest ids have a meaning in metadata records
 
 
@@ -64,7 +55,7 @@ def standalone_voter(node_id: int, listener: Listener) -> Voter:
 def make_voter(node_id: int, directory_id: uuid.UUID, listener: Listener) -> Voter:
     """Return a voter. Args: ``directory_id``: of its folder with the metadata log."""
     endpoint = VoterEndpoint(listener.name.upper(), _java_host(listener.host), listener.port)
-    return Voter(node_id, directory_id, (endpoint,), 0, MAX_KRAFT_VERSION)
+    return Voter(node_id, directory_id, (endpoint,), 0, SERVED_LEVELS[KRAFT_VERSION])
 
 
 def format_folders(
@@ -195,7 +186,7 @@ def write_bootstrap(folder: Path, records: Iterable[MetadataRecord], now_ms: int
 
 def write_voters(folder: Path, voters: Sequence[Voter], kraft_level: int, now_ms: int) -> None:
     """Write the first snapshot of the metadata log, which has the quorum. Raises: OSError."""
-    log_folder = folder / METADATA_LOG_FOLDER
+    log_folder = folder / FOLDER_NAME
     log_folder.mkdir(exist_ok=True)
     path = log_folder / snapshot_name(0, 0)
     ordered = hash_order(sorted(voters), lambda voter: int_hash(voter.id), is_presized=True, smallest_table=1)

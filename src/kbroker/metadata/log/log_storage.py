@@ -13,10 +13,11 @@ from pathlib import Path
 from kbroker._core.clock import BaseClock
 from kbroker.common.configs.config_resource import ConfigResourceType
 from kbroker.common.errors import KafkaError
+from kbroker.common.feature_versions import METADATA_VERSION, TRANSACTIONS_LEVEL
 from kbroker.common.loggers import get_logger
 from kbroker.metadata.configs.resource_configs import config_records
 from kbroker.metadata.image.delta import MetadataDelta
-from kbroker.metadata.image.image import EMPTY_IMAGE, METADATA_VERSION, MetadataImage
+from kbroker.metadata.image.image import EMPTY_IMAGE, MetadataImage
 from kbroker.metadata.log.loader import ABORT, BEGIN, END, UNUSABLE, LoadedMetadata, reason_of
 from kbroker.metadata.log.metadata_log import MetadataLog, MetadataLogError, recovery_command
 from kbroker.metadata.log.servable import check_quorum, check_servable
@@ -28,7 +29,6 @@ from kbroker.metadata.records.snapshot_files import BOOTSTRAP_CHECKPOINT, read_s
 logger = get_logger(__name__)
 
 BATCH_RECORDS = 1000  # of one batch, which a start decodes as a whole; a larger change is a transaction of batches
-TRANSACTIONS_LEVEL = 13  # first level of metadata.version with transactions of records: 3.6-IV1
 
 
 class LogStorage:

@@ -9,12 +9,12 @@ from pathlib import Path
 from kbroker._core.clock import BaseClock
 from kbroker.common.configs.config import BrokerConfig
 from kbroker.common.configs.config_quorum import VOTERS, voter_listener
+from kbroker.common.feature_versions import KRAFT_VERSION, METADATA_VERSION, SERVED_LEVELS
 from kbroker.common.units import counted
 from kbroker.log.checkpoints import read_meta_properties, sync_folder
 from kbroker.log.log_dir import partition_folders
-from kbroker.metadata.feature_versions import KRAFT_VERSION, METADATA_VERSION
 from kbroker.metadata.image.image import MetadataImage
-from kbroker.metadata.log.formatter import SERVED_LEVELS, feature_records, make_voter, write_bootstrap, write_voters
+from kbroker.metadata.log.formatter import feature_records, make_voter, write_bootstrap, write_voters
 from kbroker.metadata.log.loader import LoadedMetadata
 from kbroker.metadata.log.log_storage import (
     LogStorage,

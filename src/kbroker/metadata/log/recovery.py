@@ -21,6 +21,7 @@ from kbroker._core.clock import SystemClock
 from kbroker.common.configs.config import BrokerConfig
 from kbroker.common.configs.config_quorum import voter_listener
 from kbroker.common.configs.config_resource import ConfigResourceType
+from kbroker.common.feature_versions import METADATA_VERSION, SERVED_LEVELS
 from kbroker.common.loggers import get_logger
 from kbroker.common.topic_names import CLUSTER_METADATA_TOPIC, OFFSETS_TOPIC
 from kbroker.log import checkpoints
@@ -28,10 +29,10 @@ from kbroker.log.checkpoints import MetaProperties
 from kbroker.log.folder_lock import FolderLock, FolderLockedError
 from kbroker.log.log_dir import STRAY_SUFFIX, parse_partition_folder, partition_folders
 from kbroker.metadata.image.delta import image_of
-from kbroker.metadata.image.image import METADATA_VERSION, MetadataImage
+from kbroker.metadata.image.image import MetadataImage
 from kbroker.metadata.image.snapshot_records import records_of
 from kbroker.metadata.log.folder_records import PartitionsOnDisk, StoredTopic, topic_records
-from kbroker.metadata.log.formatter import SERVED_LEVELS, feature_records, make_voter, write_bootstrap
+from kbroker.metadata.log.formatter import feature_records, make_voter, write_bootstrap
 from kbroker.metadata.log.loader import LoadedMetadata
 from kbroker.metadata.log.log_storage import activation_records, bootstrap_records, first_image, is_known_cluster
 from kbroker.metadata.log.metadata_file import (

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import cast
 
 from kbroker.common.configs.config_resource import ConfigResourceType
+from kbroker.common.feature_versions import KRAFT_VERSION, METADATA_VERSION, SERVED_LEVELS
 from kbroker.common.loggers import get_logger
 from kbroker.common.quotas import QuotaEntity
 from kbroker.common.security.acls import Acl, Operation, PatternType, Permission, ResourceType
@@ -22,13 +23,12 @@ from kbroker.common.units import counted
 from kbroker.log.checkpoints import CorruptFileError, sync_folder
 from kbroker.metadata.configs.dynamic_configs import kept_broker_configs
 from kbroker.metadata.configs.resource_configs import config_records
-from kbroker.metadata.feature_versions import KRAFT_VERSION
 from kbroker.metadata.image.delta import image_of
-from kbroker.metadata.image.image import METADATA_VERSION, MetadataImage
+from kbroker.metadata.image.image import MetadataImage
 from kbroker.metadata.image.record_forms import acl_body, credential_body, quota_entity_rows, token_body
 from kbroker.metadata.image.snapshot_records import records_of
 from kbroker.metadata.log.folder_records import PartitionsOnDisk, StoredTopic, topic_records
-from kbroker.metadata.log.formatter import SERVED_LEVELS, feature_records
+from kbroker.metadata.log.formatter import feature_records
 from kbroker.metadata.log.metadata_file import (
     JOURNAL_SUFFIX,
     MetadataFileError,

@@ -9,6 +9,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from kbroker.common.errors import ProtocolError
+from kbroker.common.feature_versions import (
+    CORDONED_LEVEL,
+    DIRECTORIES_LEVEL,
+    ELIGIBLE_REPLICAS_LEVEL,
+    LAST_STABLE_LEVEL,
+    ZK_MIGRATION_LEVEL,
+)
 from kbroker.protocol._decoder import decode_from
 from kbroker.protocol._encoder import encode
 from kbroker.protocol.schema import data_plan, data_versions
@@ -20,9 +27,6 @@ if TYPE_CHECKING:
 
     from kbroker.protocol._encoder import Plan
     from kbroker.protocol.codec import Body
-
-#: Lowest and highest level of metadata.version that these records serve: 3.3-IV3 and 4.3-IV0.
-EARLIEST_LEVEL, LATEST_LEVEL = 7, 30
 
 RECORD_TYPES: Mapping[int, str] = {
     0: "RegisterBrokerRecord",
@@ -60,9 +64,9 @@ _NEWER = "use a version of kbroker that supports the metadata.version of this lo
 # Version of a record from a level of metadata.version on, the highest level first. The other records have version 0,
 # except BrokerRegistrationChangeRecord, whose version depends on the change.
 _VERSIONS_BY_LEVEL: Mapping[str, tuple[tuple[int, int], ...]] = {
-    "RegisterBrokerRecord": ((30, 4), (17, 3), (8, 2), (0, 1)),
-    "PartitionRecord": ((23, 2), (17, 1)),
-    "PartitionChangeRecord": ((23, 2), (17, 1)),
+    "RegisterBrokerRecord": ((CORDONED_LEVEL, 4), (DIRECTORIES_LEVEL, 3), (ZK_MIGRATION_LEVEL, 2), (0, 1)),
+    "PartitionRecord": ((ELIGIBLE_REPLICAS_LEVEL, 2), (DIRECTORIES_LEVEL, 1)),
+    "PartitionChangeRecord": ((ELIGIBLE_REPLICAS_LEVEL, 2), (DIRECTORIES_LEVEL, 1)),
 }
 _REGISTRATION_CHANGE = "BrokerRegistrationChangeRecord"
 
@@ -82,7 +86,7 @@ class MetadataRecord(NamedTuple):
     body: Body
 
 
-def metadata_record(name: str, body: Body, level: int = LATEST_LEVEL) -> MetadataRecord:
+def metadata_record(name: str, body: Body, level: int = LAST_STABLE_LEVEL) -> MetadataRecord:
     """Return a record in the version that Kafka writes at `level` of metadata.version.
 
     Fields that this version lacks must have their default, or be missing.

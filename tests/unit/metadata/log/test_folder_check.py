@@ -10,6 +10,7 @@ from uuid import UUID
 
 import pytest
 
+from kbroker.common.feature_versions import DEFAULT_FROM, SERVED_LEVELS, default_level
 from kbroker.common.listeners import Listener
 from kbroker.log.checkpoints import (
     MetaProperties,
@@ -18,10 +19,9 @@ from kbroker.log.checkpoints import (
     write_meta_properties,
     write_partition_metadata,
 )
-from kbroker.metadata.feature_versions import DEFAULT_FROM, default_level
 from kbroker.metadata.log.folder_check import KBROKER, Verdict, judge, read_folders
 from kbroker.metadata.log.folder_reader import read_metadata
-from kbroker.metadata.log.formatter import SERVED_LEVELS, format_folders, make_voter, standalone_voter
+from kbroker.metadata.log.formatter import format_folders, make_voter, standalone_voter
 from kbroker.metadata.log.quorum_state import QuorumState, write_quorum_state
 from kbroker.metadata.records.batches import build_control, build_records
 from kbroker.metadata.records.control_records import KRaftVersion, LeaderChange, Voter
@@ -151,11 +151,11 @@ def test_defaults_of_an_earlier_kafka(tmp_path: Path) -> None:
     [
         (
             feature("metadata.version", 31),
-            ".*-0: metadata.version: expected a level from 7 to 30, found 31; use the soft.*",
+            ".*-0: metadata.version: expected a level from 7 .3.3-IV3. to 30 .*, found 31 .4.4-IV0.; use the soft.*",
         ),
         (
             feature("metadata.version", 99),
-            ".*-0: metadata.version: expected a level from 7 to 30, found 99; use the soft.*",
+            ".*-0: metadata.version: expected a level from 7 .* to 30 .4.3-IV0., found 99; use the soft.*",
         ),
         (feature("group.version", 2), "group.version is 2, above 1"),
         (feature("new.version", 1), "new.version is 1, an unknown feature"),

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from kbroker.common.feature_versions import DEFAULT_FROM, default_level
 from kbroker.common.listeners import Listener
 from kbroker.log.checkpoints import MetaProperties, read_meta_properties, uuid_from_text, write_meta_properties
-from kbroker.metadata.feature_versions import DEFAULT_FROM, default_level
 from kbroker.metadata.log import formatter
 from kbroker.metadata.log.formatter import FormatError, format_folders, make_voter, standalone_voter
 from kbroker.metadata.log.scram_arguments import credential_record

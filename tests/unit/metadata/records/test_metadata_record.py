@@ -8,9 +8,8 @@ from typing import Any
 import pytest
 
 from kbroker.common.errors import ProtocolError
+from kbroker.common.feature_versions import FIRST_LEVEL, LAST_STABLE_LEVEL
 from kbroker.metadata.records.metadata_record import (
-    EARLIEST_LEVEL,
-    LATEST_LEVEL,
     RECORD_TYPES,
     MetadataRecord,
     UnknownRecordError,
@@ -83,7 +82,7 @@ def test_the_version_of_a_registration_change() -> None:
         {"LogDirs": [ID]},
         {"CordonedLogDirs": []},
     ]
-    for level in (EARLIEST_LEVEL, LATEST_LEVEL):
+    for level in (FIRST_LEVEL, LAST_STABLE_LEVEL):
         records = [metadata_record("BrokerRegistrationChangeRecord", {"BrokerId": 1, **one}, level) for one in fields]
         assert [record.version for record in records] == [0, 1, 2, 3]
         assert [decode_record(encode_record(record)).version for record in records] == [0, 1, 2, 3]
@@ -130,6 +129,6 @@ def test_an_unknown_name_or_field_is_not_encoded() -> None:
     with pytest.raises(UnknownRecordError, match="TopicRecord has version 1"):
         encode_record(MetadataRecord("TopicRecord", 1, {}))
     with pytest.raises(ProtocolError, match="LogDirs does not exist in this version"):
-        encode_record(metadata_record("RegisterBrokerRecord", {"LogDirs": [ID]}, level=EARLIEST_LEVEL))
+        encode_record(metadata_record("RegisterBrokerRecord", {"LogDirs": [ID]}, level=FIRST_LEVEL))
     with pytest.raises(ProtocolError, match="has no field Nmae"):
         encode_record(metadata_record("TopicRecord", {"Nmae": "x"}))

@@ -11,39 +11,24 @@ METADATA_VERSION, KRAFT_VERSION, GROUP_VERSION = "metadata.version", "kraft.vers
 TRANSACTION_VERSION, SHARE_VERSION, STREAMS_VERSION = "transaction.version", "share.version", "streams.version"
 ELIGIBLE_LEADER_REPLICAS = "eligible.leader.replicas.version"
 
-#: Level of metadata.version to its name.
-METADATA_VERSIONS: Mapping[int, str] = {
-    7: "3.3-IV3",
-    8: "3.4-IV0",
-    9: "3.5-IV0",
-    10: "3.5-IV1",
-    11: "3.5-IV2",
-    12: "3.6-IV0",
-    13: "3.6-IV1",
-    14: "3.6-IV2",
-    15: "3.7-IV0",
-    16: "3.7-IV1",
-    17: "3.7-IV2",
-    18: "3.7-IV3",
-    19: "3.7-IV4",
-    20: "3.8-IV0",
-    21: "3.9-IV0",
-    22: "4.0-IV0",
-    23: "4.0-IV1",
-    24: "4.0-IV2",
-    25: "4.0-IV3",
-    26: "4.1-IV0",
-    27: "4.1-IV1",
-    28: "4.2-IV0",
-    29: "4.2-IV1",
-    30: "4.3-IV0",
-    31: "4.4-IV0",
-}
 #: The first and the last level that Kafka 4.3 allows; the levels after it need unstable.feature.versions.enable.
 FIRST_LEVEL, LAST_STABLE_LEVEL = 7, 30
+_NAMES = (
+    *("3.3-IV3", "3.4-IV0", "3.5-IV0", "3.5-IV1", "3.5-IV2", "3.6-IV0", "3.6-IV1", "3.6-IV2"),
+    *("3.7-IV0", "3.7-IV1", "3.7-IV2", "3.7-IV3", "3.7-IV4", "3.8-IV0", "3.9-IV0"),
+    *("4.0-IV0", "4.0-IV1", "4.0-IV2", "4.0-IV3", "4.1-IV0", "4.1-IV1", "4.2-IV0", "4.2-IV1", "4.3-IV0", "4.4-IV0"),
+)
+#: Level of metadata.version to its name.
+METADATA_VERSIONS: Mapping[int, str] = dict(enumerate(_NAMES, FIRST_LEVEL))
 LAST_LEVEL = max(METADATA_VERSIONS)
-#: First level of metadata.version with SCRAM credentials in the metadata log.
-SCRAM_LEVEL = 11
+#: First levels of metadata.version with these in the metadata log; TRANSACTIONS: of records.
+ZK_MIGRATION_LEVEL, SCRAM_LEVEL, TRANSACTIONS_LEVEL, DELEGATION_TOKENS_LEVEL = 8, 11, 13, 14
+CONTROLLERS_LEVEL, DIRECTORIES_LEVEL, ELIGIBLE_REPLICAS_LEVEL, CORDONED_LEVEL = 15, 17, 23, 30
+#: Levels with records that an earlier level lacks: Kafka refuses to go below them.
+METADATA_CHANGES = (
+    *(FIRST_LEVEL, ZK_MIGRATION_LEVEL, SCRAM_LEVEL, TRANSACTIONS_LEVEL, DELEGATION_TOKENS_LEVEL),
+    *(CONTROLLERS_LEVEL, DIRECTORIES_LEVEL, ELIGIBLE_REPLICAS_LEVEL, CORDONED_LEVEL),
+)
 
 #: For each feature, the level of metadata.version from which on each of its levels 1, 2, ... is the default.
 DEFAULT_FROM: Mapping[str, tuple[int, ...]] = {
@@ -54,44 +39,24 @@ DEFAULT_FROM: Mapping[str, tuple[int, ...]] = {
     STREAMS_VERSION: (29,),
     TRANSACTION_VERSION: (24, 24),
 }
-_NEEDED: Mapping[tuple[str, int], tuple[str, int]] = {(ELIGIBLE_LEADER_REPLICAS, 1): (METADATA_VERSION, 23)}
+_NEEDED: Mapping[tuple[str, int], tuple[str, int]] = {
+    (ELIGIBLE_LEADER_REPLICAS, 1): (METADATA_VERSION, ELIGIBLE_REPLICAS_LEVEL),
+}
 
+_SINCE_4_0 = {KRAFT_VERSION: 1, TRANSACTION_VERSION: 2, GROUP_VERSION: 1, ELIGIBLE_LEADER_REPLICAS: 1}
 #: Highest level of each feature in a release of Kafka; a feature that is missing is unknown to it.
 RELEASES: Mapping[str, Mapping[str, int]] = {
-    "4.0": {
-        METADATA_VERSION: 25,
-        KRAFT_VERSION: 1,
-        TRANSACTION_VERSION: 2,
-        GROUP_VERSION: 1,
-        ELIGIBLE_LEADER_REPLICAS: 1,
-    },
-    "4.1": {
-        METADATA_VERSION: 27,
-        KRAFT_VERSION: 1,
-        TRANSACTION_VERSION: 2,
-        GROUP_VERSION: 1,
-        ELIGIBLE_LEADER_REPLICAS: 1,
-        SHARE_VERSION: 1,
-        STREAMS_VERSION: 0,
-    },
-    "4.2": {
-        METADATA_VERSION: 29,
-        KRAFT_VERSION: 1,
-        TRANSACTION_VERSION: 2,
-        GROUP_VERSION: 1,
-        ELIGIBLE_LEADER_REPLICAS: 1,
-        SHARE_VERSION: 1,
-        STREAMS_VERSION: 1,
-    },
-    "4.3": {
-        METADATA_VERSION: 30,
-        KRAFT_VERSION: 1,
-        TRANSACTION_VERSION: 2,
-        GROUP_VERSION: 1,
-        ELIGIBLE_LEADER_REPLICAS: 1,
-        SHARE_VERSION: 1,
-        STREAMS_VERSION: 1,
-    },
+    "4.0": {METADATA_VERSION: 25, **_SINCE_4_0},
+    "4.1": {METADATA_VERSION: 27, **_SINCE_4_0, SHARE_VERSION: 1, STREAMS_VERSION: 0},
+    "4.2": {METADATA_VERSION: 29, **_SINCE_4_0, SHARE_VERSION: 1, STREAMS_VERSION: 1},
+    "4.3": {METADATA_VERSION: LAST_STABLE_LEVEL, **_SINCE_4_0, SHARE_VERSION: 1, STREAMS_VERSION: 1},
+}
+LATEST_RELEASE = max(RELEASES)
+#: Highest level of each feature that kbroker serves. It finalizes no others, so that clients do not use them.
+SERVED_LEVELS: Mapping[str, int] = {
+    name: level
+    for name, level in RELEASES[LATEST_RELEASE].items()
+    if name not in (ELIGIBLE_LEADER_REPLICAS, SHARE_VERSION, STREAMS_VERSION)
 }
 
 
@@ -110,6 +75,12 @@ def level_of_release(text: str, *, allow_unstable: bool = False) -> int:
             return level
     known = ", ".join(METADATA_VERSIONS[level] for level in range(FIRST_LEVEL, last + 1))
     raise FeatureLevelError(f"Unknown metadata.version '{text}'. Supported metadata.version are: {known}")
+
+
+def level_text(feature: str, level: int) -> str:
+    """Return a level, with its name if it has one."""
+    name = METADATA_VERSIONS.get(level) if feature == METADATA_VERSION else None
+    return f"{level} ({name})" if name else str(level)
 
 
 def metadata_version_name(level: int) -> str:
