@@ -233,7 +233,7 @@ def test_one_node_cluster(tools: Tools, tmp_path: Path) -> None:
     assert "Produce(0): 0 to 13 [usable: 13]" in versions
     elected = ("--election-type", "preferred", "--all-topic-partitions")
     assert "Error" not in tools(TOOLS + "LeaderElectionCommand", *elected)
-    features = re.findall(r"Feature: (\S+)\s.*MaxVersion: (\S+)\s+FinalizedVersionLevel: (\S+)\s+Epoch: 0",
+    features = re.findall(r"Feature: (\S+)\s.*MaxVersion: (\S+)\s+FinalizedVersionLevel: (\S+)\s+Epoch: [1-9]",
                           tools(TOOLS + "FeatureCommand", "describe"))  # fmt: skip
     assert ("metadata.version", "4.3-IV0", "4.3-IV0") in features
     assert ("transaction.version", "2", "2") in features
