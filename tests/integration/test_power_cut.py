@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from kbroker.metadata.metadata_store import BROKER, MetadataStore
+from kbroker.metadata.log.folder_reader import read_metadata
 from tests.support import need, wire
 from tests.support.broker import BrokerProcess
 from tests.support.client import Client
@@ -26,7 +26,7 @@ NEW_TOPIC = {"Name": "new", "NumPartitions": 1, "ReplicationFactor": 1, "Assignm
 
 
 class Administrator:
-    """Makes changes over the wire, and knows what must be remembered after each that was acknowledged."""
+    """Makes changes over the wire, and has the expected state after each that was acknowledged."""
 
     def __init__(self, bootstrap: str) -> None:
         self.raw = Client(bootstrap)
@@ -108,15 +108,17 @@ class Administrator:
 
 
 def remembered(folder: Path) -> tuple[object, ...]:
-    """What a broker that starts on this folder would know."""
-    store = MetadataStore(folder, 1)
-    try:
-        topics = {topic.name: (topic.partitions, dict(topic.configs)) for topic in store.topics()}
-        users = {user: credential.iterations for (user, _), credential in store.scram_credentials().items()}
-        quotas = {re.sub(r'.*": "|"}', "", entity): value for entity, _, value in store.quotas()}
-        return topics, store.configs(BROKER, ""), users, quotas
-    finally:
-        store.close()
+    """Return what a broker that starts on this folder would know."""
+    found = read_metadata(folder)
+    assert found is not None
+    image = found.image
+    topics = {
+        name: (len(topic.partitions), dict(image.configs.get((TOPIC, name), {})))
+        for name, topic in image.topics.items()
+    }
+    users = {user: credential.iterations for (user, _), credential in image.scram_credentials.items()}
+    quotas = {str(entity.names["user"]): keys["producer_byte_rate"] for entity, keys in image.client_quotas.items()}
+    return topics, dict(image.configs[BROKER_TYPE, ""]), users, quotas
 
 
 @pytest.fixture
@@ -255,7 +257,13 @@ from kbroker.log.log_dir import LogDir
 from kbroker.log.folder_scan import TopicLogs
 from kbroker.log.manager import LogManager
 from kbroker.protocol.records import RecordBatchBuilder
-from kbroker.metadata.metadata_store import BROKER, MetadataStore, StoredTopic
+from kbroker._core.clock import SystemClock
+from kbroker.metadata.configs.resource_configs import config_records
+from kbroker.metadata.controller import Controller
+from kbroker.metadata.image.partition_registration import PartitionRegistration
+from kbroker.metadata.image.snapshot_records import records_of
+from kbroker.metadata.log.opening import open_metadata
+from kbroker.metadata.records.metadata_record import metadata_record
 
 def acknowledge(what):
     os.write(1, b"ACK " + what.encode() + b"\\n")
@@ -263,14 +271,23 @@ def acknowledge(what):
 folder = Path(sys.argv[1]) / "new" / "data"
 logs = LogDir(folder)
 acknowledge("log folder")
-store = MetadataStore(folder, 1, logs.owner.cluster_id)
-acknowledge("metadata file")
+storage, image = open_metadata(folder, [], logs.directory_id, BrokerConfig({}), SystemClock(), is_clean=True)
+controller = Controller(1, logs.owner.cluster_id, storage, image)
+controller.change(lambda image: config_records(32, "g", {}, {"consumer.session.timeout.ms": "45000"}))
+acknowledge("metadata log")
+registration = PartitionRegistration((1,), (logs.directory_id,), (1,), (), (), 1, 0, 0, 0)
 for number in range(3):
-    store.add_topics([StoredTopic(f"t{number}", uuid.UUID(int=number), 1, {"retention.ms": "5"})])
+    topic_id = uuid.UUID(int=number + 1000)
+    records = [metadata_record("TopicRecord", {"Name": f"t{number}", "TopicId": topic_id}),
+               metadata_record("PartitionRecord", registration.to_record(topic_id, 0))]
+    controller.change(lambda image: records)
     acknowledge("topic")
-store.replace_configs(BROKER, "", {"message.max.bytes": "100"})
+controller.change(lambda image: config_records(4, "", {}, {"message.max.bytes": "100"}))
 acknowledge("config")
-store.remove_topics(["t0"])
+image = controller.image
+storage.log.write_snapshot(records_of(image, controller.level), image.offset, image.epoch, 1)
+acknowledge("snapshot")
+controller.change(lambda image: [metadata_record("RemoveTopicRecord", {"TopicId": uuid.UUID(int=1000)})])
 acknowledge("removal")
 logs.create_partition_folder("t1", 0, uuid.UUID(int=1))
 logs.create_partition_folder("t2", 0, uuid.UUID(int=2))
@@ -281,7 +298,7 @@ logs.sync()
 acknowledge("deleted partition")
 logs.write_recovery_points({("t2", 0): 5})
 acknowledge("checkpoint")
-store.close()
+storage.log.close()
 logs.close(clean=True)
 acknowledge("clean stop")
 config = BrokerConfig({})
@@ -361,10 +378,13 @@ def test_nothing_is_acknowledged_before_it_is_synced(tmp_path: Path) -> None:
         need.lack(f"needs to trace a child process: {made.stderr.strip()}")
     assert made.returncode == 0, made.stderr
     found = unsynced_at_each_acknowledgement(trace.read_text(), below)
-    assert len(found) == 10
+    assert len(found) == 11
     of_record = str(below / "new" / "records" / "t-0")
     unsynced = {path for path in found.pop("flushed record") if path.startswith(of_record)}
     assert unsynced == set(), "a flushed record may be in a folder that names no topic, or has no name for its segment"
+    # a stop trims the indexes of the metadata log, which a start makes anew
+    log = below / "new" / "data" / "__cluster_metadata-0"
+    found["clean stop"] -= {str(log), *(str(log / f"{0:020}{end}") for end in (".index", ".timeindex"))}
     # The pid of the lock and the id in a partition's folder are written again by the next start, from the metadata.
     data = below / "new" / "data"
     again = {
