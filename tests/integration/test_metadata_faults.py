@@ -1,0 +1,211 @@
+"""A disk whose system calls fail under the metadata log: a refused change never happens, and none has two outcomes."""
+
+from __future__ import annotations
+
+import errno
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.integration.test_metadata_disk import BROKER, STORAGE, TOPIC, Administrator, produce, record_count
+from tests.support import need, wire
+from tests.support.broker import BrokerProcess, wait_for
+from tests.support.wire import Closed
+
+SOURCE = Path(__file__).parents[1] / "support" / "failing_calls.c"
+LOG = "__cluster_metadata-0"
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(sys.platform != "linux", reason="replaces system calls of Linux"),
+]
+
+
+class FailingDisk:
+    """A disk on which calls fail on demand. ``wrapper``: for the command of a broker."""
+
+    def __init__(self, folder: Path) -> None:
+        need.program("cc")
+        library = folder / "failing_calls.so"
+        subprocess.run(["cc", "-shared", "-fPIC", "-O2", "-o", library, SOURCE, "-ldl"], check=True)
+        self._control = folder / "control"
+        self.wrapper = ("env", f"LD_PRELOAD={library}", f"FAILING_CALLS={self._control}")
+
+    def fail(self, number: int, *calls: str) -> None:
+        """Let calls on the metadata log fail with this error from now on."""
+        self._control.write_text(f"{LOG} {number} {','.join(calls)}")
+
+    def repair(self) -> None:
+        self._control.unlink()
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> FailingDisk:
+    return FailingDisk(tmp_path)
+
+
+@pytest.fixture
+def broker(disk: FailingDisk, start_broker: Callable[..., BrokerProcess]) -> BrokerProcess:
+    return start_broker(wrapper=disk.wrapper, log__flush__interval__messages="1")
+
+
+@pytest.fixture
+def client(broker: BrokerProcess) -> Iterator[Administrator]:
+    made = Administrator(broker)
+    yield made
+    made.raw.close()
+
+
+CHANGES: dict[str, Callable[[Administrator], tuple[int, str | None]]] = {
+    "CreateTopics": lambda client: client.create("new"),
+    "DeleteTopics": lambda client: client.delete("there"),
+    "CreatePartitions": lambda client: client.grow("there", 3),
+    "IncrementalAlterConfigs": lambda client: client.configure(TOPIC, "there", "retention.ms", "7"),
+    "IncrementalAlterConfigs of brokers": lambda client: client.configure(BROKER, "", "log.retention.ms", "7"),
+    "AlterClientQuotas": lambda client: client.set_quota("u", 1.0),
+    "AlterUserScramCredentials": lambda client: client.add_user("u"),
+}
+
+
+def state(client: Administrator) -> object:
+    """Return the topics, the configs of one and of brokers, the quotas and the users."""
+    configs = [
+        sorted((row["Name"], row["Value"]) for row in result["Configs"])
+        for result in client.raw.call(32, 4, CONFIGS)["Results"]
+    ]
+    quotas = client.raw.call(48, 1, {"Components": [], "Strict": False})["Entries"]
+    users = client.raw.call(50, 0, {"Users": None})["Results"]
+    return client.topics(), configs, quotas, users
+
+
+CONFIGS = {
+    "Resources": [
+        {"ResourceType": TOPIC, "ResourceName": "there", "ConfigurationKeys": ["retention.ms"]},
+        {"ResourceType": BROKER, "ResourceName": "1", "ConfigurationKeys": ["log.retention.ms"]},
+    ],
+    "IncludeSynonyms": False,
+    "IncludeDocumentation": False,
+}
+
+
+@pytest.mark.parametrize("number", [errno.EIO, errno.ENOSPC], ids=["EIO", "ENOSPC"])
+def test_a_write_that_fails_refuses_the_change(
+    disk: FailingDisk, broker: BrokerProcess, client: Administrator, number: int
+) -> None:
+    """Error 56 and a text for every change, none of which happens, not after a kill either; then all are possible."""
+    assert client.create("there") == (0, None)
+    assert produce(broker, "there") == wire.Produced(0, 0)
+    before = state(client)
+    disk.fail(number, "pwrite")
+    for name, change in CHANGES.items():
+        code, text = change(client)
+        assert (name, code, text) == (name, STORAGE, "Cannot write the metadata log: The log cannot be written")
+    assert state(client) == before
+    broker.kill()
+    disk.repair()
+    broker.start()
+    client = Administrator(broker)
+    assert state(client) == before
+    assert record_count(broker, "there") == (0, 1)
+    disk.fail(number, "pwrite")
+    assert client.create("new")[0] == STORAGE
+    disk.repair()
+    for name, change in CHANGES.items():
+        if name != "DeleteTopics":
+            assert (name, *change(client)) == (name, 0, None)
+    assert client.delete("there") == (0, None)
+    client.raw.close()
+    assert broker.stop() == 0
+    assert "Traceback" not in "".join(broker.output)
+
+
+@pytest.mark.parametrize("name", list(CHANGES))
+def test_a_sync_that_fails_stops_the_broker(
+    disk: FailingDisk, broker: BrokerProcess, client: Administrator, name: str
+) -> None:
+    """The client gets no response; the broker ends with a sentence and status 1; the next start has one outcome."""
+    assert client.create("there") == (0, None)
+    assert client.create("idle") == (0, None)
+    for topic in ("there", "idle"):
+        for number in range(3):
+            assert produce(broker, topic) == wire.Produced(0, number)
+    before = client.topics()
+    disk.fail(errno.EIO, "fsync")
+    with pytest.raises(Closed):
+        CHANGES[name](client)
+    wait_for("the broker ends", lambda: not broker.is_alive())
+    assert broker.process is not None
+    assert broker.process.wait(5) == 1
+    output = "".join(broker.output)
+    assert "kbroker: the metadata log cannot be synced: [Errno 5] Input/output error" in output
+    assert "it is unknown whether the last change is stored, so the broker stops: repair the disk" in output
+    assert "Traceback" not in output
+    disk.repair()
+    broker.start()
+    client = Administrator(broker)
+    after = client.topics()
+    assert record_count(broker, "idle") == (0, 3)
+    if name == "DeleteTopics":
+        assert after in (before, {"idle": 1})
+    if "there" in after:
+        assert record_count(broker, "there") == (0, 3)
+        assert produce(broker, "there") == wire.Produced(0, 3)
+    client.raw.close()
+    for _ in range(2):
+        assert broker.stop() == 0
+        broker.start()
+        again = Administrator(broker)
+        assert again.topics() == after
+        again.raw.close()
+
+
+def test_no_record_is_acknowledged_by_a_topic_of_unknown_fate(
+    disk: FailingDisk, broker: BrokerProcess, client: Administrator
+) -> None:
+    """Once the deletion has failed the topic takes no records, so that none is lost if it was deleted."""
+    assert client.create("there") == (0, None)
+    assert produce(broker, "there") == wire.Produced(0, 0)
+    disk.fail(errno.EIO, "fsync")
+    ended, late = threading.Event(), []
+
+    def send() -> None:
+        while True:
+            is_late = ended.is_set()
+            try:
+                response = produce(broker, "there")
+            except (Closed, OSError):
+                return
+            if is_late and response.error_code == 0:
+                late.append(response)
+
+    sender = threading.Thread(target=send)
+    sender.start()
+    with pytest.raises(Closed):
+        client.delete("there")
+    ended.set()
+    sender.join(20)
+    assert not sender.is_alive()
+    assert late == []
+
+
+def test_a_write_that_cannot_be_undone_stops_the_broker(
+    disk: FailingDisk, broker: BrokerProcess, client: Administrator
+) -> None:
+    """Half of the change may be in the file: the client gets no response."""
+    assert client.create("there") == (0, None)
+    disk.fail(errno.EIO, "pwrite", "fsync", "ftruncate")
+    with pytest.raises(Closed):
+        client.create("new")
+    wait_for("the broker ends", lambda: not broker.is_alive())
+    assert broker.process is not None
+    assert broker.process.wait(5) == 1
+    assert "kbroker: the metadata log cannot be written: [Errno 5] Input/output error" in "".join(broker.output)
+    disk.repair()
+    broker.start()
+    again = Administrator(broker)
+    assert again.topics() == {"there": 1}
+    again.raw.close()
