@@ -51,6 +51,20 @@ def test_kbroker_then_kafka_then_kbroker(tmp_path: Path) -> None:
             everything.read("consumer-group", "consumer")
 
 
+def test_a_snapshot_of_kbroker_is_read_by_kafka(tmp_path: Path) -> None:
+    """Kafka reads the quorum from the newest snapshot only, and the rest from it and the records behind it."""
+    need.program("java", "mvn")
+    with EitherBroker(tmp_path, {"metadata.log.max.record.bytes.between.snapshots": "1024"}) as broker:
+        broker.start(broker.kbroker)
+        everything = Everything(broker.bootstrap, broker.sasl_bootstrap)
+        everything.fill()
+        log = broker.log_dirs[0] / "__cluster_metadata-0"
+        wait_for("a snapshot", lambda: [one for one in log.glob("*.checkpoint") if one.name[:20].strip("0")], 20, 0.2)
+        before = ledger_of(broker, everything)
+        broker.switch()
+        check_same(before, broker, everything)
+
+
 @pytest.mark.soak
 @pytest.mark.timeout(3600)
 def test_ten_alternations(tmp_path: Path) -> None:
