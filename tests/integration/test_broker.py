@@ -16,9 +16,6 @@ import pytest
 from kbroker.broker import Broker, BrokerStartError
 from kbroker.common.configs.config_def import ConfigError
 from kbroker.common.open_files import raise_open_files_limit
-from kbroker.metadata.log.metadata_log import FOLDER_NAME
-from kbroker.metadata.records.batches import build_records, read_batches
-from kbroker.metadata.records.metadata_record import metadata_record
 from tests.support.client import Body, Client, fetch_body, produce_body, row_of
 from tests.support.compaction import keyed
 from tests.support.metadata_file import write_metadata_file
@@ -111,21 +108,6 @@ def test_a_newer_schema_stops_the_start(tmp_path: Path) -> None:
     with pytest.raises(BrokerStartError, match=r"schema version 9, this kbroker knows .*: start a newer kbroker"):
         Broker({**FREE, "log.dirs": tmp_path}).start()
     assert path.read_bytes() == before
-
-
-def test_newer_metadata_stops_the_start(tmp_path: Path) -> None:
-    """A level of metadata.version that this version does not support is named; the log is as it was."""
-    with Broker({**FREE, "log.dirs": tmp_path}) as broker:
-        epoch = broker.context.controller.epoch
-    (segment,) = (tmp_path / FOLDER_NAME).glob("*.log")
-    end_offset = max(batch.last_offset for batch in read_batches(segment.read_bytes())) + 1
-    newer = metadata_record("FeatureLevelRecord", {"Name": "metadata.version", "FeatureLevel": 31})
-    with segment.open("ab") as file:
-        file.write(build_records([newer], end_offset, epoch, 0))
-    before = segment.read_bytes()
-    with pytest.raises(BrokerStartError, match=r"metadata\.version: expected a level from 7 to 30, found 31; use the"):
-        Broker({**FREE, "log.dirs": tmp_path}).start()
-    assert segment.read_bytes() == before
 
 
 def test_misuse_is_refused() -> None:

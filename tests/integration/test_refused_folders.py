@@ -63,8 +63,14 @@ def check_refused(
 @pytest.mark.parametrize(
     ("records", "sentence"),
     [
-        ([level(31)], "__cluster_metadata-0: metadata.version: expected a level from 7 to 30, found 31; use the"),
-        ([level(6)], "__cluster_metadata-0: metadata.version: expected a level from 7 to 30, found 6; use the"),
+        (
+            [level(31)],
+            "-0: metadata.version: expected a level from 7 (3.3-IV3) to 30 (4.3-IV0), found 31",
+        ),
+        (
+            [level(6)],
+            "-0: metadata.version: expected a level from 7 (3.3-IV3) to 30 (4.3-IV0), found 6; use",
+        ),
         ([TOPIC, replicas(1, 2)], "partition t-0: expected its only replica on node 1, found replicas on 1, 2; move"),
         ([TOPIC, replicas(2)], "partition t-0: expected its only replica on node 1, found replicas on 2; move"),
         (
