@@ -5,7 +5,7 @@ Source: ``MetadataVersion``, ``Feature`` and its versions, of Kafka 4.0 to 4.3.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 METADATA_VERSION, KRAFT_VERSION, GROUP_VERSION = "metadata.version", "kraft.version", "group.version"
 TRANSACTION_VERSION, SHARE_VERSION, STREAMS_VERSION = "transaction.version", "share.version", "streams.version"
@@ -58,6 +58,15 @@ SERVED_LEVELS: Mapping[str, int] = {
     for name, level in RELEASES[LATEST_RELEASE].items()
     if name not in (ELIGIBLE_LEADER_REPLICAS, SHARE_VERSION, STREAMS_VERSION)
 }
+
+
+def unserved(features: Mapping[str, int]) -> Iterator[str]:
+    """Yield a sentence on each finalized feature with a level that kbroker does not serve."""
+    for name, level in sorted(features.items()):
+        served = min(level, SERVED_LEVELS.get(name, 0))
+        if served != level:
+            text = f"{name} is finalized at level {level}, which kbroker does not serve"
+            yield f"{text}: it is kept, and level {served} is served"
 
 
 class FeatureLevelError(ValueError):

@@ -18,6 +18,7 @@ from kbroker.common.feature_versions import (
     METADATA_VERSION,
     RELEASES,
     SERVED_LEVELS,
+    unserved,
 )
 from kbroker.common.loggers import get_logger
 from kbroker.metadata.controller import Controller
@@ -58,9 +59,8 @@ class Features:
         self._hooks: list[Callable[[], None]] = []
         image = controller.image
         self._finalized = FinalizedFeatures(self._served(image), max(image.offset, 0))
-        kept = [f"{name} {level}" for name, level in sorted(image.features.items()) if self.level(name) != level]
-        if kept:
-            logger.warning("features that are kept and not served: %s; their topics are not touched", ", ".join(kept))
+        for sentence in unserved(image.features):
+            logger.warning("%s", sentence)
 
     @property
     def finalized(self) -> FinalizedFeatures:

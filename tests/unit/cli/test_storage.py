@@ -94,9 +94,10 @@ def test_check(config: Path) -> None:
     served = title + (
         "Apache Kafka 4.3 can serve it\n"
         "kbroker can serve it, but:\n"
-        "  share.version is finalized at level 1: share groups are kept and not served\n"
-        "  streams.version is finalized at level 1: streams groups are kept and not served\n"
-        "  eligible.leader.replicas.version is finalized at level 1: eligible leader replicas are kept and not served\n"
+        "  eligible.leader.replicas.version is finalized at level 1, which kbroker does not serve: it is kept, and "
+        "level 0 is served\n"
+        "  share.version is finalized at level 1, which kbroker does not serve: it is kept, and level 0 is served\n"
+        "  streams.version is finalized at level 1, which kbroker does not serve: it is kept, and level 0 is served\n"
     )
     assert printed(None, "storage", "check", *folders) == served
     result = run(None, "storage", "check", *folders, "--version", "4.1.2")

@@ -107,6 +107,18 @@ def test_levels_survive_a_restart(tmp_path: Path) -> None:
     assert controller.image.features["group.version"] == 7, "the level is kept for the broker that wrote it"
 
 
+def test_a_feature_that_is_not_served_is_kept(caplog: pytest.LogCaptureFixture) -> None:
+    """Each is named once, at the start."""
+    controller = MemoryController()
+    change(controller, metadata_record("FeatureLevelRecord", {"Name": "share.version", "FeatureLevel": 1}))
+    features = following(controller, Features(controller))
+    features.update([FeatureUpdate(TRANSACTIONS, 1, 2)], 1)
+    warnings = [record.message for record in caplog.records if record.levelname == "WARNING"]
+    sentence = "is finalized at level 1, which kbroker does not serve: it is kept, and level 0 is served"
+    assert warnings == [f"share.version {sentence}"]
+    assert controller.image.features["share.version"] == 1
+
+
 def test_a_disk_that_refuses_changes_nothing() -> None:
     """Hooks run once a change is stored."""
     controller = MemoryController()

@@ -133,7 +133,8 @@ def test_tiered_storage_cannot_be_served(controller: MemoryController) -> None:
     add_topic(controller, {})
     check_servable(controller.image, NODE)
     store_configs(controller, 2, "t", {"remote.storage.enable": "false"})
+    store_configs(controller, 4, "", {"remote.storage.enable": "true"})
     check_servable(controller.image, NODE)
-    store_configs(controller, 2, "t", {"remote.storage.enable": "true"})
+    store_configs(controller, 2, "t", {"remote.storage.enable": "TRUE"})
     with pytest.raises(UnservableMetadataError, match=r"^topic t has remote\.storage\.enable=true: tiered storage is"):
         check_servable(controller.image, NODE)

@@ -10,17 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 from uuid import UUID
 
-from kbroker.common.configs.config_resource import ConfigResourceType
-from kbroker.common.feature_versions import (
-    ELIGIBLE_LEADER_REPLICAS,
-    KRAFT_VERSION,
-    LATEST_RELEASE,
-    METADATA_VERSION,
-    RELEASES,
-    SHARE_VERSION,
-    STREAMS_VERSION,
-    level_text,
-)
+from kbroker.common.feature_versions import KRAFT_VERSION, METADATA_VERSION, RELEASES, level_text, unserved
 from kbroker.common.quotas import is_shadow_key
 from kbroker.common.topic_names import CLUSTER_METADATA_TOPIC
 from kbroker.common.units import counted
@@ -28,17 +18,14 @@ from kbroker.log import checkpoints
 from kbroker.log.checkpoints import CorruptFileError, MetaProperties, uuid_to_text
 from kbroker.log.log_dir import parse_partition_folder, partition_folders
 from kbroker.metadata.image.image import MetadataImage
+from kbroker.metadata.image.partition_registration import UNASSIGNED
 from kbroker.metadata.log.folder_reader import FolderMetadata, read_metadata
 from kbroker.metadata.log.metadata_file import FILE_NAME, metadata_file
 from kbroker.metadata.log.metadata_log import MetadataLogError
+from kbroker.metadata.log.servable import check_quorum, obstacles
 from kbroker.metadata.records.control_records import Voter
 
 KBROKER = "kbroker"
-_NOT_SERVED: Mapping[str, str] = {
-    SHARE_VERSION: "share groups",
-    STREAMS_VERSION: "streams groups",
-    ELIGIBLE_LEADER_REPLICAS: "eligible leader replicas",
-}
 _SHOWN = 3  # names of a list
 
 
@@ -167,14 +154,13 @@ def _topic_id(folder: Path) -> UUID | None:
 def judge(found: LogFolders, server: str) -> Verdict:
     """Return the judgement on Apache Kafka of a release such as ``4.3``, or on KBROKER."""
     is_kafka = server != KBROKER
-    obstacles = list(_folder_obstacles(found, is_kafka))
+    reasons = list(_folder_obstacles(found, is_kafka))
     losses: list[str] = []
-    if found.metadata is not None and not obstacles:
-        obstacles += _kafka_obstacles(found.metadata, server) if is_kafka else _kbroker_obstacles(found)
-        obstacles += _voter_obstacles(found, is_kafka)
+    if found.metadata is not None and not reasons:
+        reasons += _kafka_obstacles(found, server) if is_kafka else _kbroker_obstacles(found)
         losses += _kafka_losses(found) if is_kafka else _kbroker_losses(found.metadata)
         losses += _common_losses(found)
-    return Verdict(f"Apache Kafka {server}" if is_kafka else KBROKER, obstacles, losses)
+    return Verdict(f"Apache Kafka {server}" if is_kafka else KBROKER, reasons, losses)
 
 
 def _folder_obstacles(found: LogFolders, is_kafka: bool) -> Iterator[str]:
@@ -192,67 +178,46 @@ def _folder_obstacles(found: LogFolders, is_kafka: bool) -> Iterator[str]:
         yield "meta.properties is missing: restore it from a backup"
 
 
-def _kafka_obstacles(metadata: FolderMetadata, release: str) -> Iterator[str]:
+def _kafka_obstacles(found: LogFolders, release: str) -> Iterator[str]:
+    assert found.metadata is not None
+    image, loaded = found.metadata.image, found.metadata.loaded
     known = RELEASES[release]
-    for name, level in _levels(metadata):
+    for name, level in sorted({**image.features, KRAFT_VERSION: loaded.kraft_version}.items()):
         if name not in known:
             yield f"{name} is finalized at level {level}, and is unknown to this version: disable it first"
         elif level > known[name]:
             yield f"{name} is {level_text(name, level)}, above {level_text(name, known[name])}"
-    if METADATA_VERSION not in metadata.image.features:
-        yield f"the metadata has no {METADATA_VERSION}"
-    for fault in metadata.bad_snapshots.values():
-        yield f"{fault}; Apache Kafka reads no other: move it to another folder"
-
-
-def _kbroker_obstacles(found: LogFolders) -> Iterator[str]:
-    assert found.metadata is not None
-    image = found.metadata.image
-    known = RELEASES[LATEST_RELEASE]
-    for name, level in _levels(found.metadata):
-        if name not in known or level > known[name]:
-            limit = f", above {level_text(name, known[name])}" if name in known else ", an unknown feature"
-            yield f"{name} is {level_text(name, level)}{limit}"
     if METADATA_VERSION not in image.features:
         yield f"the metadata has no {METADATA_VERSION}"
-    tiered = sorted(
-        name
-        for (kind, name), configs in image.configs.items()
-        if kind == ConfigResourceType.TOPIC and configs.get("remote.storage.enable", "").lower() == "true"
-    )
-    if tiered:
-        yield f"{_list('topic', tiered)} with tiered storage, which is not supported"
-    shared = sorted(
-        topic.name
-        for topic in image.topics.values()
-        if any(partition.replicas != (found.node_id,) for partition in topic.partitions)
-    )
-    if shared:
-        yield (
-            f"{_list('topic', shared)} with replicas on other nodes: reassign all partitions to node {found.node_id} "
-            "alone first"
-        )
-
-
-def _voter_obstacles(found: LogFolders, is_kafka: bool) -> Iterator[str]:
-    assert found.metadata is not None
-    voters = found.metadata.voters
-    others = [voter for voter in voters if voter.id != found.node_id]
-    if others and not is_kafka:
-        yield f"the quorum has {_voters(others)}: remove them first, kbroker is the only controller of its cluster"
+    for fault in loaded.bad_snapshots.values():
+        yield f"{fault}; Apache Kafka reads no other: move it to another folder"
     ids = {owner.directory_id for owner in found.owners.values()}
-    for voter in voters:
+    for voter in _voters(found.metadata):
         if voter.id == found.node_id and voter.directory_id not in ids:
             expected = uuid_to_text(voter.directory_id)
             yield f"the voter {voter.id} has the directory id {expected}, which no meta.properties of the folders has"
 
 
+def _kbroker_obstacles(found: LogFolders) -> Iterator[str]:
+    assert found.metadata is not None
+    log_dir, image, loaded, _ = found.metadata
+    owner = found.owners.get(log_dir)
+    directory_id = None if owner is None else owner.directory_id
+    try:
+        check_quorum(log_dir, loaded, found.node_id, directory_id or UNASSIGNED)
+    except MetadataLogError as error:
+        yield str(error)
+    if METADATA_VERSION not in image.features:
+        yield f"the metadata has no {METADATA_VERSION}"
+    yield from obstacles(image, found.node_id)
+
+
 def _kafka_losses(found: LogFolders) -> Iterator[str]:
     assert found.metadata is not None
     image = found.metadata.image
-    others = [voter for voter in found.metadata.voters if voter.id != found.node_id]
+    others = [str(voter.id) for voter in _voters(found.metadata) if voter.id != found.node_id]
     if others:
-        yield f"the quorum has {_voters(others)}: the node needs a majority of the voters"
+        yield f"the quorum has {_list('other voter', others)}: the node needs a majority of the voters"
     shadows = sum(is_shadow_key(key) for quotas in image.client_quotas.values() for key in quotas)
     if shadows:
         yield f"{counted(shadows, 'shadow quota')} without effect: Apache Kafka keeps and ignores them"
@@ -267,11 +232,8 @@ def _kafka_losses(found: LogFolders) -> Iterator[str]:
 
 
 def _kbroker_losses(metadata: FolderMetadata) -> Iterator[str]:
-    image = metadata.image
-    for name, subject in _NOT_SERVED.items():
-        if image.features.get(name, 0) > 0:
-            yield f"{name} is finalized at level {image.features[name]}: {subject} are kept and not served"
-    for fault in metadata.bad_snapshots.values():
+    yield from unserved(metadata.image.features)
+    for fault in metadata.loaded.bad_snapshots.values():
         yield f"{fault}; an older snapshot and the log are read instead"
 
 
@@ -287,16 +249,12 @@ def _common_losses(found: LogFolders) -> Iterator[str]:
         yield f"{partitions} without a folder, which will begin empty: name all folders of log.dirs"
 
 
-def _levels(metadata: FolderMetadata) -> list[tuple[str, int]]:
-    """Return the finalized levels, that of kraft.version among them."""
-    return sorted({**metadata.image.features, KRAFT_VERSION: metadata.kraft_version}.items())
-
-
 def _list(thing: str, names: Sequence[str]) -> str:
     shown = ", ".join(names[:_SHOWN])
     more = "" if len(names) <= _SHOWN else f" and {len(names) - _SHOWN} more"
     return f"{counted(len(names), thing)} ({shown}{more})"
 
 
-def _voters(voters: Sequence[Voter]) -> str:
-    return _list("other voter", [str(voter.id) for voter in voters])
+def _voters(metadata: FolderMetadata) -> Sequence[Voter]:
+    """Return the voters in the metadata log, none with kraft.version 0."""
+    return () if metadata.loaded.voters is None else metadata.loaded.voters.voters

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -11,7 +10,6 @@ from kbroker.metadata.image.image import MetadataImage
 from kbroker.metadata.log.loader import LoadedMetadata
 from kbroker.metadata.log.log_storage import bootstrap_records, first_image
 from kbroker.metadata.log.metadata_log import FOLDER_NAME, StartableLog
-from kbroker.metadata.records.control_records import Voter
 from kbroker.metadata.records.snapshot_files import BOOTSTRAP_CHECKPOINT
 
 
@@ -19,17 +17,15 @@ class FolderMetadata(NamedTuple):
     """Metadata of a log folder.
 
     Attributes:
+        log_dir: the log folder.
         image: after the last record; that of the first records, if no broker has started on the folder yet.
-        kraft_version: level of the quorum's feature.
-        voters: of the quorum, empty if the metadata log does not contain them.
-        bad_snapshots: newer snapshots than the one that was read, with their damage.
+        loaded: content of the log.
         torn_bytes: of the incomplete batch at the end of the log, which the next start cuts off.
     """
 
+    log_dir: Path
     image: MetadataImage
-    kraft_version: int
-    voters: tuple[Voter, ...]
-    bad_snapshots: Mapping[Path, str]
+    loaded: LoadedMetadata
     torn_bytes: int
 
 
@@ -46,5 +42,4 @@ def read_metadata(log_dir: Path) -> FolderMetadata | None:
     image = loaded.image
     if has_first and METADATA_VERSION not in image.features:
         image = first_image(log_dir, bootstrap_records(log_dir), image)
-    voters = () if loaded.voters is None else loaded.voters.voters
-    return FolderMetadata(image, loaded.kraft_version, voters, loaded.bad_snapshots, files.torn_bytes)
+    return FolderMetadata(log_dir, image, loaded, files.torn_bytes)

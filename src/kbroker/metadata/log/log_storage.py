@@ -18,6 +18,7 @@ from kbroker.common.loggers import get_logger
 from kbroker.metadata.configs.resource_configs import config_records
 from kbroker.metadata.image.delta import MetadataDelta
 from kbroker.metadata.image.image import EMPTY_IMAGE, MetadataImage
+from kbroker.metadata.image.image_errors import MetadataReplayError
 from kbroker.metadata.log.loader import ABORT, BEGIN, END, UNUSABLE, LoadedMetadata, reason_of
 from kbroker.metadata.log.metadata_log import MetadataLog, MetadataLogError, recovery_command
 from kbroker.metadata.log.servable import check_quorum, check_servable
@@ -109,7 +110,13 @@ def open_storage(
     for path, damage in loaded.bad_snapshots.items():
         logger.error("%s cannot be used, an older one is loaded: %s", path, damage)
     check_quorum(log.log_dir, loaded, node_id, directory_id)
-    check_servable(loaded.image, node_id)
+    image, first = loaded.image, list[MetadataRecord]()
+    if METADATA_VERSION not in image.features:
+        first = bootstrap_records(log.log_dir)
+        if not is_known_cluster(first):
+            first += activation_records()
+        image = first_image(log.log_dir, first, image)
+    check_servable(image, node_id)
     storage = LogStorage(log, clock, loaded.kraft_version)
     log.begin_epoch(node_id, loaded.kraft_version)
     control: list[ControlRecord] = [LeaderChange(node_id, (node_id,), (node_id,))]
@@ -120,9 +127,9 @@ def open_storage(
     storage.append_control(control)
     if loaded.has_open_transaction:
         storage.abort("the log ends within it", clock.wall_ms())
-    image = loaded.image
-    if METADATA_VERSION not in image.features:
-        image = _bootstrap(log, storage, image)
+    if first:
+        storage.append(first, image.features[METADATA_VERSION], transaction="Bootstrap records")
+        image = image._replace(offset=storage.end_offset - 1, epoch=storage.epoch)
     return storage, image
 
 
@@ -150,21 +157,14 @@ def first_image(log_dir: Path, records: Iterable[MetadataRecord], before: Metada
     try:
         for record in records:
             delta.replay(record)
-        return delta.apply(before.offset, before.epoch)
+        image = delta.apply(before.offset, before.epoch)
+        if METADATA_VERSION not in image.features:
+            raise MetadataReplayError(f"it has no level of {METADATA_VERSION}")
     except UNUSABLE as error:
         raise _unusable(log_dir, error) from None
+    return image
 
 
 def _unusable(log_dir: Path, error: Exception) -> MetadataLogError:
     path = log_dir / BOOTSTRAP_CHECKPOINT
     return MetadataLogError(f"{path} cannot be used: {reason_of(error)}; {recovery_command(log_dir)}")
-
-
-def _bootstrap(log: MetadataLog, storage: LogStorage, image: MetadataImage) -> MetadataImage:
-    """Append the first records of the cluster."""
-    records = bootstrap_records(log.log_dir)
-    if not is_known_cluster(records):
-        records += activation_records()
-    fresh = first_image(log.log_dir, records, image)
-    storage.append(records, fresh.features[METADATA_VERSION], transaction="Bootstrap records")
-    return fresh._replace(offset=storage.end_offset - 1, epoch=storage.epoch)

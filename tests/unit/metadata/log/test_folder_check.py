@@ -134,9 +134,8 @@ def test_defaults_of_an_earlier_kafka(tmp_path: Path) -> None:
     folder.start()
     assert folder.losses("4.2") == []
     assert folder.losses() == [
-        "share.version is finalized at level 1: share groups are kept and not served",
-        "streams.version is finalized at level 1: streams groups are kept and not served",
-        "eligible.leader.replicas.version is finalized at level 1: eligible leader replicas are kept and not served",
+        f"{name} is finalized at level 1, which kbroker does not serve: it is kept, and level 0 is served"
+        for name in ("eligible.leader.replicas.version", "share.version", "streams.version")
     ]
     assert folder.verdict("4.0").obstacles == [
         "metadata.version is 29 (4.2-IV1), above 25 (4.0-IV3)",
@@ -151,26 +150,42 @@ def test_defaults_of_an_earlier_kafka(tmp_path: Path) -> None:
     [
         (
             feature("metadata.version", 31),
-            ".*-0: metadata.version: expected a level from 7 .3.3-IV3. to 30 .*, found 31 .4.4-IV0.; use the soft.*",
+            ".*-0: metadata.version: expected a level from 7 to 30, found 31; use the soft.*",
         ),
         (
             feature("metadata.version", 99),
-            ".*-0: metadata.version: expected a level from 7 .* to 30 .4.3-IV0., found 99; use the soft.*",
+            ".*-0: metadata.version: expected a level from 7 to 30, found 99; use the soft.*",
         ),
-        (feature("group.version", 2), "group.version is 2, above 1"),
-        (feature("new.version", 1), "new.version is 1, an unknown feature"),
     ],
 )
-def test_levels_of_a_later_kafka(folder: Folder, changed: MetadataRecord, message: str) -> None:
+def test_metadata_of_a_later_kafka(folder: Folder, changed: MetadataRecord, message: str) -> None:
     folder.start([changed])
     assert re.fullmatch(message, folder.obstacle())
     assert len(folder.verdict("4.3").obstacles) == 1
 
 
+@pytest.mark.parametrize(
+    ("name", "level", "served", "message"),
+    [
+        ("group.version", 2, 1, "group.version is 2, above 1"),
+        ("new.version", 1, 0, "new.version is finalized at level 1, and is unknown to this version: disable it first"),
+    ],
+)
+def test_features_of_a_later_kafka(folder: Folder, name: str, level: int, served: int, message: str) -> None:
+    """They stop Apache Kafka; a start of kbroker serves the nearest level."""
+    folder.start([feature(name, level)])
+    assert folder.obstacle("4.3") == message
+    sentence = (
+        f"{name} is finalized at level {level}, which kbroker does not serve: it is kept, and level {served} is served"
+    )
+    assert folder.losses() == [sentence]
+
+
 def test_a_later_quorum(folder: Folder) -> None:
     folder.start()
     folder.append(build_control([KRaftVersion(2)], folder.offset, 1, NOW_MS), 1)
-    assert folder.obstacle() == folder.obstacle("4.3") == "kraft.version is 2, above 1"
+    assert folder.obstacle("4.3") == "kraft.version is 2, above 1"
+    assert folder.obstacle().endswith("__cluster_metadata-0: kraft.version is 2, above 1; serve it with Apache Kafka")
 
 
 def test_topics_of_a_cluster(folder: Folder) -> None:
@@ -185,9 +200,10 @@ def test_topics_of_a_cluster(folder: Folder) -> None:
     for name, number in (("here", 1 << 70), *((f"both-{n}", 2 + n << 80) for n in range(4))):
         folder.partition(f"{name}-0", UUID(int=number))
     assert folder.verdict().obstacles == [
-        "1 topic (here) with tiered storage, which is not supported",
-        "5 topics (both-0, both-1, both-2 and 2 more) with replicas on other nodes: reassign all partitions to node 1 "
-        "alone first",
+        "partition both-0-0 (and 4 more): expected its only replica on node 1, found replicas on 1, 2; move them to "
+        "this node with Apache Kafka first",
+        "topic here has remote.storage.enable=true: tiered storage is not supported; disable it with Apache Kafka "
+        "first",
     ]
     assert folder.losses("4.3") == []
 
@@ -196,19 +212,18 @@ def test_other_voters(tmp_path: Path) -> None:
     """A quorum of several, the folder of a broker alone, and a directory id that the quorum does not know."""
     three = [make_voter(n, UUID(int=n << 80), ADDRESS) for n in (1, 2, 3)]
     cluster, broker = Folder(tmp_path / "cluster", three), Folder(tmp_path / "broker", three[1:])
-    assert (
-        cluster.obstacle()
-        == broker.obstacle()
-        == ("the quorum has 2 other voters (2, 3): remove them first, kbroker is the only controller of its cluster")
-    )
-    for one in (cluster, broker):
+    for one, voters in ((cluster, "1@.{22}, 2@.{22}, 3@.{22}"), (broker, "2@.{22}, 3@.{22}")):
+        expected = (
+            f"-0: expected 1@.{{22}} as the only voter of the quorum, found {voters}; serve it with Apache Kafka, or"
+        )
+        assert re.search(expected, one.obstacle())
         assert one.losses("4.3") == ["the quorum has 2 other voters (2, 3): the node needs a majority of the voters"]
     alone = Folder(tmp_path / "alone")
     owner = read_meta_properties(alone.path)
     assert owner is not None
     write_meta_properties(alone.path, owner._replace(directory_id=uuid_from_text("JEXY6aqzQY-32P5TStzaFg")))
-    for server in ("4.3", KBROKER):
-        assert re.search("the voter 1 has the directory id .{22}, which no meta.properties", alone.obstacle(server))
+    assert re.search("the voter 1 has the directory id .{22}, which no meta.properties", alone.obstacle("4.3"))
+    assert re.search("found 1@.{22}; if meta.properties was lost, set directory.id=.{22} in", alone.obstacle())
 
 
 def test_static_voters_are_not_in_the_log(tmp_path: Path) -> None:
@@ -437,8 +452,11 @@ def test_a_log_of_kafka(tmp_path: Path) -> None:
     # Kafka's snapshot lacks bob: ScramDelta loses users of a mechanism if another user of it was added and removed
     assert from_log.image._replace(scram_credentials={}) == from_snapshot.image._replace(scram_credentials={})
     assert {*from_log.image.scram_credentials} == {("alice", "SCRAM-SHA-256"), ("bob", "SCRAM-SHA-512")}
-    assert from_log.kraft_version == 1
-    assert [voter.id for voter in from_log.voters] == [NODE]
+    assert from_log.loaded.kraft_version == 1
+    assert from_log.loaded.voters is not None
+    assert [voter.id for voter in from_log.loaded.voters.voters] == [NODE]
     verdict = judge(read_folders([path]), "4.3")
     assert verdict.obstacles[0].startswith("the voter 1 has the directory id smFFdR0_RPqhC3m6Q_uEXA")
-    assert "2 topics (orders, twice) with replicas on other nodes" in judge(read_folders([path]), KBROKER).obstacles[0]
+    obstacles = judge(read_folders([path]), KBROKER).obstacles
+    assert "found 1@smFFdR0_RPqhC3m6Q_uEXA; if meta.properties was lost" in obstacles[0]
+    assert obstacles[1].startswith("partition orders-0 (and 3 more): expected its only replica on node 1, found")
