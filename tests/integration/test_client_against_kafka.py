@@ -12,16 +12,15 @@ from kbroker.client.admin import (
     LATEST,
     MAX_TIMESTAMP,
     Admin,
-    ConfigSource,
     MutationThrottledError,
     NewTopic,
-    ResourceType,
 )
 from kbroker.client.cluster import Cluster
 from kbroker.client.consumer import Consumer, Record
 from kbroker.client.partition_reader import PartitionReader
 from kbroker.client.producer import CODECS, Delivery, Producer
 from kbroker.client.quotas import AsyncQuotaClient, QuotaClient
+from kbroker.common.configs.config_resource import ConfigResourceType, ConfigSource
 from kbroker.common.errors import Errors, KafkaError
 from kbroker.common.quotas import QuotaEntity
 from kbroker.protocol.records import iter_batches
@@ -71,7 +70,7 @@ def test_topic_life(cluster: Cluster, topic: str) -> None:
     assert [p.partition for p in described.partitions] == [0, 1, 2]
     assert described.topic_id is not None
     assert topic in admin.list_topics()
-    configs = {e.name: e for e in admin.describe_configs(ResourceType.TOPIC, topic)}
+    configs = {e.name: e for e in admin.describe_configs(ConfigResourceType.TOPIC, topic)}
     assert (configs["retention.ms"].value, configs["retention.ms"].source) == (
         "86400001",
         ConfigSource.DYNAMIC_TOPIC_CONFIG,

@@ -13,11 +13,12 @@ from collections.abc import Iterator
 import pytest
 
 from kbroker.broker import Broker, BrokerStartError
-from kbroker.client.admin import Admin, ResourceType
+from kbroker.client.admin import Admin
 from kbroker.client.cluster import Cluster
 from kbroker.client.http_port import HttpPort, HttpPortError, NoSuchPathError, find_http_port
 from kbroker.common.configs.config import BrokerConfig
 from kbroker.common.configs.config_def import ConfigError
+from kbroker.common.configs.config_resource import ConfigResourceType
 from kbroker.common.errors import Errors
 from kbroker.protocol import codec
 from tests.support import wire
@@ -294,7 +295,7 @@ def test_clients_find_the_port_over_kafkas_protocol() -> None:
     with Broker(CONFIG) as broker, Cluster(broker.bootstrap_servers) as cluster:
         assert find_http_port(cluster) == broker.metrics_url
         entry = Admin(cluster).describe_configs(
-            ResourceType.BROKER, str(broker.config.node_id), ["kbroker.metrics.listener"], include_synonyms=True
+            ConfigResourceType.BROKER, str(broker.config.node_id), ["kbroker.metrics.listener"], include_synonyms=True
         )[0]
         assert (f"http://{entry.value}", entry.read_only) == (broker.metrics_url, True)
         assert [synonym.value for synonym in entry.synonyms] == ["127.0.0.1:0", ""]

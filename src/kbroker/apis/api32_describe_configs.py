@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from kbroker.common.configs.config_def import ConfigSource, ConfigType
+from kbroker.common.configs.config_def import ConfigType
+from kbroker.common.configs.config_resource import ConfigResourceType, ConfigSource
 from kbroker.common.configs.config_resources import CLIENT_METRICS_TABLE, GROUP_TABLE
 from kbroker.common.errors import Errors, KafkaError
 from kbroker.common.java.java_text import body_as_java_reads
@@ -18,9 +19,6 @@ from kbroker.metadata.configs.config_entries import (
 from kbroker.requests.context import ApiContext, Body, RequestContext
 from kbroker.requests.response_room import ResponseRoom
 from kbroker.security.authorizer import checks
-
-TOPIC, BROKERS, BROKER_LOGGER, CLIENT_METRICS, GROUP = 2, 4, 8, 16, 32
-TYPES = frozenset({TOPIC, BROKERS, BROKER_LOGGER, CLIENT_METRICS, GROUP})
 
 # Rows of a response beyond those of each topic and broker once: for duplicates, and for groups and subscriptions,
 # which exist by being named. Kafka has no such limit; a name of a few bytes would cost kilobytes.
@@ -40,7 +38,7 @@ def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
     A duplicate resource is described again; beyond MAX_FREE_ROWS and the response's size limit, rows that cost the
     sender nothing get INVALID_REQUEST. One unknown resource type makes all resources INVALID_REQUEST, as in Kafka.
     """
-    if any(resource["ResourceType"] not in TYPES for resource in body["Resources"]):
+    if any(resource["ResourceType"] not in ConfigResourceType._value2member_map_ for resource in body["Resources"]):
         refused = [_result(resource, Errors.INVALID_REQUEST, MALFORMED, []) for resource in body["Resources"]]
         return {"Results": refused}
     results = []
@@ -50,7 +48,7 @@ def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
     for resource in body_as_java_reads(body["Resources"]):
         kind, name = resource["ResourceType"], resource["ResourceName"]
         entries = described.get((kind, name))
-        is_free = entries is not None or kind in (CLIENT_METRICS, GROUP)
+        is_free = entries is not None or kind in (ConfigResourceType.CLIENT_METRICS, ConfigResourceType.GROUP)
         try:
             _authorize(ctx, request, kind, name)
             if is_free and (free_rows >= MAX_FREE_ROWS or room.is_full):
@@ -72,9 +70,9 @@ def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
 
 def _authorize(ctx: ApiContext, request: RequestContext, kind: int, name: str) -> None:
     """Check that the client may see the configs of a resource. Raises: KafkaError."""
-    if kind == TOPIC:
+    if kind == ConfigResourceType.TOPIC:
         ctx.auth.require(request, checks.DESCRIBE_CONFIGS_TOPIC, name)
-    elif kind == GROUP:
+    elif kind == ConfigResourceType.GROUP:
         ctx.auth.require(request, checks.DESCRIBE_CONFIGS_GROUP, name)
     else:
         ctx.auth.require(request, checks.DESCRIBE_CONFIGS_CLUSTER)
@@ -95,26 +93,26 @@ def failure(body: Body, error: Errors, request: RequestContext) -> Body:
 
 
 def _entries(ctx: ApiContext, kind: int, name: str) -> list[Entry]:
-    if kind == TOPIC:
+    if kind == ConfigResourceType.TOPIC:
         return _topic(ctx, name)
-    if kind == BROKERS:
+    if kind == ConfigResourceType.BROKER:
         if not name:
-            return default_broker_entries(ctx.image.configs.get((BROKERS, ""), {}))
+            return default_broker_entries(ctx.image.configs.get((ConfigResourceType.BROKER, ""), {}))
         _check_broker(ctx, name, " or empty string,")
         return broker_entries(ctx.config, ctx.bound_addresses)
-    if kind == BROKER_LOGGER:
+    if kind == ConfigResourceType.BROKER_LOGGER:
         if not name:
             raise KafkaError(Errors.INVALID_REQUEST, "Broker id must not be empty")
         _check_broker(ctx, name, "")
         return _loggers()
-    if kind == CLIENT_METRICS:
+    if kind == ConfigResourceType.CLIENT_METRICS:
         if not name:
             raise KafkaError(Errors.INVALID_REQUEST, "Client metrics subscription name must not be empty")
-        configs = ctx.image.configs.get((CLIENT_METRICS, name), {})
+        configs = ctx.image.configs.get((ConfigResourceType.CLIENT_METRICS, name), {})
         return resource_entries(CLIENT_METRICS_TABLE, configs, ConfigSource.DYNAMIC_CLIENT_METRICS_CONFIG)
     if not name:
         raise KafkaError(Errors.INVALID_REQUEST, "Group name must not be empty")
-    configs = ctx.image.configs.get((GROUP, name), {})
+    configs = ctx.image.configs.get((ConfigResourceType.GROUP, name), {})
     return resource_entries(GROUP_TABLE, configs, ConfigSource.DYNAMIC_GROUP_CONFIG, ctx.config)
 
 

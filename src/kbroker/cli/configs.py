@@ -8,7 +8,8 @@ import click
 
 from kbroker.cli.options import CommandGroup, bootstrap_option, connect, json_option, key_values
 from kbroker.cli.output import fields, print_json, print_table
-from kbroker.client.admin import Admin, ConfigChange, ConfigOperation, ResourceType
+from kbroker.client.admin import Admin, ConfigChange, ConfigOperation
+from kbroker.common.configs.config_resource import ConfigResourceType
 from kbroker.common.errors import Errors, KafkaError
 
 KINDS = ("topic", "broker", "broker-logger")
@@ -167,12 +168,12 @@ def changes(by_option: dict[str, dict[str, str]], deletes: tuple[str, ...]) -> "
     return found
 
 
-def _resource(kind: str, name: str) -> "tuple[ResourceType, str]":
+def _resource(kind: str, name: str) -> "tuple[ConfigResourceType, str]":
     if kind == "topic":
-        return ResourceType.TOPIC, name
+        return ConfigResourceType.TOPIC, name
     if kind == "broker" and name == ALL_BROKERS:
-        return ResourceType.BROKER, ""
+        return ConfigResourceType.BROKER, ""
     if not (name.isascii() and name.isdigit()):
         also = f" or {ALL_BROKERS}" if kind == "broker" else ""
         raise click.BadParameter(f"expected a node id{also}, got {name!r}", param_hint="NAME")
-    return (ResourceType.BROKER if kind == "broker" else ResourceType.BROKER_LOGGER), name
+    return (ConfigResourceType.BROKER if kind == "broker" else ConfigResourceType.BROKER_LOGGER), name

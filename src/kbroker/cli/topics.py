@@ -9,7 +9,8 @@ import click
 from kbroker.cli.name_completion import topic_names
 from kbroker.cli.options import CommandGroup, bootstrap_option, connect, json_option, key_values
 from kbroker.cli.output import note, print_deleted, print_json, print_rows, print_table
-from kbroker.client.admin import EARLIEST, LATEST, Admin, ConfigSource, MutationThrottledError, NewTopic, ResourceType
+from kbroker.client.admin import EARLIEST, LATEST, Admin, MutationThrottledError, NewTopic
+from kbroker.common.configs.config_resource import ConfigResourceType, ConfigSource
 from kbroker.common.errors import Errors, KafkaError
 
 T = TypeVar("T")
@@ -100,7 +101,7 @@ def _describe(cluster: Any, names: tuple[str, ...]) -> list[dict[str, Any]]:
             }
             for p in t.partitions
         ]
-        entries = admin.describe_configs(ResourceType.TOPIC, t.name)
+        entries = admin.describe_configs(ConfigResourceType.TOPIC, t.name)
         configs = {e.name: e.value for e in entries if e.source is ConfigSource.DYNAMIC_TOPIC_CONFIG}
         found.append(
             {
@@ -217,7 +218,7 @@ def alter(
         for name in names:
             if wanted:
                 with corrections("topic", [change.name for change in wanted]):
-                    admin.alter_configs(ResourceType.TOPIC, name, wanted, validate_only=dry_run)
+                    admin.alter_configs(ConfigResourceType.TOPIC, name, wanted, validate_only=dry_run)
             if partitions is not None:
                 grow = partial(admin.create_partitions, name, partitions, validate_only=dry_run)
                 patiently(wait, cluster.sleep, grow)

@@ -7,6 +7,7 @@ from uuid import UUID
 
 from kbroker.client.cluster import BodyFor, Cluster, Node, TopicMetadata, check, to_uuid
 from kbroker.client.connection import Body
+from kbroker.common.configs.config_resource import ConfigResourceType, ConfigSource
 from kbroker.common.errors import Errors, KafkaError
 from kbroker.common.topic_names import TopicPartition
 
@@ -14,28 +15,6 @@ LIST_OFFSETS, METADATA, CREATE_TOPICS, DELETE_TOPICS = 2, 3, 19, 20
 DESCRIBE_CONFIGS, CREATE_PARTITIONS, INCREMENTAL_ALTER_CONFIGS, DESCRIBE_CLUSTER = 32, 37, 44, 60
 
 LATEST, EARLIEST, MAX_TIMESTAMP = -1, -2, -3  # in place of a timestamp in ListOffsets
-
-
-class ResourceType(enum.IntEnum):
-    """Kind of a resource that has configs."""
-
-    TOPIC = 2
-    BROKER = 4
-    BROKER_LOGGER = 8
-
-
-class ConfigSource(enum.IntEnum):
-    """Source of the effective value."""
-
-    UNKNOWN = 0
-    DYNAMIC_TOPIC_CONFIG = 1
-    DYNAMIC_BROKER_CONFIG = 2
-    DYNAMIC_DEFAULT_BROKER_CONFIG = 3
-    STATIC_BROKER_CONFIG = 4
-    DEFAULT_CONFIG = 5
-    DYNAMIC_BROKER_LOGGER_CONFIG = 6
-    CLIENT_METRICS_CONFIG = 7
-    GROUP_CONFIG = 8
 
 
 class ConfigOperation(enum.IntEnum):
@@ -250,7 +229,7 @@ class Admin:
 
     def describe_configs(
         self,
-        resource_type: ResourceType,
+        resource_type: ConfigResourceType,
         name: str,
         keys: Iterable[str] | None = None,
         *,
@@ -279,7 +258,12 @@ class Admin:
         return sorted(entries, key=lambda e: e.name)
 
     def alter_configs(
-        self, resource_type: ResourceType, name: str, changes: Iterable[ConfigChange], *, validate_only: bool = False
+        self,
+        resource_type: ConfigResourceType,
+        name: str,
+        changes: Iterable[ConfigChange],
+        *,
+        validate_only: bool = False,
     ) -> None:
         """Change some configs of a topic or broker: either all changes are made or none. Other configs stay.
 
@@ -302,12 +286,12 @@ class Admin:
         for result in response["Responses"]:
             check(result["ErrorCode"], f"{resource_type.name.lower()} {name!r}", result.get("ErrorMessage"))
 
-    def _broker_of(self, resource_type: ResourceType, name: str) -> int | None:
+    def _broker_of(self, resource_type: ConfigResourceType, name: str) -> int | None:
         """Return the node to which a request about configs must be sent; None for any node.
 
         Raises: KafkaError BROKER_NOT_AVAILABLE if the node is not in fresh metadata either; a retry would not help.
         """
-        if resource_type not in (ResourceType.BROKER, ResourceType.BROKER_LOGGER) or not name:
+        if resource_type not in (ConfigResourceType.BROKER, ConfigResourceType.BROKER_LOGGER) or not name:
             return None
         if int(name) not in self.cluster.nodes:
             self.cluster.retry(lambda: self.cluster.fetch_metadata([]))

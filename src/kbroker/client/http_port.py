@@ -17,9 +17,10 @@ from collections.abc import Mapping
 from typing import Any
 from urllib.parse import urlencode, urlsplit
 
-from kbroker.client.admin import Admin, ResourceType
+from kbroker.client.admin import Admin
 from kbroker.client.cluster import Cluster
 from kbroker.client.connection import format_address
+from kbroker.common.configs.config_resource import ConfigResourceType
 from kbroker.common.errors import KafkaError
 from kbroker.common.listeners import parse_http_address
 
@@ -119,7 +120,7 @@ def find_http_port(cluster: Cluster, node_id: int | None = None) -> str:
     node = cluster.nodes[number]
     where = f"broker {number} at {format_address(node.address)}"
     try:
-        entries = Admin(cluster).describe_configs(ResourceType.BROKER, str(number), [LISTENER])
+        entries = Admin(cluster).describe_configs(ConfigResourceType.BROKER, str(number), [LISTENER])
     except KafkaError as error:
         raise HttpPortError(f"{where} does not say where its HTTP port is: {error}; give --http URL") from None
     if not entries:

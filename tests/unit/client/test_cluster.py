@@ -5,10 +5,11 @@ import socket
 import pytest
 
 import kbroker
-from kbroker.client.admin import Admin, ConfigChange, ConfigOperation, NewTopic, ResourceType
+from kbroker.client.admin import Admin, ConfigChange, ConfigOperation, NewTopic
 from kbroker.client.cluster import Cluster
 from kbroker.client.cluster_description import describe_cluster
 from kbroker.client.connection import API_VERSIONS, BrokerConnectionError, format_address
+from kbroker.common.configs.config_resource import ConfigResourceType
 from kbroker.common.errors import Errors, KafkaError
 from tests.support.fake_broker import FakeBroker
 from tests.support.fake_log import FakeTime
@@ -124,11 +125,11 @@ def test_describe_configs_names_the_failed_resource(broker: FakeBroker, cluster:
         "Results": [{"ErrorCode": 3, "ErrorMessage": None, "ResourceType": 2, "ResourceName": "x", "Configs": []}]
     }
     with pytest.raises(KafkaError, match="topic 'x'"):
-        Admin(cluster).describe_configs(ResourceType.TOPIC, "x")
+        Admin(cluster).describe_configs(ConfigResourceType.TOPIC, "x")
 
 
-@pytest.mark.parametrize("kind", [ResourceType.BROKER, ResourceType.BROKER_LOGGER])
-def test_a_broker_that_is_not_there_is_no_wait(broker: FakeBroker, kind: ResourceType) -> None:
+@pytest.mark.parametrize("kind", [ConfigResourceType.BROKER, ConfigResourceType.BROKER_LOGGER])
+def test_a_broker_that_is_not_there_is_no_wait(broker: FakeBroker, kind: ConfigResourceType) -> None:
     """Its configs are refused by what the metadata says, without a retry and without asking another broker."""
     slept: list[float] = []
     with Cluster(broker.bootstrap, sleep=slept.append) as cluster:

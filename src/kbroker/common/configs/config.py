@@ -16,7 +16,7 @@ from pathlib import Path
 
 from kbroker.common.configs.config_accepted import ACCEPTED_KEYS, RATE_KEYS
 from kbroker.common.configs.config_broker import BROKER_KEYS, check_connections, check_listeners, check_own
-from kbroker.common.configs.config_def import INT64_MAX, ConfigError, ConfigKey, ConfigSource, ConfigValue
+from kbroker.common.configs.config_def import INT64_MAX, ConfigError, ConfigKey, ConfigValue
 from kbroker.common.configs.config_groups import GROUP_KEYS, check_groups
 from kbroker.common.configs.config_log import LOG_KEYS, check_log
 from kbroker.common.configs.config_quorum import (
@@ -25,6 +25,7 @@ from kbroker.common.configs.config_quorum import (
     broker_listeners,
     check_quorum,
 )
+from kbroker.common.configs.config_resource import ConfigSource
 from kbroker.common.configs.config_security import LISTENER_PREFIX, SECURITY_KEYS, security_key
 from kbroker.common.configs.config_topic import TOPIC_KEYS
 from kbroker.common.listeners import Listener

@@ -32,19 +32,6 @@ class ConfigType(enum.IntEnum):
     PASSWORD = 9
 
 
-class ConfigSource(enum.IntEnum):
-    """Source of a value, as DescribeConfigs numbers it; a lower number overrides a higher one."""
-
-    DYNAMIC_TOPIC_CONFIG = 1
-    DYNAMIC_BROKER_CONFIG = 2
-    DYNAMIC_DEFAULT_BROKER_CONFIG = 3
-    STATIC_BROKER_CONFIG = 4
-    DEFAULT_CONFIG = 5
-    DYNAMIC_BROKER_LOGGER_CONFIG = 6
-    DYNAMIC_CLIENT_METRICS_CONFIG = 7
-    DYNAMIC_GROUP_CONFIG = 8
-
-
 class Importance(enum.Enum):
     HIGH = "high"
     MEDIUM = "medium"

@@ -1,4 +1,4 @@
-"""Kinds of resources that have configs. Source: ``ConfigResource.Type``."""
+"""Resources that have configs, and sources of values. Source: ``ConfigResource.Type``, ``ConfigEntry.ConfigSource``."""
 
 from __future__ import annotations
 
@@ -13,3 +13,17 @@ class ConfigResourceType(enum.IntEnum):
     BROKER_LOGGER = 8
     CLIENT_METRICS = 16
     GROUP = 32
+
+
+class ConfigSource(enum.IntEnum):
+    """Source of a value, as DescribeConfigs numbers it; a lower number overrides a higher one."""
+
+    UNKNOWN = 0
+    DYNAMIC_TOPIC_CONFIG = 1
+    DYNAMIC_BROKER_CONFIG = 2
+    DYNAMIC_DEFAULT_BROKER_CONFIG = 3
+    STATIC_BROKER_CONFIG = 4
+    DEFAULT_CONFIG = 5
+    DYNAMIC_BROKER_LOGGER_CONFIG = 6
+    DYNAMIC_CLIENT_METRICS_CONFIG = 7
+    DYNAMIC_GROUP_CONFIG = 8

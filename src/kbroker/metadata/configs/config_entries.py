@@ -14,7 +14,8 @@ from kbroker.common.configs.config import (
     described_key,
     of_listener,
 )
-from kbroker.common.configs.config_def import ConfigKey, ConfigSource, ConfigType, ConfigValue, Dynamic, to_text
+from kbroker.common.configs.config_def import ConfigKey, ConfigType, ConfigValue, Dynamic, to_text
+from kbroker.common.configs.config_resource import ConfigSource
 from kbroker.common.configs.config_security import security_key
 
 Entry = dict[str, Any]

@@ -14,7 +14,8 @@ from kbroker.common.configs.config import (
     parse_properties,
     validate_topic_configs,
 )
-from kbroker.common.configs.config_def import ConfigError, ConfigSource, to_text
+from kbroker.common.configs.config_def import ConfigError, to_text
+from kbroker.common.configs.config_resource import ConfigSource
 from kbroker.common.listeners import Listener
 
 KAFKA_TOPIC_DEFAULTS = {
