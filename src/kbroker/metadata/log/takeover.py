@@ -97,7 +97,7 @@ def take_over(
     written = image_of(record for batch in read_snapshot(folder / BOOTSTRAP_CHECKPOINT) for record in batch.records)
     _compare(path, tables, written)
     aside = put_aside(path, TAKEN_OVER_SUFFIX)
-    logger.info(
+    logger.warning(  # once in the life of a folder, and the file has another name now
         "the metadata of %s is in %s now: %s; the file is kept as %s",
         *(path, folder / FOLDER_NAME, counted(len(written.topics), "topic"), aside.name),
     )
