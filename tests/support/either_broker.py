@@ -10,7 +10,7 @@ from typing import IO
 from tests.support import wire
 from tests.support.broker import BrokerProcess, run_to_end, wait_for
 from tests.support.kafka.broker import ALONE, ApacheKafka, new_id
-from tests.support.kafka.jars import java_command
+from tests.support.kafka.jars import VERSION, java_command
 from tests.support.ports import free_run
 
 SCRAM_MODULE = "org.apache.kafka.common.security.scram.ScramLoginModule"
@@ -20,8 +20,8 @@ LONG_MS = "1000000"  # session of static members whose processes have ended
 class KafkaNode(ApacheKafka):
     """Apache Kafka with a written file of properties and a formatted folder."""
 
-    def __init__(self, folder: Path, port: int, properties: Path) -> None:
-        super().__init__(port=port, folder=folder)
+    def __init__(self, folder: Path, port: int, properties: Path, version: str = VERSION) -> None:
+        super().__init__(port=port, folder=folder, version=version)
         self._properties = properties
 
     def _formatted(self, output: IO[bytes]) -> Path:
@@ -47,10 +47,18 @@ class EitherBroker:
         folder: of properties, data and logs.
         settings: laid over those of a combined node with an authorizer, SCRAM and delegation tokens.
         log_dirs: names of the data folders below ``folder``.
+        version: of Apache Kafka.
     """
 
-    def __init__(self, folder: Path, settings: Mapping[str, str] | None = None, log_dirs: Sequence[str] = ("data",)):
+    def __init__(
+        self,
+        folder: Path,
+        settings: Mapping[str, str] | None = None,
+        log_dirs: Sequence[str] = ("data",),
+        version: str = VERSION,
+    ) -> None:
         folder.mkdir(parents=True, exist_ok=True)
+        self._version = version
         self.port = free_run(3)
         self.log_dirs = [folder / name for name in log_dirs]
         self.path = folder / "server.properties"
@@ -78,7 +86,7 @@ class EitherBroker:
             **(settings or {}),
         }
         self.write_properties()
-        self.kafka = KafkaNode(folder / "kafka", self.port, self.path)
+        self.kafka = KafkaNode(folder / "kafka", self.port, self.path, version)
         self.kbroker = _Kbroker(folder, self.port, self.path)
         self._running: ApacheKafka | BrokerProcess | None = None
 
@@ -114,8 +122,8 @@ class EitherBroker:
 
     def format_by_kafka(self, *options: str) -> None:
         """Format the folders with Apache Kafka's kafka-storage. Args: ``options`` after ``format``."""
-        command = java_command("kafka.tools.StorageTool", "format", "-t", new_id(), "-c", str(self.path), *options)
-        run_to_end(command)
+        words = ("format", "-t", new_id(), "-c", str(self.path), *options)
+        run_to_end(java_command("kafka.tools.StorageTool", *words, version=self._version))
 
     def start(self, broker: ApacheKafka | BrokerProcess) -> None:
         """Let one of the two serve the folder."""

@@ -87,12 +87,14 @@ class Everything:
 
     # ------------------------------------------------------------ once
 
-    def fill(self) -> None:
-        """Create all that the first round does not."""
+    def fill(self, *, has_group_configs: bool = True) -> None:
+        """Create all that the first round does not. Args: ``has_group_configs``: the broker lists configs of groups."""
         with Client(self.bootstrap) as client:
             self._create_topics(client, {**TOPICS, **{name: {} for name in self._plain[1:]}})
             self._create_every_config(client)
             self._configure(client)
+            if has_group_configs:
+                self.alter(client, GROUP, "consumer-group", {"consumer.heartbeat.interval.ms": "6000"})
             self._limit(client)
             self._secure(client)
         self._make_token()
@@ -127,7 +129,6 @@ class Everything:
     def _configure(self, client: Client) -> None:
         self.alter(client, BROKER, "", {"message.max.bytes": "3000000", "log.cleaner.threads": "1"})
         self.alter(client, BROKER, "1", {"log.retention.ms": "800000000", "max.connections": "5000"})
-        self.alter(client, GROUP, "consumer-group", {"consumer.heartbeat.interval.ms": "6000"})
         self.alter(client, CLIENT_METRICS, "observed", {"interval.ms": "60000", "metrics": "org.apache.kafka."})
 
     def alter(self, client: Client, kind: int, name: str, configs: Mapping[str, str]) -> None:
@@ -182,7 +183,7 @@ class Everything:
         with Cluster(
             self.sasl_bootstrap, open_stream=security.open_stream, authenticate=security.authenticate
         ) as cluster:
-            body = {"Renewers": [{"PrincipalType": "User", "PrincipalName": "bob"}], "MaxLifetimeMs": 86_400_000}
+            body = {"Renewers": [{"PrincipalType": "User", "PrincipalName": "bob"}], "MaxLifetimeMs": -1}
             response = cluster.connection_to(None).request(38, 3, body)
         assert response["ErrorCode"] == 0, response
         self.token: Body = response

@@ -13,7 +13,9 @@ from typing import Any
 
 from kbroker.client.cluster import Cluster
 from kbroker.client.security import ClientSecurity
+from kbroker.protocol import codec
 from kbroker.protocol.records import iter_records
+from tests.support import wire
 from tests.support.client import Body, Client
 
 Place = tuple[str, int]
@@ -28,6 +30,7 @@ THROTTLED = ("leader.replication.throttled.replicas", "follower.replication.thro
 #: Features that kbroker keeps and does not serve.
 UNSERVED = ("share.version", "streams.version", "eligible.leader.replicas.version")
 FETCH_BYTES = 8 << 20
+GROUP_ID_NOT_FOUND = 69
 ANY = 1  # of the filters of ACLs
 
 
@@ -36,19 +39,25 @@ class Unready(Exception):
 
 
 def take_ledger(
-    bootstrap: str, tokens_of: Mapping[str, str] | None = None, sasl_bootstrap: str = "", node_id: int = 1
+    bootstrap: str,
+    tokens_of: Mapping[str, str] | None = None,
+    sasl_bootstrap: str = "",
+    node_id: int = 1,
+    limits: Mapping[str, int] | None = None,
 ) -> Ledger:
     """Return the ledger of a broker as soon as it serves everything: the broker leads each partition.
 
     Args:
         tokens_of: properties of a client that logs in at ``sasl_bootstrap`` and asks for delegation tokens.
         node_id: of the broker.
+        limits: highest version of requests by API; None: those of the broker.
     """
+    limits = limits_of(bootstrap) if limits is None else limits
     deadline = time.monotonic() + 60
     while True:
         try:
             with Client(bootstrap, "ledger") as client:
-                found = _Taker(client, node_id).take()
+                found = _Taker(client, node_id, limits).take()
             if tokens_of is not None:
                 found["tokens"] = _tokens(sasl_bootstrap, tokens_of)
             return found
@@ -56,6 +65,12 @@ def take_ledger(
             if time.monotonic() > deadline:
                 raise AssertionError(f"not within 60 s: {error}") from None
             time.sleep(0.1)
+
+
+def limits_of(bootstrap: str) -> dict[str, int]:
+    """Return the highest version of each API that a broker has."""
+    names = {key: codec.api(key).name for key in codec.apis()}
+    return {names[key]: high for key, (_, high) in wire.ranges(bootstrap).items() if key in names}
 
 
 def differences(before: Ledger, after: Ledger) -> list[str]:
@@ -120,7 +135,8 @@ def _check(api: str, value: Any) -> None:
 
 
 class _Taker:
-    def __init__(self, client: Client, node_id: int) -> None:
+    def __init__(self, client: Client, node_id: int, limits: Mapping[str, int]) -> None:
+        self._limits = limits
         self._client = client
         self._node_id = str(node_id)
         self._places: list[Place] = []
@@ -146,7 +162,7 @@ class _Taker:
         return found
 
     def _ask(self, api: str, version: int, body: Body) -> Body:
-        response = self._client.call(api, version, body)
+        response = self._client.call(api, min(version, self._limits[api]), body)
         _check(api, response)
         return response
 
@@ -199,7 +215,8 @@ class _Taker:
 
     def _other_configs(self) -> Ledger:
         found: Ledger = {}
-        listed = self._ask("ListConfigResources", 1, {"ResourceTypes": [CLIENT_METRICS, GROUP]})["ConfigResources"]
+        kinds = {"ResourceTypes": [CLIENT_METRICS, GROUP]} if self._limits["ListConfigResources"] > 0 else {}
+        listed = self._ask("ListConfigResources", 1, kinds)["ConfigResources"]
         found["config resources"] = sorted((row["ResourceType"], row["ResourceName"]) for row in listed)
         for kind, name in found["config resources"]:
             found[f"configs of {kind} {name}"] = self._describe_configs(kind, [name])[name]
@@ -237,11 +254,17 @@ class _Taker:
         found: Ledger = {}
         for one in response["Results"]:
             found[one["LogDir"]] = {
-                f"{topic['Name']}-{row['PartitionIndex']}": row if topic["Name"] in self._topics else "is there"
+                f"{topic['Name']}-{row['PartitionIndex']}": row if self._has_fixed_size(topic["Name"]) else "is there"
                 for topic in one["Topics"]
                 for row in topic["Partitions"]
             }
         return {"log dirs": found}
+
+    def _has_fixed_size(self, topic: str) -> bool:
+        return topic in self._topics and not self._is_compacted(topic)
+
+    def _is_compacted(self, topic: str) -> bool:
+        return "compact" in self._configs[topic]["cleanup.policy"]
 
     def _groups(self) -> Ledger:
         listed = self._ask("ListGroups", 5, {"StatesFilter": [], "TypesFilter": []})["Groups"]
@@ -252,7 +275,9 @@ class _Taker:
             ("Consumer", "ConsumerGroupDescribe", 1, "GroupIds"),
         ):
             names = [name for name, group in groups.items() if group["GroupType"].lower() == kind.lower()]
-            rows = self._ask(api, version, {asked: names})["Groups"] if names else []
+            rows = self._client.call(api, min(version, self._limits[api]), {asked: names})["Groups"] if names else []
+            rows = [row for row in rows if row["ErrorCode"] != GROUP_ID_NOT_FOUND]  # Kafka 4.0 lists it nevertheless
+            _check(api, rows)
             found[f"{kind} groups"] = {row["GroupId"]: row for row in rows}
         asked_groups = [{"GroupId": name, "Topics": None} for name in groups]
         rows = self._ask("OffsetFetch", 9, {"Groups": asked_groups, "RequireStable": False})["Groups"]
@@ -340,7 +365,7 @@ class _Taker:
         found: Ledger = {"records": {}, "committed": {}}
         for place in self._places:
             name = f"{place[0]}-{place[1]}"
-            if "compact" in self._configs[place[0]]["cleanup.policy"]:
+            if self._is_compacted(place[0]):
                 found["records"][name] = self._newest_values(place)
                 continue
             found["records"][name] = self._digest(place, 0)

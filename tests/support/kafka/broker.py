@@ -67,6 +67,7 @@ class ApacheKafka:
         before: jars that come first in the class path.
         compiler: options of the JVM for compiler and collector; a measurement takes COLLECTOR.
         options: further ones of the JVM.
+        version: of Apache Kafka.
     """
 
     def __init__(
@@ -82,6 +83,7 @@ class ApacheKafka:
         before: str = "",
         compiler: tuple[str, ...] = QUICK_START,
         options: tuple[str, ...] = (),
+        version: str = VERSION,
     ) -> None:
         self.settings = dict(settings or {})
         self.port = free_pair() if port is None else port
@@ -92,6 +94,7 @@ class ApacheKafka:
         self._cluster_id = cluster_id or new_id()
         self._before = before
         self._options = (*compiler, *options)
+        self._version = version
         self._process: subprocess.Popen[bytes] | None = None
 
     name = f"Kafka {VERSION}"
@@ -142,12 +145,14 @@ class ApacheKafka:
 
         Raises: Unavailable without Java or Maven; StartError when it ends or does not respond in time.
         """
-        classpath()
+        classpath(self._version)
         self.folder.mkdir(parents=True, exist_ok=True)
         with (self.folder / "log").open("ab") as output:
             written = self._formatted(output)
             options = (f"-Xms{self._heap}", f"-Xmx{self._heap}", *self._options)
-            command = java_command("kafka.Kafka", str(written), options=options, before=self._before)
+            command = java_command(
+                "kafka.Kafka", str(written), options=options, before=self._before, version=self._version
+            )
             pid_file = self.folder / PID_FILE
             if not self._outlives:
                 pid_file.unlink(missing_ok=True)

@@ -68,6 +68,7 @@ def java_command(
     log_level: str = "warn",
     before: str = "",
     pom: Path = POM,
+    version: str = VERSION,
 ) -> list[str]:
     """Return the command that runs a class with Kafka's jars, or with those that another `pom` asks for.
 
@@ -75,8 +76,9 @@ def java_command(
         main: a class, or the path of one source file, which `java` then compiles itself.
         options: of the virtual machine.
         before: folder of classes that comes first in the class path.
+        version: of Apache Kafka.
     """
-    jars = os.pathsep.join(filter(None, (before, classpath(pom=pom))))
+    jars = os.pathsep.join(filter(None, (before, classpath(version, pom))))
     quiet = f"-Dorg.slf4j.simpleLogger.defaultLogLevel={log_level}"
     return [program("java"), *options, quiet, "-cp", jars, main, *arguments]
 

@@ -1,0 +1,167 @@
+"""Folders that releases of Apache Kafka formatted and filled, with the ledger that they showed of them.
+
+    python -m tests.support.recorded_folders     record them again, which needs Java and Maven; about two minutes
+
+An archive has the log folders, and the ledger as JSON. They are small: their index files have holes.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import tarfile
+import tempfile
+import uuid
+from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from tests.support import wire
+from tests.support.broker import wait_for
+from tests.support.client import Body, Client
+from tests.support.either_broker import EitherBroker
+from tests.support.everything import Everything
+from tests.support.ledger import Ledger, limits_of, take_ledger
+
+FOLDER = Path(__file__).parent / "kafka_folders"
+LEDGER = "ledger.json"
+CENTURY_MS, LONG_MS = "3000000000000", "2000000000"
+#: Nothing in a recorded folder expires before a test has read it.
+SETTINGS = {
+    "delegation.token.max.lifetime.ms": CENTURY_MS,
+    "delegation.token.expiry.time.ms": CENTURY_MS,
+    "log.retention.check.interval.ms": LONG_MS,
+    "offsets.retention.check.interval.ms": LONG_MS,
+    "share.coordinator.state.topic.num.partitions": "2",
+    "transaction.abort.timed.out.transaction.cleanup.interval.ms": LONG_MS,
+    "transaction.remove.expired.transaction.cleanup.interval.ms": LONG_MS,
+}
+DEFAULT, STATIC = 5, 4  # sources of configs that are not stored
+SHARE_GROUP, SHARE_TOPIC = "share-group", "__share_group_state"
+UNSUPPORTED_VERSION = 35
+
+
+class Recorded(NamedTuple):
+    """A folder of a release. ``is_static``: its quorum has kraft.version 0; ``is_killed``: Kafka was killed at last."""
+
+    name: str
+    version: str
+    log_dirs: Sequence[str] = ("data",)
+    is_static: bool = False
+    is_killed: bool = False
+
+    @property
+    def archive(self) -> Path:
+        """File with the folder."""
+        return FOLDER / f"{self.name}.tar.xz"
+
+    def broker(self, folder: Path) -> EitherBroker:
+        """Return the broker that serves the folder."""
+        broker = EitherBroker(folder, SETTINGS, self.log_dirs, self.version)
+        if self.is_static:
+            voters = f"1@127.0.0.1:{broker.port + 1}"
+            broker.write_properties(controller_quorum_voters=voters, controller_quorum_bootstrap_servers="")
+        return broker
+
+    def unpack(self, folder: Path) -> tuple[Ledger, dict[str, int]]:
+        """Unpack the log folders; return the ledger, and the limits with which it was taken."""
+        with tarfile.open(self.archive) as archive:
+            archive.extractall(folder, filter="data")
+        kept = json.loads((folder / LEDGER).read_text(encoding="utf-8"))
+        return kept["ledger"], kept["limits"]
+
+
+RECORDED = (
+    Recorded("kafka-4.0", "4.0.0"),
+    Recorded("kafka-4.1-killed", "4.1.1", is_killed=True),
+    Recorded("kafka-4.2-static", "4.2.0", is_static=True),
+    Recorded("kafka-4.3", "4.3.1"),
+    Recorded("kafka-4.3-two-folders-killed", "4.3.1", ("a", "b"), is_killed=True),
+    Recorded("kafka-4.3-static-killed", "4.3.1", is_static=True, is_killed=True),
+)
+
+
+def comparable(ledger: Ledger) -> Ledger:
+    """Return a ledger as JSON has it, without what differs by the place or the release: folders, defaults of configs.
+
+    Producers expire when a log is opened.
+    """
+    stored = {
+        subject: _stored(value) if subject.startswith("configs of") else value
+        for subject, value in ledger.items()
+        if subject != "producers"
+    }
+    stored["topic configs"] = {topic: _stored(configs) for topic, configs in ledger["topic configs"].items()}
+    stored["log dirs"] = {Path(path).name: found for path, found in ledger["log dirs"].items()}
+    found: Ledger = json.loads(json.dumps(_plain(stored)))
+    return found
+
+
+def _stored(configs: Mapping[str, Body]) -> dict[str, Any]:
+    return {
+        name: (entry["Value"], entry["ConfigSource"])
+        for name, entry in configs.items()
+        if entry["ConfigSource"] not in (DEFAULT, STATIC)
+    }
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {str(key): _plain(one) for key, one in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(one) for one in value]
+    return value if isinstance(value, (str, int, float, type(None))) else str(value)
+
+
+def record(recorded: Recorded) -> None:
+    """Format a folder with a release, fill it, and write the archive."""
+    with tempfile.TemporaryDirectory() as temporary, recorded.broker(Path(temporary)) as broker:
+        broker.format_by_kafka(*([] if recorded.is_static else ["--standalone"]))
+        broker.start(broker.kafka)
+        everything = Everything(broker.bootstrap, broker.sasl_bootstrap, has_shadows=False)
+        limits = limits_of(broker.bootstrap)
+        everything.fill(has_group_configs=limits["ListConfigResources"] > 0)
+        if limits.get("ShareGroupHeartbeat", 0) > 0:
+            join_share_group(broker)
+        ledger = take_ledger(broker.bootstrap, everything.alice, broker.sasl_bootstrap, limits=limits)
+        kept = {"ledger": comparable(without_share_group(ledger)), "limits": limits, "token": _plain(everything.token)}
+        (Path(temporary) / LEDGER).write_text(json.dumps(kept), encoding="utf-8")
+        if recorded.is_killed:
+            broker.kill()
+        else:
+            broker.stop()
+        FOLDER.mkdir(exist_ok=True)
+        names = [LEDGER, *recorded.log_dirs]
+        command = ["tar", "--sparse", "--owner=0", "--group=0", "-C", temporary, "-cJf", str(recorded.archive), *names]
+        subprocess.run(command, check=True)
+    print(recorded.archive.name, recorded.archive.stat().st_size, "bytes")
+
+
+def join_share_group(broker: EitherBroker) -> None:
+    """Make a group of a kind that kbroker does not serve; it has records in the internal topics."""
+    member = str(uuid.uuid4())
+    with Client(broker.bootstrap) as client:
+        epoch = 0
+        for _ in range(10):
+            topics = ["plain"] if epoch == 0 else None
+            body = {"GroupId": SHARE_GROUP, "MemberId": member, "MemberEpoch": epoch, "SubscribedTopicNames": topics}
+            response = client.call("ShareGroupHeartbeat", 1, {**body, "RackId": None})
+            if response["ErrorCode"] == UNSUPPORTED_VERSION:  # before 4.2 it is not enabled
+                return
+            epoch = response["MemberEpoch"]
+    for index in (0, 1):
+        wait_for("the topic of the share groups", partial(wire.is_ready, broker.bootstrap, SHARE_TOPIC, index))
+
+
+def without_share_group(ledger: Ledger) -> Ledger:
+    """Return a ledger without the group that kbroker does not serve."""
+    kept = dict(ledger)
+    for subject in ("groups", "group offsets"):
+        kept[subject] = {name: found for name, found in ledger[subject].items() if name != SHARE_GROUP}
+    return kept
+
+
+if __name__ == "__main__":
+    for one in RECORDED:
+        record(one)
