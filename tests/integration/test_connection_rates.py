@@ -13,10 +13,9 @@ import pytest
 
 from kbroker._core.clock import VirtualClock
 from kbroker.broker import Broker
-from kbroker.common.configs.config_resource import ConfigResourceType
+from kbroker.common.configs.config_resource import ConfigChange, ConfigOperation, ConfigResourceType
 from kbroker.common.listeners import Listener
 from kbroker.common.quotas import QuotaEntity
-from kbroker.metadata.configs.dynamic_configs import ConfigChange, Operation
 from kbroker.network.connections._connection_quotas import ConnectionThrottledError
 from kbroker.network.options import ListenerLimits, SocketServerOptions
 from kbroker.network.request_channel import RequestChannel
@@ -215,7 +214,7 @@ def test_limits_change_by_configs() -> None:
             return taken
 
         def alter(name: str, value: str | None, node: str = "1") -> None:
-            operation = Operation.DELETE if value is None else Operation.SET
+            operation = ConfigOperation.DELETE if value is None else ConfigOperation.SET
             dynamic.alter(ConfigResourceType.BROKER, node, [ConfigChange(name, operation, value)])
 
         assert (room("EXTERNAL"), room("PLAINTEXT")) == (7, 50)

@@ -19,8 +19,8 @@ from confluent_kafka.admin import (
 )
 
 from kbroker.broker import Broker
+from kbroker.common.configs.config_resource import ConfigChange
 from kbroker.common.errors import KafkaError
-from kbroker.metadata.configs.dynamic_configs import ConfigChange
 from kbroker.protocol.records import iter_batches
 from tests.support.client import librdkafka_producer, send_values
 

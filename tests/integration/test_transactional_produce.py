@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
+from kbroker.common.configs.config_resource import ConfigChange
 from kbroker.common.errors import Errors, KafkaError
 from kbroker.common.topic_names import TopicPartition
-from kbroker.metadata.configs.dynamic_configs import ConfigChange
 from kbroker.protocol import codec
 from kbroker.testing import VirtualBroker
 from tests.support.wire import Connection, batch, create_topic, fetch, fetched

@@ -6,10 +6,10 @@ from collections import Counter
 from collections.abc import Callable
 from typing import NamedTuple
 
-from kbroker.common.configs.config_resource import ConfigResourceType as ResourceType
+from kbroker.common.configs.config_resource import ConfigChange, ConfigResourceType
 from kbroker.common.errors import Errors, KafkaError
 from kbroker.common.java.java_text import body_as_java_reads
-from kbroker.metadata.configs.dynamic_configs import ConfigChange, check_changes
+from kbroker.metadata.configs.dynamic_configs import check_changes
 from kbroker.requests.context import ApiContext, Body, RequestContext
 from kbroker.security.authorizer import checks
 
@@ -46,13 +46,13 @@ def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
 def authorize(ctx: ApiContext, request: RequestContext, resource: Body, asked: AlterChecks) -> None:
     """Check that the client may change the configs of a resource. Raises: KafkaError. Unknown types fail later."""
     kind = resource["ResourceType"]
-    if kind == ResourceType.TOPIC:
+    if kind == ConfigResourceType.TOPIC:
         ctx.auth.require(request, asked.topic, resource["ResourceName"])
-    elif kind == ResourceType.GROUP:
+    elif kind == ConfigResourceType.GROUP:
         ctx.auth.require(request, asked.group, resource["ResourceName"])
-    elif kind == ResourceType.BROKER_LOGGER:
+    elif kind == ConfigResourceType.BROKER_LOGGER:
         ctx.auth.require(request, asked.loggers)
-    elif kind in (ResourceType.BROKER, ResourceType.CLIENT_METRICS):
+    elif kind in (ConfigResourceType.BROKER, ConfigResourceType.CLIENT_METRICS):
         ctx.auth.require(request, asked.cluster)
 
 

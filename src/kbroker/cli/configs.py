@@ -8,8 +8,8 @@ import click
 
 from kbroker.cli.options import CommandGroup, bootstrap_option, connect, json_option, key_values
 from kbroker.cli.output import fields, print_json, print_table
-from kbroker.client.admin import Admin, ConfigChange, ConfigOperation
-from kbroker.common.configs.config_resource import ConfigResourceType
+from kbroker.client.admin import Admin
+from kbroker.common.configs.config_resource import ConfigChange, ConfigOperation, ConfigResourceType
 from kbroker.common.errors import Errors, KafkaError
 
 KINDS = ("topic", "broker", "broker-logger")

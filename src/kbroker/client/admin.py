@@ -1,13 +1,12 @@
 """Synchronous admin client: topics, partitions, configs and offsets of any Kafka cluster."""
 
-import enum
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from uuid import UUID
 
 from kbroker.client.cluster import BodyFor, Cluster, Node, TopicMetadata, check, to_uuid
 from kbroker.client.connection import Body
-from kbroker.common.configs.config_resource import ConfigResourceType, ConfigSource
+from kbroker.common.configs.config_resource import ConfigChange, ConfigResourceType, ConfigSource
 from kbroker.common.errors import Errors, KafkaError
 from kbroker.common.topic_names import TopicPartition
 
@@ -15,15 +14,6 @@ LIST_OFFSETS, METADATA, CREATE_TOPICS, DELETE_TOPICS = 2, 3, 19, 20
 DESCRIBE_CONFIGS, CREATE_PARTITIONS, INCREMENTAL_ALTER_CONFIGS, DESCRIBE_CLUSTER = 32, 37, 44, 60
 
 LATEST, EARLIEST, MAX_TIMESTAMP = -1, -2, -3  # in place of a timestamp in ListOffsets
-
-
-class ConfigOperation(enum.IntEnum):
-    """Operation of IncrementalAlterConfigs on a key; APPEND and SUBTRACT are for lists."""
-
-    SET = 0
-    DELETE = 1
-    APPEND = 2
-    SUBTRACT = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,15 +35,6 @@ class ConfigEntry:
     read_only: bool
     is_sensitive: bool
     synonyms: tuple[ConfigSynonym, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class ConfigChange:
-    """One change of one key; `value` is None for DELETE."""
-
-    name: str
-    operation: ConfigOperation
-    value: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,11 +5,11 @@ import socket
 import pytest
 
 import kbroker
-from kbroker.client.admin import Admin, ConfigChange, ConfigOperation, NewTopic
+from kbroker.client.admin import Admin, NewTopic
 from kbroker.client.cluster import Cluster
 from kbroker.client.cluster_description import describe_cluster
 from kbroker.client.connection import API_VERSIONS, BrokerConnectionError, format_address
-from kbroker.common.configs.config_resource import ConfigResourceType
+from kbroker.common.configs.config_resource import ConfigChange, ConfigOperation, ConfigResourceType
 from kbroker.common.errors import Errors, KafkaError
 from tests.support.fake_broker import FakeBroker
 from tests.support.fake_log import FakeTime

@@ -8,10 +8,9 @@ from typing import Any, NoReturn
 import pytest
 
 from kbroker.common.configs.config import BrokerConfig
-from kbroker.common.configs.config_resource import ConfigResourceType
+from kbroker.common.configs.config_resource import ConfigChange, ConfigResourceType
 from kbroker.common.errors import Errors, KafkaError
 from kbroker.common.topic_names import invalid_name_reason
-from kbroker.metadata.configs.dynamic_configs import ConfigChange
 from kbroker.metadata.configs.resource_configs import broker_configs
 from kbroker.metadata.topic_rules import NewTopic, TopicNames
 from kbroker.metadata.topics import TopicRegistry, TopicView

@@ -1,8 +1,9 @@
-"""Resources that have configs, and sources of values. Source: ``ConfigResource.Type``, ``ConfigEntry.ConfigSource``."""
+"""Resources that have configs, changes to them, and sources of values. Source: ``ConfigResource``, ``ConfigEntry``."""
 
 from __future__ import annotations
 
 import enum
+from typing import NamedTuple
 
 
 class ConfigResourceType(enum.IntEnum):
@@ -27,3 +28,20 @@ class ConfigSource(enum.IntEnum):
     DYNAMIC_BROKER_LOGGER_CONFIG = 6
     DYNAMIC_CLIENT_METRICS_CONFIG = 7
     DYNAMIC_GROUP_CONFIG = 8
+
+
+class ConfigOperation(enum.IntEnum):
+    """Operations of IncrementalAlterConfigs on a key; APPEND and SUBTRACT are for lists."""
+
+    SET = 0
+    DELETE = 1
+    APPEND = 2
+    SUBTRACT = 3
+
+
+class ConfigChange(NamedTuple):
+    """One key's change; ``value`` is ignored with DELETE."""
+
+    name: str
+    operation: int
+    value: str | None = None

@@ -6,9 +6,9 @@ import logging
 from collections.abc import Mapping, Sequence
 
 from kbroker.common import loggers
+from kbroker.common.configs.config_resource import ConfigOperation
 from kbroker.common.errors import Errors, KafkaError
 
-SET, DELETE = 0, 1
 ROOT = "root"
 
 _LEVELS: Mapping[str, int] = {
@@ -69,16 +69,16 @@ def change_levels(changes: Sequence[tuple[str, int, str | None]], validate_only:
     """
     known = levels()
     for name, operation, value in changes:
-        if operation not in (SET, DELETE):
+        if operation not in (ConfigOperation.SET, ConfigOperation.DELETE):
             word = {2: "APPEND", 3: "SUBTRACT"}.get(operation, str(operation))
             text = f"{word} operation is not allowed for the BROKER_LOGGER resource"
             raise KafkaError(Errors.INVALID_REQUEST, text)
         if name not in known:
             raise KafkaError(Errors.INVALID_CONFIG, f"Logger {name} does not exist!")
-        if operation == DELETE and name == ROOT:
+        if operation == ConfigOperation.DELETE and name == ROOT:
             text = f"Removing the log level of the {ROOT} logger is not allowed"
             raise KafkaError(Errors.INVALID_REQUEST, text)
-        if operation == SET and value not in _LEVELS:
+        if operation == ConfigOperation.SET and value not in _LEVELS:
             text = (
                 f"Cannot set the log level of {name} to {value} as it is not a supported log level. "
                 f"Valid log levels are {', '.join(_LEVELS)}"
@@ -87,7 +87,7 @@ def change_levels(changes: Sequence[tuple[str, int, str | None]], validate_only:
     if validate_only:
         return
     for name, operation, value in changes:
-        _logger(name).setLevel(logging.NOTSET if operation == DELETE else _LEVELS[value or ""])
+        _logger(name).setLevel(logging.NOTSET if operation == ConfigOperation.DELETE else _LEVELS[value or ""])
 
 
 def _logger(name: str) -> logging.Logger:

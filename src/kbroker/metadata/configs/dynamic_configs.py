@@ -5,9 +5,7 @@ Source: ``ConfigAdminManager``, ``ConfigurationControlManager``, ``DynamicBroker
 
 from __future__ import annotations
 
-import enum
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
 
 from kbroker.common.configs.config import (
     BROKER_TABLE,
@@ -21,7 +19,7 @@ from kbroker.common.configs.config import (
 )
 from kbroker.common.configs.config_accepted import AUTHORIZER_NAMES, FIXED_NAMES
 from kbroker.common.configs.config_def import ConfigError, ConfigKey, ConfigType, Dynamic, to_text
-from kbroker.common.configs.config_resource import ConfigResourceType as ResourceType
+from kbroker.common.configs.config_resource import ConfigChange, ConfigOperation, ConfigResourceType
 from kbroker.common.configs.config_resources import (
     CLIENT_METRICS_TABLE,
     GROUP_TABLE,
@@ -42,23 +40,6 @@ from kbroker.metadata.topic_rules import check_configs
 from kbroker.metadata.topics import TopicRegistry
 
 logger = get_logger(__name__)
-
-
-class Operation(enum.IntEnum):
-    """Operations of IncrementalAlterConfigs on one key."""
-
-    SET = 0
-    DELETE = 1
-    APPEND = 2
-    SUBTRACT = 3
-
-
-class ConfigChange(NamedTuple):
-    """One key's change; ``value`` is ignored with DELETE."""
-
-    name: str
-    operation: int
-    value: str | None = None
 
 
 LONGEST_VALUE_BYTES = 32_767  # of a string in a response that describes the config
@@ -113,20 +94,20 @@ class DynamicConfigs:
 
         Raises: KafkaError with the code and text of Kafka.
         """
-        changes = [ConfigChange(key, Operation.SET, value) for key, value in configs]
+        changes = [ConfigChange(key, ConfigOperation.SET, value) for key, value in configs]
         check_changes(changes)
-        if kind == ResourceType.BROKER_LOGGER:
+        if kind == ConfigResourceType.BROKER_LOGGER:
             raise _unknown_type(kind)
         self._alter(kind, name, changes, validate_only, replaces=True)
 
     def _alter(
         self, kind: int, name: str, changes: Sequence[ConfigChange], validate_only: bool, replaces: bool
     ) -> None:
-        if kind == ResourceType.BROKER_LOGGER:
+        if kind == ConfigResourceType.BROKER_LOGGER:
             self._check_node(name)
             change_levels([(change.name, change.operation, change.value) for change in changes], validate_only)
             return
-        resource = str(self._config.node_id) if kind == ResourceType.BROKER and name else name
+        resource = str(self._config.node_id) if kind == ConfigResourceType.BROKER and name else name
         before: Mapping[str, str] = {}
 
         def plan(image: MetadataImage) -> Sequence[MetadataRecord]:
@@ -146,27 +127,27 @@ class DynamicConfigs:
                 frees_space=True,
             )
             raise failure.cause from None
-        ignored = _without_authorizer(changes)[1] if kind == ResourceType.BROKER else ""
+        ignored = _without_authorizer(changes)[1] if kind == ConfigResourceType.BROKER else ""
         if ignored:
             logger.warning("a change of %s at run time has no effect, as in Kafka: set it before a start", ignored)
-        if kind == ResourceType.TOPIC:
+        if kind == ConfigResourceType.TOPIC:
             logger.info("topic %s has the configs %s now", name, self._controller.image.configs.get((kind, name), {}))
 
     def _checked(
         self, image: MetadataImage, kind: int, name: str, base: Mapping[str, str], changes: Sequence[ConfigChange]
     ) -> Mapping[str, str]:
         """Return the configs of a resource after the changes. Raises: KafkaError."""
-        if kind == ResourceType.TOPIC:
+        if kind == ConfigResourceType.TOPIC:
             return self._checked_topic(image, name, base, changes)
-        if kind == ResourceType.BROKER:
+        if kind == ConfigResourceType.BROKER:
             return self._checked_broker(image, name, base, changes)
-        if kind == ResourceType.GROUP:
+        if kind == ConfigResourceType.GROUP:
 
             def validate(configs: Mapping[str, str]) -> None:
                 validate_group_configs(configs, self._setting)
 
             return _checked_stored("group", GROUP_TABLE, validate, name, base, changes)
-        if kind == ResourceType.CLIENT_METRICS:
+        if kind == ConfigResourceType.CLIENT_METRICS:
             return _checked_stored(
                 "client metrics", CLIENT_METRICS_TABLE, validate_client_metrics_configs, name, base, changes
             )
@@ -215,7 +196,7 @@ class DynamicConfigs:
     def publish(self, delta: MetadataDelta, image: MetadataImage) -> None:
         """Put the changed configs of this broker in force."""
         node_id = self._config.node_id
-        if not {(ResourceType.BROKER, str(node_id)), (ResourceType.BROKER, "")} & delta.changed_configs:
+        if not {(ConfigResourceType.BROKER, str(node_id)), (ConfigResourceType.BROKER, "")} & delta.changed_configs:
             return
         stored = broker_configs(image, node_id)
         fresh = self._config.with_dynamic(*stored)
@@ -312,7 +293,9 @@ def _check_types(configs: Mapping[str, str], keys: Mapping[str, ConfigKey]) -> N
 def _without_authorizer(changes: Sequence[ConfigChange]) -> tuple[Sequence[ConfigChange], str]:
     """Return the changes without those that Kafka accepts and ignores, and the names of the others."""
     ignored = [
-        one for one in changes if one.name in AUTHORIZER_NAMES and one.operation in (Operation.SET, Operation.DELETE)
+        one
+        for one in changes
+        if one.name in AUTHORIZER_NAMES and one.operation in (ConfigOperation.SET, ConfigOperation.DELETE)
     ]
     if not ignored:
         return changes, ""
@@ -330,7 +313,7 @@ def _without_secrets(configs: Mapping[str, str]) -> dict[str, str]:
 
 
 def check_changes(changes: Sequence[ConfigChange]) -> None:
-    nulls = [change.name for change in changes if change.value is None and change.operation != Operation.DELETE]
+    nulls = [change.name for change in changes if change.value is None and change.operation != ConfigOperation.DELETE]
     if nulls:
         raise KafkaError(Errors.INVALID_REQUEST, f"Null value not supported for : {','.join(nulls)}")
     if len({change.name for change in changes}) != len(changes):
@@ -342,20 +325,20 @@ def _applied(
     changes: Sequence[ConfigChange],
     table: Mapping[str, ConfigKey],
     default: Callable[[ConfigKey], str],
-    refusal: Callable[[Operation, str], str],
+    refusal: Callable[[ConfigOperation, str], str],
 ) -> dict[str, str]:
     """Return the configs after the changes. Raises: KafkaError."""
     configs = dict(base)
     for name, number, value in changes:
         try:
-            operation = Operation(number)
+            operation = ConfigOperation(number)
         except ValueError:
             raise KafkaError(Errors.UNKNOWN_SERVER_ERROR, "") from None  # Kafka has no message either
-        if operation is Operation.DELETE:
+        if operation is ConfigOperation.DELETE:
             configs.pop(name, None)
             continue
         assert value is not None
-        if operation is Operation.SET:
+        if operation is ConfigOperation.SET:
             configs[name] = value
             continue
         key = table.get(name)
@@ -363,7 +346,7 @@ def _applied(
             raise KafkaError(Errors.INVALID_CONFIG, refusal(operation, name))
         words = _words(configs.get(name, default(key)))
         given = _words(value)
-        if operation is Operation.APPEND:
+        if operation is ConfigOperation.APPEND:
             words += [word for word in dict.fromkeys(given) if word not in words]
             size_bytes = len(",".join(words).encode(errors="surrogatepass"))
             if size_bytes > LONGEST_VALUE_BYTES:
@@ -379,11 +362,11 @@ def _words(text: str) -> list[str]:
     return [word.strip() for word in text.split(",")] if text else []
 
 
-def _not_a_list(operation: Operation, name: str) -> str:
+def _not_a_list(operation: ConfigOperation, name: str) -> str:
     return f"Can't {operation.name} to key {name} because its type is not LIST."
 
 
-def _not_a_broker_list(operation: Operation, name: str) -> str:
+def _not_a_broker_list(operation: ConfigOperation, name: str) -> str:
     if name not in BROKER_TABLE:
         return f"Unknown config name: {name}"
     return f"Config value {operation.name.lower()} is not allowed for config key: {name}"

@@ -113,7 +113,7 @@ class _Folder:
         epochs = [snapshot.epoch for snapshot in self.snapshots()]
         try:
             state = quorum_state.read_quorum_state(self.folder)
-            epochs += checkpoints.leader_epoch_checkpoint(self.folder / "leader-epoch-checkpoint").read()
+            epochs += checkpoints.leader_epoch_checkpoint(self.folder / checkpoints.LEADER_EPOCH_CHECKPOINT).read()
         except checkpoints.CorruptFileError as error:
             raise MetadataLogError(f"{error}; {recovery_command(self.log_dir)}") from None
         return max([0 if state is None else state.leader_epoch, *epochs, 0])
