@@ -8,6 +8,7 @@ import pytest
 
 from tests.support import need
 from tests.support.broker import wait_for
+from tests.support.client import Client
 from tests.support.either_broker import EitherBroker
 from tests.support.everything import Everything
 from tests.support.ledger import Ledger, differences, take_ledger
@@ -33,13 +34,18 @@ def check_same(before: Ledger, broker: EitherBroker, everything: Everything) -> 
         pytest.fail("\n".join([*found, broker.tail()]), pytrace=False)
 
 
-def test_kbroker_then_kafka_then_kbroker(tmp_path: Path) -> None:
-    """A folder that kbroker filled is served by Apache Kafka, written to, and served by kbroker again."""
+@pytest.mark.parametrize("folders", [("data",), ("a", "b")], ids=["one", "two"])
+def test_kbroker_then_kafka_then_kbroker(tmp_path: Path, folders: tuple[str, ...]) -> None:
+    """A folder that kbroker filled is served by Apache Kafka, written to, and served by kbroker again.
+
+    Of two folders the second one has the metadata log too, and partitions were moved to it.
+    """
     need.program("java", "mvn")
-    with EitherBroker(tmp_path) as broker:
+    with EitherBroker(tmp_path, {"metadata.log.dir": str(tmp_path / folders[-1])}, folders) as broker:
         broker.start(broker.kbroker)
         everything = Everything(broker.bootstrap, broker.sasl_bootstrap)
         everything.fill()
+        move_all(broker, ["plain", "transactions"])
         for _ in range(2):
             before = ledger_of(broker, everything)
             assert [subject for subject, found in before.items() if not found] == []
@@ -63,6 +69,22 @@ def test_a_snapshot_of_kbroker_is_read_by_kafka(tmp_path: Path) -> None:
         before = ledger_of(broker, everything)
         broker.switch()
         check_same(before, broker, everything)
+
+
+def move_all(broker: EitherBroker, topics: list[str]) -> None:
+    """Move both partitions of each topic to the last folder."""
+    target = str(broker.log_dirs[-1])
+    rows = [{"Name": name, "Partitions": [0, 1]} for name in topics]
+    with Client(broker.bootstrap) as client:
+        Everything.ask(client, "AlterReplicaLogDirs", 2, {"Dirs": [{"Path": target, "Topics": rows}]})
+        asked = [{"Topic": name, "Partitions": [0, 1]} for name in topics]
+
+        def are_there() -> bool:
+            response = Everything.ask(client, "DescribeLogDirs", 4, {"Topics": asked})
+            found = [row for row in response["Results"] if row["Topics"]]
+            return [row["LogDir"] for row in found] == [target]
+
+        wait_for("the moves", are_there)
 
 
 @pytest.mark.soak
