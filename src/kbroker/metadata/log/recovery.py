@@ -46,7 +46,7 @@ from kbroker.metadata.log.metadata_file import (
 )
 from kbroker.metadata.log.metadata_log import FOLDER_NAME, LogFiles, MetadataLogError, StartableLog
 from kbroker.metadata.log.opening import has_metadata, write_first
-from kbroker.metadata.log.takeover import both_have_metadata, cluster_id_of, cluster_records, put_aside, topics_of
+from kbroker.metadata.log.takeover import both_have_metadata, cluster_id_of, cluster_image, put_aside, topics_of
 from kbroker.metadata.producer_ids import PRODUCER_ID_BLOCK
 from kbroker.metadata.records.control_records import Voter
 from kbroker.metadata.records.metadata_record import MetadataRecord, UnknownRecordError, metadata_record
@@ -290,7 +290,9 @@ def _salvage_file(path: Path, work: Path) -> _Salvage:
         tables, whole = sound_rows(copy)
     except MetadataFileError:
         return _Salvage()
-    salvage = _Salvage(topics_of(tables), list(cluster_records(tables)), whole=whole, is_latest=True)
+    image = cluster_image(tables)
+    records = list(records_of(image, image.features[METADATA_VERSION]))
+    salvage = _Salvage(topics_of(tables), records, whole=whole, is_latest=True)
     salvage.kept = {table: len(rows) for table, rows in tables.items() if table != "facts"}
     salvage.cluster_id = cluster_id_of(tables)
     return salvage

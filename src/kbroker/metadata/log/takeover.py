@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import cast
 
@@ -22,13 +22,10 @@ from kbroker.common.security.scram import Credential
 from kbroker.common.units import counted
 from kbroker.log.checkpoints import CorruptFileError, sync_folder
 from kbroker.metadata.configs.dynamic_configs import kept_broker_configs
-from kbroker.metadata.configs.resource_configs import config_records
 from kbroker.metadata.image.delta import image_of
-from kbroker.metadata.image.image import MetadataImage
-from kbroker.metadata.image.record_forms import acl_body, credential_body, quota_entity_rows, token_body
+from kbroker.metadata.image.image import EMPTY_IMAGE, NO_PRODUCER_ID, MetadataImage
 from kbroker.metadata.image.snapshot_records import records_of
 from kbroker.metadata.log.folder_records import PartitionsOnDisk, StoredTopic, topic_records
-from kbroker.metadata.log.formatter import feature_records
 from kbroker.metadata.log.metadata_file import (
     JOURNAL_SUFFIX,
     MetadataFileError,
@@ -38,7 +35,7 @@ from kbroker.metadata.log.metadata_file import (
     read_tables,
 )
 from kbroker.metadata.log.metadata_log import FOLDER_NAME, MetadataLogError, recovery_command
-from kbroker.metadata.records.metadata_record import MetadataRecord, metadata_record
+from kbroker.metadata.records.metadata_record import MetadataRecord
 from kbroker.metadata.records.snapshot_files import BOOTSTRAP_CHECKPOINT, read_snapshot
 
 logger = get_logger(__name__)
@@ -51,6 +48,15 @@ _KINDS = {
     "group": ConfigResourceType.GROUP,
 }
 _FEATURE_PREFIX = "feature."
+_SUBJECTS = {
+    "features": "features",
+    "configs": "configs",
+    "client_quotas": "quotas",
+    "next_producer_id": "producer ids",
+    "acls": "ACLs",
+    "scram_credentials": "SCRAM users",
+    "delegation_tokens": "delegation tokens",
+}
 Configs = dict[tuple[int, str], dict[str, str]]
 
 
@@ -87,15 +93,15 @@ def take_over(
         put_aside(path, TAKEN_OVER_SUFFIX)
         return
     _check_owner(path, tables, node_id, cluster_id)
-    disk = PartitionsOnDisk(folders)
+    cluster, topics = cluster_image(tables), topics_of(tables)
+    level = cluster.features[METADATA_VERSION]
     try:
-        records = [*cluster_records(tables), *topic_records(topics_of(tables), disk, node_id)]
+        records = [*records_of(cluster, level), *topic_records(topics, PartitionsOnDisk(folders), node_id)]
     except CorruptFileError as error:
         raise MetadataLogError(f"{path} cannot be taken over: {error}; remove that file, then start again") from None
-    image = image_of(records)
-    write_first(records_of(image, image.features[METADATA_VERSION]))
+    write_first(records_of(image_of(records), level))
     written = image_of(record for batch in read_snapshot(folder / BOOTSTRAP_CHECKPOINT) for record in batch.records)
-    _compare(path, tables, written)
+    _compare(path, topics, cluster, written)
     aside = put_aside(path, TAKEN_OVER_SUFFIX)
     logger.warning(  # once in the life of a folder, and the file has another name now
         "the metadata of %s is in %s now: %s; the file is kept as %s",
@@ -128,29 +134,25 @@ def put_aside(path: Path, suffix: str) -> Path:
     return aside
 
 
-def cluster_records(tables: Tables) -> Iterator[MetadataRecord]:
-    """Yield the records of all that the tables have, but for topics and their configs: the features first."""
-    facts = _facts(tables)
+def cluster_image(tables: Tables) -> MetadataImage:
+    """Return the image of all that the tables have, but for topics and their configs."""
     levels = dict(SERVED_LEVELS)
-    for name in facts:
-        feature = name.removeprefix(_FEATURE_PREFIX)
-        if feature != name and feature != KRAFT_VERSION:
-            levels[feature] = int(facts[name])
-    yield from feature_records(levels)
-    for (kind, resource), configs in _configs(tables).items():
-        if kind != ConfigResourceType.TOPIC:
-            yield from config_records(kind, resource, {}, configs)
-    for entity, key, value in _quotas(tables):
-        body = {"Entity": quota_entity_rows(entity), "Key": key, "Value": value, "Remove": False}
-        yield metadata_record("ClientQuotaRecord", body)
-    for (start,) in tables["producer_ids"]:
-        yield metadata_record("ProducerIdsRecord", {"BrokerId": -1, "BrokerEpoch": -1, "NextProducerId": start})
-    for acl in _acls(tables):
-        yield metadata_record("AccessControlEntryRecord", acl_body(uuid.uuid4(), acl))
-    for (user, mechanism), credential in _credentials(tables).items():
-        yield metadata_record("UserScramCredentialRecord", credential_body(user, mechanism, credential))
-    for token in _tokens(tables):
-        yield metadata_record("DelegationTokenRecord", token_body(token))
+    for name, text in _facts(tables).items():
+        if name.startswith(_FEATURE_PREFIX):
+            levels[name.removeprefix(_FEATURE_PREFIX)] = int(text)
+    del levels[KRAFT_VERSION]
+    quotas: dict[QuotaEntity, dict[str, float]] = {}
+    for entity, key, value in tables["quotas"]:
+        quotas.setdefault(QuotaEntity.of(json.loads(str(entity))), {})[str(key)] = float(value)
+    return EMPTY_IMAGE._replace(
+        features={name: level for name, level in sorted(levels.items()) if level},
+        configs={key: one for key, one in _configs(tables).items() if key[0] != ConfigResourceType.TOPIC},
+        client_quotas=quotas,
+        next_producer_id=max([NO_PRODUCER_ID, *(cast(int, row[0]) for row in tables["producer_ids"])]),
+        acls={uuid.uuid4(): _acl(row) for row in tables["acls"]},
+        scram_credentials=_credentials(tables),
+        delegation_tokens={token.token_id: token for token in _tokens(tables)},
+    )
 
 
 def topics_of(tables: Tables) -> list[StoredTopic]:
@@ -198,16 +200,6 @@ def _configs(tables: Tables) -> Configs:
     return {key: configs for key, configs in found.items() if configs}
 
 
-def _quotas(tables: Tables) -> list[tuple[QuotaEntity, str, float]]:
-    return [
-        (QuotaEntity.of(json.loads(str(entity))), str(key), float(value)) for entity, key, value in tables["quotas"]
-    ]
-
-
-def _acls(tables: Tables) -> list[Acl]:
-    return [_acl(row) for row in tables["acls"]]
-
-
 def _acl(row: Row) -> Acl:
     kind, name, pattern, principal, host, operation, permission = row
     return Acl(
@@ -243,42 +235,18 @@ def _tokens(tables: Tables) -> list[DelegationToken]:
     return found
 
 
-def _compare(path: Path, tables: Tables, image: MetadataImage) -> None:
+def _compare(path: Path, topics: Sequence[StoredTopic], cluster: MetadataImage, written: MetadataImage) -> None:
     """Compare what was written with the file. Raises: MetadataLogError."""
-    levels = {
-        name.removeprefix(_FEATURE_PREFIX): int(value)
-        for name, value in _facts(tables).items()
-        if name.startswith(_FEATURE_PREFIX) and name != _FEATURE_PREFIX + KRAFT_VERSION
-    }
-    names = {topic.name for topic in topics_of(tables)}
-    quotas: dict[QuotaEntity, dict[str, float]] = {}
-    for entity, key, value in _quotas(tables):
-        quotas.setdefault(entity, {})[key] = value
-    (producer_id,) = [cast(int, row[0]) for row in tables["producer_ids"]] or [image.next_producer_id]
-    pairs: Mapping[str, tuple[object, object]] = {
-        "topics": (
-            {topic.name: (topic.topic_id, topic.partitions) for topic in topics_of(tables)},
-            {topic.name: (topic.topic_id, len(topic.partitions)) for topic in image.topics.values()},
-        ),
-        "configs": (
-            {
-                key: one
-                for key, one in _configs(tables).items()
-                if key[0] != ConfigResourceType.TOPIC or key[1] in names
-            },
-            {key: dict(one) for key, one in image.configs.items()},
-        ),
-        "quotas": (quotas, {entity: dict(one) for entity, one in image.client_quotas.items()}),
-        "producer ids": (producer_id, image.next_producer_id),
-        "ACLs": (sorted(_acls(tables)), sorted(image.acls.values())),
-        "SCRAM users": (_credentials(tables), image.scram_credentials),
-        "delegation tokens": ({token.token_id: token for token in _tokens(tables)}, image.delegation_tokens),
-        "features": (levels, {name: image.features.get(name, 0) for name in levels}),
-    }
-    for subject, (expected, found) in pairs.items():
-        if expected != found:
-            raise MetadataLogError(
-                f"{path} cannot be taken over: its {subject} differ from those that were written to "
-                f"{BOOTSTRAP_CHECKPOINT}; the file is unchanged: report this, and serve the folder with the version "
-                "that wrote it"
-            )
+    configs = dict(cluster.configs)
+    configs.update({(ConfigResourceType.TOPIC, topic.name): topic.configs for topic in topics if topic.configs})
+    expected = cluster._replace(configs=configs)
+    differing = [subject for field, subject in _SUBJECTS.items() if getattr(expected, field) != getattr(written, field)]
+    found = {topic.name: (topic.topic_id, len(topic.partitions)) for topic in written.topics.values()}
+    if found != {topic.name: (topic.topic_id, topic.partitions) for topic in topics}:
+        differing.append("topics")
+    if differing:
+        raise MetadataLogError(
+            f"{path} cannot be taken over: its {', '.join(differing)} differ from those that were written to "
+            f"{BOOTSTRAP_CHECKPOINT}; the file is unchanged: report this, and serve the folder with the version "
+            "that wrote it"
+        )
