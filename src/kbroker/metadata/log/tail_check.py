@@ -14,9 +14,8 @@ from typing import NamedTuple
 from kbroker._core.codec.crc32c import crc32c
 from kbroker.protocol._records import corrupt
 
-# base offset, length, leader epoch, magic, checksum, attributes, last offset delta
-_HEADER = struct.Struct(">qiibIhi")
-_HEADER_BYTES = 61
+# base offset, length, leader epoch, magic, checksum, attributes, last offset delta, number of records
+_HEADER = struct.Struct(">qiibIhi30xi")
 _LENGTH_END = 12  # bytes before those that the length counts
 _CHECKED_FROM = 21  # first byte that the checksum covers
 _MAGIC_AT, _MAGIC = 16, 2
@@ -75,11 +74,11 @@ def _check(data: mmap.mmap, segment: Path, offset: int, last_epoch: int, is_clea
 
 def _batch_at(data: mmap.mmap, position: int, *, is_checked: bool) -> _Batch | None:
     """Return the batch at a position, None without any."""
-    if position + _HEADER_BYTES > len(data):
+    if position + _HEADER.size > len(data):
         return None
-    base, length, epoch, magic, checksum, _, last_delta = _HEADER.unpack_from(data, position)
+    base, length, epoch, magic, checksum, _, last_delta, count = _HEADER.unpack_from(data, position)
     end = position + _LENGTH_END + length
-    if magic != _MAGIC or length < _HEADER_BYTES - _LENGTH_END or end > len(data) or last_delta < 0:
+    if magic != _MAGIC or length < _HEADER.size - _LENGTH_END or end > len(data) or not 0 <= last_delta == count - 1:
         return None
     if is_checked and crc32c(data[position + _CHECKED_FROM : end]) != checksum:
         return None

@@ -168,6 +168,19 @@ def test_damage_before_sound_batches_is_refused(filled: Path, tmp_path: Path) ->
         assert (log / LOG).read_bytes() == data, "nothing is cut off"
 
 
+def test_each_byte_of_a_header_counts(filled: Path, tmp_path: Path) -> None:
+    """Also where the checksum does not cover it, or is not compared: nothing behind it may be cut off."""
+    whole = (filled / FOLDER_NAME / LOG).read_bytes()
+    begin = batch_ends(whole)[-4]
+    log = copy(filled, tmp_path / "data")
+    for at in range(begin, begin + 61):
+        data = bytearray(whole)
+        data[at] ^= 0x80
+        (log / LOG).write_bytes(data)
+        with pytest.raises(MetadataLogError, match="is damaged"):
+            start(tmp_path / "data", is_clean=True)
+
+
 def test_the_last_batch_of_a_log_that_was_closed_is_not_cut_off(filled: Path, tmp_path: Path) -> None:
     """It was on disk: what is not there is damage."""
     log = copy(filled, tmp_path)
