@@ -67,9 +67,10 @@ def open_log_dirs(
     Raises: LogDirError; FolderLockedError; MetaPropertiesMismatch; CorruptFileError.
     """
     absolute = [Path(os.path.abspath(path)) for path in paths]
-    if len({os.path.realpath(path) for path in absolute}) < len(absolute):
+    by_real_path = {os.path.realpath(path): path for path in absolute}
+    if len(by_real_path) < len(absolute):
         raise LogDirError(f"Duplicate log directory found: {', '.join(map(str, absolute))}")
-    metadata = Path(os.path.abspath(metadata_path))
+    metadata = by_real_path.get(os.path.realpath(metadata_path), Path(os.path.abspath(metadata_path)))
     every = [metadata, *(path for path in absolute if path != metadata)]
     opened: dict[Path, LogDir] = {}
     unusable: dict[Path, str] = {}

@@ -13,7 +13,7 @@ import pytest
 from kbroker._core.clock import VirtualClock
 from kbroker.common.configs.config import BrokerConfig
 from kbroker.common.errors import Errors, KafkaError
-from kbroker.log import checkpoints
+from kbroker.log import checkpoints, clean_shutdown
 from kbroker.log.folder_lock import FolderLockedError
 from kbroker.log.log_dir import LogDir, LogDirError
 from kbroker.log.log_dirs import Replica
@@ -130,6 +130,41 @@ def test_folders_of_other_owners_are_refused(brokers: Brokers, folders: list[Pat
         LogManager([folders[0], folders[0]], clock, BrokerConfig())
     _, report = brokers.start()
     assert report.was_clean  # a refused start opened nothing
+
+
+def test_the_folder_of_the_metadata_log(tmp_path: Path, clock: VirtualClock) -> None:
+    """It must be usable, and one of log.dirs; another first folder may be offline. A link to a folder is the folder."""
+    first, second, outside = tmp_path / "first", tmp_path / "second", tmp_path / "outside"
+    first.touch()
+    (tmp_path / "link").symlink_to(second)
+    with pytest.raises(LogDirError, match="expected a folder"):
+        LogManager([first, second], clock, BrokerConfig())
+    for home in (second, tmp_path / "link", outside):
+        manager = LogManager([first, second], clock, BrokerConfig({"metadata.log.dir": str(home)}))
+        assert manager.metadata_dir.path == (outside if home == outside else second)
+        assert [*manager.offline_dirs] == [first]
+        with pytest.raises(FolderLockedError):
+            LogManager([manager.metadata_dir.path], clock, BrokerConfig())
+        manager.close()
+    with pytest.raises(LogDirError, match="expected a folder"):
+        LogManager([first], clock, BrokerConfig({"metadata.log.dir": str(outside)}))
+    owners = [checkpoints.read_meta_properties(folder) for folder in (second, outside)]
+    assert len({owner.cluster_id for owner in owners if owner is not None}) == 1
+    assert len({owner.directory_id for owner in owners if owner is not None}) == 2
+
+
+def test_a_folder_outside_counts_as_not_closed_in_order(tmp_path: Path, clock: VirtualClock) -> None:
+    """Apache Kafka neither writes a mark in it nor removes ours, so one there says nothing."""
+    data, outside = tmp_path / "data", tmp_path / "outside"
+    config = BrokerConfig({"metadata.log.dir": str(outside)})
+    for _ in range(2):
+        manager = LogManager([data], clock, config)
+        assert not manager.metadata_dir.was_clean
+        manager.start([], run_threads=False)
+        manager.close()
+        assert clean_shutdown.FILE_NAME in os.listdir(data)
+        assert clean_shutdown.FILE_NAME not in os.listdir(outside)
+        clean_shutdown.write_mark(outside, 7)
 
 
 def test_an_empty_disk_joins_the_cluster_of_the_others(brokers: Brokers, folders: list[Path]) -> None:
