@@ -214,7 +214,7 @@ class Bench:
         return self.ctx.topics.get(name)
 
 
-def make_bench(controller: Controller | None = None, **config: object) -> Bench:
+def make_bench(controller: Controller | None = None, /, **config: object) -> Bench:
     """Return a bench over metadata, in memory unless a controller is given; config keys have underscores for dots."""
     values = BrokerConfig({key.replace("_", "."): value for key, value in config.items()})
     storage = FailingStorage()

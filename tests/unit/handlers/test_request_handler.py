@@ -128,7 +128,7 @@ def test_an_unknown_outcome_has_no_response() -> None:
     bench = make_bench()
     bench.storage.is_broken = True
     bench.ctx.quotas = NoQuotas()  # type: ignore[assignment]
-    handlers = RequestHandlerPool(bench.ctx, KafkaApis(), nothing, 0, RefusedRequests())  # type: ignore[arg-type]
+    handlers = RequestHandlerPool(bench.ctx, KafkaApis(), nothing, 0, RefusedRequests())
     before = bench.ctx.features.finalized
     for _ in range(2):
         one = request(57, 1, {"FeatureUpdates": [{"Feature": "group.version", "MaxVersionLevel": 0, "UpgradeType": 2}]})

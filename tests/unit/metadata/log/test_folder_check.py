@@ -60,7 +60,7 @@ def feature(name: str, level: int) -> MetadataRecord:
 class Folder:
     """A formatted log folder to whose metadata log batches are appended."""
 
-    def __init__(self, path: Path, voters: Sequence[Voter] | None = None, **levels: int) -> None:
+    def __init__(self, path: Path, voters: Sequence[Voter] | None = None, /, **levels: int) -> None:
         self.path = path
         self.log = path / "__cluster_metadata-0" / "00000000000000000000.log"
         found = [standalone_voter(NODE, ADDRESS)] if voters is None else voters
