@@ -1,0 +1,51 @@
+"""The file ``quorum-state``, in the forms of both levels of kraft.version."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from kbroker.log.checkpoints import CorruptFileError
+from kbroker.metadata.log.quorum_state import FILE_NAME, QuorumState, read_quorum_state, write_quorum_state
+
+
+@pytest.mark.parametrize("kraft_version", [0, 1])
+def test_what_was_written_is_read(tmp_path: Path, kraft_version: int) -> None:
+    """Without a file there is no state."""
+    assert read_quorum_state(tmp_path) is None
+    state = QuorumState(3, 17)
+    write_quorum_state(tmp_path, state, kraft_version)
+    assert read_quorum_state(tmp_path) == state
+    content = json.loads((tmp_path / FILE_NAME).read_text())
+    assert content["data_version"] == kraft_version
+    assert ("currentVoters" in content) == (kraft_version == 0)
+    assert ("votedDirectoryId" in content) == (kraft_version == 1)
+
+
+def test_a_state_of_kafka_is_read(tmp_path: Path) -> None:
+    """As a node writes it that votes for no leader yet."""
+    text = '{"leaderId":-1,"leaderEpoch":4,"votedId":1,"votedDirectoryId":"AAAAAAAAAAAAAAAAAAAAAA","data_version":1}'
+    (tmp_path / FILE_NAME).write_text(text)
+    assert read_quorum_state(tmp_path) == QuorumState(-1, 4)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "{",
+        "[]",
+        '{"leaderId":1,"leaderEpoch":2}',
+        '{"leaderId":1,"leaderEpoch":"2","data_version":1}',
+        '{"leaderId":1,"leaderEpoch":true,"data_version":1}',
+        '{"leaderId":1,"leaderEpoch":-2,"data_version":1}',
+        '{"leaderId":1,"leaderEpoch":2,"data_version":2}',
+    ],
+)
+def test_damage_is_named(tmp_path: Path, text: str) -> None:
+    """The error has the path."""
+    (tmp_path / FILE_NAME).write_text(text)
+    with pytest.raises(CorruptFileError, match=f"{FILE_NAME}: expected "):
+        read_quorum_state(tmp_path)
