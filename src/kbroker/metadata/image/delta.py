@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from uuid import UUID
 
 from kbroker.common.configs.config_resource import ConfigResourceType
-from kbroker.common.feature_versions import FIRST_LEVEL, KRAFT_VERSION, LAST_STABLE_LEVEL, METADATA_VERSION
+from kbroker.common.feature_versions import FIRST_LEVEL, KRAFT_VERSION, LAST_STABLE_LEVEL, METADATA_VERSION, level_text
 from kbroker.common.quotas import QuotaEntity
 from kbroker.common.security.acls import Acl
 from kbroker.common.security.delegation_token import DelegationToken
@@ -164,9 +164,10 @@ class MetadataDelta:
     def _set_feature(self, body: Body) -> None:
         name, level = body["Name"], body["FeatureLevel"]
         if name == METADATA_VERSION and not FIRST_LEVEL <= level <= LAST_STABLE_LEVEL:
+            first, last, found = (level_text(name, one) for one in (FIRST_LEVEL, LAST_STABLE_LEVEL, level))
             raise UnsupportedLevelError(
-                f"{name}: expected a level from {FIRST_LEVEL} to {LAST_STABLE_LEVEL}, found {level}; use the software "
-                "that wrote it, and change the level with it first"
+                f"{name}: expected a level from {first} to {last}, found {found}; use the software that wrote it, and "
+                "change the level with it first"
             )
         if name != KRAFT_VERSION:  # its control records count; some versions of Kafka have written this one too
             self._features.changes[name] = level or None

@@ -5,15 +5,14 @@ Source: ``MetadataLoader``, ``MetadataBatchLoader``, ``KRaftControlRecordStateMa
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Protocol
 
 from kbroker.common.errors import ProtocolError
 from kbroker.metadata.image.delta import MetadataDelta
 from kbroker.metadata.image.image import EMPTY_IMAGE, MetadataImage
 from kbroker.metadata.image.image_errors import MetadataReplayError
-from kbroker.metadata.log.metadata_log import MetadataLogError, SnapshotFile, recovery_command
+from kbroker.metadata.log.metadata_log import LogFiles, MetadataLog, MetadataLogError, recovery_command
 from kbroker.metadata.records.batches import MetadataBatch
 from kbroker.metadata.records.control_records import KRaftVersion, LeaderChange, Voters
 from kbroker.metadata.records.metadata_record import UnknownRecordError
@@ -35,21 +34,6 @@ class _AbortedError(Exception):
     """A transaction whose records were replayed does not count."""
 
 
-class MetadataSource(Protocol):
-    """Files of a metadata log: of an open one, or of one that is only read."""
-
-    log_dir: Path
-    folder: Path
-
-    @property
-    def start_offset(self) -> int: ...
-    @property
-    def end_offset(self) -> int: ...
-    def first_batches(self) -> Iterator[MetadataBatch]: ...
-    def snapshots(self) -> list[SnapshotFile]: ...
-    def batches(self, offset: int) -> Iterator[MetadataBatch]: ...
-
-
 class LoadedMetadata:
     """Content of a metadata log.
 
@@ -65,7 +49,7 @@ class LoadedMetadata:
     the memory of the image. After the rare one that is aborted, everything is loaded anew without it.
     """
 
-    def __init__(self, log: MetadataSource, *, is_salvage: bool = False) -> None:
+    def __init__(self, log: LogFiles | MetadataLog, *, is_salvage: bool = False) -> None:
         self.kraft_version = 0
         self.voters: Voters | None = None
         self.leader_voters: tuple[int, ...] = ()
@@ -87,7 +71,7 @@ class LoadedMetadata:
         """True if the log ends within a transaction of records."""
         return self._transaction != NO_TRANSACTION
 
-    def _load(self, log: MetadataSource) -> None:
+    def _load(self, log: LogFiles | MetadataLog) -> None:
         self._begin()
         try:
             self._replay(log.first_batches())
@@ -105,7 +89,7 @@ class LoadedMetadata:
             raise _AbortedError
         self.image = self._delta.apply(log.end_offset - 1, epoch)
 
-    def _load_snapshot(self, log: MetadataSource) -> tuple[int, int]:
+    def _load_snapshot(self, log: LogFiles | MetadataLog) -> tuple[int, int]:
         """Load the latest usable snapshot; return its end offset and its epoch, 0 and 0 without any."""
         offset, epoch = 0, 0
         self.bad_snapshots.clear()
@@ -124,7 +108,7 @@ class LoadedMetadata:
             raise corrupt(f"it begins at offset {log.start_offset}, without a snapshot of the records below{reason}")
         return offset, epoch
 
-    def _refused(self, log: MetadataSource, error: Exception) -> Exception:
+    def _refused(self, log: LogFiles | MetadataLog, error: Exception) -> Exception:
         if self._is_salvage:
             return error
         if isinstance(error, UnknownRecordError):
