@@ -32,6 +32,8 @@ def read_quorum_state(folder: Path) -> QuorumState | None:
         return None
     try:
         version, leader, epoch = (_number(text, name) for name in ("data_version", "leaderId", "leaderEpoch"))
+        if epoch < 0:
+            raise ValueError("a leaderEpoch of 0 or more")
     except ValueError as error:
         raise CorruptFileError(f"{path}: expected {error} in JSON, found {text[:80]!r}") from None
     if version > DATA_VERSION:
