@@ -55,6 +55,10 @@ def test_kbroker_then_kafka_then_kbroker(tmp_path: Path, folders: tuple[str, ...
             everything.write()
             everything.read("classic-group", "classic")
             everything.read("consumer-group", "consumer")
+        everything.end_open()
+        wait_for("the records of the open transaction", lambda: "left-open 1 2" in committed_in(broker, "transactions"))
+        groups = ledger_of(broker, everything)["group offsets"]
+        assert groups["pending-group"]["plain-0"]["CommittedOffset"] == 7
 
 
 def test_a_snapshot_of_kbroker_is_read_by_kafka(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 from collections.abc import Iterable, Mapping
+from functools import partial
 
 from confluent_kafka import TopicPartition
 
@@ -12,7 +13,7 @@ from kbroker.client.cluster import Cluster
 from kbroker.client.security import ClientSecurity
 from tests.support import wire
 from tests.support.broker import wait_for
-from tests.support.client import Body, Client, librdkafka_consumer, librdkafka_producer
+from tests.support.client import Body, Client, librdkafka_consumer, librdkafka_producer, row_of
 from tests.support.either_broker import SCRAM_MODULE
 from tests.support.ledger import BROKER, CLIENT_METRICS, GROUP, TOPIC
 
@@ -105,6 +106,21 @@ class Everything:
         with Client(self.bootstrap) as client:
             self.begin(client, "left-open")
             self.send(client, "left-open", "transactions")
+            self._send_offsets(client, "left-open")
+
+    def end_open(self) -> None:
+        """Commit the transaction that was left open in the first round."""
+        with Client(self.bootstrap) as client:
+            self.end(client, "left-open", commits=True)
+
+    def _send_offsets(self, client: Client, transactional_id: str) -> None:
+        producer_id, epoch = self._producers[transactional_id]
+        mine = {"TransactionalId": transactional_id, "GroupId": "pending-group", "ProducerId": producer_id}
+        self.ask(client, "AddOffsetsToTxn", 3, {**mine, "ProducerEpoch": epoch})
+        offset = {"PartitionIndex": 0, "CommittedOffset": 7, "CommittedLeaderEpoch": 0, "CommittedMetadata": "pending"}
+        topics = [{"Name": "plain", "Partitions": [offset]}]
+        member = {"GenerationIdOrMemberEpoch": -1, "MemberId": "", "GroupInstanceId": None}
+        self.ask(client, "TxnOffsetCommit", 3, {**mine, "ProducerEpoch": epoch, **member, "Topics": topics})
 
     def _create_topics(self, client: Client, topics: Mapping[str, Mapping[str, str]], partitions: int = 2) -> None:
         rows = [
@@ -215,6 +231,38 @@ class Everything:
             self.alter(client, BROKER, "1", {"log.cleaner.backoff.ms": str(15_000 + number)})
             self.limit(client, [("user", f"round-{number}")], {"producer_byte_rate": 1e6 + number})
             self.allow(client, f"round-{number}", "User:alice")
+            self._replace_topic(client)
+            self._grow(client)
+            before = {"PartitionIndex": 0, "Offset": number * self._records // 2}
+            body = {"Topics": [{"Name": "kept", "Partitions": [before]}], "TimeoutMs": 30_000}
+            self.ask(client, "DeleteRecords", 2, body)
+
+    def _replace_topic(self, client: Client) -> None:
+        """Delete a topic and create one of the same name; delete the topic of an earlier round."""
+        if self.round > 1:
+            names = ["replaced"] if self.round == 2 else ["replaced", f"round-{self.round - 2}"]
+            rows = [{"Name": name} for name in names]
+            self.ask(client, "DeleteTopics", 6, {"Topics": rows, "TimeoutMs": 30_000})
+        self._create_topics(client, {"replaced": {}})
+        for index in (0, 1):
+            batch = wire.batch([f"replaced {self.round} {number}".encode() for number in range(self.round)])
+            row = {"Name": "replaced", "PartitionData": [{"Index": index, "Records": batch}]}
+            body = {"TransactionalId": None, "Acks": -1, "TimeoutMs": 30_000, "TopicData": [row]}
+            wait_for("the new topic", partial(self._is_stored, client, body))
+
+    @staticmethod
+    def _is_stored(client: Client, body: Body) -> bool:
+        return bool(row_of(client.call("Produce", 9, body))["ErrorCode"] == 0)
+
+    def _grow(self, client: Client) -> None:
+        if self.round == 1:
+            self._create_topics(client, {"growing": {}})
+        count = self.round + 2
+        grown = {"Topics": [{"Name": "growing", "Count": count, "Assignments": None}], "TimeoutMs": 30_000}
+        self.ask(client, "CreatePartitions", 3, {**grown, "ValidateOnly": False})
+        wait_for("the new partition", lambda: wire.is_ready(self.bootstrap, "growing", count - 1))
+
+    # ------------------------------------------------------------ transactions
 
     def begin(self, client: Client, transactional_id: str, topic: str = "transactions") -> None:
         """Begin a transaction on both partitions of a topic."""

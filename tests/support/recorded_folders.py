@@ -43,10 +43,15 @@ UNSUPPORTED_VERSION = 35
 
 
 class Recorded(NamedTuple):
-    """A folder of a release. ``is_static``: its quorum has kraft.version 0; ``is_killed``: Kafka was killed at last."""
+    """A folder of a release.
+
+    ``unserved``: finalized features that kbroker keeps and does not serve; ``is_static``: its quorum has kraft.version
+    0; ``is_killed``: Kafka was killed at last.
+    """
 
     name: str
     version: str
+    unserved: Sequence[str] = ("eligible.leader.replicas.version", "share.version", "streams.version")
     log_dirs: Sequence[str] = ("data",)
     is_static: bool = False
     is_killed: bool = False
@@ -73,11 +78,11 @@ class Recorded(NamedTuple):
 
 
 RECORDED = (
-    Recorded("kafka-4.0", "4.0.0"),
-    Recorded("kafka-4.1-killed", "4.1.1", is_killed=True),
+    Recorded("kafka-4.0", "4.0.0", ()),
+    Recorded("kafka-4.1-killed", "4.1.1", ("eligible.leader.replicas.version",), is_killed=True),
     Recorded("kafka-4.2-static", "4.2.0", is_static=True),
     Recorded("kafka-4.3", "4.3.1"),
-    Recorded("kafka-4.3-two-folders-killed", "4.3.1", ("a", "b"), is_killed=True),
+    Recorded("kafka-4.3-two-folders-killed", "4.3.1", log_dirs=("a", "b"), is_killed=True),
     Recorded("kafka-4.3-static-killed", "4.3.1", is_static=True, is_killed=True),
 )
 
