@@ -44,6 +44,15 @@ def failure(body: Body, error: Errors, request: RequestContext) -> Body:
     return {"Topics": topics}
 
 
+def epochs_from(epochs: Sequence[tuple[int, int]], log_start: int) -> Sequence[tuple[int, int]]:
+    """Return the epochs of the records from the start of the log on.
+
+    Source: ``LeaderEpochFileCache.truncateFromStartAsyncFlush``.
+    """
+    below = bisect_right(epochs, log_start, key=lambda entry: entry[1])
+    return [(epochs[below - 1][0], log_start), *epochs[below:]] if below > 0 else epochs
+
+
 def end_of_epoch(epochs: Sequence[tuple[int, int]], latest: int, log_end: int, wanted: int) -> tuple[int, int]:
     """Return the epoch at or below the wanted one, and the offset after its last record; -1 and -1 for a later epoch.
 
@@ -72,6 +81,7 @@ def _look_up(log: Any, row: Body) -> Body:
         epochs = log.leader_epochs()
     except ValueError:  # deleted just now
         return _response(index, Errors.UNKNOWN_TOPIC_OR_PARTITION)
+    epochs = epochs_from(epochs, log.log_start_offset)
     epoch, end = end_of_epoch(epochs, log.leader_epoch, log.log_end_offset, row["LeaderEpoch"])
     return {"ErrorCode": 0, "Partition": index, "LeaderEpoch": epoch, "EndOffset": end}
 

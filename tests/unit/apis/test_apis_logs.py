@@ -11,7 +11,7 @@ import pytest
 from kbroker._core.clock import VirtualClock
 from kbroker.apis import api21_delete_records as delete_records_api
 from kbroker.apis import api43_elect_leaders as elect_leaders_api
-from kbroker.apis.api23_offset_for_leader_epoch import end_of_epoch
+from kbroker.apis.api23_offset_for_leader_epoch import end_of_epoch, epochs_from
 from kbroker.common.configs.config import BrokerConfig
 from kbroker.common.errors import Errors
 from kbroker.log.checkpoints import offset_checkpoint
@@ -98,6 +98,22 @@ def test_end_of_epoch(wanted: int, response: tuple[int, int]) -> None:
     """The largest epoch at or below the wanted one ends where the next begins, and the leader's with the log."""
     assert end_of_epoch([(2, 10), (4, 30)], 4, 50, wanted) == response
     assert end_of_epoch([], 0, 0, 0) == (0, 0)  # an empty partition
+
+
+def test_epochs_of_deleted_records() -> None:
+    """An epoch does not end below the start of the log: the first one left begins there."""
+    epochs = [(0, 0), (2, 40), (4, 80)]
+    assert [epochs_from(epochs, start) for start in (0, 10, 40, 60, 80, 90)] == [
+        epochs,
+        [(0, 10), (2, 40), (4, 80)],
+        [(2, 40), (4, 80)],
+        [(2, 60), (4, 80)],
+        [(4, 80)],
+        [(4, 90)],
+    ]
+    assert epochs_from([], 5) == []
+    assert epochs_from([(2, 10)], 5) == [(2, 10)]
+    assert end_of_epoch(epochs_from(epochs, 60), 4, 100, 0) == (0, 60)
 
 
 @pytest.mark.parametrize(
