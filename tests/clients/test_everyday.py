@@ -4,6 +4,7 @@ The rows that come out are those of the table in docs/compatibility.md; they are
 KBROKER_TEST_BOOTSTRAP=host:port runs it against any broker: Apache Kafka passes.
 """
 
+import os
 import sys
 import time
 from collections.abc import Callable
@@ -35,6 +36,12 @@ def command(name: str, scratch: Path, bootstrap: str, topic: str) -> list[str]:
     return [*PROGRAMS[name](scratch), bootstrap, *verb, topic, start_ms]
 
 
+def without_version(row: str) -> str:
+    """Return a row of the table without its second cell."""
+    cells = row.split("|")
+    return "|".join([*cells[:2], *cells[3:]])
+
+
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_everyday(name: str, bootstrap: str, scratch: Path, record_property: Callable[[str, object], None]) -> None:
     """Each client does its everyday work; a step that fails, or a row that the page does not have, is named."""
@@ -48,4 +55,6 @@ def test_everyday(name: str, bootstrap: str, scratch: Path, record_property: Cal
     assert "?" not in row, f"steps are missing: {row}"
     page = (ROOT / "docs" / "compatibility.md").read_text(encoding="utf-8").splitlines()
     assert [line for line in heading() if line not in page] == [], "the heading of the table in docs/compatibility.md"
+    if "KBROKER_RANGES" in os.environ:  # of another version, which is the second cell
+        row, page = (without_version(row), [without_version(line) for line in page])
     assert row in page, f"not in docs/compatibility.md: {row}"

@@ -231,6 +231,7 @@ def test_under_xdist(run: Run) -> None:
         """,
         "-n3",
         "-rP",
+        *("-p", "no:benchmark"),  # before 5.3 pytest-benchmark warns that it measures nothing under xdist
     )
     result.assert_outcomes(passed=12)
     served = {line.split()[2]: line.split()[3] for line in result.outlines if line.startswith("served by")}

@@ -29,4 +29,5 @@ sed -n '/^requires = /p' pyproject.toml | grep -o '"[^"]*"' | tr -d '"' > build.
   pyproject.toml build.in -o versions.new
 cmp -s versions.new build/versions.txt || { mkdir -p build && mv versions.new build/versions.txt; }
 make --no-print-directory PYTHON="$python" LOCK=build/versions.txt .venv/.built .venv/.locked
+export KBROKER_RANGES=$end # docs/compatibility.md has the versions of the lock alone
 .venv/bin/python -m pytest -m "not soak" --benchmark-disable "$@"

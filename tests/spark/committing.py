@@ -1,6 +1,8 @@
 """A program for the tests: what a stream does with a table at each batch, without Spark, and what a compaction does.
 
-python -m tests.spark.committing TABLE write APP BATCHES | python -m tests.spark.committing TABLE compact TIMES
+python -m tests.spark.committing TABLE write APP BATCHES [wait] | python -m tests.spark.committing TABLE compact TIMES
+
+With `wait` the batches are of two hours, written after a line of input, so that several processes begin at once.
 """
 
 from __future__ import annotations
@@ -63,8 +65,11 @@ def main(table: str, what: str, *words: str, options: Mapping[str, str] | None =
             print("rewrote", done.files_before, flush=True)
         return
     found.open(TableInfo(REQUEST_LOG, BUCKETS, VERSION, spark_schema().jsonValue()))
-    app, batches = words
-    rows = placed(day_of_batches().rows)
+    app, batches, *waiting = words
+    rows = placed(two_hours() if waiting else day_of_batches().rows)
+    if waiting:
+        print("ready", flush=True)
+        sys.stdin.readline()
     for number in range(int(batches)):
         print("committed" if write(found, app, number, rows) else "left out", flush=True)
 

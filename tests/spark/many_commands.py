@@ -2,12 +2,14 @@
 
 python -m tests.spark.many_commands < [[WORD, ...], ...] as JSON > [{"status": 0, "out": "", "err": ""}, ...]
 
-The session is that of the first command; the others use it, whatever they say of a master. `watch`, which has no end,
-is stopped when its table has rows.
+Words NAME=VALUE before a command are its environment, which neither the JVM nor executors have. The session is that of
+the first command; the others use it, whatever they say of a master. `watch`, which has no end, is stopped when its
+table has rows.
 """
 
 from __future__ import annotations
 
+import itertools
 import json
 import sys
 from collections.abc import Callable
@@ -62,8 +64,10 @@ def main() -> None:
     pipeline_watch.run_stream = _until_rows  # type: ignore[attr-defined]
     results = []
     for words in json.load(sys.stdin):
-        _kept["words"] = words
-        done = CliRunner().invoke(cli, ["pipeline", *words])
+        command = list(itertools.dropwhile(lambda word: "=" in word, words))
+        variables = dict(word.split("=", 1) for word in words[: len(words) - len(command)])
+        _kept["words"] = command
+        done = CliRunner().invoke(cli, ["pipeline", *command], env=variables)
         results.append({"status": done.exit_code, "out": done.stdout, "err": done.stderr})
     if "stop" in _kept:
         _kept["stop"]()

@@ -103,6 +103,7 @@ class Standalone:
         given = {
             **environment(),
             "SPARK_LOCAL_IP": "127.0.0.1",
+            "AWS_EC2_METADATA_DISABLED": "true",  # executors look for credentials nowhere else
             "SPARK_CONF_DIR": str(self._folder / NO_CONF),
             "SPARK_DAEMON_MEMORY": "128m",
             "SPARK_DAEMON_JAVA_OPTS": " ".join(JVM),

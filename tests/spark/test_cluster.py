@@ -101,11 +101,19 @@ def test_the_jvms_use_the_archive_of_classes(cluster: Standalone) -> None:
     assert unused == [], f"written by another Java or Spark? Then delete {ARCHIVE}"
 
 
+def without_options(words: list[str]) -> list[str]:
+    """Return a command without the options of its store."""
+    pairs = zip(words, ["", *words], strict=False)
+    return [word for word, before in pairs if "--storage-option" not in (word, before)]
+
+
 def test_what_executors_reach_is_filled_and_read(cluster: Standalone, places: tuple[Path, Path]) -> None:
     """A folder that all share, and a store, where driver and executors share nothing else.
 
-    Workers in other processes write, the driver commits, and no line of Spark's own is shown. Of a folder that is not
-    shared a task finds another one: one sentence, and nothing is begun. All in one session: each would take three JVMs.
+    Workers in other processes write, the driver commits, and no line of Spark's own is shown. Credentials of options
+    and of the command's environment reach executors; those of a profile do not, and one sentence names what executors
+    lack. Of a folder that is not shared a task finds another one: one sentence, and nothing is begun. All in one
+    session: each would take three JVMs.
     """
     shared, private = places
     log = shared / "requests-1.jsonl"
@@ -113,11 +121,30 @@ def test_what_executors_reach_is_filled_and_read(cluster: Standalone, places: tu
         place = TablePlace.of("s3://tables/alone", s3.options)
         store = Cell(ALONE, S3, place, private / "own", cluster.options, "", "", ROWS)
         store.prepare(list(make_day(ROWS).lines()))
-        in_store = {name: store.words()[name] for name in ("ingest", "replay", "compact")}
+        words = store.words()
+        variables = ["=".join(pair) for pair in s3.options.items()]
+        in_store = {
+            "ingest": [*variables, *without_options(words["ingest"])],
+            **{name: words[name] for name in ("replay", "compact")},
+        }
+        profile = private / "own" / "credentials"
+        profile.write_text("[work]\naws_access_key_id=key\naws_secret_access_key=secret\n")
+        of_profile = [
+            *(one for one in variables if "KEY" not in one),
+            *("AWS_PROFILE=work", f"AWS_SHARED_CREDENTIALS_FILE={profile}"),
+            *without_options(words["usage"]),
+            *("--storage-option", "AWS_FORCE_CREDENTIAL_LOAD=true"),  # else not with an address of a store
+        ]
         refused = ["ingest", str(private / "table"), str(log), "--quiet", *cluster.options]
         filled = ["ingest", str(shared / "table"), str(log), "--buckets", "2", "--json", *cluster.options]
-        found, of_spark = run_commands({"filled": filled, "refused": refused, **in_store})
+        found, of_spark = run_commands({"filled": filled, "refused": refused, "profile": of_profile, **in_store})
     assert of_spark == ""
+
+    no_credentials = found.pop("profile")
+    assert (no_credentials["status"], no_credentials["out"]) == (1, "")
+    assert f"cannot read {place}/ready/date=" in no_credentials["err"]
+    assert "Spark's executors have no credentials for the object store (" in no_credentials["err"]
+    assert "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY" in no_credentials["err"]
 
     no_folder = found.pop("refused")
     assert (no_folder["status"], no_folder["out"]) == (1, "")

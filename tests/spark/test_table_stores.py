@@ -29,7 +29,7 @@ from kbroker.spark.tables.table_stream import StreamOptions
 from kbroker.spark.whatif.quota_set import QuotaSet
 from kbroker.spark.whatif.replay import replay_rows, replay_table
 from kbroker.spark.whatif.sum import by_client
-from tests.spark.committing import BUCKETS, day_of_batches, placed, write
+from tests.spark.committing import BUCKETS, placed, two_hours, write
 from tests.spark.day import START_US, make_day
 from tests.spark.test_replay_core import SETS
 from tests.support.object_store import ObjectStore, request
@@ -60,23 +60,28 @@ def test_writers_at_once(place: TablePlace) -> None:
     Table(place).open(TableInfo(REQUEST_LOG, BUCKETS, VERSION, spark_schema().jsonValue()))
     program = (
         "import sys, json; from tests.spark.committing import main; "
-        "main(sys.argv[1], 'write', sys.argv[2], '3', options=json.loads(sys.argv[3]))"
+        "main(sys.argv[1], 'write', sys.argv[2], '6', 'wait', options=json.loads(sys.argv[3]))"
     )
     options = json.dumps(place.storage_options)
     running = [
         subprocess.Popen(
-            [sys.executable, "-c", program, place.uri, app, options], cwd=ROOT, stdout=subprocess.PIPE, text=True
+            [sys.executable, "-c", program, place.uri, app, options],
+            cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
         )
         for app in ("a", "b", "b")
-    ]
+    ]  # fmt: skip
+    assert [one.stdout.readline() for one in running] == ["ready\n"] * 3
+    for one in running:
+        one.stdin.write("\n")
+        one.stdin.flush()
     said = [one.communicate(timeout=300)[0].split("\n")[:-1] for one in running]
     assert [one.returncode for one in running] == [0, 0, 0]
-    assert said[0] == ["committed"] * 3
+    assert said[0] == ["committed"] * 6
     assert all(sorted(pair) == ["committed", "left out"] for pair in zip(said[1], said[2], strict=True))
-    assert describe_table(place)["rows"] == 6 * day_of_batches().rows.num_rows
-    assert compact_table(place, retention_ms=0, short_retention=True).hours == 24
+    assert describe_table(place)["rows"] == 12 * two_hours().num_rows
+    assert compact_table(place, retention_ms=0, short_retention=True).hours == 2
     found = Table(place)
-    assert sum(one.rows for one in found.files()) == 6 * day_of_batches().rows.num_rows
+    assert sum(one.rows for one in found.files()) == 12 * two_hours().num_rows
     assert found.files() == [one for one in found.files() if "compacted-" in one.path]
 
 
@@ -143,10 +148,10 @@ def test_ingest_read_replay(spark: SparkSession, place: TablePlace, tmp_path: Pa
 def test_the_commands(command: Callable[..., Result], place: TablePlace) -> None:
     """TABLE is a URI, the store's options are given beside it."""
     Table(place).open(TableInfo(REQUEST_LOG, BUCKETS, VERSION, spark_schema().jsonValue()))
-    write(Table(place), "a", 0, placed(day_of_batches().rows))
+    write(Table(place), "a", 0, placed(two_hours()))
     more = [word for pair in place.options for word in ("--storage-option", "=".join(pair))]
     used = command("pipeline", "usage", place.uri.replace("s3:", "s3a:"), "--top", "1", *more)
-    assert f"reading {day_of_batches().rows.num_rows:,} rows of 24 hours in 48 files" in used.stderr
+    assert f"reading {two_hours().num_rows} rows of 2 hours in 4 files" in used.stderr
     assert used.stdout.splitlines()[1].split()[:2] == ["User:team-0", "app-00"]
     assert (
         "ROWS" not in command("pipeline", "compact", place.uri, "--retention", "0", "--short-retention", *more).stdout
@@ -171,7 +176,7 @@ def test_the_mark_of_a_folder_is_no_file(store: dict[str, str], tmp_path: Path) 
 def test_a_file_that_is_missing_is_named(spark: SparkSession, place: TablePlace) -> None:
     Table(place).open(TableInfo(REQUEST_LOG, BUCKETS, VERSION, spark_schema().jsonValue()))
     found = Table(place)
-    write(found, "a", 0, placed(day_of_batches().rows))
+    write(found, "a", 0, placed(two_hours()))
     lost = found.files()[0]
     place.delete(lost.path)
     with pytest.raises(Exception, match="UnreadableFileError") as failed:

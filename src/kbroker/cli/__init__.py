@@ -178,7 +178,7 @@ def user_message(error: Exception) -> str | None:
     from kbroker.client.connection import BrokerConnectionError
     from kbroker.client.http_port import HttpPortError
     from kbroker.common.errors import KafkaError
-    from kbroker.spark.errors import PACKAGES, PipelineError, missing_package, reason_of_delta
+    from kbroker.spark.errors import PACKAGES, PipelineError, missing_package, reason_of_store
 
     if isinstance(error, KafkaError | BrokerConnectionError | HttpPortError | PipelineError):
         return str(error)
@@ -190,9 +190,10 @@ def user_message(error: Exception) -> str | None:
     if isinstance(error, ModuleNotFoundError) and error.name in PACKAGES:
         return str(missing_package(error.name))
     if _is_of_delta(error):
-        return f"the table's store or log: {reason_of_delta(error)}"
+        return f"the table's store or log: {reason_of_store(error)}"
     if isinstance(error, OSError):
-        return f"{error.filename}: {error.strerror}" if error.filename else error.strerror or str(error)
+        said = error.strerror or str(error)
+        return f"{error.filename}: {said}" if error.filename else reason_of_store(said)
     return None
 
 

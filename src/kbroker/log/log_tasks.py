@@ -64,13 +64,13 @@ class LogTasks:
         self._every("producer-expiration", self.expire_producers, integer("producer.id.expiration.check.interval.ms"))
         self.schedule_flusher()
         if self._dirs:
-            self._every("failed-io", self.failed_io.look, LOOK_PERIOD_MS, LOOK_PERIOD_MS)
+            self._every("failed-io", self.failed_io.look, LOOK_PERIOD_MS)
             every = integer("log.flush.offset.checkpoint.interval.ms")
             self._every("recovery-point-checkpoint", self.write_recovery_points, every)
             every = integer("log.flush.start.offset.checkpoint.interval.ms")
             self._every("log-start-checkpoint", self.write_log_starts, every)
             every = HIGH_WATERMARK_PERIOD_MS  # a kill before the first write loses offsets unnoticed
-            self._every("high-watermark-checkpoint", self.write_high_watermarks, every, every)
+            self._every("high-watermark-checkpoint", self.write_high_watermarks, every)
 
     def schedule_flusher(self) -> None:
         """Schedule flushes by time with the configured interval."""
@@ -84,12 +84,11 @@ class LogTasks:
             flush_ms if isinstance(flush_ms, int) else INT64_MAX,
         )
         if period_ms < INT64_MAX:
-            delay_ms = max(0, min(INITIAL_TASK_DELAY_MS, period_ms))
-            self._flush_task = self._every("log-flusher", self.flush_by_time, period_ms, delay_ms)
+            self._flush_task = self._every("log-flusher", self.flush_by_time, period_ms)
 
-    def _every(
-        self, name: str, run: Callable[[], object], period_ms: int, delay_ms: int = INITIAL_TASK_DELAY_MS
-    ) -> ScheduledTask:
+    def _every(self, name: str, run: Callable[[], object], period_ms: int) -> ScheduledTask:
+        # unlike in Kafka, a period shorter than the initial delay counts from the start
+        delay_ms = max(0, min(INITIAL_TASK_DELAY_MS, period_ms))
         return self._scheduler.schedule(name, run, delay_ms=delay_ms, period_ms=max(1, period_ms))
 
     def apply_retention(self) -> int:

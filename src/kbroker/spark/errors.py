@@ -28,6 +28,27 @@ NO_WORKER = "Python worker failed to connect back"
 LOST_PART = "Checkpoint block rdd_"
 
 
+#: Messages of delta-rs in a process without credentials for an object store.
+NO_CREDENTIALS = re.compile(
+    r"error occurred while loading credentials|http://169\.254\.169\.254/|metadata\.google\.internal|"
+    r"no (?:credentials found|providers) in chain"
+)
+#: Remedies where this command or executors have no credentials.
+NEEDS_CREDENTIALS = (
+    "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, and AWS_SESSION_TOKEN of temporary ones (for other stores those "
+    "that delta-rs names), in the environment of this command or by --storage-option, which are sent to executors; a "
+    "profile or a file of credentials on this machine is not"
+)
+
+
+def reason_of_store(error: Exception | str) -> str:
+    """Return the reason of a failure of a store on this machine, with the remedy where it is a lack of credentials."""
+    reason = reason_of_delta(error)
+    if NO_CREDENTIALS.search(reason) is None:
+        return reason
+    return f"this command has no credentials for the object store ({reason}): {NEEDS_CREDENTIALS}"
+
+
 def reason_of_delta(error: Exception | str) -> str:
     """Return the message of an exception of delta-rs in one line, without colours and the frames of a stack."""
     text = _ARROW.sub(": ", _COLOURS.sub("", _FRAMES.split(str(error), maxsplit=1)[0]))

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from kbroker.spark.errors import NO_WORKER, PipelineError, reason_of_delta
+from kbroker.spark.errors import NEEDS_CREDENTIALS, NO_CREDENTIALS, NO_WORKER, PipelineError, reason_of_delta
 
 T = TypeVar("T")
 
@@ -33,27 +33,16 @@ _UNREADABLE_BY_SPARK = (
 _UNREADABLE = re.compile(r"UnreadableFileError: cannot read (?P<file>.+?\.parquet): (?P<cause>[^\n]+)")
 
 MISSING, DAMAGED = "it is not there", "it is damaged, or no Parquet file"
+STORE_FAILED, AGAIN = "its store failed: ", "; run this again when the store responds"
 RESTORE = "restore the file from a copy, or ingest the logs again into a new table"
 #: Remedies where the machines of a cluster lack the Python that is needed.
 NEEDS_PYTHON = (
     'install "kbroker[spark]" there, send one with --py-env ARCHIVE, or name another Python of theirs with --conf '
     "spark.pyspark.python=PATH"
 )
-#: Remedies where executors have no credentials.
-NEEDS_CREDENTIALS = (
-    "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, and AWS_SESSION_TOKEN of temporary ones (for other stores those "
-    "that delta-rs names), in the environment of this command or by --storage-option, which are sent to executors; a "
-    "profile or a file of credentials on this machine is not"
-)
 #: Requirements that Spark or the machines of a cluster do not meet, by the messages of Spark or Python.
 _LACKING = (
-    (
-        re.compile(
-            r"(error occurred while loading credentials|http://169\.254\.169\.254/|metadata\.google\.internal|"
-            r"no providers in chain provided credentials)"
-        ),
-        f"Spark's executors have no credentials for the object store ({{cause}}): {NEEDS_CREDENTIALS}",
-    ),
+    (NO_CREDENTIALS, f"Spark's executors have no credentials for the object store ({{cause}}): {NEEDS_CREDENTIALS}"),
     (
         re.compile(r"No FileSystem for scheme \"(\w+)\"|Class org\.apache\.hadoop\.fs\.(s3a)\.S3AFileSystem not found"),
         "Spark has no client of Hadoop's for this store, in which --checkpoint lies: give Spark its jars (for S3 "
@@ -159,7 +148,10 @@ def unreadable_file(error: BaseException) -> UnreadableFileError | None:
     text = str(error)
     found = _UNREADABLE.search(text)
     if found is not None:
-        return UnreadableFileError(found["file"], found["cause"].rstrip())
+        reason = found["cause"].rstrip()
+        if NO_CREDENTIALS.search(reason) is not None:
+            reason = lacking(reason.removeprefix(STORE_FAILED).removesuffix(AGAIN)) or reason
+        return UnreadableFileError(found["file"], reason)
     for pattern in _UNREADABLE_BY_SPARK:
         found = pattern.search(text)
         if found is not None:

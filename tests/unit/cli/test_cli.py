@@ -179,6 +179,15 @@ def test_a_bug_keeps_its_traceback() -> None:
     assert user_message(FileNotFoundError(2, "No such file", "f")) == "f: No such file"
 
 
+def test_a_command_without_credentials_says_which_it_needs() -> None:
+    """The error of delta-rs names an address that its user has never seen, in colours."""
+    url = "http://169.254.169.254/latest/api/token"
+    said = user_message(OSError(f"Generic S3 error\n \x1b[31m\u21b3\x1b[0m Error performing PUT {url} in 18 ms"))
+    reason = f"Generic S3 error: Error performing PUT {url} in 18 ms"
+    assert said is not None
+    assert said.startswith(f"this command has no credentials for the object store ({reason}): set AWS_ACCESS_KEY_ID ")
+
+
 # ---- output
 
 

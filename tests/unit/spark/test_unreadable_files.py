@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kbroker.spark.failures import DAMAGED, MISSING, RESTORE, UnreadableFileError, unreadable_file
+from kbroker.spark.failures import AGAIN, DAMAGED, MISSING, RESTORE, STORE_FAILED, UnreadableFileError, unreadable_file
 
 FILE = "/data/t/date=2026-01-02/hour=00/bucket=00/batch-00000000-g0.parquet"
 
@@ -33,6 +33,16 @@ WORKER = (
 def test_the_file_is_named(text: str, cause: str) -> None:
     """Whichever reads it: Spark's own reader in the JVM, or Arrow in a Python worker."""
     assert str(unreadable_file(RuntimeError(text))) == f"cannot read {FILE}: {cause}; {RESTORE}"
+
+
+def test_credentials_that_executors_lack_are_named() -> None:
+    """The store works, so the advice is not to wait for it."""
+    reason = "Operation not supported: an error occurred while loading credentials: no providers"
+    raised = UnreadableFileError(FILE, f"{STORE_FAILED}{reason}{AGAIN}")
+    said = str(unreadable_file(RuntimeError(f"kbroker.spark.failures.UnreadableFileError: {raised}")))
+    expected = f"cannot read {FILE}: Spark's executors have no credentials for the object store ({reason}): set AWS_"
+    assert said.startswith(expected)
+    assert AGAIN not in said
 
 
 def test_other_failures_are_not_explained_away() -> None:

@@ -28,7 +28,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from kbroker.spark.errors import PipelineError, reason_of_delta
+from kbroker.spark.errors import PipelineError, reason_of_store
 from kbroker.spark.shared_folder import settles
 from kbroker.spark.tables.table_place import AsOf, TableName, TablePlace, missing_files
 
@@ -230,7 +230,7 @@ class Table:
         raise TableError(f"{self} changes too often to be opened")
 
     def _unwritable(self, error: OSError) -> TableError:
-        return TableError(f"{self} cannot be written: {reason_of_delta(error)}")
+        return TableError(f"{self} cannot be written: {reason_of_store(error)}")
 
     def make(self, wanted: TableInfo) -> None:
         """Create an empty table, unless another stream has done so."""
@@ -478,7 +478,7 @@ def _open(place: TablePlace) -> DeltaTable:
     except TableNotFoundError:
         raise TableError(f"{place} is no table: it has no {LOG}") from None
     except (DeltaError, OSError) as error:
-        raise TableError(f"{place} cannot be read: {reason_of_delta(error)}") from error
+        raise TableError(f"{place} cannot be read: {reason_of_store(error)}") from error
     if place.as_of is None:
         return found
     newest = found.version()

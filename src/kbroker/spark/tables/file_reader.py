@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 
 from kbroker.common.printable import printable
 from kbroker.spark.errors import reason_of_delta
-from kbroker.spark.failures import DAMAGED, MISSING, RESTORE, UnreadableFileError
+from kbroker.spark.failures import AGAIN, DAMAGED, MISSING, RESTORE, STORE_FAILED, UnreadableFileError
 from kbroker.spark.tables.arrow_log import fit
 from kbroker.spark.tables.table_place import TablePlace
 
@@ -97,7 +97,7 @@ def _cause(error: Exception) -> str:
     if isinstance(error, FileNotFoundError):
         return f"{MISSING}; {RESTORE}"
     if isinstance(error, _StoreError):
-        return f"its store failed: {error}; run this again when the store responds"
+        return f"{STORE_FAILED}{error}{AGAIN}"
     if isinstance(error, MemoryError):
         return "it needs more memory than there is; give each task more"
     if isinstance(error, OSError) and error.errno is not None:

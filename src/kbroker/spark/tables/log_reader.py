@@ -58,7 +58,7 @@ class LogSource:
     connector: str = KBROKER
     format: str = AUTO
     options: Mapping[str, str] = field(default_factory=dict)
-    storage: Mapping[str, str] = field(default_factory=dict)
+    storage: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     @classmethod
     def of_files(
@@ -68,8 +68,10 @@ class LogSource:
 
         Raises: PipelineError for a URI of a store that delta-rs does not support.
         """
-        places = (TablePlace.of(path, storage) for path in paths)
-        return cls(paths=tuple(place.uri for place in places), format=format, storage=dict(storage or {}))
+        places = [TablePlace.of(path, storage) for path in paths]
+        # with those of this process's environment, which neither Spark's JVM nor executors need to have
+        known = {name: value for place in places for name, value in place.options}
+        return cls(paths=tuple(place.uri for place in places), format=format, storage=known)
 
     @classmethod
     def of_topic(
