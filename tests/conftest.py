@@ -77,7 +77,8 @@ def session_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerP
         yield None
         return
     # tests open hundreds of connections at once; past Kafka's 50 the system lets a client wait for a second
-    settings = {"socket.listen.backlog.size": "1024"}
+    # and a group's first member waits for no others, as with the server.properties that Kafka ships
+    settings = {"socket.listen.backlog.size": "1024", "group.initial.rebalance.delay.ms": "0"}
     with BrokerProcess(tmp_path_factory.mktemp("shared-broker") / "data", settings) as broker:
         yield broker
 
