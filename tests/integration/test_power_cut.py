@@ -285,7 +285,7 @@ for number in range(3):
 controller.change(lambda image: config_records(4, "", {}, {"message.max.bytes": "100"}))
 acknowledge("config")
 image = controller.image
-storage.log.write_snapshot(records_of(image, controller.level), image.offset, image.epoch, 1)
+storage.log.write_snapshot(records_of(image, image.level), image.offset, image.epoch, 1)
 acknowledge("snapshot")
 controller.change(lambda image: [metadata_record("RemoveTopicRecord", {"TopicId": uuid.UUID(int=1000)})])
 acknowledge("removal")

@@ -72,7 +72,7 @@ class BrokerMetadata:
         def plan(image: MetadataImage) -> list[MetadataRecord]:
             return registration_records(
                 image,
-                controller.level,
+                image.level,
                 controller.end_offset,
                 config.node_id,
                 addresses,
@@ -85,9 +85,9 @@ class BrokerMetadata:
 
     def fence(self) -> None:
         """Store that the broker stops, so that a controller of Apache Kafka registers it again at once."""
-        node_id, level = self._config.node_id, self.controller.level
+        node_id = self._config.node_id
         try:
-            self.controller.change(lambda image: fencing_records(image, level, node_id), frees_space=True)
+            self.controller.change(lambda image: fencing_records(image, image.level, node_id), frees_space=True)
         except (KafkaError, OutcomeUnknownError) as error:  # a later controller waits for the end of the session
             logger.warning("the metadata log lacks the stop of this broker: %s", error)
 

@@ -14,7 +14,6 @@ from typing import Protocol
 from uuid import UUID
 
 from kbroker.common.errors import OutcomeUnknownError
-from kbroker.common.feature_versions import LAST_STABLE_LEVEL, METADATA_VERSION
 from kbroker.common.loggers import get_logger
 from kbroker.metadata.image.delta import MetadataDelta
 from kbroker.metadata.image.image import EMPTY_IMAGE, MetadataImage
@@ -114,11 +113,6 @@ class Controller:
         return self._image
 
     @property
-    def level(self) -> int:
-        """Finalized metadata.version, which decides the versions of records."""
-        return self._image.features.get(METADATA_VERSION, LAST_STABLE_LEVEL)
-
-    @property
     def end_offset(self) -> int:
         """Offset of the next record."""
         return self._storage.end_offset
@@ -202,7 +196,7 @@ class Controller:
         for record in records:
             delta.replay(record)
         fresh = delta.apply(image.offset, image.epoch)  # before the append: every start replays what is in the log
-        self._storage.append(records, self.level, frees_space=change.frees_space)
+        self._storage.append(records, image.level, frees_space=change.frees_space)
         change.delta = delta
         change.image = fresh._replace(offset=self._storage.end_offset - 1, epoch=self._storage.epoch)
         return change.image

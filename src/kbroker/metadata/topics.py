@@ -222,7 +222,8 @@ class TopicRegistry:
                     results.append(one)
                 except KafkaError as error:
                     results.append(error)
-            return [record for one in results if isinstance(one, PlannedTopic) for record in self._records(one)]
+            planned = [one for one in results if isinstance(one, PlannedTopic)]
+            return [record for one in planned for record in self._records(one, image.level)]
 
         failures: dict[uuid.UUID, KafkaError] = {}
         if validate_only:
@@ -243,15 +244,15 @@ class TopicRegistry:
         self.resolve(configs)
         return PlannedTopic(topic.name, uuid.uuid4(), count, configs)
 
-    def _records(self, topic: PlannedTopic) -> list[MetadataRecord]:
+    def _records(self, topic: PlannedTopic, level: int) -> list[MetadataRecord]:
         return [
             metadata_record("TopicRecord", {"Name": topic.name, "TopicId": topic.topic_id}),
             *config_records(ConfigResourceType.TOPIC, topic.name, {}, topic.configs),
-            *self._partition_records(topic.topic_id, range(topic.partitions)),
+            *self._partition_records(topic.topic_id, range(topic.partitions), level),
         ]
 
-    def _partition_records(self, topic_id: uuid.UUID, indexes: Iterable[int]) -> list[MetadataRecord]:
-        node_id, level = self._config.node_id, self._controller.level
+    def _partition_records(self, topic_id: uuid.UUID, indexes: Iterable[int], level: int) -> list[MetadataRecord]:
+        node_id = self._config.node_id
         return list(new_partition_records(topic_id, indexes, node_id, self._logs.directory_ids, level))
 
     def _forget_failed(self, results: Iterable[PlannedTopic | KafkaError]) -> dict[uuid.UUID, KafkaError]:
@@ -354,7 +355,7 @@ class TopicRegistry:
                 self._logs.sync_folders()
             except Exception as error:
                 raise _storage_error(error) from None
-            return self._partition_records(topic.topic_id, added)
+            return self._partition_records(topic.topic_id, added, image.level)
 
         if validate_only:
             plan(self._controller.image)
@@ -373,11 +374,11 @@ class TopicRegistry:
 
         Of several folders the log manager chooses one when it creates a log; a single one is stored with the partition.
         """
-        level, directory_of = self._controller.level, self._logs.directory_of
-        if len(self._logs.directory_ids) <= 1 or level < DIRECTORIES_LEVEL:
+        if len(self._logs.directory_ids) <= 1 or self._controller.image.level < DIRECTORIES_LEVEL:
             return
+        directory_of = self._logs.directory_of
         try:
-            self._controller.change(lambda image: directory_records(image, names, directory_of, level))
+            self._controller.change(lambda image: directory_records(image, names, directory_of, image.level))
         except Exception as error:  # a broker that stops, or a full disk: the partitions serve all the same
             logger.warning("the log folders of partitions are stored at the next start: %s", error)
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 from uuid import UUID
 
-from kbroker.common.feature_versions import ELIGIBLE_LEADER_REPLICAS
+from kbroker.common.feature_versions import ELIGIBLE_LEADER_REPLICAS, LAST_STABLE_LEVEL, METADATA_VERSION
 from kbroker.common.quotas import QuotaEntity
 from kbroker.common.security.acls import Acl
 from kbroker.common.security.delegation_token import DelegationToken
@@ -58,6 +58,11 @@ class MetadataImage(NamedTuple):
         if found is None or partition >= len(found.partitions):
             return 0
         return found.partitions[partition].leader_epoch
+
+    @property
+    def level(self) -> int:
+        """Finalized level of metadata.version, which decides the versions of records."""
+        return self.features.get(METADATA_VERSION, LAST_STABLE_LEVEL)
 
     @property
     def is_elr_enabled(self) -> bool:

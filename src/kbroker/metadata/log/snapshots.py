@@ -45,7 +45,7 @@ class Snapshots:
             return
         covered_bytes = self._log.new_bytes
         try:
-            records = records_of(image, self._controller.level)
+            records = records_of(image, image.level)
             self._log.write_snapshot(records, image.offset, image.epoch, self._clock.wall_ms())
         except OSError as error:
             logger.error("cannot write a snapshot of the metadata at offset %d: %s", image.offset, error)

@@ -48,7 +48,7 @@ def filled(tmp_path_factory: pytest.TempPathFactory) -> Path:
             change(controller, *topic(20 * start + number))
         if start == 1:
             image = controller.image
-            controller.log.write_snapshot(records_of(image, controller.level), image.offset, image.epoch, 1)
+            controller.log.write_snapshot(records_of(image, image.level), image.offset, image.epoch, 1)
         controller.close()
     return folder
 
