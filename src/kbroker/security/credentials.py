@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from kbroker.common.errors import Errors, KafkaError
+from kbroker.common.feature_versions import SCRAM_LEVEL
 from kbroker.common.security import scram
 from kbroker.metadata.controller import Controller
 from kbroker.metadata.image.image import MetadataImage
@@ -90,6 +91,8 @@ class ScramCredentials:
 
 
 def _objection(change: Deletion | Upsertion, image: MetadataImage) -> KafkaError | None:
+    if image.level < SCRAM_LEVEL:
+        return KafkaError(Errors.UNSUPPORTED_VERSION, "The current metadata version does not support SCRAM")
     if not change.user:
         return KafkaError(Errors.UNACCEPTABLE_CREDENTIAL, "Username must not be empty")
     mechanism = scram.BY_NUMBER.get(change.mechanism)

@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 from kbroker._core.clock import BaseClock
 from kbroker.common.errors import Errors, KafkaError
+from kbroker.common.feature_versions import DELEGATION_TOKENS_LEVEL
 from kbroker.common.loggers import get_logger
 from kbroker.common.security import scram
 from kbroker.common.security.delegation_token import USER_TYPE, DelegationToken, Principal
@@ -103,7 +104,12 @@ class DelegationTokens:
         max_ms = _sum(now_ms, min(asked_ms, self._max_lifetime_ms))
         expiry_ms = min(max_ms, _sum(now_ms, self._expiry_time_ms))
         token = DelegationToken(random_uuid_text(), owner, requester, renewers, now_ms, max_ms, expiry_ms)
-        self._controller.change(lambda image: [_record(token)])
+
+        def plan(image: MetadataImage) -> list[MetadataRecord]:
+            _check_level(image)
+            return [_record(token)]
+
+        self._controller.change(plan)
         return token
 
     def renew(self, secret: bytes, principal: Principal, period_ms: int) -> int:
@@ -173,6 +179,7 @@ class DelegationTokens:
                     self._credentials.pop((mechanism, token_id), None)
 
     def _token_of(self, secret: bytes, image: MetadataImage) -> DelegationToken:
+        _check_level(image)
         token = image.delegation_tokens.get(self._ids.get(_digest(secret), ""))
         if token is None or not hmac.compare_digest(secret, self.hmac_of(token.token_id)):
             raise KafkaError(Errors.DELEGATION_TOKEN_NOT_FOUND)
@@ -185,6 +192,11 @@ def _record(token: DelegationToken) -> MetadataRecord:
 
 def _removal(token: DelegationToken) -> MetadataRecord:
     return metadata_record("RemoveDelegationTokenRecord", {"TokenId": token.token_id})
+
+
+def _check_level(image: MetadataImage) -> None:
+    if image.level < DELEGATION_TOKENS_LEVEL:
+        raise KafkaError(Errors.UNSUPPORTED_VERSION)
 
 
 def _check_renewer(token: DelegationToken, principal: Principal) -> None:

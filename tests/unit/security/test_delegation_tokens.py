@@ -10,6 +10,7 @@ import pytest
 from kbroker._core.clock import VirtualClock
 from kbroker.common.configs.removed_settings import suggest_replacement
 from kbroker.common.errors import Errors
+from kbroker.common.feature_versions import METADATA_VERSION
 from kbroker.common.security import scram
 from kbroker.common.security.acls import Acl, AclFilter, Operation, PatternType, Permission, ResourceType
 from kbroker.common.security.delegation_token import DelegationToken, Principal
@@ -17,13 +18,14 @@ from kbroker.listeners.sasl_authenticator import SaslListener
 from kbroker.metadata.controller import Controller
 from kbroker.metadata.features import FinalizedFeatures
 from kbroker.metadata.log.metadata_log import FOLDER_NAME
+from kbroker.metadata.records.metadata_record import metadata_record
 from kbroker.network.transport.authentication import Outcome, Step
 from kbroker.protocol import codec
 from kbroker.security.authorizer.auth_helper import AuthHelper
 from kbroker.security.authorizer.authorizer import Authorizer
 from kbroker.security.delegation_tokens import DelegationTokens
 from kbroker.security.mechanisms import SaslError, ScramMechanism
-from tests.support.metadata import LoggedController, MemoryController, following
+from tests.support.metadata import LoggedController, MemoryController, change, following
 from tests.support.server import Bench, make_bench
 
 NOW_MS, DAY_MS = 1_700_000_000_000, 86_400_000
@@ -390,3 +392,15 @@ def test_only_a_users_token_logs_a_client_in(tokens: Tokens) -> None:
         else:
             with pytest.raises(SaslError, match="Invalid tokenId"):
                 log_in(made, token["TokenId"], password)
+
+
+def test_an_old_metadata_version_is_refused(tokens: Tokens) -> None:
+    """Its records could not be in a snapshot; the code is that of Kafka."""
+    controller = tokens.bench.ctx.controller
+    change(controller, metadata_record("FeatureLevelRecord", {"Name": METADATA_VERSION, "FeatureLevel": 13}))
+    code = Errors.UNSUPPORTED_VERSION
+    assert tokens.create()["ErrorCode"] == code
+    assert tokens.renew(b"unknown")[0] == tokens.expire(b"unknown")[0] == code
+    assert controller.image.delegation_tokens == {}
+    change(controller, metadata_record("FeatureLevelRecord", {"Name": METADATA_VERSION, "FeatureLevel": 14}))
+    assert tokens.create()["ErrorCode"] == 0

@@ -8,12 +8,14 @@ import pytest
 from kbroker.apis import api50_describe_user_scram_credentials as describe
 from kbroker.apis import api51_alter_user_scram_credentials as alter
 from kbroker.common.errors import Errors
+from kbroker.common.feature_versions import METADATA_VERSION
 from kbroker.common.security import scram
 from kbroker.metadata.controller import Controller
 from kbroker.metadata.log.metadata_log import FOLDER_NAME
+from kbroker.metadata.records.metadata_record import metadata_record
 from kbroker.security.authorizer.auth_helper import AuthHelper
 from kbroker.security.credentials import Deletion, ScramCredentials, Upsertion
-from tests.support.metadata import LoggedController, MemoryController
+from tests.support.metadata import LoggedController, MemoryController, change
 
 
 class Context:
@@ -126,3 +128,15 @@ def test_a_refused_change_changes_nothing() -> None:
     results = altered(ctx, [], [upsertion("bob"), upsertion("few", iterations=1)])
     assert {user: code for user, (code, _) in results.items()} == {"bob": Errors.KAFKA_STORAGE_ERROR, "few": 93}
     assert ctx.credentials.users() == {}
+
+
+def test_an_old_metadata_version_is_refused() -> None:
+    """Its records could not be in a snapshot; the code and the text are those of Kafka."""
+    controller = MemoryController()
+    change(controller, metadata_record("FeatureLevelRecord", {"Name": METADATA_VERSION, "FeatureLevel": 10}))
+    ctx = Context(controller)
+    refused = (Errors.UNSUPPORTED_VERSION, "The current metadata version does not support SCRAM")
+    found = altered(ctx, [{"Name": "bob", "Mechanism": 1}], [upsertion("alice")])
+    assert found == {"bob": refused, "alice": refused}
+    change(controller, metadata_record("FeatureLevelRecord", {"Name": METADATA_VERSION, "FeatureLevel": 11}))
+    assert altered(ctx, [], [upsertion("alice")]) == {"alice": (0, None)}

@@ -8,6 +8,7 @@ from kbroker.common.loggers import get_logger
 from kbroker.metadata.controller import Controller
 from kbroker.metadata.image.delta import MetadataDelta
 from kbroker.metadata.image.image import MetadataImage
+from kbroker.metadata.image.image_errors import UnwritableMetadataError
 from kbroker.metadata.image.snapshot_records import records_of
 from kbroker.metadata.log.metadata_log import MetadataLog
 
@@ -32,6 +33,7 @@ class Snapshots:
         self._end_offset = 0 if newest is None else newest.end_offset  # of the latest snapshot
         self._covered_bytes = 0  # of the log's new bytes, those that the latest snapshot contains
         self._changed_ms = clock.now_ms()  # of the first change after it
+        self._unwritable = ""  # the logged reason why the level cannot represent the image
 
     def publish(self, delta: MetadataDelta, image: MetadataImage) -> None:
         """Note the time of the first change after a snapshot."""
@@ -50,6 +52,12 @@ class Snapshots:
         except OSError as error:
             logger.error("cannot write a snapshot of the metadata at offset %d: %s", image.offset, error)
             return
+        except UnwritableMetadataError as error:  # stays until metadata changes: logged once
+            if str(error) != self._unwritable:
+                self._unwritable = str(error)
+                logger.error("no snapshot of the metadata can be written: %s", error)
+            return
+        self._unwritable = ""
         self._end_offset, self._covered_bytes = image.offset + 1, covered_bytes
         logger.info("wrote a snapshot of the metadata at offset %d", image.offset)
 

@@ -12,7 +12,9 @@ import pytest
 
 from kbroker._core.clock import VirtualClock
 from kbroker.common.configs.config import BrokerConfig
+from kbroker.common.security import scram
 from kbroker.metadata.image.image import MetadataImage
+from kbroker.metadata.image.record_forms import credential_body
 from kbroker.metadata.log.metadata_log import FOLDER_NAME, LogFiles, snapshots_in
 from kbroker.metadata.log.snapshots import Snapshots
 from kbroker.metadata.records.control_records import KRaftVersion, SnapshotHeader, Voters
@@ -227,4 +229,25 @@ def test_retention_by_time_removes_old_snapshots(rig: Callable[..., Rig]) -> Non
     assert one.ends[-1] == one.controller.end_offset
     assert third in one.ends
     assert second < third
+    one.controller.close()
+
+
+def test_an_image_that_its_level_cannot_represent(rig: Callable[..., Rig], caplog: pytest.LogCaptureFixture) -> None:
+    """The reason is logged once; after the remedy there are snapshots again."""
+    one = rig(metadata__log__max__record__bytes__between__snapshots=100)
+    credential = scram.Credential.from_salted_password(scram.SCRAM_SHA_256, b"x" * 32, b"salt", 4096)
+    change(one.controller, metadata_record("FeatureLevelRecord", {"Name": "metadata.version", "FeatureLevel": 10}))
+    change(
+        one.controller,
+        metadata_record("UserScramCredentialRecord", credential_body("alice", "SCRAM-SHA-256", credential)),
+    )
+    for number in range(3):
+        one.fill(5, 5 * number)
+        one.snapshots.look()
+    assert one.ends == []
+    (error,) = (record.message for record in caplog.records if record.levelno == logging.ERROR)
+    assert error.startswith("no snapshot of the metadata can be written: metadata.version 10 cannot represent SCRAM")
+    change(one.controller, metadata_record("FeatureLevelRecord", {"Name": "metadata.version", "FeatureLevel": 30}))
+    one.snapshots.look()
+    assert one.ends == [one.controller.end_offset]
     one.controller.close()
