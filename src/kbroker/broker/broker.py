@@ -19,6 +19,7 @@ from kbroker.common.configs.config import BrokerConfig, misspelled_key
 from kbroker.common.configs.config_accepted import FIXED_NAMES
 from kbroker.common.configs.config_def import ConfigError
 from kbroker.common.configs.config_quorum import controller_listeners
+from kbroker.common.errors import KafkaError, OutcomeUnknownError
 from kbroker.common.loggers import get_logger
 from kbroker.common.open_files import more_open_files, open_files_limit, raise_open_files_limit
 from kbroker.handlers.api_table import KafkaApis
@@ -101,6 +102,7 @@ class Broker:
         with self._state_lock:
             if self._runtime is not None:
                 raise BrokerStartError("this broker runs already")
+            self.failure = ""
             for name, value in self.config.unknown.items():
                 from kbroker.common.configs.removed_settings import suggest_replacement
 
@@ -127,7 +129,7 @@ class Broker:
             except (ConfigError, StartCancelled):
                 parts.stop()
                 raise
-            except (OSError, RuntimeError, ValueError) as error:
+            except (OSError, RuntimeError, ValueError, KafkaError, OutcomeUnknownError) as error:
                 parts.stop()
                 raise BrokerStartError(_one_line(error)) from error
             except BaseException:
@@ -296,5 +298,7 @@ def descriptors_needed(config: BrokerConfig) -> int:
 def _one_line(error: Exception) -> str:
     if isinstance(error, OSError) and error.errno == errno.EMFILE:
         return more_open_files()
+    if isinstance(error, KafkaError):
+        return " ".join(error.message.split())
     text = error.strerror if isinstance(error, OSError) and error.strerror and not error.filename else str(error)
     return " ".join(text.split()) or type(error).__name__

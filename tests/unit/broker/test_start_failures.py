@@ -1,0 +1,49 @@
+"""Starts of a broker whose metadata log cannot be written, and a start after a failure."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from kbroker.broker import Broker, BrokerStartError
+from kbroker.common.errors import Errors, KafkaError
+from kbroker.metadata.log.metadata_log import MetadataLog
+
+
+def make_broker(folder: Path) -> Broker:
+    return Broker({"listeners": "PLAINTEXT://127.0.0.1:0", "log.dirs": str(folder), "node.id": 1})
+
+
+def test_a_sync_that_fails_at_the_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The error is that of a start, in one sentence; the next start succeeds."""
+
+    def fails(log: MetadataLog) -> None:
+        raise OSError(5, "Input/output error")
+
+    broker = make_broker(tmp_path)
+    with monkeypatch.context() as patch:
+        patch.setattr(MetadataLog, "flush", fails)
+        with pytest.raises(BrokerStartError, match=r"^the metadata log cannot be synced: .*Input/output error; it is"):
+            broker.start()
+    with broker:
+        assert broker.failure == ""
+
+
+def test_an_append_that_is_refused_at_the_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The sentence has no error code of the protocol."""
+
+    def fails(log: MetadataLog, batch: bytes, **options: bool) -> None:
+        raise KafkaError(Errors.KAFKA_STORAGE_ERROR, "Cannot write the metadata log: No space left on device")
+
+    monkeypatch.setattr(MetadataLog, "append", fails)
+    with pytest.raises(BrokerStartError, match=r"^Cannot write the metadata log: No space left on device$"):
+        make_broker(tmp_path).start()
+
+
+def test_a_start_clears_the_failure(tmp_path: Path) -> None:
+    """It is the reason of the latest stop."""
+    broker = make_broker(tmp_path)
+    broker.failure = "the metadata log cannot be synced"
+    with broker:
+        assert broker.failure == ""
