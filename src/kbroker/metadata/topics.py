@@ -265,7 +265,10 @@ class TopicRegistry:
         failures = {topic_id: _storage_error(self._failed[topic_id]) for topic_id in ids}
         if ids:
             try:
-                self._controller.change(lambda image: [_removal(topic_id) for topic_id in ids], frees_space=True)
+                self._controller.change(
+                    lambda image: [_removal(topic_id) for topic_id in ids if topic_id in image.topics_by_id],
+                    frees_space=True,
+                )
             except KafkaError as error:
                 reason = f"topics whose logs could not be created cannot be deleted: {error}"
                 raise self._controller.failed(reason) from None
@@ -439,7 +442,8 @@ class TopicRegistry:
     def _remove(self, topics: Iterable[TopicImage]) -> None:
         views = {}
         for topic in topics:
-            self._failed.pop(topic.topic_id, None)
+            if self._failed.pop(topic.topic_id, None) is not None:  # partitions may have been added in the same turn
+                self._drop_logs({topic.name: range(len(topic.partitions))}, [topic.topic_id])
             view = self._by_id.get(topic.topic_id)
             if view is not None:
                 views[view.name] = view

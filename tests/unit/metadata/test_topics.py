@@ -12,9 +12,10 @@ from kbroker.common.configs.config_resource import ConfigChange, ConfigResourceT
 from kbroker.common.errors import Errors, KafkaError
 from kbroker.common.topic_names import invalid_name_reason
 from kbroker.metadata.configs.resource_configs import broker_configs
+from kbroker.metadata.controller import Plan
 from kbroker.metadata.topic_rules import NewTopic, TopicNames
 from kbroker.metadata.topics import TopicRegistry, TopicView
-from tests.support.metadata import MemoryController, StoredTopic, following, store_configs
+from tests.support.metadata import MemoryController, StoredTopic, following, store_configs, together
 from tests.support.server import FakeLog, FakeLogs, make_bench
 
 TOPIC, BROKER = ConfigResourceType.TOPIC, ConfigResourceType.BROKER
@@ -370,3 +371,40 @@ def test_a_stored_config_that_is_no_longer_valid_counts_as_unset() -> None:
     assert (configs["retention.ms"], configs["segment.ms"]) == (604_800_000, 6)
     store_configs(controller, TOPIC, "t", {"retention.ms": None, "segment.ms": None})
     assert logs.open["t", 0].configs["segment.ms"] == 604_800_000
+
+
+def test_a_failed_topic_that_another_client_deletes_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The others of its request are removed all the same."""
+    bench = make_bench()
+    create, controller = bench.logs.create_partitions, bench.ctx.controller
+    change, is_deleted = controller.change, []
+
+    def fails(name: str, *args: Any) -> list[FakeLog]:
+        if name.startswith("bad"):
+            raise OSError(28, "No space left on device")
+        return create(name, *args)
+
+    def late(plan: Plan, **options: bool) -> None:
+        if "bad1" in controller.image.topics and not is_deleted:  # before the removal of the failed ones
+            is_deleted.append(True)
+            bench.ctx.topics.delete("bad1")
+        change(plan, **options)
+
+    monkeypatch.setattr(bench.logs, "create_partitions", fails)
+    monkeypatch.setattr(controller, "change", late)
+    made = bench.ctx.topics.create_all([NewTopic("bad1"), NewTopic("bad2"), NewTopic("good")])
+    assert [getattr(one, "error", None) for one in made] == [Errors.KAFKA_STORAGE_ERROR] * 2 + [None]
+    assert is_deleted
+    assert [topic.name for topic in bench.stored] == ["good"]
+
+
+def test_a_failed_topic_that_grows_in_the_same_turn() -> None:
+    """The logs of its added partitions are removed with it."""
+    bench = make_bench()
+    bench.logs.fail_at = ("t", 0)
+    topics = bench.ctx.topics
+    (made, _) = together(
+        bench.ctx.controller, lambda: topics.create_all([NewTopic("t", 1)]), lambda: topics.add_partitions("t", 3)
+    )
+    assert [one.error for one in made] == [Errors.KAFKA_STORAGE_ERROR]  # type: ignore[attr-defined]
+    assert (bench.stored, bench.logs.open) == ([], {})
