@@ -61,15 +61,17 @@ class LogStorage:
         """Append the records of a change, all or none, at a level of metadata.version.
 
         Args: ``transaction``: name of the transaction of the records, None for none unless they are many.
-        Raises: KafkaError KAFKA_STORAGE_ERROR; OSError, when some of them could not be aborted.
+        Raises: KafkaError KAFKA_STORAGE_ERROR; OSError, when it is unknown how many of them are in the log.
         """
         now_ms = self._clock.wall_ms()
         for number, part in enumerate(_parts(records, level, transaction)):
             try:
                 self.log.append(build_records(part, 0, self.log.epoch, now_ms), frees_space=frees_space)
-            except KafkaError:
+            except OSError:  # what is on the disk is unknown: the broker stops, and its next start aborts the rest
+                raise
+            except BaseException:
                 if number > 0:
-                    self.abort("the disk refused its other records", now_ms)
+                    self.abort("its other records cannot be written", now_ms)
                 raise
 
     def abort(self, reason: str, now_ms: int) -> None:

@@ -366,3 +366,30 @@ def test_a_failed_sync_ends_the_controller(tmp_path: Path, caplog: pytest.LogCap
     again = LoggedController(tmp_path, is_clean=False)
     assert (tuple(sorted(name for kind, name in again.image.configs if kind == GROUP))) in {("g1",), ("g1", "g2")}
     again.close()
+
+
+@pytest.mark.parametrize("error", [ZeroDivisionError(), MemoryError(), KeyboardInterrupt()])
+def test_a_large_change_whose_later_part_fails_does_not_count(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: BaseException
+) -> None:
+    """Its transaction is aborted whatever the error is: later changes are not part of it."""
+    controller = LoggedController(tmp_path)
+    append, calls = controller.log.append, 0
+
+    def fails(batch: bytes, **options: bool) -> None:
+        nonlocal calls
+        calls += 1
+        if calls == 2:
+            raise error
+        append(batch, **options)
+
+    monkeypatch.setattr(controller.log, "append", fails)
+    with pytest.raises(type(error)):
+        controller.storage.append([config_record(number) for number in range(2500)], controller.image.level)
+    change(controller, config_record(-1))
+    controller.close()
+    again = LoggedController(tmp_path)
+    assert groups(again) == 1
+    again.close()
+    names = [record.name for batch in batches(tmp_path) for record in batch.records]
+    assert (names.count(BEGIN), names.count(ABORT)) == (2, 1)
