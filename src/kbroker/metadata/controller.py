@@ -10,6 +10,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
+from types import TracebackType
 from typing import Protocol
 from uuid import UUID
 
@@ -33,11 +34,50 @@ class NotInForceError(Exception):
         self.cause = cause
 
 
+class Lock(Protocol):
+    """A lock of the threading module."""
+
+    def __enter__(self) -> bool: ...
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
+
+
 class Publisher(Protocol):
     """A part of the broker that follows the image."""
 
+    @property
+    def lock(self) -> Lock:
+        """Lock that is held over `publish`; taken before the controller's."""
+
+    def concerns(self, delta: MetadataDelta) -> bool:
+        """Return whether `publish` has something to do for the delta."""
+
     def publish(self, delta: MetadataDelta, image: MetadataImage) -> None:
         """Put the changes in force. Called for one delta after the other; must not change metadata."""
+
+
+class _Queue:
+    """Deltas that wait for a publisher, in the order of the log. Publishers do not wait for each other."""
+
+    def __init__(self, publisher: Publisher) -> None:
+        self.publisher = publisher
+        self._waiting: deque[_Change] = deque()
+
+    def add(self, change: _Change) -> None:
+        self._waiting.append(change)
+
+    def publish(self) -> None:
+        """Publish all that waits; what another thread has taken is published when this returns."""
+        with self.publisher.lock:
+            while self._waiting:
+                change = self._waiting.popleft()
+                assert change.delta is not None
+                try:
+                    self.publisher.publish(change.delta, change.image)
+                except Exception as error:  # the other publishers are called all the same
+                    logger.exception("a change of metadata cannot be put in force")
+                    change.error = NotInForceError(error)
 
 
 class Storage(Protocol):
@@ -74,7 +114,7 @@ class MemoryStorage:
 class _Change:
     """A change that waits for its turn."""
 
-    __slots__ = ("delta", "error", "frees_space", "image", "is_done", "plan")
+    __slots__ = ("delta", "error", "frees_space", "image", "is_done", "plan", "queues")
 
     def __init__(self, plan: Plan, frees_space: bool) -> None:
         self.plan = plan
@@ -83,14 +123,16 @@ class _Change:
         self.delta: MetadataDelta | None = None
         self.image = EMPTY_IMAGE
         self.is_done = False
+        self.queues: list[_Queue] = []
 
 
 class Controller:
     """The image of the cluster's metadata, and its changes.
 
     Args: ``node_id`` and ``cluster_id`` of the broker; ``storage``: None to keep nothing; ``image``: as loaded.
-    Threads: any. Lock: its own, held over the sync and the publishers, before the locks of these; who reads `image`
-    takes none. Changes that wait for the lock share a sync.
+    Threads: any. Lock: its own, held over the sync, and after the locks of the publishers; who reads `image` takes
+    none. Changes that wait for the lock share a sync. Each publisher gets the deltas that concern it in the order of
+    the log, under its own lock: a change waits for no other publisher, such as one that makes thousands of logs.
     """
 
     def __init__(
@@ -105,6 +147,7 @@ class Controller:
         self._image = image
         self._lock = threading.Lock()
         self._waiting: deque[_Change] = deque()
+        self._queues: dict[int, _Queue] = {}  # by the id of the publisher
         self._failure = ""
 
     @property
@@ -140,6 +183,8 @@ class Controller:
         with self._lock:
             if not mine.is_done:
                 self._make_waiting()
+        for queue in mine.queues:
+            queue.publish()
         if mine.error is not None:
             raise mine.error
 
@@ -179,7 +224,12 @@ class Controller:
                     change.error = failure
                 stored = []
         for change in stored:
-            self._publish(change)
+            self._image = change.image
+            for publisher in self.publishers:
+                if change.delta is not None and publisher.concerns(change.delta):
+                    queue = self._queues.setdefault(id(publisher), _Queue(publisher))
+                    queue.add(change)
+                    change.queues.append(queue)
 
     def _store(self, change: _Change, image: MetadataImage) -> MetadataImage:
         """Append the records of a change; return the image after it."""
@@ -200,16 +250,6 @@ class Controller:
         change.delta = delta
         change.image = fresh._replace(offset=self._storage.end_offset - 1, epoch=self._storage.epoch)
         return change.image
-
-    def _publish(self, change: _Change) -> None:
-        assert change.delta is not None
-        self._image = change.image
-        for publisher in self.publishers:
-            try:
-                publisher.publish(change.delta, change.image)
-            except Exception as error:  # the other publishers are called all the same
-                logger.exception("a change of metadata cannot be put in force")
-                change.error = NotInForceError(error)
 
     def failed(self, reason: str) -> OutcomeUnknownError:
         """Refuse all further changes, and let the broker stop; return the error to raise."""

@@ -6,6 +6,7 @@ Source: ``FeatureControlManager``, ``QuorumFeatures``, ``MetadataVersion``, ``Fe
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
@@ -56,6 +57,7 @@ class Features:
 
     def __init__(self, controller: Controller) -> None:
         self._controller = controller
+        self.lock = threading.Lock()  # held over the hooks
         self._hooks: list[Callable[[], None]] = []
         image = controller.image
         self._finalized = FinalizedFeatures(self._served(image), max(image.offset, 0))
@@ -75,10 +77,12 @@ class Features:
         """Call ``hook`` after each change, before it is acknowledged. It must not change features."""
         self._hooks.append(hook)
 
+    def concerns(self, delta: MetadataDelta) -> bool:
+        """Return whether the delta changes a feature."""
+        return bool(delta.changed_features)
+
     def publish(self, delta: MetadataDelta, image: MetadataImage) -> None:
         """Call the hooks for changed levels."""
-        if not delta.changed_features:
-            return
         before = self._finalized
         self._finalized = FinalizedFeatures(self._served(image), image.offset)
         for name in delta.changed_features:

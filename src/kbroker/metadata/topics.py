@@ -5,6 +5,7 @@ Source: ``ReplicationControlManager``, ``ReplicaManager.applyDelta``.
 
 from __future__ import annotations
 
+import threading
 import uuid
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from types import MappingProxyType
@@ -13,7 +14,7 @@ from typing import Any, NamedTuple, Protocol
 from kbroker.common.configs.config import BrokerConfig
 from kbroker.common.configs.config_def import ConfigValue
 from kbroker.common.configs.config_resource import ConfigResourceType
-from kbroker.common.errors import Errors, KafkaError
+from kbroker.common.errors import Errors, KafkaError, OutcomeUnknownError
 from kbroker.common.feature_versions import DIRECTORIES_LEVEL
 from kbroker.common.loggers import get_logger
 from kbroker.common.topic_names import INTERNAL_TOPICS, OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC
@@ -111,8 +112,8 @@ class TopicRegistry:
     """Topics by name and id, and the changes of topics.
 
     Args: ``publish`` gets every topic after each change; it swaps the native handlers' table.
-    Threads: any; readers take no lock (mappings are swapped whole). Lock: the controller's, held over the checks of a
-    change and while logs are opened and removed for it.
+    Threads: any; readers take no lock (mappings are swapped whole). Lock: its own, held while logs are opened and
+    removed, before the controller's, which is held over the checks of a change.
     """
 
     def __init__(
@@ -126,6 +127,7 @@ class TopicRegistry:
         self._controller = controller
         self._logs = logs
         self._publish = publish
+        self.lock = threading.RLock()
         self.on_deleted: list[Callable[[str], None]] = []  # called with the name of each deleted topic
         # by topic: the configs with which partitions could not be opened
         self._refused: dict[str, Mapping[str, ConfigValue]] = {}
@@ -319,7 +321,8 @@ class TopicRegistry:
         try:
             self._controller.change(plan, frees_space=True)
         except KafkaError as error:
-            self._undo(lambda image: self._logs.withdraw_deletions(deleted.values()))
+            with self.lock:
+                self._logs.withdraw_deletions(deleted.values())
             return [one if isinstance(one, KafkaError) else error for one in results]
         for name in deleted:
             for hook in self.on_deleted:
@@ -339,38 +342,42 @@ class TopicRegistry:
         Args: ``charge`` is called with the new partitions if they are valid, unless they are only validated.
         Raises: KafkaError with the code and text of Kafka.
         """
-        added = range(0)
-
-        def plan(image: MetadataImage) -> list[MetadataRecord]:
-            nonlocal added
-            topic = image.topics.get(name)
-            if topic is None or topic.topic_id in self._failed:
-                raise KafkaError(Errors.UNKNOWN_TOPIC_OR_PARTITION)
-            current = len(topic.partitions)
-            check_more_partitions(name, current, count, assignments, self._config.node_id)
-            if validate_only:
-                return []
-            charge(count - current)
-            added = range(current, count)
+        if validate_only:
+            self._growth(self._controller.image, name, count, assignments)
+            return
+        with self.lock:
+            topic, added = self._growth(self._controller.image, name, count, assignments)
+            charge(len(added))
             try:  # their logs first: no record can take partitions away
-                configs = self._config.topic_configs(_configs(image, name))
+                configs = self._config.topic_configs(_configs(self._controller.image, name))
                 self._logs.create_partitions(name, added, topic.topic_id, configs)
                 self._logs.sync_folders()
-            except Exception as error:
-                raise _storage_error(error) from None
-            return self._partition_records(topic.topic_id, added, image.level)
 
-        if validate_only:
-            plan(self._controller.image)
-            return
-        try:
-            self._controller.change(plan)
-        except KafkaError:
-            if added:
-                self._undo(lambda image: self._drop_added(name, added, image))
-            raise
+                def plan(image: MetadataImage) -> list[MetadataRecord]:
+                    known = self._growth(image, name, count, assignments)
+                    if (known[0].topic_id, known[1]) != (topic.topic_id, added):  # a topic of this name replaced it
+                        raise KafkaError(Errors.UNKNOWN_TOPIC_OR_PARTITION)
+                    return self._partition_records(topic.topic_id, added, image.level)
+
+                self._controller.change(plan)
+            except OutcomeUnknownError:
+                raise
+            except Exception as error:
+                self._drop_added(name, added, self._controller.image)
+                raise _storage_error(error) from None
         self.record_directories([name])
         logger.info("topic %s has %d partitions now", name, count)
+
+    def _growth(
+        self, image: MetadataImage, name: str, count: int, assignments: Sequence[Sequence[int]] | None
+    ) -> tuple[TopicImage, range]:
+        """Return a topic and its new partitions. Raises: KafkaError, if it cannot grow so."""
+        topic = image.topics.get(name)
+        if topic is None or topic.topic_id in self._failed:
+            raise KafkaError(Errors.UNKNOWN_TOPIC_OR_PARTITION)
+        current = len(topic.partitions)
+        check_more_partitions(name, current, count, assignments, self._config.node_id)
+        return topic, range(current, count)
 
     def record_directories(self, names: Collection[str]) -> None:
         """Store the log folders of partitions where the metadata has none or another one.
@@ -385,21 +392,18 @@ class TopicRegistry:
         except Exception as error:  # a broker that stops, or a full disk: the partitions serve all the same
             logger.warning("the log folders of partitions are stored at the next start: %s", error)
 
-    def _undo(self, step: Callable[[MetadataImage], None]) -> None:
-        """Undo the preparation of a refused change, under the controller's lock: others may have changed the topic."""
-
-        def plan(image: MetadataImage) -> list[MetadataRecord]:
-            step(image)
-            return []
-
-        self._controller.change(plan)
-
     def _drop_added(self, name: str, added: range, image: MetadataImage) -> None:
         topic = image.topics.get(name)
         count = 0 if topic is None else len(topic.partitions)
         self._drop_logs({name: added[max(count - added.start, 0) :]})
 
     # ------------------------------------------------------------ effect
+
+    def concerns(self, delta: MetadataDelta) -> bool:
+        """Return whether the delta changes a topic or its configs."""
+        return bool(delta.created_topics or delta.changed_topics or delta.deleted_topics) or any(
+            kind == ConfigResourceType.TOPIC for kind, _ in delta.changed_configs
+        )
 
     def publish(self, delta: MetadataDelta, image: MetadataImage) -> None:
         """Open and remove logs and swap the topics, as a change of the metadata needs it."""
@@ -490,12 +494,13 @@ class TopicRegistry:
             self.resolve(configs, config)
 
     def refresh_configs(self) -> None:
-        """Apply the broker's changed defaults to every topic's logs; under the controller's lock."""
-        resolved = {name: self._config.topic_configs(view.configs) for name, view in self._by_name.items()}
-        self._logs.update_configs(resolved)
-        views = {name: self._retried(view, resolved[name]) for name, view in self._by_name.items()}
-        if any(views[name] is not view for name, view in self._by_name.items()):
-            self._swap(views)
+        """Apply the broker's changed defaults to every topic's logs."""
+        with self.lock:
+            resolved = {name: self._config.topic_configs(view.configs) for name, view in self._by_name.items()}
+            self._logs.update_configs(resolved)
+            views = {name: self._retried(view, resolved[name]) for name, view in self._by_name.items()}
+            if any(views[name] is not view for name, view in self._by_name.items()):
+                self._swap(views)
 
     def _retried(self, view: TopicView, resolved: Mapping[str, ConfigValue]) -> TopicView:
         """Return the view after another attempt to open offline partitions with changed configs.

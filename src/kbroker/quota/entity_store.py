@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import threading
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import lru_cache
@@ -48,11 +49,14 @@ class QuotaEntityStore:
     def __init__(self, controller: Controller, resolve: Callable[[str], str | None] = address_of) -> None:
         self._controller = controller
         self._resolve = resolve
+        self.lock = threading.Lock()  # held over the hooks
         self._hooks: list[QuotaHook] = []
         self._quotas: Mapping[QuotaEntity, Mapping[str, float]] = {}
         #: Addresses of host names by entity and key: a shadow may have been set when the name had another address.
         self._addresses: dict[tuple[QuotaEntity, str], QuotaEntity] = {}
-        self._found: dict[str, str | None] = {}  # addresses by host name, from the latest look-ups of requests
+        #: Addresses by host name, from the look-ups of the requests that are being served.
+        self._found: dict[str, list[str | None]] = {}
+        self._found_lock = threading.Lock()
 
     def on_change(self, hook: QuotaHook) -> None:
         """Call ``hook`` for every quota that ``load`` finds and for each change once it is stored."""
@@ -62,10 +66,12 @@ class QuotaEntityStore:
         """Put the stored quotas in force; called before clients are served."""
         quotas = self._controller.image.client_quotas
         self._quotas = {entity: _in_map_order(values) for entity, values in quotas.items()}
+        hosts = {host for host in (entity.names.get(IP) for entity in quotas) if _is_name(host)}
+        self._found = {host: [self._resolve(host)] for host in hosts}
         for entity, values in quotas.items():
             for key, value in values.items():
                 self._put_in_force(entity, key, value)
-        self._found.clear()
+        self._found = {}
 
     def alter(
         self, alterations: Sequence[Alteration], validate_only: bool = False
@@ -92,14 +98,19 @@ class QuotaEntityStore:
             except KafkaError as refusal:
                 results[entity] = refusal
         if not validate_only:
-            self._found.update(lookups.found)
+            with self._found_lock:
+                for host, address in lookups.found.items():
+                    self._found.setdefault(host, []).append(address)
             try:
                 self._controller.change(lambda image: _records(image, accepted), frees_space=True)
             except KafkaError as refusal:
                 results.update(dict.fromkeys(accepted, refusal))
             finally:
-                for host in lookups.found:
-                    self._found.pop(host, None)
+                with self._found_lock:
+                    for host, address in lookups.found.items():
+                        self._found[host].remove(address)
+                        if not self._found[host]:
+                            del self._found[host]
         return results
 
     @property
@@ -142,11 +153,13 @@ class QuotaEntityStore:
 
     # ------------------------------------------------------------ inside
 
+    def concerns(self, delta: MetadataDelta) -> bool:
+        """Return whether the delta changes a quota."""
+        return bool(delta.changed_quotas)
+
     def publish(self, delta: MetadataDelta, image: MetadataImage) -> None:
         """Put changed quotas in force."""
         changes = delta.changed_quotas
-        if not changes:
-            return
         quotas = dict(self._quotas)
         for entity in hash_order(changes, _entity_hash):
             after = image.client_quotas.get(entity, {})
@@ -169,9 +182,8 @@ class QuotaEntityStore:
         before = self._addresses.pop((entity, key), None)
         address = None
         if value is not None:
-            if host not in self._found:
-                self._found[host] = self._resolve(host)
-            address = self._found[host]
+            found = self._found.get(host)
+            address = found[-1] if found else self._resolve(host)
         after = None if address is None else QuotaEntity.of({IP: address})
         if before is not None and before != after:
             self._notify(before, key, None)

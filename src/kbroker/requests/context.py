@@ -101,6 +101,7 @@ class ApiContext:
         self.delegation_tokens = delegation_tokens
         self.features = Features(controller) if features is None else features
         self._lock = threading.Lock()  # the first of all locks
+        self.lock = threading.Lock()  # held while changed configs of the broker are put in force
         self._dynamic: DynamicConfigs | None = None
         self._change_hooks: list[Callable[[frozenset[str]], None]] = []
 
@@ -119,10 +120,13 @@ class ApiContext:
         """Latest metadata of the cluster."""
         return self.controller.image
 
+    def concerns(self, delta: MetadataDelta) -> bool:
+        """Return whether the delta changes configs of a broker."""
+        return any(kind == ConfigResourceType.BROKER for kind, _ in delta.changed_configs)
+
     def publish(self, delta: MetadataDelta, image: MetadataImage) -> None:
         """Put changed configs of the broker in force; what changes them is imported then."""
-        if any(kind == ConfigResourceType.BROKER for kind, _ in delta.changed_configs):
-            self.dynamic.publish(delta, image)
+        self.dynamic.publish(delta, image)
 
     def on_broker_change(self, hook: Callable[[frozenset[str]], None]) -> None:
         """Call ``hook`` after each change, with the names of the changed broker configs, once they are in force.

@@ -58,7 +58,7 @@ class DelegationTokens:
         self._secret_key = secret_key.encode()
         self._max_lifetime_ms = max_lifetime_ms
         self._expiry_time_ms = expiry_time_ms
-        self._lock = threading.Lock()
+        self.lock = threading.Lock()
         # Keyed by a digest of the secret, so that no look-up compares the secret itself byte by byte.
         self._ids = {_digest(self.hmac_of(token_id)): token_id for token_id in self._tokens}
         self._credentials: dict[tuple[str, str], scram.Credential] = {}
@@ -90,7 +90,7 @@ class DelegationTokens:
             credential = scram.Credential.from_password(
                 scram.MECHANISMS[mechanism], password, scram.make_salt(), scram.MIN_ITERATIONS
             )
-            with self._lock:
+            with self.lock:
                 if token_id in self._tokens:  # drops the credential of a token that was removed meanwhile
                     credential = self._credentials.setdefault((mechanism, token_id), credential)
         return TokenLogin(credential, token.owner.name, token.expiry_ms)
@@ -166,17 +166,20 @@ class DelegationTokens:
         for token in expired:
             logger.info("Delegation token expired for token: %s for owner: %s", token.token_id, token.owner)
 
+    def concerns(self, delta: MetadataDelta) -> bool:
+        """Return whether the delta changes a token."""
+        return bool(delta.changed_tokens)
+
     def publish(self, delta: MetadataDelta, image: MetadataImage) -> None:
         """Keep the digests of the secrets of changed tokens."""
-        with self._lock:
-            for token_id, token in delta.changed_tokens.items():
-                digest = _digest(self.hmac_of(token_id))
-                if token is not None:
-                    self._ids[digest] = token_id
-                    continue
-                self._ids.pop(digest, None)
-                for mechanism in scram.MECHANISMS:
-                    self._credentials.pop((mechanism, token_id), None)
+        for token_id, token in delta.changed_tokens.items():
+            digest = _digest(self.hmac_of(token_id))
+            if token is not None:
+                self._ids[digest] = token_id
+                continue
+            self._ids.pop(digest, None)
+            for mechanism in scram.MECHANISMS:
+                self._credentials.pop((mechanism, token_id), None)
 
     def _token_of(self, secret: bytes, image: MetadataImage) -> DelegationToken:
         _check_level(image)

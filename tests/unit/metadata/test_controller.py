@@ -28,6 +28,11 @@ class Follower:
         self.calls = calls
         self.error = error
         self.images: list[tuple[MetadataImage, MetadataImage]] = []
+        self.lock = threading.Lock()
+        self.wanted: Callable[[MetadataDelta], bool] = lambda delta: True
+
+    def concerns(self, delta: MetadataDelta) -> bool:
+        return self.wanted(delta)
 
     def publish(self, delta: MetadataDelta, image: MetadataImage) -> None:
         self.calls.append((self.name, sorted(name for _, name in delta.changed_configs)))
@@ -226,17 +231,33 @@ def test_parts_are_published_in_their_order(controller: MemoryController) -> Non
     assert groups(controller) == ["a"]
 
 
-def test_a_part_sees_its_own_image(controller: MemoryController) -> None:
-    """While the first of two changes is published, the latest image is that of the first."""
-    seen: list[bool] = []
-
-    class Reader:
-        def publish(self, delta: MetadataDelta, image: MetadataImage) -> None:
-            seen.append(controller.image is image)
-
-    following(controller, Reader())
+def test_a_part_gets_each_delta_with_its_image(controller: MemoryController) -> None:
+    """Two changes of one sync are published one after the other, each with the image after it."""
+    calls: list[tuple[str, list[str]]] = []
+    following(controller, Follower("one", calls))
     together(controller, setting(controller, "a"), setting(controller, "b"))
-    assert seen == [True, True]
+    assert calls == [("one", ["a"]), ("one", ["b"])]
+
+
+def test_a_slow_part_delays_no_change_of_another(controller: MemoryController) -> None:
+    """While one part makes thousands of logs, a change that does not concern it is made and in force."""
+    calls: list[tuple[str, list[str]]] = []
+    slow, other = Follower("slow", calls), Follower("other", calls)
+    slow.wanted = lambda delta: (32, "slow") in delta.changed_configs
+    following(controller, slow)
+    following(controller, other)
+    with slow.lock:  # as while it publishes
+        thread = threading.Thread(target=change, args=(controller, record("slow")))
+        change(controller, record("a"))
+        assert calls == [("other", ["a"])]
+        thread.start()
+        while groups(controller) != ["a", "slow"]:
+            thread.join(0.001)
+        change(controller, record("b"))
+        assert calls == [("other", ["a"]), ("other", ["slow"]), ("other", ["b"])]
+        assert thread.is_alive()
+    thread.join()
+    assert calls[3:] == [("slow", ["slow"])]
 
 
 def test_two_threads(controller: MemoryController) -> None:

@@ -5,6 +5,7 @@ Source: ``ConfigAdminManager``, ``ConfigurationControlManager``, ``DynamicBroker
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Mapping, Sequence
 
 from kbroker.common.configs.config import (
@@ -62,7 +63,7 @@ class DynamicConfigs:
     """Changes of the configs of every kind of resource.
 
     Args: ``hooks`` are called with the names of the changed broker configs; see ``ApiContext.on_broker_change``.
-    Threads: any. Lock: the controller's, held over the checks of a change and while it is put in force.
+    Threads: any. Locks: the controller's over the checks of a change; that of ``ApiContext`` while it is put in force.
     """
 
     def __init__(
@@ -109,29 +110,44 @@ class DynamicConfigs:
             return
         resource = str(self._config.node_id) if kind == ConfigResourceType.BROKER and name else name
         before: Mapping[str, str] = {}
+        after: Mapping[str, str] = {}
 
         def plan(image: MetadataImage) -> Sequence[MetadataRecord]:
-            nonlocal before
+            nonlocal before, after
             before = image.configs.get((kind, resource), {})
-            configs = self._checked(image, kind, name, {} if replaces else before, changes)
-            return config_records(kind, resource, before, configs)
+            after = self._checked(image, kind, name, {} if replaces else before, changes)
+            return config_records(kind, resource, before, after)
 
-        if validate_only:
+        if validate_only or kind == ConfigResourceType.BROKER:
             plan(self._controller.image)
+            if kind == ConfigResourceType.BROKER:  # not under the controller's lock: every topic is looked at
+                self._check_topics(after, per_broker=bool(name))
+        if validate_only:
             return
         try:
             self._controller.change(plan, frees_space=True)
-        except NotInForceError as failure:  # configs that are not in force are not stored
-            self._controller.change(
-                lambda image: config_records(kind, resource, image.configs.get((kind, resource), {}), before),
-                frees_space=True,
-            )
+        except NotInForceError as failure:
+            self._take_back(kind, resource, before, after)
             raise failure.cause from None
         ignored = _without_authorizer(changes)[1] if kind == ConfigResourceType.BROKER else ""
         if ignored:
             logger.warning("a change of %s at run time has no effect, as in Kafka: set it before a start", ignored)
         if kind == ConfigResourceType.TOPIC:
             logger.info("topic %s has the configs %s now", name, self._controller.image.configs.get((kind, name), {}))
+
+    def _take_back(self, kind: int, resource: str, before: Mapping[str, str], after: Mapping[str, str]) -> None:
+        """Undo a change that is not in force, and no other change that was made since."""
+        names = [name for name in {**before, **after} if before.get(name) != after.get(name)]
+
+        def plan(image: MetadataImage) -> Sequence[MetadataRecord]:
+            now = image.configs.get((kind, resource), {})
+            mine = [name for name in names if now.get(name) == after.get(name)]
+            restored = {name: value for name, value in now.items() if name not in mine}
+            restored |= {name: before[name] for name in mine if name in before}
+            return config_records(kind, resource, now, restored)
+
+        with contextlib.suppress(NotInForceError):  # logged
+            self._controller.change(plan, frees_space=True)
 
     def _checked(
         self, image: MetadataImage, kind: int, name: str, base: Mapping[str, str], changes: Sequence[ConfigChange]
@@ -185,11 +201,14 @@ class DynamicConfigs:
         )
         configs = _without_secrets(configs)
         try:
-            fresh = self._with_configs(image, configs, per_broker=bool(name))
+            self._with_configs(image, configs, per_broker=bool(name))
         except ConfigError as error:
             raise KafkaError(Errors.INVALID_REQUEST, str(error)) from error
-        self._topics.check_defaults(fresh)
         return configs
+
+    def _check_topics(self, configs: Mapping[str, str], per_broker: bool) -> None:
+        """Refuse configs of brokers that the logs of a topic could not use. Raises: KafkaError."""
+        self._topics.check_defaults(self._with_configs(self._controller.image, configs, per_broker))
 
     # ------------------------------------------------------------ effect
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+
 from kbroker._core.clock import BaseClock
 from kbroker.common.configs.config import BrokerConfig
 from kbroker.common.loggers import get_logger
@@ -20,12 +22,13 @@ LOOK_EVERY_MS = 10_000
 class Snapshots:
     """Snapshots of a broker's metadata.
 
-    Threads: `publish` under the controller's lock; `look` on the scheduler's, which reads images only.
+    Threads: `publish` under ``lock``; `look` on the scheduler's, which reads images only.
     """
 
     def __init__(self, controller: Controller, log: MetadataLog, config: BrokerConfig, clock: BaseClock) -> None:
         self._controller = controller
         self._log = log
+        self.lock = threading.Lock()
         self._clock = clock
         self._most_bytes = config.integer("metadata.log.max.record.bytes.between.snapshots")
         self._interval_ms = config.integer("metadata.log.max.snapshot.interval.ms")
@@ -34,6 +37,10 @@ class Snapshots:
         self._covered_bytes = 0  # of the log's new bytes, those that the latest snapshot contains
         self._changed_ms = clock.now_ms()  # of the first change after it
         self._unwritable = ""  # the logged reason why the level cannot represent the image
+
+    def concerns(self, delta: MetadataDelta) -> bool:
+        """Return true: each change is part of the next snapshot."""
+        return True
 
     def publish(self, delta: MetadataDelta, image: MetadataImage) -> None:
         """Note the time of the first change after a snapshot."""

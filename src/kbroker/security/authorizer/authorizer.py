@@ -62,7 +62,7 @@ class Authorizer:
         self, controller: Controller, super_users: Iterable[str] = (), allows_without_rule: bool = False
     ) -> None:
         self._controller = controller
-        self._lock = threading.Lock()
+        self.lock = threading.Lock()
         self.super_users = frozenset(super_users)
         self.allows_without_rule = allows_without_rule
         self.rules = AclRules(self.super_users, allows_without_rule)
@@ -90,7 +90,7 @@ class Authorizer:
     def allows_any(self, principal: str, host: str, operation: Operation, kind: ResourceType) -> bool:
         """Return whether the client may do something with at least one resource (``authorizeByResourceType``)."""
         key = (principal, host, operation, kind)
-        with self._lock:
+        with self.lock:
             known = self._by_type.get(key)
             if known is None:
                 known = self._may_any(principal, host, operation, kind)
@@ -166,7 +166,7 @@ class Authorizer:
 
     def find(self, wanted: AclFilter) -> list[Acl]:
         """Return the rules that match a filter."""
-        with self._lock:
+        with self.lock:
             acls = list(self._acls)
         return [acl for acl in acls if wanted.matches(acl)]
 
@@ -223,12 +223,14 @@ class Authorizer:
             return self._acls
         return {acl: acl_id for acl_id, acl in image.acls.items()}
 
+    def concerns(self, delta: MetadataDelta) -> bool:
+        """Return whether the delta changes a rule."""
+        return bool(delta.added_acls or delta.removed_acls)
+
     def publish(self, delta: MetadataDelta, image: MetadataImage) -> None:
         """Put changed rules in force."""
-        if delta.added_acls or delta.removed_acls:
-            with self._lock:
-                self._remember(delta.added_acls, delta.removed_acls)
-                self._published = image.acls
+        self._remember(delta.added_acls, delta.removed_acls)
+        self._published = image.acls
 
     def _remember(self, added: Mapping[uuid.UUID, Acl], removed: Mapping[uuid.UUID, Acl]) -> None:
         """Apply stored changes; under the lock, except at the start. Two ids of one rule count as one."""
