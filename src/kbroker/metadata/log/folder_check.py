@@ -106,7 +106,7 @@ def read_folders(folders: Sequence[Path]) -> LogFolders:
             owner = checkpoints.read_meta_properties(folder)
             if owner is not None:
                 owners[folder] = owner
-            metadata = metadata or read_metadata(folder)
+            metadata = metadata or read_metadata(folder, [one for one in folders if one != folder])
         except CorruptFileError as error:
             fault = fault or f"{error}; restore it from a backup"
         except MetadataLogError as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -29,17 +30,18 @@ class FolderMetadata(NamedTuple):
     torn_bytes: int
 
 
-def read_metadata(log_dir: Path) -> FolderMetadata | None:
+def read_metadata(log_dir: Path, others: Sequence[Path] = ()) -> FolderMetadata | None:
     """Read the metadata of a log folder; None if it has none.
 
+    Args: ``others``: the other log folders of the broker.
     Raises: MetadataLogError, for damage or for records that this version does not support; OSError.
     """
     has_first = (log_dir / BOOTSTRAP_CHECKPOINT).exists()
     if not has_first and not (log_dir / FOLDER_NAME).is_dir():
         return None
-    files = StartableLog(log_dir)
+    files = StartableLog(log_dir, others)
     loaded = LoadedMetadata(files)
     image = loaded.image
     if has_first and METADATA_VERSION not in image.features:
-        image = first_image(log_dir, bootstrap_records(log_dir), image)
+        image = first_image(log_dir, bootstrap_records(log_dir, others), image, others)
     return FolderMetadata(log_dir, image, loaded, files.torn_bytes)

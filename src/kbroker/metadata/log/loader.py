@@ -12,7 +12,7 @@ from kbroker.common.errors import ProtocolError
 from kbroker.metadata.image.delta import MetadataDelta
 from kbroker.metadata.image.image import EMPTY_IMAGE, MetadataImage
 from kbroker.metadata.image.image_errors import MetadataReplayError
-from kbroker.metadata.log.metadata_log import LogFiles, MetadataLog, MetadataLogError, recovery_command
+from kbroker.metadata.log.metadata_log import LogFiles, MetadataLog, MetadataLogError
 from kbroker.metadata.records.batches import MetadataBatch
 from kbroker.metadata.records.control_records import KRaftVersion, LeaderChange, Voters
 from kbroker.metadata.records.metadata_record import UnknownRecordError
@@ -113,9 +113,7 @@ class LoadedMetadata:
             return error
         if isinstance(error, UnknownRecordError):
             raise MetadataLogError(f"{log.folder}: {error}") from None
-        raise MetadataLogError(
-            f"{log.folder} is damaged: {reason_of(error)}; {recovery_command(log.log_dir)}"
-        ) from None
+        raise MetadataLogError(f"{log.folder} is damaged: {reason_of(error)}; {log.advice}") from None
 
     def _begin(self) -> None:
         self._delta = MetadataDelta(EMPTY_IMAGE)

@@ -114,10 +114,10 @@ def open_storage(
     check_quorum(log.log_dir, loaded, node_id, directory_id)
     image, first = loaded.image, list[MetadataRecord]()
     if METADATA_VERSION not in image.features:
-        first = bootstrap_records(log.log_dir)
+        first = bootstrap_records(log.log_dir, log.others)
         if not is_known_cluster(first):
             first += activation_records()
-        image = first_image(log.log_dir, first, image)
+        image = first_image(log.log_dir, first, image, log.others)
     check_servable(image, node_id)
     storage = LogStorage(log, clock, loaded.kraft_version)
     log.begin_epoch(node_id, loaded.kraft_version)
@@ -140,12 +140,15 @@ def activation_records() -> list[MetadataRecord]:
     return config_records(ConfigResourceType.BROKER, "", {}, {"min.insync.replicas": "1"})
 
 
-def bootstrap_records(log_dir: Path) -> list[MetadataRecord]:
-    """Return the first records of the metadata log, which its first start appends. Raises: MetadataLogError."""
+def bootstrap_records(log_dir: Path, others: Sequence[Path] = ()) -> list[MetadataRecord]:
+    """Return the first records of the metadata log, which its first start appends.
+
+    Args: ``others``: the other log folders of the broker. Raises: MetadataLogError.
+    """
     try:
         return [record for batch in read_snapshot(log_dir / BOOTSTRAP_CHECKPOINT) for record in batch.records]
     except (OSError, *UNUSABLE) as error:
-        raise _unusable(log_dir, error) from None
+        raise _unusable(log_dir, others, error) from None
 
 
 def is_known_cluster(records: Iterable[MetadataRecord]) -> bool:
@@ -153,8 +156,16 @@ def is_known_cluster(records: Iterable[MetadataRecord]) -> bool:
     return any(record.name == "ProducerIdsRecord" for record in records)
 
 
-def first_image(log_dir: Path, records: Iterable[MetadataRecord], before: MetadataImage = EMPTY_IMAGE) -> MetadataImage:
-    """Return the image after the first records of the metadata log. Raises: MetadataLogError."""
+def first_image(
+    log_dir: Path,
+    records: Iterable[MetadataRecord],
+    before: MetadataImage = EMPTY_IMAGE,
+    others: Sequence[Path] = (),
+) -> MetadataImage:
+    """Return the image after the first records of the metadata log.
+
+    Args: ``others``: the other log folders of the broker. Raises: MetadataLogError.
+    """
     delta = MetadataDelta(before)
     try:
         for record in records:
@@ -163,10 +174,10 @@ def first_image(log_dir: Path, records: Iterable[MetadataRecord], before: Metada
         if METADATA_VERSION not in image.features:
             raise MetadataReplayError(f"it has no level of {METADATA_VERSION}")
     except UNUSABLE as error:
-        raise _unusable(log_dir, error) from None
+        raise _unusable(log_dir, others, error) from None
     return image
 
 
-def _unusable(log_dir: Path, error: Exception) -> MetadataLogError:
+def _unusable(log_dir: Path, others: Sequence[Path], error: Exception) -> MetadataLogError:
     path = log_dir / BOOTSTRAP_CHECKPOINT
-    return MetadataLogError(f"{path} cannot be used: {reason_of(error)}; {recovery_command(log_dir)}")
+    return MetadataLogError(f"{path} cannot be used: {reason_of(error)}; {recovery_command(log_dir, *others)}")

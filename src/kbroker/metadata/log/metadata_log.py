@@ -93,11 +93,17 @@ def check_next(batch: MetadataBatch, offset: int, first_epoch: int, last_epoch: 
 
 
 class _Folder:
-    """The folder of a metadata log, ``folder`` in ``log_dir``."""
+    """The folder of a metadata log, ``folder`` in ``log_dir``. ``others``: the other log folders of the broker."""
 
-    def __init__(self, log_dir: Path, folder: Path | None = None) -> None:
+    def __init__(self, log_dir: Path, others: Sequence[Path], folder: Path | None = None) -> None:
         self.log_dir = log_dir
+        self.others = others
         self.folder = log_dir / FOLDER_NAME if folder is None else folder
+
+    @property
+    def advice(self) -> str:
+        """Advice for a damaged metadata log."""
+        return recovery_command(self.log_dir, *self.others)
 
     def snapshots(self) -> list[SnapshotFile]:
         """Return the snapshots of records, the oldest first."""
@@ -115,8 +121,11 @@ class _Folder:
             state = quorum_state.read_quorum_state(self.folder)
             epochs += checkpoints.leader_epoch_checkpoint(self.folder / checkpoints.LEADER_EPOCH_CHECKPOINT).read()
         except checkpoints.CorruptFileError as error:
-            raise MetadataLogError(f"{error}; {recovery_command(self.log_dir)}") from None
-        return max([0 if state is None else state.leader_epoch, *epochs, 0])
+            raise MetadataLogError(f"{error}; {self.advice}") from None
+        epoch = max([0 if state is None else state.leader_epoch, *epochs, 0])
+        if epoch >= INT32_MAX:
+            raise self._damaged(f"expected leader epochs below {INT32_MAX}, found {epoch}")
+        return epoch
 
     def _check_end(self, end_offset: int) -> None:
         """Check that the log reaches the end of the latest snapshot. Raises: MetadataLogError."""
@@ -124,21 +133,22 @@ class _Folder:
         if newest is not None and end_offset < newest.end_offset:
             raise MetadataLogError(
                 f"{self.folder} ends at offset {end_offset}, expected {newest.end_offset} or more, the end of "
-                f"{newest.path.name}; {recovery_command(self.log_dir)}"
+                f"{newest.path.name}; {self.advice}"
             )
 
     def _damaged(self, reason: object) -> MetadataLogError:
-        return MetadataLogError(f"{self.folder} is damaged: {reason}; {recovery_command(self.log_dir)}")
+        return MetadataLogError(f"{self.folder} is damaged: {reason}; {self.advice}")
 
 
 class LogFiles(_Folder):
     """The files of a metadata log that no broker has open; nothing is changed. See ``MetadataLog``.
 
-    Args: ``folder``: of the partition, perhaps under another name than that of the log in ``log_dir``.
+    Args: ``folder``: of the partition, perhaps under another name than that of the log in ``log_dir``; ``others``: the
+    other log folders of the broker.
     """
 
-    def __init__(self, log_dir: Path, folder: Path | None = None) -> None:
-        super().__init__(log_dir, folder)
+    def __init__(self, log_dir: Path, folder: Path | None = None, others: Sequence[Path] = ()) -> None:
+        super().__init__(log_dir, others, folder)
         self._segments = segments_in(self.folder)
         self._epoch_limit = INT32_MAX
         self.start_offset = self._segments[0].base_offset if self._segments else 0
@@ -173,11 +183,12 @@ class LogFiles(_Folder):
 class StartableLog(LogFiles):
     """The files of a metadata log, with the checks of a start.
 
+    Args: ``others``: the other log folders of the broker.
     Raises: MetadataLogError for damage, also while reading; OSError.
     """
 
-    def __init__(self, log_dir: Path) -> None:
-        super().__init__(log_dir)
+    def __init__(self, log_dir: Path, others: Sequence[Path] = ()) -> None:
+        super().__init__(log_dir, others=others)
         self._epoch_limit = self._last_epoch()
         if self._segments:
             last, is_clean = self._segments[-1], (log_dir / clean_shutdown.FILE_NAME).exists()
@@ -197,13 +208,15 @@ class MetadataLog(_Folder):
     """The metadata log of a node that is the quorum's only voter, opened for a new leader epoch.
 
     Args: ``log_dir``: the locked folder of the metadata log; ``node_id``; ``config``; ``clock``: of the records' time;
-    ``is_clean``: everything in it was on disk when it was closed.
+    ``is_clean``: everything in it was on disk when it was closed; ``others``: the other log folders of the broker.
     Raises: MetadataLogError for damage; OSError.
     Threads: `append` and `flush` by one thread at a time, the controller's; `write_snapshot` by one other.
     """
 
-    def __init__(self, log_dir: Path, config: BrokerConfig, clock: BaseClock, *, is_clean: bool) -> None:
-        super().__init__(log_dir)
+    def __init__(
+        self, log_dir: Path, config: BrokerConfig, clock: BaseClock, *, is_clean: bool, others: Sequence[Path] = ()
+    ) -> None:
+        super().__init__(log_dir, others)
         self.new_bytes = 0  # of the batches after the snapshot that was loaded, and of those that were appended since
         self.quorum: Sequence[ControlRecord] = ()  # kraft.version and voters, which every snapshot has
         self._is_failing = False
@@ -235,7 +248,7 @@ class MetadataLog(_Folder):
         except ProtocolError as error:
             raise self._damaged(error.message) from None
         except ValueError as error:
-            raise MetadataLogError(f"{self.folder}: {error}; {recovery_command(log_dir)}") from None
+            raise MetadataLogError(f"{self.folder}: {error}; {self.advice}") from None
         if self._log.damage is not None:
             damage = self._log.damage
             self._log.close(clean=False)

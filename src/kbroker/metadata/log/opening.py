@@ -78,18 +78,28 @@ def open_metadata(
         cluster_id = None if owner is None else owner.cluster_id
         take_over(path, folders, config.node_id, cluster_id, write, has_log=has_metadata(folder))
     if LogFiles(folder).is_empty:
+        if (other := folder_with_log(others)) is not None:
+            raise MetadataLogError(
+                f"{folder} has no metadata log, but {other} has it: set metadata.log.dir={other}, or name that folder "
+                "first in log.dirs"
+            )
         has_first = (folder / BOOTSTRAP_CHECKPOINT).exists()
         # a log that had content and is lost has no folder; a folder with the first voters may be all that was written
-        if not (has_first and (folder / FOLDER_NAME).exists() and is_known_cluster(bootstrap_records(folder))):
+        if not (has_first and (folder / FOLDER_NAME).exists() and is_known_cluster(bootstrap_records(folder, others))):
             _check_no_partitions(folders)
         if not has_first:
             write(feature_records(SERVED_LEVELS))
-    log = MetadataLog(folder, config, clock, is_clean=is_clean)
+    log = MetadataLog(folder, config, clock, is_clean=is_clean, others=others)
     try:
         return open_storage(log, clock, config.node_id, directory_id)
     except BaseException:
         log.close()
         raise
+
+
+def folder_with_log(log_dirs: Iterable[Path]) -> Path | None:
+    """Return the first of the log folders that has a metadata log with content, sound or not; None without any."""
+    return next((one for one in log_dirs if not LogFiles(one).is_empty), None)
 
 
 def has_metadata(log_dir: Path) -> bool:

@@ -45,7 +45,7 @@ from kbroker.metadata.log.metadata_file import (
     sound_rows,
 )
 from kbroker.metadata.log.metadata_log import FOLDER_NAME, LogFiles, MetadataLogError, StartableLog
-from kbroker.metadata.log.opening import has_metadata, write_first
+from kbroker.metadata.log.opening import folder_with_log, has_metadata, write_first
 from kbroker.metadata.log.takeover import both_have_metadata, cluster_id_of, cluster_image, put_aside, topics_of
 from kbroker.metadata.producer_ids import PRODUCER_ID_BLOCK
 from kbroker.metadata.records.control_records import Voter
@@ -165,7 +165,7 @@ def _damage(folder: Path, work: Path) -> Iterator[tuple[Path, str]]:
     try:
         yield from LoadedMetadata(StartableLog(folder)).bad_snapshots.items()
     except MetadataLogError as error:
-        yield folder / FOLDER_NAME, str(error)
+        yield folder / FOLDER_NAME, f"{error}; of several log folders name all, this one first"
 
 
 def _recover(folders: Sequence[Path], work: Path, node_id: int | None) -> Recovered:
@@ -246,6 +246,12 @@ def _owner(folders: Sequence[Path], node_id: int | None, salvage: _Salvage) -> M
 def _salvage(folders: Sequence[Path], work: Path) -> _Salvage:
     """Read what is sound. Raises: RecoveryError, if everything is."""
     folder = folders[0]
+    other = folder_with_log(folders[1:])
+    if other is not None and LogFiles(folder).is_empty:
+        raise RecoveryError(
+            f"{folder} has no metadata log, but {other} has it: nothing is recovered; set metadata.log.dir={other} for "
+            f"the broker, or name that folder first in log.dirs and in this command"
+        )
     path = metadata_file(folders)
     if path is not None and path.stat().st_size > 0:
         if has_metadata(folder):

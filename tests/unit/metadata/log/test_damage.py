@@ -7,6 +7,7 @@ import random
 import re
 import shutil
 import uuid
+from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 
@@ -16,8 +17,10 @@ from kbroker._core.clock import VirtualClock
 from kbroker.common.configs.config import BrokerConfig
 from kbroker.metadata.image.image import MetadataImage
 from kbroker.metadata.image.snapshot_records import records_of
+from kbroker.metadata.log.folder_check import read_folders
 from kbroker.metadata.log.metadata_log import FOLDER_NAME, MetadataLogError
 from kbroker.metadata.log.opening import open_metadata
+from kbroker.metadata.log.recovery import RecoveryError, recover
 from kbroker.metadata.records.batches import read_batches
 from kbroker.metadata.records.metadata_record import MetadataRecord, metadata_record
 from tests.support.metadata import DIRECTORY_ID, LoggedController, change
@@ -53,10 +56,10 @@ def filled(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def start(folder: Path, *, is_clean: bool) -> MetadataImage:
+def start(folder: Path, *others: Path, is_clean: bool) -> MetadataImage:
     """Open the metadata as a start does, and close it."""
     storage, image = open_metadata(
-        folder, [], DIRECTORY_ID, BrokerConfig({"node.id": 1}), VirtualClock(), is_clean=is_clean
+        folder, others, DIRECTORY_ID, BrokerConfig({"node.id": 1}), VirtualClock(), is_clean=is_clean
     )
     storage.log.close()
     return image
@@ -236,3 +239,76 @@ def test_a_log_without_its_first_segment_is_refused(filled: Path, tmp_path: Path
         path.unlink()
     with pytest.raises(MetadataLogError, match="is damaged"):
         start(tmp_path, is_clean=True)
+
+
+def flip_first_batch(log: Path) -> None:
+    data = bytearray((log / LOG).read_bytes())
+    data[100] ^= 1
+    snapshot_of(log).unlink()
+    (log / LOG).write_bytes(data)
+
+
+def flip_first_voters(log: Path) -> None:
+    path = log / f"{0:020}-{0:010}.checkpoint"
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+
+
+def cut_below_snapshot(log: Path) -> None:
+    data = (log / LOG).read_bytes()
+    (log / LOG).write_bytes(data[: batch_ends(data)[5]])
+
+
+def set_state(text: str) -> Callable[[Path], None]:
+    def apply(log: Path) -> None:
+        (log / "quorum-state").write_text(text)
+
+    return apply
+
+
+@pytest.mark.parametrize(
+    ("damage", "reason"),
+    [
+        (flip_first_batch, "is damaged: "),
+        (flip_first_voters, "is damaged: "),
+        (cut_below_snapshot, "ends at offset"),
+        (set_state("{"), "quorum-state: expected "),
+        (
+            set_state('{"leaderId":1,"leaderEpoch":2147483647,"votedId":-1,"data_version":1}'),
+            "is damaged: expected leader epochs below 2147483647, found 2147483647",
+        ),
+    ],
+)
+def test_the_advice_names_every_log_folder(
+    filled: Path, tmp_path: Path, damage: Callable[[Path], None], reason: str
+) -> None:
+    """A recovery of the first one alone would delete the partitions in the others; that of the log is first."""
+    home, other = tmp_path / "home", tmp_path / "another"
+    other.mkdir()
+    damage(copy(filled, home))
+    advice = f"rebuild it with 'kbroker log recover-metadata {home} {other}', or restore it from a backup"
+    with pytest.raises(MetadataLogError, match=re.escape(reason)) as caught:
+        start(home, other, is_clean=True)
+    assert str(caught.value).endswith(advice)
+    for folders in ([home, other], [other, home]):
+        fault = read_folders(folders).fault
+        assert reason in fault
+        assert fault.endswith(advice)
+
+
+def test_the_log_is_in_another_folder(filled: Path, tmp_path: Path) -> None:
+    """When log.dirs have another order: no new cluster begins, and nothing is recovered."""
+    home, other = tmp_path / "home", tmp_path / "another"
+    (other / "topic-0-0").mkdir(parents=True)
+    copy(filled, home)
+    (home / "meta.properties").write_text("version=1\nnode.id=1\ncluster.id=c\n")
+    before = sorted(tmp_path.rglob("*"))
+    sentence = re.escape(f"{other} has no metadata log, but {home} has it: ")
+    with pytest.raises(MetadataLogError, match=f"^{sentence}set metadata.log.dir={re.escape(str(home))}, or name that"):
+        start(other, home, is_clean=True)
+    with pytest.raises(RecoveryError, match=f"^{sentence}nothing is recovered; set metadata.log.dir="):
+        recover(other, 1, [home])
+    left = {path for path in tmp_path.rglob("*") if path.name != ".lock"}
+    assert left == set(before)
+    assert len(start(home, other, is_clean=True).topics) == 36
