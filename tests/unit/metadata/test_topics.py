@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
@@ -317,6 +318,27 @@ def test_what_could_not_be_put_in_force_is_taken_back() -> None:
     assert bench.logs.open["t", 0].configs["max.message.bytes"] == 1_048_588
 
 
+def test_taking_a_config_back_leaves_those_of_others() -> None:
+    """Two changes of one sync, of which only the first is not in force: the second is stored and in force."""
+    bench = make_bench()
+
+    def follow(changed: frozenset[str]) -> None:
+        if "message.max.bytes" in changed and bench.ctx.config.integer("message.max.bytes") == 99:
+            raise ZeroDivisionError
+
+    bench.ctx.on_broker_change(follow)
+    alter = bench.ctx.dynamic.alter
+    results = together(
+        bench.ctx.controller,
+        lambda: alter(4, "1", [ConfigChange("message.max.bytes", 0, "99")]),
+        lambda: alter(4, "1", [ConfigChange("log.retention.ms", 0, "7")]),
+    )
+    assert [type(result) for result in results] == [ZeroDivisionError, type(None)]
+    assert bench.configs(BROKER, "1") == {"log.retention.ms": "7"}
+    assert bench.ctx.config.integer("message.max.bytes") == 1_048_588
+    assert bench.ctx.config.integer("log.retention.ms") == 7
+
+
 def restarted(controller: MemoryController, logs: FakeLogs) -> tuple[BrokerConfig, TopicRegistry]:
     """Return a loaded registry over the stored metadata, and its configuration."""
     config = BrokerConfig()
@@ -398,13 +420,18 @@ def test_a_failed_topic_that_another_client_deletes_first(monkeypatch: pytest.Mo
     assert [topic.name for topic in bench.stored] == ["good"]
 
 
-def test_a_failed_topic_that_grows_in_the_same_turn() -> None:
+def test_a_failed_topic_that_grows_before_it_is_published() -> None:
     """The logs of its added partitions are removed with it."""
     bench = make_bench()
     bench.logs.fail_at = ("t", 0)
     topics = bench.ctx.topics
-    (made, _) = together(
-        bench.ctx.controller, lambda: topics.create_all([NewTopic("t", 1)]), lambda: topics.add_partitions("t", 3)
-    )
-    assert [one.error for one in made] == [Errors.KAFKA_STORAGE_ERROR]  # type: ignore[attr-defined]
+    made: list[Any] = []
+    thread = threading.Thread(target=lambda: made.extend(topics.create_all([NewTopic("t", 1)])))
+    with topics.lock:  # as while the logs of another request are made
+        thread.start()
+        while "t" not in bench.ctx.image.topics:
+            thread.join(0.001)
+        topics.add_partitions("t", 3)
+    thread.join()
+    assert [one.error for one in made] == [Errors.KAFKA_STORAGE_ERROR]
     assert (bench.stored, bench.logs.open) == ([], {})
