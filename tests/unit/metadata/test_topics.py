@@ -399,7 +399,8 @@ def test_a_failed_topic_that_another_client_deletes_first(monkeypatch: pytest.Mo
     """The others of its request are removed all the same."""
     bench = make_bench()
     create, controller = bench.logs.create_partitions, bench.ctx.controller
-    change, is_deleted = controller.change, []
+    change = controller.change
+    is_deleted: list[bool] = []
 
     def fails(name: str, *args: Any) -> list[FakeLog]:
         if name.startswith("bad"):
