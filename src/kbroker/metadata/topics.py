@@ -446,7 +446,7 @@ class TopicRegistry:
     def _remove(self, topics: Iterable[TopicImage]) -> None:
         views = {}
         for topic in topics:
-            if self._failed.pop(topic.topic_id, None) is not None:  # partitions may have been added in the same turn
+            if self._failed.pop(topic.topic_id, None) is not None:  # partitions may have been added meanwhile
                 self._drop_logs({topic.name: range(len(topic.partitions))}, [topic.topic_id])
             view = self._by_id.get(topic.topic_id)
             if view is not None:
