@@ -92,7 +92,7 @@ class ScramCredentials:
 
 def _objection(change: Deletion | Upsertion, image: MetadataImage) -> KafkaError | None:
     if image.level < SCRAM_LEVEL:
-        return KafkaError(Errors.UNSUPPORTED_VERSION, "The current metadata version does not support SCRAM")
+        return KafkaError(Errors.UNSUPPORTED_VERSION, "The current metadata.version does not support SCRAM")
     if not change.user:
         return KafkaError(Errors.UNACCEPTABLE_CREDENTIAL, "Username must not be empty")
     mechanism = scram.BY_NUMBER.get(change.mechanism)

@@ -135,7 +135,7 @@ def test_an_old_metadata_version_is_refused() -> None:
     controller = MemoryController()
     change(controller, metadata_record("FeatureLevelRecord", {"Name": METADATA_VERSION, "FeatureLevel": 10}))
     ctx = Context(controller)
-    refused = (Errors.UNSUPPORTED_VERSION, "The current metadata version does not support SCRAM")
+    refused = (Errors.UNSUPPORTED_VERSION, "The current metadata.version does not support SCRAM")
     found = altered(ctx, [{"Name": "bob", "Mechanism": 1}], [upsertion("alice")])
     assert found == {"bob": refused, "alice": refused}
     change(controller, metadata_record("FeatureLevelRecord", {"Name": METADATA_VERSION, "FeatureLevel": 11}))
