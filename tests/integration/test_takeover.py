@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from kbroker.log import checkpoints
-from kbroker.metadata.log.metadata_file import FILE_NAME
+from kbroker.metadata.log.former_file import FILE_NAME
 from tests.integration.test_metadata_disk import Administrator, produce, record_count
 from tests.support import wire
 from tests.support.broker import BrokerProcess

@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
 
-from kbroker.metadata.log.metadata_file import CHECKED_FROM, FILE_NAME, SCHEMA_VERSION, TABLES, Value, row_checksum
+from kbroker.metadata.log.former_file import FILE_NAME
+from kbroker.metadata.log.metadata_file import CHECKED_FROM, SCHEMA_VERSION, TABLES, Value, row_checksum
 
 Rows = Mapping[str, Sequence[tuple[Value, ...]]]
 

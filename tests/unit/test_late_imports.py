@@ -97,10 +97,10 @@ def test_a_late_function_is_imported_once_and_passes_arguments_on() -> None:
 
 
 def test_a_start_loads_no_dataclasses() -> None:
-    """A start loads no dataclasses (`inspect`, `ast`, `dis`: 1.6 MiB and 13 ms), JSON, logging or OpenSSL."""
+    """A start loads no dataclasses (`inspect`, `ast`, `dis`: 1.6 MiB and 13 ms), JSON, logging, OpenSSL or SQLite."""
     program = (
         "import sys\nimport kbroker.__main__, kbroker.serving\nfrom kbroker.broker import Broker\n"
-        "large = {'ast', 'asyncio', 'dataclasses', 'inspect', 'json', 'logging', 'ssl'}\n"
+        "large = {'ast', 'asyncio', 'dataclasses', 'inspect', 'json', 'logging', 'sqlite3', 'ssl'}\n"
         "with Broker(): print(sorted(large & sys.modules.keys()))"
     )
     assert printed(program) == "[]"

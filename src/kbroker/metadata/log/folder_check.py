@@ -20,7 +20,7 @@ from kbroker.log.log_dir import parse_partition_folder, partition_folders
 from kbroker.metadata.image.image import MetadataImage
 from kbroker.metadata.image.partition_registration import UNASSIGNED
 from kbroker.metadata.log.folder_reader import FolderMetadata, read_metadata
-from kbroker.metadata.log.metadata_file import FILE_NAME, metadata_file
+from kbroker.metadata.log.former_file import FILE_NAME, metadata_file
 from kbroker.metadata.log.metadata_log import MetadataLogError
 from kbroker.metadata.log.servable import check_quorum, obstacles
 from kbroker.metadata.records.control_records import Voter

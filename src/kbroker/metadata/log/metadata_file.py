@@ -15,7 +15,6 @@ from contextlib import closing
 from pathlib import Path
 from typing import NamedTuple
 
-FILE_NAME = "kbroker-metadata.db"
 JOURNAL_SUFFIX = "-journal"
 SCHEMA_VERSION = 6
 CHECKED_FROM = 4  # first version in which rows have checksums
@@ -63,11 +62,6 @@ class SoundRows(NamedTuple):
 
     tables: Tables
     whole: frozenset[str]
-
-
-def metadata_file(folders: Sequence[Path]) -> Path | None:
-    """Return the file in these log folders, None without any. It was in the first one of log.dirs."""
-    return next((path for path in (folder / FILE_NAME for folder in folders) if path.exists()), None)
 
 
 def read_tables(path: Path) -> Tables:

@@ -15,6 +15,7 @@ from kbroker.log.checkpoints import read_meta_properties, sync_folder
 from kbroker.log.log_dir import partition_folders
 from kbroker.metadata.image.image import MetadataImage
 from kbroker.metadata.log.formatter import feature_records, make_voter, write_bootstrap, write_voters
+from kbroker.metadata.log.former_file import metadata_file
 from kbroker.metadata.log.loader import LoadedMetadata
 from kbroker.metadata.log.log_storage import (
     LogStorage,
@@ -23,7 +24,6 @@ from kbroker.metadata.log.log_storage import (
     is_known_cluster,
     open_storage,
 )
-from kbroker.metadata.log.metadata_file import metadata_file
 from kbroker.metadata.log.metadata_log import FOLDER_NAME, LogFiles, MetadataLog, MetadataLogError, recovery_command
 from kbroker.metadata.records.control_records import Voter
 from kbroker.metadata.records.metadata_record import MetadataRecord

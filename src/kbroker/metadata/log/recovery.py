@@ -33,14 +33,13 @@ from kbroker.metadata.image.image import MetadataImage
 from kbroker.metadata.image.snapshot_records import records_of
 from kbroker.metadata.log.folder_records import PartitionsOnDisk, StoredTopic, topic_records
 from kbroker.metadata.log.formatter import feature_records, make_voter, write_bootstrap
+from kbroker.metadata.log.former_file import FILE_NAME, metadata_file
 from kbroker.metadata.log.loader import LoadedMetadata
 from kbroker.metadata.log.log_storage import activation_records, bootstrap_records, first_image, is_known_cluster
 from kbroker.metadata.log.metadata_file import (
-    FILE_NAME,
     JOURNAL_SUFFIX,
     MetadataFileError,
     NewerFileError,
-    metadata_file,
     read_tables,
     sound_rows,
 )

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from kbroker.metadata.log.former_file import FILE_NAME
 from kbroker.metadata.log.metadata_file import (
-    FILE_NAME,
     SCHEMA_VERSION,
     TABLES,
     MetadataFileError,

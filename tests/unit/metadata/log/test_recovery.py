@@ -23,7 +23,7 @@ from kbroker.log.checkpoints import uuid_to_text
 from kbroker.log.folder_lock import FolderLock
 from kbroker.log.log_dir import LogDir
 from kbroker.metadata.image.image import MetadataImage
-from kbroker.metadata.log.metadata_file import FILE_NAME
+from kbroker.metadata.log.former_file import FILE_NAME
 from kbroker.metadata.log.metadata_log import FOLDER_NAME, MetadataLogError
 from kbroker.metadata.log.opening import open_metadata
 from kbroker.metadata.log.recovery import FIRST_NEW_IDS, LAST_NEW_IDS, RecoveryError, recover

@@ -21,7 +21,8 @@ from kbroker.log import checkpoints
 from kbroker.log.checkpoints import MetaProperties, write_meta_properties
 from kbroker.metadata.image.image import MetadataImage
 from kbroker.metadata.log import log_storage, opening
-from kbroker.metadata.log.metadata_file import FILE_NAME, SCHEMA_VERSION
+from kbroker.metadata.log.former_file import FILE_NAME
+from kbroker.metadata.log.metadata_file import SCHEMA_VERSION
 from kbroker.metadata.log.metadata_log import FOLDER_NAME, MetadataLogError
 from kbroker.metadata.log.opening import open_metadata
 from kbroker.metadata.records.control_records import Voter
