@@ -188,6 +188,12 @@ class Controller:
         if mine.error is not None:
             raise mine.error
 
+    def catch_up(self, publisher: Publisher) -> None:
+        """Return once the publisher has put all that the image contains in force."""
+        queue = self._queues.get(id(publisher))
+        if queue is not None:
+            queue.publish()
+
     def _make_waiting(self) -> None:
         changes = []
         while self._waiting:

@@ -237,6 +237,8 @@ class TopicRegistry:
                 self.record_directories([one.name for one in results if isinstance(one, PlannedTopic)])
             except KafkaError as error:
                 failures = {one.topic_id: error for one in results if isinstance(one, PlannedTopic)}
+        if any(isinstance(one, KafkaError) and one.error is Errors.TOPIC_ALREADY_EXISTS for one in results):
+            self._controller.catch_up(self)  # another request may be creating it: it can be used after this
         return [one if isinstance(one, KafkaError) else failures.get(one.topic_id) or _created(one) for one in results]
 
     def _checked(self, topic: NewTopic, names: TopicNames) -> PlannedTopic:

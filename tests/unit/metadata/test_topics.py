@@ -421,6 +421,21 @@ def test_a_failed_topic_that_another_client_deletes_first(monkeypatch: pytest.Mo
     assert [topic.name for topic in bench.stored] == ["good"]
 
 
+def test_a_topic_that_exists_is_open() -> None:
+    """A request that loses the race for the creation of a topic returns once the topic can be used."""
+    bench = make_bench()
+    topics = bench.ctx.topics
+    thread = threading.Thread(target=topics.create, args=(NewTopic("t", 1),))
+    with topics.lock:  # as while the logs of another request are made
+        thread.start()
+        while "t" not in bench.ctx.image.topics:
+            thread.join(0.001)
+        assert topics.get("t") is None
+        topics.auto_create(["t"])
+        assert topics.get("t") is not None
+    thread.join()
+
+
 def test_a_failed_topic_that_grows_before_it_is_published() -> None:
     """The logs of its added partitions are removed with it."""
     bench = make_bench()
