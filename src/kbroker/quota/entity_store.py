@@ -103,6 +103,7 @@ class QuotaEntityStore:
                     self._found.setdefault(host, []).append(address)
             try:
                 self._controller.change(lambda image: _records(image, accepted), frees_space=True)
+                self._controller.catch_up(self)  # another request may have stored the same value just now
             except KafkaError as refusal:
                 results.update(dict.fromkeys(accepted, refusal))
             finally:

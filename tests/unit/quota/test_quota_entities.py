@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+import threading
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -408,3 +409,20 @@ def test_quotas_of_others() -> None:
     assert resolve([pair], "u", "c") == (None, "u", "c")
     assert resolve([other, pair], "u", "c") == (None, "", "c")
     assert resolve([pair, other], "other", "") == ((3, other), "other", "")
+
+
+def test_a_value_that_is_being_put_in_force() -> None:
+    """A second request for the same value, which stores nothing, returns once the value is in force."""
+    bench = Bench()
+    change = Alteration(QuotaEntity.of({"user": "u"}), [QuotaOp("producer_byte_rate", 5.0)])
+    threads = [threading.Thread(target=bench.entities.alter, args=([change],)) for _ in range(2)]
+    with bench.entities.lock:  # as while other quotas are put in force
+        threads[0].start()
+        while not bench.controller.image.client_quotas:
+            threads[0].join(0.001)
+        threads[1].start()
+        threads[1].join(0.1)
+        assert threads[1].is_alive()
+    for thread in threads:
+        thread.join()
+    assert bench.entities.of(change.entity) == {"producer_byte_rate": 5.0}

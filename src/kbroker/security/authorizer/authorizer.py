@@ -189,6 +189,7 @@ class Authorizer:
 
         try:
             self._controller.change(plan)
+            self._controller.catch_up(self)  # another request may have stored the same rule just now
         except KafkaError as refusal:
             if refusal.error is not Errors.KAFKA_STORAGE_ERROR:
                 raise
