@@ -1,16 +1,17 @@
-"""Members of a group in a separate process that outlive the broker and write down what was acknowledged.
+"""Members of a group in a separate process that outlives the broker, with a log of acknowledged commits.
 
     python -m tests.support.group_members BOOTSTRAP TOPIC GROUP LOG_FILE [PROTOCOL PROTOCOL PROTOCOL]
 
 Two members stay, a third comes and goes, so that a kill often hits a rebalance; with `classic classic consumer` it
 takes the group to the other protocol, and back when it leaves. One line per event goes to LOG_FILE:
 `read PARTITION FIRST LAST` for offsets that were delivered, `commit PARTITION OFFSET` for an acknowledged commit,
-`error TEXT` for what should not happen. Ends when its standard input closes.
+`error TEXT` for an unexpected error. Ends when its standard input closes.
 """
 
 import sys
 import threading
 import time
+from collections.abc import Iterable
 from typing import TextIO
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
@@ -18,7 +19,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 COMMIT_EVERY_S = 0.05
 VISIT_S = 2.5  # longer than a session: each change of the protocol begins those of dead members anew
 BY_THE_CLIENT = {"session.timeout.ms": 2000, "heartbeat.interval.ms": 200}  # the broker's choice in the other protocol
-# a broker that is down, or a group that has moved on: what this test is about; anything else is not
+# of a broker that is down, or a group in its next generation; the test fails with any other
 EXPECTED = {
     KafkaError._TRANSPORT,
     KafkaError._ALL_BROKERS_DOWN,
@@ -54,10 +55,10 @@ class Log:
 
 
 class Member:
-    """A consumer and what it has read since its last commit.
+    """A consumer and the offsets that it has read since its last commit.
 
-    It polls one record at a time: only then is it known that no partition was taken away after its record was read, and
-    so that no commit of ours can be older than one of the partition's next owner.
+    It polls one record at a time: no partition can be revoked between the read of its last record and the commit, so
+    no commit is older than one of the partition's next owner.
     """
 
     def __init__(self, bootstrap: str, topic: str, group: str, log: Log, protocol: str) -> None:
@@ -82,27 +83,29 @@ class Member:
                 "log_level": 0,
             }
         )
-        self.consumer.subscribe([topic], on_assign=self.on_assign, on_revoke=self.on_revoke, on_lost=self.on_revoke)
+        self.consumer.subscribe([topic], on_assign=self.on_change, on_revoke=self.on_change, on_lost=self.on_change)
 
     def on_error(self, error: KafkaError) -> None:
         if error.code() not in EXPECTED:
             self.log.write(f"error {error}")
 
-    def on_assign(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
-        self.forget()
+    def on_change(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
+        """Forget the records of partitions that are assigned, revoked or lost.
 
-    def on_revoke(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
-        self.forget()
+        The others stay assigned and go on from their position, so only their own commit can cover their records.
+        """
+        self.forget(partition.partition for partition in partitions)
 
-    def forget(self) -> None:
-        """Write down what was read; it stays uncommitted, and is read again by the next owner."""
-        for partition, (first, last) in self.read.items():
-            self.log.write(f"read {partition} {first} {last}")
-        self.read.clear()
+    def forget(self, partitions: Iterable[int]) -> None:
+        """Write down the records that were read; those not committed are read again by the next owner."""
+        for partition in partitions:
+            if partition in self.read:
+                first, last = self.read.pop(partition)
+                self.log.write(f"read {partition} {first} {last}")
 
     def commit(self) -> None:
+        """Commit the records that were read; a refused commit is repeated with the next one."""
         offsets = [TopicPartition(self.topic, partition, last + 1) for partition, (_, last) in self.read.items()]
-        self.forget()
         try:
             done = self.consumer.commit(offsets=offsets, asynchronous=False)
         except KafkaException as failure:
@@ -110,12 +113,13 @@ class Member:
             return
         for one in done or ():
             if one.error is None:
+                self.forget([one.partition])
                 self.log.write(f"commit {one.partition} {one.offset}")
             else:
                 self.on_error(one.error)
 
     def run(self, stop: threading.Event, seconds: float = float("inf")) -> None:
-        """Read and commit until asked to stop, or so long."""
+        """Read and commit until stopped, or for this time."""
         end = time.monotonic() + seconds
         due = time.monotonic() + COMMIT_EVERY_S
         try:
@@ -134,7 +138,7 @@ class Member:
                     self.commit()
                     due = time.monotonic() + COMMIT_EVERY_S
         finally:
-            self.forget()
+            self.forget(list(self.read))
             self.consumer.close()
 
 
