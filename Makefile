@@ -146,6 +146,10 @@ sanitize: $(VENV)/.built $(VENV)/.locked ## the unit tests under ASan with UBSan
 	tests/lint/sanitize.sh address,undefined $(BIN)/python
 	tests/lint/sanitize.sh thread $(BIN)/python
 
+.PHONY: fuzz
+fuzz: $(VENV)/.built $(VENV)/.locked ## ten million mutated frames of all APIs, under ASan with UBSan
+	KBROKER_SOAK=1 tests/lint/sanitize.sh address,undefined $(BIN)/python tests/property/test_mutated_frames.py
+
 .PHONY: dist
 dist: $(VENV)/.locked ## sdist, and a wheel built from it
 	$(BIN)/python -m pip wheel -q --no-deps -w dist .

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# The unit tests (and, under ASan, those of wrong arguments) on a build of the extension with sanitizers, beside the normal build.
-#   tests/lint/sanitize.sh address,undefined|thread PYTHON
+# Tests on a build of the extensions with sanitizers, beside the normal build: the given ones, or the unit tests and, under ASan,
+# those of wrong arguments and mutated frames.
+#   tests/lint/sanitize.sh address,undefined|thread PYTHON [TEST ...]
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 kind=$1
@@ -36,9 +37,15 @@ echo "tests under $kind"
 run=()
 # a kernel with more random bits of address space than the runtime was built for needs a fixed layout
 if [ "$kind" = thread ] && [ "$(cat /proc/sys/vm/mmap_rnd_bits 2> /dev/null || echo 28)" -gt 28 ]; then run=(setarch -R); fi
-suites=(tests/unit)
-# Wrong arguments and ends of the interpreter: what they break is memory. Not the forks while other threads allocate: gcc's ASan does
-# not hold its own allocator's locks over a fork, so that the child may wait for them for ever.
-if [ "$kind" != thread ]; then suites+=(tests/property/test_bad_input*.py tests/integration/test_start_size.py); fi
-LD_PRELOAD="$preload" "${run[@]}" "$python" -m pytest "${suites[@]}" -q --timeout=600 -p no:cacheprovider --benchmark-disable \
+suites=("${@:3}")
+if [ ${#suites[@]} = 0 ]; then
+  suites=(tests/unit)
+  # Not the forks while other threads allocate: gcc's ASan does not hold its own allocator's locks over a fork, so that the child may
+  # wait for them for ever.
+  if [ "$kind" != thread ]; then
+    suites+=(tests/property/test_bad_input*.py tests/property/test_mutated_frames.py tests/integration/test_start_size.py)
+  fi
+fi
+# a report of a sanitizer goes past Python: --capture=sys lets it through
+LD_PRELOAD="$preload" "${run[@]}" "$python" -m pytest "${suites[@]}" -q --capture=sys --timeout=600 -p no:cacheprovider --benchmark-disable \
   --deselect tests/unit/test_design_rules.py --deselect tests/integration/test_start_size.py::test_a_forked_child_runs_and_ends

@@ -527,7 +527,7 @@ class LogManager:
         Raises: KafkaError with the code and text of Kafka.
         """
         key = (topic, partition)
-        if len(future_folder_name(*key).encode()) > MAX_NAME_BYTES:
+        if len(future_folder_name(*key).encode("utf-8", "surrogateescape")) > MAX_NAME_BYTES:
             raise KafkaError(Errors.INVALID_TOPIC_EXCEPTION, "The topic name is too long.")
         if path not in ([IN_MEMORY] if self._in_memory else map(str, self._paths)):
             raise KafkaError(Errors.LOG_DIR_NOT_FOUND, f"Log dir {path} is not found in the config.")

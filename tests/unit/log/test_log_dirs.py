@@ -369,12 +369,16 @@ def test_refusals(brokers: Brokers, folders: list[Path], tmp_path: Path) -> None
         f"Log dir {tmp_path / 'c'} is not found in the config.",
     )
     assert refusal(manager, folders[1], 9)[0] is Errors.UNKNOWN_TOPIC_OR_PARTITION
+    for name in ("t" * 220, "\udcff" * 220):  # and one that is not UTF-8
+        with pytest.raises(KafkaError) as refused:
+            manager.move_partition(name, 0, str(folders[0]))
+        assert (refused.value.error, refused.value.message) == (
+            Errors.INVALID_TOPIC_EXCEPTION,
+            "The topic name is too long.",
+        )
     with pytest.raises(KafkaError) as refused:
-        manager.move_partition("t" * 220, 0, str(folders[0]))
-    assert (refused.value.error, refused.value.message) == (
-        Errors.INVALID_TOPIC_EXCEPTION,
-        "The topic name is too long.",
-    )
+        manager.move_partition("\udcff", 0, str(folders[0]))
+    assert refused.value.error is Errors.UNKNOWN_TOPIC_OR_PARTITION
 
 
 class Crash(BaseException):
