@@ -20,6 +20,7 @@ if [ ! -x "$place/tools/bin/uv" ]; then
   "$place/tools/bin/pip" install -q -c tests/lint/requirements.txt uv
 fi
 find "$copy" -mindepth 1 -maxdepth 1 ! -name .venv ! -name build -exec rm -rf {} +
+rm -f "$copy/.venv/.built" # the compiled modules were beside the sources; the build puts its copies there again
 git ls-files -z --cached --others --exclude-standard | tar --create --null --ignore-failed-read --files-from=- |
   tar --extract --directory="$copy"
 

@@ -17,7 +17,7 @@ from click.testing import CliRunner, Result
 
 from kbroker.cli import cli, pipeline_jobs, pipeline_views, pipeline_whatif
 from kbroker.spark.errors import PipelineError
-from kbroker.spark.setup.jars import CONNECTOR, DELTA, Jar, fetch_jars
+from kbroker.spark.setup.jars import CONNECTOR, DELTA, Jar, delta_jars, fetch_jars
 from kbroker.spark.setup.session import build_session, stop_session
 from tests.spark.class_archive import JVM
 from tests.spark.source_support import WORKER_STARTS
@@ -45,7 +45,6 @@ class Sessions:
 
     def __init__(self) -> None:
         self._session: SparkSession | None = None
-        self._jars: list[Path] = []
         self.no_connector: str | None = None  # why the session goes without
         self.no_delta: str | None = None
 
@@ -53,7 +52,7 @@ class Sessions:
         """Return the session; the test lacks something if it cannot start."""
         if self._session is None:
             need.spark()
-            self.no_connector, self.no_delta = self._fetch(CONNECTOR, self._jars), self._fetch(DELTA, [])
+            self.no_connector, self.no_delta = self._fetch(CONNECTOR), self._fetch(DELTA)
             from kbroker.spark.tables import table_stream  # PySpark is here by now
 
             os.environ.setdefault("SPARK_SUBMIT_OPTS", " ".join(JVM))
@@ -65,16 +64,18 @@ class Sessions:
                     "kbroker tests",
                     master="local[2]",
                     delta=self.no_delta is None,
-                    more_jars=self._jars,
+                    connector=self.no_connector is None,
                     settings=SETTINGS,
                 )
         return self._session
 
     @staticmethod
-    def _fetch(jars: Sequence[Jar], into: list[Path]) -> str | None:
-        """Why they cannot be had; None: they are in `into`."""
+    def _fetch(jars: Sequence[Jar]) -> str | None:
+        """Fetch jars; return the reason if they cannot be used."""
         try:
-            into += fetch_jars(jars)
+            fetch_jars(jars)
+            if jars is DELTA:
+                delta_jars()
         except (PipelineError, OSError) as error:
             return str(error)
         return None

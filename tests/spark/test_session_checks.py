@@ -105,10 +105,18 @@ def test_another_pyspark(monkeypatch: pytest.MonkeyPatch) -> None:
         session.require_packages()
 
 
+def test_delta_lake_for_another_pyspark(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its jars call constructors that PySpark 4.3 lacks: a thread of Spark ends, and the query would wait for it."""
+    monkeypatch.setattr("importlib.metadata.version", lambda name: "4.3.0")
+    with pytest.raises(PipelineError, match=r"Delta Lake 4.4.0 need PySpark 4.2, and 4.3.0 is installed: pip install "):
+        delta_jars()
+
+
 def test_no_connector(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A session with the connector is refused before the JVM starts, with the command that fetches it."""
     monkeypatch.setenv("KBROKER_SPARK_JARS", str(tmp_path))
     monkeypatch.setattr(session, "require_spark", lambda: None)  # the machine may lack Java: that is another test's
+    monkeypatch.setattr("importlib.metadata.version", lambda name: "4.2.0")
     with pytest.raises(
         PipelineError, match=r"the Kafka connector of Spark is missing .*: run `kbroker pipeline jars`$"
     ):
@@ -119,8 +127,9 @@ def test_no_connector(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         connector_jars(tmp_path)
 
 
-def test_a_damaged_jar(tmp_path: Path) -> None:
+def test_a_damaged_jar(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A file that is not the pinned one is not used, and its sums are in the error."""
+    monkeypatch.setattr("importlib.metadata.version", lambda name: "4.2.0")
     for jar in DELTA:
         (tmp_path / jar.file_name).write_bytes(b"rubbish")
     with pytest.raises(PipelineError, match=rf"delta-spark_4.2_2.13-4.4.0.jar has SHA-256 \w+, not {DELTA[0].sha256}"):

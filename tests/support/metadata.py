@@ -158,3 +158,26 @@ def following(controller: Controller, part: P) -> P:
     """Return the part, which is published every change from now on."""
     controller.publishers.append(part)
     return part
+
+
+def check_same_change(publisher: Any, change: Callable[[], object]) -> None:
+    """Make a change twice at once; check that each call waits for the publisher, although only one stores records."""
+    lock, calls = publisher.lock, threading.Semaphore(0)
+
+    class CountedLock:
+        def __enter__(self) -> None:
+            calls.release()
+            lock.acquire()
+
+        def __exit__(self, *error: object) -> None:
+            lock.release()
+
+    publisher.lock = CountedLock()
+    threads = [threading.Thread(target=change) for _ in range(2)]
+    with lock:
+        for thread in threads:
+            thread.start()
+            assert calls.acquire(timeout=30), "the call did not wait until the change is in force"
+    for thread in threads:
+        thread.join()
+    publisher.lock = lock

@@ -24,7 +24,7 @@ def pipeline() -> None:
     metavar="DIR",
     help="Folder for the jars.  [default: KBROKER_SPARK_JARS, else the user's cache folder]",
 )
-@click.option("--delta", is_flag=True, help="Include the jars of Delta Lake.")
+@click.option("--delta", is_flag=True, help="Include the jars of Delta Lake, for PySpark 4.2.")
 @json_option
 def jars(into: Path | None, delta: bool, as_json: bool) -> None:
     """Fetch the jars of Spark's Kafka connector by Maven.

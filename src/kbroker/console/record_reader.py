@@ -36,7 +36,7 @@ class LogRecord(NamedTuple):
 
 
 class Found(NamedTuple):
-    """Records and the next offset; ``problem``: records that are left out, and why, for people."""
+    """Records and the offset behind them; ``problem``: records before it that are left out, and why, for people."""
 
     records: Sequence[LogRecord]
     next_offset: int
@@ -53,16 +53,18 @@ def read_records(log: Any, offset: int, count: int, value_bytes: int = WHOLE) ->
     for _ in range(READS):
         if page.is_full:
             break
-        start = page.offset
+        start = behind = page.offset
         try:
             read = log.read(start, READ_BYTES, min_one=True)
             if read.error:
                 raise KafkaError(Errors.of(read.error))
             for batch in iter_batches(read.records, allow_truncated=True):
+                behind = batch.last_offset + 1
                 if not page.add(batch):
                     break
         except ProtocolError as error:
-            return Found(page.records, page.offset, f"The batch at offset {page.offset:,} cannot be shown: {error}")
+            next_offset = min(max(behind, page.offset), page.end)
+            return Found(page.records, next_offset, f"The batch at offset {page.offset:,} cannot be shown: {error}")
         if page.offset == start:
             break
     return Found(page.records, min(page.offset, page.end), page.left_out)

@@ -170,10 +170,11 @@ class Controller:
         """Level of kraft.version, which control records have."""
         return self._storage.kraft_version
 
-    def change(self, plan: Plan, *, frees_space: bool = False) -> None:
+    def change(self, plan: Plan, *, publisher: Publisher | None = None, frees_space: bool = False) -> None:
         """Store the records that ``plan`` returns, all or none; they are in force when this returns.
 
         Args: ``plan`` runs under the controller's lock, perhaps in another thread that changes metadata;
+        ``publisher``: it has put the changes that ``plan`` saw in force, too, even if ``plan`` returned no records;
         ``frees_space``: the change is possible on a full disk.
         Raises: the errors of ``plan``; KafkaError KAFKA_STORAGE_ERROR, when nothing was stored; NotInForceError;
         OutcomeUnknownError.
@@ -183,16 +184,11 @@ class Controller:
         with self._lock:
             if not mine.is_done:
                 self._make_waiting()
-        for queue in mine.queues:
+        earlier = self._queues.get(id(publisher))
+        for queue in mine.queues if earlier is None else [earlier, *mine.queues]:
             queue.publish()
         if mine.error is not None:
             raise mine.error
-
-    def catch_up(self, publisher: Publisher) -> None:
-        """Return once the publisher has put all that the image contains in force."""
-        queue = self._queues.get(id(publisher))
-        if queue is not None:
-            queue.publish()
 
     def _make_waiting(self) -> None:
         changes = []

@@ -232,13 +232,11 @@ class TopicRegistry:
             plan(self._controller.image)
         else:
             try:
-                self._controller.change(plan)
+                self._controller.change(plan, publisher=self)  # another request may be creating a topic that exists
                 failures = self._forget_failed(results)
                 self.record_directories([one.name for one in results if isinstance(one, PlannedTopic)])
             except KafkaError as error:
                 failures = {one.topic_id: error for one in results if isinstance(one, PlannedTopic)}
-        if any(isinstance(one, KafkaError) and one.error is Errors.TOPIC_ALREADY_EXISTS for one in results):
-            self._controller.catch_up(self)  # another request may be creating it: it can be used after this
         return [one if isinstance(one, KafkaError) else failures.get(one.topic_id) or _created(one) for one in results]
 
     def _checked(self, topic: NewTopic, names: TopicNames) -> PlannedTopic:

@@ -102,8 +102,7 @@ class QuotaEntityStore:
                 for host, address in lookups.found.items():
                     self._found.setdefault(host, []).append(address)
             try:
-                self._controller.change(lambda image: _records(image, accepted), frees_space=True)
-                self._controller.catch_up(self)  # another request may have stored the same value just now
+                self._controller.change(lambda image: _records(image, accepted), publisher=self, frees_space=True)
             except KafkaError as refusal:
                 results.update(dict.fromkeys(accepted, refusal))
             finally:

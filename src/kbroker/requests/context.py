@@ -112,7 +112,7 @@ class ApiContext:
             if self._dynamic is None:
                 from kbroker.metadata.configs.dynamic_configs import DynamicConfigs
 
-                self._dynamic = DynamicConfigs(self.config, self.controller, self.topics, self._change_hooks)
+                self._dynamic = DynamicConfigs(self.config, self.controller, self.topics, self, self._change_hooks)
             return self._dynamic
 
     @property

@@ -1,8 +1,10 @@
 """Records of a partition for a page: where it begins, where it ends, what it leaves out."""
 
+import contextlib
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -87,6 +89,22 @@ def test_records_too_far_inside_a_large_batch_are_left_out(
     )
     found = read_records(log, 9, 1)
     assert (found.records[0].offset, found.problem[:29]) == (11, "Records from offset 9 to 10 a")
+
+
+def test_a_page_ends_behind_a_damaged_batch(tmp_path: Path) -> None:
+    """The next page begins behind it, so that the records behind it can be reached."""
+    with contextlib.closing(
+        PartitionLog(str(tmp_path), "t", 0, bytes(16), {"max.message.bytes": 64 << 20}, VirtualClock(T0))
+    ) as log:
+        for values in ([b"before"], [b"lost", b"lost"], [b"behind"]):
+            append(log, *values)
+        file = tmp_path / f"{0:020}.log"
+        file.write_bytes(file.read_bytes().replace(b"lost", b"l0st"))
+        found = read_records(log, 0, 10)
+        assert [one.value for one in found.records] == [b"before"]
+        assert (found.next_offset, found.problem.partition(":")[0]) == (3, "The batch at offset 1 cannot be shown")
+        assert read_records(log, 2, 10)[:2] == ([], 3)
+        assert [one.value for one in read_records(log, 3, 10).records] == [b"behind"]
 
 
 def test_values_are_cut(log: PartitionLog) -> None:

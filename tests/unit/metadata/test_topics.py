@@ -16,7 +16,7 @@ from kbroker.metadata.configs.resource_configs import broker_configs
 from kbroker.metadata.controller import Plan
 from kbroker.metadata.topic_rules import NewTopic, TopicNames
 from kbroker.metadata.topics import TopicRegistry, TopicView
-from tests.support.metadata import MemoryController, StoredTopic, following, store_configs, together
+from tests.support.metadata import MemoryController, StoredTopic, check_same_change, following, store_configs, together
 from tests.support.server import FakeLog, FakeLogs, make_bench
 
 TOPIC, BROKER = ConfigResourceType.TOPIC, ConfigResourceType.BROKER
@@ -318,6 +318,17 @@ def test_what_could_not_be_put_in_force_is_taken_back() -> None:
     assert bench.logs.open["t", 0].configs["max.message.bytes"] == 1_048_588
 
 
+def test_a_config_that_another_request_has_stored_is_in_force() -> None:
+    """A second request for the same value, which stores nothing, returns once the value is in force."""
+    bench = make_bench()
+    bench.create("t")
+    alter = bench.ctx.dynamic.alter
+    check_same_change(bench.ctx.topics, lambda: alter(TOPIC, "t", [ConfigChange("retention.ms", 0, "7")]))
+    check_same_change(bench.ctx, lambda: alter(BROKER, "1", [ConfigChange("log.retention.bytes", 0, "9")]))
+    configs = bench.logs.open["t", 0].configs
+    assert (configs["retention.ms"], configs["retention.bytes"]) == (7, 9)
+
+
 def test_taking_a_config_back_leaves_those_of_others() -> None:
     """Two changes of one sync, of which only the first is not in force: the second is stored and in force."""
     bench = make_bench()
@@ -407,7 +418,7 @@ def test_a_failed_topic_that_another_client_deletes_first(monkeypatch: pytest.Mo
             raise OSError(28, "No space left on device")
         return create(name, *args)
 
-    def late(plan: Plan, **options: bool) -> None:
+    def late(plan: Plan, **options: Any) -> None:
         if "bad1" in controller.image.topics and not is_deleted:  # before the removal of the failed ones
             is_deleted.append(True)
             bench.ctx.topics.delete("bad1")
@@ -424,16 +435,8 @@ def test_a_failed_topic_that_another_client_deletes_first(monkeypatch: pytest.Mo
 def test_a_topic_that_exists_is_open() -> None:
     """A request that loses the race for the creation of a topic returns once the topic can be used."""
     bench = make_bench()
-    topics = bench.ctx.topics
-    thread = threading.Thread(target=topics.create, args=(NewTopic("t", 1),))
-    with topics.lock:  # as while the logs of another request are made
-        thread.start()
-        while "t" not in bench.ctx.image.topics:
-            thread.join(0.001)
-        assert topics.get("t") is None
-        topics.auto_create(["t"])
-        assert topics.get("t") is not None
-    thread.join()
+    check_same_change(bench.ctx.topics, lambda: bench.ctx.topics.auto_create(["t"]))
+    assert [view.name for view in bench.ctx.topics.all()] == ["t"]
 
 
 def test_a_failed_topic_that_grows_before_it_is_published() -> None:

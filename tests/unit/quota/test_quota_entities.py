@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import math
-import threading
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -16,7 +15,7 @@ from kbroker.common.quotas import CLIENT_ID, IP, USER, QuotaEntity, candidates, 
 from kbroker.metadata.controller import Controller
 from kbroker.quota.entity_rules import Alteration, QuotaOp
 from kbroker.quota.entity_store import MAX_LOOKUPS, QuotaEntityStore, address_of
-from tests.support.metadata import LoggedController, MemoryController, following
+from tests.support.metadata import LoggedController, MemoryController, check_same_change, following
 
 ALICE = QuotaEntity.of({USER: "alice"})
 ADDRESS = QuotaEntity.of({IP: "10.1.1.1"})
@@ -411,18 +410,9 @@ def test_quotas_of_others() -> None:
     assert resolve([pair, other], "other", "") == ((3, other), "other", "")
 
 
-def test_a_value_that_is_being_put_in_force() -> None:
+def test_a_value_that_another_request_has_stored_is_in_force() -> None:
     """A second request for the same value, which stores nothing, returns once the value is in force."""
     bench = Bench()
     change = Alteration(QuotaEntity.of({"user": "u"}), [QuotaOp("producer_byte_rate", 5.0)])
-    threads = [threading.Thread(target=bench.entities.alter, args=([change],)) for _ in range(2)]
-    with bench.entities.lock:  # as while other quotas are put in force
-        threads[0].start()
-        while not bench.controller.image.client_quotas:
-            threads[0].join(0.001)
-        threads[1].start()
-        threads[1].join(0.1)
-        assert threads[1].is_alive()
-    for thread in threads:
-        thread.join()
+    check_same_change(bench.entities, lambda: bench.entities.alter([change]))
     assert bench.entities.of(change.entity) == {"producer_byte_rate": 5.0}

@@ -106,7 +106,7 @@ def messages(site: Site, query: Query) -> View:
         problem = found.problem
     except (KafkaError, OSError) as error:  # retention may have removed a segment
         raise PageError(503, f"These records cannot be read: {error}. Try again.") from None
-    start, end = log.log_start_offset, log.high_watermark
+    start, end, behind = log.log_start_offset, log.high_watermark, found.next_offset
     here = {"topic": view.name, "partition": number, "count": count}
     values = {
         "topic": view,
@@ -120,7 +120,7 @@ def messages(site: Site, query: Query) -> View:
         "first": first,
         "problem": problem,
         "older": address("messages", **here, offset=max(start, first - count)) if first > start else None,
-        "newer": address("messages", **here, offset=found.next_offset) if found.next_offset < end else None,
+        "newer": address("messages", **here, offset=behind) if first < behind < end else None,
         "latest": address("messages", **here),
     }
     return View("Messages", "messages.html", values)

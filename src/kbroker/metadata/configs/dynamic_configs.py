@@ -33,7 +33,7 @@ from kbroker.common.loggers import get_logger
 from kbroker.common.topic_names import invalid_name_reason
 from kbroker.metadata.configs.broker_loggers import change_levels
 from kbroker.metadata.configs.resource_configs import broker_configs, config_records
-from kbroker.metadata.controller import Controller, NotInForceError
+from kbroker.metadata.controller import Controller, NotInForceError, Publisher
 from kbroker.metadata.image.delta import MetadataDelta
 from kbroker.metadata.image.image import MetadataImage
 from kbroker.metadata.records.metadata_record import MetadataRecord
@@ -62,7 +62,8 @@ THREAD_COUNTS = (
 class DynamicConfigs:
     """Changes of the configs of every kind of resource.
 
-    Args: ``hooks`` are called with the names of the changed broker configs; see ``ApiContext.on_broker_change``.
+    Args: ``publisher`` of the configs of brokers, which calls ``publish``; ``hooks`` are called with the names of the
+    changed broker configs; see ``ApiContext.on_broker_change``.
     Threads: any. Locks: the controller's over the checks of a change; that of ``ApiContext`` while it is put in force.
     """
 
@@ -71,11 +72,16 @@ class DynamicConfigs:
         config: BrokerConfig,
         controller: Controller,
         topics: TopicRegistry,
+        publisher: Publisher,
         hooks: Sequence[Callable[[frozenset[str]], None]] = (),
     ) -> None:
         self._config = config
         self._controller = controller
         self._topics = topics
+        self._publishers: Mapping[int, Publisher] = {
+            ConfigResourceType.TOPIC: topics,
+            ConfigResourceType.BROKER: publisher,
+        }
         self._hooks = hooks
 
     # ------------------------------------------------------------ changes
@@ -125,7 +131,7 @@ class DynamicConfigs:
         if validate_only:
             return
         try:
-            self._controller.change(plan, frees_space=True)
+            self._controller.change(plan, publisher=self._publishers.get(kind), frees_space=True)
         except NotInForceError as failure:
             self._take_back(kind, resource, before, after)
             raise failure.cause from None

@@ -10,7 +10,6 @@ from kbroker.common.feature_versions import FIRST_LEVEL, KRAFT_VERSION, LAST_STA
 from kbroker.common.quotas import QuotaEntity
 from kbroker.common.security.acls import Acl
 from kbroker.common.security.delegation_token import DelegationToken
-from kbroker.common.security.scram import Credential
 from kbroker.metadata.image.image import EMPTY_IMAGE, MetadataImage, TopicImage
 from kbroker.metadata.image.image_errors import MetadataReplayError, UnsupportedLevelError
 from kbroker.metadata.image.mapping_delta import EntitiesDelta, MappingDelta
@@ -127,11 +126,6 @@ class MetadataDelta:
         return self._quotas.changes
 
     @property
-    def changed_scram(self) -> Mapping[tuple[str, str], Credential | None]:
-        """Changed credentials by user and mechanism, None for a removed one."""
-        return self._scram.changes
-
-    @property
     def added_acls(self) -> Mapping[UUID, Acl]:
         """Added rules by id."""
         return {acl_id: acl for acl_id, acl in self._acls.changes.items() if acl is not None}
@@ -150,16 +144,6 @@ class MetadataDelta:
     def changed_features(self) -> Mapping[str, int]:
         """Changed features with their new levels, 0 for a removed one."""
         return {name: level or 0 for name, level in self._features.changes.items()}
-
-    @property
-    def changed_brokers(self) -> Mapping[int, BrokerRegistration | None]:
-        """Changed registrations by broker id, None for a removed one."""
-        return self._brokers.changes
-
-    @property
-    def changed_controllers(self) -> Mapping[int, ControllerRegistration | None]:
-        """Changed registrations by controller id."""
-        return self._controllers.changes
 
     def _set_feature(self, body: Body) -> None:
         name, level = body["Name"], body["FeatureLevel"]

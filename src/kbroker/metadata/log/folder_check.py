@@ -242,6 +242,9 @@ def _common_losses(found: LogFolders) -> Iterator[str]:
     if found.metadata.torn_bytes:
         torn = counted(found.metadata.torn_bytes, "byte")
         yield f"{torn} of an incomplete batch at the end of the metadata log, which a start cuts off"
+    if found.folders[0] != found.metadata.log_dir:
+        log_dir = found.metadata.log_dir
+        yield f"the metadata log is in {log_dir}: name that folder first in log.dirs, or set metadata.log.dir={log_dir}"
     if found.strays:
         yield f"{_list('partition folder', [path.name for path in found.strays])} of no topic: not served"
     if found.missing:

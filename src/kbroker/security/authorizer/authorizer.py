@@ -188,8 +188,7 @@ class Authorizer:
             return [metadata_record("AccessControlEntryRecord", acl_body(uuid.uuid4(), acl)) for acl in added]
 
         try:
-            self._controller.change(plan)
-            self._controller.catch_up(self)  # another request may have stored the same rule just now
+            self._controller.change(plan, publisher=self)
         except KafkaError as refusal:
             if refusal.error is not Errors.KAFKA_STORAGE_ERROR:
                 raise

@@ -8,6 +8,7 @@ of version 4.0.0, because not every registry has later ones; the connector uses 
 from __future__ import annotations
 
 import hashlib
+import importlib.metadata
 import os
 import re
 import shutil
@@ -68,6 +69,9 @@ DELTA = (
     ),
     Jar("io.delta", "delta-storage", "4.4.0", "c46735481fa8e326b0957be02b4420cbcab4b325bb08009b7f2045a95133f1cc"),
 )
+#: The PySpark of Delta's jars, which call constructors that differ in each of its versions: with another one a query
+#: waits for ever.
+DELTA_PYSPARK = "4.2"
 #: Settings that belong to Delta's jars; `build_session(delta=True)` sets them.
 DELTA_SETTINGS = {
     "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
@@ -95,7 +99,13 @@ def connector_jars(folder: Path | None = None) -> list[Path]:
 
 
 def delta_jars(folder: Path | None = None) -> list[Path]:
-    """Return the files of Delta Lake; arguments and errors as of `connector_jars`."""
+    """Return the files of Delta Lake; arguments and errors as of `connector_jars`, and an error for another PySpark."""
+    found = importlib.metadata.version("pyspark")
+    if not found.startswith(f"{DELTA_PYSPARK}."):
+        raise PipelineError(
+            f"the jars of Delta Lake {DELTA[0].version} need PySpark {DELTA_PYSPARK}, and {found} is installed: "
+            f'pip install "pyspark=={DELTA_PYSPARK}.*"'
+        )
     return _present("Delta Lake", f"{COMMAND} --delta", DELTA, folder)
 
 

@@ -14,7 +14,7 @@ from kbroker.metadata.image.record_forms import acl_body
 from kbroker.metadata.records.metadata_record import metadata_record
 from kbroker.security.authorizer.auth_helper import AuthHelper
 from kbroker.security.authorizer.authorizer import Authorizer
-from tests.support.metadata import LoggedController, MemoryController, change, following
+from tests.support.metadata import LoggedController, MemoryController, change, check_same_change, following
 from tests.support.server import Bench, make_bench
 
 ALICE, HERE = "User:alice", "127.0.0.1"
@@ -319,3 +319,10 @@ def test_a_request_changes_ten_thousand_rules_at_most() -> None:
         for row in bench.ask("DeleteAcls", 3, {"Filters": filters})["FilterResults"]:
             assert (row["ErrorCode"], row["ErrorMessage"]) == (42, f"{text}: send them in several requests.")
     assert delete(a_filter()) == [(0, 10_000)]
+
+
+def test_a_rule_that_another_request_has_stored_applies(controller: MemoryController) -> None:
+    """A second request for the same rule, which stores nothing, returns once the rule applies."""
+    authorizer = authorizer_of(controller)
+    check_same_change(authorizer, lambda: authorizer.create([rule("a")]))
+    assert authorizer.allows_any(ALICE, HERE, WRITE, TOPIC)
