@@ -72,7 +72,7 @@ newest: ## the same with the newest versions
 	tests/lint/ranges.sh newest $(PYTHON) $(if $(ARGS),$(ARGS),$(PARALLEL) $(RANGE_TESTS))
 
 .PHONY: soak
-soak: $(VENV)/.built $(VENV)/.locked ## the long tests: 200 kills, long fuzzing
+soak: $(VENV)/.built $(VENV)/.locked ## the long tests: 1,000 kills with -9, long fuzzing
 	KBROKER_SOAK=1 $(BIN)/python -m pytest -m "soak or slow" --timeout=3600 --benchmark-disable $(ARGS)
 
 # A target each, the longest first: `make -j 2 --output-sync=target lint` runs two at a time, which takes half as long

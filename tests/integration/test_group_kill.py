@@ -1,6 +1,5 @@
 """kill -9 under group load: acknowledged records are there, are delivered, and no committed offset goes back."""
 
-import os
 import random
 import time
 from collections.abc import Callable
@@ -22,6 +21,7 @@ from tests.support.kill import (
     read_all,
     start_module,
 )
+from tests.support.seeds import kill_count, random_seed
 
 TOPIC, GROUP = "killed", "readers"
 SETTINGS = {
@@ -65,15 +65,11 @@ def check_not_back(before: dict[int, int], after: dict[int, int], when: str) -> 
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("protocols", PROTOCOLS)
-def test_kill_9_under_a_group(
-    start_broker: Callable[..., BrokerProcess], tmp_path: Path, soak: bool, protocols: str
-) -> None:
+def test_kill_9_under_a_group(start_broker: Callable[..., BrokerProcess], tmp_path: Path, protocols: str) -> None:
     """After each kill -9 committed offsets are at least what was acknowledged; no acknowledged record is lost."""
     spoken, few, many = PROTOCOLS[protocols]
-    kills = many if soak else few
-    seed = int(os.environ.get("KBROKER_SEED", "0")) or random.SystemRandom().randrange(1 << 32)
-    print(f"KBROKER_SEED={seed}")
-    rng = random.Random(seed)
+    kills = kill_count(few, many)
+    rng = random.Random(random_seed())
     broker = start_broker(**SETTINGS)
     create_topic(broker.bootstrap, TOPIC, PARTITIONS, segment_bytes=str(1 << 20))
     acks, members = AckLog(tmp_path / "acks"), MemberLog(tmp_path / "commits")

@@ -1,6 +1,5 @@
 """kill -9 under produce: what was acknowledged is there afterwards, once and in order."""
 
-import os
 import random
 import subprocess
 import time
@@ -12,16 +11,15 @@ import pytest
 from tests.support import wire
 from tests.support.broker import BrokerProcess, wait_for
 from tests.support.kill import PARTITIONS, AckLog, check_partition, create_topic, finish, read_all, start_module
+from tests.support.seeds import kill_count, random_seed
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
-def test_kill_9_loses_nothing(start_broker: Callable[..., BrokerProcess], tmp_path: Path, soak: bool) -> None:
+def test_kill_9_loses_nothing(start_broker: Callable[..., BrokerProcess], tmp_path: Path) -> None:
     """After many kills with -9 every acknowledged record is there exactly once, in order, at its offset."""
-    kills = 200 if soak else 8
-    seed = int(os.environ.get("KBROKER_SEED", "0")) or random.SystemRandom().randrange(1 << 32)
-    print(f"KBROKER_SEED={seed}")
-    rng = random.Random(seed)
+    kills = kill_count(8, 300)
+    rng = random.Random(random_seed())
     broker = start_broker()
     create_topic(broker.bootstrap, "killed", PARTITIONS, segment_bytes=str(1 << 20))
     log = AckLog(tmp_path / "acks")
@@ -39,7 +37,7 @@ def test_kill_9_loses_nothing(start_broker: Callable[..., BrokerProcess], tmp_pa
             )
             assert log.trouble == [], f"the producer gave up after {done} kills: {log.trouble[:3]}\n{broker.tail()}"
             assert producer.poll() is None
-            time.sleep(rng.uniform(0.1, 1.4))  # the moment of the kill is what is random here
+            time.sleep(rng.uniform(0.05, 0.8))  # the moment of the kill is what is random here
             broker.kill()
             done += 1
             if rng.random() < 0.2 and done < kills:  # again, in the middle of recovery

@@ -1,6 +1,5 @@
 """kill -9 under compaction: the last acknowledged value of every key is there, whatever was being swapped."""
 
-import os
 import random
 import threading
 import time
@@ -13,6 +12,7 @@ from confluent_kafka import KafkaError, Message, Producer
 from kbroker.log import checkpoints
 from tests.support.broker import BrokerProcess, wait_for
 from tests.support.kill import create_topic, read_all
+from tests.support.seeds import kill_count, random_seed
 
 TOPIC = "compacted"
 KEYS = 300
@@ -71,11 +71,10 @@ class Writer(threading.Thread):
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-def test_kill_9_under_compaction(start_broker: Callable[..., BrokerProcess], tmp_path: Path, soak: bool) -> None:
+def test_kill_9_under_compaction(start_broker: Callable[..., BrokerProcess], tmp_path: Path) -> None:
     """No acknowledged last value of a key is lost or set back, offsets only grow, and rounds did end meanwhile."""
-    kills = 60 if soak else 8
-    seed = int(os.environ.get("KBROKER_SEED", "0")) or random.SystemRandom().randrange(1 << 32)
-    print(f"KBROKER_SEED={seed}")
+    kills = kill_count(8, 60)
+    seed = random_seed()
     rng = random.Random(seed)
     broker = start_broker(**SETTINGS)
     configs = {"cleanup_policy": "compact", "segment_bytes": str(1 << 20), "min_cleanable_dirty_ratio": "0.01"}

@@ -1,7 +1,6 @@
 """Several log folders of a broker process: moves under load with kill -9, and Kafka's own tools."""
 
 import json
-import os
 import random
 import shutil
 import subprocess
@@ -21,6 +20,7 @@ from tests.support.broker import BrokerProcess, wait_for
 from tests.support.client import Client
 from tests.support.kafka import java_command
 from tests.support.kill import PARTITIONS, AckLog, check_partition, create_topic, finish, read_all, start_module
+from tests.support.seeds import random_seed
 
 TOPIC = "moved"
 
@@ -68,9 +68,7 @@ def test_kills_during_moves_lose_nothing(
 
     The rate makes a move last as long as the wait before the kill, so that the kills hit every phase of it.
     """
-    seed = int(os.environ.get("KBROKER_SEED", "0")) or random.SystemRandom().randrange(1 << 32)
-    print(f"KBROKER_SEED={seed}")
-    rng = random.Random(seed)
+    rng = random.Random(random_seed())
     folders = [tmp_path / "a", tmp_path / "b"]
     broker = start_broker(
         log__dirs=",".join(map(str, folders)), replica__alter__log__dirs__io__max__bytes__per__second="20000000"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 import time
 from collections.abc import Callable
@@ -14,6 +13,7 @@ from confluent_kafka import TopicPartition
 from tests.support.broker import BrokerProcess, wait_for
 from tests.support.client import librdkafka_consumer
 from tests.support.kill import Notes, create_topic, finish, start_module
+from tests.support.seeds import kill_count, random_seed
 from tests.support.transactional_load import RECORDS
 
 PARTITIONS, WORKERS = 3, 3
@@ -70,12 +70,10 @@ def committed_offsets(bootstrap: str, topic: str) -> list[int]:
 
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
-def test_kill_9_in_transactions(start_broker: Callable[..., BrokerProcess], tmp_path: Path, soak: bool) -> None:
+def test_kill_9_in_transactions(start_broker: Callable[..., BrokerProcess], tmp_path: Path) -> None:
     """After many kills: all records of a transaction in all partitions, or none; and the offset says which."""
-    kills = 100 if soak else 10
-    seed = int(os.environ.get("KBROKER_SEED", "0")) or random.SystemRandom().randrange(1 << 32)
-    print(f"KBROKER_SEED={seed}")
-    rng = random.Random(seed)
+    kills = kill_count(10, 200)
+    rng = random.Random(random_seed())
     broker = start_broker(transaction__state__log__num__partitions="4", offsets__topic__num__partitions="4")
     create_topic(broker.bootstrap, "killed", PARTITIONS, segment_bytes=str(1 << 20))
     log = TransactionLog(tmp_path / "notes")

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import logging
 import os
-import random
 import uuid
 from collections.abc import Iterator
 from functools import partial
@@ -21,6 +20,7 @@ from tests.native.mutated_frames import MutatedFrames
 from tests.support import wire
 from tests.support.broker import rss_bytes
 from tests.support.frames import TOPICS, Corpus
+from tests.support.seeds import random_seed
 
 NATIVE = [0, 1, 18]  # APIs that the native handlers serve
 FRAMES = {"native": 100_000, "python": 20_000}
@@ -56,8 +56,7 @@ def topic_ids(broker: VirtualBroker) -> list[uuid.UUID]:
 @pytest.mark.parametrize("kind", FRAMES)
 def test_mutated_frames(broker: VirtualBroker, kind: str, soak: bool, caplog: pytest.LogCaptureFixture) -> None:
     """Each frame is completed once; no handler fails; memory stays; another client gets its responses meanwhile."""
-    seed = int(os.environ.get("KBROKER_SEED", "0")) or random.SystemRandom().randrange(1 << 32)
-    print(f"KBROKER_SEED={seed}")
+    seed = random_seed()
     count = int(os.environ.get("KBROKER_FUZZ_FRAMES", "0")) or (MANY if soak else FRAMES)[kind]
     keys = [key for key in wire.ranges(broker.bootstrap_servers) if (key in NATIVE) == (kind == "native")]
     found = [0, 0, 0]
