@@ -343,3 +343,16 @@ def wait(condition: Callable[[], bool], seconds: float = 10.0) -> None:
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.001)
+
+
+def test_a_response_that_waits_for_a_sync_frees_the_verification_once() -> None:
+    """The request may have its response, and be freed, before the thread that appended its batches continues."""
+    count = 3000
+    with VirtualBroker({"log.flush.interval.messages": 1, "num.io.threads": 2}) as broker:
+        broker.create_topic("t", 1)
+        use(broker, Coordinator(Errors.NONE))
+        with Connection(broker.bootstrap_servers) as connection:
+            for number in range(count):
+                connection.send(request(broker, 9, {0: of_transaction(producer_id=number)}))
+                if number >= 5:
+                    assert rows_of(9, connection.receive())[0]["ErrorCode"] == 0

@@ -280,6 +280,7 @@ cdef Outcome handle_produce(Handler *handler, Request *request) noexcept nogil:
     cdef Verdicts *verdicts = NULL
     cdef Verification verification = VERIFY_DONE
     cdef int16_t error = NONE
+    cdef bint owns_verdicts = False
     if not parse_produce(request, &parsed, handler.native_apis.max_request_partitions, handler.native_apis.hash_seed):
         request.action = ACTION_CLOSE
         outcome = OUTCOME_RESPONDED
@@ -291,12 +292,13 @@ cdef Outcome handle_produce(Handler *handler, Request *request) noexcept nogil:
             error = TRANSACTIONAL_ID_AUTHORIZATION_FAILED
         elif parsed.has_transactional_records:
             verification = verify_produce(handler, request, &parsed, &verdicts, &error)
+            owns_verdicts = verdicts != NULL and request.state == NULL
         if verification == VERIFY_ASK:
             outcome = OUTCOME_DECLINED
         else:
             outcome = append_all(handler, request, &parsed, verdicts, error)
     free_produce(&parsed)
-    if verdicts != NULL and request.state != <void *>verdicts:
+    if owns_verdicts:       # a delayed request may have been freed, with its state
         free_verdicts(verdicts)
     return outcome
 
