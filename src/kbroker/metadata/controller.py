@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from types import TracebackType
 from typing import Protocol
 from uuid import UUID
@@ -18,6 +18,7 @@ from kbroker.common.errors import OutcomeUnknownError
 from kbroker.common.loggers import get_logger
 from kbroker.metadata.image.delta import MetadataDelta
 from kbroker.metadata.image.image import EMPTY_IMAGE, MetadataImage
+from kbroker.metadata.records.batches import BATCH_RECORDS
 from kbroker.metadata.records.metadata_record import MetadataRecord
 
 logger = get_logger(__name__)
@@ -114,12 +115,13 @@ class MemoryStorage:
 class _Change:
     """A change that waits for its turn."""
 
-    __slots__ = ("delta", "error", "frees_space", "image", "is_done", "plan", "queues")
+    __slots__ = ("delta", "error", "frees_space", "image", "is_done", "plan", "queues", "records")
 
     def __init__(self, plan: Plan, frees_space: bool) -> None:
         self.plan = plan
         self.frees_space = frees_space
         self.error: BaseException | None = None
+        self.records: Sequence[MetadataRecord] = ()
         self.delta: MetadataDelta | None = None
         self.image = EMPTY_IMAGE
         self.is_done = False
@@ -131,8 +133,9 @@ class Controller:
 
     Args: ``node_id`` and ``cluster_id`` of the broker; ``storage``: None to keep nothing; ``image``: as loaded.
     Threads: any. Lock: its own, held over the sync, and after the locks of the publishers; who reads `image` takes
-    none. Changes that wait for the lock share a sync. Each publisher gets the deltas that concern it in the order of
-    the log, under its own lock: a change waits for no other publisher, such as one that makes thousands of logs.
+    none. Changes that wait for the lock share a batch and its sync. Each publisher gets the deltas that concern it in
+    the order of the log, under its own lock: a change waits for no other publisher, such as one that makes thousands of
+    logs.
     """
 
     def __init__(
@@ -206,52 +209,88 @@ class Controller:
                 change.is_done = True
 
     def _make(self, changes: Sequence[_Change]) -> None:
-        image = self._image
-        stored = []
+        """Plan the changes one after the other, and store those that can be stored together as one."""
+        group: list[_Change] = []
         for change in changes:
-            try:
-                image = self._store(change, image)
-                if change.delta is not None:
-                    stored.append(change)
-            except OSError as error:
-                change.error = self.failed(f"the metadata log cannot be written: {error}")
-            except Exception as error:
-                change.error = error
-        if stored:
-            try:
-                self._storage.flush()
-            except Exception as error:
-                failure = self.failed(f"the metadata log cannot be synced: {error}")
-                for change in stored:
-                    change.error = failure
-                stored = []
-        for change in stored:
-            self._image = change.image
+            if group and (change.frees_space != group[0].frees_space or group[-1].image.level != self._image.level):
+                self._store(group)
+                group = []
+            self._plan(change, group[-1].image if group else self._image)
+            if change.delta is None:
+                continue
+            if sum(len(one.records) for one in (*group, change)) > BATCH_RECORDS and group:
+                self._store(group)
+                if group[-1].error is not None:
+                    change.error = group[-1].error  # it was planned against an image with that one
+                    group = []
+                    continue
+                group = []
+            group.append(change)
+        if group:
+            self._store(group)
+
+    def _plan(self, change: _Change, image: MetadataImage) -> None:
+        """Determine the records of a change of this image, and the image after it."""
+        try:
+            if self._failure:
+                raise OutcomeUnknownError(self._failure)
+            change.records = change.plan(image)
+            if not change.records:
+                return
+            delta = MetadataDelta(image)
+            for record in change.records:
+                delta.replay(record)
+            change.image = delta.apply(image.offset, image.epoch)  # every start replays what is in the log
+            change.delta = delta
+        except Exception as error:
+            change.error = error
+
+    def _store(self, group: Sequence[_Change]) -> None:
+        """Store planned changes, all or none, and hand them to the publishers.
+
+        They are one batch: a power cut that leaves a part of them leaves a part of the last batch, which a start
+        distinguishes from damage. If they do not fit together, each is stored by itself, up to the first that does not
+        fit; the others were planned against an image with that one.
+        """
+        level = self._image.level
+        try:
+            records = [record for change in group for record in change.records]
+            self._storage.append(records, level, frees_space=group[0].frees_space)
+            self._sync()
+        except OSError as error:
+            self._refuse(group, self.failed(f"the metadata log cannot be written: {error}"))
+            return
+        except Exception as error:
+            if len(group) == 1 or self._failure:
+                self._refuse(group, error)
+                return
+            for number, change in enumerate(group):
+                self._store([change])
+                if change.error is not None:
+                    self._refuse(group[number:], change.error)
+                    return
+            return
+        for change in group:
+            change.image = change.image._replace(offset=self._storage.end_offset - 1, epoch=self._storage.epoch)
+        self._image = group[-1].image  # the end of the batch: a snapshot of an image before it could not be read
+        for change in group:
             for publisher in self.publishers:
                 if change.delta is not None and publisher.concerns(change.delta):
                     queue = self._queues.setdefault(id(publisher), _Queue(publisher))
                     queue.add(change)
                     change.queues.append(queue)
 
-    def _store(self, change: _Change, image: MetadataImage) -> MetadataImage:
-        """Append the records of a change; return the image after it."""
-        if self._failure:
-            raise OutcomeUnknownError(self._failure)
+    def _sync(self) -> None:
+        """Make the appended records durable. Raises: OutcomeUnknownError."""
         try:
-            records = change.plan(image)
+            self._storage.flush()
         except Exception as error:
-            change.error = error
-            return image
-        if not records:
-            return image
-        delta = MetadataDelta(image)
-        for record in records:
-            delta.replay(record)
-        fresh = delta.apply(image.offset, image.epoch)  # before the append: every start replays what is in the log
-        self._storage.append(records, image.level, frees_space=change.frees_space)
-        change.delta = delta
-        change.image = fresh._replace(offset=self._storage.end_offset - 1, epoch=self._storage.epoch)
-        return change.image
+            raise self.failed(f"the metadata log cannot be synced: {error}") from None
+
+    @staticmethod
+    def _refuse(changes: Iterable[_Change], error: BaseException) -> None:
+        for change in changes:
+            change.error, change.delta = error, None
 
     def failed(self, reason: str) -> OutcomeUnknownError:
         """Refuse all further changes, and let the broker stop; return the error to raise."""

@@ -22,14 +22,12 @@ from kbroker.metadata.image.image_errors import MetadataReplayError
 from kbroker.metadata.log.loader import ABORT, BEGIN, END, UNUSABLE, LoadedMetadata, reason_of
 from kbroker.metadata.log.metadata_log import MetadataLog, MetadataLogError, recovery_command
 from kbroker.metadata.log.servable import check_quorum, check_servable
-from kbroker.metadata.records.batches import build_control, build_records
+from kbroker.metadata.records.batches import BATCH_RECORDS, build_control, build_records
 from kbroker.metadata.records.control_records import ControlRecord, KRaftVersion, LeaderChange
 from kbroker.metadata.records.metadata_record import MetadataRecord, metadata_record
 from kbroker.metadata.records.snapshot_files import BOOTSTRAP_CHECKPOINT, read_snapshot
 
 logger = get_logger(__name__)
-
-BATCH_RECORDS = 1000  # of one batch, which a start decodes as a whole; a larger change is a transaction of batches
 
 
 class LogStorage:

@@ -1,6 +1,7 @@
 """The partition ``__cluster_metadata-0``: records of the cluster's metadata, and snapshots of them.
 
-A change is one batch, so that a crash leaves all of its records or none; it is on disk when `flush` returns.
+A change, or several that are made together, is one batch, so that a crash leaves all of its records or none; it is on
+disk when `flush` returns.
 Source: ``KafkaRaftLog``, ``KafkaRaftClient``, ``SnapshotGenerator``; spec: KIP-595, KIP-630.
 """
 
@@ -115,11 +116,19 @@ class _Folder:
         return read_snapshot(path) if path.exists() else iter(())
 
     def _last_epoch(self) -> int:
-        """Return the largest epoch that the files name. Raises: MetadataLogError."""
+        """Return the largest epoch that the files name. Raises: MetadataLogError.
+
+        leader-epoch-checkpoint is not synced, so a power cut may leave it without its content. It is then made again
+        from the batches; quorum-state, which is synced before the first record of an epoch, has the epoch.
+        """
         epochs = [snapshot.epoch for snapshot in self.snapshots()]
+        path = self.folder / checkpoints.LEADER_EPOCH_CHECKPOINT
+        try:
+            epochs += checkpoints.leader_epoch_checkpoint(path).read()
+        except checkpoints.CorruptFileError as error:
+            logger.warning("%s: ignored, the epochs of the batches replace it", error)
         try:
             state = quorum_state.read_quorum_state(self.folder)
-            epochs += checkpoints.leader_epoch_checkpoint(self.folder / checkpoints.LEADER_EPOCH_CHECKPOINT).read()
         except checkpoints.CorruptFileError as error:
             raise MetadataLogError(f"{error}; {self.advice}") from None
         epoch = max([0 if state is None else state.leader_epoch, *epochs, 0])
@@ -303,12 +312,17 @@ class MetadataLog(_Folder):
     def append(self, batch: bytes, *, frees_space: bool = False, is_start: bool = False) -> None:
         """Append a batch, which gets the next offsets and the epoch; `flush` makes it durable.
 
+        The batches before it are on disk then. A power cut may keep a later one of several writes and lose an earlier
+        one; so only the last batch can be incomplete, and what a start finds before another batch is damage.
+
         Args: ``frees_space``: the change may use the space that is reserved for a full disk; ``is_start``: also the
         space that is reserved for a start.
         Raises: KafkaError KAFKA_STORAGE_ERROR; nothing was appended then. OSError: that is unknown.
         """
         if not frees_space:
             self._reserve()
+        if self._log.flushed_offset < self.end_offset:
+            self.flush()
         info = self._log.append(batch, is_client=False)
         if info.error and frees_space and self._release(0 if is_start else START_BYTES):
             info = self._log.append(batch, is_client=False)

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from kbroker.metadata.records.metadata_record import MetadataRecord
     from kbroker.protocol._records import RecordBatch
 
+BATCH_RECORDS = 1000  # of one batch, which a start decodes as a whole; a larger change is a transaction of batches
+
 
 class MetadataBatch(NamedTuple):
     """A batch of either control records or metadata records; the other of the two is empty."""

@@ -221,6 +221,17 @@ def test_a_damaged_snapshot_is_replaced_by_an_older_one(
     assert f"{snapshot} cannot be used, an older one is loaded: {snapshot}: " in caplog.text
 
 
+@pytest.mark.parametrize("content", [b"", bytes(8), b"0\n1\n3 ", b"\xff" * 8])
+def test_a_damaged_epoch_checkpoint_is_made_again(filled: Path, tmp_path: Path, content: bytes) -> None:
+    """It is renamed without a sync, so a power cut may leave it without its content."""
+    path = copy(filled, tmp_path) / "leader-epoch-checkpoint"
+    whole = path.read_bytes()
+    path.write_bytes(content)
+    assert len(start(tmp_path, is_clean=False).topics) == 36
+    assert path.read_bytes().startswith(whole[:2])
+    assert len(path.read_bytes()) > len(whole)
+
+
 def test_a_log_that_ends_before_its_snapshot_is_refused(filled: Path, tmp_path: Path) -> None:
     """The records between are lost."""
     log = copy(filled, tmp_path)

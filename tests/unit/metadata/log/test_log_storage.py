@@ -17,7 +17,6 @@ from kbroker.common.configs.config_quorum import DEFAULT_VOTER
 from kbroker.common.errors import Errors, KafkaError, OutcomeUnknownError
 from kbroker.metadata.log.formatter import format_folders, make_voter, standalone_voter
 from kbroker.metadata.log.loader import LoadedMetadata
-from kbroker.metadata.log.log_storage import BATCH_RECORDS
 from kbroker.metadata.log.metadata_log import (
     FOLDER_NAME,
     RESERVE_BYTES,
@@ -28,7 +27,7 @@ from kbroker.metadata.log.metadata_log import (
 )
 from kbroker.metadata.log.opening import open_metadata
 from kbroker.metadata.log.quorum_state import read_quorum_state
-from kbroker.metadata.records.batches import MetadataBatch, build_records
+from kbroker.metadata.records.batches import BATCH_RECORDS, MetadataBatch, build_records
 from kbroker.metadata.records.control_records import KRaftVersion, LeaderChange, Voters
 from kbroker.metadata.records.metadata_record import MetadataRecord, metadata_record
 from tests.support.metadata import DIRECTORY_ID, LoggedController, change

@@ -235,7 +235,7 @@ def test_records_before_the_damage_of_a_log_are_kept(folder: Path) -> None:
     assert image.configs[32, "readers"] == {"consumer.session.timeout.ms": "45000"}
 
 
-@pytest.mark.parametrize("name", [f"{0:020}-{0:010}.checkpoint", "quorum-state", "leader-epoch-checkpoint"])
+@pytest.mark.parametrize("name", [f"{0:020}-{0:010}.checkpoint", "quorum-state"])
 def test_a_log_whose_records_are_sound_is_kept_whole(folder: Path, name: str) -> None:
     """Only a file beside the records is damaged: nothing is lost."""
     path = folder / FOLDER_NAME / name
