@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import errno
-import subprocess
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -12,44 +10,23 @@ from pathlib import Path
 import pytest
 
 from tests.integration.test_metadata_disk import BROKER, STORAGE, TOPIC, Administrator, produce, record_count
-from tests.support import need, wire
+from tests.support import wire
 from tests.support.broker import BrokerProcess, wait_for
+from tests.support.disk_calls import DiskCalls
 from tests.support.wire import Closed
 
-SOURCE = Path(__file__).parents[1] / "support" / "failing_calls.c"
 LOG = "__cluster_metadata-0"
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(sys.platform != "linux", reason="replaces system calls of Linux"),
-]
-
-
-class FailingDisk:
-    """A disk on which calls fail on demand. ``wrapper``: for the command of a broker."""
-
-    def __init__(self, folder: Path) -> None:
-        need.program("cc")
-        library = folder / "failing_calls.so"
-        subprocess.run(["cc", "-shared", "-fPIC", "-O2", "-o", library, SOURCE, "-ldl"], check=True)
-        self._control = folder / "control"
-        self.wrapper = ("env", f"LD_PRELOAD={library}", f"FAILING_CALLS={self._control}")
-
-    def fail(self, number: int, *calls: str) -> None:
-        """Let calls on the metadata log fail with this error from now on."""
-        self._control.write_text(f"{LOG} {number} {','.join(calls)}")
-
-    def repair(self) -> None:
-        self._control.unlink()
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture
-def disk(tmp_path: Path) -> FailingDisk:
-    return FailingDisk(tmp_path)
+def disk(tmp_path: Path) -> DiskCalls:
+    return DiskCalls(tmp_path, tmp_path)
 
 
 @pytest.fixture
-def broker(disk: FailingDisk, start_broker: Callable[..., BrokerProcess]) -> BrokerProcess:
+def broker(disk: DiskCalls, start_broker: Callable[..., BrokerProcess]) -> BrokerProcess:
     return start_broker(wrapper=disk.wrapper, log__flush__interval__messages="1")
 
 
@@ -94,13 +71,13 @@ CONFIGS = {
 
 @pytest.mark.parametrize("number", [errno.EIO, errno.ENOSPC], ids=["EIO", "ENOSPC"])
 def test_a_write_that_fails_refuses_the_change(
-    disk: FailingDisk, broker: BrokerProcess, client: Administrator, number: int
+    disk: DiskCalls, broker: BrokerProcess, client: Administrator, number: int
 ) -> None:
     """Error 56 and a text for every change, none of which happens, not after a kill either; then all are possible."""
     assert client.create("there") == (0, None)
     assert produce(broker, "there") == wire.Produced(0, 0)
     before = state(client)
-    disk.fail(number, "pwrite")
+    disk.fail(number, "write", part=LOG)
     for name, change in CHANGES.items():
         code, text = change(client)
         assert (name, code, text) == (name, STORAGE, "Cannot write the metadata log: The log cannot be written")
@@ -111,7 +88,7 @@ def test_a_write_that_fails_refuses_the_change(
     client = Administrator(broker)
     assert state(client) == before
     assert record_count(broker, "there") == (0, 1)
-    disk.fail(number, "pwrite")
+    disk.fail(number, "write", part=LOG)
     assert client.create("new")[0] == STORAGE
     disk.repair()
     for name, change in CHANGES.items():
@@ -125,7 +102,7 @@ def test_a_write_that_fails_refuses_the_change(
 
 @pytest.mark.parametrize("name", list(CHANGES))
 def test_a_sync_that_fails_stops_the_broker(
-    disk: FailingDisk, broker: BrokerProcess, client: Administrator, name: str
+    disk: DiskCalls, broker: BrokerProcess, client: Administrator, name: str
 ) -> None:
     """The client gets no response; the broker ends with a sentence and status 1; the next start has one outcome."""
     assert client.create("there") == (0, None)
@@ -134,7 +111,7 @@ def test_a_sync_that_fails_stops_the_broker(
         for number in range(3):
             assert produce(broker, topic) == wire.Produced(0, number)
     before = client.topics()
-    disk.fail(errno.EIO, "fsync")
+    disk.fail(errno.EIO, "sync", part=LOG)
     with pytest.raises(Closed):
         CHANGES[name](client)
     wait_for("the broker ends", lambda: not broker.is_alive())
@@ -164,12 +141,12 @@ def test_a_sync_that_fails_stops_the_broker(
 
 
 def test_no_record_is_acknowledged_by_a_topic_of_unknown_fate(
-    disk: FailingDisk, broker: BrokerProcess, client: Administrator
+    disk: DiskCalls, broker: BrokerProcess, client: Administrator
 ) -> None:
     """Once the deletion has failed the topic takes no records, so that none is lost if it was deleted."""
     assert client.create("there") == (0, None)
     assert produce(broker, "there") == wire.Produced(0, 0)
-    disk.fail(errno.EIO, "fsync")
+    disk.fail(errno.EIO, "sync", part=LOG)
     ended, late = threading.Event(), []
 
     def send() -> None:
@@ -193,11 +170,11 @@ def test_no_record_is_acknowledged_by_a_topic_of_unknown_fate(
 
 
 def test_a_write_that_cannot_be_undone_stops_the_broker(
-    disk: FailingDisk, broker: BrokerProcess, client: Administrator
+    disk: DiskCalls, broker: BrokerProcess, client: Administrator
 ) -> None:
     """Half of the change may be in the file: the client gets no response."""
     assert client.create("there") == (0, None)
-    disk.fail(errno.EIO, "pwrite", "fsync", "ftruncate")
+    disk.fail(errno.EIO, "write", "sync", "truncate", part=LOG)
     with pytest.raises(Closed):
         client.create("new")
     wait_for("the broker ends", lambda: not broker.is_alive())

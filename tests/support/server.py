@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from kbroker.common.configs.config import BrokerConfig
 from kbroker.common.errors import Errors, KafkaError
+from kbroker.common.topic_names import TopicPartition
 from kbroker.handlers.api_table import KafkaApis
 from kbroker.log.log_dirs import LogDirView
 from kbroker.metadata.configs.resource_configs import broker_configs
@@ -115,8 +116,8 @@ class FakeLogs:
         if self.fail_sync:
             raise OSError(5, "Input/output error")
 
-    def write_log_starts(self) -> bool:
-        return True
+    def write_log_starts(self) -> Collection[TopicPartition]:
+        return ()
 
     def describe_dirs(self) -> list[LogDirView]:
         return self.log_dirs

@@ -33,9 +33,10 @@ def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
                 rows.append(_cut(ctx.topics.partition(name, index), index, row["Offset"]))
         if rows:
             topics.append({"Name": name, "Partitions": rows})
-    cut = [row for topic in topics for row in topic["Partitions"] if row["LowWatermark"] > 0]
-    if cut and not ctx.topics.write_log_starts():
-        for row in cut:
+    cut = [(topic["Name"], row) for topic in topics for row in topic["Partitions"] if row["LowWatermark"] > 0]
+    unwritten = ctx.topics.write_log_starts() if cut else ()
+    for name, row in cut:
+        if (name, row["PartitionIndex"]) in unwritten:
             row.update(_response(row["PartitionIndex"], Errors.KAFKA_STORAGE_ERROR))
     return {"Topics": topics}
 

@@ -11,7 +11,7 @@ from kbroker.common.limited_log import RepeatedFailures
 from kbroker.common.loggers import get_logger
 from kbroker.log._partition import take_failures
 from kbroker.log.hosted_logs import PartitionRegistry
-from kbroker.log.log_dir import LogDir, parse_partition_folder
+from kbroker.log.log_dir import TRANSIENT, LogDir, parse_partition_folder
 
 logger = get_logger(__name__)
 
@@ -21,6 +21,8 @@ DAMAGED = "expected a record batch, found damage: run kbroker log verify"
 
 class FailedIo:
     """Log of failures, each at most once a minute, and the decision whether a folder stays online.
+
+    A sync that was not possible for want of descriptors or memory is repeated, since clients wait for it.
 
     Args: ``hosted``: the partitions; ``log_dirs``: their folders; ``clock``: the clock.
     """
@@ -43,6 +45,8 @@ class FailedIo:
 
     def _note(self, log_dir: LogDir, name: str, kind: str, number: int, count: int) -> None:
         error = OSError(number, os.strerror(number)) if number else None
+        if kind == "sync" and number in TRANSIENT:
+            self._hosted.flush_again(name)
         if error and kind != "read" and not log_dir.is_offline and log_dir.ends_with(error):
             self._hosted.note_failure(log_dir, f"{'an append to' if kind == 'append' else 'a sync of'} {name}", error)
         if log_dir.is_offline and kind != "read":

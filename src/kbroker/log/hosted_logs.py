@@ -18,7 +18,7 @@ from kbroker.common.topic_names import TopicPartition
 from kbroker.log._flusher import FlusherPool
 from kbroker.log._partition_log import PartitionLog
 from kbroker.log.compaction.log_cleaner import CompactionConfig
-from kbroker.log.log_dir import LogDir
+from kbroker.log.log_dir import LogDir, parse_partition_folder
 
 logger = get_logger(__name__)
 T = TypeVar("T")
@@ -172,6 +172,13 @@ class PartitionRegistry:
         except ValueError as e:  # deleted or closed
             logger.info("%s: %s", what, e)
         return False, None
+
+    def flush_again(self, folder: str) -> None:
+        """Queue a flush of the partition with this folder name, which could not be tried."""
+        key = parse_partition_folder(folder)
+        hosted = self.find(key) if key is not None else None
+        if hosted is not None:
+            self._flusher.mark(hosted.log)
 
     def note_failure(self, log_dir: LogDir, what: str, error: OSError, kind: str = "") -> None:
         """Log a failure, once a minute for each ``kind`` of work (``what`` if there is none).

@@ -142,10 +142,10 @@ class LogTasks:
                 "recovery points", lambda d, o: d.write_recovery_points(o), _recovery_point, lambda d: d.recovery_points
             )
 
-    def write_log_starts(self) -> bool:
+    def write_log_starts(self) -> set[TopicPartition]:
         """Write the start of each log that starts above the base of its first segment.
 
-        Returns: False if a folder could not be written.
+        Returns: the partitions whose start is not on the disk, as their folder is offline or could not be written.
         """
         with self._checkpoints_lock:
             return self._write(
@@ -217,28 +217,30 @@ class LogTasks:
         write: Callable[[LogDir, dict[TopicPartition, int]], None],
         offset_of: Callable[[PartitionLog], int | None],
         at_start: Callable[[LogDir], dict[TopicPartition, int]] | None = None,
-    ) -> bool:
+    ) -> set[TopicPartition]:
         """Write a checkpoint; a partition that this start could not open keeps its offset (``at_start``).
 
-        Returns: False if a folder could not be written.
+        Returns: the partitions whose folder is offline or could not be written.
         """
-        are_written = True
+        unwritten: set[TopicPartition] = set()
         items = self._hosted.items()
         opened = {key for key, _ in items}
         for log_dir in self._dirs:
+            keys = {key for key, hosted in items if hosted.is_in(log_dir)}
             if log_dir.is_offline:
+                unwritten |= keys
                 continue
             kept = at_start(log_dir) if at_start is not None else {}
             offsets: dict[TopicPartition, int | None] = {
                 key: offset for key, offset in kept.items() if key not in opened and log_dir.holds(key)
             }
-            offsets |= {key: offset_of(h.log) for key, h in items if h.is_in(log_dir)}
+            offsets |= {key: offset_of(hosted.log) for key, hosted in items if key in keys}
             try:
                 write(log_dir, {key: offset for key, offset in offsets.items() if offset is not None})
             except OSError as e:
                 self._hosted.note_failure(log_dir, f"writing {what}", e)
-                are_written = False
-        return are_written
+                unwritten |= keys
+        return unwritten
 
 
 def _recovery_point(log: PartitionLog) -> int:

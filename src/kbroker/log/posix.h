@@ -153,13 +153,14 @@ static inline int kb_create(const char *path) { return kb_win_open(path, CREATE_
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
-static inline int kb_open(const char *path, int create) {
+static inline int kb_open_with(const char *path, int flags) {
     for (;;) {
-        int fd = open(path, O_RDWR | O_CLOEXEC | (create ? O_CREAT : 0), 0644);
+        int fd = open(path, flags | O_CLOEXEC, 0644);
         if (fd >= 0) return fd;
         if (errno != EINTR) return -errno;
     }
 }
+static inline int kb_open(const char *path, int create) { return kb_open_with(path, O_RDWR | (create ? O_CREAT : 0)); }
 static inline int kb_close(int fd) { return close(fd) ? -errno : 0; }
 static inline int64_t kb_pread(int fd, char *data, int64_t size, int64_t position) {
     int64_t done = 0;
@@ -229,9 +230,9 @@ static inline int kb_sync(int fd) {   /* macOS: fsync alone leaves data in the d
     }
 }
 static inline int kb_sync_directory(const char *path) {
-    int fd = open(path, O_RDONLY | O_CLOEXEC | O_DIRECTORY);
-    if (fd < 0) return -errno;
-    int rc = fsync(fd) ? -errno : 0;
+    int rc, fd = kb_open_with(path, O_RDONLY | O_DIRECTORY);
+    if (fd < 0) return fd;
+    do rc = fsync(fd) ? -errno : 0; while (rc == -EINTR);
     if (rc == -EINVAL) rc = 0;        /* a file system that cannot sync a folder */
     close(fd);
     return rc;
@@ -267,10 +268,7 @@ static inline char *kb_map(int fd, int64_t size, int writable) {     /* fd -1: a
 static inline void kb_unmap(char *p, int64_t size) { munmap(p, (size_t)size); }
 static inline int kb_rename(const char *from, const char *to) { return rename(from, to) ? -errno : 0; }
 static inline int kb_unlink(const char *path) { return unlink(path) ? -errno : 0; }
-static inline int kb_create(const char *path) {
-    int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
-    return fd < 0 ? -errno : fd;
-}
+static inline int kb_create(const char *path) { return kb_open_with(path, O_WRONLY | O_CREAT | O_TRUNC); }
 #endif
 /* write path.tmp, then rename it to path */
 static inline int kb_write_file(const char *path, const char *data, int64_t size) {

@@ -236,7 +236,7 @@ class ReplicaMover:
         target = future.log_dir
         checkpoints.write_moved_from(future.folder, source.directory_id)
         self._tasks.write_recovery_points()
-        if not self._tasks.write_log_starts():
+        if key in self._tasks.write_log_starts():
             raise SourceError("the log start offsets could not be written")
         self._cleaner.write_offsets()
         with self._hosted.lock:

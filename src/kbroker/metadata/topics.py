@@ -17,7 +17,7 @@ from kbroker.common.configs.config_resource import ConfigResourceType
 from kbroker.common.errors import Errors, KafkaError, OutcomeUnknownError
 from kbroker.common.feature_versions import DIRECTORIES_LEVEL
 from kbroker.common.loggers import get_logger
-from kbroker.common.topic_names import INTERNAL_TOPICS, OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC
+from kbroker.common.topic_names import INTERNAL_TOPICS, OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC, TopicPartition
 from kbroker.common.units import counted
 from kbroker.log.checkpoints import uuid_to_text
 from kbroker.log.folder_scan import TopicLogs
@@ -164,8 +164,8 @@ class TopicRegistry:
         topic = self._by_name.get(name)
         return topic is not None and 0 <= index < len(topic.partitions) and topic.partitions[index] is None
 
-    def write_log_starts(self) -> bool:
-        """Write to disk where each log starts; return False if a folder failed."""
+    def write_log_starts(self) -> Collection[TopicPartition]:
+        """Write the start of each log to the disk; return the partitions for which that failed."""
         return self._logs.tasks.write_log_starts()
 
     def describe_log_dirs(self) -> list[LogDirView]:

@@ -292,30 +292,37 @@ cdef int32_t place_in_view(Partition *partition, LogSegment **old, int32_t count
     return first
 
 
-cdef int32_t rename_all(LogSegment *segment, bint to_deleted, CrashPoint *crash) noexcept nogil:
-    """Rename an old segment's files to .deleted, or the new segment's files to their final names; the log last."""
-    cdef char source[PATH_BYTES]
-    cdef char target[PATH_BYTES]
-    cdef int32_t slot, rc
-    for slot in range(SUFFIXES):
-        if crash_point(crash):
-            return REPLACE_STOPPED
-        segment_path(segment, SUFFIX[FINAL][slot] if to_deleted else SUFFIX[SWAP][slot], source)
-        segment_path(segment, SUFFIX[DELETED][slot] if to_deleted else SUFFIX[FINAL][slot], target)
-        rc = io_rename(source, target)
-        if rc != 0 and not (rc == -ENOENT and to_deleted and slot != LOG):
-            return rc
-    return 0
+cdef int32_t rename_one(LogSegment *segment, int32_t slot, bint is_old, bint is_undone) noexcept nogil:
+    """Rename a file of an old segment to .deleted, or of the new segment to its final name; or undo that."""
+    cdef char final[PATH_BYTES]
+    cdef char other[PATH_BYTES]
+    cdef int32_t rc
+    segment_path(segment, SUFFIX[FINAL][slot], final)
+    segment_path(segment, SUFFIX[DELETED][slot] if is_old else SUFFIX[SWAP][slot], other)
+    rc = io_rename(final, other) if is_old != is_undone else io_rename(other, final)
+    return 0 if rc == -ENOENT and is_old and slot != LOG else rc
 
 
 cdef int32_t swap_names(Partition *partition, LogSegment **old, int32_t count, LogSegment *fresh,
                         CrashPoint *crash) noexcept nogil:
-    cdef int32_t slot, rc
-    for slot in range(count):
-        rc = rename_all(old[slot], True, crash)
-        if rc != 0:
+    """Rename the files of the old segments, then those of the new one, the log of each last; undo all after a failure.
+    """
+    cdef int32_t step = 0, rc = 0, number
+    while rc == 0 and step < (count + 1) * SUFFIXES:
+        if crash_point(crash):
+            return REPLACE_STOPPED
+        number = step // SUFFIXES
+        rc = rename_one(old[number] if number < count else fresh, step % SUFFIXES, number < count, False)
+        step += 1
+    if rc == 0:
+        return 0
+    for step in range(step - 2, -1, -1):
+        number = step // SUFFIXES
+        if rename_one(old[number] if number < count else fresh, step % SUFFIXES, number < count, True) != 0:
+            # Readers continue with the old files, which are open. The names are mixed until the next opening.
+            atomic_store(&partition.is_failed, 1)
             return rc
-    return rename_all(fresh, False, crash)
+    return rc
 
 
 cdef inline void forget_recent(Partition *partition, LogSegment **old, int32_t count) noexcept nogil:
@@ -345,9 +352,9 @@ cdef int32_t publish(Partition *partition, LogSegment **old, int32_t count, LogS
         return -ENOMEM
     if partition.directory is not NULL:
         rc = swap_names(partition, old, count, fresh, crash)
-        if rc != 0:
-            # Readers continue with the old files, which are open. The names are mixed until the next opening.
+        if rc == REPLACE_STOPPED:
             atomic_store(&partition.is_failed, 1)
+        if rc != 0:
             segment_list_release(changed)
             return rc
     for slot in range(first):

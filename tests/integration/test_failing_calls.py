@@ -1,0 +1,79 @@
+"""A system call on the log folders fails: the Nth of each kind, for every N that the mixed load reaches.
+
+Responses are errors for the partitions concerned only, no thread ends with a traceback, service goes on after a failure
+that passes, and after a kill each acknowledged record, topic, config, offset and transaction is there, once and in
+order.
+"""
+
+from __future__ import annotations
+
+import errno
+import itertools
+import random
+from collections.abc import Iterator
+
+import pytest
+
+from tests.support.disk_calls import ALWAYS, FAIL, SHORT
+from tests.support.fault_runs import LOAD, START, STOP, Case, Runs
+
+DATA, METADATA = "/a/", "/m/"  # the log folder with half of the partitions, and that of the metadata log
+SAMPLE_SEED, SAMPLE = 28, 24
+
+#: Kinds of failure: call, error, number of calls that fail, action.
+PASSING = (
+    ("write", errno.ENOSPC, ALWAYS, FAIL),
+    ("write", 0, 1, SHORT),
+    ("write", errno.EINTR, 1, FAIL),
+    ("sync", errno.EINTR, 1, FAIL),
+    ("truncate", errno.EINTR, 1, FAIL),
+    ("rename", errno.ENOSPC, 1, FAIL),
+    ("mkdir", errno.ENOSPC, 1, FAIL),
+    ("open", errno.EMFILE, ALWAYS, FAIL),
+)
+LASTING = tuple(
+    (call, errno.EIO, 1, FAIL) for call in ("write", "sync", "truncate", "rename", "open", "unlink", "mkdir")
+)
+KINDS = {LOAD: PASSING + LASTING, START: (*LASTING, ("open", errno.EMFILE, 1, FAIL), ("write", errno.ENOSPC, 1, FAIL))}
+KINDS[STOP] = KINDS[START]
+SWEEPS = [
+    Case(phase, call, error, part, 1, times, action)
+    for phase, kinds in KINDS.items()
+    for call, error, times, action in kinds
+    for part in (DATA, METADATA)
+]
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runs]:
+    with Runs(tmp_path_factory.mktemp("failing-calls")) as made:
+        yield made
+
+
+def test_a_sample_of_failing_calls(runs: Runs) -> None:
+    """Calls chosen at random of every kind of failure that the sweep has."""
+    rng = random.Random(SAMPLE_SEED)
+    failed = 0
+    for case in rng.sample(SWEEPS, SAMPLE):
+        chosen = case._replace(first=rng.randrange(1, 12))
+        result = runs.make(chosen)
+        failed += result.failed > 0
+        assert (str(chosen), result.problems) == (str(chosen), [])
+    assert failed >= SAMPLE // 3, "the calls of most cases are not reached"
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("case", SWEEPS, ids=str)
+def test_each_call_that_the_load_reaches(runs: Runs, case: Case) -> None:
+    """The first one fails, then the second one, and so on."""
+    found = [(str(one), result.problems) for one, result in runs.sweep(case) if result.problems]
+    assert found == []
+
+
+@pytest.mark.parametrize("error", [errno.EIO, errno.ENOSPC], ids=["EIO", "ENOSPC"])
+def test_a_failed_sync_is_noticed(runs: Runs, error: int) -> None:
+    """The run is not blind: each of the first syncs of the load fails once, and none of them is repeated."""
+    results = itertools.islice(runs.sweep(Case(LOAD, "sync", error, DATA, 1)), 5)
+    assert [result for _, result in results] == [(1, [])] * 5

@@ -1,0 +1,88 @@
+"""System calls on a folder that fail on demand, and a record of those that change it: see `disk_calls.c`."""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import struct
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support import need
+
+SOURCE = Path(__file__).with_suffix(".c")
+CALLS = {"write": 1, "sync": 2, "truncate": 4, "rename": 8, "open": 16, "unlink": 32, "mkdir": 64}
+FAIL, SHORT = 1, 2
+ALWAYS = 1 << 62
+_CONTROL = struct.Struct("8q256s512s512s")
+
+
+class DiskCalls:
+    """Control of the system calls of processes that have ``environment``. Args: ``root``: the folder."""
+
+    def __init__(self, place: Path, root: Path) -> None:
+        if sys.platform != "linux":
+            pytest.skip("replaces system calls of Linux")
+        need.program("cc")
+        library, control = place / "disk_calls.so", place / "disk_calls.control"
+        if not library.exists():
+            subprocess.run(["cc", "-shared", "-fPIC", "-O2", "-o", library, SOURCE, "-ldl"], check=True)
+        control.write_bytes(bytes(4096))
+        self.environment = {"LD_PRELOAD": str(library), "DISK_CALLS": str(control)}
+        self.wrapper = ("env", *(f"{name}={value}" for name, value in self.environment.items()))
+        self._control = Control(control)
+        self._control.set(root=root)
+
+    def fail(self, number: int, *calls: str, part: str = "", first: int = 1, times: int = ALWAYS) -> None:
+        """Let calls on paths that contain ``part`` fail with this error, from the first-th on."""
+        self._control.set(calls=calls, error=number, part=part, first=first, times=times)
+
+    def repair(self) -> None:
+        """Let no call fail any more."""
+        self._control.set()
+
+
+class Control:
+    """The numbers that `disk_calls.c` reads, and that it counts. Args: ``path`` of the file."""
+
+    def __init__(self, path: Path) -> None:
+        with path.open("r+b") as file:
+            self._map = mmap.mmap(file.fileno(), 4096)
+
+    def set(
+        self,
+        calls: tuple[str, ...] = (),
+        action: int = FAIL,
+        error: int = 0,
+        first: int = 1,
+        times: int = ALWAYS,
+        part: str = "",
+        root: Path | None = None,
+        record: Path | None = None,
+    ) -> None:
+        """Set which calls fail and what is recorded; count from 0. Args: ``root``: None leaves the folder as it is."""
+        fields = _CONTROL.unpack_from(self._map)
+        mask = sum(CALLS[name] for name in calls)
+        kept = fields[9] if root is None else str(root).encode()
+        self._map[:8] = bytes(8)  # nothing counts while the rest changes
+        numbers = (0, action, error, first, times, 0, 0, int(record is not None))
+        _CONTROL.pack_into(self._map, 0, *numbers, part.encode(), kept, str(record or "").encode())
+        self._map[:8] = mask.to_bytes(8, sys.byteorder)
+
+    @property
+    def counted(self) -> int:
+        """Number of calls that counted."""
+        return int(_CONTROL.unpack_from(self._map)[5])
+
+    @property
+    def failed(self) -> int:
+        """Number of calls that failed."""
+        return int(_CONTROL.unpack_from(self._map)[6])
+
+
+def mark(text: str) -> None:
+    """Note an event in the record of this process."""
+    ctypes.CDLL(None).disk_mark(text.encode())

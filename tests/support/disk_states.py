@@ -1,0 +1,190 @@
+"""States of a folder that a power cut can leave, from the record of the calls that changed it (see `disk_calls.c`).
+
+The file system of the model keeps the promises of POSIX: a file's content is on the disk after its fsync, the names of
+a folder after that of the folder. Of the writes since then any sectors may be on the disk, of the names the first ones
+in their order. A file may have got its new size without the content.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from pathlib import Path, PurePosixPath
+from typing import NamedTuple
+
+SECTOR = 512
+
+
+class Call(NamedTuple):
+    """A recorded call. ``data``: of a write at ``at``; ``size``: of a truncation."""
+
+    name: str
+    path: str
+    other: str
+    at: int
+    size: int
+    data: bytes
+
+
+def read_record(path: Path) -> Iterator[Call]:
+    """Yield the calls of a record in their order."""
+    with path.open("rb") as file:
+        while line := file.readline():
+            name, first, other, at, size = line.decode().split()
+            data = file.read(int(size)) if name == "write" else b""
+            yield Call(name, first, other, int(at), int(size), data)
+
+
+class File:
+    """A file: its durable content, and the changes since its last sync as position and bytes, or as size and None."""
+
+    def __init__(self) -> None:
+        self.durable = b""
+        self.changes: list[tuple[int, bytes | None]] = []
+
+    def content(self, is_kept: Callable[[int], bool], *, keeps_size: bool) -> bytes:
+        """Return the content with the sectors of the changes that are kept. Args: ``is_kept``: by number."""
+        data = bytearray(self.durable)
+        whole = len(self.durable)
+        for number, (at, written) in enumerate(self.changes):
+            if written is None:
+                whole = at
+                if is_kept(number):
+                    data[at:] = bytes(max(0, at - len(data)))
+                continue
+            whole = max(whole, at + len(written))
+            start = 0
+            while start < len(written):
+                end = min(len(written), (at + start) // SECTOR * SECTOR + SECTOR - at)
+                if is_kept(number):
+                    if len(data) < at + end:
+                        data.extend(bytes(at + end - len(data)))
+                    data[at + start : at + end] = written[start:end]
+                start = end
+        if keeps_size and len(data) < whole:
+            data.extend(bytes(whole - len(data)))
+        return bytes(data)
+
+    def sync(self) -> None:
+        self.durable = self.content(lambda number: True, keeps_size=False)
+        self.changes.clear()
+
+
+class Folder:
+    """A folder: its durable names, its present ones, and the changes since its last sync."""
+
+    def __init__(self) -> None:
+        self.durable: dict[str, File | Folder] = {}
+        self.names: dict[str, File | Folder] = {}
+        self._states: list[dict[str, File | Folder]] = []  # after each change
+
+    def change(self, **names: File | Folder | None) -> None:
+        """Add names, or remove those that are None, as one change."""
+        for name, node in names.items():
+            if node is None:
+                self.names.pop(name, None)
+            else:
+                self.names[name] = node
+        self._states.append(dict(self.names))
+
+    @property
+    def pending(self) -> int:
+        """Number of changes since the last sync."""
+        return len(self._states)
+
+    def after(self, count: int) -> dict[str, File | Folder]:
+        """Return the names after the first changes since the last sync."""
+        return self.durable if count == 0 else self._states[count - 1]
+
+    def sync(self) -> None:
+        self.durable = dict(self.names)
+        self._states.clear()
+
+
+class Cut(NamedTuple):
+    """A way in which a power cut chooses among the changes. Its functions get the number of pending changes.
+
+    Attributes: ``names``: how many changes of a folder are kept; ``is_kept``: whether a sector of a change is;
+    ``keeps_size``: whether a file has its new size without the content.
+    """
+
+    name: str
+    names: Callable[[int], int]
+    is_kept: Callable[[int, int], bool]
+    keeps_size: Callable[[], bool]
+
+
+def cuts(seed: int, count: int = 3) -> list[Cut]:
+    """Return the cuts of a place in the record: the extreme ones, and some at random."""
+    made = [
+        Cut("all is kept", lambda n: n, lambda i, n: True, lambda: True),
+        Cut("nothing is kept", lambda n: 0, lambda i, n: False, lambda: False),
+        Cut("names without content", lambda n: n, lambda i, n: False, lambda: True),
+        Cut("only the last change", lambda n: n, lambda i, n: i == n - 1, lambda: True),
+        Cut("all but the first change", lambda n: n, lambda i, n: i > 0, lambda: False),
+    ]
+    for number in range(count):
+        rng = random.Random(seed * 1000 + number)
+        made.append(
+            Cut(
+                f"random {number}",
+                lambda n, rng=rng: rng.randint(0, n),  # type: ignore[misc]
+                lambda i, n, rng=rng: rng.random() < 0.5,  # type: ignore[misc]
+                lambda rng=rng: rng.random() < 0.5,  # type: ignore[misc]
+            )
+        )
+    return made
+
+
+class DiskModel:
+    """The file system under a recorded folder. Args: ``root``: path of the folder in the record."""
+
+    def __init__(self, root: str) -> None:
+        self._root = root
+        self._top = Folder()
+
+    def apply(self, call: Call) -> None:
+        """Apply a call to the present state."""
+        folder, name = self._place(call.path)
+        if folder is None:
+            return  # of a file that has been removed
+        node = folder.names.get(name) if name else folder
+        if call.name in ("create", "folder"):
+            folder.change(**{name: File() if call.name == "create" else Folder()})
+        elif call.name == "remove":
+            folder.change(**{name: None})
+        elif call.name == "rename":
+            target, new = self._place(call.other)
+            if target is folder:
+                folder.change(**{name: None, new: node})
+            elif target is not None:
+                target.change(**{new: node})
+                folder.change(**{name: None})
+        elif node is None:
+            return
+        elif call.name == "sync":
+            node.sync()
+        elif isinstance(node, File):
+            node.changes.append((call.at, call.data) if call.name == "write" else (call.size, None))
+
+    def _place(self, path: str) -> tuple[Folder | None, str]:
+        parts = PurePosixPath(path).relative_to(self._root).parts
+        folder: File | Folder | None = self._top
+        for part in parts[:-1]:
+            folder = folder.names.get(part) if isinstance(folder, Folder) else None
+        return (folder if isinstance(folder, Folder) else None), (parts[-1] if parts else "")
+
+    def write(self, place: Path, cut: Cut) -> None:
+        """Write the state after a power cut to an empty folder."""
+        self._write_folder(self._top, place, cut)
+
+    def _write_folder(self, folder: Folder, place: Path, cut: Cut) -> None:
+        place.mkdir(exist_ok=True)
+        for name, node in folder.after(cut.names(folder.pending)).items():
+            if isinstance(node, Folder):
+                self._write_folder(node, place / name, cut)
+            else:
+                changes = len(node.changes)
+                (place / name).write_bytes(
+                    node.content(lambda i, n=changes: cut.is_kept(i, n), keeps_size=cut.keeps_size())  # type: ignore[misc]
+                )
