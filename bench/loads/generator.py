@@ -1,7 +1,8 @@
-"""The load generator and the bare loop: C programs below `native`, compiled when they are first used.
+"""The C programs below `native`, compiled when they are first used.
 
 `Generator` sends one request over and over on many connections, in a closed loop or at a rate, and checks every
-response; `bare_loop` is the least that a server of one thread does.
+response; `follow` measures the time from a Produce request to the consumers of its record; `bare_loop` is the least
+that a server of one thread does.
 """
 
 import contextlib
@@ -11,7 +12,7 @@ import os
 import shutil
 import struct
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,9 @@ from tests.support import wire
 ROOT = Path(__file__).resolve().parents[2]
 BUILD = ROOT / "build" / "loads"
 NATIVE = Path(__file__).with_name("native")
+
+
+LIBRARIES = {"load": (("-lssl", "-lcrypto"), ("-DNO_TLS",))}  # options of a program, and those to try if these fail
 
 
 class NoCompiler(Exception):
@@ -37,30 +41,44 @@ def compiled(name: str) -> Path:
             raise NoCompiler("needs a C compiler; on Debian: apt-get install gcc")
         BUILD.mkdir(parents=True, exist_ok=True)
         part = program.with_suffix(f".{os.getpid()}")
-        subprocess.run([compiler, "-std=c11", "-O2", "-Wall", "-o", str(part), str(source)], check=True)
+        command = [compiler, "-std=c11", "-O2", "-Wall", "-o", str(part), str(source)]
+        preferred, fallback = LIBRARIES.get(name, ((), ()))
+        if subprocess.run([*command, *preferred], stderr=subprocess.DEVNULL, check=False).returncode != 0:
+            subprocess.run([*command, *fallback], check=True)
         part.replace(program)
     return program
 
 
 @dataclass(frozen=True)
 class Frame:
-    """One request without its length, and where in its response an error code is that must be 0."""
+    """One request without its length, and the position in its response of an error code that must be 0.
+
+    ``others`` are sent in turn with it; a connection needs as many in flight.
+    """
 
     request: bytes
     error_at: int | None = None
+    others: Sequence[bytes] = ()
+
+
+def produce_frame(request: bytes, topic: str) -> Frame:
+    """Return a Produce request, v3 to v8: correlation id, topics, name, partitions, partition, error code."""
+    return Frame(request, error_at=4 + 4 + 2 + len(topic.encode()) + 4 + 4)
+
+
+def fetch_frame(request: bytes, topic: str) -> Frame:
+    """Return a Fetch request, v4: its response has the throttle time before the topics."""
+    return Frame(request, error_at=4 + 4 + 4 + 2 + len(topic.encode()) + 4 + 4)
 
 
 def frames(topic: str, *, records: int = 1, record_bytes: int = 100, acks: int = 1) -> dict[str, Frame]:
     """Requests by name: ApiVersions, Metadata, Produce of one batch, Fetch of 1 MiB from the start of partition 0."""
-    name = len(topic.encode())
     batch = wire.batch([b"x" * record_bytes] * records)
     return {
         "api_versions": Frame(wire.header(wire.API_VERSIONS, 0), error_at=4),
         "metadata": Frame(wire.header(wire.METADATA, 4) + struct.pack(">i", 1) + wire.text(topic) + b"\0"),
-        # correlation id, count of topics, topic, count of partitions, partition
-        "produce": Frame(wire.produce(topic, 0, batch, acks=acks), error_at=4 + 4 + 2 + name + 4 + 4),
-        # the throttle time comes first
-        "fetch": Frame(wire.fetch(topic), error_at=4 + 4 + 4 + 2 + name + 4 + 4),
+        "produce": produce_frame(wire.produce(topic, 0, batch, acks=acks), topic),
+        "fetch": fetch_frame(wire.fetch(topic), topic),
     }
 
 
@@ -78,10 +96,14 @@ class Generator:
         self._folder = folder
         folder.mkdir(parents=True, exist_ok=True)
         for name, frame in requests.items():
-            self._file(name).write_bytes(frame.request)
+            self._write(name, [frame.request, *frame.others])
 
-    def _file(self, name: str) -> Path:
-        return self._folder / f"{name}.bin"
+    def _write(self, name: str, requests: Sequence[bytes]) -> None:
+        for path, request in zip(self._files(name, len(requests)), requests, strict=True):
+            path.write_bytes(request)
+
+    def _files(self, name: str, count: int) -> list[Path]:
+        return [self._folder / f"{name}-{number}.bin" for number in range(count)]
 
     def run(
         self,
@@ -93,13 +115,22 @@ class Generator:
         *,
         warm_up_s: float = 0.0,
         rate: float = 0.0,
+        tls: bool = False,
+        first: Sequence[bytes] = (),
     ) -> dict[str, Any]:
         """Send for so long; return the program's figures (latencies in microseconds).
 
         Without `warm_up_s` all responses are counted. `rate`: requests per second (open loop); 0: as fast as
-        responses come. Raises: RuntimeError on a wrong response, an error code, a closed connection.
+        responses come. `first`: requests that begin each connection, such as a login. Raises: RuntimeError on a
+        wrong response, an error code, a closed connection, or without TLS in the program.
         """
-        command = [str(self._program), "--port", str(port), "--frame", str(self._file(frame))]
+        self._write("first", first)
+        command = [str(self._program), "--port", str(port), *(["--tls"] if tls else [])]
+        for option, name, count in (
+            ("--frame", frame, 1 + len(self._frames[frame].others)),
+            ("--first", "first", len(first)),
+        ):
+            command += [part for path in self._files(name, count) for part in (option, str(path))]
         command += ["--connections", str(connections), "--in-flight", str(in_flight), "--seconds", str(seconds)]
         command += ["--warm-up", str(warm_up_s), "--rate", str(rate)]
         error_at = self._frames[frame].error_at
@@ -110,6 +141,40 @@ class Generator:
             raise RuntimeError(done.stderr.strip() or f"the load ended with {done.returncode}")
         figures: dict[str, Any] = json.loads(done.stdout)
         return figures
+
+
+def follow(port: int, topic: str, consumers: int, seconds: float, *, warm_up_s: float, rate: float) -> dict[str, Any]:
+    """Produce single records to a topic of one partition, which consumers follow; return the program's figures.
+
+    `rate`: records per second; 0: the next one when all consumers have the previous one. Raises: RuntimeError.
+    """
+    bootstrap, place = f"127.0.0.1:{port}", b"KBROKER!"
+    start = wire.end_offset(bootstrap, topic)
+    fetch = wire.fetch(topic, offset=int.from_bytes(place, "big"), max_wait_ms=500, max_bytes=1 << 16)
+    folder = BUILD / "frames"
+    folder.mkdir(parents=True, exist_ok=True)
+    files = {"produce": wire.produce(topic, 0, wire.batch([b"x" * 100])), "fetch": fetch}
+    command = [str(compiled("follow")), "--port", str(port)]
+    for name, request in files.items():
+        path = folder / f"follow-{name}.bin"
+        path.write_bytes(request)
+        command += [f"--{name}", str(path)]
+    options = {
+        "offset-at": fetch.index(place),
+        # behind the error code: high watermark, last stable offset, count of aborted transactions
+        "records-at": (fetch_frame(fetch, topic).error_at or 0) + 2 + 8 + 8 + 4,
+        "start": start,
+        "consumers": consumers,
+        "rate": rate,
+        "seconds": seconds,
+        "warm-up": warm_up_s,
+    }
+    command += [part for name, value in options.items() for part in (f"--{name}", str(value))]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=seconds + warm_up_s + 60, check=False)
+    if done.returncode != 0:
+        raise RuntimeError(done.stderr.strip() or f"the followers ended with {done.returncode}")
+    figures: dict[str, Any] = json.loads(done.stdout)
+    return figures
 
 
 @contextlib.contextmanager

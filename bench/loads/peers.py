@@ -32,9 +32,12 @@ class MissingPeer(Exception):
 
 @dataclass(frozen=True)
 class Server:
+    """A server that runs; ``second`` is the port of a second listener."""
+
     name: str
     port: int
     pid: int
+    second: int = 0
 
     @property
     def bootstrap(self) -> str:
@@ -46,6 +49,10 @@ def free_port() -> int:
     with socket.socket() as one:
         one.bind(("127.0.0.1", 0))
         return int(one.getsockname()[1])
+
+
+def port_of(listener: str | None) -> int:
+    return int(listener.rpartition(":")[2]) if listener else 0
 
 
 @contextlib.contextmanager
@@ -60,7 +67,8 @@ def kbroker(
     broker.port = port
     try:
         broker.start()
-        yield Server("kbroker" if python == sys.executable else "other build", broker.port, broker.pid)
+        name = "kbroker" if python == sys.executable else "other build"
+        yield Server(name, broker.port, broker.pid, port_of(listener))
         broker.stop()
     finally:
         broker.discard()
@@ -81,7 +89,7 @@ def kafka(settings: Mapping[str, str] | None = None, listener: str | None = None
         listeners = (listener,) if listener else ()
         started = ApacheKafka(settings, listeners=listeners, heap="1g", compiler=COLLECTOR)
         with started as broker:
-            yield Server(broker.name, broker.port, broker.pid)
+            yield Server(broker.name, broker.port, broker.pid, port_of(listener))
     except (Unavailable, StartError) as failure:
         raise MissingPeer(f"Apache Kafka: {failure}") from None
 
@@ -226,12 +234,13 @@ def can_connect(port: int) -> bool:
     return False
 
 
-def make_topic(server: Server, topic: str) -> None:
+def make_topic(server: Server, topic: str, partitions: int = 1, configs: Mapping[str, str] | None = None) -> None:
+    """Create a topic, unless it exists, and wait until its last partition has its leader."""
     with wire.Connection(server.bootstrap) as connection:
-        code = wire.first_topic_error(connection.ask(wire.create_topic(topic, 1)))
+        code = wire.first_topic_error(connection.ask(wire.create_topic(topic, partitions, configs=configs)))
     if code not in (0, 36):
         raise RuntimeError(f"{server.name} responded with error {code} to CreateTopics")
-    wait_for("the topic has its leader", lambda: wire.is_ready(server.bootstrap, topic), 20)
+    wait_for("the topic has its leader", lambda: wire.is_ready(server.bootstrap, topic, partitions - 1), 20)
 
 
 def start_to_metadata_ms(python: str = sys.executable) -> tuple[float, int]:

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 INSTALL = "pip install -r bench/requirements.txt"
-CLIENTS = {"kafka", "producer", "transactions", "another build"}  # measures that run librdkafka's clients
-KAFKA = {"kafka", "transactions"}  # measures beside Apache Kafka
+CLIENTS = {"kafka", "producer", "transactions", "coordination", "another build"}  # which use librdkafka's clients
+KAFKA = {"kafka", "transactions", "durable", "codecs", "spread", "latency", "encrypted", "coordination"}
 
 
 @dataclass(frozen=True)

@@ -69,6 +69,10 @@ def at_least(bound: float) -> Callable[[Row], bool]:
     return lambda row: row.ratio is not None and row.ratio >= bound
 
 
+def at_most_of_peer(bound: float) -> Callable[[Row], bool]:
+    return lambda row: row.ratio is not None and row.ratio <= bound
+
+
 def at_most(bound: float) -> Callable[[Row], bool]:
     return lambda row: row.median <= bound
 

@@ -2,6 +2,7 @@
 
 import os
 import select
+import ssl
 import struct
 import subprocess
 import sys
@@ -34,7 +35,7 @@ class HeldBroker:
             cwd=ROOT,
             env={**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])},
         )
-        self.bootstrap, self.sasl = self.line().split()
+        self.bootstrap, self.sasl, self.tls = self.line().split()
 
     def line(self) -> str:
         assert self.process.stdout is not None
@@ -159,6 +160,20 @@ def test_requests_after_login_are_handled_without_the_gil(held: HeldBroker) -> N
         held.check_held()
         assert late.receive()
         assert late.ask(token) == b""
+
+
+@pytest.mark.slow
+def test_requests_in_tls_are_handled_without_the_gil(held: HeldBroker) -> None:
+    """A handshake needs Python; the records after it do not."""
+    context = ssl.create_default_context()
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    with Connection(held.tls, timeout=HELD_S + 5) as connection:
+        connection.socket = context.wrap_socket(connection.socket)
+        connection.ask(NATIVE["ApiVersions v0"])
+        held.hold()
+        for request in NATIVE.values():
+            check_responses_while_held(connection, request)
+        held.check_held()
 
 
 @pytest.mark.slow

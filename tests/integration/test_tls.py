@@ -32,10 +32,33 @@ def client(certificates: Certificates) -> Path:
     return certificates.make("alice", "alice")
 
 
-@pytest.fixture(scope="module")
-def secured(certificates: Certificates) -> Iterator[SecuredBroker]:
+@pytest.fixture(scope="module", params=["OpenSSL", "buffers"])
+def secured(certificates: Certificates, request: pytest.FixtureRequest) -> Iterator[SecuredBroker]:
+    """A broker whose records pass through OpenSSL, and one that does not find its library."""
     with SecuredBroker(certificates) as broker:
+        if request.param == "buffers":
+            for name in ("TLS", "BOTH"):
+                protection = broker.broker.parts.server._security[name]
+                assert protection.tls is not None
+                hide_openssl(protection.tls.context)
         yield broker
+
+
+class WithoutLibrary:
+    """An ``SSLObject`` without the attribute that leads to OpenSSL's own object."""
+
+    def __init__(self, connection: ssl.SSLObject) -> None:
+        self._connection = connection
+
+    def __getattr__(self, name: str) -> object:
+        if name == "_sslobj":
+            raise AttributeError(name)
+        return getattr(self._connection, name)
+
+
+def hide_openssl(context: ssl.SSLContext) -> None:
+    made = context.wrap_bio
+    context.wrap_bio = lambda *given, **named: WithoutLibrary(made(*given, **named))  # type: ignore[method-assign, assignment]
 
 
 @contextlib.contextmanager

@@ -3,17 +3,19 @@
     python -m tests.support.gil_holder DATA_DIR [quotas]
 
 With "quotas" every client id is held to limits far above what it uses, and "slow" to 10,000 bytes a second.
-Prints the addresses of a plaintext listener and of one with SASL/PLAIN (alice, secret). For each line on standard
-input, a number of seconds, it spins that long without ever offering the GIL and prints `done` afterwards. Ends when
-standard input closes.
+Prints the addresses of a plaintext listener, of one with SASL/PLAIN (alice, secret) and of one with TLS. For each line
+on standard input, a number of seconds, it spins that long without ever offering the GIL and prints `done` afterwards.
+Ends when standard input closes.
 """
 
 import sys
 import time
+from pathlib import Path
 
 from kbroker.broker import Broker
 from kbroker.common.security.acls import Acl, Operation, PatternType, Permission, ResourceType
 from kbroker.quota._entities import DEFAULT_ENTITY
+from tests.support.certificates import Certificates
 
 USERS = 'org.apache.kafka.common.security.plain.PlainLoginModule required user_alice="secret";'
 
@@ -32,7 +34,8 @@ def spin(seconds: float) -> None:
 def main() -> None:
     settings = {
         "log.dirs": sys.argv[1],
-        "listeners": "PLAINTEXT://127.0.0.1:0,SASL_PLAINTEXT://127.0.0.1:0",
+        "listeners": "PLAINTEXT://127.0.0.1:0,SASL_PLAINTEXT://127.0.0.1:0,SSL://127.0.0.1:0",
+        "ssl.keystore.location": Certificates(Path(sys.argv[1]).with_name("certificates")).server,
         "sasl.enabled.mechanisms": "PLAIN",
         "listener.name.sasl_plaintext.plain.sasl.jaas.config": USERS,
     }

@@ -6,7 +6,7 @@ import contextlib
 import socket
 import struct
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -193,13 +193,21 @@ def list_offsets(topic: str, partition: int, timestamp_ms: int) -> bytes:
     )
 
 
-def create_topic(name: str | bytes, partitions: int, replication_factor: int = 1, timeout_ms: int = 10000) -> bytes:
+def create_topic(
+    name: str | bytes,
+    partitions: int,
+    replication_factor: int = 1,
+    timeout_ms: int = 10000,
+    configs: Mapping[str, str] | None = None,
+) -> bytes:
     """Return a CreateTopics v2."""
+    given = configs or {}
     return (
         header(CREATE_TOPICS, 2)
         + struct.pack(">i", 1)
         + text(name)
-        + struct.pack(">ihii", partitions, replication_factor, 0, 0)
+        + struct.pack(">ihii", partitions, replication_factor, 0, len(given))
+        + b"".join(text(part) for row in given.items() for part in row)
         + struct.pack(">ib", timeout_ms, 0)
     )
 

@@ -2,6 +2,7 @@
  * correlation id (Kafka's framing). One thread, one epoll set; every response is checked.
  *
  *   load --port P --frame FILE [--connections N] [--in-flight M] [--seconds S] [--warm-up S] [--rate R] [--error-at K]
+ *        [--first FILE] [--tls]
  *
  * --frame      a request without its length; bytes 4 to 7, its correlation id, are written for each request. Several
  *              --frame are sent in turn on each connection.
@@ -10,6 +11,9 @@
  *              full a request waits for its turn and its latency counts from when it was due, so that a stall of the
  *              server shows in every request it held up. Without it (closed loop) each response brings the next request.
  * --error-at   position in a response (its length not counted) of an int16 that must be 0
+ * --first      a request sent once on each new connection, such as a login; several are sent in turn, each after the
+ *              response to the previous one, whose content is not checked
+ * --tls        connect with TLS, without verifying the certificate (not in a program compiled with -DNO_TLS)
  *
  * Latencies go into a histogram of 128 steps for each doubling: a percentile is at most 0.8 % above the true one.
  * Prints one JSON object. Exit status: 0 done, 1 a wrong response, a closed connection or no response, 2 wrong usage. */
@@ -33,19 +37,25 @@
 #include <sys/uio.h>
 #include <time.h>
 #include <unistd.h>
+#ifndef NO_TLS
+#include <openssl/ssl.h>
+#endif
 
-enum { MAX_FRAMES = 16, MAX_FRAME_BYTES = 1 << 26, HEAD_BYTES = 4096, RECEIVE_BYTES = 1 << 18, EVENTS = 256 };
+enum { MAX_FRAMES = 256, MAX_FIRSTS = 4, MAX_FRAME_BYTES = 1 << 26 };
+enum { HEAD_BYTES = 4096, RECEIVE_BYTES = 1 << 18, EVENTS = 256 };
 enum { STEP_BITS = 7, STEPS = 1 << STEP_BITS, BUCKETS = (64 - STEP_BITS) * STEPS };
 
 struct settings {
     int port, connections, in_flight;
     double seconds, warm_up_s, rate;
     long error_at; /* -1: not looked at */
+    bool has_tls;
 };
 
 /* The requests of a connection stand ready in a ring of `in_flight` slots; only correlation ids change. */
 struct connection {
     int fd;
+    void *tls; /* its SSL object; NULL: plaintext */
     bool waits_to_send;
     uint32_t asked, sent, answered; /* requests so far; asked - answered are under way */
     size_t sent_of_next;            /* bytes of request `sent` that have left already */
@@ -113,6 +123,57 @@ static double percentile_us(double share) {
     return (double)latency_max_ns / 1e3;
 }
 
+/* ---- bytes, in plaintext or TLS; as send and recv, with EAGAIN when the socket has to become ready first */
+
+#ifdef NO_TLS
+static void *tls_connected(int fd) { fail("compiled without TLS (descriptor %d)", fd); }
+static ssize_t tls_put(void *tls, const void *bytes, size_t count) { return tls == bytes ? 0 : (ssize_t)count; }
+static ssize_t tls_take(void *tls, void *bytes, size_t count) { return tls == bytes ? 0 : (ssize_t)count; }
+#else
+static void *tls_connected(int fd) {
+    static SSL_CTX *context;
+    if (context == NULL) {
+        context = SSL_CTX_new(TLS_client_method());
+        SSL_CTX_set_mode(context, SSL_MODE_ENABLE_PARTIAL_WRITE | SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER);
+        SSL_CTX_set_read_ahead(context, 1);
+        SSL_CTX_set_default_read_buffer_len(context, 1 << 16);
+    }
+    SSL *tls = SSL_new(context);
+    if (tls == NULL || SSL_set_fd(tls, fd) != 1 || SSL_connect(tls) != 1) fail("the TLS handshake failed");
+    return tls;
+}
+
+static ssize_t tls_done(SSL *tls, int result, size_t count) {
+    if (result == 1) return (ssize_t)count;
+    int error = SSL_get_error(tls, result);
+    if (error == SSL_ERROR_ZERO_RETURN) return 0;
+    errno = error == SSL_ERROR_WANT_READ || error == SSL_ERROR_WANT_WRITE ? EAGAIN : EPROTO;
+    return -1;
+}
+
+static ssize_t tls_put(void *tls, const void *bytes, size_t count) {
+    size_t done = 0;
+    int result = SSL_write_ex(tls, bytes, count, &done);
+    return tls_done(tls, result, done);
+}
+
+static ssize_t tls_take(void *tls, void *bytes, size_t count) {
+    size_t done = 0;
+    int result = SSL_read_ex(tls, bytes, count, &done);
+    return tls_done(tls, result, done);
+}
+#endif
+
+static ssize_t put(struct connection *c, struct iovec *parts, size_t count) {
+    if (c->tls != NULL) return tls_put(c->tls, parts[0].iov_base, parts[0].iov_len);
+    struct msghdr message = {.msg_iov = parts, .msg_iovlen = count};
+    return sendmsg(c->fd, &message, MSG_NOSIGNAL);
+}
+
+static ssize_t take(struct connection *c, void *bytes, size_t count) {
+    return c->tls != NULL ? tls_take(c->tls, bytes, count) : recv(c->fd, bytes, count, 0);
+}
+
 /* ---- requests */
 
 static uint32_t slot(uint32_t request) { return request % (uint32_t)settings.in_flight; }
@@ -138,8 +199,7 @@ static void send_asked(struct connection *c) {
         size_t begin = slot_at[first] + c->sent_of_next;
         struct iovec parts[2] = {{c->ring + begin, slot_at[behind < slots ? behind : slots] - begin}, {c->ring, 0}};
         if (behind > slots) parts[1].iov_len = slot_at[behind - slots];
-        struct msghdr message = {.msg_iov = parts, .msg_iovlen = behind > slots ? 2 : 1};
-        ssize_t count = sendmsg(c->fd, &message, MSG_NOSIGNAL);
+        ssize_t count = put(c, parts, behind > slots ? 2 : 1);
         if (count < 0 && errno == EINTR) continue;
         if (count < 0 && errno == EAGAIN) {
             wait_to_send(c, true);
@@ -213,20 +273,62 @@ static void read_bytes(struct connection *c, const char *bytes, size_t count, in
 
 static void receive(struct connection *c) {
     for (;;) {
-        ssize_t count = recv(c->fd, received, sizeof received, 0);
+        /* The rest of a large response is dropped in the kernel: the client is not to be slower than the server. */
+        bool drops = c->tls == NULL && c->response_got >= head_bytes && c->response_left > sizeof received;
+        size_t wanted = drops ? c->response_left : sizeof received;
+        ssize_t count = drops ? recv(c->fd, NULL, wanted, MSG_TRUNC) : take(c, received, wanted);
         if (count == 0) fail("the server closed a connection");
         if (count < 0 && errno == EINTR) continue;
         if (count < 0 && errno == EAGAIN) return;
         if (count < 0) fail("recv: %s", strerror(errno));
         if (is_measuring) received_bytes += (uint64_t)count;
-        read_bytes(c, received, (size_t)count, now_ns());
-        if ((size_t)count < sizeof received) return; /* epoll tells when there is more */
+        if (drops) {
+            c->response_got += (size_t)count;
+            c->response_left -= (size_t)count;
+            if (c->response_left == 0) finish_response(c, now_ns());
+        } else {
+            read_bytes(c, received, (size_t)count, now_ns());
+        }
+        if (c->tls == NULL && (size_t)count < wanted) return; /* epoll reports when there is more */
     }
 }
 
 /* ---- both loops */
 
-static struct connection *connected(const char *ring_image) {
+struct first {
+    char *bytes;
+    size_t size;
+};
+
+static char *frame_of(const char *name, size_t *size);
+
+/* Reads exactly that many bytes of a socket that still blocks. */
+static void take_all(struct connection *c, void *into, size_t count) {
+    for (size_t got = 0; got < count;) {
+        ssize_t n = take(c, (char *)into + got, count - got);
+        if (n <= 0) fail("no response to the first requests of a connection");
+        got += (size_t)n;
+    }
+}
+
+static void exchange(struct connection *c, const struct first *first) {
+    unsigned char size[4];
+    uint32_t length = htobe32((uint32_t)first->size);
+    char *whole = allocated(1, 4 + first->size);
+    memcpy(whole, &length, 4);
+    memcpy(whole + 4, first->bytes, first->size);
+    struct iovec parts[1] = {{whole, 4 + first->size}};
+    if (put(c, parts, 1) != (ssize_t)(4 + first->size)) fail("cannot send the first requests of a connection");
+    free(whole);
+    take_all(c, size, 4);
+    for (size_t left = word(size); left > 0;) {
+        size_t some = left < sizeof received ? left : sizeof received;
+        take_all(c, received, some);
+        left -= some;
+    }
+}
+
+static struct connection *connected(const char *ring_image, const struct first *firsts, int first_count) {
     struct connection *all = allocated((size_t)settings.connections, sizeof *all);
     struct sockaddr_in to = {.sin_family = AF_INET, .sin_port = htons((uint16_t)settings.port)};
     to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
@@ -239,6 +341,8 @@ static struct connection *connected(const char *ring_image) {
         c->fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
         if (c->fd < 0 || connect(c->fd, (struct sockaddr *)&to, sizeof to) != 0) fail("connect: %s", strerror(errno));
         setsockopt(c->fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
+        if (settings.has_tls) c->tls = tls_connected(c->fd);
+        for (int k = 0; k < first_count; k++) exchange(c, &firsts[k]);
         fcntl(c->fd, F_SETFL, fcntl(c->fd, F_GETFL) | O_NONBLOCK);
         struct epoll_event event = {.events = EPOLLIN, .data.ptr = c};
         if (epoll_ctl(poll_fd, EPOLL_CTL_ADD, c->fd, &event) != 0) fail("epoll_ctl: %s", strerror(errno));
@@ -354,10 +458,12 @@ int main(int argc, char **argv) {
         {"connections", required_argument, NULL, 'c'}, {"in-flight", required_argument, NULL, 'i'},
         {"seconds", required_argument, NULL, 's'},   {"warm-up", required_argument, NULL, 'w'},
         {"rate", required_argument, NULL, 'r'},      {"error-at", required_argument, NULL, 'e'},
+        {"first", required_argument, NULL, 'b'},     {"tls", no_argument, NULL, 't'},
         {NULL, 0, NULL, 0},
     };
     char *names[MAX_FRAMES];
-    int frame_count = 0;
+    struct first firsts[MAX_FIRSTS];
+    int frame_count = 0, first_count = 0;
     for (int found; (found = getopt_long(argc, argv, "", options, NULL)) != -1;) {
         switch (found) {
         case 'p': settings.port = atoi(optarg); break;
@@ -367,6 +473,13 @@ int main(int argc, char **argv) {
         case 'w': settings.warm_up_s = atof(optarg); break;
         case 'r': settings.rate = atof(optarg); break;
         case 'e': settings.error_at = atol(optarg); break;
+        case 't': settings.has_tls = true; break;
+        case 'b':
+            if (first_count < MAX_FIRSTS) {
+                firsts[first_count].bytes = frame_of(optarg, &firsts[first_count].size);
+                first_count++;
+            }
+            break;
         case 'f':
             if (frame_count < MAX_FRAMES) names[frame_count++] = optarg;
             break;
@@ -378,7 +491,7 @@ int main(int argc, char **argv) {
                      settings.warm_up_s >= 0 && settings.rate >= 0 && settings.error_at < HEAD_BYTES - 6;
     if (optind < argc || !is_usable) {
         fprintf(stderr, "usage: load --port P --frame FILE [--connections N] [--in-flight M] [--seconds S]"
-                        " [--warm-up S] [--rate R] [--error-at K]\n");
+                        " [--warm-up S] [--rate R] [--error-at K] [--first FILE] [--tls]\n");
         return 2;
     }
     head_bytes = settings.error_at < 0 ? 8 : 4 + (size_t)settings.error_at + 2;
@@ -390,6 +503,6 @@ int main(int argc, char **argv) {
     }
     poll_fd = epoll_create1(EPOLL_CLOEXEC);
     if (poll_fd < 0) fail("epoll_create1: %s", strerror(errno));
-    run(connected(ring_of(names, frame_count)));
+    run(connected(ring_of(names, frame_count), firsts, first_count));
     return 0;
 }

@@ -1,9 +1,12 @@
-"""TLS of a channel by ``ssl.SSLObject`` between two memory buffers, and calls of its Python authenticator.
+"""TLS of a channel by the ``ssl`` module, and calls of the channel's Python authenticator.
 
-Sockets are read and written without the GIL. Encrypted bytes that could not be sent yet are kept; their plaintext
-counts as sent only when all of them are in the kernel, so that a response is complete when Kafka's would be.
-Source: ``SslTransportLayer``, ``SaslServerAuthenticator``.
+The module's ``SSLObject`` performs the handshake; records are then read and written by the module's OpenSSL, without
+the GIL. Where that library cannot be found (``openssl.h``), the ``SSLObject`` works between two memory buffers, and
+only the socket is used without the GIL. Plaintext counts as sent only when all of its ciphertext is in the kernel, so
+that a response is complete when Kafka's would be. Source: ``SslTransportLayer``, ``SaslServerAuthenticator``.
 """
+import os
+
 cimport cython
 
 from cpython.buffer cimport PyBUF_READ, PyBUF_WRITE
@@ -31,6 +34,18 @@ cdef extern from "network/socket_io.h" nogil:
     int64_t kb_send(int fd, kb_piece *pieces, int count, int more)
     void kb_close_socket(int fd)
 
+cdef extern from "kbroker/network/transport/openssl.h" nogil:
+    ctypedef struct kb_tls:
+        int fd
+        bint ended
+        bint failed
+    bint kb_openssl_load(const char *path)
+    bint kb_tls_attach(kb_tls *tls, PyObject *context, PyObject *connection, size_t read_bytes)
+    int64_t kb_tls_read(kb_tls *tls, char *into, int64_t size_bytes)
+    int64_t kb_tls_write(kb_tls *tls, const char *data, int64_t size_bytes, bint more)
+    bint kb_tls_has_pending(kb_tls *tls)
+    const char *kb_tls_reason(kb_tls *tls)
+
 cdef enum:
     CIPHER_BYTES = 32768        # maximum of one receive
     RECORD_BYTES = 16384        # maximum plaintext of one TLS record
@@ -38,6 +53,7 @@ cdef enum:
     SEND_BYTES = 1048576        # maximum per turn; then other channels are served
 
 cdef object ssl = None          # loaded with the first TlsServer: most brokers have none
+cdef bint has_openssl = False   # its library was found then
 
 
 @cython.final
@@ -55,9 +71,12 @@ cdef class TlsServer:
     Raises: TypeError for anything but a context.
     """
     def __cinit__(self, context, principal_of=None, on_failure=None, on_refusal=None):
-        global ssl
-        import ssl as loaded
-        ssl = loaded
+        global ssl, has_openssl
+        if ssl is None:
+            import _ssl
+            import ssl as loaded
+            ssl = loaded
+            has_openssl = kb_openssl_load(os.fsencode(getattr(_ssl, "__file__", "")))
         if not isinstance(context, ssl.SSLContext):
             raise TypeError(f"context must be an ssl.SSLContext, not {type(context).__name__}")
         self.context = context
@@ -67,7 +86,8 @@ cdef class TlsServer:
 
 
 cdef struct TlsState:
-    PyObject *connection        # owned: the SSLObject, its two buffers, and the TlsServer
+    kb_tls tls
+    PyObject *connection        # owned: the SSLObject, its two buffers unless it uses the socket, and the TlsServer
     PyObject *incoming
     PyObject *outgoing
     PyObject *server
@@ -81,13 +101,18 @@ cdef struct TlsState:
     bint buffered
 
 
-cdef Transport TLS                      # a constant table, filled once at import
+cdef Transport TLS                      # constant tables, filled once at import
 TLS.receive = tls_receive
 TLS.send = tls_send
 TLS.send_file = NULL
 TLS.handshake = tls_handshake
 TLS.has_buffered = tls_has_buffered
 TLS.close = tls_close
+
+cdef Transport BUFFERED_TLS = TLS       # through memory buffers
+BUFFERED_TLS.receive = buffered_receive
+BUFFERED_TLS.send = buffered_send
+BUFFERED_TLS.handshake = buffered_handshake
 
 
 cdef PyObject *hold(object thing) noexcept:
@@ -108,18 +133,149 @@ cdef bint tls_open(Channel *channel, void *server) noexcept nogil:
             report_refusal(<TlsServer>server, error)
             return False
         state.connection = hold(connection)
-        state.incoming = hold(incoming)
-        state.outgoing = hold(outgoing)
         state.server = hold(<TlsServer>server)
-    channel.transport = &TLS
+        state.tls.fd = channel.fd
+        if has_openssl and attach(state, connection):
+            channel.transport = &TLS
+        else:
+            state.incoming = hold(incoming)
+            state.outgoing = hold(outgoing)
+            channel.transport = &BUFFERED_TLS
     channel.transport_state = state
     return True
+
+
+cdef bint attach(TlsState *state, object connection) noexcept:
+    """Let OpenSSL use the socket. The module's own object is an attribute of the ``SSLObject``."""
+    cdef object context = connection.context, made = getattr(connection, "_sslobj", None)
+    return (made is not None and type(made).__name__ == "_SSLSocket"
+            and kb_tls_attach(&state.tls, <PyObject *>context, <PyObject *>made, CIPHER_BYTES))
 
 
 cdef void report_refusal(TlsServer server, object error) noexcept:
     if server.on_refusal is not None:
         server.on_refusal(error)
 
+
+cdef void report_failure(Channel *channel, TlsState *state, object error) noexcept:
+    cdef TlsServer server = <TlsServer>state.server
+    if server.on_failure is not None:
+        server.on_failure(channel.metadata.remote_host.decode("utf-8", "replace"), channel.metadata.remote_port, error,
+                          state.is_ready)
+
+
+cdef void identify(Channel *channel, TlsState *state) except *:
+    """Set the client's principal; no request has been read yet, so that nothing refers to the previous one."""
+    cdef TlsServer server = <TlsServer>state.server
+    cdef Session *session
+    cdef bytes name
+    if server.principal_of is None:
+        return
+    name = server.principal_of((<object>state.connection).getpeercert(True)).encode()
+    session = session_new(name)
+    if session is NULL:
+        raise MemoryError
+    session_release(channel.session)
+    channel.session = session
+
+
+# ---- by OpenSSL, without the GIL after the handshake
+
+cdef int tls_handshake(Channel *channel) noexcept nogil:
+    cdef TlsState *state = <TlsState *>channel.transport_state
+    with gil:
+        try:
+            (<object>state.connection).do_handshake()
+            identify(channel, state)
+        except ssl.SSLWantReadError:
+            return KB_AGAIN
+        except ssl.SSLWantWriteError:
+            return KB_WANT_WRITE
+        except BaseException as error:
+            if not state.tls.ended and not state.tls.failed:
+                report_failure(channel, state, error)
+            return KB_FAILED
+    state.is_ready = True
+    state.buffered = kb_tls_has_pending(&state.tls)
+    return 1
+
+
+cdef int64_t tls_receive(Channel *channel, char *into, int64_t size_bytes) noexcept nogil:
+    cdef TlsState *state = <TlsState *>channel.transport_state
+    cdef int64_t filled = 0, n = 0
+    state.buffered = False
+    while filled < size_bytes:
+        n = kb_tls_read(&state.tls, into + filled, size_bytes - filled)
+        if n <= 0:
+            break
+        filled += n
+        if not kb_tls_has_pending(&state.tls):
+            return filled
+    if n == KB_FAILED:
+        report_broken(channel, state)
+        return n
+    state.buffered = n >= 0             # more, or the end
+    return filled if filled > 0 else n
+
+
+cdef int64_t tls_send(Channel *channel, kb_piece *pieces, int count, bint more) noexcept nogil:
+    cdef TlsState *state = <TlsState *>channel.transport_state
+    cdef char block[RECORD_BYTES]
+    cdef const char *data
+    cdef int64_t total = 0, wanted = wanted_bytes(pieces, count), size, n
+    while total < wanted and total < SEND_BYTES:
+        size = next_record(pieces, count, total, block, &data)
+        n = kb_tls_write(&state.tls, data, size, more or total + size < wanted)
+        if n == KB_FAILED:
+            report_broken(channel, state)
+            return n
+        if n == KB_AGAIN:
+            return total if total > 0 else n
+        total += n
+    return total
+
+
+cdef void report_broken(Channel *channel, TlsState *state) noexcept nogil:
+    """Report the reason why OpenSSL refused a record; a broken socket needs no report."""
+    cdef const char *reason = kb_tls_reason(&state.tls)
+    if reason is not NULL:
+        with gil:
+            report_failure(channel, state, ssl.SSLError(1, reason.decode("utf-8", "replace")))
+
+
+cdef int64_t wanted_bytes(kb_piece *pieces, int count) noexcept nogil:
+    cdef int64_t total = 0
+    cdef int i
+    for i in range(count):
+        total += kb_piece_bytes(&pieces[i])
+    return total
+
+
+cdef int64_t next_record(
+        kb_piece *pieces, int count, int64_t skipped, char *block, const char **data) noexcept nogil:
+    """Return the size of the next record's plaintext and set ``data`` to it; small pieces share one, in ``block``."""
+    cdef int64_t size, n, filled = 0
+    cdef int i
+    for i in range(count):
+        size = kb_piece_bytes(&pieces[i])
+        if skipped >= size:
+            skipped -= size
+            continue
+        data[0] = kb_piece_data(&pieces[i]) + skipped
+        size -= skipped
+        skipped = 0
+        if filled == 0 and size >= RECORD_BYTES:
+            return RECORD_BYTES
+        n = size if size < RECORD_BYTES - filled else RECORD_BYTES - filled
+        memcpy(block + filled, data[0], <size_t>n)
+        filled += n
+        if filled == RECORD_BYTES:
+            break
+    data[0] = block
+    return filled
+
+
+# ---- through memory buffers
 
 cdef void collect(TlsState *state) except *:
     """Move the pending output of the buffer to ``unsent``, once its previous content is sent."""
@@ -154,9 +310,7 @@ cdef int64_t flush(Channel *channel, TlsState *state) noexcept nogil:
     return 0
 
 
-# ---- handshake
-
-cdef int tls_handshake(Channel *channel) noexcept nogil:
+cdef int buffered_handshake(Channel *channel) noexcept nogil:
     cdef TlsState *state = <TlsState *>channel.transport_state
     cdef char cipher[CIPHER_BYTES]
     cdef int64_t n = 0
@@ -198,35 +352,11 @@ cdef int shake(Channel *channel, TlsState *state, const char *cipher, int64_t si
     return step
 
 
-cdef void report_failure(Channel *channel, TlsState *state, object error) noexcept:
-    cdef TlsServer server = <TlsServer>state.server
-    if server.on_failure is not None:
-        server.on_failure(channel.metadata.remote_host.decode("utf-8", "replace"), channel.metadata.remote_port, error,
-                          state.is_ready)
-
-
-cdef void identify(Channel *channel, TlsState *state) except *:
-    """Set the client's principal; no request has been read yet, so that nothing refers to the previous one."""
-    cdef TlsServer server = <TlsServer>state.server
-    cdef Session *session
-    cdef bytes name
-    if server.principal_of is None:
-        return
-    name = server.principal_of((<object>state.connection).getpeercert(True)).encode()
-    session = session_new(name)
-    if session is NULL:
-        raise MemoryError
-    session_release(channel.session)
-    channel.session = session
-
-
-# ---- receiving
-
 cdef bint tls_has_buffered(Channel *channel) noexcept nogil:
     return (<TlsState *>channel.transport_state).buffered
 
 
-cdef int64_t tls_receive(Channel *channel, char *into, int64_t size_bytes) noexcept nogil:
+cdef int64_t buffered_receive(Channel *channel, char *into, int64_t size_bytes) noexcept nogil:
     cdef TlsState *state = <TlsState *>channel.transport_state
     cdef char cipher[CIPHER_BYTES]
     cdef int64_t n, got
@@ -290,15 +420,9 @@ cdef int64_t decrypt(
     return result
 
 
-# ---- sending
-
-cdef int64_t tls_send(Channel *channel, kb_piece *pieces, int count, bint more) noexcept nogil:
+cdef int64_t buffered_send(Channel *channel, kb_piece *pieces, int count, bint more) noexcept nogil:
     cdef TlsState *state = <TlsState *>channel.transport_state
-    cdef int64_t total = 0, n
-    cdef int64_t wanted = 0
-    cdef int i
-    for i in range(count):
-        wanted += kb_piece_bytes(&pieces[i])
+    cdef int64_t total = 0, wanted = wanted_bytes(pieces, count), n
     while True:
         n = flush(channel, state)
         if n == KB_FAILED:
@@ -314,37 +438,18 @@ cdef int64_t tls_send(Channel *channel, kb_piece *pieces, int count, bint more) 
 
 
 cdef bint encrypt(Channel *channel, TlsState *state, kb_piece *pieces, int count, int64_t skipped) noexcept nogil:
-    """Encrypt the next bytes of the pieces; small pieces share a record."""
+    """Encrypt the next bytes of the pieces."""
     cdef char block[RECORD_BYTES]
     cdef const char *data
-    cdef int64_t size, n, filled = 0, taken = 0
-    cdef int i = 0
+    cdef int64_t size, taken = 0
     with gil:
         try:
-            while i < count and taken + filled < CHUNK_BYTES:
-                size = kb_piece_bytes(&pieces[i])
-                if skipped >= size:
-                    skipped -= size
-                    i += 1
-                    continue
-                data = kb_piece_data(&pieces[i]) + skipped
-                size -= skipped
-                if filled == 0 and size >= RECORD_BYTES:
-                    n = size if size < CHUNK_BYTES - taken else CHUNK_BYTES - taken
-                    write_all(state, data, n)
-                    taken += n
-                else:
-                    n = size if size < RECORD_BYTES - filled else RECORD_BYTES - filled
-                    memcpy(block + filled, data, <size_t>n)
-                    filled += n
-                    if filled == RECORD_BYTES:
-                        write_all(state, block, filled)
-                        taken += filled
-                        filled = 0
-                skipped += n
-            if filled > 0:
-                write_all(state, block, filled)
-                taken += filled
+            while taken < CHUNK_BYTES:
+                size = next_record(pieces, count, skipped + taken, block, &data)
+                if size == 0:
+                    break
+                write_all(state, data, size)
+                taken += size
             collect(state)
             state.covers = taken
             return True
@@ -371,7 +476,8 @@ cdef void tls_close(Channel *channel) noexcept nogil:
             except BaseException:
                 pass
             try:
-                collect(state)
+                if state.outgoing is not NULL:
+                    collect(state)
             except BaseException:
                 pass
     flush(channel, state)
