@@ -191,7 +191,7 @@ def test_kill_9_under_admin_changes(start_broker: Callable[..., BrokerProcess]) 
         broker.kill()
         for thread in threads:
             thread.join(30)
-        assert [one.failure for one in crowd if one.failure] == []
+        assert [one.failure for one in crowd if one.failure] == [], broker.tail()
         broker.start()
         seen = observe(broker.bootstrap)
         for one in crowd:
