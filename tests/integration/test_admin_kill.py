@@ -34,7 +34,7 @@ def row(codes: Any) -> int:
 
 
 class Administrator:
-    """Changes to things of its own names, one after the other; ``state`` is what was acknowledged."""
+    """Changes to resources under its own names, one after the other; ``state`` is what was acknowledged."""
 
     def __init__(self, number: int, seed: int) -> None:
         self.rng = random.Random(seed)

@@ -29,6 +29,8 @@ from kbroker.security.principal_mapper import PrincipalMapper
 logger = get_logger(__name__)
 
 _VERSIONS = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_3}
+# of TLS 1.2: forward secrecy and authenticated encryption, since CBC with a MAC leaks by its timing (Lucky 13)
+_DEFAULT_CIPHERS = "ECDHE+AESGCM:ECDHE+CHACHA20:DHE+AESGCM:DHE+CHACHA20:!aNULL"
 _CLIENT_AUTH = {"none": ssl.CERT_NONE, "requested": ssl.CERT_OPTIONAL, "required": ssl.CERT_REQUIRED}
 
 
@@ -162,12 +164,11 @@ def _tls(
     if not wanted:
         raise ConfigError("ssl.enabled.protocols", "", "A version is needed", ", ".join(_VERSIONS))
     context.minimum_version, context.maximum_version = min(wanted), max(wanted)
-    if words("ssl.cipher.suites"):
-        ciphers = ":".join(words("ssl.cipher.suites"))
-        try:
-            context.set_ciphers(ciphers)
-        except ssl.SSLError:
-            raise ConfigError("ssl.cipher.suites", ciphers, "No such cipher", "names that OpenSSL knows") from None
+    ciphers = ":".join(words("ssl.cipher.suites")) or _DEFAULT_CIPHERS
+    try:
+        context.set_ciphers(ciphers)
+    except ssl.SSLError:
+        raise ConfigError("ssl.cipher.suites", ciphers, "No such cipher", "names that OpenSSL knows") from None
     _load_keys(context, listener.name, text)
     context.verify_mode = _CLIENT_AUTH[text("ssl.client.auth")]
     if context.verify_mode != ssl.CERT_NONE:

@@ -59,7 +59,7 @@ LISTENER_KEYS: tuple[ConfigKey, ...] = (
         "clients without one are ANONYMOUS.", one_of("required", "requested", "none")),
     key("ssl.enabled.protocols", "list", ("TLSv1.2", "TLSv1.3"), "Versions of TLS.", one_of("TLSv1.2", "TLSv1.3")),
     key("ssl.cipher.suites", "list", (),
-        "Cipher suites of TLS 1.2, by OpenSSL's names; empty: Python's default.",
+        "Cipher suites of TLS 1.2, by OpenSSL's names; empty: AES-GCM and ChaCha20-Poly1305 with ECDHE or DHE.",
         importance="low"),
     key("ssl.principal.mapping.rules", "string", "DEFAULT",
         "Rules that map a certificate's distinguished name to a user name. DEFAULT uses the whole name, "
