@@ -1,7 +1,7 @@
 """Append to a partition: UnifiedLog.append, from the bytes of a Produce request to the end offset and high watermark.
 """
 from libc.stdint cimport INT64_MAX, int16_t, int32_t, int64_t
-from libc.stdlib cimport free, malloc
+from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memcpy, memset
 from kbroker._core.clock cimport clock_wall_ms
 from kbroker._core.codec.bytes cimport store_16, store_32, store_64
@@ -173,12 +173,15 @@ cdef void publish_append(Partition *partition, const Placed *placed, int64_t pos
     cdef AbortedTxn aborted
     cdef int32_t slot
     mutex_lock(&partition.view_lock)
-    recent = &partition.recent[partition.recent_count % RECENT_APPENDS]
-    recent.base_offset = placed.first
-    recent.end_offset = placed.end
-    recent.segment_base = segment.base_offset
-    recent.position = position
-    partition.recent_count += 1
+    if partition.recent is NULL:
+        partition.recent = <RecentAppend *>calloc(RECENT_APPENDS, sizeof(RecentAppend))
+    if partition.recent is not NULL:
+        recent = &partition.recent[partition.recent_count % RECENT_APPENDS]
+        recent.base_offset = placed.first
+        recent.end_offset = placed.end
+        recent.segment_base = segment.base_offset
+        recent.position = position
+        partition.recent_count += 1
     mutex_unlock(&partition.view_lock)
     # Store the end offset before the size: a reader loads them in reverse order, so the bytes it sees are below the
     # end.

@@ -100,7 +100,7 @@ cdef struct Partition:
     Mutex view_lock             # leaf: view, config, recent appends, damage text, hooks
     SegmentList *view           # counted; replaced whole
     LogConfig config
-    RecentAppend recent[RECENT_APPENDS]
+    RecentAppend *recent        # owned; RECENT_APPENDS of them, NULL before the first append
     int64_t recent_count        # total number; the newest is at (recent_count - 1) % RECENT_APPENDS
     char *damage_text           # owned; NULL: undamaged
     char *cut_text              # owned; NULL: opening cut nothing

@@ -54,6 +54,7 @@ cdef void partition_release(Partition *partition) noexcept nogil:
     clock_release(partition.clock)
     free(partition.epochs)
     free(partition.epoch_starts)
+    free(partition.recent)
     free(partition.damage_text)
     free(partition.cut_text)
     mutex_destroy(&partition.append_lock)

@@ -35,7 +35,7 @@ from kbroker.protocol._records cimport BatchHeader
 import os
 
 from kbroker.log.checkpoints import read_txn_checkpoint
-from kbroker.log.segment._segment_recovery import tidy_folder
+from kbroker.log.segment._segment_recovery import LEADER_EPOCH_CHECKPOINT, tidy_folder
 
 
 cdef void set_damage(Partition *partition, int64_t offset, LogSegment *segment, int64_t position,
@@ -170,7 +170,7 @@ cdef int fail(int32_t rc, str directory, int64_t base) except -1:
 def read_epochs(directory: str) -> list[tuple[int, int]]:
     """Return the entries of leader-epoch-checkpoint; an unreadable file has none and is replaced."""
     try:
-        with open(os.path.join(directory, "leader-epoch-checkpoint"), encoding="ascii") as file:
+        with open(os.path.join(directory, LEADER_EPOCH_CHECKPOINT), encoding="ascii") as file:
             lines = file.read().split("\n")
         if lines[0] != "0":
             return []
@@ -341,14 +341,16 @@ cdef int load_partition(Partition *partition, str directory, bint clean, int64_t
     cdef int32_t rc
     cdef char text[128]
     cdef list bases = [], snapshots = []
+    cdef bint has_epochs = False
     if directory is not None:
-        bases, snapshots = tidy_folder(directory)
+        bases, snapshots, has_epochs = tidy_folder(directory)
         if not bases or not clean:  # after a kill, names that no flush has synced may exist in the cache only
             atomic_store(&partition.new_names, atomic_load(&partition.new_names) | NEW_FILE | NEW_TOPIC_ID)
     clear_damage(partition)
     list_ = new_segments(partition, bases or [log_start], clock_wall_ms(partition.clock))
     try:
-        rc = segment_create_file(list_.segments[list_.count - 1])
+        with nogil:
+            rc = segment_create_file(list_.segments[list_.count - 1])
         if rc != 0:
             fail(rc, directory, list_.segments[list_.count - 1].base_offset)
         end = list_.segments[0].base_offset
@@ -373,7 +375,7 @@ cdef int load_partition(Partition *partition, str directory, bint clean, int64_t
         atomic_store(&partition.flushed, end if directory is None or clean else min(max(recovery_point, log_start),
                                                                                     end))
         if directory is not None:
-            load_state(partition, directory, list_, bases, snapshots, clean, recovery_point, first_scanned)
+            load_state(partition, directory, list_, bases, snapshots, has_epochs, clean, recovery_point, first_scanned)
         with nogil:
             view_publish(partition, list_)
         list_ = NULL
@@ -386,8 +388,8 @@ cdef int load_partition(Partition *partition, str directory, bint clean, int64_t
         segment_list_release(list_)
 
 
-cdef int load_state(Partition *partition, str directory, SegmentList *list_, list bases, list snapshots, bint clean,
-                    int64_t recovery_point, int64_t first_scanned) except -1:
+cdef int load_state(Partition *partition, str directory, SegmentList *list_, list bases, list snapshots,
+                    bint has_epochs, bint clean, int64_t recovery_point, int64_t first_scanned) except -1:
     """Load the state beside the batches, and sync the segments where only flushed records may be served."""
     cdef int64_t offset, end = atomic_load(&partition.log_end)
     cdef int32_t rc
@@ -395,7 +397,7 @@ cdef int load_state(Partition *partition, str directory, SegmentList *list_, lis
     for offset in snapshots:                    # keep snapshots at segment bases, and the newest
         if offset not in bases and offset != partition.snapshot_offset:
             remove_snapshot(directory, offset)
-    load_epochs(partition, directory, list_, end)
+    load_epochs(partition, directory, list_, end, has_epochs)
     if not clean and partition.config.flush_messages != INT64_MAX and end > atomic_load(&partition.log_start):
         with nogil:
             rc = sync_unflushed(list_, recovery_point, partition.directory.path)
@@ -423,13 +425,13 @@ cdef int32_t sync_unflushed(SegmentList *list_, int64_t recovery_point, const ch
     return io_sync_directory(path)
 
 
-cdef int load_epochs(Partition *partition, str directory, SegmentList *list_, int64_t end) except -1:
+cdef int load_epochs(Partition *partition, str directory, SegmentList *list_, int64_t end, bint has_file) except -1:
     """Load the epoch file; where it is missing or unreadable, the epochs of the batches."""
     cdef int32_t slot, error = 0
     cdef OpenFile *file
     cdef Scan scan
     partition.epoch_count = 0
-    entries = read_epochs(directory)
+    entries = read_epochs(directory) if has_file else []
     for epoch, start in entries:
         if start < end or start == 0:
             if note_leader_epoch(partition, epoch, start) < 0:

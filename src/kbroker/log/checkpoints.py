@@ -352,7 +352,8 @@ def read_moved_from(folder: Path) -> uuid.UUID | None:
 # -- partition.metadata ------------------------------------------------------------------------------------------------
 
 
-def _metadata_text(topic_id: uuid.UUID) -> bytes:
+def partition_metadata_text(topic_id: uuid.UUID) -> bytes:
+    """Return the content of the file, without the line break at its end that Kafka adds."""
     return f"version: 0\ntopic_id: {uuid_to_text(topic_id)}".encode()
 
 
@@ -362,7 +363,7 @@ def write_partition_metadata(folder: Path, topic_id: uuid.UUID, *, is_synced: bo
     In a new folder the file is on disk with the first flushed records; until then an empty file counts as none.
     """
     with open(folder / PARTITION_METADATA, "wb") as file:
-        file.write(_metadata_text(topic_id))
+        file.write(partition_metadata_text(topic_id))
         if is_synced:
             file.flush()
             sync_descriptor(file.fileno())
@@ -379,25 +380,10 @@ def claim_partition_folder(folder: Path, topic_id: uuid.UUID) -> None:
         lines = dict(line.split(": ", 1) for line in path.read_text("ascii").splitlines() if ": " in line)
     if not lines:
         temporary = path.with_name(path.name + ".tmp")
-        temporary.write_bytes(_metadata_text(topic_id) + b"\n")
+        temporary.write_bytes(partition_metadata_text(topic_id) + b"\n")
         temporary.replace(path)
     elif lines.get("topic_id") not in (text, uuid_to_text(uuid.UUID(int=0))) and topic_id.int != 0:
         raise ValueError(f"{path} belongs to topic id {lines.get('topic_id')}, not {text}")
-
-
-def belongs_to(folder: str | Path, topic_id: uuid.UUID) -> bool:
-    """Return True if the folder exists and belongs to this topic. False proves nothing; no error is raised."""
-    expected = _metadata_text(topic_id)
-    try:
-        fd = os.open(os.path.join(folder, PARTITION_METADATA), os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
-    except OSError:
-        return False
-    try:
-        return os.read(fd, len(expected) + 2).rstrip() == expected
-    except OSError:
-        return False
-    finally:
-        os.close(fd)
 
 
 def read_partition_metadata(folder: Path) -> uuid.UUID | None:

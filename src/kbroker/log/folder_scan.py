@@ -7,7 +7,7 @@ Source: ``LogManager.loadLogs``.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -23,8 +23,10 @@ from kbroker.log.log_dir import (
     never_had_records,
     parse_future_folder,
     parse_partition_folder,
+    partition_folder_name,
     remove_folder,
 )
+from kbroker.log.segment._segment_recovery import prefetch_folders
 
 logger = get_logger(__name__)
 
@@ -101,6 +103,12 @@ class FolderScan:
                     raise
         for key, log_dir in self.homes.items():
             self._forget_former(log_dir.partition_path(*key))
+
+    def prefetch(self, keys: Iterable[TopicPartition]) -> None:
+        """Let the system read the folders of partitions into its cache."""
+        for log_dir in self._dirs:
+            mine = [key for key in keys if self.homes.get(key, log_dir) is log_dir]
+            prefetch_folders([str(log_dir.path / partition_folder_name(*key)) for key in mine])
 
     def _sort(self, log_dir: LogDir) -> None:
         deleted = log_dir.deletion_note.read() - self._known

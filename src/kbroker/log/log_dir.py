@@ -13,12 +13,14 @@ from kbroker.common.loggers import get_logger
 from kbroker.common.topic_names import TopicPartition
 from kbroker.log import checkpoints, clean_shutdown
 from kbroker.log.checkpoints import (
+    PARTITION_METADATA,
     CheckpointFile,
     CorruptFileError,
     MetaProperties,
 )
 from kbroker.log.deletion_note import DeletionNote
 from kbroker.log.folder_lock import FolderLock, FolderLockedError
+from kbroker.log.segment._segment_recovery import has_content
 
 logger = get_logger(__name__)
 
@@ -86,6 +88,11 @@ def never_had_records(folder: Path) -> bool:
             )
     except OSError:
         return False
+
+
+def belongs_to(folder: str | Path, topic_id: uuid.UUID) -> bool:
+    """Return True if the folder exists and belongs to this topic. False proves nothing; no error is raised."""
+    return has_content(os.path.join(folder, PARTITION_METADATA), checkpoints.partition_metadata_text(topic_id))
 
 
 def partition_folders(folder: Path) -> list[Path]:
@@ -285,7 +292,7 @@ class LogDir:
         Raises: OSError.
         """
         path = self.partition_path(topic, partition)
-        if checkpoints.belongs_to(path, topic_id):
+        if belongs_to(path, topic_id):
             return path
         if path.exists():
             found = checkpoints.read_partition_metadata(path)
@@ -305,6 +312,15 @@ class LogDir:
             remove_folder(path)  # it would belong to no topic
             raise
         return path
+
+    def claim_partition_folder(self, topic: str, partition: int, topic_id: uuid.UUID, is_known: bool) -> Path:
+        """Call ``create_partition_folder``, and note its failure. Raises: OSError."""
+        try:
+            return self.create_partition_folder(topic, partition, topic_id, is_known=is_known)
+        except OSError as e:
+            if not isinstance(e, CorruptFileError):
+                self.note_failure(f"making the folder of {topic}-{partition}", e, "making a folder")
+            raise
 
     def rename_for_delete(self, topic: str, partition: int) -> Path:
         """Rename a partition's folder for deletion, durably after the next ``sync``; the caller removes it later.

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import uuid
 import weakref
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from kbroker._core.clock import BaseClock, SystemClock
@@ -29,6 +29,7 @@ from kbroker.log.hosted_logs import PartitionEntry, PartitionRegistry
 from kbroker.log.log_dir import (
     MAX_NAME_BYTES,
     LogDir,
+    belongs_to,
     future_folder_name,
     parse_partition_folder,
     remove_folder,
@@ -133,17 +134,8 @@ class LogManager:
         self._homes = scan.homes
         self._begin_note()
         todo = [(key, topic) for key, topic in wanted.items() if key not in self._hosted]
-        parts = [todo[at : at + LOADS_AT_ONCE] for at in range(0, len(todo), LOADS_AT_ONCE)]
-        workers = max(1, self._config.integer("num.recovery.threads.per.data.dir") * max(1, len(self._dirs)))
-        if workers == 1 or len(parts) <= 1:
-            for part in parts:
-                report.failures.update(self._load(part))
-        else:
-            from concurrent.futures import ThreadPoolExecutor  # not imported where there is little to load
-
-            with ThreadPoolExecutor(workers, thread_name_prefix="log-recovery") as pool:
-                for failures in pool.map(self._load, parts):
-                    report.failures.update(failures)
+        for failures in self._load_all(todo, scan):
+            report.failures.update(failures)
         if self.is_cancelled():
             raise StartCancelled("the start was cancelled")
         self._is_started = True
@@ -246,6 +238,27 @@ class LogManager:
             except OSError as error:
                 log_dir.note_failure("noting that no topic is being deleted", error)
 
+    def _load_all(
+        self, todo: Sequence[tuple[TopicPartition, TopicLogs]], scan: FolderScan
+    ) -> Iterator[dict[TopicPartition, str]]:
+        """Open partitions; after an unclean stop on several threads, which read and check the records.
+
+        Otherwise they would wait for the GIL, and only let the system read the folders that this thread opens next.
+        """
+        parts = [todo[at : at + LOADS_AT_ONCE] for at in range(0, len(todo), LOADS_AT_ONCE)]
+        workers = self._config.integer("num.recovery.threads.per.data.dir") * len(self._dirs)
+        if workers <= 1 or len(parts) <= 1:
+            yield from map(self._load, parts)
+            return
+        from concurrent.futures import ThreadPoolExecutor  # not imported where there is little to load
+
+        with ThreadPoolExecutor(workers, thread_name_prefix="log-recovery") as pool:
+            if all(log_dir.was_clean for log_dir in self._dirs):
+                pool.map(scan.prefetch, ([key for key, _ in part] for part in parts[1:]))
+                yield from map(self._load, parts)
+            else:
+                yield from pool.map(self._load, parts)
+
     def _load(self, todo: Iterable[tuple[TopicPartition, TopicLogs]]) -> dict[TopicPartition, str]:
         """Open partitions one after the other; return the reason for each that cannot be opened."""
         failures = {}
@@ -267,18 +280,15 @@ class LogManager:
         is_new = False
         recovery_point = log_start = 0
         if log_dir is not None:
-            path = log_dir.partition_path(topic, partition)
-            is_new = not path.exists()
+            folder = log_dir.partition_path(topic, partition)
+            is_own = belongs_to(folder, topic_id)
             # otherwise the folder belongs to another topic of this name
-            if is_known or checkpoints.belongs_to(path, topic_id):
+            if is_known or is_own:
                 recovery_point = max(0, log_dir.recovery_points.get(key, 0))
                 log_start = max(0, log_dir.log_starts.get(key, 0))
-            try:
-                folder = log_dir.create_partition_folder(topic, partition, topic_id, is_known=is_known)
-            except OSError as e:
-                if not isinstance(e, checkpoints.CorruptFileError):
-                    log_dir.note_failure(f"making the folder of {topic}-{partition}", e, "making a folder")
-                raise
+            if not is_own:
+                is_new = not folder.exists()
+                folder = log_dir.claim_partition_folder(topic, partition, topic_id, is_known)
         try:
             log = PartitionLog(
                 folder,
@@ -359,7 +369,7 @@ class LogManager:
         if parse_partition_folder(f"{topic}-{partition}") != (topic, partition):
             raise ValueError(f"not a valid partition: topic {topic!r}, partition {partition!r}")
         log_dir = self._dir_of((topic, partition))
-        if log_dir is not None and not checkpoints.belongs_to(log_dir.partition_path(topic, partition), topic_id):
+        if log_dir is not None and not belongs_to(log_dir.partition_path(topic, partition), topic_id):
             self.tasks.forget_offsets([(topic, partition)])  # of a deleted one of this name: the disk was full
             self.tasks.forget_high_watermark((topic, partition))
         with self._hosted.lock:

@@ -146,7 +146,13 @@ static inline int kb_unlink(const char *path) {
     return DeleteFileW(wide) ? 0 : kb_win_error();
 }
 static inline int kb_create(const char *path) { return kb_win_open(path, CREATE_ALWAYS, FILE_ATTRIBUTE_NORMAL); }
+static inline int kb_open_to_read(const char *path) { return kb_open(path, 0); }
+static inline int64_t kb_names(const char *path, char *out, int64_t capacity) {
+    (void)path; (void)out; (void)capacity;
+    return -ENOSYS;
+}
 #else
+#include <dirent.h>
 #include <fcntl.h>
 #include <sched.h>
 #include <sys/mman.h>
@@ -269,7 +275,34 @@ static inline void kb_unmap(char *p, int64_t size) { munmap(p, (size_t)size); }
 static inline int kb_rename(const char *from, const char *to) { return rename(from, to) ? -errno : 0; }
 static inline int kb_unlink(const char *path) { return unlink(path) ? -errno : 0; }
 static inline int kb_create(const char *path) { return kb_open_with(path, O_WRONLY | O_CREAT | O_TRUNC); }
+static inline int kb_open_to_read(const char *path) { return kb_open_with(path, O_RDONLY); }
+/* Names in a folder without . and .., each ended by a zero byte: their bytes, -ERANGE if there are more than capacity. */
+static inline int64_t kb_names(const char *path, char *out, int64_t capacity) {
+    DIR *folder = opendir(path);
+    if (!folder) return -errno;
+    int64_t size = 0;
+    errno = 0;
+    for (struct dirent *entry; (entry = readdir(folder)); ) {
+        const char *name = entry->d_name;
+        if (name[0] == '.' && (!name[1] || (name[1] == '.' && !name[2]))) continue;
+        int64_t bytes = (int64_t)strlen(name) + 1;
+        if (size + bytes > capacity) { errno = ERANGE; break; }
+        memcpy(out + size, name, (size_t)bytes);
+        size += bytes;
+    }
+    int error = errno;
+    closedir(folder);
+    return error ? -error : size;
+}
 #endif
+/* The first bytes of a file, or -errno. */
+static inline int64_t kb_read_file(const char *path, char *out, int64_t capacity) {
+    int fd = kb_open_to_read(path);
+    if (fd < 0) return fd;
+    int64_t size = kb_pread(fd, out, capacity, 0);
+    kb_close(fd);
+    return size;
+}
 /* write path.tmp, then rename it to path */
 static inline int kb_write_file(const char *path, const char *data, int64_t size) {
     char tmp[4400];

@@ -13,6 +13,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 from kbroker.common.configs.config_accepted import ACCEPTED_KEYS, RATE_KEYS
 from kbroker.common.configs.config_broker import BROKER_KEYS, check_connections, check_listeners, check_own
@@ -129,6 +130,8 @@ class BrokerConfig:
         self._dynamic_default: Mapping[str, ConfigValue] = {}
         self._texts_broker: Mapping[str, str] = {}
         self._texts_default: Mapping[str, str] = {}
+        #: Defaults of topics, with the dynamic values that they follow from.
+        self._topic_defaults: tuple[object, object, Mapping[str, ConfigValue]] = (None, None, {})
         for name, value in (values or {}).items():
             key = broker_key(name)
             if key is not None:
@@ -172,10 +175,8 @@ class BrokerConfig:
         for source in (self._dynamic_broker, self._dynamic_default, self._static):
             if name in source:
                 return source[name]
-        base = base_name(name)
-        if base != name:
-            return self.value(base)
-        return (RATE_TABLE[name] if name in RATE_TABLE else BROKER_TABLE[name]).default
+        key = BROKER_TABLE.get(name) or RATE_TABLE.get(name)
+        return self.value(BROKER_TABLE[base_name(name)].name) if key is None else key.default
 
     def integer(self, name: str) -> int:
         """Return the value of a whole-number key that is never null."""
@@ -301,13 +302,19 @@ class BrokerConfig:
                 return number if number < 0 else min(number * factor, INT64_MAX)
         return key.default
 
-    def topic_configs(self, overrides: Mapping[str, str]) -> dict[str, ConfigValue]:
+    def topic_configs(self, overrides: Mapping[str, str]) -> Mapping[str, ConfigValue]:
         """Return the value in force of every topic key, for a topic that sets ``overrides``.
 
-        A value that is no longer valid, stored by a version that allowed it, counts as unset.
+        A value that is no longer valid, stored by a version that allowed it, counts as unset. Topics without configs
+        share one mapping, which is computed once per change of the broker's configs.
         """
-        own = _parsed(overrides, TOPIC_TABLE.get)
-        return {name: own[name] if name in own else self.topic_default(name) for name in TOPIC_TABLE}
+        broker, default, defaults = self._topic_defaults
+        if broker is not self._dynamic_broker or default is not self._dynamic_default:
+            broker, default = self._dynamic_broker, self._dynamic_default
+            defaults = MappingProxyType({name: self.topic_default(name) for name in TOPIC_TABLE})
+            self._topic_defaults = (broker, default, defaults)
+        own = _parsed(overrides, TOPIC_TABLE.get) if overrides else None
+        return {**defaults, **own} if own else defaults
 
     # ------------------------------------------------------------ dynamic values
 

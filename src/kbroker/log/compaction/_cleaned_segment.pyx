@@ -329,7 +329,7 @@ cdef inline void forget_recent(Partition *partition, LogSegment **old, int32_t c
     """Clear recent appends whose positions are those of the old files."""
     cdef int32_t slot, which
     mutex_lock(&partition.view_lock)
-    for slot in range(RECENT_APPENDS):
+    for slot in range(RECENT_APPENDS if partition.recent is not NULL else 0):
         for which in range(count):
             if partition.recent[slot].segment_base == old[which].base_offset:
                 partition.recent[slot].segment_base = -1

@@ -4,11 +4,12 @@ from them; before that, interrupted replacements of files are finished or droppe
 Source of the latter: ``LogLoader.removeTempFilesAndCollectSwapFiles`` and the code after it.
 """
 from libc.stdint cimport INT64_MAX, int32_t, int64_t
-from libc.string cimport memset
+from libc.stdio cimport snprintf
+from libc.string cimport memset, strlen
 from kbroker._core.open_file cimport OpenFile, open_file_release, open_file_retain
 from kbroker._core.sync cimport atomic_load, atomic_store
 from kbroker.log._partition cimport Partition, note_leader_epoch
-from kbroker.log._posix cimport PATH_BYTES, io_fd_size, io_path_size, io_read, io_sync_directory
+from kbroker.log._posix cimport PATH_BYTES, io_fd_size, io_names, io_path_size, io_read, io_read_file, io_sync_directory
 from kbroker.log._validate cimport batch_facts
 from kbroker.log.producers._producer_state cimport AbortedTxn, BatchFacts, producer_state_apply
 from kbroker.log.segment._index cimport index_load, index_reset, index_truncate, offset_index_lookup, time_index_last
@@ -225,6 +226,10 @@ cdef void load_segment(Partition *partition, LogSegment *segment, int64_t next_b
 
 # --------------------------------------------------------------------------------------------------------------- files
 
+cdef enum:
+    NAMES_BYTES = 16384          # about 600 names
+
+LEADER_EPOCH_CHECKPOINT = "leader-epoch-checkpoint"
 SEGMENT_NAME = re.compile(r"(\d{20})\.log\Z")
 SNAPSHOT_NAME = re.compile(r"(\d{20})\.snapshot\Z")
 SEGMENT_FILES = (".log", ".index", ".timeindex", ".txnindex")
@@ -281,28 +286,84 @@ cdef int sync_directory(str directory) except -1:
     return 0
 
 
-def tidy_folder(directory: str) -> tuple[list[int], list[int]]:
-    """Finish or drop interrupted work; return the bases of the segments and the offsets of the snapshots."""
-    names = os.listdir(directory)
-    if any(name.endswith(".swap") for name in names):
-        finish_swaps(directory)
-        names = os.listdir(directory)
+cdef list folder_names(str directory):
+    """Return the names in a folder, with one call without the GIL: `os.listdir` releases it for each name, and the
+    threads of a start would wait for each other.
+    """
+    cdef char names[NAMES_BYTES]
+    cdef bytes path = os.fsencode(directory)
+    cdef const char *text = path
+    cdef int64_t size
+    with nogil:
+        size = io_names(text, names, NAMES_BYTES)
+    if size < 0:                                # an error, which the next call raises, or more names
+        return os.listdir(directory)
+    return os.fsdecode(names[:size]).split("\0")[:-1]
+
+
+def has_content(str path, bytes expected) -> bool:
+    """Return whether a file has this content, whitespace at its end aside; False if it cannot be read."""
+    cdef char content[128]
+    cdef bytes encoded = os.fsencode(path)
+    cdef const char *text = encoded
+    cdef int64_t size
+    with nogil:
+        size = io_read_file(text, content, sizeof(content))
+    return size >= 0 and content[:size].rstrip() == expected
+
+
+def prefetch_folders(directories: list[str]) -> None:
+    """Let the system read the folders, and the sizes of their files, from the disk into its cache.
+
+    Without the GIL: another thread opens the logs meanwhile, and finds them in the cache.
+    """
+    cdef bytes joined = os.fsencode("\0".join(directories))
+    cdef const char *directory = joined
+    cdef const char *end = directory + len(joined)
+    cdef char names[NAMES_BYTES]
+    cdef char path[PATH_BYTES]
+    cdef int64_t size, at
+    with nogil:
+        while directory < end:
+            size = io_names(directory, names, NAMES_BYTES)
+            at = 0
+            while at < size:
+                snprintf(path, PATH_BYTES, b"%s/%s", directory, names + at)
+                io_path_size(path)
+                at += <int64_t>strlen(names + at) + 1
+            directory += strlen(directory) + 1
+
+
+def tidy_folder(directory: str) -> tuple[list[int], list[int], bool]:
+    """Finish or drop interrupted work.
+
+    Returns: the bases of the segments, the offsets of the snapshots, and whether there is a leader-epoch-checkpoint.
+    """
+    names = folder_names(directory)
+    for name in names:
+        if name.endswith(".swap"):
+            finish_swaps(directory)
+            names = os.listdir(directory)
+            break
     bases: list[int] = []
     snapshots: list[int] = []
+    indexes: list[str] = []
     for name in names:
-        if name.endswith((".cleaned", ".deleted", ".tmp", ".swap")):
-            os.unlink(os.path.join(directory, name))
-        elif match := SEGMENT_NAME.match(name):
+        if match := SEGMENT_NAME.match(name):
             if int(match[1]) <= INT64_MAX:
                 bases.append(int(match[1]))
         elif match := SNAPSHOT_NAME.match(name):
             if int(match[1]) <= INT64_MAX:
                 snapshots.append(int(match[1]))
-    known = set(bases)
-    for name in names:
-        if name.endswith((".index", ".timeindex", ".txnindex")) and name[:20].isdigit() and int(name[:20]) not in known:
+        elif name.endswith((".cleaned", ".deleted", ".tmp", ".swap")):
             os.unlink(os.path.join(directory, name))
-    return sorted(bases), sorted(snapshots)
+        elif name.endswith((".index", ".timeindex", ".txnindex")):
+            indexes.append(name)
+    known = set(bases)
+    for name in indexes:
+        if name[:20].isdigit() and int(name[:20]) not in known:
+            os.unlink(os.path.join(directory, name))
+    return sorted(bases), sorted(snapshots), LEADER_EPOCH_CHECKPOINT in names
 
 
 cdef int remove_segment(str directory, int64_t base) except -1:
