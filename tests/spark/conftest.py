@@ -35,6 +35,9 @@ SETTINGS = {
     "spark.sql.shuffle.partitions": "2",
     "spark.sql.adaptive.enabled": "false",  # partition counts as planned
     "spark.sql.streaming.pollingDelay": "20ms",
+    # compiling the code of each query takes a fifth of the CPU time of short jobs; the tests in other processes have it
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
 }
 TIMEOUT_S = 900
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 from kbroker.common.errors import Errors, KafkaError
 from kbroker.requests.context import ApiContext, Body, RequestContext
 from kbroker.security.authorizer import checks
@@ -28,7 +26,9 @@ def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
     if kind == SHARE and request.api_version >= FIRST_WITH_SHARE:
         ctx.auth.require(request, checks.FIND_COORDINATOR_SHARE)
     if check is not None and not allowed:
-        return failure(body, check.error, request) if request.api_version < 4 else _refused(keys, check)
+        if request.api_version < 4:
+            return failure(body, check.error, request)
+        return {"Coordinators": [_refused_row(key, check) for key in keys]}
     if kind in ctx.coordinators:
         if kind == GROUP:
             ctx.groups.runtime.prepare()  # here, so that no group waits for it when its first record is written
@@ -57,10 +57,6 @@ def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
 def failure(body: Body, error: Errors, request: RequestContext) -> Body:
     """Return no coordinator, for every key."""
     return _nowhere(body, error, error.message, request)
-
-
-def _refused(keys: Iterable[str], check: checks.Check) -> Body:
-    return {"Coordinators": [_refused_row(key, check) for key in keys]}
 
 
 def _refused_row(key: str, check: checks.Check | None) -> Body:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from kbroker.apis.api29_describe_acls import acl_filter
 from kbroker.common.errors import Errors, KafkaError
-from kbroker.common.security.acls import Acl
+from kbroker.metadata.image.record_forms import acl_fields
 from kbroker.requests.context import ApiContext, Body, RequestContext
 from kbroker.security.authorizer import checks
 from kbroker.security.authorizer.authorizer import Deleted
@@ -39,19 +39,5 @@ def _result(result: Deleted) -> Body:
     return {
         "ErrorCode": 0 if error is None else int(error.error),
         "ErrorMessage": None if error is None else error.message,
-        "MatchingAcls": [_matching(acl) for acl in result.acls],
-    }
-
-
-def _matching(acl: Acl) -> Body:
-    return {
-        "ErrorCode": 0,
-        "ErrorMessage": None,
-        "ResourceType": int(acl.resource_type),
-        "ResourceName": acl.resource_name,
-        "PatternType": int(acl.pattern_type),
-        "Principal": acl.principal,
-        "Host": acl.host,
-        "Operation": int(acl.operation),
-        "PermissionType": int(acl.permission),
+        "MatchingAcls": [{"ErrorCode": 0, "ErrorMessage": None, **acl_fields(acl)} for acl in result.acls],
     }

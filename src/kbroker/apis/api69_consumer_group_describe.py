@@ -40,7 +40,13 @@ def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
     distinct = {id(group): group for group in groups}  # each with the rows of its members, which may be many
     topics = {key: _topics(group) for key, group in distinct.items()}
     allowed = set(ctx.auth.allowed(request, checks.CONSUMER_GROUP_DESCRIBE, set().union(*topics.values())))
-    return {"Groups": [group if topics[id(group)] <= allowed else _hidden(group) for group in groups]}
+    error = checks.CONSUMER_GROUP_DESCRIBE.error
+    return {
+        "Groups": [
+            group if topics[id(group)] <= allowed else _nothing(group["GroupId"], error, HIDDEN_TOPICS)
+            for group in groups
+        ]
+    }
 
 
 def _topics(group: Body) -> set[str]:
@@ -51,10 +57,6 @@ def _topics(group: Body) -> set[str]:
         for kind in ("Assignment", "TargetAssignment")
         for row in member[kind]["TopicPartitions"]
     }
-
-
-def _hidden(group: Body) -> Body:
-    return _nothing(group["GroupId"], checks.CONSUMER_GROUP_DESCRIBE.error, HIDDEN_TOPICS)
 
 
 def failure(body: Body, error: Errors, request: RequestContext) -> Body:

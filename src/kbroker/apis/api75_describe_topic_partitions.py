@@ -26,7 +26,8 @@ def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
     if cursor is not None:
         names = [name for name in names if name >= cursor["TopicName"]]
     allowed = ctx.auth.allowed(request, checks.DESCRIBE_TOPIC_PARTITIONS, names)
-    refused = [_unauthorized(name) for name in names if asked and name not in allowed]
+    error = checks.DESCRIBE_TOPIC_PARTITIONS.error  # it does not reveal whether a topic exists
+    refused = [_error(name, error) for name in names if asked and name not in allowed]
     names = [name for name in names if name in allowed]
     if cursor is not None and names and names[0] == cursor["TopicName"]:
         first = cursor["PartitionIndex"]
@@ -56,11 +57,6 @@ def failure(body: Body, error: Errors, request: RequestContext) -> Body:
 
 def _operations(ctx: ApiContext, request: RequestContext, name: str) -> int:
     return ctx.auth.operations(request, checks.TOPIC, name)
-
-
-def _unauthorized(name: str) -> Body:
-    """Return the entry of a topic that the client may not describe; it does not reveal whether the topic exists."""
-    return _error(name, checks.DESCRIBE_TOPIC_PARTITIONS.error)
 
 
 def _topic(ctx: ApiContext, view: TopicView, indexes: range, operations: int) -> Body:

@@ -58,18 +58,10 @@ def _or_zero(value: float | None) -> float:
     return -1.0 if value is None else value
 
 
-def _clients(usage: Usage) -> Sequence[Any]:
-    return usage.clients
-
-
 def _connections(usage: Usage) -> Sequence[Any]:
     if usage.xray is None:
         return ()
     return [c for c in usage.xray["connections"]["shown"] if c["muted"] or c["frame_bytes"]]
-
-
-def _requests(usage: Usage) -> Sequence[Any]:
-    return () if usage.xray is None else usage.xray["requests"]["slowest"]
 
 
 def _throttle(client: Any) -> str:
@@ -85,7 +77,7 @@ def _address(connection: Any) -> str:
 VIEWS: tuple[View, ...] = (
     View(
         "clients",
-        _clients,
+        lambda usage: usage.clients,
         (
             Column("CLIENT", lambda c: or_dash(c.client_id, 18), lambda c: c.client_id, False),
             Column(
@@ -141,7 +133,7 @@ VIEWS: tuple[View, ...] = (
     ),
     View(
         "slowest",
-        _requests,
+        lambda usage: () if usage.xray is None else usage.xray["requests"]["slowest"],
         (
             Column("API", lambda r: printable(r["api"], 16), lambda r: r["api"], False),
             Column("CLIENT", lambda r: or_dash(r["client_id"], 13), lambda r: r["client_id"], False),

@@ -151,7 +151,7 @@ def iter_batches(data: Buffer, *, allow_truncated: bool = False) -> Iterator[Rec
         if batch is None:
             if allow_truncated:
                 return
-            raise corrupt(f"batch cut after {size_bytes - position} bytes")
+            raise corrupt(f"the batch at byte {position} is cut after {size_bytes - position} bytes")
         yield batch
         position += batch.size_bytes
 

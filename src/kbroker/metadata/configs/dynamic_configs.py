@@ -127,7 +127,7 @@ class DynamicConfigs:
         if validate_only or kind == ConfigResourceType.BROKER:
             plan(self._controller.image)
             if kind == ConfigResourceType.BROKER:  # not under the controller's lock: every topic is looked at
-                self._check_topics(after, per_broker=bool(name))
+                self._topics.check_defaults(self._with_configs(self._controller.image, after, bool(name)))
         if validate_only:
             return
         try:
@@ -211,10 +211,6 @@ class DynamicConfigs:
         except ConfigError as error:
             raise KafkaError(Errors.INVALID_REQUEST, str(error)) from error
         return configs
-
-    def _check_topics(self, configs: Mapping[str, str], per_broker: bool) -> None:
-        """Refuse configs of brokers that the logs of a topic could not use. Raises: KafkaError."""
-        self._topics.check_defaults(self._with_configs(self._controller.image, configs, per_broker))
 
     # ------------------------------------------------------------ effect
 

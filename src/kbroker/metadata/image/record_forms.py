@@ -35,8 +35,12 @@ def acl_of(body: Body) -> Acl:
 
 def acl_body(acl_id: UUID, acl: Acl) -> Body:
     """Return the body of the AccessControlEntryRecord of a rule."""
+    return {"Id": acl_id, **acl_fields(acl)}
+
+
+def acl_fields(acl: Acl) -> Body:
+    """Return the fields of a rule, as records and responses have them."""
     return {
-        "Id": acl_id,
         "ResourceType": int(acl.resource_type),
         "ResourceName": acl.resource_name,
         "PatternType": int(acl.pattern_type),

@@ -42,7 +42,7 @@ class LoadedMetadata:
     Attributes:
         kraft_version, voters: of the quorum, as the last control records have them, None without any.
         leader_voters: node ids of the voters that elected the last leader; with kraft.version 0 they are all.
-        error: the first damage of the records, None without any; ``voters_error``: of the snapshot of the first voters.
+        error: the first damage of the records, None without any.
         bad_snapshots: damage of each snapshot for which an older one is used, by path; the newest first.
 
     The records of a transaction are replayed as they come, since keeping them until its end would take a multiple of
@@ -55,7 +55,6 @@ class LoadedMetadata:
         self.leader_voters: tuple[int, ...] = ()
         self.image: MetadataImage = EMPTY_IMAGE
         self.error: Exception | None = None
-        self.voters_error: Exception | None = None
         self.bad_snapshots: dict[Path, str] = {}
         self._is_salvage = is_salvage
         self._aborted: set[int] = set()  # offsets of the first records of aborted transactions
@@ -76,7 +75,7 @@ class LoadedMetadata:
         try:
             self._replay(log.first_batches())
         except UNUSABLE as error:
-            self.voters_error = self._refused(log, error)
+            self._refused(log, error)  # a salvage goes on without the first voters
         epoch = 0
         try:
             offset, epoch = self._load_snapshot(log)

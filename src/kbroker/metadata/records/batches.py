@@ -12,7 +12,8 @@ from kbroker.common.errors import ProtocolError
 from kbroker.metadata.records.control_records import decode_control, encode_control
 from kbroker.metadata.records.metadata_record import UnknownRecordError, decode_record, encode_record
 from kbroker.protocol._batch_builder import RecordBatchBuilder
-from kbroker.protocol._records import batch_at, corrupt
+from kbroker.protocol._records import corrupt
+from kbroker.protocol.records import iter_batches
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -73,21 +74,13 @@ def _build(
 
 
 def read_batches(data: Buffer, *, allow_truncated: bool = False) -> Iterator[MetadataBatch]:
-    """Yield the batches of `data`, the checksum of each verified.
+    """Return an iterator over the batches of `data`, the checksum of each verified.
 
     Args: ``allow_truncated``: ignore an incomplete last batch.
     Raises: ProtocolError: damage, or an incomplete last batch. UnknownRecordError: a record that is not supported. Both
     messages contain the offset of the batch.
     """
-    position, size_bytes = 0, memoryview(data).nbytes
-    while position < size_bytes:
-        batch = batch_at(data, position)
-        if batch is None:
-            if allow_truncated:
-                return
-            raise corrupt(f"the batch at byte {position} is cut after {size_bytes - position} bytes")
-        yield _metadata_batch(batch)
-        position += batch.size_bytes
+    return map(_metadata_batch, iter_batches(data, allow_truncated=allow_truncated))
 
 
 def _metadata_batch(batch: RecordBatch) -> MetadataBatch:
