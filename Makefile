@@ -23,7 +23,7 @@ TREE := $(shell find src -type f \( -name '*.py' -o -name '*.pyi' -o -name '*.py
 
 .PHONY: help
 help: ## this list
-	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /make \1\t/' | expand -t 16
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /make \1\t/' | expand -t 16
 
 .PHONY: run
 run: $(VENV)/.built ## build what is missing and serve a broker on 127.0.0.1:9092; ARGS="..." goes to `kbroker serve`
@@ -74,6 +74,10 @@ newest: ## the same with the newest versions
 .PHONY: soak
 soak: $(VENV)/.built $(VENV)/.locked ## the long tests: 1,000 kills with -9, long fuzzing
 	KBROKER_SOAK=1 $(BIN)/python -m pytest -m "soak or slow" --timeout=3600 --benchmark-disable $(ARGS)
+
+.PHONY: soak-long
+soak-long: $(VENV)/.built $(VENV)/.locked ## mixed load for eight hours, every record checked; SECONDS=3600 makes it an hour
+	KBROKER_LOAD_SECONDS=$(if $(filter command line,$(origin SECONDS)),$(SECONDS),28800) $(BIN)/python -m pytest -m soak -s $(ARGS) tests/integration/test_long_load.py
 
 # A target each, the longest first: `make -j 2 --output-sync=target lint` runs two at a time, which takes half as long
 LINTERS := lint-types build/cython-lint build/site/index.html lint-rules lint-sources lint-documents

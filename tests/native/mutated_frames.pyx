@@ -201,6 +201,15 @@ cdef class MutatedFrames:
         request.session = session_retain(self.session)
         return request
 
+    def take(self):
+        """Return the next frame, to be sent by other ways."""
+        cdef Request *request = self.mutated(
+            self.frames[draw(&self.state, <uint32_t>len(self.frames))],
+            self.frames[draw(&self.state, <uint32_t>len(self.frames))])
+        cdef bytes frame = request.payload[:request.size_bytes]
+        request_free(request)
+        return frame
+
     @property
     def outstanding(self):
         """Number of frames whose responses have not come."""

@@ -1,6 +1,6 @@
-"""A producer in a separate process that outlives the broker and writes down what was acknowledged.
+"""A producer in a separate process that outlives the broker, with a log of the acknowledged records.
 
-    python -m tests.support.acked_producer BOOTSTRAP TOPIC PARTITIONS LOG_FILE CODEC
+    python -m tests.support.acked_producer BOOTSTRAP TOPIC PARTITIONS LOG_FILE CODEC [RECORDS_PER_TURN]
 
 Values are "PARTITION:NUMBER:..." with numbers 0, 1, 2, ... per partition. One line per event goes to LOG_FILE:
 `ack PARTITION NUMBER OFFSET`, `fail PARTITION NUMBER ERROR`, `error TEXT`. Ends when its standard input closes, after
@@ -22,13 +22,14 @@ NOISE = os.urandom(1 << 20)
 
 
 def main() -> int:
-    bootstrap, topic, partition_text, path, codec = sys.argv[1:]
+    bootstrap, topic, partition_text, path, codec, *given = sys.argv[1:]
+    per_turn = int(given[0]) if given else RECORDS_PER_TURN
     partitions = int(partition_text)
     fatal: list[str] = []
     with open(path, "w", buffering=1, encoding="utf-8") as log:
 
         def on_error(error: KafkaError) -> None:
-            # a broker that is down is what this test is about; anything else is not
+            # the errors of a broker that is down are expected
             if error.code() not in (KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN, KafkaError._TIMED_OUT):
                 fatal.append(str(error))
                 log.write(f"error {error}\n")
@@ -64,7 +65,7 @@ def main() -> int:
 
         sent = [0] * partitions
         while not select.select([sys.stdin], [], [], 0)[0] and not fatal:
-            for _ in range(RECORDS_PER_TURN):
+            for _ in range(per_turn):
                 for partition in range(partitions):
                     at = sent[partition] * 977 % (len(NOISE) - FILLER_BYTES)
                     value = f"{partition}:{sent[partition]}:".encode() + NOISE[at : at + FILLER_BYTES]
