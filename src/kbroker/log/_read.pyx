@@ -120,8 +120,17 @@ cdef int16_t locate(Partition *partition, int64_t offset, int64_t upper, Segment
 
 cdef int32_t collect_aborted(SegmentList *view, const Place *place, int64_t offset, int64_t size_bytes,
                              int64_t log_end, ReadResult *out) noexcept nogil:
-    cdef int64_t upper = offset_index_offset_after(&place.segment.offsets, place.position + size_bytes)
+    """Collect the aborted transactions up to the end of the read, or further: clients skip what does not concern them.
+
+    A damaged index entry must not hide one, so the batch that it names is looked up.
+    """
+    cdef int64_t end = place.position + size_bytes, upper, position = 0
     cdef int32_t slot, rc
+    cdef BatchHeader header
+    upper = offset_index_offset_after(&place.segment.offsets, end)
+    if upper >= 0 and (segment_find_indexed(place.segment, out.file, upper, atomic_load(&place.segment.size_bytes),
+                                            &position, &header) != 1 or position < end):
+        upper = -1
     if upper < 0:
         upper = view.segments[place.slot + 1].base_offset if place.slot + 1 < view.count else log_end
     for slot in range(place.slot, view.count):

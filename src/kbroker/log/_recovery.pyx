@@ -34,8 +34,8 @@ from kbroker.protocol._records cimport BatchHeader
 
 import os
 
-from kbroker.log.checkpoints import read_txn_checkpoint
-from kbroker.log.segment._segment_recovery import LEADER_EPOCH_CHECKPOINT, tidy_folder
+from kbroker.log.checkpoints import read_leader_epochs, read_txn_checkpoint
+from kbroker.log.segment._segment_recovery import tidy_folder
 
 
 cdef void set_damage(Partition *partition, int64_t offset, LogSegment *segment, int64_t position,
@@ -165,20 +165,6 @@ cdef int32_t replay_producers(Partition *partition, SegmentList *list_, int64_t 
 
 cdef int fail(int32_t rc, str directory, int64_t base) except -1:
     raise OSError(-rc, os.strerror(-rc), os.path.join(directory, f"{base:020d}.log"))
-
-
-def read_epochs(directory: str) -> list[tuple[int, int]]:
-    """Return the entries of leader-epoch-checkpoint; an unreadable file has none and is replaced."""
-    try:
-        with open(os.path.join(directory, LEADER_EPOCH_CHECKPOINT), encoding="ascii") as file:
-            lines = file.read().split("\n")
-        if lines[0] != "0":
-            return []
-        entries = [(int(a), int(b)) for a, b in (line.split(" ") for line in lines[2:] if line)]
-        in_range = all(0 <= a <= 2147483647 and 0 <= b <= INT64_MAX for a, b in entries)
-        return entries if len(entries) == int(lines[1]) and in_range else []
-    except (OSError, ValueError, IndexError):
-        return []
 
 
 cdef int load_producers(Partition *partition, str directory, list snapshots, SegmentList *list_, int64_t newest_allowed,
@@ -431,7 +417,7 @@ cdef int load_epochs(Partition *partition, str directory, SegmentList *list_, in
     cdef OpenFile *file
     cdef Scan scan
     partition.epoch_count = 0
-    entries = read_epochs(directory) if has_file else []
+    entries = read_leader_epochs(directory) if has_file else []
     for epoch, start in entries:
         if start < end or start == 0:
             if note_leader_epoch(partition, epoch, start) < 0:

@@ -194,6 +194,15 @@ def leader_epoch_checkpoint(path: Path) -> CheckpointFile[int]:
     return CheckpointFile(path, lambda epoch: (epoch,), _parse_epoch)
 
 
+def read_leader_epochs(folder: str | Path) -> list[tuple[int, int]]:
+    """Return the entries of a partition's leader-epoch-checkpoint; a missing or unreadable file has none."""
+    try:
+        entries = leader_epoch_checkpoint(Path(folder) / LEADER_EPOCH_CHECKPOINT).read()
+    except OSError:
+        return []
+    return list(entries.items()) if all(min(entry) >= 0 for entry in entries.items()) else []
+
+
 def read_txn_checkpoint(folder: str | Path) -> tuple[int, dict[int, tuple[int, int]], int]:
     """Read the sums of a partition's transaction indexes; a missing or unreadable file covers no segment.
 
