@@ -219,6 +219,9 @@ ON_DESCRIPTOR(TRUNCATE, "size", ftruncate64, (int fd, off_t size), (fd, size), s
 ON_DESCRIPTOR(TRUNCATE, NULL, fallocate, (int fd, int mode, off_t at, off_t size), (fd, mode, at, size), 0)
 ON_DESCRIPTOR(TRUNCATE, NULL, fallocate64, (int fd, int mode, off_t at, off_t size), (fd, mode, at, size), 0)
 
+ON_DESCRIPTOR(0, "drop", posix_fadvise, (int fd, off_t at, off_t size, int advice), (fd, at, size, advice), 0)
+ON_DESCRIPTOR(0, "drop", posix_fadvise64, (int fd, off_t at, off_t size, int advice), (fd, at, size, advice), 0)
+
 #define ON_PATH(call, operation, name, parameters, arguments, folder, file, other_folder, other, size) \
     int name parameters                                                                    \
     {                                                                                      \

@@ -145,6 +145,8 @@ class DiskModel:
 
     def apply(self, call: Call) -> None:
         """Apply a call to the present state."""
+        if call.name == "drop":  # of pages from the cache
+            return
         folder, name = self._place(call.path)
         if folder is None:
             return  # of a file that has been removed

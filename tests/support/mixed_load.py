@@ -179,7 +179,10 @@ class Load:
         body = {"Topics": [topic], "timeoutMs": 9000, "validateOnly": False}
         code = self._until_served("create", lambda: self._first(19, 7, body, "Topics", 0))
         if code != 36:  # exists: an earlier attempt without a response
-            self.expected.note(f"topic {name}", partitions, self._metadata_outcome(code))
+            outcome = self._metadata_outcome(code)
+            self.expected.note(f"topic {name}", partitions, outcome)
+            for key, value in (configs or {}).items():
+                self.expected.note(f"config {TOPIC} {name} {key}", value, outcome)
         self._mark()
         return code
 

@@ -191,7 +191,7 @@ class LogTasks:
             self._write(
                 "high watermarks",
                 lambda d, o: d.write_high_watermarks(o),
-                lambda log: log.high_watermark,
+                lambda log, _: log.high_watermark,
                 lambda d: d.high_watermarks,
             )
 
@@ -215,11 +215,12 @@ class LogTasks:
         self,
         what: str,
         write: Callable[[LogDir, dict[TopicPartition, int]], None],
-        offset_of: Callable[[PartitionLog], int | None],
+        offset_of: Callable[[PartitionLog, bool], int | None],
         at_start: Callable[[LogDir], dict[TopicPartition, int]] | None = None,
     ) -> set[TopicPartition]:
         """Write a checkpoint; a partition that this start could not open keeps its offset (``at_start``).
 
+        Args: ``offset_of`` gets the log, and whether the partition is in the checkpoint as read or last written.
         Returns: the partitions whose folder is offline or could not be written.
         """
         unwritten: set[TopicPartition] = set()
@@ -234,7 +235,7 @@ class LogTasks:
             offsets: dict[TopicPartition, int | None] = {
                 key: offset for key, offset in kept.items() if key not in opened and log_dir.holds(key)
             }
-            offsets |= {key: offset_of(hosted.log) for key, hosted in items if key in keys}
+            offsets |= {key: offset_of(hosted.log, key in kept) for key, hosted in items if key in keys}
             try:
                 write(log_dir, {key: offset for key, offset in offsets.items() if offset is not None})
             except OSError as e:
@@ -243,12 +244,16 @@ class LogTasks:
         return unwritten
 
 
-def _recovery_point(log: PartitionLog) -> int:
+def _recovery_point(log: PartitionLog, _: bool) -> int:
     """Return the flushed offset, at most the offset of the damage: an unclean start then finds the damage again."""
     damage = log.damage_offset
     return log.flushed_offset if damage is None else min(log.flushed_offset, damage)
 
 
-def _explicit_log_start(log: PartitionLog) -> int | None:
+def _explicit_log_start(log: PartitionLog, was_explicit: bool) -> int | None:
+    """Return the start of a log whose records were deleted, None for one that starts with its first segment.
+
+    It is kept when the segments with these records are removed: a power cut may undo that, as no sync follows.
+    """
     start = log.log_start_offset
-    return start if start > log.segments()[0].base_offset else None
+    return start if was_explicit or start > log.segments()[0].base_offset else None

@@ -113,6 +113,7 @@ static inline int64_t kb_modified_ms(const char *path) {
 }
 static inline int kb_sync(int fd) { return FlushFileBuffers(kb_handle(fd)) ? 0 : kb_win_error(); }
 static inline int kb_sync_directory(const char *path) { (void)path; return 0; }    /* NTFS journals its folders */
+static inline void kb_drop_cache(int fd) { (void)fd; }
 static inline void kb_yield(void) { SwitchToThread(); }
 static inline int kb_memory_file(void) {
     wchar_t folder[MAX_PATH + 1], name[MAX_PATH + 1];
@@ -242,6 +243,14 @@ static inline int kb_sync_directory(const char *path) {
     if (rc == -EINVAL) rc = 0;        /* a file system that cannot sync a folder */
     close(fd);
     return rc;
+}
+/* Let the next read come from the disk: pages that a failed sync has lost may still be in the cache, marked as clean. */
+static inline void kb_drop_cache(int fd) {
+#ifdef POSIX_FADV_DONTNEED
+    (void)posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED);
+#else
+    (void)fd;
+#endif
 }
 static inline void kb_yield(void) { sched_yield(); }
 static inline int kb_memory_file(void) {

@@ -9,7 +9,9 @@ from libc.string cimport memset, strlen
 from kbroker._core.open_file cimport OpenFile, open_file_release, open_file_retain
 from kbroker._core.sync cimport atomic_load, atomic_store
 from kbroker.log._partition cimport Partition, note_leader_epoch
-from kbroker.log._posix cimport PATH_BYTES, io_fd_size, io_names, io_path_size, io_read, io_read_file, io_sync_directory
+from kbroker.log._posix cimport (
+    PATH_BYTES, io_drop_cache, io_fd_size, io_names, io_path_size, io_read, io_read_file, io_sync_directory,
+)
 from kbroker.log._validate cimport batch_facts
 from kbroker.log.producers._producer_state cimport AbortedTxn, BatchFacts, producer_state_apply
 from kbroker.log.segment._index cimport index_load, index_reset, index_truncate, offset_index_lookup, time_index_last
@@ -213,6 +215,8 @@ cdef void load_segment(Partition *partition, LogSegment *segment, int64_t next_b
     if file is NULL:
         return
     file_bytes = io_fd_size(file.fd)
+    if check_all and partition.config.flush_messages != INT64_MAX:
+        io_drop_cache(file.fd)                  # an acknowledgement relied on the disk, and so must this check
     if file_bytes < 0:
         out.rc = <int32_t>file_bytes
     elif check_all or not scan_end(partition, segment, file, next_base, file_bytes, out):

@@ -7,6 +7,7 @@ was not synced; but if sound batches follow, they were acknowledged, and the byt
 from __future__ import annotations
 
 import mmap
+import os
 import struct
 from pathlib import Path
 from typing import NamedTuple
@@ -40,6 +41,8 @@ def check_tail(segment: Path, first_offset: int, last_epoch: int, *, is_clean: b
         size_bytes = segment.stat().st_size
         if not size_bytes:
             return 0
+        if not is_clean and hasattr(os, "posix_fadvise"):  # pages that a failed sync has lost may still be in the cache
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
         with mmap.mmap(file.fileno(), size_bytes, access=mmap.ACCESS_READ) as data:
             return _check(data, segment, first_offset, last_epoch, is_clean)
 

@@ -1,0 +1,87 @@
+"""The power goes at every call of a recorded load: each state that the file system may leave is started and compared.
+
+`test_power_cut.py` cuts real file systems after each acknowledgement; here the order of the calls, the sectors and the
+names that are on the disk are chosen, as far as POSIX allows them.
+"""
+
+from __future__ import annotations
+
+import random
+import shutil
+from pathlib import Path
+
+import pytest
+
+from kbroker.broker import Broker, BrokerStartError
+from kbroker.log.tools.verify import verify
+from tests.support.disk_states import cuts
+from tests.support.folder_contents import Keeps, captured, differences, settings_of
+from tests.support.recorded_load import record_load
+
+SAMPLE = 5  # calls of a run
+MODES: dict[str, dict[str, object]] = {
+    "each record": {"log__flush__interval__messages": 1},
+    "interval": {"log__flush__interval__ms": 1},
+    "default": {},
+}
+#: Lines about a partition that has lost records before others.
+DAMAGED = ("is damaged and takes no appends", "no batch has the offsets")
+
+pytestmark = pytest.mark.slow
+
+
+def check(folder: Path, settings: dict[str, object], keeps: Keeps, expected: object) -> list[str]:
+    """Start a broker on the folder; return the differences from what is certain, and tracebacks.
+
+    A segment that was rolled and not yet synced may have lost its end while the next one exists: without a flush of
+    each record a partition may then lack records before others, and the log names them.
+    """
+    with captured() as lines, Broker(settings_of(folder, **settings)) as broker:
+        found = differences(broker, expected, keeps=keeps)  # type: ignore[arg-type]
+    damaged = {line.split()[1].rstrip(":") for line in lines.lines if any(text in line for text in DAMAGED)}
+    if not keeps.records:
+        damaged.add("compacted-0")  # where gaps are no damage
+        found = [one for one in found if one.split(":")[0] not in damaged]
+        found += [f"{name}: verify is silent" for name in damaged - {"compacted-0"} if not is_named(folder, name)]
+    return found + lines.traces
+
+
+def is_named(folder: Path, partition: str) -> bool:
+    """Return whether `kbroker log verify` names damage of a partition."""
+    return any(
+        partition in one.path.parts for log_dir in (folder / "a", folder / "b") for one in verify(log_dir) if one.path
+    )
+
+
+@pytest.mark.parametrize("mode", list(MODES))
+def test_each_state_after_a_power_cut(tmp_path: Path, mode: str, soak: bool) -> None:
+    """With a flush of each record nothing acknowledged is lost; with an interval at most the records since the last
+    flush; else the last records of a partition. Metadata and deletions of records are never lost."""
+    settings = MODES[mode]
+    recorded = record_load(tmp_path, **settings)
+    assert len(recorded) > 700
+    chosen = set(range(len(recorded)) if soak else random.Random(28).sample(range(len(recorded)), SAMPLE))
+    folder = tmp_path / "cut"
+    states, wrong = 0, list[str]()
+    for number, disk, expected in recorded.states():
+        for cut in cuts(number) if number in chosen else ():
+            shutil.rmtree(folder, ignore_errors=True)
+            disk.write(folder, cut)
+            states += 1
+            found = check(folder, settings, Keeps(mode == "each record", expected.flushed), expected)
+            wrong += [f"call {number}, {cut.name}: {one}" for one in found]
+    assert states > 6 * len(chosen)
+    assert wrong == []
+
+
+def test_a_sync_left_out_is_found(tmp_path: Path) -> None:
+    """The model is not blind: without the syncs of the metadata log a start finds partitions and no metadata."""
+    settings = MODES["each record"]
+    recorded = record_load(tmp_path, **settings)
+    unsynced = f"metadata-0/{0:020}.log"
+    recorded.calls[:] = [call for call in recorded.calls if call.name != "sync" or not call.path.endswith(unsynced)]
+    *_, (number, disk, expected) = recorded.states()
+    (nothing,) = (cut for cut in cuts(number) if cut.name == "nothing is kept")
+    disk.write(tmp_path / "cut", nothing)
+    with pytest.raises(BrokerStartError, match="__cluster_metadata-0 is missing, but"):
+        check(tmp_path / "cut", settings, Keeps(True, {}), expected)
