@@ -1,6 +1,7 @@
 """Measures of the coordinators beside Apache Kafka: rebalances of 1,000 members, heartbeats, offset commits."""
 
 import itertools
+import struct
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -91,6 +92,7 @@ class ClassicGroup:
         self.name = f"classic-{next(names)}"
         self._connections = [stack.enter_context(Connection(bootstrap, timeout=60)) for _ in range(MEMBERS)]
         self._ids = [""] * MEMBERS
+        self._round = 0
 
     def _ask(self, key: int, version: int, bodies: list[codec.Body]) -> list[codec.Body]:
         for connection, body in zip(self._connections, bodies, strict=True):
@@ -98,12 +100,16 @@ class ClassicGroup:
         return [codec.decode_response_frame(key, version, c.receive())[1] for c in self._connections]
 
     def _join(self) -> list[codec.Body]:
-        fixed = {"GroupId": self.name, "SessionTimeoutMs": 45_000, "RebalanceTimeoutMs": 60_000}
-        protocols = {
+        self._round += 1  # as user data: a member with other metadata begins a rebalance
+        metadata = struct.pack(">hiii", 0, 0, 4, self._round)
+        body = {
+            "GroupId": self.name,
+            "SessionTimeoutMs": 45_000,
+            "RebalanceTimeoutMs": 60_000,
             "ProtocolType": "consumer",
-            "Protocols": [{"Name": "range", "Metadata": b"\0\0\0\0\0\0\xff\xff\xff\xff"}],
+            "Protocols": [{"Name": "range", "Metadata": metadata}],
         }
-        return self._ask(JOIN_GROUP, JOIN_GROUP_VERSION, [{**fixed, **protocols, "MemberId": one} for one in self._ids])
+        return self._ask(JOIN_GROUP, JOIN_GROUP_VERSION, [{**body, "MemberId": one} for one in self._ids])
 
     def rebalance(self) -> None:
         """Join and sync all members until one generation has all of them. Raises: RuntimeError."""
@@ -143,7 +149,8 @@ def classic_protocol(loads: Loads, servers: list[Server]) -> list[Row]:
 
 
 def coordination(loads: Loads) -> list[Row]:
-    with pair(loads, {**SESSION, "socket.listen.backlog.size": "2000"}) as servers:
+    first = {"group.initial.rebalance.delay.ms": "3000"}  # the first generation of the classic group has all members
+    with pair(loads, {**SESSION, **first, "socket.listen.backlog.size": "2000"}) as servers:
         for server in servers:
             for number in range(TOPICS):
                 peers.make_topic(server, f"topic-{number}", PARTITIONS_EACH)

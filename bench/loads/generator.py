@@ -53,7 +53,7 @@ def compiled(name: str) -> Path:
 class Frame:
     """One request without its length, and the position in its response of an error code that must be 0.
 
-    ``others`` are sent in turn with it; a connection needs as many in flight.
+    Each connection sends it and ``others`` in turn.
     """
 
     request: bytes
@@ -98,12 +98,10 @@ class Generator:
         for name, frame in requests.items():
             self._write(name, [frame.request, *frame.others])
 
-    def _write(self, name: str, requests: Sequence[bytes]) -> None:
-        for path, request in zip(self._files(name, len(requests)), requests, strict=True):
-            path.write_bytes(request)
-
-    def _files(self, name: str, count: int) -> list[Path]:
-        return [self._folder / f"{name}-{number}.bin" for number in range(count)]
+    def _write(self, name: str, requests: Sequence[bytes]) -> Path:
+        path = self._folder / f"{name}.bin"
+        path.write_bytes(b"".join(struct.pack(">i", len(one)) + one for one in requests))
+        return path
 
     def run(
         self,
@@ -124,13 +122,8 @@ class Generator:
         responses come. `first`: requests that begin each connection, such as a login. Raises: RuntimeError on a
         wrong response, an error code, a closed connection, or without TLS in the program.
         """
-        self._write("first", first)
-        command = [str(self._program), "--port", str(port), *(["--tls"] if tls else [])]
-        for option, name, count in (
-            ("--frame", frame, 1 + len(self._frames[frame].others)),
-            ("--first", "first", len(first)),
-        ):
-            command += [part for path in self._files(name, count) for part in (option, str(path))]
+        command = [str(self._program), "--port", str(port), "--frame", str(self._folder / f"{frame}.bin")]
+        command += ["--first", str(self._write("first", first)), *(["--tls"] if tls else [])]
         command += ["--connections", str(connections), "--in-flight", str(in_flight), "--seconds", str(seconds)]
         command += ["--warm-up", str(warm_up_s), "--rate", str(rate)]
         error_at = self._frames[frame].error_at

@@ -4,15 +4,15 @@
  *   load --port P --frame FILE [--connections N] [--in-flight M] [--seconds S] [--warm-up S] [--rate R] [--error-at K]
  *        [--first FILE] [--tls]
  *
- * --frame      a request without its length; bytes 4 to 7, its correlation id, are written for each request. Several
- *              --frame are sent in turn on each connection.
+ * --frame      requests, each an int32 length and that many bytes, which each connection sends in turn, over and over;
+ *              bytes 4 to 7 of each, its correlation id, are written anew
  * --in-flight  requests under way on each connection, at most
  * --rate       requests per second over all connections (open loop): request k is due at k/R. When all connections are
  *              full a request waits for its turn and its latency counts from when it was due, so that a stall of the
  *              server shows in every request it held up. Without it (closed loop) each response brings the next request.
  * --error-at   position in a response (its length not counted) of an int16 that must be 0
- * --first      a request sent once on each new connection, such as a login; several are sent in turn, each after the
- *              response to the previous one, whose content is not checked
+ * --first      requests sent once on each new connection, such as a login, each after the response to the previous one,
+ *              whose content is not checked
  * --tls        connect with TLS, without verifying the certificate (not in a program compiled with -DNO_TLS)
  *
  * Latencies go into a histogram of 128 steps for each doubling: a percentile is at most 0.8 % above the true one.
@@ -34,6 +34,7 @@
 #include <sys/epoll.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/uio.h>
 #include <time.h>
 #include <unistd.h>
@@ -41,7 +42,6 @@
 #include <openssl/ssl.h>
 #endif
 
-enum { MAX_FRAMES = 256, MAX_FIRSTS = 4, MAX_FRAME_BYTES = 1 << 26 };
 enum { HEAD_BYTES = 4096, RECEIVE_BYTES = 1 << 18, EVENTS = 256 };
 enum { STEP_BITS = 7, STEPS = 1 << STEP_BITS, BUCKETS = (64 - STEP_BITS) * STEPS };
 
@@ -52,7 +52,7 @@ struct settings {
     bool has_tls;
 };
 
-/* The requests of a connection stand ready in a ring of `in_flight` slots; only correlation ids change. */
+/* The requests of a connection stand ready in a ring of slots, at least `in_flight`; only correlation ids change. */
 struct connection {
     int fd;
     void *tls; /* its SSL object; NULL: plaintext */
@@ -66,6 +66,7 @@ struct connection {
 };
 
 static struct settings settings = {.connections = 1, .in_flight = 1, .seconds = 1, .error_at = -1};
+static uint32_t slots;
 static size_t *slot_at; /* where each slot begins in a ring; one more entry for the end */
 static size_t head_bytes;
 static int poll_fd;
@@ -176,7 +177,7 @@ static ssize_t take(struct connection *c, void *bytes, size_t count) {
 
 /* ---- requests */
 
-static uint32_t slot(uint32_t request) { return request % (uint32_t)settings.in_flight; }
+static uint32_t slot(uint32_t request) { return request % slots; }
 
 static void ask(struct connection *c, int64_t due_ns) {
     uint32_t id = htobe32(c->asked);
@@ -195,7 +196,7 @@ static void wait_to_send(struct connection *c, bool wanted) {
 /* Sends what was asked, as far as the socket takes it: one call for the ring's two parts. */
 static void send_asked(struct connection *c) {
     while (c->sent != c->asked) {
-        uint32_t first = slot(c->sent), behind = first + (c->asked - c->sent), slots = (uint32_t)settings.in_flight;
+        uint32_t first = slot(c->sent), behind = first + (c->asked - c->sent);
         size_t begin = slot_at[first] + c->sent_of_next;
         struct iovec parts[2] = {{c->ring + begin, slot_at[behind < slots ? behind : slots] - begin}, {c->ring, 0}};
         if (behind > slots) parts[1].iov_len = slot_at[behind - slots];
@@ -295,12 +296,18 @@ static void receive(struct connection *c) {
 
 /* ---- both loops */
 
-struct first {
+/* Requests with their lengths, as in a file. */
+struct requests {
     char *bytes;
     size_t size;
 };
 
-static char *frame_of(const char *name, size_t *size);
+/* Returns the size of the request at a position, with its length. */
+static size_t request_bytes(const struct requests *all, size_t at) {
+    size_t left = all->size - at, size = left < 4 ? 0 : word((const unsigned char *)all->bytes + at);
+    if (size < 8 || size > left - 4) fail("no request at byte %zu of %zu", at, all->size);
+    return 4 + size;
+}
 
 /* Reads exactly that many bytes of a socket that still blocks. */
 static void take_all(struct connection *c, void *into, size_t count) {
@@ -311,38 +318,35 @@ static void take_all(struct connection *c, void *into, size_t count) {
     }
 }
 
-static void exchange(struct connection *c, const struct first *first) {
-    unsigned char size[4];
-    uint32_t length = htobe32((uint32_t)first->size);
-    char *whole = allocated(1, 4 + first->size);
-    memcpy(whole, &length, 4);
-    memcpy(whole + 4, first->bytes, first->size);
-    struct iovec parts[1] = {{whole, 4 + first->size}};
-    if (put(c, parts, 1) != (ssize_t)(4 + first->size)) fail("cannot send the first requests of a connection");
-    free(whole);
-    take_all(c, size, 4);
-    for (size_t left = word(size); left > 0;) {
-        size_t some = left < sizeof received ? left : sizeof received;
-        take_all(c, received, some);
-        left -= some;
+static void exchange(struct connection *c, const struct requests *first) {
+    for (size_t at = 0, size; at < first->size; at += size) {
+        unsigned char length[4];
+        size = request_bytes(first, at);
+        struct iovec part = {first->bytes + at, size};
+        if (put(c, &part, 1) != (ssize_t)size) fail("cannot send the first requests of a connection");
+        take_all(c, length, 4);
+        for (size_t left = word(length), some; left > 0; left -= some) {
+            some = left < sizeof received ? left : sizeof received;
+            take_all(c, received, some);
+        }
     }
 }
 
-static struct connection *connected(const char *ring_image, const struct first *firsts, int first_count) {
+static struct connection *connected(const char *ring_image, const struct requests *first) {
     struct connection *all = allocated((size_t)settings.connections, sizeof *all);
     struct sockaddr_in to = {.sin_family = AF_INET, .sin_port = htons((uint16_t)settings.port)};
     to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
     for (int i = 0; i < settings.connections; i++) {
         struct connection *c = &all[i];
         int one = 1;
-        c->ring = allocated(1, slot_at[settings.in_flight]);
-        memcpy(c->ring, ring_image, slot_at[settings.in_flight]);
-        c->due_ns = allocated((size_t)settings.in_flight, sizeof *c->due_ns);
+        c->ring = allocated(1, slot_at[slots]);
+        memcpy(c->ring, ring_image, slot_at[slots]);
+        c->due_ns = allocated(slots, sizeof *c->due_ns);
         c->fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
         if (c->fd < 0 || connect(c->fd, (struct sockaddr *)&to, sizeof to) != 0) fail("connect: %s", strerror(errno));
         setsockopt(c->fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
         if (settings.has_tls) c->tls = tls_connected(c->fd);
-        for (int k = 0; k < first_count; k++) exchange(c, &firsts[k]);
+        exchange(c, first);
         fcntl(c->fd, F_SETFL, fcntl(c->fd, F_GETFL) | O_NONBLOCK);
         struct epoll_event event = {.events = EPOLLIN, .data.ptr = c};
         if (epoll_ctl(poll_fd, EPOLL_CTL_ADD, c->fd, &event) != 0) fail("epoll_ctl: %s", strerror(errno));
@@ -425,30 +429,28 @@ static void run(struct connection *all) {
 
 /* ---- the command line */
 
-static char *frame_of(const char *name, size_t *size) {
+static struct requests read_requests(const char *name) {
+    struct stat found;
     FILE *file = fopen(name, "rb");
-    if (file == NULL) fail("%s: %s", name, strerror(errno));
-    char *bytes = allocated(1, MAX_FRAME_BYTES);
-    *size = fread(bytes, 1, MAX_FRAME_BYTES, file);
+    if (file == NULL || fstat(fileno(file), &found) != 0) fail("%s: %s", name, strerror(errno));
+    struct requests all = {allocated(1, (size_t)found.st_size + 1), (size_t)found.st_size};
+    if (fread(all.bytes, 1, all.size, file) != all.size) fail("%s: cannot read it", name);
     fclose(file);
-    if (*size < 8 || *size == MAX_FRAME_BYTES) fail("%s: a request has 8 bytes to %d", name, MAX_FRAME_BYTES - 1);
-    return bytes;
+    return all;
 }
 
-/* All slots of a ring, each with its length before it. */
-static char *ring_of(char **names, int count) {
-    char *frames[MAX_FRAMES];
-    size_t sizes[MAX_FRAMES];
-    for (int i = 0; i < count; i++) frames[i] = frame_of(names[i], &sizes[i]);
-    slot_at = allocated((size_t)settings.in_flight + 1, sizeof *slot_at);
-    for (int i = 0; i < settings.in_flight; i++) slot_at[i + 1] = slot_at[i] + 4 + sizes[i % count];
-    char *ring = allocated(1, slot_at[settings.in_flight]);
-    for (int i = 0; i < settings.in_flight; i++) {
-        uint32_t size = htobe32((uint32_t)sizes[i % count]);
-        memcpy(ring + slot_at[i], &size, 4);
-        memcpy(ring + slot_at[i] + 4, frames[i % count], sizes[i % count]);
+/* The requests, repeated until each that may be in flight has a slot. */
+static char *ring_of(const struct requests *all) {
+    uint32_t count = 0;
+    for (size_t at = 0; at < all->size; at += request_bytes(all, at)) count++;
+    uint32_t repeats = ((uint32_t)settings.in_flight + count - 1) / count;
+    slots = repeats * count;
+    slot_at = allocated((size_t)slots + 1, sizeof *slot_at);
+    char *ring = allocated(repeats, all->size);
+    for (uint32_t i = 0; i < slots; i++) {
+        if (i % count == 0) memcpy(ring + slot_at[i], all->bytes, all->size);
+        slot_at[i + 1] = slot_at[i] + request_bytes(all, slot_at[i] % all->size);
     }
-    for (int i = 0; i < count; i++) free(frames[i]);
     return ring;
 }
 
@@ -461,9 +463,7 @@ int main(int argc, char **argv) {
         {"first", required_argument, NULL, 'b'},     {"tls", no_argument, NULL, 't'},
         {NULL, 0, NULL, 0},
     };
-    char *names[MAX_FRAMES];
-    struct first firsts[MAX_FIRSTS];
-    int frame_count = 0, first_count = 0;
+    struct requests frames = {NULL, 0}, first = {NULL, 0};
     for (int found; (found = getopt_long(argc, argv, "", options, NULL)) != -1;) {
         switch (found) {
         case 'p': settings.port = atoi(optarg); break;
@@ -474,19 +474,12 @@ int main(int argc, char **argv) {
         case 'r': settings.rate = atof(optarg); break;
         case 'e': settings.error_at = atol(optarg); break;
         case 't': settings.has_tls = true; break;
-        case 'b':
-            if (first_count < MAX_FIRSTS) {
-                firsts[first_count].bytes = frame_of(optarg, &firsts[first_count].size);
-                first_count++;
-            }
-            break;
-        case 'f':
-            if (frame_count < MAX_FRAMES) names[frame_count++] = optarg;
-            break;
+        case 'b': first = read_requests(optarg); break;
+        case 'f': frames = read_requests(optarg); break;
         default: return 2;
         }
     }
-    bool is_usable = settings.port > 0 && settings.port < 65536 && frame_count > 0 && settings.connections > 0 &&
+    bool is_usable = settings.port > 0 && settings.port < 65536 && frames.size > 0 && settings.connections > 0 &&
                      settings.in_flight > 0 && settings.in_flight <= 1 << 20 && settings.seconds > 0 &&
                      settings.warm_up_s >= 0 && settings.rate >= 0 && settings.error_at < HEAD_BYTES - 6;
     if (optind < argc || !is_usable) {
@@ -503,6 +496,6 @@ int main(int argc, char **argv) {
     }
     poll_fd = epoll_create1(EPOLL_CLOEXEC);
     if (poll_fd < 0) fail("epoll_create1: %s", strerror(errno));
-    run(connected(ring_of(names, frame_count), firsts, first_count));
+    run(connected(ring_of(&frames), &first));
     return 0;
 }
