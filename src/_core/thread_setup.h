@@ -14,6 +14,17 @@ static inline void kb_block_signals(void) {
 static inline void kb_block_signals(void) {}
 #endif
 
+/* Name the thread in ps, top and debuggers: the first 15 bytes on Linux. */
+#if defined(__linux__)
+#include <sys/prctl.h>
+static inline void kb_name_thread(const char *name) { prctl(PR_SET_NAME, name, 0, 0, 0); }
+#elif defined(__APPLE__)
+#include <pthread.h>
+static inline void kb_name_thread(const char *name) { pthread_setname_np(name); }
+#else
+static inline void kb_name_thread(const char *name) { (void)name; }
+#endif
+
 /* Run soon after waking rather than for long: time slices of 0.1 ms, the shortest that Linux gives (6.12 and later take
  * the wish of an ordinary thread, older ones ignore it). For threads whose work is due at a time. Its share of the
  * processor stays what it was. */

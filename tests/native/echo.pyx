@@ -108,7 +108,7 @@ def put_batch(Queue queue not None, list payloads not None):
             last.batch_next = frame
         last = frame
     with nogil:
-        done = request_queue_put(queue.queue, &head)
+        done = request_queue_put(queue.queue, &head, False)
         while head is not NULL:
             frame = head
             head = head.batch_next

@@ -170,7 +170,7 @@ cdef class MutatedFrames:
             request = self.mutated(chosen, other)
             atomic_add_fetch(&self.peer.outstanding, 1)
             with nogil:
-                is_open = request_queue_put(self.queue.queue, &request)
+                is_open = request_queue_put(self.queue.queue, &request, False)
             if not is_open:
                 request_free(request)
                 atomic_add_fetch(&self.peer.outstanding, -1)

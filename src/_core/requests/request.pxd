@@ -8,7 +8,8 @@ The data that a protocol keeps in each of its requests (a parsed header, figures
 context: a block of the size that its ``ContextType`` states, allocated with the request.
 
 The queue of request batches between network threads and handlers is Kafka's RequestChannel.requestQueue; each frame of
-a batch counts. Lock: ``RequestQueue.lock``, a leaf. Waits never hold the GIL.
+a batch counts. A network thread may help: it takes batches from the queue as a handler would, while few wait. The taker
+that slept last is woken first: its caches are warm. Lock: ``RequestQueue.lock``, a leaf. Waits never hold the GIL.
 """
 from libc.stdint cimport int32_t, int64_t
 
@@ -95,6 +96,7 @@ cdef struct Request:
     int64_t response_sent_ns
     int64_t network_ns          # network-thread time of its channel since the last request
     Session *session            # counted
+    bint is_for_takers          # a helper must leave its batch to the takers of the queue
     bint was_examined           # an interceptor has received it and does not receive it again
     # response
     int32_t action              # RequestAction
@@ -137,35 +139,55 @@ cdef void request_clear_response(Request *request) noexcept nogil
 
 # --------------------------------------------------- the queue
 
+cdef struct Sleeper:            # a taker that waits for a batch
+    Sleeper *below              # the one that slept before it, or the next free one
+    Cond woken
+    bint is_woken
+
+cdef struct Executor:           # executes request batches for one thread, as a handler would
+    # Return whether the batch can be executed without a long wait. Under the queue's lock: takes none.
+    bint (*ends_soon)(Executor *self, Request *batch) noexcept nogil
+    void (*execute)(Executor *self, Request *batch) noexcept nogil      # now, or at the latest in finish
+    void (*finish)(Executor *self) noexcept nogil
+    void (*rest)(Executor *self) noexcept nogil     # nothing was executed in a pass of the network thread
+
 cdef struct RequestQueue:
     AtomicI64 refs
     Clock *clock
     Waker waker
     Mutex lock
-    Cond not_empty
     Cond not_full
     Request *head               # batches, linked by next
     Request *tail
     int64_t count               # frames, all of every batch
     AtomicI64 depth             # mirrors count, to be read without the lock
     int64_t capacity
+    Sleeper *sleeping           # the last one is woken first
+    Sleeper *free_sleepers      # freed with the queue: a late signal may reach one
     int32_t sleepers
-    int32_t signalled           # sleepers that were woken and have not run yet
-    int32_t busy                # takers that have a batch and have not returned
+    int32_t signalled           # takers that were woken and have not run yet
+    int32_t busy                # takers that have a batch and have not returned, and helpers
+    int32_t helpers             # network threads between request_queue_put and the end of their help
     int32_t awake_target        # 0: wake a sleeper for each batch; else see wakes_due
     int64_t waiting_batches
     int64_t last_take_ns
     int32_t blocked_putters
     bint closed
-    AtomicI64 idle_ns           # summed over all takers
+    AtomicI64 idle_ns           # summed over all takers, less the time of helpers
+    int64_t wakeups             # of sleepers
     int64_t put_blocked_ns
 
 cdef RequestQueue *request_queue_new(Clock *clock, int64_t capacity) noexcept nogil
 cdef RequestQueue *request_queue_retain(RequestQueue *queue) noexcept nogil
 cdef void request_queue_release(RequestQueue *queue) noexcept nogil
 # Put all batches of a list (by next) in order under one lock; wait while full; false when closed (the remaining batches
-# are still the caller's: *first then points at them). Signals min(sleepers, batches put).
-cdef bint request_queue_put(RequestQueue *queue, Request **first) noexcept nogil
+# are still the caller's: *first then points at them). Wakes takers, see wakes_due. ``helps``: the caller is a helper
+# from now on, whether batches were put or not, and calls request_queue_help until that returns NULL.
+cdef bint request_queue_put(RequestQueue *queue, Request **first, bint helps) noexcept nogil
+# Take the first batch as a helper; NULL: its help ends, because no batch waits, the first one may block, the queue is
+# closed, or ``goes_on`` is false. Takers are then woken for the batches that stay.
+cdef Request *request_queue_help(RequestQueue *queue, Executor *executor, bint goes_on) noexcept nogil
+cdef void request_queue_wake(RequestQueue *queue) noexcept nogil     # a taker for each waiting batch: a helper is stuck
 # Take one batch; NULL: time-out, or closed and empty. A negative time-out waits until the queue is closed.
 cdef Request *request_queue_take(RequestQueue *queue, int64_t timeout_ns) noexcept nogil
 cdef void request_queue_close(RequestQueue *queue) noexcept nogil
@@ -176,3 +198,6 @@ cdef void request_queue_refuse_all(RequestQueue *queue) noexcept nogil     # que
 
 cdef class Queue:
     cdef RequestQueue *queue    # owned count
+
+cdef class RequestExecutor:
+    cdef Executor *executor     # set by the class that extends it, which owns it

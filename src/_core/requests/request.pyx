@@ -191,15 +191,83 @@ cdef void request_clear_response(Request *request) noexcept nogil:
 
 cdef enum:
     BACKLOG_BATCHES = 4
+    HELPED_BATCHES = 32         # that wait for a helper before it needs a handler beside it
     HELD_UP_NS = 200000
+    LONG_AGO_NS = -1000000000
+    WOKEN_AT_ONCE = 16
 
 
 cdef void wake_takers(void *arg) noexcept nogil:
     """Let takers check their deadlines again after a virtual clock has moved."""
     cdef RequestQueue *queue = <RequestQueue *>arg
+    cdef Sleeper *sleeper
     mutex_lock(&queue.lock)
-    cond_broadcast(&queue.not_empty)
+    sleeper = queue.sleeping
+    while sleeper is not NULL:
+        cond_signal(&sleeper.woken)
+        sleeper = sleeper.below
     mutex_unlock(&queue.lock)
+
+
+cdef void wake_sleepers(RequestQueue *queue, int64_t wanted) noexcept nogil:
+    """Wake ``wanted`` sleepers, if there are so many, the last one first, and release the lock that the caller holds.
+
+    The signals come after the release: a sleeper woken before it would wait again, for the lock.
+    """
+    cdef Sleeper *woken[WOKEN_AT_ONCE]
+    cdef int i, n = 0
+    while wanted > 0 and queue.sleeping is not NULL:
+        woken[n] = queue.sleeping
+        queue.sleeping = queue.sleeping.below
+        woken[n].is_woken = True
+        queue.sleepers -= 1
+        queue.signalled += 1
+        queue.wakeups += 1
+        n += 1
+        wanted -= 1
+        if n == WOKEN_AT_ONCE:
+            mutex_unlock(&queue.lock)
+            for i in range(n):
+                cond_signal(&woken[i].woken)
+            n = 0
+            mutex_lock(&queue.lock)
+    mutex_unlock(&queue.lock)
+    for i in range(n):
+        cond_signal(&woken[i].woken)
+
+
+cdef bint sleep_until(RequestQueue *queue, int64_t deadline) noexcept nogil:
+    """Wait, under the lock, until the caller is woken or the deadline has passed; return whether it was woken."""
+    cdef Sleeper *sleeper = queue.free_sleepers
+    cdef Sleeper **link = &queue.sleeping
+    cdef bint in_time = True
+    if sleeper is not NULL:
+        queue.free_sleepers = sleeper.below
+    else:
+        sleeper = <Sleeper *>calloc(1, sizeof(Sleeper))
+        if sleeper is NULL:
+            return False            # the caller returns without a batch and comes back
+        cond_init(&sleeper.woken)
+    sleeper.is_woken = False
+    sleeper.below = queue.sleeping
+    queue.sleeping = sleeper
+    queue.sleepers += 1
+    while in_time and not sleeper.is_woken:
+        if deadline == INT64_MAX:
+            cond_wait(&sleeper.woken, &queue.lock)
+        else:
+            in_time = clock_wait_until(queue.clock, &sleeper.woken, &queue.lock, deadline)
+    in_time = sleeper.is_woken
+    if in_time:
+        queue.signalled -= 1
+    else:
+        while link[0] is not sleeper:
+            link = &link[0].below
+        link[0] = sleeper.below
+        queue.sleepers -= 1
+    sleeper.below = queue.free_sleepers
+    queue.free_sleepers = sleeper
+    return in_time
 
 
 cdef RequestQueue *request_queue_new(Clock *clock, int64_t capacity) noexcept nogil:
@@ -208,7 +276,6 @@ cdef RequestQueue *request_queue_new(Clock *clock, int64_t capacity) noexcept no
         return NULL
     atomic_store(&queue.refs, 1)
     mutex_init(&queue.lock)
-    cond_init(&queue.not_empty)
     cond_init(&queue.not_full)
     queue.clock = clock_retain(clock)
     queue.capacity = capacity
@@ -226,6 +293,7 @@ cdef RequestQueue *request_queue_retain(RequestQueue *queue) noexcept nogil:
 
 cdef void request_queue_release(RequestQueue *queue) noexcept nogil:
     cdef Request *batch
+    cdef Sleeper *sleeper
     if queue is NULL or atomic_add_fetch(&queue.refs, -1) != 0:
         return
     if queue.clock.is_virtual:
@@ -234,7 +302,11 @@ cdef void request_queue_release(RequestQueue *queue) noexcept nogil:
         batch = queue.head
         queue.head = batch.next
         reject_batch(batch)
-    cond_destroy(&queue.not_empty)
+    while queue.free_sleepers is not NULL:
+        sleeper = queue.free_sleepers
+        queue.free_sleepers = sleeper.below
+        cond_destroy(&sleeper.woken)
+        free(sleeper)
     cond_destroy(&queue.not_full)
     mutex_destroy(&queue.lock)
     clock_release(queue.clock)
@@ -266,31 +338,31 @@ cdef inline int64_t batch_length(Request *batch) noexcept nogil:
     return n
 
 
-cdef int64_t wakes_due(RequestQueue *queue, int64_t batches) noexcept nogil:
+cdef int64_t wakes_due(RequestQueue *queue, int64_t batches, bint helps) noexcept nogil:
     """Return the number of sleepers to wake for ``batches`` new batches. The caller holds the lock.
 
-    A handler that is awake takes its next batch for a tenth of the cost of waking a second one, so up to awake_target
-    handlers are woken freely, and one more only when there is a backlog of four batches for each that is awake, or when
-    no handler has returned for 0.2 ms (a disk or the GIL delays them).
+    A taker that is awake takes its next batch for a tenth of the cost of waking a second one, so up to awake_target
+    takers, helpers among them, are woken freely, and one more only when there is a backlog for those that are awake,
+    or, for a caller that does not help now, when none has returned for 0.2 ms (a disk or the GIL delays them).
     """
     cdef int64_t awake = queue.busy + queue.signalled
-    cdef int64_t asleep = queue.sleepers - queue.signalled
     cdef int64_t wake = batches
+    cdef int64_t backlog = BACKLOG_BATCHES * (awake - queue.helpers) + HELPED_BATCHES * queue.helpers
     if queue.awake_target > 0:
         wake = queue.awake_target - awake
         if wake > batches:
             wake = batches
         if wake <= 0:
             wake = 0
-            if batches > 0 and (queue.waiting_batches > BACKLOG_BATCHES * awake
-                                or clock_now_ns(queue.clock) - queue.last_take_ns > HELD_UP_NS):
+            if batches > 0 and (queue.waiting_batches > backlog or (
+                    not helps and clock_now_ns(queue.clock) - queue.last_take_ns > HELD_UP_NS)):
                 wake = 1
-    return wake if wake < asleep else asleep
+    return wake
 
 
-cdef bint request_queue_put(RequestQueue *queue, Request **first) noexcept nogil:
+cdef bint request_queue_put(RequestQueue *queue, Request **first, bint helps) noexcept nogil:
     cdef Request *batch
-    cdef int64_t frames, started, batches = 0, wake
+    cdef int64_t frames, started, batches = 0
     cdef bint done = True
     mutex_lock(&queue.lock)
     while first[0] is not NULL:
@@ -298,7 +370,10 @@ cdef bint request_queue_put(RequestQueue *queue, Request **first) noexcept nogil
         frames = batch_length(batch)
         # A batch longer than the whole queue still enters an empty one.
         while not queue.closed and queue.count > 0 and queue.count + frames > queue.capacity:
-            cond_broadcast(&queue.not_empty)        # a waiting taker must see the batches put before
+            wake_sleepers(queue, queue.sleepers)    # a waiting taker must see the batches put before
+            mutex_lock(&queue.lock)
+            if queue.closed or queue.count == 0 or queue.count + frames <= queue.capacity:
+                continue
             batches = 0
             started = clock_now_ns(queue.clock)
             queue.blocked_putters += 1
@@ -319,61 +394,77 @@ cdef bint request_queue_put(RequestQueue *queue, Request **first) noexcept nogil
         queue.waiting_batches += 1
         batches += 1
     atomic_store(&queue.depth, queue.count)
-    wake = wakes_due(queue, batches)
-    queue.signalled += <int32_t>wake
-    mutex_unlock(&queue.lock)
-    while wake > 0:
-        cond_signal(&queue.not_empty)
-        wake -= 1
+    if helps:
+        queue.busy += 1
+        queue.helpers += 1
+    wake_sleepers(queue, wakes_due(queue, batches, helps))
     return done
+
+
+cdef Request *take_first(RequestQueue *queue) noexcept nogil:
+    """Remove the first batch, under the lock."""
+    cdef Request *batch = queue.head
+    queue.head = batch.next
+    if queue.head is NULL:
+        queue.tail = NULL
+    batch.next = NULL
+    queue.waiting_batches -= 1
+    queue.count -= batch_length(batch)
+    atomic_store(&queue.depth, queue.count)
+    if queue.blocked_putters > 0:
+        cond_broadcast(&queue.not_full)
+    return batch
 
 
 cdef Request *request_queue_take(RequestQueue *queue, int64_t timeout_ns) noexcept nogil:
     """Take a batch; a negative time-out waits until the queue is closed. Queued batches can be taken after it."""
-    cdef Request *batch
+    cdef Request *batch = NULL
     cdef int64_t started = 0, deadline = INT64_MAX
-    cdef bint timed_out = False
+    cdef bint in_time = True
     mutex_lock(&queue.lock)
-    if queue.busy > 0:
+    if queue.busy > queue.helpers:
         queue.busy -= 1
     if queue.head is NULL and not queue.closed and timeout_ns != 0:
         started = clock_now_ns(queue.clock)
         if timeout_ns > 0 and timeout_ns < INT64_MAX - started:
             deadline = started + timeout_ns
-        while queue.head is NULL and not queue.closed and not timed_out:
-            queue.sleepers += 1
-            if deadline == INT64_MAX:
-                cond_wait(&queue.not_empty, &queue.lock)
-            else:
-                timed_out = not clock_wait_until(queue.clock, &queue.not_empty, &queue.lock, deadline)
-            queue.sleepers -= 1
-            if queue.signalled > 0:
-                queue.signalled -= 1
+        queue.last_take_ns = LONG_AGO_NS        # those still busy may be delayed for any time
+        while queue.head is NULL and not queue.closed and in_time:
+            in_time = sleep_until(queue, deadline)
         atomic_add_fetch(&queue.idle_ns, clock_now_ns(queue.clock) - started)
-    batch = queue.head
-    if batch is not NULL:
-        queue.head = batch.next
-        if queue.head is NULL:
-            queue.tail = NULL
-        batch.next = NULL
-        queue.waiting_batches -= 1
+    if queue.head is not NULL:
+        batch = take_first(queue)
         queue.busy += 1
         if queue.awake_target > 0:
             queue.last_take_ns = clock_now_ns(queue.clock)
-        queue.count -= batch_length(batch)
-        atomic_store(&queue.depth, queue.count)
-        if queue.blocked_putters > 0:
-            cond_broadcast(&queue.not_full)
     mutex_unlock(&queue.lock)
     return batch
+
+
+cdef Request *request_queue_help(RequestQueue *queue, Executor *executor, bint goes_on) noexcept nogil:
+    cdef Request *batch = NULL
+    mutex_lock(&queue.lock)
+    if goes_on and not queue.closed and queue.head is not NULL and (
+            not queue.head.is_for_takers and executor.ends_soon(executor, queue.head)):
+        batch = take_first(queue)
+        mutex_unlock(&queue.lock)
+        return batch
+    queue.busy -= 1
+    queue.helpers -= 1
+    wake_sleepers(queue, wakes_due(queue, queue.waiting_batches, False) if queue.waiting_batches > 0 else 0)
+    return NULL
+
+
+cdef void request_queue_wake(RequestQueue *queue) noexcept nogil:
+    mutex_lock(&queue.lock)
+    wake_sleepers(queue, queue.waiting_batches)
 
 
 cdef void request_queue_close(RequestQueue *queue) noexcept nogil:
     mutex_lock(&queue.lock)
     queue.closed = True
-    cond_broadcast(&queue.not_empty)
     cond_broadcast(&queue.not_full)
-    mutex_unlock(&queue.lock)
+    wake_sleepers(queue, queue.sleepers)
 
 
 cdef bint request_queue_is_closed(RequestQueue *queue) noexcept nogil:
@@ -395,6 +486,15 @@ cdef void request_queue_refuse_all(RequestQueue *queue) noexcept nogil:
         if batch is NULL:
             return
         reject_batch(batch)
+
+
+cdef int64_t number_under(RequestQueue *queue, int32_t *number) noexcept:
+    cdef int64_t n
+    with nogil:
+        mutex_lock(&queue.lock)
+        n = number[0]
+        mutex_unlock(&queue.lock)
+    return n
 
 
 @cython.final
@@ -443,13 +543,18 @@ cdef class Queue:
 
     @property
     def sleepers(self):
-        """Number of threads that wait for a request now."""
-        cdef int64_t n
-        with nogil:
-            mutex_lock(&self.queue.lock)
-            n = self.queue.sleepers
-            mutex_unlock(&self.queue.lock)
-        return n
+        """Number of threads that wait for a request now; a woken one has left them."""
+        return number_under(self.queue, &self.queue.sleepers)
+
+    @property
+    def helpers(self):
+        """Number of network threads that take requests from the queue now."""
+        return number_under(self.queue, &self.queue.helpers)
+
+    @property
+    def wakeups(self):
+        """Number of times that a sleeping taker was woken for a request."""
+        return guarded_value(&self.queue.lock, &self.queue.wakeups)
 
     @property
     def closed(self):
@@ -466,10 +571,20 @@ cdef class Queue:
 
     @property
     def idle_ns(self):
-        """Nanoseconds that all takers together have waited."""
+        """Nanoseconds that all takers together have waited, less those that helping network threads have executed."""
         return atomic_load(&self.queue.idle_ns)
 
     @property
     def put_blocked_ns(self):
         """Nanoseconds that network threads have waited because the queue was full."""
         return guarded_value(&self.queue.lock, &self.queue.put_blocked_ns)
+
+
+cdef class RequestExecutor:
+    """Executor of request batches on a network thread that helps the handlers; each one belongs to one thread.
+
+    Extended by compiled classes of a broker or server, which set its functions.
+    """
+
+    def __init__(self):
+        raise TypeError("an executor is made by the server whose requests it executes")

@@ -247,7 +247,7 @@ class BrokerRuntime:
         """Start acceptors and network threads, and the periodic tasks about them."""
         config, server, scheduler = self.config, self._server, self._logs.scheduler
         self._on_stop("acceptors", server.begin_stop)
-        server.start()
+        server.start(self.parts.native_apis.executor if config.boolean("kbroker.network.thread.helps") else None)
         self.ctx.on_broker_change(lambda changed: server.resize(network_threads(config)))
         scheduler.schedule("descriptor-watch", DescriptorWatch(server).look, period_ms=LOOK_EVERY_MS)
         scheduler.schedule("memory-keeper", MemoryKeeper().look, period_ms=memory_keeper.LOOK_EVERY_MS)
@@ -440,6 +440,7 @@ class BrokerRuntime:
         def stop_native() -> None:
             requests.close()
             self._join(handlers.threads)
+            self._wait_until(lambda: not requests.helpers)
 
         def stop_python() -> None:
             channel.close()
@@ -497,7 +498,7 @@ class BrokerRuntime:
     def _is_idle(self, python: bool) -> bool:
         queue = self._python_requests if python else self._requests
         threads = self.config.integer("kbroker.python.threads") if python else len(self.parts.handlers.threads)
-        return len(queue) == 0 and queue.sleepers == threads
+        return len(queue) == 0 and queue.helpers == 0 and queue.sleepers == threads
 
     def _on_stop(self, what: str, undo: Callable[[], object]) -> None:
         self._undo.append((what, undo))
@@ -518,11 +519,15 @@ class BrokerRuntime:
 
     def _complete_waiting(self, native_apis: NativeApis) -> None:
         """Wait for delayed produces within the time limit of a stop; complete delayed fetches at once."""
+        self._wait_until(lambda: not native_apis.waiting_produces)
+        native_apis.complete_waiting()
+
+    def _wait_until(self, is_true: Callable[[], bool]) -> None:
+        """Wait within the time limit of a stop."""
         real = SystemClock()  # a stop takes real time, whatever the time of the broker's clock
         end_ms = real.now_ms() + self._timeout_s * 1000
-        while native_apis.waiting_produces and real.now_ms() < end_ms:
+        while not is_true() and real.now_ms() < end_ms:
             time.sleep(0.005)
-        native_apis.complete_waiting()
 
     def _stop_quotas(self) -> None:
         if not self._quotas.close(self._timeout_s):
@@ -541,7 +546,7 @@ class BrokerRuntime:
 
 def _thread(name: str, body: Callable[[], None]) -> threading.Thread:
     def run() -> None:
-        process_memory.note_thread()
+        process_memory.note_thread(name.removeprefix("executor-"))
         body()
 
     return threading.Thread(target=run, name=name, daemon=True)

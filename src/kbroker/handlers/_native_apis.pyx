@@ -10,7 +10,9 @@ from kbroker._core.timer.purgatory cimport (
     Key, purgatory_advance, purgatory_check_and_complete, purgatory_close, purgatory_delayed, purgatory_new,
     purgatory_release, purgatory_watched,
 )
-from kbroker._core.requests.request cimport Queue, request_queue_release, request_queue_retain
+from kbroker._core.requests.request cimport (
+    Executor, Queue, RequestExecutor, request_queue_release, request_queue_retain,
+)
 from kbroker._core.sync cimport (
     atomic_add_fetch, atomic_load, atomic_store, mutex_destroy, mutex_init, mutex_lock, mutex_unlock,
 )
@@ -30,7 +32,7 @@ from kbroker.apis.api01_fetch._fetch_session cimport (
 from kbroker.requests._native_types cimport (
     API_SLOTS, API_VERSIONS, API_WORDS, FETCH, MAX_VERSIONS, PRODUCE, Api, Body, NativeApisCore,
 )
-from kbroker.handlers._native_handler cimport handler_loop
+from kbroker.handlers._native_handler cimport HandlerExecutor, executor_free, executor_new, handler_loop
 from kbroker.apis.api00_produce._produce cimport handle_produce, delayed_produce_source
 from kbroker.apis.api00_produce._transactional_produce cimport (
     TRANSACTIONS_ABSENT, TRANSACTIONS_TRUSTED, TRANSACTIONS_VERIFIED,
@@ -371,6 +373,15 @@ cdef class NativeApis:
         with nogil:
             handler_loop(native_apis)
 
+    def executor(self):
+        """Return a new executor, with which a network thread helps the handlers. Threads: any."""
+        cdef NativeExecutor made = NativeExecutor.__new__(NativeExecutor)
+        made.apis = self
+        made.executor = <Executor *>executor_new(self.native_apis)
+        if made.executor == NULL:
+            raise MemoryError
+        return made
+
     def stop_handlers(self, int count):
         """End ``count`` handler threads, each after its present request or within a third of a second."""
         if count < 0:
@@ -474,3 +485,13 @@ cdef class NativeApis:
     def watched_fetches(self) -> int:
         """PurgatorySize of the Fetch purgatory."""
         return purgatory_watched(self.native_apis.fetch_purgatory)
+
+
+cdef class NativeExecutor(RequestExecutor):
+    """Executor of natively served requests; it keeps the native handlers alive."""
+
+    cdef NativeApis apis
+
+    def __dealloc__(self):
+        with nogil:
+            executor_free(<HandlerExecutor *>self.executor)

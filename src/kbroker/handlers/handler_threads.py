@@ -35,15 +35,15 @@ class HandlerThreads:
                 self._wanted = count
             for _ in range(count - self._wanted):
                 name = f"data-plane-kafka-request-handler-{self._number}"
+                thread = threading.Thread(target=self._run, args=(f"handler-{self._number}",), name=name, daemon=True)
                 self._number += 1
-                thread = threading.Thread(target=self._run, name=name, daemon=True)
                 thread.start()
                 self._threads.append(thread)
                 self._wanted += 1
             self._threads = [thread for thread in self._threads if thread.is_alive()]
 
-    def _run(self) -> None:
-        process_memory.note_thread()
+    def _run(self, short_name: str) -> None:
+        process_memory.note_thread(short_name)
         self._body()
 
     @property

@@ -171,7 +171,7 @@ class RequestHandlerPool:
         return not any(thread.is_alive() for thread in self._threads)
 
     def _run(self) -> None:
-        process_memory.note_thread()
+        process_memory.note_thread("python-handler")
         while not self._stopping.is_set():
             request = self._receive(TAKE_TIMEOUT_S)
             if request is not None and not (self._intercept is not None and self._intercept(request)):

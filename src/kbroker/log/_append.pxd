@@ -2,12 +2,24 @@
 from libc.stdint cimport int16_t, int32_t, int64_t
 from kbroker.log._partition cimport AppendResult, Partition
 
+cdef enum:
+    RUN_PARTS = 64
+
+cdef struct AppendPart:         # record data of one Produce request without a transaction
+    char *records
+    int64_t size_bytes
+    int16_t api_version
+    AppendResult result
+
 # Append ``batch``, the record data of one partition of a Produce request; it is patched in place (offset, epoch, maybe
 # time stamp and CRC). ``api_version`` decides zstd (7+) and the one-batch rule; is_client = 0 skips client-only checks
 # (internal writers) and allows several batches, none of them a control batch. ``guard`` of a transactional batch: the
 # result of its verification, or NO_GUARD or NOT_VERIFIED.
 cdef void partition_append(Partition *partition, char *batch, int64_t size_bytes, int16_t acks, int16_t api_version,
                            bint is_client, int64_t guard, AppendResult *out) noexcept nogil
+# Append the batches of several Produce requests, at most RUN_PARTS, in their order and as if each were appended alone:
+# with as few writes as possible, so that all batches of one write succeed or fail together.
+cdef void partition_append_run(Partition *partition, AppendPart *parts, int32_t count) noexcept nogil
 # Append the control batch with which the transaction coordinator ends a producer's transaction: 47, 52, 56 ...
 # ``transaction_version`` is the transaction's; from 2 on the marker's epoch is above that of the records.
 cdef void partition_append_end_marker(Partition *partition, int64_t producer_id, int16_t producer_epoch,

@@ -1,8 +1,8 @@
 """Append to a partition: UnifiedLog.append, from the bytes of a Produce request to the end offset and high watermark.
 """
-from libc.stdint cimport INT64_MAX, int16_t, int32_t, int64_t
+from libc.stdint cimport INT32_MAX, INT64_MAX, int16_t, int32_t, int64_t
 from libc.stdlib cimport calloc, free, malloc
-from libc.string cimport memcpy, memset
+from libc.string cimport memset
 from kbroker._core.clock cimport clock_wall_ms
 from kbroker._core.codec.bytes cimport store_16, store_32, store_64
 from kbroker._core.containers.buffer cimport Buffer
@@ -16,14 +16,14 @@ from kbroker.log._partition cimport (
     FAILED_APPEND, NEW_FILE, RECENT_APPENDS, AppendResult, LogConfig, Partition, RecentAppend, advance_watermarks,
     call_hook, count_failure, note_leader_epoch, write_leader_epochs,
 )
-from kbroker.log._posix cimport ENOMEM, io_truncate, io_write
+from kbroker.log._posix cimport ENOMEM, io_truncate, io_write, io_write_parts, iovec
 from kbroker.log._retention cimport PendingSnapshot, roll_segment, should_roll, store_snapshot
 from kbroker.log._validate cimport BatchCheck, accept_prevalidated_batch, validate_batch, whole_batch_bytes
 from kbroker.log.producers._producer_state cimport (
     PRODUCER_CHECK_DUPLICATE, AbortedTxn, BatchFacts, Duplicate, producer_state_aborts, producer_state_apply,
     producer_state_check, producer_state_verify,
 )
-from kbroker.log.producers._producer_table cimport NO_GUARD
+from kbroker.log.producers._producer_table cimport NO_GUARD, NOT_VERIFIED
 from kbroker.log.segment._segment cimport LogSegment, segment_note_append, segment_open
 from kbroker.log.segment._txn_index cimport txn_index_append
 from kbroker.protocol._batch_format cimport (
@@ -33,6 +33,7 @@ from kbroker.protocol._records cimport BatchHeader, batch_put_header, record_put
 
 cdef enum:
     MAX_BATCHES = 1024          # in one internal append
+    PARTS_AT_ONCE = 64          # of one system call
     END_MARKER_BYTES = 78       # header 61, then one record: length, attributes, two deltas, key 4, value 6, headers
 
 
@@ -43,19 +44,39 @@ cdef inline void refuse(AppendResult *out, int16_t error, const char *message) n
     out.last_offset = -1
 
 
-cdef int32_t write_batches(Partition *partition, LogSegment *segment, const char *data, int64_t size_bytes,
+cdef int64_t write_parts(int fd, const BatchCheck *checks, int32_t count, int64_t position) noexcept nogil:
+    cdef iovec parts[PARTS_AT_ONCE]
+    cdef int64_t rc, done = 0
+    cdef int32_t at = 0, n
+    while at < count:
+        n = 0
+        while n < PARTS_AT_ONCE and at < count:
+            parts[n].iov_base = checks[at].data
+            parts[n].iov_len = <size_t>checks[at].size_bytes
+            n += 1
+            at += 1
+        rc = io_write_parts(fd, parts, n, position + done)
+        if rc < 0:
+            return rc
+        done += rc
+    return done
+
+
+cdef int32_t write_batches(Partition *partition, LogSegment *segment, const BatchCheck *checks, int32_t count,
                            int64_t position) noexcept nogil:
-    """Write all bytes at position, or none: the rest of a failed write is cut off again."""
+    """Write all batches at position, or none: the rest of a failed write is cut off again."""
     cdef int32_t error = 0
-    cdef int64_t rc, wanted = size_bytes
+    cdef int64_t rc
     cdef OpenFile *file = segment_open(segment, &error)
     if file is NULL:
         return error
     if atomic_load(&partition.write_fault) != 0:
-        wanted = size_bytes // 2
-    rc = io_write(file.fd, data, wanted, position)
-    if rc >= 0 and wanted != size_bytes:
+        rc = io_write(file.fd, checks[0].data, checks[0].size_bytes // 2, position)
         rc = -atomic_load(&partition.write_fault)
+    elif count == 1:
+        rc = io_write(file.fd, checks[0].data, checks[0].size_bytes, position)
+    else:
+        rc = write_parts(file.fd, checks, count, position)
     if rc < 0:
         io_truncate(file.fd, position)
     open_file_release(file)
@@ -82,10 +103,10 @@ cdef int32_t index_aborted(Partition *partition, LogSegment *segment, const Abor
 
 
 cdef struct Placed:             # batches with their offsets
+    int64_t size_bytes
     int64_t first               # offset
     int64_t end                 # offset after the last record
     int64_t largest_ms          # time stamp; -1: none
-    int64_t offset_of_largest
 
 
 cdef bint refuse_closed(Partition *partition, AppendResult *out) noexcept nogil:
@@ -104,38 +125,35 @@ cdef bint refuse_closed(Partition *partition, AppendResult *out) noexcept nogil:
     return False
 
 
-cdef void place_batches(Partition *partition, char *data, BatchCheck *checks, int32_t count, int32_t epoch,
+cdef void place_batches(Partition *partition, BatchCheck *checks, int32_t count, int32_t epoch,
                         Placed *out) noexcept nogil:
     """Write offsets and leader epoch into the batches."""
-    cdef int64_t at = 0
     cdef int32_t slot
     cdef BatchFacts *facts
     out.first = out.end = atomic_load(&partition.log_end)
-    out.largest_ms = out.offset_of_largest = -1
+    out.size_bytes = 0
+    out.largest_ms = -1
     for slot in range(count):
         facts = &checks[slot].facts
         facts.base_offset = out.end
         facts.last_offset = out.end + facts.last_offset_delta
-        store_64(data + at, out.end)
-        store_32(data + at + PARTITION_LEADER_EPOCH_AT, epoch)
-        at += checks[slot].size_bytes
+        store_64(checks[slot].data, out.end)
+        store_32(checks[slot].data + PARTITION_LEADER_EPOCH_AT, epoch)
+        out.size_bytes += checks[slot].size_bytes
         out.end = facts.last_offset + 1
         if checks[slot].max_timestamp_ms > out.largest_ms:
             out.largest_ms = checks[slot].max_timestamp_ms
-            out.offset_of_largest = facts.last_offset
-    if out.offset_of_largest < 0:
-        out.offset_of_largest = out.end - 1
 
 
-cdef int32_t prepare_segment(Partition *partition, const Placed *placed, int64_t size_bytes, int32_t epoch,
-                             int64_t now_ms, PendingSnapshot *snapshot) noexcept nogil:
+cdef int32_t prepare_segment(Partition *partition, const Placed *placed, int32_t epoch, int64_t now_ms,
+                             PendingSnapshot *snapshot) noexcept nogil:
     """Note a new leader epoch, and roll a full segment; 0 or -errno."""
     cdef int32_t rc = note_leader_epoch(partition, epoch, placed.first)
     if rc == 1:
         rc = write_leader_epochs(partition)
         if rc != 0:
             partition.epoch_count -= 1
-    if rc == 0 and should_roll(partition, size_bytes, placed.largest_ms, placed.end - 1, now_ms):
+    if rc == 0 and should_roll(partition, placed.size_bytes, placed.largest_ms, placed.end - 1, now_ms):
         rc = roll_segment(partition, placed.first, now_ms, snapshot)
     return rc
 
@@ -165,61 +183,71 @@ cdef bint check_producers(Partition *partition, const BatchCheck *checks, int32_
     return True
 
 
-cdef void publish_append(Partition *partition, const Placed *placed, int64_t position, int64_t size_bytes,
-                         const BatchCheck *checks, int32_t count) noexcept nogil:
+cdef void publish_append(Partition *partition, const Placed *placed, int64_t position, const BatchCheck *checks,
+                         int32_t count) noexcept nogil:
     """Show written batches to readers, and apply them to the indexes and to the producers."""
     cdef LogSegment *segment = partition.active
     cdef RecentAppend *recent
     cdef AbortedTxn aborted
+    cdef const BatchFacts *facts
+    cdef int64_t at = position, largest_ms
     cdef int32_t slot
     mutex_lock(&partition.view_lock)
     if partition.recent is NULL:
         partition.recent = <RecentAppend *>calloc(RECENT_APPENDS, sizeof(RecentAppend))
     if partition.recent is not NULL:
-        recent = &partition.recent[partition.recent_count % RECENT_APPENDS]
-        recent.base_offset = placed.first
-        recent.end_offset = placed.end
-        recent.segment_base = segment.base_offset
-        recent.position = position
-        partition.recent_count += 1
+        for slot in range(count):
+            facts = &checks[slot].facts
+            recent = &partition.recent[partition.recent_count % RECENT_APPENDS]
+            recent.base_offset = facts.base_offset
+            recent.end_offset = facts.last_offset + 1
+            recent.segment_base = segment.base_offset
+            recent.position = at
+            partition.recent_count += 1
+            at += checks[slot].size_bytes
+    at = position + placed.size_bytes
     mutex_unlock(&partition.view_lock)
     # Store the end offset before the size: a reader loads them in reverse order, so the bytes it sees are below the
     # end.
     atomic_store(&partition.log_end, placed.end)
-    atomic_store(&segment.size_bytes, position + size_bytes)
-    segment_note_append(segment, position, size_bytes, placed.end - 1, placed.largest_ms, placed.offset_of_largest,
-                        partition.config.index_interval_bytes)
+    atomic_store(&segment.size_bytes, at)
+    at = position
     for slot in range(count):
-        if checks[slot].facts.producer_id >= 0:
-            producer_state_apply(partition.producers, &checks[slot].facts, &aborted)
+        facts = &checks[slot].facts
+        largest_ms = checks[slot].max_timestamp_ms
+        segment_note_append(segment, at, checks[slot].size_bytes, facts.last_offset, largest_ms, facts.last_offset,
+                            partition.config.index_interval_bytes)
+        at += checks[slot].size_bytes
+        if facts.producer_id >= 0:
+            producer_state_apply(partition.producers, facts, &aborted)
 
 
-cdef void append_checked(Partition *partition, char *data, int64_t size_bytes, BatchCheck *checks, int32_t count,
-                         int64_t now_ms, PendingSnapshot *snapshot, AppendResult *out) noexcept nogil:
-    """Append batches whose bytes are valid; under the append lock."""
+cdef void append_checked(Partition *partition, BatchCheck *checks, int32_t count, bint is_run, int64_t now_ms,
+                         PendingSnapshot *snapshot, AppendResult *out) noexcept nogil:
+    """Append batches whose bytes are valid; under the append lock. ``is_run``: their producers are checked already."""
     cdef int32_t rc, epoch = <int32_t>atomic_load(&partition.leader_epoch)
     cdef int64_t position
     cdef Placed placed
     cdef AbortedTxn aborted
     if refuse_closed(partition, out):
         return
-    place_batches(partition, data, checks, count, epoch, &placed)
-    if size_bytes > partition.config.segment_bytes:
+    place_batches(partition, checks, count, epoch, &placed)
+    if placed.size_bytes > partition.config.segment_bytes:
         refuse(out, RECORD_LIST_TOO_LARGE, b"The records are larger than segment.bytes")
         return
-    rc = prepare_segment(partition, &placed, size_bytes, epoch, now_ms, snapshot)
+    rc = prepare_segment(partition, &placed, epoch, now_ms, snapshot)
     if rc == 0:
-        if not check_producers(partition, checks, count, out):
+        if not is_run and not check_producers(partition, checks, count, out):
             return
         position = atomic_load(&partition.active.size_bytes)
-        rc = write_batches(partition, partition.active, data, size_bytes, position)
+        rc = write_batches(partition, partition.active, checks, count, position)
         if rc == 0 and count == 1 and producer_state_aborts(partition.producers, &checks[0].facts, &aborted):
             rc = index_aborted(partition, partition.active, &aborted, position)
     if rc != 0:
         count_failure(partition, FAILED_APPEND, -rc)
         refuse(out, KAFKA_STORAGE_ERROR, b"The log cannot be written")
         return
-    publish_append(partition, &placed, position, size_bytes, checks, count)
+    publish_append(partition, &placed, position, checks, count)
     out.base_offset = placed.first
     out.last_offset = placed.end - 1
     if placed.end - atomic_load(&partition.flushed) >= partition.config.flush_messages:
@@ -253,34 +281,6 @@ cdef void release_checks(BatchCheck *checks, int32_t count, BatchCheck *grown) n
     free(grown)
 
 
-cdef char *join_rebuilt(char *data, BatchCheck *checks, int32_t count, int64_t *size_bytes) noexcept nogil:
-    """Return the bytes to append: data, or, if a batch was rebuilt, all of them in one buffer that checks[0] owns."""
-    cdef int64_t from_at = 0, to_at = 0, total = 0
-    cdef int32_t slot
-    cdef bint any_rebuilt = False
-    cdef char *joined
-    for slot in range(count):
-        total += checks[slot].size_bytes
-        any_rebuilt = any_rebuilt or checks[slot].rebuilt is not NULL
-    size_bytes[0] = total
-    if not any_rebuilt:
-        return data
-    if count == 1:
-        return checks[0].rebuilt
-    joined = <char *>malloc(total)
-    if joined is NULL:
-        return NULL
-    for slot in range(count):
-        memcpy(joined + to_at, data + from_at if checks[slot].rebuilt is NULL else checks[slot].rebuilt,
-               checks[slot].size_bytes)
-        from_at += checks[slot].taken_bytes
-        to_at += checks[slot].size_bytes
-        free(checks[slot].rebuilt)
-        checks[slot].rebuilt = NULL
-    checks[0].rebuilt = joined
-    return joined
-
-
 cdef int64_t begin_append(Partition *partition, LogConfig *config, AppendResult *out) noexcept nogil:
     """Initialise the result and copy the settings; return the time in milliseconds."""
     memset(out, 0, sizeof(AppendResult))
@@ -303,21 +303,62 @@ cdef void refuse_checked(BatchCheck *check, AppendResult *out) noexcept nogil:
     hide_log_start(out, check.before_log)
 
 
-cdef void append_good(Partition *partition, char *batch, BatchCheck *checks, int32_t count, int64_t now_ms,
-                      const LogConfig *config, AppendResult *out) noexcept nogil:
-    """Append batches that passed their checks."""
+cdef bint follows_in_run(Partition *partition, const BatchCheck *checks, int32_t at) noexcept nogil:
+    """Return whether the producer of batch ``at`` may write it once the batches before it are written."""
+    cdef const BatchFacts *facts = &checks[at].facts
+    cdef const BatchFacts *before
+    cdef int32_t slot = at - 1
+    cdef Duplicate duplicate
+    if facts.is_transactional or facts.is_control:
+        return False
+    if facts.producer_id < 0:
+        return True
+    while slot >= 0:
+        before = &checks[slot].facts
+        if before.producer_id == facts.producer_id:
+            return facts.producer_epoch == before.producer_epoch and facts.base_sequence == (
+                0 if before.last_sequence == INT32_MAX else before.last_sequence + 1)
+        slot -= 1
+    return producer_state_check(partition.producers, facts, &duplicate) == 0
+
+
+cdef int32_t run_length(Partition *partition, const BatchCheck *checks, int32_t count, int64_t now_ms) noexcept nogil:
+    """Return the number of batches, at least 1, that one write can append as if each had been appended alone.
+
+    Under the append lock. What a batch alone would meet ends the run: an error, a full segment, a transaction.
+    """
+    cdef int64_t size_bytes = checks[0].size_bytes, largest_ms = checks[0].max_timestamp_ms
+    cdef int64_t last_offset = atomic_load(&partition.log_end) + checks[0].facts.last_offset_delta
+    cdef int32_t length = 1
+    if not follows_in_run(partition, checks, 0) or should_roll(partition, size_bytes, largest_ms, last_offset, now_ms):
+        return 1
+    while length < count and follows_in_run(partition, checks, length):
+        size_bytes += checks[length].size_bytes
+        last_offset += 1 + checks[length].facts.last_offset_delta
+        if checks[length].max_timestamp_ms > largest_ms:
+            largest_ms = checks[length].max_timestamp_ms
+        if should_roll(partition, size_bytes, largest_ms, last_offset, now_ms):
+            break
+        length += 1
+    return length
+
+
+cdef int32_t append_good(Partition *partition, BatchCheck *checks, int32_t count, bint is_run, int64_t now_ms,
+                         const LogConfig *config, AppendResult *out) noexcept nogil:
+    """Append batches that passed their checks; return their number: all, or of a run the first ones.
+
+    Of a run, out is the result of the first batch.
+    """
     cdef PendingSnapshot snapshot
-    cdef int64_t size_bytes, active_base
+    cdef int64_t active_base
     cdef int32_t slot
     cdef bint rolled
     memset(&snapshot, 0, sizeof(snapshot))
-    batch = join_rebuilt(batch, checks, count, &size_bytes)
-    if batch is NULL:
-        refuse(out, UNKNOWN_SERVER_ERROR, b"Out of memory")
-        return
     mutex_lock(&partition.append_lock)
+    if is_run:
+        count = run_length(partition, checks, count, now_ms)
     active_base = partition.active.base_offset
-    append_checked(partition, batch, size_bytes, checks, count, now_ms, &snapshot, out)
+    append_checked(partition, checks, count, is_run and count > 1, now_ms, &snapshot, out)
     rolled = partition.active.base_offset != active_base
     out.log_start_offset = atomic_load(&partition.log_start)
     mutex_unlock(&partition.append_lock)
@@ -325,11 +366,60 @@ cdef void append_good(Partition *partition, char *batch, BatchCheck *checks, int
     if out.error == 0 and not out.is_duplicate and config.log_append_time:
         out.log_append_time_ms = now_ms
     if out.error == 0:
-        for slot in range(count):
+        for slot in range(count if not is_run else 1):
             out.conversion_ns += checks[slot].conversion_ns
     store_snapshot(partition, &snapshot)
     if rolled or out.flush_offset > 0:
         call_hook(partition, True)
+    return count
+
+
+cdef void share_result(Partition *partition, const BatchCheck *checks, int32_t count, const int32_t *owners,
+                       AppendPart *parts) noexcept nogil:
+    """Set the results of the batches that were appended in one write with the first, from its result."""
+    cdef const AppendResult *first = &parts[owners[0]].result
+    cdef AppendResult *result
+    cdef int64_t flushed = atomic_load(&partition.flushed), flush_messages = partition.config.flush_messages
+    cdef int32_t slot = count - 1
+    while slot >= 0:
+        result = &parts[owners[slot]].result
+        if slot > 0:
+            result[0] = first[0]
+            result.high_watermark_moved = False     # announced with the first
+        if result.error == 0:
+            result.base_offset = checks[slot].facts.base_offset
+            result.last_offset = checks[slot].facts.last_offset
+            result.conversion_ns = checks[slot].conversion_ns
+            result.flush_offset = result.last_offset + 1
+            if result.flush_offset - flushed < flush_messages:
+                result.flush_offset = 0
+        slot -= 1
+
+
+cdef void partition_append_run(Partition *partition, AppendPart *parts, int32_t count) noexcept nogil:
+    cdef BatchCheck checks[RUN_PARTS]
+    cdef int32_t owners[RUN_PARTS]
+    cdef AppendResult none
+    cdef LogConfig config
+    cdef int64_t now_ms = begin_append(partition, &config, &none)
+    cdef int32_t slot, at = 0, valid = 0, taken
+    for slot in range(count):
+        parts[slot].result = none
+        validate_batch(parts[slot].records, parts[slot].size_bytes, partition.clock, now_ms, &config,
+                       parts[slot].api_version, True, &checks[valid])
+        if checks[valid].error != 0:
+            refuse_checked(&checks[valid], &parts[slot].result)
+            free(checks[valid].rebuilt)
+        else:
+            checks[valid].facts.guard = NOT_VERIFIED
+            owners[valid] = slot
+            valid += 1
+    while at < valid:
+        taken = append_good(partition, checks + at, valid - at, True, now_ms, &config, &parts[owners[at]].result)
+        if taken > 1:
+            share_result(partition, checks + at, taken, owners + at, parts)
+        at += taken
+    release_checks(checks, valid, NULL)
 
 
 cdef void partition_append(Partition *partition, char *batch, int64_t size_bytes, int16_t acks, int16_t api_version,
@@ -368,7 +458,7 @@ cdef void partition_append(Partition *partition, char *batch, int64_t size_bytes
     if count > 1 and has_control_batch(checks, count):
         refuse(out, INVALID_RECORD, b"A control batch is appended alone")
     else:
-        append_good(partition, batch, checks, count, now_ms, &config, out)
+        append_good(partition, checks, count, False, now_ms, &config, out)
     release_checks(checks, count, grown)
 
 
@@ -381,7 +471,7 @@ cdef void partition_append_built(Partition *partition, char *batch, int64_t size
     if check.error != 0:
         refuse_checked(&check, out)
         return
-    append_good(partition, batch, &check, 1, now_ms, &config, out)
+    append_good(partition, &check, 1, False, now_ms, &config, out)
     release_checks(&check, 1, NULL)
 
 
@@ -418,7 +508,7 @@ cdef void partition_append_end_marker(Partition *partition, int64_t producer_id,
     build_end_marker(batch, producer_id, producer_epoch, coordinator_epoch, is_commit, now_ms)
     accept_prevalidated_batch(batch, END_MARKER_BYTES, partition.clock, now_ms, &config, &check)
     check.facts.transaction_version = transaction_version
-    append_good(partition, batch, &check, 1, now_ms, &config, out)
+    append_good(partition, &check, 1, False, now_ms, &config, out)
     release_checks(&check, 1, NULL)
 
 

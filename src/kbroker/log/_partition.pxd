@@ -134,6 +134,10 @@ cdef struct Partition:
 
 cdef Partition *partition_retain(Partition *partition) noexcept nogil
 cdef void partition_release(Partition *partition) noexcept nogil
+# Return whether an append rebuilds batches of this codec; advice, since the config may change meanwhile.
+cdef inline bint partition_recodes(const Partition *partition, int32_t codec) noexcept nogil:
+    return partition.config.target_codec >= 0 and partition.config.target_codec != codec
+
 cdef bint partition_is_closed(Partition *partition) noexcept nogil            # deleted: respond with error 3 or 100
 cdef int64_t partition_log_end_offset(Partition *partition) noexcept nogil
 # Return the exclusive end of the records that are on disk.

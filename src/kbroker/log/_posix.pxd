@@ -10,6 +10,10 @@ cdef extern from "kbroker/log/posix.h" nogil:
     # Short only at the end of the file.
     int64_t io_read "kb_pread"(int fd, char *data, int64_t size_bytes, int64_t position) noexcept
     int64_t io_write "kb_pwrite"(int fd, const char *data, int64_t size_bytes, int64_t position) noexcept
+    struct iovec:
+        void *iov_base
+        size_t iov_len
+    int64_t io_write_parts "kb_pwritev"(int fd, iovec *parts, int count, int64_t position) noexcept    # uses them up
     int io_truncate "kb_truncate"(int fd, int64_t size_bytes) noexcept
     int io_reserve "kb_reserve"(int fd, int64_t size_bytes) noexcept
     int64_t io_fd_size "kb_fd_size"(int fd) noexcept

@@ -14,6 +14,7 @@ cdef struct BatchCheck:
     bint before_log             # refused as a request, before the log was checked
     int64_t taken_bytes  # bytes of the data that were used; the bytes behind them are not a batch and are ignored
     int64_t size_bytes          # of the batch as stored
+    char *data                  # the batch as stored: rebuilt, or in the caller's bytes
     char *rebuilt               # malloc'ed, freed by the caller: the batch in the topic's codec; NULL: patched in place
     int64_t conversion_ns       # duration of the rebuild by the given clock; 0: none
     int64_t max_timestamp_ms    # as stored

@@ -175,8 +175,9 @@ cdef void make_storable(char *data, BatchHeader *header, const char *unpacked, i
         recompress(data, unpacked, unpacked_bytes, header, clock, config, out)
         if out.error != 0:
             return
+    out.data = data
     if out.rebuilt is not NULL:
-        data = out.rebuilt
+        out.data = data = out.rebuilt
         batch_parse(data, out.size_bytes, header)
     attributes = header.attributes & ~LOG_APPEND_TIME_BIT
     if config.log_append_time:

@@ -78,6 +78,16 @@ static inline int64_t kb_pwrite(int fd, const char *data, int64_t size, int64_t 
     }
     return done;
 }
+struct iovec { void *iov_base; size_t iov_len; };
+static inline int64_t kb_pwritev(int fd, struct iovec *parts, int count, int64_t position) {
+    int64_t done = 0;
+    for (int i = 0; i < count; i++) {
+        int64_t n = kb_pwrite(fd, (const char *)parts[i].iov_base, (int64_t)parts[i].iov_len, position + done);
+        if (n < 0) return n;
+        done += n;
+    }
+    return done;
+}
 static inline int kb_truncate(int fd, int64_t size) {
     FILE_END_OF_FILE_INFO end;
     end.EndOfFile.QuadPart = size;
@@ -159,6 +169,7 @@ static inline int64_t kb_names(const char *path, char *out, int64_t capacity) {
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/uio.h>
 #include <unistd.h>
 static inline int kb_open_with(const char *path, int flags) {
     for (;;) {
@@ -186,6 +197,21 @@ static inline int64_t kb_pwrite(int fd, const char *data, int64_t size, int64_t 
         if (n < 0) { if (errno == EINTR) continue; return -errno; }
         if (n == 0) return -ENOSPC;
         done += n;
+    }
+    return done;
+}
+static inline int64_t kb_pwritev(int fd, struct iovec *parts, int count, int64_t position) {  /* uses the parts up */
+    int64_t done = 0;
+    while (count > 0) {
+        ssize_t n = pwritev(fd, parts, count, (off_t)(position + done));
+        if (n < 0) { if (errno == EINTR) continue; return -errno; }
+        if (n == 0) return -ENOSPC;
+        done += n;
+        for (; count > 0 && (size_t)n >= parts->iov_len; parts++, count--) n -= (ssize_t)parts->iov_len;
+        if (count > 0) {
+            parts->iov_base = (char *)parts->iov_base + n;
+            parts->iov_len -= (size_t)n;
+        }
     }
     return done;
 }

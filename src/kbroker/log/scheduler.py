@@ -122,7 +122,7 @@ class Scheduler:
         return not thread.is_alive()
 
     def _loop(self) -> None:
-        process_memory.note_thread()
+        process_memory.note_thread(self._name.removeprefix("kafka-").replace("-thread", ""))
         while not self._closed:
             self._timer.advance(ADVANCE_MS)
 

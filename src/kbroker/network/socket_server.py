@@ -12,7 +12,7 @@ from typing import NamedTuple
 from kbroker._core import process_memory
 from kbroker._core.clock import BaseClock
 from kbroker._core.requests.memory_pool import MemoryPool
-from kbroker._core.requests.request import Queue
+from kbroker._core.requests.request import Queue, RequestExecutor
 from kbroker.common.listeners import Listener
 from kbroker.common.listening_socket import close_listening
 from kbroker.common.loggers import get_logger
@@ -21,6 +21,7 @@ from kbroker.network._request_metrics import RequestMetrics, RequestRecorder
 from kbroker.network.connections._connection_quotas import ConnectionQuotas
 from kbroker.network.connections._refused_requests import RefusedRequests
 from kbroker.network.options import ListenerLimits, SocketServerOptions
+from kbroker.network.processor._network_watch import NetworkWatch
 from kbroker.network.processor._processor import Processor
 from kbroker.network.transport.authentication import ListenerSecurity
 
@@ -124,6 +125,9 @@ class SocketServer:
         self._resize_lock = threading.Lock()
         self._next_processor_id = 0
         self._tables: dict[Processor, _Tables] = {}
+        self._executor: Callable[[], RequestExecutor | None] = lambda: None
+        self._watch: NetworkWatch | None = None
+        self._watch_thread: threading.Thread | None = None
         self._pid = os.getpid()
 
     def bind(self) -> list[Listener]:
@@ -168,12 +172,19 @@ class SocketServer:
                 return listener.port
         raise KeyError(listener_name)
 
-    def start(self) -> None:
-        """Bind, unless already bound, and serve."""
+    def start(self, executor: Callable[[], RequestExecutor] | None = None) -> None:
+        """Bind, unless already bound, and serve.
+
+        Args: ``executor`` returns one for each network thread, which then executes requests itself while few wait;
+        None: the takers of the queue execute all.
+        """
         if self._started:
             raise RuntimeError("the socket server was started")
         self.bind()
         self._started = True
+        if executor is not None:
+            self._executor = executor
+            self._watch = NetworkWatch(self._clock)
         try:
             for number, bound in enumerate(self._bound):
                 self._make_threads(number, bound)
@@ -184,6 +195,11 @@ class SocketServer:
             assert bound.acceptor_thread is not None
             for thread in (*bound.threads.values(), bound.acceptor_thread):
                 thread.start()
+        if self._watch is not None:
+            self._watch_thread = threading.Thread(
+                target=self._watch_network, args=(self._watch,), name="network-watch", daemon=True
+            )
+            self._watch_thread.start()
 
     def resize(self, network_threads: int | Mapping[str, int]) -> None:
         """Change the number of network threads of each listener, or of the named listeners, while they serve.
@@ -225,14 +241,30 @@ class SocketServer:
 
     def _serve(self, bound: _BoundListener, processor: Processor) -> None:
         """Run a network thread. After a retired thread its tables become available to its successor."""
-        process_memory.note_thread()
+        process_memory.note_thread(f"network-{processor.processor_id}")
         processor.run()
         with self._resize_lock:
             if processor not in bound.processors:
                 self._forget(bound, processor)
 
+    def _accept(self, acceptor: Acceptor, port: int) -> None:
+        process_memory.note_thread(f"acceptor-{port}")
+        acceptor.run()
+
+    def _watch_network(self, watch: NetworkWatch) -> None:
+        """Start a stand-in for each network thread that is stuck in a request."""
+        process_memory.note_thread("network-watch")
+        while (processor := watch.wait()) is not None:
+            name = f"network-stand-in-{processor.processor_id}"
+            try:
+                threading.Thread(target=processor.stand_in, name=name, daemon=True).start()
+            except RuntimeError:  # no more threads: this one serves the connections
+                processor.stand_in()
+
     def _forget(self, bound: _BoundListener, processor: Processor) -> None:
         del bound.threads[processor]
+        if self._watch is not None:
+            self._watch.remove(processor)
         bound.free_tables.append(self._tables.pop(processor))
 
     def begin_stop(self) -> None:
@@ -264,6 +296,10 @@ class SocketServer:
         for thread in threads:
             if thread.ident is not None:
                 thread.join(timeout_s)
+        if self._watch is not None:
+            self._watch.close()
+            assert self._watch_thread is not None
+            self._watch_thread.join(timeout_s)
         self._queue.refuse_all()
         late = [thread.name for thread in threads if thread.is_alive()]
         if late:
@@ -322,7 +358,10 @@ class SocketServer:
             metrics=tables.metrics,
             recorder=tables.recorder,
             refused=self.refused_requests if options.serves_kafka else None,
+            executor=self._executor(),
         )
+        if self._watch is not None:
+            self._watch.add(processor)
         self._next_processor_id += 1
         self._tables[processor] = tables
         label = f"{options.broker_id}-ListenerName({name})-{protocol}-{processor_id}"
@@ -356,7 +395,8 @@ class SocketServer:
         )
         port = bound.socket.getsockname()[1]
         bound.acceptor_thread = threading.Thread(
-            target=bound.acceptor.run,
+            target=self._accept,
+            args=(bound.acceptor, port),
             name=f"data-plane-kafka-socket-acceptor-ListenerName({name})-{protocol}-{port}",
             daemon=True,
         )

@@ -179,6 +179,10 @@ class ThreadShares:
         shares = [share.measure() for share in self._known().values()]
         return sum(shares) / len(shares)
 
+    def wakeups(self) -> int:
+        """Return the number of times that a native request handler was woken."""
+        return self._parts.requests.wakeups
+
     def acceptors(self) -> Series:
         """Return the blocked share of each acceptor."""
         return [((name,), share.measure()) for name, share in self._acceptors]
@@ -193,6 +197,9 @@ _THREADS: tuple[Row[ThreadShares], ...] = (
     Row("kafka.server:KafkaRequestHandlerPool", "RequestHandlerAvgIdlePercent",
         "share of the last minute for which native request handlers waited, 0 to 1",
         lambda shares: shares.handlers.measure()),
+    Row("kafka.server:KafkaRequestHandlerPool", "RequestHandlerWakeups",
+        "times that a native request handler was woken for a request", lambda shares: shares.wakeups(),
+        kind="counter"),
     Row("kafka.network:Acceptor", "AcceptorBlockedPercent",
         "share of the last minute for which the acceptor waited for a limit or a network thread, 0 to 1",
         ThreadShares.acceptors, ("listener",)),

@@ -68,7 +68,7 @@ class RequestLogWriter:
 
     def run(self) -> None:
         """Write until ``stop``, and then the remaining records. Never raises."""
-        process_memory.note_thread()
+        process_memory.note_thread("request-log")
         while not self._stopping:
             self._core.wait(WRITE_INTERVAL_MS)
             try:

@@ -32,6 +32,7 @@ cdef enum Outcome:
     OUTCOME_RESPONDED = 0        # the request carries its response (or NO_OP, or CLOSE)
     OUTCOME_DELAYED = 1          # another owner completes the request
     OUTCOME_DECLINED = 2        # for the Python handlers
+    OUTCOME_LEFT = 3            # for a handler thread: the caller is a network thread, and the request takes the GIL
 
 ctypedef Outcome (*native_handler)(Handler *handler, Request *request) noexcept nogil
 
@@ -77,14 +78,17 @@ cdef struct NativeApisCore:
     AtomicI64 transactions      # of _transactional_produce
     AtomicI64 is_closed
     AtomicI64 handlers_to_stop  # number of handler threads that are to end (num.io.threads was lowered)
+    AtomicI64 slow_appends_until_ns     # until then an append may block: only handlers execute it
     AtomicI64 handled           # requests completed natively
     AtomicI64 declined
 
 cdef struct Handler:
     NativeApisCore *native_apis
+    bint is_network_thread      # which helps the handlers
     TopicTable *topics          # cached, counted
     int64_t generation
     Partition *deferred[DEFERRED_SLOTS]    # counted: watched for delayed fetches, checked after the responses are sent
     int32_t deferred_count
     ClientCache *clients        # owned; NULL: quota counters are looked up for each request
     DecisionCache *decisions    # owned; NULL: the authorizer decides each request
+    void *run                   # ProduceRun of handlers/_produce_run, owned; NULL: none was needed yet

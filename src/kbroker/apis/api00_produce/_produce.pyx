@@ -21,14 +21,15 @@ from kbroker._core.timer.purgatory cimport (
     Key, Operation, OperationTable, operation_force_complete, operation_init, operation_release,
     purgatory_try_complete_else_watch,
 )
-from kbroker._core.sync cimport atomic_load
+from kbroker._core.sync cimport atomic_load, atomic_store
 from kbroker.common._errors cimport (
     INVALID_RECORD, INVALID_REQUIRED_ACKS, INVALID_TOPIC_EXCEPTION, KAFKA_STORAGE_ERROR, NONE, UNKNOWN_TOPIC_ID,
     TOPIC_AUTHORIZATION_FAILED, TRANSACTIONAL_ID_AUTHORIZATION_FAILED, UNKNOWN_TOPIC_OR_PARTITION, REQUEST_TIMED_OUT,
 )
-from kbroker.log._append cimport partition_append
+from kbroker.log._append cimport AppendPart, partition_append
 from kbroker.log._partition cimport (
-    AppendResult, Partition, partition_flushed_offset, partition_is_closed, partition_retain, partition_release,
+    AppendResult, Partition, partition_flushed_offset, partition_is_closed, partition_recodes, partition_retain,
+    partition_release,
 )
 from kbroker.log.producers._producer_table cimport NOT_VERIFIED
 from kbroker.network._kafka_request cimport (
@@ -43,16 +44,25 @@ from kbroker.apis.api00_produce._transactional_produce cimport (
 from kbroker.apis.api01_fetch._fetch cimport defer_check
 from kbroker.security.authorizer._acl_table cimport ACL_TOPIC, ACL_TRANSACTIONAL_ID, ACL_WRITE, acl_allows
 from kbroker.requests._native_types cimport (
-    OUTCOME_DECLINED, OUTCOME_RESPONDED, Handler, Outcome, NativeApisCore, OUTCOME_DELAYED,
+    OUTCOME_DECLINED, OUTCOME_LEFT, OUTCOME_RESPONDED, Handler, Outcome, NativeApisCore, OUTCOME_DELAYED,
 )
+from kbroker.protocol._batch_format cimport ATTRIBUTES_AT, BATCH_HEADER_BYTES, CODEC_MASK
 from kbroker.replica._topics cimport Topic, topic_by_id, topic_by_name
 from kbroker.quota._quota_enforcement cimport gate_produce, store_throttle
+
+cdef enum:
+    SLOW_APPEND_NS = 10000000
+    SLOW_FOR_NS = 1000000000    # after such a request only handlers execute Produce
 
 cdef struct Waiting:            # a partition whose append waits for the disk
     Partition *partition        # counted
     int64_t flush_offset
     int64_t error_at            # position of its error code in the response
     int64_t base_offset_at
+
+cdef struct Appended:           # the only part of a request, appended with others
+    Partition *partition        # NULL: refused before its log
+    AppendResult result
 
 cdef struct DelayedProduce:     # begins with its Operation; freed by the last count
     Operation op
@@ -73,6 +83,11 @@ cdef void store_throttle_time(Request *request, char *response, int64_t size_byt
     """Write the throttle time at the end of the response, before the tagged section of flexible versions."""
     if throttle_ms > 0:
         store_throttle(response + size_bytes - (5 if kafka_request(request).api_version >= 9 else 4), throttle_ms)
+
+
+cdef void note_slow_append(NativeApisCore *native_apis, int64_t from_ns, int64_t to_ns) noexcept nogil:
+    if to_ns - from_ns > SLOW_APPEND_NS:
+        atomic_store(&native_apis.slow_appends_until_ns, to_ns + SLOW_FOR_NS)
 
 
 cdef void free_waiting(Waiting *waiting, int32_t count) noexcept nogil:
@@ -241,11 +256,12 @@ cdef inline bint may_use_transactional_id(Handler *handler, Request *request,
         parsed.transactional_id_bytes, 1)
 
 
-cdef void append_one(Handler *handler, ProduceRequest *parsed, Topic *topic, bint by_id, bint is_allowed,
-                     ProducePart *part, const VerifiedPart *verified, int16_t version, AppendResult *result,
-                     Partition **partition) noexcept nogil:
-    """Append one partition: the request's own errors come first, then the log's (order of spec/log-storage 4)."""
-    partition[0] = NULL
+cdef Partition *writable_partition(const ProduceRequest *parsed, const Topic *topic, bint by_id, bint is_allowed,
+                                   const ProducePart *part, AppendResult *result) noexcept nogil:
+    """Return the partition of a part; NULL: the request itself is wrong, and result has its error.
+
+    These errors come before the log's (order of spec/log-storage 4).
+    """
     if topic == NULL and by_id:
         refuse(result, UNKNOWN_TOPIC_ID)
     elif not is_allowed:                # checked first, to reveal nothing about the topic
@@ -264,13 +280,87 @@ cdef void append_one(Handler *handler, ProduceRequest *parsed, Topic *topic, bin
         refuse(result, INVALID_REQUIRED_ACKS)
     elif topic.is_internal:
         refuse(result, INVALID_TOPIC_EXCEPTION)
-    elif verified != NULL and verified.error != NONE:
+    else:
+        return topic.partitions[part.index]
+    return NULL
+
+
+cdef void append_one(ProduceRequest *parsed, Topic *topic, bint by_id, bint is_allowed, ProducePart *part,
+                     const VerifiedPart *verified, int16_t version, AppendResult *result,
+                     Partition **partition) noexcept nogil:
+    partition[0] = writable_partition(parsed, topic, by_id, is_allowed, part, result)
+    if partition[0] == NULL:
+        return
+    if verified != NULL and verified.error != NONE:
+        partition[0] = NULL
         refuse(result, verified.error)
         result.message = verified.message
     else:
-        partition[0] = topic.partitions[part.index]
         partition_append(partition[0], part.records, part.size_bytes, parsed.acks, version, True,
                          NOT_VERIFIED if verified == NULL else verified.guard, result)
+
+
+cdef inline Topic *topic_of(Handler *handler, const ProduceTopic *data) noexcept nogil:
+    if data.id != NULL:
+        return topic_by_id(handler.topics, data.id)
+    return topic_by_name(handler.topics, data.name, data.name_bytes)
+
+
+cdef bint is_left_to_handlers(Handler *handler, const ProduceRequest *parsed) noexcept nogil:
+    """Return whether the caller is a network thread, and batches must be unpacked or packed, which takes the GIL."""
+    cdef const ProducePart *part
+    cdef Topic *topic
+    cdef int32_t t, _k, at = 0, codec
+    if not handler.is_network_thread:
+        return False
+    for t in range(parsed.topic_count):
+        topic = topic_of(handler, &parsed.topics[t])
+        for _k in range(parsed.topics[t].part_count):
+            part = &parsed.parts[at]
+            at += 1
+            if part.size_bytes < BATCH_HEADER_BYTES or topic == NULL or not 0 <= part.index < topic.partition_count:
+                continue
+            codec = part.records[ATTRIBUTES_AT + 1] & CODEC_MASK
+            if codec != 0 or topic.partitions[part.index] != NULL and partition_recodes(
+                    topic.partitions[part.index], codec):
+                return True
+    return False
+
+
+cdef Partition *parse_gathered(Handler *handler, Request *request, ProduceRequest *parsed) noexcept nogil:
+    cdef Topic *topic
+    cdef int32_t index
+    if not parse_produce(request, parsed, handler.native_apis.max_request_partitions, handler.native_apis.hash_seed):
+        return NULL
+    if (parsed.topic_count != 1 or parsed.part_count != 1 or parsed.acks == 0 or parsed.transactional_id != NULL
+            or parsed.has_transactional_records):
+        return NULL
+    if is_left_to_handlers(handler, parsed):
+        return NULL
+    topic = topic_of(handler, &parsed.topics[0])
+    index = parsed.parts[0].index
+    if topic == NULL or index < 0 or index >= topic.partition_count:
+        return NULL
+    return topic.partitions[index]
+
+
+cdef bint begin_gathered(Handler *handler, Request *request, ProduceRequest *parsed,
+                         AppendPart *part) noexcept nogil:
+    cdef ProduceTopic *data = &parsed.topics[0]
+    cdef Topic *topic = topic_of(handler, data)
+    part.records = parsed.parts[0].records
+    part.size_bytes = parsed.parts[0].size_bytes
+    part.api_version = kafka_request(request).api_version
+    return writable_partition(parsed, topic, data.id != NULL, may_write(handler, request, data, topic),
+                              &parsed.parts[0], &part.result) != NULL
+
+
+cdef Outcome finish_gathered(Handler *handler, Request *request, ProduceRequest *parsed, Partition *partition,
+                             const AppendResult *result) noexcept nogil:
+    cdef Appended appended
+    appended.partition = partition
+    appended.result = result[0]
+    return append_all(handler, request, parsed, NULL, NONE, &appended)
 
 
 cdef Outcome handle_produce(Handler *handler, Request *request) noexcept nogil:
@@ -285,6 +375,9 @@ cdef Outcome handle_produce(Handler *handler, Request *request) noexcept nogil:
         request.action = ACTION_CLOSE
         outcome = OUTCOME_RESPONDED
     else:
+        if is_left_to_handlers(handler, &parsed):
+            free_produce(&parsed)
+            return OUTCOME_LEFT
         if parsed.transactional_id != NULL:
             kafka_note_transactional_id(request, parsed.transactional_id, parsed.transactional_id_bytes, False)
         if parsed.has_transactional_records and not may_use_transactional_id(handler, request, &parsed):
@@ -296,7 +389,7 @@ cdef Outcome handle_produce(Handler *handler, Request *request) noexcept nogil:
         if verification == VERIFY_ASK:
             outcome = OUTCOME_DECLINED
         else:
-            outcome = append_all(handler, request, &parsed, verdicts, error)
+            outcome = append_all(handler, request, &parsed, verdicts, error, NULL)
     free_produce(&parsed)
     if owns_verdicts:       # a delayed request may have been freed, with its state
         free_verdicts(verdicts)
@@ -304,8 +397,11 @@ cdef Outcome handle_produce(Handler *handler, Request *request) noexcept nogil:
 
 
 cdef Outcome append_all(Handler *handler, Request *request, ProduceRequest *parsed, const Verdicts *verdicts,
-                        int16_t error) noexcept nogil:
-    """Append all partitions. ``error``: NONE, or the error of every partition."""
+                        int16_t error, const Appended *appended) noexcept nogil:
+    """Append all partitions and build the response.
+
+    Args: ``error``: NONE, or the error of every partition. ``appended``: result of the only part; NULL: not yet.
+    """
     cdef KafkaRequest *kafka = kafka_request(request)
     cdef int16_t version = kafka.api_version
     cdef bint flexible = version >= 9, any_error = False, is_allowed = True
@@ -330,12 +426,11 @@ cdef Outcome append_all(Handler *handler, Request *request, ProduceRequest *pars
             continue
         if version >= 13:
             write_raw(&w, data.id, 16)
-            topic = topic_by_id(handler.topics, data.id)
         else:
             write_string(&w, data.name, data.name_bytes, flexible)
-            topic = topic_by_name(handler.topics, data.name, data.name_bytes)
+        topic = topic_of(handler, data)
         unrecorded += topic != NULL and topic.is_unrecorded
-        if error == NONE:
+        if error == NONE and appended == NULL:
             is_allowed = may_write(handler, request, data, topic)
         write_length(&w, data.live_count, flexible, True)
         for _k in range(data.part_count):
@@ -345,11 +440,14 @@ cdef Outcome append_all(Handler *handler, Request *request, ProduceRequest *pars
             if error != NONE:
                 refuse(&result, error)
                 partition = NULL
+            elif appended != NULL:
+                result = appended.result
+                partition = appended.partition
             else:
                 if verdicts != NULL:
                     verified = &verdicts.parts[at - 1]
-                append_one(handler, parsed, topic, version >= 13, is_allowed, &parsed.parts[at - 1], verified, version,
-                           &result, &partition)
+                append_one(parsed, topic, version >= 13, is_allowed, &parsed.parts[at - 1], verified, version, &result,
+                           &partition)
             any_error = any_error or result.error != NONE
             kafka.conversion_ns += result.conversion_ns
             if partition != NULL and result.high_watermark_moved:
@@ -377,6 +475,7 @@ cdef Outcome append_all(Handler *handler, Request *request, ProduceRequest *pars
     if flexible:
         write_uvarint(&w, 0)
     kafka.local_done_ns = clock_now_ns(handler.native_apis.clock)
+    note_slow_append(handler.native_apis, request.dequeue_ns, kafka.local_done_ns)
     if parsed.acks == 0 or w.failed:
         gate_produce(handler.native_apis.quotas, handler.clients, request, False, kafka.local_done_ns)
         request.action = ACTION_CLOSE if any_error or w.failed else ACTION_NO_OP

@@ -172,6 +172,9 @@ OWN_KEYS: tuple[ConfigKey, ...] = (
     key("kbroker.request.batch.max", "int", 16,
         "Maximum number of requests of one connection that are handed over as one batch; 1 is the behaviour of "
         "Kafka.", between(1, 1024)),
+    key("kbroker.network.thread.helps", "boolean", True,
+        "Whether a network thread executes requests itself while few wait for a handler; false is the behaviour of "
+        "Kafka."),
     key("kbroker.poller", "string", "auto",
         "Mechanism with which network threads wait for sockets: epoll, kqueue, or Python's selectors (also on "
         "Windows). auto selects the fastest that the system has.", one_of("auto", "epoll", "kqueue", "selectors")),

@@ -337,7 +337,7 @@ cdef class InboundRequest:
         request.was_examined = True
         request.next = NULL
         with nogil:
-            if not request_queue_put(queue, &request):
+            if not request_queue_put(queue, &request, False):
                 request.action = ACTION_CLOSE
                 request.responder.respond(request.responder, request)
 

@@ -8,3 +8,4 @@ cdef class Processor:
     cdef bint started
     cdef object tls
     cdef object authentication
+    cdef object executor        # a RequestExecutor or None

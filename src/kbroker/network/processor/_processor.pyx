@@ -23,8 +23,8 @@ from kbroker._core.network.mute cimport REQUEST_RECEIVED, mute_state_after_mute
 from kbroker._core.network.poller cimport Poller, poller_from
 from kbroker._core.requests.memory_pool cimport MemoryPool, pool_is_low
 from kbroker._core.requests.request cimport (
-    ACTION_CLOSE, ACTION_NO_OP, ACTION_SEND, Queue, Request, request_queue_nearly_full, request_queue_put,
-    request_queue_retain, session_new, session_release, session_retain,
+    ACTION_CLOSE, ACTION_NO_OP, ACTION_SEND, Queue, Request, RequestExecutor, request_queue_nearly_full,
+    request_queue_put, request_queue_retain, session_new, session_release, session_retain,
 )
 from kbroker._core.sync cimport atomic_load, atomic_load_relaxed, atomic_load_seq, atomic_store, cond_init, mutex_init
 from kbroker._core.thread_setup cimport kb_block_signals
@@ -37,11 +37,12 @@ from kbroker.network.connections._connection_quotas cimport ConnectionQuotas
 from kbroker.network.connections._quota_core cimport ListenerQuota, quotas_retain
 from kbroker.network.connections._refused_requests cimport RefusedRequests, refused_retain
 from kbroker.network.options import SocketServerOptions
+from kbroker.network.processor._helping cimport help_handlers, leave_loop, stands_in
 from kbroker.network.processor._processor_core cimport (
-    STAGE_DRAIN, STAGE_END, STAGE_RETIRE, STAGE_RUN, ProcessorCore, accept_response, close_excess_connections,
-    close_inbox, close_offered, complete, configure_new_connections, core_release, has_offers, is_closed, keep_early,
-    mute_event, on_sent, process_disconnected, process_new_responses, process_touched, processor_offer, respond,
-    take_response,
+    ROLE_OWN, ROLE_WANTED_BACK, STAGE_DRAIN, STAGE_END, STAGE_RETIRE, STAGE_RUN, ProcessorCore, accept_response,
+    close_excess_connections, close_inbox, close_offered, complete, configure_new_connections, core_release, has_offers,
+    is_closed, keep_early, mute_event, on_sent, process_disconnected, process_new_responses, process_touched,
+    processor_offer, respond, take_response,
 )
 from kbroker.network.transport._security cimport (
     AUTHENTICATION_CLOSES, AUTHENTICATION_COMPLETE, AUTHENTICATION_FAILED, AuthenticationOutcome, TlsServer,
@@ -168,7 +169,10 @@ cdef int64_t until_refusal_ns(ProcessorCore *core) noexcept nogil:
 
 
 cdef void process_completed_receives(ProcessorCore *core) noexcept nogil:
-    """Hand over one request batch per channel, all under one lock of the queue; waits while the queue is full."""
+    """Hand over one request batch per channel, all under one lock of the queue; waits while the queue is full.
+
+    A thread that helps the handlers then executes what it finds in the queue, unless it has more to read.
+    """
     cdef Request *first = NULL
     cdef Request *last = NULL
     cdef Request *batch
@@ -176,7 +180,11 @@ cdef void process_completed_receives(ProcessorCore *core) noexcept nogil:
     cdef Channel *channel
     cdef int32_t limit = core.request_batch_max
     cdef int32_t length
+    cdef bint helps = core.executor is not NULL and atomic_load_relaxed(&core.role) == ROLE_OWN
+    cdef bint is_put
     if list_empty(&core.loop.completed_receives):
+        if helps and atomic_load_relaxed(&core.queue.depth) == 0:
+            core.executor.rest(core.executor)
         return
     if core.loop.exact or pool_is_low(core.loop.pool):
         limit = 1
@@ -198,7 +206,13 @@ cdef void process_completed_receives(ProcessorCore *core) noexcept nogil:
         else:
             last.next = batch
         last = batch
-    if first is NULL or request_queue_put(core.queue, &first):
+    if first is NULL:
+        return
+    helps = helps and list_empty(&core.loop.pending_reads)
+    is_put = request_queue_put(core.queue, &first, helps)
+    if helps:
+        help_handlers(core)
+    if is_put:
         return
     while first is not NULL:            # the queue is closed: close their connections
         batch = first
@@ -221,6 +235,8 @@ cdef enum:
 
 cdef bint has_mail(EventLoop *loop) noexcept nogil:
     cdef ProcessorCore *core = <ProcessorCore *>loop
+    if atomic_load_seq(&core.role) == ROLE_WANTED_BACK:
+        return True
     if atomic_load_seq(&core.inbox) != 0 or atomic_load(&core.stage) == STAGE_END:
         return True
     if atomic_load(&core.stage) == STAGE_DRAIN or atomic_load(&core.stage) == STAGE_RETIRE:
@@ -285,6 +301,13 @@ cdef void run_loop(ProcessorCore *core) noexcept nogil:
     end_loop(core)
 
 
+cdef void stand_in_loop(ProcessorCore *core) noexcept nogil:
+    """Run the loop of a network thread that is stuck in a request, until it returns or is to end."""
+    while stands_in(core):
+        one_pass(core, until_refusal_ns(core))
+    leave_loop(core)
+
+
 cdef void end_loop(ProcessorCore *core) noexcept nogil:
     """Close everything. Outstanding requests return to their responder; each holds one reference of the core."""
     loop_snapshots_close(&core.loop)
@@ -313,6 +336,7 @@ cdef class Processor:
         metrics: records the times of each request; not shared with another processor. None: not recorded.
         recorder: records each finished request; not shared with another processor. None: not recorded.
         refused: counts requests whose connection is closed instead of a response. None: not counted.
+        executor: executes requests on this thread while few wait in the queue. None: takers of the queue execute all.
     Raises: TypeError, ValueError for wrong arguments, OSError without descriptors.
     Threads: ``run`` on its own thread, the rest on any.
     Source: ``SocketServer.Processor``.
@@ -321,7 +345,8 @@ cdef class Processor:
     def __cinit__(
             self, str listener_name not None, processor_id, Queue queue not None, options=None, *,
             MemoryPool pool=None, clock=None, listener_id=0, ConnectionQuotas quotas=None, security=None,
-            RequestMetrics metrics=None, RequestRecorder recorder=None, RefusedRequests refused=None):
+            RequestMetrics metrics=None, RequestRecorder recorder=None, RefusedRequests refused=None,
+            RequestExecutor executor=None):
         if options is None:
             options = SocketServerOptions()
         if security is None:
@@ -384,6 +409,10 @@ cdef class Processor:
         memcpy(core.listener_name, <const char *>name, len(name))
         atomic_store(&core.refs, 1)
         mutex_init(&core.offer_lock)
+        mutex_init(&core.role_lock)
+        cond_init(&core.role_changed)
+        core.executor = executor.executor if executor is not None else NULL
+        self.executor = executor
         software_init(&core.software, seed)
         cond_init(&core.offer_capacity)
         list_init(&core.zombies)
@@ -447,6 +476,15 @@ cdef class Processor:
         with nogil:
             kb_block_signals()
             run_loop(core)
+
+    def stand_in(self):
+        """Serve the connections until the thread of ``run`` returns from the request in which it is stuck.
+
+        Call it once for each time that ``NetworkWatch.wait`` returns the processor, on its own thread.
+        """
+        with nogil:
+            kb_block_signals()
+            stand_in_loop(self.core)
 
     def begin_stop(self):
         """Stop reading; responses to the requests that were read are still sent."""

@@ -6,8 +6,9 @@ the atomics.
 """
 from libc.stdint cimport int32_t, int64_t
 
+from kbroker._core.clock cimport Clock
 from kbroker._core.network.loop_types cimport Channel, EventLoop, Link
-from kbroker._core.requests.request cimport Request, RequestQueue, Responder, Session
+from kbroker._core.requests.request cimport Executor, Request, RequestQueue, Responder, Session
 from kbroker._core.sync cimport AtomicI64, Cond, Mutex
 from kbroker.network._request_metrics cimport MetricsTable, Recorder, RequestSamples
 from kbroker.network.connections._client_information cimport ClientInformationTable
@@ -22,6 +23,19 @@ cdef enum ProcessorStage:
     STAGE_DRAIN = 1             # responses only
     STAGE_END = 2
     STAGE_RETIRE = 3            # responses only; the thread ends when they are sent, a second later at most
+
+cdef enum LoopRole:             # of a network thread; a number above 0: it has helped the handlers since that time
+    ROLE_OWN = 0                # it runs its loop
+    ROLE_STAND_IN = -1          # it is stuck in a request, and a stand-in runs its loop
+    ROLE_WANTED_BACK = -2       # it waits for the stand-in to leave
+
+cdef struct Watch:              # of a NetworkWatch
+    Clock *clock                # counted
+    AtomicI64 is_asleep         # no network thread has helped lately
+    Mutex lock                  # guards the next ones; a leaf
+    Cond changed
+    ProcessorCore *first        # the watched ones, by watch_next
+    bint closed
 
 cdef struct ProcessorCore:
     EventLoop loop              # first: the loop's callbacks cast its address to the core
@@ -61,6 +75,14 @@ cdef struct ProcessorCore:
     void *authentication        # the handle's Authentication; NULL: none
     RequestSamples *samples     # owned; NULL: its requests are not Kafka's
     char *listener_name         # owned
+    # help for the handlers, see _helping
+    Executor *executor          # of the handle's RequestExecutor; NULL: all requests are left to the handlers
+    AtomicI64 role              # LoopRole, or a time
+    Mutex role_lock             # leaf; held for changes from and to a stand-in
+    Cond role_changed
+    Watch *watch                # of the server's NetworkWatch; NULL: none
+    ProcessorCore *watch_next   # guarded by the watch's lock, as the next one
+    int64_t watched_role        # at the watch's previous look
 
 cdef void core_release(ProcessorCore *core) noexcept nogil      # any thread
 # Call the hook, record the request and free it. ``is_late``: on another thread, after the loop's end.

@@ -67,6 +67,8 @@ cdef void core_release(ProcessorCore *core) noexcept nogil:
     refused_release(core.refused)
     if core.recorder is not NULL:
         core.recorder.release(core.recorder)
+    cond_destroy(&core.role_changed)
+    mutex_destroy(&core.role_lock)
     cond_destroy(&core.offer_capacity)
     mutex_destroy(&core.offer_lock)
     free(core.samples)

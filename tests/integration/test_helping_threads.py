@@ -1,0 +1,164 @@
+"""Network threads that execute requests: a slow append holds no other connection up, and appends are gathered."""
+
+import re
+import struct
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from kbroker.testing import EmbeddedBroker
+from tests.native import append_lock
+from tests.support.broker import wait_for
+from tests.support.client import Client
+from tests.support.wire import Connection, batch, create_topic, fetch, fetched, produce, produced
+
+ONE_THREAD = {"num.network.threads": 1, "num.io.threads": 8}
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Iterator[EmbeddedBroker]:
+    settings = {"listeners": "PLAINTEXT://127.0.0.1:0", "log.dirs": str(tmp_path / "data"), **ONE_THREAD}
+    with EmbeddedBroker(settings) as running:
+        with Connection(running.bootstrap_servers) as admin:
+            admin.ask(create_topic("t", 2))
+        yield running
+
+
+def framed(request: bytes) -> bytes:
+    return struct.pack(">i", len(request)) + request
+
+
+def log_of(broker: EmbeddedBroker, partition: int = 0) -> object:
+    topic = broker.context.topics.get("t")
+    assert topic is not None
+    return topic.partitions[partition]
+
+
+def slow_append(broker: EmbeddedBroker, until: threading.Event, held: threading.Event) -> None:
+    log = log_of(broker)
+    append_lock.hold(log)  # type: ignore[arg-type]
+    held.set()
+    until.wait(60)
+    append_lock.release(log)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("producers", [1, 5])
+def test_a_slow_append_holds_no_other_connection_up(broker: EmbeddedBroker, producers: int) -> None:
+    """While the network thread waits in an append of 2 s, its other connections are accepted, read and served."""
+    until, held = threading.Event(), threading.Event()
+    writers = [Connection(broker.bootstrap_servers) for _ in range(producers)]
+    with Client(broker.bootstrap_servers) as other, Client(broker.bootstrap_servers) as idle:
+        for _ in range(3):  # the loop goes to a stand-in and back each time
+            until.clear()
+            held.clear()
+            holder = threading.Thread(target=slow_append, args=(broker, until, held))
+            holder.start()
+            assert held.wait(10)
+            for writer in writers:
+                writer.send(produce("t", 0, batch([b"late"])))
+            stalled = threading.Timer(2.0, until.set)
+            stalled.start()
+            answered = 0
+            while not until.is_set():
+                other.call("ApiVersions", 3, {"ClientSoftwareName": "x", "ClientSoftwareVersion": "1"})
+                with Connection(broker.bootstrap_servers) as new:
+                    assert produced(new.ask(produce("t", 1, batch([b"elsewhere"])))).error_code == 0
+                answered += 1
+            holder.join(10)
+            assert answered > 20
+            for writer in writers:
+                assert produced(writer.receive()).error_code == 0
+        idle.call("Metadata", 1, {"Topics": None})
+        assert log_of(broker).log_end_offset == 3 * producers  # type: ignore[attr-defined]
+    for writer in writers:
+        writer.close()
+
+
+def test_a_stop_during_a_slow_append(broker: EmbeddedBroker) -> None:
+    """A stop waits for the append, and then ends in order."""
+    until, held = threading.Event(), threading.Event()
+    holder = threading.Thread(target=slow_append, args=(broker, until, held))
+    holder.start()
+    assert held.wait(10)
+    with Connection(broker.bootstrap_servers) as writer, Client(broker.bootstrap_servers) as other:
+        writer.send(produce("t", 0, batch([b"late"])))
+        other.call("ApiVersions", 3, {"ClientSoftwareName": "x", "ClientSoftwareVersion": "1"})
+        stopping = threading.Thread(target=broker.stop)
+        stopping.start()
+        until.set()
+        stopping.join(20)
+        assert not stopping.is_alive()
+    holder.join(10)
+
+
+def test_gathered_appends_keep_the_order_of_each_connection(broker: EmbeddedBroker) -> None:
+    """Pipelined requests of many producers, some idempotent, are appended once and in order, with their own offsets."""
+    requests, producers = 200, 8
+
+    def write(number: int) -> list[int]:
+        offsets = []
+        with Connection(broker.bootstrap_servers) as one:
+            for first in range(0, requests, 10):
+                for sequence in range(first, first + 10):
+                    data = [f"{number}:{sequence}".encode()]
+                    if number % 2:
+                        made = batch(data, producer_id=1000 + number, producer_epoch=0, base_sequence=sequence)
+                    else:
+                        made = batch(data)
+                    one.send(produce("t", 0, made))
+                for _ in range(10):
+                    answer = produced(one.receive())
+                    assert answer.error_code == 0
+                    offsets.append(answer.base_offset)
+        return offsets
+
+    with ThreadPoolExecutor(producers) as pool:
+        offsets = list(pool.map(write, range(producers)))
+    assert sorted(offset for each in offsets for offset in each) == list(range(requests * producers))
+    assert all(each == sorted(each) for each in offsets)
+    with Connection(broker.bootstrap_servers) as reader:
+        read = fetched(reader.ask(fetch("t", (0,), partition_max_bytes=1 << 20))).records
+    found = re.findall(rb"\d+:\d+", read)
+    assert len(found) == requests * producers
+    for number, each in enumerate(offsets):
+        assert [found[offset] for offset in each] == [f"{number}:{i}".encode() for i in range(requests)]
+
+
+def test_a_refused_request_among_gathered_ones(broker: EmbeddedBroker) -> None:
+    """A damaged batch, a repeated one and one out of sequence get their own errors; their neighbours are appended."""
+    damaged = bytearray(batch([b"damaged"]))
+    damaged[-1] ^= 1
+    good = batch([b"a"], producer_id=7, producer_epoch=0, base_sequence=0)
+    requests = [
+        (good, 0, 0),
+        (bytes(damaged), 2, -1),
+        (good, 0, 0),  # a duplicate: the offset of the original
+        (batch([b"gap"], producer_id=7, producer_epoch=0, base_sequence=5), 45, -1),
+        (batch([b"b"], producer_id=7, producer_epoch=0, base_sequence=1), 0, 1),
+        (batch([b"plain"]), 0, 2),
+    ]
+    with Connection(broker.bootstrap_servers) as one:
+        one.socket.sendall(b"".join(framed(produce("t", 0, data)) for data, _, _ in requests))
+        for _, error, offset in requests:
+            answer = produced(one.receive())
+            assert (answer.error_code, answer.base_offset) == (error, offset)
+    assert log_of(broker).log_end_offset == 3  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("helps", [True, False])
+def test_without_help_handlers_execute_all(tmp_path: Path, helps: bool) -> None:
+    """kbroker.network.thread.helps=false: each request is executed by a handler, which is woken for it."""
+    settings = {"listeners": "PLAINTEXT://127.0.0.1:0", "log.dirs": str(tmp_path), **ONE_THREAD}
+    settings["kbroker.network.thread.helps"] = helps
+    with EmbeddedBroker(settings) as running, Client(running.bootstrap_servers) as one:
+        assert running._runtime is not None
+        queue = running._runtime.parts.requests
+        wait_for("idle handlers", lambda: queue.sleepers == 8, 10)
+        before = queue.wakeups
+        for _ in range(20):
+            one.call("ApiVersions", 3, {"ClientSoftwareName": "x", "ClientSoftwareVersion": "1"})
+            wait_for("idle handlers", lambda: queue.sleepers == 8, 10)
+        assert queue.wakeups - before == (0 if helps else 20)
