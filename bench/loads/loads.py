@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.loads import generator
-from bench.loads.peers import Server, cpu_seconds
+from bench.loads.peers import BARE_LOOP, Server, cpu_seconds
 from bench.loads.report import Row
 from tests.support import wire
 
@@ -68,11 +68,12 @@ class Loads:
         """
         self.generate(server, frame, connections, in_flight, self.plan.warm_seconds)
         time.sleep(0.2)  # requests in flight when the client left are appended by now
-        before = wire.end_offset(server.bootstrap, "load") if frame == "produce" else 0
+        has_log = frame == "produce" and server.name != BARE_LOOP
+        before = wire.end_offset(server.bootstrap, "load") if has_log else 0
         used = cpu_seconds(server.pid)
         result = self.generate(server, frame, connections, in_flight, self.plan.seconds)
         cpu_us = (cpu_seconds(server.pid) - used) / result["requests"] * 1e6
-        if frame == "produce":
+        if has_log:
             time.sleep(0.2)
             grown, acknowledged = wire.end_offset(server.bootstrap, "load") - before, result["requests"]
             if not acknowledged <= grown <= acknowledged + connections * in_flight:

@@ -30,6 +30,9 @@ class MissingPeer(Exception):
     """A peer cannot run on this machine; the text says what is missing."""
 
 
+BARE_LOOP = "bare loop"
+
+
 @dataclass(frozen=True)
 class Server:
     """A server that runs; ``second`` is the port of a second listener."""
@@ -79,7 +82,7 @@ def kbroker(
 def bare_loop(body_bytes: int) -> Iterator[Server]:
     """The limit: one thread, epoll, no queue, no handler; its responses have as many bytes as ours."""
     with generator.bare_loop(body_bytes) as (port, pid):
-        yield Server("bare loop", port, pid)
+        yield Server(BARE_LOOP, port, pid)
 
 
 @contextlib.contextmanager

@@ -175,6 +175,8 @@ cdef struct RequestQueue:
     bint closed
     AtomicI64 idle_ns           # summed over all takers, less the time of helpers
     int64_t wakeups             # of sleepers
+    int64_t takes               # batches taken
+    int64_t looked_takes        # the same at the latest look of request_queue_unstick
     int64_t put_blocked_ns
 
 cdef RequestQueue *request_queue_new(Clock *clock, int64_t capacity) noexcept nogil
@@ -188,6 +190,9 @@ cdef bint request_queue_put(RequestQueue *queue, Request **first, bint helps) no
 # closed, or ``goes_on`` is false. Takers are then woken for the batches that stay.
 cdef Request *request_queue_help(RequestQueue *queue, Executor *executor, bint goes_on) noexcept nogil
 cdef void request_queue_wake(RequestQueue *queue) noexcept nogil     # a taker for each waiting batch: a helper is stuck
+# Return whether a batch waits, and wake takers if none was taken since the previous call: those awake are stuck. Called
+# every few milliseconds, it bounds the wait of a batch for which no taker was woken.
+cdef bint request_queue_unstick(RequestQueue *queue) noexcept nogil
 # Take one batch; NULL: time-out, or closed and empty. A negative time-out waits until the queue is closed.
 cdef Request *request_queue_take(RequestQueue *queue, int64_t timeout_ns) noexcept nogil
 cdef void request_queue_close(RequestQueue *queue) noexcept nogil

@@ -409,6 +409,7 @@ cdef Request *take_first(RequestQueue *queue) noexcept nogil:
         queue.tail = NULL
     batch.next = NULL
     queue.waiting_batches -= 1
+    queue.takes += 1
     queue.count -= batch_length(batch)
     atomic_store(&queue.depth, queue.count)
     if queue.blocked_putters > 0:
@@ -458,6 +459,18 @@ cdef Request *request_queue_help(RequestQueue *queue, Executor *executor, bint g
 cdef void request_queue_wake(RequestQueue *queue) noexcept nogil:
     mutex_lock(&queue.lock)
     wake_sleepers(queue, queue.waiting_batches)
+
+
+cdef bint request_queue_unstick(RequestQueue *queue) noexcept nogil:
+    cdef bint waits, is_stuck
+    if atomic_load(&queue.depth) == 0:
+        return False
+    mutex_lock(&queue.lock)
+    waits = queue.waiting_batches > 0
+    is_stuck = queue.takes == queue.looked_takes
+    queue.looked_takes = queue.takes
+    wake_sleepers(queue, queue.waiting_batches if is_stuck else 0)
+    return waits
 
 
 cdef void request_queue_close(RequestQueue *queue) noexcept nogil:

@@ -5,7 +5,7 @@ from libc.stdint cimport int64_t
 from libc.stdlib cimport calloc, free
 
 from kbroker._core.clock cimport borrow_clock, clock_now_ns, clock_release, clock_retain, clock_wait_until
-from kbroker._core.requests.request cimport request_queue_wake
+from kbroker._core.requests.request cimport request_queue_unstick, request_queue_wake
 from kbroker._core.sync cimport (
     atomic_cas, atomic_load_relaxed, atomic_load_seq, atomic_store, atomic_store_seq, cond_broadcast, cond_destroy,
     cond_init, cond_wait, mutex_destroy, mutex_init, mutex_lock, mutex_unlock,
@@ -24,7 +24,7 @@ cdef ProcessorCore *find_stuck(Watch *watch, bint *any_help) noexcept nogil:
     """Return a network thread that helps for too long, whose loop then is the stand-in's. Under the lock."""
     cdef ProcessorCore *core = watch.first
     cdef int64_t since, now = clock_now_ns(watch.clock)
-    any_help[0] = False
+    any_help[0] = core is not NULL and request_queue_unstick(core.queue)      # the server has one queue
     while core is not NULL:
         since = atomic_load_seq(&core.role)
         if since > 0:

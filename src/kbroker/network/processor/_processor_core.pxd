@@ -32,7 +32,7 @@ cdef enum LoopRole:             # of a network thread; a number above 0: it has 
 cdef struct Watch:              # of a NetworkWatch
     Clock *clock                # counted
     AtomicI64 is_asleep         # no network thread has helped lately
-    Mutex lock                  # guards the next ones; a leaf
+    Mutex lock                  # guards the next ones; taken before the queue's
     Cond changed
     ProcessorCore *first        # the watched ones, by watch_next
     bint closed
