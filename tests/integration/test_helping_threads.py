@@ -1,8 +1,10 @@
 """Network threads that execute requests: a slow append holds no other connection up, and appends are gathered."""
 
+import random
 import re
 import struct
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -84,7 +86,7 @@ def test_a_stop_during_a_slow_append(broker: EmbeddedBroker) -> None:
     holder.start()
     assert held.wait(10)
     with Connection(broker.bootstrap_servers) as writer, Client(broker.bootstrap_servers) as other:
-        writer.send(produce("t", 0, batch([b"late"])))
+        writer.send_raw(framed(produce("t", 0, batch([b"late"]))) * 2)
         other.call("ApiVersions", 3, {"ClientSoftwareName": "x", "ClientSoftwareVersion": "1"})
         stopping = threading.Thread(target=broker.stop)
         stopping.start()
@@ -146,6 +148,64 @@ def test_a_refused_request_among_gathered_ones(broker: EmbeddedBroker) -> None:
             answer = produced(one.receive())
             assert (answer.error_code, answer.base_offset) == (error, offset)
     assert log_of(broker).log_end_offset == 3  # type: ignore[attr-defined]
+
+
+def test_a_slow_append_delays_no_fetch_of_another_partition(broker: EmbeddedBroker) -> None:
+    """A delayed fetch completes with the append that it waits for, although the next append of the thread is slow."""
+    until, held = threading.Event(), threading.Event()
+    with (
+        Connection(broker.bootstrap_servers) as reader,
+        Connection(broker.bootstrap_servers) as writer,
+        Connection(broker.bootstrap_servers) as slow,
+    ):
+        reader.send(fetch("t", (1,), max_wait_ms=20_000))
+        wait_for("the fetch waits", lambda: broker.waiting_fetches == 1, 10)
+        holder = threading.Thread(target=slow_append, args=(broker, until, held))
+        holder.start()
+        assert held.wait(10)
+        writer.send(produce("t", 1, batch([b"wake"])))
+        slow.send(produce("t", 0, batch([b"late"])))
+        assert produced(writer.receive()).error_code == 0
+        assert fetched(reader.receive()).batches()[0][0] == 0
+        assert not until.is_set()
+        until.set()
+        assert produced(slow.receive()).error_code == 0
+        holder.join(10)
+
+
+def test_gathered_appends_roll_by_time_as_single_ones(broker: EmbeddedBroker) -> None:
+    """The first batch of an empty segment begins the time until the next roll, also for batches gathered with it."""
+    with Client(broker.bootstrap_servers) as one:
+        configs = {"segment.ms": "1000", "message.timestamp.before.max.ms": str(1 << 60)}
+        one.ask(create_topic("rolls", 1, configs=configs))
+        start = int(time.time() * 1000) - 10_000_000
+        batches = [batch([b"x"], timestamp_ms=start + number * 100_000) for number in range(4)]
+        one.send_raw(b"".join(framed(produce("rolls", 0, data)) for data in batches))
+        for offset in range(4):
+            assert produced(one.receive()).base_offset == offset
+    topic = broker.context.topics.get("rolls")
+    assert topic is not None
+    assert len(topic.partitions[0].segments()) == 4
+
+
+def test_every_produce_gets_its_response_after_its_flush(tmp_path: Path) -> None:
+    """With log.flush.interval.messages above 1, an append during a flush waits for the next one, and no longer."""
+    settings = {"listeners": "PLAINTEXT://127.0.0.1:0", "log.dirs": str(tmp_path), "log.flush.interval.messages": 7}
+    with EmbeddedBroker({**settings, **ONE_THREAD}) as running:
+        with Connection(running.bootstrap_servers) as admin:
+            admin.ask(create_topic("t", 1))
+
+        def write(seed: int) -> None:
+            sizes = random.Random(seed)
+            with Connection(running.bootstrap_servers, 5) as one:  # a response that is forgotten comes after 30 s
+                for _ in range(150):
+                    number = sizes.choice((1, 1, 2, 3))
+                    one.send_raw(framed(produce("t", 0, batch([b"x"]))) * number)
+                    for _ in range(number):
+                        assert produced(one.receive()).error_code == 0
+
+        with ThreadPoolExecutor(6) as pool:
+            list(pool.map(write, range(6)))
 
 
 @pytest.mark.parametrize("helps", [True, False])

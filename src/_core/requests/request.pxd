@@ -167,7 +167,8 @@ cdef struct RequestQueue:
     int32_t sleepers
     int32_t signalled           # takers that were woken and have not run yet
     int32_t busy                # takers that have a batch and have not returned, and helpers
-    int32_t helpers             # network threads between request_queue_put and the end of their help
+    int32_t helpers             # network threads between request_queue_put and the last batch of their help
+    int32_t finishing           # those between that and request_queue_end_help
     int32_t awake_target        # 0: wake a sleeper for each batch; else see wakes_due
     int64_t waiting_batches
     int64_t last_take_ns
@@ -184,11 +185,13 @@ cdef RequestQueue *request_queue_retain(RequestQueue *queue) noexcept nogil
 cdef void request_queue_release(RequestQueue *queue) noexcept nogil
 # Put all batches of a list (by next) in order under one lock; wait while full; false when closed (the remaining batches
 # are still the caller's: *first then points at them). Wakes takers, see wakes_due. ``helps``: the caller is a helper
-# from now on, whether batches were put or not, and calls request_queue_help until that returns NULL.
+# from now on, whether batches were put or not, and calls request_queue_help until that returns NULL, then
+# request_queue_end_help.
 cdef bint request_queue_put(RequestQueue *queue, Request **first, bint helps) noexcept nogil
-# Take the first batch as a helper; NULL: its help ends, because no batch waits, the first one may block, the queue is
-# closed, or ``goes_on`` is false. Takers are then woken for the batches that stay.
+# Take the first batch as a helper; NULL: it takes no more, because no batch waits, the first one may block, the queue
+# is closed, or ``goes_on`` is false. Takers are then woken for the batches that stay.
 cdef Request *request_queue_help(RequestQueue *queue, Executor *executor, bint goes_on) noexcept nogil
+cdef void request_queue_end_help(RequestQueue *queue) noexcept nogil     # once all batches that it took are executed
 cdef void request_queue_wake(RequestQueue *queue) noexcept nogil     # a taker for each waiting batch: a helper is stuck
 # Return whether a batch waits, and wake takers if none was taken since the previous call: those awake are stuck. Called
 # every few milliseconds, it bounds the wait of a batch for which no taker was woken.

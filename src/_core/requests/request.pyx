@@ -452,8 +452,15 @@ cdef Request *request_queue_help(RequestQueue *queue, Executor *executor, bint g
         return batch
     queue.busy -= 1
     queue.helpers -= 1
+    queue.finishing += 1
     wake_sleepers(queue, wakes_due(queue, queue.waiting_batches, False) if queue.waiting_batches > 0 else 0)
     return NULL
+
+
+cdef void request_queue_end_help(RequestQueue *queue) noexcept nogil:
+    mutex_lock(&queue.lock)
+    queue.finishing -= 1
+    mutex_unlock(&queue.lock)
 
 
 cdef void request_queue_wake(RequestQueue *queue) noexcept nogil:
@@ -561,8 +568,8 @@ cdef class Queue:
 
     @property
     def helpers(self):
-        """Number of network threads that take requests from the queue now."""
-        return number_under(self.queue, &self.queue.helpers)
+        """Number of network threads that execute requests of the queue now."""
+        return number_under(self.queue, &self.queue.helpers) + number_under(self.queue, &self.queue.finishing)
 
     @property
     def wakeups(self):

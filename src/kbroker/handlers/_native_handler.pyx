@@ -94,6 +94,8 @@ cdef void finish_requests(Handler *handler) noexcept nogil:
 
 cdef void execute_request(Handler *handler, Request *head) noexcept nogil:
     """Execute a batch, or gather it with others until finish_requests."""
+    if handler.deferred_count > 0:
+        run_deferred(handler)           # the next append may take long
     if not is_kafka_request(head):
         close_batch(head)
         return
@@ -103,7 +105,7 @@ cdef void execute_request(Handler *handler, Request *head) noexcept nogil:
             return
         refresh_topics(handler)
     if not run_add(handler, head):
-        run_flush(handler)
+        finish_requests(handler)
         execute_alone(handler, head)
 
 

@@ -23,6 +23,9 @@ from kbroker.requests._native_types cimport (
     PRODUCE, Api, Handler, NativeApisCore, OUTCOME_RESPONDED, Outcome,
 )
 
+cdef enum:
+    WEIGHT_BYTES = 256          # by which any request counts, whatever its size
+
 cdef struct RunBatch:
     BatchProgress progress
     int32_t next                # of its frames, in ProduceRun.requests
@@ -32,6 +35,7 @@ cdef struct ProduceRun:
     Partition *partition        # of the handler's topics
     int32_t batch_count
     int32_t frame_count
+    int64_t turn_bytes          # of a turn's requests
     RunBatch batches[RUN_PARTS]
     ProduceRequest requests[RUN_PARTS]
     AppendPart parts[RUN_PARTS]         # of one turn
@@ -92,6 +96,7 @@ cdef int32_t begin_turn(Handler *handler, ProduceRun *run, int32_t *appended) no
     cdef bint takes_all = not quotas_are_set(handler.native_apis.quotas)
     cdef int32_t b, chosen = 0, parts = 0, end
     cdef Request *request
+    run.turn_bytes = 0
     for b in range(run.batch_count):
         batch = &run.batches[b]
         if batch.progress.outcome != OUTCOME_RESPONDED or batch.next == batch.end:
@@ -109,26 +114,27 @@ cdef int32_t begin_turn(Handler *handler, ProduceRun *run, int32_t *appended) no
                 run.refused[chosen] = run.parts[parts]
             batch.next += 1
             chosen += 1
+            run.turn_bytes += request.size_bytes
             request = request.batch_next
     appended[0] = parts
     return chosen
 
 
-cdef void end_turn(Handler *handler, ProduceRun *run, int32_t chosen, int64_t share_ns) noexcept nogil:
-    """Complete the requests of a turn in order, each with its share of the time of the append."""
+cdef void end_turn(Handler *handler, ProduceRun *run, int32_t chosen, int64_t append_ns) noexcept nogil:
+    """Complete the requests of a turn in order, each with its share of the time of the append, by its size."""
     cdef NativeApisCore *native_apis = handler.native_apis
     cdef RunBatch *batch
     cdef Request *request
     cdef Outcome outcome
     cdef int32_t i
-    cdef int64_t now = clock_now_ns(native_apis.clock)
+    cdef int64_t now = clock_now_ns(native_apis.clock), weight = run.turn_bytes + chosen * WEIGHT_BYTES
     for i in range(chosen):
         batch = &run.batches[run.batch_of[i]]
         request = batch.progress.rest
         batch.progress.rest = request.batch_next
         request.batch_next = NULL
         request.next = NULL
-        request.dequeue_ns = now - share_ns
+        request.dequeue_ns = now - append_ns * (WEIGHT_BYTES + request.size_bytes) // weight
         if run.part_of[i] >= 0:
             outcome = finish_gathered(handler, request, &run.requests[run.frame_of[i]], run.partition,
                                       &run.parts[run.part_of[i]].result)
@@ -151,7 +157,7 @@ cdef void run_flush(Handler *handler) noexcept nogil:
         partition_append_run(run.partition, run.parts, appended)
         ended = clock_now_ns(native_apis.clock)
         note_slow_append(native_apis, started, ended)
-        end_turn(handler, run, chosen, (ended - started) // chosen)
+        end_turn(handler, run, chosen, ended - started)
         started = clock_now_ns(native_apis.clock)
         chosen = begin_turn(handler, run, &appended)
     for i in range(run.frame_count):

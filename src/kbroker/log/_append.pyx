@@ -330,7 +330,9 @@ cdef int32_t run_length(Partition *partition, const BatchCheck *checks, int32_t 
     cdef int64_t size_bytes = checks[0].size_bytes, largest_ms = checks[0].max_timestamp_ms
     cdef int64_t last_offset = atomic_load(&partition.log_end) + checks[0].facts.last_offset_delta
     cdef int32_t length = 1
-    if not follows_in_run(partition, checks, 0) or should_roll(partition, size_bytes, largest_ms, last_offset, now_ms):
+    if (atomic_load(&partition.active.size_bytes) == 0      # whose first batch begins the time until the next roll
+            or not follows_in_run(partition, checks, 0)
+            or should_roll(partition, size_bytes, largest_ms, last_offset, now_ms)):
         return 1
     while length < count and follows_in_run(partition, checks, length):
         size_bytes += checks[length].size_bytes
@@ -381,6 +383,7 @@ cdef void share_result(Partition *partition, const BatchCheck *checks, int32_t c
     cdef AppendResult *result
     cdef int64_t flushed = atomic_load(&partition.flushed), flush_messages = partition.config.flush_messages
     cdef int32_t slot = count - 1
+    cdef bint waits = first.flush_offset > 0        # else no flush was started, whatever the config is now
     while slot >= 0:
         result = &parts[owners[slot]].result
         if slot > 0:
@@ -391,7 +394,7 @@ cdef void share_result(Partition *partition, const BatchCheck *checks, int32_t c
             result.last_offset = checks[slot].facts.last_offset
             result.conversion_ns = checks[slot].conversion_ns
             result.flush_offset = result.last_offset + 1
-            if result.flush_offset - flushed < flush_messages:
+            if not waits or result.flush_offset - flushed < flush_messages:
                 result.flush_offset = 0
         slot -= 1
 

@@ -310,7 +310,6 @@ cdef void release_flushes(Partition *partition) noexcept nogil:
 cdef int32_t flush_log(Partition *partition, int64_t up_to) noexcept nogil:
     cdef int64_t target, flushed
     cdef int32_t rc = 0
-    cdef bint moved = False
     while True:
         mutex_lock(&partition.flush_lock)
         while partition.is_flushing:
@@ -337,13 +336,13 @@ cdef int32_t flush_log(Partition *partition, int64_t up_to) noexcept nogil:
             target = atomic_load(&partition.log_end)            # truncated meanwhile
         if target > atomic_load(&partition.flushed):
             atomic_store(&partition.flushed, target)
-        moved = advance_watermarks(partition)
+        advance_watermarks(partition)
         mutex_unlock(&partition.append_lock)
     elif rc != -ENOMEM and rc != -EMFILE and rc != -ENFILE:     # no sync was tried, so a later flush may succeed
         # The kernel may have dropped the pages: a second sync would wrongly succeed.
         atomic_store(&partition.is_failed, 1)
     release_flushes(partition)
-    return rc if rc != 0 else (1 if moved else 0)
+    return rc if rc != 0 else 1     # although the high watermark may be there already: an append moved it
 
 
 cdef int64_t partition_flush_target(Partition *partition) noexcept nogil:

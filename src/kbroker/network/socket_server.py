@@ -184,7 +184,7 @@ class SocketServer:
         self._started = True
         if executor is not None:
             self._executor = executor
-            self._watch = NetworkWatch(self._clock)
+            self._watch = NetworkWatch()  # a thread is stuck for a real time, whatever the server's clock
         try:
             for number, bound in enumerate(self._bound):
                 self._make_threads(number, bound)
@@ -258,7 +258,7 @@ class SocketServer:
             name = f"network-stand-in-{processor.processor_id}"
             try:
                 threading.Thread(target=processor.stand_in, name=name, daemon=True).start()
-            except RuntimeError:  # no more threads: this one serves the connections
+            except (RuntimeError, MemoryError):  # no more threads: this one serves the connections
                 processor.stand_in()
 
     def _forget(self, bound: _BoundListener, processor: Processor) -> None:
@@ -298,7 +298,7 @@ class SocketServer:
                 thread.join(timeout_s)
         if self._watch is not None:
             self._watch.close()
-            assert self._watch_thread is not None
+        if self._watch_thread is not None:
             self._watch_thread.join(timeout_s)
         self._queue.refuse_all()
         late = [thread.name for thread in threads if thread.is_alive()]

@@ -195,7 +195,8 @@ _THREADS: tuple[Row[ThreadShares], ...] = (
         "share of the last minute for which each network thread waited, 0 to 1", ThreadShares.processors,
         ("networkProcessor",)),
     Row("kafka.server:KafkaRequestHandlerPool", "RequestHandlerAvgIdlePercent",
-        "share of the last minute for which native request handlers waited, 0 to 1",
+        "share of the last minute for which native request handlers waited, less the time in which network threads "
+        "executed requests, 0 to 1",
         lambda shares: shares.handlers.measure()),
     Row("kafka.server:KafkaRequestHandlerPool", "RequestHandlerWakeups",
         "times that a native request handler was woken for a request", lambda shares: shares.wakeups(),

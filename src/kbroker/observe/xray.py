@@ -238,7 +238,9 @@ class XRay:
         return {
             "threads": found,
             "threads_window_ms": window_ms,
-            "handlers_idle_share": None if handlers is None or not count else round(min(1.0, handlers[0] / count), 4),
+            "handlers_idle_share": None
+            if handlers is None or not count
+            else round(max(0.0, min(1.0, handlers[0] / count)), 4),
         }
 
     # ------------------------------------------------------------ requests

@@ -24,7 +24,7 @@ def test_a_sync_that_fails_at_the_start(tmp_path: Path, monkeypatch: pytest.Monk
     broker = make_broker(tmp_path)
     with monkeypatch.context() as patch:
         patch.setattr(MetadataLog, "flush", fails)
-        with pytest.raises(BrokerStartError, match=r"^the metadata log cannot be synced: .*Input/output error; it is"):
+        with pytest.raises(BrokerStartError, match=r"^the metadata log cannot be synced: Input/output error$"):
             broker.start()
     with broker:
         assert broker.failure == ""

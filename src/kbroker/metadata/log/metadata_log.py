@@ -322,7 +322,10 @@ class MetadataLog(_Folder):
         if not frees_space:
             self._reserve()
         if self._log.flushed_offset < self.end_offset:
-            self.flush()
+            try:
+                self.flush()
+            except OSError as error:
+                raise OSError(error.errno, f"the metadata log cannot be synced: {error.strerror}") from None
         info = self._log.append(batch, is_client=False)
         if info.error and frees_space and self._release(0 if is_start else START_BYTES):
             info = self._log.append(batch, is_client=False)

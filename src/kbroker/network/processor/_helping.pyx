@@ -3,13 +3,13 @@ from libc.stdint cimport int32_t, int64_t
 
 from kbroker._core.clock cimport clock_now_ns
 from kbroker._core.network.event_loop cimport loop_wake
-from kbroker._core.requests.request cimport Request, request_queue_help
+from kbroker._core.requests.request cimport Request, request_queue_end_help, request_queue_help
 from kbroker._core.sync cimport (
     atomic_add_fetch, atomic_cas, atomic_load, atomic_load_seq, atomic_store, atomic_store_seq, cond_broadcast,
     cond_signal, cond_wait, mutex_lock, mutex_unlock,
 )
 from kbroker.network.processor._processor_core cimport (
-    ROLE_OWN, ROLE_STAND_IN, ROLE_WANTED_BACK, STAGE_END, STAGE_RETIRE, ProcessorCore, Watch,
+    ROLE_OWN, ROLE_PASSED_ON, ROLE_STAND_IN, ROLE_WANTED_BACK, STAGE_END, STAGE_RETIRE, ProcessorCore, Watch,
 )
 
 cdef enum:
@@ -27,25 +27,30 @@ cdef void help_handlers(ProcessorCore *core) noexcept nogil:
     cdef Request *batch
     cdef int32_t executed = 0
     cdef int64_t ended, started = clock_now_ns(core.loop.clock)
-    if started <= 0:
-        started = 1
-    atomic_store_seq(&core.role, started)
+    cdef bint has_loop = True
+    core.batch_number += 1
+    atomic_store_seq(&core.role, core.batch_number)
     if core.watch is not NULL and atomic_load_seq(&core.watch.is_asleep) != 0:
         wake_watch(core.watch)
     batch = request_queue_help(core.queue, core.executor, True)
     while batch is not NULL:
         core.executor.execute(core.executor, batch)
         executed += 1
-        batch = request_queue_help(core.queue, core.executor, executed < HELP_BATCHES)
+        has_loop = has_loop and atomic_cas(&core.role, core.batch_number, core.batch_number + 1)
+        core.batch_number += has_loop
+        batch = request_queue_help(core.queue, core.executor, has_loop and executed < HELP_BATCHES)
     core.executor.finish(core.executor)
+    request_queue_end_help(core.queue)
     ended = clock_now_ns(core.loop.clock)
     atomic_add_fetch(&core.queue.idle_ns, started - ended)
-    if not atomic_cas(&core.role, started, ROLE_OWN):
+    if not atomic_cas(&core.role, core.batch_number, ROLE_OWN):
         take_loop_back(core)
 
 
 cdef void take_loop_back(ProcessorCore *core) noexcept nogil:
-    """Wait until the stand-in has left the loop."""
+    """Wait until the stand-in, if it has come, has left the loop."""
+    if atomic_cas(&core.role, ROLE_PASSED_ON, ROLE_OWN):
+        return
     mutex_lock(&core.role_lock)
     if atomic_load(&core.role) == ROLE_STAND_IN:
         atomic_store_seq(&core.role, ROLE_WANTED_BACK)
@@ -53,6 +58,10 @@ cdef void take_loop_back(ProcessorCore *core) noexcept nogil:
     while atomic_load(&core.role) != ROLE_OWN:
         cond_wait(&core.role_changed, &core.role_lock)
     mutex_unlock(&core.role_lock)
+
+
+cdef bint enter_loop(ProcessorCore *core) noexcept nogil:
+    return atomic_cas(&core.role, ROLE_PASSED_ON, ROLE_STAND_IN)
 
 
 cdef bint stands_in(ProcessorCore *core) noexcept nogil:

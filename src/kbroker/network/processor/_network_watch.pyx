@@ -12,7 +12,7 @@ from kbroker._core.sync cimport (
 )
 from kbroker._core.thread_setup cimport kb_block_signals
 from kbroker.network.processor._processor cimport Processor
-from kbroker.network.processor._processor_core cimport ROLE_STAND_IN, ProcessorCore, Watch
+from kbroker.network.processor._processor_core cimport ROLE_PASSED_ON, ProcessorCore, Watch
 
 cdef enum:
     LOOK_EVERY_NS = 10000000
@@ -23,17 +23,18 @@ cdef enum:
 cdef ProcessorCore *find_stuck(Watch *watch, bint *any_help) noexcept nogil:
     """Return a network thread that helps for too long, whose loop then is the stand-in's. Under the lock."""
     cdef ProcessorCore *core = watch.first
-    cdef int64_t since, now = clock_now_ns(watch.clock)
+    cdef int64_t role, now = clock_now_ns(watch.clock)
     any_help[0] = core is not NULL and request_queue_unstick(core.queue)      # the server has one queue
     while core is not NULL:
-        since = atomic_load_seq(&core.role)
-        if since > 0:
+        role = atomic_load_seq(&core.role)
+        if role != core.watched_role:
+            core.watched_role = role
+            core.watched_since_ns = now
             any_help[0] = True
-            if now - since > STUCK_NS and atomic_cas(&core.role, since, ROLE_STAND_IN):
+        elif role > 0:
+            any_help[0] = True
+            if now - core.watched_since_ns >= STUCK_NS and atomic_cas(&core.role, role, ROLE_PASSED_ON):
                 return core
-        if since != core.watched_role:
-            core.watched_role = since
-            any_help[0] = True
         core = core.watch_next
     return NULL
 
@@ -68,7 +69,7 @@ cdef ProcessorCore *wait_for_stuck(Watch *watch) noexcept nogil:
 cdef class NetworkWatch:
     """Watch over network threads that execute requests for the handlers: a stuck one must not hold up its connections.
 
-    Args: clock: of the network threads; None: the system's.
+    Args: clock: measures the real time for which a request takes; None: the system's.
     Threads: ``wait`` on one thread, the rest on any.
     """
 

@@ -37,7 +37,7 @@ from kbroker.network.connections._connection_quotas cimport ConnectionQuotas
 from kbroker.network.connections._quota_core cimport ListenerQuota, quotas_retain
 from kbroker.network.connections._refused_requests cimport RefusedRequests, refused_retain
 from kbroker.network.options import SocketServerOptions
-from kbroker.network.processor._helping cimport help_handlers, leave_loop, stands_in
+from kbroker.network.processor._helping cimport enter_loop, help_handlers, leave_loop, stands_in
 from kbroker.network.processor._processor_core cimport (
     ROLE_OWN, ROLE_WANTED_BACK, STAGE_DRAIN, STAGE_END, STAGE_RETIRE, STAGE_RUN, ProcessorCore, accept_response,
     close_excess_connections, close_inbox, close_offered, complete, configure_new_connections, core_release, has_offers,
@@ -303,7 +303,11 @@ cdef void run_loop(ProcessorCore *core) noexcept nogil:
 
 cdef void stand_in_loop(ProcessorCore *core) noexcept nogil:
     """Run the loop of a network thread that is stuck in a request, until it returns or is to end."""
+    if not enter_loop(core):
+        return
     while stands_in(core):
+        if atomic_load(&core.stage) != STAGE_RUN:
+            core.loop.reading = False
         one_pass(core, until_refusal_ns(core))
     leave_loop(core)
 

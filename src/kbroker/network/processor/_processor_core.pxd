@@ -24,10 +24,11 @@ cdef enum ProcessorStage:
     STAGE_END = 2
     STAGE_RETIRE = 3            # responses only; the thread ends when they are sent, a second later at most
 
-cdef enum LoopRole:             # of a network thread; a number above 0: it has helped the handlers since that time
+cdef enum LoopRole:             # of a network thread; a number above 0: it executes a batch, another number each time
     ROLE_OWN = 0                # it runs its loop
-    ROLE_STAND_IN = -1          # it is stuck in a request, and a stand-in runs its loop
-    ROLE_WANTED_BACK = -2       # it waits for the stand-in to leave
+    ROLE_PASSED_ON = -1         # it is stuck in a request, and a stand-in is to come
+    ROLE_STAND_IN = -2          # the stand-in runs its loop
+    ROLE_WANTED_BACK = -3       # it waits for the stand-in to leave
 
 cdef struct Watch:              # of a NetworkWatch
     Clock *clock                # counted
@@ -77,12 +78,14 @@ cdef struct ProcessorCore:
     char *listener_name         # owned
     # help for the handlers, see _helping
     Executor *executor          # of the handle's RequestExecutor; NULL: all requests are left to the handlers
-    AtomicI64 role              # LoopRole, or a time
+    AtomicI64 role              # LoopRole, or the number of the batch
+    int64_t batch_number        # the latest one
     Mutex role_lock             # leaf; held for changes from and to a stand-in
     Cond role_changed
     Watch *watch                # of the server's NetworkWatch; NULL: none
     ProcessorCore *watch_next   # guarded by the watch's lock, as the next one
     int64_t watched_role        # at the watch's previous look
+    int64_t watched_since_ns    # of the watch's clock: it has been so since then
 
 cdef void core_release(ProcessorCore *core) noexcept nogil      # any thread
 # Call the hook, record the request and free it. ``is_late``: on another thread, after the loop's end.
