@@ -78,7 +78,7 @@ class Runs:
 
     def __exit__(self, *_: object) -> None:
         self._process.kill()
-        self._process.wait(10)
+        self._process.__exit__(None, None, None)  # it closes the pipes, and waits
 
     def make(self, case: Case) -> Result:
         """Make one run."""
