@@ -110,8 +110,8 @@ def of_networks(state: State, may_stick: bool) -> Iterator[State]:
                 yield state._replace(networks=put(state.networks, at, STUCK))
         elif network == STUCK:
             yield state._replace(networks=put(state.networks, at, EXECUTES))
-        if role == HELPING and network == STUCK:  # the watch passes the loop on, and wakes a taker for each batch
-            yield wake(state._replace(roles=put(state.roles, at, STAND_IN)), state.waiting)
+        if role == HELPING and network == STUCK:  # the watch passes the loop on
+            yield state._replace(roles=put(state.roles, at, STAND_IN))
         if role == WANTED:
             yield state._replace(networks=put(state.networks, at, LOOP), roles=put(state.roles, at, OWN))
 

@@ -3,7 +3,7 @@
  *   follow --port P --produce FILE --fetch FILE --offset-at K --records-at R --start OFFSET [--consumers N] [--rate R]
  *          [--seconds S] [--warm-up S]
  *
- * --produce     a request of one record, without its length; nobody else writes to the partition
+ * --produce     a request of one record, without its length; the partition has no other writer
  * --fetch       a request for this partition that waits for records; each consumer sends it again after each response
  * --offset-at   position in it of the int64 offset to read from
  * --records-at  position in a Fetch response (its length not counted) of the int32 size of the records

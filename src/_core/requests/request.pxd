@@ -192,7 +192,6 @@ cdef bint request_queue_put(RequestQueue *queue, Request **first, bint helps) no
 # is closed, or ``goes_on`` is false. Takers are then woken for the batches that stay.
 cdef Request *request_queue_help(RequestQueue *queue, Executor *executor, bint goes_on) noexcept nogil
 cdef void request_queue_end_help(RequestQueue *queue) noexcept nogil     # once all batches that it took are executed
-cdef void request_queue_wake(RequestQueue *queue) noexcept nogil     # a taker for each waiting batch: a helper is stuck
 # Return whether a batch waits, and wake takers if none was taken since the previous call: those awake are stuck. Called
 # every few milliseconds, it bounds the wait of a batch for which no taker was woken.
 cdef bint request_queue_unstick(RequestQueue *queue) noexcept nogil
@@ -202,6 +201,7 @@ cdef void request_queue_close(RequestQueue *queue) noexcept nogil
 cdef bint request_queue_is_closed(RequestQueue *queue) noexcept nogil
 cdef bint request_queue_nearly_full(RequestQueue *queue) noexcept nogil    # above 3/4 of its capacity
 
+cdef void reject_batch(Request *batch) noexcept nogil       # respond to every frame with ACTION_CLOSE
 cdef void request_queue_refuse_all(RequestQueue *queue) noexcept nogil     # queued requests return as ACTION_CLOSE
 
 cdef class Queue:

@@ -257,8 +257,7 @@ cdef bint sleep_until(RequestQueue *queue, int64_t deadline) noexcept nogil:
             cond_wait(&sleeper.woken, &queue.lock)
         else:
             in_time = clock_wait_until(queue.clock, &sleeper.woken, &queue.lock, deadline)
-    in_time = sleeper.is_woken
-    if in_time:
+    if sleeper.is_woken:
         queue.signalled -= 1
     else:
         while link[0] is not sleeper:
@@ -267,7 +266,7 @@ cdef bint sleep_until(RequestQueue *queue, int64_t deadline) noexcept nogil:
         queue.sleepers -= 1
     sleeper.below = queue.free_sleepers
     queue.free_sleepers = sleeper
-    return in_time
+    return sleeper.is_woken
 
 
 cdef RequestQueue *request_queue_new(Clock *clock, int64_t capacity) noexcept nogil:
@@ -463,21 +462,15 @@ cdef void request_queue_end_help(RequestQueue *queue) noexcept nogil:
     mutex_unlock(&queue.lock)
 
 
-cdef void request_queue_wake(RequestQueue *queue) noexcept nogil:
-    mutex_lock(&queue.lock)
-    wake_sleepers(queue, queue.waiting_batches)
-
-
 cdef bint request_queue_unstick(RequestQueue *queue) noexcept nogil:
-    cdef bint waits, is_stuck
+    cdef bint is_stuck
     if atomic_load(&queue.depth) == 0:
         return False
     mutex_lock(&queue.lock)
-    waits = queue.waiting_batches > 0
     is_stuck = queue.takes == queue.looked_takes
     queue.looked_takes = queue.takes
     wake_sleepers(queue, queue.waiting_batches if is_stuck else 0)
-    return waits
+    return True
 
 
 cdef void request_queue_close(RequestQueue *queue) noexcept nogil:
@@ -601,10 +594,7 @@ cdef class Queue:
 
 
 cdef class RequestExecutor:
-    """Executor of request batches on a network thread that helps the handlers; each one belongs to one thread.
-
-    Extended by compiled classes of a broker or server, which set its functions.
-    """
+    """Executor of request batches on one network thread; compiled classes of a server extend it."""
 
     def __init__(self):
         raise TypeError("an executor is made by the server whose requests it executes")

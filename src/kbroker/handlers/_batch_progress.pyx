@@ -5,7 +5,9 @@ A delayed or declined request ends its batch, and the frames behind it return to
 from libc.stdint cimport int32_t, int64_t
 
 from kbroker._core.codec.wire cimport Reader, read_bytes, read_i16, read_i32, read_length, reader_init, skip_tags
-from kbroker._core.requests.request cimport ACTION_CLOSE, ACTION_RETURN, Request, RequestQueue, request_queue_put
+from kbroker._core.requests.request cimport (
+    ACTION_CLOSE, ACTION_RETURN, Request, RequestQueue, reject_batch, request_queue_put,
+)
 from kbroker._core.sync cimport atomic_add_fetch, atomic_load
 from kbroker.network._kafka_request cimport KafkaRequest, kafka_release_payload, kafka_request
 from kbroker.network.connections._refused_requests cimport (
@@ -131,17 +133,11 @@ cdef void batch_take(BatchProgress *batch, NativeApisCore *native_apis, Request 
         batch.outcome = outcome
 
 
-cdef void hand_over(RequestQueue *queue, Request *request) noexcept nogil:
+cdef void hand_over(RequestQueue *queue, Request *head) noexcept nogil:
     """Put a batch into a queue; it is closed when the queue is."""
-    cdef Request *head = request
-    if request_queue_put(queue, &head, False):
-        return
-    head = request
-    while request != NULL:
-        request.action = ACTION_CLOSE
-        request.next = request.batch_next
-        request = request.next
-    head.responder.respond(head.responder, head)
+    cdef Request *first = head
+    if not request_queue_put(queue, &first, False):
+        reject_batch(head)
 
 
 cdef void batch_end(BatchProgress *batch, NativeApisCore *native_apis) noexcept nogil:

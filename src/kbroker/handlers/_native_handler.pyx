@@ -12,7 +12,7 @@ from libc.string cimport memset
 from kbroker._core.clock cimport clock_now_ns
 from kbroker._core.codec.bytes cimport load_i16
 from kbroker._core.requests.request cimport (
-    ACTION_CLOSE, Executor, Request, request_queue_is_closed, request_queue_take,
+    ACTION_CLOSE, Executor, Request, reject_batch, request_queue_is_closed, request_queue_take,
 )
 from kbroker._core.sync cimport atomic_cas, atomic_load, atomic_load_relaxed, mutex_lock, mutex_unlock
 from kbroker._core.thread_setup cimport kb_block_signals
@@ -60,16 +60,6 @@ cdef Outcome dispatch(Handler *handler, Request *request) noexcept nogil:
     return api.handle(handler, request)
 
 
-cdef void close_batch(Request *head) noexcept nogil:
-    """Close the connection of a batch that is not Kafka's: its server was given the queue of a broker."""
-    cdef Request *request = head
-    while request != NULL:
-        request.action = ACTION_CLOSE
-        request.next = request.batch_next
-        request = request.next
-    head.responder.respond(head.responder, head)
-
-
 cdef void execute_alone(Handler *handler, Request *head) noexcept nogil:
     """Execute a batch in order and send its responses together."""
     cdef NativeApisCore *native_apis = handler.native_apis
@@ -97,7 +87,7 @@ cdef void execute_request(Handler *handler, Request *head) noexcept nogil:
     if handler.deferred_count > 0:
         run_deferred(handler)           # the next append may take long
     if not is_kafka_request(head):
-        close_batch(head)
+        reject_batch(head)              # its server was given the queue of a broker
         return
     if run_is_empty(handler):
         if head.batch_next == NULL and atomic_load_relaxed(&handler.native_apis.requests.depth) == 0:

@@ -5,7 +5,7 @@ from libc.stdint cimport int64_t
 from libc.stdlib cimport calloc, free
 
 from kbroker._core.clock cimport borrow_clock, clock_now_ns, clock_release, clock_retain, clock_wait_until
-from kbroker._core.requests.request cimport request_queue_unstick, request_queue_wake
+from kbroker._core.requests.request cimport request_queue_unstick
 from kbroker._core.sync cimport (
     atomic_cas, atomic_load_relaxed, atomic_load_seq, atomic_store, atomic_store_seq, cond_broadcast, cond_destroy,
     cond_init, cond_wait, mutex_destroy, mutex_init, mutex_lock, mutex_unlock,
@@ -121,15 +121,13 @@ cdef class NetworkWatch:
     def wait(self):
         """Return the next processor that is stuck in a request, for ``Processor.stand_in``; None after ``close``.
 
-        The handlers are woken for the requests that it has left in the queue.
+        Meanwhile handlers are woken for requests that wait in the queue beside stuck threads.
         """
         cdef Watch *watch = self.watch
         cdef ProcessorCore *core
         with nogil:
             kb_block_signals()
             core = wait_for_stuck(watch)
-            if core is not NULL:
-                request_queue_wake(core.queue)
         return None if core is NULL else self.processors[<size_t>core]
 
     def close(self):
