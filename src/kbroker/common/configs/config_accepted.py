@@ -33,7 +33,6 @@ ACCEPTED_KEYS: tuple[ConfigKey, ...] = (
     _cluster_wide("remote.log.manager.copy.max.bytes.per.second", "long", INT64_MAX, TIERED, between(1)),
     _cluster_wide("remote.log.manager.fetch.max.bytes.per.second", "long", INT64_MAX, TIERED, between(1)),
     _cluster_wide("remote.log.reader.threads", "int", 10, TIERED, between(1)),
-    _cluster_wide("group.share.assignment.interval.ms", "int", 1000, GROUPS, between(0)),
     _cluster_wide("group.streams.assignment.interval.ms", "int", 1000, GROUPS, between(0)),
     _cluster_wide("group.coordinator.cached.buffer.max.bytes", "int", 1_048_588, "Accepted without effect.",
         between(512 * 1024)),
@@ -79,14 +78,7 @@ _READ_AT_START = """
     create.topic.policy.class.name delegation.token.expiry.check.interval.ms delegation.token.expiry.time.ms
     delegation.token.max.lifetime.ms delegation.token.secret.key delete.records.purgatory.purge.interval.requests
     early.start.listeners group.coordinator.append.linger.ms group.coordinator.background.threads
-    group.coordinator.threads group.share.assignors group.share.delivery.count.limit group.share.heartbeat.interval.ms
-    group.share.max.assignment.interval.ms group.share.max.delivery.count.limit group.share.max.heartbeat.interval.ms
-    group.share.max.partition.max.record.locks group.share.max.record.lock.duration.ms
-    group.share.max.session.timeout.ms group.share.max.share.sessions group.share.max.size
-    group.share.min.assignment.interval.ms group.share.min.delivery.count.limit group.share.min.heartbeat.interval.ms
-    group.share.min.partition.max.record.locks group.share.min.record.lock.duration.ms
-    group.share.min.session.timeout.ms group.share.partition.max.record.locks group.share.record.lock.duration.ms
-    group.share.session.timeout.ms group.streams.heartbeat.interval.ms group.streams.initial.rebalance.delay.ms
+    group.coordinator.threads group.streams.heartbeat.interval.ms group.streams.initial.rebalance.delay.ms
     group.streams.max.assignment.interval.ms group.streams.max.heartbeat.interval.ms
     group.streams.max.session.timeout.ms group.streams.max.size group.streams.max.standby.replicas
     group.streams.min.assignment.interval.ms group.streams.min.heartbeat.interval.ms
@@ -119,13 +111,9 @@ _READ_AT_START = """
     sasl.oauthbearer.jwks.endpoint.url sasl.oauthbearer.jwt.retriever.class sasl.oauthbearer.jwt.validator.class
     sasl.oauthbearer.scope sasl.oauthbearer.scope.claim.name sasl.oauthbearer.sub.claim.name
     sasl.oauthbearer.token.endpoint.url sasl.server.callback.handler.class security.providers
-    share.coordinator.append.linger.ms share.coordinator.load.buffer.size
-    share.coordinator.snapshot.update.records.per.snapshot share.coordinator.state.topic.compression.codec
-    share.coordinator.state.topic.min.isr share.coordinator.state.topic.num.partitions
-    share.coordinator.state.topic.replication.factor share.coordinator.state.topic.segment.bytes
-    share.coordinator.threads share.coordinator.write.timeout.ms share.fetch.purgatory.purge.interval.requests
-    socket.connection.setup.timeout.max.ms socket.connection.setup.timeout.ms ssl.allow.dn.changes ssl.allow.san.changes
-    telemetry.max.bytes
+    share.coordinator.append.linger.ms share.coordinator.state.topic.compression.codec share.coordinator.threads
+    share.coordinator.write.timeout.ms socket.connection.setup.timeout.max.ms socket.connection.setup.timeout.ms
+    ssl.allow.dn.changes ssl.allow.san.changes telemetry.max.bytes
 """
 
 _NOT_APPLIED = """

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from kbroker.common.configs.config import BrokerConfig
 
 ASSIGNORS = ("uniform", "range")
-ASSIGNMENT_MAX_MS = 15_000  # group.share.max.assignment.interval.ms, and that of streams groups
+ASSIGNMENT_MAX_MS = 15_000  # group.streams.max.assignment.interval.ms
 PROTOCOLS = ("consumer", "classic", "share", "streams")  # in Kafka's order, for the text of the refusal
 POLICIES = ("disabled", "downgrade", "upgrade", "bidirectional")
 
@@ -63,17 +63,8 @@ GROUP_KEYS: tuple[ConfigKey, ...] = (
 def check_groups(config: BrokerConfig) -> None:
     """Check rules that concern several keys. Raises: ConfigError with Kafka's wording."""
     integer, words = config.integer, config.words
-    for name in ("heartbeat.interval.ms", "session.timeout.ms", "assignment.interval.ms"):
-        key, low, high = (f"group.consumer.{word}{name}" for word in ("", "min.", "max."))
-        if integer(high) < integer(low):
-            raise ConfigError("", integer(high), f"{high} must be greater than or equal to {low}")
-        if integer(key) < integer(low):
-            raise ConfigError("", integer(key), f"{key} must be greater than or equal to {low}")
-        if integer(key) > integer(high):
-            raise ConfigError("", integer(key), f"{key} must be less than or equal to {high}")
-    heartbeat, session = "group.consumer.heartbeat.interval.ms", "group.consumer.session.timeout.ms"
-    if integer(heartbeat) >= integer(session):
-        raise ConfigError("", integer(heartbeat), f"{heartbeat} must be less than {session}")
+    for kind in ("consumer", "share"):
+        _check_intervals(config, kind)
     protocols = words("group.coordinator.rebalance.protocols")
     if not protocols:
         text = "Configuration 'group.coordinator.rebalance.protocols' must not be empty. Valid values include: "
@@ -86,8 +77,23 @@ def check_groups(config: BrokerConfig) -> None:
         found = ",".join(names)
         reason = "Expected uniform, range, or both, each once"
         raise ConfigError("group.consumer.assignors", found, reason, "uniform,range")
-    for kind in ("share", "streams"):
-        name = f"group.{kind}.assignment.interval.ms"
-        if integer(name) > ASSIGNMENT_MAX_MS:
-            text = f"{name} must be less than or equal to group.{kind}.max.assignment.interval.ms"
-            raise ConfigError("", integer(name), text)
+    name = "group.streams.assignment.interval.ms"
+    if integer(name) > ASSIGNMENT_MAX_MS:
+        text = f"{name} must be less than or equal to group.streams.max.assignment.interval.ms"
+        raise ConfigError("", integer(name), text)
+
+
+def _check_intervals(config: BrokerConfig, kind: str) -> None:
+    """Check the intervals and the session timeout of a kind of groups, and their bounds. Raises: ConfigError."""
+    integer = config.integer
+    for name in ("heartbeat.interval.ms", "session.timeout.ms", "assignment.interval.ms"):
+        key, low, high = (f"group.{kind}.{word}{name}" for word in ("", "min.", "max."))
+        if integer(high) < integer(low):
+            raise ConfigError("", integer(high), f"{high} must be greater than or equal to {low}")
+        if integer(key) < integer(low):
+            raise ConfigError("", integer(key), f"{key} must be greater than or equal to {low}")
+        if integer(key) > integer(high):
+            raise ConfigError("", integer(key), f"{key} must be less than or equal to {high}")
+    heartbeat, session = f"group.{kind}.heartbeat.interval.ms", f"group.{kind}.session.timeout.ms"
+    if integer(heartbeat) >= integer(session):
+        raise ConfigError("", integer(heartbeat), f"{heartbeat} must be less than {session}")

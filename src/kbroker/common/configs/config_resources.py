@@ -1,6 +1,6 @@
 """Configuration keys of groups and of client metrics subscriptions, stored and described as in Kafka.
 
-The keys of consumer groups have an effect; share groups, streams groups and client telemetry are not supported yet.
+The keys of consumer groups and share groups have an effect; streams groups and client telemetry are not supported yet.
 """
 
 from __future__ import annotations
@@ -124,10 +124,11 @@ def validate_group_configs(configs: Mapping[str, str], setting_of: Callable[[str
                 raise ConfigError("", value, f"{name} must be greater than or equal to {setting.format('min')}")
             if value > (high if own_high is None else own_high):
                 raise ConfigError("", value, f"{name} must be less than or equal to {setting.format('max')}")
-    session, heartbeat = "consumer.session.timeout.ms", "consumer.heartbeat.interval.ms"
-    timeout_ms, interval_ms = (values.get(name, setting_of(f"group.{name}")) for name in (session, heartbeat))
-    if isinstance(timeout_ms, int) and isinstance(interval_ms, int) and timeout_ms <= interval_ms:
-        raise ConfigError("", timeout_ms, f"{session} must be greater than {heartbeat}")
+    for kind in ("consumer", "share", "streams"):
+        session, heartbeat = f"{kind}.session.timeout.ms", f"{kind}.heartbeat.interval.ms"
+        timeout_ms, interval_ms = (values.get(name, setting_of(f"group.{name}")) for name in (session, heartbeat))
+        if isinstance(timeout_ms, int) and isinstance(interval_ms, int) and timeout_ms <= interval_ms:
+            raise ConfigError("", timeout_ms, f"{session} must be greater than {heartbeat}")
 
 
 def validate_client_metrics_configs(configs: Mapping[str, str]) -> None:

@@ -302,3 +302,35 @@ def test_broker_id_is_the_old_name_of_node_id() -> None:
         BrokerConfig({"broker.id": 7, "node.id": 3}).node_id,
         BrokerConfig().node_id,
     ) == (7, 3, 1)
+
+
+@pytest.mark.parametrize(
+    ("settings", "reason"),
+    [
+        (
+            {"group.share.session.timeout.ms": "70000"},
+            "group.share.session.timeout.ms must be less than or equal to group.share.max.session.timeout.ms",
+        ),
+        (
+            {"group.share.max.delivery.count.limit": "5", "group.share.delivery.count.limit": "6"},
+            "group.share.max.delivery.count.limit must be greater than or equal to group.share.delivery.count.limit",
+        ),
+        (
+            {"group.share.min.record.lock.duration.ms": "30000", "group.share.record.lock.duration.ms": "20000"},
+            "group.share.record.lock.duration.ms must be greater than or equal to "
+            "group.share.min.record.lock.duration.ms",
+        ),
+        (
+            {"group.share.max.share.sessions": "100"},
+            "group.share.max.share.sessions must be greater than or equal to group.share.max.size",
+        ),
+        (
+            {"group.share.assignors": "simple,other"},
+            "group.share.assignors must contain exactly one assignor, but found 2",
+        ),
+    ],
+)
+def test_settings_of_share_groups_are_checked_against_each_other(settings: dict[str, str], reason: str) -> None:
+    with pytest.raises(ConfigError) as raised:
+        BrokerConfig(settings)
+    assert str(raised.value) == reason

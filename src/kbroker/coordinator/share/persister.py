@@ -1,0 +1,82 @@
+"""Persister of share partitions: the interface between share partitions and the share coordinator.
+
+Source: ``Persister`` and ``DefaultStatePersister`` of Kafka; KIP-932.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, Protocol
+from uuid import UUID
+
+UNINITIALIZED_OFFSET = -1
+UNKNOWN_COUNT = -1
+
+
+class StateBatch(NamedTuple):
+    """Records of a share partition with the same state, from the first to the last offset, both included.
+
+    ``delivery_state``: 0 available, 2 acknowledged, 4 archived.
+    """
+
+    first_offset: int
+    last_offset: int
+    delivery_state: int
+    delivery_count: int
+
+
+class ShareState(NamedTuple):
+    """Stored state of a share partition, or an error.
+
+    ``start_offset`` is -1 before the first write. ``delivery_complete_count``: number of records at or after the start
+    offset that are acknowledged or archived, -1 if unknown. ``leader_epoch`` is the highest one stored.
+    """
+
+    error_code: int = 0
+    error_message: str | None = None
+    state_epoch: int = 0
+    start_offset: int = UNINITIALIZED_OFFSET
+    delivery_complete_count: int = UNKNOWN_COUNT
+    leader_epoch: int = 0
+    batches: Sequence[StateBatch] = ()
+
+
+StateDone = Callable[[ShareState], None]
+Done = Callable[[int, str | None], None]
+
+
+class SharePersister(Protocol):
+    """Storage of share partitions. Each call ends with exactly one call of ``done``, on any thread.
+
+    ``done`` gets the state, or the code and the message of an error (0 and None without an error).
+    """
+
+    def read_state(self, group_id: str, topic_id: UUID, partition: int, leader_epoch: int, done: StateDone) -> None:
+        """Read the state; a higher leader epoch is stored and fences the requests of earlier leaders."""
+
+    def write_state(
+        self,
+        group_id: str,
+        topic_id: UUID,
+        partition: int,
+        state_epoch: int,
+        leader_epoch: int,
+        start_offset: int,
+        delivery_complete_count: int,
+        batches: Sequence[StateBatch],
+        done: Done,
+    ) -> None:
+        """Add batches to the state. ``start_offset``: -1 keeps the stored one. ``batches``: those that changed."""
+
+    def read_state_summary(
+        self, group_id: str, topic_id: UUID, partition: int, leader_epoch: int, done: StateDone
+    ) -> None:
+        """Read the state without its batches."""
+
+    def initialize_state(
+        self, group_id: str, topic_id: UUID, partition: int, state_epoch: int, start_offset: int, done: Done
+    ) -> None:
+        """Create the state, or replace it by one with this start offset and no batches."""
+
+    def delete_state(self, group_id: str, topic_id: UUID, partition: int, done: Done) -> None:
+        """Delete the state."""
