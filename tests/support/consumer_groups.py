@@ -11,10 +11,11 @@ from kbroker._core.clock import VirtualClock
 from kbroker.common.errors import Errors, KafkaError
 from kbroker.coordinator.consumer_group.member import Owned
 from kbroker.coordinator.consumer_group.membership import HeartbeatRequest, HeartbeatResult
-from kbroker.coordinator.consumer_group.settings import ConsumerGroupSettings, Limits
-from kbroker.coordinator.consumer_group.topics_image import TopicMetadata
+from kbroker.coordinator.consumer_group.settings import ConsumerGroupSettings
 from kbroker.coordinator.consumer_groups import DescribedConsumerGroup
 from kbroker.coordinator.group_coordinator import GroupCoordinator, GroupSettings
+from kbroker.coordinator.modern_group.settings import Limits
+from kbroker.coordinator.modern_group.topics_image import TopicMetadata
 from tests.support.groups import Groups, MemoryTopic
 
 Partitions = Mapping[str, Iterable[int]]

@@ -1,7 +1,5 @@
-"""The consumer groups of a coordinator: their requests, their records, and conversions between the two kinds of group.
+"""The consumer groups of a coordinator: their requests, and conversions between them and classic groups.
 
-A converted group has the lock and the offsets of the one that it replaces. It is built beside that one and replaces it
-once the records are written: a request that fails changes nothing.
 Source: ``GroupMetadataManager``, ``GroupCoordinatorService``; KIP-848.
 """
 
@@ -12,7 +10,7 @@ from typing import NamedTuple
 
 from kbroker._core.clock import BaseClock
 from kbroker._core.timer.purgatory import Purgatory
-from kbroker.common.errors import Errors, KafkaError, ProtocolError
+from kbroker.common.errors import Errors, KafkaError
 from kbroker.common.loggers import get_logger
 from kbroker.coordinator import group_records
 from kbroker.coordinator.classic_group import ClassicGroup
@@ -32,12 +30,13 @@ from kbroker.coordinator.consumer_group.membership import (
     HeartbeatRequest,
     HeartbeatResult,
 )
-from kbroker.coordinator.consumer_group.records import GroupRecord
+from kbroker.coordinator.consumer_group.offset_commits import check_commit, check_fetch
 from kbroker.coordinator.consumer_group.settings import ConsumerGroupSettings
-from kbroker.coordinator.consumer_group.topics_image import TopicsImage
 from kbroker.coordinator.group_map import GroupMap
 from kbroker.coordinator.group_sensors import GroupSensors
-from kbroker.coordinator.internal_topic import KeyValue
+from kbroker.coordinator.modern_group.records import GroupRecord
+from kbroker.coordinator.modern_group.topics_image import TopicsImage
+from kbroker.coordinator.modern_groups import Commit, ModernGroups, encoded
 
 logger = get_logger(__name__)
 
@@ -61,12 +60,8 @@ class DescribedConsumerGroup(NamedTuple):
     members: Sequence[DescribedConsumerMember]
 
 
-class ConsumerGroups:
-    """Consumer groups, in a map with the classic ones.
-
-    Args: ``classic``: the members of the classic groups that consumer groups become, or were.
-    Threads: any; a group's lock guards everything of it.
-    """
+class ConsumerGroups(ModernGroups[ConsumerGroup]):
+    """Consumer groups. Threads: any; a group's lock guards everything of it."""
 
     def __init__(
         self,
@@ -78,9 +73,8 @@ class ConsumerGroups:
         settings: ConsumerGroupSettings,
         sensors: GroupSensors,
     ) -> None:
+        super().__init__(ConsumerGroup, groups, classic)
         self._clock = clock
-        self._groups = groups
-        self._classic = classic
         self.image = image
         self.settings = settings
         self.membership = ConsumerGroupMembership(clock, self, purgatory, image, settings, sensors)
@@ -107,14 +101,14 @@ class ConsumerGroups:
                 leaves = request.member_epoch < JOIN_EPOCH
                 name = "Group" if leaves else "Consumer group"
                 raise KafkaError(Errors.GROUP_ID_NOT_FOUND, f"{name} {group_id} not found.")
-            if not joins:
+            if not joins or not isinstance(group, ClassicGroup):
                 raise KafkaError(Errors.GROUP_ID_NOT_FOUND, f"Group {group_id} is not a consumer group.")
             return self._upgrade(group, request)
 
     def describe(self, group_id: str) -> DescribedConsumerGroup:
         """Describe a group. Raises: KafkaError GROUP_ID_NOT_FOUND."""
         with self._groups.locked(group_id) as group:
-            found = _consumer_group(group_id, group)
+            found = self.found(group_id, group)
             members = [_described(found, member) for member in found.members.values()]
             assignor = found.preferred_assignor() or self.settings.assignors[0]
             return DescribedConsumerGroup(group_id, found.state, found.epoch, found.target_epoch, assignor, members)
@@ -124,13 +118,13 @@ class ConsumerGroups:
     def remove_member(self, group_id: str, member_id: str) -> None:
         """Remove a member as if its session were over. Raises: KafkaError GROUP_ID_NOT_FOUND, UNKNOWN_MEMBER_ID."""
         with self._groups.locked(group_id) as group:
-            found = _consumer_group(group_id, group)
+            found = self.found(group_id, group)
             self.membership.fence(found, [found.member(member_id)], "it was removed by an operator")
 
     def bump_epoch(self, group_id: str) -> None:
         """Request a new target assignment, which members follow with their heartbeats. Raises: KafkaError."""
         with self._groups.locked(group_id) as group:
-            found = _consumer_group(group_id, group)
+            found = self.found(group_id, group)
             self.write(found, [records.epoch_record(group_id, found.epoch + 1, found.metadata_hash)])
 
     # ------------------------------------------------------------ groups that change their kind
@@ -141,31 +135,19 @@ class ConsumerGroups:
         if not group.is_empty:
             migration.check_upgrade(group, self.settings)
             changes = migration.upgraded(group, self.image, self.membership.hashes)
-        following = ConsumerGroup(group.group_id, group.lock, group.offsets)
-        following.predecessor, following.shard = group, group.shard
+        following = self.following(group)
         for record in changes:
             following.replay(record)
         return self.membership.heartbeat(following, request, changes)
 
     def write(self, group: ConsumerGroup, changes: Sequence[GroupRecord]) -> None:
-        """Append the records to __consumer_offsets; the group replays them. Raises: KafkaError, nothing has changed."""
-        old = group.predecessor
-        rows: list[KeyValue] = []
-        if old is not None and old.is_stored:
-            rows.append((group_records.group_key(group.group_id), None))
-        rows += encoded(changes)
-        if rows:
-            group.shard.append(rows)
-        for record in changes:
-            group.replay(record)
-        if old is not None:
-            group.predecessor = None
-            self._groups.replace(old, group)
-            self._classic.dismiss(old, Errors.REBALANCE_IN_PROGRESS)
+        """Append the records, and start the sessions of members of the classic protocol in a converted group."""
+        is_converted = group.predecessor is not None
+        super().write(group, changes)
+        if is_converted:
             for member in group.members.values():
                 if member.classic is not None:
                     self.membership.await_heartbeat(group, member.member_id, member.classic.session_timeout_ms)
-            logger.info("group %s: converted to a consumer group", group.group_id)
 
     def downgrade(
         self,
@@ -186,48 +168,33 @@ class ConsumerGroups:
         replaced = None if joining is None else group.static_member(joining.instance_id)
         if joining is not None and replaced is not None:  # its tombstones are among the changes
             member_ids = [joining.member_id if one == replaced.member_id else one for one in member_ids]
-        rows = encoded([*changes, *records.group_tombstones(group_id, member_ids, group.resolved)])
+        rows = encoded([*changes, *records.group_tombstones(group_id, member_ids, group.resolved)], group.FORMATS)
         rows.append((group_records.group_key(group_id), group_records.encode_group(classic.stored())))
         group.shard.append(rows)
         classic.is_stored = True
-        self._replace(group, classic)
+        self.replace(group, classic)
         self._classic.resume(classic)
         if rebalances:
             self._classic.start_rebalance(classic)
         logger.info("group %s: converted to a classic group", group_id)
 
-    def to_classic(self, group: ConsumerGroup) -> ClassicGroup:
-        """Convert an empty consumer group to a classic one. Raises: KafkaError; the group is then unchanged."""
-        if group.is_stored:
-            group.shard.append(self.tombstones(group))
-        classic = ClassicGroup(group.group_id, lock=group.lock, offsets=group.offsets)
-        self._replace(group, classic)
-        return classic
+    # ------------------------------------------------------------ for the coordinator
 
-    def _replace(self, group: ConsumerGroup, classic: ClassicGroup) -> None:
+    def resume(self, group: ConsumerGroup) -> None:
+        """Start the time-outs of a loaded group."""
+        self.membership.resume(group)
+
+    def dismiss(self, group: ConsumerGroup) -> None:
+        """End a group that is no longer served, or was deleted."""
         self.membership.dismiss(group)
-        self._groups.replace(group, classic)
 
-    def tombstones(self, group: ConsumerGroup) -> list[KeyValue]:
-        """Return tombstones for all records of a group except its offsets."""
-        return encoded(records.group_tombstones(group.group_id, group.members, group.resolved))
+    def check_commit(self, group: ConsumerGroup, commit: Commit) -> None:
+        """Refuse a commit from a client that is not the member owning the partitions. Raises: KafkaError."""
+        check_commit(group, self.image, *commit)
 
-
-def encoded(changes: Sequence[GroupRecord]) -> list[KeyValue]:
-    """Return keys and values of records. Raises: KafkaError for values that the formats cannot hold."""
-    try:
-        return [record.encode() for record in changes]
-    except ProtocolError as error:
-        raise KafkaError(Errors.UNKNOWN_SERVER_ERROR, str(error)) from error
-
-
-def _consumer_group(group_id: str, group: ClassicGroup | ConsumerGroup | None) -> ConsumerGroup:
-    """Return the group if it is a consumer group. Raises: KafkaError GROUP_ID_NOT_FOUND."""
-    if group is None:
-        raise KafkaError(Errors.GROUP_ID_NOT_FOUND, f"Group {group_id} not found.")
-    if not isinstance(group, ConsumerGroup):
-        raise KafkaError(Errors.GROUP_ID_NOT_FOUND, f"Group {group_id} is not a consumer group.")
-    return group
+    def check_fetch(self, group: ConsumerGroup, member_id: str | None, member_epoch: int) -> None:
+        """Check a fetch of offsets. Raises: KafkaError."""
+        check_fetch(group, member_id, member_epoch)
 
 
 def _described(group: ConsumerGroup, member: ConsumerGroupMember) -> DescribedConsumerMember:

@@ -7,8 +7,9 @@ Source: ``GroupCoordinator``, ``GroupCoordinatorService``.
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from kbroker._core.clock import BaseClock
 from kbroker._core.timer.purgatory import Purgatory
@@ -25,14 +26,16 @@ from kbroker.coordinator.classic_group import (
     SyncResult,
 )
 from kbroker.coordinator.classic_membership import JoinRequest, LeavingMember, Membership, SyncRequest
-from kbroker.coordinator.consumer_group.group import ConsumerGroup, ConsumerGroupState
+from kbroker.coordinator.consumer_group.group import ConsumerGroup
 from kbroker.coordinator.consumer_group.settings import ConsumerGroupSettings
-from kbroker.coordinator.consumer_group.topics_image import NoTopics, TopicsImage
 from kbroker.coordinator.consumer_groups import ConsumerGroups
 from kbroker.coordinator.group_map import GroupMap
 from kbroker.coordinator.group_sensors import GroupSensors
 from kbroker.coordinator.group_shard import Group, GroupShard
 from kbroker.coordinator.internal_topic import InternalTopic
+from kbroker.coordinator.modern_group.group import ModernGroup
+from kbroker.coordinator.modern_group.topics_image import NoTopics, TopicsImage
+from kbroker.coordinator.modern_groups import ModernGroups
 from kbroker.coordinator.offset_metadata_manager import OffsetMetadataManager
 from kbroker.coordinator.partition_replay import PartitionReplay
 from kbroker.coordinator.runtime import CoordinatorRuntime
@@ -83,15 +86,14 @@ class ListedGroup(NamedTuple):
 
     group_id: str
     protocol_type: str
-    state: GroupState | ConsumerGroupState
+    state: enum.Enum
     group_type: str
 
 
 class GroupCensus(NamedTuple):
-    """Number of groups in each state, and of their committed offsets."""
+    """Number of groups in each state of each kind, and of their committed offsets."""
 
-    classic: Mapping[GroupState, int]
-    consumer: Mapping[ConsumerGroupState, int]
+    states: Mapping[enum.Enum, int]
     offsets: int
 
 
@@ -140,19 +142,19 @@ class GroupCoordinator:
             self._settings.consumer._replace(classic_max_size=self._settings.max_size),
             sensors,
         )
+        self._kinds: Mapping[str, ModernGroups[Any]] = {ConsumerGroup.KIND: self.consumer_groups}
         self.offsets = OffsetMetadataManager(
             clock,
             self._groups,
             self._membership.touch,
             self._settings.offsets_retention_ms,
-            self.consumer_groups.image,
-            self.consumer_groups.tombstones,
+            self._kinds,
             sensors,
         )
 
     def _dismiss(self, group: Group, error: Errors) -> None:
-        if isinstance(group, ConsumerGroup):
-            self.consumer_groups.membership.dismiss(group)
+        if isinstance(group, ModernGroup):
+            self._kinds[group.KIND].dismiss(group)
         else:
             self._membership.dismiss(group, error)
 
@@ -180,8 +182,8 @@ class GroupCoordinator:
             with group.lock:
                 if group.is_dead:
                     continue
-                if isinstance(group, ConsumerGroup):
-                    self.consumer_groups.membership.resume(group)
+                if isinstance(group, ModernGroup):
+                    self._kinds[group.KIND].resume(group)
                 else:
                     self._membership.resume(group)
 
@@ -220,17 +222,19 @@ class GroupCoordinator:
             on_joined(JoinResult(error, request.member_id))
             return
         with self._groups.locked(request.group_id, create=not request.member_id) as group:
-            if isinstance(group, ConsumerGroup):
+            if isinstance(group, ModernGroup):
                 if not group.is_empty:
                     on_joined(self._join_consumer_group(group, request))
                     return
-                group = None if request.member_id else self.consumer_groups.to_classic(group)
+                group = None if request.member_id else self._kinds[group.KIND].to_classic(group)
             if group is None:
                 on_joined(JoinResult(Errors.UNKNOWN_MEMBER_ID, request.member_id))
             else:
                 self._membership.join(group, request, on_joined)
 
-    def _join_consumer_group(self, group: ConsumerGroup, request: JoinRequest) -> JoinResult:
+    def _join_consumer_group(self, group: ModernGroup, request: JoinRequest) -> JoinResult:
+        if not isinstance(group, ConsumerGroup):
+            return JoinResult(Errors.INCONSISTENT_GROUP_PROTOCOL, "")
         try:
             return self.consumer_groups.classic_members.join(group, request)
         except KafkaError as error:
@@ -244,12 +248,14 @@ class GroupCoordinator:
         with self._groups.locked(request.group_id) as group:
             if group is None or group.is_empty:
                 on_synced(SyncResult(Errors.UNKNOWN_MEMBER_ID))
-            elif isinstance(group, ConsumerGroup):
+            elif isinstance(group, ModernGroup):
                 on_synced(self._sync_consumer_group(group, request))
             else:
                 self._membership.sync(group, request, on_synced)
 
-    def _sync_consumer_group(self, group: ConsumerGroup, request: SyncRequest) -> SyncResult:
+    def _sync_consumer_group(self, group: ModernGroup, request: SyncRequest) -> SyncResult:
+        if not isinstance(group, ConsumerGroup):
+            return SyncResult(Errors.UNKNOWN_MEMBER_ID)
         try:
             return self.consumer_groups.classic_members.sync(group, request)
         except KafkaError as error:
@@ -269,6 +275,8 @@ class GroupCoordinator:
                     )
                 except KafkaError as error:
                     return error.error
+            if not isinstance(group, ClassicGroup):
+                return Errors.UNKNOWN_MEMBER_ID
             return self._membership.heartbeat(group, member_id, group_instance_id, generation_id)
 
     def leave(self, group_id: str, leaving: Sequence[LeavingMember]) -> list[Errors]:
@@ -280,6 +288,8 @@ class GroupCoordinator:
                 return [Errors.UNKNOWN_MEMBER_ID] * len(leaving)
             if isinstance(group, ConsumerGroup):
                 return self.consumer_groups.classic_members.leave(group, leaving)
+            if not isinstance(group, ClassicGroup):
+                return [Errors.UNKNOWN_MEMBER_ID] * len(leaving)
             return self._membership.leave(group, leaving)
 
     def topic_deleted(self, name: str) -> None:
@@ -300,7 +310,7 @@ class GroupCoordinator:
         with self._groups.locked(group_id) as group:
             if group is None:
                 return None
-            if isinstance(group, ConsumerGroup):
+            if isinstance(group, ModernGroup):
                 raise KafkaError(Errors.GROUP_ID_NOT_FOUND, f"Group {group_id} is not a classic group.")
             stable = group.state is GroupState.STABLE
             members = [
@@ -325,7 +335,7 @@ class GroupCoordinator:
             try:
                 with self._groups.locked(group_id) as group:
                     if group is not None:
-                        kind = "consumer" if isinstance(group, ConsumerGroup) else "classic"
+                        kind = group.KIND if isinstance(group, ModernGroup) else "classic"
                         found.append(ListedGroup(group_id, group.protocol_type or "", group.state, kind))
             except KafkaError as error:
                 if error.error is not Errors.NOT_COORDINATOR:  # another broker lists those
@@ -334,20 +344,15 @@ class GroupCoordinator:
 
     def census(self) -> GroupCensus:
         """Count the groups in each state. It visits each member."""
-        classic: dict[GroupState, int] = {}
-        consumer: dict[ConsumerGroupState, int] = {}
+        states: dict[enum.Enum, int] = {}
         offsets = 0
         for group in self._groups.all():
             with group.lock:
                 if group.is_dead:
                     continue
                 offsets += len(group.offsets.committed)
-                state = group.state
-            if isinstance(state, ConsumerGroupState):
-                consumer[state] = consumer.get(state, 0) + 1
-            else:
-                classic[state] = classic.get(state, 0) + 1
-        return GroupCensus(classic, consumer, offsets)
+                states[group.state] = states.get(group.state, 0) + 1
+        return GroupCensus(states, offsets)
 
     def delete(self, group_id: str) -> None:
         """Delete a group that has no members. Raises: KafkaError GROUP_ID_NOT_FOUND, NON_EMPTY_GROUP."""

@@ -11,10 +11,11 @@ from kbroker._core.clock import BaseClock
 from kbroker.common.configs.config import BrokerConfig
 from kbroker.common.configs.config_resource import ConfigResourceType
 from kbroker.common.topic_names import OFFSETS_TOPIC
-from kbroker.coordinator.consumer_group.settings import ConsumerGroupSettings, GroupConfigs, Limits
-from kbroker.coordinator.consumer_group.topics_image import TopicMetadata
+from kbroker.coordinator.consumer_group.settings import ConsumerGroupSettings
 from kbroker.coordinator.group_coordinator import GroupCoordinator, GroupSettings
 from kbroker.coordinator.internal_topic import RegisteredTopic
+from kbroker.coordinator.modern_group.settings import GroupConfigs, Limits
+from kbroker.coordinator.modern_group.topics_image import TopicMetadata
 from kbroker.metadata.controller import Controller
 from kbroker.metadata.topics import TopicRegistry, TopicView
 from kbroker.metrics.registry import Metrics

@@ -6,6 +6,7 @@ Source: ``GroupCoordinatorShard``, ``OffsetMetadataManager.replay``, ``GroupMeta
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 from kbroker._core.clock import BaseClock
 from kbroker.common.errors import Errors, ProtocolError
@@ -13,21 +14,25 @@ from kbroker.common.loggers import get_logger
 from kbroker.common.topic_names import OFFSETS_TOPIC
 from kbroker.coordinator import group_records
 from kbroker.coordinator.classic_group import ClassicGroup
-from kbroker.coordinator.consumer_group import records
 from kbroker.coordinator.consumer_group.group import ConsumerGroup
-from kbroker.coordinator.consumer_group.records import ConsumerGroupKey, GroupRecord
 from kbroker.coordinator.group_partition import OpenTransactions
-from kbroker.coordinator.group_records import CommittedOffset, GroupKey, OffsetKey, StoredGroup
+from kbroker.coordinator.group_records import CommittedOffset, GroupKey, OffsetKey
 from kbroker.coordinator.internal_topic import InternalTopic, UnreadableError, report_strangers
+from kbroker.coordinator.modern_group import records
+from kbroker.coordinator.modern_group.group import ModernGroup
+from kbroker.coordinator.modern_group.records import Formats, GroupRecord, RecordKey
 from kbroker.coordinator.partition_replay import PartitionReplay
 from kbroker.coordinator.runtime import CoordinatorShard
 
 logger = get_logger(__name__)
 
-Group = ClassicGroup | ConsumerGroup
+Group = ClassicGroup | ModernGroup
 Dismiss = Callable[[Group, Errors], None]
-Key = OffsetKey | GroupKey | ConsumerGroupKey
-Value = CommittedOffset | StoredGroup | records.Value
+Key = OffsetKey | GroupKey | RecordKey
+
+_MODERN: tuple[type[ModernGroup], ...] = (ConsumerGroup,)
+_FORMATS: Formats = {kind: form for one in _MODERN for kind, form in one.FORMATS.items()}
+_KINDS = {kind: one for one in _MODERN for kind in one.FORMATS}
 
 
 class GroupShard(CoordinatorShard):
@@ -72,7 +77,7 @@ class GroupShard(CoordinatorShard):
 
     def replay(self, replay: PartitionReplay, index_of: Callable[[str], int]) -> None:
         """Restore the groups of replayed records. Raises: UnreadableError for an offset that is malformed."""
-        parts: dict[str, list[tuple[int, Key, Value]]] = {}  # records of the groups themselves
+        parts: dict[str, list[tuple[int, Key, Any]]] = {}  # records of the groups themselves
         strangers: set[str] = set()
         for raw_key, (offset, raw_value) in replay.values.items():
             key, value = (raw_value is not None and _decode(self.index, raw_key, raw_value)) or (None, None)
@@ -103,35 +108,37 @@ class GroupShard(CoordinatorShard):
             self.put(group := ClassicGroup(group_id))
         return group
 
-    def _restore(self, rows: list[tuple[int, Key, Value]]) -> None:
-        """Restore a group from its records; if both kinds of records exist, the later kind counts."""
+    def _restore(self, rows: list[tuple[int, Key, Any]]) -> None:
+        """Restore a group from its records; if several kinds of records exist, the latest kind counts."""
         rows.sort(key=lambda row: row[0])
         present = self._restored(rows[0][1].group_id)
-        latest = rows[-1][2]
-        if isinstance(latest, StoredGroup) and isinstance(present, ClassicGroup):
-            present.restore(latest)
+        _, last_key, latest = rows[-1]
+        if not isinstance(last_key, RecordKey):
+            if isinstance(present, ClassicGroup):
+                present.restore(latest)
             return
-        group = ConsumerGroup(present.group_id, offsets=present.offsets)
+        kind = _KINDS[last_key.kind]
+        group = kind(present.group_id, offsets=present.offsets)
         for _, key, value in rows:
-            if isinstance(key, ConsumerGroupKey) and not isinstance(value, (StoredGroup, CommittedOffset)):
+            if isinstance(key, RecordKey) and key.kind in kind.FORMATS:
                 group.replay(GroupRecord(key, value))
         self.put(group)
 
 
-def _decode(index: int, raw_key: bytes, raw_value: bytes) -> tuple[Key, Value] | None:
+def _decode(index: int, raw_key: bytes, raw_value: bytes) -> tuple[Key, Any] | None:
     """Decode a record; None if it is not of a group. Raises: UnreadableError for a malformed offset.
 
     Without that offset its consumer would start at another one.
     """
     key: Key | None = None
     try:
-        key = group_records.decode_key(raw_key) or records.decode_key(raw_key)
+        key = group_records.decode_key(raw_key) or records.decode_key(raw_key, _FORMATS)
         if isinstance(key, OffsetKey):
             return key, group_records.decode_offset(raw_value)
         if isinstance(key, GroupKey):
             return key, group_records.decode_group(raw_value)
         if key is not None:
-            return key, records.decode_value(key, raw_value)
+            return key, records.decode_value(key, raw_value, _FORMATS)
     except ProtocolError as error:
         if isinstance(key, OffsetKey):
             reason = f"the offset of group {key.group_id} for {key.topic}-{key.partition} is malformed: {error}"

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from kbroker._core.clock import BaseClock
 from kbroker.common.errors import Errors, KafkaError, ProtocolError
@@ -17,9 +17,6 @@ from kbroker.common.loggers import get_logger
 from kbroker.common.topic_names import TopicPartition
 from kbroker.coordinator import group_records
 from kbroker.coordinator.classic_group import ClassicGroup, GroupState
-from kbroker.coordinator.consumer_group.group import ConsumerGroup
-from kbroker.coordinator.consumer_group.offset_commits import check_commit, check_fetch
-from kbroker.coordinator.consumer_group.topics_image import TopicsImage
 from kbroker.coordinator.group_map import GroupMap
 from kbroker.coordinator.group_records import CommittedOffset
 from kbroker.coordinator.group_sensors import GroupSensors
@@ -30,6 +27,8 @@ from kbroker.coordinator.internal_topic import (
     append_end_marker,
     error_for_client,
 )
+from kbroker.coordinator.modern_group.group import ModernGroup
+from kbroker.coordinator.modern_groups import Commit, ModernGroups
 
 logger = get_logger(__name__)
 
@@ -44,8 +43,8 @@ class FetchedOffsets(NamedTuple):
 class OffsetMetadataManager:
     """The offsets of the groups in a map.
 
-    Args: ``touch`` extends the session of a member that commits, under its group's lock; ``tombstones``: for all
-    records of a consumer group except its offsets.
+    Args: ``touch`` extends the session of a member that commits, under its group's lock; ``kinds``: the groups of the
+    newer protocols, by kind.
     Threads: any.
     """
 
@@ -55,13 +54,11 @@ class OffsetMetadataManager:
         groups: GroupMap,
         touch: Callable[[ClassicGroup, str], None],
         retention_ms: int,
-        image: TopicsImage,
-        tombstones: Callable[[ConsumerGroup], list[KeyValue]],
+        kinds: Mapping[str, ModernGroups[Any]],
         sensors: GroupSensors,
     ) -> None:
         self._clock = clock
-        self._image = image
-        self._tombstones = tombstones
+        self._kinds = kinds
         self._groups = groups
         self._touch = touch
         self._retention_ms = retention_ms
@@ -151,17 +148,9 @@ class OffsetMetadataManager:
         is_transactional: bool,
     ) -> None:
         """Refuse a commit that is not from a member of the current generation. Raises: KafkaError."""
-        if isinstance(group, ConsumerGroup):
-            check_commit(
-                group,
-                self._image,
-                member_id,
-                group_instance_id,
-                generation_id,
-                places,
-                api_version=api_version,
-                is_transactional=is_transactional,
-            )
+        if isinstance(group, ModernGroup):
+            commit = Commit(member_id, group_instance_id, generation_id, places, api_version, is_transactional)
+            self._kinds[group.KIND].check_commit(group, commit)
             return
         judge = _transactional_commit_error if is_transactional else _commit_error
         error = judge(group, member_id, group_instance_id, generation_id)
@@ -243,14 +232,14 @@ class OffsetMetadataManager:
         """Return the committed offsets of these topic-partitions, of all for None; those without one are left out.
 
         Args: ``require_stable``: topic-partitions with a pending offset are in ``unstable`` instead; for None only
-        those with a committed one too. ``member_id``, ``member_epoch``: of the member of a consumer group that fetches.
+        those with a committed one too. ``member_id``, ``member_epoch``: of the member that fetches.
         Raises: KafkaError UNKNOWN_MEMBER_ID, STALE_MEMBER_EPOCH, ILLEGAL_GENERATION.
         """
         with self._groups.locked(group_id) as group:
             if group is None:
                 return FetchedOffsets({}, frozenset())
-            if isinstance(group, ConsumerGroup):
-                check_fetch(group, member_id, member_epoch)
+            if isinstance(group, ModernGroup):
+                self._kinds[group.KIND].check_fetch(group, member_id, member_epoch)
             offsets = group.offsets
             committed = offsets.committed
             wanted = list(committed) if places is None else list(places)
@@ -302,8 +291,8 @@ class OffsetMetadataManager:
         Raises: KafkaError; the group is then unchanged.
         """
         tombstones = _tombstones(group.group_id, group.offsets.places)
-        if isinstance(group, ConsumerGroup):
-            tombstones += self._tombstones(group)
+        if isinstance(group, ModernGroup):
+            tombstones += self._kinds[group.KIND].tombstones(group)
         elif group.is_stored:
             tombstones.append((group_records.group_key(group.group_id), None))
         if tombstones:
@@ -391,7 +380,7 @@ def _note_use(group: Group) -> None:
 def _expired(group: Group, now_ms: int, retention_ms: int) -> list[TopicPartition]:
     """Return the expired offsets: by the end of the group if it is empty, by commit for unsubscribed topics."""
     base: Callable[[CommittedOffset], int]
-    if isinstance(group, ConsumerGroup) or (group.state is GroupState.EMPTY and group.protocol_type is None):
+    if isinstance(group, ModernGroup) or (group.state is GroupState.EMPTY and group.protocol_type is None):
         base = _commit_time
     elif group.state is GroupState.EMPTY:
         since_ms = group.state_timestamp_ms
@@ -402,7 +391,7 @@ def _expired(group: Group, now_ms: int, retention_ms: int) -> list[TopicPartitio
         base = _commit_time
     else:
         return []
-    stable = isinstance(group, ConsumerGroup) or group.state is GroupState.STABLE
+    stable = isinstance(group, ModernGroup) or group.state is GroupState.STABLE
     expired = []
     for place, value in group.offsets.committed.items():
         if (stable and group.is_subscribed(place[0])) or group.offsets.is_pending(place):

@@ -5,6 +5,8 @@ Source: ``GroupCoordinatorMetrics``, ``CoordinatorRuntimeMetricsImpl``.
 
 from __future__ import annotations
 
+import enum
+from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -16,6 +18,10 @@ from kbroker.observe.metric_table import Row, Series
 if TYPE_CHECKING:
     from kbroker.coordinator.group_coordinator import GroupCoordinator
 
+CLASSIC = "classic"
+#: The states of each kind of group.
+_KINDS: Mapping[str, type[enum.Enum]] = {CLASSIC: GroupState, "consumer": ConsumerGroupState}
+
 MANAGER = "kafka.coordinator.group:GroupMetadataManager"
 
 
@@ -25,17 +31,17 @@ def _partitions(groups: GroupCoordinator) -> Series:
 
 
 def _by_protocol(groups: GroupCoordinator) -> Series:
-    census = groups.census()
-    return [(("classic",), sum(census.classic.values())), (("consumer",), sum(census.consumer.values()))]
+    census = groups.census().states
+    return [((kind,), sum(census.get(state, 0) for state in states)) for kind, states in _KINDS.items()]
 
 
-def _by_state(groups: GroupCoordinator) -> Series:
-    consumer = groups.census().consumer
-    return [((state.value,), consumer.get(state, 0)) for state in ConsumerGroupState]
+def _by_state(groups: GroupCoordinator, kind: str) -> Series:
+    census = groups.census().states
+    return [((state.value,), census.get(state, 0)) for state in _KINDS[kind]]
 
 
 def _in_state(groups: GroupCoordinator, state: GroupState) -> float:
-    return groups.census().classic.get(state, 0)
+    return groups.census().states.get(state, 0)
 
 
 ROWS: tuple[Row[GroupCoordinator], ...] = (
@@ -43,9 +49,10 @@ ROWS: tuple[Row[GroupCoordinator], ...] = (
         "partitions of __consumer_offsets; failed: it could not be read, and its groups are not served",
         _partitions, ("state",)),
     Row(GROUP, "group-count", "groups of each protocol", _by_protocol, ("protocol",)),
-    Row(GROUP, "consumer-group-count", "groups of the consumer protocol", _by_state, ("state",)),
+    *(Row(GROUP, f"{kind}-group-count", f"groups of the {kind} protocol", partial(_by_state, kind=kind), ("state",))
+      for kind in _KINDS if kind != CLASSIC),
     Row(MANAGER, "NumOffsets", "committed offsets", lambda groups: groups.census().offsets),
-    Row(MANAGER, "NumGroups", "classic groups", lambda groups: sum(groups.census().classic.values())),
+    Row(MANAGER, "NumGroups", "classic groups", lambda groups: sum(_in_state(groups, state) for state in GroupState)),
     *(Row(MANAGER, f"NumGroups{state.value}", f"classic groups in the state {state.value}",
           partial(_in_state, state=state)) for state in GroupState),
 )  # fmt: skip

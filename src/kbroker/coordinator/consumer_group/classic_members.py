@@ -13,7 +13,6 @@ from typing import Protocol
 from kbroker.common.errors import Errors, KafkaError, ProtocolError
 from kbroker.coordinator.classic_group import JoinResult, SyncResult
 from kbroker.coordinator.classic_membership import JoinRequest, LeavingMember, SyncRequest
-from kbroker.coordinator.consumer_group import timers
 from kbroker.coordinator.consumer_group.embedded_protocol import read_subscription, read_version, write_assignment
 from kbroker.coordinator.consumer_group.group import CONSUMER, ConsumerGroup
 from kbroker.coordinator.consumer_group.member import (
@@ -24,8 +23,9 @@ from kbroker.coordinator.consumer_group.member import (
     new_member_id,
 )
 from kbroker.coordinator.consumer_group.membership import ConsumerGroupMembership, check_instance
-from kbroker.coordinator.consumer_group.records import GroupRecord
 from kbroker.coordinator.consumer_group.target_assignment import TargetAssignment
+from kbroker.coordinator.modern_group import timers
+from kbroker.coordinator.modern_group.records import GroupRecord
 
 
 class Downgrade(Protocol):

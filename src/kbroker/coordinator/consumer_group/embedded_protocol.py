@@ -11,7 +11,7 @@ from typing import NamedTuple
 from uuid import UUID
 
 from kbroker.common.errors import ProtocolError
-from kbroker.coordinator.consumer_group.topics_image import TopicsImage
+from kbroker.coordinator.modern_group.topics_image import TopicsImage
 from kbroker.protocol import codec
 
 LATEST_VERSION = 3

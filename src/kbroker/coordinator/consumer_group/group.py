@@ -9,33 +9,22 @@ from __future__ import annotations
 
 import enum
 import threading
-from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
 from uuid import UUID
 
-from kbroker._core.timer.purgatory import DelayedOperation
-from kbroker.common.errors import Errors, KafkaError
 from kbroker.common.java.java_hash import hash_map_order
 from kbroker.common.loggers import get_logger
 from kbroker.coordinator.consumer_group import records
 from kbroker.coordinator.consumer_group.member import NO_TARGET, ConsumerGroupMember, Owned, Target
-from kbroker.coordinator.consumer_group.records import (
-    CurrentAssignment,
-    GroupEpoch,
-    GroupRecord,
-    ResolvedRegex,
-    TargetEpoch,
-)
+from kbroker.coordinator.consumer_group.records import CurrentAssignment, GroupEpoch, ResolvedRegex
 from kbroker.coordinator.group_offsets import GroupOffsets
-
-if TYPE_CHECKING:
-    from kbroker.coordinator.classic_group import ClassicGroup
-    from kbroker.coordinator.group_partition import GroupPartition
+from kbroker.coordinator.modern_group.group import ModernGroup
+from kbroker.coordinator.modern_group.records import GroupRecord
 
 logger = get_logger(__name__)
 
 CONSUMER = "consumer"
-FIRST_EPOCH = 1
 NOT_OWNED = -1
 
 
@@ -56,27 +45,15 @@ class Subscribers(NamedTuple):
     by_regex: int = 0
 
 
-class ConsumerGroup:
-    """A group and its offsets.
+class ConsumerGroup(ModernGroup):
+    """A group of the consumer protocol."""
 
-    Args: ``lock``, ``offsets``: of the group that it replaces.
-    """
-
-    shard: GroupPartition  # set when the group is put into one
+    KIND = CONSUMER
+    FORMATS = records.FORMATS
+    members: dict[str, ConsumerGroupMember]
 
     def __init__(self, group_id: str, lock: threading.RLock | None = None, offsets: GroupOffsets | None = None) -> None:
-        self.group_id = group_id
-        self.lock = threading.RLock() if lock is None else lock
-        self.offsets = GroupOffsets() if offsets is None else offsets
-        self.is_dead = False
-        self.predecessor: ClassicGroup | None = None  # replaced by its first records
-        self.is_stored = False  # the log has a record of the group itself
-        self.epoch = FIRST_EPOCH
-        self.metadata_hash = 0
-        self.target_epoch = FIRST_EPOCH
-        self.target_timestamp_ms = 0
-        self.assignment_pause_ms = 0  # after a slow target assignment
-        self.members: dict[str, ConsumerGroupMember] = {}
+        super().__init__(group_id, lock, offsets)
         self.targets: dict[str, Target] = {}
         self.static_members: dict[str, str] = {}
         self.resolved: dict[str, ResolvedRegex] = {}
@@ -86,30 +63,13 @@ class ConsumerGroup:
         self.classic_protocols: dict[str, int] = {}  # number of members of the classic protocol that support each
         self.classic_member_count = 0
         self.has_partition_metadata = False  # a record from before 4.1 that is still to be deleted
-        self.refresh_deadline_ms = 0  # the topics are read again then, changed or not
-        self.refresh_epoch = 0
-        self.refresh_version = -1  # of the topics when they were read
         self.is_resolving = False  # regular expressions are being matched
-        self.timers: dict[tuple[str, str], DelayedOperation] = {}  # by kind and member id
         self._partition_epochs: dict[UUID, dict[int, int]] = {}
         self._latest_names: frozenset[str] = (
             frozenset()
         )  # most members subscribe to the same topics: they share the set
 
     # ------------------------------------------------------------ properties
-
-    @property
-    def is_empty(self) -> bool:
-        return not self.members
-
-    @property
-    def is_unused(self) -> bool:
-        """True if the group can be dropped, because a rejected request created it."""
-        return not self.is_dead and not self.members and not self.is_stored and not self.offsets
-
-    @property
-    def protocol_type(self) -> str:
-        return CONSUMER
 
     @property
     def state(self) -> ConsumerGroupState:
@@ -123,13 +83,6 @@ class ConsumerGroup:
         if any(not member.is_reconciled_to(self.target_epoch) for member in self.members.values()):
             return ConsumerGroupState.RECONCILING
         return ConsumerGroupState.STABLE
-
-    def member(self, member_id: str) -> ConsumerGroupMember:
-        """Return a member. Raises: KafkaError UNKNOWN_MEMBER_ID."""
-        found = self.members.get(member_id)
-        if found is None:
-            raise KafkaError(Errors.UNKNOWN_MEMBER_ID, f"Member {member_id} is not a member of group {self.group_id}.")
-        return found
 
     def static_member(self, instance_id: str | None) -> ConsumerGroupMember | None:
         """Return the member of an instance id, if there is one."""
@@ -226,7 +179,7 @@ class ConsumerGroup:
             else:
                 self.is_stored = False
         elif kind == records.TARGET_METADATA:
-            self.target_epoch, self.target_timestamp_ms = value if isinstance(value, TargetEpoch) else (-1, 0)
+            self.replay_target_epoch(value)
         elif kind == records.TARGET_MEMBER:
             if isinstance(value, dict):
                 self.targets[name] = value
@@ -243,6 +196,10 @@ class ConsumerGroup:
                 self.resolved[name] = resolved
         elif kind == records.PARTITION_METADATA:
             self.has_partition_metadata = value is not None
+
+    def tombstones(self) -> Sequence[GroupRecord]:
+        """Return tombstones for all records of the group except its offsets."""
+        return records.group_tombstones(self.group_id, self.members, self.resolved)
 
     def _replay_member(self, member_id: str, asked: ConsumerGroupMember | None) -> None:
         old = self.members.get(member_id)

@@ -15,7 +15,7 @@ from kbroker._core.clock import BaseClock
 from kbroker._core.timer.purgatory import Purgatory
 from kbroker.common.errors import Errors, KafkaError
 from kbroker.common.loggers import get_logger
-from kbroker.coordinator.consumer_group import records, target_assignment, timers
+from kbroker.coordinator.consumer_group import records, target_assignment
 from kbroker.coordinator.consumer_group.group import ConsumerGroup, is_homogeneous
 from kbroker.coordinator.consumer_group.member import (
     JOIN_EPOCH,
@@ -29,13 +29,14 @@ from kbroker.coordinator.consumer_group.member import (
 )
 from kbroker.coordinator.consumer_group.migration import NotDowngradedError
 from kbroker.coordinator.consumer_group.reconciliation import Reconciliation, Reported, reconcile
-from kbroker.coordinator.consumer_group.records import GroupRecord
 from kbroker.coordinator.consumer_group.regexes import Regexes, RegexStatus, Visible
 from kbroker.coordinator.consumer_group.settings import ConsumerGroupSettings
 from kbroker.coordinator.consumer_group.target_assignment import TargetAssignment
-from kbroker.coordinator.consumer_group.timers import MemberTimers
-from kbroker.coordinator.consumer_group.topics_image import TopicHashes, TopicsImage
 from kbroker.coordinator.group_sensors import GroupSensors
+from kbroker.coordinator.modern_group import timers
+from kbroker.coordinator.modern_group.records import GroupRecord, tombstone
+from kbroker.coordinator.modern_group.timers import MemberTimers
+from kbroker.coordinator.modern_group.topics_image import TopicHashes, TopicsImage
 
 logger = get_logger(__name__)
 
@@ -266,7 +267,7 @@ class ConsumerGroupMembership:
             logger.info("group %s: epoch %d", group.group_id, epoch)
         self._note_refresh(group, epoch, version)
         if group.has_partition_metadata:
-            changes.append(records.tombstone(records.PARTITION_METADATA, group.group_id))
+            changes.append(tombstone(records.PARTITION_METADATA, group.group_id))
         return epoch, homogeneous
 
     def _target(
@@ -302,7 +303,7 @@ class ConsumerGroupMembership:
 
     def _may_assign(self, group: ConsumerGroup) -> bool:
         interval_ms = max(self.settings.assignment_interval_ms(group.group_id), group.assignment_pause_ms)
-        return target_assignment.may_assign(group, interval_ms, self.clock.wall_ms())
+        return group.may_assign(interval_ms, self.clock.wall_ms())
 
     def lacks_target(self, group: ConsumerGroup) -> bool:
         """Return whether a join has to make the due target assignment: no member uses the consumer protocol."""
@@ -352,6 +353,7 @@ class ConsumerGroupMembership:
             raise KafkaError(Errors.GROUP_MAX_SIZE_REACHED, text)
 
     def _dynamic_member(self, group: ConsumerGroup, member_id: str, request: HeartbeatRequest) -> ConsumerGroupMember:
+        member: ConsumerGroupMember
         if request.member_epoch != JOIN_EPOCH:
             member = group.member(member_id)
         else:
@@ -431,7 +433,7 @@ class ConsumerGroupMembership:
             if member.topic_regex:
                 left[member.topic_regex] = left.get(member.topic_regex, 0) + 1
         unused = [regex for regex, count in left.items() if group.regex_subscribers.get(regex, 0) == count]
-        changes += [records.tombstone(records.REGULAR_EXPRESSION, group_id, regex) for regex in unused]
+        changes += [tombstone(records.REGULAR_EXPRESSION, group_id, regex) for regex in unused]
         value = self.hashes.group_hash(group.subscribers_without(members, unused))
         changes.append(records.epoch_record(group_id, group.epoch + 1, value))
         self.store.write(group, changes)

@@ -27,9 +27,9 @@ from kbroker.coordinator.consumer_group.member import (
     MemberState,
     owned_at,
 )
-from kbroker.coordinator.consumer_group.records import GroupRecord
 from kbroker.coordinator.consumer_group.settings import ConsumerGroupSettings
-from kbroker.coordinator.consumer_group.topics_image import TopicHashes, TopicsImage
+from kbroker.coordinator.modern_group.records import GroupRecord
+from kbroker.coordinator.modern_group.topics_image import TopicHashes, TopicsImage
 
 logger = get_logger(__name__)
 

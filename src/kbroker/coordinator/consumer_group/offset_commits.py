@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from kbroker.common.errors import Errors, KafkaError
 from kbroker.coordinator.consumer_group.group import ConsumerGroup
 from kbroker.coordinator.consumer_group.member import ConsumerGroupMember
-from kbroker.coordinator.consumer_group.topics_image import TopicsImage
+from kbroker.coordinator.modern_group.topics_image import TopicsImage
 
 FIRST_WITH_MEMBER_EPOCH = 9  # version of OffsetCommit
 
@@ -22,7 +22,6 @@ def check_commit(
     instance_id: str | None,
     member_epoch: int,
     places: Iterable[tuple[str, int]],
-    *,
     api_version: int,
     is_transactional: bool,
 ) -> None:

@@ -15,7 +15,7 @@ from kbroker.common.errors import Errors, KafkaError
 from kbroker.coordinator.consumer_group.group import NOT_OWNED, ConsumerGroup
 from kbroker.coordinator.consumer_group.member import ConsumerGroupMember, MemberState, Owned, Target
 from kbroker.coordinator.consumer_group.records import ResolvedRegex
-from kbroker.coordinator.consumer_group.topics_image import TopicsImage
+from kbroker.coordinator.modern_group.topics_image import TopicsImage
 
 Reported = Mapping[UUID, Iterable[int]]  # partitions that a member reports to own
 

@@ -7,12 +7,10 @@ Source: ``ConsumerGroup*Key.json``, ``ConsumerGroup*Value.json``, ``GroupCoordin
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 from uuid import UUID
 
-from kbroker.common.errors import ProtocolError
 from kbroker.coordinator.consumer_group.member import (
     ClassicMetadata,
     ClassicProtocol,
@@ -21,30 +19,18 @@ from kbroker.coordinator.consumer_group.member import (
     Owned,
     Target,
 )
-from kbroker.protocol import codec
+from kbroker.coordinator.modern_group.records import (
+    Body,
+    Format,
+    Formats,
+    GroupRecord,
+    RecordKey,
+    TargetEpoch,
+    tombstone,
+)
 
 METADATA, PARTITION_METADATA, MEMBER, TARGET_METADATA, TARGET_MEMBER, CURRENT_ASSIGNMENT = 3, 4, 5, 6, 7, 8
 REGULAR_EXPRESSION = 16
-
-_NAMES = {
-    METADATA: "ConsumerGroupMetadata",
-    PARTITION_METADATA: "ConsumerGroupPartitionMetadata",
-    MEMBER: "ConsumerGroupMemberMetadata",
-    TARGET_METADATA: "ConsumerGroupTargetAssignmentMetadata",
-    TARGET_MEMBER: "ConsumerGroupTargetAssignmentMember",
-    CURRENT_ASSIGNMENT: "ConsumerGroupCurrentMemberAssignment",
-    REGULAR_EXPRESSION: "ConsumerGroupRegularExpression",
-}
-KINDS = frozenset(_NAMES)
-_OF_MEMBERS = frozenset({MEMBER, TARGET_MEMBER, CURRENT_ASSIGNMENT})
-
-
-class ConsumerGroupKey(NamedTuple):
-    """Key of a record. ``name``: the member id or the regular expression; "" for the group."""
-
-    kind: int
-    group_id: str
-    name: str = ""
 
 
 class GroupEpoch(NamedTuple):
@@ -52,13 +38,6 @@ class GroupEpoch(NamedTuple):
 
     epoch: int
     metadata_hash: int
-
-
-class TargetEpoch(NamedTuple):
-    """The group epoch of the target assignment, and its time (0: unknown)."""
-
-    epoch: int
-    timestamp_ms: int
 
 
 class CurrentAssignment(NamedTuple):
@@ -79,41 +58,24 @@ class ResolvedRegex(NamedTuple):
     timestamp_ms: int
 
 
-Value = GroupEpoch | TargetEpoch | CurrentAssignment | ResolvedRegex | ConsumerGroupMember | dict[UUID, frozenset[int]]
-
-
-class GroupRecord(NamedTuple):
-    """A change of a consumer group; a value of None is a tombstone.
-
-    The value of a member has only what its own record holds. PARTITION_METADATA has no value of use: ``{}``.
-    """
-
-    key: ConsumerGroupKey
-    value: Value | None
-
-    def encode(self) -> tuple[bytes, bytes | None]:
-        """Return key and value in bytes. Raises: ProtocolError for values that the formats cannot hold."""
-        return encode_key(self.key), None if self.value is None else _encode_value(self.key.kind, self.value)
-
-
 def epoch_record(group_id: str, epoch: int, metadata_hash: int) -> GroupRecord:
     """Return the record of a new group epoch."""
-    return GroupRecord(ConsumerGroupKey(METADATA, group_id), GroupEpoch(epoch, metadata_hash))
+    return GroupRecord(RecordKey(METADATA, group_id), GroupEpoch(epoch, metadata_hash))
 
 
 def member_record(group_id: str, member: ConsumerGroupMember) -> GroupRecord:
     """Return the record of a member's subscription."""
-    return GroupRecord(ConsumerGroupKey(MEMBER, group_id, member.member_id), member)
+    return GroupRecord(RecordKey(MEMBER, group_id, member.member_id), member)
 
 
 def target_record(group_id: str, member_id: str, target: Target) -> GroupRecord:
     """Return the record of a member's target assignment."""
-    return GroupRecord(ConsumerGroupKey(TARGET_MEMBER, group_id, member_id), dict(target))
+    return GroupRecord(RecordKey(TARGET_MEMBER, group_id, member_id), dict(target))
 
 
 def target_epoch_record(group_id: str, epoch: int, timestamp_ms: int) -> GroupRecord:
     """Return the record of a complete target assignment."""
-    return GroupRecord(ConsumerGroupKey(TARGET_METADATA, group_id), TargetEpoch(epoch, timestamp_ms))
+    return GroupRecord(RecordKey(TARGET_METADATA, group_id), TargetEpoch(epoch, timestamp_ms))
 
 
 def current_record(group_id: str, member: ConsumerGroupMember) -> GroupRecord:
@@ -121,17 +83,12 @@ def current_record(group_id: str, member: ConsumerGroupMember) -> GroupRecord:
     value = CurrentAssignment(
         member.member_epoch, member.previous_member_epoch, member.state, member.assigned, member.pending_revocation
     )
-    return GroupRecord(ConsumerGroupKey(CURRENT_ASSIGNMENT, group_id, member.member_id), value)
+    return GroupRecord(RecordKey(CURRENT_ASSIGNMENT, group_id, member.member_id), value)
 
 
 def regex_record(group_id: str, regex: str, resolved: ResolvedRegex) -> GroupRecord:
     """Return the record of a regular expression's topics."""
-    return GroupRecord(ConsumerGroupKey(REGULAR_EXPRESSION, group_id, regex), resolved)
-
-
-def tombstone(kind: int, group_id: str, name: str = "") -> GroupRecord:
-    """Return the tombstone of a key."""
-    return GroupRecord(ConsumerGroupKey(kind, group_id, name), None)
+    return GroupRecord(RecordKey(REGULAR_EXPRESSION, group_id, regex), resolved)
 
 
 def member_tombstones(group_id: str, member_id: str) -> list[GroupRecord]:
@@ -153,76 +110,6 @@ def group_tombstones(group_id: str, member_ids: Iterable[str], regexes: Iterable
 
 
 # ------------------------------------------------------------ formats
-
-
-def encode_key(key: ConsumerGroupKey) -> bytes:
-    """Encode a key. Raises: ProtocolError."""
-    body = {"GroupId": key.group_id}
-    if key.kind in _OF_MEMBERS:
-        body["MemberId"] = key.name
-    elif key.kind == REGULAR_EXPRESSION:
-        body["RegularExpression"] = key.name
-    return codec.encode_versioned(_NAMES[key.kind] + "Key", key.kind, body)
-
-
-def decode_key(key: bytes) -> ConsumerGroupKey | None:
-    """Decode a key; return None for another kind of record. Raises: ProtocolError."""
-    if len(key) < 2:
-        raise ProtocolError("record key without a version")
-    (kind,) = struct.unpack_from(">h", key)
-    if kind not in KINDS:
-        return None
-    body = codec.decode_versioned(_NAMES[kind] + "Key", key)[1]
-    return ConsumerGroupKey(kind, body["GroupId"], body.get("MemberId") or body.get("RegularExpression", ""))
-
-
-def decode_value(key: ConsumerGroupKey, data: bytes) -> Value:
-    """Decode the value of a record. Raises: ProtocolError."""
-    body = codec.decode_versioned(_NAMES[key.kind] + "Value", data)[1]
-    if key.kind == METADATA:
-        return GroupEpoch(body["Epoch"], body["MetadataHash"])
-    if key.kind == MEMBER:
-        return _member(key.name, body)
-    if key.kind == TARGET_METADATA:
-        return TargetEpoch(body["AssignmentEpoch"], body["AssignmentTimestamp"])
-    if key.kind == TARGET_MEMBER:
-        return {row["TopicId"]: frozenset(row["Partitions"]) for row in body["TopicPartitions"]}
-    if key.kind == CURRENT_ASSIGNMENT:
-        epoch = body["MemberEpoch"]
-        return CurrentAssignment(
-            epoch,
-            body["PreviousMemberEpoch"],
-            MemberState.of(body["State"]),
-            _owned(body["AssignedPartitions"], epoch),
-            _owned(body["PartitionsPendingRevocation"], epoch),
-        )
-    if key.kind == REGULAR_EXPRESSION:
-        return ResolvedRegex(frozenset(body["Topics"]), body["Version"], body["Timestamp"])
-    return {}
-
-
-def _encode_value(kind: int, value: Value) -> bytes:
-    return codec.encode_versioned(_NAMES[kind] + "Value", 0, _body(value))
-
-
-def _body(value: Value) -> dict[str, Any]:
-    if isinstance(value, ConsumerGroupMember):
-        return _member_body(value)
-    if isinstance(value, CurrentAssignment):
-        return {
-            "MemberEpoch": value.member_epoch,
-            "PreviousMemberEpoch": value.previous_member_epoch,
-            "State": int(value.state),
-            "AssignedPartitions": _owned_rows(value.assigned),
-            "PartitionsPendingRevocation": _owned_rows(value.pending_revocation),
-        }
-    if isinstance(value, GroupEpoch):
-        return {"Epoch": value.epoch, "MetadataHash": value.metadata_hash}
-    if isinstance(value, TargetEpoch):
-        return {"AssignmentEpoch": value.epoch, "AssignmentTimestamp": value.timestamp_ms}
-    if isinstance(value, ResolvedRegex):
-        return {"Topics": sorted(value.topics), "Version": value.version, "Timestamp": value.timestamp_ms}
-    return {"TopicPartitions": [{"TopicId": one, "Partitions": sorted(indexes)} for one, indexes in value.items()]}
 
 
 def _owned_rows(owned: Owned) -> list[dict[str, Any]]:
@@ -279,3 +166,62 @@ def _member(member_id: str, body: Mapping[str, Any]) -> ConsumerGroupMember:
         server_assignor=body["ServerAssignor"],
         classic=classic,
     )
+
+
+def _group_epoch(name: str, body: Body) -> GroupEpoch:
+    return GroupEpoch(body["Epoch"], body["MetadataHash"])
+
+
+def _target_body(target: Target) -> Body:
+    return {"TopicPartitions": [{"TopicId": one, "Partitions": sorted(indexes)} for one, indexes in target.items()]}
+
+
+def _target(name: str, body: Body) -> Target:
+    return {row["TopicId"]: frozenset(row["Partitions"]) for row in body["TopicPartitions"]}
+
+
+def _current_body(value: CurrentAssignment) -> Body:
+    return {
+        "MemberEpoch": value.member_epoch,
+        "PreviousMemberEpoch": value.previous_member_epoch,
+        "State": int(value.state),
+        "AssignedPartitions": _owned_rows(value.assigned),
+        "PartitionsPendingRevocation": _owned_rows(value.pending_revocation),
+    }
+
+
+def _current(name: str, body: Body) -> CurrentAssignment:
+    epoch = body["MemberEpoch"]
+    return CurrentAssignment(
+        epoch,
+        body["PreviousMemberEpoch"],
+        MemberState.of(body["State"]),
+        _owned(body["AssignedPartitions"], epoch),
+        _owned(body["PartitionsPendingRevocation"], epoch),
+    )
+
+
+def _regex_body(value: ResolvedRegex) -> Body:
+    return {"Topics": sorted(value.topics), "Version": value.version, "Timestamp": value.timestamp_ms}
+
+
+def _regex(name: str, body: Body) -> ResolvedRegex:
+    return ResolvedRegex(frozenset(body["Topics"]), body["Version"], body["Timestamp"])
+
+
+def _no_body(value: object) -> Body:
+    return {}  # no record is written in this format any more
+
+
+_P = "ConsumerGroup"
+FORMATS: Formats = {
+    METADATA: Format(
+        _P + "Metadata", "", lambda one: {"Epoch": one.epoch, "MetadataHash": one.metadata_hash}, _group_epoch
+    ),
+    PARTITION_METADATA: Format(_P + "PartitionMetadata", "", _no_body, lambda name, body: {}),
+    MEMBER: Format(_P + "MemberMetadata", "MemberId", _member_body, _member),
+    TARGET_METADATA: Format(_P + "TargetAssignmentMetadata", "", TargetEpoch.body, TargetEpoch.of),
+    TARGET_MEMBER: Format(_P + "TargetAssignmentMember", "MemberId", _target_body, _target),
+    CURRENT_ASSIGNMENT: Format(_P + "CurrentMemberAssignment", "MemberId", _current_body, _current),
+    REGULAR_EXPRESSION: Format(_P + "RegularExpression", "RegularExpression", _regex_body, _regex),
+}

@@ -14,13 +14,15 @@ from typing import TYPE_CHECKING
 from kbroker._core.clock import BaseClock
 from kbroker.common.errors import Errors, KafkaError
 from kbroker.common.loggers import get_logger
-from kbroker.coordinator.consumer_group import records, timers
+from kbroker.coordinator.consumer_group import records
 from kbroker.coordinator.consumer_group.background import BackgroundTasks
 from kbroker.coordinator.consumer_group.group import ConsumerGroup, count_regex
 from kbroker.coordinator.consumer_group.member import ConsumerGroupMember
-from kbroker.coordinator.consumer_group.records import GroupRecord, ResolvedRegex
-from kbroker.coordinator.consumer_group.timers import MemberTimers
-from kbroker.coordinator.consumer_group.topics_image import TopicHashes, TopicsImage
+from kbroker.coordinator.consumer_group.records import ResolvedRegex
+from kbroker.coordinator.modern_group import timers
+from kbroker.coordinator.modern_group.records import GroupRecord, tombstone
+from kbroker.coordinator.modern_group.timers import MemberTimers
+from kbroker.coordinator.modern_group.topics_image import TopicHashes, TopicsImage
 
 if TYPE_CHECKING:  # loaded with the first expression
     from kbroker.common.java.linear_pattern import LinearPattern
@@ -83,7 +85,7 @@ class Regexes:
         if old == new:
             return RegexStatus.UNCHANGED
         if old and group.regex_subscribers.get(old) == 1:
-            changes.append(records.tombstone(records.REGULAR_EXPRESSION, group.group_id, old))
+            changes.append(tombstone(records.REGULAR_EXPRESSION, group.group_id, old))
         if not new:
             return RegexStatus.UPDATED_AND_RESOLVED if old else RegexStatus.UPDATED
         if group.regex_subscribers.get(new, 0):
@@ -152,7 +154,7 @@ class Regexes:
                 count_regex(subscribers, old, resolved)
             changes.append(records.regex_record(group.group_id, regex, resolved))
         for regex in group.resolved.keys() - group.regex_subscribers.keys():  # its member replaced another one
-            changes.append(records.tombstone(records.REGULAR_EXPRESSION, group.group_id, regex))
+            changes.append(tombstone(records.REGULAR_EXPRESSION, group.group_id, regex))
             count_regex(subscribers, group.resolved[regex], None)
         value = self._hashes.group_hash(subscribers)
         if changes and (bumps or value != group.metadata_hash):

@@ -18,8 +18,8 @@ from kbroker.coordinator.consumer_group.assignors.group_spec import Assignor, Gr
 from kbroker.coordinator.consumer_group.group import ConsumerGroup
 from kbroker.coordinator.consumer_group.member import NO_TARGET, ConsumerGroupMember, Target
 from kbroker.coordinator.consumer_group.reconciliation import subscribed_topics
-from kbroker.coordinator.consumer_group.records import GroupRecord
-from kbroker.coordinator.consumer_group.topics_image import TopicsImage
+from kbroker.coordinator.modern_group.records import GroupRecord
+from kbroker.coordinator.modern_group.topics_image import TopicsImage
 
 logger = get_logger(__name__)
 
@@ -34,13 +34,6 @@ class TargetAssignment(NamedTuple):
 
     epoch: int
     target: Target
-
-
-def may_assign(group: ConsumerGroup, interval_ms: int, now_ms: int) -> bool:
-    """Return whether the target assignment is older than the interval, or the clock was set back behind it."""
-    if not group.target_timestamp_ms or not interval_ms:
-        return True
-    return not group.target_timestamp_ms <= now_ms < group.target_timestamp_ms + interval_ms
 
 
 def assign(

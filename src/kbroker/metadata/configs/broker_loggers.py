@@ -39,6 +39,7 @@ _OF_COLD_MODULES = (
     "kbroker.coordinator.group_coordinator",
     "kbroker.coordinator.group_shard",
     "kbroker.coordinator.internal_topic",
+    "kbroker.coordinator.modern_groups",
     "kbroker.coordinator.classic_membership",
     "kbroker.coordinator.offset_metadata_manager",
     "kbroker.coordinator.runtime",

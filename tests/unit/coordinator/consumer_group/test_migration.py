@@ -9,8 +9,9 @@ import pytest
 
 from kbroker.common.errors import Errors, KafkaError
 from kbroker.coordinator.classic_group import JoinResult
-from kbroker.coordinator.consumer_group.settings import ConsumerGroupSettings, Limits
+from kbroker.coordinator.consumer_group.settings import ConsumerGroupSettings
 from kbroker.coordinator.group_records import CommittedOffset
+from kbroker.coordinator.modern_group.settings import Limits
 from kbroker.protocol import codec
 from tests.support.consumer_groups import AT_ONCE, Beat, ConsumerGroupBench, FakeImage
 

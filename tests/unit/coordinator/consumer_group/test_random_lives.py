@@ -13,8 +13,9 @@ from typing import Any
 import pytest
 
 from kbroker.common.errors import Errors, KafkaError
-from kbroker.coordinator.consumer_group.settings import ConsumerGroupSettings, Limits
+from kbroker.coordinator.consumer_group.settings import ConsumerGroupSettings
 from kbroker.coordinator.group_shard import GroupShard
+from kbroker.coordinator.modern_group.settings import Limits
 from tests.support.consumer_groups import ConsumerGroupBench, FakeImage
 
 SESSION_MS = 45_000

@@ -9,7 +9,8 @@ import pytest
 from kbroker.common.errors import ProtocolError
 from kbroker.coordinator.consumer_group import records
 from kbroker.coordinator.consumer_group.member import ClassicMetadata, ClassicProtocol, ConsumerGroupMember, MemberState
-from kbroker.coordinator.consumer_group.records import CurrentAssignment, GroupRecord, ResolvedRegex
+from kbroker.coordinator.consumer_group.records import FORMATS, CurrentAssignment, ResolvedRegex
+from kbroker.coordinator.modern_group.records import GroupRecord, RecordKey, decode_key, decode_value, encode, tombstone
 
 TOPIC = UUID("8ec5a5e5-8c0f-4ec6-9e6f-6d2b4d0fd39c")
 MEMBER = ConsumerGroupMember(
@@ -46,7 +47,7 @@ CASES = [
         "0000" + "02" + TOPIC.hex + "03" + "00000000" + "00000001" + "00" + "00",
     ),
     (
-        GroupRecord(records.ConsumerGroupKey(records.CURRENT_ASSIGNMENT, "g", "m"), HAS),
+        GroupRecord(RecordKey(records.CURRENT_ASSIGNMENT, "g", "m"), HAS),
         "0008" + "000167" + "00016d",
         "0000" + "00000003" + "00000002" + "01"
         "02" + TOPIC.hex + "03" + "00000000" + "00000001" + "01" + "0009" + "03" + "00000002" + "00000003"
@@ -57,19 +58,19 @@ CASES = [
         "0010" + "000167" + "0003642e2a",
         "0000" + "03" + "036461" + "036462" + "0000000000000007" + "0000000000000008" + "00",
     ),
-    (records.tombstone(records.PARTITION_METADATA, "g"), "0004000167", None),
+    (tombstone(records.PARTITION_METADATA, "g"), "0004000167", None),
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize(("record", "key", "value"), CASES)
 def test_bytes(record: GroupRecord, key: str, value: str | None) -> None:
-    written_key, written = record.encode()
+    written_key, written = encode(record, FORMATS)
     assert (written_key.hex(), None if written is None else written.hex()) == (key, value)
-    read = records.decode_key(written_key)
+    read = decode_key(written_key, FORMATS)
     assert read == record.key
     if written is not None:
         assert read is not None
-        assert records.decode_value(read, written) == record.value
+        assert decode_value(read, written, FORMATS) == record.value
 
 
 def test_partitions_of_older_records_count_from_the_members_epoch() -> None:
@@ -79,22 +80,22 @@ def test_partitions_of_older_records_count_from_the_members_epoch() -> None:
         data = bytes.fromhex(
             "0000" + member_epoch.to_bytes(4, "big", signed=True).hex() + "00000003" + "00" + row + "0100"
         )
-        key = records.ConsumerGroupKey(records.CURRENT_ASSIGNMENT, "g", "m")
-        value = records.decode_value(key, data)
+        key = RecordKey(records.CURRENT_ASSIGNMENT, "g", "m")
+        value = decode_value(key, data, FORMATS)
         assert isinstance(value, CurrentAssignment)
         assert value.assigned == {TOPIC: {5: expected}}
 
 
 def test_states_of_later_releases_are_unknown() -> None:
-    key = records.ConsumerGroupKey(records.CURRENT_ASSIGNMENT, "g", "m")
-    value = records.decode_value(key, bytes.fromhex("0000" + "00000004" + "00000003" + "09" + "010100"))
+    key = RecordKey(records.CURRENT_ASSIGNMENT, "g", "m")
+    value = decode_value(key, bytes.fromhex("0000" + "00000004" + "00000003" + "09" + "010100"), FORMATS)
     assert isinstance(value, CurrentAssignment)
     assert value.state is MemberState.UNKNOWN
 
 
 def test_other_kinds_and_broken_keys() -> None:
-    assert records.decode_key(b"\0\2\0\1g") is None
+    assert decode_key(b"\0\2\0\1g", FORMATS) is None
     with pytest.raises(ProtocolError):
-        records.decode_key(b"\0")
+        decode_key(b"\0", FORMATS)
     with pytest.raises(ProtocolError):
-        records.decode_key(b"\0\3\0\5g")
+        decode_key(b"\0\3\0\5g", FORMATS)

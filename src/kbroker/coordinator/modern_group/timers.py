@@ -1,4 +1,4 @@
-"""The time-outs of members of consumer groups: sessions, rebalances, and joins and syncs of the classic protocol.
+"""The time-outs of members: sessions, rebalances, and joins and syncs of members of the classic protocol.
 
 Source: ``GroupMetadataManager`` (its timers), ``CoordinatorTimer``.
 """
@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from kbroker._core.clock import BaseClock
 from kbroker._core.timer.purgatory import DelayedOperation, Purgatory
-from kbroker.coordinator.consumer_group.group import ConsumerGroup
+from kbroker.coordinator.modern_group.group import ModernGroup
 
 SESSION, REBALANCE, JOIN, SYNC, REGEX = "session", "rebalance", "join", "sync", "regex"
 ALL_OF_A_MEMBER = (SESSION, REBALANCE, JOIN, SYNC)
@@ -24,7 +24,7 @@ class MemberTimer(DelayedOperation):
     def __init__(
         self,
         timers: MemberTimers,
-        group: ConsumerGroup,
+        group: ModernGroup,
         key: tuple[str, str],
         timeout_ms: int,
         fire: Callable[[], None],
@@ -59,7 +59,7 @@ class MemberTimers:
         self.clock = clock
         self._purgatory = purgatory
 
-    def set(self, group: ConsumerGroup, kind: str, name: str, timeout_ms: int, fire: Callable[[], None]) -> None:
+    def set(self, group: ModernGroup, kind: str, name: str, timeout_ms: int, fire: Callable[[], None]) -> None:
         """Start a time-out; it replaces an earlier one of the kind."""
         self.cancel(group, kind, name)
         key = kind, name
@@ -67,7 +67,7 @@ class MemberTimers:
         group.timers[key] = timer
         self._purgatory.try_complete_else_watch(timer, [(group.group_id, kind, name)])
 
-    def extend(self, group: ConsumerGroup, kind: str, name: str, timeout_ms: int, fire: Callable[[], None]) -> None:
+    def extend(self, group: ModernGroup, kind: str, name: str, timeout_ms: int, fire: Callable[[], None]) -> None:
         """Start or restart a time-out. One that runs only gets a later end and keeps its ``fire``."""
         timer = group.timers.get((kind, name))
         deadline_ms = self.clock.now_ms() + timeout_ms
@@ -77,23 +77,23 @@ class MemberTimers:
             self.set(group, kind, name, timeout_ms, fire)
 
     def set_if_absent(
-        self, group: ConsumerGroup, kind: str, name: str, timeout_ms: int, fire: Callable[[], None]
+        self, group: ModernGroup, kind: str, name: str, timeout_ms: int, fire: Callable[[], None]
     ) -> None:
         """Start a time-out, unless one of the kind runs."""
         if (kind, name) not in group.timers:
             self.set(group, kind, name, timeout_ms, fire)
 
-    def cancel(self, group: ConsumerGroup, kind: str, name: str) -> None:
+    def cancel(self, group: ModernGroup, kind: str, name: str) -> None:
         """End a time-out, if there is one."""
         if group.timers.pop((kind, name), None) is not None:
             self._purgatory.check_and_complete((group.group_id, kind, name))
 
-    def cancel_member(self, group: ConsumerGroup, member_id: str) -> None:
+    def cancel_member(self, group: ModernGroup, member_id: str) -> None:
         """End all time-outs of a member."""
         for kind in ALL_OF_A_MEMBER:
             self.cancel(group, kind, member_id)
 
-    def cancel_all(self, group: ConsumerGroup) -> None:
+    def cancel_all(self, group: ModernGroup) -> None:
         """End all time-outs of a group."""
         for kind, name in list(group.timers):
             self.cancel(group, kind, name)

@@ -1,4 +1,4 @@
-"""The topics for consumer groups: ids, partitions, and a hash that changes with them.
+"""The topics for groups of the newer protocols: ids, partitions, and a hash that changes with them.
 
 Source: ``CoordinatorMetadataImage``, ``Utils.computeTopicHash``, ``Utils.computeGroupHash``, ``TopicIds``; KIP-1101.
 """
@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from typing import NamedTuple, Protocol
 from uuid import UUID
 
-from kbroker.coordinator.consumer_group.xxh3 import xxh3_64
+from kbroker.coordinator.modern_group.xxh3 import xxh3_64
 
 HASH_FORMAT = 0
 MOST_HASHES = 10_000  # cached; others are computed again

@@ -1,0 +1,101 @@
+"""The part of a group's state that consumer, share and streams groups have in common.
+
+Source: ``ModernGroup``.
+"""
+
+from __future__ import annotations
+
+import enum
+import threading
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from kbroker._core.timer.purgatory import DelayedOperation
+from kbroker.common.errors import Errors, KafkaError
+from kbroker.coordinator.group_offsets import GroupOffsets
+from kbroker.coordinator.modern_group.records import Formats, GroupRecord, TargetEpoch
+
+if TYPE_CHECKING:
+    from kbroker.coordinator.classic_group import ClassicGroup
+    from kbroker.coordinator.group_partition import GroupPartition
+
+FIRST_EPOCH = 1
+
+
+class ModernGroup:
+    """A group of one of the newer protocols, and its offsets. Base class of the kinds of such groups.
+
+    The state changes only by ``replay`` of a record that has been written or loaded.
+
+    Args: ``lock``, ``offsets``: of the group that it replaces.
+    Threads: everything of a group is guarded by ``lock``, which the caller holds.
+    """
+
+    KIND: ClassVar[str]  # in ListGroups; the protocol type too
+    FORMATS: ClassVar[Formats]  # of its records
+    shard: GroupPartition  # set when the group is put into one
+
+    def __init__(self, group_id: str, lock: threading.RLock | None = None, offsets: GroupOffsets | None = None) -> None:
+        self.group_id = group_id
+        self.lock = threading.RLock() if lock is None else lock
+        self.offsets = GroupOffsets() if offsets is None else offsets
+        self.is_dead = False
+        self.predecessor: ClassicGroup | None = None  # replaced by its first records
+        self.is_stored = False  # the log has a record of the group itself
+        self.epoch = FIRST_EPOCH
+        self.metadata_hash = 0
+        self.target_epoch = FIRST_EPOCH
+        self.target_timestamp_ms = 0
+        self.assignment_pause_ms = 0  # after a slow target assignment
+        self.members: dict[str, Any] = {}
+        self.refresh_deadline_ms = 0  # the topics are read again then, changed or not
+        self.refresh_epoch = 0
+        self.refresh_version = -1  # of the topics when they were read
+        self.timers: dict[tuple[str, str], DelayedOperation] = {}  # by kind and member id
+
+    @property
+    def is_empty(self) -> bool:
+        return not self.members
+
+    @property
+    def is_unused(self) -> bool:
+        """True if the group can be dropped, because a rejected request created it."""
+        return not self.is_dead and not self.members and not self.is_stored and not self.offsets
+
+    @property
+    def protocol_type(self) -> str:
+        return self.KIND
+
+    @property
+    def state(self) -> enum.Enum:
+        """The state; its value is the name in responses."""
+        raise NotImplementedError
+
+    def member(self, member_id: str) -> Any:
+        """Return a member. Raises: KafkaError UNKNOWN_MEMBER_ID."""
+        found = self.members.get(member_id)
+        if found is None:
+            raise KafkaError(Errors.UNKNOWN_MEMBER_ID, f"Member {member_id} is not a member of group {self.group_id}.")
+        return found
+
+    def is_subscribed(self, topic: str) -> bool:
+        """Return whether a member subscribes to this topic."""
+        raise NotImplementedError
+
+    def replay(self, record: GroupRecord) -> None:
+        """Apply a record that was written or loaded."""
+        raise NotImplementedError
+
+    def tombstones(self) -> Sequence[GroupRecord]:
+        """Return tombstones for all records of the group except its offsets."""
+        raise NotImplementedError
+
+    def may_assign(self, interval_ms: int, now_ms: int) -> bool:
+        """Return whether the target assignment is older than the interval, or the clock was set back behind it."""
+        if not self.target_timestamp_ms or not interval_ms:
+            return True
+        return not self.target_timestamp_ms <= now_ms < self.target_timestamp_ms + interval_ms
+
+    def replay_target_epoch(self, value: TargetEpoch | None) -> None:
+        """Apply the record of a complete target assignment; None: its tombstone."""
+        self.target_epoch, self.target_timestamp_ms = (-1, 0) if value is None else value
