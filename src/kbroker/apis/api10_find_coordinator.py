@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 from kbroker.common.errors import Errors, KafkaError
 from kbroker.requests.context import ApiContext, Body, RequestContext
 from kbroker.security.authorizer import checks
+
+if TYPE_CHECKING:
+    from kbroker.coordinator.runtime import CoordinatorRuntime
 
 GROUP, TRANSACTION, SHARE = 0, 1, 2
 NOWHERE = {"NodeId": -1, "Host": "", "Port": -1}
@@ -25,21 +30,19 @@ def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
     allowed = keys if check is None else ctx.auth.allowed(request, check, keys)
     if kind == SHARE and request.api_version >= FIRST_WITH_SHARE:
         ctx.auth.require(request, checks.FIND_COORDINATOR_SHARE)
+    elif kind == SHARE:
+        return _nowhere(body, Errors.INVALID_REQUEST, "" if request.api_version >= 4 else NO_SUCH_KIND, request)
     if check is not None and not allowed:
         if request.api_version < 4:
             return failure(body, check.error, request)
         return {"Coordinators": [_refused_row(key, check) for key in keys]}
     if kind in ctx.coordinators:
-        if kind == GROUP:
-            ctx.groups.runtime.prepare()  # here, so that no group waits for it when its first record is written
-        else:
-            ctx.transactions.runtime.prepare()
+        _runtime(ctx, kind).prepare()  # here, so that no group waits for it when its first record is written
         endpoint = ctx.endpoint(request.listener)
         place = {"NodeId": ctx.node_id, "Host": endpoint.host, "Port": endpoint.port, "ErrorCode": 0}
         if request.api_version >= 4:
-            nowhere = {**NOWHERE, "ErrorCode": int(Errors.COORDINATOR_NOT_AVAILABLE)}
             rows = [
-                {**(place if _is_known(ctx, kind, key) else nowhere), "Key": key, "ErrorMessage": ""}
+                {**_place(ctx, kind, key, place), "Key": key, "ErrorMessage": ""}
                 if key in allowed
                 else _refused_row(key, check)
                 for key in keys
@@ -48,10 +51,9 @@ def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
         if not _is_known(ctx, kind, body["Key"]):
             return failure(body, Errors.COORDINATOR_NOT_AVAILABLE, request)
         return {**place, "ErrorMessage": "NONE"}
-    if kind in (GROUP, TRANSACTION):
+    if kind in (GROUP, TRANSACTION, SHARE):
         return failure(body, Errors.COORDINATOR_NOT_AVAILABLE, request)
-    text = "" if kind == SHARE and request.api_version >= 4 else NO_SUCH_KIND
-    return _nowhere(body, Errors.INVALID_REQUEST, text, request)
+    return _nowhere(body, Errors.INVALID_REQUEST, NO_SUCH_KIND, request)
 
 
 def failure(body: Body, error: Errors, request: RequestContext) -> Body:
@@ -64,6 +66,22 @@ def _refused_row(key: str, check: checks.Check | None) -> Body:
     return {**NOWHERE, "ErrorCode": int(error), "Key": key, "ErrorMessage": ""}
 
 
+def _runtime(ctx: ApiContext, kind: int) -> CoordinatorRuntime[Any]:
+    if kind == GROUP:
+        return ctx.groups.runtime
+    return ctx.transactions.runtime if kind == TRANSACTION else ctx.share.runtime
+
+
+def _place(ctx: ApiContext, kind: int, key: str, place: Body) -> Body:
+    """Return the address of a key's coordinator, or an error."""
+    if kind == SHARE:
+        from kbroker.coordinator.share.share_records import is_key_text
+
+        if not is_key_text(key):
+            return {**NOWHERE, "ErrorCode": int(Errors.INVALID_REQUEST)}
+    return place if _is_known(ctx, kind, key) else {**NOWHERE, "ErrorCode": int(Errors.COORDINATOR_NOT_AVAILABLE)}
+
+
 def _is_known(ctx: ApiContext, kind: int, key: str) -> bool:
     """Return whether the coordinator's partition can be read.
 
@@ -71,10 +89,7 @@ def _is_known(ctx: ApiContext, kind: int, key: str) -> bool:
     client need not look for its coordinator again.
     """
     try:
-        if kind == GROUP:
-            ctx.groups.runtime.find(key)
-        else:
-            ctx.transactions.runtime.find(key)
+        _runtime(ctx, kind).find(key)
     except KafkaError as error:
         return error.error is Errors.COORDINATOR_LOAD_IN_PROGRESS
     return True

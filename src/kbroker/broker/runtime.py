@@ -26,7 +26,7 @@ from kbroker.common.configs.config import BrokerConfig
 from kbroker.common.configs.config_broker import usable_cores
 from kbroker.common.configs.config_def import INT32_MAX
 from kbroker.common.loggers import get_logger
-from kbroker.common.topic_names import OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC
+from kbroker.common.topic_names import OFFSETS_TOPIC, SHARE_STATE_TOPIC, TRANSACTION_STATE_TOPIC
 from kbroker.handlers._native_apis import NativeApis
 from kbroker.handlers.api_table import KafkaApis
 from kbroker.handlers.handler_threads import HandlerThreads
@@ -54,6 +54,7 @@ if TYPE_CHECKING:
     from kbroker.common.listeners import Listener
     from kbroker.coordinator.group_coordinator import GroupCoordinator
     from kbroker.coordinator.group_service import GroupService
+    from kbroker.coordinator.share.share_service import ShareService
     from kbroker.coordinator.transaction_service import TransactionService
     from kbroker.metadata.controller import Publisher
     from kbroker.network.request_channel import InboundRequest
@@ -72,7 +73,7 @@ logger = get_logger(__name__)
 AWAKE_HANDLERS = min(2, max(1, usable_cores() // 2))
 
 PRODUCE = 0  # key of the API
-GROUP_KEYS, TRANSACTION_KEYS = 0, 1  # FindCoordinator's kinds of key
+GROUP_KEYS, TRANSACTION_KEYS, SHARE_KEYS = 0, 1, 2  # FindCoordinator's kinds of key
 
 #: Receives a request before it is served; returns True to take it over, then responds, closes or calls Broker.resume.
 Interceptor = Callable[["InboundRequest"], bool]
@@ -116,6 +117,8 @@ class BrokerRuntime:
         self._groups: GroupService | None = None
         self._transactions_lock = threading.Lock()  # taken before the topics' and the coordinator's
         self._transactions: TransactionService | None = None
+        self._share_lock = threading.Lock()  # taken before the topics' and the coordinator's
+        self._share: ShareService | None = None
         self._xray_lock = threading.Lock()
         self._xray: XRay | None = None
         self._undo: list[tuple[str, Callable[[], object]]] = []
@@ -235,8 +238,12 @@ class BrokerRuntime:
         """Start the coordinators whose internal topics exist; the others start at the first request about them."""
         ctx = self.ctx
         self._on_stop("groups", self._close_groups)
-        ctx.coordinators |= {GROUP_KEYS, TRANSACTION_KEYS}
+        ctx.coordinators |= {GROUP_KEYS, TRANSACTION_KEYS, SHARE_KEYS}
         ctx.start_groups, ctx.start_transactions = self._start_groups, self._start_transactions
+        ctx.start_share = self._start_share
+        self._on_stop("share partitions", self._close_share)
+        if ctx.topics.get(SHARE_STATE_TOPIC) is not None:
+            self._start_share()
         if ctx.topics.get(OFFSETS_TOPIC) is not None:
             self._start_groups()
         self._on_stop("transactions", self._close_transactions)
@@ -372,6 +379,22 @@ class BrokerRuntime:
         with self._transactions_lock:
             if self._transactions is not None and not self._transactions.close(self._timeout_s):
                 logger.error("the threads of transactions did not end within %.1f s", self._timeout_s)
+
+    def _start_share(self) -> ShareService:
+        """Start the coordinator of share partitions unless it runs. Threads: any."""
+        with self._share_lock:
+            if self._share is None:
+                from kbroker.coordinator.share.share_service import ShareService
+
+                service = ShareService(self.config, self.clock, self.ctx.topics, self._logs.scheduler)
+                service.start()
+                self._share = self.ctx.share_service = service
+            return self._share
+
+    def _close_share(self) -> None:
+        with self._share_lock:
+            if self._share is not None:
+                self._share.close()
 
     def _start_metrics(self) -> None:
         metrics = self.metrics = MetricsService(self.config, self._quotas.metrics, self.clock)

@@ -10,7 +10,8 @@ TopicPartition = tuple[str, int]
 CLUSTER_METADATA_TOPIC = "__cluster_metadata"  # Kafka's metadata log; clients cannot create a topic of this name
 OFFSETS_TOPIC = "__consumer_offsets"
 TRANSACTION_STATE_TOPIC = "__transaction_state"
-INTERNAL_TOPICS = frozenset({OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC, "__share_group_state"})
+SHARE_STATE_TOPIC = "__share_group_state"
+INTERNAL_TOPICS = frozenset({OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC, SHARE_STATE_TOPIC})
 MAX_NAME_LENGTH = 249
 
 _LEGAL = re.compile(r"[a-zA-Z0-9._-]+")

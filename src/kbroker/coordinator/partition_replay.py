@@ -62,7 +62,7 @@ class PartitionReplay:
         for row, record_offset in enumerate(table.offsets):
             key = keys[row]
             if key is not None:
-                self._put(key, record_offset, values[row])
+                self.put(key, record_offset, values[row])
         return table.next_offset
 
     def _take_batch(self, batch: RecordBatch, offset: int) -> None:
@@ -76,9 +76,10 @@ class PartitionReplay:
             if batch.producer_id >= 0 and value is not None:
                 self.pending.setdefault(batch.producer_id, {})[key] = (record_offset, value)
             else:
-                self._put(key, record_offset, value)
+                self.put(key, record_offset, value)
 
-    def _put(self, key: bytes, record_offset: int, value: bytes | None) -> None:
+    def put(self, key: bytes, record_offset: int, value: bytes | None) -> None:
+        """Replay a record that is in no transaction."""
         self.values[key] = (record_offset, value)
         if value is None and self.pending:
             for rows in self.pending.values():

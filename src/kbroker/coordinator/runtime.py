@@ -14,7 +14,7 @@ import enum
 import math
 import threading
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from kbroker._core.clock import BaseClock
@@ -141,7 +141,7 @@ class CoordinatorRuntime(Generic[Shard]):
     requested before the leadership moved does not undo the unload that followed. An epoch has one leader.
 
     Args: ``name``: of the topic; ``noun``: the things that it stores, in the plural, for messages; ``read_bytes``: size
-    of one read while loading.
+    of one read while loading; ``new_replay``: returns the replay of a partition.
     Threads: any. ``_lock`` guards the table of partitions, which is swapped whole and read without it; no other lock
     is taken under it. ``_load_lock`` serializes loads and retirements; the coordinator's locks are taken under it.
     """
@@ -154,6 +154,7 @@ class CoordinatorRuntime(Generic[Shard]):
         coordinator: Coordinator[Shard],
         clock: BaseClock,
         read_bytes: int = READ_BYTES,
+        new_replay: Callable[[], PartitionReplay] = PartitionReplay,
     ) -> None:
         self._topic = topic
         self._name = name
@@ -161,6 +162,7 @@ class CoordinatorRuntime(Generic[Shard]):
         self._coordinator = coordinator
         self._clock = clock
         self._read_bytes = read_bytes
+        self._new_replay = new_replay
         self._lock = threading.Lock()
         self._load_lock = threading.Lock()
         self._count = 0
@@ -310,7 +312,7 @@ class CoordinatorRuntime(Generic[Shard]):
 
     def _read(self, index: int, epoch: int) -> _Partition:
         try:
-            replay = PartitionReplay().read(self._topic.partition(index), self._read_bytes)
+            replay = self._new_replay().read(self._topic.partition(index), self._read_bytes)
             shard = self._coordinator.build(index, epoch, replay)
         except UnreadableError as error:
             reason = internal_topic.report_unreadable(self._topic, self._name, index, self._noun, error)

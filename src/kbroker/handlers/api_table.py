@@ -82,6 +82,11 @@ _MODULES = {
     75: "api75_describe_topic_partitions",
     80: "api80_add_raft_voter",
     81: "api81_remove_raft_voter",
+    83: "api83_initialize_share_group_state",
+    84: "api84_read_share_group_state",
+    85: "api85_write_share_group_state",
+    86: "api86_delete_share_group_state",
+    87: "api87_read_share_group_state_summary",
 }
 
 

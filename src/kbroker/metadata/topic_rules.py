@@ -181,6 +181,17 @@ def offsets_topic_configs(config: BrokerConfig) -> dict[str, str | None]:
         return {**configs, "retention.ms": "-1", "retention.bytes": "-1"}
 
 
+def share_state_topic_configs(config: BrokerConfig) -> dict[str, str | None]:
+    """Settings of ``__share_group_state``: its coordinator deletes records, retention does not."""
+    return {
+        "cleanup.policy": "delete",
+        "compression.type": "producer",
+        "min.insync.replicas": str(config.integer("share.coordinator.state.topic.min.isr")),
+        "retention.ms": "-1",
+        "segment.bytes": str(config.integer("share.coordinator.state.topic.segment.bytes")),
+    }
+
+
 def transaction_topic_configs(config: BrokerConfig) -> dict[str, str | None]:
     """Settings of ``__transaction_state``: compacted, never compressed."""
     return {

@@ -17,7 +17,13 @@ from kbroker.common.configs.config_resource import ConfigResourceType
 from kbroker.common.errors import Errors, KafkaError, OutcomeUnknownError
 from kbroker.common.feature_versions import DIRECTORIES_LEVEL
 from kbroker.common.loggers import get_logger
-from kbroker.common.topic_names import INTERNAL_TOPICS, OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC, TopicPartition
+from kbroker.common.topic_names import (
+    INTERNAL_TOPICS,
+    OFFSETS_TOPIC,
+    SHARE_STATE_TOPIC,
+    TRANSACTION_STATE_TOPIC,
+    TopicPartition,
+)
 from kbroker.common.units import counted
 from kbroker.log.checkpoints import uuid_to_text
 from kbroker.log.folder_scan import TopicLogs
@@ -36,6 +42,7 @@ from kbroker.metadata.topic_rules import (
     check_more_partitions,
     check_new_topic,
     offsets_topic_configs,
+    share_state_topic_configs,
     transaction_topic_configs,
 )
 
@@ -535,6 +542,9 @@ class TopicRegistry:
         if name == TRANSACTION_STATE_TOPIC:
             partitions = self._config.integer("transaction.state.log.num.partitions")
             return NewTopic(name, partitions, configs=transaction_topic_configs(self._config))
+        if name == SHARE_STATE_TOPIC:
+            partitions = self._config.integer("share.coordinator.state.topic.num.partitions")
+            return NewTopic(name, partitions, configs=share_state_topic_configs(self._config))
         return NewTopic(name)
 
     def _open(self, topic: TopicImage, image: MetadataImage) -> TopicView:

@@ -21,6 +21,8 @@ from kbroker.security.credentials import ScramCredentials
 
 if TYPE_CHECKING:  # imported at the first request that needs them
     from kbroker.coordinator.group_coordinator import GroupCoordinator
+    from kbroker.coordinator.share.share_coordinator import ShareCoordinator
+    from kbroker.coordinator.share.share_service import ShareService
     from kbroker.coordinator.transaction.add_partitions_to_txn import AddPartitionsToTxnManager
     from kbroker.coordinator.transaction.marker_sender import Markers
     from kbroker.coordinator.transaction.transaction_coordinator import TransactionCoordinator
@@ -59,8 +61,8 @@ class ApiContext:
     ``endpoints``: by listener name, filled once the ports are bound. ``coordinators``: kinds of key for FindCoordinator
     that this broker coordinates. ``bound_addresses``: by setting, if the system chose the port. ``connection_quotas``:
     the limits that the acceptors enforce. ``start_groups``: starts the coordinator of groups at the first request about
-    one, ``start_transactions`` that of transactions. ``delegation_tokens``: None if the broker has no key for them.
-    ``auth``: decides what clients may do.
+    one, ``start_transactions`` that of transactions, ``start_share`` that of share partitions. ``delegation_tokens``:
+    None if the broker has no key for them. ``auth``: decides what clients may do.
     Threads: any; parts lock themselves.
     """
 
@@ -92,6 +94,8 @@ class ApiContext:
         self.start_groups: Callable[[], GroupCoordinator] | None = None
         self.transaction_service: TransactionService | None = None
         self.start_transactions: Callable[[], TransactionService] | None = None
+        self.share_service: ShareService | None = None
+        self.start_share: Callable[[], ShareService] | None = None
         self.coordinators: set[int] = set()
         self.bound_addresses: dict[str, str] = {}
         self.connection_quotas = ConnectionQuotas() if connection_quotas is None else connection_quotas
@@ -165,6 +169,15 @@ class ApiContext:
                 raise KafkaError(Errors.COORDINATOR_NOT_AVAILABLE)
             return self.start_transactions()
         return self.transaction_service
+
+    @property
+    def share(self) -> ShareCoordinator:
+        """Coordinator of share partitions. Raises: KafkaError COORDINATOR_NOT_AVAILABLE while there is none."""
+        if self.share_service is None:
+            if self.start_share is None:
+                raise KafkaError(Errors.COORDINATOR_NOT_AVAILABLE)
+            return self.start_share().coordinator
+        return self.share_service.coordinator
 
     @property
     def metrics(self) -> Metrics:

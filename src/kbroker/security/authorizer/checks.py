@@ -156,6 +156,12 @@ DESCRIBE_TOPIC_PARTITIONS = Check(75, TOPIC, Operation.DESCRIBE, _TOPIC, "a topi
 ADD_RAFT_VOTER = Check(80, CLUSTER, Operation.ALTER, _CLUSTER, "the request")
 REMOVE_RAFT_VOTER = Check(81, CLUSTER, Operation.ALTER, _CLUSTER, "the request")
 
+INITIALIZE_SHARE_GROUP_STATE = Check(83, CLUSTER, Operation.CLUSTER_ACTION, _CLUSTER, "every partition")
+READ_SHARE_GROUP_STATE = Check(84, CLUSTER, Operation.CLUSTER_ACTION, _CLUSTER, "every partition")
+WRITE_SHARE_GROUP_STATE = Check(85, CLUSTER, Operation.CLUSTER_ACTION, _CLUSTER, "every partition")
+DELETE_SHARE_GROUP_STATE = Check(86, CLUSTER, Operation.CLUSTER_ACTION, _CLUSTER, "every partition")
+READ_SHARE_GROUP_STATE_SUMMARY = Check(87, CLUSTER, Operation.CLUSTER_ACTION, _CLUSTER, "every partition")
+
 
 def all_checks() -> list[Check]:
     """Return every row, by API and in the order of the checks."""

@@ -1,0 +1,28 @@
+"""WriteShareGroupState: changes the state of share partitions."""
+
+from __future__ import annotations
+
+from kbroker.apis.share_state_requests import each_partition, failure
+from kbroker.coordinator.share.persister import UNKNOWN_COUNT
+from kbroker.coordinator.share.share_coordinator import ShareCoordinator
+from kbroker.coordinator.share.share_records import SharePartitionKey, batches_of
+from kbroker.requests.context import ApiContext, Body, RequestContext
+from kbroker.security.authorizer import checks
+
+__all__ = ["failure", "handle"]
+
+
+def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
+    """Change the state of each partition."""
+    return each_partition(ctx, body, request, checks.WRITE_SHARE_GROUP_STATE, _write)
+
+
+def _write(coordinator: ShareCoordinator, key: SharePartitionKey, row: Body) -> None:
+    coordinator.write(
+        key,
+        row["StateEpoch"],
+        row["LeaderEpoch"],
+        row["StartOffset"],
+        row.get("DeliveryCompleteCount", UNKNOWN_COUNT),
+        batches_of(row["StateBatches"]),
+    )

@@ -1,0 +1,16 @@
+"""DeleteShareGroupState: deletes the state of share partitions."""
+
+from __future__ import annotations
+
+from kbroker.apis.share_state_requests import each_partition, failure
+from kbroker.requests.context import ApiContext, Body, RequestContext
+from kbroker.security.authorizer import checks
+
+__all__ = ["failure", "handle"]
+
+
+def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
+    """Delete the state of each partition."""
+    return each_partition(
+        ctx, body, request, checks.DELETE_SHARE_GROUP_STATE, lambda coordinator, key, row: coordinator.delete(key)
+    )

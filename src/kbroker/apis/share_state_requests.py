@@ -1,0 +1,62 @@
+"""Rows of the requests about the state of share partitions, which brokers send to a share coordinator."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from kbroker.common.errors import Errors, KafkaError
+from kbroker.coordinator.share.share_coordinator import ShareCoordinator
+from kbroker.coordinator.share.share_records import SharePartitionKey
+from kbroker.requests.context import ApiContext, Body, RequestContext
+from kbroker.security.authorizer.checks import Check
+
+Run = Callable[[ShareCoordinator, SharePartitionKey, Body], dict[str, Any] | None]
+
+
+def each_partition(ctx: ApiContext, body: Body, request: RequestContext, check: Check, run: Run) -> Body:
+    """Return a row for each partition with the fields that ``run`` returns, or with an error.
+
+    The response is empty without a group id, or if a topic has no partitions.
+    """
+    if not ctx.auth.allows(request, check):
+        return failure(body, check.error, request)
+    if not body["GroupId"] or not all(topic["Partitions"] for topic in body["Topics"]):
+        return {"Results": []}
+    coordinator = ctx.share
+
+    def result(topic_id: Any, row: Body) -> Body:
+        key = SharePartitionKey(body["GroupId"], topic_id, row["Partition"])
+        try:
+            return {
+                "Partition": row["Partition"],
+                "ErrorCode": 0,
+                "ErrorMessage": None,
+                **(run(coordinator, key, row) or {}),
+            }
+        except KafkaError as error:
+            return _error(row, error.error, error.message or error.error.message)
+
+    rows: dict[Any, dict[int, Body]] = {}  # a topic or partition that is repeated has one row
+    for topic in body["Topics"]:
+        of_topic = rows.setdefault(topic["TopicId"], {})
+        for row in topic["Partitions"]:
+            of_topic[row["Partition"]] = result(topic["TopicId"], row)
+    return {"Results": [{"TopicId": one, "Partitions": list(found.values())} for one, found in rows.items()]}
+
+
+def failure(body: Body, error: Errors, request: RequestContext) -> Body:
+    """Return every partition with the same error."""
+    return {
+        "Results": [
+            {
+                "TopicId": topic["TopicId"],
+                "Partitions": [_error(row, error, error.message) for row in topic["Partitions"]],
+            }
+            for topic in body["Topics"]
+        ]
+    }
+
+
+def _error(row: Body, error: Errors, message: str | None) -> Body:
+    return {"Partition": row["Partition"], "ErrorCode": int(error), "ErrorMessage": message}

@@ -1,0 +1,240 @@
+"""The share coordinator: the state of all share partitions of the broker (KIP-932).
+
+Source: ``ShareCoordinatorService``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import NamedTuple, Protocol
+from uuid import UUID
+
+from kbroker._core.clock import BaseClock
+from kbroker.common.errors import Errors, KafkaError
+from kbroker.common.loggers import get_logger
+from kbroker.common.topic_names import SHARE_STATE_TOPIC
+from kbroker.coordinator.internal_topic import READ_BYTES, InternalTopic, Written
+from kbroker.coordinator.partition_replay import PartitionReplay
+from kbroker.coordinator.runtime import CoordinatorRuntime
+from kbroker.coordinator.share.persister import Done, ShareState, StateBatch, StateDone
+from kbroker.coordinator.share.share_records import SharePartitionKey
+from kbroker.coordinator.share.share_shard import ShareReplay, ShareShard
+
+logger = get_logger(__name__)
+
+#: Period of the deletion of records that later snapshots replace, and time without an update until a snapshot.
+PRUNE_INTERVAL_MS = SNAPSHOT_INTERVAL_MS = 300_000
+
+
+class Topics(Protocol):
+    """Partition counts of topics."""
+
+    def partition_count(self, topic_id: UUID) -> int:
+        """Return the number of partitions of a topic, 0 if there is no such topic."""
+
+
+class ShareSettings(NamedTuple):
+    """Settings of the share coordinator."""
+
+    updates_per_snapshot: int = 500
+    load_buffer_bytes: int = READ_BYTES
+
+
+class ShareCoordinator:
+    """The share partitions of the broker.
+
+    All methods about one share partition raise KafkaError with the code for the client; ``ShareStatePersister`` has
+    them as asynchronous calls. Changes are on disk, if the topic's settings require it, when a method returns.
+    Threads: any.
+    """
+
+    def __init__(
+        self, clock: BaseClock, topic: InternalTopic, topics: Topics, settings: ShareSettings | None = None
+    ) -> None:
+        self._clock = clock
+        self._topic = topic
+        self._topics = topics
+        self._settings = settings = ShareSettings() if settings is None else settings
+        self.runtime: CoordinatorRuntime[ShareShard] = CoordinatorRuntime(
+            topic,
+            SHARE_STATE_TOPIC,
+            "share partitions",
+            self,
+            clock,
+            settings.load_buffer_bytes,
+            lambda: ShareReplay(settings.updates_per_snapshot),
+        )
+
+    # ------------------------------------------------------------ life
+
+    def build(self, index: int, epoch: int, replay: PartitionReplay) -> ShareShard:
+        """Return the share partitions of a partition: see ``Coordinator``."""
+        assert isinstance(replay, ShareReplay)
+        limit = self._settings.updates_per_snapshot
+        shard = ShareShard(self._topic, index, epoch, self._clock, limit, self._exists)
+        shard.restore(replay, self.runtime.index_of)
+        return shard
+
+    def resume(self, shard: ShareShard) -> None:
+        """Delete the share partitions of topics that were deleted meanwhile: see ``Coordinator``."""
+        self._on_shard(shard, "delete share partitions of deleted topics", shard.delete_topics)
+
+    def topic_deleted(self, name: str) -> None:
+        """Delete the share partitions of a deleted topic."""
+        if name == SHARE_STATE_TOPIC:
+            self.runtime.topic_deleted()
+            return
+        for shard in self.runtime.shards:
+            self.resume(shard)
+
+    def prune(self) -> bool:
+        """Delete records that later snapshots replace; return whether a log's start moved."""
+        moved = False
+        for shard in self.runtime.shards:
+            moved |= bool(self._on_shard(shard, "delete records that snapshots replace", shard.prune))
+        return moved
+
+    def snapshot_idle(self) -> None:
+        """Write snapshots of share partitions that have not changed for a while."""
+        for shard in self.runtime.shards:
+            self._on_shard(shard, "write snapshots", partial(shard.snapshot_idle, SNAPSHOT_INTERVAL_MS))
+
+    def _on_shard(self, shard: ShareShard, words: str, run: Callable[[], Written | bool | None]) -> object:
+        try:
+            found = run()
+            if isinstance(found, Written):
+                found.await_disk()
+            return found
+        except (KafkaError, ValueError, OSError) as error:
+            if shard.is_active:
+                logger.warning("%s-%d: cannot %s: %s", SHARE_STATE_TOPIC, shard.index, words, error)
+            return None
+
+    def _exists(self, key: SharePartitionKey) -> bool:
+        return self._topics.partition_count(key.topic_id) > key.partition
+
+    # ------------------------------------------------------------ share partitions
+
+    def read(self, key: SharePartitionKey, leader_epoch: int) -> ShareState:
+        """Return the state; a higher leader epoch is stored and fences the requests of earlier leaders."""
+        state, written = self._shard(key, "read").read(key, leader_epoch)
+        if written is not None:
+            written.await_disk()
+        return state
+
+    def summary(self, key: SharePartitionKey) -> ShareState:
+        """Return the state without its batches; start offset -1 if the share partition is not initialized."""
+        return self._shard(key, "read", " summary").summary(key)
+
+    def write(
+        self,
+        key: SharePartitionKey,
+        state_epoch: int,
+        leader_epoch: int,
+        start_offset: int,
+        delivery_complete_count: int,
+        batches: Sequence[StateBatch],
+    ) -> None:
+        """Change the state."""
+        shard = self._shard(key, "write")
+        shard.write(key, state_epoch, leader_epoch, start_offset, delivery_complete_count, batches).await_disk()
+
+    def initialize(self, key: SharePartitionKey, state_epoch: int, start_offset: int) -> None:
+        """Create the state, or replace it."""
+        self._shard(key, "initialize").initialize(key, state_epoch, start_offset).await_disk()
+
+    def delete(self, key: SharePartitionKey) -> None:
+        """Delete the state; no effect if there is none."""
+        written = self._shard(key, "delete").delete(key)
+        if written is not None:
+            written.await_disk()
+
+    def _shard(self, key: SharePartitionKey, verb: str, words: str = "") -> ShareShard:
+        try:
+            shard = self.runtime.find(key.text)
+        except KafkaError as error:
+            text = f"Unable to {verb} share group state{words}: {error.message or error.error.message}"
+            raise KafkaError(error.error, text) from error
+        if key.partition < 0:
+            raise KafkaError(Errors.INVALID_REQUEST, "The partition id cannot be a negative number.")
+        return shard
+
+
+class ShareStatePersister:
+    """The ``SharePersister`` over the share coordinator of this broker; ``done`` is called before a method returns."""
+
+    def __init__(self, coordinator: Callable[[], ShareCoordinator]) -> None:
+        self._coordinator = coordinator
+
+    def _prepared(self) -> ShareCoordinator:
+        coordinator = self._coordinator()
+        coordinator.runtime.prepare()
+        return coordinator
+
+    def read_state(self, group_id: str, topic_id: UUID, partition: int, leader_epoch: int, done: StateDone) -> None:
+        """Read the state: see ``SharePersister``."""
+        key = SharePartitionKey(group_id, topic_id, partition)
+        done(_state_or_error(lambda: self._prepared().read(key, leader_epoch)))
+
+    def read_state_summary(
+        self, group_id: str, topic_id: UUID, partition: int, leader_epoch: int, done: StateDone
+    ) -> None:
+        """Read the state without its batches: see ``SharePersister``."""
+        key = SharePartitionKey(group_id, topic_id, partition)
+        done(_state_or_error(lambda: self._prepared().summary(key)))
+
+    def write_state(
+        self,
+        group_id: str,
+        topic_id: UUID,
+        partition: int,
+        state_epoch: int,
+        leader_epoch: int,
+        start_offset: int,
+        delivery_complete_count: int,
+        batches: Sequence[StateBatch],
+        done: Done,
+    ) -> None:
+        """Change the state: see ``SharePersister``."""
+        key = SharePartitionKey(group_id, topic_id, partition)
+        _complete(
+            lambda: self._prepared().write(
+                key, state_epoch, leader_epoch, start_offset, delivery_complete_count, batches
+            ),
+            done,
+        )
+
+    def initialize_state(
+        self, group_id: str, topic_id: UUID, partition: int, state_epoch: int, start_offset: int, done: Done
+    ) -> None:
+        """Create the state, or replace it: see ``SharePersister``."""
+        key = SharePartitionKey(group_id, topic_id, partition)
+        _complete(lambda: self._prepared().initialize(key, state_epoch, start_offset), done)
+
+    def delete_state(self, group_id: str, topic_id: UUID, partition: int, done: Done) -> None:
+        """Delete the state: see ``SharePersister``."""
+        key = SharePartitionKey(group_id, topic_id, partition)
+        _complete(lambda: self._prepared().delete(key), done)
+
+
+def _state_or_error(read: Callable[[], ShareState]) -> ShareState:
+    try:
+        return read()
+    except KafkaError as error:
+        return ShareState(int(error.error), error.message or error.error.message)
+    except Exception as error:
+        logger.exception("the state of a share partition cannot be read")
+        return ShareState(int(Errors.UNKNOWN_SERVER_ERROR), f"{type(error).__name__}: {error}")
+
+
+def _complete(change: Callable[[], None], done: Done) -> None:
+    code, message = 0, None
+    try:
+        change()
+    except KafkaError as error:
+        code, message = int(error.error), error.message or error.error.message
+    except Exception as error:
+        logger.exception("the state of a share partition cannot be changed")
+        code, message = int(Errors.UNKNOWN_SERVER_ERROR), f"{type(error).__name__}: {error}"
+    done(code, message)

@@ -1,0 +1,72 @@
+"""The share coordinator in its broker: settings, ``__share_group_state``, periodic work."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol
+from uuid import UUID
+
+from kbroker._core.clock import BaseClock
+from kbroker.common.configs.config import BrokerConfig
+from kbroker.common.topic_names import SHARE_STATE_TOPIC
+from kbroker.coordinator.internal_topic import RegisteredTopic
+from kbroker.coordinator.share.share_coordinator import (
+    PRUNE_INTERVAL_MS,
+    SNAPSHOT_INTERVAL_MS,
+    ShareCoordinator,
+    ShareSettings,
+)
+from kbroker.metadata.topics import TopicRegistry
+
+
+class Schedule(Protocol):
+    """Scheduler of periodic work."""
+
+    def schedule(self, name: str, run: Callable[[], object], *, delay_ms: int = 0, period_ms: int = 0) -> Any: ...
+
+
+class ShareService:
+    """Service around a ShareCoordinator. Start it when the topics are loaded and before clients are served."""
+
+    def __init__(self, config: BrokerConfig, clock: BaseClock, topics: TopicRegistry, schedule: Schedule) -> None:
+        self._topics = topics
+        self._schedule = schedule
+        self.coordinator = ShareCoordinator(
+            clock,
+            RegisteredTopic(topics, config, SHARE_STATE_TOPIC),
+            PartitionCounts(topics),
+            ShareSettings(
+                updates_per_snapshot=config.integer("share.coordinator.snapshot.update.records.per.snapshot"),
+                load_buffer_bytes=config.integer("share.coordinator.load.buffer.size"),
+            ),
+        )
+
+    def start(self) -> None:
+        """Load the share partitions, then start the periodic work."""
+        self.coordinator.runtime.load_all()
+        self._topics.on_deleted.append(self.coordinator.topic_deleted)
+        for name, run, period_ms in (
+            ("share-state-prune", self._prune, PRUNE_INTERVAL_MS),
+            ("share-state-snapshot", self.coordinator.snapshot_idle, SNAPSHOT_INTERVAL_MS),
+        ):
+            self._schedule.schedule(name, run, delay_ms=period_ms, period_ms=period_ms)
+
+    def close(self) -> None:
+        """Refuse requests from now on. Idempotent."""
+        self.coordinator.runtime.close()
+
+    def _prune(self) -> None:
+        if self.coordinator.prune():
+            self._topics.write_log_starts()
+
+
+class PartitionCounts:
+    """Partition counts of the broker's topics. Threads: any."""
+
+    def __init__(self, topics: TopicRegistry) -> None:
+        self._topics = topics
+
+    def partition_count(self, topic_id: UUID) -> int:
+        """Return the number of partitions of a topic, 0 if there is no such topic."""
+        view = self._topics.get_by_id(topic_id)
+        return 0 if view is None else len(view.partitions)

@@ -1,0 +1,196 @@
+"""The share coordinator: state of share partitions, fencing, snapshots, restarts, deleted topics and records."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+import pytest
+
+from kbroker._core.clock import VirtualClock
+from kbroker.common.errors import Errors, KafkaError
+from kbroker.coordinator import internal_topic
+from kbroker.coordinator.share.persister import ShareState, StateBatch
+from kbroker.coordinator.share.share_coordinator import SNAPSHOT_INTERVAL_MS, ShareSettings, ShareStatePersister
+from kbroker.coordinator.share.share_records import SNAPSHOT, SharePartitionKey, encode_key, is_key_text
+from kbroker.protocol.records import iter_batches
+from tests.support.groups import MemoryTopic
+from tests.support.share_groups import KEY, TOPIC_ID, Share
+from tests.support.transactions import refused
+
+AVAILABLE, ACKNOWLEDGED = 0, 2
+NO_EPOCH = -1
+
+
+def batch(first: int, last: int, state: int = ACKNOWLEDGED, count: int = 1) -> StateBatch:
+    return StateBatch(first, last, state, count)
+
+
+def initialized(**how: int) -> Share:
+    share = Share(ShareSettings(**how))
+    share.coordinator.initialize(KEY, 0, -1)
+    return share
+
+
+def kinds(share: Share, key: SharePartitionKey = KEY) -> list[int]:
+    """Kinds of the records in the partition of a key, from the log's start on."""
+    log = share.coordinator.runtime.find(key.text).log
+    found = log.read(log.log_start_offset, 1 << 20)
+    return [record[2][1] for one in iter_batches(found.records) for record in one.records()]
+
+
+def test_the_state_survives_a_restart() -> None:
+    share = initialized()
+    assert share.stored() == ShareState(start_offset=-1, delivery_complete_count=-1)
+    assert share.coordinator.read(KEY, 4).leader_epoch == 0
+    share.coordinator.write(KEY, 0, 4, 10, 2, [batch(12, 12), batch(14, 15)])
+    share.coordinator.write(KEY, 0, 4, -1, 4, [batch(13, 13), batch(16, 16, AVAILABLE)])
+    expected = ShareState(
+        start_offset=10, delivery_complete_count=4, leader_epoch=4, batches=(batch(12, 15), batch(16, 16, AVAILABLE))
+    )
+    assert share.stored() == expected
+    assert share.restart().stored() == expected
+    assert share.restart().coordinator.summary(KEY) == expected._replace(batches=())
+
+
+def test_epochs_fence() -> None:
+    """A read with a higher leader epoch fences the leader before; a new state epoch fences writes of the old state."""
+    share = initialized()
+    share.coordinator.read(KEY, 3)
+    assert refused(share.coordinator.read, KEY, 2) is Errors.FENCED_LEADER_EPOCH
+    assert refused(share.coordinator.write, KEY, 0, 2, 0, 0, []) is Errors.FENCED_LEADER_EPOCH
+    share.coordinator.initialize(KEY, 5, 30)
+    assert refused(share.coordinator.write, KEY, 4, 3, 0, 0, []) is Errors.FENCED_STATE_EPOCH
+    assert refused(share.coordinator.initialize, KEY, 4, 0) is Errors.FENCED_STATE_EPOCH
+    share = share.restart()
+    assert refused(share.coordinator.read, KEY, 2) is Errors.FENCED_LEADER_EPOCH
+    assert refused(share.coordinator.write, KEY, 4, 3, 0, 0, []) is Errors.FENCED_STATE_EPOCH
+    found = share.stored()
+    assert (found.state_epoch, found.start_offset, found.delivery_complete_count, found.batches) == (5, 30, 0, ())
+
+
+@pytest.mark.parametrize(
+    ("key", "error", "text"),
+    [
+        (KEY._replace(partition=1), Errors.INVALID_REQUEST, "operation on uninitialized share partition not allowed."),
+        (KEY._replace(partition=-1), Errors.INVALID_REQUEST, "The partition id cannot be a negative number."),
+    ],
+)
+def test_refused_share_partitions(key: SharePartitionKey, error: Errors, text: str) -> None:
+    share = initialized()
+    for run in (lambda: share.coordinator.read(key, 0), lambda: share.coordinator.write(key, 0, 0, 0, 0, [])):
+        with pytest.raises(KafkaError, match=text) as raised:
+            run()
+        assert raised.value.error is error
+
+
+def test_unknown_topics_and_partitions() -> None:
+    share = initialized()
+    for key in (KEY._replace(topic_id=UUID(int=9)), KEY._replace(partition=3)):
+        assert refused(share.coordinator.initialize, key, 0, 0) is Errors.UNKNOWN_TOPIC_OR_PARTITION
+        assert refused(share.coordinator.summary, key) is Errors.UNKNOWN_TOPIC_OR_PARTITION
+        assert refused(share.coordinator.delete, key) is Errors.UNKNOWN_TOPIC_OR_PARTITION
+    assert share.coordinator.summary(KEY._replace(partition=2)) == ShareState()
+
+
+def test_a_snapshot_follows_so_many_updates() -> None:
+    share = initialized(updates_per_snapshot=2)
+    for offset in range(5):
+        share.coordinator.write(KEY, 0, 0, offset, 0, [batch(offset, offset)])
+    assert kinds(share) == [0, 1, 1, 0, 1, 1]
+    assert share.stored() == share.restart().stored()
+    assert share.stored().batches == (batch(4, 4),)
+    assert share.restart().coordinator.runtime.find(KEY.text).stored[KEY].state.snapshot_epoch == 1
+
+
+def test_records_before_the_oldest_snapshot_are_deleted() -> None:
+    """A share partition without updates holds the others back until its snapshot is written again."""
+    share = Share(ShareSettings(updates_per_snapshot=1), topic=MemoryTopic(VirtualClock(), count=1))
+    other = KEY._replace(partition=1)
+    for key in (other, KEY):
+        share.coordinator.initialize(key, 0, 0)
+    for offset in range(4):
+        share.coordinator.write(KEY, 0, 0, offset, 0, [])
+    log = share.coordinator.runtime.find(KEY.text).log
+    assert not share.coordinator.prune()
+    share.clock.advance_ms(SNAPSHOT_INTERVAL_MS)
+    share.coordinator.snapshot_idle()
+    expected = share.stored(), share.stored(other)
+    assert share.coordinator.prune()
+    assert log.log_start_offset > 2
+    again = share.restart()
+    assert (again.stored(), again.stored(other)) == expected
+    end = log.log_end_offset
+    share.coordinator.snapshot_idle()
+    assert log.log_end_offset == end, "idle share partitions are not written again"
+
+
+def test_deletion() -> None:
+    share = initialized()
+    share.coordinator.delete(KEY)
+    share.coordinator.delete(KEY)
+    assert kinds(share) == [0, 0]
+    assert refused(share.coordinator.read, KEY, 0) is Errors.INVALID_REQUEST
+    assert refused(share.restart().coordinator.read, KEY, 0) is Errors.INVALID_REQUEST
+    share.coordinator.initialize(KEY, 0, -1)
+    assert share.restart().stored().start_offset == -1
+
+
+def test_share_partitions_of_deleted_topics_are_deleted() -> None:
+    """Those of topics that were deleted while the coordinator did not run, too."""
+    share = initialized()
+    share.topics.counts.clear()
+    share.coordinator.topic_deleted("t")
+    share.topics.counts[TOPIC_ID] = 1
+    assert refused(share.coordinator.read, KEY, 0) is Errors.INVALID_REQUEST
+    share.coordinator.initialize(KEY, 0, -1)
+    share.topics.counts.clear()
+    again = share.restart()
+    again.topics.counts[TOPIC_ID] = 1
+    assert refused(again.coordinator.read, KEY, 0) is Errors.INVALID_REQUEST
+
+
+def test_a_malformed_value_fences_its_partition(caplog: pytest.LogCaptureFixture) -> None:
+    topic = MemoryTopic(VirtualClock(), count=1)
+    topic.created = True
+    internal_topic.append(topic.logs[0], [(encode_key(SNAPSHOT, KEY), b"\0\0cut")], 5)
+    share = Share(topic=topic)
+    assert share.coordinator.runtime.counts == (0, 0, 1)
+    with pytest.raises(KafkaError, match="Unable to read share group state: __share_group_state-0 cannot be read"):
+        share.stored()
+    assert "the state of share partition g:AAAAAAAAAAAAAAAAAAAABw:0 is malformed" in caplog.text
+
+
+def test_the_persister_reports_states_and_errors() -> None:
+    share = Share()
+    persister = ShareStatePersister(lambda: share.coordinator)
+    done: list[object] = []
+
+    def note(*found: object) -> None:
+        done.append(found)
+
+    persister.initialize_state("g", TOPIC_ID, 0, 1, 7, note)
+    persister.write_state("g", TOPIC_ID, 0, 1, 0, 8, 0, [batch(9, 9)], note)
+    persister.read_state("g", TOPIC_ID, 0, 0, done.append)
+    persister.read_state_summary("g", TOPIC_ID, 0, 0, done.append)
+    persister.delete_state("g", TOPIC_ID, 0, note)
+    persister.read_state("g", TOPIC_ID, 0, 0, done.append)
+    state = ShareState(state_epoch=1, start_offset=8, delivery_complete_count=0)
+    refusal = ShareState(int(Errors.INVALID_REQUEST), "Read operation on uninitialized share partition not allowed.")
+    assert done == [(0, None), (0, None), state._replace(batches=(batch(9, 9),)), state, (0, None), refusal]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("g:AAAAAAAAAAAAAAAAAAAABw:0", True),
+        ("a:b:AAAAAAAAAAAAAAAAAAAABw:0", True),
+        ("g:AAAAAAAAAAAAAAAAAAAABw:-1", True),
+        (" :AAAAAAAAAAAAAAAAAAAABw:0", False),
+        ("g:AAAAAAAAAAAAAAAAAAAABw", False),
+        ("g:AAAA:0", False),
+        ("g:AAAAAAAAAAAAAAAAAAAABw:2147483648", False),
+        ("", False),
+    ],
+)
+def test_texts_of_keys(text: str, expected: bool) -> None:
+    assert is_key_text(text) is expected
