@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from kbroker._core.clock import BaseClock
@@ -139,7 +140,7 @@ class GroupCoordinator:
             self.heartbeats,
             self._membership,
             NoTopics() if image is None else image,
-            self._settings.consumer._replace(classic_max_size=self._settings.max_size),
+            replace(self._settings.consumer, classic_max_size=self._settings.max_size),
             sensors,
         )
         self._kinds: Mapping[str, ModernGroups[Any]] = {ConsumerGroup.KIND: self.consumer_groups}

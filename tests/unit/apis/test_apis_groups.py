@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from dataclasses import replace
 
 import pytest
 
@@ -201,7 +202,7 @@ def test_a_topic_named_twice_in_a_heartbeat_counts_as_a_whole(bench: Bench) -> N
 
 def test_a_protocol_that_is_not_offered(bench: Bench) -> None:
     """With group.coordinator.rebalance.protocols=classic both APIs respond UNSUPPORTED_VERSION, as Kafka's do."""
-    groups = ConsumerGroupBench(settings=AT_ONCE._replace(is_enabled=False))
+    groups = ConsumerGroupBench(settings=replace(AT_ONCE, is_enabled=False))
     bench.bench.ctx.group_coordinator = groups.coordinator
     body: Body = {"GroupId": "g", "MemberId": "a", "MemberEpoch": 0, "RebalanceTimeoutMs": 5000, "TopicPartitions": []}
     body["SubscribedTopicNames"] = ["t"]

@@ -34,13 +34,12 @@ from kbroker.coordinator.consumer_group.settings import ConsumerGroupSettings
 from kbroker.coordinator.consumer_group.target_assignment import TargetAssignment
 from kbroker.coordinator.group_sensors import GroupSensors
 from kbroker.coordinator.modern_group import timers
+from kbroker.coordinator.modern_group.membership import ModernMembership
 from kbroker.coordinator.modern_group.records import GroupRecord, tombstone
-from kbroker.coordinator.modern_group.timers import MemberTimers
-from kbroker.coordinator.modern_group.topics_image import TopicHashes, TopicsImage
+from kbroker.coordinator.modern_group.topics_image import TopicsImage
 
 logger = get_logger(__name__)
 
-TOPICS_REFRESH_MS = 3_600_000  # the topics are read again, even if nothing has changed
 # A slow assignment is followed by a pause for any interval: otherwise a flood of joins would cost its square.
 SLOW_ASSIGNMENT_MS, SLOW_PAUSE = 25, 4  # the pause takes that many times as long as the assignment
 
@@ -100,7 +99,7 @@ class HeartbeatResult(NamedTuple):
     assigned: Owned | None = None
 
 
-class ConsumerGroupMembership:
+class ConsumerGroupMembership(ModernMembership[ConsumerGroup, ConsumerGroupSettings]):
     """Changes of the membership of consumer groups.
 
     Threads: any; the group's lock guards everything of a group.
@@ -115,12 +114,8 @@ class ConsumerGroupMembership:
         settings: ConsumerGroupSettings,
         sensors: GroupSensors,
     ) -> None:
-        self.clock = clock
+        super().__init__(clock, purgatory, image, settings)
         self.store = store
-        self.image = image
-        self.settings = settings
-        self.timers = MemberTimers(purgatory, clock)
-        self.hashes = TopicHashes(image)
         self._rebalances = sensors.consumer_rebalances
         self.regexes = Regexes(
             clock,
@@ -186,7 +181,7 @@ class ConsumerGroupMembership:
             or member.client_id != request.client_id
             or member.client_host != request.client_host
             or member.classic is not None
-            or self._is_refresh_due(group)
+            or self.is_refresh_due(group)
         ):
             return None
         self.await_heartbeat(group, request.member_id)
@@ -232,16 +227,9 @@ class ConsumerGroupMembership:
             bumps = names_changed or status is not RegexStatus.UNCHANGED
         epoch = group.epoch
         homogeneous = None
-        if bumps or self._is_refresh_due(group):
+        if bumps or self.is_refresh_due(group):
             epoch, homogeneous = self._refresh(group, bumps, member, updated, changes)
         return epoch, homogeneous, names_changed or status is not RegexStatus.UNCHANGED
-
-    def _is_refresh_due(self, group: ConsumerGroup) -> bool:
-        return (
-            self.clock.wall_ms() >= group.refresh_deadline_ms
-            or group.epoch < group.refresh_epoch
-            or group.refresh_version != self.image.version
-        )
 
     def _refresh(
         self,
@@ -265,7 +253,7 @@ class ConsumerGroupMembership:
             changes.append(records.epoch_record(group.group_id, epoch, value))
             self._rebalances.record()
             logger.info("group %s: epoch %d", group.group_id, epoch)
-        self._note_refresh(group, epoch, version)
+        self.note_refresh(group, epoch, version)
         if group.has_partition_metadata:
             changes.append(tombstone(records.PARTITION_METADATA, group.group_id))
         return epoch, homogeneous
@@ -279,7 +267,7 @@ class ConsumerGroupMembership:
         homogeneous: bool | None,
         changes: list[GroupRecord],
     ) -> TargetAssignment:
-        if group.target_epoch >= epoch or not self._may_assign(group):
+        if group.target_epoch >= epoch or not self.may_assign(group):
             return TargetAssignment(group.target_epoch, group.target(updated))
         if homogeneous is None:
             homogeneous = is_homogeneous(group.regex_subscribers, group.subscribers, len(group.members))
@@ -301,30 +289,22 @@ class ConsumerGroupMembership:
         changes += rows
         return target
 
-    def _may_assign(self, group: ConsumerGroup) -> bool:
-        interval_ms = max(self.settings.assignment_interval_ms(group.group_id), group.assignment_pause_ms)
-        return group.may_assign(interval_ms, self.clock.wall_ms())
-
     def lacks_target(self, group: ConsumerGroup) -> bool:
         """Return whether a join has to make the due target assignment: no member uses the consumer protocol."""
         if group.classic_member_count < len(group.members):
             return False
         if group.target_epoch >= group.epoch and not self._have_topics_changed(group):
             return False
-        return self._may_assign(group)
+        return self.may_assign(group)
 
     def _have_topics_changed(self, group: ConsumerGroup) -> bool:
-        if not self._is_refresh_due(group):
+        if not self.is_refresh_due(group):
             return False
         version = self.image.version
         if self.hashes.group_hash(group.subscribers) != group.metadata_hash:
             return True
-        self._note_refresh(group, group.epoch, version)
+        self.note_refresh(group, group.epoch, version)
         return False
-
-    def _note_refresh(self, group: ConsumerGroup, epoch: int, version: int) -> None:
-        group.refresh_deadline_ms = self.clock.wall_ms() + TOPICS_REFRESH_MS
-        group.refresh_epoch, group.refresh_version = epoch, version
 
     def reconcile(
         self,
@@ -345,12 +325,6 @@ class ConsumerGroupMembership:
         return following
 
     # ------------------------------------------------------------ identity of the member
-
-    def check_room(self, group: ConsumerGroup, member_id: str) -> None:
-        """Refuse a new member of a full group. Raises: KafkaError GROUP_MAX_SIZE_REACHED."""
-        if len(group.members) >= self.settings.max_size and member_id not in group.members:
-            text = f"The consumer group has reached its maximum capacity of {self.settings.max_size} members."
-            raise KafkaError(Errors.GROUP_MAX_SIZE_REACHED, text)
 
     def _dynamic_member(self, group: ConsumerGroup, member_id: str, request: HeartbeatRequest) -> ConsumerGroupMember:
         member: ConsumerGroupMember
@@ -452,14 +426,6 @@ class ConsumerGroupMembership:
 
     # ------------------------------------------------------------ time
 
-    def await_heartbeat(self, group: ConsumerGroup, member_id: str, timeout_ms: int | None = None) -> None:
-        """Restart the session of a member, by default with the group's session timeout."""
-        if timeout_ms is None:
-            timeout_ms = self.settings.session_timeout_ms(group.group_id)
-        self.timers.extend(
-            group, timers.SESSION, member_id, timeout_ms, lambda: self._expire(group, member_id, "its session expired")
-        )
-
     def watch_reconciliation(
         self, group: ConsumerGroup, before: ConsumerGroupMember, after: ConsumerGroupMember
     ) -> None:
@@ -478,44 +444,16 @@ class ConsumerGroupMembership:
         def fire() -> None:
             present = group.members.get(member_id)
             if present is not None and present.member_epoch == epoch:
-                self._expire(group, member_id, f"it kept partitions of epoch {epoch}")
+                self.expire(group, member_id, f"it kept partitions of epoch {epoch}")
 
         self.timers.set(group, timers.REBALANCE, member_id, member.rebalance_timeout_ms, fire)
 
-    def expire_later(
-        self, group: ConsumerGroup, kind: str, member_id: str, timeout_ms: int, reason: str, if_absent: bool
-    ) -> None:
-        """Remove a member after a time-out."""
-        begin = self.timers.set_if_absent if if_absent else self.timers.set
-        begin(group, kind, member_id, timeout_ms, lambda: self._expire(group, member_id, reason))
-
-    def _expire(self, group: ConsumerGroup, member_id: str, reason: str) -> None:
-        member = group.members.get(member_id)
-        if member is None:
-            return
-        try:
-            self.fence(group, [member], reason)
-        except Exception as error:  # the log is not writable now, or a defect: it is tried again a session later
-            logger.warning(
-                "group %s: cannot remove %s: %s",
-                group.group_id,
-                member_id,
-                error,
-                exc_info=not isinstance(error, KafkaError),
-            )
-            self.await_heartbeat(group, member_id)
-
     def resume(self, group: ConsumerGroup) -> None:
         """Start the time-outs of a loaded group."""
+        super().resume(group)
         for member in group.members.values():
-            self.await_heartbeat(group, member.member_id)
             if member.state is MemberState.UNREVOKED_PARTITIONS and not member.uses_classic_protocol:
                 self.await_revocation(group, member)
-
-    def dismiss(self, group: ConsumerGroup) -> None:
-        """End a group that is no longer served, or was deleted."""
-        group.is_dead = True
-        self.timers.cancel_all(group)
 
 
 def check_epoch(member: ConsumerGroupMember, epoch: int, reported: Reported | None) -> None:

@@ -12,11 +12,12 @@ from kbroker.coordinator.consumer_group import target_assignment
 from kbroker.coordinator.consumer_group.assignors.group_spec import GroupSpec
 from kbroker.coordinator.consumer_group.group import ConsumerGroup
 from kbroker.coordinator.consumer_group.member import Target
-from kbroker.coordinator.consumer_group.membership import TOPICS_REFRESH_MS, HeartbeatRequest
+from kbroker.coordinator.consumer_group.membership import HeartbeatRequest
 from kbroker.coordinator.consumer_group.settings import ConsumerGroupSettings
 from kbroker.coordinator.group_coordinator import GroupSettings
 from kbroker.coordinator.group_shard import GroupShard
 from kbroker.coordinator.modern_group import timers
+from kbroker.coordinator.modern_group.membership import TOPICS_REFRESH_MS
 from kbroker.coordinator.modern_group.settings import Limits
 from tests.support.consumer_groups import AT_ONCE, Beat, ConsumerGroupBench, FakeImage
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -115,7 +116,7 @@ def test_offsets_stay_with_the_group() -> None:
 
 @pytest.mark.parametrize("policy", ["disabled", "downgrade"])
 def test_no_upgrade_where_the_configuration_forbids_it(policy: str) -> None:
-    bench = ConsumerGroupBench(settings=AT_ONCE._replace(migration_policy=policy))
+    bench = ConsumerGroupBench(settings=replace(AT_ONCE, migration_policy=policy))
     classic_pair(bench)
     with pytest.raises(KafkaError, match="online upgrade is disabled") as refused:
         bench.join("new")
@@ -128,7 +129,7 @@ def test_no_downgrade_where_the_configuration_forbids_it(policy: str) -> None:
     bench = ConsumerGroupBench(settings=AT_ONCE)
     classic_pair(bench)
     bench.join("new")
-    settings: ConsumerGroupSettings = AT_ONCE._replace(migration_policy=policy)
+    settings: ConsumerGroupSettings = replace(AT_ONCE, migration_policy=policy)
     again = ConsumerGroupBench(bench.image, settings, clock=bench.clock, topic=bench.topic)
     again.beat("new", -1)
     assert again.kind() == "consumer"

@@ -1,0 +1,110 @@
+"""The part of the membership of groups that their newer kinds have in common: room, sessions, and due assignments.
+
+Source: ``GroupMetadataManager``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any, Generic, TypeVar
+
+from kbroker._core.clock import BaseClock
+from kbroker._core.timer.purgatory import Purgatory
+from kbroker.common.errors import Errors, KafkaError
+from kbroker.common.loggers import get_logger
+from kbroker.coordinator.modern_group import timers
+from kbroker.coordinator.modern_group.group import ModernGroup
+from kbroker.coordinator.modern_group.settings import ModernGroupSettings
+from kbroker.coordinator.modern_group.timers import MemberTimers
+from kbroker.coordinator.modern_group.topics_image import TopicHashes, TopicsImage
+
+logger = get_logger(__name__)
+
+TOPICS_REFRESH_MS = 3_600_000  # the topics are read again, even if nothing has changed
+
+G = TypeVar("G", bound=ModernGroup)
+S = TypeVar("S", bound=ModernGroupSettings)
+
+
+class ModernMembership(Generic[G, S]):
+    """Changes of the membership of groups of one kind. Base class.
+
+    Threads: any; the group's lock, which the caller holds, guards everything of a group.
+    """
+
+    def __init__(self, clock: BaseClock, purgatory: Purgatory, image: TopicsImage, settings: S) -> None:
+        self.clock = clock
+        self.image = image
+        self.settings = settings
+        self.timers = MemberTimers(purgatory, clock)
+        self.hashes = TopicHashes(image)
+
+    def fence(self, group: G, members: Collection[Any], reason: str) -> None:
+        """Remove members. Raises: KafkaError; the group is then unchanged."""
+        raise NotImplementedError
+
+    def check_room(self, group: G, member_id: str) -> None:
+        """Refuse a new member of a full group. Raises: KafkaError GROUP_MAX_SIZE_REACHED."""
+        if len(group.members) >= self.settings.max_size and member_id not in group.members:
+            text = f"The {group.KIND} group has reached its maximum capacity of {self.settings.max_size} members."
+            raise KafkaError(Errors.GROUP_MAX_SIZE_REACHED, text)
+
+    def is_refresh_due(self, group: G) -> bool:
+        """Return whether the topics are to be read again."""
+        return (
+            self.clock.wall_ms() >= group.refresh_deadline_ms
+            or group.epoch < group.refresh_epoch
+            or group.refresh_version != self.image.version
+        )
+
+    def note_refresh(self, group: G, epoch: int, version: int) -> None:
+        """Note that the topics of a version were read for a group epoch."""
+        group.refresh_deadline_ms = self.clock.wall_ms() + TOPICS_REFRESH_MS
+        group.refresh_epoch, group.refresh_version = epoch, version
+
+    def may_assign(self, group: G) -> bool:
+        """Return whether enough time has passed since the latest target assignment."""
+        interval_ms = max(self.settings.assignment_interval_ms(group.group_id), group.assignment_pause_ms)
+        return group.may_assign(interval_ms, self.clock.wall_ms())
+
+    # ------------------------------------------------------------ time
+
+    def await_heartbeat(self, group: G, member_id: str, timeout_ms: int | None = None) -> None:
+        """Restart the session of a member, by default with the group's session timeout."""
+        if timeout_ms is None:
+            timeout_ms = self.settings.session_timeout_ms(group.group_id)
+        self.timers.extend(
+            group, timers.SESSION, member_id, timeout_ms, lambda: self.expire(group, member_id, "its session expired")
+        )
+
+    def expire_later(self, group: G, kind: str, member_id: str, timeout_ms: int, reason: str, if_absent: bool) -> None:
+        """Remove a member after a time-out."""
+        begin = self.timers.set_if_absent if if_absent else self.timers.set
+        begin(group, kind, member_id, timeout_ms, lambda: self.expire(group, member_id, reason))
+
+    def expire(self, group: G, member_id: str, reason: str) -> None:
+        """Remove a member at the end of a time-out."""
+        member = group.members.get(member_id)
+        if member is None:
+            return
+        try:
+            self.fence(group, [member], reason)
+        except Exception as error:  # the log is not writable now, or a defect: it is tried again a session later
+            logger.warning(
+                "group %s: cannot remove %s: %s",
+                group.group_id,
+                member_id,
+                error,
+                exc_info=not isinstance(error, KafkaError),
+            )
+            self.await_heartbeat(group, member_id)
+
+    def resume(self, group: G) -> None:
+        """Start the time-outs of a loaded group."""
+        for member_id in group.members:
+            self.await_heartbeat(group, member_id)
+
+    def dismiss(self, group: G) -> None:
+        """End a group that is no longer served, or was deleted."""
+        group.is_dead = True
+        self.timers.cancel_all(group)
