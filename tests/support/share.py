@@ -1,0 +1,216 @@
+"""A share partition on a virtual clock: a persister in memory, made-up batches, and members that fetch from them."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import groupby
+from typing import Any
+from uuid import UUID
+
+from kbroker._core.clock import VirtualClock
+from kbroker._core.timer.timing_wheel import Timer
+from kbroker.common.errors import Errors, KafkaError
+from kbroker.coordinator.share.persister import Done, ShareState, StateBatch, StateDone
+from kbroker.share.acquisition import AcquireMode
+from kbroker.share.fetched import AcquiredRecords, Fetched
+from kbroker.share.share_partition import AcknowledgementBatch, SharePartition, SharePartitionKey
+
+TOPIC_ID = UUID(int=1)
+KEY = SharePartitionKey("g", TOPIC_ID, "t", 0)
+LOCK_MS = 30_000
+ACCEPT, RELEASE, REJECT, RENEW = 1, 2, 3, 4
+
+
+class MemoryPersister:
+    """State of share partitions by offset. ``error``: of each following call; held writes are stored by `release`."""
+
+    def __init__(self) -> None:
+        self.offsets: dict[int, tuple[int, int]] = {}
+        self.start_offset = -1
+        self.complete_count = -1
+        self.state_epoch = 0
+        self.error = Errors.NONE
+        self.is_held = False
+        self.held: list[Callable[[], None]] = []
+        self.writes: list[list[StateBatch]] = []
+
+    def read_state(self, group_id: str, topic_id: UUID, partition: int, leader_epoch: int, done: StateDone) -> None:
+        if self.error is not Errors.NONE:
+            done(ShareState(int(self.error), "refused"))
+            return
+        live = sorted((offset, *state) for offset, state in self.offsets.items() if offset >= self.start_offset)
+        batches = []
+        for _, run in groupby(enumerate(live), lambda one: (one[1][0] - one[0], one[1][1:])):
+            rows = [row for _, row in run]
+            batches.append(StateBatch(rows[0][0], rows[-1][0], rows[0][1], rows[0][2]))
+        done(ShareState(0, None, self.state_epoch, self.start_offset, self.complete_count, leader_epoch, batches))
+
+    def write_state(
+        self,
+        group_id: str,
+        topic_id: UUID,
+        partition: int,
+        state_epoch: int,
+        leader_epoch: int,
+        start_offset: int,
+        delivery_complete_count: int,
+        batches: Sequence[StateBatch],
+        done: Done,
+    ) -> None:
+        write = partial(self._write, start_offset, delivery_complete_count, list(batches), done)
+        if self.is_held:
+            self.held.append(write)
+        else:
+            write()
+
+    def _write(self, start_offset: int, complete_count: int, batches: list[StateBatch], done: Done) -> None:
+        if self.error is not Errors.NONE:
+            done(int(self.error), "refused")
+            return
+        self.start_offset, self.complete_count = start_offset, complete_count
+        self.writes.append(batches)
+        for first, last, state, count in batches:
+            self.offsets.update((offset, (state, count)) for offset in range(first, last + 1))
+        done(0, None)
+
+    def release(self) -> None:
+        """Store the held writes, in order."""
+        self.is_held = False
+        held, self.held = self.held, []
+        for write in held:
+            write()
+
+    def read_state_summary(self, *arguments: Any) -> None:
+        raise NotImplementedError
+
+    def initialize_state(self, *arguments: Any) -> None:
+        raise NotImplementedError
+
+    def delete_state(self, *arguments: Any) -> None:
+        raise NotImplementedError
+
+
+@dataclass
+class Configs:
+    """Configs of a group."""
+
+    record_lock_duration_ms: int = LOCK_MS
+    delivery_count_limit: int = 5
+    max_record_locks: int = 200
+    is_renew_enabled: bool = True
+
+
+@dataclass
+class Measured:
+    """Sensors of a share partition."""
+
+    timeouts: list[int] = field(default_factory=list)
+    batches: list[int] = field(default_factory=list)
+
+    def lock_timeout(self, records: int) -> None:
+        self.timeouts.append(records)
+
+    def in_flight_batch(self, records: int) -> None:
+        self.batches.append(records)
+
+
+def header(first: int, last: int, *, producer_id: int = -1, attributes: int = 0) -> bytes:
+    """Return the header of a batch without records."""
+    fields = first, 49, 0, 2, 0, attributes, last - first, 0, 0, producer_id, 0, -1, last - first + 1
+    return struct.pack(">qiibIhiqqqhii", *fields)
+
+
+class ShareBench:
+    """A share partition over batches that a test names by their first and last offsets."""
+
+    def __init__(
+        self, *batches: tuple[int, int], persister: MemoryPersister | None = None, initial_offset: int = 0
+    ) -> None:
+        self.clock = VirtualClock()
+        self.timer = Timer(self.clock)
+        self.persister = persister if persister is not None else MemoryPersister()
+        self.configs = Configs()
+        self.sensors = Measured()
+        self.batches = list(batches)
+        self.initial_offset = initial_offset
+        self.wakes = 0
+        self.partition = self.load()
+
+    def load(self) -> SharePartition:
+        """Return a share partition that has read its state."""
+        self.partition = SharePartition(
+            KEY,
+            0,
+            self.configs,
+            self.timer,
+            self.clock,
+            self.persister,
+            lambda: self.initial_offset,
+            self._wake,
+            self.sensors,
+        )
+        self.partition.initialize(lambda error: None)
+        return self.partition
+
+    def _wake(self) -> None:
+        self.wakes += 1
+
+    def after(self, ms: int) -> None:
+        """Let time pass."""
+        self.clock.advance_ms(ms)
+        while self.timer.advance(0):
+            pass
+
+    def fetched(self, offset: int) -> Fetched:
+        """Return the batches from the one that contains an offset on."""
+        return Fetched.of(b"".join(header(first, last) for first, last in self.batches if last >= offset))
+
+    def fetch(
+        self,
+        member: str = "m",
+        max_records: int = 500,
+        *,
+        batch_size: int = 500,
+        mode: AcquireMode = AcquireMode.BATCH_OPTIMIZED,
+    ) -> list[tuple[int, int, int]]:
+        """Fetch as a member; return its acquired records."""
+        offset = self.partition.next_fetch_offset()
+        if offset is None:
+            return []
+        fetched = self.fetched(offset)
+        acquired: Iterable[AcquiredRecords] = self.partition.acquire(
+            member, mode, batch_size, max_records, offset, fetched
+        )
+        return [tuple(one) for one in acquired]
+
+    def ack(self, member: str, first: int, last: int, *types: int) -> Errors | None:
+        """Acknowledge; return the error, or None while the persister has not stored it."""
+        return self.outcome(lambda done: self.partition.acknowledge(member, [batch_of(first, last, types)], done))
+
+    def leave(self, member: str) -> Errors | None:
+        """Release the records of a member."""
+        return self.outcome(lambda done: self.partition.release_member(member, done))
+
+    def outcome(self, call: Callable[[Callable[[KafkaError | None], None]], None]) -> Errors | None:
+        """Return the code with which a call was completed."""
+        found: list[KafkaError | None] = []
+        call(found.append)
+        assert len(found) < 2
+        return None if not found else Errors.NONE if found[0] is None else found[0].error
+
+    def states(self) -> dict[int, tuple[str, int]]:
+        """Return the letter of the state and the delivery count of each offset in flight."""
+        letters = {0: "v", 1: "a", 2: "k", 4: "x"}
+        return {
+            offset: (letters[run.state], run.delivery_count)
+            for batch in self.partition.window.batches
+            for run in batch.runs
+            for offset in range(run.first_offset, run.last_offset + 1)
+        }
+
+
+def batch_of(first: int, last: int, types: Sequence[int]) -> AcknowledgementBatch:
+    return AcknowledgementBatch(first, last, types)
