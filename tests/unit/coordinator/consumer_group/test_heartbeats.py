@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import pytest
 
@@ -94,7 +95,7 @@ def test_a_session_ends_after_its_time_and_not_before() -> None:
 def test_heartbeats_move_the_end_of_a_session_and_nothing_else() -> None:
     """To the millisecond after the latest one; a shorter session of the group counts from the next heartbeat on."""
     configs: dict[str, str] = {}
-    settings = AT_ONCE._replace(session_timeout=Limits(45_000, 1000, 60_000), group_configs=lambda group_id: configs)
+    settings = replace(AT_ONCE, session_timeout=Limits(45_000, 1000, 60_000), group_configs=lambda group_id: configs)
     bench = ConsumerGroupBench(settings=settings)
     epoch = bench.join("a").epoch
     for _ in range(5):
@@ -167,7 +168,7 @@ def test_giving_up_in_time_ends_the_rebalance_time_out() -> None:
 
 
 def test_a_group_has_room_for_its_members_only() -> None:
-    bench = ConsumerGroupBench(settings=AT_ONCE._replace(max_size=1))
+    bench = ConsumerGroupBench(settings=replace(AT_ONCE, max_size=1))
     bench.join("a")
     with pytest.raises(KafkaError, match="maximum capacity of 1 members"):
         bench.join("b")

@@ -136,7 +136,7 @@ def test_no_downgrade_where_the_configuration_forbids_it(policy: str) -> None:
 
 
 def test_an_empty_group_is_of_the_protocol_of_who_comes_next() -> None:
-    bench = ConsumerGroupBench(settings=AT_ONCE._replace(migration_policy="disabled"))
+    bench = ConsumerGroupBench(settings=replace(AT_ONCE, migration_policy="disabled"))
     joined = bench.groups.join(protocols=protocols()).one
     bench.groups.leave(joined.member_id)
     assert bench.groups.state() == "Empty"
@@ -177,7 +177,7 @@ def test_what_a_classic_member_is_refused() -> None:
     assert wrong.one.error is Errors.INCONSISTENT_GROUP_PROTOCOL
     assert bench.groups.beat(joined.member_id, 9) is Errors.ILLEGAL_GENERATION
     assert bench.groups.leave("unknown", joined.member_id) == [Errors.UNKNOWN_MEMBER_ID, Errors.NONE]
-    closed = ConsumerGroupBench(settings=AT_ONCE._replace(migration_policy="disabled"))
+    closed = ConsumerGroupBench(settings=replace(AT_ONCE, migration_policy="disabled"))
     closed.join("new")
     assert closed.groups.join(protocols=protocols()).one.error is Errors.INCONSISTENT_GROUP_PROTOCOL
 
@@ -268,7 +268,7 @@ def test_metadata_that_cannot_be_read_keeps_no_member_in_the_group(leaves: bool)
 
 def test_members_of_the_classic_protocol_alone_share_what_another_had() -> None:
     """Where the configuration allows no downgrade, none is left whose heartbeats would make a target assignment."""
-    bench = ConsumerGroupBench(settings=AT_ONCE._replace(migration_policy="upgrade"))
+    bench = ConsumerGroupBench(settings=replace(AT_ONCE, migration_policy="upgrade"))
     bench.join("new")
     joined = bench.groups.join(protocols=protocols()).one
     one = joined.member_id
