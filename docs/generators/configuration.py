@@ -60,7 +60,7 @@ def page() -> str:
         "such groups are not supported yet.\n",
         _table(("Key", "Default", "Allowed", "Meaning"), map(_plain_row, GROUP_TABLE.values())),
         "\n## Client metrics subscriptions\n",
-        "Stored and described; kbroker does not request metrics from clients yet.\n",
+        "The metrics that clients push, and how often: [client telemetry](client-telemetry.md).\n",
         _table(("Key", "Default", "Allowed", "Meaning"), map(_plain_row, CLIENT_METRICS_TABLE.values())),
     ]
     return "\n".join(parts)

@@ -7,8 +7,10 @@ tests/unit/protocol/test_codec.py, CVE-2021-38153 (timing) in test_login_timing.
 
 from __future__ import annotations
 
+import gzip
 import os
 import struct
+import uuid
 from collections.abc import Iterator
 from contextlib import ExitStack
 from typing import Any
@@ -25,6 +27,7 @@ from tests.support.secured import SecuredBroker, is_closed
 
 CLUSTER_AUTHORIZATION_FAILED, TRANSACTIONAL_ID_AUTHORIZATION_FAILED, TOPIC_AUTHORIZATION_FAILED = 31, 53, 29
 UNSUPPORTED_SASL_MECHANISM, SASL_AUTHENTICATION_FAILED, INVALID_CONFIG, INVALID_REQUEST = 33, 58, 40, 42
+INVALID_RECORD = 87
 MAX_GROWTH_BYTES = 32 << 20
 TRANSACTIONAL = 16
 
@@ -215,10 +218,13 @@ def test_cve_2025_27817_2026_33557_2026_110985_oauthbearer(secured: SecuredBroke
         assert is_closed(connection)
 
 
-def test_cve_2026_111073_telemetry_is_not_served(root: Client, broker: EmbeddedBroker) -> None:
-    """PushTelemetry decompressed without a limit; it is not served: the request closes its connection."""
-    advertised = {row["ApiKey"] for row in root.call("ApiVersions", 3, {"ClientSoftwareName": "x"})["ApiKeys"]}
-    assert advertised.isdisjoint({71, 72})
-    with as_user(broker, "alice") as client:
-        client.send(wire.header(72, 0, flexible=True) + bytes(40))
-        assert is_closed(client)
+def test_cve_2026_111073_telemetry_is_decompressed_within_its_limit(root: Client) -> None:
+    """PushTelemetry decompressed without a limit."""
+    granted = root.call("GetTelemetrySubscriptions", 0, {"ClientInstanceId": uuid.UUID(int=0)})
+    push = {name: granted[name] for name in ("ClientInstanceId", "SubscriptionId")}
+    bomb = gzip.compress(bytes(256 << 20), 9)
+    assert len(bomb) < granted["TelemetryMaxBytes"]
+    before = rss_bytes(os.getpid())
+    response = root.call("PushTelemetry", 0, {**push, "Terminating": False, "CompressionType": 1, "Metrics": bomb})
+    assert response["ErrorCode"] == INVALID_RECORD
+    assert rss_bytes(os.getpid()) - before < MAX_GROWTH_BYTES

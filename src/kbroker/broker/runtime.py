@@ -21,6 +21,7 @@ from kbroker.apis import api18_api_versions
 from kbroker.apis.api00_produce.transaction_verifier import TransactionVerifier
 from kbroker.broker import memory_keeper
 from kbroker.broker.broker_metadata import BrokerMetadata
+from kbroker.broker.late_telemetry import LateTelemetry
 from kbroker.broker.memory_keeper import MemoryKeeper
 from kbroker.common.configs.config import BrokerConfig
 from kbroker.common.configs.config_broker import usable_cores
@@ -135,6 +136,9 @@ class BrokerRuntime:
         self._open_network()
         self._open_topics()
         self._open_coordinators()
+        telemetry = LateTelemetry(self.ctx, self._logs.scheduler, self._server.closed_connections)
+        self._on_stop("client telemetry", lambda: telemetry.close(self._timeout_s))
+        telemetry.open()
         self._start_handlers()
         self._start_network()
         self._start_metrics()

@@ -13,6 +13,7 @@ from kbroker.common.errors import Errors
 from kbroker.protocol import codec
 from kbroker.protocol.schema import response_plan
 from kbroker.requests.context import ApiContext, Body, RequestContext
+from kbroker.telemetry.decoder import has_decoder
 
 Handler = Callable[[ApiContext, Body, RequestContext], Body | None]
 ErrorResponseBuilder = Callable[[Body, Errors, RequestContext], Body]
@@ -20,6 +21,9 @@ ErrorResponseBuilder = Callable[[Body, Errors, RequestContext], Body]
 NEVER_FLEXIBLE = 32767
 _PRODUCE, _FETCH, _API_VERSIONS = 0, 1, 18
 _NATIVE = frozenset({_PRODUCE, _FETCH, _API_VERSIONS})  # native handlers get their requests first
+
+#: APIs of client telemetry, which need the decoder of its metrics.
+_TELEMETRY = {71: "api71_get_telemetry_subscriptions", 72: "api72_push_telemetry"}
 
 #: The module of each API's handler in ``kbroker.apis``, imported at the API's first request.
 _MODULES = {
@@ -78,6 +82,7 @@ _MODULES = {
     66: "api66_list_transactions",
     68: "api68_consumer_group_heartbeat",
     69: "api69_consumer_group_describe",
+    **_TELEMETRY,
     74: "api74_list_config_resources",
     75: "api75_describe_topic_partitions",
     80: "api80_add_raft_voter",
@@ -155,7 +160,8 @@ class KafkaApis:
     """Table of the APIs that this broker serves. Immutable after construction."""
 
     def __init__(self) -> None:
-        self.entries = {key: self._entry(key, _MODULES.get(key)) for key in sorted({*_MODULES, *_NATIVE})}
+        absent = set() if has_decoder() else set(_TELEMETRY)
+        self.entries = {key: self._entry(key, _MODULES.get(key)) for key in sorted({*_MODULES, *_NATIVE} - absent)}
 
     @staticmethod
     def _entry(key: int, name: str | None) -> ApiEntry:

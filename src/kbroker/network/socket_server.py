@@ -154,6 +154,10 @@ class SocketServer:
         """The network threads of all listeners, by their id."""
         return [p for b in self._bound for p in b.processors]
 
+    def closed_connections(self) -> list[int]:
+        """Return the tokens of the watched connections that were closed since the last call, each once."""
+        return [token for processor in self.processors for token in processor.closed_connections()]
+
     @property
     def network_threads(self) -> list[tuple[Processor, threading.Thread]]:
         """The serving processors, with the thread of each."""

@@ -284,3 +284,21 @@ cdef int32_t compress_behind(int codec, int32_t level, const char *records, int6
     memcpy(out[0] + reserved_bytes, PyBytes_AS_STRING(packed), size)
     packed_bytes[0] = size
     return 0
+
+
+def decompress_bounded(int codec, const unsigned char[::1] data not None, int64_t cap_bytes):
+    """Return decompressed data of at most ``cap_bytes``. Raises: ValueError if it is larger or cannot be decoded."""
+    cdef char *out = NULL
+    cdef int64_t out_bytes = 0
+    cdef const char *packed = <const char *>&data[0] if data.shape[0] else NULL
+    cdef int32_t status
+    with nogil:
+        status = records_decompress(codec, packed, data.shape[0], cap_bytes, &out, &out_bytes)
+    if status == -2:
+        raise ValueError(f"expected at most {cap_bytes} bytes after decompression, found more")
+    if status != 0:
+        raise ValueError(f"expected data compressed with codec {codec}, found other data")
+    try:
+        return out[:out_bytes]
+    finally:
+        free(out)

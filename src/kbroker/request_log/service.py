@@ -18,13 +18,13 @@ if TYPE_CHECKING:  # imported only with a request log, which most brokers do not
     from kbroker._core.clock import BaseClock
     from kbroker.common.configs.config import BrokerConfig
     from kbroker.common.listeners import Listener
+    from kbroker.common.rolling_files import RollingFiles
     from kbroker.metadata.topics import TopicRegistry
     from kbroker.network.connections._connection_quotas import ConnectionQuotas
     from kbroker.network.connections.refusal import Refusal
     from kbroker.quota._client_quotas import ClientQuotaManagers
     from kbroker.request_log._drain import RecordFormat
     from kbroker.request_log._log_core import RequestLogCore, RequestLogRecorder
-    from kbroker.request_log.files import RollingFiles
     from kbroker.request_log.writer import Format, RequestLogWriter
 
 logger = get_logger(__name__)
@@ -158,7 +158,7 @@ class RequestLog:
 
     def _files(self, begin: bytes) -> RollingFiles:
         """Return the files. Args: ``begin``: of each file; for Arrow a stream's schema, and then its end too."""
-        from kbroker.request_log.files import RollingFiles
+        from kbroker.common.rolling_files import RollingFiles
 
         settings = self.settings
         try:

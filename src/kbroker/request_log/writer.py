@@ -9,9 +9,9 @@ from typing import Any, Protocol
 from kbroker._core import process_memory
 from kbroker._core.clock import BaseClock
 from kbroker.common.loggers import get_logger
+from kbroker.common.rolling_files import RollingFiles
 from kbroker.request_log._drain import RecordDrain, RecordFormat
 from kbroker.request_log._log_core import RequestLogCore
-from kbroker.request_log.files import RollingFiles
 
 logger = get_logger(__name__)
 

@@ -35,6 +35,7 @@ if TYPE_CHECKING:  # imported at the first request that needs them
     from kbroker.quota.mutation_quota import MutationQuota
     from kbroker.security.authorizer.authorizer import Authorizer
     from kbroker.security.delegation_tokens import DelegationTokens
+    from kbroker.telemetry.service import TelemetryService
 
 Body = dict[str, Any]
 
@@ -61,8 +62,9 @@ class ApiContext:
     ``endpoints``: by listener name, filled once the ports are bound. ``coordinators``: kinds of key for FindCoordinator
     that this broker coordinates. ``bound_addresses``: by setting, if the system chose the port. ``connection_quotas``:
     the limits that the acceptors enforce. ``start_groups``: starts the coordinator of groups at the first request about
-    one, ``start_transactions`` that of transactions, ``start_share`` that of share partitions. ``delegation_tokens``:
-    None if the broker has no key for them. ``auth``: decides what clients may do.
+    one, ``start_transactions`` that of transactions, ``start_share`` that of share partitions, ``start_telemetry``
+    client telemetry. ``delegation_tokens``: None if the broker has no key for them. ``auth``: decides what clients may
+    do.
     Threads: any; parts lock themselves.
     """
 
@@ -96,6 +98,8 @@ class ApiContext:
         self.start_transactions: Callable[[], TransactionService] | None = None
         self.share_service: ShareService | None = None
         self.start_share: Callable[[], ShareService] | None = None
+        self.telemetry_service: TelemetryService | None = None
+        self.start_telemetry: Callable[[], TelemetryService] | None = None
         self.coordinators: set[int] = set()
         self.bound_addresses: dict[str, str] = {}
         self.connection_quotas = ConnectionQuotas() if connection_quotas is None else connection_quotas
@@ -178,6 +182,15 @@ class ApiContext:
                 raise KafkaError(Errors.COORDINATOR_NOT_AVAILABLE)
             return self.start_share().coordinator
         return self.share_service.coordinator
+
+    @property
+    def telemetry(self) -> TelemetryService:
+        """Client telemetry. Raises: KafkaError UNSUPPORTED_VERSION without it."""
+        if self.telemetry_service is None:
+            if self.start_telemetry is None:
+                raise KafkaError(Errors.UNSUPPORTED_VERSION)
+            return self.start_telemetry()
+        return self.telemetry_service
 
     @property
     def metrics(self) -> Metrics:

@@ -12,13 +12,13 @@ import pytest
 from kbroker.common.configs.config import BrokerConfig
 from kbroker.common.configs.config_def import ConfigError
 from kbroker.common.request_log_names import ARROW_END
+from kbroker.common.rolling_files import RollingFiles
 from kbroker.log._partition_log import PartitionLog
 from kbroker.network.connections.refusal import Refusal
 from kbroker.protocol.records import iter_batches
 from kbroker.request_log._drain import RecordDrain
 from kbroker.request_log._json_lines import JsonLines
 from kbroker.request_log.arrow_form import ArrowForm
-from kbroker.request_log.files import RollingFiles
 from kbroker.request_log.settings import request_log_settings
 from kbroker.request_log.writer import RequestLogWriter
 from tests.support.request_log import NAMES, Bench, as_columns, as_row

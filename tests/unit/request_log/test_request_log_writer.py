@@ -16,10 +16,10 @@ import pytest
 
 from kbroker._core.clock import VirtualClock
 from kbroker.common.request_log_names import file_name, is_file_name
+from kbroker.common.rolling_files import RollingFiles
 from kbroker.log._partition_log import PartitionLog
 from kbroker.protocol.records import columns
 from kbroker.request_log._json_lines import JsonLines
-from kbroker.request_log.files import RollingFiles
 from kbroker.request_log.writer import RequestLogWriter
 from tests.support.request_log import NAMES, START_MS, Bench
 

@@ -113,7 +113,7 @@ _READ_AT_START = """
     sasl.oauthbearer.token.endpoint.url sasl.server.callback.handler.class security.providers
     share.coordinator.append.linger.ms share.coordinator.state.topic.compression.codec share.coordinator.threads
     share.coordinator.write.timeout.ms socket.connection.setup.timeout.max.ms socket.connection.setup.timeout.ms
-    ssl.allow.dn.changes ssl.allow.san.changes telemetry.max.bytes
+    ssl.allow.dn.changes ssl.allow.san.changes
 """
 
 _NOT_APPLIED = """

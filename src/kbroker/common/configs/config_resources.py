@@ -1,6 +1,6 @@
 """Configuration keys of groups and of client metrics subscriptions, stored and described as in Kafka.
 
-The keys of consumer groups and share groups have an effect; streams groups and client telemetry are not supported yet.
+The keys of consumer groups and share groups have an effect; streams groups are not supported yet.
 """
 
 from __future__ import annotations
@@ -142,11 +142,12 @@ def validate_client_metrics_configs(configs: Mapping[str, str]) -> None:
             raise KafkaError(Errors.INVALID_REQUEST, text)
         if name == "match" and isinstance(parsed, tuple):
             for word in parsed:
-                _check_match(word)
+                match_parts(word)
 
 
-def _check_match(word: str) -> None:
-    """Reject a word of ``match`` that is not NAME=REGULAR EXPRESSION with a known name. Raises: ConfigError."""
-    parts = [trim(part) for part in word.split("=")]
-    if len(parts) != 2 or parts[0] not in MATCH_NAMES or not parts[1] or not is_java_pattern(parts[1]):
+def match_parts(word: str) -> tuple[str, str]:
+    """Return name and regular expression of a word of ``match``. Raises: ConfigError if they are not valid."""
+    parts = [trim(part) for part in word.rstrip("=").split("=")]  # Java's split leaves out empty parts at the end
+    if len(parts) != 2 or parts[0] not in MATCH_NAMES or not is_java_pattern(parts[1]):
         raise ConfigError("", word, f"Illegal client matching pattern: {word}")
+    return parts[0], parts[1]

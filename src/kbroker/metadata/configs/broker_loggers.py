@@ -49,6 +49,11 @@ _OF_COLD_MODULES = (
     "kbroker.metadata.configs.dynamic_configs",
     "kbroker.observe.mounted_pages",
     "kbroker.request_log.writer",
+    "kbroker.telemetry.forwarder",
+    "kbroker.telemetry.manager",
+    "kbroker.telemetry.push_log",
+    "kbroker.telemetry.service",
+    "kbroker.telemetry.subscriptions",
 )
 
 

@@ -32,7 +32,7 @@ from kbroker.network._kafka_request cimport kafka_context_type
 from kbroker.network._request_metrics cimport (
     RequestMetrics, RequestRecorder, RequestSamples, copy_samples, metrics_retain,
 )
-from kbroker.network.connections._client_information cimport software_counts, software_init
+from kbroker.network.connections._client_information cimport connections_closed, software_counts, software_init
 from kbroker.network.connections._connection_quotas cimport ConnectionQuotas
 from kbroker.network.connections._quota_core cimport ListenerQuota, quotas_retain
 from kbroker.network.connections._refused_requests cimport RefusedRequests, refused_retain
@@ -529,6 +529,10 @@ cdef class Processor:
         Both are "unknown" until a client sends them.
         """
         return software_counts(&self.core.software)
+
+    def closed_connections(self):
+        """Return the tokens of the watched connections that were closed, each once. Threads: any."""
+        return connections_closed(&self.core.software)
 
     def counters(self):
         """Return the counters since the start by name: bytes, counts and nanoseconds."""

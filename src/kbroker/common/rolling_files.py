@@ -1,4 +1,4 @@
-"""Rolling files of the request log: a full file is followed by a new one, and the oldest is deleted."""
+"""Rolling files of a log: a full file is followed by a new one, and the oldest is deleted."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import os
 from pathlib import Path
 
 from kbroker._core.clock import BaseClock
-from kbroker.common.request_log_names import file_name, is_file_name
+from kbroker.common.request_log_names import REQUESTS, file_name, is_file_name
 
 
 class RollingFiles:
-    """Files ``requests-<UTC>-<n><suffix>`` in a folder; a start begins a new one, so an incomplete line stays the last.
+    """Files ``<prefix>-<UTC>-<n><suffix>`` in a folder; a start begins a new one, so an incomplete line stays the last.
 
     Args: ``folder``: created if absent; ``suffix``: like ``.jsonl``; a file with ``file_bytes`` is followed by another,
     and ``file_count`` of them are kept; ``begin`` and ``end``: first and last bytes of a file.
@@ -26,11 +26,13 @@ class RollingFiles:
         *,
         file_bytes: int,
         file_count: int,
+        prefix: str = REQUESTS,
         begin: bytes = b"",
         end: bytes = b"",
     ) -> None:
         self._folder = Path(folder)
         self._suffix = suffix
+        self._prefix = prefix
         self._clock = clock
         self._file_bytes = file_bytes
         self._file_count = file_count
@@ -83,7 +85,7 @@ class RollingFiles:
     def _open(self) -> None:
         self._folder.mkdir(parents=True, exist_ok=True)
         self._number += 1
-        name = file_name(self._clock.wall_ms(), self._number, self._suffix)
+        name = file_name(self._clock.wall_ms(), self._number, self._suffix, self._prefix)
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0)
         self._fd = os.open(self._folder / name, flags, 0o640)
         self._size = 0
@@ -103,11 +105,12 @@ class RollingFiles:
             os.close(fd)
 
     def _number_of(self, name: str) -> int:
-        return int(name.removesuffix(self._suffix).rpartition("-")[2]) if is_file_name(name, self._suffix) else 0
+        return int(name.removesuffix(self._suffix).rpartition("-")[2]) if self._is_own(name) else 0
+
+    def _is_own(self, name: str) -> bool:
+        return is_file_name(name, self._suffix, self._prefix)
 
     def _delete_oldest(self) -> None:
-        found = sorted(
-            (name for name in os.listdir(self._folder) if is_file_name(name, self._suffix)), key=self._number_of
-        )
+        found = sorted(filter(self._is_own, os.listdir(self._folder)), key=self._number_of)
         for name in found[: -self._file_count]:
             (self._folder / name).unlink(missing_ok=True)

@@ -1,0 +1,67 @@
+"""Start of client telemetry: at its first request, or with the broker if its metrics are written or forwarded."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
+
+from kbroker.common.configs.config_def import ConfigError
+from kbroker.common.configs.config_telemetry import ENDPOINT, LOG_DIR
+from kbroker.common.loggers import get_logger
+from kbroker.log.scheduler import Scheduler
+from kbroker.requests.context import ApiContext
+from kbroker.telemetry.decoder import INSTALL, has_decoder
+
+if TYPE_CHECKING:
+    from kbroker.telemetry.service import TelemetryService
+
+logger = get_logger(__name__)
+
+
+class LateTelemetry:
+    """Client telemetry of a broker; its modules are imported when it starts.
+
+    Args: ``closed`` returns the numbers of the watched connections that were closed since its last call.
+    Threads: ``open`` and ``close`` from one thread; requests, which start it, from any.
+    """
+
+    def __init__(self, ctx: ApiContext, scheduler: Scheduler, closed: Callable[[], Iterable[int]]) -> None:
+        self._ctx = ctx
+        self._scheduler = scheduler
+        self._closed = closed
+        self._lock = threading.Lock()
+
+    def open(self) -> None:
+        """Let the first request start it, or start it now. Raises: ConfigError if a setting cannot be met."""
+        config = self._ctx.config
+        is_eager = False
+        for name in (LOG_DIR, ENDPOINT):
+            if value := config.text(name):
+                is_eager = True
+                if not has_decoder():
+                    raise ConfigError(name, value, f"opentelemetry-proto is not installed: {INSTALL}", "no value")
+        if not has_decoder():
+            logger.info("clients are not asked for their metrics: opentelemetry-proto is not installed (%s)", INSTALL)
+            return
+        if is_eager:
+            self._start()
+        self._ctx.start_telemetry = self._start
+
+    def close(self, timeout_s: float) -> None:
+        """Stop it if it has started. Idempotent."""
+        with self._lock:
+            if self._ctx.telemetry_service is not None:
+                self._ctx.telemetry_service.close(timeout_s)
+
+    def _start(self) -> TelemetryService:
+        """Start it unless it runs. Threads: any."""
+        with self._lock:
+            ctx, found = self._ctx, self._ctx.telemetry_service
+            if found is None:
+                from kbroker.telemetry.service import TelemetryService
+
+                found = ctx.telemetry_service = TelemetryService(
+                    ctx.config, ctx.clock, ctx.controller, ctx.metrics, self._scheduler, self._closed
+                )
+            return found

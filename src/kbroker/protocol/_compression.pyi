@@ -1,0 +1,3 @@
+from typing_extensions import Buffer
+
+def decompress_bounded(codec: int, data: Buffer, cap_bytes: int) -> bytes: ...

@@ -1,0 +1,102 @@
+"""Metrics of a push: OTLP decoded by the opentelemetry-proto package, which is imported at the first push.
+
+Sums with delta temporality, which the broker requests, are added up; other values replace the previous ones. Of a
+histogram or summary the number of values and their sum are kept.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+if TYPE_CHECKING:
+    from opentelemetry.proto.metrics.v1.metrics_pb2 import MetricsData
+
+MAX_POINTS = 10_000  # of one push
+MAX_NAME = 256  # characters of a name or of a text of an attribute; longer ones are cut
+MAX_ATTRIBUTES = 16  # of a point
+
+
+class Point(NamedTuple):
+    """One value. ``adds``: it is the change since the previous push; ``counts``: it never falls."""
+
+    name: str
+    attributes: tuple[tuple[str, str], ...]
+    value: float
+    adds: bool
+    counts: bool
+
+
+def parse(data: bytes) -> MetricsData:
+    """Return the message of a push. Raises: ValueError."""
+    from google.protobuf.message import DecodeError
+    from opentelemetry.proto.metrics.v1.metrics_pb2 import MetricsData
+
+    message = MetricsData()
+    try:
+        message.ParseFromString(data)
+    except DecodeError as error:
+        raise ValueError(f"expected metrics in OTLP, found other data: {error}") from error
+    return message
+
+
+def points(message: MetricsData) -> Iterator[Point]:
+    """Yield the values of a push, at most ``MAX_POINTS``; values that are not finite are left out."""
+    left = MAX_POINTS
+    for point in _all_points(message):
+        if not math.isfinite(point.value):
+            continue
+        if left == 0:
+            return
+        left -= 1
+        yield point
+
+
+def _all_points(message: MetricsData) -> Iterator[Point]:
+    for resource in message.resource_metrics:
+        common = _texts(resource.resource.attributes)
+        for scope in resource.scope_metrics:
+            for metric in scope.metrics:
+                yield from _points_of(metric, common)
+
+
+def _points_of(metric: Any, common: Mapping[str, str]) -> Iterator[Point]:
+    name = metric.name[:MAX_NAME]
+    kind = metric.WhichOneof("data")
+    if kind is None:
+        return
+    data = getattr(metric, kind)
+    # AggregationTemporality: 1 is delta
+    adds = kind not in ("gauge", "summary") and data.aggregation_temporality == 1
+    for one in data.data_points:
+        attributes = tuple(sorted({**common, **_texts(one.attributes)}.items())[:MAX_ATTRIBUTES])
+        if kind in ("gauge", "sum"):
+            field = one.WhichOneof("value")
+            if field is not None:
+                yield Point(name, attributes, float(getattr(one, field)), adds, kind == "sum" and data.is_monotonic)
+        else:
+            yield Point(f"{name}.count", attributes, float(one.count), adds, True)
+            yield Point(f"{name}.sum", attributes, float(one.sum), adds, False)
+
+
+def _texts(attributes: Iterable[Any]) -> dict[str, str]:
+    """Return attributes as texts; nested values are left out."""
+    found = {}
+    for one in attributes:
+        kind: Literal["string_value", "bool_value", "int_value", "double_value"] | None = one.value.WhichOneof("value")
+        if kind in ("string_value", "bool_value", "int_value", "double_value"):
+            found[one.key[:MAX_NAME]] = str(getattr(one.value, kind))[:MAX_NAME]
+    return found
+
+
+def add_attributes(message: MetricsData, attributes: Mapping[str, str]) -> None:
+    """Add attributes to the resources of a push; those of the client with the same names are replaced."""
+    for resource in message.resource_metrics:
+        kept = [one for one in resource.resource.attributes if one.key not in attributes]
+        if len(kept) < len(resource.resource.attributes):
+            kept = [type(one).FromString(one.SerializeToString()) for one in kept]
+            del resource.resource.attributes[:]
+            resource.resource.attributes.extend(kept)
+        for name, text in attributes.items():
+            resource.resource.attributes.add(key=name).value.string_value = text

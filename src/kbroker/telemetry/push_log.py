@@ -1,0 +1,84 @@
+"""The log of pushes: one JSON object for each, in rolling files beside the request log's.
+
+Its fields have the names of the request log where it has them, so that the pipeline compares the two.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from kbroker._core.clock import BaseClock
+from kbroker.common.limited_log import RepeatedFailures, how_often
+from kbroker.common.loggers import get_logger
+from kbroker.common.request_log_names import JSON_SUFFIX, TELEMETRY
+from kbroker.common.rolling_files import RollingFiles
+from kbroker.telemetry.otlp import Point
+
+logger = get_logger(__name__)
+
+VERSION = 1
+
+
+class Sender(NamedTuple):
+    """Sender of a push, as the log has it."""
+
+    client_instance_id: str
+    client_id: str | None
+    principal: str
+    address: str | None
+    software_name: str | None
+    software_version: str | None
+
+
+class PushLog:
+    """Writer of the files. Threads: any; a line is written by the thread of the push."""
+
+    def __init__(self, folder: str, clock: BaseClock, broker: int, *, file_bytes: int, file_count: int) -> None:
+        """Raises: OSError if the folder cannot be written; ValueError for a path with a zero byte."""
+        self._clock = clock
+        self._broker = broker
+        self._failures = RepeatedFailures(clock)
+        self._lock = threading.Lock()
+        self._files = RollingFiles(
+            folder, JSON_SUFFIX, clock, prefix=TELEMETRY, file_bytes=file_bytes, file_count=file_count
+        )
+        self.written = self.dropped = 0
+
+    def write(self, sender: Sender, points: Iterable[Point], interval_ms: int, is_last: bool) -> None:
+        """Write the line of a push. A failure of the disk drops it, which is counted and logged."""
+        record = {
+            "version": VERSION,
+            "time": self._clock.wall_ms(),
+            "broker": self._broker,
+            "clientInstanceId": sender.client_instance_id,
+            "clientId": sender.client_id,
+            "principal": sender.principal,
+            "address": sender.address,
+            "softwareName": sender.software_name,
+            "softwareVersion": sender.software_version,
+            "intervalMs": interval_ms,
+            "terminating": is_last,
+            "metrics": [
+                {"name": one.name, "attributes": dict(one.attributes), "value": one.value, "delta": one.adds}
+                for one in points
+            ],
+        }
+        line = (json.dumps(record, ensure_ascii=False, separators=(",", ":")) + "\n").encode(errors="replace")
+        try:
+            with self._lock:
+                self._files.write(line)
+                self.written += 1
+        except OSError as error:
+            self.dropped += 1
+            reason = str(error)
+            self._failures.note(
+                None, lambda times: logger.warning("a push of metrics is not logged: %s%s", reason, how_often(times))
+            )
+
+    def close(self) -> None:
+        """Close the file."""
+        with self._lock:
+            self._files.close()

@@ -1,0 +1,114 @@
+"""Client telemetry end to end: clients push their metrics, the broker keeps, logs and forwards them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Consumer, Producer
+
+from kbroker.broker import Broker
+from kbroker.common.configs.config_def import ConfigError
+from kbroker.handlers.api_table import KafkaApis
+from kbroker.telemetry import decoder
+from kbroker.telemetry.instances import ClientInstance
+from kbroker.testing import EmbeddedBroker
+from tests.support.broker import wait_for
+from tests.support.client import Client
+
+CLIENT_METRICS, SET = 16, 0
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Iterator[EmbeddedBroker]:
+    with EmbeddedBroker({"kbroker.telemetry.log.dir": str(tmp_path / "log")}) as running:
+        subscribe(running, "all", metrics="*", interval_ms="200")
+        yield running
+
+
+def subscribe(broker: Broker, name: str, **configs: str) -> None:
+    rows = [{"Name": key.replace("_", "."), "ConfigOperation": SET, "Value": value} for key, value in configs.items()]
+    resource = {"ResourceType": CLIENT_METRICS, "ResourceName": name, "Configs": rows}
+    with Client(broker.bootstrap_servers) as client:
+        response = client.call("IncrementalAlterConfigs", 1, {"Resources": [resource], "ValidateOnly": False})
+    assert response["Responses"][0]["ErrorCode"] == 0
+
+
+def instance_of(broker: Broker, client_id: str) -> ClientInstance | None:
+    service = broker.context.telemetry
+    return next((one for one in service.manager.instances if one.facts["client_id"] == client_id), None)
+
+
+def values(broker: Broker, client_id: str) -> dict[str, float]:
+    """Return the latest values of a client's metrics by name."""
+    found = instance_of(broker, client_id)
+    if found is None:
+        return {}
+    return {name: value.value for (name, _), value in broker.context.telemetry.series.of(found.uuid).items()}
+
+
+def test_librdkafka_pushes(broker: EmbeddedBroker, tmp_path: Path) -> None:
+    """Producer and consumer push; the broker has their software, logs the pushes, and forgets clients at their end."""
+    broker.create_topic("t")
+    servers = {"bootstrap.servers": broker.bootstrap_servers, "enable.metrics.push": True}
+    producer = Producer({**servers, "client.id": "p"})
+    consumer = Consumer({**servers, "client.id": "c", "group.id": "g", "auto.offset.reset": "earliest"})
+    consumer.subscribe(["t"])
+
+    def has_both() -> bool:
+        producer.produce("t", b"x")
+        producer.flush(5)
+        consumer.poll(0.05)
+        latency, fetched = "producer.node.request.latency.max", "consumer.fetch.manager.fetch.latency.max"
+        return values(broker, "p").get(
+            f"org.apache.kafka.{latency}", 0
+        ) > 0 and f"org.apache.kafka.{fetched}" in values(broker, "c")
+
+    wait_for("pushes of both clients", has_both)
+    found = instance_of(broker, "p")
+    assert found is not None
+    assert found.facts["client_software_name"] == "confluent-kafka-python"
+    assert found.facts["client_source_address"] == "127.0.0.1"
+    assert found.requested.interval_ms == 200
+    consumer.close()
+    producer.close()
+    wait_for("the end of the connections", lambda: not broker.context.telemetry.manager.instances)
+    (file,) = (tmp_path / "log").iterdir()
+    records = [json.loads(line) for line in file.read_text().splitlines()]
+    assert {record["clientId"] for record in records} == {"p", "c"}
+    assert {record["softwareName"] for record in records} == {"confluent-kafka-python"}
+    assert any(record["terminating"] for record in records)
+    assert broker.context.telemetry.series.figures.series == 0
+
+
+def test_without_the_decoder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The APIs are not advertised, and a setting that needs the decoder stops the start."""
+    decoder.has_decoder.cache_clear()
+    with monkeypatch.context() as changed:
+        changed.setattr(decoder, "_FILES", ("no such file",))
+        assert {71, 72}.isdisjoint(KafkaApis().ranges())
+        with EmbeddedBroker() as broker, Client(broker.bootstrap_servers) as client:
+            software = {"ClientSoftwareName": "x", "ClientSoftwareVersion": "1"}
+            advertised = {row["ApiKey"] for row in client.call("ApiVersions", 3, software)["ApiKeys"]}
+            assert {70, 71, 72}.isdisjoint(advertised)
+            assert 74 in advertised
+        for name, value in (("log.dir", str(tmp_path)), ("otlp.endpoint", "http://127.0.0.1:1")):
+            with pytest.raises(ConfigError, match=r"pip install 'kbroker\[telemetry\]'"):
+                EmbeddedBroker({f"kbroker.telemetry.{name}": value}).start()
+    decoder.has_decoder.cache_clear()
+
+
+def test_a_log_that_cannot_be_written(tmp_path: Path) -> None:
+    """The start ends with the reason."""
+    (tmp_path / "file").touch()
+    with pytest.raises(ConfigError, match=r"kbroker\.telemetry\.log\.dir"):
+        EmbeddedBroker({"kbroker.telemetry.log.dir": str(tmp_path / "file" / "log")}).start()
+
+
+@pytest.mark.parametrize("endpoint", ["collector:4318", "grpc://collector", "http://", "http://a:b", "http://a b"])
+def test_an_endpoint_that_is_no_url(endpoint: str) -> None:
+    """It is refused before anything starts."""
+    with pytest.raises(ConfigError, match=r"kbroker\.telemetry\.otlp\.endpoint"):
+        Broker({"kbroker.telemetry.otlp.endpoint": endpoint})

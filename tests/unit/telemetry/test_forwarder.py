@@ -1,0 +1,138 @@
+"""Forwarding to an OTLP endpoint: order, pauses on the broker's clock, bounds, and the lines about failures."""
+
+from __future__ import annotations
+
+import http.server
+import logging
+import threading
+from collections.abc import Iterator
+from functools import partial
+
+import pytest
+
+from kbroker._core.clock import VirtualClock
+from kbroker.log.scheduler import Scheduler
+from kbroker.telemetry.forwarder import CONTENT_TYPE, Forwarder
+from tests.support.broker import wait_for
+
+
+class Endpoint:
+    """An OTLP endpoint that responds with ``status``."""
+
+    def __init__(self) -> None:
+        self.status = 200
+        self.received: list[tuple[str, str, bytes]] = []
+        outer = self
+
+        class Handler(http.server.BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def do_POST(self) -> None:
+                body = self.rfile.read(int(self.headers["Content-Length"]))
+                outer.received.append((self.path, self.headers["Content-Type"], body))
+                self.send_response(outer.status)
+                self.send_header("Content-Length", "0")
+                self.end_headers()
+
+            def log_message(self, *_: object) -> None: ...
+
+        self.server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.server.daemon_threads = True
+        self.thread = threading.Thread(target=self.server.serve_forever, args=(0.01,), daemon=True)
+        self.thread.start()
+        self.url = f"http://127.0.0.1:{self.server.server_port}"
+
+    def close(self) -> None:
+        self.server.shutdown()
+        self.server.server_close()
+
+
+@pytest.fixture
+def endpoint() -> Iterator[Endpoint]:
+    found = Endpoint()
+    yield found
+    found.close()
+
+
+@pytest.fixture
+def clock() -> VirtualClock:
+    return VirtualClock()
+
+
+@pytest.fixture
+def scheduler(clock: VirtualClock) -> Scheduler:
+    return Scheduler(clock)
+
+
+def test_messages_are_sent_in_order(endpoint: Endpoint, clock: VirtualClock, scheduler: Scheduler) -> None:
+    """To OTLP's path unless the URL has one."""
+    forwarder = Forwarder(endpoint.url, clock, scheduler, 100)
+    for number in range(3):
+        forwarder.put(b"%d" % number)
+    assert forwarder.stop(5)
+    assert endpoint.received == [("/v1/metrics", CONTENT_TYPE, b"%d" % number) for number in range(3)]
+    assert forwarder.figures == (3, 0, 0, 0)
+    other = Forwarder(f"{endpoint.url}/mine", clock, scheduler, 100)
+    other.put(b"x")
+    assert other.stop(5)
+    assert endpoint.received[-1][0] == "/mine"
+
+
+def _has_failed(forwarder: Forwarder, times: int) -> bool:
+    return forwarder.figures.failed == times
+
+
+def test_an_overloaded_endpoint_gets_the_message_again(
+    endpoint: Endpoint, clock: VirtualClock, scheduler: Scheduler
+) -> None:
+    """After a pause that doubles; the order stays."""
+    endpoint.status = 503
+    forwarder = Forwarder(endpoint.url, clock, scheduler, 100)
+    forwarder.put(b"a")
+    forwarder.put(b"b")
+    for attempt, pause_ms in enumerate((1000, 2000, 4000), 1):
+        wait_for("a failed attempt", partial(_has_failed, forwarder, attempt))
+        clock.advance_ms(pause_ms - 1)
+        scheduler.run_due()
+        assert len(endpoint.received) == attempt
+        if pause_ms == 4000:
+            endpoint.status = 200
+        clock.advance_ms(1)
+        scheduler.run_due()
+    wait_for("the forwarder", lambda: forwarder.figures.sent == 2)
+    assert [body for _, _, body in endpoint.received] == [b"a"] * 4 + [b"b"]
+    assert forwarder.figures == (2, 3, 0, 0)
+    assert forwarder.stop(5)
+
+
+def test_a_refused_message_is_dropped(endpoint: Endpoint, clock: VirtualClock, scheduler: Scheduler) -> None:
+    """The endpoint would refuse it again."""
+    endpoint.status = 400
+    forwarder = Forwarder(endpoint.url, clock, scheduler, 100)
+    forwarder.put(b"a")
+    wait_for("the forwarder", lambda: forwarder.figures.dropped == 1)
+    assert forwarder.figures == (0, 1, 1, 0)
+    assert forwarder.stop(5)
+
+
+def test_an_unreachable_endpoint(clock: VirtualClock, scheduler: Scheduler, caplog: pytest.LogCaptureFixture) -> None:
+    """The queue fills and further messages are dropped; one line a minute; a stop does not wait for the endpoint."""
+    with caplog.at_level(logging.WARNING, "kbroker"):
+        forwarder = Forwarder("http://127.0.0.1:1", clock, scheduler, 3)
+        forwarder.put(b"a")
+        wait_for("the forwarder", lambda: forwarder.figures.failed == 1)
+        for _ in range(5):
+            forwarder.put(b"b")
+        assert forwarder.figures == (0, 1, 3, 3)
+        assert forwarder.stop(5)
+    assert forwarder.figures == (0, 4, 6, 0)
+    (line,) = [record.getMessage() for record in caplog.records]
+    assert line.startswith("client metrics are not forwarded to http://127.0.0.1:1: ")
+
+
+def test_nothing_is_taken_after_the_stop(endpoint: Endpoint, clock: VirtualClock, scheduler: Scheduler) -> None:
+    """A push that is late is dropped."""
+    forwarder = Forwarder(endpoint.url, clock, scheduler, 100)
+    assert forwarder.stop(5)
+    forwarder.put(b"a")
+    assert forwarder.figures == (0, 0, 1, 0)
