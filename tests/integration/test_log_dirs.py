@@ -11,16 +11,18 @@ from typing import Any
 
 import pytest
 
+from kbroker.common.errors import Errors
 from kbroker.log.checkpoints import read_meta_properties
 from kbroker.metadata.image.delta import MetadataDelta
 from kbroker.metadata.image.image import EMPTY_IMAGE
 from kbroker.metadata.records.batches import read_batches
-from tests.support import need
+from tests.support import need, wire
 from tests.support.broker import BrokerProcess, wait_for
 from tests.support.client import Client
 from tests.support.kafka import java_command
 from tests.support.kill import PARTITIONS, AckLog, check_partition, create_topic, finish, read_all, start_module
 from tests.support.seeds import random_seed
+from tests.support.wire import Connection
 
 TOPIC = "moved"
 
@@ -159,6 +161,29 @@ def stored_folders(broker: BrokerProcess, home: Path, folders: list[Path]) -> di
     broker.start()
     partitions = delta.apply(0, 0).topics[TOPIC].partitions
     return {index: owners[one] for index, partition in enumerate(partitions) for one in partition.directories}
+
+
+def test_a_folder_that_is_removed(start_broker: Callable[..., BrokerProcess], tmp_path: Path) -> None:
+    """Its partitions refuse records once its checkpoint is due; those of other folders, and the broker, go on."""
+    folders = [tmp_path / "a", tmp_path / "b"]
+    broker = start_broker(
+        log__dirs=",".join(map(str, folders)), replica__high__watermark__checkpoint__interval__ms="100"
+    )
+    create_topic(broker.bootstrap, TOPIC, 2)
+    request = [wire.produce(TOPIC, partition, wire.batch([b"value"])) for partition in range(2)]
+    removed = next(partition for partition in range(2) if (folders[1] / f"{TOPIC}-{partition}").exists())
+    with Connection(broker.bootstrap) as connection:
+        assert [wire.produced(connection.ask(one)) for one in request] == [wire.Produced(0, 0)] * 2
+        shutil.rmtree(folders[1])
+        refused = wire.Produced(Errors.KAFKA_STORAGE_ERROR, -1)
+        wait_for("the refusal", lambda: wire.produced(connection.ask(request[removed])) == refused)
+        assert wire.produced(connection.ask(request[1 - removed])) == wire.Produced(0, 1)
+        assert wire.first_topic_error(connection.ask(wire.create_topic("other", 1))) == 0
+    assert f"log folder {folders[1]} is offline" in broker.tail()
+    broker.kill()
+    broker.start()
+    assert wire.end_offset(broker.bootstrap, TOPIC, 1 - removed) == 2
+    assert "Traceback" not in "".join(broker.output)
 
 
 @pytest.mark.slow

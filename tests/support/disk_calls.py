@@ -5,13 +5,10 @@ from __future__ import annotations
 import ctypes
 import mmap
 import struct
-import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
-from tests.support import need
+from tests.support.preloaded import preloaded
 
 SOURCE = Path(__file__).with_suffix(".c")
 CALLS = {"write": 1, "sync": 2, "truncate": 4, "rename": 8, "open": 16, "unlink": 32, "mkdir": 64}
@@ -24,12 +21,7 @@ class DiskCalls:
     """Control of the system calls of processes that have ``environment``. Args: ``root``: the folder."""
 
     def __init__(self, place: Path, root: Path) -> None:
-        if sys.platform != "linux":
-            pytest.skip("replaces system calls of Linux")
-        need.program("cc")
-        library, control = place / "disk_calls.so", place / "disk_calls.control"
-        if not library.exists():
-            subprocess.run(["cc", "-shared", "-fPIC", "-O2", "-o", library, SOURCE, "-ldl"], check=True)
+        library, control = preloaded(SOURCE, place), place / "disk_calls.control"
         control.write_bytes(bytes(4096))
         self.environment = {"LD_PRELOAD": str(library), "DISK_CALLS": str(control)}
         self.wrapper = ("env", *(f"{name}={value}" for name, value in self.environment.items()))

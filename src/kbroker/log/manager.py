@@ -193,18 +193,14 @@ class LogManager:
             self.flusher.detach(hosted.log)
         if self._is_started:
             self.tasks.write_checkpoints()
-        self._release(unclean)
+        for log_dir in () if self._opened is None else self._opened.all:
+            is_clean = log_dir not in unclean if self._is_starting else log_dir.was_clean
+            log_dir.close(is_clean and log_dir in self._dirs, self.broker_epoch)
         self._hosted.clear()
 
     def withhold_mark(self, log_dir: LogDir) -> None:
         """Give the folder no clean mark at the close: what was written there may not be on disk."""
         self._unsound.add(log_dir)
-
-    def _release(self, unclean: Collection[LogDir | None]) -> None:
-        """Release the folders, with the marks of those that were closed in order."""
-        for log_dir in () if self._opened is None else self._opened.all:
-            is_clean = log_dir not in unclean if self._is_starting else log_dir.was_clean
-            log_dir.close(is_clean and log_dir in self._dirs, self.broker_epoch)
 
     def _disarm(self) -> None:
         """Close the manager in a child made by fork, which owns neither threads nor locks and must never write."""

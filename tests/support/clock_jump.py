@@ -1,0 +1,25 @@
+"""The wall clock of a process, which a test sets ahead or back while it runs: see `clock_jump.c`."""
+
+from __future__ import annotations
+
+import mmap
+from pathlib import Path
+
+from tests.support.preloaded import preloaded
+
+SOURCE = Path(__file__).with_suffix(".c")
+
+
+class ClockJump:
+    """Control of the wall clock of processes started with ``wrapper``. Args: ``place``: folder for its files."""
+
+    def __init__(self, place: Path) -> None:
+        library, control = preloaded(SOURCE, place), place / "clock_jump.control"
+        control.write_bytes(bytes(4096))
+        self.wrapper = ("env", f"LD_PRELOAD={library}", f"CLOCK_JUMP={control}")
+        with control.open("r+b") as file:
+            self._map = mmap.mmap(file.fileno(), 4096)
+
+    def set_ahead(self, seconds: int) -> None:
+        """Set the difference to the real clock; below 0: behind it."""
+        self._map[:8] = seconds.to_bytes(8, "little", signed=True)

@@ -1,0 +1,22 @@
+"""Libraries in C that replace system calls of a process (LD_PRELOAD)."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support import need
+
+
+def preloaded(source: Path, place: Path) -> Path:
+    """Return the library of ``source``, compiled into ``place`` unless it is there. Skips where it cannot be made."""
+    if sys.platform != "linux":
+        pytest.skip("replaces system calls of Linux")
+    need.program("cc")
+    library = place / source.with_suffix(".so").name
+    if not library.exists():
+        subprocess.run(["cc", "-shared", "-fPIC", "-O2", "-o", library, source, "-ldl"], check=True)
+    return library
