@@ -66,6 +66,8 @@ if TYPE_CHECKING:
     from kbroker.quota.explanation import QuotaExplainer
     from kbroker.security.authorizer.authorizer import Authorizer
     from kbroker.security.delegation_tokens import DelegationTokens
+    from kbroker.share.share_partition_manager import SharePartitionManager
+    from kbroker.share.share_partition_service import SharePartitionService
 
 logger = get_logger(__name__)
 
@@ -120,6 +122,8 @@ class BrokerRuntime:
         self._transactions: TransactionService | None = None
         self._share_lock = threading.Lock()  # taken before the topics' and the coordinator's
         self._share: ShareService | None = None
+        self._share_partitions_lock = threading.Lock()  # taken before the one above
+        self._share_partitions: SharePartitionService | None = None
         self._xray_lock = threading.Lock()
         self._xray: XRay | None = None
         self._undo: list[tuple[str, Callable[[], object]]] = []
@@ -244,8 +248,9 @@ class BrokerRuntime:
         self._on_stop("groups", self._close_groups)
         ctx.coordinators |= {GROUP_KEYS, TRANSACTION_KEYS, SHARE_KEYS}
         ctx.start_groups, ctx.start_transactions = self._start_groups, self._start_transactions
-        ctx.start_share = self._start_share
-        self._on_stop("share partitions", self._close_share)
+        ctx.start_share, ctx.start_share_partitions = self._start_share, self._start_share_partitions
+        self._on_stop("share coordinator", self._close_share)
+        self._on_stop("share partitions", self._close_share_partitions)
         if ctx.topics.get(SHARE_STATE_TOPIC) is not None:
             self._start_share()
         if ctx.topics.get(OFFSETS_TOPIC) is not None:
@@ -400,6 +405,33 @@ class BrokerRuntime:
             if self._share is not None:
                 self._share.close()
 
+    def _start_share_partitions(self) -> SharePartitionManager:
+        """Start the share partitions unless they run. Threads: any."""
+        with self._share_partitions_lock:
+            if self._share_partitions is None:
+                from kbroker.coordinator.share.share_coordinator import ShareStatePersister
+                from kbroker.share.share_partition_service import SharePartitionService
+
+                service = SharePartitionService(
+                    self.config,
+                    self.clock,
+                    self.ctx.topics,
+                    self._controller,
+                    self._features,
+                    ShareStatePersister(lambda: self._start_share().coordinator),
+                    self.parts.native_apis.append_signal,
+                    self.ctx.metrics,
+                )
+                service.start()
+                self._share_partitions = service
+                self.ctx.share_partition_manager = service.manager
+            return self._share_partitions.manager
+
+    def _close_share_partitions(self) -> None:
+        with self._share_partitions_lock:
+            if self._share_partitions is not None:
+                self._share_partitions.close(self._timeout_s)
+
     def _start_metrics(self) -> None:
         metrics = self.metrics = MetricsService(self.config, self._quotas.metrics, self.clock)
         for path, load in self._mounts.items():
@@ -519,6 +551,7 @@ class BrokerRuntime:
             and self._logs.scheduler.is_idle
             and (self._groups is None or self._groups.coordinator.is_idle)
             and (self._transactions is None or self._transactions.is_idle)
+            and (self._share_partitions is None or self._share_partitions.manager.is_idle)
             and self.ctx.quotas.is_idle
         )
 

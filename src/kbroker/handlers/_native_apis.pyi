@@ -7,6 +7,7 @@ from kbroker._core.requests.request import Queue, RequestExecutor
 from kbroker.log._partition_log import PartitionLog
 from kbroker.network.connections._refused_requests import RefusedRequests
 from kbroker.quota._client_quotas import ClientQuotaManagers
+from kbroker.replica._append_signal import AppendSignal
 from kbroker.security.authorizer._acl_table import AclRules
 
 _Body = tuple[bytes, int | None]
@@ -25,6 +26,7 @@ class TopicView(Protocol):
 class NativeExecutor(RequestExecutor): ...
 
 class NativeApis:
+    append_signal: AppendSignal
     def __new__(
         cls,
         clock: BaseClock | None,

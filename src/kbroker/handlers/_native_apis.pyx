@@ -37,6 +37,9 @@ from kbroker.apis.api00_produce._produce cimport handle_produce, delayed_produce
 from kbroker.apis.api00_produce._transactional_produce cimport (
     TRANSACTIONS_ABSENT, TRANSACTIONS_TRUSTED, TRANSACTIONS_VERIFIED,
 )
+from kbroker.replica._append_signal cimport (
+    AppendSignal, append_signal, append_signal_release, append_signal_retain,
+)
 from kbroker.replica._topics cimport TopicTable, topic_table_build, topic_table_release, Topic, topic_table_retain
 from kbroker.network.connections._refused_requests cimport RefusedRequests, refused_release, refused_retain
 from kbroker.quota._client_quotas cimport ClientQuotaManagers
@@ -148,6 +151,7 @@ cdef void flush_moved(void *arg, Partition *partition) noexcept nogil:
     key.low = 0
     purgatory_check_and_complete(native_apis.produce_purgatory, &key)
     purgatory_check_and_complete(native_apis.fetch_purgatory, &key)
+    append_signal(native_apis.append_signal, partition)
 
 
 cdef void hook_partitions(NativeApisCore *native_apis, TopicTable *table, bint connect) noexcept nogil:
@@ -200,6 +204,7 @@ cdef class NativeApis:
     """
 
     cdef NativeApisCore *native_apis
+    cdef readonly AppendSignal append_signal        # of appends to the partitions that Python threads watch
     cdef object _clock
     cdef object _queues
 
@@ -219,6 +224,8 @@ cdef class NativeApis:
             raise ValueError("the queues are closed")
         native_apis.clock = clock_retain(borrow_clock(clock))
         self._clock = clock
+        self.append_signal = AppendSignal()
+        native_apis.append_signal = append_signal_retain(self.append_signal.core)
         self._queues = (requests, python_requests)
         if quotas is not None:
             native_apis.quotas = quotas_retain(quotas.quotas)
@@ -248,6 +255,8 @@ cdef class NativeApis:
         if native_apis == NULL:
             return
         topic_table_release(native_apis.topics)
+        if native_apis.append_signal != NULL:
+            append_signal_release(native_apis.append_signal)
         if native_apis.fetch_purgatory != NULL:
             purgatory_release(native_apis.fetch_purgatory)
         session_cache_free(<SessionCache *>native_apis.sessions)       # last: delayed fetches held sessions
@@ -441,6 +450,7 @@ cdef class NativeApis:
             timer_close(native_apis.fetch_timer)
             timer_close(native_apis.produce_timer)
             hook_partitions(native_apis, native_apis.topics, False)
+        self.append_signal.close()
         self.publish_topics(())
 
     @property

@@ -24,7 +24,7 @@ from kbroker.requests.context import ApiContext, Body, RequestContext
 logger = get_logger(__name__)
 
 TAKE_TIMEOUT_S = 0.3
-FIND_COORDINATOR = 10
+FIND_COORDINATOR, SHARE_FETCH = 10, 78
 #: Never throttled for their time: LeaderAndIsr, StopReplica, UpdateMetadata, WriteTxnMarkers, AlterPartition and the
 #: raft calls of the controller quorum; Fetch of followers and Produce without acks are the native handlers'.
 EXEMPT_KEYS = frozenset({4, 5, 6, 27, 52, 53, 54, 56, 59})
@@ -34,8 +34,9 @@ MAX_REQUEST_ELEMENTS = 100_000  # topics, partitions, names ... of one request; 
 class PendingResponse:
     """The one response of a request: the handler's, one that comes later, or an error. Threads: any.
 
-    ``quotas`` judge it before it is sent: the larger of their throttle time and the one that controller mutations put
-    into its ThrottleTimeMs goes to the client, and its connection is muted for that long (KIP-219).
+    ``quotas`` judge it before it is sent: the larger of their throttle time and the one that controller mutations, or
+    the records of a ShareFetch, put into its ThrottleTimeMs goes to the client, and its connection is muted for that
+    long (KIP-219).
     """
 
     def __init__(self, entry: ApiEntry, request: InboundRequest, quotas: ClientQuotaManagers) -> None:
@@ -83,17 +84,18 @@ class PendingResponse:
             quotas.settle(self._request, serves_mutations)
 
     def _throttle(self, body: Body, quotas: ClientQuotaManagers) -> None:
-        mutations_ms = body.get("ThrottleTimeMs", 0)
+        own_ms = body.get("ThrottleTimeMs", 0)  # of its mutations or its records
         time_ms = 0
         if quotas.charges_time:
             if self._entry.key in EXEMPT_KEYS:
                 quotas.charge_exempt(self._request)
             else:
                 time_ms = quotas.charge(self._request)
-        if mutations_ms <= 0 and time_ms <= 0:
+        if own_ms <= 0 and time_ms <= 0:
             return
-        decided_by = quotas.controller_mutation if mutations_ms > time_ms else quotas.request
-        throttle_ms = max(mutations_ms, time_ms)
+        own = quotas.fetch if self._entry.key == SHARE_FETCH else quotas.controller_mutation
+        decided_by = own if own_ms > time_ms else quotas.request
+        throttle_ms = max(own_ms, time_ms)
         quotas.throttle(decided_by, self._request, throttle_ms)
         if codec.carries_throttle_time(self._entry.key, self._request.api_version) and not self._hides_delay(body):
             body["ThrottleTimeMs"] = throttle_ms

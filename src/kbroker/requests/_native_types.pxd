@@ -13,6 +13,7 @@ from kbroker._core.timer.timing_wheel cimport Timer
 from kbroker.log._partition cimport Partition
 from kbroker.network.connections._refused_requests cimport RefusedTable
 from kbroker.security.authorizer._acl_table cimport AclTable, DecisionCache
+from kbroker.replica._append_signal cimport AppendSignalCore
 from kbroker.replica._topics cimport TopicTable
 from kbroker.quota._quota_enforcement cimport ClientCache
 from kbroker.quota._client_sensors cimport ClientQuotas
@@ -72,6 +73,7 @@ cdef struct NativeApisCore:
     Timer *produce_timer
     Purgatory *fetch_purgatory
     Purgatory *produce_purgatory
+    AppendSignalCore *append_signal     # counted: for share fetches, which Python threads complete
     void *sessions              # SessionCache of _fetch_session
     Mutex delayed_lock
     void *delayed                # FetchState list, for shutdown

@@ -32,9 +32,11 @@ if TYPE_CHECKING:  # imported at the first request that needs them
     from kbroker.metadata.image.delta import MetadataDelta
     from kbroker.metadata.image.image import MetadataImage
     from kbroker.metadata.topics import TopicRegistry
+    from kbroker.network.processor._inbound import InboundRequest
     from kbroker.quota.mutation_quota import MutationQuota
     from kbroker.security.authorizer.authorizer import Authorizer
     from kbroker.security.delegation_tokens import DelegationTokens
+    from kbroker.share.share_partition_manager import SharePartitionManager
     from kbroker.telemetry.service import TelemetryService
 
 Body = dict[str, Any]
@@ -98,6 +100,8 @@ class ApiContext:
         self.start_transactions: Callable[[], TransactionService] | None = None
         self.share_service: ShareService | None = None
         self.start_share: Callable[[], ShareService] | None = None
+        self.share_partition_manager: SharePartitionManager | None = None
+        self.start_share_partitions: Callable[[], SharePartitionManager] | None = None
         self.telemetry_service: TelemetryService | None = None
         self.start_telemetry: Callable[[], TelemetryService] | None = None
         self.coordinators: set[int] = set()
@@ -184,6 +188,15 @@ class ApiContext:
         return self.share_service.coordinator
 
     @property
+    def share_partitions(self) -> SharePartitionManager:
+        """Share partitions and their sessions. Raises: KafkaError COORDINATOR_NOT_AVAILABLE while there are none."""
+        if self.share_partition_manager is None:
+            if self.start_share_partitions is None:
+                raise KafkaError(Errors.COORDINATOR_NOT_AVAILABLE)
+            return self.start_share_partitions()
+        return self.share_partition_manager
+
+    @property
     def telemetry(self) -> TelemetryService:
         """Client telemetry. Raises: KafkaError UNSUPPORTED_VERSION without it."""
         if self.telemetry_service is None:
@@ -235,8 +248,13 @@ class RequestContext(NamedTuple):
     principal: str = "User:ANONYMOUS"
     client_host: str = ""
     completion: Completion | None = None
-    inbound: object | None = None  # the request itself, open while its handler runs, for the notes of quotas
+    inbound: InboundRequest | None = None  # the request itself, open while its handler runs, for the notes of quotas
     is_token_authenticated: bool = False  # a delegation token proved the principal
+
+    @property
+    def connection_id(self) -> str:
+        """Id of the connection, empty without one."""
+        return "" if self.inbound is None else self.inbound.connection_id
 
     @property
     def user(self) -> str:

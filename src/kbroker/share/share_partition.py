@@ -105,6 +105,7 @@ class SharePartition:
 
     Args: ``initial_offset`` returns the start offset by ``share.auto.offset.reset``; ``wake`` is called without the
     lock, after records may have become available.
+    ``record_bytes``: average size of the records that were read last.
     Threads: any. ``lock`` guards the state; neither the persister nor ``wake`` nor a ``done`` is called under it.
     """
 
@@ -125,6 +126,7 @@ class SharePartition:
         self.configs = configs
         self.window = InFlightWindow()
         self.state = SharePartitionState.EMPTY
+        self.record_bytes = 1024.0
         self.lock = threading.Lock()
         self._state_epoch = 0
         self._timer = timer

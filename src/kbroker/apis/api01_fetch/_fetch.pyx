@@ -31,6 +31,7 @@ from kbroker.apis.api01_fetch._fetch_response cimport (
 )
 from kbroker.apis.api01_fetch._fetch_session cimport SessionCache, session_begin
 from kbroker.apis.api01_fetch._fetch_types cimport FetchPart, FetchState
+from kbroker.replica._append_signal cimport append_signal
 from kbroker.requests._native_types cimport (
     OUTCOME_DELAYED, OUTCOME_RESPONDED, Handler, NativeApisCore, Outcome, DEFERRED_SLOTS,
 )
@@ -195,6 +196,7 @@ cdef void run_deferred(Handler *handler) noexcept nogil:
         key.high = <int64_t>handler.deferred[i]
         key.low = 0
         purgatory_check_and_complete(handler.native_apis.fetch_purgatory, &key)
+        append_signal(handler.native_apis.append_signal, handler.deferred[i])
         partition_release(handler.deferred[i])
 
 

@@ -15,9 +15,19 @@ from kbroker.common.java.java_patterns import is_java_pattern
 from kbroker.common.java.java_values import trim
 
 _DURATION = re.compile(  # durations that java.time.Duration parses and that are not negative
-    r"\+?P(?=.)(?:\+?[0-9]+D)?(?:T(?=.)(?:\+?[0-9]+H)?(?:\+?[0-9]+M)?(?:\+?[0-9]+(?:[.,][0-9]{0,9})?S)?)?",
+    r"\+?P(?=.)(?:\+?([0-9]+)D)?(?:T(?=.)(?:\+?([0-9]+)H)?(?:\+?([0-9]+)M)?(?:\+?([0-9]+)(?:[.,]([0-9]{0,9}))?S)?)?",
     re.IGNORECASE,
 )
+
+
+def duration_ms(text: str) -> int:
+    """Return the milliseconds of an ISO 8601 duration that is not negative. Raises: ValueError."""
+    match = _DURATION.fullmatch(text)
+    if match is None:
+        raise ValueError(f"expected a duration such as P1DT2H30M, got {text!r}")
+    days, hours, minutes, seconds, fraction = (part or "0" for part in match.groups())
+    whole = int(days) * 86_400 + int(hours) * 3600 + int(minutes) * 60 + int(seconds)
+    return whole * 1000 + int(fraction[:3].ljust(3, "0"))
 
 
 def offset_reset() -> Validator:

@@ -153,6 +153,10 @@ CONSUMER_GROUP_DESCRIBE_GROUP = Check(69, GROUP, Operation.DESCRIBE, _GROUP, "th
 CONSUMER_GROUP_DESCRIBE = Check(69, TOPIC, Operation.DESCRIBE, _TOPIC, "a group with a member that reads the topic")
 LIST_CONFIG_RESOURCES = Check(74, CLUSTER, Operation.DESCRIBE_CONFIGS, _CLUSTER, "the request")
 DESCRIBE_TOPIC_PARTITIONS = Check(75, TOPIC, Operation.DESCRIBE, _TOPIC, "a topic that is named; else it is left out")
+SHARE_FETCH_GROUP = Check(78, GROUP, Operation.READ, _GROUP, "the request")
+SHARE_FETCH = Check(78, TOPIC, Operation.READ, _TOPIC, "each partition of the topic, and its acknowledgements")
+SHARE_ACKNOWLEDGE_GROUP = Check(79, GROUP, Operation.READ, _GROUP, "the request")
+SHARE_ACKNOWLEDGE = Check(79, TOPIC, Operation.READ, _TOPIC, "each partition of the topic")
 ADD_RAFT_VOTER = Check(80, CLUSTER, Operation.ALTER, _CLUSTER, "the request")
 REMOVE_RAFT_VOTER = Check(81, CLUSTER, Operation.ALTER, _CLUSTER, "the request")
 

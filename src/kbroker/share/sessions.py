@@ -1,0 +1,179 @@
+"""Share sessions: the partitions that a member fetches, and the epoch of its next request.
+
+Source: ``ShareSessionCache``, ``ShareSession``, ``ShareSessionContext``, ``SharePartitionManager.newContext``; KIP-932.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
+from uuid import UUID
+
+from kbroker.common.errors import Errors, KafkaError
+
+INITIAL_EPOCH, FINAL_EPOCH = 0, -1
+_MAX_EPOCH = 2**31 - 1
+
+
+class SharedPartition(NamedTuple):
+    """A partition of a session. ``topic`` is None if the id was unknown when the partition was added."""
+
+    topic_id: UUID
+    partition: int
+    topic: str | None
+
+    @property
+    def place(self) -> tuple[UUID, int]:
+        """Topic id and number."""
+        return self.topic_id, self.partition
+
+
+class ShareSession:
+    """A member's session. The cache's lock guards it.
+
+    ``partitions``: in the order of the next fetch. ``due``: places whose next response is sent even without records.
+    """
+
+    __slots__ = ("connection_id", "due", "epoch", "key", "partitions")
+
+    def __init__(self, key: tuple[str, str], partitions: Iterable[SharedPartition], connection_id: str) -> None:
+        self.key = key
+        self.partitions = {one.place: one for one in partitions}
+        self.due: set[tuple[UUID, int]] = set()
+        self.epoch = 1
+        self.connection_id = connection_id
+
+
+class ShareSessionCache:
+    """Sessions by group and member. Threads: any; ``lock`` is a leaf.
+
+    Args: ``on_leave`` is called with group and member when the connection of a session is closed; ``on_empty`` with
+    the group when the last of its sessions has ended and a connection of it is closed.
+    """
+
+    def __init__(
+        self, max_sessions: int, on_leave: Callable[[str, str], object], on_empty: Callable[[str], object]
+    ) -> None:
+        self.lock = threading.Lock()
+        self.evictions = 0
+        self._max_sessions = max_sessions
+        self._on_leave = on_leave
+        self._on_empty = on_empty
+        self._sessions: dict[tuple[str, str], ShareSession] = {}
+        self._by_connection: dict[str, tuple[str, str]] = {}
+        self._members: dict[str, int] = {}
+
+    def __len__(self) -> int:
+        return len(self._sessions)
+
+    @property
+    def partition_count(self) -> int:
+        """Number of partitions of all sessions."""
+        with self.lock:
+            return sum(len(session.partitions) for session in self._sessions.values())
+
+    def open(
+        self, group_id: str, member_id: str, partitions: Iterable[SharedPartition], connection_id: str
+    ) -> ShareSession:
+        """Open a session, which replaces the member's former one. Raises: KafkaError at the limit of sessions."""
+        key = group_id, member_id
+        with self.lock:
+            self._remove(key)
+            if len(self._sessions) >= self._max_sessions:
+                raise KafkaError(Errors.SHARE_SESSION_LIMIT_REACHED)
+            session = self._sessions[key] = ShareSession(key, partitions, connection_id)
+            self._members[group_id] = self._members.get(group_id, 0) + 1
+            self._by_connection[connection_id] = key
+            return session
+
+    def advance(
+        self,
+        group_id: str,
+        member_id: str,
+        epoch: int,
+        added: Iterable[SharedPartition] = (),
+        removed: Iterable[tuple[UUID, int]] = (),
+    ) -> ShareSession:
+        """Check the epoch of a request, which may be the final one, and change the partitions.
+
+        Raises: KafkaError for an unknown session or another epoch.
+        """
+        with self.lock:
+            session = self._sessions.get((group_id, member_id))
+            if session is None:
+                raise KafkaError(Errors.SHARE_SESSION_NOT_FOUND)
+            if epoch == FINAL_EPOCH:
+                return session
+            if epoch != session.epoch:
+                raise KafkaError(Errors.INVALID_SHARE_SESSION_EPOCH)
+            for one in added:
+                if one.place not in session.partitions:
+                    session.partitions[one.place] = one
+                    session.due.add(one.place)
+            for place in removed:
+                session.partitions.pop(place, None)
+                session.due.discard(place)
+            session.epoch = 1 if session.epoch == _MAX_EPOCH else session.epoch + 1
+            return session
+
+    def is_next(self, session: ShareSession, epoch: int) -> bool:
+        """Return whether no other request of the session has come since the one with this epoch."""
+        with self.lock:
+            return session.epoch == (1 if epoch == _MAX_EPOCH else epoch + 1)
+
+    def must_respond(
+        self, session: ShareSession, place: tuple[UUID, int], *, has_records: bool, is_error: bool
+    ) -> bool:
+        """Return whether a response of the session contains a partition; one with records is fetched last next time."""
+        with self.lock:
+            partition = session.partitions.get(place)
+            is_included = has_records or is_error or place in session.due
+            session.due.discard(place)
+            if is_error and partition is not None:
+                session.due.add(place)
+            if has_records and partition is not None:
+                session.partitions[place] = session.partitions.pop(place)
+            return is_included
+
+    def remove(self, group_id: str, member_id: str) -> ShareSession | None:
+        """End a session; return it, or None if there was none."""
+        with self.lock:
+            return self._remove((group_id, member_id))
+
+    def _remove(self, key: tuple[str, str]) -> ShareSession | None:
+        session = self._sessions.pop(key, None)
+        if session is not None:
+            self._members[key[0]] -= 1
+        return session
+
+    def clear(self) -> None:
+        """End all sessions."""
+        with self.lock:
+            self._sessions.clear()
+            self._members.clear()
+
+    def connections(self) -> list[str]:
+        """Return the ids of the connections on which sessions were opened."""
+        with self.lock:
+            return list(self._by_connection)
+
+    def disconnected(self, connection_id: str) -> None:
+        """End the session of a closed connection."""
+        with self.lock:
+            key = self._by_connection.pop(connection_id, None)
+            if key is None:
+                return
+            session = self._sessions.get(key)
+            is_open = session is not None and session.connection_id == connection_id
+            self.evictions += is_open
+        group_id, member_id = key
+        if is_open:
+            self._on_leave(group_id, member_id)
+            self.remove(group_id, member_id)
+        with self.lock:
+            is_empty = self._members.get(group_id, 0) == 0
+            if is_empty:
+                self._members.pop(group_id, None)
+        if is_empty:
+            self._on_empty(group_id)

@@ -1,0 +1,350 @@
+"""The share partitions of the broker: fetches, acknowledgements, sessions, and the threads that complete fetches.
+
+Source: ``SharePartitionManager``, ``SharePartitionCache``.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from typing import Any, Protocol
+from uuid import UUID
+
+from kbroker._core.clock import BaseClock
+from kbroker._core.timer.purgatory import Purgatory
+from kbroker._core.timer.timing_wheel import Timer
+from kbroker.common.configs.config import BrokerConfig
+from kbroker.common.configs.config_resource import ConfigResourceType
+from kbroker.common.errors import Errors, KafkaError
+from kbroker.common.loggers import get_logger
+from kbroker.coordinator.share.persister import SharePersister
+from kbroker.log._partition_log import PartitionLog
+from kbroker.metadata.controller import Controller
+from kbroker.metadata.topics import TopicView
+from kbroker.replica._append_signal import AppendSignal
+from kbroker.share.delayed_share_fetch import DelayedShareFetch, ReadPartition, Results, ShareFetch, ShareFetchParams
+from kbroker.share.group_configs import BY_DURATION, EARLIEST, LATEST, ShareGroupConfigs, share_limits
+from kbroker.share.sessions import SharedPartition, ShareSessionCache
+from kbroker.share.share_partition import AcknowledgementBatch, SharePartition, SharePartitionKey
+from kbroker.share.share_sensors import ShareSensors
+
+logger = get_logger(__name__)
+
+#: Errors after which a share partition is dropped; the next fetch reads its state again.
+_FENCING = frozenset(
+    {
+        Errors.NOT_LEADER_OR_FOLLOWER,
+        Errors.FENCED_STATE_EPOCH,
+        Errors.GROUP_ID_NOT_FOUND,
+        Errors.UNKNOWN_TOPIC_OR_PARTITION,
+    }
+)
+_REAP_MS = 200
+
+#: The error of each partition, None for a success.
+Outcomes = dict[SharePartitionKey, KafkaError | None]
+
+
+class Topics(Protocol):
+    """Topics of the broker."""
+
+    def get_by_id(self, topic_id: UUID) -> TopicView | None: ...
+
+
+class SharePartitionManager:
+    """Share partitions by group and partition, and their sessions.
+
+    Threads: any. ``lock`` guards the table of share partitions. No lock is held while a share partition, a persister or
+    a response is called. `run_reaper`, `run_waker` and `run_lock_reaper` are the bodies of its threads.
+    """
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        clock: BaseClock,
+        topics: Topics,
+        controller: Controller,
+        persister: SharePersister,
+        appends: AppendSignal,
+        sensors: ShareSensors,
+    ) -> None:
+        self.clock = clock
+        self.sensors = sensors
+        self.sessions = ShareSessionCache(
+            config.integer("group.share.max.share.sessions"), self.release_member, self.drop_group
+        )
+        self.lock = threading.Lock()
+        self.purgatory = Purgatory("ShareFetch", clock, config.integer("share.fetch.purgatory.purge.interval.requests"))
+        self.lock_timer = Timer(clock)
+        self._topics = topics
+        self._controller = controller
+        self._persister = persister
+        self._appends = appends
+        self._limits = share_limits(config)
+        self._partitions: dict[SharePartitionKey, SharePartition] = {}
+        self._actions: deque[Callable[[], object]] = deque()
+
+    # ------------------------------------------------------------ fetches
+
+    def configs(self, group_id: str) -> ShareGroupConfigs:
+        """Return the configs of a group."""
+        resource = ConfigResourceType.GROUP, group_id
+        return ShareGroupConfigs(self._limits, lambda: self._controller.image.configs.get(resource, {}))
+
+    def fetch(
+        self,
+        group_id: str,
+        member_id: str,
+        params: ShareFetchParams,
+        partitions: Sequence[SharedPartition],
+        epoch: int,
+        done: Callable[[Results], None],
+    ) -> None:
+        """Acquire records of partitions for a member; ``done`` is called once, now or later, on any thread.
+
+        Args: ``epoch``: of the session's request; the partition that is read first changes with it.
+        """
+        if not partitions or params.max_records == 0 or params.max_bytes == 0:
+            done({})
+            return
+        turn = epoch % len(partitions) if epoch >= 1 else 0
+        found: dict[SharePartitionKey, ReadPartition] = {}
+        fetch = ShareFetch(member_id, params, found, done, self._check_fenced)
+        for topic_id, index, topic in [*partitions[turn:], *partitions[:turn]]:
+            key = SharePartitionKey(group_id, topic_id, topic or "", index)
+            log = self._log(topic_id, index)
+            if log is None:
+                fetch.add_error(key, KafkaError(Errors.UNKNOWN_TOPIC_OR_PARTITION))
+                continue
+            share = self._partition(key, log)
+            found[key] = ReadPartition(share, log)
+            share.initialize(partial(self._initialized, share, fetch))
+        if not found:
+            done(fetch.errors)
+            return
+        keys = [
+            wait_key for key in found for wait_key in (_group_key(key), _partition_key(key.topic_id, key.partition))
+        ]
+        operation = DelayedShareFetch(fetch, self._appends.watch, self._wake)
+        self.purgatory.try_complete_else_watch(operation, keys)
+        self._run_actions()
+
+    def _partition(self, key: SharePartitionKey, log: PartitionLog) -> SharePartition:
+        with self.lock:
+            share = self._partitions.get(key)
+            if share is None:
+                configs = self.configs(key.group_id)
+                share = self._partitions[key] = SharePartition(
+                    key,
+                    log.leader_epoch,
+                    configs,
+                    self.lock_timer,
+                    self.clock,
+                    self._persister,
+                    partial(self._initial_offset, configs, log),
+                    partial(self._wake, key),
+                    self.sensors,
+                )
+            return share
+
+    def _initialized(self, share: SharePartition, fetch: ShareFetch, error: KafkaError | None) -> None:
+        """Continue after the state of a share partition was read."""
+        if error is not None and error.error is not Errors.LEADER_NOT_AVAILABLE:
+            self._drop(share.key)
+            fetch.add_error(share.key, error)
+        self._wake(share.key)
+
+    def _initial_offset(self, configs: ShareGroupConfigs, log: PartitionLog) -> int:
+        """Return the first start offset of a share partition, by share.auto.offset.reset."""
+        strategy, duration_ms = configs.offset_reset
+        if strategy == EARLIEST:
+            return log.log_start_offset
+        if strategy == BY_DURATION:
+            found = log.offset_for_timestamp(max(0, self.clock.epoch_ms() - duration_ms))
+            if found.offset >= 0:
+                return found.offset
+        elif strategy != LATEST:
+            logger.warning("unknown value of share.auto.offset.reset: %s", strategy)
+        return log.high_watermark
+
+    def _log(self, topic_id: UUID, index: int) -> PartitionLog | None:
+        view = self._topics.get_by_id(topic_id)
+        if view is None or not 0 <= index < len(view.partitions):
+            return None
+        log: PartitionLog | None = view.partitions[index]
+        return None if log is None or log.is_closed else log
+
+    # ------------------------------------------------------------ acknowledgements
+
+    def acknowledge(
+        self,
+        group_id: str,
+        member_id: str,
+        acknowledgements: Mapping[SharedPartition, Iterable[AcknowledgementBatch]],
+        done: Callable[[Outcomes], None],
+    ) -> None:
+        """Acknowledge records of partitions; ``done`` is called once all of them are stored or refused."""
+        pending = _Pending(len(acknowledgements), done)
+        for (topic_id, index, topic), batches in acknowledgements.items():
+            key = SharePartitionKey(group_id, topic_id, topic or "", index)
+            with self.lock:
+                share = self._partitions.get(key)
+            if share is None:
+                pending.settle(key, KafkaError(Errors.UNKNOWN_TOPIC_OR_PARTITION))
+            else:
+                share.acknowledge(member_id, batches, partial(self._acknowledged, pending, key, batches))
+        self._run_actions()
+
+    def _acknowledged(
+        self,
+        pending: _Pending,
+        key: SharePartitionKey,
+        batches: Iterable[AcknowledgementBatch],
+        error: KafkaError | None,
+    ) -> None:
+        if error is not None:
+            self._check_fenced(key, error)
+        else:
+            for batch in batches:
+                if len(batch.types) == 1:
+                    self.sensors.acknowledged(batch.types[0], batch.last_offset - batch.first_offset + 1)
+                else:
+                    for type_ in batch.types:
+                        self.sensors.acknowledged(type_, 1)
+        pending.settle(key, error)
+
+    def release_member(self, group_id: str, member_id: str) -> None:
+        """End the session of a member, and make its records available."""
+        session = self.sessions.remove(group_id, member_id)
+        if session is None:
+            return
+        for topic_id, index, topic in session.partitions.values():
+            key = SharePartitionKey(group_id, topic_id, topic or "", index)
+            with self.lock:
+                share = self._partitions.get(key)
+            if share is not None:
+                share.release_member(member_id, partial(self._released_member, key))
+        self._run_actions()
+
+    def _released_member(self, key: SharePartitionKey, error: KafkaError | None) -> None:
+        if error is not None:
+            logger.info("cannot store the released records of %s: %s", key, error)
+            self._check_fenced(key, error)
+
+    # ------------------------------------------------------------ the table
+
+    def _check_fenced(self, key: SharePartitionKey, error: KafkaError) -> None:
+        if error.error in _FENCING:
+            logger.info("the share partition %s is fenced: %s", key, error)
+            self._drop(key)
+
+    def _drop(self, key: SharePartitionKey) -> None:
+        """Remove a share partition; the next fetch reads its state again."""
+        with self.lock:
+            share = self._partitions.pop(key, None)
+        if share is not None:
+            share.fence()
+            self._wake(key)
+
+    def drop_group(self, group_id: str) -> None:
+        """Remove the share partitions of a group without sessions."""
+        self._drop_all(lambda key: key.group_id == group_id)
+
+    def topic_deleted(self, name: str) -> None:
+        """Remove the share partitions of a deleted topic."""
+        self._drop_all(lambda key: key.topic == name)
+
+    def disable(self) -> None:
+        """End all sessions and remove all share partitions: the feature share.version was disabled."""
+        self.sessions.clear()
+        self._drop_all(lambda key: True)
+
+    def _drop_all(self, is_chosen: Callable[[SharePartitionKey], bool]) -> None:
+        with self.lock:
+            keys = [key for key in self._partitions if is_chosen(key)]
+        for key in keys:
+            self._drop(key)
+        self._run_actions()
+
+    def partitions(self) -> list[SharePartition]:
+        """Return the share partitions."""
+        with self.lock:
+            return list(self._partitions.values())
+
+    # ------------------------------------------------------------ threads
+
+    @property
+    def is_idle(self) -> bool:
+        """Return whether no fetch and no acquisition lock is due or being expired."""
+        return self.purgatory.is_idle and self.lock_timer.is_idle and not self._actions
+
+    def later(self, run: Callable[[], object]) -> None:
+        """Call a function once the present fetch or lock is finished, when the caller holds no lock."""
+        self._actions.append(run)
+
+    def _wake(self, *keys: SharePartitionKey) -> None:
+        """Let fetches of partitions try again later."""
+        for key in keys:
+            self.later(partial(self.purgatory.check_and_complete, _group_key(key)))
+
+    def _run_actions(self) -> None:
+        """Call the functions that wait. The caller holds no lock."""
+        while self._actions:
+            try:
+                run = self._actions.popleft()
+            except IndexError:  # another thread took the last one
+                return
+            run()
+
+    def run_waker(self) -> None:
+        """Check fetches after appends, until `close`."""
+        while appended := self._appends.wait():
+            for topic_id, index in appended:
+                self.purgatory.check_and_complete(_partition_key(UUID(bytes=topic_id), index))
+            self._run_actions()
+
+    def run_reaper(self) -> None:
+        """Expire fetches, until `close`."""
+        while not self.purgatory.closed:
+            self.purgatory.advance(_REAP_MS)
+            self._run_actions()
+
+    def run_lock_reaper(self) -> None:
+        """Expire acquisition locks, until `close`."""
+        while not self.lock_timer.closed:
+            self.lock_timer.advance(_REAP_MS)
+            self._run_actions()
+
+    def close(self) -> None:
+        """Complete the fetches that wait, and end the threads. Idempotent."""
+        self._appends.close()
+        self.purgatory.close()
+        self.lock_timer.close()
+
+
+class _Pending:
+    """Outcomes of acknowledgements of several partitions. Threads: any."""
+
+    def __init__(self, count: int, done: Callable[[Outcomes], None]) -> None:
+        self._lock = threading.Lock()
+        self._count = count
+        self._done = done
+        self._outcomes: Outcomes = {}
+
+    def settle(self, key: SharePartitionKey, error: KafkaError | None) -> None:
+        """Note the outcome of one partition."""
+        with self._lock:
+            self._outcomes[key] = error
+            is_last = len(self._outcomes) == self._count
+        if is_last:
+            self._done(self._outcomes)
+
+
+def _group_key(key: SharePartitionKey) -> tuple[Any, ...]:
+    return key.group_id, key.topic_id, key.partition
+
+
+def _partition_key(topic_id: UUID, index: int) -> tuple[Any, ...]:
+    return topic_id, index

@@ -1,0 +1,68 @@
+"""The share partitions in their broker: settings, threads, and what happens to topics and features."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+from kbroker._core.clock import BaseClock
+from kbroker.common.configs.config import BrokerConfig
+from kbroker.common.feature_versions import SHARE_VERSION
+from kbroker.coordinator.share.persister import SharePersister
+from kbroker.metadata.controller import Controller
+from kbroker.metadata.features import Features
+from kbroker.metadata.topics import TopicRegistry
+from kbroker.metrics.registry import Metrics
+from kbroker.replica._append_signal import AppendSignal
+from kbroker.share.share_partition_manager import SharePartitionManager
+from kbroker.share.share_sensors import ShareSensors
+
+
+class SharePartitionService:
+    """Service around a SharePartitionManager.
+
+    Close it when no handler runs any more, and responses can still be sent. Its threads: one expires acquisition locks,
+    one expires share fetches, one completes them after appends.
+    """
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        clock: BaseClock,
+        topics: TopicRegistry,
+        controller: Controller,
+        features: Features,
+        persister: SharePersister,
+        appends: AppendSignal,
+        metrics: Metrics,
+    ) -> None:
+        sensors = ShareSensors(metrics, clock)
+        self.manager = SharePartitionManager(config, clock, topics, controller, persister, appends, sensors)
+        self._topics = topics
+        self._features = features
+        self._threads = [
+            self._thread("share-group-lock-timeout-reaper", self.manager.run_lock_reaper),
+            self._thread(f"ExpirationReaper-{config.node_id}-ShareFetch", self.manager.run_reaper),
+            self._thread(f"share-fetch-{config.node_id}", self.manager.run_waker),
+        ]
+
+    @staticmethod
+    def _thread(name: str, run: Callable[[], None]) -> threading.Thread:
+        return threading.Thread(target=run, name=name, daemon=True)
+
+    def start(self) -> None:
+        """Follow topics and features, and start the threads."""
+        self._topics.on_deleted.append(self.manager.topic_deleted)
+        self._features.on_change(self._features_changed)
+        for thread in self._threads:
+            thread.start()
+
+    def close(self, timeout_s: float) -> None:
+        """Complete the share fetches that wait, and end the threads. Idempotent."""
+        self.manager.close()
+        for thread in self._threads:
+            thread.join(timeout_s)
+
+    def _features_changed(self) -> None:
+        if self._features.level(SHARE_VERSION) < 1:
+            self.manager.disable()
