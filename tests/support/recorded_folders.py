@@ -51,7 +51,7 @@ class Recorded(NamedTuple):
 
     name: str
     version: str
-    unserved: Sequence[str] = ("eligible.leader.replicas.version", "share.version", "streams.version")
+    unserved: Sequence[str] = ("eligible.leader.replicas.version", "share.version")
     log_dirs: Sequence[str] = ("data",)
     is_static: bool = False
     is_killed: bool = False

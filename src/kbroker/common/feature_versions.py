@@ -56,7 +56,7 @@ LATEST_RELEASE = max(RELEASES)
 SERVED_LEVELS: Mapping[str, int] = {
     name: level
     for name, level in RELEASES[LATEST_RELEASE].items()
-    if name not in (ELIGIBLE_LEADER_REPLICAS, SHARE_VERSION, STREAMS_VERSION)
+    if name not in (ELIGIBLE_LEADER_REPLICAS, SHARE_VERSION)
 }
 
 

@@ -1,4 +1,4 @@
-"""The group coordinator: classic and consumer groups, and their offsets.
+"""The group coordinator: classic, consumer and streams groups, and their offsets.
 
 Lock order: groups' locks, then ``GroupShard.lock``. Records are appended under the group's lock, so that they are in
 the order of its changes; no disk is awaited under it.
@@ -40,6 +40,9 @@ from kbroker.coordinator.modern_groups import ModernGroups
 from kbroker.coordinator.offset_metadata_manager import OffsetMetadataManager
 from kbroker.coordinator.partition_replay import PartitionReplay
 from kbroker.coordinator.runtime import CoordinatorRuntime
+from kbroker.coordinator.streams_group.group import StreamsGroup
+from kbroker.coordinator.streams_group.settings import StreamsGroupSettings
+from kbroker.coordinator.streams_groups import StreamsGroups
 from kbroker.metrics.registry import Metrics
 
 __all__ = ["OFFSETS_TOPIC", "DescribedGroup", "DescribedMember", "GroupCoordinator", "GroupSettings", "ListedGroup"]
@@ -56,6 +59,7 @@ class GroupSettings(NamedTuple):
     max_size: int = 2**31 - 1
     offsets_retention_ms: int = 7 * 24 * 3600 * 1000
     consumer: ConsumerGroupSettings = ConsumerGroupSettings()
+    streams: StreamsGroupSettings = StreamsGroupSettings()
 
 
 class DescribedMember(NamedTuple):
@@ -101,8 +105,8 @@ class GroupCensus(NamedTuple):
 class GroupCoordinator:
     """All groups of the broker.
 
-    ``offsets`` commits and returns offsets; ``consumer_groups`` serves groups of the consumer protocol; ``joins`` and
-    ``heartbeats`` are the purgatories of rebalances and sessions.
+    ``offsets`` commits and returns offsets; ``consumer_groups`` and ``streams_groups`` serve the groups of
+    these kinds; ``joins`` and ``heartbeats`` are the purgatories of rebalances and sessions.
 
     Args: ``topic``: ``__consumer_offsets``; ``clock``: drives sessions, rebalances and expiry; ``image``: the topics
     that consumer groups can subscribe to.
@@ -143,7 +147,19 @@ class GroupCoordinator:
             replace(self._settings.consumer, classic_max_size=self._settings.max_size),
             sensors,
         )
-        self._kinds: Mapping[str, ModernGroups[Any]] = {ConsumerGroup.KIND: self.consumer_groups}
+        self.streams_groups = StreamsGroups(
+            clock,
+            self._groups,
+            self.heartbeats,
+            self._membership,
+            self.consumer_groups.image,
+            self._settings.streams,
+            sensors,
+        )
+        self._kinds: Mapping[str, ModernGroups[Any]] = {
+            ConsumerGroup.KIND: self.consumer_groups,
+            StreamsGroup.KIND: self.streams_groups,
+        }
         self.offsets = OffsetMetadataManager(
             clock,
             self._groups,

@@ -38,3 +38,6 @@ class GroupSensors:
         self.consumer_rebalances = meter(
             "ConsumerGroupRebalances", "consumer-group-rebalance", "rebalances of consumer groups that began"
         )
+        self.streams_rebalances = meter(
+            "StreamsGroupRebalances", "streams-group-rebalance", "rebalances of streams groups that began"
+        )

@@ -14,8 +14,9 @@ from kbroker.common.topic_names import OFFSETS_TOPIC
 from kbroker.coordinator.consumer_group.settings import ConsumerGroupSettings
 from kbroker.coordinator.group_coordinator import GroupCoordinator, GroupSettings
 from kbroker.coordinator.internal_topic import RegisteredTopic
-from kbroker.coordinator.modern_group.settings import GroupConfigs, Limits
+from kbroker.coordinator.modern_group.settings import INT32_MAX, GroupConfigs, Limits
 from kbroker.coordinator.modern_group.topics_image import TopicMetadata
+from kbroker.coordinator.streams_group.settings import StreamsGroupSettings
 from kbroker.metadata.controller import Controller
 from kbroker.metadata.topics import TopicRegistry, TopicView
 from kbroker.metrics.registry import Metrics
@@ -145,9 +146,24 @@ def group_settings(config: BrokerConfig, group_configs: GroupConfigs) -> GroupSe
             group_configs=group_configs,
             current_assignment_interval_ms=lambda: config.integer("group.consumer.assignment.interval.ms"),
         ),
+        streams=StreamsGroupSettings(
+            session_timeout=_limits(config, "session.timeout.ms", "streams"),
+            heartbeat_interval=_limits(config, "heartbeat.interval.ms", "streams"),
+            assignment_interval=_limits(config, "assignment.interval.ms", "streams"),
+            initial_rebalance_delay=Limits(config.integer("group.streams.initial.rebalance.delay.ms"), 0, INT32_MAX),
+            standby_replicas=Limits(
+                config.integer("group.streams.num.standby.replicas"),
+                0,
+                config.integer("group.streams.max.standby.replicas"),
+            ),
+            max_size=config.integer("group.streams.max.size"),
+            is_enabled="streams" in config.words("group.coordinator.rebalance.protocols"),
+            group_configs=group_configs,
+            current_assignment_interval_ms=lambda: config.integer("group.streams.assignment.interval.ms"),
+        ),
     )
 
 
-def _limits(config: BrokerConfig, name: str) -> Limits:
+def _limits(config: BrokerConfig, name: str, kind: str = "consumer") -> Limits:
     words = "", "min.", "max."
-    return Limits(*(config.integer(f"group.consumer.{word}{name}") for word in words))
+    return Limits(*(config.integer(f"group.{kind}.{word}{name}") for word in words))

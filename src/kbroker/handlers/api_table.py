@@ -92,6 +92,8 @@ _MODULES = {
     85: "api85_write_share_group_state",
     86: "api86_delete_share_group_state",
     87: "api87_read_share_group_state_summary",
+    88: "api88_streams_group_heartbeat",
+    89: "api89_streams_group_describe",
 }
 
 

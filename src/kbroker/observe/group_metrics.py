@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from kbroker.coordinator.classic_group import GroupState
 from kbroker.coordinator.consumer_group.group import ConsumerGroupState
 from kbroker.coordinator.group_sensors import GROUP
+from kbroker.coordinator.streams_group.group import StreamsGroupState
 from kbroker.observe.metric_table import Row, Series
 
 if TYPE_CHECKING:
@@ -20,7 +21,11 @@ if TYPE_CHECKING:
 
 CLASSIC = "classic"
 #: The states of each kind of group.
-_KINDS: Mapping[str, type[enum.Enum]] = {CLASSIC: GroupState, "consumer": ConsumerGroupState}
+_KINDS: Mapping[str, type[enum.Enum]] = {
+    CLASSIC: GroupState,
+    "consumer": ConsumerGroupState,
+    "streams": StreamsGroupState,
+}
 
 MANAGER = "kafka.coordinator.group:GroupMetadataManager"
 

@@ -97,7 +97,6 @@ def test_check(config: Path) -> None:
         "  eligible.leader.replicas.version is finalized at level 1, which kbroker does not serve: it is kept, and "
         "level 0 is served\n"
         "  share.version is finalized at level 1, which kbroker does not serve: it is kept, and level 0 is served\n"
-        "  streams.version is finalized at level 1, which kbroker does not serve: it is kept, and level 0 is served\n"
     )
     assert printed(None, "storage", "check", *folders) == served
     result = run(None, "storage", "check", *folders, "--version", "4.1.2")
@@ -118,7 +117,7 @@ def test_check(config: Path) -> None:
         "partitions": 0,
     }
     assert (verdict["server"], verdict["can_serve"], verdict["obstacles"]) == ("kbroker", True, [])
-    assert len(verdict["losses"]) == 3
+    assert len(verdict["losses"]) == 2
     (config.parent / "empty").mkdir()
     empty = json.loads(run(None, "storage", "check", f"{config.parent}/empty", "--json").stdout)
     assert (empty["node_id"], empty["metadata_version"], empty["topics"]) == (None, None, None)

@@ -29,13 +29,15 @@ from kbroker.common.configs.config_quorum import (
 from kbroker.common.configs.config_resource import ConfigSource
 from kbroker.common.configs.config_security import LISTENER_PREFIX, SECURITY_KEYS, security_key
 from kbroker.common.configs.config_share import SHARE_KEYS, check_share
+from kbroker.common.configs.config_streams import STREAMS_KEYS, check_streams
 from kbroker.common.configs.config_telemetry import TELEMETRY_KEYS, check_telemetry
 from kbroker.common.configs.config_topic import TOPIC_KEYS
 from kbroker.common.listeners import Listener
 from kbroker.common.similar_names import misspelled_name
 
 _ALL_KEYS = (
-    BROKER_KEYS + TELEMETRY_KEYS + QUORUM_KEYS + GROUP_KEYS + SHARE_KEYS + LOG_KEYS + SECURITY_KEYS + ACCEPTED_KEYS
+    *(BROKER_KEYS + TELEMETRY_KEYS + QUORUM_KEYS + GROUP_KEYS + SHARE_KEYS + STREAMS_KEYS),
+    *(LOG_KEYS + SECURITY_KEYS + ACCEPTED_KEYS),
 )
 BROKER_TABLE: Mapping[str, ConfigKey] = {key.name: key for key in sorted(_ALL_KEYS, key=lambda key: key.name)}
 RATE_TABLE: Mapping[str, ConfigKey] = {key.name: key for key in RATE_KEYS}
@@ -344,6 +346,7 @@ class BrokerConfig:
             check_connections,
             check_groups,
             check_share,
+            check_streams,
             check_log,
             check_own,
             check_telemetry,

@@ -33,7 +33,6 @@ ACCEPTED_KEYS: tuple[ConfigKey, ...] = (
     _cluster_wide("remote.log.manager.copy.max.bytes.per.second", "long", INT64_MAX, TIERED, between(1)),
     _cluster_wide("remote.log.manager.fetch.max.bytes.per.second", "long", INT64_MAX, TIERED, between(1)),
     _cluster_wide("remote.log.reader.threads", "int", 10, TIERED, between(1)),
-    _cluster_wide("group.streams.assignment.interval.ms", "int", 1000, GROUPS, between(0)),
     _cluster_wide("group.coordinator.cached.buffer.max.bytes", "int", 1_048_588, "Accepted without effect.",
         between(512 * 1024)),
     _cluster_wide("share.coordinator.cached.buffer.max.bytes", "int", 1_048_588, GROUPS, between(512 * 1024)),
@@ -72,21 +71,18 @@ _READ_AT_START = """
     alter.config.policy.class.name alter.log.dirs.replication.quota.window.num
     alter.log.dirs.replication.quota.window.size.seconds auto.leader.rebalance.enable broker.heartbeat.interval.ms
     broker.session.timeout.ms client.quota.callback.class controller.quorum.append.linger.ms
-    controller.quorum.auto.join.enable controller.quorum.election.backoff.max.ms controller.quorum.election.timeout.ms
-    controller.quorum.fetch.max.bytes controller.quorum.fetch.snapshot.max.bytes controller.quorum.fetch.timeout.ms
+    controller.quorum.auto.join.enable controller.quorum.election.backoff.max.ms
+    controller.quorum.election.timeout.ms controller.quorum.fetch.max.bytes
+    controller.quorum.fetch.snapshot.max.bytes controller.quorum.fetch.timeout.ms
     controller.quorum.request.timeout.ms controller.quorum.retry.backoff.ms controller.socket.timeout.ms
     create.topic.policy.class.name delegation.token.expiry.check.interval.ms delegation.token.expiry.time.ms
     delegation.token.max.lifetime.ms delegation.token.secret.key delete.records.purgatory.purge.interval.requests
     early.start.listeners group.coordinator.append.linger.ms group.coordinator.background.threads
-    group.coordinator.threads group.streams.heartbeat.interval.ms group.streams.initial.rebalance.delay.ms
-    group.streams.max.assignment.interval.ms group.streams.max.heartbeat.interval.ms
-    group.streams.max.session.timeout.ms group.streams.max.size group.streams.max.standby.replicas
-    group.streams.min.assignment.interval.ms group.streams.min.heartbeat.interval.ms
-    group.streams.min.session.timeout.ms group.streams.num.standby.replicas group.streams.session.timeout.ms
-    initial.broker.registration.timeout.ms kafka.metrics.polling.interval.secs kafka.metrics.reporters
-    leader.imbalance.check.interval.seconds log.dir.failure.timeout.ms max.request.partition.size.limit
-    metadata.max.idle.interval.ms metrics.recording.level num.replica.alter.log.dirs.threads offsets.commit.timeout.ms
-    offsets.load.buffer.size offsets.topic.compression.codec remote.log.manager.copy.quota.window.num
+    group.coordinator.threads initial.broker.registration.timeout.ms kafka.metrics.polling.interval.secs
+    kafka.metrics.reporters leader.imbalance.check.interval.seconds log.dir.failure.timeout.ms
+    max.request.partition.size.limit metadata.max.idle.interval.ms metrics.recording.level
+    num.replica.alter.log.dirs.threads offsets.commit.timeout.ms offsets.load.buffer.size
+    offsets.topic.compression.codec remote.log.manager.copy.quota.window.num
     remote.log.manager.copy.quota.window.size.seconds remote.log.manager.fetch.quota.window.num
     remote.log.manager.fetch.quota.window.size.seconds remote.log.manager.task.interval.ms
     remote.log.manager.thread.pool.size remote.log.metadata.custom.metadata.max.bytes

@@ -10,7 +10,6 @@ if TYPE_CHECKING:
     from kbroker.common.configs.config import BrokerConfig
 
 ASSIGNORS = ("uniform", "range")
-ASSIGNMENT_MAX_MS = 15_000  # group.streams.max.assignment.interval.ms
 PROTOCOLS = ("consumer", "classic", "share", "streams")  # in Kafka's order, for the text of the refusal
 POLICIES = ("disabled", "downgrade", "upgrade", "bidirectional")
 
@@ -28,8 +27,8 @@ def policy() -> Validator:
 
 GROUP_KEYS: tuple[ConfigKey, ...] = (
     key("group.coordinator.rebalance.protocols", "list", ("classic", "consumer", "streams"),
-        "Protocols of groups. classic is always enabled, consumer (KIP-848) if it is in the list; share and streams "
-        "have no effect. Deprecated: use the feature group.version instead.", one_of(*PROTOCOLS)),
+        "Protocols of groups. classic is always enabled, consumer (KIP-848) and streams (KIP-1071) if they are in the "
+        "list; share has no effect. Deprecated: use the feature group.version instead.", one_of(*PROTOCOLS)),
     key("group.consumer.session.timeout.ms", "int", 45_000,
         "Milliseconds without a heartbeat after which a member of a consumer group is removed.", between(1)),
     key("group.consumer.min.session.timeout.ms", "int", 45_000, "Minimum of consumer.session.timeout.ms of a group.",
@@ -62,8 +61,8 @@ GROUP_KEYS: tuple[ConfigKey, ...] = (
 
 def check_groups(config: BrokerConfig) -> None:
     """Check rules that concern several keys. Raises: ConfigError with Kafka's wording."""
-    integer, words = config.integer, config.words
-    for kind in ("consumer", "share"):
+    words = config.words
+    for kind in ("consumer", "share", "streams"):
         _check_intervals(config, kind)
     protocols = words("group.coordinator.rebalance.protocols")
     if not protocols:
@@ -77,10 +76,6 @@ def check_groups(config: BrokerConfig) -> None:
         found = ",".join(names)
         reason = "Expected uniform, range, or both, each once"
         raise ConfigError("group.consumer.assignors", found, reason, "uniform,range")
-    name = "group.streams.assignment.interval.ms"
-    if integer(name) > ASSIGNMENT_MAX_MS:
-        text = f"{name} must be less than or equal to group.streams.max.assignment.interval.ms"
-        raise ConfigError("", integer(name), text)
 
 
 def _check_intervals(config: BrokerConfig, kind: str) -> None:

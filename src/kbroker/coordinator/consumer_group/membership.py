@@ -40,9 +40,6 @@ from kbroker.coordinator.modern_group.topics_image import TopicsImage
 
 logger = get_logger(__name__)
 
-# A slow assignment is followed by a pause for any interval: otherwise a flood of joins would cost its square.
-SLOW_ASSIGNMENT_MS, SLOW_PAUSE = 25, 4  # the pause takes that many times as long as the assignment
-
 
 class ConsumerGroupStore(Protocol):
     """Storage of the changes of consumer groups."""
@@ -284,8 +281,7 @@ class ConsumerGroupMembership(ModernMembership[ConsumerGroup, ConsumerGroupSetti
             image=self.image,
             now_ms=self.clock.wall_ms(),
         )
-        took_ms = self.clock.now_ms() - began_ms
-        group.assignment_pause_ms = SLOW_PAUSE * took_ms if took_ms >= SLOW_ASSIGNMENT_MS else 0
+        self.note_assignment(group, began_ms)
         changes += rows
         return target
 

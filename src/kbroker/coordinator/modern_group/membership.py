@@ -21,6 +21,8 @@ from kbroker.coordinator.modern_group.topics_image import TopicHashes, TopicsIma
 logger = get_logger(__name__)
 
 TOPICS_REFRESH_MS = 3_600_000  # the topics are read again, even if nothing has changed
+# A slow assignment is followed by a pause for any interval: otherwise a flood of joins would cost its square.
+SLOW_ASSIGNMENT_MS, SLOW_PAUSE = 25, 4  # the pause takes that many times as long as the assignment
 
 G = TypeVar("G", bound=ModernGroup)
 S = TypeVar("S", bound=ModernGroupSettings)
@@ -66,6 +68,11 @@ class ModernMembership(Generic[G, S]):
         """Return whether enough time has passed since the latest target assignment."""
         interval_ms = max(self.settings.assignment_interval_ms(group.group_id), group.assignment_pause_ms)
         return group.may_assign(interval_ms, self.clock.wall_ms())
+
+    def note_assignment(self, group: G, began_ms: int) -> None:
+        """Note that a target assignment was made, and when that began."""
+        took_ms = self.clock.now_ms() - began_ms
+        group.assignment_pause_ms = SLOW_PAUSE * took_ms if took_ms >= SLOW_ASSIGNMENT_MS else 0
 
     # ------------------------------------------------------------ time
 

@@ -159,6 +159,16 @@ SHARE_ACKNOWLEDGE_GROUP = Check(79, GROUP, Operation.READ, _GROUP, "the request"
 SHARE_ACKNOWLEDGE = Check(79, TOPIC, Operation.READ, _TOPIC, "each partition of the topic")
 ADD_RAFT_VOTER = Check(80, CLUSTER, Operation.ALTER, _CLUSTER, "the request")
 REMOVE_RAFT_VOTER = Check(81, CLUSTER, Operation.ALTER, _CLUSTER, "the request")
+STREAMS_GROUP_HEARTBEAT_GROUP = Check(88, GROUP, Operation.READ, _GROUP, "the request")
+STREAMS_GROUP_HEARTBEAT = Check(88, TOPIC, Operation.DESCRIBE, _TOPIC, "the request, if its topology has the topic")
+STREAMS_GROUP_HEARTBEAT_CREATE_ANY = Check(
+    88, CLUSTER, Operation.CREATE, _NONE, "internal topics to be created, then the next check", False
+)
+STREAMS_GROUP_HEARTBEAT_CREATE = Check(
+    88, TOPIC, Operation.CREATE, _NONE, "an internal topic to be created: a status in the response"
+)
+STREAMS_GROUP_DESCRIBE_GROUP = Check(89, GROUP, Operation.DESCRIBE, _GROUP, "the group")
+STREAMS_GROUP_DESCRIBE = Check(89, TOPIC, Operation.DESCRIBE, _TOPIC, "a group whose topology has the topic")
 
 INITIALIZE_SHARE_GROUP_STATE = Check(83, CLUSTER, Operation.CLUSTER_ACTION, _CLUSTER, "every partition")
 READ_SHARE_GROUP_STATE = Check(84, CLUSTER, Operation.CLUSTER_ACTION, _CLUSTER, "every partition")

@@ -111,7 +111,12 @@ def check(image: MetadataImage) -> None:
     assert list(image.acls.values()) == [
         Acl(ResourceType.TOPIC, "orders", PatternType.LITERAL, "User:alice", "*", Operation.READ, Permission.ALLOW)
     ]
-    assert image.features == {"metadata.version": 30, "group.version": 1, "transaction.version": 1}
+    assert image.features == {
+        "metadata.version": 30,
+        "group.version": 1,
+        "streams.version": 1,
+        "transaction.version": 1,
+    }
 
 
 def test_everything_is_taken_over(folders: list[Path]) -> None:

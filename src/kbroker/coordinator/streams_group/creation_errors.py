@@ -1,0 +1,38 @@
+"""Errors of the creation of internal topics, shown to members until they expire, and no new attempt is made until then.
+
+Source: ``ExpiringErrorCache`` (``AutoTopicCreationManager``).
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable
+
+from kbroker._core.clock import BaseClock
+
+CAPACITY = 1000
+
+
+class CreationErrors:
+    """Latest error of each topic; of more than the capacity, the oldest ones are forgotten. Threads: any."""
+
+    def __init__(self, clock: BaseClock, capacity: int = CAPACITY) -> None:
+        self._clock = clock
+        self._capacity = capacity
+        self._lock = threading.Lock()
+        self._errors: dict[str, tuple[int, str]] = {}  # time of expiry and text, by topic
+
+    def put(self, topic: str, text: str, time_to_live_ms: int) -> None:
+        """Keep the error of a topic."""
+        with self._lock:
+            self._errors.pop(topic, None)
+            self._errors[topic] = self._clock.now_ms() + time_to_live_ms, text
+            while len(self._errors) > self._capacity:
+                del self._errors[next(iter(self._errors))]
+
+    def of(self, topics: Iterable[str]) -> dict[str, str]:
+        """Return the errors of these topics that have not expired."""
+        now_ms = self._clock.now_ms()
+        with self._lock:
+            found = {topic: self._errors[topic] for topic in topics if topic in self._errors}
+            return {topic: text for topic, (expires_ms, text) in found.items() if now_ms < expires_ms}

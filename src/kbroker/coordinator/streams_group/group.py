@@ -1,0 +1,186 @@
+"""A streams group: its members, its epochs, the topology, the target assignment, and the state derived from them.
+
+The state changes only by ``replay`` of a record that has been written or loaded, except for the configured topology,
+the requested shutdown and the epoch of the endpoints, which no record keeps.
+Threads: everything of a group is guarded by ``StreamsGroup.lock``, which the caller holds.
+Source: ``StreamsGroup``, ``GroupMetadataManager.replay``; KIP-1071.
+"""
+
+from __future__ import annotations
+
+import enum
+import threading
+from collections.abc import Mapping, Sequence
+
+from kbroker.coordinator.group_offsets import GroupOffsets
+from kbroker.coordinator.modern_group.group import ModernGroup
+from kbroker.coordinator.modern_group.records import GroupRecord
+from kbroker.coordinator.streams_group import records
+from kbroker.coordinator.streams_group.internal_topics import ConfiguredTopology
+from kbroker.coordinator.streams_group.member import StreamsGroupMember
+from kbroker.coordinator.streams_group.records import CurrentAssignment, GroupEpoch
+from kbroker.coordinator.streams_group.tasks import NO_TARGET, NOTHING_ASSIGNED, AssignedTasks, TargetTasks, Tasks
+from kbroker.coordinator.streams_group.topology import StreamsTopology
+
+STREAMS = "streams"
+Place = tuple[str, int]  # subtopology and partition
+
+
+class StreamsGroupState(enum.Enum):
+    """States of a streams group, by the names in responses."""
+
+    EMPTY = "Empty"
+    NOT_READY = "NotReady"  # topics are missing, or have wrong numbers of partitions
+    ASSIGNING = "Assigning"
+    RECONCILING = "Reconciling"
+    STABLE = "Stable"
+    DEAD = "Dead"
+
+
+class StreamsGroup(ModernGroup):
+    """A group of a streams application."""
+
+    KIND = STREAMS
+    FORMATS = records.FORMATS
+    members: dict[str, StreamsGroupMember]
+
+    def __init__(self, group_id: str, lock: threading.RLock | None = None, offsets: GroupOffsets | None = None) -> None:
+        super().__init__(group_id, lock, offsets)
+        self.topology: StreamsTopology | None = None
+        self.validated_topology_epoch = 0
+        self.assignment_configs: Mapping[str, str] = {}
+        self.targets: dict[str, TargetTasks] = {}
+        self.configured: ConfiguredTopology | None = None
+        self.shutdown_member_id: str | None = None  # the first one that requested the shutdown of the application
+        self.endpoint_epoch = 0
+        self.active_processes: dict[Place, str] = {}  # the process that has or revokes each active task
+        self.standby_processes: dict[Place, set[str]] = {}
+        self.warmup_processes: dict[Place, set[str]] = {}
+
+    @property
+    def state(self) -> StreamsGroupState:
+        """The state, as in responses."""
+        if self.is_dead:
+            return StreamsGroupState.DEAD
+        if not self.members:
+            return StreamsGroupState.EMPTY
+        if self.topology is None or self.topology.epoch != self.validated_topology_epoch:
+            return StreamsGroupState.NOT_READY
+        if self.epoch > self.target_epoch:
+            return StreamsGroupState.ASSIGNING
+        if any(not member.is_reconciled_to(self.target_epoch) for member in self.members.values()):
+            return StreamsGroupState.RECONCILING
+        return StreamsGroupState.STABLE
+
+    def is_subscribed(self, topic: str) -> bool:
+        """Return whether the application reads this topic; False for a group without members."""
+        return bool(self.members) and self.topology is not None and self.topology.reader(topic) is not None
+
+    def target(self, member_id: str) -> TargetTasks:
+        """Return the target assignment of a member."""
+        return self.targets.get(member_id, NO_TARGET)
+
+    # ------------------------------------------------------------ changes
+
+    def request_shutdown(self, member_id: str) -> None:
+        """Request the shutdown of the application; it ends with the last member."""
+        if self.shutdown_member_id is None:
+            self.shutdown_member_id = member_id
+
+    def replay(self, record: GroupRecord) -> None:
+        """Apply a record that was written or loaded."""
+        (kind, _, name), value = record
+        if kind == records.METADATA:
+            self.is_stored = value is not None
+            if isinstance(value, GroupEpoch):
+                self.epoch, self.metadata_hash, self.validated_topology_epoch, self.assignment_configs = value
+        elif kind == records.TOPOLOGY:
+            self.topology = value
+        elif kind == records.TARGET_METADATA:
+            self.replay_target_epoch(value)
+        elif kind == records.TARGET_MEMBER:
+            if value is None:
+                self.targets.pop(name, None)
+            else:
+                self.targets[name] = value
+        elif kind == records.MEMBER:
+            self._replay_member(name, value)
+        elif kind == records.CURRENT_ASSIGNMENT:
+            self._replay_assignment(name, value)
+
+    def tombstones(self) -> Sequence[GroupRecord]:
+        """Return tombstones for all records of the group except its offsets."""
+        return records.group_tombstones(self.group_id, self.members)
+
+    def _replay_member(self, member_id: str, asked: StreamsGroupMember | None) -> None:
+        old = self.members.get(member_id)
+        if asked is None:
+            self._set_member(member_id, old, None)
+            return
+        has = StreamsGroupMember(member_id) if old is None else old
+        new = asked._replace(
+            member_epoch=has.member_epoch,
+            previous_member_epoch=has.previous_member_epoch,
+            state=has.state,
+            assigned=has.assigned,
+            pending_revocation=has.pending_revocation,
+        )
+        self._set_member(member_id, old, new)
+
+    def _replay_assignment(self, member_id: str, has: CurrentAssignment | None) -> None:
+        old = self.members.get(member_id)
+        if has is None:
+            if old is not None:
+                has = CurrentAssignment(-1, -1, old.state, NOTHING_ASSIGNED, NOTHING_ASSIGNED)
+                self._set_member(member_id, old, _with(old, has))
+            return
+        self._set_member(member_id, old, _with(StreamsGroupMember(member_id) if old is None else old, has))
+
+    def _set_member(self, member_id: str, old: StreamsGroupMember | None, new: StreamsGroupMember | None) -> None:
+        if old is not None:
+            self._release(old.assigned, old.process_id)
+            self._release(old.pending_revocation, old.process_id)
+        if new is not None:
+            self.members[member_id] = new
+            self._own(new.assigned, new.process_id)
+            self._own(new.pending_revocation, new.process_id)
+            return
+        self.members.pop(member_id, None)
+        if not self.members:
+            self.shutdown_member_id = None
+
+    def _release(self, tasks: AssignedTasks, process_id: str) -> None:
+        for one, partitions in tasks.active.items():
+            for partition in partitions:
+                if self.active_processes.get((one, partition)) == process_id:
+                    del self.active_processes[one, partition]
+        for processes, some in ((self.standby_processes, tasks.standby), (self.warmup_processes, tasks.warmup)):
+            for place in _places(some):
+                present = processes.get(place)
+                if present is not None:
+                    present.discard(process_id)
+                    if not present:
+                        del processes[place]
+
+    def _own(self, tasks: AssignedTasks, process_id: str) -> None:
+        for one, partitions in tasks.active.items():
+            for partition in partitions:
+                self.active_processes[one, partition] = process_id
+        for processes, some in ((self.standby_processes, tasks.standby), (self.warmup_processes, tasks.warmup)):
+            for place in _places(some):
+                processes.setdefault(place, set()).add(process_id)
+
+
+def _with(member: StreamsGroupMember, has: CurrentAssignment) -> StreamsGroupMember:
+    epoch, previous, state, assigned, pending = has
+    return member._replace(
+        member_epoch=epoch,
+        previous_member_epoch=previous,
+        state=state,
+        assigned=assigned,
+        pending_revocation=pending,
+    )
+
+
+def _places(tasks: Tasks) -> list[Place]:
+    return [(one, partition) for one, partitions in tasks.items() for partition in partitions]

@@ -1,0 +1,233 @@
+"""Records of streams groups in ``__consumer_offsets``, in Kafka's formats.
+
+A key begins with the number of its kind: 17 the group, 19 a member, 20 and 21 the target assignment, 22 a member's own
+assignment, 23 the topology.
+Source: ``StreamsGroup*Key.json``, ``StreamsGroup*Value.json``, ``StreamsCoordinatorRecordHelpers``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+
+from kbroker.coordinator.modern_group.records import (
+    Body,
+    Format,
+    Formats,
+    GroupRecord,
+    RecordKey,
+    TargetEpoch,
+    tombstone,
+)
+from kbroker.coordinator.streams_group.member import Endpoint, MemberState, StreamsGroupMember
+from kbroker.coordinator.streams_group.tasks import ActiveTasks, AssignedTasks, TargetTasks, Tasks
+from kbroker.coordinator.streams_group.topology import StreamsTopology
+
+METADATA, MEMBER, TARGET_METADATA, TARGET_MEMBER, CURRENT_ASSIGNMENT, TOPOLOGY = 17, 19, 20, 21, 22, 23
+NO_VALID_TOPOLOGY = -1
+
+
+class GroupEpoch(NamedTuple):
+    """The group epoch, the facts that it was last bumped for, and the settings of the assignor.
+
+    ``validated_topology_epoch``: the topology whose topics exist as they must; NO_VALID_TOPOLOGY without one.
+    """
+
+    epoch: int
+    metadata_hash: int
+    validated_topology_epoch: int
+    assignment_configs: Mapping[str, str]
+
+
+class CurrentAssignment(NamedTuple):
+    """Current assignment of a member."""
+
+    member_epoch: int
+    previous_member_epoch: int
+    state: MemberState
+    assigned: AssignedTasks
+    pending_revocation: AssignedTasks
+
+
+def epoch_record(group_id: str, value: GroupEpoch) -> GroupRecord:
+    """Return the record of a new group epoch."""
+    return GroupRecord(RecordKey(METADATA, group_id), value)
+
+
+def member_record(group_id: str, member: StreamsGroupMember) -> GroupRecord:
+    """Return the record of a member."""
+    return GroupRecord(RecordKey(MEMBER, group_id, member.member_id), member)
+
+
+def topology_record(group_id: str, topology: StreamsTopology) -> GroupRecord:
+    """Return the record of the topology."""
+    return GroupRecord(RecordKey(TOPOLOGY, group_id), topology)
+
+
+def target_record(group_id: str, member_id: str, target: TargetTasks) -> GroupRecord:
+    """Return the record of a member's target assignment."""
+    return GroupRecord(RecordKey(TARGET_MEMBER, group_id, member_id), target)
+
+
+def target_epoch_record(group_id: str, epoch: int, timestamp_ms: int) -> GroupRecord:
+    """Return the record of a complete target assignment."""
+    return GroupRecord(RecordKey(TARGET_METADATA, group_id), TargetEpoch(epoch, timestamp_ms))
+
+
+def current_record(group_id: str, member: StreamsGroupMember) -> GroupRecord:
+    """Return the record of a member's current assignment."""
+    value = CurrentAssignment(
+        member.member_epoch, member.previous_member_epoch, member.state, member.assigned, member.pending_revocation
+    )
+    return GroupRecord(RecordKey(CURRENT_ASSIGNMENT, group_id, member.member_id), value)
+
+
+def member_tombstones(group_id: str, member_id: str) -> list[GroupRecord]:
+    """Return the tombstones of a member."""
+    return [tombstone(kind, group_id, member_id) for kind in (CURRENT_ASSIGNMENT, TARGET_MEMBER, MEMBER)]
+
+
+def group_tombstones(group_id: str, member_ids: Iterable[str]) -> list[GroupRecord]:
+    """Return the tombstones of a whole group."""
+    ids = list(member_ids)
+    rows = [tombstone(CURRENT_ASSIGNMENT, group_id, member_id) for member_id in ids]
+    rows += [tombstone(TARGET_MEMBER, group_id, member_id) for member_id in ids]
+    rows.append(tombstone(TARGET_METADATA, group_id))
+    rows += [tombstone(MEMBER, group_id, member_id) for member_id in ids]
+    rows.append(tombstone(METADATA, group_id))
+    rows.append(tombstone(TOPOLOGY, group_id))
+    return rows
+
+
+# ------------------------------------------------------------ formats
+
+
+def pairs(rows: Iterable[tuple[str, str]]) -> list[Body]:
+    """Return keys and values as fields."""
+    return [{"Key": key, "Value": value} for key, value in rows]
+
+
+def tasks_body(tasks: Mapping[str, Iterable[int]]) -> list[Body]:
+    """Return tasks as fields, sorted."""
+    return [{"SubtopologyId": one, "Partitions": sorted(partitions)} for one, partitions in sorted(tasks.items())]
+
+
+def tasks_of(rows: Iterable[Body]) -> Tasks:
+    """Return the tasks of these fields; of two rows of one subtopology, the later one counts."""
+    return {row["SubtopologyId"]: frozenset(row["Partitions"]) for row in rows}
+
+
+def _group_body(value: GroupEpoch) -> Body:
+    return {
+        "Epoch": value.epoch,
+        "MetadataHash": value.metadata_hash,
+        "ValidatedTopologyEpoch": value.validated_topology_epoch,
+        "LastAssignmentConfigs": pairs(sorted(value.assignment_configs.items())),
+    }
+
+
+def _group(name: str, body: Body) -> GroupEpoch:
+    configs = {row["Key"]: row["Value"] for row in body["LastAssignmentConfigs"] or ()}
+    return GroupEpoch(body["Epoch"], body["MetadataHash"], body["ValidatedTopologyEpoch"], configs)
+
+
+def _member_body(member: StreamsGroupMember) -> Body:
+    endpoint = member.endpoint
+    return {
+        "InstanceId": member.instance_id,
+        "RackId": member.rack_id,
+        "ClientId": member.client_id,
+        "ClientHost": member.client_host,
+        "RebalanceTimeoutMs": member.rebalance_timeout_ms,
+        "TopologyEpoch": member.topology_epoch,
+        "ProcessId": member.process_id,
+        "UserEndpoint": None if endpoint is None else {"Host": endpoint.host, "Port": endpoint.port},
+        "ClientTags": pairs(member.client_tags),
+    }
+
+
+def _member(name: str, body: Body) -> StreamsGroupMember:
+    endpoint = body["UserEndpoint"]
+    return StreamsGroupMember(
+        name,
+        instance_id=body["InstanceId"],
+        rack_id=body["RackId"],
+        client_id=body["ClientId"],
+        client_host=body["ClientHost"],
+        rebalance_timeout_ms=body["RebalanceTimeoutMs"],
+        topology_epoch=body["TopologyEpoch"],
+        process_id=body["ProcessId"],
+        endpoint=None if endpoint is None else Endpoint(endpoint["Host"], endpoint["Port"]),
+        client_tags=tuple(sorted((row["Key"], row["Value"]) for row in body["ClientTags"])),
+    )
+
+
+def _target_body(target: TargetTasks) -> Body:
+    return {
+        "ActiveTasks": tasks_body(target.active),
+        "StandbyTasks": tasks_body(target.standby),
+        "WarmupTasks": tasks_body(target.warmup),
+    }
+
+
+def _target(name: str, body: Body) -> TargetTasks:
+    return TargetTasks(*(tasks_of(body[role]) for role in ("ActiveTasks", "StandbyTasks", "WarmupTasks")))
+
+
+def _current_body(value: CurrentAssignment) -> Body:
+    body: Body = {
+        "MemberEpoch": value.member_epoch,
+        "PreviousMemberEpoch": value.previous_member_epoch,
+        "State": int(value.state),
+    }
+    for suffix, tasks in (("", value.assigned), ("PendingRevocation", value.pending_revocation)):
+        body[f"ActiveTasks{suffix}"] = [
+            {"SubtopologyId": one, "Partitions": sorted(epochs), "AssignmentEpochs": _in_order(epochs)}
+            for one, epochs in sorted(tasks.active.items())
+        ]
+        body[f"StandbyTasks{suffix}"] = _without_epochs(tasks.standby)
+        body[f"WarmupTasks{suffix}"] = _without_epochs(tasks.warmup)
+    return body
+
+
+def _in_order(epochs: Mapping[int, int]) -> list[int]:
+    return [epoch for _, epoch in sorted(epochs.items())]
+
+
+def _without_epochs(tasks: Tasks) -> list[Body]:
+    return [{**row, "AssignmentEpochs": None} for row in tasks_body(tasks)]
+
+
+def _current(name: str, body: Body) -> CurrentAssignment:
+    epoch = body["MemberEpoch"]
+    tasks = [
+        AssignedTasks(
+            _active(body[f"ActiveTasks{suffix}"], epoch),
+            tasks_of(body[f"StandbyTasks{suffix}"]),
+            tasks_of(body[f"WarmupTasks{suffix}"]),
+        )
+        for suffix in ("", "PendingRevocation")
+    ]
+    return CurrentAssignment(epoch, body["PreviousMemberEpoch"], MemberState.of(body["State"]), *tasks)
+
+
+def _active(rows: Iterable[Mapping[str, Any]], member_epoch: int) -> ActiveTasks:
+    """Return active tasks with their epochs; records without epochs imply the member's."""
+    found: dict[str, Mapping[int, int]] = {}
+    for row in rows:
+        indexes, epochs = row["Partitions"], row["AssignmentEpochs"]
+        if epochs is None or len(epochs) != len(indexes):
+            epochs = [member_epoch] * len(indexes)
+        found[row["SubtopologyId"]] = dict(zip(indexes, epochs, strict=True))
+    return found
+
+
+_P = "StreamsGroup"
+FORMATS: Formats = {
+    METADATA: Format(_P + "Metadata", "", _group_body, _group),
+    MEMBER: Format(_P + "MemberMetadata", "MemberId", _member_body, _member),
+    TARGET_METADATA: Format(_P + "TargetAssignmentMetadata", "", TargetEpoch.body, TargetEpoch.of),
+    TARGET_MEMBER: Format(_P + "TargetAssignmentMember", "MemberId", _target_body, _target),
+    CURRENT_ASSIGNMENT: Format(_P + "CurrentMemberAssignment", "MemberId", _current_body, _current),
+    TOPOLOGY: Format(_P + "Topology", "", lambda one: one.body, lambda name, body: StreamsTopology.of(body)),
+}

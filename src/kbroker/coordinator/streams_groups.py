@@ -1,0 +1,125 @@
+"""The streams groups of a coordinator: their requests, and conversions between them and empty classic groups.
+
+Source: ``GroupMetadataManager``, ``GroupCoordinatorService``; KIP-1071.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from kbroker._core.clock import BaseClock
+from kbroker._core.timer.purgatory import Purgatory
+from kbroker.common.errors import Errors, KafkaError
+from kbroker.coordinator.classic_group import ClassicGroup
+from kbroker.coordinator.classic_membership import Membership
+from kbroker.coordinator.group_map import GroupMap
+from kbroker.coordinator.group_sensors import GroupSensors
+from kbroker.coordinator.modern_group.topics_image import TopicsImage
+from kbroker.coordinator.modern_groups import Commit, ModernGroups
+from kbroker.coordinator.streams_group.creation_errors import CreationErrors
+from kbroker.coordinator.streams_group.group import StreamsGroup, StreamsGroupState
+from kbroker.coordinator.streams_group.member import StreamsGroupMember
+from kbroker.coordinator.streams_group.membership import (
+    JOIN_EPOCH,
+    HeartbeatRequest,
+    HeartbeatResult,
+    StreamsGroupMembership,
+)
+from kbroker.coordinator.streams_group.offset_commits import check_commit, check_fetch
+from kbroker.coordinator.streams_group.settings import StreamsGroupSettings
+from kbroker.coordinator.streams_group.tasks import TargetTasks
+from kbroker.coordinator.streams_group.topology import Subtopology
+
+
+class DescribedStreamsMember(NamedTuple):
+    """Description of a member."""
+
+    member: StreamsGroupMember
+    target: TargetTasks
+
+
+class DescribedStreamsGroup(NamedTuple):
+    """Description of a streams group. ``subtopologies``: configured ones, if all topics exist as they must."""
+
+    group_id: str
+    state: StreamsGroupState
+    epoch: int
+    target_epoch: int
+    topology_epoch: int
+    subtopologies: Sequence[Subtopology]
+    members: Sequence[DescribedStreamsMember]
+
+
+class StreamsGroups(ModernGroups[StreamsGroup]):
+    """Streams groups. Threads: any; a group's lock guards everything of it."""
+
+    def __init__(
+        self,
+        clock: BaseClock,
+        groups: GroupMap,
+        purgatory: Purgatory,
+        classic: Membership,
+        image: TopicsImage,
+        settings: StreamsGroupSettings,
+        sensors: GroupSensors,
+    ) -> None:
+        super().__init__(StreamsGroup, groups, classic)
+        self.settings = settings
+        self.creation_errors = CreationErrors(clock)
+        self._membership = StreamsGroupMembership(clock, self.write, purgatory, image, settings, sensors)
+
+    # ------------------------------------------------------------ requests
+
+    def heartbeat(self, request: HeartbeatRequest) -> HeartbeatResult:
+        """Let a member join, follow or leave. Raises: KafkaError."""
+        group_id = request.group_id
+        joins = request.member_epoch == JOIN_EPOCH
+        with self._groups.locked(group_id, joins, StreamsGroup) as group:
+            if request.member_epoch < JOIN_EPOCH:
+                return self._membership.leave(self.found(group_id, group), request)
+            if group is None:
+                raise KafkaError(Errors.GROUP_ID_NOT_FOUND, f"Streams group {group_id} not found.")
+            if joins and isinstance(group, ClassicGroup) and group.is_empty:
+                return self._membership.heartbeat(self.following(group), request)
+            return self._membership.heartbeat(self.found(group_id, group), request)
+
+    def describe(self, group_id: str) -> DescribedStreamsGroup:
+        """Describe a group. Raises: KafkaError GROUP_ID_NOT_FOUND."""
+        with self._groups.locked(group_id) as group:
+            found = self.found(group_id, group)
+            topology, configured = found.topology, found.configured
+            if topology is None:
+                text = "There should always be a topology for a streams group."
+                raise KafkaError(Errors.UNKNOWN_SERVER_ERROR, text)
+            subtopologies = topology.subtopologies
+            if configured is not None and configured.is_ready and configured.subtopologies is not None:
+                subtopologies = configured.subtopologies
+            members = [DescribedStreamsMember(one, found.target(one.member_id)) for one in found.members.values()]
+            return DescribedStreamsGroup(
+                group_id,
+                found.state,
+                found.epoch,
+                found.target_epoch,
+                topology.epoch,
+                list(subtopologies.values()),
+                members,
+            )
+
+    # ------------------------------------------------------------ for the coordinator
+
+    def resume(self, group: StreamsGroup) -> None:
+        """Start the time-outs of a loaded group."""
+        self._membership.resume(group)
+
+    def dismiss(self, group: StreamsGroup) -> None:
+        """End a group that is no longer served, or was deleted."""
+        self._membership.dismiss(group)
+
+    def check_commit(self, group: StreamsGroup, commit: Commit) -> None:
+        """Refuse a commit from a client that is not the member with the tasks of the partitions. Raises: KafkaError."""
+        check_commit(group, *commit)
+
+    def check_fetch(self, group: StreamsGroup, member_id: str | None, member_epoch: int) -> None:
+        """Check a fetch of offsets. Raises: KafkaError."""
+        check_fetch(group, member_id, member_epoch)

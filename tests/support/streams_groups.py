@@ -1,0 +1,177 @@
+"""Streams groups on a virtual clock over logs in memory, and short forms of what their members do."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from kbroker._core.clock import VirtualClock
+from kbroker.common.errors import Errors, KafkaError
+from kbroker.coordinator.group_coordinator import GroupCoordinator, GroupSettings
+from kbroker.coordinator.modern_group.settings import Limits
+from kbroker.coordinator.streams_group.endpoints import EndpointPartitions
+from kbroker.coordinator.streams_group.member import Endpoint
+from kbroker.coordinator.streams_group.membership import HeartbeatRequest
+from kbroker.coordinator.streams_group.settings import StreamsGroupSettings
+from kbroker.coordinator.streams_group.tasks import Tasks
+from kbroker.coordinator.streams_groups import DescribedStreamsGroup
+from tests.support.consumer_groups import FakeImage
+from tests.support.groups import Groups, MemoryTopic
+
+Body = dict[str, Any]
+Given = Mapping[str, Sequence[int]]
+AT_ONCE = StreamsGroupSettings(assignment_interval=Limits(0, 0, 15_000), initial_rebalance_delay=Limits(0, 0, 15_000))
+
+
+def topic(name: str, partitions: int = 0, **configs: str) -> Body:
+    """An internal topic; 0 partitions: the broker decides."""
+    rows = [{"Key": key.replace("_", "."), "Value": value} for key, value in configs.items()]
+    return {"Name": name, "Partitions": partitions, "ReplicationFactor": 0, "TopicConfigs": rows}
+
+
+def subtopology(
+    subtopology_id: str = "0",
+    sources: Sequence[str] = ("t",),
+    changelogs: Sequence[str] = (),
+    sinks: Sequence[str] = (),
+    repartition: Sequence[Body] = (),
+    together: Sequence[tuple[Sequence[int], Sequence[int]]] = (),
+) -> Body:
+    return {
+        "SubtopologyId": subtopology_id,
+        "SourceTopics": list(sources),
+        "SourceTopicRegex": [],
+        "StateChangelogTopics": [topic(name) for name in changelogs],
+        "RepartitionSinkTopics": list(sinks),
+        "RepartitionSourceTopics": list(repartition),
+        "CopartitionGroups": [
+            {"SourceTopics": list(some), "SourceTopicRegex": [], "RepartitionSourceTopics": list(others)}
+            for some, others in together
+        ],
+    }
+
+
+def topology(*subtopologies: Body, epoch: int = 0) -> Body:
+    return {"Epoch": epoch, "Subtopologies": list(subtopologies or (subtopology(),))}
+
+
+@dataclass
+class Beat:
+    """What a member hears; None for tasks that are as they were."""
+
+    epoch: int
+    active: dict[str, list[int]] | None
+    standby: dict[str, list[int]] | None = None
+    statuses: list[int] = field(default_factory=list)
+
+
+@dataclass
+class StreamsGroupBench:
+    """A coordinator, and short forms of what members do."""
+
+    image: FakeImage = field(default_factory=lambda: FakeImage(t=4))
+    settings: StreamsGroupSettings = AT_ONCE
+    clock: VirtualClock = field(default_factory=VirtualClock)
+    topic: MemoryTopic | None = None
+    endpoints: Sequence[EndpointPartitions] | None = None  # of the latest heartbeat
+    endpoint_epoch: int = 0
+    texts: list[str] = field(default_factory=list)  # of its statuses
+    missing: dict[str, int] = field(default_factory=dict)  # internal topics to create: partitions
+
+    def __post_init__(self) -> None:
+        known = GroupSettings(initial_rebalance_delay_ms=0, streams=self.settings)
+        self.groups = Groups(known, self.clock, self.topic)
+        self.topic = self.groups.topic
+        assert self.topic is not None
+        self.coordinator = GroupCoordinator(self.clock, self.topic, known, self.image)
+        self.coordinator.start()
+        self.groups.coordinator = self.coordinator
+
+    def restart(self) -> StreamsGroupBench:
+        """Another coordinator over the same log, as after a kill."""
+        return StreamsGroupBench(self.image, self.settings, self.clock, self.topic)
+
+    def after(self, ms: int) -> None:
+        self.groups.after(ms)
+
+    def join(self, member_id: str, shape: Body | None = None, *, timeout_ms: int = 60_000, **how: Any) -> Beat:
+        """A first heartbeat: of epoch 0, with everything and nothing owned."""
+        shape = topology() if shape is None else shape
+        return self.beat(member_id, 0, active={}, shape=shape, timeout_ms=timeout_ms, **how)
+
+    def beat(
+        self,
+        member_id: str,
+        epoch: int,
+        *,
+        active: Given | None = None,
+        standby: Given | None = None,
+        shape: Body | None = None,
+        timeout_ms: int = -1,
+        group: str = "g",
+        process: str | None = None,
+        endpoint: str | None = None,
+        endpoint_epoch: int = 0,
+        shuts_down: bool = False,
+    ) -> Beat:
+        has_tasks = active is not None or standby is not None
+        result = self.coordinator.streams_groups.heartbeat(
+            HeartbeatRequest(
+                group,
+                member_id,
+                epoch,
+                rebalance_timeout_ms=timeout_ms,
+                topology=shape,
+                active=tasks(active) if has_tasks else None,
+                standby=tasks(standby) if has_tasks else None,
+                warmup={} if has_tasks else None,
+                process_id=process if process is not None or epoch else f"process of {member_id}",
+                endpoint=None if endpoint is None else Endpoint(endpoint, 1),
+                shuts_down=shuts_down,
+                endpoint_epoch=endpoint_epoch,
+                client_id="client",
+                client_host="/host",
+            )
+        )
+        self.coordinator.advance()
+        self.endpoint_epoch = result.endpoint_epoch
+        self.endpoints, self.texts = result.endpoints, [one.text for one in result.statuses]
+        self.missing = {name: one.partitions for name, one in result.missing.items()}
+        statuses = [int(one.status) for one in result.statuses]
+        if result.assigned is None:
+            return Beat(result.member_epoch, None, None, statuses)
+        has = result.assigned.without_epochs
+        return Beat(result.member_epoch, lists(has.active), lists(has.standby), statuses)
+
+    def refused(self, *args: Any, **how: Any) -> Errors:
+        """The error code of a heartbeat."""
+        try:
+            self.beat(*args, **how)
+        except KafkaError as error:
+            return error.error
+        return Errors.NONE
+
+    def described(self, group: str = "g") -> DescribedStreamsGroup:
+        return self.coordinator.streams_groups.describe(group)
+
+    def state(self, group: str = "g") -> str:
+        return self.described(group).state.value
+
+    def epochs(self, group: str = "g") -> tuple[int, int]:
+        """Group epoch and that of the target assignment."""
+        found = self.described(group)
+        return found.epoch, found.target_epoch
+
+    def create_missing(self) -> None:
+        """Create the internal topics of the latest heartbeat, as the broker does."""
+        for name, partitions in self.missing.items():
+            self.image.create(name, partitions)
+
+
+def tasks(given: Given | None) -> Tasks:
+    return {one: frozenset(partitions) for one, partitions in (given or {}).items()}
+
+
+def lists(given: Tasks) -> dict[str, list[int]]:
+    return {one: sorted(partitions) for one, partitions in given.items()}
