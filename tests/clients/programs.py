@@ -34,14 +34,14 @@ def node_folder(scratch: Path) -> Path:
     return folder
 
 
-def go_program(scratch: Path) -> Path:
-    """Build the program in Go, once."""
+def go_program(scratch: Path, folder: str = "go") -> Path:
+    """Build the program in Go of a folder, once."""
     need.program("go")
-    program = scratch / "franz-go-client"
+    program = scratch / f"{folder}-program"
     if not program.exists():
         done = subprocess.run(
             ["go", "build", "-o", str(program), "."],
-            cwd=HERE / "go",
+            cwd=HERE / folder,
             capture_output=True,
             text=True,
             timeout=600,

@@ -6,6 +6,7 @@
 //	client BOOTSTRAP everyday TOPIC START_MS                    the whole everyday scenario, one line of JSON for each step
 //	client BOOTSTRAP transactions TOPIC                         the transactions of test_transactions.py
 //	client BOOTSTRAP groups TOPIC                               the members of test_consumer_protocol.py
+//	client BOOTSTRAP metrics TOPIC                              produces and consumes until a line on standard input
 //	client BOOTSTRAP consume TOPIC PARTITION COUNT FROM         FROM: "beginning" or a timestamp in milliseconds
 package main
 
@@ -118,6 +119,8 @@ func main() {
 		(&transactions{ctx, a[1]}).run()
 	case "groups":
 		(&groups{ctx: ctx, topic: a[1]}).run()
+	case "metrics":
+		metrics(ctx, a[1])
 	case "create":
 		c := client()
 		defer c.Close()
