@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from uuid import UUID
 
 from generated_page import write_page
 
@@ -10,6 +11,7 @@ from kbroker.broker import Broker
 from kbroker.metrics.exposition import family_of
 from kbroker.metrics.families import Family, label_name
 from kbroker.metrics.registry import Metrics
+from kbroker.telemetry.manager import Client
 
 _HEAD = """# Metrics
 
@@ -36,12 +38,18 @@ The histograms of requests count since the start, in fixed buckets of millisecon
 without a lock, in about 20 ns per request. `prometheus_client` provides the `process_...` metrics of memory, CPU and
 open files.
 
+Each metric that clients push ([client telemetry](client-telemetry.md)) is `kbroker_client_` and its name, with the
+labels `client_id` and `client_instance_id` and those of the value. Of each metric `kbroker.metrics.entity.series`
+series are shown, of the clients that were active last, and of at most 1,000 metrics.
+
 """
 
 
 def page() -> str:
     """Return the whole page."""
     with Broker({"listeners": "PLAINTEXT://127.0.0.1:0", "kbroker.in.memory": True}) as broker:
+        # its sensors exist once a client has asked for its subscription
+        broker.context.telemetry.manager.get_subscription(UUID(int=7), Client({}, "", "", lambda number: False))
         families = {family.prometheus_name: family for family in broker.exposition.families}
         _add_registered(families, broker.context.metrics)
         rows = [_row(families[name]) for name in sorted(families)]

@@ -6,8 +6,8 @@ The library ``prometheus_client`` writes the text; it is imported at the first s
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, Literal
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from kbroker.metrics.families import (
     Buckets,
@@ -26,6 +26,10 @@ if TYPE_CHECKING:
 
 #: Maximum number of series of one name with a label that clients choose.
 ENTITY_SERIES = 100
+
+
+#: Yields families with their series; its argument is the maximum number of series of one family.
+Source: TypeAlias = Callable[[int], Iterable[tuple[Family, list[Sample]]]]
 
 
 class MissingLibraryError(RuntimeError):
@@ -48,6 +52,7 @@ class Exposition:
         self._entity_series = entity_series
         self._lock = threading.Lock()
         self._families: dict[str, Family] = {}
+        self._sources: list[Source] = []
 
     def add(self, family: Family) -> None:
         """Add a family. Raises: ValueError if its name is taken."""
@@ -55,6 +60,11 @@ class Exposition:
             if family.prometheus_name in self._families:
                 raise ValueError(f"a family named {family.prometheus_name} exists already")
             self._families[family.prometheus_name] = family
+
+    def add_source(self, source: Source) -> None:
+        """Add families whose names are not known before: ``source`` yields them, bounded, at each scrape."""
+        with self._lock:
+            self._sources.append(source)
 
     @property
     def families(self) -> list[Family]:
@@ -67,6 +77,8 @@ class Exposition:
 
         A family that fails is skipped in this call.
         """
+        with self._lock:
+            sources = list(self._sources)
         registered: dict[str, list[tuple[Family, dict[str, str], float]]] = {}
         for name, metric in self._metrics.items():
             family = family_of(name)
@@ -85,6 +97,8 @@ class Exposition:
             for tag_names, found in by_tags.items():
                 family = _with_labels(series[0][0], tag_names)
                 yield family, bounded(tuple(map(label_name, tag_names)), found, self._entity_series, family.combine)
+        for source in sources:
+            yield from source(self._entity_series)
 
     def text(self, accept: str = "") -> tuple[bytes, str]:
         """Return all families in the format that ``accept`` (an HTTP header) prefers, and that format's content type.

@@ -14,7 +14,17 @@ Kind = Literal["gauge", "counter", "histogram"]
 
 #: Labels whose values clients or users choose: their series are bounded.
 ENTITY_LABELS = frozenset(
-    {"user", "client_id", "ip", "topic", "partition", "group", "client_software_name", "client_software_version"}
+    {
+        "user",
+        "client_id",
+        "client_instance_id",
+        "ip",
+        "topic",
+        "partition",
+        "group",
+        "client_software_name",
+        "client_software_version",
+    }
 )
 OTHER = "other"
 

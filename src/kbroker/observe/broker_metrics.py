@@ -13,7 +13,7 @@ from kbroker.metrics.exposition import Exposition
 from kbroker.metrics.families import Buckets
 from kbroker.metrics.share import Share
 from kbroker.network._request_metrics import BOUNDS_MS, FETCH_CONSUMER, FETCH_FOLLOWER, TIMES
-from kbroker.observe import authorizer_metrics, group_metrics, quota_metrics
+from kbroker.observe import authorizer_metrics, group_metrics, quota_metrics, telemetry_metrics
 from kbroker.observe.broker_parts import BrokerParts
 from kbroker.observe.memory_pool import SOCKETS
 from kbroker.observe.metric_table import Row, Series, families, registered
@@ -38,6 +38,7 @@ def register_broker_metrics(exposition: Exposition, parts: BrokerParts) -> None:
     """Add the families of all parts of the broker to the exposition."""
     for found in (
         families(authorizer_metrics.ROWS, parts.ctx),
+        families(telemetry_metrics.ROWS, parts.ctx),
         families(group_metrics.ROWS, parts.ctx.groups),
         quota_metrics.families(parts.ctx.quotas),
         families(_REQUESTS, RequestFigures(parts)),
@@ -46,6 +47,7 @@ def register_broker_metrics(exposition: Exposition, parts: BrokerParts) -> None:
     ):
         for family in found:
             exposition.add(family)
+    exposition.add_source(telemetry_metrics.ClientFamilies(parts.ctx))
 
 
 # ---------------------------------------------------------------- requests
