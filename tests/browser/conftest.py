@@ -8,6 +8,7 @@ import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+from uuid import UUID
 
 import pytest
 from confluent_kafka import Producer
@@ -16,8 +17,11 @@ from kbroker.broker import Broker
 from kbroker.client.cluster import Cluster
 from kbroker.client.groups import Groups
 from kbroker.common.quotas import QuotaEntity
+from kbroker.console.views.clients import PRODUCE_LATENCY
 from kbroker.metadata.topic_rules import NewTopic
 from kbroker.quota.entity_rules import Alteration, QuotaOp
+from kbroker.telemetry.manager import Client as TelemetryClient
+from kbroker.telemetry.otlp import Point
 from tests.browser.browser import Browser
 from tests.support import console, need, wire
 
@@ -76,5 +80,9 @@ def fill(broker: Broker) -> None:
         producer = Producer({"bootstrap.servers": broker.bootstrap_servers, "client.id": name})
         producer.produce("binary", bytes(30_000))
         assert producer.flush(20) == 0
+    facts = {"client_id": "loader<i>", "client_source_address": "127.0.0.1"}
+    telemetry = broker.context.telemetry
+    telemetry.manager.get_subscription(UUID(int=7), TelemetryClient(facts, "User:ANONYMOUS", "", lambda number: False))
+    telemetry.series.put(UUID(int=7), [Point(PRODUCE_LATENCY, (("node.id", "1"),), 2.5, False, False)], 0)
     with Cluster(broker.bootstrap_servers) as cluster:
         Groups(cluster).commit("billing", {("orders", 0): 10, ("orders", 1): 2})

@@ -21,6 +21,8 @@ PAGES = (
     "messages?topic=binary",
     "groups",
     "group?group=billing",
+    "clients",
+    "client?client=AAAAAAAAAAAAAAAAAAAABw",
     "throughput",
     "throttles",
     "requests",

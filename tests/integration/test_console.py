@@ -258,6 +258,7 @@ PATHS = (
     *("", "topics?internal=1", "topic?topic=orders", "messages?topic=orders", "message?topic=orders&offset=0"),
     *(
         "groups",
+        "clients",
         "throughput",
         "throttles",
         "requests",

@@ -19,7 +19,7 @@ from kbroker.console.rendering import Renderer
 from kbroker.console.requests import PageError, Query, sentence
 from kbroker.console.sign_in import SESSION_MS, FormSecret, Sessions, cookie_name, cookie_of
 from kbroker.console.site import ROOT, Download, Json, Site, View
-from kbroker.console.views import groups, overview, quotas, slow_requests, throttles, topics
+from kbroker.console.views import clients, groups, overview, quotas, slow_requests, throttles, topics
 from kbroker.observe.http_access import HttpAccess
 
 logger = get_logger(__name__)
@@ -61,6 +61,7 @@ MENU = (
     ("", "Overview"),
     ("topics", "Topics"),
     ("groups", "Groups"),
+    ("clients", "Clients"),
     ("throughput", "Throughput"),
     ("throttles", "Throttles"),
     ("quotas", "Quotas"),
@@ -76,6 +77,8 @@ PAGES: Mapping[str, Page] = {
     "value": topics.value,
     "groups": groups.groups,
     "group": groups.group,
+    "clients": clients.clients,
+    "client": clients.client,
     "throughput": overview.throughput,
     "rates": overview.rates,
     "alive": overview.alive,
@@ -90,6 +93,7 @@ PAGES: Mapping[str, Page] = {
 BELOW = {
     **dict.fromkeys(("topic", "messages", "message"), "topics"),
     "group": "groups",
+    "client": "clients",
     **dict.fromkeys(("quota", "quota/preview", "quota/apply", "explain"), "quotas"),
 }
 

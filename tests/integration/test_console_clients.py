@@ -1,0 +1,86 @@
+"""The pages about clients that push their metrics."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from urllib.parse import quote
+from uuid import UUID
+
+import pytest
+
+from kbroker.broker import Broker
+from kbroker.console.app import Console
+from kbroker.console.views.clients import FETCH_LATENCY, NODE_LATENCY, PRODUCE_LATENCY
+from kbroker.log.checkpoints import uuid_to_text
+from kbroker.telemetry.manager import Client
+from kbroker.telemetry.otlp import Point
+from tests.integration.test_client_telemetry import subscribe
+from tests.integration.test_console import MARKUP, text
+from tests.support.console import SETTINGS, ask, pages_of, served
+
+
+@pytest.fixture
+def broker() -> Iterator[Broker]:
+    with served(SETTINGS) as made:
+        yield made
+
+
+@pytest.fixture
+def pages(broker: Broker) -> Iterator[Console]:
+    with pages_of(broker) as made:
+        yield made
+
+
+def push(broker: Broker, number: int, client_id: str, *points: Point) -> str:
+    """Push points as a client; return the address of its page."""
+    service = broker.context.telemetry
+    facts = {"client_id": client_id, "client_software_name": client_id, "client_source_address": "10.0.0.7"}
+    service.manager.get_subscription(UUID(int=number), Client(facts, f"User:{client_id}", "", lambda number: False))
+    service.series.put(UUID(int=number), points, broker.clock.now_ms())
+    return f"client?client={uuid_to_text(UUID(int=number))}"
+
+
+def gauge(name: str, value: float, *attributes: tuple[str, str]) -> Point:
+    return Point(name, attributes, value, False, False)
+
+
+def test_without_clients(pages: Console, broker: Broker) -> None:
+    """The page says how to make a subscription; it starts nothing."""
+    assert "No client metrics subscription" in text(ask(pages, "clients"))
+    assert broker.context.telemetry_service is None
+    assert ask(pages, "client?client=AAAAAAAAAAAAAAAAAAAABw").status == 404
+
+
+def test_latencies(pages: Console, broker: Broker) -> None:
+    """Of a client with several nodes the longest is in the list; a client's page has all values."""
+    subscribe(broker, "all", metrics="a,b", interval_ms="60000")
+    nodes = [gauge(PRODUCE_LATENCY, 2.5, ("node.id", "1")), gauge(PRODUCE_LATENCY, 25, ("node.id", "2"))]
+    mine = push(broker, 7, "orders", *nodes, Point("a.total", (), 1_234_567, True, True))
+    push(broker, 8, "billing", gauge(FETCH_LATENCY, 71_000))
+    push(broker, 9, "other", gauge(NODE_LATENCY, 83_000))
+    page = text(ask(pages, "clients"))
+    assert "all</bdi> (2 metrics, every 1 min 0 s)" in page
+    assert [page.index(one) for one in ("other", "billing", "orders")] == sorted(
+        page.index(one) for one in ("other", "billing", "orders")
+    )
+    assert "25 ms" in page
+    assert "2.5 ms" not in page
+    assert "1 min 11 s" in page
+    assert "1 min 23 s" in page
+    found = text(ask(pages, "clients?q=ORD"))
+    assert ("orders" in found, "billing" in found) == (True, False)
+    page = text(ask(pages, mine))
+    assert "1,234,567" in page
+    assert "node.id 2" in page
+    assert "a.total" not in text(ask(pages, f"{mine}&q=latency"))
+
+
+def test_names_with_markup(pages: Console, broker: Broker) -> None:
+    """Clients choose every text here."""
+    subscribe(broker, MARKUP[:20], metrics=MARKUP.replace(",", ""), interval_ms="60000")
+    mine = push(broker, 7, MARKUP, gauge(MARKUP, 1, (MARKUP, MARKUP)))
+    for path in ("clients", f"clients?q={quote(MARKUP)}", mine, f"{mine}&q={quote(MARKUP)}", f"client?client={MARKUP}"):
+        page = text(ask(pages, path))
+        assert "<script>alert" not in page, path
+        assert "\u202e" not in re.sub(r'value="[^"]*"|href="[^"]*"', "", page), path
