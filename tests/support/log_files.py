@@ -46,7 +46,7 @@ def crc_ok(data: bytes) -> bool:
 
 
 def read_all(log: PartitionLog, start: int | None = None) -> list[bytes]:
-    """Every batch from the log start (or start) to where reads end; stops at the first error."""
+    """Every batch from the log start (or start) to where reads end; stops at the first error and where offsets go back."""
     offset, found = log.log_start_offset if start is None else start, list[bytes]()
     while True:
         got = log.read(offset, 1 << 20)
@@ -54,7 +54,10 @@ def read_all(log: PartitionLog, start: int | None = None) -> list[bytes]:
         if got.error or not batches:
             return found
         found += batches
-        offset = int.from_bytes(batches[-1][:8], "big") + int.from_bytes(batches[-1][23:27], "big") + 1
+        after = int.from_bytes(batches[-1][:8], "big") + int.from_bytes(batches[-1][23:27], "big") + 1
+        if after <= offset:  # a damaged batch
+            return found
+        offset = after
 
 
 def base_of(data: bytes) -> int:

@@ -46,7 +46,7 @@ cdef void operation_init(Operation *op, OperationTable *table, int64_t timeout_m
 
 
 cdef inline WatcherBlock *block_of(Operation *op) noexcept nogil:
-    """Return whether it is completed, sequentially consistent: a watch or a completion at once sees the other."""
+    """Return the block, sequentially consistent: of a watch and a completion at once, one sees the other."""
     return <WatcherBlock *><intptr_t>atomic_load_seq(&op.block)
 
 

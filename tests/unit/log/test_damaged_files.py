@@ -17,6 +17,7 @@ import pytest
 from kbroker.log._partition_log import PartitionLog, active_producers
 from kbroker.log.log_types import AbortedTransaction, ActiveProducer
 from kbroker.log.tools.verify import verify
+from kbroker.protocol.batch_format import BATCH_HEADER_BYTES
 from tests.support.log_files import base_of, batch, crc_ok, open_log, read_all
 
 CONFIG: dict[str, object] = {"segment.bytes": 1500, "index.interval.bytes": 150, "cleanup.policy": "delete"}
@@ -98,7 +99,7 @@ def judge(made: Partition, folder: Path, kind: str, *, is_clean: bool) -> str:
         return "" if is_refused else f"the log cannot be opened: {error!r}"
     try:
         served = read_all(log)
-        whole = [one for one in served if crc_ok(one) and one[16] == 2]  # a client checks both
+        whole = [one for one in served if len(one) >= BATCH_HEADER_BYTES and crc_ok(one) and one[16] == 2]
         by_content = [one[16:] for one in made.batches]
         if any(one[16:] not in by_content for one in whole):
             return "a wrong record is served"
