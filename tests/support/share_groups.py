@@ -1,4 +1,4 @@
-"""A share coordinator on a virtual clock over a log in memory."""
+"""A share coordinator, and share groups, on a virtual clock over logs in memory."""
 
 from __future__ import annotations
 
@@ -6,9 +6,17 @@ from dataclasses import dataclass, field
 from uuid import UUID
 
 from kbroker._core.clock import VirtualClock
+from kbroker.common.errors import Errors, KafkaError
+from kbroker.coordinator.group_coordinator import GroupCoordinator, GroupSettings
+from kbroker.coordinator.modern_group.settings import Limits
 from kbroker.coordinator.share.persister import ShareState
 from kbroker.coordinator.share.share_coordinator import ShareCoordinator, ShareSettings
 from kbroker.coordinator.share.share_records import SharePartitionKey
+from kbroker.coordinator.share_group.group import ShareGroup
+from kbroker.coordinator.share_group.membership import HeartbeatRequest
+from kbroker.coordinator.share_group.records import StatePartitions
+from kbroker.coordinator.share_group.settings import ShareGroupSettings
+from tests.support.consumer_groups import Beat, FakeImage
 from tests.support.groups import MemoryTopic
 
 TOPIC_ID = UUID(int=7)
@@ -46,3 +54,89 @@ class Share:
     def stored(self, key: SharePartitionKey = KEY) -> ShareState:
         """The state, without a new leader epoch."""
         return self.coordinator.read(key, -1)
+
+
+class ImageCounts:
+    """Partition counts of the topics of an image."""
+
+    def __init__(self, image: FakeImage) -> None:
+        self._image = image
+
+    def partition_count(self, topic_id: UUID) -> int:
+        topic = self._image.get_by_id(topic_id)
+        return 0 if topic is None else topic.partition_count
+
+
+AT_ONCE = ShareGroupSettings(assignment_interval=Limits(0, 0, 15_000))
+
+
+@dataclass
+class ShareGroupBench:
+    """Both coordinators, and short forms of what members do. ``share``: None while it cannot be reached."""
+
+    image: FakeImage = field(default_factory=lambda: FakeImage(t=4))
+    settings: ShareGroupSettings = AT_ONCE
+    clock: VirtualClock = field(default_factory=VirtualClock)
+    topic: MemoryTopic | None = None
+    state_topic: MemoryTopic | None = None
+
+    def __post_init__(self) -> None:
+        self.topic = self.topic or MemoryTopic(self.clock)
+        self.state_topic = self.state_topic or MemoryTopic(self.clock)
+        self.share: ShareCoordinator | None = ShareCoordinator(self.clock, self.state_topic, ImageCounts(self.image))
+        if self.state_topic.created:
+            self.share.runtime.load_all()
+        known = GroupSettings(initial_rebalance_delay_ms=0, share=self.settings)
+        self.coordinator = GroupCoordinator(self.clock, self.topic, known, self.image, share_states=self._states)
+        self.coordinator.start()
+        self.groups = self.coordinator.share_groups
+
+    def _states(self) -> ShareCoordinator:
+        if self.share is None:
+            raise KafkaError(Errors.COORDINATOR_NOT_AVAILABLE)
+        return self.share
+
+    def restart(self) -> ShareGroupBench:
+        """Other coordinators over the same logs, as after a kill."""
+        return ShareGroupBench(self.image, self.settings, self.clock, self.topic, self.state_topic)
+
+    def after(self, ms: int) -> None:
+        self.clock.advance_ms(ms)
+        self.coordinator.advance()
+
+    def join(self, member_id: str = "a", *topics: str, group: str = "g") -> Beat:
+        return self.beat(member_id, 0, *(topics or ("t",)), group=group)
+
+    def beat(self, member_id: str, epoch: int, *topics: str, group: str = "g", rack: str | None = None) -> Beat:
+        request = HeartbeatRequest(group, member_id, epoch, rack, topics or None, "client", "/host")
+        result = self.groups.heartbeat(request)
+        self.coordinator.advance()
+        owned = None if result.assigned is None else {one: dict.fromkeys(p, 0) for one, p in result.assigned.items()}
+        return Beat(result.member_id, result.member_epoch, self.image.by_name(owned))
+
+    def settled(self, *member_ids: str, topics: tuple[str, ...] = ("t",)) -> dict[str, dict[str, list[int]]]:
+        """Let members join and follow until none moves; return what each has."""
+        epochs = {one: self.join(one, *topics).epoch for one in member_ids}
+        for _ in range(3):
+            for one in member_ids:
+                epochs[one] = self.beat(one, epochs[one]).epoch
+        return self.assigned()
+
+    def assigned(self, group: str = "g") -> dict[str, dict[str, list[int]]]:
+        found = {}
+        for member in self.groups.describe(group).members:
+            whole = {topic_id: dict.fromkeys(partitions, 0) for topic_id, partitions in member.assigned.items()}
+            found[member.member_id] = self.image.by_name(whole) or {}
+        return found
+
+    def epochs(self, group: str = "g") -> tuple[int, int]:
+        found = self.groups.describe(group)
+        return found.epoch, found.target_epoch
+
+    def partitions(self) -> tuple[dict[str, list[int]], dict[str, list[int]], list[str]]:
+        """Share partitions that are being initialized, are initialized, and topics that are being deleted."""
+        group = self.coordinator._groups.find("g")
+        assert isinstance(group, ShareGroup)
+        state = group.state_partitions or StatePartitions()
+        begun, done = ({one.name: sorted(one.partitions) for one in rows.values()} for rows in state[:2])
+        return begun, done, sorted(state.deleting.values())

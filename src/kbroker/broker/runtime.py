@@ -359,7 +359,13 @@ class BrokerRuntime:
                 from kbroker.coordinator.group_service import GroupService
 
                 groups = GroupService(
-                    self.config, self.clock, self.ctx.topics, self._logs.scheduler, self._controller, self.ctx.metrics
+                    self.config,
+                    self.clock,
+                    self.ctx.topics,
+                    self._logs.scheduler,
+                    self._controller,
+                    self.ctx.metrics,
+                    lambda: self.ctx.share,
                 )
                 groups.start()
                 self._groups = groups

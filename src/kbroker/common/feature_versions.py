@@ -54,9 +54,7 @@ RELEASES: Mapping[str, Mapping[str, int]] = {
 LATEST_RELEASE = max(RELEASES)
 #: Highest level of each feature that kbroker serves. It finalizes no others, so that clients do not use them.
 SERVED_LEVELS: Mapping[str, int] = {
-    name: level
-    for name, level in RELEASES[LATEST_RELEASE].items()
-    if name not in (ELIGIBLE_LEADER_REPLICAS, SHARE_VERSION)
+    name: level for name, level in RELEASES[LATEST_RELEASE].items() if name != ELIGIBLE_LEADER_REPLICAS
 }
 
 

@@ -8,7 +8,7 @@ Source: ``GroupCoordinator``, ``GroupCoordinatorService``.
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -40,6 +40,9 @@ from kbroker.coordinator.modern_groups import ModernGroups
 from kbroker.coordinator.offset_metadata_manager import OffsetMetadataManager
 from kbroker.coordinator.partition_replay import PartitionReplay
 from kbroker.coordinator.runtime import CoordinatorRuntime
+from kbroker.coordinator.share_group.group import ShareGroup
+from kbroker.coordinator.share_group.settings import ShareGroupSettings
+from kbroker.coordinator.share_groups import ShareGroups, ShareStates
 from kbroker.coordinator.streams_group.group import StreamsGroup
 from kbroker.coordinator.streams_group.settings import StreamsGroupSettings
 from kbroker.coordinator.streams_groups import StreamsGroups
@@ -48,6 +51,11 @@ from kbroker.metrics.registry import Metrics
 __all__ = ["OFFSETS_TOPIC", "DescribedGroup", "DescribedMember", "GroupCoordinator", "GroupSettings", "ListedGroup"]
 
 logger = get_logger(__name__)
+
+
+def no_share_states() -> ShareStates:
+    """Raises: KafkaError COORDINATOR_NOT_AVAILABLE: there is no share coordinator."""
+    raise KafkaError(Errors.COORDINATOR_NOT_AVAILABLE)
 
 
 class GroupSettings(NamedTuple):
@@ -60,6 +68,7 @@ class GroupSettings(NamedTuple):
     offsets_retention_ms: int = 7 * 24 * 3600 * 1000
     consumer: ConsumerGroupSettings = ConsumerGroupSettings()
     streams: StreamsGroupSettings = StreamsGroupSettings()
+    share: ShareGroupSettings = ShareGroupSettings()
 
 
 class DescribedMember(NamedTuple):
@@ -105,11 +114,11 @@ class GroupCensus(NamedTuple):
 class GroupCoordinator:
     """All groups of the broker.
 
-    ``offsets`` commits and returns offsets; ``consumer_groups`` and ``streams_groups`` serve the groups of
-    these kinds; ``joins`` and ``heartbeats`` are the purgatories of rebalances and sessions.
+    ``offsets`` commits and returns offsets; ``consumer_groups``, ``share_groups`` and ``streams_groups`` serve groups
+    of these kinds; ``joins`` and ``heartbeats`` are the purgatories of rebalances and sessions.
 
     Args: ``topic``: ``__consumer_offsets``; ``clock``: drives sessions, rebalances and expiry; ``image``: the topics
-    that consumer groups can subscribe to.
+    that groups can subscribe to; ``share_states`` returns the share coordinator.
     Threads: any. ``joins.run_reaper`` and ``run_heartbeat_reaper`` each need a thread (or ``advance`` in tests).
     """
 
@@ -120,6 +129,7 @@ class GroupCoordinator:
         settings: GroupSettings | None = None,
         image: TopicsImage | None = None,
         metrics: Metrics | None = None,
+        share_states: Callable[[], ShareStates] = no_share_states,
     ) -> None:
         self._clock = clock
         self._topic = topic
@@ -138,26 +148,38 @@ class GroupCoordinator:
             sensors=sensors,
         )
         self._groups = GroupMap(self.runtime)
+        topics = NoTopics() if image is None else image
         self.consumer_groups = ConsumerGroups(
             clock,
             self._groups,
             self.heartbeats,
             self._membership,
-            NoTopics() if image is None else image,
+            topics,
             replace(self._settings.consumer, classic_max_size=self._settings.max_size),
             sensors,
+        )
+        self.share_groups = ShareGroups(
+            clock,
+            self._groups,
+            self.heartbeats,
+            self._membership,
+            topics,
+            self._settings.share,
+            sensors.share_rebalances,
+            share_states,
         )
         self.streams_groups = StreamsGroups(
             clock,
             self._groups,
             self.heartbeats,
             self._membership,
-            self.consumer_groups.image,
+            topics,
             self._settings.streams,
             sensors,
         )
         self._kinds: Mapping[str, ModernGroups[Any]] = {
             ConsumerGroup.KIND: self.consumer_groups,
+            ShareGroup.KIND: self.share_groups,
             StreamsGroup.KIND: self.streams_groups,
         }
         self.offsets = OffsetMetadataManager(
@@ -240,7 +262,7 @@ class GroupCoordinator:
             return
         with self._groups.locked(request.group_id, create=not request.member_id) as group:
             if isinstance(group, ModernGroup):
-                if not group.is_empty:
+                if not group.is_empty or isinstance(group, ShareGroup):
                     on_joined(self._join_consumer_group(group, request))
                     return
                 group = None if request.member_id else self._kinds[group.KIND].to_classic(group)
@@ -310,12 +332,15 @@ class GroupCoordinator:
             return self._membership.leave(group, leaving)
 
     def topic_deleted(self, name: str) -> None:
-        """Remove the offsets of a deleted topic; if it is ``__consumer_offsets``, drop all groups."""
+        """Remove a deleted topic from all groups; if it is ``__consumer_offsets``, drop all groups."""
         if name == OFFSETS_TOPIC:
             self.runtime.topic_deleted()
             return
         for group_id in self._groups.ids():
             try:
+                with self._groups.locked(group_id) as group:
+                    if isinstance(group, ShareGroup):
+                        self.share_groups.topics_deleted(group)
                 self.offsets.delete_topic(group_id, name)
             except KafkaError as error:
                 logger.warning("group %s: cannot delete the offsets of the deleted topic %s: %s", group_id, name, error)
@@ -373,6 +398,8 @@ class GroupCoordinator:
 
     def delete(self, group_id: str) -> None:
         """Delete a group that has no members. Raises: KafkaError GROUP_ID_NOT_FOUND, NON_EMPTY_GROUP."""
+        if isinstance(self._groups.find(group_id), ShareGroup):
+            self.share_groups.delete_states(group_id)
         with self._groups.locked(group_id) as group:
             if group is None:
                 raise KafkaError(Errors.GROUP_ID_NOT_FOUND)

@@ -41,3 +41,6 @@ class GroupSensors:
         self.streams_rebalances = meter(
             "StreamsGroupRebalances", "streams-group-rebalance", "rebalances of streams groups that began"
         )
+        self.share_rebalances = meter(
+            "ShareGroupRebalances", "share-group-rebalance", "rebalances of share groups that began"
+        )

@@ -16,6 +16,8 @@ from kbroker.coordinator.group_coordinator import GroupCoordinator, GroupSetting
 from kbroker.coordinator.internal_topic import RegisteredTopic
 from kbroker.coordinator.modern_group.settings import INT32_MAX, GroupConfigs, Limits
 from kbroker.coordinator.modern_group.topics_image import TopicMetadata
+from kbroker.coordinator.share_group.settings import ShareGroupSettings
+from kbroker.coordinator.share_groups import ShareStates
 from kbroker.coordinator.streams_group.settings import StreamsGroupSettings
 from kbroker.metadata.controller import Controller
 from kbroker.metadata.topics import TopicRegistry, TopicView
@@ -43,6 +45,7 @@ class GroupService:
         schedule: Schedule,
         controller: Controller,
         metrics: Metrics,
+        share_states: Callable[[], ShareStates],
     ) -> None:
         self.coordinator = GroupCoordinator(
             clock,
@@ -50,6 +53,7 @@ class GroupService:
             group_settings(config, GroupConfigsOfImage(controller)),
             ConsumerGroupTopics(topics, clock, config.text("broker.rack") or None),
             metrics,
+            share_states,
         )
         self._topics = topics
         self._schedule = schedule
@@ -160,6 +164,14 @@ def group_settings(config: BrokerConfig, group_configs: GroupConfigs) -> GroupSe
             is_enabled="streams" in config.words("group.coordinator.rebalance.protocols"),
             group_configs=group_configs,
             current_assignment_interval_ms=lambda: config.integer("group.streams.assignment.interval.ms"),
+        ),
+        share=ShareGroupSettings(
+            session_timeout=_limits(config, "session.timeout.ms", "share"),
+            heartbeat_interval=_limits(config, "heartbeat.interval.ms", "share"),
+            assignment_interval=_limits(config, "assignment.interval.ms", "share"),
+            max_size=config.integer("group.share.max.size"),
+            group_configs=group_configs,
+            current_assignment_interval_ms=lambda: config.integer("group.share.assignment.interval.ms"),
         ),
     )
 

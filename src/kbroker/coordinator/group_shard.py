@@ -23,6 +23,7 @@ from kbroker.coordinator.modern_group.group import ModernGroup
 from kbroker.coordinator.modern_group.records import Formats, GroupRecord, RecordKey
 from kbroker.coordinator.partition_replay import PartitionReplay
 from kbroker.coordinator.runtime import CoordinatorShard
+from kbroker.coordinator.share_group.group import ShareGroup
 from kbroker.coordinator.streams_group.group import StreamsGroup
 
 logger = get_logger(__name__)
@@ -31,7 +32,7 @@ Group = ClassicGroup | ModernGroup
 Dismiss = Callable[[Group, Errors], None]
 Key = OffsetKey | GroupKey | RecordKey
 
-_MODERN: tuple[type[ModernGroup], ...] = (ConsumerGroup, StreamsGroup)
+_MODERN: tuple[type[ModernGroup], ...] = (ConsumerGroup, ShareGroup, StreamsGroup)
 _FORMATS: Formats = {kind: form for one in _MODERN for kind, form in one.FORMATS.items()}
 _KINDS = {kind: one for one in _MODERN for kind in one.FORMATS}
 

@@ -262,6 +262,8 @@ class OffsetMetadataManager:
         with self._groups.locked(group_id) as group:
             if group is None:
                 raise KafkaError(Errors.GROUP_ID_NOT_FOUND)
+            if isinstance(group, ModernGroup) and not group.HAS_OFFSETS:
+                raise KafkaError(Errors.GROUP_ID_NOT_FOUND, f"Group {group_id} is not a consumer group.")
             if isinstance(group, ClassicGroup) and not group.is_empty and not group.is_consumer_group:
                 raise KafkaError(Errors.NON_EMPTY_GROUP)
             subscribed = Errors.GROUP_SUBSCRIBED_TO_TOPIC
@@ -318,7 +320,7 @@ class OffsetMetadataManager:
 
     def _expire_group(self, group_id: str) -> int:
         with self._groups.locked(group_id) as group:
-            if group is None:
+            if group is None or (isinstance(group, ModernGroup) and not group.HAS_OFFSETS):
                 return 0
             expired = _expired(group, self._clock.wall_ms(), self._retention_ms)
             self._sensors.offset_expirations.record(self._forget(group, expired))

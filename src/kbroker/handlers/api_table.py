@@ -85,6 +85,8 @@ _MODULES = {
     **_TELEMETRY,
     74: "api74_list_config_resources",
     75: "api75_describe_topic_partitions",
+    76: "api76_share_group_heartbeat",
+    77: "api77_share_group_describe",
     80: "api80_add_raft_voter",
     81: "api81_remove_raft_voter",
     83: "api83_initialize_share_group_state",
@@ -94,6 +96,9 @@ _MODULES = {
     87: "api87_read_share_group_state_summary",
     88: "api88_streams_group_heartbeat",
     89: "api89_streams_group_describe",
+    90: "api90_describe_share_group_offsets",
+    91: "api91_alter_share_group_offsets",
+    92: "api92_delete_share_group_offsets",
 }
 
 

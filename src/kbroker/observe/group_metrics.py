@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from kbroker.coordinator.classic_group import GroupState
 from kbroker.coordinator.consumer_group.group import ConsumerGroupState
 from kbroker.coordinator.group_sensors import GROUP
+from kbroker.coordinator.share_group.group import ShareGroupState
 from kbroker.coordinator.streams_group.group import StreamsGroupState
 from kbroker.observe.metric_table import Row, Series
 
@@ -24,6 +25,7 @@ CLASSIC = "classic"
 _KINDS: Mapping[str, type[enum.Enum]] = {
     CLASSIC: GroupState,
     "consumer": ConsumerGroupState,
+    "share": ShareGroupState,
     "streams": StreamsGroupState,
 }
 

@@ -51,8 +51,9 @@ FLOORS = {0: (0, 13), 1: (4, 18), 2: (1, 11), 3: (0, 13), 8: (2, 10), 9: (1, 10)
           40: (1, 2), 41: (1, 3),
           42: (0, 2), 43: (0, 2), 44: (0, 1), 45: (0, 1), 46: (0, 0), 47: (0, 0), 48: (0, 1), 49: (0, 1), 50: (0, 0),
           51: (0, 0), 55: (0, 2), 57: (0, 2), 60: (0, 2), 61: (0, 0), 64: (0, 0), 65: (0, 0), 66: (0, 2), 68: (0, 1),
-          69: (0, 1), 71: (0, 0), 72: (0, 0), 74: (0, 1), 75: (0, 0), 80: (0, 1), 81: (0, 0), 83: (0, 0), 84: (0, 0),
-          85: (0, 1), 86: (0, 0), 87: (0, 1), 88: (0, 0), 89: (0, 0)}  # fmt: skip
+          69: (0, 1), 71: (0, 0), 72: (0, 0), 74: (0, 1), 75: (0, 0), 76: (1, 1), 77: (1, 1), 80: (0, 1), 81: (0, 0),
+          83: (0, 0), 84: (0, 0), 85: (0, 1), 86: (0, 0), 87: (0, 1), 88: (0, 0), 89: (0, 0), 90: (0, 1), 91: (0, 0),
+          92: (0, 0)}  # fmt: skip
 
 FRESH = FinalizedFeatures({name: high for name, (_, high) in SUPPORTED.items()}, 0)
 
@@ -64,7 +65,7 @@ def test_advertised_versions_are_the_table() -> None:
 
 @pytest.mark.parametrize("version", range(5))
 def test_features_are_what_is_built(version: int) -> None:
-    """Metadata, groups, streams groups and transactions of Kafka 4.3 are in force, share groups are not (quirk 4).
+    """Metadata, all kinds of groups and transactions of Kafka 4.3 are in force (quirk 4).
 
     Version 3 omits ranges that begin at 0, which its clients cannot read (quirk 3); older versions have no features.
     """
@@ -79,14 +80,14 @@ def test_features_are_what_is_built(version: int) -> None:
         ("group.version", 1, 1),
         ("kraft.version", 1, 1),
         ("metadata.version", 30, 30),
+        ("share.version", 1, 1),
         ("streams.version", 1, 1),
         ("transaction.version", 2, 2),
     ]
     assert (in_force, response["FinalizedFeaturesEpoch"]) == (expected, 0)
     metadata = {"metadata.version": (7, 30)}
-    not_built = ("share", "eligible.leader.replicas")
-    zeros = {f"{name}.version": (0, 0) for name in not_built}
-    built = {"group.version": (0, 1), "kraft.version": (0, 1), "streams.version": (0, 1)}
+    zeros = {"eligible.leader.replicas.version": (0, 0)}
+    built = {f"{name}.version": (0, 1) for name in ("group", "kraft", "share", "streams")}
     built["transaction.version"] = (0, 2)
     assert supported == (metadata if version == 3 else metadata | zeros | built)
 

@@ -13,6 +13,7 @@ from tests.support.server import Bench, make_bench
 
 FAILED = "The update failed for all features since the following feature had an error: "
 TRANSACTIONS, METADATA = "transaction.version", "metadata.version"
+UNSERVED = "eligible.leader.replicas.version"
 
 
 def update(bench: Bench, *rows: tuple[str, int, int], version: int = 2, **body: Any) -> tuple[int, str | None]:
@@ -61,7 +62,7 @@ def _without(levels: dict[str, int], name: str) -> dict[str, int]:
         ((TRANSACTIONS, 3, 1), "Local controller 0 only supports versions 0-2"),
         ((TRANSACTIONS, -1, 2), "A feature version cannot be less than 0."),
         ((TRANSACTIONS, 1, 9), "The controller does not support the given upgrade type."),
-        (("share.version", 1, 1), "Local controller 0 does not support this feature."),
+        ((UNSERVED, 1, 1), "Local controller 0 does not support this feature."),
         (("kraft.version", 0, 2), "The quorum of this broker cannot change it."),
     ],
 )  # fmt: skip
@@ -110,13 +111,13 @@ def test_levels_survive_a_restart(tmp_path: Path) -> None:
 def test_a_feature_that_is_not_served_is_kept(caplog: pytest.LogCaptureFixture) -> None:
     """Each is named once, at the start."""
     controller = MemoryController()
-    change(controller, metadata_record("FeatureLevelRecord", {"Name": "share.version", "FeatureLevel": 1}))
+    change(controller, metadata_record("FeatureLevelRecord", {"Name": UNSERVED, "FeatureLevel": 1}))
     features = following(controller, Features(controller))
     features.update([FeatureUpdate(TRANSACTIONS, 1, 2)], 1)
     warnings = [record.message for record in caplog.records if record.levelname == "WARNING"]
     sentence = "is finalized at level 1, which kbroker does not serve: it is kept, and level 0 is served"
-    assert warnings == [f"share.version {sentence}"]
-    assert controller.image.features["share.version"] == 1
+    assert warnings == [f"{UNSERVED} {sentence}"]
+    assert controller.image.features[UNSERVED] == 1
 
 
 def test_a_disk_that_refuses_changes_nothing() -> None:

@@ -75,7 +75,7 @@ def test_a_broker_is_registered_and_unfenced(controller: MemoryController) -> No
     )
     assert broker.listeners == {"PLAINTEXT": Endpoint("here", 9092, 0), "SECURE": Endpoint("there", 9093, 3)}
     assert broker.supported_features["metadata.version"] == VersionRange(7, 30)
-    assert "share.version" not in broker.supported_features, "Kafka omits features without a level"
+    assert "eligible.leader.replicas.version" not in broker.supported_features, "Kafka omits features without a level"
     assert broker.directories == (FOLDER, OTHER)
     before = broker.incarnation_id
     register(controller, FOLDER)

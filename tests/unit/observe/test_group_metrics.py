@@ -44,7 +44,7 @@ def offset(clock: VirtualClock) -> CommittedOffset:
 
 def test_groups_by_protocol_and_state() -> None:
     scene = Scene()
-    assert scene.gauges("group-count") == {"classic": 0, "consumer": 0, "streams": 0}
+    assert scene.gauges("group-count") == {"classic": 0, "consumer": 0, "share": 0, "streams": 0}
     assert scene.gauges("consumer-group-count") == dict.fromkeys(
         ("Empty", "Assigning", "Reconciling", "Stable", "Dead"), 0
     )
@@ -55,7 +55,7 @@ def test_groups_by_protocol_and_state() -> None:
     scene.beat("a", -1, group="empty")
     joining = scene.groups.join(group="classic", known=False, protocols=RANGE).one
     scene.coordinator.offsets.commit("offsets only", "", None, -1, {("t", 0): offset(scene.clock)})
-    assert scene.gauges("group-count") == {"classic": 2, "consumer": 3, "streams": 0}
+    assert scene.gauges("group-count") == {"classic": 2, "consumer": 3, "share": 0, "streams": 0}
     states = scene.gauges("consumer-group-count")
     assert states == {"Empty": 1, "Assigning": 0, "Reconciling": 1, "Stable": 1, "Dead": 0}
     assert scene.gauges("NumGroups") == {"": 2}

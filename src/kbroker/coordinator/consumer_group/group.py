@@ -17,10 +17,10 @@ from kbroker.common.java.java_hash import hash_map_order
 from kbroker.common.loggers import get_logger
 from kbroker.coordinator.consumer_group import records
 from kbroker.coordinator.consumer_group.member import NO_TARGET, ConsumerGroupMember, Owned, Target
-from kbroker.coordinator.consumer_group.records import CurrentAssignment, GroupEpoch, ResolvedRegex
+from kbroker.coordinator.consumer_group.records import CurrentAssignment, ResolvedRegex
 from kbroker.coordinator.group_offsets import GroupOffsets
 from kbroker.coordinator.modern_group.group import ModernGroup
-from kbroker.coordinator.modern_group.records import GroupRecord
+from kbroker.coordinator.modern_group.records import GroupEpoch, GroupRecord
 
 logger = get_logger(__name__)
 

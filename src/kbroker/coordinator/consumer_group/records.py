@@ -23,21 +23,17 @@ from kbroker.coordinator.modern_group.records import (
     Body,
     Format,
     Formats,
+    GroupEpoch,
     GroupRecord,
     RecordKey,
     TargetEpoch,
+    partition_rows,
+    partitions_of,
     tombstone,
 )
 
 METADATA, PARTITION_METADATA, MEMBER, TARGET_METADATA, TARGET_MEMBER, CURRENT_ASSIGNMENT = 3, 4, 5, 6, 7, 8
 REGULAR_EXPRESSION = 16
-
-
-class GroupEpoch(NamedTuple):
-    """The group epoch, and the hash of the topics at its last bump."""
-
-    epoch: int
-    metadata_hash: int
 
 
 class CurrentAssignment(NamedTuple):
@@ -168,18 +164,6 @@ def _member(member_id: str, body: Mapping[str, Any]) -> ConsumerGroupMember:
     )
 
 
-def _group_epoch(name: str, body: Body) -> GroupEpoch:
-    return GroupEpoch(body["Epoch"], body["MetadataHash"])
-
-
-def _target_body(target: Target) -> Body:
-    return {"TopicPartitions": [{"TopicId": one, "Partitions": sorted(indexes)} for one, indexes in target.items()]}
-
-
-def _target(name: str, body: Body) -> Target:
-    return {row["TopicId"]: frozenset(row["Partitions"]) for row in body["TopicPartitions"]}
-
-
 def _current_body(value: CurrentAssignment) -> Body:
     return {
         "MemberEpoch": value.member_epoch,
@@ -215,13 +199,16 @@ def _no_body(value: object) -> Body:
 
 _P = "ConsumerGroup"
 FORMATS: Formats = {
-    METADATA: Format(
-        _P + "Metadata", "", lambda one: {"Epoch": one.epoch, "MetadataHash": one.metadata_hash}, _group_epoch
-    ),
+    METADATA: Format(_P + "Metadata", "", GroupEpoch.body, GroupEpoch.of),
     PARTITION_METADATA: Format(_P + "PartitionMetadata", "", _no_body, lambda name, body: {}),
     MEMBER: Format(_P + "MemberMetadata", "MemberId", _member_body, _member),
     TARGET_METADATA: Format(_P + "TargetAssignmentMetadata", "", TargetEpoch.body, TargetEpoch.of),
-    TARGET_MEMBER: Format(_P + "TargetAssignmentMember", "MemberId", _target_body, _target),
+    TARGET_MEMBER: Format(
+        _P + "TargetAssignmentMember",
+        "MemberId",
+        lambda target: {"TopicPartitions": partition_rows(target)},
+        lambda name, body: partitions_of(body["TopicPartitions"]),
+    ),
     CURRENT_ASSIGNMENT: Format(_P + "CurrentMemberAssignment", "MemberId", _current_body, _current),
     REGULAR_EXPRESSION: Format(_P + "RegularExpression", "RegularExpression", _regex_body, _regex),
 }

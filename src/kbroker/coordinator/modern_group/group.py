@@ -33,6 +33,7 @@ class ModernGroup:
 
     KIND: ClassVar[str]  # in ListGroups; the protocol type too
     FORMATS: ClassVar[Formats]  # of its records
+    HAS_OFFSETS: ClassVar[bool] = True  # it has committed offsets, and is deleted once they have expired
     shard: GroupPartition  # set when the group is put into one
 
     def __init__(self, group_id: str, lock: threading.RLock | None = None, offsets: GroupOffsets | None = None) -> None:

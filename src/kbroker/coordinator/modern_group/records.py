@@ -7,13 +7,15 @@ Source: ``CoordinatorRecordType``, ``GroupCoordinatorRecordHelpers``.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
+from uuid import UUID
 
 from kbroker.common.errors import ProtocolError
 from kbroker.protocol import codec
 
 Body = dict[str, Any]
+Partitions = Mapping[UUID, frozenset[int]]  # by topic id
 
 
 class RecordKey(NamedTuple):
@@ -29,6 +31,22 @@ class GroupRecord(NamedTuple):
 
     key: RecordKey
     value: Any
+
+
+class GroupEpoch(NamedTuple):
+    """The group epoch, and the hash of the topics at its last bump."""
+
+    epoch: int
+    metadata_hash: int
+
+    def body(self) -> Body:
+        """Return the fields of the record's value."""
+        return {"Epoch": self.epoch, "MetadataHash": self.metadata_hash}
+
+    @classmethod
+    def of(cls, name: str, body: Mapping[str, Any]) -> GroupEpoch:
+        """Return the value of a record's fields."""
+        return cls(body["Epoch"], body["MetadataHash"])
 
 
 class TargetEpoch(NamedTuple):
@@ -61,6 +79,16 @@ class Format(NamedTuple):
 
 
 Formats = Mapping[int, Format]
+
+
+def partition_rows(partitions: Partitions) -> list[Body]:
+    """Return partitions as they are in records."""
+    return [{"TopicId": topic_id, "Partitions": sorted(indexes)} for topic_id, indexes in partitions.items()]
+
+
+def partitions_of(rows: Iterable[Mapping[str, Any]]) -> Partitions:
+    """Return the partitions of a record."""
+    return {row["TopicId"]: frozenset(row["Partitions"]) for row in rows}
 
 
 def tombstone(kind: int, group_id: str, name: str = "") -> GroupRecord:

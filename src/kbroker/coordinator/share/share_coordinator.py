@@ -116,6 +116,10 @@ class ShareCoordinator:
 
     # ------------------------------------------------------------ share partitions
 
+    def prepare(self) -> None:
+        """Create ``__share_group_state`` unless it exists. That takes a while; hold no lock. Raises: KafkaError."""
+        self.runtime.prepare()
+
     def read(self, key: SharePartitionKey, leader_epoch: int) -> ShareState:
         """Return the state; a higher leader epoch is stored and fences the requests of earlier leaders."""
         state, written = self._shard(key, "read").read(key, leader_epoch)
@@ -169,7 +173,7 @@ class ShareStatePersister:
 
     def _prepared(self) -> ShareCoordinator:
         coordinator = self._coordinator()
-        coordinator.runtime.prepare()
+        coordinator.prepare()
         return coordinator
 
     def read_state(self, group_id: str, topic_id: UUID, partition: int, leader_epoch: int, done: StateDone) -> None:

@@ -157,6 +157,10 @@ SHARE_FETCH_GROUP = Check(78, GROUP, Operation.READ, _GROUP, "the request")
 SHARE_FETCH = Check(78, TOPIC, Operation.READ, _TOPIC, "each partition of the topic, and its acknowledgements")
 SHARE_ACKNOWLEDGE_GROUP = Check(79, GROUP, Operation.READ, _GROUP, "the request")
 SHARE_ACKNOWLEDGE = Check(79, TOPIC, Operation.READ, _TOPIC, "each partition of the topic")
+SHARE_GROUP_HEARTBEAT_GROUP = Check(76, GROUP, Operation.READ, _GROUP, "the request")
+SHARE_GROUP_HEARTBEAT = Check(76, TOPIC, Operation.DESCRIBE, _TOPIC, "the request, if it names the topic")
+SHARE_GROUP_DESCRIBE_GROUP = Check(77, GROUP, Operation.DESCRIBE, _GROUP, "the group")
+SHARE_GROUP_DESCRIBE = Check(77, TOPIC, Operation.DESCRIBE, _TOPIC, "a group with a member that reads the topic")
 ADD_RAFT_VOTER = Check(80, CLUSTER, Operation.ALTER, _CLUSTER, "the request")
 REMOVE_RAFT_VOTER = Check(81, CLUSTER, Operation.ALTER, _CLUSTER, "the request")
 STREAMS_GROUP_HEARTBEAT_GROUP = Check(88, GROUP, Operation.READ, _GROUP, "the request")
@@ -175,6 +179,15 @@ READ_SHARE_GROUP_STATE = Check(84, CLUSTER, Operation.CLUSTER_ACTION, _CLUSTER, 
 WRITE_SHARE_GROUP_STATE = Check(85, CLUSTER, Operation.CLUSTER_ACTION, _CLUSTER, "every partition")
 DELETE_SHARE_GROUP_STATE = Check(86, CLUSTER, Operation.CLUSTER_ACTION, _CLUSTER, "every partition")
 READ_SHARE_GROUP_STATE_SUMMARY = Check(87, CLUSTER, Operation.CLUSTER_ACTION, _CLUSTER, "every partition")
+DESCRIBE_SHARE_GROUP_OFFSETS_GROUP = Check(90, GROUP, Operation.DESCRIBE, _GROUP, "the group")
+DESCRIBE_SHARE_GROUP_OFFSETS = Check(90, TOPIC, Operation.DESCRIBE, _TOPIC, "each partition of a named topic")
+DESCRIBE_SHARE_GROUP_OFFSETS_ALL = Check(
+    90, TOPIC, Operation.DESCRIBE, _NONE, "each topic of the group, if the request names none"
+)
+ALTER_SHARE_GROUP_OFFSETS_GROUP = Check(91, GROUP, Operation.READ, _GROUP, "the request")
+ALTER_SHARE_GROUP_OFFSETS = Check(91, TOPIC, Operation.READ, _TOPIC, "each partition of the topic")
+DELETE_SHARE_GROUP_OFFSETS_GROUP = Check(92, GROUP, Operation.DELETE, _GROUP, "the request")
+DELETE_SHARE_GROUP_OFFSETS = Check(92, TOPIC, Operation.READ, _TOPIC, "the topic")
 
 
 def all_checks() -> list[Check]:

@@ -136,7 +136,7 @@ def test_defaults_of_an_earlier_kafka(tmp_path: Path) -> None:
     assert folder.losses("4.2") == []
     assert folder.losses() == [
         f"{name} is finalized at level 1, which kbroker does not serve: it is kept, and level 0 is served"
-        for name in ("eligible.leader.replicas.version", "share.version")
+        for name in ("eligible.leader.replicas.version",)
     ]
     assert folder.verdict("4.0").obstacles == [
         "metadata.version is 29 (4.2-IV1), above 25 (4.0-IV3)",
@@ -346,7 +346,7 @@ def contradiction(folder: Folder) -> None:
         (unknown_record, "-0: .*a metadata record has type 99, supported are .*: use a version of kbroker that"),
         (
             gap,
-            r"-0 is damaged: 0{20}\.log: expected a batch of offset 5 .* at byte \d+, found one of offset 8 and leader",
+            r"-0 is damaged: 0{20}\.log: expected a batch of offset 6 .* at byte \d+, found one of offset 9 and leader",
         ),
         (lost_start, "-0 is damaged: 0{19}7.log: expected a batch of offset 7 .* at byte 0, found one of offset 0 and"),
         (lost_records, "-0 is damaged: it begins at offset 7, without a snapshot of the records below; rebuild it"),

@@ -103,7 +103,8 @@ def test_a_standalone_node_finalizes_what_kbroker_serves(tmp_path: Path) -> None
     assert done.owners[tmp_path].directory_id == voter.directory_id
     bodies = [record.body for batch in read_snapshot(tmp_path / "bootstrap.checkpoint") for record in batch.records]
     levels = {body["Name"]: body["FeatureLevel"] for body in bodies}
-    assert levels == {"metadata.version": 30, "group.version": 1, "streams.version": 1, "transaction.version": 2}
+    versions = {"group.version": 1, "share.version": 1, "streams.version": 1, "transaction.version": 2}
+    assert levels == {"metadata.version": 30, **versions}
 
 
 def test_formatted_folders_are_left_alone(tmp_path: Path) -> None:

@@ -114,6 +114,7 @@ def check(image: MetadataImage) -> None:
     assert image.features == {
         "metadata.version": 30,
         "group.version": 1,
+        "share.version": 1,
         "streams.version": 1,
         "transaction.version": 1,
     }

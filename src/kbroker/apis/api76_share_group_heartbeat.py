@@ -1,0 +1,64 @@
+"""ShareGroupHeartbeat: a member of a share group joins, subscribes, follows its assignment, and leaves (KIP-932)."""
+
+from __future__ import annotations
+
+from kbroker.apis.share_group_requests import are_enabled
+from kbroker.common.errors import Errors, KafkaError
+from kbroker.coordinator.modern_group.records import partition_rows
+from kbroker.coordinator.share_group.member import JOIN_EPOCH, LEAVE_EPOCH
+from kbroker.coordinator.share_group.membership import HeartbeatRequest
+from kbroker.requests.context import ApiContext, Body, RequestContext
+from kbroker.security.authorizer import checks
+
+MAX_MEMBER_ID_LENGTH = 36  # of a UUID as text
+
+
+def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
+    """Check the request, then pass it to the coordinator of groups. Errors have a text."""
+    if not are_enabled(ctx):
+        raise KafkaError(Errors.UNSUPPORTED_VERSION)
+    try:
+        ctx.auth.require(request, checks.SHARE_GROUP_HEARTBEAT_GROUP, body["GroupId"])
+        if not 0 < len(body["MemberId"]) <= MAX_MEMBER_ID_LENGTH:
+            raise _invalid("Invalid member id in the request.")
+        names = set(body["SubscribedTopicNames"] or ())
+        if len(ctx.auth.allowed(request, checks.SHARE_GROUP_HEARTBEAT, names)) < len(names):
+            return {"ErrorCode": int(checks.SHARE_GROUP_HEARTBEAT.error)}
+        _check(body)
+        result = ctx.groups.share_groups.heartbeat(
+            HeartbeatRequest(
+                body["GroupId"],
+                body["MemberId"],
+                body["MemberEpoch"],
+                body["RackId"],
+                body["SubscribedTopicNames"],
+                request.client_id,
+                f"/{request.client_host}",
+            )
+        )
+    except KafkaError as error:
+        return {"ErrorCode": int(error.error), "ErrorMessage": error.message or error.error.message}
+    return {
+        "ErrorCode": 0,
+        "ErrorMessage": None,
+        "MemberId": result.member_id,
+        "MemberEpoch": result.member_epoch,
+        "HeartbeatIntervalMs": result.heartbeat_interval_ms,
+        "Assignment": None if result.assigned is None else {"TopicPartitions": partition_rows(result.assigned)},
+    }
+
+
+def _check(body: Body) -> None:
+    """Check the request. Raises: KafkaError INVALID_REQUEST, in Kafka's order and words."""
+    for name in ("MemberId", "GroupId", "RackId"):
+        if body[name] is not None and not body[name].strip():
+            raise _invalid(f"{name} can't be empty.")
+    if body["MemberEpoch"] == JOIN_EPOCH:
+        if not body["SubscribedTopicNames"]:
+            raise _invalid("SubscribedTopicNames must be set in first request.")
+    elif body["MemberEpoch"] < LEAVE_EPOCH:
+        raise _invalid("MemberEpoch is invalid.")
+
+
+def _invalid(text: str) -> KafkaError:
+    return KafkaError(Errors.INVALID_REQUEST, text)

@@ -1,0 +1,36 @@
+"""DeleteShareGroupOffsets: deletes the offsets of topics of a share group without members (KIP-932)."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+from kbroker.apis.share_group_requests import are_enabled
+from kbroker.common.errors import Errors, KafkaError
+from kbroker.requests.context import ApiContext, Body, RequestContext
+from kbroker.security.authorizer import checks
+
+NO_ID = UUID(int=0)
+
+
+def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
+    """Delete the offsets of each topic that the client may read; rows of refused topics come first."""
+    if not are_enabled(ctx):
+        raise KafkaError(Errors.UNSUPPORTED_VERSION)
+    group_id = body["GroupId"]
+    check = checks.DELETE_SHARE_GROUP_OFFSETS
+    ctx.auth.require(request, checks.DELETE_SHARE_GROUP_OFFSETS_GROUP, group_id)
+    names = [topic["TopicName"] for topic in body["Topics"]]
+    allowed = set(ctx.auth.allowed(request, check, names))
+    if not group_id:
+        raise KafkaError(Errors.INVALID_GROUP_ID)
+    results = ctx.groups.share_groups.delete_offsets(group_id, [name for name in names if name in allowed])
+    rows = [_row(name, KafkaError(check.error)) for name in names if name not in allowed]
+    rows += [_row(name, found) for name, found in results.items()]
+    return {"ErrorCode": 0, "ErrorMessage": None, "Responses": rows}
+
+
+def _row(name: str, found: KafkaError | UUID) -> Body:
+    if isinstance(found, UUID):
+        return {"TopicName": name, "TopicId": found, "ErrorCode": 0, "ErrorMessage": None}
+    text = found.message or found.error.message
+    return {"TopicName": name, "TopicId": NO_ID, "ErrorCode": int(found.error), "ErrorMessage": text}

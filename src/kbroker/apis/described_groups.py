@@ -1,0 +1,102 @@
+"""The description of several groups in one response: checks of the authorizer, errors, and the limit of its size."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import NamedTuple
+from uuid import UUID
+
+from kbroker.common.errors import Errors, KafkaError
+from kbroker.requests.context import OPERATIONS_NOT_ASKED, ApiContext, Body, RequestContext
+from kbroker.requests.response_room import NO_ROOM, NO_ROOM_TEXT, ResponseRoom
+from kbroker.security.authorizer import checks
+from kbroker.security.authorizer.checks import Check
+
+HIDDEN_TOPICS = "The group has described topic(s) that the client is not authorized to describe."
+
+
+class Description(NamedTuple):
+    """Description of groups of one kind.
+
+    ``describe``: returns the row of a group, without its operations. Raises: KafkaError. ``topics``: returns the topics
+    that a client must be allowed to see.
+    """
+
+    group_check: Check
+    topic_check: Check
+    describe: Callable[[str], Body]
+    topics: Callable[[Body], set[str]]
+
+
+def describe_groups(ctx: ApiContext, body: Body, request: RequestContext, how: Description) -> Body:
+    """Describe each group, duplicates included.
+
+    Groups that exceed the response's size limit have the error NO_ROOM.
+    """
+    is_asked = body["IncludeAuthorizedOperations"]
+    room = ResponseRoom()
+
+    def described(group_id: str) -> Body:
+        if not group_id:
+            return empty_row(group_id, Errors.INVALID_GROUP_ID, None)
+        operations = ctx.auth.operations(request, checks.GROUP, group_id) if is_asked else OPERATIONS_NOT_ASKED
+        try:
+            return {**how.describe(group_id), "AuthorizedOperations": operations}
+        except KafkaError as error:  # of this group only: the others are described
+            return empty_row(group_id, error.error, error.message)
+
+    groups = []
+    for group_id in body["GroupIds"]:
+        if ctx.auth.allows(request, how.group_check, group_id):
+            found = room.described(group_id, partial(described, group_id))
+            groups.append(empty_row(group_id, NO_ROOM, NO_ROOM_TEXT) if found is None else found)
+        else:
+            groups.append(empty_row(group_id, how.group_check.error, None))
+    distinct = {id(group): group for group in groups}  # each with the rows of its members, which may be many
+    topics = {key: how.topics(group) for key, group in distinct.items()}
+    allowed = set(ctx.auth.allowed(request, how.topic_check, set().union(*topics.values())))
+    error = how.topic_check.error
+    return {
+        "Groups": [
+            group if topics[id(group)] <= allowed else empty_row(group["GroupId"], error, HIDDEN_TOPICS)
+            for group in groups
+        ]
+    }
+
+
+def failure(body: Body, error: Errors, request: RequestContext) -> Body:
+    """Return every group with the same error."""
+    return {"Groups": [empty_row(group_id, error, error.message) for group_id in body["GroupIds"]]}
+
+
+def empty_row(group_id: str, error: Errors, text: str | None) -> Body:
+    """Return the row of a group that is not described."""
+    return {
+        "ErrorCode": int(error),
+        "ErrorMessage": text,
+        "GroupId": group_id,
+        "GroupState": "",
+        "GroupEpoch": 0,
+        "AssignmentEpoch": 0,
+        "AssignorName": "",
+        "Members": [],
+        "AuthorizedOperations": OPERATIONS_NOT_ASKED,
+    }
+
+
+def assignment_row(ctx: ApiContext, partitions: Mapping[UUID, frozenset[int]]) -> Body:
+    """Return the partitions of the topics that still exist."""
+    rows = []
+    for topic_id, indexes in partitions.items():
+        view = ctx.topics.get_by_id(topic_id)
+        if view is not None:
+            rows.append({"TopicId": topic_id, "TopicName": view.name, "Partitions": sorted(indexes)})
+    return {"TopicPartitions": rows}
+
+
+def assigned_topics(group: Body, *kinds: str) -> set[str]:
+    """Return the topics of these assignments of a described group's members."""
+    return {
+        row["TopicName"] for member in group["Members"] for kind in kinds for row in member[kind]["TopicPartitions"]
+    }

@@ -1,0 +1,173 @@
+"""Records of share groups in ``__consumer_offsets``, in Kafka's formats.
+
+A key begins with the number of its kind: 10 a member, 11 the group, 12 and 13 the target assignment, 14 a member's own
+assignment, 15 the share partitions of the group.
+Source: ``ShareGroup*Key.json``, ``ShareGroup*Value.json``, ``GroupCoordinatorRecordHelpers``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
+from typing import Any, NamedTuple
+from uuid import UUID
+
+from kbroker.coordinator.modern_group.records import (
+    Body,
+    Format,
+    Formats,
+    GroupEpoch,
+    GroupRecord,
+    RecordKey,
+    TargetEpoch,
+    partition_rows,
+    partitions_of,
+    tombstone,
+)
+from kbroker.coordinator.share_group.member import ShareGroupMember, Target
+
+MEMBER, METADATA, TARGET_METADATA, TARGET_MEMBER, CURRENT_ASSIGNMENT, STATE_PARTITIONS = 10, 11, 12, 13, 14, 15
+STABLE = 0  # the only state of a member
+
+
+class CurrentAssignment(NamedTuple):
+    """Current assignment of a member."""
+
+    member_epoch: int
+    previous_member_epoch: int
+    assigned: Target
+
+
+class TopicPartitions(NamedTuple):
+    """Partitions of a topic. ``timestamp_ms``: time at which their initialization began, 0 if unknown."""
+
+    name: str
+    partitions: frozenset[int]
+    timestamp_ms: int = 0
+
+
+Topics = Mapping[UUID, TopicPartitions]
+NO_TOPICS: Topics = MappingProxyType({})
+
+
+class StatePartitions(NamedTuple):
+    """The share partitions of a group in the share coordinator. ``deleting``: topics by id, with their names."""
+
+    initializing: Topics = NO_TOPICS
+    initialized: Topics = NO_TOPICS
+    deleting: Mapping[UUID, str] = MappingProxyType({})
+
+
+def epoch_record(group_id: str, epoch: int, metadata_hash: int) -> GroupRecord:
+    """Return the record of a new group epoch."""
+    return GroupRecord(RecordKey(METADATA, group_id), GroupEpoch(epoch, metadata_hash))
+
+
+def member_record(group_id: str, member: ShareGroupMember) -> GroupRecord:
+    """Return the record of a member's subscription."""
+    return GroupRecord(RecordKey(MEMBER, group_id, member.member_id), member)
+
+
+def target_record(group_id: str, member_id: str, target: Target) -> GroupRecord:
+    """Return the record of a member's target assignment."""
+    return GroupRecord(RecordKey(TARGET_MEMBER, group_id, member_id), dict(target))
+
+
+def target_epoch_record(group_id: str, epoch: int, timestamp_ms: int) -> GroupRecord:
+    """Return the record of a complete target assignment."""
+    return GroupRecord(RecordKey(TARGET_METADATA, group_id), TargetEpoch(epoch, timestamp_ms))
+
+
+def current_record(group_id: str, member: ShareGroupMember) -> GroupRecord:
+    """Return the record of a member's current assignment."""
+    value = CurrentAssignment(member.member_epoch, member.previous_member_epoch, member.assigned)
+    return GroupRecord(RecordKey(CURRENT_ASSIGNMENT, group_id, member.member_id), value)
+
+
+def state_partitions_record(group_id: str, value: StatePartitions) -> GroupRecord:
+    """Return the record of the group's share partitions."""
+    return GroupRecord(RecordKey(STATE_PARTITIONS, group_id), value)
+
+
+def member_tombstones(group_id: str, member_id: str) -> list[GroupRecord]:
+    """Return the tombstones of a member."""
+    return [tombstone(kind, group_id, member_id) for kind in (CURRENT_ASSIGNMENT, TARGET_MEMBER, MEMBER)]
+
+
+def group_tombstones(group_id: str, member_ids: Iterable[str]) -> list[GroupRecord]:
+    """Return the tombstones of a whole group."""
+    ids = list(member_ids)
+    rows = [tombstone(CURRENT_ASSIGNMENT, group_id, member_id) for member_id in ids]
+    rows += [tombstone(TARGET_MEMBER, group_id, member_id) for member_id in ids]
+    rows.append(tombstone(TARGET_METADATA, group_id))
+    rows += [tombstone(MEMBER, group_id, member_id) for member_id in ids]
+    return [*rows, tombstone(STATE_PARTITIONS, group_id), tombstone(METADATA, group_id)]
+
+
+# ------------------------------------------------------------ formats
+
+
+def _member_body(member: ShareGroupMember) -> Body:
+    return {
+        "RackId": member.rack_id,
+        "ClientId": member.client_id,
+        "ClientHost": member.client_host,
+        "SubscribedTopicNames": sorted(member.topic_names),
+    }
+
+
+def _member(member_id: str, body: Mapping[str, Any]) -> ShareGroupMember:
+    names = frozenset(body["SubscribedTopicNames"])
+    return ShareGroupMember(member_id, body["RackId"], body["ClientId"], body["ClientHost"], names)
+
+
+def _assignment_body(value: CurrentAssignment) -> Body:
+    return {
+        "MemberEpoch": value.member_epoch,
+        "PreviousMemberEpoch": value.previous_member_epoch,
+        "State": STABLE,
+        "AssignedPartitions": partition_rows(value.assigned),
+    }
+
+
+def _assignment(name: str, body: Mapping[str, Any]) -> CurrentAssignment:
+    assigned = partitions_of(body["AssignedPartitions"])
+    return CurrentAssignment(body["MemberEpoch"], body["PreviousMemberEpoch"], assigned)
+
+
+def _state_body(value: StatePartitions) -> Body:
+    return {
+        "InitializingTopics": _topic_rows(value.initializing),
+        "InitializedTopics": _topic_rows(value.initialized),
+        "DeletingTopics": [{"TopicId": topic_id, "TopicName": name} for topic_id, name in value.deleting.items()],
+    }
+
+
+def _topic_rows(topics: Topics) -> list[Body]:
+    return [
+        {"TopicId": topic_id, "TopicName": one.name, "Partitions": sorted(one.partitions)}
+        for topic_id, one in topics.items()
+    ]
+
+
+def _state(name: str, body: Mapping[str, Any]) -> StatePartitions:
+    def topics(rows: Iterable[Mapping[str, Any]]) -> Topics:
+        return {row["TopicId"]: TopicPartitions(row["TopicName"], frozenset(row["Partitions"])) for row in rows}
+
+    deleting = {row["TopicId"]: row["TopicName"] for row in body["DeletingTopics"]}
+    return StatePartitions(topics(body["InitializingTopics"]), topics(body["InitializedTopics"]), deleting)
+
+
+FORMATS: Formats = {
+    MEMBER: Format("ShareGroupMemberMetadata", "MemberId", _member_body, _member),
+    METADATA: Format("ShareGroupMetadata", "", GroupEpoch.body, GroupEpoch.of),
+    TARGET_METADATA: Format("ShareGroupTargetAssignmentMetadata", "", TargetEpoch.body, TargetEpoch.of),
+    TARGET_MEMBER: Format(
+        "ShareGroupTargetAssignmentMember",
+        "MemberId",
+        lambda target: {"TopicPartitions": partition_rows(target)},
+        lambda name, body: partitions_of(body["TopicPartitions"]),
+    ),
+    CURRENT_ASSIGNMENT: Format("ShareGroupCurrentMemberAssignment", "MemberId", _assignment_body, _assignment),
+    STATE_PARTITIONS: Format("ShareGroupStatePartitionMetadata", "", _state_body, _state),
+}

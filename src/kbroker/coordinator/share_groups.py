@@ -1,0 +1,338 @@
+"""The share groups of a coordinator: their requests, and their share partitions in the share coordinator (KIP-932).
+
+A change of share partitions has three steps: a record of the group states the intention, the share coordinator carries
+it out, and another record of the group states the result. The group's lock is not held during the second step, which
+may await a disk.
+Source: ``GroupMetadataManager``, ``GroupCoordinatorService``, ``GroupCoordinatorShard``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import NamedTuple, Protocol
+from uuid import UUID
+
+from kbroker._core.clock import BaseClock
+from kbroker._core.metrics.sensor import Sensor
+from kbroker._core.timer.purgatory import Purgatory
+from kbroker.common.errors import Errors, KafkaError
+from kbroker.common.loggers import get_logger
+from kbroker.coordinator.classic_membership import Membership
+from kbroker.coordinator.group_map import GroupMap
+from kbroker.coordinator.modern_group.topics_image import TopicsImage
+from kbroker.coordinator.modern_groups import Commit, ModernGroups
+from kbroker.coordinator.share.persister import UNINITIALIZED_OFFSET
+from kbroker.coordinator.share.share_records import SharePartitionKey
+from kbroker.coordinator.share_group import records
+from kbroker.coordinator.share_group.group import ShareGroup, ShareGroupState
+from kbroker.coordinator.share_group.member import JOIN_EPOCH, LEAVE_EPOCH, ShareGroupMember
+from kbroker.coordinator.share_group.membership import (
+    HeartbeatRequest,
+    HeartbeatResult,
+    Partitions,
+    ShareGroupMembership,
+    combined,
+)
+from kbroker.coordinator.share_group.records import StatePartitions, TopicPartitions
+from kbroker.coordinator.share_group.settings import ShareGroupSettings
+
+logger = get_logger(__name__)
+
+UNKNOWN_TOPIC = "<UNKNOWN>"
+
+
+class ShareStates(Protocol):
+    """The share coordinator, as far as groups use it. Each method raises KafkaError."""
+
+    def prepare(self) -> None:
+        """Create ``__share_group_state`` unless it exists."""
+
+    def initialize(self, key: SharePartitionKey, state_epoch: int, start_offset: int) -> None:
+        """Create the state of a share partition, or replace it."""
+
+    def delete(self, key: SharePartitionKey) -> None:
+        """Delete the state of a share partition."""
+
+
+class DescribedShareGroup(NamedTuple):
+    """Description of a share group."""
+
+    group_id: str
+    state: ShareGroupState
+    epoch: int
+    target_epoch: int
+    members: Sequence[ShareGroupMember]
+
+
+class ShareGroups(ModernGroups[ShareGroup]):
+    """Share groups. Threads: any; a group's lock guards everything of it."""
+
+    def __init__(
+        self,
+        clock: BaseClock,
+        groups: GroupMap,
+        purgatory: Purgatory,
+        classic: Membership,
+        image: TopicsImage,
+        settings: ShareGroupSettings,
+        rebalances: Sensor,
+        states: Callable[[], ShareStates],
+    ) -> None:
+        super().__init__(ShareGroup, groups, classic)
+        self._clock = clock
+        self._states = states
+        self.image = image
+        self.settings = settings
+        self.membership = ShareGroupMembership(clock, self, purgatory, image, settings, rebalances)
+
+    # ------------------------------------------------------------ members
+
+    def heartbeat(self, request: HeartbeatRequest) -> HeartbeatResult:
+        """Let a member join, follow or leave. Raises: KafkaError; the group is then unchanged."""
+        group_id, epoch = request.group_id, request.member_epoch
+        with self._groups.locked(group_id, epoch == JOIN_EPOCH, ShareGroup) as group:
+            if epoch == LEAVE_EPOCH:
+                found = self.found(group_id, group)
+                self.membership.fence(found, [found.member(request.member_id)], "it left")
+                return HeartbeatResult(request.member_id, LEAVE_EPOCH)
+            if group is None:
+                raise KafkaError(Errors.GROUP_ID_NOT_FOUND, f"Share group {group_id} not found.")
+            result = self.membership.heartbeat(self.found(group_id, group), request)
+        if result.uninitialized:
+            offsets = {
+                one: dict.fromkeys(indexes, UNINITIALIZED_OFFSET) for one, indexes in result.uninitialized.items()
+            }
+            self._initialize(group_id, result.epoch, offsets)
+        return result
+
+    def describe(self, group_id: str) -> DescribedShareGroup:
+        """Describe a group. Raises: KafkaError GROUP_ID_NOT_FOUND."""
+        with self._groups.locked(group_id) as group:
+            found = self.found(group_id, group)
+            return DescribedShareGroup(
+                group_id, found.state, found.epoch, found.target_epoch, list(found.members.values())
+            )
+
+    def remove_member(self, group_id: str, member_id: str) -> None:
+        """Remove a member as if its session were over. Raises: KafkaError GROUP_ID_NOT_FOUND, UNKNOWN_MEMBER_ID."""
+        with self._groups.locked(group_id) as group:
+            found = self.found(group_id, group)
+            self.membership.fence(found, [found.member(member_id)], "it was removed by an operator")
+
+    # ------------------------------------------------------------ share partitions
+
+    def initialized(self, group_id: str) -> Partitions:
+        """Return the initialized share partitions, none for a group that is unknown or of another kind."""
+        with self._groups.locked(group_id) as group:
+            state = group.state_partitions if isinstance(group, ShareGroup) else None
+            return {} if state is None else {one: topic.partitions for one, topic in state.initialized.items()}
+
+    def alter_offsets(
+        self, group_id: str, offsets: Mapping[str, Mapping[int, int]]
+    ) -> dict[tuple[str, int], KafkaError | None]:
+        """Set start offsets of an empty group, which is created; return the error of each topic and partition.
+
+        Raises: KafkaError NON_EMPTY_GROUP, GROUP_ID_NOT_FOUND for a group of another kind.
+        """
+        results: dict[tuple[str, int], KafkaError | None] = {}
+        begun: dict[UUID, TopicPartitions] = {}
+        starts: dict[UUID, dict[int, int]] = {}
+        names: dict[UUID, str] = {}
+        for name, by_partition in offsets.items():
+            topic = self.image.get(name)
+            for index, start in by_partition.items():
+                if topic is None or index >= topic.partition_count:
+                    results[name, index] = KafkaError(Errors.UNKNOWN_TOPIC_OR_PARTITION)
+                else:
+                    results[name, index] = None
+                    starts.setdefault(topic.topic_id, {})[index] = start
+            if topic is not None:
+                names[topic.topic_id] = name
+                known = frozenset(starts.get(topic.topic_id, ()))
+                begun[topic.topic_id] = TopicPartitions(name, known, self._clock.wall_ms())
+        with self._groups.locked(group_id, True, ShareGroup) as group:
+            found = self.found(group_id, group)
+            if not found.is_empty:
+                raise KafkaError(Errors.NON_EMPTY_GROUP)
+            if begun:
+                state = self.membership.initializing(found, begun)
+                self.write(found, [records.state_partitions_record(group_id, state)])
+            epoch = found.epoch
+        errors = self._initialize(group_id, epoch, starts) if starts else {}
+        for (topic_id, index), error in errors.items():
+            results[names[topic_id], index] = error
+        return results
+
+    def delete_offsets(self, group_id: str, names: Sequence[str]) -> dict[str, KafkaError | UUID]:
+        """Delete the share partitions of topics of an empty group; return the error or the id of each topic.
+
+        Raises: KafkaError NON_EMPTY_GROUP, GROUP_ID_NOT_FOUND.
+        """
+        results: dict[str, KafkaError | UUID] = {}
+        begun: dict[UUID, tuple[str, Collection[int]]] = {}
+        with self._empty(group_id) as group:
+            state = group.state_partitions
+            if state is None:
+                return {}
+            initialized, deleting = dict(state.initialized), dict(state.deleting)
+            for name in names:
+                topic = self.image.get(name)
+                if topic is None:
+                    results[name] = KafkaError(Errors.UNKNOWN_TOPIC_OR_PARTITION)
+                elif topic.topic_id in initialized:
+                    begun[topic.topic_id] = name, initialized.pop(topic.topic_id).partitions
+                    deleting[topic.topic_id] = name
+                elif topic.topic_id in deleting:
+                    begun[topic.topic_id] = name, range(topic.partition_count)
+                else:
+                    text = "There is no offset information to delete."
+                    results[name] = KafkaError(Errors.UNKNOWN_TOPIC_OR_PARTITION, text)
+            changed = state._replace(initialized=initialized, deleting=deleting)
+            self.write(group, [records.state_partitions_record(group_id, changed)])
+        errors = self._delete(group_id, {topic_id: indexes for topic_id, (_, indexes) in begun.items()})
+        for topic_id, (name, _) in begun.items():
+            results[name] = errors.get(topic_id) or topic_id
+        self._note_deleted(group_id, begun.keys() - errors.keys())
+        return results
+
+    def delete_states(self, group_id: str) -> None:
+        """Delete all share partitions of an empty group, before the group itself.
+
+        Raises: KafkaError NON_EMPTY_GROUP, GROUP_ID_NOT_FOUND; or the first error of the share coordinator: the
+        deletion is tried again when the group is deleted again.
+        """
+        with self._empty(group_id) as group:
+            state = group.state_partitions
+            if state is None:
+                return
+            known = combined(state.initialized, state.initializing)
+            for topic_id, name in state.deleting.items():
+                topic = self.image.get_by_id(topic_id)
+                if topic is not None:
+                    every = TopicPartitions(name, frozenset(range(topic.partition_count)))
+                    known = combined(known, {topic_id: every})
+            deleting = {topic_id: one.name for topic_id, one in known.items()}
+            self.write(group, [records.state_partitions_record(group_id, StatePartitions(deleting=deleting))])
+        errors = self._delete(group_id, {topic_id: one.partitions for topic_id, one in known.items()})
+        for error in errors.values():
+            raise error
+
+    def topics_deleted(self, group: ShareGroup) -> None:
+        """Remove topics that no longer exist from the share partitions of a group. Raises: KafkaError."""
+        state = group.state_partitions
+        if state is None:
+            return
+        gone = {one for rows in state for one in rows if self.image.get_by_id(one) is None}
+        if not gone:
+            return
+        changed = StatePartitions(
+            {one: topic for one, topic in state.initializing.items() if one not in gone},
+            {one: topic for one, topic in state.initialized.items() if one not in gone},
+            {one: name for one, name in state.deleting.items() if one not in gone},
+        )
+        self.write(group, [records.state_partitions_record(group.group_id, changed)])
+
+    def _initialize(
+        self, group_id: str, epoch: int, offsets: Mapping[UUID, Mapping[int, int]]
+    ) -> dict[tuple[UUID, int], KafkaError]:
+        """Initialize share partitions, then write that they are; return the errors of those that are not.
+
+        After an error none is noted as initialized: it is tried again later.
+        """
+        errors: dict[tuple[UUID, int], KafkaError] = {}
+        for topic_id, by_partition in offsets.items():
+            for index, start in by_partition.items():
+                try:
+                    states = self._states()
+                    states.prepare()
+                    states.initialize(SharePartitionKey(group_id, topic_id, index), epoch, start)
+                except KafkaError as error:
+                    errors[topic_id, index] = error
+        try:
+            with self._groups.locked(group_id) as group:
+                if isinstance(group, ShareGroup):
+                    self._note_initialized(group, offsets, is_done=not errors)
+        except KafkaError as error:
+            logger.warning("group %s: cannot write its share partitions: %s", group_id, error)
+        if errors:
+            (topic_id, index), first = next(iter(errors.items()))
+            logger.warning(
+                "group %s: partition %d of topic %s is not initialized: %s", group_id, index, topic_id, first
+            )
+        return errors
+
+    def _note_initialized(self, group: ShareGroup, offsets: Mapping[UUID, Collection[int]], *, is_done: bool) -> None:
+        state = group.state_partitions or StatePartitions()
+        initializing: dict[UUID, TopicPartitions] = {}
+        for topic_id, one in state.initializing.items():
+            left = one.partitions - frozenset(offsets.get(topic_id, ()))
+            if left:
+                initializing[topic_id] = one._replace(partitions=left)
+        initialized = state.initialized
+        if is_done:
+            now_ms = self._clock.wall_ms()
+            added = {
+                topic_id: TopicPartitions(self._name(topic_id), frozenset(indexes), now_ms)
+                for topic_id, indexes in offsets.items()
+            }
+            initialized = combined(state.initialized, added)
+        changed = state._replace(initializing=initializing, initialized=initialized)
+        self.write(group, [records.state_partitions_record(group.group_id, changed)])
+
+    def _delete(self, group_id: str, partitions: Mapping[UUID, Collection[int]]) -> dict[UUID, KafkaError]:
+        """Delete share partitions; return the first error of each topic."""
+        errors: dict[UUID, KafkaError] = {}
+        for topic_id, indexes in partitions.items():
+            for index in indexes:
+                try:
+                    states = self._states()
+                    states.prepare()
+                    states.delete(SharePartitionKey(group_id, topic_id, index))
+                except KafkaError as error:
+                    if self.image.get_by_id(topic_id) is not None:  # those of deleted topics are deleted with them
+                        errors.setdefault(topic_id, error)
+        return errors
+
+    def _note_deleted(self, group_id: str, topic_ids: Collection[UUID]) -> None:
+        with self._groups.locked(group_id) as group:
+            if isinstance(group, ShareGroup) and group.state_partitions is not None and topic_ids:
+                state = group.state_partitions
+                deleting = {topic_id: name for topic_id, name in state.deleting.items() if topic_id not in topic_ids}
+                changed = state._replace(deleting=deleting)
+                self.write(group, [records.state_partitions_record(group_id, changed)])
+
+    @contextmanager
+    def _empty(self, group_id: str) -> Iterator[ShareGroup]:
+        """Yield a group without members, under its lock. Raises: KafkaError GROUP_ID_NOT_FOUND, NON_EMPTY_GROUP."""
+        with self._groups.locked(group_id) as group:
+            found = self.found(group_id, group)
+            if not found.is_empty:
+                raise KafkaError(Errors.NON_EMPTY_GROUP)
+            yield found
+
+    def _name(self, topic_id: UUID) -> str:
+        topic = self.image.get_by_id(topic_id)
+        return UNKNOWN_TOPIC if topic is None else topic.name
+
+    # ------------------------------------------------------------ for the coordinator
+
+    def resume(self, group: ShareGroup) -> None:
+        """Start the sessions of a loaded group, and remove topics that were deleted meanwhile."""
+        self.membership.resume(group)
+        try:
+            self.topics_deleted(group)
+        except KafkaError as error:
+            logger.warning("group %s: cannot remove deleted topics: %s", group.group_id, error)
+
+    def dismiss(self, group: ShareGroup) -> None:
+        """End a group that is no longer served, or was deleted."""
+        self.membership.dismiss(group)
+
+    def check_commit(self, group: ShareGroup, commit: Commit) -> None:
+        """Refuse a commit of offsets. Raises: KafkaError GROUP_ID_NOT_FOUND."""
+        raise KafkaError(Errors.GROUP_ID_NOT_FOUND, f"Group {group.group_id} is not a consumer group.")
+
+    def check_fetch(self, group: ShareGroup, member_id: str | None, member_epoch: int) -> None:
+        """Refuse a fetch of offsets. Raises: KafkaError GROUP_ID_NOT_FOUND."""
+        raise KafkaError(Errors.GROUP_ID_NOT_FOUND, f"Group {group.group_id} is not a consumer group.")

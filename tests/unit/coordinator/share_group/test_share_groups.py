@@ -1,0 +1,242 @@
+"""Share groups: heartbeats, assignments, initialization of share partitions, offsets, restarts and other kinds."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from kbroker.common.errors import Errors, KafkaError
+from kbroker.coordinator.share.share_records import SharePartitionKey
+from kbroker.coordinator.share_group.settings import ShareGroupSettings
+from tests.support.consumer_groups import FakeImage
+from tests.support.groups import Groups
+from tests.support.share_groups import AT_ONCE, ShareGroupBench
+from tests.support.transactions import refused
+
+ALL = {"t": [0, 1, 2, 3]}
+
+
+def test_a_lone_member_gets_everything_once_its_partitions_are_initialized() -> None:
+    """The response to the first heartbeat has no partitions, as Kafka's."""
+    bench = ShareGroupBench()
+    joined = bench.join("a")
+    assert (joined.epoch, joined.has) == (2, {})
+    assert bench.partitions() == ({}, ALL, [])
+    followed = bench.beat("a", joined.epoch)
+    assert (followed.epoch, followed.has) == (3, ALL)
+    assert bench.beat("a", 3).has is None
+    assert bench.epochs() == (3, 3)
+    assert bench.beat("a", 2).epoch == 3, "the previous epoch is accepted"
+
+
+def test_members_share_partitions() -> None:
+    bench = ShareGroupBench(FakeImage(t=2))
+    assert sorted(map(str, bench.settled("a", "b").values())) == ["{'t': [0]}", "{'t': [1]}"]
+    several = ShareGroupBench(FakeImage(t=1)).settled("a", "b", "c")
+    assert several == {member: {"t": [0]} for member in "abc"}
+
+
+def test_target_assignments_are_an_interval_apart() -> None:
+    bench = ShareGroupBench(settings=ShareGroupSettings())
+    epoch = bench.join("a").epoch
+    assert bench.beat("a", epoch).has is None
+    assert bench.epochs() == (3, 2)
+    bench.after(1000)
+    assert bench.beat("a", epoch).has == ALL
+
+
+def test_a_new_topic_and_more_partitions_are_noticed() -> None:
+    bench = ShareGroupBench()
+    bench.settled("a", topics=("t", "u"))
+    bench.image.create("u", 1)
+    bench.image.grow("t", 5)
+    epoch = bench.groups.describe("g").members[0].member_epoch
+    for _ in range(3):
+        epoch = bench.beat("a", epoch).epoch
+    assert bench.assigned() == {"a": {"t": [0, 1, 2, 3, 4], "u": [0]}}
+
+
+def test_leave_and_session_timeout() -> None:
+    bench = ShareGroupBench()
+    bench.settled("a", "b")
+    bench.beat("a", -1)
+    assert bench.groups.describe("g").state.value == "Stable"
+    assert refused(bench.beat, "a", 3) is Errors.UNKNOWN_MEMBER_ID
+    bench.after(44_999)
+    assert bench.assigned().keys() == {"b"}
+    bench.after(1)
+    assert (bench.assigned(), bench.groups.describe("g").state.value) == ({}, "Empty")
+
+
+@pytest.mark.parametrize(
+    ("epoch", "text"),
+    [
+        (9, r"The share group member has a greater member epoch \(9\) than the one known by the group coordinator"),
+        (1, r"has a smaller member epoch \(1\) .* \(3\), and it does not match the previous member epoch \(2\)\. The"),
+    ],
+)
+def test_wrong_epochs_are_fenced(epoch: int, text: str) -> None:
+    bench = ShareGroupBench()
+    bench.settled("a")
+    with pytest.raises(KafkaError, match=text) as raised:
+        bench.beat("a", epoch)
+    assert raised.value.error is Errors.FENCED_MEMBER_EPOCH
+
+
+def test_a_full_group_refuses_new_members() -> None:
+    bench = ShareGroupBench(settings=replace(AT_ONCE, max_size=1))
+    bench.settled("a")
+    with pytest.raises(KafkaError, match="The share group has reached its maximum capacity of 1 members") as raised:
+        bench.join("b")
+    assert raised.value.error is Errors.GROUP_MAX_SIZE_REACHED
+    assert bench.join("a").epoch == 3
+
+
+def test_unknown_groups_and_members() -> None:
+    bench = ShareGroupBench()
+    for run, text in (
+        (lambda: bench.beat("a", 1), "Share group g not found."),
+        (lambda: bench.beat("a", -1), "Group g not found."),
+        (lambda: bench.groups.describe("g"), "Group g not found."),
+    ):
+        with pytest.raises(KafkaError, match=text) as raised:
+            run()
+        assert raised.value.error is Errors.GROUP_ID_NOT_FOUND
+    assert bench.coordinator.list_groups() == []
+
+
+def test_everything_survives_a_restart() -> None:
+    bench = ShareGroupBench()
+    assigned = bench.settled("a", "b")
+    again = bench.restart()
+    assert again.assigned() == assigned
+    assert (again.epochs(), again.partitions()) == (bench.epochs(), bench.partitions())
+    assert [(one.group_id, one.group_type, one.state.value) for one in again.coordinator.list_groups()] == [
+        ("g", "share", "Stable")
+    ]
+    again.after(45_000)
+    assert again.assigned() == {}
+
+
+def test_the_kinds_of_groups_exclude_each_other() -> None:
+    """An empty share group stays one too."""
+    bench = ShareGroupBench()
+    classic = Groups(clock=bench.clock)
+    classic.coordinator = bench.coordinator
+    bench.settled("a")
+    assert classic.join(group="g").one.error is Errors.INCONSISTENT_GROUP_PROTOCOL
+    bench.beat("a", -1)
+    assert classic.join(group="g").one.error is Errors.INCONSISTENT_GROUP_PROTOCOL
+    assert classic.join("known", group="g").one.error is Errors.INCONSISTENT_GROUP_PROTOCOL
+    for run in (
+        lambda: bench.coordinator.offsets.commit("g", "", None, -1, {}),
+        lambda: bench.coordinator.offsets.fetch("g"),
+        lambda: bench.coordinator.offsets.delete("g", [("t", 0)]),
+        lambda: bench.coordinator.consumer_groups.describe("g"),
+    ):
+        with pytest.raises(KafkaError, match="Group g is not a consumer group") as raised:
+            run()
+        assert raised.value.error is Errors.GROUP_ID_NOT_FOUND
+    classic.lone(group="c")
+    with pytest.raises(KafkaError, match="Group c is not a share group"):
+        bench.join("a", group="c")
+
+
+def test_an_empty_group_stays_until_it_is_deleted() -> None:
+    """Its share partitions are deleted with it."""
+    bench = ShareGroupBench()
+    bench.settled("a")
+    assert refused(bench.coordinator.delete, "g") is Errors.NON_EMPTY_GROUP
+    bench.beat("a", -1)
+    bench.after(30 * 86_400_000)
+    bench.coordinator.offsets.expire()
+    assert [one.group_id for one in bench.coordinator.list_groups()] == ["g"]
+    bench.coordinator.delete("g")
+    assert bench.restart().coordinator.list_groups() == []
+    assert bench.share is not None
+    key = SharePartitionKey("g", bench.image.id("t"), 0)
+    assert refused(bench.share.read, key, 0) is Errors.INVALID_REQUEST
+
+
+def test_a_failed_initialization_is_tried_again() -> None:
+    bench = ShareGroupBench()
+    kept, bench.share = bench.share, None
+    epoch = bench.join("a").epoch
+    assert bench.partitions() == ({}, {}, [])
+    bench.share = kept
+    bench.beat("a", epoch)
+    assert bench.partitions() == ({}, ALL, [])
+
+
+def test_an_interrupted_initialization_is_tried_again_after_a_restart(monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = ShareGroupBench()
+    monkeypatch.setattr(bench.groups, "_initialize", lambda *_: {})  # killed between the two records
+    epoch = bench.join("a").epoch
+    assert bench.partitions() == (ALL, {}, [])
+    bench.beat("a", epoch)
+    assert bench.partitions() == (ALL, {}, [])
+    again = bench.restart()
+    again.beat("a", epoch)
+    assert again.partitions() == ({}, ALL, [])
+
+
+def test_a_deleted_topic_leaves_the_group() -> None:
+    """If it is deleted while the coordinator does not run, too."""
+    bench = ShareGroupBench(FakeImage(t=1, u=1))
+    bench.settled("a", topics=("t", "u"))
+    bench.image.delete("t")
+    bench.coordinator.topic_deleted("t")
+    assert bench.partitions() == ({}, {"u": [0]}, [])
+    bench.image.delete("u")
+    assert bench.restart().partitions() == ({}, {}, [])
+
+
+def test_altered_offsets() -> None:
+    """The group is created, and refuses changes once it has members."""
+    bench = ShareGroupBench()
+    results = bench.groups.alter_offsets("g", {"t": {0: 5, 9: 0}, "v": {0: 1}})
+    assert {place: error and error.error for place, error in results.items()} == {
+        ("t", 0): None,
+        ("t", 9): Errors.UNKNOWN_TOPIC_OR_PARTITION,
+        ("v", 0): Errors.UNKNOWN_TOPIC_OR_PARTITION,
+    }
+    assert bench.partitions() == ({}, {"t": [0]}, [])
+    assert bench.share is not None
+    key = SharePartitionKey("g", bench.image.id("t"), 0)
+    assert bench.share.summary(key).start_offset == 5
+    again = bench.restart()
+    assert [one.state.value for one in again.coordinator.list_groups()] == ["Empty"]
+    again.settled("a")
+    assert again.assigned() == {"a": ALL}
+    assert refused(again.groups.alter_offsets, "g", {"t": {0: 1}}) is Errors.NON_EMPTY_GROUP
+    assert again.share is not None
+    assert again.share.summary(key).start_offset == 5
+
+
+def test_deleted_offsets() -> None:
+    bench = ShareGroupBench(FakeImage(t=2, u=1))
+    bench.settled("a")
+    assert refused(bench.groups.delete_offsets, "g", ["t"]) is Errors.NON_EMPTY_GROUP
+    bench.beat("a", -1)
+    results = bench.groups.delete_offsets("g", ["t", "u", "v"])
+    assert results.pop("t") == bench.image.id("t")
+    errors = {name: str(error) for name, error in results.items()}
+    assert errors == {
+        "u": "UNKNOWN_TOPIC_OR_PARTITION: There is no offset information to delete.",
+        "v": str(KafkaError(Errors.UNKNOWN_TOPIC_OR_PARTITION)),
+    }
+    assert bench.partitions() == ({}, {}, [])
+    assert bench.restart().partitions() == ({}, {}, [])
+
+
+def test_a_failed_deletion_is_completed_later() -> None:
+    bench = ShareGroupBench()
+    bench.settled("a")
+    bench.beat("a", -1)
+    kept, bench.share = bench.share, None
+    assert refused(bench.coordinator.delete, "g") is Errors.COORDINATOR_NOT_AVAILABLE
+    assert bench.partitions() == ({}, {}, ["t"])
+    bench.share = kept
+    bench.coordinator.delete("g")
+    assert bench.coordinator.list_groups() == []
