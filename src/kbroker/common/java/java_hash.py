@@ -82,7 +82,10 @@ def hash_map_order(texts: Collection[str]) -> list[str]:
 
 
 def timeline_map_order(texts: Collection[str]) -> list[str]:
-    """Return texts without duplicates in the order of a Kafka ``TimelineHashMap`` that has never had more entries."""
+    """Return texts without duplicates in the order of a Kafka ``TimelineHashMap`` that has never had more entries.
+
+    Its iterator returns those of one slot in reverse, the latest first.
+    """
     slot_bits = 1
     while len(texts) * LOAD_FACTOR > 1 << slot_bits:
         slot_bits += 1
@@ -90,4 +93,5 @@ def timeline_map_order(texts: Collection[str]) -> list[str]:
     def slot(text: str) -> int:
         return (string_hash(text) * GOLDEN_RATIO & 0xFFFFFFFFFFFFFFFF) >> (64 - slot_bits)
 
-    return sorted(texts, key=slot)
+    latest_first = list(texts)[::-1]
+    return sorted(latest_first, key=slot)

@@ -26,7 +26,8 @@ RECORDED = json.loads(lzma.decompress(Path(__file__).with_name("kafka_assignment
 def spec(step: Mapping[str, Any], before: Mapping[str, Target], ids: list[UUID], counts: list[int]) -> GroupSpec:
     """The group as an assignor sees it: members that were there in the order of Kafka's map, the new one last."""
     wanted = dict(step["members"])
-    present = [member_id for member_id in timeline_map_order(before) if member_id in wanted]
+    came = [*(member_id for member_id in wanted if member_id in before), *(set(before) - set(wanted))]
+    present = [member_id for member_id in timeline_map_order(came) if member_id in wanted]
     order = [*present, *(member_id for member_id in wanted if member_id not in before)]
     members = {
         member_id: MemberSpec(None, frozenset(ids[one] for one in wanted[member_id]), before.get(member_id, {}))
