@@ -17,6 +17,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
+from pathlib import Path
 
 from tests.conformance.run import (
     RECORDING,
@@ -33,9 +34,10 @@ from tests.conformance.run import (
 )
 from tests.conformance.sasl import SETTINGS
 from tests.conformance.talk import look_at
-from tests.support.kafka import ApacheKafka
+from tests.support.kafka import ApacheKafka, compiled
 from tests.support.ports import free_run
 
+RECEIVER = Path(__file__).parents[1] / "support" / "java" / "ReceiveMetrics.java"
 Address = tuple[str, str]  # of the broker, and of its listener with SASL
 
 
@@ -79,7 +81,10 @@ def reference(bootstrap: str | None, sasl: str) -> Iterator[Address]:
         return
     port = free_run(3)  # the controller takes the second one
     own_sasl = f"127.0.0.1:{port + 2}"
-    with ApacheKafka(SETTINGS, port=port, listeners=(f"SASL_PLAINTEXT://{own_sasl}",)) as kafka:
+    receiver = compiled(RECEIVER)
+    settings = {**SETTINGS, "metric.reporters": RECEIVER.stem}
+    listeners = (f"SASL_PLAINTEXT://{own_sasl}",)
+    with ApacheKafka(settings, port=port, listeners=listeners, before=str(receiver)) as kafka:
         yield kafka.bootstrap, own_sasl
 
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from uuid import UUID
+from uuid import NAMESPACE_URL, UUID, uuid5
 
 import pytest
 
-from kbroker.log.checkpoints import uuid_from_text
 from kbroker.telemetry.subscriptions import Requested, Subscription, is_reserved, requested_metrics, subscription_of
 
 CLIENT = {
@@ -75,9 +74,9 @@ def test_all_metrics() -> None:
 
 def test_ids() -> None:
     """Recorded from Apache Kafka 4.3.1: CRC-32C of the set's text and the interval, and the hash of the id."""
-    uuid = uuid_from_text("RpwETro3ToW61jyBphJQ4w")
-    assert Requested(["*"], 500).subscription_id(UUID(int=0)) == Requested(["*"], 500).subscription_id(UUID(int=1)) ^ 1
-    assert -(1 << 31) <= Requested([], 300_000).subscription_id(uuid) < 1 << 31
+    uuid = uuid5(NAMESPACE_URL, "kbroker:2one")
+    assert Requested(["org.apache.kafka.producer."], 1234).subscription_id(uuid) == 604667506
+    assert Requested([], 300_000).subscription_id(uuid) == 1710345566
 
 
 def test_reserved_ids() -> None:
