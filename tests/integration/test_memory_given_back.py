@@ -100,3 +100,13 @@ def test_memory_comes_back_on_every_listener(start_broker: Callable[..., BrokerP
     ports = {name: int(port) for name, port in re.findall(r"(\w+)://127\.0\.0\.1:(\d+)", ready)}
     context = ssl.create_default_context(cafile=str(certificates.ca))
     run_battery(broker, {ports["PLAINTEXT"]: None, ports["SECOND"]: None, ports["TLS"]: context})
+
+
+def test_memory_after_ten_thousand_connections(start_broker: Callable[..., BrokerProcess]) -> None:
+    """They come in five crowds, send a request each, and leave."""
+    broker = start_broker(socket__listen__backlog__size="2048")
+    before = rss_bytes(broker.pid)
+    for _ in range(5):
+        with wire.crowd(broker.bootstrap, 2_000) as clients:
+            assert clients[-1].ask(wire.list_offsets("none", 0, -1))
+    wait_for("memory is given back", lambda: rss_bytes(broker.pid) <= before + KEPT_BYTES, 90, every=0.5)

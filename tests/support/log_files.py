@@ -54,7 +54,8 @@ def read_all(log: PartitionLog, start: int | None = None) -> list[bytes]:
         if got.error or not batches:
             return found
         found += batches
-        after = int.from_bytes(batches[-1][:8], "big") + int.from_bytes(batches[-1][23:27], "big") + 1
+        base = int.from_bytes(batches[-1][:8], "big", signed=True)
+        after = base + int.from_bytes(batches[-1][23:27], "big", signed=True) + 1
         if after <= offset:  # a damaged batch
             return found
         offset = after
