@@ -16,6 +16,7 @@ from kbroker.telemetry import decoder
 from kbroker.telemetry.instances import ClientInstance
 from kbroker.testing import EmbeddedBroker
 from tests.support.broker import wait_for
+from tests.support.cli import printed, refusal, run
 from tests.support.client import Client
 
 CLIENT_METRICS, SET = 16, 0
@@ -112,3 +113,16 @@ def test_an_endpoint_that_is_no_url(endpoint: str) -> None:
     """It is refused before anything starts."""
     with pytest.raises(ConfigError, match=r"kbroker\.telemetry\.otlp\.endpoint"):
         Broker({"kbroker.telemetry.otlp.endpoint": endpoint})
+
+
+def test_configs_of_a_subscription(broker: EmbeddedBroker) -> None:
+    """The command sets them, with Kafka's refusals."""
+    server = ("--bootstrap-server", broker.bootstrap_servers)
+    change = ("configs", "alter", "client-metrics", "s", *server)
+    assert (
+        printed(None, *change, "--set", "match=client_id=a.*", "--append", "metrics=x") == "altered client-metrics s\n"
+    )
+    shown = printed(None, "configs", "describe", "client-metrics", "s", *server)
+    assert "match    client_id=a.*  DYNAMIC_CLIENT_METRICS_CONFIG" in shown
+    assert [one.name for one in broker.context.telemetry.manager.subscriptions] == ["all", "s"]
+    assert "Illegal client matching pattern: client=a" in refusal(run(None, *change, "--set", "match=client=a"))

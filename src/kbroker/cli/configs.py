@@ -1,4 +1,4 @@
-"""`kbroker configs`: show and change configs of topics and brokers, on any Kafka."""
+"""`kbroker configs`: show and change configs of topics, brokers, groups and client metrics, on any Kafka."""
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -12,18 +12,23 @@ from kbroker.client.admin import Admin
 from kbroker.common.configs.config_resource import ConfigChange, ConfigOperation, ConfigResourceType
 from kbroker.common.errors import Errors, KafkaError
 
-KINDS = ("topic", "broker", "broker-logger")
+KINDS = ("topic", "broker", "broker-logger", "group", "client-metrics")
+BY_NAME = {
+    "topic": ConfigResourceType.TOPIC,
+    "group": ConfigResourceType.GROUP,
+    "client-metrics": ConfigResourceType.CLIENT_METRICS,
+}
 ALL_BROKERS = "default"
 NOT_SET_HERE = ("DEFAULT_CONFIG", "STATIC_BROKER_CONFIG", "DYNAMIC_BROKER_CONFIG", "DYNAMIC_DEFAULT_BROKER_CONFIG")
 
 
 @click.group(cls=CommandGroup)
 def configs() -> None:
-    """Show and change configs of topics and brokers."""
+    """Show and change configs of topics, brokers and groups."""
 
 
 @configs.command()
-@click.argument("kind", type=click.Choice(KINDS), metavar="topic|broker|broker-logger")
+@click.argument("kind", type=click.Choice(KINDS), metavar="topic|broker|broker-logger|group|client-metrics")
 @click.argument("names", nargs=-1, required=True, metavar="NAME...")
 @bootstrap_option
 @click.option("--key", "keys", multiple=True, metavar="NAME", help="Show only this config. Repeatable.")
@@ -32,7 +37,7 @@ def configs() -> None:
 def describe(
     kind: str, names: tuple[str, ...], bootstrap_server: str, keys: tuple[str, ...], everything: bool, as_json: bool
 ) -> None:
-    """Show configs that were set on topics or brokers at run time.
+    """Show configs that were set at run time on topics, brokers, groups or client metrics subscriptions.
 
     The NAME of a broker is its node id; `default` shows what was set for all brokers.
     """
@@ -77,7 +82,7 @@ def _is_set_here(kind: str, name: str, source: str) -> bool:
 
 
 @configs.command()
-@click.argument("kind", type=click.Choice(KINDS), metavar="topic|broker|broker-logger")
+@click.argument("kind", type=click.Choice(KINDS), metavar="topic|broker|broker-logger|group|client-metrics")
 @click.argument("names", nargs=-1, required=True, metavar="NAME...")
 @bootstrap_option
 @click.option("--set", "sets", multiple=True, metavar="NAME=VALUE", help="Set a config. Repeatable.")
@@ -99,7 +104,7 @@ def alter(
     dry_run: bool,
     as_json: bool,
 ) -> None:
-    """Change configs of topics or brokers at run time.
+    """Change configs of topics, brokers, groups or client metrics subscriptions at run time.
 
     The NAME of a broker is its node id; `default` means all brokers. Configs that are not named stay as they are. For
     each NAME, either all changes are made or none.
@@ -169,8 +174,8 @@ def changes(by_option: dict[str, dict[str, str]], deletes: tuple[str, ...]) -> "
 
 
 def _resource(kind: str, name: str) -> "tuple[ConfigResourceType, str]":
-    if kind == "topic":
-        return ConfigResourceType.TOPIC, name
+    if kind in BY_NAME:
+        return BY_NAME[kind], name
     if kind == "broker" and name == ALL_BROKERS:
         return ConfigResourceType.BROKER, ""
     if not (name.isascii() and name.isdigit()):
