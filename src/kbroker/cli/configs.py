@@ -37,7 +37,7 @@ def configs() -> None:
 def describe(
     kind: str, names: tuple[str, ...], bootstrap_server: str, keys: tuple[str, ...], everything: bool, as_json: bool
 ) -> None:
-    """Show configs that were set at run time on topics, brokers, groups or client metrics subscriptions.
+    """Show configs that were set at run time.
 
     The NAME of a broker is its node id; `default` shows what was set for all brokers.
     """
@@ -104,7 +104,7 @@ def alter(
     dry_run: bool,
     as_json: bool,
 ) -> None:
-    """Change configs of topics, brokers, groups or client metrics subscriptions at run time.
+    """Change configs at run time.
 
     The NAME of a broker is its node id; `default` means all brokers. Configs that are not named stay as they are. For
     each NAME, either all changes are made or none.

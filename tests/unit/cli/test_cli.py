@@ -34,7 +34,7 @@ Commands:
   acls          List, add, remove and explain ACLs.
   cluster       Describe a cluster: its brokers, controller and features.
   completion    Print the script for completion in a shell.
-  configs       Show and change configs of topics and brokers.
+  configs       Show and change configs of topics, brokers and groups.
   consume       Print the records of TOPIC until Ctrl-C.
   groups        List, describe, reset and delete consumer groups.
   log           Print, verify and repair log files, without a broker.
