@@ -46,7 +46,7 @@ def crc_ok(data: bytes) -> bool:
 
 
 def read_all(log: PartitionLog, start: int | None = None) -> list[bytes]:
-    """Every batch from the log start (or start) to where reads end; stops at the first error and where offsets go back."""
+    """Return every batch from the log start (or start) to where reads end, fail or go back."""
     offset, found = log.log_start_offset if start is None else start, list[bytes]()
     while True:
         got = log.read(offset, 1 << 20)
