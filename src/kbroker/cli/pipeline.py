@@ -6,6 +6,7 @@ import click
 
 from kbroker.cli.options import CommandGroup, json_option
 from kbroker.cli.output import print_json
+from kbroker.cli.pipeline_clients import clients
 from kbroker.cli.pipeline_jobs import archive, compact, ingest
 from kbroker.cli.pipeline_views import lag, throttles, usage
 from kbroker.cli.pipeline_watch import watch
@@ -41,5 +42,5 @@ def jars(into: Path | None, delta: bool, as_json: bool) -> None:
         click.echo(",".join(files))
 
 
-for command in (ingest, usage, throttles, lag, archive, compact, replay, recommend, report, watch):
+for command in (ingest, usage, throttles, clients, lag, archive, compact, replay, recommend, report, watch):
     pipeline.add_command(command)

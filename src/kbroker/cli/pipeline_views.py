@@ -45,7 +45,7 @@ def usage(logs: tuple[str, ...], dates: tuple[str, ...], top: int, by: str, per:
 
     The input is a TABLE of `ingest` or `watch`, or LOGs of kbroker or Apache Kafka.
     """
-    with _rows(logs, dates, common) as (rows, are_views):
+    with request_rows(logs, dates, common) as (rows, are_views):
         from kbroker.spark.usage_views import usage as measured
         from kbroker.spark.watch.views import usage_of
 
@@ -106,7 +106,7 @@ def throttles(logs: tuple[str, ...], dates: tuple[str, ...], top: int, **common:
 
     The input is a TABLE of `ingest` or `watch`, or LOGs. A log of Apache Kafka has delays but not their quotas.
     """
-    with _rows(logs, dates, common) as (rows, are_views):
+    with request_rows(logs, dates, common) as (rows, are_views):
         from kbroker.spark.usage_views import throttles as judged
         from kbroker.spark.watch.views import throttles_of_views
 
@@ -206,7 +206,9 @@ def _by_topic(found: Sequence[Lag]) -> list[list[object]]:
 
 
 @contextmanager
-def _rows(logs: tuple[str, ...], dates: tuple[str, ...], common: dict[str, Any]) -> Iterator[tuple[DataFrame, bool]]:
+def request_rows(
+    logs: tuple[str, ...], dates: tuple[str, ...], common: dict[str, Any]
+) -> Iterator[tuple[DataFrame, bool]]:
     """Yield the rows of a table or of logs, and whether they are the views of `watch`.
 
     Spark runs until the block ends.

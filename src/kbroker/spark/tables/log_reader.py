@@ -96,9 +96,14 @@ def read_log(spark: SparkSession, source: LogSource) -> DataFrame:
 
     Raises: PipelineError when there is no log, or an executor does not see its files.
     """
+    return parse(read_lines(spark, source), source.format)
+
+
+def read_lines(spark: SparkSession, source: LogSource) -> DataFrame:
+    """Return all values of a log, not parsed yet. Raises: PipelineError as `read_log`."""
     raw = _load(spark, source, streaming=False)
     require_shared(spark, None, some_files(source))
-    return parse(_normal(raw, source), source.format)
+    return _normal(raw, source)
 
 
 def stream_log(
