@@ -7,8 +7,11 @@ from kbroker.security.authorizer import checks
 
 
 def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
-    """List groups; filters count from v4 (states) and v5 (types), in any case, and unknown names match nothing."""
-    states = {state.lower() for state in body.get("StatesFilter") or ()}
+    """List groups; filters count from v4 (states) and v5 (types), in any case, and unknown names match nothing.
+
+    Kafka matches NotReady, the state in its responses, as not_ready only; here both match.
+    """
+    states = {state.lower().replace("_", "") for state in body.get("StatesFilter") or ()}
     types = {kind.lower() for kind in body.get("TypesFilter") or ()}
     may_see_all = ctx.auth.allows(request, checks.LIST_GROUPS_ALL)
     groups = ctx.groups.list_groups()
