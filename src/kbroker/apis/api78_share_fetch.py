@@ -111,7 +111,11 @@ class _ShareFetchRequest:
         if self.epoch == INITIAL_EPOCH:
             if has_acknowledgements:
                 raise KafkaError(Errors.INVALID_REQUEST)
-            sessions.open(self.group_id, self.member_id, requested_places, self.request.connection_id)
+            connection_id = self.request.connection_id
+            sessions.open(self.group_id, self.member_id, requested_places, connection_id)
+            self.manager.watch_connection(connection_id)
+            if self.request.is_disconnected:  # before the watch
+                sessions.disconnected(connection_id)
             return requested_places
         forgotten = [
             (topic["TopicId"], index) for topic in self.body["ForgottenTopicsData"] for index in topic["Partitions"]

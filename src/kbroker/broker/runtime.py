@@ -332,6 +332,7 @@ class BrokerRuntime:
             quotas=self._quotas.managers,
             refused=self._server.refused_requests,
             acls=None if authorizer is None else authorizer.rules,
+            appends=self._server.signal,
         )
         for entry in self.apis.entries.values():
             native_apis.set_api(entry.key, entry.min_served_version, entry.max_version, entry.first_flexible)
@@ -425,7 +426,7 @@ class BrokerRuntime:
                     self._controller,
                     self._features,
                     ShareStatePersister(lambda: self._start_share().coordinator),
-                    self.parts.native_apis.append_signal,
+                    self._server.signal,
                     self.ctx.metrics,
                 )
                 service.start()

@@ -4,10 +4,10 @@ from uuid import UUID
 
 from kbroker._core.clock import BaseClock
 from kbroker._core.requests.request import Queue, RequestExecutor
+from kbroker._core.timer.key_signal import KeySignal
 from kbroker.log._partition_log import PartitionLog
 from kbroker.network.connections._refused_requests import RefusedRequests
 from kbroker.quota._client_quotas import ClientQuotaManagers
-from kbroker.replica._append_signal import AppendSignal
 from kbroker.security.authorizer._acl_table import AclRules
 
 _Body = tuple[bytes, int | None]
@@ -26,7 +26,6 @@ class TopicView(Protocol):
 class NativeExecutor(RequestExecutor): ...
 
 class NativeApis:
-    append_signal: AppendSignal
     def __new__(
         cls,
         clock: BaseClock | None,
@@ -43,6 +42,7 @@ class NativeApis:
         quotas: ClientQuotaManagers | None = None,
         refused: RefusedRequests | None = None,
         acls: AclRules | None = None,
+        appends: KeySignal | None = None,
     ) -> NativeApis: ...
     def set_api(self, key: int, min_version: int, max_version: int, first_flexible: int) -> None: ...
     def set_api_versions(

@@ -5,6 +5,7 @@ from libc.stdint cimport int16_t, int32_t, int64_t, uint64_t
 from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memcpy, memset
 
+from kbroker._core.timer.key_signal cimport KeySignal, key_signal, key_signal_release, key_signal_retain
 from kbroker._core.clock cimport borrow_clock, clock_release, clock_retain, clock_now_ns
 from kbroker._core.timer.purgatory cimport (
     Key, purgatory_advance, purgatory_check_and_complete, purgatory_close, purgatory_delayed, purgatory_new,
@@ -36,9 +37,6 @@ from kbroker.handlers._native_handler cimport HandlerExecutor, executor_free, ex
 from kbroker.apis.api00_produce._produce cimport handle_produce, delayed_produce_source
 from kbroker.apis.api00_produce._transactional_produce cimport (
     TRANSACTIONS_ABSENT, TRANSACTIONS_TRUSTED, TRANSACTIONS_VERIFIED,
-)
-from kbroker.replica._append_signal cimport (
-    AppendSignal, append_signal, append_signal_release, append_signal_retain,
 )
 from kbroker.replica._topics cimport TopicTable, topic_table_build, topic_table_release, Topic, topic_table_retain
 from kbroker.network.connections._refused_requests cimport RefusedRequests, refused_release, refused_retain
@@ -151,7 +149,7 @@ cdef void flush_moved(void *arg, Partition *partition) noexcept nogil:
     key.low = 0
     purgatory_check_and_complete(native_apis.produce_purgatory, &key)
     purgatory_check_and_complete(native_apis.fetch_purgatory, &key)
-    append_signal(native_apis.append_signal, partition)
+    key_signal(native_apis.appends, key.high, key.low)
 
 
 cdef void hook_partitions(NativeApisCore *native_apis, TopicTable *table, bint connect) noexcept nogil:
@@ -198,13 +196,13 @@ cdef class NativeApis:
         quotas: the ClientQuotaManagers that judge the served requests; None: nothing is limited.
         refused: table of requests whose connection is closed instead of a response; None: they are not counted.
         acls: the rules of the authorizer; None: everything is allowed.
+        appends: signal of appends by ``partition_key``; None: there is none.
         fetch_purge_interval, produce_purge_interval: completed operations that start a purge.
     Threads: the ``run_*`` methods are thread bodies and release the GIL; the others may be called from any thread,
         before ``close``.
     """
 
     cdef NativeApisCore *native_apis
-    cdef readonly AppendSignal append_signal        # of appends to the partitions that Python threads watch
     cdef object _clock
     cdef object _queues
 
@@ -212,7 +210,7 @@ cdef class NativeApis:
                   int32_t max_fetch_sessions=1000, int64_t fetch_max_bytes=57671680,
                   int64_t fetch_purge_interval=1000, int64_t produce_purge_interval=1000,
                   int32_t max_request_partitions=100000, int64_t session_seed=0,
-                  ClientQuotaManagers quotas=None, RefusedRequests refused=None, AclRules acls=None):
+                  ClientQuotaManagers quotas=None, RefusedRequests refused=None, AclRules acls=None, KeySignal appends=None):
         cdef NativeApisCore *native_apis = <NativeApisCore *>calloc(1, sizeof(NativeApisCore))
         if native_apis == NULL:
             raise MemoryError
@@ -224,8 +222,8 @@ cdef class NativeApis:
             raise ValueError("the queues are closed")
         native_apis.clock = clock_retain(borrow_clock(clock))
         self._clock = clock
-        self.append_signal = AppendSignal()
-        native_apis.append_signal = append_signal_retain(self.append_signal.core)
+        if appends is not None:
+            native_apis.appends = key_signal_retain(appends.core)
         self._queues = (requests, python_requests)
         if quotas is not None:
             native_apis.quotas = quotas_retain(quotas.quotas)
@@ -255,8 +253,7 @@ cdef class NativeApis:
         if native_apis == NULL:
             return
         topic_table_release(native_apis.topics)
-        if native_apis.append_signal != NULL:
-            append_signal_release(native_apis.append_signal)
+        key_signal_release(native_apis.appends)
         if native_apis.fetch_purgatory != NULL:
             purgatory_release(native_apis.fetch_purgatory)
         session_cache_free(<SessionCache *>native_apis.sessions)       # last: delayed fetches held sessions
@@ -450,7 +447,6 @@ cdef class NativeApis:
             timer_close(native_apis.fetch_timer)
             timer_close(native_apis.produce_timer)
             hook_partitions(native_apis, native_apis.topics, False)
-        self.append_signal.close()
         self.publish_topics(())
 
     @property

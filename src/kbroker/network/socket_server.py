@@ -13,6 +13,7 @@ from kbroker._core import process_memory
 from kbroker._core.clock import BaseClock
 from kbroker._core.requests.memory_pool import MemoryPool
 from kbroker._core.requests.request import Queue, RequestExecutor
+from kbroker._core.timer.key_signal import KeySignal
 from kbroker.common.listeners import Listener
 from kbroker.common.listening_socket import close_listening
 from kbroker.common.loggers import get_logger
@@ -104,6 +105,7 @@ class SocketServer:
             if not isinstance(protection, ListenerSecurity):
                 raise TypeError(f"security of {name} must be a ListenerSecurity, not {type(protection).__name__}")
         self.refused_requests = RefusedRequests()
+        self.signal = KeySignal()  # of watched connections that were closed; its other users have keys with low 0
         self.connection_quotas = ConnectionQuotas(
             self.options.max_connections,
             self.options.max_connections_per_ip,
@@ -363,6 +365,7 @@ class SocketServer:
             recorder=tables.recorder,
             refused=self.refused_requests if options.serves_kafka else None,
             executor=self._executor(),
+            closed=self.signal,
         )
         if self._watch is not None:
             self._watch.add(processor)

@@ -1,0 +1,3 @@
+from kbroker.log._partition_log import PartitionLog
+
+def partition_key(log: PartitionLog) -> int: ...

@@ -125,3 +125,8 @@ cdef TopicTable *topic_table_build(object views) except NULL:
         topic_table_release(table)
         raise
     return table
+
+
+def partition_key(PartitionLog log not None) -> int:
+    """Return the high half of the key of a partition in a signal of appends; the low half is 0."""
+    return <int64_t>log.partition

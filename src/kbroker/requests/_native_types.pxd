@@ -6,6 +6,7 @@ first handler runs. ``Handler`` belongs to one thread.
 """
 from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint8_t, uint64_t
 from kbroker._core.clock cimport Clock
+from kbroker._core.timer.key_signal cimport KeySignalCore
 from kbroker._core.timer.purgatory cimport Purgatory
 from kbroker._core.requests.request cimport Request, RequestQueue
 from kbroker._core.sync cimport AtomicI64, Mutex
@@ -13,7 +14,6 @@ from kbroker._core.timer.timing_wheel cimport Timer
 from kbroker.log._partition cimport Partition
 from kbroker.network.connections._refused_requests cimport RefusedTable
 from kbroker.security.authorizer._acl_table cimport AclTable, DecisionCache
-from kbroker.replica._append_signal cimport AppendSignalCore
 from kbroker.replica._topics cimport TopicTable
 from kbroker.quota._quota_enforcement cimport ClientCache
 from kbroker.quota._client_sensors cimport ClientQuotas
@@ -73,7 +73,7 @@ cdef struct NativeApisCore:
     Timer *produce_timer
     Purgatory *fetch_purgatory
     Purgatory *produce_purgatory
-    AppendSignalCore *append_signal     # counted: for share fetches, which Python threads complete
+    KeySignalCore *appends      # counted: of partitions, by address and 0, for share fetches; NULL: none
     void *sessions              # SessionCache of _fetch_session
     Mutex delayed_lock
     void *delayed                # FetchState list, for shutdown

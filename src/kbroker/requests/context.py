@@ -257,6 +257,11 @@ class RequestContext(NamedTuple):
         return "" if self.inbound is None else self.inbound.connection_id
 
     @property
+    def is_disconnected(self) -> bool:
+        """Return whether the connection is closed."""
+        return self.inbound is not None and self.inbound.is_disconnected
+
+    @property
     def user(self) -> str:
         """Name of the principal, which quotas use."""
         return self.principal.partition(":")[2]

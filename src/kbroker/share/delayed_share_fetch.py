@@ -89,7 +89,7 @@ class DelayedShareFetch(DelayedOperation):
     def __init__(
         self,
         fetch: ShareFetch,
-        watch: Callable[[PartitionLog], None],
+        watch: Callable[[SharePartitionKey, PartitionLog], None],
         released: Callable[..., None],
     ) -> None:
         super().__init__(max(0, fetch.params.max_wait_ms))
@@ -137,7 +137,7 @@ class DelayedShareFetch(DelayedOperation):
             if offset is None:
                 share.release_fetch_lock(self)
             else:
-                self._watch(log)
+                self._watch(key, log)
                 found[key] = offset
         return found
 

@@ -62,7 +62,7 @@ class ShareGroupConfigs:
 
 
 def share_limits(config: BrokerConfig) -> Mapping[str, Limits]:
-    """Return the broker's settings that a group can replace, with the bounds of its own value."""
+    """Return the broker's settings that a group can replace, with the bounds of the value of the group."""
     names = "record.lock.duration.ms", "delivery.count.limit", "partition.max.record.locks"
     words = "", "min.", "max."
     return {name: Limits(*(config.integer(f"group.share.{word}{name}") for word in words)) for name in names}

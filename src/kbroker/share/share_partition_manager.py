@@ -13,6 +13,7 @@ from typing import Any, Protocol
 from uuid import UUID
 
 from kbroker._core.clock import BaseClock
+from kbroker._core.timer.key_signal import KeySignal
 from kbroker._core.timer.purgatory import Purgatory
 from kbroker._core.timer.timing_wheel import Timer
 from kbroker.common.configs.config import BrokerConfig
@@ -23,7 +24,7 @@ from kbroker.coordinator.share.persister import SharePersister
 from kbroker.log._partition_log import PartitionLog
 from kbroker.metadata.controller import Controller
 from kbroker.metadata.topics import TopicView
-from kbroker.replica._append_signal import AppendSignal
+from kbroker.replica._topics import partition_key
 from kbroker.share.delayed_share_fetch import DelayedShareFetch, ReadPartition, Results, ShareFetch, ShareFetchParams
 from kbroker.share.group_configs import BY_DURATION, EARLIEST, LATEST, ShareGroupConfigs, share_limits
 from kbroker.share.sessions import SharedPartition, ShareSessionCache
@@ -67,7 +68,7 @@ class SharePartitionManager:
         topics: Topics,
         controller: Controller,
         persister: SharePersister,
-        appends: AppendSignal,
+        signal: KeySignal,
         sensors: ShareSensors,
     ) -> None:
         self.clock = clock
@@ -81,7 +82,8 @@ class SharePartitionManager:
         self._topics = topics
         self._controller = controller
         self._persister = persister
-        self._appends = appends
+        self._signal = signal
+        self._watched: dict[tuple[int, int], Callable[[], object]] = {}
         self._limits = share_limits(config)
         self._partitions: dict[SharePartitionKey, SharePartition] = {}
         self._actions: deque[Callable[[], object]] = deque()
@@ -124,10 +126,8 @@ class SharePartitionManager:
         if not found:
             done(fetch.errors)
             return
-        keys = [
-            wait_key for key in found for wait_key in (_group_key(key), _partition_key(key.topic_id, key.partition))
-        ]
-        operation = DelayedShareFetch(fetch, self._appends.watch, self._wake)
+        keys = [wait_key for key in found for wait_key in (_group_key(key), _place(key))]
+        operation = DelayedShareFetch(fetch, self._watch_appends, self._wake)
         self.purgatory.try_complete_else_watch(operation, keys)
         self._run_actions()
 
@@ -298,11 +298,26 @@ class SharePartitionManager:
                 return
             run()
 
+    def _watch_appends(self, key: SharePartitionKey, log: PartitionLog) -> None:
+        """Check the fetches of a partition after its next append."""
+        self._watch((partition_key(log), 0), partial(self.purgatory.check_and_complete, _place(key)))
+
+    def watch_connection(self, connection_id: str) -> None:
+        """End the session of a connection when it is closed."""
+        *_, processor_id, index = connection_id.split("-")
+        self._watch((int(index), int(processor_id) + 1), partial(self.sessions.disconnected, connection_id))
+
+    def _watch(self, key: tuple[int, int], run: Callable[[], object]) -> None:
+        self._watched[key] = run
+        self._signal.watch(*key)
+
     def run_waker(self) -> None:
-        """Check fetches after appends, until `close`."""
-        while appended := self._appends.wait():
-            for topic_id, index in appended:
-                self.purgatory.check_and_complete(_partition_key(UUID(bytes=topic_id), index))
+        """Check fetches after appends, and end the sessions of closed connections, until `close`."""
+        while events := self._signal.wait():
+            for event in events:
+                run = self._watched.pop(event, None)
+                if run is not None:
+                    run()
             self._run_actions()
 
     def run_reaper(self) -> None:
@@ -319,7 +334,7 @@ class SharePartitionManager:
 
     def close(self) -> None:
         """Complete the fetches that wait, and end the threads. Idempotent."""
-        self._appends.close()
+        self._signal.close()
         self.purgatory.close()
         self.lock_timer.close()
 
@@ -346,5 +361,5 @@ def _group_key(key: SharePartitionKey) -> tuple[Any, ...]:
     return key.group_id, key.topic_id, key.partition
 
 
-def _partition_key(topic_id: UUID, index: int) -> tuple[Any, ...]:
-    return topic_id, index
+def _place(key: SharePartitionKey) -> tuple[Any, ...]:
+    return key.topic_id, key.partition

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable
 
 from kbroker._core.clock import BaseClock
+from kbroker._core.timer.key_signal import KeySignal
 from kbroker.common.configs.config import BrokerConfig
 from kbroker.common.feature_versions import SHARE_VERSION
 from kbroker.coordinator.share.persister import SharePersister
@@ -13,7 +14,6 @@ from kbroker.metadata.controller import Controller
 from kbroker.metadata.features import Features
 from kbroker.metadata.topics import TopicRegistry
 from kbroker.metrics.registry import Metrics
-from kbroker.replica._append_signal import AppendSignal
 from kbroker.share.share_partition_manager import SharePartitionManager
 from kbroker.share.share_sensors import ShareSensors
 
@@ -22,7 +22,7 @@ class SharePartitionService:
     """Service around a SharePartitionManager.
 
     Close it when no handler runs any more, and responses can still be sent. Its threads: one expires acquisition locks,
-    one expires share fetches, one completes them after appends.
+    one expires share fetches, one completes them after appends and ends sessions of closed connections.
     """
 
     def __init__(
@@ -33,11 +33,11 @@ class SharePartitionService:
         controller: Controller,
         features: Features,
         persister: SharePersister,
-        appends: AppendSignal,
+        signal: KeySignal,
         metrics: Metrics,
     ) -> None:
         sensors = ShareSensors(metrics, clock)
-        self.manager = SharePartitionManager(config, clock, topics, controller, persister, appends, sensors)
+        self.manager = SharePartitionManager(config, clock, topics, controller, persister, signal, sensors)
         self._topics = topics
         self._features = features
         self._threads = [

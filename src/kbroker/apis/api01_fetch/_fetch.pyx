@@ -14,6 +14,7 @@ from libc.stdlib cimport calloc, free
 from libc.string cimport memset
 
 from kbroker._core.clock cimport clock_now_ms, clock_now_ns
+from kbroker._core.timer.key_signal cimport key_signal
 from kbroker._core.codec.wire cimport (
     Reader, read_bytes, read_count, read_i32, read_i64, read_i8, read_length, read_uvarint, reader_init, skip_tags,
 )
@@ -31,7 +32,6 @@ from kbroker.apis.api01_fetch._fetch_response cimport (
 )
 from kbroker.apis.api01_fetch._fetch_session cimport SessionCache, session_begin
 from kbroker.apis.api01_fetch._fetch_types cimport FetchPart, FetchState
-from kbroker.replica._append_signal cimport append_signal
 from kbroker.requests._native_types cimport (
     OUTCOME_DELAYED, OUTCOME_RESPONDED, Handler, NativeApisCore, Outcome, DEFERRED_SLOTS,
 )
@@ -196,7 +196,7 @@ cdef void run_deferred(Handler *handler) noexcept nogil:
         key.high = <int64_t>handler.deferred[i]
         key.low = 0
         purgatory_check_and_complete(handler.native_apis.fetch_purgatory, &key)
-        append_signal(handler.native_apis.append_signal, handler.deferred[i])
+        key_signal(handler.native_apis.appends, key.high, key.low)
         partition_release(handler.deferred[i])
 
 

@@ -179,6 +179,12 @@ cdef class InboundRequest:
         return self.request is NULL
 
     @property
+    def is_disconnected(self):
+        """Return whether its connection is closed; true once the request is completed."""
+        cdef Request *request = self.request
+        return request is NULL or request.responder.is_closed(request)
+
+    @property
     def client_information(self):
         """Name and version of the client's software (KIP-511), each "unknown" until the client has sent them.
 

@@ -3,6 +3,7 @@ from typing import final
 from kbroker._core.clock import BaseClock
 from kbroker._core.requests.memory_pool import MemoryPool
 from kbroker._core.requests.request import Queue, RequestExecutor
+from kbroker._core.timer.key_signal import KeySignal
 from kbroker.network._request_metrics import RequestMetrics, RequestRecorder
 from kbroker.network.connections._connection_quotas import ConnectionQuotas
 from kbroker.network.connections._refused_requests import RefusedRequests
@@ -27,6 +28,7 @@ class Processor:
         recorder: RequestRecorder | None = None,
         refused: RefusedRequests | None = None,
         executor: RequestExecutor | None = None,
+        closed: KeySignal | None = None,
     ) -> Processor: ...
     @property
     def listener_name(self) -> str: ...

@@ -7,6 +7,7 @@ the atomics.
 from libc.stdint cimport int32_t, int64_t
 
 from kbroker._core.clock cimport Clock
+from kbroker._core.timer.key_signal cimport KeySignalCore
 from kbroker._core.network.loop_types cimport Channel, EventLoop, Link
 from kbroker._core.requests.request cimport Executor, Request, RequestQueue, Responder, Session
 from kbroker._core.sync cimport AtomicI64, Cond, Mutex
@@ -68,6 +69,7 @@ cdef struct ProcessorCore:
     MetricsTable *metrics       # counted; written by this thread only; NULL: not kept
     Recorder *recorder          # counted; NULL: finished requests are not recorded
     RefusedTable *refused       # counted; NULL: none are noted
+    KeySignalCore *closed       # counted: of closed connections, by index and processor id + 1; NULL: none
     Link zombies                # closed channels with requests still out
     Link failed_auth                # channels whose refusal is sent when it is due, before they close
     int64_t refusal_delay_ns

@@ -38,6 +38,7 @@ from kbroker.network.connections._client_information cimport (
     software_destroy, software_enter, software_leave, software_settle,
 )
 from kbroker.network.connections._quota_core cimport AddressEntry, quotas_exceeded, quotas_leave, quotas_release
+from kbroker._core.timer.key_signal cimport key_signal, key_signal_release
 from kbroker.network.connections._refused_requests cimport refused_receive, refused_release
 from kbroker.network.transport._security cimport authentication_end, authentication_open, tls_open
 
@@ -65,6 +66,7 @@ cdef void core_release(ProcessorCore *core) noexcept nogil:
     quotas_release(core.quotas)
     metrics_release(core.metrics)
     refused_release(core.refused)
+    key_signal_release(core.closed)
     if core.recorder is not NULL:
         core.recorder.release(core.recorder)
     cond_destroy(&core.role_changed)
@@ -223,6 +225,7 @@ cdef void process_disconnected(ProcessorCore *core) noexcept nogil:
         list_remove(&channel.disconnected)
         if channel.has_invalid_frame:
             refused_receive(core.refused, channel, core.responder.processor_id)
+        key_signal(core.closed, channel.metadata.index, core.responder.processor_id + 1)
         quotas_leave(core.quotas, core.listener_quota, <AddressEntry *>channel.owner)
         channel.owner = NULL
         authentication_end(channel)
