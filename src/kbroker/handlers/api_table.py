@@ -87,6 +87,8 @@ _MODULES = {
     75: "api75_describe_topic_partitions",
     76: "api76_share_group_heartbeat",
     77: "api77_share_group_describe",
+    78: "api78_share_fetch",
+    79: "api79_share_acknowledge",
     80: "api80_add_raft_voter",
     81: "api81_remove_raft_voter",
     83: "api83_initialize_share_group_state",

@@ -83,7 +83,8 @@ class SharePartitionManager:
         self._controller = controller
         self._persister = persister
         self._signal = signal
-        self._watched: dict[tuple[int, int], Callable[[], object]] = {}
+        self._appends: dict[int, SharePartitionKey] = {}  # by the key of the signal
+        self._connections: dict[tuple[int, int], str] = {}
         self._limits = share_limits(config)
         self._partitions: dict[SharePartitionKey, SharePartition] = {}
         self._actions: deque[Callable[[], object]] = deque()
@@ -255,6 +256,9 @@ class SharePartitionManager:
     def topic_deleted(self, name: str) -> None:
         """Remove the share partitions of a deleted topic."""
         self._drop_all(lambda key: key.topic == name)
+        for watched, key in list(self._appends.items()):
+            if key.topic == name:
+                del self._appends[watched]
 
     def disable(self) -> None:
         """End all sessions and remove all share partitions: the feature share.version was disabled."""
@@ -300,24 +304,25 @@ class SharePartitionManager:
 
     def _watch_appends(self, key: SharePartitionKey, log: PartitionLog) -> None:
         """Check the fetches of a partition after its next append."""
-        self._watch((partition_key(log), 0), partial(self.purgatory.check_and_complete, _place(key)))
+        watched = partition_key(log)
+        self._appends[watched] = key
+        self._signal.watch(watched, 0)
 
     def watch_connection(self, connection_id: str) -> None:
         """End the session of a connection when it is closed."""
         *_, processor_id, index = connection_id.split("-")
-        self._watch((int(index), int(processor_id) + 1), partial(self.sessions.disconnected, connection_id))
-
-    def _watch(self, key: tuple[int, int], run: Callable[[], object]) -> None:
-        self._watched[key] = run
-        self._signal.watch(*key)
+        watched = int(index), int(processor_id) + 1
+        self._connections[watched] = connection_id
+        self._signal.watch(*watched)
 
     def run_waker(self) -> None:
         """Check fetches after appends, and end the sessions of closed connections, until `close`."""
         while events := self._signal.wait():
-            for event in events:
-                run = self._watched.pop(event, None)
-                if run is not None:
-                    run()
+            for high, low in events:
+                if low != 0:
+                    self.sessions.disconnected(self._connections.pop((high, low)))
+                elif (key := self._appends.get(high)) is not None:  # kept: the partition may be watched again by now
+                    self.purgatory.check_and_complete(_place(key))
             self._run_actions()
 
     def run_reaper(self) -> None:

@@ -1,0 +1,31 @@
+"""A signal of events about watched keys: watches and the end. Events are raised by native code only."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from kbroker._core.timer.key_signal import KeySignal
+
+
+def test_keys_are_watched_once() -> None:
+    signal = KeySignal()
+    for key in ((1, 2), (1, 2), (2, 1), (-(2**63), 2**63 - 1)):
+        signal.watch(*key)
+    assert signal.watched == 3
+    with pytest.raises(OverflowError):
+        signal.watch(2**63, 0)
+
+
+def test_close_ends_the_wait_and_the_watches() -> None:
+    signal = KeySignal()
+    signal.watch(1, 2)
+    found: list[list[tuple[int, int]]] = []
+    waiting = threading.Thread(target=lambda: found.append(signal.wait()))
+    waiting.start()
+    signal.close()
+    waiting.join(20)
+    assert found == [[]]
+    signal.watch(1, 2)
+    assert (signal.watched, signal.wait()) == (0, [])

@@ -1,0 +1,85 @@
+"""Share sessions: epochs, partitions, the limit, and closed connections."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+import pytest
+
+from kbroker.common.errors import Errors, KafkaError
+from kbroker.share.sessions import FINAL_EPOCH, SharedPartition, ShareSessionCache
+
+P0, P1, P2 = (SharedPartition(UUID(int=1), index, "t") for index in range(3))
+
+
+class Bench:
+    def __init__(self, limit: int = 10) -> None:
+        self.left: list[tuple[str, str]] = []
+        self.empty: list[str] = []
+        self.cache = ShareSessionCache(limit, self.leave, self.empty.append)
+
+    def leave(self, group: str, member: str) -> None:
+        self.left.append((group, member))
+
+    def refused(self, member: str, epoch: int) -> Errors:
+        with pytest.raises(KafkaError) as caught:
+            self.cache.advance("g", member, epoch)
+        return caught.value.error
+
+
+def test_epochs_rise_by_one() -> None:
+    bench = Bench()
+    assert bench.refused("m", 1) is Errors.SHARE_SESSION_NOT_FOUND
+    session = bench.cache.open("g", "m", [P0], "c")
+    assert bench.refused("m", 2) is Errors.INVALID_SHARE_SESSION_EPOCH
+    assert bench.cache.advance("g", "m", 1) is session
+    assert bench.cache.is_next(session, 1)
+    assert bench.refused("m", 1) is Errors.INVALID_SHARE_SESSION_EPOCH
+    session.epoch = 2**31 - 1
+    bench.cache.advance("g", "m", 2**31 - 1)
+    assert session.epoch == 1
+    assert bench.cache.is_next(session, 2**31 - 1)
+    bench.cache.advance("g", "m", FINAL_EPOCH)
+    assert session.epoch == 1
+
+
+def test_partitions_are_added_and_forgotten() -> None:
+    bench = Bench()
+    session = bench.cache.open("g", "m", [P0], "c")
+    bench.cache.advance("g", "m", 1, [P0, P1], [])
+    assert list(session.partitions.values()) == [P0, P1]
+    assert bench.cache.partition_count == 2
+    assert bench.cache.must_respond(session, P1.place, has_records=False, is_error=False)  # it is new
+    assert not bench.cache.must_respond(session, P1.place, has_records=False, is_error=False)
+    assert bench.cache.must_respond(session, P0.place, has_records=True, is_error=False)
+    assert list(session.partitions.values()) == [P1, P0]  # the one with records is fetched last
+    assert bench.cache.must_respond(session, P1.place, has_records=False, is_error=True)
+    assert bench.cache.must_respond(session, P1.place, has_records=False, is_error=False)  # the error is over
+    bench.cache.advance("g", "m", 2, [], [P1.place, P2.place])
+    assert list(session.partitions.values()) == [P0]
+
+
+def test_a_new_session_replaces_the_former_one_at_the_limit() -> None:
+    bench = Bench(1)
+    bench.cache.open("g", "m", [P0], "c")
+    bench.cache.open("g", "m", [P1], "d")
+    with pytest.raises(KafkaError) as caught:
+        bench.cache.open("g", "n", [P1], "e")
+    assert caught.value.error is Errors.SHARE_SESSION_LIMIT_REACHED
+    bench.cache.disconnected("c")  # of the former session
+    assert (len(bench.cache), bench.left) == (1, [])
+
+
+def test_a_closed_connection_ends_its_session_and_the_last_one_its_group() -> None:
+    bench = Bench()
+    bench.cache.open("g", "m", [P0], "c")
+    bench.cache.open("g", "n", [P0], "d")
+    assert sorted(bench.cache.connections()) == ["c", "d"]
+    bench.cache.disconnected("c")
+    assert (bench.left, bench.empty, bench.cache.evictions) == ([("g", "m")], [], 1)
+    assert bench.refused("m", 1) is Errors.SHARE_SESSION_NOT_FOUND
+    bench.cache.remove("g", "n")
+    bench.cache.disconnected("d")
+    assert (bench.left, bench.empty) == ([("g", "m")], ["g"])
+    bench.cache.disconnected("d")
+    assert bench.cache.evictions == 1
