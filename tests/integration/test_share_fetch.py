@@ -233,8 +233,8 @@ def test_records_that_were_deleted_are_passed(broker: Broker) -> None:
 def test_an_append_and_a_closed_connection_end_their_watches(broker: Broker) -> None:
     member = Member(broker)
     member.fetch(0, MinBytes=1)
-    signal = broker.context.share_partitions._signal  # noqa: SLF001
-    assert [*broker.context.share_partitions._appends] == [partition_key(member.log)]  # noqa: SLF001
+    signal = broker.context.share_partitions._signal
+    assert [*broker.context.share_partitions._appends] == [partition_key(member.log)]
     assert signal.watched == 2
     produce(broker)
     member.client.close()
