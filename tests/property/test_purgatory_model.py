@@ -230,7 +230,7 @@ def canceller(world: World, key: int) -> Steps:
 
 
 def forcer(world: World) -> Steps:
-    """Complete the operation from outside, with a count of its own."""
+    """Complete the operation from outside, with a count of its holder."""
     yield lambda: world.refs > 0
     world.refs += 1
     yield from force_complete(world)
