@@ -35,12 +35,12 @@ class Worker:
     def __init__(self, command: Sequence[str], folder: Path, environment: Mapping[str, str] | None = None) -> None:
         self.command = list(command)
         self.lives = 0
-        self._folder = folder
+        self.folder = folder
         self._environment = {**os.environ, **(environment or {})}
         self._process: subprocess.Popen[bytes] | None = None
 
     def _log(self) -> Path:
-        return self._folder / f"worker-{self.lives}.log"
+        return self.folder / f"worker-{self.lives}.log"
 
     def start(self) -> None:
         self.lives += 1
@@ -66,7 +66,7 @@ class Worker:
         """The end of what each life printed."""
         found = []
         for life in range(1, self.lives + 1):
-            text = (self._folder / f"worker-{life}.log").read_text(errors="replace")
+            text = (self.folder / f"worker-{life}.log").read_text(errors="replace")
             found.append(f"life {life}:\n{text[-2000:]}")
         return "\n".join(found)
 
