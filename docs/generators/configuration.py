@@ -56,8 +56,7 @@ def page() -> str:
         "A key that is not set has the value of the first of these keys that is set.\n",
         _table(("Key", "Used instead"), ((f"`{name}`", _names(then)) for name, then in FALLBACKS.items())),
         "\n## Groups\n",
-        "The settings of consumer groups are in force. Those of share and streams groups are stored and described; "
-        "such groups are not supported yet.\n",
+        "Settings of one [group](groups.md); without one, the broker's applies.\n",
         _table(("Key", "Default", "Allowed", "Meaning"), map(_plain_row, GROUP_TABLE.values())),
         "\n## Client metrics subscriptions\n",
         "The metrics that clients push, and how often: [client telemetry](client-telemetry.md).\n",

@@ -20,7 +20,7 @@ def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
     try:
         ctx.auth.require(request, checks.SHARE_GROUP_HEARTBEAT_GROUP, body["GroupId"])
         if not 0 < len(body["MemberId"]) <= MAX_MEMBER_ID_LENGTH:
-            raise _invalid("Invalid member id in the request.")
+            return {"ErrorCode": int(Errors.INVALID_REQUEST)}
         names = set(body["SubscribedTopicNames"] or ())
         if len(ctx.auth.allowed(request, checks.SHARE_GROUP_HEARTBEAT, names)) < len(names):
             return {"ErrorCode": int(checks.SHARE_GROUP_HEARTBEAT.error)}

@@ -7,7 +7,7 @@ from uuid import UUID
 
 from kbroker.apis.share_group_requests import are_enabled
 from kbroker.common.errors import Errors, KafkaError
-from kbroker.coordinator.share.persister import UNINITIALIZED_OFFSET, UNKNOWN_COUNT, ShareState
+from kbroker.coordinator.share.persister import UNINITIALIZED_OFFSET, ShareState
 from kbroker.coordinator.share.share_records import SharePartitionKey
 from kbroker.requests.context import ApiContext, Body, RequestContext
 from kbroker.security.authorizer import checks
@@ -82,12 +82,12 @@ def _topic(ctx: ApiContext, group_id: str, name: str, topic_id: UUID, indexes: I
 
 def _partition(ctx: ApiContext, name: str, index: int, state: ShareState) -> Body:
     row = {**_uninitialized(index), "StartOffset": state.start_offset, "LeaderEpoch": state.leader_epoch}
-    if state.start_offset == UNINITIALIZED_OFFSET or state.delivery_complete_count == UNKNOWN_COUNT:
+    if state.lag(0) is None:
         return row
     log = ctx.topics.partition(name, index)
     if log is None:
-        return {**_uninitialized(index), "StartOffset": 0, "Lag": UNKNOWN_LAG, **_error(Errors.KAFKA_STORAGE_ERROR)}
-    return {**row, "Lag": log.high_watermark - state.start_offset - state.delivery_complete_count}
+        return {**_uninitialized(index), "StartOffset": 0, **_error(Errors.KAFKA_STORAGE_ERROR)}
+    return {**row, "Lag": state.lag(log.high_watermark)}
 
 
 def _uninitialized(index: int) -> Body:

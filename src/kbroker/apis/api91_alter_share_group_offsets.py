@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from uuid import UUID
 
-from kbroker.apis.share_group_requests import are_enabled
+from kbroker.apis.share_group_requests import are_enabled, refused_group
 from kbroker.common.errors import Errors, KafkaError
 from kbroker.requests.context import ApiContext, Body, RequestContext
 from kbroker.security.authorizer import checks
@@ -32,7 +32,10 @@ def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
                 errors[name, row["PartitionIndex"]] = KafkaError(refused)
             else:
                 offsets.setdefault(name, {})[row["PartitionIndex"]] = row["StartOffset"]
-    errors |= ctx.groups.share_groups.alter_offsets(group_id, offsets)
+    try:
+        errors |= ctx.groups.share_groups.alter_offsets(group_id, offsets)
+    except KafkaError as error:
+        return refused_group(error)
     topics: dict[str, list[Body]] = {}
     for (name, index), error in errors.items():
         code, text = (0, None) if error is None else (int(error.error), error.message or error.error.message)

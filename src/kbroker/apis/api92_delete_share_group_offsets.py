@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from uuid import UUID
 
-from kbroker.apis.share_group_requests import are_enabled
+from kbroker.apis.share_group_requests import are_enabled, refused_group
 from kbroker.common.errors import Errors, KafkaError
 from kbroker.requests.context import ApiContext, Body, RequestContext
 from kbroker.security.authorizer import checks
@@ -23,7 +23,10 @@ def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
     allowed = set(ctx.auth.allowed(request, check, names))
     if not group_id:
         raise KafkaError(Errors.INVALID_GROUP_ID)
-    results = ctx.groups.share_groups.delete_offsets(group_id, [name for name in names if name in allowed])
+    try:
+        results = ctx.groups.share_groups.delete_offsets(group_id, [name for name in names if name in allowed])
+    except KafkaError as error:
+        return refused_group(error)
     rows = [_row(name, KafkaError(check.error)) for name in names if name not in allowed]
     rows += [_row(name, found) for name, found in results.items()]
     return {"ErrorCode": 0, "ErrorMessage": None, "Responses": rows}

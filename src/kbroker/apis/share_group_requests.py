@@ -1,11 +1,17 @@
-"""The check that requests about share groups have in common."""
+"""The check and the failure that requests about share groups have in common."""
 
 from __future__ import annotations
 
+from kbroker.common.errors import KafkaError
 from kbroker.common.feature_versions import SHARE_VERSION
-from kbroker.requests.context import ApiContext
+from kbroker.requests.context import ApiContext, Body
 
 
 def are_enabled(ctx: ApiContext) -> bool:
     """Return whether the cluster has share groups; other requests get UNSUPPORTED_VERSION."""
     return ctx.features.level(SHARE_VERSION) > 0
+
+
+def refused_group(error: KafkaError) -> Body:
+    """Return the error of a request about the offsets of one group."""
+    return {"ErrorCode": int(error.error), "ErrorMessage": error.message or error.error.message, "Responses": []}

@@ -31,7 +31,7 @@ COMMANDS = {
     "completion": "Print the script for completion in a shell.",
     "configs": "Show and change configs of topics, brokers and groups.",
     "consume": "Print the records of TOPIC until Ctrl-C.",
-    "groups": "List, describe, reset and delete consumer groups.",
+    "groups": "List, describe, reset and delete groups.",
     "log": "Print, verify and repair log files, without a broker.",
     "pipeline": "Work on request logs with Apache Spark.",
     "produce": "Send each line of standard input to TOPIC as a record.",

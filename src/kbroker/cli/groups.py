@@ -9,13 +9,15 @@ from kbroker.cli.options import CommandGroup, bootstrap_option, connect, json_op
 from kbroker.cli.output import fields, print_deleted, print_json, print_rows, print_table
 from kbroker.cli.reset import reset
 from kbroker.client.cluster import Cluster
-from kbroker.client.groups import CLASSIC, CONSUMER, Groups
+from kbroker.client.groups import CLASSIC, CONSUMER, SHARE, GroupDescription, GroupMember, Groups
+from kbroker.client.share_offsets import ShareOffset, share_offsets
 from kbroker.common.errors import Errors
+from kbroker.common.topic_names import TopicPartition
 
 
 @click.group(cls=CommandGroup)
 def groups() -> None:
-    """List, describe, reset and delete consumer groups."""
+    """List, describe, reset and delete groups."""
 
 
 groups.add_command(reset)
@@ -46,11 +48,14 @@ def list_groups(bootstrap_server: str, states: tuple[str, ...], types: tuple[str
 @click.option("--members", is_flag=True, help="Show members instead of partitions.")
 @json_option
 def describe(names: tuple[str, ...], bootstrap_server: str, members: bool, as_json: bool) -> None:
-    """Show state, members, committed offsets and lag of groups.
+    """Show state, members, offsets and lag of groups.
 
-    Without GROUP, shows all classic and consumer groups. In a group of the
-    consumer protocol (KIP-848), --members shows the epoch of each member, the
-    protocol of the member, and its target assignment while that differs.
+    Without GROUP, shows all classic, consumer and share groups. In a consumer
+    group (KIP-848), --members shows the epoch of each member, the protocol of
+    the member, and its target assignment while that differs; in a share group
+    (KIP-932), its epoch. The offset of a share group is the first one that is
+    not delivered completely, and its lag does not count the completed records
+    behind it.
     """
     with connect(bootstrap_server) as cluster:
         found = _describe(cluster, names)
@@ -69,6 +74,9 @@ def describe(names: tuple[str, ...], bootstrap_server: str, members: bool, as_js
         else:
             columns = ["topic", "partition", "offset", "end_offset", "lag", "member_id", "host", "client_id"]
             header = ["TOPIC", "PARTITION", "OFFSET", "END", "LAG", "MEMBER", "HOST", "CLIENT"]
+            for row in group["partitions"]:
+                if row.get("members", 1) > 1:
+                    row["member_id"] = f"{row['members']} members"
             print_table(header, [[p[c] for c in columns] for p in group["partitions"]])
 
 
@@ -85,7 +93,7 @@ def _print_members(group: dict[str, Any]) -> None:
     if group["epoch"] is not None:
         header += ["EPOCH", "PROTOCOL", "TARGET"]
         for row, m in zip(rows, group["members"], strict=True):
-            is_there = m["target"] == m["assignment"]
+            is_there = m["target"] is None or m["target"] == m["assignment"]
             row += [m["epoch"], m["protocol"], "as assigned" if is_there else _places(m["target"])]
     print_table(header, rows)
 
@@ -100,30 +108,11 @@ def _places(places: list[dict[str, Any]]) -> str:
 def _describe(cluster: Cluster, names: tuple[str, ...]) -> list[dict[str, Any]]:
     client = Groups(cluster)
     if not names:
-        names = tuple(g.group_id for g in client.list_groups() if g.group_type in (CLASSIC, CONSUMER))
+        names = tuple(g.group_id for g in client.list_groups() if g.group_type in (CLASSIC, CONSUMER, SHARE))
     found = []
     for name in names:
         group = client.describe(name)
-        committed = client.committed(name)
-        owners = {tp: m for m in group.members for tp in m.assignment}
-        places = sorted(committed.keys() | owners.keys())
-        ends = client.end_offsets(places)
-        partitions = []
-        for tp in places:
-            offset = committed[tp].offset if tp in committed else None
-            end = ends[tp].offset if tp in ends else None
-            owner = owners.get(tp)
-            partitions.append(
-                {
-                    "topic": tp[0],
-                    "partition": tp[1],
-                    "offset": offset,
-                    "end_offset": end,
-                    "lag": None if offset is None or end is None else end - offset,
-                    "metadata": committed[tp].metadata if tp in committed else None,
-                    **{name: getattr(owner, name, None) for name in ("member_id", "host", "client_id")},
-                }
-            )
+        is_share = group.group_type == SHARE
         found.append(
             {
                 "group": group.group_id,
@@ -141,10 +130,70 @@ def _describe(cluster: Cluster, names: tuple[str, ...]) -> list[dict[str, Any]]:
                     }
                     for m in group.members
                 ],
-                "partitions": partitions,
+                "partitions": _share_partitions(client, group) if is_share else _partitions(client, group),
             }
         )
     return found
+
+
+def _partitions(client: Groups, group: GroupDescription) -> list[dict[str, Any]]:
+    """Return the partitions with a committed offset or a member."""
+    committed = client.committed(group.group_id)
+    owners = {tp: m for m in group.members for tp in m.assignment}
+    places = sorted(committed.keys() | owners.keys())
+    ends = client.end_offsets(places)
+    rows = []
+    for tp in places:
+        offset = committed[tp].offset if tp in committed else None
+        end = ends[tp].offset if tp in ends else None
+        lag = None if offset is None or end is None else end - offset
+        metadata = committed[tp].metadata if tp in committed else None
+        rows.append(_partition(tp, offset, end, lag, metadata, owners.get(tp)))
+    return rows
+
+
+def _share_partitions(client: Groups, group: GroupDescription) -> list[dict[str, Any]]:
+    """Return the partitions of a share group; a member is named where it is the only one."""
+    offsets = share_offsets(client, group.group_id)
+    owners: dict[TopicPartition, list[GroupMember]] = {}
+    for member in group.members:
+        for tp in member.assignment:
+            owners.setdefault(tp, []).append(member)
+    places = sorted(offsets.keys() | owners.keys())
+    ends = client.end_offsets(places)
+    rows = []
+    for tp in places:
+        known = offsets.get(tp, ShareOffset(None, None))
+        sharing = owners.get(tp, [])
+        row = _partition(
+            tp,
+            known.offset,
+            ends[tp].offset if tp in ends else None,
+            known.lag,
+            None,
+            sharing[0] if len(sharing) == 1 else None,
+        )
+        rows.append(row | {"members": len(sharing)})
+    return rows
+
+
+def _partition(
+    tp: TopicPartition,
+    offset: int | None,
+    end: int | None,
+    lag: int | None,
+    metadata: str | None,
+    owner: GroupMember | None,
+) -> dict[str, Any]:
+    return {
+        "topic": tp[0],
+        "partition": tp[1],
+        "offset": offset,
+        "end_offset": end,
+        "lag": lag,
+        "metadata": metadata,
+        **{name: getattr(owner, name, None) for name in ("member_id", "host", "client_id")},
+    }
 
 
 @groups.command()

@@ -1,4 +1,4 @@
-"""`kbroker groups reset`: move committed offsets, with the rules and options of Kafka's own tool."""
+"""`kbroker groups reset`: move the offsets of groups, with the rules and options of Kafka's own tool."""
 
 import re
 from datetime import datetime, timezone
@@ -10,8 +10,9 @@ from kbroker.cli.options import bootstrap_option, connect, json_option, wall_clo
 from kbroker.cli.output import note, print_json, print_table
 from kbroker.client.admin import Admin
 from kbroker.client.cluster import Cluster
-from kbroker.client.groups import CLASSIC, CONSUMER, Groups
+from kbroker.client.groups import CLASSIC, CONSUMER, SHARE, Groups
 from kbroker.client.offset_reset import ResetTo, keep_between_ends, plan_reset
+from kbroker.client.share_offsets import alter_share_offsets, share_offsets
 from kbroker.common.errors import Errors, KafkaError
 from kbroker.common.topic_names import TopicPartition
 
@@ -57,6 +58,7 @@ DURATION = re.compile(  # as java.time.Duration reads it: no months or years, a 
 )
 @click.option("--dry-run", is_flag=True, help="Show the new offsets; change nothing. This is the default.")
 @click.option("--execute", is_flag=True, help="Commit the new offsets.")
+@click.option("--share", is_flag=True, help="Make groups that do not exist share groups.")
 @click.option("--export", is_flag=True, help="Print CSV that --from-file reads.")
 @json_option
 def reset(
@@ -75,10 +77,13 @@ def reset(
     from_file: str | None,
     dry_run: bool,
     execute: bool,
+    share: bool,
     export: bool,
     as_json: bool,
 ) -> None:
-    """Move the committed offsets of groups that have no members.
+    """Move the offsets of groups that have no members.
+
+    These are committed offsets, and the start offsets of share groups.
 
     The command shows the new offsets; only --execute commits them. It needs exactly one rule (--to-..., --shift-by,
     --by-duration or --from-file), and --topic or --all-topics unless --from-file names the partitions.
@@ -119,7 +124,7 @@ def reset(
         to = ResetTo.EARLIEST if to_earliest else ResetTo.LATEST
     plan = None if from_file is None else read_plan(from_file, names)
     with connect(bootstrap_server) as cluster:
-        rows = _reset(cluster, names, wanted, to, value, plan, execute)
+        rows = _reset(cluster, names, wanted, to, value, plan, execute, share)
     if export:
         _print_csv(rows, one_group=len(names) == 1)
     elif as_json:
@@ -138,6 +143,7 @@ def _reset(
     value: int,
     plan: dict[str, Offsets] | None,
     execute: bool,
+    makes_share_groups: bool,
 ) -> list[dict[str, str | int | None]]:
     """Plan for every group, then commit for every group: if one cannot be reset, none is changed."""
     groups, admin = Groups(cluster), Admin(cluster)
@@ -145,10 +151,16 @@ def _reset(
     if not names:
         names = tuple(g.group_id for g in groups.list_groups() if g.group_type in (CLASSIC, CONSUMER))
     planned: dict[str, Offsets] = {}
+    shared: set[str] = set()
     rows: list[dict[str, str | int | None]] = []
     for name in dict.fromkeys(names):
-        _demand_inactive(groups, name)
-        committed = {tp: found.offset for tp, found in groups.committed(name).items()}
+        kind = _inactive_kind(groups, name)
+        if kind == SHARE or (kind is None and makes_share_groups):
+            shared.add(name)
+            known = share_offsets(groups, name)
+            committed = {tp: found.offset for tp, found in known.items() if found.offset is not None}
+        else:
+            committed = {tp: found.offset for tp, found in groups.committed(name).items()}
         if plan is not None:
             planned[name] = keep_between_ends(admin, plan.get(name, {}))
         else:
@@ -158,7 +170,10 @@ def _reset(
             rows.append({"group": name, "topic": topic, "partition": index, "offset": old, "new_offset": offset})
     if execute:
         for name, offsets in planned.items():
-            groups.commit(name, offsets)
+            if name in shared:
+                alter_share_offsets(groups, name, offsets)
+            else:
+                groups.commit(name, offsets)
     return rows
 
 
@@ -172,16 +187,18 @@ def _places(cluster: Cluster, topic: str, indexes: list[int] | None) -> list[Top
     return [(topic, index) for index in (known if indexes is None else indexes)]
 
 
-def _demand_inactive(groups: Groups, name: str) -> None:
+def _inactive_kind(groups: Groups, name: str) -> str | None:
+    """Return the type of a group, None if it does not exist. Raises: KafkaError NON_EMPTY_GROUP."""
     try:
         found = groups.describe(name)
     except KafkaError as failure:
         if failure.error is not Errors.GROUP_ID_NOT_FOUND:
             raise
-        return  # a group may be given its offsets before it first reads
+        return None  # a group may be given its offsets before it first reads
     if found.is_active:
         message = f"group {name!r}: expected no members, found state {found.state}; stop its consumers first"
         raise KafkaError(Errors.NON_EMPTY_GROUP, message)
+    return found.group_type
 
 
 def topic_partitions(words: tuple[str, ...]) -> dict[str, list[int] | None]:

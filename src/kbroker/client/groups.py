@@ -1,4 +1,4 @@
-"""Administration of consumer groups of any Kafka cluster: members, committed offsets and lag.
+"""Administration of groups of any Kafka cluster: members, committed offsets and lag.
 
 Requests for a group's coordinator look it up first, and again when it has moved.
 """
@@ -17,11 +17,12 @@ from kbroker.common.topic_names import TopicPartition
 from kbroker.protocol import codec
 
 OFFSET_COMMIT, OFFSET_FETCH = 8, 9
-DESCRIBE_GROUPS, LIST_GROUPS, DELETE_GROUPS, CONSUMER_GROUP_DESCRIBE = 15, 16, 42, 69
+DESCRIBE_GROUPS, LIST_GROUPS, DELETE_GROUPS = 15, 16, 42
+CONSUMER_GROUP_DESCRIBE, SHARE_GROUP_DESCRIBE = 69, 77
 NAMED_TOPICS_MAX_VERSION = 9  # of OffsetCommit and OffsetFetch: v10 identifies topics by id, which deleted topics lack
 FIRST_STABLE, FIRST_WITH_GROUPS = 7, 8  # of OffsetFetch
 DEAD, EMPTY = "Dead", "Empty"
-CLASSIC, CONSUMER = "classic", "consumer"
+CLASSIC, CONSUMER, SHARE = "classic", "consumer", "share"
 CLASSIC_MEMBER = 0  # MemberType of ConsumerGroupDescribe 1
 
 V = TypeVar("V")
@@ -41,8 +42,9 @@ class ListedGroup:
 class GroupMember:
     """A member and its assignment, which is empty unless the protocol is that of consumers.
 
-    For groups of the consumer protocol only: ``epoch``; ``target``: the target assignment, reached when this member and
-    the others have released partitions; ``regex``; ``protocol``: the member's own protocol.
+    ``epoch``: of a member of a consumer or share group. For consumer groups only: ``target``: the target assignment,
+    reached when this member and the others have released partitions; ``regex``; ``protocol``: the member's own
+    protocol.
     """
 
     member_id: str
@@ -60,7 +62,7 @@ class GroupMember:
 class GroupDescription:
     """A group and its members, by ascending member id; `assignor` is "" without one.
 
-    For groups of the consumer protocol only: ``epoch``; ``target_epoch``: epoch of the target assignment.
+    For consumer and share groups only: ``epoch``; ``target_epoch``: epoch of the target assignment.
     """
 
     group_id: str
@@ -117,14 +119,14 @@ class Groups:
         return response
 
     def describe(self, group_id: str) -> GroupDescription:
-        """Return state and members of a group of the classic or the consumer protocol.
+        """Return state and members of a classic, consumer or share group.
 
         Raises: KafkaError GROUP_ID_NOT_FOUND if the group does not exist.
         """
         what = f"group {group_id!r}"
 
         def ask(api_key: int, node_id: int) -> Body:
-            body = {"GroupIds" if api_key == CONSUMER_GROUP_DESCRIBE else "Groups": [group_id]}
+            body = {"Groups" if api_key == DESCRIBE_GROUPS else "GroupIds": [group_id]}
             (row,) = self.cluster.request(api_key, body, node_id=node_id)["Groups"]
             if to_error(row["ErrorCode"]) is not Errors.GROUP_ID_NOT_FOUND:
                 check(row["ErrorCode"], what, row.get("ErrorMessage"))
@@ -136,11 +138,11 @@ class Groups:
                 row = ask(DESCRIBE_GROUPS, node_id)
                 if row["ErrorCode"] == 0 and row["GroupState"] != DEAD:
                     return _classic(row, node_id)
-                if not self.cluster.supports(CONSUMER_GROUP_DESCRIBE, node_id):
-                    break
-                newer = ask(CONSUMER_GROUP_DESCRIBE, node_id)
-                if newer["ErrorCode"] == 0:
-                    return _newer(newer, node_id)
+                for api_key, kind in _NEWER.items():
+                    if self.cluster.supports(api_key, node_id):
+                        newer = ask(api_key, node_id)
+                        if newer["ErrorCode"] == 0:
+                            return _newer(newer, node_id, kind)
             raise KafkaError(Errors.GROUP_ID_NOT_FOUND, f"{what}: {Errors.GROUP_ID_NOT_FOUND.message}")
 
         return self.cluster.retry(attempt)
@@ -183,7 +185,7 @@ class Groups:
             return {"GroupId": group_id, "Topics": wanted, **stable}
 
         def attempt() -> list[Body]:
-            response = self._ask(group_id, OFFSET_FETCH, body, NAMED_TOPICS_MAX_VERSION)
+            response = self.ask(group_id, OFFSET_FETCH, body, NAMED_TOPICS_MAX_VERSION)
             rows = response.get("Groups")
             row = rows[0] if rows else response
             check(row["ErrorCode"], f"group {group_id!r}")
@@ -229,7 +231,7 @@ class Groups:
                 "MemberId": member_id,
                 "Topics": topics,
             }
-            response = self._ask(group_id, OFFSET_COMMIT, body, NAMED_TOPICS_MAX_VERSION)
+            response = self.ask(group_id, OFFSET_COMMIT, body, NAMED_TOPICS_MAX_VERSION)
             for topic in response["Topics"]:
                 for p in topic["Partitions"]:
                     check(p["ErrorCode"], f"group {group_id!r}, partition {topic['Name']}-{p['PartitionIndex']}")
@@ -244,7 +246,7 @@ class Groups:
         """
 
         def attempt() -> None:
-            for row in self._ask(group_id, DELETE_GROUPS, {"GroupsNames": [group_id]})["Results"]:
+            for row in self.ask(group_id, DELETE_GROUPS, {"GroupsNames": [group_id]})["Results"]:
                 check(row["ErrorCode"], f"group {group_id!r}", row.get("ErrorMessage"))
 
         self.cluster.retry(attempt)
@@ -256,7 +258,8 @@ class Groups:
         led = {(t.name, p.partition) for t in topics for p in t.partitions if p.leader >= 0}
         return Admin(self.cluster).list_offsets(dict.fromkeys(sorted(wanted & led), LATEST))
 
-    def _ask(self, group_id: str, api_key: int, body: BodyFor, max_version: int | None = None) -> Body:
+    def ask(self, group_id: str, api_key: int, body: BodyFor, max_version: int | None = None) -> Body:
+        """Send a request to the coordinator of a group, without retries."""
         return self.cluster.request(api_key, body, node_id=self.coordinator(group_id), max_version=max_version)
 
 
@@ -295,7 +298,10 @@ def _assigned(data: bytes) -> tuple[TopicPartition, ...]:
     return tuple(sorted((t["Topic"], p) for t in body["AssignedPartitions"] for p in t["Partitions"]))
 
 
-def _newer(row: Body, node_id: int) -> GroupDescription:
+_NEWER = {CONSUMER_GROUP_DESCRIBE: CONSUMER, SHARE_GROUP_DESCRIBE: SHARE}
+
+
+def _newer(row: Body, node_id: int, kind: str) -> GroupDescription:
     members = [
         GroupMember(
             m["MemberId"],
@@ -304,18 +310,18 @@ def _newer(row: Body, node_id: int) -> GroupDescription:
             m["ClientHost"],
             _places(m["Assignment"]),
             m["MemberEpoch"],
-            _places(m["TargetAssignment"]),
-            m["SubscribedTopicRegex"] or None,
-            CLASSIC if m.get("MemberType") == CLASSIC_MEMBER else CONSUMER,
+            _places(m["TargetAssignment"]) if kind == CONSUMER else None,
+            m.get("SubscribedTopicRegex") or None,
+            CLASSIC if m.get("MemberType") == CLASSIC_MEMBER else kind,
         )
         for m in row["Members"]
     ]
     ordered = tuple(sorted(members, key=lambda m: m.member_id))
     return GroupDescription(
         row["GroupId"],
-        CONSUMER,
+        kind,
         row["GroupState"],
-        CONSUMER,
+        kind,
         row["AssignorName"],
         node_id,
         ordered,

@@ -334,5 +334,4 @@ class ShareGroups(ModernGroups[ShareGroup]):
         raise KafkaError(Errors.GROUP_ID_NOT_FOUND, f"Group {group.group_id} is not a consumer group.")
 
     def check_fetch(self, group: ShareGroup, member_id: str | None, member_epoch: int) -> None:
-        """Refuse a fetch of offsets. Raises: KafkaError GROUP_ID_NOT_FOUND."""
-        raise KafkaError(Errors.GROUP_ID_NOT_FOUND, f"Group {group.group_id} is not a consumer group.")
+        """Accept any fetch of offsets: the group has none."""

@@ -17,6 +17,7 @@ from tests.support.fake_broker import Body, FakeBroker
 LIST_OFFSETS, OFFSET_COMMIT, OFFSET_FETCH, FIND_COORDINATOR, DESCRIBE_GROUPS, LIST_GROUPS = 2, 8, 9, 10, 15, 16
 CREATE_PARTITIONS, DELETE_GROUPS, DESCRIBE_CONFIGS, INCREMENTAL_ALTER_CONFIGS = 37, 42, 32, 44
 CONSUMER_GROUP_DESCRIBE, GROUP_ID_NOT_FOUND, NON_EMPTY_GROUP = 69, 69, 68
+SHARE_GROUP_DESCRIBE, DESCRIBE_SHARE_GROUP_OFFSETS, ALTER_SHARE_GROUP_OFFSETS = 77, 90, 91
 
 
 class GroupBroker(FakeBroker):
@@ -28,12 +29,17 @@ class GroupBroker(FakeBroker):
         self.committed = {"g": {("t", 0): 50}}
         self.state = "Empty"
         self.members: list[Body] = []
+        self.sharing: dict[str, list[int]] = {}
+        self.shared = {("t", 0): 20, ("t", 1): -1}
         self.by_time = {0: 30, 1: 60, 2: -1}
         self.commit_error = 0
         self.handlers |= {
             FIND_COORDINATOR: self.find_coordinator,
             DESCRIBE_GROUPS: self.describe_groups,
             CONSUMER_GROUP_DESCRIBE: self.describe_newer,
+            SHARE_GROUP_DESCRIBE: self.describe_shared,
+            DESCRIBE_SHARE_GROUP_OFFSETS: self.share_offsets,
+            ALTER_SHARE_GROUP_OFFSETS: self.alter_share_offsets,
             LIST_GROUPS: self.list_groups,
             OFFSET_FETCH: self.offset_fetch,
             OFFSET_COMMIT: self.offset_commit,
@@ -94,6 +100,51 @@ class GroupBroker(FakeBroker):
             "Members": [member, {**member, **rest}],
         }
         return {"Groups": [row]}
+
+    def describe_shared(self, version: int, body: Body) -> Body:
+        (name,) = body["GroupIds"]
+        if name != "shared":
+            return {"Groups": [{"ErrorCode": GROUP_ID_NOT_FOUND, "GroupId": name, "Members": []}]}
+        row: Body = {
+            "ErrorCode": 0,
+            "GroupId": name,
+            "GroupState": "Stable" if self.sharing else "Empty",
+            "AssignorName": "simple",
+            "GroupEpoch": 3,
+            "AssignmentEpoch": 3,
+            "Members": [
+                {
+                    "MemberId": member_id,
+                    "ClientId": "c",
+                    "ClientHost": "/h",
+                    "MemberEpoch": 3,
+                    "Assignment": {"TopicPartitions": [{"TopicName": "t", "Partitions": indexes}]},
+                }
+                for member_id, indexes in self.sharing.items()
+            ],
+        }
+        return {"Groups": [row]}
+
+    def share_offsets(self, version: int, body: Body) -> Body:
+        (group,) = body["Groups"]
+        known = self.shared if group["GroupId"] == "shared" else {}
+        rows: dict[str, list[Body]] = {}
+        for (topic, index), start in known.items():
+            lag = -1 if start < 0 else 100 - start - 5
+            row = {"PartitionIndex": index, "StartOffset": start, "Lag": lag, "ErrorCode": 0, "ErrorMessage": None}
+            rows.setdefault(topic, []).append(row)
+        topics = [{"TopicName": topic, "Partitions": some} for topic, some in rows.items()]
+        return {"Groups": [{"GroupId": group["GroupId"], "Topics": topics, "ErrorCode": 0, "ErrorMessage": None}]}
+
+    def alter_share_offsets(self, version: int, body: Body) -> Body:
+        responses = []
+        for topic in body["Topics"]:
+            rows = []
+            for row in topic["Partitions"]:
+                self.shared[topic["TopicName"], row["PartitionIndex"]] = row["StartOffset"]
+                rows.append({"PartitionIndex": row["PartitionIndex"], "ErrorCode": self.commit_error})
+            responses.append({"TopicName": topic["TopicName"], "Partitions": rows})
+        return {"ErrorCode": 0, "ErrorMessage": None, "Responses": responses}
 
     def offset_fetch(self, version: int, body: Body) -> Body:
         name = body["Groups"][0]["GroupId"] if version >= 8 else body["GroupId"]
@@ -173,6 +224,7 @@ def test_old_brokers_have_groups_too(broker: GroupBroker) -> None:
     """Before the versions that have state and type, these are unknown and classic, and a Dead group is not listed."""
     broker.ranges |= {LIST_GROUPS: (0, 2), DESCRIBE_GROUPS: (0, 2), OFFSET_FETCH: (0, 5), FIND_COORDINATOR: (0, 0)}
     broker.ranges.pop(CONSUMER_GROUP_DESCRIBE)
+    broker.ranges.pop(SHARE_GROUP_DESCRIBE)
     rows = json.loads(printed(broker, "groups", "list", "--json"))
     assert rows[0] == {"group": "g", "type": "classic", "protocol_type": "consumer", "state": None}
     (described,) = json.loads(printed(broker, "groups", "describe", "g", "--json"))
@@ -222,6 +274,37 @@ def test_groups_of_the_new_protocol_are_described(broker: GroupBroker) -> None:
         "m1             -  /h    c       t:2             4  consumer  as assigned",
     ]
     assert refusal(run(broker, "groups", "describe", "none")).startswith("GROUP_ID_NOT_FOUND: group 'none'")
+
+
+def test_share_groups_are_described(broker: GroupBroker) -> None:
+    """The lag is the broker's; a partition of several members has their number."""
+    broker.sharing = {"m1": [0, 1], "m2": [0]}
+    assert printed(broker, "groups", "describe", "shared").splitlines() == [
+        "shared  state Stable  type share  assignor simple  coordinator 7  members 2  epoch 3  target epoch 3",
+        "TOPIC  PARTITION  OFFSET  END  LAG  MEMBER     HOST  CLIENT",
+        "t              0      20  100   75  2 members  -     -",
+        "t              1       -  100    -  m1         /h    c",
+    ]
+    assert printed(broker, "groups", "describe", "shared", "--members").splitlines()[1:] == [
+        "MEMBER  INSTANCE  HOST  CLIENT  ASSIGNMENT  EPOCH  PROTOCOL  TARGET",
+        "m1             -  /h    c       t:0,1           3  share     as assigned",
+        "m2             -  /h    c       t:0             3  share     as assigned",
+    ]
+
+
+def test_start_offsets_of_share_groups_are_reset(broker: GroupBroker) -> None:
+    """With --share also those of a group that does not exist; a group with members is left alone."""
+    shown = printed(broker, "groups", "reset", "shared", "--all-topics", "--shift-by", "5", "--execute")
+    assert shown.splitlines() == ["GROUP   TOPIC  PARTITION  OFFSET  NEW", "shared  t              0      20   25"]
+    assert broker.shared["t", 0] == 25
+    printed(broker, "groups", "reset", "fresh", "--share", "--topic", "t:1", "--to-earliest", "--execute")
+    assert (broker.shared["t", 1], "fresh" in broker.committed) == (10, False)
+    broker.commit_error = 3
+    shown = run(broker, "groups", "reset", "shared", "--topic", "t:1", "--to-offset", "20", "--execute")
+    assert refusal(shown).startswith("UNKNOWN_TOPIC_OR_PARTITION: group 'shared', partition t-1: ")
+    broker.sharing = {"m1": [0]}
+    shown = run(broker, "groups", "reset", "shared", "--topic", "t:1", "--to-offset", "20")
+    assert refusal(shown).startswith("NON_EMPTY_GROUP: group 'shared': expected no members")
 
 
 def test_a_group_that_changes_its_protocol_is_found(broker: GroupBroker) -> None:

@@ -1,6 +1,6 @@
 """Configuration keys of groups and of client metrics subscriptions, stored and described as in Kafka.
 
-The keys of consumer groups and share groups have an effect; streams groups are not supported yet.
+The keys of all kinds of groups and of client metrics subscriptions have an effect.
 """
 
 from __future__ import annotations

@@ -1,15 +1,19 @@
-"""Consumer groups and their lag."""
+"""Groups and their lag."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
+from uuid import UUID
 
 from kbroker.common.errors import Errors, KafkaError, ProtocolError
 from kbroker.console.paging import part_of
 from kbroker.console.requests import PageError, Query
 from kbroker.console.site import ROOT, Site, View, address, short_enough
 from kbroker.coordinator.group_coordinator import GroupCoordinator, ListedGroup
+from kbroker.coordinator.share.share_records import SharePartitionKey
+from kbroker.coordinator.share_group.group import ShareGroup
+from kbroker.coordinator.share_group.member import ShareGroupMember
 from kbroker.log.checkpoints import uuid_to_text
 from kbroker.protocol import codec
 
@@ -81,16 +85,18 @@ def _listed(coordinator: GroupCoordinator) -> list[ListedGroup]:
 
 
 def _row(site: Site, coordinator: GroupCoordinator, group: ListedGroup) -> GroupRow:
-    places = _places(site, coordinator, group.group_id)
+    places = _places(site, coordinator, group)
     lags = [place.lag for place in places if place.lag is not None]
     kind = group.group_type if group.protocol_type in ("", "consumer") else f"{group.group_type}, {group.protocol_type}"
     href = short_enough(address("group", group=group.group_id))
     return GroupRow(group.group_id, href, kind, group.state.value, len(places), sum(lags) if lags else None)
 
 
-def _places(site: Site, coordinator: GroupCoordinator, group_id: str) -> list[PlaceRow]:
+def _places(site: Site, coordinator: GroupCoordinator, group: ListedGroup) -> list[PlaceRow]:
+    if group.group_type == ShareGroup.KIND:
+        return _shared_places(site, coordinator, group.group_id)
     try:
-        committed = coordinator.offsets.fetch(group_id).committed
+        committed = coordinator.offsets.fetch(group.group_id).committed
     except KafkaError:  # its partition is being loaded, or it was just deleted
         return []
     rows = []
@@ -102,6 +108,25 @@ def _places(site: Site, coordinator: GroupCoordinator, group_id: str) -> list[Pl
     return rows
 
 
+def _shared_places(site: Site, coordinator: GroupCoordinator, group_id: str) -> list[PlaceRow]:
+    """Return the initialized partitions of a share group, with their start offsets."""
+    context, rows = site.context, []
+    try:
+        for topic_id, indexes in coordinator.share_groups.initialized(group_id).items():
+            view = context.topics.get_by_id(topic_id)
+            if view is None:
+                continue
+            for index in sorted(indexes):
+                state = context.share.summary(SharePartitionKey(group_id, topic_id, index))
+                log = context.topics.partition(view.name, index)
+                end = None if log is None else log.high_watermark
+                lag = None if end is None else state.lag(end)
+                rows.append(PlaceRow(view.name, index, max(0, state.start_offset), end, lag, ""))
+    except KafkaError:  # a partition is being loaded, or the group was just deleted
+        return []
+    return sorted(rows)
+
+
 def group(site: Site, query: Query) -> View:
     """Return one group: its members, and the offsets of each partition."""
     group_id = query.needed("group")
@@ -110,7 +135,7 @@ def group(site: Site, query: Query) -> View:
     if coordinator is None or not found:
         raise PageError(404, f"Group {group_id[:249]!r} does not exist; it may have been deleted.")
     listed = found[0]
-    places = _places(site, coordinator, group_id)
+    places = _places(site, coordinator, listed)
     places.sort(key=lambda place: (-(place.lag or 0), place.topic, place.partition))
     part = part_of(places, query.integer("page", 1, 1, 10**9), f"{ROOT}/group", query.values, PARTITIONS)
     members, more_members = _members(site, coordinator, listed)
@@ -132,6 +157,9 @@ def _members(site: Site, coordinator: GroupCoordinator, listed: ListedGroup) -> 
         if listed.group_type == "consumer":
             members = coordinator.consumer_groups.describe(listed.group_id).members
             return [_consumer_member(site, one) for one in members[:MEMBERS]], max(0, len(members) - MEMBERS)
+        if listed.group_type == ShareGroup.KIND:
+            members = coordinator.share_groups.describe(listed.group_id).members
+            return [_share_member(site, one) for one in members[:MEMBERS]], max(0, len(members) - MEMBERS)
         described = coordinator.describe(listed.group_id)
     except KafkaError:  # just deleted, or now of another type
         return [], 0
@@ -146,12 +174,21 @@ def _members(site: Site, coordinator: GroupCoordinator, listed: ListedGroup) -> 
 
 
 def _consumer_member(site: Site, one: Any) -> MemberRow:
+    member = one.member
+    places = _owned(site, one.owned)
+    return MemberRow(member.member_id, member.instance_id or "", member.client_id, member.client_host, places)
+
+
+def _share_member(site: Site, one: ShareGroupMember) -> MemberRow:
+    return MemberRow(one.member_id, "", one.client_id, one.client_host, _owned(site, one.assigned))
+
+
+def _owned(site: Site, owned: Mapping[UUID, frozenset[int]]) -> str:
     places = []
-    for topic_id, indexes in one.owned.items():
+    for topic_id, indexes in owned.items():
         view = site.context.topics.get_by_id(topic_id)
         places.append((uuid_to_text(topic_id) if view is None else view.name, sorted(indexes)))
-    member = one.member
-    return MemberRow(member.member_id, member.instance_id or "", member.client_id, member.client_host, _named(places))
+    return _named(places)
 
 
 def _assignment(data: bytes) -> str:

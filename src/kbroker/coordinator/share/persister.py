@@ -40,6 +40,12 @@ class ShareState(NamedTuple):
     leader_epoch: int = 0
     batches: Sequence[StateBatch] = ()
 
+    def lag(self, end_offset: int) -> int | None:
+        """Return the number of records that are not delivered completely; None if it is unknown."""
+        if self.start_offset == UNINITIALIZED_OFFSET or self.delivery_complete_count == UNKNOWN_COUNT:
+            return None
+        return end_offset - self.start_offset - self.delivery_complete_count
+
 
 StateDone = Callable[[ShareState], None]
 Done = Callable[[int, str | None], None]

@@ -131,13 +131,13 @@ def test_the_kinds_of_groups_exclude_each_other() -> None:
     assert classic.join("known", group="g").one.error is Errors.INCONSISTENT_GROUP_PROTOCOL
     for run in (
         lambda: bench.coordinator.offsets.commit("g", "", None, -1, {}),
-        lambda: bench.coordinator.offsets.fetch("g"),
         lambda: bench.coordinator.offsets.delete("g", [("t", 0)]),
         lambda: bench.coordinator.consumer_groups.describe("g"),
     ):
         with pytest.raises(KafkaError, match="Group g is not a consumer group") as raised:
             run()
         assert raised.value.error is Errors.GROUP_ID_NOT_FOUND
+    assert not bench.coordinator.offsets.fetch("g").committed
     classic.lone(group="c")
     with pytest.raises(KafkaError, match="Group c is not a share group"):
         bench.join("a", group="c")

@@ -1,0 +1,67 @@
+"""Start offsets and lags of share groups of any Kafka cluster (KIP-932)."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from kbroker.client.cluster import check
+from kbroker.client.groups import Groups, by_topic
+from kbroker.common.errors import Errors, KafkaError
+from kbroker.common.topic_names import TopicPartition
+
+DESCRIBE_SHARE_GROUP_OFFSETS, ALTER_SHARE_GROUP_OFFSETS = 90, 91
+
+
+@dataclass(frozen=True, slots=True)
+class ShareOffset:
+    """The first offset that a share group has not delivered completely, and its lag; None: not known yet."""
+
+    offset: int | None
+    lag: int | None
+
+
+def share_offsets(groups: Groups, group_id: str) -> dict[TopicPartition, ShareOffset]:
+    """Return the offsets of all initialized partitions of a share group. Raises: as ``Groups``."""
+
+    def attempt() -> dict[TopicPartition, ShareOffset]:
+        body = {"Groups": [{"GroupId": group_id, "Topics": None}]}
+        (row,) = groups.ask(group_id, DESCRIBE_SHARE_GROUP_OFFSETS, body)["Groups"]
+        check(row["ErrorCode"], f"group {group_id!r}", row["ErrorMessage"])
+        found = {}
+        for topic in row["Topics"]:
+            for one in topic["Partitions"]:
+                place = topic["TopicName"], one["PartitionIndex"]
+                check(one["ErrorCode"], f"partition {place[0]}-{place[1]}", one["ErrorMessage"])
+                found[place] = ShareOffset(_known(one["StartOffset"]), _known(one.get("Lag", -1)))
+        return found
+
+    return groups.cluster.retry(attempt)
+
+
+def alter_share_offsets(groups: Groups, group_id: str, offsets: Mapping[TopicPartition, int]) -> None:
+    """Set start offsets of a share group without members, which is created if it does not exist.
+
+    Raises: as ``Groups``; KafkaError NON_EMPTY_GROUP; offsets of other partitions may have been set.
+    """
+    topics = [
+        {
+            "TopicName": topic,
+            "Partitions": [{"PartitionIndex": index, "StartOffset": at} for index, at in partitions.items()],
+        }
+        for topic, partitions in by_topic(offsets).items()
+    ]
+
+    def attempt() -> None:
+        response = groups.ask(group_id, ALTER_SHARE_GROUP_OFFSETS, {"GroupId": group_id, "Topics": topics})
+        check(response["ErrorCode"], f"group {group_id!r}", response["ErrorMessage"])
+        for topic in response["Responses"]:
+            for one in topic["Partitions"]:
+                name = f"partition {topic['TopicName']}-{one['PartitionIndex']}"
+                if one["ErrorCode"]:
+                    raise KafkaError(Errors.of(one["ErrorCode"]), f"group {group_id!r}, {name}: {one['ErrorMessage']}")
+
+    if topics:
+        groups.cluster.retry(attempt)
+
+
+def _known(number: int) -> int | None:
+    return None if number < 0 else number
