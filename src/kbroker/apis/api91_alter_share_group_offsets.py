@@ -34,8 +34,8 @@ def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
                 offsets.setdefault(name, {})[row["PartitionIndex"]] = row["StartOffset"]
     try:
         errors |= ctx.groups.share_groups.alter_offsets(group_id, offsets)
-    except KafkaError as error:
-        return refused_group(error)
+    except KafkaError as refusal:
+        return refused_group(refusal)
     topics: dict[str, list[Body]] = {}
     for (name, index), error in errors.items():
         code, text = (0, None) if error is None else (int(error.error), error.message or error.error.message)
