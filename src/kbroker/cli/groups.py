@@ -9,10 +9,12 @@ from kbroker.cli.options import CommandGroup, bootstrap_option, connect, json_op
 from kbroker.cli.output import fields, print_deleted, print_json, print_rows, print_table
 from kbroker.cli.reset import reset
 from kbroker.client.cluster import Cluster
-from kbroker.client.groups import CLASSIC, CONSUMER, SHARE, GroupDescription, GroupMember, Groups
+from kbroker.client.groups import SHARE, STREAMS, WITH_OFFSETS, GroupDescription, GroupMember, Groups, Tasks
 from kbroker.client.share_offsets import ShareOffset, share_offsets
 from kbroker.common.errors import Errors
 from kbroker.common.topic_names import TopicPartition
+
+ROLES = ("active", "standby", "warmup")
 
 
 @click.group(cls=CommandGroup)
@@ -50,12 +52,12 @@ def list_groups(bootstrap_server: str, states: tuple[str, ...], types: tuple[str
 def describe(names: tuple[str, ...], bootstrap_server: str, members: bool, as_json: bool) -> None:
     """Show state, members, offsets and lag of groups.
 
-    Without GROUP, shows all classic, consumer and share groups. In a consumer
-    group (KIP-848), --members shows the epoch of each member, the protocol of
-    the member, and its target assignment while that differs; in a share group
-    (KIP-932), its epoch. The offset of a share group is the first one that is
-    not delivered completely, and its lag does not count the completed records
-    behind it.
+    Without GROUP, shows all groups. In a consumer group (KIP-848), --members
+    shows the epoch of each member, the protocol of the member, and its target
+    assignment while that differs; in a share group (KIP-932), its epoch; in a
+    streams group (KIP-1071), its process and tasks. The offset of a share
+    group is the first one that is not delivered completely, and its lag does
+    not count the completed records behind it.
     """
     with connect(bootstrap_server) as cluster:
         found = _describe(cluster, names)
@@ -85,6 +87,9 @@ def _epochs(group: dict[str, Any]) -> str:
 
 
 def _print_members(group: dict[str, Any]) -> None:
+    if group["type"] == STREAMS:
+        _print_streams_members(group)
+        return
     header = ["MEMBER", "INSTANCE", "HOST", "CLIENT", "ASSIGNMENT"]
     rows = [
         [m["member_id"], m["instance_id"], m["host"], m["client_id"], _places(m["assignment"])]
@@ -98,6 +103,21 @@ def _print_members(group: dict[str, Any]) -> None:
     print_table(header, rows)
 
 
+def _print_streams_members(group: dict[str, Any]) -> None:
+    header = ["MEMBER", "PROCESS", "HOST", "CLIENT", "EPOCH", "ACTIVE", "STANDBY", "WARMUP", "TARGET"]
+    rows = []
+    for m in group["members"]:
+        tasks, target = ({role: _tasks(m[key][role]) for role in ROLES} for key in ("tasks", "target_tasks"))
+        wanted = "as assigned" if target == tasks else " ".join(f"{role} {target[role]}" for role in ROLES)
+        facts = [m[key] for key in ("member_id", "process", "host", "client_id", "epoch")]
+        rows.append([*facts, *tasks.values(), wanted])
+    print_table(header, rows)
+
+
+def _tasks(tasks: list[dict[str, Any]]) -> str:
+    return _places([{"topic": task["subtopology"], "partition": task["partition"]} for task in tasks])
+
+
 def _places(places: list[dict[str, Any]]) -> str:
     parts: dict[str, list[int]] = {}
     for place in places:
@@ -108,7 +128,7 @@ def _places(places: list[dict[str, Any]]) -> str:
 def _describe(cluster: Cluster, names: tuple[str, ...]) -> list[dict[str, Any]]:
     client = Groups(cluster)
     if not names:
-        names = tuple(g.group_id for g in client.list_groups() if g.group_type in (CLASSIC, CONSUMER, SHARE))
+        names = tuple(g.group_id for g in client.list_groups() if g.group_type in (*WITH_OFFSETS, SHARE))
     found = []
     for name in names:
         group = client.describe(name)
@@ -127,6 +147,7 @@ def _describe(cluster: Cluster, names: tuple[str, ...]) -> list[dict[str, Any]]:
                         "assignment": [{"topic": t, "partition": p} for t, p in m.assignment],
                         "target": None if m.target is None else [{"topic": t, "partition": p} for t, p in m.target],
                         **fields(m, "epoch protocol regex"),
+                        **_tasks_of(m),
                     }
                     for m in group.members
                 ],
@@ -194,6 +215,20 @@ def _partition(
         "metadata": metadata,
         **{name: getattr(owner, name, None) for name in ("member_id", "host", "client_id")},
     }
+
+
+def _tasks_of(member: GroupMember) -> dict[str, Any]:
+    """Return the fields of a member of a streams group; none for any other."""
+    if member.tasks is None or member.target_tasks is None:
+        return {}
+
+    def rows(tasks: Tasks) -> dict[str, list[dict[str, Any]]]:
+        return {
+            role: [{"subtopology": one, "partition": partition} for one, partition in getattr(tasks, role)]
+            for role in ROLES
+        }
+
+    return {"process": member.process, "tasks": rows(member.tasks), "target_tasks": rows(member.target_tasks)}
 
 
 @groups.command()

@@ -10,7 +10,7 @@ from kbroker.cli.options import bootstrap_option, connect, json_option, wall_clo
 from kbroker.cli.output import note, print_json, print_table
 from kbroker.client.admin import Admin
 from kbroker.client.cluster import Cluster
-from kbroker.client.groups import CLASSIC, CONSUMER, SHARE, Groups
+from kbroker.client.groups import SHARE, WITH_OFFSETS, Groups
 from kbroker.client.offset_reset import ResetTo, keep_between_ends, plan_reset
 from kbroker.client.share_offsets import alter_share_offsets, share_offsets
 from kbroker.common.errors import Errors, KafkaError
@@ -149,7 +149,7 @@ def _reset(
     groups, admin = Groups(cluster), Admin(cluster)
     places = [place for topic, indexes in wanted.items() for place in _places(cluster, topic, indexes)]
     if not names:
-        names = tuple(g.group_id for g in groups.list_groups() if g.group_type in (CLASSIC, CONSUMER))
+        names = tuple(g.group_id for g in groups.list_groups() if g.group_type in WITH_OFFSETS)
     planned: dict[str, Offsets] = {}
     shared: set[str] = set()
     rows: list[dict[str, str | int | None]] = []

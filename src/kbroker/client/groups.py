@@ -18,11 +18,12 @@ from kbroker.protocol import codec
 
 OFFSET_COMMIT, OFFSET_FETCH = 8, 9
 DESCRIBE_GROUPS, LIST_GROUPS, DELETE_GROUPS = 15, 16, 42
-CONSUMER_GROUP_DESCRIBE, SHARE_GROUP_DESCRIBE = 69, 77
+CONSUMER_GROUP_DESCRIBE, SHARE_GROUP_DESCRIBE, STREAMS_GROUP_DESCRIBE = 69, 77, 89
 NAMED_TOPICS_MAX_VERSION = 9  # of OffsetCommit and OffsetFetch: v10 identifies topics by id, which deleted topics lack
 FIRST_STABLE, FIRST_WITH_GROUPS = 7, 8  # of OffsetFetch
 DEAD, EMPTY = "Dead", "Empty"
-CLASSIC, CONSUMER, SHARE = "classic", "consumer", "share"
+CLASSIC, CONSUMER, SHARE, STREAMS = "classic", "consumer", "share", "streams"
+WITH_OFFSETS = (CLASSIC, CONSUMER, STREAMS)  # types of groups whose members commit offsets
 CLASSIC_MEMBER = 0  # MemberType of ConsumerGroupDescribe 1
 
 V = TypeVar("V")
@@ -38,13 +39,25 @@ class ListedGroup:
     group_type: str
 
 
+Task = tuple[str, int]  # subtopology and partition
+
+
+@dataclass(frozen=True, slots=True)
+class Tasks:
+    """Tasks of a member of a streams group, by role."""
+
+    active: tuple[Task, ...]
+    standby: tuple[Task, ...]
+    warmup: tuple[Task, ...]
+
+
 @dataclass(frozen=True, slots=True)
 class GroupMember:
-    """A member and its assignment, which is empty unless the protocol is that of consumers.
+    """A member and its assignment, which is empty for classic groups of other protocols than that of consumers.
 
-    ``epoch``: of a member of a consumer or share group. For consumer groups only: ``target``: the target assignment,
-    reached when this member and the others have released partitions; ``regex``; ``protocol``: the member's own
-    protocol.
+    For consumer groups only: ``target``: the target assignment, reached when this member and the others have released
+    partitions; ``regex``; ``protocol``: the member's own protocol. For streams groups only: ``process``, ``tasks``,
+    ``target_tasks``; the assignment has the inputs of the active tasks. ``epoch``: None for classic groups.
     """
 
     member_id: str
@@ -56,13 +69,16 @@ class GroupMember:
     target: tuple[TopicPartition, ...] | None = None
     regex: str | None = None
     protocol: str = CLASSIC
+    process: str | None = None
+    tasks: Tasks | None = None
+    target_tasks: Tasks | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class GroupDescription:
     """A group and its members, by ascending member id; `assignor` is "" without one.
 
-    For consumer and share groups only: ``epoch``; ``target_epoch``: epoch of the target assignment.
+    For groups of the newer protocols only: ``epoch``; ``target_epoch``: epoch of the target assignment.
     """
 
     group_id: str
@@ -119,7 +135,7 @@ class Groups:
         return response
 
     def describe(self, group_id: str) -> GroupDescription:
-        """Return state and members of a classic, consumer or share group.
+        """Return state and members of a group of any type.
 
         Raises: KafkaError GROUP_ID_NOT_FOUND if the group does not exist.
         """
@@ -142,7 +158,7 @@ class Groups:
                     if self.cluster.supports(api_key, node_id):
                         newer = ask(api_key, node_id)
                         if newer["ErrorCode"] == 0:
-                            return _newer(newer, node_id, kind)
+                            return _streams(newer, node_id) if kind == STREAMS else _newer(newer, node_id, kind)
             raise KafkaError(Errors.GROUP_ID_NOT_FOUND, f"{what}: {Errors.GROUP_ID_NOT_FOUND.message}")
 
         return self.cluster.retry(attempt)
@@ -298,7 +314,7 @@ def _assigned(data: bytes) -> tuple[TopicPartition, ...]:
     return tuple(sorted((t["Topic"], p) for t in body["AssignedPartitions"] for p in t["Partitions"]))
 
 
-_NEWER = {CONSUMER_GROUP_DESCRIBE: CONSUMER, SHARE_GROUP_DESCRIBE: SHARE}
+_NEWER = {CONSUMER_GROUP_DESCRIBE: CONSUMER, SHARE_GROUP_DESCRIBE: SHARE, STREAMS_GROUP_DESCRIBE: STREAMS}
 
 
 def _newer(row: Body, node_id: int, kind: str) -> GroupDescription:
@@ -332,3 +348,38 @@ def _newer(row: Body, node_id: int, kind: str) -> GroupDescription:
 
 def _places(assignment: Body) -> tuple[TopicPartition, ...]:
     return tuple(sorted((t["TopicName"], p) for t in assignment["TopicPartitions"] for p in t["Partitions"]))
+
+
+def _streams(row: Body, node_id: int) -> GroupDescription:
+    inputs = {
+        part["SubtopologyId"]: [*part["SourceTopics"], *(topic["Name"] for topic in part["RepartitionSourceTopics"])]
+        for part in (row["Topology"] or {"Subtopologies": ()})["Subtopologies"]
+    }
+    members = []
+    for m in row["Members"]:
+        tasks = _tasks(m["Assignment"])
+        places = {(topic, partition) for part, partition in tasks.active for topic in inputs.get(part, ())}
+        members.append(
+            GroupMember(
+                m["MemberId"],
+                m["InstanceId"],
+                m["ClientId"],
+                m["ClientHost"],
+                tuple(sorted(places)),
+                m["MemberEpoch"],
+                process=m["ProcessId"],
+                tasks=tasks,
+                target_tasks=_tasks(m["TargetAssignment"]),
+                protocol=CLASSIC if m["IsClassic"] else STREAMS,
+            )
+        )
+    ordered = tuple(sorted(members, key=lambda m: m.member_id))
+    epochs = row["GroupEpoch"], row["AssignmentEpoch"]
+    return GroupDescription(row["GroupId"], STREAMS, row["GroupState"], STREAMS, "", node_id, ordered, *epochs)
+
+
+def _tasks(assignment: Body) -> Tasks:
+    def of(role: str) -> tuple[Task, ...]:
+        return tuple(sorted((row["SubtopologyId"], p) for row in assignment[role] for p in row["Partitions"]))
+
+    return Tasks(of("ActiveTasks"), of("StandbyTasks"), of("WarmupTasks"))

@@ -13,7 +13,7 @@ from kbroker._core.clock import BaseClock
 from kbroker.client.admin import LATEST, Admin
 from kbroker.client.cluster import Cluster
 from kbroker.client.connection import BrokerConnectionError
-from kbroker.client.groups import CLASSIC, CONSUMER, Groups
+from kbroker.client.groups import WITH_OFFSETS, Groups
 from kbroker.client.http_port import HttpPort, HttpPortError
 from kbroker.common.errors import KafkaError
 from kbroker.common.topic_names import TopicPartition
@@ -188,7 +188,7 @@ class UsageWatch:
 
     def _look_at_groups(self, cluster: Cluster, usage: Usage) -> None:
         client = Groups(cluster)
-        listed = [g for g in client.list_groups() if g.group_type in (CLASSIC, CONSUMER)]
+        listed = [g for g in client.list_groups() if g.group_type in WITH_OFFSETS]
         names = [g.group_id for g in listed]
         for name in self._in_turn(names):
             self._measure(client, name)

@@ -18,6 +18,7 @@ LIST_OFFSETS, OFFSET_COMMIT, OFFSET_FETCH, FIND_COORDINATOR, DESCRIBE_GROUPS, LI
 CREATE_PARTITIONS, DELETE_GROUPS, DESCRIBE_CONFIGS, INCREMENTAL_ALTER_CONFIGS = 37, 42, 32, 44
 CONSUMER_GROUP_DESCRIBE, GROUP_ID_NOT_FOUND, NON_EMPTY_GROUP = 69, 69, 68
 SHARE_GROUP_DESCRIBE, DESCRIBE_SHARE_GROUP_OFFSETS, ALTER_SHARE_GROUP_OFFSETS = 77, 90, 91
+STREAMS_GROUP_DESCRIBE = 89
 
 
 class GroupBroker(FakeBroker):
@@ -40,6 +41,7 @@ class GroupBroker(FakeBroker):
             SHARE_GROUP_DESCRIBE: self.describe_shared,
             DESCRIBE_SHARE_GROUP_OFFSETS: self.share_offsets,
             ALTER_SHARE_GROUP_OFFSETS: self.alter_share_offsets,
+            STREAMS_GROUP_DESCRIBE: self.describe_streams,
             LIST_GROUPS: self.list_groups,
             OFFSET_FETCH: self.offset_fetch,
             OFFSET_COMMIT: self.offset_commit,
@@ -61,7 +63,7 @@ class GroupBroker(FakeBroker):
 
     def describe_groups(self, version: int, body: Body) -> Body:
         (name,) = body["Groups"]
-        if name not in self.committed:
+        if name not in self.committed or name == "app":
             error = GROUP_ID_NOT_FOUND if version >= 6 else 0
             return {"Groups": [{"ErrorCode": error, "GroupId": name, "GroupState": "Dead", "Members": []}]}
         row: Body = {
@@ -121,6 +123,33 @@ class GroupBroker(FakeBroker):
                     "Assignment": {"TopicPartitions": [{"TopicName": "t", "Partitions": indexes}]},
                 }
                 for member_id, indexes in self.sharing.items()
+            ],
+        }
+        return {"Groups": [row]}
+
+    def describe_streams(self, version: int, body: Body) -> Body:
+        (name,) = body["GroupIds"]
+        if name != "app":
+            return {"Groups": [{"ErrorCode": GROUP_ID_NOT_FOUND, "GroupId": name}]}
+        part = {"SubtopologyId": "0", "SourceTopics": ["t"], "RepartitionSourceTopics": [{"Name": "u"}]}
+
+        def tasks(active: list[int], standby: list[int]) -> Body:
+            rows = [[{"SubtopologyId": "0", "Partitions": some}] if some else [] for some in (active, standby)]
+            return {"ActiveTasks": rows[0], "StandbyTasks": rows[1], "WarmupTasks": []}
+
+        member: Body = {"InstanceId": None, "ClientId": "c", "ClientHost": "/h", "IsClassic": False}
+        one = {"MemberId": "m1", "MemberEpoch": 4, "ProcessId": "p1", "Assignment": tasks([0, 1], [])}
+        two = {"MemberId": "m2", "MemberEpoch": 5, "ProcessId": "p2", "Assignment": tasks([], [0])}
+        row: Body = {
+            "ErrorCode": 0,
+            "GroupId": name,
+            "GroupState": "Reconciling",
+            "GroupEpoch": 6,
+            "AssignmentEpoch": 5,
+            "Topology": {"Epoch": 0, "Subtopologies": [part]},
+            "Members": [
+                {**member, **two, "TargetAssignment": two["Assignment"]},
+                {**member, **one, "TargetAssignment": tasks([0], [1])},
             ],
         }
         return {"Groups": [row]}
@@ -218,6 +247,28 @@ def test_groups_are_listed_and_filtered(broker: GroupBroker) -> None:
     ]
     found = json.loads(printed(broker, "groups", "list", "--json", "--state", "stable", "--type", "classic"))
     assert found == [{"group": "other", "type": "classic", "protocol_type": "consumer", "state": "Stable"}]
+
+
+def test_members_of_a_streams_group_have_tasks(broker: GroupBroker) -> None:
+    """Partitions belong to the members with their active tasks; --members shows the tasks of each role."""
+    broker.committed["app"] = {("t", 0): 50, ("t", 1): 60}
+    lines = printed(broker, "groups", "describe", "app").splitlines()
+    assert lines[0] == (
+        "app  state Reconciling  type streams  assignor -  coordinator 7  members 2  epoch 6  target epoch 5"
+    )
+    assert [line.split()[:6] for line in lines[2:4]] == [
+        ["t", "0", "50", "100", "50", "m1"],
+        ["t", "1", "60", "100", "40", "m1"],
+    ]
+    assert printed(broker, "groups", "describe", "app", "--members").splitlines()[1:] == [
+        "MEMBER  PROCESS  HOST  CLIENT  EPOCH  ACTIVE  STANDBY  WARMUP  TARGET",
+        "m1      p1       /h    c           4  0:0,1   -             -  active 0:0 standby 0:1 warmup -",
+        "m2      p2       /h    c           5  -       0:0           -  as assigned",
+    ]
+    (found,) = json.loads(printed(broker, "groups", "describe", "app", "--json"))
+    standby = [{"subtopology": "0", "partition": 0}]
+    assert found["members"][1]["tasks"] == {"active": [], "standby": standby, "warmup": []}
+    assert found["members"][1]["process"] == "p2"
 
 
 def test_old_brokers_have_groups_too(broker: GroupBroker) -> None:

@@ -14,6 +14,7 @@ from kbroker.coordinator.group_coordinator import GroupCoordinator, ListedGroup
 from kbroker.coordinator.share.share_records import SharePartitionKey
 from kbroker.coordinator.share_group.group import ShareGroup
 from kbroker.coordinator.share_group.member import ShareGroupMember
+from kbroker.coordinator.streams_groups import DescribedStreamsMember
 from kbroker.log.checkpoints import uuid_to_text
 from kbroker.protocol import codec
 
@@ -49,7 +50,7 @@ class PlaceRow(NamedTuple):
 
 
 class MemberRow(NamedTuple):
-    """One member; ``places``: its assignment as text."""
+    """One member; ``instance_id``: its process in a streams group; ``places``: its assignment as text."""
 
     member_id: str
     instance_id: str
@@ -87,7 +88,8 @@ def _listed(coordinator: GroupCoordinator) -> list[ListedGroup]:
 def _row(site: Site, coordinator: GroupCoordinator, group: ListedGroup) -> GroupRow:
     places = _places(site, coordinator, group)
     lags = [place.lag for place in places if place.lag is not None]
-    kind = group.group_type if group.protocol_type in ("", "consumer") else f"{group.group_type}, {group.protocol_type}"
+    is_usual = group.protocol_type in ("", "consumer", group.group_type)
+    kind = group.group_type if is_usual else f"{group.group_type}, {group.protocol_type}"
     href = short_enough(address("group", group=group.group_id))
     return GroupRow(group.group_id, href, kind, group.state.value, len(places), sum(lags) if lags else None)
 
@@ -160,6 +162,9 @@ def _members(site: Site, coordinator: GroupCoordinator, listed: ListedGroup) -> 
         if listed.group_type == ShareGroup.KIND:
             members = coordinator.share_groups.describe(listed.group_id).members
             return [_share_member(site, one) for one in members[:MEMBERS]], max(0, len(members) - MEMBERS)
+        if listed.group_type == "streams":
+            members = coordinator.streams_groups.describe(listed.group_id).members
+            return [_streams_member(one) for one in members[:MEMBERS]], max(0, len(members) - MEMBERS)
         described = coordinator.describe(listed.group_id)
     except KafkaError:  # just deleted, or now of another type
         return [], 0
@@ -189,6 +194,15 @@ def _owned(site: Site, owned: Mapping[UUID, frozenset[int]]) -> str:
         view = site.context.topics.get_by_id(topic_id)
         places.append((uuid_to_text(topic_id) if view is None else view.name, sorted(indexes)))
     return _named(places)
+
+
+def _streams_member(one: DescribedStreamsMember) -> MemberRow:
+    member = one.member
+    roles = zip(("active", "standby", "warm-up"), member.assigned.without_epochs, strict=True)
+    places = [
+        (f"{role} tasks of {part}", sorted(indexes)) for role, tasks in roles for part, indexes in sorted(tasks.items())
+    ]
+    return MemberRow(member.member_id, member.process_id, member.client_id, member.client_host, _named(places))
 
 
 def _assignment(data: bytes) -> str:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from kbroker.client.cluster import Cluster
-from kbroker.client.groups import CLASSIC, CONSUMER, Groups
+from kbroker.client.groups import WITH_OFFSETS, Groups
 from kbroker.common.topic_names import TopicPartition
 from kbroker.spark.errors import PipelineError
 from kbroker.spark.tables.table_place import TablePlace
@@ -38,7 +38,7 @@ def group_lag(cluster: Cluster, names: Iterable[str] = ()) -> list[Lag]:
     Raises: KafkaError, among others GROUP_ID_NOT_FOUND; BrokerConnectionError.
     """
     groups = Groups(cluster)
-    wanted = list(names) or [g.group_id for g in groups.list_groups() if g.group_type in (CLASSIC, CONSUMER)]
+    wanted = list(names) or [g.group_id for g in groups.list_groups() if g.group_type in WITH_OFFSETS]
     found: list[Lag] = []
     for name in wanted:
         committed: dict[TopicPartition, int | None] = {
