@@ -27,7 +27,7 @@ sys.path.insert(0, str(ROOT))
 from bench.loads import report  # noqa: E402
 from bench.loads.contenders import CONTENDERS, Contender, Mode, Skipped  # noqa: E402
 from bench.loads.peers import MissingPeer, Server  # noqa: E402
-from bench.loads.probes import configs, groups, quotas, records, robustness, security, transactions  # noqa: E402
+from bench.loads.probes import configs, groups, quotas, records, robustness, security, telemetry, transactions  # noqa: E402
 from bench.loads.probes.place import Lacking, Place, Probe  # noqa: E402
 from tests.support import wire  # noqa: E402
 
@@ -40,6 +40,7 @@ PROBES: list[Probe] = [
     *transactions.PROBES,
     *security.PROBES,
     *quotas.PROBES,
+    *telemetry.PROBES,
     *records.CLEANING,
     *robustness.PROBES,
 ]

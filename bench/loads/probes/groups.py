@@ -1,13 +1,21 @@
 """Probes of consumer groups."""
 
+import shutil
+import subprocess
+import tempfile
 import time
 from typing import Any
 
-from confluent_kafka import Consumer, KafkaError, KafkaException
+from confluent_kafka import Consumer, KafkaError, KafkaException, ShareConsumer
+from confluent_kafka.admin import NewTopic
 
-from bench.loads.probes.place import Config, Lacking, Place, Probe, expect
+from bench.loads.contenders import Skipped
+from bench.loads.probes.place import ANSWER_S, Config, Lacking, Place, Probe, expect
+from kbroker.client.admin import Admin
+from kbroker.common.configs.config_resource import ConfigChange, ConfigOperation, ConfigResourceType
 from tests.clients.everyday import Lines
 from tests.clients.everyday_python import GROUP_PARTITIONS, ConfluentEveryday
+from tests.clients.programs import FRAMEWORKS, java_program
 
 MEMBER: Config = {"auto.offset.reset": "earliest", "enable.auto.commit": False, "session.timeout.ms": 10_000}
 
@@ -124,9 +132,60 @@ def static_member(place: Place) -> None:
             member.consumer.close()
 
 
+def share_group(place: Place) -> None:
+    """Two members of a share group (KIP-932) read a partition together; each record is delivered once."""
+    topic = place.create("shared")
+    values = {b"%d" % n for n in range(200)}
+    change = ConfigChange("share.auto.offset.reset", ConfigOperation.SET, "earliest")
+    with place.cluster() as cluster:
+        Admin(cluster).alter_configs(ConfigResourceType.GROUP, topic, [change])
+    place.send(topic, sorted(values))
+    members = [ShareConsumer(place.config({"group.id": topic})) for _ in range(2)]
+    found: list[bytes] = []
+    try:
+        for member in members:
+            member.subscribe([topic])
+        deadline = time.monotonic() + 25
+        while len(found) < len(values):
+            expect(time.monotonic() < deadline, f"{len(found)} of {len(values)} records in 25 s")
+            for member in members:
+                for message in member.poll(0.2):
+                    if message.error() is not None:
+                        raise KafkaException(message.error())
+                    found.append(message.value() or b"")
+        expect(set(found) == values and len(found) == len(values), f"{len(found)} records, {len(set(found))} different")
+    finally:
+        for member in members:
+            member.close()
+
+
+def streams_group(place: Place) -> None:
+    """Kafka Streams counts words in a streams group (KIP-1071); the broker makes its internal topics."""
+    if any(shutil.which(program) is None for program in ("java", "javac", "mvn")):
+        raise Skipped("needs a JDK and Maven")
+    made = place.admin.create_topics([NewTopic("lines", 2, 1), NewTopic("counted", 1, 1)])
+    for topic in made.values():
+        topic.result(ANSWER_S)
+    place.send("lines", [b"a b", b"a c a"])
+    with tempfile.TemporaryDirectory(prefix="streams-", ignore_cleanup_errors=True) as folder:
+        command = [*java_program("StreamsGroup", FRAMEWORKS), place.bootstrap, folder, "at_least_once", "count"]
+        process = subprocess.Popen([*command, "127.0.0.1:1"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        try:
+            wanted = {b"a": b"3", b"b": b"1", b"c": b"1"}
+            deadline = time.monotonic() + 60
+            while (counted := {message.key(): message.value() for message in place.read("counted")}) != wanted:
+                expect(process.poll() is None, f"Kafka Streams ended with status {process.poll()}")
+                expect(time.monotonic() < deadline, f"{counted} after 60 s")
+        finally:
+            process.kill()
+            process.wait()
+
+
 PROBES = [
     Probe("a group commits; the next member goes on there", resume, 80),
     Probe("two members share (cooperative), one leaves; each record once", two_members, 200),
     Probe("a static member comes back without a rebalance", static_member, 80),
     Probe("the group protocol of KIP-848", new_protocol, 40),
+    Probe("share groups (KIP-932): two members, each record once", share_group, 60),
+    Probe("streams groups (KIP-1071): Kafka Streams counts words", streams_group, 110),
 ]

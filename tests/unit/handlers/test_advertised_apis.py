@@ -7,8 +7,8 @@ from pathlib import Path
 from kbroker.handlers.api_table import KafkaApis
 from kbroker.protocol import codec
 
-#: APIs that Kafka's message files offer to a broker's listeners, as Kafka 4.3.1 advertises them with a receiver of client
-#: metrics, by key; of an unstable version (InitProducerId 6) the one below.
+#: APIs that Kafka's message files offer to a broker's listeners, by key: Kafka 4.3.1 advertises them if it has a
+#: receiver of client metrics. Of an unstable version (InitProducerId 6) the one below.
 KAFKA = {
     0: (0, 13), 1: (4, 18), 2: (1, 11), 3: (0, 13), 8: (2, 10), 9: (1, 10), 10: (0, 6), 11: (0, 9), 12: (0, 4),
     13: (0, 5), 14: (0, 5), 15: (0, 6), 16: (0, 5), 17: (0, 1), 18: (0, 4), 19: (2, 7), 20: (1, 6), 21: (0, 2),
