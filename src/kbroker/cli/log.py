@@ -33,12 +33,28 @@ def log() -> None:
     is_flag=True,
     help="Print the records of a metadata log or of its snapshot, their values as JSON.",
 )
+@click.option(
+    "--offsets-decoder", "topic", flag_value="offsets", help="Print the records of __consumer_offsets as JSON."
+)
+@click.option(
+    "--transaction-log-decoder",
+    "topic",
+    flag_value="transaction-log",
+    help="Print the records of __transaction_state as JSON.",
+)
+@click.option(
+    "--share-group-state-decoder",
+    "topic",
+    flag_value="share-group-state",
+    help="Print the records of __share_group_state as JSON.",
+)
 @click.option("--skip-record-metadata", is_flag=True, help="Print only the keys and values of records.")
 @json_option
 def dump(
     files: tuple[Path, ...],
     print_data_log: bool,
     cluster_metadata_decoder: bool,
+    topic: str | None,
     skip_record_metadata: bool,
     as_json: bool,
 ) -> None:
@@ -52,12 +68,18 @@ def dump(
         from kbroker.metadata.records.record_json import record_json
 
         payload = record_json
+    decode = None
+    if topic is not None:
+        from kbroker.log.tools.coordinator_records import RecordDecoder
+
+        decode = RecordDecoder(topic)
+    shows_records = print_data_log or cluster_metadata_decoder or topic is not None
     out = binary_stdout()
     try:
         for path in files:
             if not as_json and len(files) > 1:
                 out.write(f"{path}:\n".encode())
-            for row in dump_file(path, records=print_data_log or cluster_metadata_decoder, payload=payload):
+            for row in dump_file(path, records=shows_records, payload=payload, decode=decode):
                 if skip_record_metadata and row["kind"] == "record":
                     row = {name: row[name] for name in ("kind", "key", "payload") if name in row}
                     if "payload" not in row:

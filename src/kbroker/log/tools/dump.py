@@ -18,6 +18,8 @@ from kbroker.protocol._records import batch_at
 from kbroker.protocol.control_types import ABORT, COMMIT, VALUE_TABLES
 
 Row = dict[str, Any]
+#: Returns key and payload of a record from its offset, key and value.
+Decode = Callable[[int, bytes | None, bytes | None], Row]
 
 _OFFSET_ENTRY = struct.Struct(">ii")
 _TIME_ENTRY = struct.Struct(">qi")
@@ -32,7 +34,11 @@ class UnknownFileError(ValueError):
 
 
 def dump_file(
-    path: str | Path, *, records: bool = False, payload: Callable[[bytes], object] | None = None
+    path: str | Path,
+    *,
+    records: bool = False,
+    payload: Callable[[bytes], object] | None = None,
+    decode: Decode | None = None,
 ) -> Iterator[Row]:
     """Yield the content of a file, one dict for each entry, with its ``kind``.
 
@@ -46,12 +52,13 @@ def dump_file(
         records: yield all records.
         payload: returns the value of a record in a form for ``json.dumps``; raises ValueError or KafkaError for a value
             that it cannot decode. Default: the value as text.
+        decode: returns key and payload of a record; replaces ``payload``.
 
     Raises: UnknownFileError; OSError; ``checkpoints.CorruptFileError`` for a damaged text file.
     """
     path = Path(path)
     if path.suffix in _LOGS:
-        return _dump_log(path, records, payload or _shown)
+        return _dump_log(path, records, decode or _with_payload(payload or _shown))
     reader = _READERS.get(path.suffix) or _BY_NAME.get(path.name)
     if reader is None:
         known = ", ".join((*_LOGS, *_READERS, *_BY_NAME))
@@ -87,7 +94,7 @@ def _base_offset(path: Path) -> int:
     return int(path.stem)
 
 
-def _dump_log(path: Path, show_records: bool, payload: Callable[[bytes], object]) -> Iterator[Row]:
+def _dump_log(path: Path, show_records: bool, decode: Decode) -> Iterator[Row]:
     if path.suffix == ".log":
         _base_offset(path)
     with closing(BatchFile(path)) as file:
@@ -95,7 +102,7 @@ def _dump_log(path: Path, show_records: bool, payload: Callable[[bytes], object]
             for batch in file.batches():
                 yield _batch_row(batch)
                 if (batch.is_control or show_records) and batch.is_valid:
-                    yield from _record_rows(file, batch, payload)
+                    yield from _record_rows(file, batch, decode)
         except DamagedBatch as e:
             yield {"kind": "damage", "position": e.position, "message": str(e)}
 
@@ -124,7 +131,7 @@ def _batch_row(batch: Batch) -> Row:
     }
 
 
-def _record_rows(file: BatchFile, batch: Batch, payload: Callable[[bytes], object]) -> Iterator[Row]:
+def _record_rows(file: BatchFile, batch: Batch, decode: Decode) -> Iterator[Row]:
     parsed = batch_at(file.data[batch.position : batch.position + batch.size_bytes])
     try:
         records = parsed.records() if parsed is not None else []
@@ -144,14 +151,20 @@ def _record_rows(file: BatchFile, batch: Batch, payload: Callable[[bytes], objec
         if batch.is_control:
             yield row | _control(key or b"", value or b"")
         else:
-            yield row | {"key": None if key is None else _shown(key), "payload": _decoded(offset, value, payload)}
+            yield row | decode(offset, key, value)
 
 
-def _decoded(offset: int, value: bytes | None, payload: Callable[[bytes], object]) -> object:
-    try:
-        return None if value is None else payload(value)
-    except (KafkaError, ValueError) as e:
-        return f"Error at {offset}, skipping. {e}"
+def _with_payload(payload: Callable[[bytes], object]) -> Decode:
+    """Return a function that shows keys as text and values by ``payload``."""
+
+    def decode(offset: int, key: bytes | None, value: bytes | None) -> Row:
+        try:
+            shown = None if value is None else payload(value)
+        except (KafkaError, ValueError) as e:
+            shown = f"Error at {offset}, skipping. {e}"
+        return {"key": None if key is None else _shown(key), "payload": shown}
+
+    return decode
 
 
 def _control(key: bytes, value: bytes) -> Row:
