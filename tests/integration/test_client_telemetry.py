@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
+from uuid import UUID
 
 import pytest
 from confluent_kafka import Consumer, Producer
@@ -15,9 +18,11 @@ from kbroker.handlers.api_table import KafkaApis
 from kbroker.telemetry import decoder
 from kbroker.telemetry.instances import ClientInstance
 from kbroker.testing import EmbeddedBroker
+from tests.integration.test_authorization import SASL, log_in
 from tests.support.broker import wait_for
 from tests.support.cli import printed, refusal, run
 from tests.support.client import Client
+from tests.support.telemetry import gauges
 
 CLIENT_METRICS, SET = 16, 0
 
@@ -126,3 +131,33 @@ def test_configs_of_a_subscription(broker: EmbeddedBroker) -> None:
     assert "match    client_id=a.*  DYNAMIC_CLIENT_METRICS_CONFIG" in shown
     assert [one.name for one in broker.context.telemetry.manager.subscriptions] == ["all", "s"]
     assert "Illegal client matching pattern: client=a" in refusal(run(None, *change, "--set", "match=client=a"))
+
+
+def test_no_permission_is_needed() -> None:
+    """As in Kafka: a user without any rule is asked for metrics, and may push them."""
+    with EmbeddedBroker(SASL) as broker, log_in(broker.bound_listeners[0].partition("://")[2], "alice") as client:
+        granted = client.call("GetTelemetrySubscriptions", 0, {"ClientInstanceId": UUID(int=0)})
+        assert granted["ErrorCode"] == 0
+        push = {name: granted[name] for name in ("ClientInstanceId", "SubscriptionId")}
+        push |= {"Terminating": True, "CompressionType": 0, "Metrics": gauges({"a": 1}).SerializeToString()}
+        assert client.call("PushTelemetry", 0, push)["ErrorCode"] == 0
+        (found,) = broker.context.telemetry.manager.instances
+        assert found.principal == "User:alice"
+        assert [name for name, _ in broker.context.telemetry.series.of(found.uuid)] == ["a"]
+
+
+def test_a_push_imports_no_numpy() -> None:
+    """Nor does a start: what decodes metrics is imported at the first push."""
+    program = (
+        "import sys\nfrom uuid import UUID\nfrom kbroker.broker import Broker\n"
+        "from kbroker.telemetry.manager import Client\n"
+        "with Broker() as broker:\n"
+        "    assert not [name for name in sys.modules if name.startswith(('google.', 'opentelemetry'))]\n"
+        "    manager = broker.context.telemetry.manager\n"
+        "    client = Client({}, '', '', lambda number: False)\n"
+        "    granted = manager.get_subscription(UUID(int=7), client)\n"
+        "    manager.push(UUID(int=7), granted.subscription_id, False, 0, bytes([10, 0]), client)\n"
+        "    assert 'opentelemetry.proto.metrics.v1.metrics_pb2' in sys.modules\n"
+        "    assert 'numpy' not in sys.modules\n"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=60)

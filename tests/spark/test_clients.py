@@ -39,7 +39,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Day]:
         push("app-00", "a", {f"{PRODUCE}.avg": 10, f"{PRODUCE}.max": 30, f"{FETCH}.avg": 700}),
         push("app-00", "b", {f"{PRODUCE}.avg": 20, f"{PRODUCE}.max": 25}),
         push("app-00", "b", {f"{PRODUCE}.avg": 0, f"{PRODUCE}.max": 0, "other": 1e9}),
-        push("silent", "c", {f"{FETCH}.avg": 3}, principal="User:nobody"),
+        push("silent", "c", {f"{FETCH}.avg": 3}, principal="User:other"),
         '{"version":1,"time":1,"clientInstanceId":"x"}',
         "no record",
         "",
@@ -65,7 +65,7 @@ def test_latencies(spark: SparkSession, folder: tuple[Path, Day]) -> None:
         assert first[f"broker_{name}_ms"] == pytest.approx(total / sum(weights))
         assert first[f"broker_{name}_max_ms"] == max(row["total_time_us"] for row in served) / 1000
     assert found["silent"] == {
-        **dict.fromkeys(first), "principal": "User:nobody", "client_id": "silent", "instances": 1, "fetch_ms": 3,
+        **dict.fromkeys(first), "principal": "User:other", "client_id": "silent", "instances": 1, "fetch_ms": 3,
     }  # fmt: skip
 
 
@@ -75,7 +75,7 @@ def test_the_command(command: Callable[..., Result], folder: tuple[Path, Day], t
     header, first, second = seen.stdout.splitlines()
     assert header.split()[:4] == ["PRINCIPAL", "CLIENT", "ID", "INSTANCES"]
     assert first.split()[:3] == ["User:team-0", "app-00", "2"]
-    assert second.split() == ["User:nobody", "silent", "1", *["-"] * 4, "3", "ms", *["-"] * 3]
+    assert second.split() == ["User:other", "silent", "1", *["-"] * 4, "3", "ms", *["-"] * 3]
     printed = json.loads(command("pipeline", "clients", folder[0], "--json", "--quiet", "--top", "1").stdout)
     assert [row["client_id"] for row in printed] == ["app-00"]
     (tmp_path / "none.jsonl").write_text(push("x", "y", {}) + "\n")
