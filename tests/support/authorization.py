@@ -161,6 +161,12 @@ def _owners(*names: str) -> Body:
 _VOTER = {"ClusterId": None, "VoterId": 77, "VoterDirectoryId": uuid.UUID(int=5)}
 
 
+def _topology(source: str, sink: str) -> Body:
+    part = {"SubtopologyId": "0", "SourceTopics": [source], "SourceTopicRegex": [], "StateChangelogTopics": []}
+    part |= {"RepartitionSinkTopics": [sink], "RepartitionSourceTopics": [], "CopartitionGroups": []}
+    return {"Epoch": 0, "Subtopologies": [part]}
+
+
 def requests(known: Known) -> list[tuple[str, int, Body | BodyOf]]:
     """Every request, in the order of the recording."""
     one, two = known.ids["t-one"], known.ids["t-two"]
@@ -223,6 +229,12 @@ def requests(known: Known) -> list[tuple[str, int, Body | BodyOf]]:
         ("ConsumerGroupHeartbeat", 0, {"GroupId": "g-one", "MemberId": "m", "MemberEpoch": 5,
                                        "SubscribedTopicNames": ["t-one"]}),
         ("ConsumerGroupDescribe", 0, {"GroupIds": ["g-one", "h-two"], "IncludeAuthorizedOperations": True}),
+        ("StreamsGroupHeartbeat", 0, {"GroupId": "g-one", "MemberId": "m", "MemberEpoch": 5,
+                                      "Topology": _topology("t-one", "t-two")}),
+        ("StreamsGroupHeartbeat", 0, {"GroupId": "g-one", "MemberId": "m", "MemberEpoch": 5,
+                                      "Topology": _topology("t-one", "t-one")}),
+        ("StreamsGroupHeartbeat", 0, {"GroupId": "h-two", "MemberId": "m", "MemberEpoch": 5}),
+        ("StreamsGroupDescribe", 0, {"GroupIds": ["g-one", "h-two"], "IncludeAuthorizedOperations": True}),
         ("CreateTopics", 7, {"Topics": [
             {"Name": name, "NumPartitions": 1, "ReplicationFactor": 1, "Assignments": [], "Configs": []}
             for name in ("t-new", "n-new", "t-one")], "validateOnly": True}),
