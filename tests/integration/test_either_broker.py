@@ -6,13 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import need
+from tests.support import need, wire
 from tests.support.broker import wait_for
 from tests.support.client import Client
 from tests.support.either_broker import EitherBroker
 from tests.support.everything import Everything
-from tests.support.ledger import Ledger, differences, take_ledger
+from tests.support.ledger import GROUP, Ledger, differences, take_ledger
+from tests.support.share_member import ACCEPT, REJECT, RELEASE, ShareMember, start_offset
 from tests.support.topic_reader import read_to_end
+from tests.support.wire import Connection
 
 
 def ledger_of(broker: EitherBroker, everything: Everything) -> Ledger:
@@ -73,6 +75,41 @@ def test_a_snapshot_of_kbroker_is_read_by_kafka(tmp_path: Path) -> None:
         before = ledger_of(broker, everything)
         broker.switch()
         check_same(before, broker, everything)
+
+
+def test_a_share_group_goes_over(tmp_path: Path) -> None:
+    """Either broker delivers what the other one's members have not accepted, with its delivery count."""
+    need.program("java", "mvn")
+    with EitherBroker(tmp_path, {"share.coordinator.state.topic.num.partitions": "3"}) as broker:
+        broker.start(broker.kbroker)
+        with Client(broker.bootstrap) as client:
+            everything = Everything(broker.bootstrap, broker.sasl_bootstrap)
+            everything.alter(client, GROUP, "g", {"share.auto.offset.reset": "earliest"})
+        with Connection(broker.bootstrap) as connection:
+            assert wire.first_topic_error(connection.ask(wire.create_topic("shared", 1))) == 0
+        send(broker, 10)
+        member = ShareMember(broker.bootstrap, "g", "shared")
+        assert member.acquire(10) == dict.fromkeys(range(10), 1)
+        member.acknowledge((0, 3, ACCEPT), (4, 5, RELEASE), (6, 6, REJECT))
+        member.leave()
+        left = {4: 2, 5: 2, 7: 2, 8: 2, 9: 2}  # the next delivery of each
+        for released in (14, 24):
+            found = start_offset(broker.bootstrap, "g", "shared")
+            broker.switch()
+            assert start_offset(broker.bootstrap, "g", "shared") == found
+            send(broker, 10)
+            member = ShareMember(broker.bootstrap, "g", "shared")
+            acquired = member.acquire(len(left) + 10)
+            assert acquired == left | dict.fromkeys(range(released - 4, released + 6), 1)
+            member.acknowledge(*((one, one, RELEASE if one == released else ACCEPT) for one in sorted(acquired)))
+            member.leave()
+            left = {released: 2}
+
+
+def send(broker: EitherBroker, count: int) -> None:
+    with Connection(broker.bootstrap) as connection:
+        for _ in range(count):
+            assert wire.produced(connection.ask(wire.produce("shared", 0, wire.batch([b"value"])))).error_code == 0
 
 
 def move_all(broker: EitherBroker, topics: list[str]) -> None:

@@ -28,7 +28,7 @@ INTERNAL = ("__consumer_offsets", "__transaction_state", "__share_group_state")
 REPLICAS = ("ReplicaNodes", "IsrNodes", "OfflineReplicas")
 THROTTLED = ("leader.replication.throttled.replicas", "follower.replication.throttled.replicas")
 #: Features that kbroker keeps and does not serve.
-UNSERVED = ("share.version", "eligible.leader.replicas.version")
+UNSERVED = ("eligible.leader.replicas.version",)
 FETCH_BYTES = 8 << 20
 GROUP_ID_NOT_FOUND = 69
 ANY = 1  # of the filters of ACLs
