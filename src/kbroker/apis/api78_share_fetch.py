@@ -170,7 +170,7 @@ class _ShareFetchRequest:
     def _respond(self) -> None:
         """Respond with the fetched partitions, and with the outcomes of acknowledgements."""
         if self.epoch == FINAL_EPOCH:
-            self.manager.later(lambda: self.manager.release_member(self.group_id, self.member_id))
+            self.manager.release_member(self.group_id, self.member_id)  # such a request waits for no fetch
         session = self.session
         if session is not None:
             if not self.manager.sessions.is_next(session, self.epoch):
@@ -187,7 +187,7 @@ class _ShareFetchRequest:
         for place, error in self._acknowledged.items():
             row = rows.setdefault(place, _row(place, FetchedPartition()))
             if error is not None:
-                row["AcknowledgeErrorCode"], row["AcknowledgeErrorMessage"] = int(error.error), error.message
+                row["AcknowledgeErrorCode"], row["AcknowledgeErrorMessage"] = int(error.error), error.message or None
         body = {
             "AcquisitionLockTimeoutMs": self.manager.configs(self.group_id).record_lock_duration_ms,
             "NodeEndpoints": leaders(self.ctx, self.request, rows.items()),

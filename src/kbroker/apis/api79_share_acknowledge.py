@@ -40,7 +40,7 @@ def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body | None:
                 {
                     "PartitionIndex": place.partition,
                     "ErrorCode": 0 if error is None else int(error.error),
-                    "ErrorMessage": None if error is None else error.message,
+                    "ErrorMessage": None if error is None else error.message or None,
                 },
             )
             for place, error in outcomes.items()

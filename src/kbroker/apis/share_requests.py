@@ -17,6 +17,7 @@ from kbroker.share.share_partition_manager import Outcomes
 
 MAX_MEMBER_ID_LENGTH = 36
 RENEW_VERSION = 2
+NO_TEXT = ""  # of a partition's error whose message is null
 
 #: Error of each place, None for a success.
 Acknowledged = dict[SharedPartition, KafkaError | None]
@@ -85,13 +86,13 @@ def acknowledge(
     may_renew = request.api_version >= RENEW_VERSION
     for place, batches in acknowledgements.items():
         if place.topic is None:
-            refused[place] = KafkaError(Errors.UNKNOWN_TOPIC_ID)
+            refused[place] = KafkaError(Errors.UNKNOWN_TOPIC_ID, NO_TEXT)
         elif not _are_valid(batches, may_renew=may_renew, is_renewal=may_renew and body["IsRenewAck"]):
-            refused[place] = KafkaError(Errors.INVALID_REQUEST)
+            refused[place] = KafkaError(Errors.INVALID_REQUEST, NO_TEXT)
         elif place.topic not in allowed:
-            refused[place] = KafkaError(check.error)
+            refused[place] = KafkaError(check.error, NO_TEXT)
         elif not exists(ctx, place):
-            refused[place] = KafkaError(Errors.UNKNOWN_TOPIC_OR_PARTITION)
+            refused[place] = KafkaError(Errors.UNKNOWN_TOPIC_OR_PARTITION, NO_TEXT)
         elif batches:
             good[place] = batches
         else:

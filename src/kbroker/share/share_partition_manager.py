@@ -284,14 +284,10 @@ class SharePartitionManager:
         """Return whether no fetch and no acquisition lock is due or being expired."""
         return self.purgatory.is_idle and self.lock_timer.is_idle and not self._actions
 
-    def later(self, run: Callable[[], object]) -> None:
-        """Call a function once the present fetch or lock is finished, when the caller holds no lock."""
-        self._actions.append(run)
-
     def _wake(self, *keys: SharePartitionKey) -> None:
         """Let fetches of partitions try again later."""
         for key in keys:
-            self.later(partial(self.purgatory.check_and_complete, _group_key(key)))
+            self._actions.append(partial(self.purgatory.check_and_complete, _group_key(key)))
 
     def _run_actions(self) -> None:
         """Call the functions that wait. The caller holds no lock."""

@@ -38,6 +38,7 @@ public final class ShareMembers {
 
     private final String bootstrap;
     private final String topic;
+    private volatile boolean stops;
     private int sent;
 
     private ShareMembers(String bootstrap, String topic) {
@@ -158,7 +159,7 @@ public final class ShareMembers {
     }
 
     /** One member of the load, on its own thread. */
-    private void load(String group, PrintStream out, long seed, Thread main) {
+    private void load(String group, PrintStream out, long seed) {
         var random = new Random(seed);
         var decided = new HashMap<String, AcknowledgeType>();
         try (var consumer = member(group, "explicit")) {
@@ -175,7 +176,7 @@ public final class ShareMembers {
                     }
                 }
             });
-            while (!main.isInterrupted() && main.isAlive()) {
+            while (!stops) {
                 try {
                     for (var record : consumer.poll(Duration.ofMillis(100))) {
                         String place = record.partition() + " " + record.offset();
@@ -205,27 +206,19 @@ public final class ShareMembers {
         }
         readFromTheStart(args[0], args[3]);
         try (var out = new PrintStream(new java.io.FileOutputStream(args[4], true), true)) {
-            Thread main = Thread.currentThread();
             var threads = new ArrayList<Thread>();
             for (int i = 0; i < Integer.parseInt(args[5]); i++) {
                 long seed = i;
-                threads.add(new Thread(() -> members.load(args[3], out, seed, main)));
+                threads.add(new Thread(() -> members.load(args[3], out, seed)));
             }
             threads.forEach(Thread::start);
             while (System.in.read() >= 0) {
                 continue;
             }
-            main.interrupt();
+            members.stops = true;
             for (Thread thread : threads) {
-                while (thread.isAlive()) {
-                    try {
-                        thread.join();
-                    } catch (InterruptedException again) {
-                        break;
-                    }
-                }
+                thread.join();
             }
         }
-        System.exit(0);
     }
 }
