@@ -14,15 +14,23 @@ if TYPE_CHECKING:
     from opentelemetry.proto.metrics.v1.metrics_pb2 import MetricsData
 
 MAX_POINTS = 10_000  # of one push
+MAX_RESOURCES = 100  # of one push: each becomes larger by the attributes for an endpoint
 MAX_NAME = 256  # characters of a name or of a text of an attribute; longer ones are cut
 MAX_ATTRIBUTES = 16  # of a point
+
+
+NO_VALUE = 1  # flag of a point: nothing was measured
+_SCALARS = ("string_value", "bool_value", "int_value", "double_value")
+
+Attributes = tuple[tuple[str, str], ...]
+Kind = Literal["string_value", "bool_value", "int_value", "double_value"]
 
 
 class Point(NamedTuple):
     """One value. ``adds``: it is the change since the previous push; ``counts``: it never falls."""
 
     name: str
-    attributes: tuple[tuple[str, str], ...]
+    attributes: Attributes
     value: float
     adds: bool
     counts: bool
@@ -38,6 +46,8 @@ def parse(data: bytes) -> MetricsData:
         message.ParseFromString(data)
     except DecodeError as error:
         raise ValueError(f"expected metrics in OTLP, found other data: {error}") from error
+    if len(message.resource_metrics) > MAX_RESOURCES:
+        raise ValueError(f"expected at most {MAX_RESOURCES} resources in a push, found {len(message.resource_metrics)}")
     return message
 
 
@@ -55,13 +65,13 @@ def points(message: MetricsData) -> Iterator[Point]:
 
 def _all_points(message: MetricsData) -> Iterator[Point]:
     for resource in message.resource_metrics:
-        common = _texts(resource.resource.attributes)
+        common = _merged((), resource.resource.attributes)
         for scope in resource.scope_metrics:
             for metric in scope.metrics:
                 yield from _points_of(metric, common)
 
 
-def _points_of(metric: Any, common: Mapping[str, str]) -> Iterator[Point]:
+def _points_of(metric: Any, common: Attributes) -> Iterator[Point]:
     name = metric.name[:MAX_NAME]
     kind = metric.WhichOneof("data")
     if kind is None:
@@ -69,25 +79,32 @@ def _points_of(metric: Any, common: Mapping[str, str]) -> Iterator[Point]:
     data = getattr(metric, kind)
     # AggregationTemporality: 1 is delta
     adds = kind not in ("gauge", "summary") and data.aggregation_temporality == 1
+    counts = kind == "sum" and data.is_monotonic
     for one in data.data_points:
-        attributes = tuple(sorted({**common, **_texts(one.attributes)}.items())[:MAX_ATTRIBUTES])
+        attributes = common if not one.attributes else _merged(common, one.attributes)
         if kind in ("gauge", "sum"):
-            field = one.WhichOneof("value")
-            if field is not None:
-                yield Point(name, attributes, float(getattr(one, field)), adds, kind == "sum" and data.is_monotonic)
+            if not one.flags & NO_VALUE:
+                # only one of the two is set; WhichOneof takes three times as long
+                yield Point(name, attributes, float(one.as_double or one.as_int), adds, counts)
         else:
             yield Point(f"{name}.count", attributes, float(one.count), adds, True)
             yield Point(f"{name}.sum", attributes, float(one.sum), adds, False)
 
 
-def _texts(attributes: Iterable[Any]) -> dict[str, str]:
-    """Return attributes as texts; nested values are left out."""
-    found = {}
-    for one in attributes:
-        kind: Literal["string_value", "bool_value", "int_value", "double_value"] | None = one.value.WhichOneof("value")
-        if kind in ("string_value", "bool_value", "int_value", "double_value"):
-            found[one.key[:MAX_NAME]] = str(getattr(one.value, kind))[:MAX_NAME]
-    return found
+def _merged(common: Attributes, own: Iterable[Any]) -> Attributes:
+    """Return the attributes of a value with those of its resource, by name."""
+    found = dict(common)
+    for one in own:
+        text = one.value.string_value or _text_of(one.value)
+        if text is not None:
+            found[one.key[:MAX_NAME]] = text[:MAX_NAME]
+    return tuple(sorted(found.items())[:MAX_ATTRIBUTES])
+
+
+def _text_of(value: Any) -> str | None:
+    """Return the text of a value; None for a nested one."""
+    kind: Kind | None = value.WhichOneof("value")
+    return str(getattr(value, kind)) if kind in _SCALARS else None
 
 
 def add_attributes(message: MetricsData, attributes: Mapping[str, str]) -> None:

@@ -9,7 +9,16 @@ import pytest
 from opentelemetry.proto.metrics.v1.metrics_pb2 import MetricsData
 
 from kbroker.telemetry import decoder, otlp
-from kbroker.telemetry.otlp import MAX_ATTRIBUTES, MAX_NAME, MAX_POINTS, Point, add_attributes, parse, points
+from kbroker.telemetry.otlp import (
+    MAX_ATTRIBUTES,
+    MAX_NAME,
+    MAX_POINTS,
+    MAX_RESOURCES,
+    Point,
+    add_attributes,
+    parse,
+    points,
+)
 from tests.support.telemetry import CUMULATIVE, counter, gauges
 
 
@@ -69,6 +78,13 @@ def test_other_data(data: bytes) -> None:
     """It is refused with one kind of error."""
     with pytest.raises(ValueError, match="expected metrics in OTLP"):
         parse(data)
+
+
+def test_too_many_resources() -> None:
+    """Each would be sent on with the attributes of the client: a push of 1 MiB would become 100 MiB."""
+    assert len(parse(b"\x0a\0" * MAX_RESOURCES).resource_metrics) == MAX_RESOURCES
+    with pytest.raises(ValueError, match="at most 100 resources in a push, found 101"):
+        parse(b"\x0a\0" * (MAX_RESOURCES + 1))
 
 
 def test_attributes_for_an_endpoint() -> None:
