@@ -1,0 +1,153 @@
+"""The receiver of pushes: every codec, the log, the endpoint, and what is left once a client has ended."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from uuid import UUID
+
+import lz4.frame
+import pytest
+import snappy
+import zstandard
+from opentelemetry.proto.metrics.v1.metrics_pb2 import MetricsData
+
+from kbroker._core.clock import VirtualClock
+from kbroker.common.configs.config import BrokerConfig
+from kbroker.common.errors import Errors, KafkaError
+from kbroker.log.scheduler import Scheduler
+from kbroker.metrics.registry import Metrics
+from kbroker.telemetry.manager import Client
+from kbroker.telemetry.series import Value
+from kbroker.telemetry.service import TelemetryService
+from tests.support.metadata import MemoryController
+from tests.support.telemetry import DELTA, counter, gauges
+
+SAME = UUID(int=7)
+CODECS: dict[int, Callable[[bytes], bytes]] = {
+    0: bytes,
+    1: gzip.compress,
+    2: snappy.compress,
+    3: lz4.frame.compress,
+    4: lambda data: zstandard.compress(data),
+}
+CLIENT = Client({"client_id": "c", "client_source_address": "10.0.0.7"}, "User:alice", "1", lambda number: True)
+
+
+class Rig:
+    def __init__(self, folder: Path, **settings: object) -> None:
+        self.clock = VirtualClock()
+        self.scheduler = Scheduler(self.clock)
+        self.folder = folder
+        values = {"kbroker.telemetry.log.dir": str(folder), **settings}
+        metrics = Metrics(clock=self.clock)
+        self.service = TelemetryService(
+            BrokerConfig(values), self.clock, MemoryController(), metrics, self.scheduler, tuple
+        )
+
+    def push(self, data: bytes, codec: int = 0, *, is_last: bool = False) -> Errors:
+        """Push as a client after its interval."""
+        manager = self.service.manager
+        self.clock.advance_ms(300_000)
+        granted = manager.get_subscription(SAME, CLIENT)
+        try:
+            manager.push(SAME, granted.subscription_id, is_last, codec, data, CLIENT)
+        except KafkaError as error:
+            return error.error
+        return Errors.NONE
+
+    def logged(self) -> list[dict[str, object]]:
+        return [json.loads(line) for file in sorted(self.folder.iterdir()) for line in file.read_text().splitlines()]
+
+
+@pytest.fixture
+def rig(tmp_path: Path) -> Iterator[Rig]:
+    made = Rig(tmp_path / "log")
+    yield made
+    made.service.close(5)
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_codecs(rig: Rig, codec: int) -> None:
+    """Each is decompressed, and other data in it is refused."""
+    packed = CODECS[codec](gauges({"a": 1.5}).SerializeToString())
+    assert rig.push(packed, codec) is Errors.NONE
+    assert rig.service.series.of(SAME) == {("a", ()): Value(1.5, False)}
+    assert rig.push(b"\xff" * 20, codec) is Errors.INVALID_RECORD
+
+
+@pytest.mark.parametrize("codec", [1, 2, 3, 4])
+def test_data_that_grows(tmp_path: Path, codec: int) -> None:
+    """The limit of the compressed data is that of the decompressed, too."""
+    rig = Rig(tmp_path, **{"telemetry.max.bytes": 5000})
+    packed = CODECS[codec](bytes([0x7A, 0x88, 0x27]) + bytes(5000))
+    assert len(packed) < 5000
+    assert rig.push(packed, codec) is Errors.INVALID_RECORD
+    assert rig.logged() == []
+    rig.service.close(5)
+
+
+def test_counters_add_up(rig: Rig) -> None:
+    """Their changes are in the log, the total in the latest values."""
+    for value in (3, 4):
+        assert rig.push(counter("n", value, DELTA).SerializeToString()) is Errors.NONE
+    assert rig.service.series.of(SAME) == {("n", ()): Value(7, True)}
+    assert [record["metrics"] for record in rig.logged()] == [
+        [{"name": "n", "attributes": {}, "value": value, "delta": True}] for value in (3, 4)
+    ]
+
+
+def test_the_line_of_a_push(rig: Rig) -> None:
+    """Sender, interval, and whether it is the last one."""
+    assert rig.push(gauges({"a": 1}).SerializeToString(), is_last=True) is Errors.NONE
+    (record,) = rig.logged()
+    del record["metrics"]
+    assert record == {
+        "version": 1, "time": rig.clock.wall_ms(), "broker": 1, "clientInstanceId": "AAAAAAAAAAAAAAAAAAAABw",
+        "clientId": "c", "principal": "User:alice", "address": "10.0.0.7", "softwareName": None,
+        "softwareVersion": None, "intervalMs": 300_000, "terminating": True,
+    }  # fmt: skip
+
+
+def test_an_expired_client_leaves_no_values(rig: Rig) -> None:
+    """The sweep of the scheduler removes it."""
+    assert rig.push(gauges({"a": 1}).SerializeToString()) is Errors.NONE
+    rig.clock.advance_ms(900_001)
+    rig.scheduler.run_due()
+    assert rig.service.manager.instances == []
+    assert rig.service.series.figures.series == 0
+
+
+def test_a_folder_that_is_deleted_is_made_again(rig: Rig) -> None:
+    """A push is accepted whatever happens to its log."""
+    assert rig.push(gauges({"a": 1}).SerializeToString()) is Errors.NONE
+    for file in rig.folder.iterdir():
+        file.unlink()
+    rig.folder.rmdir()
+    rig.folder.touch()  # no folder can be made here
+    assert rig.push(gauges({"a": 2}).SerializeToString()) is Errors.NONE
+    assert rig.service.log is not None
+    assert (rig.service.log.written, rig.service.log.dropped) == (1, 1)
+    os.unlink(rig.folder)
+    assert rig.push(gauges({"a": 3}).SerializeToString()) is Errors.NONE
+    assert len(rig.logged()) == 1
+
+
+def test_an_endpoint_gets_the_client_with_its_metrics(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The attributes of the client, and the values as they were pushed."""
+    rig = Rig(tmp_path, **{"kbroker.telemetry.otlp.endpoint": "http://127.0.0.1:1"})
+    sent: list[bytes] = []
+    assert rig.service.forwarder is not None
+    monkeypatch.setattr(rig.service.forwarder, "put", sent.append)
+    message = gauges({"a": 1})
+    assert rig.push(CODECS[4](message.SerializeToString()), 4) is Errors.NONE
+    (found,) = MetricsData.FromString(sent[0]).resource_metrics
+    attributes = {one.key: one.value.string_value for one in found.resource.attributes}
+    assert attributes["client_id"] == "c"
+    assert attributes["principal"] == "User:alice"
+    assert attributes["client_instance_id"] == "AAAAAAAAAAAAAAAAAAAABw"
+    assert found.scope_metrics == message.resource_metrics[0].scope_metrics
+    rig.service.close(5)
