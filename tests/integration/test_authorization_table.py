@@ -20,4 +20,4 @@ def test_every_decision_is_kafkas() -> None:
             if our != kafka:
                 differences.append((api, version, user.acls, our, kafka))
     assert differences == []
-    assert sum(len(row[2]) for row in recorded) == 14_496
+    assert sum(len(row[2]) for row in recorded) == 16_308

@@ -167,6 +167,11 @@ def _topology(source: str, sink: str) -> Body:
     return {"Epoch": 0, "Subtopologies": [part]}
 
 
+def _share_state(**fields: object) -> Body:
+    rows = [{"Partition": 0, **fields}]
+    return {"GroupId": "g-one", "Topics": [{"TopicId": NO_ID, "Partitions": rows}]}
+
+
 def requests(known: Known) -> list[tuple[str, int, Body | BodyOf]]:
     """Every request, in the order of the recording."""
     one, two = known.ids["t-one"], known.ids["t-two"]
@@ -235,6 +240,25 @@ def requests(known: Known) -> list[tuple[str, int, Body | BodyOf]]:
                                       "Topology": _topology("t-one", "t-one")}),
         ("StreamsGroupHeartbeat", 0, {"GroupId": "h-two", "MemberId": "m", "MemberEpoch": 5}),
         ("StreamsGroupDescribe", 0, {"GroupIds": ["g-one", "h-two"], "IncludeAuthorizedOperations": True}),
+        ("ShareGroupHeartbeat", 1, {"GroupId": "g-one", "MemberId": "m", "MemberEpoch": 5, "RackId": None,
+                                    "SubscribedTopicNames": ["t-one", "t-two"]}),
+        ("ShareGroupHeartbeat", 1, {"GroupId": "g-one", "MemberId": "m", "MemberEpoch": 5, "RackId": None,
+                                    "SubscribedTopicNames": ["t-one"]}),
+        ("ShareGroupDescribe", 1, {"GroupIds": ["g-one", "h-two"], "IncludeAuthorizedOperations": True}),
+        ("DescribeShareGroupOffsets", 1, {"Groups": [{"GroupId": name, "Topics": [
+            {"TopicName": topic, "Partitions": [0]} for topic in ("t-none", "n-none")]}
+            for name in ("g-one", "h-two")]}),
+        ("DescribeShareGroupOffsets", 1, {"Groups": [
+            {"GroupId": name, "Topics": None} for name in ("g-one", "h-two")]}),
+        ("AlterShareGroupOffsets", 0, {"GroupId": "g-none", "Topics": [
+            {"TopicName": topic, "Partitions": [{"PartitionIndex": 0, "StartOffset": 0}]}
+            for topic in ("t-none", "n-none")]}),
+        ("DeleteShareGroupOffsets", 0, {"GroupId": "g-none", "Topics": [{"TopicName": "t-none"}]}),
+        ("InitializeShareGroupState", 0, _share_state(StateEpoch=0, StartOffset=0)),
+        ("ReadShareGroupState", 0, _share_state(LeaderEpoch=0)),
+        ("WriteShareGroupState", 0, _share_state(StateEpoch=0, LeaderEpoch=0, StartOffset=0, StateBatches=[])),
+        ("DeleteShareGroupState", 0, _share_state()),
+        ("ReadShareGroupStateSummary", 0, _share_state(LeaderEpoch=0)),
         ("CreateTopics", 7, {"Topics": [
             {"Name": name, "NumPartitions": 1, "ReplicationFactor": 1, "Assignments": [], "Configs": []}
             for name in ("t-new", "n-new", "t-one")], "validateOnly": True}),

@@ -93,6 +93,20 @@ def test_consumer_groups_are_off_at_level_0() -> None:
     assert group["ErrorCode"] == Errors.UNSUPPORTED_VERSION
 
 
+def test_share_groups_are_off_at_level_0() -> None:
+    """Requests about the state of share partitions are served nevertheless, as by Kafka."""
+    bench = make_bench()
+    assert update(bench, ("share.version", 0, 2)) == (0, None)
+    beat = {"GroupId": "g", "MemberId": "m", "MemberEpoch": 0, "RackId": None, "SubscribedTopicNames": ["t"]}
+    assert bench.ask("ShareGroupHeartbeat", 1, beat)["ErrorCode"] == Errors.UNSUPPORTED_VERSION
+    (group,) = bench.ask("ShareGroupDescribe", 1, {"GroupIds": ["g"]})["Groups"]
+    assert group["ErrorCode"] == Errors.UNSUPPORTED_VERSION
+    (group,) = bench.ask("DescribeShareGroupOffsets", 1, {"Groups": [{"GroupId": "g", "Topics": None}]})["Groups"]
+    assert group["ErrorCode"] == Errors.UNSUPPORTED_VERSION
+    for api in ("AlterShareGroupOffsets", "DeleteShareGroupOffsets"):
+        assert bench.ask(api, 0, {"GroupId": "g", "Topics": []})["ErrorCode"] == Errors.UNSUPPORTED_VERSION
+
+
 def test_levels_survive_a_restart(tmp_path: Path) -> None:
     """A level of a later broker becomes the nearest one that this broker supports."""
     controller = LoggedController(tmp_path)
