@@ -96,7 +96,6 @@ def test_check(config: Path) -> None:
         "kbroker can serve it, but:\n"
         "  eligible.leader.replicas.version is finalized at level 1, which kbroker does not serve: it is kept, and "
         "level 0 is served\n"
-        "  share.version is finalized at level 1, which kbroker does not serve: it is kept, and level 0 is served\n"
     )
     assert printed(None, "storage", "check", *folders) == served
     result = run(None, "storage", "check", *folders, "--version", "4.1.2")
