@@ -123,25 +123,30 @@ class StreamsGroupMembership(ModernMembership[StreamsGroup, StreamsGroupSettings
             changes.append(records.member_record(group_id, updated))
         topology = self._topology(group, request, changes)
         _add_staleness(group, updated, statuses)
-        metadata_hash, configured, hash_changed = self._configured(group, topology)
+        version = self.image.version
+        metadata_hash, configured = group.metadata_hash, group.configured
+        is_refresh = configured is None or group.topology is None or self.is_refresh_due(group)
+        if configured is None or is_refresh:
+            metadata_hash, configured = self._configured(group, topology)
         validated = NO_VALID_TOPOLOGY
         if configured.is_ready:
             validated = topology.epoch
             for tasks in (request.active, request.standby, request.warmup):
                 _check_tasks(configured, tasks or {})
         configs = self.settings.assignment_configs(group_id)
-        bumps = bumps or hash_changed or validated != group.validated_topology_epoch
+        bumps = bumps or metadata_hash != group.metadata_hash or validated != group.validated_topology_epoch
         bumps = bumps or configs != group.assignment_configs
         epoch = group.epoch
         if bumps:
             epoch += 1
             changes.append(records.epoch_record(group_id, GroupEpoch(epoch, metadata_hash, validated, configs)))
-            group.refresh_epoch = epoch  # a write that fails is followed by another refresh
         delay_ms = self.settings.initial_rebalance_delay_ms(group_id) if group.is_empty else 0
         is_delayed = bool(delay_ms) or self._is_rebalance_delayed(group)
         target = self._target(group, epoch, updated, configured, configs, changes, statuses, is_delayed)
         before, updated = updated, self._reconciled(group, updated, target, request.owned, changes)
         self._write(group, changes)
+        if is_refresh:
+            self.note_refresh(group, epoch, version)
         if bumps:
             self._rebalances.record()
             logger.info("group %s: epoch %d", group_id, epoch)
@@ -164,9 +169,12 @@ class StreamsGroupMembership(ModernMembership[StreamsGroup, StreamsGroupSettings
         is_new_group: bool,
     ) -> HeartbeatResult:
         """Return the response after the changes of a heartbeat."""
-        shows = request.member_epoch == JOIN_EPOCH or member.assigned != updated.assigned
-        if shows and updated.endpoint is not None:
+        has_changed = request.member_epoch == JOIN_EPOCH or member.assigned != updated.assigned
+        if has_changed and updated.endpoint is not None:
             group.endpoint_epoch += 1
+        # A member that reports fewer tasks may have lost a response, as over the kill of a broker. Kafka 4.3 does not
+        # repeat the assignment: the other tasks would stay idle until the next rebalance.
+        shows = has_changed or (request.owned is not None and not request.owned.covers(updated.assigned))
         endpoints = None
         if group.endpoint_epoch != request.endpoint_epoch:
             endpoints = endpoint_partitions(group, updated, self.image)
@@ -213,24 +221,14 @@ class StreamsGroupMembership(ModernMembership[StreamsGroup, StreamsGroupSettings
             raise KafkaError(Errors.INVALID_REQUEST, "Topology updates are not supported yet.")
         return present
 
-    def _configured(self, group: StreamsGroup, topology: StreamsTopology) -> tuple[int, ConfiguredTopology, bool]:
-        """Read the topics again if that is due, and configure the topology by them.
-
-        Returns: the hash of the topics, the configured topology, and whether the hash has changed.
-        """
-        value, configured = group.metadata_hash, group.configured
-        if configured is not None and group.topology is not None and not self.is_refresh_due(group):
-            return value, configured, False
-        version = self.image.version
-        value = self.hashes.group_hash(topology.required_topics)
-        has_changed = value != group.metadata_hash
-        if configured is None or group.topology is None or has_changed:
-            configured = configure(topology, self.image)
-            group.configured = configured
+    def _configured(self, group: StreamsGroup, topology: StreamsTopology) -> tuple[int, ConfiguredTopology]:
+        """Read the topics, and configure the topology by them if they have changed; return their hash too."""
+        value, configured = self.hashes.group_hash(topology.required_topics), group.configured
+        if configured is None or group.topology is None or value != group.metadata_hash:
+            configured = group.configured = configure(topology, self.image)
             if configured.problem is not None:
                 logger.info("group %s: %s", group.group_id, configured.problem.text)
-        self.note_refresh(group, group.epoch, version)
-        return value, configured, has_changed
+        return value, configured
 
     # ------------------------------------------------------------ assignment
 

@@ -35,6 +35,14 @@ class TargetTasks(NamedTuple):
             or _overlap(self.warmup, tasks.warmup)
         )
 
+    def covers(self, tasks: AssignedTasks) -> bool:
+        """Return whether all of these tasks are among them, in the same role."""
+        return (
+            is_subset(tasks.active, self.active)
+            and is_subset(tasks.standby, self.standby)
+            and is_subset(tasks.warmup, self.warmup)
+        )
+
 
 class AssignedTasks(NamedTuple):
     """The tasks that a member has, or still has to revoke."""

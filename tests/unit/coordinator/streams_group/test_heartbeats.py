@@ -207,6 +207,18 @@ def test_everything_is_there_after_a_restart() -> None:
     assert again.state() == "Empty"
 
 
+def test_tasks_of_a_lost_response_are_assigned_again() -> None:
+    """The epoch is the same, and the member reports what it has."""
+    bench = StreamsGroupBench()
+    bench.join("a")
+    bench.join("b")
+    bench.beat("a", 2, active={"0": [0, 1]})
+    assert bench.beat("b", 3, active={}) == Beat(3, {"0": [2, 3]}, {})  # lost
+    assert bench.beat("b", 3) == Beat(3, None)
+    assert bench.beat("b", 3, active={"0": [2]}) == Beat(3, {"0": [2, 3]}, {})
+    assert bench.beat("b", 3, active={"0": [2, 3]}) == Beat(3, None)
+
+
 def test_a_full_group_and_groups_of_other_kinds() -> None:
     bench = StreamsGroupBench(settings=replace(AT_ONCE, max_size=1))
     bench.join("a")
