@@ -27,6 +27,7 @@ from kbroker.console.sign_in import COOKIE
 from kbroker.coordinator.classic_group import GroupState
 from kbroker.coordinator.group_coordinator import ListedGroup
 from kbroker.coordinator.group_records import CommittedOffset
+from kbroker.coordinator.share_group.membership import HeartbeatRequest
 from kbroker.metadata.topic_rules import NewTopic
 from kbroker.metadata.topics import TopicView
 from kbroker.observe.http_access import HttpAccess
@@ -522,3 +523,15 @@ def test_ten_thousand_entities_with_quotas(pages: Console, broker: Broker, monke
     page = text(ask(pages, "quotas?page=3"))
     assert page.count('<th scope="row">') == 50
     assert "101 to 150 of 10,000 entities" in page
+
+
+def test_share_groups(pages: Console, broker: Broker) -> None:
+    """Start offset, lag and members of a share group; partition 0 of the topic has two records."""
+    groups = broker.context.groups.share_groups
+    assert groups.alter_offsets("queue", {"orders": {0: 1}}) == {("orders", 0): None}
+    groups.heartbeat(HeartbeatRequest("queue", "sharer", 0, None, ["orders"], "reader", "/127.0.0.1"))
+    assert "queue" in text(ask(pages, "groups?q=queue"))
+    page = re.sub(r"<[^>]*>|\s+", " ", text(ask(pages, "group?group=queue")))
+    assert re.search(r"state +Stable +lag +1 +members +1 +type +share", page), page
+    assert re.search(r"orders , 0 +1 +1 +2 +orders , 1 +- +- +0 ", page), page
+    assert re.search(r"sharer +reader +/127.0.0.1 +orders: 0 ", page), page

@@ -11,6 +11,7 @@ from kbroker.console.paging import part_of
 from kbroker.console.requests import PageError, Query
 from kbroker.console.site import ROOT, Site, View, address, short_enough
 from kbroker.coordinator.group_coordinator import GroupCoordinator, ListedGroup
+from kbroker.coordinator.share.persister import UNINITIALIZED_OFFSET
 from kbroker.coordinator.share.share_records import SharePartitionKey
 from kbroker.coordinator.share_group.group import ShareGroup
 from kbroker.coordinator.share_group.member import ShareGroupMember
@@ -39,11 +40,11 @@ class GroupRow(NamedTuple):
 
 
 class PlaceRow(NamedTuple):
-    """One partition of a group."""
+    """One partition of a group. ``offset``: None in a share group that has not begun to read it."""
 
     topic: str
     partition: int
-    offset: int
+    offset: int | None
     end: int | None
     lag: int | None
     metadata: str
@@ -123,10 +124,11 @@ def _shared_places(site: Site, coordinator: GroupCoordinator, group_id: str) -> 
                 log = context.topics.partition(view.name, index)
                 end = None if log is None else log.high_watermark
                 lag = None if end is None else state.lag(end)
-                rows.append(PlaceRow(view.name, index, max(0, state.start_offset), end, lag, ""))
+                offset = None if state.start_offset == UNINITIALIZED_OFFSET else state.start_offset
+                rows.append(PlaceRow(view.name, index, offset, end, lag, ""))
     except KafkaError:  # a partition is being loaded, or the group was just deleted
         return []
-    return sorted(rows)
+    return sorted(rows, key=lambda row: row[:2])
 
 
 def group(site: Site, query: Query) -> View:
