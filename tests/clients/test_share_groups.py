@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import subprocess
 import time
@@ -74,7 +75,7 @@ class Deliveries:
         self.counts: dict[tuple[int, int], list[int]] = {}
         self.stored: dict[tuple[int, int], int] = {}  # delivery count that a release has stored
         self.accepted: set[tuple[int, int]] = set()
-        self.unknown: set[tuple[int, int]] = set()  # accepted without an answer: stored or not
+        self.unknown: set[tuple[int, int]] = set()  # accepted without a response: stored or not
         self.errors: list[str] = []
         self.notes: Counter[str] = Counter()
 
@@ -82,7 +83,7 @@ class Deliveries:
         with self._path.open() as file:
             file.seek(self._at)
             while (line := file.readline()).endswith("\n"):
-                self._at = file.tell()
+                self._at = file.seek(0, os.SEEK_CUR)
                 self._note(*line.split())
         return self
 

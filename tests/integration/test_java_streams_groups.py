@@ -46,7 +46,7 @@ def join(client: Client) -> int:
     store = {"Name": CHANGELOG, "Partitions": 0, "ReplicationFactor": 0, "TopicConfigs": []}
     part = {"SubtopologyId": "0", "SourceTopics": ["lines"], "SourceTopicRegex": [], "StateChangelogTopics": [store]}
     part |= {"RepartitionSinkTopics": [], "RepartitionSourceTopics": [], "CopartitionGroups": []}
-    nothing = {"ActiveTasks": [], "StandbyTasks": [], "WarmupTasks": []}
+    nothing: dict[str, list[object]] = {"ActiveTasks": [], "StandbyTasks": [], "WarmupTasks": []}
     topology = {"Epoch": 0, "Subtopologies": [part]}
     first = {"Topology": topology, "RebalanceTimeoutMs": 60_000, "ProcessId": "process", "ClientTags": [], **nothing}
     epoch: int = beat(client, 0, **first)["MemberEpoch"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import pytest
@@ -110,6 +111,10 @@ def acquired(row: Body) -> list[tuple[int, int, int]]:
     return [(one["FirstOffset"], one["LastOffset"], one["DeliveryCount"]) for one in row["AcquiredRecords"]]
 
 
+def note(outcome: list[int], code: int, message: str | None) -> None:
+    outcome.append(code)
+
+
 @pytest.fixture
 def broker() -> Iterator[Broker]:
     with Broker() as broker:
@@ -119,7 +124,7 @@ def broker() -> Iterator[Broker]:
         persister = ShareStatePersister(lambda: broker.context.share)
         for group in ("g", "h"):
             outcome: list[int] = []
-            persister.initialize_state(group, view.topic_id, 0, 1, 0, lambda code, _, out=outcome: out.append(code))
+            persister.initialize_state(group, view.topic_id, 0, 1, 0, partial(note, outcome))
             assert outcome == [0]
         yield broker
 

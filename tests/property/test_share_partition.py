@@ -189,8 +189,8 @@ class World:
                 for offset in range(100):
                     if self.rows[offset].owner and offset >= self.window.start_offset:
                         self.acknowledge("a", offset, offset, [ACCEPT])
-            offset = self.bench.partition.next_fetch_offset()
-            if offset is not None and offset >= 80:
+            following = self.bench.partition.next_fetch_offset()
+            if following is not None and following >= 80:
                 break
         missing = [offset for offset in OFFSETS if not self.rows[offset].is_done and offset >= self.log_start]
         assert missing == []

@@ -184,7 +184,7 @@ class ShareBench:
         acquired: Iterable[AcquiredRecords] = self.partition.acquire(
             member, mode, batch_size, max_records, offset, fetched
         )
-        return [tuple(one) for one in acquired]
+        return [(one.first_offset, one.last_offset, one.delivery_count) for one in acquired]
 
     def ack(self, member: str, first: int, last: int, *types: int) -> Errors | None:
         """Acknowledge; return the error, or None while the persister has not stored it."""

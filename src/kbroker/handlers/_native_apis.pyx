@@ -210,7 +210,8 @@ cdef class NativeApis:
                   int32_t max_fetch_sessions=1000, int64_t fetch_max_bytes=57671680,
                   int64_t fetch_purge_interval=1000, int64_t produce_purge_interval=1000,
                   int32_t max_request_partitions=100000, int64_t session_seed=0,
-                  ClientQuotaManagers quotas=None, RefusedRequests refused=None, AclRules acls=None, KeySignal appends=None):
+                  ClientQuotaManagers quotas=None, RefusedRequests refused=None, AclRules acls=None,
+                  KeySignal appends=None):
         cdef NativeApisCore *native_apis = <NativeApisCore *>calloc(1, sizeof(NativeApisCore))
         if native_apis == NULL:
             raise MemoryError

@@ -62,7 +62,7 @@ def acknowledge(name: str, epoch: int, topic: Topic | None, acks: Acks, **fields
     }
 
 
-WAITS = {"MaxWaitMs": 10_000, "MinBytes": 1}
+WAITS: dict[str, Any] = {"MaxWaitMs": 10_000, "MinBytes": 1}
 
 
 def reading_group(talk: Talk, topic: Topic) -> str:
@@ -178,7 +178,7 @@ def acquire_modes(talk: Talk, mode: str) -> None:
     name = reading_group(talk, topic)
     for _ in range(3):
         fill(talk, topic)
-    how = {"ShareAcquireMode": int(mode == "limit"), "MaxRecords": 1, "BatchSize": 1}
+    how: dict[str, Any] = {"ShareAcquireMode": int(mode == "limit"), "MaxRecords": 1, "BatchSize": 1}
     talk.ask(share_fetch(name, 0, topic, 0, **how, **WAITS), "the first ones")
     talk.ask(share_fetch(name, 1, **how), "the next ones")
     talk.ask(share_fetch(name, 2, **{**how, "MaxRecords": 500}), "all others")
@@ -202,7 +202,7 @@ def answers(talk: Talk) -> None:
     name = reading_group(talk, topic)
     for _ in range(3):
         fill(talk, topic)
-    first = {"Topics": topics(topic, (0,), {})}
+    first: dict[str, Any] = {"Topics": topics(topic, (0,), {})}
     acquired = talk.quietly("ShareFetch", 2, share_fetch(name, 0, **first, **WAITS), on="main")
     last = max(
         row["LastOffset"] for one in acquired["Responses"] for p in one["Partitions"] for row in p["AcquiredRecords"]

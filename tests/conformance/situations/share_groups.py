@@ -35,7 +35,8 @@ def joined(talk: Talk, group_id: str, member: str, *topics: Topic) -> int:
         return bool((response["Assignment"] or {"TopicPartitions": []})["TopicPartitions"])
 
     talk.until(f"{member} has partitions", has_some, 20)
-    return epoch[0]
+    reached: int = epoch[0]
+    return reached
 
 
 def describe(talk: Talk, note: str, *names: str, **fields: Any) -> None:
@@ -221,7 +222,7 @@ def state_topic(talk: Talk, name: str, topic: Topic) -> None:
     def is_served() -> bool:
         body = {"GroupId": name, "Topics": [state_rows(topic.id, LeaderEpoch=0)]}
         row = talk.quietly("ReadShareGroupStateSummary", 1, body)["Results"][0]["Partitions"][0]
-        return row["ErrorCode"] == 0
+        return bool(row["ErrorCode"] == 0)
 
     talk.quietly("AlterShareGroupOffsets", 0, alter(talk.name("maker"), (topic.name, {0: 0})))
     talk.until("the share coordinator is there", is_served, 20)

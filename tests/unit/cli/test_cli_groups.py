@@ -351,11 +351,11 @@ def test_start_offsets_of_share_groups_are_reset(broker: GroupBroker) -> None:
     printed(broker, "groups", "reset", "fresh", "--share", "--topic", "t:1", "--to-earliest", "--execute")
     assert (broker.shared["t", 1], "fresh" in broker.committed) == (10, False)
     broker.commit_error = 3
-    shown = run(broker, "groups", "reset", "shared", "--topic", "t:1", "--to-offset", "20", "--execute")
-    assert refusal(shown).startswith("UNKNOWN_TOPIC_OR_PARTITION: group 'shared', partition t-1: ")
+    refused = run(broker, "groups", "reset", "shared", "--topic", "t:1", "--to-offset", "20", "--execute")
+    assert refusal(refused).startswith("UNKNOWN_TOPIC_OR_PARTITION: group 'shared', partition t-1: ")
     broker.sharing = {"m1": [0]}
-    shown = run(broker, "groups", "reset", "shared", "--topic", "t:1", "--to-offset", "20")
-    assert refusal(shown).startswith("NON_EMPTY_GROUP: group 'shared': expected no members")
+    refused = run(broker, "groups", "reset", "shared", "--topic", "t:1", "--to-offset", "20")
+    assert refusal(refused).startswith("NON_EMPTY_GROUP: group 'shared': expected no members")
 
 
 def test_a_group_that_changes_its_protocol_is_found(broker: GroupBroker) -> None:

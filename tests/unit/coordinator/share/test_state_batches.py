@@ -46,7 +46,7 @@ BATCHES = st.lists(
 def test_each_offset_has_the_best_of_its_batches(batches: list[StateBatch], start: int) -> None:
     """The result is sorted and minimal too."""
     found = combine(batches, start)
-    expected = {}
+    expected: dict[int, tuple[int, int]] = {}
     for first, last, state, count in batches:
         for offset in range(max(first, start), last + 1):
             expected[offset] = max(expected.get(offset, (0, -1)), (count, state))

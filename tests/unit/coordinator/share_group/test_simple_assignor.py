@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from uuid import UUID
 
 import pytest
@@ -14,7 +15,7 @@ from kbroker.coordinator.share_group.simple_assignor import MemberSpec, assign
 T, U = UUID(int=1), UUID(int=2)
 
 
-def sizes(found: dict[str, dict[UUID, frozenset[int]]]) -> list[int]:
+def sizes(found: Mapping[str, Mapping[UUID, frozenset[int]]]) -> list[int]:
     return sorted(sum(map(len, one.values())) for one in found.values())
 
 
