@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -104,6 +105,71 @@ def test_a_share_group_goes_over(tmp_path: Path) -> None:
             member.acknowledge(*((one, one, RELEASE if one == released else ACCEPT) for one in sorted(acquired)))
             member.leave()
             left = {released: 2}
+
+
+def test_a_streams_group_goes_over(tmp_path: Path) -> None:
+    """A member goes on at its epoch, and another one gets half of its tasks, from either broker."""
+    need.program("java", "mvn")
+    settings = {"group.streams.initial.rebalance.delay.ms": "0", "group.streams.assignment.interval.ms": "0"}
+    with EitherBroker(tmp_path, settings) as broker:
+        broker.start(broker.kbroker)
+        with Connection(broker.bootstrap) as connection:
+            for name in ("input", "changelog"):
+                assert wire.first_topic_error(connection.ask(wire.create_topic(name, 4))) == 0
+        assert beat(broker, "a", 0) == (2, [0, 1, 2, 3])
+        for number, epoch in enumerate((2, 4)):
+            before = described(broker)
+            broker.switch()
+            assert described(broker) == before
+            assert beat(broker, "a", epoch) == (epoch, None)
+            other = f"b{number}"
+            assert beat(broker, other, 0) == (epoch + 1, [])
+            _, kept = beat(broker, "a", epoch)
+            assert kept is not None
+            assert len(kept) == 2
+            assert beat(broker, "a", epoch, kept) == (epoch + 1, None)
+            assert beat(broker, other, epoch + 1) == (epoch + 1, sorted({0, 1, 2, 3} - set(kept)))
+            assert beat(broker, other, -1) == (-1, None)
+            assert beat(broker, "a", epoch + 1) == (epoch + 2, [0, 1, 2, 3])
+
+
+def beat(
+    broker: EitherBroker, member: str, epoch: int, active: list[int] | None = None
+) -> tuple[int, list[int] | None]:
+    """Send a heartbeat of a streams group; return the epoch and the active tasks, None if they are unchanged."""
+    body: dict[str, Any] = {"GroupId": "app", "MemberId": member, "MemberEpoch": epoch}
+    if epoch == 0:
+        topic = {"Name": "changelog", "Partitions": 0, "ReplicationFactor": 0, "TopicConfigs": []}
+        part = {
+            "SubtopologyId": "0",
+            "SourceTopics": ["input"],
+            "SourceTopicRegex": [],
+            "StateChangelogTopics": [topic],
+        }
+        part |= {"RepartitionSinkTopics": [], "RepartitionSourceTopics": [], "CopartitionGroups": []}
+        body |= {"RebalanceTimeoutMs": 60_000, "ProcessId": member, "ClientTags": [], "ActiveTasks": []}
+        body["Topology"] = {"Epoch": 0, "Subtopologies": [part]}
+    elif active is not None:
+        body["ActiveTasks"] = [{"SubtopologyId": "0", "Partitions": active}]
+    if "ActiveTasks" in body:
+        body |= {"StandbyTasks": [], "WarmupTasks": []}
+    with Client(broker.bootstrap) as client:
+        found = Everything.ask(client, "StreamsGroupHeartbeat", 0, body)
+    tasks = found["ActiveTasks"]
+    return found["MemberEpoch"], None if tasks is None else [index for row in tasks for index in row["Partitions"]]
+
+
+def described(broker: EitherBroker) -> dict[str, Any]:
+    """Return the description of the streams group, without what the first heartbeat after a load restores."""
+    found: dict[str, Any] = {}
+
+    def is_loaded() -> bool:
+        with Client(broker.bootstrap) as client:
+            found.update(client.call("StreamsGroupDescribe", 0, {"GroupIds": ["app"]})["Groups"][0])
+        return found["ErrorCode"] == 0
+
+    wait_for("the streams group", is_loaded, 20, 0.2)
+    return {name: value for name, value in found.items() if name != "Topology"}
 
 
 def send(broker: EitherBroker, count: int) -> None:
