@@ -216,11 +216,12 @@ class _Acquisition:
     def _split(self, first: int, last: int) -> Iterable[tuple[int, int]]:
         """Yield ranges at batch boundaries, each with at least the batch size but for the last one."""
         limits = self.limits
-        if not limits.is_record_limit and last - first + 1 > limits.batch_size:
+        size = max(1, limits.batch_size)  # unchecked: below 1, ranges would be empty or begin before ``first``
+        if not limits.is_record_limit and last - first + 1 > size:
             for batch in self.fetched.batches:
                 if batch.base_offset > last:
                     break
-                if batch.base_offset - first >= limits.batch_size:
+                if batch.base_offset - first >= size:
                     yield first, batch.base_offset - 1
                     first = batch.base_offset
         yield first, last

@@ -185,6 +185,12 @@ def test_a_batch_size_cuts_at_batch_boundaries() -> None:
     assert bench.sensors.batches == [30, 30, 30, 10]
 
 
+@pytest.mark.parametrize("batch_size", [0, -1, -100])
+def test_a_batch_size_below_1_delivers_no_record_before_the_start_offset(batch_size: int) -> None:
+    bench = ShareBench((0, 9), (10, 19), initial_offset=5)
+    assert bench.fetch(batch_size=batch_size) == [(5, 9, 1), (10, 19, 1)]
+
+
 def test_records_near_the_limit_are_delivered_in_smaller_groups_and_at_last_alone() -> None:
     bench = ShareBench((0, 15), (16, 31))
     for _ in range(3):
