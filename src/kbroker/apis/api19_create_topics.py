@@ -7,7 +7,7 @@ from collections.abc import Collection
 from kbroker.common.errors import Errors, KafkaError
 from kbroker.common.topic_names import CLUSTER_METADATA_TOPIC
 from kbroker.metadata.configs.config_entries import Entry, topic_entries
-from kbroker.metadata.topic_rules import MAX_PARTITIONS_PER_REQUEST, NewTopic
+from kbroker.metadata.topic_rules import MAX_PARTITIONS_PER_REQUEST, NewTopic, too_many_partitions
 from kbroker.metadata.topics import Created
 from kbroker.requests.context import ApiContext, Body, RequestContext
 from kbroker.security.authorizer import checks
@@ -42,8 +42,8 @@ def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
         elif name in once and name not in allowed:
             responses[name] = _refused(name, checks.CREATE_TOPICS.error, "Authorization failed.")
         elif total > MAX_PARTITIONS_PER_REQUEST:
-            text = "Excessively large number of partitions per request."
-            responses[name] = _refused(name, Errors.POLICY_VIOLATION, text)
+            error = too_many_partitions()
+            responses[name] = _refused(name, error.error, error.message)
         else:
             topics[name] = _new_topic(rows[0])
     quota = ctx.mutation_quota(request, request.api_version >= STRICT_FROM)

@@ -98,6 +98,11 @@ def check_configs(configs: Mapping[str, str | None]) -> dict[str, str]:
     return given
 
 
+def too_many_partitions() -> KafkaError:
+    """Return the error of a request for more than ``MAX_PARTITIONS_PER_REQUEST`` new partitions."""
+    return KafkaError(Errors.POLICY_VIOLATION, "Excessively large number of partitions per request.")
+
+
 def check_more_partitions(
     name: str, current: int, count: int, assignments: Sequence[Sequence[int]] | None, node_id: int
 ) -> None:
@@ -119,7 +124,7 @@ def check_more_partitions(
         )
         raise KafkaError(Errors.INVALID_PARTITIONS, text)
     if count - current > MAX_PARTITIONS_PER_REQUEST:
-        raise KafkaError(Errors.POLICY_VIOLATION, "Excessively large number of partitions per request.")
+        raise too_many_partitions()
     if assignments is None:
         return
     added = count - current

@@ -25,12 +25,12 @@ def benches(**settings: Any) -> tuple[Bench, StreamsGroupBench]:
     return bench, groups
 
 
-def join(bench: Bench, *, replicas: int = 0, **configs: str) -> Body:
-    """Let member m join a topology with a changelog; return the response."""
-    shape = topology(subtopology(changelogs=["changelog"]))
-    (changelog,) = shape["Subtopologies"][0]["StateChangelogTopics"]
-    changelog["ReplicationFactor"] = replicas
-    changelog["TopicConfigs"] = [{"Key": key.replace("_", "."), "Value": value} for key, value in configs.items()]
+def join(bench: Bench, *, replicas: int = 0, shape: Body | None = None, **configs: str) -> Body:
+    """Let member m join a topology, by default one with a changelog; return the response."""
+    shape = shape or topology(subtopology(changelogs=["changelog"]))
+    for changelog in shape["Subtopologies"][0]["StateChangelogTopics"]:
+        changelog["ReplicationFactor"] = replicas
+        changelog["TopicConfigs"] = [{"Key": key.replace("_", "."), "Value": value} for key, value in configs.items()]
     nothing: Body = {"ActiveTasks": [], "StandbyTasks": [], "WarmupTasks": []}
     first = {"MemberEpoch": 0, "RebalanceTimeoutMs": 9000, "Topology": shape, "ProcessId": "p", **nothing}
     return bench.ask("StreamsGroupHeartbeat", 0, {"GroupId": "g", "MemberId": "m", **first})
@@ -65,6 +65,13 @@ def test_the_error_of_a_creation_is_shown_until_it_is_tried_again() -> None:
     groups.after(1)
     assert beat(bench, 2) == "Internal topics are missing: changelog"
     assert beat(bench, 2).startswith(error)
+
+
+def test_too_many_partitions_of_internal_topics_are_refused_before_they_are_made() -> None:
+    bench, _ = benches()
+    sink = {"Name": "repartition", "Partitions": 2**31 - 1, "ReplicationFactor": 0, "TopicConfigs": []}
+    join(bench, shape=topology(subtopology(sinks=["repartition"], repartition=[sink])))
+    assert beat(bench, 2).endswith("repartition (Excessively large number of partitions per request.).")
 
 
 def deny(monkeypatch: pytest.MonkeyPatch, *denied: checks.Check) -> None:
