@@ -63,6 +63,8 @@ class DescribedConsumerGroup(NamedTuple):
 class ConsumerGroups(ModernGroups[ConsumerGroup]):
     """Consumer groups. Threads: any; a group's lock guards everything of it."""
 
+    membership: ConsumerGroupMembership
+
     def __init__(
         self,
         clock: BaseClock,
@@ -114,12 +116,6 @@ class ConsumerGroups(ModernGroups[ConsumerGroup]):
             return DescribedConsumerGroup(group_id, found.state, found.epoch, found.target_epoch, assignor, members)
 
     # ------------------------------------------------------------ from outside
-
-    def remove_member(self, group_id: str, member_id: str) -> None:
-        """Remove a member as if its session were over. Raises: KafkaError GROUP_ID_NOT_FOUND, UNKNOWN_MEMBER_ID."""
-        with self._groups.locked(group_id) as group:
-            found = self.found(group_id, group)
-            self.membership.fence(found, [found.member(member_id)], "it was removed by an operator")
 
     def bump_epoch(self, group_id: str) -> None:
         """Request a new target assignment, which members follow with their heartbeats. Raises: KafkaError."""
@@ -179,14 +175,6 @@ class ConsumerGroups(ModernGroups[ConsumerGroup]):
         logger.info("group %s: converted to a classic group", group_id)
 
     # ------------------------------------------------------------ for the coordinator
-
-    def resume(self, group: ConsumerGroup) -> None:
-        """Start the time-outs of a loaded group."""
-        self.membership.resume(group)
-
-    def dismiss(self, group: ConsumerGroup) -> None:
-        """End a group that is no longer served, or was deleted."""
-        self.membership.dismiss(group)
 
     def check_commit(self, group: ConsumerGroup, commit: Commit) -> None:
         """Refuse a commit from a client that is not the member owning the partitions. Raises: KafkaError."""

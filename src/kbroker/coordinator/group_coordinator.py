@@ -407,6 +407,16 @@ class GroupCoordinator:
                 raise KafkaError(Errors.NON_EMPTY_GROUP)
             self.offsets.bury(group)
 
+    def remove_member(self, group_id: str, member_id: str) -> None:
+        """Remove a member of a group of a newer protocol, as if its session were over.
+
+        Raises: KafkaError GROUP_ID_NOT_FOUND, UNKNOWN_MEMBER_ID.
+        """
+        with self._groups.locked(group_id) as group:
+            if not isinstance(group, ModernGroup):
+                raise KafkaError(Errors.GROUP_ID_NOT_FOUND, f"group {group_id!r} has no members of a newer protocol")
+            self._kinds[group.KIND].remove_member(group, member_id)
+
     def save(self, group: ClassicGroup, assignments: Mapping[str, bytes] | None = None) -> None:
         """Write a group, with the assignments about to be sent or the current ones. Raises: KafkaError."""
         value = group_records.encode_group(group.stored(assignments))

@@ -8,7 +8,7 @@ Source: ``GroupMetadataManager``.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from kbroker.common.errors import Errors, KafkaError, ProtocolError
 from kbroker.common.loggers import get_logger
@@ -20,6 +20,7 @@ from kbroker.coordinator.group_map import GroupMap
 from kbroker.coordinator.group_shard import Group
 from kbroker.coordinator.internal_topic import KeyValue
 from kbroker.coordinator.modern_group.group import ModernGroup
+from kbroker.coordinator.modern_group.membership import ModernMembership
 from kbroker.coordinator.modern_group.records import Formats, GroupRecord, encode
 
 logger = get_logger(__name__)
@@ -40,11 +41,13 @@ G = TypeVar("G", bound=ModernGroup)
 
 
 class ModernGroups(Generic[G]):
-    """Groups of one kind, in a map with those of the others. Base class.
+    """Groups of one kind, in a map with those of the others. Base class; a subclass sets ``membership``.
 
     Args: ``classic``: the members of the classic groups that such groups become, or were.
     Threads: any; the caller holds the lock of the group that it passes.
     """
+
+    membership: ModernMembership[G, Any]
 
     def __init__(self, make: type[G], groups: GroupMap, classic: Membership) -> None:
         self._make = make
@@ -101,11 +104,15 @@ class ModernGroups(Generic[G]):
 
     def resume(self, group: G) -> None:
         """Start the time-outs of a loaded group."""
-        raise NotImplementedError
+        self.membership.resume(group)
 
     def dismiss(self, group: G) -> None:
         """End a group that is no longer served, or was deleted."""
-        raise NotImplementedError
+        self.membership.dismiss(group)
+
+    def remove_member(self, group: G, member_id: str) -> None:
+        """Remove a member as if its session were over. Raises: KafkaError UNKNOWN_MEMBER_ID."""
+        self.membership.fence(group, [group.member(member_id)], "it was removed by an operator")
 
     def check_commit(self, group: G, commit: Commit) -> None:
         """Refuse a commit from a client that may not commit these offsets. Raises: KafkaError."""

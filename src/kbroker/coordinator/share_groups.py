@@ -68,6 +68,8 @@ class DescribedShareGroup(NamedTuple):
 class ShareGroups(ModernGroups[ShareGroup]):
     """Share groups. Threads: any; a group's lock guards everything of it."""
 
+    membership: ShareGroupMembership
+
     def __init__(
         self,
         clock: BaseClock,
@@ -113,12 +115,6 @@ class ShareGroups(ModernGroups[ShareGroup]):
             return DescribedShareGroup(
                 group_id, found.state, found.epoch, found.target_epoch, list(found.members.values())
             )
-
-    def remove_member(self, group_id: str, member_id: str) -> None:
-        """Remove a member as if its session were over. Raises: KafkaError GROUP_ID_NOT_FOUND, UNKNOWN_MEMBER_ID."""
-        with self._groups.locked(group_id) as group:
-            found = self.found(group_id, group)
-            self.membership.fence(found, [found.member(member_id)], "it was removed by an operator")
 
     # ------------------------------------------------------------ share partitions
 
@@ -319,15 +315,11 @@ class ShareGroups(ModernGroups[ShareGroup]):
 
     def resume(self, group: ShareGroup) -> None:
         """Start the sessions of a loaded group, and remove topics that were deleted meanwhile."""
-        self.membership.resume(group)
+        super().resume(group)
         try:
             self.topics_deleted(group)
         except KafkaError as error:
             logger.warning("group %s: cannot remove deleted topics: %s", group.group_id, error)
-
-    def dismiss(self, group: ShareGroup) -> None:
-        """End a group that is no longer served, or was deleted."""
-        self.membership.dismiss(group)
 
     def check_commit(self, group: ShareGroup, commit: Commit) -> None:
         """Refuse a commit of offsets. Raises: KafkaError GROUP_ID_NOT_FOUND."""

@@ -54,6 +54,8 @@ class DescribedStreamsGroup(NamedTuple):
 class StreamsGroups(ModernGroups[StreamsGroup]):
     """Streams groups. Threads: any; a group's lock guards everything of it."""
 
+    membership: StreamsGroupMembership
+
     def __init__(
         self,
         clock: BaseClock,
@@ -67,7 +69,7 @@ class StreamsGroups(ModernGroups[StreamsGroup]):
         super().__init__(StreamsGroup, groups, classic)
         self.settings = settings
         self.creation_errors = CreationErrors(clock)
-        self._membership = StreamsGroupMembership(clock, self.write, purgatory, image, settings, sensors)
+        self.membership = StreamsGroupMembership(clock, self.write, purgatory, image, settings, sensors)
 
     # ------------------------------------------------------------ requests
 
@@ -77,12 +79,12 @@ class StreamsGroups(ModernGroups[StreamsGroup]):
         joins = request.member_epoch == JOIN_EPOCH
         with self._groups.locked(group_id, joins, StreamsGroup) as group:
             if request.member_epoch < JOIN_EPOCH:
-                return self._membership.leave(self.found(group_id, group), request)
+                return self.membership.leave(self.found(group_id, group), request)
             if group is None:
                 raise KafkaError(Errors.GROUP_ID_NOT_FOUND, f"Streams group {group_id} not found.")
             if joins and isinstance(group, ClassicGroup) and group.is_empty:
-                return self._membership.heartbeat(self.following(group), request)
-            return self._membership.heartbeat(self.found(group_id, group), request)
+                return self.membership.heartbeat(self.following(group), request)
+            return self.membership.heartbeat(self.found(group_id, group), request)
 
     def describe(self, group_id: str) -> DescribedStreamsGroup:
         """Describe a group. Raises: KafkaError GROUP_ID_NOT_FOUND."""
@@ -107,14 +109,6 @@ class StreamsGroups(ModernGroups[StreamsGroup]):
             )
 
     # ------------------------------------------------------------ for the coordinator
-
-    def resume(self, group: StreamsGroup) -> None:
-        """Start the time-outs of a loaded group."""
-        self._membership.resume(group)
-
-    def dismiss(self, group: StreamsGroup) -> None:
-        """End a group that is no longer served, or was deleted."""
-        self._membership.dismiss(group)
 
     def check_commit(self, group: StreamsGroup, commit: Commit) -> None:
         """Refuse a commit from a client that is not the member with the tasks of the partitions. Raises: KafkaError."""

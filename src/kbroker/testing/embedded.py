@@ -246,7 +246,7 @@ class EmbeddedBroker(Broker):
 
         Raises: KafkaError GROUP_ID_NOT_FOUND, UNKNOWN_MEMBER_ID.
         """
-        self.context.groups.consumer_groups.remove_member(group, member_id)
+        self.context.groups.remove_member(group, member_id)
 
     def rebalance(self, group: str) -> None:
         """Compute the target assignment again: each member moves to the next epoch with its heartbeat.

@@ -69,6 +69,15 @@ def test_leave_and_session_timeout() -> None:
     assert (bench.assigned(), bench.groups.describe("g").state.value) == ({}, "Empty")
 
 
+def test_a_member_is_removed_by_an_operator() -> None:
+    bench = ShareGroupBench()
+    bench.settled("a")
+    bench.coordinator.remove_member("g", "a")
+    assert refused(bench.beat, "a", 3) is Errors.UNKNOWN_MEMBER_ID
+    assert refused(bench.coordinator.remove_member, "g", "a") is Errors.UNKNOWN_MEMBER_ID
+    assert refused(bench.coordinator.remove_member, "other", "a") is Errors.GROUP_ID_NOT_FOUND
+
+
 @pytest.mark.parametrize(
     ("epoch", "text"),
     [
