@@ -28,6 +28,7 @@ from kbroker.coordinator.classic_group import GroupState
 from kbroker.coordinator.group_coordinator import ListedGroup
 from kbroker.coordinator.group_records import CommittedOffset
 from kbroker.coordinator.share_group.membership import HeartbeatRequest
+from kbroker.coordinator.streams_group import membership as streams
 from kbroker.metadata.topic_rules import NewTopic
 from kbroker.metadata.topics import TopicView
 from kbroker.observe.http_access import HttpAccess
@@ -37,6 +38,7 @@ from tests.support import console as support
 from tests.support import wire
 from tests.support.broker import wait_for
 from tests.support.console import TOKEN, ask, pages_of, post, secret_of, served
+from tests.support.streams_groups import subtopology, topology
 
 MARKUP = "<script>alert(1)</script>\"'&\u202e"
 SETTINGS: dict[str, object] = {
@@ -535,3 +537,18 @@ def test_share_groups(pages: Console, broker: Broker) -> None:
     assert re.search(r"state +Stable +lag +1 +members +1 +type +share", page), page
     assert re.search(r"orders , 0 +1 +1 +2 +orders , 1 +- +- +0 ", page), page
     assert re.search(r"sharer +reader +/127.0.0.1 +orders: 0 ", page), page
+
+
+def test_streams_groups(pages: Console, broker: Broker) -> None:
+    """State, and the process and tasks of a member."""
+    groups = broker.context.groups.streams_groups
+    shape = topology(subtopology("0", ["orders"]))
+    request = streams.HeartbeatRequest("app", "m", 0, rebalance_timeout_ms=9000, topology=shape, process_id="process-1")
+    request = request._replace(active={}, standby={}, warmup={}, client_id="c", client_host="/127.0.0.1")
+    epoch = groups.heartbeat(request).member_epoch
+    assert "app" in text(ask(pages, "groups?q=app"))
+    wait_for("the tasks", lambda: groups.describe("app").members[0].target.active, 20)
+    groups.heartbeat(streams.HeartbeatRequest("app", "m", epoch, client_id="c", client_host="/127.0.0.1"))
+    page = re.sub(r"<[^>]*>|\s+", " ", text(ask(pages, "group?group=app")))
+    assert re.search(r"state +Stable .*members +1 +type +streams", page), page
+    assert re.search(r"m +process-1 +c +/127.0.0.1 +active tasks of 0: 0, 1 ", page), page
