@@ -188,6 +188,29 @@ def test_the_final_epoch_ends_the_session(broker: Broker) -> None:
     assert member.fetch()[0] == Errors.SHARE_SESSION_NOT_FOUND
 
 
+def test_share_partitions_are_seen(broker: Broker) -> None:
+    """The X-ray and the metrics show records in flight, locks and waiting fetches."""
+    produce(broker, 3)
+    member = Member(broker)
+    assert member.acquired(0) == [(0, 2, 1)]
+    member.fetch(acks={0: [(1, 1, ACCEPT)]})
+    member.begin(MaxWaitMs=30_000, MinBytes=1)
+    wait_for("a waiting fetch", lambda: broker.context.share_partitions.purgatory.delayed)
+    found = broker.xray()
+    (shown,) = found["share_partitions"]["shown"]
+    assert 0 < shown.pop("next_lock_expires_ms") <= 30_000
+    assert shown == {
+        "group": "g", "topic": "t", "partition": 0, "state": "active", "start_offset": 0, "end_offset": 2,
+        "in_flight": 3, "max_in_flight": 2000, "batches": 1, "available": 0, "acquired": 2, "members": 1,
+    }  # fmt: skip
+    (waiting,) = next(one for one in found["purgatories"] if one["name"] == "ShareFetch")["operations"]
+    assert waiting["operation"] == "DelayedShareFetch"
+    lines = broker.exposition.text()[0].decode().splitlines()
+    assert 'kafka_server_share_partition_in_flight_message_count{group="g",topic="t",partition="0"} 3.0' in lines
+    produce(broker)
+    assert acquired(member.end()[1][0]) == [(3, 3, 1)]
+
+
 def test_many_members_share_one_partition(broker: Broker) -> None:
     members = [Member(broker) for _ in range(100)]
     for member in members:

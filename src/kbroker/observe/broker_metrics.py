@@ -13,7 +13,7 @@ from kbroker.metrics.exposition import Exposition
 from kbroker.metrics.families import Buckets
 from kbroker.metrics.share import Share
 from kbroker.network._request_metrics import BOUNDS_MS, FETCH_CONSUMER, FETCH_FOLLOWER, TIMES
-from kbroker.observe import authorizer_metrics, group_metrics, quota_metrics, telemetry_metrics
+from kbroker.observe import authorizer_metrics, group_metrics, quota_metrics, share_metrics, telemetry_metrics
 from kbroker.observe.broker_parts import BrokerParts
 from kbroker.observe.memory_pool import SOCKETS
 from kbroker.observe.metric_table import Row, Series, families, registered
@@ -40,6 +40,7 @@ def register_broker_metrics(exposition: Exposition, parts: BrokerParts) -> None:
         families(authorizer_metrics.ROWS, parts.ctx),
         families(telemetry_metrics.ROWS, parts.ctx),
         families(group_metrics.ROWS, parts.ctx.groups),
+        families(share_metrics.ROWS, parts.ctx),
         quota_metrics.families(parts.ctx.quotas),
         families(_REQUESTS, RequestFigures(parts)),
         families(_THREADS, ThreadShares(parts)),

@@ -143,6 +143,7 @@ class XRay:
             "connections": self._connections(processors, limit),
             "clients": self._clients(processors),
             "purgatories": purgatories,
+            "share_partitions": self._share_partitions(limit),
             "memory_pool": self._memory_pool(processors),
             "queues": self._queues(network_threads),
             "network_threads": [
@@ -160,7 +161,22 @@ class XRay:
         groups = self._parts.ctx.group_coordinator
         if groups is not None:
             found += [_group_purgatory(purgatory, limit) for purgatory in (groups.joins, groups.heartbeats)]
+        share_partitions = self._parts.ctx.share_partition_manager
+        if share_partitions is not None:
+            found.append(_group_purgatory(share_partitions.purgatory, limit))
         return found
+
+    def _share_partitions(self, limit: int) -> dict[str, Any]:
+        """Return share partitions, those with the most records in flight first."""
+        manager = self._parts.ctx.share_partition_manager
+        if manager is None:
+            return {"count": 0, "shown": [], "is_truncated": False}
+        from kbroker.share.snapshots import facts_of
+
+        now_ms = self._parts.ctx.clock.now_ms()
+        known = sorted(manager.partitions(), key=lambda share: share.window.record_count, reverse=True)
+        shown = [facts_of(share, now_ms) for share in known[:limit]]
+        return {"count": len(known), "shown": shown, "is_truncated": len(shown) < len(known)}
 
     # ------------------------------------------------------------ connections
 
