@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from opentelemetry.proto.metrics.v1.metrics_pb2 import MetricsData
 
 MAX_POINTS = 10_000  # of one push
-MAX_RESOURCES = 100  # of one push: each becomes larger by the attributes for an endpoint
+MAX_RESOURCES = 10_000  # of a push; Java sends one for each metric, and each grows by attributes
 MAX_NAME = 256  # characters of a name or of a text of an attribute; longer ones are cut
 MAX_ATTRIBUTES = 16  # of a point
 

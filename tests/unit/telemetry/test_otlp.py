@@ -83,7 +83,7 @@ def test_other_data(data: bytes) -> None:
 def test_too_many_resources() -> None:
     """Each would be sent on with the attributes of the client: a push of 1 MiB would become 100 MiB."""
     assert len(parse(b"\x0a\0" * MAX_RESOURCES).resource_metrics) == MAX_RESOURCES
-    with pytest.raises(ValueError, match="at most 100 resources in a push, found 101"):
+    with pytest.raises(ValueError, match="at most 10000 resources in a push, found 10001"):
         parse(b"\x0a\0" * (MAX_RESOURCES + 1))
 
 
