@@ -249,3 +249,37 @@ def test_a_failed_deletion_is_completed_later() -> None:
     bench.share = kept
     bench.coordinator.delete("g")
     assert bench.coordinator.list_groups() == []
+
+
+def test_a_topic_that_is_read_again_is_no_longer_deleted() -> None:
+    bench = ShareGroupBench()
+    bench.settled("a")
+    bench.beat("a", -1)
+    kept, bench.share = bench.share, None
+    (error,) = bench.groups.delete_offsets("g", ["t"]).values()
+    assert isinstance(error, KafkaError)
+    assert bench.partitions() == ({}, {}, ["t"])
+    bench.share = kept
+    bench.settled("b")
+    assert bench.partitions() == ({}, ALL, [])
+
+
+def test_a_member_loses_a_topic_at_once() -> None:
+    """It has no partition of a topic without a subscription, even before the next target assignment."""
+    bench = ShareGroupBench(FakeImage(t=1, u=1), ShareGroupSettings())
+    bench.join("a", "t", "u")
+    bench.after(1000)
+    epoch = bench.beat("a", 2).epoch
+    assert bench.assigned() == {"a": {"t": [0], "u": [0]}}
+    followed = bench.beat("a", epoch, "t")
+    assert (followed.epoch, followed.has) == (epoch, {"t": [0]})
+
+
+def test_a_group_of_a_deleted_topic_can_be_deleted() -> None:
+    """Before the coordinator has noticed the deletion of the topic, too."""
+    bench = ShareGroupBench()
+    bench.settled("a")
+    bench.beat("a", -1)
+    bench.image.delete("t")
+    bench.coordinator.delete("g")
+    assert bench.coordinator.list_groups() == []
