@@ -7,7 +7,8 @@ Source: ``InternalTopicManager``, ``RepartitionTopics``, ``CopartitionedTopicsEn
 from __future__ import annotations
 
 import enum
-from collections.abc import Collection, Iterable, Mapping
+import heapq
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from kbroker.common.errors import Errors, KafkaError
@@ -122,6 +123,7 @@ class _Counts:
         sources = [topic for one in self._subtopologies for topic in one.repartition_source_topics]
         self._fixed = {topic.name for topic in sources if topic.partitions}
         self._flexible = {topic.name for topic in sources if not topic.partitions}
+        self._fixed_count: int | None = None  # that all fixed ones have, once it is needed
 
     def find(self, topic: str) -> int | None:
         """Return the number of partitions of a topic, None if it is unknown."""
@@ -168,28 +170,19 @@ class _Counts:
             for topic in one.repartition_source_topics
             if topic.partitions
         }
-        while True:
-            is_incomplete = has_progress = False
-            for one in self._subtopologies:
-                for sink in one.repartition_sink_topics:
-                    if sink in found:
-                        continue
-                    candidates = [found.get(topic.name) for topic in one.repartition_source_topics]
-                    candidates += [self.find(name) for name in one.source_topics]
-                    counts = [count for count in candidates if count is not None]
-                    if counts:
-                        found[sink] = max(counts)
-                        has_progress = True
-                    else:
-                        is_incomplete = True
-            if not is_incomplete:
-                break
-            if not has_progress:
-                text = (
-                    "Failed to compute number of partitions for all repartition topics. There may be loops in the "
-                    "topology that cannot be resolved."
-                )
-                raise KafkaError(Errors.STREAMS_INVALID_TOPOLOGY, text)
+        for number in self._in_order_of_inputs(found):
+            one = self._subtopologies[number]
+            candidates = [found.get(topic.name) for topic in one.repartition_source_topics]
+            candidates += [self.find(name) for name in one.source_topics]
+            most = max(count for count in candidates if count is not None)
+            for sink in one.repartition_sink_topics:
+                found.setdefault(sink, most)
+        if any(sink not in found for one in self._subtopologies for sink in one.repartition_sink_topics):
+            text = (
+                "Failed to compute number of partitions for all repartition topics. There may be loops in the "
+                "topology that cannot be resolved."
+            )
+            raise KafkaError(Errors.STREAMS_INVALID_TOPOLOGY, text)
         if any(topic.name not in found for one in self._subtopologies for topic in one.repartition_source_topics):
             text = (
                 "Failed to compute number of partitions for all repartition topics, because a repartition source "
@@ -198,15 +191,42 @@ class _Counts:
             raise KafkaError(Errors.STREAMS_INVALID_TOPOLOGY, text)
         return found
 
+    def _in_order_of_inputs(self, found: Mapping[str, int]) -> Iterator[int]:
+        """Yield the number of each subtopology once one of its inputs is known.
+
+        The order is that of Kafka's rounds over all subtopologies, on which the result depends. They would take
+        quadratic time for a chain in reverse. Args: ``found``: gets the sinks of a subtopology before the next one.
+        """
+        readers: dict[str, list[int]] = {}
+        due: list[tuple[int, int]] = []  # round and number
+        for number, one in enumerate(self._subtopologies):
+            for topic in one.repartition_source_topics:
+                readers.setdefault(topic.name, []).append(number)
+            if any(topic.name in found for topic in one.repartition_source_topics) or any(
+                self.find(name) is not None for name in one.source_topics
+            ):
+                due.append((0, number))
+        known = {number for _, number in due}
+        while due:
+            turn, number = heapq.heappop(due)
+            yield number
+            for sink in self._subtopologies[number].repartition_sink_topics:
+                for reader in readers.pop(sink, ()):
+                    if reader not in known:
+                        known.add(reader)
+                        heapq.heappush(due, (turn + (reader < number), reader))
+
     def _copartitioned(self, names: Iterable[str]) -> dict[str, int]:
         """Return the equal numbers of the repartition topics among topics that must have the same number."""
         counts = {name: self.of(name) for name in names}
-        repartition = {name: count for name, count in counts.items() if name in self._fixed | self._flexible}
+        repartition = {name: count for name, count in counts.items() if name in self._fixed or name in self._flexible}
         others = {name: count for name, count in counts.items() if name not in repartition}
         if others:
             count = _same(others, others)
         elif self._fixed:
-            count = _same({name: self.of(name) for name in self._fixed}, repartition)
+            if self._fixed_count is None:
+                self._fixed_count = _same({name: self.of(name) for name in self._fixed}, repartition)
+            count = self._fixed_count
         else:
             count = max(repartition.values())
         for name, present in repartition.items():
