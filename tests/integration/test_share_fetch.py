@@ -206,7 +206,7 @@ def test_share_partitions_are_seen(broker: Broker) -> None:
     (waiting,) = next(one for one in found["purgatories"] if one["name"] == "ShareFetch")["operations"]
     assert waiting["operation"] == "DelayedShareFetch"
     lines = broker.exposition.text()[0].decode().splitlines()
-    assert 'kafka_server_share_partition_in_flight_message_count{group="g",topic="t",partition="0"} 3.0' in lines
+    assert 'kafka_server_share_partition_in_flight_message_count{group="g",partition="0",topic="t"} 3.0' in lines
     produce(broker)
     assert acquired(member.end()[1][0]) == [(3, 3, 1)]
 

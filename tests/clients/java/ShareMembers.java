@@ -30,8 +30,8 @@ import org.apache.kafka.common.serialization.StringSerializer;
  * <p>ShareMembers BOOTSTRAP fill TOPIC COUNT: sends records.
  *
  * <p>ShareMembers BOOTSTRAP load TOPIC GROUP FILE COUNT: members that accept and release until standard input closes. Lines of the
- * file: "read PARTITION OFFSET DELIVERIES", "accepted PARTITION OFFSET" and "released PARTITION OFFSET" once the broker has answered; "unknown"
- * for an acceptance without an answer.
+ * file: "read PARTITION OFFSET DELIVERIES", "accepted PARTITION OFFSET" and "released PARTITION OFFSET" once the broker has responded; "unknown"
+ * for an acceptance without a response.
  */
 public final class ShareMembers {
     private static final long LIMIT_MS = 60_000;
