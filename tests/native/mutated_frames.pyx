@@ -15,6 +15,8 @@ from kbroker._core.requests.request cimport (
 )
 from kbroker._core.sync cimport AtomicI64, atomic_add_fetch, atomic_load
 from kbroker.network._kafka_request cimport kafka_context_type
+from kbroker.network.connections._client_information cimport software_destroy, software_init
+from kbroker.network.processor._processor_core cimport ProcessorCore, is_closed
 
 cdef enum:
     MAX_MUTATIONS = 4
@@ -28,6 +30,7 @@ cdef uint64_t[16] NUMBERS = [
 
 cdef struct Peer:               # the end of a connection that does not exist: counts the responses and frees them
     Responder responder
+    ProcessorCore *core         # that handlers may read: of the software of clients, and watched connections
     Channel *channel
     AtomicI64 outstanding       # frames without a response
     AtomicI64 responses
@@ -37,7 +40,7 @@ cdef struct Peer:               # the end of a connection that does not exist: c
 
 
 cdef void respond(Responder *self, Request *first) noexcept nogil:
-    cdef Peer *peer = <Peer *>self.owner
+    cdef Peer *peer = <Peer *>self
     cdef Request *request
     while first != NULL:
         request = first
@@ -150,10 +153,13 @@ cdef class MutatedFrames:
         if self.peer == NULL or self.session == NULL:
             raise MemoryError
         self.peer.channel = <Channel *>calloc(1, sizeof(Channel))
-        if self.peer.channel == NULL:
+        self.peer.core = <ProcessorCore *>calloc(1, sizeof(ProcessorCore))
+        if self.peer.channel == NULL or self.peer.core == NULL:
             raise MemoryError
+        software_init(&self.peer.core.software, seed)
         self.peer.responder.respond = respond
-        self.peer.responder.owner = self.peer
+        self.peer.responder.is_closed = is_closed
+        self.peer.responder.owner = self.peer.core
         strcpy(self.peer.channel.metadata.local_host, "127.0.0.1")
         strcpy(self.peer.channel.metadata.remote_host, "127.0.0.1")
         self.peer.channel.metadata.listener_name = "PLAINTEXT"
@@ -222,5 +228,8 @@ cdef class MutatedFrames:
     def __dealloc__(self):
         session_release(self.session)
         if self.peer != NULL:
+            if self.peer.core != NULL:
+                software_destroy(&self.peer.core.software)
+            free(self.peer.core)
             free(self.peer.channel)
             free(self.peer)
