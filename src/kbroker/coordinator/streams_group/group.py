@@ -47,6 +47,7 @@ class StreamsGroup(ModernGroup):
     def __init__(self, group_id: str, lock: threading.RLock | None = None, offsets: GroupOffsets | None = None) -> None:
         super().__init__(group_id, lock, offsets)
         self.topology: StreamsTopology | None = None
+        self.readers: Mapping[str, str] = {}  # by topic: the subtopology that reads it
         self.validated_topology_epoch = 0
         self.assignment_configs: Mapping[str, str] = {}
         self.targets: dict[str, TargetTasks] = {}
@@ -74,7 +75,7 @@ class StreamsGroup(ModernGroup):
 
     def is_subscribed(self, topic: str) -> bool:
         """Return whether the application reads this topic; False for a group without members."""
-        return bool(self.members) and self.topology is not None and self.topology.reader(topic) is not None
+        return bool(self.members) and topic in self.readers
 
     def target(self, member_id: str) -> TargetTasks:
         """Return the target assignment of a member."""
@@ -95,7 +96,7 @@ class StreamsGroup(ModernGroup):
             if isinstance(value, GroupEpoch):
                 self.epoch, self.metadata_hash, self.validated_topology_epoch, self.assignment_configs = value
         elif kind == records.TOPOLOGY:
-            self.topology = value
+            self.topology, self.readers = value, {} if value is None else value.readers()
         elif kind == records.TARGET_METADATA:
             self.replay_target_epoch(value)
         elif kind == records.TARGET_MEMBER:

@@ -117,7 +117,8 @@ class _Counts:
     """Numbers of partitions: of the topics that exist, and decided ones of internal topics."""
 
     def __init__(self, topology: StreamsTopology, image: TopicsImage) -> None:
-        self._subtopologies = list(topology.subtopologies.values())
+        # In Kafka's order: a number may follow from those that are known before.
+        self._subtopologies = [topology.subtopologies[one] for one in hash_map_order(topology.subtopologies)]
         self._image = image
         self._decided: dict[str, int] = {}
         sources = [topic for one in self._subtopologies for topic in one.repartition_source_topics]

@@ -45,7 +45,7 @@ def check_commit(
     if group.topology is None:
         raise KafkaError(code, "Topology is not available for offset commit validation.")
     for topic, partition in places:
-        reader = group.topology.reader(topic)
+        reader = group.readers.get(topic)
         if reader is None:
             raise KafkaError(code, f"Topic {topic} is not in the topology.")
         tasks = member.assigned.active.get(reader, {}), member.pending_revocation.active.get(reader, {})

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from kbroker.common.errors import Errors, KafkaError
+from kbroker.common.java.java_hash import hash_map_order
 
 
 class InternalTopic(NamedTuple):
@@ -133,13 +134,10 @@ class StreamsTopology(NamedTuple):
             found.update(one.inputs, (topic.name for topic in one.changelog_topics))
         return found
 
-    def reader(self, topic: str) -> str | None:
-        """Return the id of the subtopology that reads a topic; of several, the last one."""
-        found = None
-        for one in self.subtopologies.values():
-            if topic in one.inputs:
-                found = one.subtopology_id
-        return found
+    def readers(self) -> dict[str, str]:
+        """Return the id of the subtopology that reads each topic; of several, the last one in Kafka's map."""
+        order = hash_map_order(self.subtopologies)
+        return {topic: one for one in order for topic in self.subtopologies[one].inputs}
 
 
 def described(subtopologies: Sequence[Subtopology]) -> list[dict[str, Any]]:

@@ -1,12 +1,81 @@
-"""Topologies as large as a request can carry: their numbers are found in about linear time."""
+"""Numbers of partitions of internal topics, by the topics that exist; the largest topologies take about linear time."""
+
+from __future__ import annotations
+
+from typing import Any
 
 import pytest
 
-from kbroker.common.errors import KafkaError
-from kbroker.coordinator.streams_group.internal_topics import configure
+from kbroker.common.errors import Errors, KafkaError
+from kbroker.coordinator.streams_group.internal_topics import ConfiguredTopology, Status, configure
 from kbroker.coordinator.streams_group.topology import StreamsTopology
 from tests.support.consumer_groups import FakeImage
 from tests.support.streams_groups import subtopology, topic, topology
+
+IMAGE = FakeImage(t=2, u=3, v=3)
+WRONG_NUMBER = Status.INCORRECTLY_PARTITIONED_TOPICS
+
+
+def configured(*parts: dict[str, Any]) -> ConfiguredTopology:
+    return configure(StreamsTopology.of(topology(*parts)), IMAGE)
+
+
+def test_a_chain_of_repartition_topics() -> None:
+    """Each has the largest number of the inputs of its writer, or its own; changelogs that of the readers."""
+    found = configured(
+        subtopology("2", [], ["c"], repartition=[topic("r2")]),
+        subtopology("1", ["t"], [], ["r2"], [topic("r1")]),
+        subtopology("0", ["t", "u"], [], ["r1"]),
+    )
+    assert {name: one.partitions for name, one in found.missing.items()} == {"r1": 3, "r2": 3, "c": 3}
+    assert found.task_counts == {"0": 3, "1": 3, "2": 3}
+    assert found.problem is not None
+    assert found.problem.status is Status.MISSING_INTERNAL_TOPICS
+
+
+def test_copartitioned_topics_have_one_number() -> None:
+    """That of the source topics, or the fixed one, or the largest."""
+    found = configured(
+        subtopology("0", ["t"], [], ["r"]), subtopology("1", ["u"], repartition=[topic("r")], together=[([0], [0])])
+    )
+    assert found.missing["r"].partitions == 3
+    writer = subtopology("0", ["t"], [], ["a", "b"])
+    reader = subtopology("1", [], repartition=[topic("a", 5), topic("b")], together=[([], [0, 1])])
+    found = configured(writer, reader)
+    assert {name: one.partitions for name, one in found.missing.items()} == {"a": 5, "b": 5}
+
+
+@pytest.mark.parametrize(
+    ("parts", "status", "text"),
+    [
+        ([subtopology("0", ["t", "u"], together=[([0, 1], [])])], WRONG_NUMBER, "[{t=2, u=3}]"),
+        ([subtopology("0", ["t"], ["u"])], WRONG_NUMBER, "expected 2, found 3"),
+        ([subtopology("0", ["x", "t", "w"])], Status.MISSING_SOURCE_TOPICS, "Source topics w, x are missing."),
+    ],
+)  # fmt: skip
+def test_topics_that_do_not_fit(parts: list[dict[str, Any]], status: Status, text: str) -> None:
+    found = configured(*parts)
+    assert found.problem is not None
+    assert found.problem.status is status
+    assert text in found.problem.text
+    assert (found.is_ready, found.subtopologies, found.missing) == (False, None, {})
+
+
+@pytest.mark.parametrize(
+    ("part", "error"),
+    [
+        (subtopology("0", [], sinks=["r"], repartition=[topic("r")]), Errors.STREAMS_INVALID_TOPOLOGY),
+        (subtopology("0", ["t"], repartition=[topic("r")]), Errors.STREAMS_INVALID_TOPOLOGY),
+        (subtopology("0", []), Errors.STREAMS_INVALID_TOPOLOGY),
+        (subtopology("0", ["t"], together=[([-1], [])]), Errors.UNKNOWN_SERVER_ERROR),
+    ],
+)
+def test_topologies_that_no_topics_fit(part: dict[str, Any], error: Errors) -> None:
+    """A loop; a topic that nothing writes; no input; an index out of bounds, which Python would take from the end."""
+    with pytest.raises(KafkaError) as refused:
+        configured(part)
+    assert refused.value.error is error
+
 
 COUNT = 20_000  # a quadratic search does not end within the time of a test
 
