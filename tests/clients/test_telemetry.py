@@ -31,14 +31,13 @@ LATENCIES = {
 @contextmanager
 def running(command: list[str]) -> Iterator[subprocess.Popen[str]]:
     """Run a program until the block ends; a line on its input lets it end."""
-    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-    try:
-        yield process
-        assert process.communicate("end\n", timeout=60) is not None
-        assert process.returncode == 0
-    finally:
-        process.kill()
-        process.wait()
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            yield process
+            process.communicate("end\n", timeout=60)
+            assert process.returncode == 0
+        finally:
+            process.kill()
 
 
 @pytest.fixture
