@@ -167,6 +167,42 @@ def test_a_fetch_that_waits_is_asked_again(broker: EmbeddedBroker, root: Client,
         assert waited(version, topic, stays=True) == (0, next_offset(), True)
 
 
+def test_share_fetches_need_read_on_the_group_and_on_each_topic(root: Client, alice: Client) -> None:
+    """Also the acknowledgements in them, and those of ShareAcknowledge."""
+    described = root.call("Metadata", 12, {"Topics": [{"Name": name} for name in ("mine", "other")]})["Topics"]
+    acks = [{"FirstOffset": 0, "LastOffset": 0, "AcknowledgeTypes": [1]}]
+    epoch = [0]
+
+    def asked(api: str, *, has_acks: bool = False) -> tuple[int, dict[str, dict[str, Any]]]:
+        rows = [{"PartitionIndex": 0, "AcknowledgementBatches": acks if has_acks else []}]
+        body: dict[str, Any] = {
+            "GroupId": "sharers", "MemberId": "m", "ShareSessionEpoch": epoch[0], "IsRenewAck": False,
+            "Topics": [{"TopicId": one["TopicId"], "Partitions": rows} for one in described],
+        }  # fmt: skip
+        if api == "ShareFetch":
+            body |= {"MaxWaitMs": 0, "MinBytes": 0, "MaxBytes": 1 << 20, "MaxRecords": 9, "BatchSize": 9}
+            body |= {"ShareAcquireMode": 0, "ForgottenTopicsData": []}
+        response = alice.call(api, 2, body)
+        names = {one["TopicId"]: one["Name"] for one in described}
+        if response["ErrorCode"] == 0:
+            epoch[0] += 1
+        return response["ErrorCode"], {names[one["TopicId"]]: one["Partitions"][0] for one in response["Responses"]}
+
+    assert asked("ShareFetch") == (30, {})
+    assert asked("ShareAcknowledge") == (30, {})
+    create(root, rule("sharers", 3, ResourceType=3), rule("mine", 3))
+    error, rows = asked("ShareFetch")
+    assert (error, rows["other"]["ErrorCode"]) == (0, 29)
+    assert rows.get("mine", {"ErrorCode": 0})["ErrorCode"] != 29
+    error, rows = asked("ShareFetch", has_acks=True)
+    assert (error, rows["other"]["AcknowledgeErrorCode"]) == (0, 29)
+    assert rows["mine"]["AcknowledgeErrorCode"] != 29
+    error, rows = asked("ShareAcknowledge", has_acks=True)
+    assert (error, rows["other"]["ErrorCode"]) == (0, 29)
+    assert rows["mine"]["ErrorCode"] != 29
+    assert delete(root) == 2
+
+
 def test_topics_are_made_with_a_rule_only(root: Client, alice: Client) -> None:
     """Metadata may make a topic where the client may create it, or any."""
 
