@@ -17,6 +17,7 @@ from kbroker.coordinator.modern_group.topics_image import TopicsImage
 from kbroker.coordinator.streams_group.topology import InternalTopic, StreamsTopology, Subtopology
 
 SHOWN_TOPICS = 3  # of the missing ones, in a message
+MAX_TASKS = 200_000  # of a group; Kafka has no limit: subtopologies may share a topic with many partitions
 
 
 class Status(enum.IntEnum):
@@ -78,6 +79,10 @@ def configure(topology: StreamsTopology, image: TopicsImage) -> ConfiguredTopolo
             one.subtopology_id: _configured(one, counts) for _, one in sorted(topology.subtopologies.items())
         }
         tasks = {one: counts.most(subtopology) for one, subtopology in subtopologies.items()}
+        total = sum(tasks.values())
+        if total > MAX_TASKS:
+            text = f"The topology has {total} tasks, the broker assigns at most {MAX_TASKS}: split the application."
+            raise KafkaError(Errors.STREAMS_INVALID_TOPOLOGY, text)
         missing = _missing(subtopologies.values(), topology, image)
     except TopicProblemError as error:
         return ConfiguredTopology(topology.epoch, None, {}, {}, error.problem)

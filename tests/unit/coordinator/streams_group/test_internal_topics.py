@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from kbroker.common.errors import Errors, KafkaError
-from kbroker.coordinator.streams_group.internal_topics import ConfiguredTopology, Status, configure
+from kbroker.coordinator.streams_group.internal_topics import MAX_TASKS, ConfiguredTopology, Status, configure
 from kbroker.coordinator.streams_group.topology import StreamsTopology
 from tests.support.consumer_groups import FakeImage
 from tests.support.streams_groups import subtopology, topic, topology
@@ -104,3 +104,13 @@ def test_many_copartition_groups_of_topics_with_fixed_numbers() -> None:
     shape = subtopology("0", ["t"], [], names, [topic(name, 3) for name in names], groups)
     found = configure(StreamsTopology.of(topology(shape)), FakeImage(t=2))
     assert {one.partitions for one in found.missing.values()} == {3}
+
+
+def test_more_tasks_than_a_group_may_have() -> None:
+    """Subtopologies that share a topic cost a request little, and the broker memory for each task."""
+    parts = [subtopology(str(number), ["t"]) for number in range(10)]
+    image = FakeImage(t=MAX_TASKS // 10)
+    assert configure(StreamsTopology.of(topology(*parts)), image).is_ready
+    image.grow("t", MAX_TASKS // 10 + 1)
+    with pytest.raises(KafkaError, match="has 200010 tasks, the broker assigns at most 200000"):
+        configure(StreamsTopology.of(topology(*parts)), image)
