@@ -414,7 +414,8 @@ class GroupCoordinator:
         """
         with self._groups.locked(group_id) as group:
             if not isinstance(group, ModernGroup):
-                raise KafkaError(Errors.GROUP_ID_NOT_FOUND, f"group {group_id!r} has no members of a newer protocol")
+                text = "not found" if group is None else "is a classic group"
+                raise KafkaError(Errors.GROUP_ID_NOT_FOUND, f"Group {group_id} {text}.")
             self._kinds[group.KIND].remove_member(group, member_id)
 
     def save(self, group: ClassicGroup, assignments: Mapping[str, bytes] | None = None) -> None:
