@@ -14,6 +14,7 @@ from kbroker.common.errors import Errors, KafkaError
 
 INITIAL_EPOCH, FINAL_EPOCH = 0, -1
 _MAX_EPOCH = 2**31 - 1
+_FORGET_EVERY = 64  # sessions of a connection after which those that have ended are forgotten
 
 
 class SharedPartition(NamedTuple):
@@ -48,12 +49,12 @@ class ShareSession:
 class ShareSessionCache:
     """Sessions by group and member. Threads: any; ``lock`` is a leaf.
 
-    Args: ``on_leave`` is called with group and member when the connection of a session is closed; ``on_empty`` with
-    the group when the last of its sessions has ended and a connection of it is closed.
+    Args: ``on_leave`` is called with each session that ends because its connection is closed; ``on_empty`` with the
+    group when the last of its sessions has ended and a connection of it is closed, at the latest.
     """
 
     def __init__(
-        self, max_sessions: int, on_leave: Callable[[str, str], object], on_empty: Callable[[str], object]
+        self, max_sessions: int, on_leave: Callable[[ShareSession], object], on_empty: Callable[[str], object]
     ) -> None:
         self.lock = threading.Lock()
         self.evictions = 0
@@ -61,7 +62,7 @@ class ShareSessionCache:
         self._on_leave = on_leave
         self._on_empty = on_empty
         self._sessions: dict[tuple[str, str], ShareSession] = {}
-        self._by_connection: dict[str, tuple[str, str]] = {}
+        self._by_connection: dict[str, set[tuple[str, str]]] = {}  # keys of sessions, also of some that have ended
         self._members: dict[str, int] = {}
 
     def __len__(self) -> int:
@@ -84,8 +85,13 @@ class ShareSessionCache:
                 raise KafkaError(Errors.SHARE_SESSION_LIMIT_REACHED)
             session = self._sessions[key] = ShareSession(key, partitions, connection_id)
             self._members[group_id] = self._members.get(group_id, 0) + 1
-            self._by_connection[connection_id] = key
-            return session
+            keys = self._by_connection.setdefault(connection_id, set())
+            keys.add(key)
+            is_due = len(keys) % _FORGET_EVERY == 0
+            ended = {one for one in keys if not self._is_open(one, connection_id)} if is_due else set()
+            keys -= ended
+        self._check_empty(ended)
+        return session
 
     def advance(
         self,
@@ -144,8 +150,14 @@ class ShareSessionCache:
     def _remove(self, key: tuple[str, str]) -> ShareSession | None:
         session = self._sessions.pop(key, None)
         if session is not None:
-            self._members[key[0]] -= 1
+            left = self._members.pop(key[0]) - 1
+            if left:
+                self._members[key[0]] = left
         return session
+
+    def _is_open(self, key: tuple[str, str], connection_id: str) -> bool:
+        session = self._sessions.get(key)
+        return session is not None and session.connection_id == connection_id
 
     def clear(self) -> None:
         """End all sessions."""
@@ -159,21 +171,20 @@ class ShareSessionCache:
             return list(self._by_connection)
 
     def disconnected(self, connection_id: str) -> None:
-        """End the session of a closed connection."""
+        """End the sessions of a closed connection, but not those that their members have opened on another one."""
         with self.lock:
-            key = self._by_connection.pop(connection_id, None)
-            if key is None:
-                return
-            session = self._sessions.get(key)
-            is_open = session is not None and session.connection_id == connection_id
-            self.evictions += is_open
-        group_id, member_id = key
-        if is_open:
-            self._on_leave(group_id, member_id)
-            self.remove(group_id, member_id)
-        with self.lock:
-            is_empty = self._members.get(group_id, 0) == 0
+            keys = self._by_connection.pop(connection_id, set())
+            ended = [self._sessions[key] for key in keys if self._is_open(key, connection_id)]
+            for session in ended:
+                self._remove(session.key)
+            self.evictions += len(ended)
+        for session in ended:
+            self._on_leave(session)
+        self._check_empty(keys)
+
+    def _check_empty(self, keys: Iterable[tuple[str, str]]) -> None:
+        for group_id in {group_id for group_id, _ in keys}:
+            with self.lock:
+                is_empty = group_id not in self._members
             if is_empty:
-                self._members.pop(group_id, None)
-        if is_empty:
-            self._on_empty(group_id)
+                self._on_empty(group_id)

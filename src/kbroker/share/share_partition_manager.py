@@ -27,7 +27,7 @@ from kbroker.metadata.topics import TopicView
 from kbroker.replica._topics import partition_key
 from kbroker.share.delayed_share_fetch import DelayedShareFetch, ReadPartition, Results, ShareFetch, ShareFetchParams
 from kbroker.share.group_configs import BY_DURATION, EARLIEST, LATEST, ShareGroupConfigs, share_limits
-from kbroker.share.sessions import SharedPartition, ShareSessionCache
+from kbroker.share.sessions import SharedPartition, ShareSession, ShareSessionCache
 from kbroker.share.share_partition import AcknowledgementBatch, SharePartition, SharePartitionKey
 from kbroker.share.share_sensors import ShareSensors
 
@@ -74,7 +74,7 @@ class SharePartitionManager:
         self.clock = clock
         self.sensors = sensors
         self.sessions = ShareSessionCache(
-            config.integer("group.share.max.share.sessions"), self.release_member, self.drop_group
+            config.integer("group.share.max.share.sessions"), self._release, self.drop_group
         )
         self.lock = threading.Lock()
         self.purgatory = Purgatory("ShareFetch", clock, config.integer("share.fetch.purgatory.purge.interval.requests"))
@@ -219,8 +219,12 @@ class SharePartitionManager:
     def release_member(self, group_id: str, member_id: str) -> None:
         """End the session of a member, and make its records available."""
         session = self.sessions.remove(group_id, member_id)
-        if session is None:
-            return
+        if session is not None:
+            self._release(session)
+
+    def _release(self, session: ShareSession) -> None:
+        """Make the records available that the member of an ended session has acquired."""
+        group_id, member_id = session.key
         for topic_id, index, topic in session.partitions.values():
             key = SharePartitionKey(group_id, topic_id, topic or "", index)
             with self.lock:

@@ -7,7 +7,7 @@ from uuid import UUID
 import pytest
 
 from kbroker.common.errors import Errors, KafkaError
-from kbroker.share.sessions import FINAL_EPOCH, SharedPartition, ShareSessionCache
+from kbroker.share.sessions import FINAL_EPOCH, SharedPartition, ShareSession, ShareSessionCache
 
 P0, P1, P2 = (SharedPartition(UUID(int=1), index, "t") for index in range(3))
 
@@ -18,8 +18,8 @@ class Bench:
         self.empty: list[str] = []
         self.cache = ShareSessionCache(limit, self.leave, self.empty.append)
 
-    def leave(self, group: str, member: str) -> None:
-        self.left.append((group, member))
+    def leave(self, session: ShareSession) -> None:
+        self.left.append(session.key)
 
     def refused(self, member: str, epoch: int) -> Errors:
         with pytest.raises(KafkaError) as caught:
@@ -83,3 +83,31 @@ def test_a_closed_connection_ends_its_session_and_the_last_one_its_group() -> No
     assert (bench.left, bench.empty) == ([("g", "m")], ["g"])
     bench.cache.disconnected("d")
     assert bench.cache.evictions == 1
+
+
+def test_a_member_that_is_back_before_its_closed_connection_is_handled_keeps_its_new_session() -> None:
+    bench = Bench()
+    cache = ShareSessionCache(10, lambda session: cache.open(*session.key, [P0], "d"), bench.empty.append)
+    cache.open("g", "m", [P0], "c")
+    cache.disconnected("c")  # the member returns while its records are released
+    assert cache.advance("g", "m", 1).connection_id == "d"
+    assert bench.empty == []
+
+
+def test_a_closed_connection_ends_all_of_its_sessions() -> None:
+    bench = Bench()
+    for group, member in (("g", "m"), ("g", "n"), ("h", "m")):
+        bench.cache.open(group, member, [P0], "c")
+    bench.cache.disconnected("c")
+    assert (len(bench.cache), sorted(bench.left)) == (0, [("g", "m"), ("g", "n"), ("h", "m")])
+    assert sorted(bench.empty) == ["g", "h"]
+
+
+def test_a_connection_that_opens_and_ends_sessions_takes_no_more_memory() -> None:
+    bench = Bench()
+    for number in range(1000):
+        bench.cache.open(f"g{number}", "m", [P0], "c")
+        bench.cache.remove(f"g{number}", "m")
+    assert len(bench.empty) > 900
+    bench.cache.disconnected("c")
+    assert sorted(bench.empty) == sorted(f"g{number}" for number in range(1000))
