@@ -10,6 +10,7 @@ from kbroker.common.errors import Errors, KafkaError
 from kbroker.coordinator.share.persister import UNINITIALIZED_OFFSET, ShareState
 from kbroker.coordinator.share.share_records import SharePartitionKey
 from kbroker.requests.context import ApiContext, Body, RequestContext
+from kbroker.requests.response_room import NO_ROOM, NO_ROOM_TEXT, ResponseRoom
 from kbroker.security.authorizer import checks
 
 NO_ID = UUID(int=0)
@@ -17,8 +18,19 @@ UNKNOWN_LAG = -1
 
 
 def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
-    """Describe each group: the topics that the request names, or all of the group."""
-    return {"Groups": [_group(ctx, group, request) for group in body["Groups"]]}
+    """Describe each group: the topics that the request names, or all of the group.
+
+    Groups with all their topics that exceed the response's size limit have the error NO_ROOM.
+    """
+    room = ResponseRoom()
+
+    def described(group: Body) -> Body:
+        if group["Topics"] is not None:
+            return _group(ctx, group, request)
+        found = room.described(group["GroupId"], lambda: _group(ctx, group, request))
+        return _failed(group, NO_ROOM, NO_ROOM_TEXT) if found is None else found
+
+    return {"Groups": [described(group) for group in body["Groups"]]}
 
 
 def failure(body: Body, error: Errors, request: RequestContext) -> Body:

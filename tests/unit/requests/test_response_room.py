@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from types import SimpleNamespace
 
 import pytest
 
@@ -12,8 +13,10 @@ from kbroker.common.errors import Errors
 from kbroker.coordinator.consumer_groups import ConsumerGroups
 from kbroker.coordinator.group_coordinator import GroupCoordinator
 from kbroker.coordinator.group_records import CommittedOffset
+from kbroker.coordinator.share_groups import ShareGroups
 from kbroker.coordinator.transaction.transaction_coordinator import TransactionCoordinator
 from kbroker.log.manager import LogManager
+from kbroker.metadata.topic_rules import NewTopic
 from kbroker.protocol import codec
 from kbroker.requests import response_room
 from kbroker.requests.context import Body
@@ -23,6 +26,7 @@ from tests.support.consumer_groups import ConsumerGroupBench, FakeImage
 from tests.support.groups import Groups
 from tests.support.log_files import NOW_MS
 from tests.support.server import Bench, make_bench
+from tests.support.share_groups import ShareGroupBench
 from tests.support.transactions import Transactions
 
 ROOM = 50_000  # bytes, in most tests
@@ -115,6 +119,23 @@ def test_a_consumer_group(version: int, small: int, monkeypatch: pytest.MonkeyPa
     rows = response["Groups"][:described]
     assert len(codec.encode_response(key, version, {"Groups": rows})) < 2 * small
     assert asked == ["g"]
+
+
+def test_the_partitions_of_a_share_group(small: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of a topic that the request names take as much room in the request."""
+    groups = ShareGroupBench()
+    bench = with_groups(groups.coordinator)
+    bench.ctx.topics.create(NewTopic("t", 200))
+    bench.ctx.share_service = SimpleNamespace(coordinator=groups.share)  # type: ignore[assignment]
+    view = bench.ctx.topics.get("t")
+    assert view is not None
+    monkeypatch.setattr(ShareGroups, "initialized", lambda self, group_id: {view.topic_id: range(200)})
+    body = {"Groups": [{"GroupId": "g", "Topics": None}] * REPEATED}
+    rows = bench.ask("DescribeShareGroupOffsets", 1, body)["Groups"]
+    described, _ = split(rows, NO_ROOM)
+    assert 0 < described < 10
+    assert rows[-1]["ErrorMessage"] == NO_ROOM_TEXT
+    assert len(rows[0]["Topics"][0]["Partitions"]) == 200
 
 
 def test_a_transactional_id(small: int, monkeypatch: pytest.MonkeyPatch) -> None:
