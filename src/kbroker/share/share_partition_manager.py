@@ -318,12 +318,21 @@ class SharePartitionManager:
     def run_waker(self) -> None:
         """Check fetches after appends, and end the sessions of closed connections, until `close`."""
         while events := self._signal.wait():
-            for high, low in events:
-                if low != 0:
-                    self.sessions.disconnected(self._connections.pop((high, low)))
-                elif (key := self._appends.get(high)) is not None:  # kept: the partition may be watched again by now
-                    self.purgatory.check_and_complete(_place(key))
+            for event in events:
+                try:
+                    self._follow(*event)
+                except Exception:  # a bug must not end the thread: fetches would wait for their time
+                    logger.exception("cannot complete share fetches")
             self._run_actions()
+
+    def _follow(self, high: int, low: int) -> None:
+        """Follow an append to a partition, or the end of a connection."""
+        if low != 0:
+            connection_id = self._connections.pop((high, low), None)
+            if connection_id is not None:
+                self.sessions.disconnected(connection_id)
+        elif (key := self._appends.get(high)) is not None:  # kept: the partition may be watched again by now
+            self.purgatory.check_and_complete(_place(key))
 
     def run_reaper(self) -> None:
         """Expire fetches, until `close`."""
