@@ -40,6 +40,7 @@ class Member:
         OPEN.append(self.client)
         self.member_id = str(uuid.uuid4())
         self.epoch = 0
+        self.throttle_ms = 0
         view = broker.context.topics.get("t")
         assert view is not None
         self.topic_id = view.topic_id
@@ -80,6 +81,7 @@ class Member:
     def end(self) -> tuple[int, dict[int, Body]]:
         """Return the error, and the partitions by number."""
         body = self.client.end()
+        self.throttle_ms = body["ThrottleTimeMs"]
         return body["ErrorCode"], {row["PartitionIndex"]: row for one in body["Responses"] for row in one["Partitions"]}
 
     def fetch(self, *partitions: int, **fields: Any) -> tuple[int, dict[int, Body]]:
@@ -245,6 +247,19 @@ def test_sessions_are_limited() -> None:
         begun = time.monotonic()
         assert Member(broker).fetch(0, MaxWaitMs=200)[0] == Errors.SHARE_SESSION_LIMIT_REACHED
         assert time.monotonic() - begun > 0.15  # clients repeat it at once
+
+
+def test_a_throttled_response_has_its_records(broker: Broker) -> None:
+    """The quota of fetches limits the bytes of a response, and throttles the connection after it."""
+    produce(broker, 30)
+    member = Member(broker)
+    broker.context.quotas.update(None, "client", "consumer_byte_rate", 100)
+    found = member.acquired(0)
+    assert 1 <= found[-1][1] < 29  # within the window of the quota: 1,000 bytes
+    assert member.throttle_ms == 0
+    assert member.acquired() != []
+    assert member.throttle_ms > 0
+    broker.context.quotas.update(None, "client", "consumer_byte_rate", None)
 
 
 def test_records_that_were_deleted_are_passed(broker: Broker) -> None:
