@@ -80,7 +80,7 @@ def test_names_with_underscores(rules: FaultRules) -> None:
         ({"api": "Produze", "drop": True}, "API, got 'Produze'; did you mean Produce\\?"),
         ({"api": 999, "drop": True}, "key of an API, 0 to [0-9]+, got 999"),
         ({"api": True, "drop": True}, "by its name or key, got True"),
-        ({"api": "ShareFetch", "drop": True}, "does not serve ShareFetch"),
+        ({"api": "UnregisterController", "drop": True}, "does not serve UnregisterController"),
         ({"error": "NO_SUCH"}, "of an error, got 'NO_SUCH'$"),
         ({"error": "NOT_LEADER_OR_FOLOWER"}, r"got 'NOT_LEADER_OR_FOLOWER'; did you mean NOT_LEADER_OR_FOLLOWER\?"),
         ({"error": 9999}, "of an error, got 9999"),
