@@ -39,6 +39,7 @@ SETTINGS = {
 }
 DEFAULT, STATIC = 5, 4  # sources of configs that are not stored
 SHARE_GROUP, SHARE_TOPIC = "share-group", "__share_group_state"
+NEW_FEATURES = ("share.version", "streams.version")
 UNSUPPORTED_VERSION = 35
 
 
@@ -51,7 +52,7 @@ class Recorded(NamedTuple):
 
     name: str
     version: str
-    unserved: Sequence[str] = ("eligible.leader.replicas.version", "share.version")
+    unserved: Sequence[str] = ("eligible.leader.replicas.version",)
     log_dirs: Sequence[str] = ("data",)
     is_static: bool = False
     is_killed: bool = False
@@ -130,7 +131,7 @@ def record(recorded: Recorded) -> None:
         if limits.get("ShareGroupHeartbeat", 0) > 0:
             join_share_group(broker)
         ledger = take_ledger(broker.bootstrap, everything.alice, broker.sasl_bootstrap, limits=limits)
-        kept = {"ledger": comparable(without_share_group(ledger)), "limits": limits, "token": _plain(everything.token)}
+        kept = {"ledger": comparable(recorded_part(ledger)), "limits": limits, "token": _plain(everything.token)}
         (Path(temporary) / LEDGER).write_text(json.dumps(kept), encoding="utf-8")
         if recorded.is_killed:
             broker.kill()
@@ -159,9 +160,10 @@ def join_share_group(broker: EitherBroker) -> None:
         wait_for("the topic of the share groups", partial(wire.is_ready, broker.bootstrap, SHARE_TOPIC, index))
 
 
-def without_share_group(ledger: Ledger) -> Ledger:
-    """Return a ledger without the group that kbroker does not serve."""
+def recorded_part(ledger: Ledger) -> Ledger:
+    """Return a ledger without what the recordings leave out: the share group, and features that came with its kind."""
     kept = dict(ledger)
+    kept["features"] = {name: level for name, level in ledger["features"].items() if name not in NEW_FEATURES}
     for subject in ("groups", "group offsets"):
         kept[subject] = {name: found for name, found in ledger[subject].items() if name != SHARE_GROUP}
     return kept
