@@ -166,7 +166,7 @@ def described(broker: EitherBroker) -> dict[str, Any]:
     def is_loaded() -> bool:
         with Client(broker.bootstrap) as client:
             found.update(client.call("StreamsGroupDescribe", 0, {"GroupIds": ["app"]})["Groups"][0])
-        return found["ErrorCode"] == 0
+        return bool(found["ErrorCode"] == 0)
 
     wait_for("the streams group", is_loaded, 20, 0.2)
     return {name: value for name, value in found.items() if name != "Topology"}
