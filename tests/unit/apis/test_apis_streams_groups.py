@@ -69,7 +69,7 @@ def test_the_error_of_a_creation_is_shown_until_it_is_tried_again() -> None:
 
 def test_too_many_partitions_of_internal_topics_are_refused_before_they_are_made() -> None:
     bench, _ = benches()
-    sink = {"Name": "repartition", "Partitions": 2**31 - 1, "ReplicationFactor": 0, "TopicConfigs": []}
+    sink = {"Name": "repartition", "Partitions": 10_001, "ReplicationFactor": 0, "TopicConfigs": []}
     join(bench, shape=topology(subtopology(sinks=["repartition"], repartition=[sink])))
     assert beat(bench, 2).endswith("repartition (Excessively large number of partitions per request.).")
 
