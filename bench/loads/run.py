@@ -23,7 +23,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
-from bench.loads import breadth, coordination, generator, peers, prerequisites, report  # noqa: E402
+from bench.loads import breadth, coordination, generator, peers, prerequisites, report, share_groups  # noqa: E402
 from bench.loads.loads import Loads, Plan  # noqa: E402
 from bench.loads.peers import MissingPeer, Server, cpu_seconds  # noqa: E402
 from bench.loads.report import Row, at_least, at_most, at_most_of_peer  # noqa: E402
@@ -234,7 +234,7 @@ MEASURES: dict[str, Callable[[Loads], list[Row]]] = {
     "idle": idle_connections,
 }
 USUAL = list(MEASURES)
-MEASURES |= {**breadth.MEASURES, **coordination.MEASURES}  # each takes one to three minutes
+MEASURES |= {**breadth.MEASURES, **coordination.MEASURES, **share_groups.MEASURES}  # each takes one to three minutes
 
 
 def measured(loads: Loads, names: list[str]) -> Iterator[Row]:

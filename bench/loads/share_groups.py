@@ -1,0 +1,66 @@
+"""Measure of share groups beside Apache Kafka: records that Kafka's own share consumers read and acknowledge."""
+
+import itertools
+import subprocess
+from collections.abc import Callable
+
+from bench.loads import peers
+from bench.loads.breadth import pair
+from bench.loads.loads import Loads
+from bench.loads.peers import Server
+from bench.loads.report import Row, at_least
+from tests.support import wire
+from tests.support.client import Client
+from tests.support.kafka.jars import java_command
+from tests.support.wire import Connection
+
+RECORDS, IN_A_BATCH, CONSUMERS = 400_000, 100, 2
+GROUP = 32  # of the types of resources
+names = itertools.count()
+
+
+def fill(server: Server) -> str:
+    """Create a topic of one partition with records of 100 B, and a share group that reads from its start."""
+    name = f"shared-{next(names)}"
+    peers.make_topic(server, name)
+    request = wire.produce(name, 0, wire.batch([b"x" * 100] * IN_A_BATCH))
+    with Connection(server.bootstrap) as connection:
+        for _ in range(RECORDS // IN_A_BATCH):
+            if wire.produced(connection.ask(request)).error_code:
+                raise RuntimeError(f"{server.name} refused a batch")
+    config = {"Name": "share.auto.offset.reset", "ConfigOperation": 0, "Value": "earliest"}
+    resource = {"ResourceType": GROUP, "ResourceName": name, "Configs": [config]}
+    with Client(server.bootstrap) as client:
+        client.call("IncrementalAlterConfigs", 1, {"Resources": [resource], "ValidateOnly": False})
+    return name
+
+
+def records_a_second(server: Server) -> float:
+    """Return the rate of ``kafka-share-consumer-perf-test``, from the first fetch to the last record."""
+    name = fill(server)
+    command = java_command(
+        "org.apache.kafka.tools.ShareConsumerPerformance",
+        *("--bootstrap-server", server.bootstrap, "--topic", name, "--group", name),
+        *("--num-records", str(RECORDS), "--threads", str(CONSUMERS), "--hide-header"),
+    )
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    fields = done.stdout.strip().splitlines()[-1].split(", ") if done.stdout.strip() else []
+    if done.returncode != 0 or len(fields) < 6 or float(fields[5]) < RECORDS:
+        raise RuntimeError(f"share consumers of {server.name}: {done.stdout}{done.stderr}")
+    return float(fields[4])
+
+
+def share_groups(loads: Loads) -> list[Row]:
+    """Measure two share consumers on one partition."""
+    row = Row("two Java share consumers, records of 100 B", "records/s", "> Kafka", is_reached=at_least(1.0))
+    with pair(loads) as servers:
+        row.peer_name = servers[1].name
+        for server in servers:
+            records_a_second(server)  # Kafka's JVM compiles what share groups need
+        for _ in range(loads.plan.rounds):
+            for server, figures in zip(servers, (row.ours, row.peer), strict=True):
+                figures.append(records_a_second(server))
+    return [row]
+
+
+MEASURES: dict[str, Callable[[Loads], list[Row]]] = {"share": share_groups}
