@@ -20,6 +20,7 @@ from kbroker._core.clock import BaseClock
 from kbroker._core.timer.timing_wheel import Timer
 from kbroker.common.errors import Errors, KafkaError
 from kbroker.common.loggers import get_logger
+from kbroker.common.printable import printable
 from kbroker.coordinator.share.persister import UNINITIALIZED_OFFSET, SharePersister, ShareState, StateBatch
 from kbroker.share.acquisition import AcquireLimits, AcquireMode, acquire
 from kbroker.share.fetched import AcquiredRecords, Fetched, without
@@ -59,7 +60,7 @@ class SharePartitionKey(NamedTuple):
     partition: int
 
     def __str__(self) -> str:
-        return f"{self.group_id}-{self.topic}-{self.partition}"
+        return f"{printable(self.group_id)}-{self.topic}-{self.partition}"
 
 
 class AcknowledgementBatch(NamedTuple):

@@ -46,6 +46,8 @@ class InFlightWindow:
         for first_offset, last_offset, state_id, delivery_count in batches:
             if first_offset < start_offset or last_offset < first_offset:
                 raise KafkaError(Errors.UNKNOWN_SERVER_ERROR, f"invalid stored batch {first_offset} to {last_offset}")
+            if state_id not in RecordState._value2member_map_:
+                raise KafkaError(Errors.UNKNOWN_SERVER_ERROR, f"Unknown record state id: {state_id}")
             if gap_start == NO_OFFSET and first_offset > previous_last + 1:
                 gap_start = previous_last + 1
             previous_last = last_offset

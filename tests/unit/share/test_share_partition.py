@@ -13,6 +13,7 @@ from kbroker.share.fetched import AcquiredRecords, Fetched, without
 from kbroker.share.share_partition import SharePartitionState, persister_error
 from tests.support.share import (
     ACCEPT,
+    KEY,
     LOCK_MS,
     REJECT,
     RELEASE,
@@ -327,3 +328,20 @@ def test_acknowledged_neighbours_share_a_run() -> None:
     bench.ack("m", 0, 0, ACCEPT)
     assert bench.partition.window.start_offset == 100
     assert bench.timer.size == 0
+
+
+def test_a_stored_state_with_an_unknown_record_state_is_an_error(caplog: pytest.LogCaptureFixture) -> None:
+    persister = MemoryPersister()
+    persister.start_offset, persister.offsets[0] = 0, (77, 1)
+    bench = ShareBench((0, 9), persister=persister)
+    found: list[KafkaError | None] = []
+    bench.partition.initialize(found.append)
+    assert str(found[0]).endswith("Share partition failed to load g-t-0")
+    assert caplog.messages == [
+        "failed to load the share partition g-t-0: UNKNOWN_SERVER_ERROR: Unknown record state id: 77"
+    ]
+    assert caplog.records[0].exc_info is None
+
+
+def test_a_group_id_cannot_forge_a_line_of_the_log() -> None:
+    assert str(KEY._replace(group_id="g\n\x1b[31m")) == "g\\u000a\\u001b[31m-t-0"
