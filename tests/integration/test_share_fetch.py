@@ -179,6 +179,21 @@ def test_a_closed_connection_releases_its_records(broker: Broker) -> None:
     wait_for("no share partition", lambda: not broker.context.share_partitions.partitions())  # the group has no session
 
 
+def test_the_waits_of_reset_connections_end_and_cost_no_delivery(broker: Broker) -> None:
+    manager = broker.context.share_partitions
+    live = Member(broker)
+    live.fetch(0)
+    gone = [Member(broker) for _ in range(6)]  # more than the limit of deliveries
+    for member in gone:
+        member.begin(0, MaxWaitMs=2**31 - 1, MinBytes=1)
+    wait_for("the fetches wait", lambda: manager.purgatory.delayed == len(gone))
+    for member in gone:
+        member.client.reset()
+    wait_for("no fetch waits", lambda: manager.purgatory.delayed == 0)
+    produce(broker)
+    assert live.acquired() == [(0, 0, 1)]
+
+
 def test_the_final_epoch_ends_the_session(broker: Broker) -> None:
     produce(broker, 2)
     member, other = Member(broker), Member(broker)

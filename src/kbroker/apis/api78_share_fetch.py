@@ -103,6 +103,7 @@ class _ShareFetchRequest:
             good,
             self.epoch,
             lambda results: self._fetch_done(good, refused, results),
+            lambda: self.request.is_disconnected,
         )
 
     def _partitions(self, requested_places: list[SharedPartition], has_acknowledgements: bool) -> list[SharedPartition]:

@@ -64,7 +64,8 @@ class ReadPartition(NamedTuple):
 class ShareFetch:
     """A share fetch of a member. ``done`` is called once, with the results of the partitions that have any.
 
-    ``failed`` is called for a partition that is to be dropped, with its error.
+    ``failed`` is called for a partition that is to be dropped, with its error; ``is_abandoned`` returns whether no client
+    can receive the results any more: then no records are acquired, because each acquisition counts as a delivery.
     """
 
     member_id: str
@@ -72,6 +73,7 @@ class ShareFetch:
     partitions: Mapping[SharePartitionKey, ReadPartition]
     done: Callable[[Results], None]
     failed: Callable[[SharePartitionKey, KafkaError], None]
+    is_abandoned: Callable[[], bool] = bool
     errors: Results = field(default_factory=dict)
 
     def add_error(self, key: SharePartitionKey, error: KafkaError) -> None:
@@ -100,7 +102,7 @@ class DelayedShareFetch(DelayedOperation):
 
     def try_complete(self) -> bool:
         fetch = self._fetch
-        if all(key in fetch.errors for key in fetch.partitions):
+        if fetch.is_abandoned() or all(key in fetch.errors for key in fetch.partitions):
             return self.force_complete()
         ready = self._lock_partitions()
         if ready and self._is_enough(ready):
@@ -116,7 +118,8 @@ class DelayedShareFetch(DelayedOperation):
         ready = self._ready or self._lock_partitions()
         results: Results = {}
         try:
-            self._read(ready, results)
+            if not fetch.is_abandoned():
+                self._read(ready, results)
         except Exception as error:
             logger.exception("cannot complete the share fetch of %s", fetch.member_id)
             for key in ready:

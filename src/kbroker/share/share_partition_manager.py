@@ -104,17 +104,19 @@ class SharePartitionManager:
         partitions: Sequence[SharedPartition],
         epoch: int,
         done: Callable[[Results], None],
+        is_abandoned: Callable[[], bool] = bool,
     ) -> None:
         """Acquire records of partitions for a member; ``done`` is called once, now or later, on any thread.
 
-        Args: ``epoch``: of the session's request; the partition that is read first changes with it.
+        Args: ``epoch``: of the session's request; the partition that is read first changes with it; ``is_abandoned``
+        returns whether the connection of the request is closed.
         """
         if not partitions or params.max_records == 0 or params.max_bytes == 0:
             done({})
             return
         turn = epoch % len(partitions) if epoch >= 1 else 0
         found: dict[SharePartitionKey, ReadPartition] = {}
-        fetch = ShareFetch(member_id, params, found, done, self._check_fenced)
+        fetch = ShareFetch(member_id, params, found, done, self._check_fenced, is_abandoned)
         for topic_id, index, topic in [*partitions[turn:], *partitions[:turn]]:
             key = SharePartitionKey(group_id, topic_id, topic or "", index)
             log = self._log(topic_id, index)
@@ -231,6 +233,7 @@ class SharePartitionManager:
                 share = self._partitions.get(key)
             if share is not None:
                 share.release_member(member_id, partial(self._released_member, key))
+                self._wake(key)  # its fetches are abandoned
         self._run_actions()
 
     def _released_member(self, key: SharePartitionKey, error: KafkaError | None) -> None:
