@@ -65,7 +65,7 @@ class ShareFetch:
     """A share fetch of a member. ``done`` is called once, with the results of the partitions that have any.
 
     ``failed`` is called for a partition that is to be dropped, with its error. ``is_abandoned`` returns whether no
-    client can receive the results any more: then no records are acquired, because each acquisition counts as a delivery.
+    client can receive the results any more: then no records are acquired, as each acquisition counts as a delivery.
     """
 
     member_id: str
