@@ -146,6 +146,21 @@ def test_no_permission_is_needed() -> None:
         assert [name for name, _ in broker.context.telemetry.series.of(found.uuid)] == ["a"]
 
 
+def test_instances_end_with_their_connections(broker: EmbeddedBroker) -> None:
+    manager = broker.context.telemetry.manager
+    clients = [Client(broker.bootstrap_servers) for _ in range(3)]
+    request = {"ClientInstanceId": UUID(int=0)}
+    made = [client.call("GetTelemetrySubscriptions", 0, request)["ClientInstanceId"] for client in clients]
+
+    def known() -> list[UUID]:
+        return [uuid for uuid in made if uuid in {one.uuid for one in manager.instances}]
+
+    assert known() == made
+    for number, client in enumerate(clients):
+        client.close()
+        wait_for("the end of the instance", lambda left=made[number + 1 :]: known() == left)  # type: ignore[misc]
+
+
 def test_a_push_imports_no_numpy() -> None:
     """Nor does a start: what decodes metrics is imported at the first push."""
     program = (
@@ -154,7 +169,7 @@ def test_a_push_imports_no_numpy() -> None:
         "with Broker() as broker:\n"
         "    assert not [name for name in sys.modules if name.startswith(('google.', 'opentelemetry'))]\n"
         "    manager = broker.context.telemetry.manager\n"
-        "    client = Client({}, '', '', lambda number: False)\n"
+        "    client = Client({}, '', '', lambda: True)\n"
         "    granted = manager.get_subscription(UUID(int=7), client)\n"
         "    manager.push(UUID(int=7), granted.subscription_id, False, 0, bytes([10, 0]), client)\n"
         "    assert 'opentelemetry.proto.metrics.v1.metrics_pb2' in sys.modules\n"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from uuid import UUID
 
 from opentelemetry.proto.metrics.v1.metrics_pb2 import MetricsData
@@ -58,11 +58,11 @@ class Rig:
         self.image = EMPTY_IMAGE
         self.pushes: list[Push] = []
         self.removed: list[ClientInstance] = []
-        self.closed: list[int] = []
-        self.watched: dict[str, int] = {}
+        self.closed: list[str] = []
+        self.watched: set[str] = set()
         self.failure: Exception | None = None
         self.manager = ClientMetricsManager(
-            clock, self.metrics, max_bytes, lambda: self.image, self._receive, self._take_closed, self.removed.append
+            clock, self.metrics, max_bytes, lambda: self.image, self._receive, self, self.removed.append
         )
 
     def _receive(self, push: Push) -> None:
@@ -70,7 +70,15 @@ class Rig:
         if self.failure is not None:
             raise self.failure
 
-    def _take_closed(self) -> Iterable[int]:
+    def watch(self, connection_id: str) -> None:
+        """Watch a connection; this class is the telemetry's ``Connections`` too."""
+        self.watched.add(connection_id)
+
+    def forget(self, connection_id: str) -> None:
+        self.watched.discard(connection_id)
+
+    def take(self) -> list[str]:
+        """Return the connections that were closed since the last call."""
         found, self.closed = self.closed, []
         return found
 
@@ -89,16 +97,12 @@ class Rig:
 
     def client(self, client_id: str | None = "c", connection: str = "1", **facts: str) -> Client:
         """Return a client on a connection."""
-
-        def watch(number: int) -> bool:
-            self.watched[connection] = number
-            return True
-
-        return Client({"client_id": client_id, **facts}, "User:alice", connection, watch)
+        return Client({"client_id": client_id, **facts}, "User:alice", connection, lambda: False)
 
     def close(self, connection: str) -> None:
         """Close a connection."""
-        self.closed.append(self.watched.pop(connection))
+        self.watched.remove(connection)
+        self.closed.append(connection)
 
     def get(self, uuid: UUID = NO_ID, client: Client | None = None) -> Granted:
         """Ask for a subscription."""

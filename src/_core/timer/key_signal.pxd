@@ -32,3 +32,4 @@ cdef inline void key_signal(KeySignalCore *signal, int64_t high, int64_t low) no
 
 cdef class KeySignal:
     cdef KeySignalCore *core
+    cdef list taken(self, bint waits)

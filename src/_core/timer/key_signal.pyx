@@ -77,11 +77,11 @@ cdef bint add(KeySignalCore *signal, int64_t high, int64_t low) noexcept nogil:
     return is_good
 
 
-cdef WatchedKey *take(KeySignalCore *signal) noexcept nogil:
-    """Wait for events; return their keys, chained; NULL once closed."""
+cdef WatchedKey *take_events(KeySignalCore *signal, bint waits) noexcept nogil:
+    """Return the keys that had events, chained; wait for the first one if ``waits``. NULL: none, or closed."""
     cdef WatchedKey *found
     mutex_lock(&signal.lock)
-    while signal.first == NULL and not signal.is_closed:
+    while waits and signal.first == NULL and not signal.is_closed:
         cond_wait(&signal.changed, &signal.lock)
     found = signal.first
     signal.first = signal.last = NULL
@@ -138,11 +138,17 @@ cdef class KeySignal:
             raise MemoryError
 
     def wait(self):
+        return self.taken(True)
+
+    def take(self):
+        return self.taken(False)
+
+    cdef list taken(self, bint waits):
         cdef WatchedKey *chain
         cdef WatchedKey *watched
         cdef list found = []
         with nogil:
-            chain = take(self.core)
+            chain = take_events(self.core, waits)
         while chain != NULL:
             watched = chain
             chain = <WatchedKey *>watched.node.next

@@ -12,7 +12,7 @@ def client_of(request: RequestContext) -> Client:
     facts: dict[str, str | None] = {"client_id": request.client_id, "client_source_address": request.client_host}
     inbound = request.inbound
     if not isinstance(inbound, InboundRequest):  # no connection
-        return Client(facts, request.principal, "", lambda number: False)
+        return Client(facts, request.principal, "", lambda: True)
     name, version = inbound.client_information
     facts |= {
         "client_id": inbound.client_id,
@@ -20,4 +20,4 @@ def client_of(request: RequestContext) -> Client:
         "client_software_version": version,
         "client_source_port": str(inbound.remote_port),
     }
-    return Client(facts, request.principal, inbound.connection_id, inbound.watch_connection)
+    return Client(facts, request.principal, inbound.connection_id, lambda: inbound.is_disconnected)

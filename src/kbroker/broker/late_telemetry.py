@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 from kbroker.common.configs.config_def import ConfigError
 from kbroker.common.configs.config_telemetry import ENDPOINT, LOG_DIR
 from kbroker.common.loggers import get_logger
 from kbroker.log.scheduler import Scheduler
+from kbroker.network.connections.closed_connections import ClosedConnections
 from kbroker.requests.context import ApiContext
 from kbroker.telemetry.decoder import INSTALL, has_decoder
 
@@ -22,14 +22,14 @@ logger = get_logger(__name__)
 class LateTelemetry:
     """Client telemetry of a broker; its modules are imported when it starts.
 
-    Args: ``closed`` returns the numbers of the watched connections that were closed since its last call.
+    Args: ``connections`` reports the watched connections that were closed.
     Threads: ``open`` and ``close`` from one thread; requests, which start it, from any.
     """
 
-    def __init__(self, ctx: ApiContext, scheduler: Scheduler, closed: Callable[[], Iterable[int]]) -> None:
+    def __init__(self, ctx: ApiContext, scheduler: Scheduler, connections: ClosedConnections) -> None:
         self._ctx = ctx
         self._scheduler = scheduler
-        self._closed = closed
+        self._connections = connections
         self._lock = threading.Lock()
 
     def open(self) -> None:
@@ -62,6 +62,6 @@ class LateTelemetry:
                 from kbroker.telemetry.service import TelemetryService
 
                 found = ctx.telemetry_service = TelemetryService(
-                    ctx.config, ctx.clock, ctx.controller, ctx.metrics, self._scheduler, self._closed
+                    ctx.config, ctx.clock, ctx.controller, ctx.metrics, self._scheduler, self._connections
                 )
             return found

@@ -21,6 +21,7 @@ from kbroker.network._acceptor import Acceptor
 from kbroker.network._request_metrics import RequestMetrics, RequestRecorder
 from kbroker.network.connections._connection_quotas import ConnectionQuotas
 from kbroker.network.connections._refused_requests import RefusedRequests
+from kbroker.network.connections.closed_connections import ClosedConnections
 from kbroker.network.options import ListenerLimits, SocketServerOptions
 from kbroker.network.processor._network_watch import NetworkWatch
 from kbroker.network.processor._processor import Processor
@@ -106,6 +107,7 @@ class SocketServer:
                 raise TypeError(f"security of {name} must be a ListenerSecurity, not {type(protection).__name__}")
         self.refused_requests = RefusedRequests()
         self.signal = KeySignal()  # of watched connections that were closed; its other users have keys with low 0
+        self.closed_connections = ClosedConnections()  # for a thread that looks from time to time
         self.connection_quotas = ConnectionQuotas(
             self.options.max_connections,
             self.options.max_connections_per_ip,
@@ -155,10 +157,6 @@ class SocketServer:
     def processors(self) -> list[Processor]:
         """The network threads of all listeners, by their id."""
         return [p for b in self._bound for p in b.processors]
-
-    def closed_connections(self) -> list[int]:
-        """Return the tokens of the watched connections that were closed since the last call, each once."""
-        return [token for processor in self.processors for token in processor.closed_connections()]
 
     @property
     def network_threads(self) -> list[tuple[Processor, threading.Thread]]:
@@ -365,7 +363,7 @@ class SocketServer:
             recorder=tables.recorder,
             refused=self.refused_requests if options.serves_kafka else None,
             executor=self._executor(),
-            closed=self.signal,
+            closed=(self.signal, self.closed_connections.signal),
         )
         if self._watch is not None:
             self._watch.add(processor)

@@ -24,6 +24,7 @@ from kbroker.coordinator.share.persister import SharePersister
 from kbroker.log._partition_log import PartitionLog
 from kbroker.metadata.controller import Controller
 from kbroker.metadata.topics import TopicView
+from kbroker.network.connections.closed_connections import connection_key
 from kbroker.replica._topics import partition_key
 from kbroker.share.delayed_share_fetch import DelayedShareFetch, ReadPartition, Results, ShareFetch, ShareFetchParams
 from kbroker.share.group_configs import BY_DURATION, EARLIEST, LATEST, ShareGroupConfigs, share_limits
@@ -313,8 +314,7 @@ class SharePartitionManager:
 
     def watch_connection(self, connection_id: str) -> None:
         """End the session of a connection when it is closed."""
-        *_, processor_id, index = connection_id.split("-")
-        watched = int(index), int(processor_id) + 1
+        watched = connection_key(connection_id)
         self._connections[watched] = connection_id
         self._signal.watch(*watched)
 

@@ -6,8 +6,8 @@ Source: ``ClientMetricsManager``.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import NamedTuple, Protocol
 from uuid import UUID
 
 from kbroker._core.clock import BaseClock
@@ -39,13 +39,13 @@ ACCEPTED_COMPRESSION = [CompressionType.ZSTD, CompressionType.LZ4, CompressionTy
 class Client(NamedTuple):
     """Sender of a request.
 
-    Args: ``watch`` lets a number be reported once the connection is closed; it returns false if it is closed already.
+    Args: ``connection_id``: "" for a request without a connection. ``is_closed`` returns whether it is closed.
     """
 
     facts: ClientFacts
     principal: str
     connection_id: str
-    watch: Callable[[int], bool]
+    is_closed: Callable[[], bool]
 
 
 class Push(NamedTuple):
@@ -65,13 +65,21 @@ class Granted(NamedTuple):
     requested: Requested
 
 
+class Connections(Protocol):
+    """Watched connections, by their ids; see ``ClosedConnections``."""
+
+    def watch(self, connection_id: str) -> None: ...
+    def take(self) -> list[str]: ...
+    def forget(self, connection_id: str) -> None: ...
+
+
 class ClientMetricsManager:
     """The client instances and the subscriptions.
 
     Args:
         image: returns the latest metadata, which has the subscriptions.
         receive: gets each accepted push that has data; raises an error if the data cannot be decoded.
-        closed: returns the numbers of the watched connections that were closed since its last call.
+        connections: reports the watched connections that were closed.
         on_removed: called with each instance that is removed, under the manager's lock.
     Threads: any.
     """
@@ -83,23 +91,21 @@ class ClientMetricsManager:
         max_bytes: int,
         image: Callable[[], MetadataImage],
         receive: Callable[[Push], object],
-        closed: Callable[[], Iterable[int]] = tuple,
+        connections: Connections,
         on_removed: Callable[[ClientInstance], object] = bool,
     ) -> None:
         self.max_bytes = max_bytes
         self._clock = clock
         self._image = image
         self._receive = receive
-        self._closed = closed
+        self._closed = connections
         self._on_removed = on_removed
         self.lock = threading.Lock()  # of all below, held over ``publish``; the receiver is called without it
         self._subscriptions: dict[str, Subscription] = {}
         self._version = 0
         self._changed: set[str] | None = None  # names of subscriptions to be read from the image; None: all
         self._instances = InstanceCache(self._removed)
-        self._connections: dict[int, tuple[str, UUID]] = {}  # by the number of a watched connection
-        self._numbers: dict[str, int] = {}  # by connection id
-        self._next_number = 1
+        self._connections: dict[str, UUID] = {}  # the latest instance of each watched connection
         self.sensors = TelemetrySensors(metrics, lambda: len(self._instances))
 
     # ------------------------------------------------------------ subscriptions
@@ -243,14 +249,15 @@ class ClientMetricsManager:
 
     def _watch(self, instance: ClientInstance, client: Client) -> None:
         """Remove the instance once this connection is closed: a connection has one instance, the latest."""
-        number = self._numbers.get(client.connection_id, 0)
-        if not number:
-            number = self._next_number
-            if not client.watch(number):
-                return  # it is closed already: the instance expires
-            self._next_number += 1
-            self._numbers[client.connection_id] = number
-        self._connections[number] = (client.connection_id, instance.uuid)
+        connection_id = client.connection_id
+        if not connection_id:
+            return
+        if connection_id not in self._connections:
+            self._closed.watch(connection_id)
+            if client.is_closed():  # the instance expires
+                self._closed.forget(connection_id)
+                return
+        self._connections[connection_id] = instance.uuid
 
     def _refresh(self) -> None:
         """Read changed subscriptions, and remove the instances of closed connections."""
@@ -265,10 +272,8 @@ class ClientMetricsManager:
                 if configs:
                     self._subscriptions[name] = subscription_of(name, configs)
             self._changed = set()
-        for number in self._closed():
-            connection_id, client_instance_id = self._connections.pop(number, ("", UUID(int=0)))
-            self._numbers.pop(connection_id, None)
-            self._instances.remove(client_instance_id)
+        for connection_id in self._closed.take():
+            self._instances.remove(self._connections.pop(connection_id))
 
     def _removed(self, instance: ClientInstance) -> None:
         self.sensors.remove(uuid_to_text(instance.uuid))

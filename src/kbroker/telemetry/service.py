@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 from kbroker._core.clock import BaseClock
@@ -17,7 +16,7 @@ from kbroker.protocol._compression import decompress_bounded
 from kbroker.telemetry import otlp
 from kbroker.telemetry.forwarder import Forwarder
 from kbroker.telemetry.instances import ClientInstance
-from kbroker.telemetry.manager import ClientMetricsManager, Push
+from kbroker.telemetry.manager import ClientMetricsManager, Connections, Push
 from kbroker.telemetry.push_log import PushLog, Sender
 from kbroker.telemetry.series import ClientSeries
 
@@ -32,7 +31,7 @@ SWEEP_MS = 1000
 class TelemetryService:
     """Receiver of the clients' metrics: latest values, log, and forwarding, as configured.
 
-    Args: ``closed`` returns the numbers of the watched connections that were closed since its last call.
+    Args: ``connections`` reports the watched connections that were closed.
     Threads: built and closed by one thread each; the rest from any.
     """
 
@@ -43,7 +42,7 @@ class TelemetryService:
         controller: Controller,
         metrics: Metrics,
         scheduler: Scheduler,
-        closed: Callable[[], Iterable[int]],
+        connections: Connections,
     ) -> None:
         """Raises: ConfigError if the folder of the log cannot be written."""
         self._clock = clock
@@ -55,7 +54,7 @@ class TelemetryService:
         self.forwarder = Forwarder(endpoint, clock, scheduler, queue_bytes) if endpoint else None
         max_bytes = config.integer("telemetry.max.bytes")
         self.manager = ClientMetricsManager(
-            clock, metrics, max_bytes, lambda: controller.image, self.receive, closed, self._removed
+            clock, metrics, max_bytes, lambda: controller.image, self.receive, connections, self._removed
         )
         controller.publishers.append(self.manager)
         self._sweeps = scheduler.schedule("telemetry-expiry", self.manager.sweep, delay_ms=SWEEP_MS, period_ms=SWEEP_MS)

@@ -20,6 +20,7 @@ from kbroker.common.configs.config import BrokerConfig
 from kbroker.common.errors import Errors, KafkaError
 from kbroker.log.scheduler import Scheduler
 from kbroker.metrics.registry import Metrics
+from kbroker.network.connections.closed_connections import ClosedConnections
 from kbroker.telemetry.manager import Client
 from kbroker.telemetry.series import Value
 from kbroker.telemetry.service import TelemetryService
@@ -34,7 +35,7 @@ CODECS: dict[int, Callable[[bytes], bytes]] = {
     3: lz4.frame.compress,
     4: lambda data: zstandard.compress(data),
 }
-CLIENT = Client({"client_id": "c", "client_source_address": "10.0.0.7"}, "User:alice", "1", lambda number: True)
+CLIENT = Client({"client_id": "c", "client_source_address": "10.0.0.7"}, "User:alice", "p-0-1", lambda: False)
 
 
 class Rig:
@@ -45,7 +46,7 @@ class Rig:
         values = {"kbroker.telemetry.log.dir": str(folder), **settings}
         metrics = Metrics(clock=self.clock)
         self.service = TelemetryService(
-            BrokerConfig(values), self.clock, MemoryController(), metrics, self.scheduler, tuple
+            BrokerConfig(values), self.clock, MemoryController(), metrics, self.scheduler, ClosedConnections()
         )
 
     def push(self, data: bytes, codec: int = 0, *, is_last: bool = False) -> Errors:

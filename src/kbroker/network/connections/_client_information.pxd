@@ -1,6 +1,6 @@
 """Software of the clients of one network thread (KIP-511): its open connections counted by name and version.
 
-Handlers can look up the software of a connection, and watch a connection until it is closed.
+Handlers can look up the software of a connection.
 
 Written by the network thread. ``lock`` is a leaf: the thread takes it for a change, readers take it for a look-up. The
 entry at ``Channel.software`` belongs to the table and lives while it counts a connection; its texts never change, so
@@ -19,17 +19,9 @@ cdef struct ClientSoftware:     # followed by its two texts
     int32_t name_bytes
     int32_t version_bytes
 
-cdef struct WatchedConnection:
-    HashNode node               # first
-    int64_t number              # of its channel
-    int64_t token               # the watcher's
-    WatchedConnection *next     # closed connections
-
 cdef struct ClientInformationTable:
     Mutex lock
     HashTable entries           # owned
-    HashTable watched           # owned: open connections
-    WatchedConnection *closed   # owned list: their watchers have not taken their tokens
     uint64_t seed               # secret: clients choose the texts
     int64_t made                # number of entries ever created
 
@@ -48,7 +40,4 @@ cdef void software_settle(ClientInformationTable *table, Channel *channel, const
 cdef void software_leave(ClientInformationTable *table, Channel *channel) noexcept nogil
 # Any thread with a request of the channel, which keeps the channel alive.
 cdef tuple software_of(ClientInformationTable *table, const Channel *channel)   # (name, version)
-# Watch the channel; false: it is closed, or out of memory.
-cdef bint connection_watch(ClientInformationTable *table, Channel *channel, int64_t token) noexcept nogil
-cdef list connections_closed(ClientInformationTable *table)     # any thread: tokens, each once
 cdef dict software_counts(ClientInformationTable *table)     # {(name, version): connections}

@@ -12,7 +12,7 @@ from kbroker._core.containers.hash_table cimport (
 )
 from kbroker._core.containers.hashing cimport hash_seeded, mix_hash
 from kbroker._core.requests.request cimport Request
-from kbroker._core.sync cimport atomic_load, mutex_destroy, mutex_init, mutex_lock, mutex_unlock
+from kbroker._core.sync cimport mutex_destroy, mutex_init, mutex_lock, mutex_unlock
 from kbroker.network._kafka_request cimport KafkaRequest, kafka_request
 
 cdef enum:
@@ -36,22 +36,7 @@ cdef void software_destroy(ClientInformationTable *table) noexcept nogil:
         free(node)
         node = following
     hash_clear(&table.entries)
-    node = hash_after(&table.watched, NULL)
-    while node is not NULL:
-        following = hash_after(&table.watched, node)
-        free(node)
-        node = following
-    hash_clear(&table.watched)
-    free_closed(table.closed)
     mutex_destroy(&table.lock)
-
-
-cdef void free_closed(WatchedConnection *first) noexcept nogil:
-    cdef WatchedConnection *following
-    while first is not NULL:
-        following = first.next
-        free(first)
-        first = following
 
 
 cdef bint client_information_announce(
@@ -146,63 +131,11 @@ cdef void software_settle(ClientInformationTable *table, Channel *channel, const
 
 cdef void software_leave(ClientInformationTable *table, Channel *channel) noexcept nogil:
     cdef ClientSoftware *entry = <ClientSoftware *>channel.software
-    cdef WatchedConnection *watched
     channel.software = NULL
     mutex_lock(&table.lock)
     if entry is not NULL:
         drop(table, entry)
-    watched = find_watched(table, channel.number)
-    if watched is not NULL:
-        hash_remove(&table.watched, &watched.node)
-        watched.next = table.closed
-        table.closed = watched
     mutex_unlock(&table.lock)
-
-
-cdef WatchedConnection *find_watched(ClientInformationTable *table, int64_t number) noexcept nogil:
-    cdef HashNode *node = hash_first(&table.watched, mix_hash(<uint64_t>number))
-    while node is not NULL and (<WatchedConnection *>node).number != number:
-        node = hash_next(node)
-    return <WatchedConnection *>node
-
-
-cdef bint connection_watch(ClientInformationTable *table, Channel *channel, int64_t token) noexcept nogil:
-    cdef WatchedConnection *watched
-    cdef bint is_watched = False
-    mutex_lock(&table.lock)
-    # a channel that closes after this check finds the entry in software_leave
-    if atomic_load(&channel.is_closed) == 0:
-        watched = find_watched(table, channel.number)
-        if watched is NULL and hash_reserve(&table.watched):
-            watched = <WatchedConnection *>malloc(sizeof(WatchedConnection))
-            if watched is not NULL:
-                watched.number = channel.number
-                watched.next = NULL
-                hash_add(&table.watched, &watched.node, mix_hash(<uint64_t>channel.number))
-        if watched is not NULL:
-            watched.token = token
-            is_watched = True
-    mutex_unlock(&table.lock)
-    return is_watched
-
-
-cdef list connections_closed(ClientInformationTable *table):
-    cdef WatchedConnection *first
-    cdef WatchedConnection *each
-    cdef list tokens = []
-    with nogil:             # a network thread that needs the lock never waits for the GIL
-        mutex_lock(&table.lock)
-        first = table.closed
-        table.closed = NULL
-        mutex_unlock(&table.lock)
-    try:
-        each = first
-        while each is not NULL:
-            tokens.append(each.token)
-            each = each.next
-    finally:
-        free_closed(first)
-    return tokens
 
 
 cdef tuple software_of(ClientInformationTable *table, const Channel *channel):

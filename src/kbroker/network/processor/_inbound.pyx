@@ -22,7 +22,7 @@ from kbroker.network._kafka_request cimport (
     RECORD_SKIP, KafkaRequest, is_kafka_request, kafka_clear_response, kafka_copy_texts, kafka_mark_error,
     kafka_note_transactional_id, kafka_request,
 )
-from kbroker.network.connections._client_information cimport connection_watch, software_of
+from kbroker.network.connections._client_information cimport software_of
 from kbroker.network.connections._refused_requests cimport REFUSED_MALFORMED_BODY, RefusedRequests, refused_request
 from kbroker.network.processor._processor_core cimport ProcessorCore
 from kbroker.network.transport._security cimport SESSION_BY_TOKEN
@@ -192,23 +192,6 @@ cdef class InboundRequest:
         """
         self.check_open()
         return software_of(&(<ProcessorCore *>self.request.responder.owner).software, <Channel *>self.request.channel)
-
-    def watch_connection(self, token):
-        """Let ``Processor.closed_connections`` report ``token`` once the connection is closed.
-
-        A connection has one token, the latest. Returns: False if the connection is closed already.
-        Raises: ValueError once the request is completed.
-        """
-        cdef ProcessorCore *core
-        cdef Channel *channel
-        cdef int64_t number = integer(token, "a token", INT64_MIN, INT64_MAX)
-        cdef bint is_watched
-        self.check_open()
-        core = <ProcessorCore *>self.request.responder.owner
-        channel = <Channel *>self.request.channel
-        with nogil:
-            is_watched = connection_watch(&core.software, channel, number)
-        return is_watched
 
     @property
     def payload(self):

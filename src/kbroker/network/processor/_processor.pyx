@@ -32,7 +32,7 @@ from kbroker.network._kafka_request cimport kafka_context_type
 from kbroker.network._request_metrics cimport (
     RequestMetrics, RequestRecorder, RequestSamples, copy_samples, metrics_retain,
 )
-from kbroker.network.connections._client_information cimport connections_closed, software_counts, software_init
+from kbroker.network.connections._client_information cimport software_counts, software_init
 from kbroker.network.connections._connection_quotas cimport ConnectionQuotas
 from kbroker.network.connections._quota_core cimport ListenerQuota, quotas_retain
 from kbroker._core.timer.key_signal cimport KeySignal, key_signal_retain
@@ -341,7 +341,7 @@ cdef class Processor:
         metrics: records the times of each request; not shared with another processor. None: not recorded.
         recorder: records each finished request; not shared with another processor. None: not recorded.
         refused: counts requests whose connection is closed instead of a response. None: not counted.
-        closed: signal of closed connections, by the last two numbers of their ids, the processor's plus 1. None: none.
+        closed: at most two signals of closed connections, by ``connection_key`` of their ids.
         executor: executes requests on this thread while few wait in the queue. None: takers of the queue execute all.
     Raises: TypeError, ValueError for wrong arguments, OSError without descriptors.
     Threads: ``run`` on its own thread, the rest on any.
@@ -352,7 +352,7 @@ cdef class Processor:
             self, str listener_name not None, processor_id, Queue queue not None, options=None, *,
             MemoryPool pool=None, clock=None, listener_id=0, ConnectionQuotas quotas=None, security=None,
             RequestMetrics metrics=None, RequestRecorder recorder=None, RefusedRequests refused=None,
-            RequestExecutor executor=None, KeySignal closed=None):
+            RequestExecutor executor=None, tuple closed=()):
         if options is None:
             options = SocketServerOptions()
         if security is None:
@@ -440,8 +440,8 @@ cdef class Processor:
             core.recorder = recorder.recorder
         if refused is not None:
             core.refused = refused_retain(refused.table)
-        if closed is not None:
-            core.closed = key_signal_retain(closed.core)
+        for number, signal in enumerate(closed):
+            core.closed[number] = key_signal_retain((<KeySignal?>signal).core)
         core.loop.frame_limit = <int32_t>batch
         core.loop.idle_ns = ms_to_ns(idle) if idle >= 0 else -1
         core.loop.frame_timeout_ns = ms_to_ns(frame_timeout)
@@ -533,10 +533,6 @@ cdef class Processor:
         Both are "unknown" until a client sends them.
         """
         return software_counts(&self.core.software)
-
-    def closed_connections(self):
-        """Return the tokens of the watched connections that were closed, each once. Threads: any."""
-        return connections_closed(&self.core.software)
 
     def counters(self):
         """Return the counters since the start by name: bytes, counts and nanoseconds."""

@@ -18,6 +18,7 @@ from kbroker.network.connections._refused_requests cimport RefusedTable
 
 cdef enum:
     NEW_CONNECTIONS = 20        # Processor.ConnectionQueueSize
+    CLOSED_SIGNALS = 2
 
 cdef enum ProcessorStage:
     STAGE_RUN = 0
@@ -69,7 +70,7 @@ cdef struct ProcessorCore:
     MetricsTable *metrics       # counted; written by this thread only; NULL: not kept
     Recorder *recorder          # counted; NULL: finished requests are not recorded
     RefusedTable *refused       # counted; NULL: none are noted
-    KeySignalCore *closed       # counted: of closed connections, by index and processor id + 1; NULL: none
+    KeySignalCore *closed[CLOSED_SIGNALS]   # counted: of closed connections, by index and processor id + 1; NULL: none
     Link zombies                # closed channels with requests still out
     Link failed_auth                # channels whose refusal is sent when it is due, before they close
     int64_t refusal_delay_ns

@@ -53,6 +53,7 @@ cdef enum:
 
 cdef void core_release(ProcessorCore *core) noexcept nogil:
     cdef Channel *channel
+    cdef int i
     if core is NULL or atomic_add_fetch(&core.refs, -1) != 0:
         return
     while not list_empty(&core.zombies):
@@ -66,7 +67,8 @@ cdef void core_release(ProcessorCore *core) noexcept nogil:
     quotas_release(core.quotas)
     metrics_release(core.metrics)
     refused_release(core.refused)
-    key_signal_release(core.closed)
+    for i in range(CLOSED_SIGNALS):
+        key_signal_release(core.closed[i])
     if core.recorder is not NULL:
         core.recorder.release(core.recorder)
     cond_destroy(&core.role_changed)
@@ -220,12 +222,14 @@ cdef void configure_new_connections(ProcessorCore *core) noexcept nogil:
 
 cdef void process_disconnected(ProcessorCore *core) noexcept nogil:
     cdef Channel *channel
+    cdef int i
     while not list_empty(&core.loop.disconnected):
         channel = core.loop.disconnected.next.channel
         list_remove(&channel.disconnected)
         if channel.has_invalid_frame:
             refused_receive(core.refused, channel, core.responder.processor_id)
-        key_signal(core.closed, channel.metadata.index, core.responder.processor_id + 1)
+        for i in range(CLOSED_SIGNALS):
+            key_signal(core.closed[i], channel.metadata.index, core.responder.processor_id + 1)
         quotas_leave(core.quotas, core.listener_quota, <AddressEntry *>channel.owner)
         channel.owner = NULL
         authentication_end(channel)
