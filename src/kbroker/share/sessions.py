@@ -14,6 +14,7 @@ from kbroker.common.errors import Errors, KafkaError
 
 INITIAL_EPOCH, FINAL_EPOCH = 0, -1
 _MAX_EPOCH = 2**31 - 1
+MAX_PARTITIONS = 1_000_000  # of all sessions: 350 MB
 _FORGET_EVERY = 64  # sessions of a connection after which those that have ended are forgotten
 
 
@@ -49,16 +50,23 @@ class ShareSession:
 class ShareSessionCache:
     """Sessions by group and member. Threads: any; ``lock`` is a leaf.
 
-    Args: ``on_leave`` is called with each session that ends because its connection is closed; ``on_empty`` with the
-    group when the last of its sessions has ended and a connection of it is closed, at the latest.
+    Args: ``max_partitions`` of all sessions together. ``on_leave`` is called with each session that ends because its
+    connection is closed; ``on_empty`` with the group when the last of its sessions has ended and a connection of it is
+    closed, at the latest.
     """
 
     def __init__(
-        self, max_sessions: int, on_leave: Callable[[ShareSession], object], on_empty: Callable[[str], object]
+        self,
+        max_sessions: int,
+        on_leave: Callable[[ShareSession], object],
+        on_empty: Callable[[str], object],
+        max_partitions: int = MAX_PARTITIONS,
     ) -> None:
         self.lock = threading.Lock()
         self.evictions = 0
         self._max_sessions = max_sessions
+        self._max_partitions = max_partitions
+        self._partition_count = 0
         self._on_leave = on_leave
         self._on_empty = on_empty
         self._sessions: dict[tuple[str, str], ShareSession] = {}
@@ -71,19 +79,20 @@ class ShareSessionCache:
     @property
     def partition_count(self) -> int:
         """Number of partitions of all sessions."""
-        with self.lock:
-            return sum(len(session.partitions) for session in self._sessions.values())
+        return self._partition_count
 
     def open(
         self, group_id: str, member_id: str, partitions: Iterable[SharedPartition], connection_id: str
     ) -> ShareSession:
-        """Open a session, which replaces the member's former one. Raises: KafkaError at the limit of sessions."""
+        """Open a session, which replaces the member's former one. Raises: KafkaError at a limit."""
         key = group_id, member_id
+        session = ShareSession(key, partitions, connection_id)
         with self.lock:
             self._remove(key)
             if len(self._sessions) >= self._max_sessions:
                 raise KafkaError(Errors.SHARE_SESSION_LIMIT_REACHED)
-            session = self._sessions[key] = ShareSession(key, partitions, connection_id)
+            self._reserve(len(session.partitions))
+            self._sessions[key] = session
             self._members[group_id] = self._members.get(group_id, 0) + 1
             keys = self._by_connection.setdefault(connection_id, set())
             keys.add(key)
@@ -103,7 +112,7 @@ class ShareSessionCache:
     ) -> ShareSession:
         """Check the epoch of a request, which may be the final one, and change the partitions.
 
-        Raises: KafkaError for an unknown session or another epoch.
+        Raises: KafkaError for an unknown session, another epoch, or at the limit of partitions.
         """
         with self.lock:
             session = self._sessions.get((group_id, member_id))
@@ -113,12 +122,13 @@ class ShareSessionCache:
                 return session
             if epoch != session.epoch:
                 raise KafkaError(Errors.INVALID_SHARE_SESSION_EPOCH)
-            for one in added:
-                if one.place not in session.partitions:
-                    session.partitions[one.place] = one
-                    session.due.add(one.place)
+            new = {one.place: one for one in added if one.place not in session.partitions}
+            self._reserve(len(new))
+            session.partitions.update(new)
+            session.due.update(new)
             for place in removed:
-                session.partitions.pop(place, None)
+                if session.partitions.pop(place, None) is not None:
+                    self._partition_count -= 1
                 session.due.discard(place)
             session.epoch = 1 if session.epoch == _MAX_EPOCH else session.epoch + 1
             return session
@@ -147,9 +157,15 @@ class ShareSessionCache:
         with self.lock:
             return self._remove((group_id, member_id))
 
+    def _reserve(self, partitions: int) -> None:
+        if self._partition_count + partitions > self._max_partitions:
+            raise KafkaError(Errors.SHARE_SESSION_LIMIT_REACHED)
+        self._partition_count += partitions
+
     def _remove(self, key: tuple[str, str]) -> ShareSession | None:
         session = self._sessions.pop(key, None)
         if session is not None:
+            self._partition_count -= len(session.partitions)
             left = self._members.pop(key[0]) - 1
             if left:
                 self._members[key[0]] = left
@@ -164,6 +180,7 @@ class ShareSessionCache:
         with self.lock:
             self._sessions.clear()
             self._members.clear()
+            self._partition_count = 0
 
     def connections(self) -> list[str]:
         """Return the ids of the connections on which sessions were opened."""

@@ -183,7 +183,7 @@ class SharePartition:
             logger.exception("failed to load the share partition %s", self.key)
             failure = KafkaError(Errors.UNKNOWN_SERVER_ERROR, str(error))
         if failure is not None:
-            logger.warning("failed to load the share partition %s: %s", self.key, failure)
+            logger.debug("failed to load the share partition %s: %s", self.key, failure)
             with self.lock:
                 self.state = SharePartitionState.FAILED
         done(failure)

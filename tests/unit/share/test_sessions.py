@@ -111,3 +111,22 @@ def test_a_connection_that_opens_and_ends_sessions_takes_no_more_memory() -> Non
     assert len(bench.empty) > 900
     bench.cache.disconnected("c")
     assert sorted(bench.empty) == sorted(f"g{number}" for number in range(1000))
+
+
+def test_the_partitions_of_all_sessions_are_limited() -> None:
+    """A session that would exceed the limit is not opened or changed; those that end make room."""
+    bench = Bench()
+    cache = ShareSessionCache(10, bench.leave, bench.empty.append, max_partitions=3)
+    cache.open("g", "a", [P0, P1, P1], "c")
+    with pytest.raises(KafkaError):
+        cache.open("g", "b", [P0, P1], "d")
+    session = cache.open("g", "b", [P0], "d")
+    with pytest.raises(KafkaError):
+        cache.advance("g", "b", 1, [P0, P1])
+    assert (list(session.partitions), session.epoch, cache.partition_count) == ([P0.place], 1, 3)
+    cache.advance("g", "a", 1, [], [P1.place, P2.place])
+    assert cache.partition_count == 2
+    cache.advance("g", "b", 1, [P0, P1])
+    cache.open("g", "a", [P2], "c")
+    cache.disconnected("d")
+    assert (len(cache), cache.partition_count) == (1, 1)
