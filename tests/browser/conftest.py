@@ -82,7 +82,7 @@ def fill(broker: Broker) -> None:
         assert producer.flush(20) == 0
     facts = {"client_id": "loader<i>", "client_source_address": "127.0.0.1"}
     telemetry = broker.context.telemetry
-    telemetry.manager.get_subscription(UUID(int=7), TelemetryClient(facts, "User:ANONYMOUS", "", lambda number: False))
+    telemetry.manager.get_subscription(UUID(int=7), TelemetryClient(facts, "User:ANONYMOUS", "", lambda: True))
     telemetry.series.put(UUID(int=7), [Point(PRODUCE_LATENCY, (("node.id", "1"),), 2.5, False, False)], 0)
     with Cluster(broker.bootstrap_servers) as cluster:
         Groups(cluster).commit("billing", {("orders", 0): 10, ("orders", 1): 2})

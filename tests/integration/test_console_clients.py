@@ -36,7 +36,7 @@ def push(broker: Broker, number: int, client_id: str, *points: Point) -> str:
     """Push points as a client; return the address of its page."""
     service = broker.context.telemetry
     facts = {"client_id": client_id, "client_software_name": client_id, "client_source_address": "10.0.0.7"}
-    service.manager.get_subscription(UUID(int=number), Client(facts, f"User:{client_id}", "", lambda number: False))
+    service.manager.get_subscription(UUID(int=number), Client(facts, f"User:{client_id}", "", lambda: True))
     service.series.put(UUID(int=number), points, broker.clock.now_ms())
     return f"client?client={uuid_to_text(UUID(int=number))}"
 
