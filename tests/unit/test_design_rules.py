@@ -223,6 +223,14 @@ def test_the_search_for_casts_can_find_one() -> None:
     assert [number for number, line in nogil_regions(text) if "<Thing>" in line] == [2, 8]
 
 
+def test_no_file_has_more_than_600_lines() -> None:
+    """One subject a file; of the tests' files too."""
+    files = [*sources(".py", ".pyx", ".pxd", ".pyi", ".h"), *(ROOT / "tests").rglob("*.py")]
+    sizes = {str(path.relative_to(ROOT)): len(path.read_text(encoding="utf-8").splitlines()) for path in files}
+    assert len(sizes) > 1_000
+    assert {name: lines for name, lines in sizes.items() if lines > 600} == {}
+
+
 def test_no_clock_is_read_but_by_the_clock() -> None:
     """Time is a parameter: nothing reads a clock but the Clock it was given."""
     wrong = []

@@ -21,13 +21,14 @@ from kbroker.apis import api18_api_versions
 from kbroker.apis.api00_produce.transaction_verifier import TransactionVerifier
 from kbroker.broker import memory_keeper
 from kbroker.broker.broker_metadata import BrokerMetadata
+from kbroker.broker.late_share import LateShare
 from kbroker.broker.late_telemetry import LateTelemetry
 from kbroker.broker.memory_keeper import MemoryKeeper
 from kbroker.common.configs.config import BrokerConfig
 from kbroker.common.configs.config_broker import usable_cores
 from kbroker.common.configs.config_def import INT32_MAX
 from kbroker.common.loggers import get_logger
-from kbroker.common.topic_names import OFFSETS_TOPIC, SHARE_STATE_TOPIC, TRANSACTION_STATE_TOPIC
+from kbroker.common.topic_names import OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC
 from kbroker.handlers._native_apis import NativeApis
 from kbroker.handlers.api_table import KafkaApis
 from kbroker.handlers.handler_threads import HandlerThreads
@@ -55,7 +56,6 @@ if TYPE_CHECKING:
     from kbroker.common.listeners import Listener
     from kbroker.coordinator.group_coordinator import GroupCoordinator
     from kbroker.coordinator.group_service import GroupService
-    from kbroker.coordinator.share.share_service import ShareService
     from kbroker.coordinator.transaction_service import TransactionService
     from kbroker.metadata.controller import Publisher
     from kbroker.network.request_channel import InboundRequest
@@ -66,8 +66,6 @@ if TYPE_CHECKING:
     from kbroker.quota.explanation import QuotaExplainer
     from kbroker.security.authorizer.authorizer import Authorizer
     from kbroker.security.delegation_tokens import DelegationTokens
-    from kbroker.share.share_partition_manager import SharePartitionManager
-    from kbroker.share.share_partition_service import SharePartitionService
 
 logger = get_logger(__name__)
 
@@ -120,10 +118,6 @@ class BrokerRuntime:
         self._groups: GroupService | None = None
         self._transactions_lock = threading.Lock()  # taken before the topics' and the coordinator's
         self._transactions: TransactionService | None = None
-        self._share_lock = threading.Lock()  # taken before the topics' and the coordinator's
-        self._share: ShareService | None = None
-        self._share_partitions_lock = threading.Lock()  # taken before the one above
-        self._share_partitions: SharePartitionService | None = None
         self._xray_lock = threading.Lock()
         self._xray: XRay | None = None
         self._undo: list[tuple[str, Callable[[], object]]] = []
@@ -248,11 +242,8 @@ class BrokerRuntime:
         self._on_stop("groups", self._close_groups)
         ctx.coordinators |= {GROUP_KEYS, TRANSACTION_KEYS, SHARE_KEYS}
         ctx.start_groups, ctx.start_transactions = self._start_groups, self._start_transactions
-        ctx.start_share, ctx.start_share_partitions = self._start_share, self._start_share_partitions
-        self._on_stop("share coordinator", self._close_share)
-        self._on_stop("share partitions", self._close_share_partitions)
-        if ctx.topics.get(SHARE_STATE_TOPIC) is not None:
-            self._start_share()
+        self._share = LateShare(ctx, self._logs.scheduler, self._controller, self._features, self._server.signal)
+        self._share.open(self._on_stop, self._timeout_s)
         if ctx.topics.get(OFFSETS_TOPIC) is not None:
             self._start_groups()
         self._on_stop("transactions", self._close_transactions)
@@ -396,49 +387,6 @@ class BrokerRuntime:
             if self._transactions is not None and not self._transactions.close(self._timeout_s):
                 logger.error("the threads of transactions did not end within %.1f s", self._timeout_s)
 
-    def _start_share(self) -> ShareService:
-        """Start the coordinator of share partitions unless it runs. Threads: any."""
-        with self._share_lock:
-            if self._share is None:
-                from kbroker.coordinator.share.share_service import ShareService
-
-                service = ShareService(self.config, self.clock, self.ctx.topics, self._logs.scheduler)
-                service.start()
-                self._share = self.ctx.share_service = service
-            return self._share
-
-    def _close_share(self) -> None:
-        with self._share_lock:
-            if self._share is not None:
-                self._share.close()
-
-    def _start_share_partitions(self) -> SharePartitionManager:
-        """Start the share partitions unless they run. Threads: any."""
-        with self._share_partitions_lock:
-            if self._share_partitions is None:
-                from kbroker.coordinator.share.share_coordinator import ShareStatePersister
-                from kbroker.share.share_partition_service import SharePartitionService
-
-                service = SharePartitionService(
-                    self.config,
-                    self.clock,
-                    self.ctx.topics,
-                    self._controller,
-                    self._features,
-                    ShareStatePersister(lambda: self._start_share().coordinator),
-                    self._server.signal,
-                    self.ctx.metrics,
-                )
-                service.start()
-                self._share_partitions = service
-                self.ctx.share_partition_manager = service.manager
-            return self._share_partitions.manager
-
-    def _close_share_partitions(self) -> None:
-        with self._share_partitions_lock:
-            if self._share_partitions is not None:
-                self._share_partitions.close(self._timeout_s)
-
     def _start_metrics(self) -> None:
         metrics = self.metrics = MetricsService(self.config, self._quotas.metrics, self.clock)
         for path, load in self._mounts.items():
@@ -558,7 +506,7 @@ class BrokerRuntime:
             and self._logs.scheduler.is_idle
             and (self._groups is None or self._groups.coordinator.is_idle)
             and (self._transactions is None or self._transactions.is_idle)
-            and (self._share_partitions is None or self._share_partitions.manager.is_idle)
+            and self._share.is_idle
             and self.ctx.quotas.is_idle
         )
 

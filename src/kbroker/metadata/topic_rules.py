@@ -9,7 +9,14 @@ from typing import NamedTuple
 from kbroker.common.configs.config import BrokerConfig, validate_topic_configs
 from kbroker.common.configs.config_def import ConfigError
 from kbroker.common.errors import Errors, KafkaError
-from kbroker.common.topic_names import CLUSTER_METADATA_TOPIC, INTERNAL_TOPICS, invalid_name_reason
+from kbroker.common.topic_names import (
+    CLUSTER_METADATA_TOPIC,
+    INTERNAL_TOPICS,
+    OFFSETS_TOPIC,
+    SHARE_STATE_TOPIC,
+    TRANSACTION_STATE_TOPIC,
+    invalid_name_reason,
+)
 
 MAX_PARTITIONS_PER_REQUEST = 10_000
 
@@ -172,6 +179,19 @@ def _check_assigned(topic: NewTopic, node_id: int) -> int:
         text = "partitions should be a consecutive 0-based integer sequence"
         raise KafkaError(Errors.INVALID_REPLICA_ASSIGNMENT, text)
     return len(seen)
+
+
+def automatic_topic(name: str, config: BrokerConfig) -> NewTopic:
+    """Return the topic that is created when it is first used: an internal one, or one with the broker's defaults."""
+    if name == OFFSETS_TOPIC:
+        return NewTopic(name, config.integer("offsets.topic.num.partitions"), configs=offsets_topic_configs(config))
+    if name == TRANSACTION_STATE_TOPIC:
+        partitions = config.integer("transaction.state.log.num.partitions")
+        return NewTopic(name, partitions, configs=transaction_topic_configs(config))
+    if name == SHARE_STATE_TOPIC:
+        partitions = config.integer("share.coordinator.state.topic.num.partitions")
+        return NewTopic(name, partitions, configs=share_state_topic_configs(config))
+    return NewTopic(name)
 
 
 def offsets_topic_configs(config: BrokerConfig) -> dict[str, str | None]:

@@ -20,8 +20,6 @@ from kbroker.common.loggers import get_logger
 from kbroker.common.topic_names import (
     INTERNAL_TOPICS,
     OFFSETS_TOPIC,
-    SHARE_STATE_TOPIC,
-    TRANSACTION_STATE_TOPIC,
     TopicPartition,
 )
 from kbroker.common.units import counted
@@ -38,12 +36,10 @@ from kbroker.metadata.records.metadata_record import MetadataRecord, metadata_re
 from kbroker.metadata.topic_rules import (
     NewTopic,
     TopicNames,
+    automatic_topic,
     check_configs,
     check_more_partitions,
     check_new_topic,
-    offsets_topic_configs,
-    share_state_topic_configs,
-    transaction_topic_configs,
 )
 
 logger = get_logger(__name__)
@@ -530,22 +526,10 @@ class TopicRegistry:
 
     def auto_create(self, names: Iterable[str], charge: Charge = free) -> None:
         """Create topics that a Metadata request named; those that cannot be created are left out."""
-        topics = [self._automatic(name) for name in names]
+        topics = [automatic_topic(name, self._config) for name in names]
         for topic, made in zip(topics, self.create_all(topics, charge=charge), strict=True):
             if isinstance(made, KafkaError):
                 logger.debug("topic %s is not created: %s", topic.name, made)
-
-    def _automatic(self, name: str) -> NewTopic:
-        if name == OFFSETS_TOPIC:
-            partitions = self._config.integer("offsets.topic.num.partitions")
-            return NewTopic(name, partitions, configs=offsets_topic_configs(self._config))
-        if name == TRANSACTION_STATE_TOPIC:
-            partitions = self._config.integer("transaction.state.log.num.partitions")
-            return NewTopic(name, partitions, configs=transaction_topic_configs(self._config))
-        if name == SHARE_STATE_TOPIC:
-            partitions = self._config.integer("share.coordinator.state.topic.num.partitions")
-            return NewTopic(name, partitions, configs=share_state_topic_configs(self._config))
-        return NewTopic(name)
 
     def _open(self, topic: TopicImage, image: MetadataImage) -> TopicView:
         configs = _configs(image, topic.name)
