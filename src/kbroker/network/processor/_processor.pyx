@@ -440,8 +440,8 @@ cdef class Processor:
             core.recorder = recorder.recorder
         if refused is not None:
             core.refused = refused_retain(refused.table)
-        for number, signal in enumerate(closed):
-            core.closed[number] = key_signal_retain((<KeySignal?>signal).core)
+        for index, signal in enumerate(closed):
+            core.closed[index] = key_signal_retain((<KeySignal?>signal).core)
         core.loop.frame_limit = <int32_t>batch
         core.loop.idle_ns = ms_to_ns(idle) if idle >= 0 else -1
         core.loop.frame_timeout_ns = ms_to_ns(frame_timeout)
