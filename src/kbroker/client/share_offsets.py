@@ -50,17 +50,23 @@ def alter_share_offsets(groups: Groups, group_id: str, offsets: Mapping[TopicPar
         for topic, partitions in by_topic(offsets).items()
     ]
 
-    def attempt() -> None:
+    def attempt() -> KafkaError | None:
         response = groups.ask(group_id, ALTER_SHARE_GROUP_OFFSETS, {"GroupId": group_id, "Topics": topics})
         check(response["ErrorCode"], f"group {group_id!r}", response["ErrorMessage"])
         for topic in response["Responses"]:
             for one in topic["Partitions"]:
                 name = f"partition {topic['TopicName']}-{one['PartitionIndex']}"
                 if one["ErrorCode"]:
-                    raise KafkaError(Errors.of(one["ErrorCode"]), f"group {group_id!r}, {name}: {one['ErrorMessage']}")
+                    error = Errors.of(one["ErrorCode"])
+                    failure = KafkaError(error, f"group {group_id!r}, {name}: {one['ErrorMessage']}")
+                    if error is Errors.UNKNOWN_TOPIC_OR_PARTITION:  # known a moment ago: a repetition finds it no more
+                        return failure
+                    raise failure
+        return None
 
-    if topics:
-        groups.cluster.retry(attempt)
+    failure = groups.cluster.retry(attempt) if topics else None
+    if failure is not None:
+        raise failure
 
 
 def _known(number: int) -> int | None:
