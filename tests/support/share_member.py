@@ -53,16 +53,25 @@ class ShareMember:
         rows: list[Body] = [row for topic in response["Responses"] for row in topic["Partitions"]]
         return rows[0] if rows else {"ErrorCode": 0, "AcquiredRecords": []}
 
+    def begin_fetch(self, max_wait_ms: int = 10_000) -> None:
+        """Send a fetch of any records."""
+        limits = {"MaxWaitMs": max_wait_ms, "MinBytes": 1, "MaxBytes": 1 << 20, "MaxRecords": 500, "BatchSize": 500}
+        more = {"ShareAcquireMode": 0, "ForgottenTopicsData": []}
+        self._client.begin("ShareFetch", 2, {**self._request([]), **limits, **more})
+
+    def end_fetch(self) -> dict[tuple[int, int], int]:
+        """Return the delivery count of each acquired range of offsets."""
+        row = self._respond(self._client.end())
+        return {(one["FirstOffset"], one["LastOffset"]): one["DeliveryCount"] for one in row["AcquiredRecords"]}
+
     def acquire(self, count: int) -> dict[int, int]:
         """Fetch until so many records are acquired; return the delivery count of each offset."""
         found: dict[int, int] = {}
-        limits = {"MaxWaitMs": 200, "MinBytes": 1, "MaxBytes": 1 << 20, "MaxRecords": 500, "BatchSize": 500}
 
         def has_all() -> bool:
-            more = {"ShareAcquireMode": 0, "ForgottenTopicsData": []}
-            row = self._respond(self._client.call("ShareFetch", 2, {**self._request([]), **limits, **more}))
-            for one in row["AcquiredRecords"]:
-                found.update(dict.fromkeys(range(one["FirstOffset"], one["LastOffset"] + 1), one["DeliveryCount"]))
+            self.begin_fetch(200)
+            for (first, last), deliveries in self.end_fetch().items():
+                found.update(dict.fromkeys(range(first, last + 1), deliveries))
             return len(found) >= count
 
         wait_for(f"{count} acquired records", has_all)
