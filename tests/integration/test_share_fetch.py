@@ -5,14 +5,13 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Iterator, Sequence
-from functools import partial
 from typing import Any
 
 import pytest
 
 from kbroker.broker.broker import Broker
 from kbroker.common.errors import Errors
-from kbroker.coordinator.share.share_coordinator import ShareStatePersister
+from kbroker.coordinator.share.share_records import SharePartitionKey
 from kbroker.replica._topics import partition_key
 from tests.support.broker import wait_for
 from tests.support.client import Body, Client
@@ -113,21 +112,15 @@ def acquired(row: Body) -> list[tuple[int, int, int]]:
     return [(one["FirstOffset"], one["LastOffset"], one["DeliveryCount"]) for one in row["AcquiredRecords"]]
 
 
-def note(outcome: list[int], code: int, message: str | None) -> None:
-    outcome.append(code)
-
-
 @pytest.fixture
 def broker() -> Iterator[Broker]:
     with Broker() as broker:
         broker.context.topics.auto_create(["t"])
         view = broker.context.topics.get("t")
         assert view is not None
-        persister = ShareStatePersister(lambda: broker.context.share)
+        broker.context.share.prepare()
         for group in ("g", "h"):
-            outcome: list[int] = []
-            persister.initialize_state(group, view.topic_id, 0, 1, 0, partial(note, outcome))
-            assert outcome == [0]
+            broker.context.share.initialize(SharePartitionKey(group, view.topic_id, 0), 1, 0)
         yield broker
 
 

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import groupby
-from typing import Any
 from uuid import UUID
 
 from kbroker._core.clock import VirtualClock
@@ -82,15 +81,6 @@ class MemoryPersister:
         held, self.held = self.held, []
         for write in held:
             write()
-
-    def read_state_summary(self, *arguments: Any) -> None:
-        raise NotImplementedError
-
-    def initialize_state(self, *arguments: Any) -> None:
-        raise NotImplementedError
-
-    def delete_state(self, *arguments: Any) -> None:
-        raise NotImplementedError
 
 
 @dataclass

@@ -73,16 +73,3 @@ class SharePersister(Protocol):
         done: Done,
     ) -> None:
         """Add batches to the state. ``start_offset``: -1 keeps the stored one. ``batches``: those that changed."""
-
-    def read_state_summary(
-        self, group_id: str, topic_id: UUID, partition: int, leader_epoch: int, done: StateDone
-    ) -> None:
-        """Read the state without its batches."""
-
-    def initialize_state(
-        self, group_id: str, topic_id: UUID, partition: int, state_epoch: int, start_offset: int, done: Done
-    ) -> None:
-        """Create the state, or replace it by one with this start offset and no batches."""
-
-    def delete_state(self, group_id: str, topic_id: UUID, partition: int, done: Done) -> None:
-        """Delete the state."""

@@ -181,13 +181,6 @@ class ShareStatePersister:
         key = SharePartitionKey(group_id, topic_id, partition)
         done(_state_or_error(lambda: self._prepared().read(key, leader_epoch)))
 
-    def read_state_summary(
-        self, group_id: str, topic_id: UUID, partition: int, leader_epoch: int, done: StateDone
-    ) -> None:
-        """Read the state without its batches: see ``SharePersister``."""
-        key = SharePartitionKey(group_id, topic_id, partition)
-        done(_state_or_error(lambda: self._prepared().summary(key)))
-
     def write_state(
         self,
         group_id: str,
@@ -208,18 +201,6 @@ class ShareStatePersister:
             ),
             done,
         )
-
-    def initialize_state(
-        self, group_id: str, topic_id: UUID, partition: int, state_epoch: int, start_offset: int, done: Done
-    ) -> None:
-        """Create the state, or replace it: see ``SharePersister``."""
-        key = SharePartitionKey(group_id, topic_id, partition)
-        _complete(lambda: self._prepared().initialize(key, state_epoch, start_offset), done)
-
-    def delete_state(self, group_id: str, topic_id: UUID, partition: int, done: Done) -> None:
-        """Delete the state: see ``SharePersister``."""
-        key = SharePartitionKey(group_id, topic_id, partition)
-        _complete(lambda: self._prepared().delete(key), done)
 
 
 def _state_or_error(read: Callable[[], ShareState]) -> ShareState:

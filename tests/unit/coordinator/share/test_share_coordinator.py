@@ -169,15 +169,16 @@ def test_the_persister_reports_states_and_errors() -> None:
     def note(*found: object) -> None:
         done.append(found)
 
-    persister.initialize_state("g", TOPIC_ID, 0, 1, 7, note)
+    persister.write_state("g", TOPIC_ID, 0, 1, 0, 8, 0, [], note)
+    share.coordinator.initialize(KEY, 1, 7)
     persister.write_state("g", TOPIC_ID, 0, 1, 0, 8, 0, [batch(9, 9)], note)
     persister.read_state("g", TOPIC_ID, 0, 0, done.append)
-    persister.read_state_summary("g", TOPIC_ID, 0, 0, done.append)
-    persister.delete_state("g", TOPIC_ID, 0, note)
+    share.coordinator.delete(KEY)
     persister.read_state("g", TOPIC_ID, 0, 0, done.append)
-    state = ShareState(state_epoch=1, start_offset=8, delivery_complete_count=0)
+    state = ShareState(0, None, 1, 8, 0, 0, (batch(9, 9),))
     refusal = ShareState(int(Errors.INVALID_REQUEST), "Read operation on uninitialized share partition not allowed.")
-    assert done == [(0, None), (0, None), state._replace(batches=(batch(9, 9),)), state, (0, None), refusal]
+    unwritten = (int(Errors.INVALID_REQUEST), "Write operation on uninitialized share partition not allowed.")
+    assert done == [unwritten, (0, None), state, refusal]
 
 
 @pytest.mark.parametrize(
