@@ -11,6 +11,7 @@ import threading
 import pytest
 
 from kbroker._core.requests.request import Queue
+from kbroker._core.timer.key_signal import KeySignal
 from kbroker.common.listeners import Listener
 from kbroker.network.processor._processor import Processor
 from kbroker.network.request_channel import RequestChannel
@@ -123,5 +124,9 @@ def test_security_that_cannot_be() -> None:
         Processor("PLAINTEXT", 0, Queue(5), security=ListenerSecurity(tls=5))  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="security must be a ListenerSecurity, not int"):
         Processor("PLAINTEXT", 0, Queue(5), security=5)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="closed must have at most 2 signals, got 3"):
+        Processor("PLAINTEXT", 0, Queue(5), closed=(KeySignal(),) * 3)
+    with pytest.raises(TypeError, match="KeySignal"):
+        Processor("PLAINTEXT", 0, Queue(5), closed=(KeySignal(), 5))  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="options must be SocketServerOptions, not int"):
         Processor("PLAINTEXT", 0, Queue(5), 5)  # type: ignore[arg-type]

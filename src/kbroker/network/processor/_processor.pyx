@@ -40,10 +40,10 @@ from kbroker.network.connections._refused_requests cimport RefusedRequests, refu
 from kbroker.network.options import SocketServerOptions
 from kbroker.network.processor._helping cimport enter_loop, help_handlers, leave_loop, stands_in
 from kbroker.network.processor._processor_core cimport (
-    ROLE_OWN, ROLE_WANTED_BACK, STAGE_DRAIN, STAGE_END, STAGE_RETIRE, STAGE_RUN, ProcessorCore, accept_response,
-    close_excess_connections, close_inbox, close_offered, complete, configure_new_connections, core_release, has_offers,
-    is_closed, keep_early, mute_event, on_sent, process_disconnected, process_new_responses, process_touched,
-    processor_offer, respond, take_response,
+    CLOSED_SIGNALS, ROLE_OWN, ROLE_WANTED_BACK, STAGE_DRAIN, STAGE_END, STAGE_RETIRE, STAGE_RUN, ProcessorCore,
+    accept_response, close_excess_connections, close_inbox, close_offered, complete, configure_new_connections,
+    core_release, has_offers, is_closed, keep_early, mute_event, on_sent, process_disconnected,
+    process_new_responses, process_touched, processor_offer, respond, take_response,
 )
 from kbroker.network.transport._security cimport (
     AUTHENTICATION_CLOSES, AUTHENTICATION_COMPLETE, AUTHENTICATION_FAILED, AuthenticationOutcome, TlsServer,
@@ -378,6 +378,8 @@ cdef class Processor:
         cdef int64_t max_receive = 0, refusal_delay = 0
         cdef uint64_t seed = int.from_bytes(os.urandom(8), "little")
         cdef bint is_kafka = options.serves_kafka
+        if len(closed) > CLOSED_SIGNALS:
+            raise ValueError(f"closed must have at most {CLOSED_SIGNALS} signals, got {len(closed)}")
         if not is_kafka and (authentication is not None or metrics is not None or recorder is not None):
             raise ValueError("authentication, metrics and a recorder need requests of Kafka's protocol")
         if authentication is not None:
