@@ -31,10 +31,11 @@ from kbroker.coordinator.consumer_group.membership import (
     HeartbeatResult,
 )
 from kbroker.coordinator.consumer_group.offset_commits import check_commit, check_fetch
+from kbroker.coordinator.consumer_group.records import RECORDS
 from kbroker.coordinator.consumer_group.settings import ConsumerGroupSettings
 from kbroker.coordinator.group_map import GroupMap
 from kbroker.coordinator.group_sensors import GroupSensors
-from kbroker.coordinator.modern_group.records import GroupRecord
+from kbroker.coordinator.modern_group.records import GroupEpoch, GroupRecord
 from kbroker.coordinator.modern_group.topics_image import TopicsImage
 from kbroker.coordinator.modern_groups import Commit, ModernGroups, encoded
 
@@ -121,7 +122,7 @@ class ConsumerGroups(ModernGroups[ConsumerGroup]):
         """Request a new target assignment, which members follow with their heartbeats. Raises: KafkaError."""
         with self._groups.locked(group_id) as group:
             found = self.found(group_id, group)
-            self.write(found, [records.epoch_record(group_id, found.epoch + 1, found.metadata_hash)])
+            self.write(found, [RECORDS.epoch(group_id, GroupEpoch(found.epoch + 1, found.metadata_hash))])
 
     # ------------------------------------------------------------ groups that change their kind
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import enum
 import threading
 from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import NamedTuple
 from uuid import UUID
 
@@ -17,10 +18,10 @@ from kbroker.common.java.java_hash import hash_map_order
 from kbroker.common.loggers import get_logger
 from kbroker.coordinator.consumer_group import records
 from kbroker.coordinator.consumer_group.member import NO_TARGET, ConsumerGroupMember, Owned, Target
-from kbroker.coordinator.consumer_group.records import CurrentAssignment, ResolvedRegex
+from kbroker.coordinator.consumer_group.records import ResolvedRegex
 from kbroker.coordinator.group_offsets import GroupOffsets
 from kbroker.coordinator.modern_group.group import ModernGroup
-from kbroker.coordinator.modern_group.records import GroupEpoch, GroupRecord
+from kbroker.coordinator.modern_group.records import GroupRecord
 
 logger = get_logger(__name__)
 
@@ -49,12 +50,15 @@ class ConsumerGroup(ModernGroup):
     """A group of the consumer protocol."""
 
     KIND = CONSUMER
-    FORMATS = records.FORMATS
+    FORMATS, RECORDS, MEMBER = records.FORMATS, records.RECORDS, ConsumerGroupMember
+    UNASSIGNED = MappingProxyType(
+        {"member_epoch": -1, "previous_member_epoch": -1, "assigned": {}, "pending_revocation": {}}
+    )
     members: dict[str, ConsumerGroupMember]
+    targets: dict[str, Target]
 
     def __init__(self, group_id: str, lock: threading.RLock | None = None, offsets: GroupOffsets | None = None) -> None:
         super().__init__(group_id, lock, offsets)
-        self.targets: dict[str, Target] = {}
         self.static_members: dict[str, str] = {}
         self.resolved: dict[str, ResolvedRegex] = {}
         self.subscribers: dict[str, Subscribers] = {}  # by topic name
@@ -169,71 +173,17 @@ class ConsumerGroup(ModernGroup):
 
     # ------------------------------------------------------------ changes
 
-    def replay(self, record: GroupRecord) -> None:
-        """Apply a record that was written or loaded."""
-        (kind, _, name), value = record
-        if kind == records.METADATA:
-            if isinstance(value, GroupEpoch):
-                self.epoch, self.metadata_hash = value
-                self.is_stored = True
-            else:
-                self.is_stored = False
-        elif kind == records.TARGET_METADATA:
-            self.replay_target_epoch(value)
-        elif kind == records.TARGET_MEMBER:
-            if isinstance(value, dict):
-                self.targets[name] = value
-            else:
-                self.targets.pop(name, None)
-        elif kind == records.MEMBER:
-            self._replay_member(name, value if isinstance(value, ConsumerGroupMember) else None)
-        elif kind == records.CURRENT_ASSIGNMENT:
-            self._replay_assignment(name, value if isinstance(value, CurrentAssignment) else None)
-        elif kind == records.REGULAR_EXPRESSION:
-            resolved = value if isinstance(value, ResolvedRegex) else None
-            count_regex(self.subscribers, self.resolved.pop(name, None), resolved)
-            if resolved is not None:
-                self.resolved[name] = resolved
+    def _replay_other(self, kind: int, name: str, value: ResolvedRegex | None) -> None:
+        if kind == records.REGULAR_EXPRESSION:
+            count_regex(self.subscribers, self.resolved.pop(name, None), value)
+            if value is not None:
+                self.resolved[name] = value
         elif kind == records.PARTITION_METADATA:
             self.has_partition_metadata = value is not None
 
     def tombstones(self) -> Sequence[GroupRecord]:
         """Return tombstones for all records of the group except its offsets."""
         return records.group_tombstones(self.group_id, self.members, self.resolved)
-
-    def _replay_member(self, member_id: str, asked: ConsumerGroupMember | None) -> None:
-        old = self.members.get(member_id)
-        if asked is None:
-            if old is not None:
-                self._set_member(member_id, old, None)
-            return
-        has = ConsumerGroupMember(member_id) if old is None else old
-        new = asked._replace(
-            member_epoch=has.member_epoch,
-            previous_member_epoch=has.previous_member_epoch,
-            state=has.state,
-            assigned=has.assigned,
-            pending_revocation=has.pending_revocation,
-        )
-        self._set_member(member_id, old, new)
-
-    def _replay_assignment(self, member_id: str, has: CurrentAssignment | None) -> None:
-        old = self.members.get(member_id)
-        if has is None:
-            if old is not None:
-                left = old._replace(member_epoch=-1, previous_member_epoch=-1, assigned={}, pending_revocation={})
-                self._set_member(member_id, old, left)
-            return
-        asked = ConsumerGroupMember(member_id) if old is None else old
-        epoch, previous, state, assigned, pending = has
-        new = asked._replace(
-            member_epoch=epoch,
-            previous_member_epoch=previous,
-            state=state,
-            assigned=assigned,
-            pending_revocation=pending,
-        )
-        self._set_member(member_id, old, new)
 
     def _set_member(self, member_id: str, old: ConsumerGroupMember | None, new: ConsumerGroupMember | None) -> None:
         if new is None:

@@ -29,13 +29,14 @@ from kbroker.coordinator.consumer_group.member import (
 )
 from kbroker.coordinator.consumer_group.migration import NotDowngradedError
 from kbroker.coordinator.consumer_group.reconciliation import Reconciliation, Reported, reconcile
+from kbroker.coordinator.consumer_group.records import RECORDS
 from kbroker.coordinator.consumer_group.regexes import Regexes, RegexStatus, Visible
 from kbroker.coordinator.consumer_group.settings import ConsumerGroupSettings
 from kbroker.coordinator.consumer_group.target_assignment import TargetAssignment
 from kbroker.coordinator.group_sensors import GroupSensors
 from kbroker.coordinator.modern_group import timers
 from kbroker.coordinator.modern_group.membership import ModernMembership
-from kbroker.coordinator.modern_group.records import GroupRecord, tombstone
+from kbroker.coordinator.modern_group.records import GroupEpoch, GroupRecord, tombstone
 from kbroker.coordinator.modern_group.topics_image import TopicsImage
 
 logger = get_logger(__name__)
@@ -216,7 +217,7 @@ class ConsumerGroupMembership(ModernMembership[ConsumerGroup, ConsumerGroupSetti
         group_id = group.group_id
         names_changed = False
         if updated != member:
-            changes.append(records.member_record(group_id, updated))
+            changes.append(RECORDS.member(group_id, updated))
             names_changed = updated.topic_names != member.topic_names
         status = self.regexes.update(group, member, updated, changes)
         bumps = names_changed or status is RegexStatus.UPDATED_AND_RESOLVED
@@ -247,7 +248,7 @@ class ConsumerGroupMembership(ModernMembership[ConsumerGroup, ConsumerGroupSetti
         epoch = group.epoch
         if bumps or value != group.metadata_hash:
             epoch += 1
-            changes.append(records.epoch_record(group.group_id, epoch, value))
+            changes.append(RECORDS.epoch(group.group_id, GroupEpoch(epoch, value)))
             self._rebalances.record()
             logger.info("group %s: epoch %d", group.group_id, epoch)
         self.note_refresh(group, epoch, version)
@@ -317,7 +318,7 @@ class ConsumerGroupMembership(ModernMembership[ConsumerGroup, ConsumerGroupSetti
         given = Reconciliation(group, self.image, target.epoch, target.target, has_subscription_changed, reported)
         following = reconcile(member, given)
         if following != member:
-            changes.append(records.current_record(group.group_id, following))
+            changes.append(RECORDS.current(group.group_id, following))
         return following
 
     # ------------------------------------------------------------ identity of the member
@@ -357,10 +358,10 @@ class ConsumerGroupMembership(ModernMembership[ConsumerGroup, ConsumerGroupSetti
             raise KafkaError(Errors.UNRELEASED_INSTANCE_ID, text)
         group_id = group.group_id
         member = present._replace(member_id=member_id, member_epoch=0, previous_member_epoch=0)
-        changes += records.member_tombstones(group_id, present.member_id)
-        changes.append(records.member_record(group_id, member))
-        changes.append(records.target_record(group_id, member_id, group.targets.get(present.member_id, NO_TARGET)))
-        changes.append(records.current_record(group_id, member))
+        changes += RECORDS.member_tombstones(group_id, present.member_id)
+        changes.append(RECORDS.member(group_id, member))
+        changes.append(RECORDS.target(group_id, member_id, group.targets.get(present.member_id, NO_TARGET)))
+        changes.append(RECORDS.current(group_id, member))
         logger.info("group %s: %s takes the place of %s", group_id, member_id, present.member_id)
         return member
 
@@ -377,7 +378,7 @@ class ConsumerGroupMembership(ModernMembership[ConsumerGroup, ConsumerGroupSetti
             return HeartbeatResult(request.member_id, request.member_epoch)
         assigned = {one: dict.fromkeys(partitions, 0) for one, partitions in member.assigned.items()}
         away = member._replace(member_epoch=STATIC_LEAVE_EPOCH, pending_revocation={}, assigned=assigned)
-        self.store.write(group, [records.current_record(group.group_id, away)])
+        self.store.write(group, [RECORDS.current(group.group_id, away)])
         logger.info("group %s: static member %s is away", group.group_id, member.member_id)
         return HeartbeatResult(member.member_id, STATIC_LEAVE_EPOCH)
 
@@ -397,7 +398,7 @@ class ConsumerGroupMembership(ModernMembership[ConsumerGroup, ConsumerGroupSetti
             except NotDowngradedError as error:  # leaving members are not kept because of the subscriptions of others
                 logger.warning("group %s: stays a consumer group: %s", group.group_id, error.message)
         group_id = group.group_id
-        changes = [row for member in members for row in records.member_tombstones(group_id, member.member_id)]
+        changes = [row for member in members for row in RECORDS.member_tombstones(group_id, member.member_id)]
         left: dict[str, int] = {}
         for member in members:
             if member.topic_regex:
@@ -405,7 +406,7 @@ class ConsumerGroupMembership(ModernMembership[ConsumerGroup, ConsumerGroupSetti
         unused = [regex for regex, count in left.items() if group.regex_subscribers.get(regex, 0) == count]
         changes += [tombstone(records.REGULAR_EXPRESSION, group_id, regex) for regex in unused]
         value = self.hashes.group_hash(group.subscribers_without(members, unused))
-        changes.append(records.epoch_record(group_id, group.epoch + 1, value))
+        changes.append(RECORDS.epoch(group_id, GroupEpoch(group.epoch + 1, value)))
         self.store.write(group, changes)
         for member in members:
             self.timers.cancel_member(group, member.member_id)

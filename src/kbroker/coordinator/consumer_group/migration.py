@@ -11,7 +11,6 @@ from uuid import UUID
 from kbroker.common.errors import Errors, KafkaError, ProtocolError
 from kbroker.common.loggers import get_logger
 from kbroker.coordinator.classic_group import ClassicGroup, Member
-from kbroker.coordinator.consumer_group import records
 from kbroker.coordinator.consumer_group.embedded_protocol import (
     read_assignment,
     read_subscription,
@@ -27,8 +26,9 @@ from kbroker.coordinator.consumer_group.member import (
     MemberState,
     owned_at,
 )
+from kbroker.coordinator.consumer_group.records import RECORDS
 from kbroker.coordinator.consumer_group.settings import ConsumerGroupSettings
-from kbroker.coordinator.modern_group.records import GroupRecord
+from kbroker.coordinator.modern_group.records import GroupEpoch, GroupRecord
 from kbroker.coordinator.modern_group.topics_image import TopicHashes, TopicsImage
 
 logger = get_logger(__name__)
@@ -70,11 +70,11 @@ def upgraded(group: ClassicGroup, image: TopicsImage, hashes: TopicHashes) -> li
             raise _not_upgraded(group, "the embedded consumer protocol is malformed") from error
         names |= member.topic_names
         target = {topic_id: frozenset(partitions) for topic_id, partitions in member.assigned.items()}
-        members.append(records.member_record(group_id, member))
-        targets.append(records.target_record(group_id, member.member_id, target))
-        current.append(records.current_record(group_id, member))
-    epochs = [records.epoch_record(group_id, epoch, hashes.group_hash(names))]
-    return [*members, *epochs, *targets, records.target_epoch_record(group_id, epoch, 0), *current]
+        members.append(RECORDS.member(group_id, member))
+        targets.append(RECORDS.target(group_id, member.member_id, target))
+        current.append(RECORDS.current(group_id, member))
+    epochs = [RECORDS.epoch(group_id, GroupEpoch(epoch, hashes.group_hash(names)))]
+    return [*members, *epochs, *targets, RECORDS.target_epoch(group_id, epoch, 0), *current]
 
 
 def _consumer_member(one: Member, group: ClassicGroup, image: TopicsImage) -> ConsumerGroupMember:

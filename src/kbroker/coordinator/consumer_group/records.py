@@ -17,7 +17,6 @@ from kbroker.coordinator.consumer_group.member import (
     ConsumerGroupMember,
     MemberState,
     Owned,
-    Target,
 )
 from kbroker.coordinator.modern_group.records import (
     Body,
@@ -25,6 +24,7 @@ from kbroker.coordinator.modern_group.records import (
     Formats,
     GroupEpoch,
     GroupRecord,
+    GroupRecords,
     RecordKey,
     TargetEpoch,
     partition_rows,
@@ -46,6 +46,9 @@ class CurrentAssignment(NamedTuple):
     pending_revocation: Owned
 
 
+RECORDS = GroupRecords(METADATA, MEMBER, TARGET_METADATA, TARGET_MEMBER, CURRENT_ASSIGNMENT, CurrentAssignment)
+
+
 class ResolvedRegex(NamedTuple):
     """The topics that match a regular expression. ``version``: of the topics then."""
 
@@ -54,55 +57,16 @@ class ResolvedRegex(NamedTuple):
     timestamp_ms: int
 
 
-def epoch_record(group_id: str, epoch: int, metadata_hash: int) -> GroupRecord:
-    """Return the record of a new group epoch."""
-    return GroupRecord(RecordKey(METADATA, group_id), GroupEpoch(epoch, metadata_hash))
-
-
-def member_record(group_id: str, member: ConsumerGroupMember) -> GroupRecord:
-    """Return the record of a member's subscription."""
-    return GroupRecord(RecordKey(MEMBER, group_id, member.member_id), member)
-
-
-def target_record(group_id: str, member_id: str, target: Target) -> GroupRecord:
-    """Return the record of a member's target assignment."""
-    return GroupRecord(RecordKey(TARGET_MEMBER, group_id, member_id), dict(target))
-
-
-def target_epoch_record(group_id: str, epoch: int, timestamp_ms: int) -> GroupRecord:
-    """Return the record of a complete target assignment."""
-    return GroupRecord(RecordKey(TARGET_METADATA, group_id), TargetEpoch(epoch, timestamp_ms))
-
-
-def current_record(group_id: str, member: ConsumerGroupMember) -> GroupRecord:
-    """Return the record of a member's current assignment."""
-    value = CurrentAssignment(
-        member.member_epoch, member.previous_member_epoch, member.state, member.assigned, member.pending_revocation
-    )
-    return GroupRecord(RecordKey(CURRENT_ASSIGNMENT, group_id, member.member_id), value)
-
-
 def regex_record(group_id: str, regex: str, resolved: ResolvedRegex) -> GroupRecord:
     """Return the record of a regular expression's topics."""
     return GroupRecord(RecordKey(REGULAR_EXPRESSION, group_id, regex), resolved)
 
 
-def member_tombstones(group_id: str, member_id: str) -> list[GroupRecord]:
-    """Return the tombstones of a member."""
-    return [tombstone(kind, group_id, member_id) for kind in (CURRENT_ASSIGNMENT, TARGET_MEMBER, MEMBER)]
-
-
 def group_tombstones(group_id: str, member_ids: Iterable[str], regexes: Iterable[str]) -> list[GroupRecord]:
     """Return the tombstones of a whole group."""
-    ids = list(member_ids)
-    rows = [tombstone(CURRENT_ASSIGNMENT, group_id, member_id) for member_id in ids]
-    rows += [tombstone(TARGET_MEMBER, group_id, member_id) for member_id in ids]
-    rows.append(tombstone(TARGET_METADATA, group_id))
-    rows += [tombstone(MEMBER, group_id, member_id) for member_id in ids]
+    rows = RECORDS.group_tombstones(group_id, member_ids)
     rows += [tombstone(REGULAR_EXPRESSION, group_id, regex) for regex in regexes]
-    rows.append(tombstone(PARTITION_METADATA, group_id))
-    rows.append(tombstone(METADATA, group_id))
-    return rows
+    return [*rows, tombstone(PARTITION_METADATA, group_id), tombstone(METADATA, group_id)]
 
 
 # ------------------------------------------------------------ formats

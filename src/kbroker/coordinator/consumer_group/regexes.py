@@ -18,9 +18,9 @@ from kbroker.coordinator.consumer_group import records
 from kbroker.coordinator.consumer_group.background import BackgroundTasks
 from kbroker.coordinator.consumer_group.group import ConsumerGroup, count_regex
 from kbroker.coordinator.consumer_group.member import ConsumerGroupMember
-from kbroker.coordinator.consumer_group.records import ResolvedRegex
+from kbroker.coordinator.consumer_group.records import RECORDS, ResolvedRegex
 from kbroker.coordinator.modern_group import timers
-from kbroker.coordinator.modern_group.records import GroupRecord, tombstone
+from kbroker.coordinator.modern_group.records import GroupEpoch, GroupRecord, tombstone
 from kbroker.coordinator.modern_group.timers import MemberTimers
 from kbroker.coordinator.modern_group.topics_image import TopicHashes, TopicsImage
 
@@ -158,7 +158,7 @@ class Regexes:
             count_regex(subscribers, group.resolved[regex], None)
         value = self._hashes.group_hash(subscribers)
         if changes and (bumps or value != group.metadata_hash):
-            changes.append(records.epoch_record(group.group_id, group.epoch + 1, value))
+            changes.append(RECORDS.epoch(group.group_id, GroupEpoch(group.epoch + 1, value)))
             self._on_rebalance()
             logger.info("group %s: epoch %d: other topics match", group.group_id, group.epoch + 1)
         self._write(group, changes)

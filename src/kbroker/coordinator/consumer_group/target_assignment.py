@@ -12,12 +12,12 @@ from uuid import UUID
 from kbroker.common.errors import Errors, KafkaError
 from kbroker.common.java.java_hash import timeline_map_order
 from kbroker.common.loggers import get_logger
-from kbroker.coordinator.consumer_group import records
 from kbroker.coordinator.consumer_group.assignors import range_assignor, uniform_assignor
 from kbroker.coordinator.consumer_group.assignors.group_spec import Assignor, GroupSpec, MemberSpec
 from kbroker.coordinator.consumer_group.group import ConsumerGroup
 from kbroker.coordinator.consumer_group.member import NO_TARGET, ConsumerGroupMember, Target
 from kbroker.coordinator.consumer_group.reconciliation import subscribed_topics
+from kbroker.coordinator.consumer_group.records import RECORDS
 from kbroker.coordinator.modern_group.records import GroupRecord
 from kbroker.coordinator.modern_group.topics_image import TopicsImage
 
@@ -68,8 +68,8 @@ def assign(
     for member_id in spec.members:
         target = targets.get(member_id, NO_TARGET)
         if group.targets.get(member_id) != target:
-            changes.append(records.target_record(group.group_id, member_id, target))
-    changes.append(records.target_epoch_record(group.group_id, epoch, now_ms))
+            changes.append(RECORDS.target(group.group_id, member_id, target))
+    changes.append(RECORDS.target_epoch(group.group_id, epoch, now_ms))
     return TargetAssignment(epoch, targets.get(updated.member_id, NO_TARGET)), changes
 
 

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import enum
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from kbroker._core.timer.purgatory import DelayedOperation
 from kbroker.common.errors import Errors, KafkaError
 from kbroker.coordinator.group_offsets import GroupOffsets
-from kbroker.coordinator.modern_group.records import Formats, GroupRecord, TargetEpoch
+from kbroker.coordinator.modern_group.records import Formats, GroupRecord, GroupRecords
 
 if TYPE_CHECKING:
     from kbroker.coordinator.classic_group import ClassicGroup
@@ -33,6 +33,9 @@ class ModernGroup:
 
     KIND: ClassVar[str]  # in ListGroups; the protocol type too
     FORMATS: ClassVar[Formats]  # of its records
+    RECORDS: ClassVar[GroupRecords]
+    MEMBER: ClassVar[type[Any]]
+    UNASSIGNED: ClassVar[Mapping[str, Any]]  # fields of a member after the tombstone of its own assignment
     HAS_OFFSETS: ClassVar[bool] = True  # it has committed offsets, and is deleted once they have expired
     shard: GroupPartition  # set when the group is put into one
 
@@ -49,6 +52,7 @@ class ModernGroup:
         self.target_timestamp_ms = 0
         self.assignment_pause_ms = 0  # after a slow target assignment
         self.members: dict[str, Any] = {}
+        self.targets: dict[str, Any] = {}  # target assignments by member id
         self.refresh_deadline_ms = 0  # the topics are read again then, changed or not
         self.refresh_epoch = 0
         self.refresh_version = -1  # of the topics when they were read
@@ -83,10 +87,6 @@ class ModernGroup:
         """Return whether a member subscribes to this topic."""
         raise NotImplementedError
 
-    def replay(self, record: GroupRecord) -> None:
-        """Apply a record that was written or loaded."""
-        raise NotImplementedError
-
     def tombstones(self) -> Sequence[GroupRecord]:
         """Return tombstones for all records of the group except its offsets."""
         raise NotImplementedError
@@ -97,6 +97,54 @@ class ModernGroup:
             return True
         return not self.target_timestamp_ms <= now_ms < self.target_timestamp_ms + interval_ms
 
-    def replay_target_epoch(self, value: TargetEpoch | None) -> None:
-        """Apply the record of a complete target assignment; None: its tombstone."""
-        self.target_epoch, self.target_timestamp_ms = (-1, 0) if value is None else value
+    # ------------------------------------------------------------ changes
+
+    def replay(self, record: GroupRecord) -> None:
+        """Apply a record that was written or loaded."""
+        (kind, _, name), value = record
+        kinds = self.RECORDS
+        if kind == kinds.metadata_kind:
+            self.is_stored = value is not None
+            if value is not None:
+                self._replay_epoch(value)
+        elif kind == kinds.target_epoch_kind:
+            self.target_epoch, self.target_timestamp_ms = (-1, 0) if value is None else value
+        elif kind == kinds.target_kind:
+            if value is None:
+                self.targets.pop(name, None)
+            else:
+                self.targets[name] = value
+        elif kind == kinds.member_kind:
+            self._replay_member(name, value)
+        elif kind == kinds.current_kind:
+            self._replay_assignment(name, value)
+        else:
+            self._replay_other(kind, name, value)
+
+    def _replay_epoch(self, value: Any) -> None:
+        self.epoch, self.metadata_hash = value
+
+    def _replay_member(self, member_id: str, subscription: Any) -> None:
+        old = self.members.get(member_id)
+        if subscription is not None:
+            present = self.MEMBER(member_id) if old is None else old
+            kept = {field: getattr(present, field) for field in self.RECORDS.assignment._fields}
+            self._set_member(member_id, old, subscription._replace(**kept))
+        elif old is not None:
+            self._set_member(member_id, old, None)
+
+    def _replay_assignment(self, member_id: str, assignment: Any) -> None:
+        old = self.members.get(member_id)
+        if assignment is not None:
+            present = self.MEMBER(member_id) if old is None else old
+            self._set_member(member_id, old, present._replace(**assignment._asdict()))
+        elif old is not None:
+            self._set_member(member_id, old, old._replace(**self.UNASSIGNED))
+
+    def _set_member(self, member_id: str, old: Any, new: Any) -> None:
+        """Replace a member, and update the state derived from members; None: no member, before or after."""
+        raise NotImplementedError
+
+    def _replay_other(self, kind: int, name: str, value: Any) -> None:
+        """Apply a record of a kind that only this kind of group has."""
+        raise NotImplementedError

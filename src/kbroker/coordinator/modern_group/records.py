@@ -65,6 +65,54 @@ class TargetEpoch(NamedTuple):
         return cls(body["AssignmentEpoch"], body["AssignmentTimestamp"])
 
 
+class GroupRecords(NamedTuple):
+    """Records that groups of every newer protocol have: the numbers of their kinds, and the records of changes.
+
+    ``assignment``: the class of a member's own assignment; its fields are fields of a member too.
+    """
+
+    metadata_kind: int
+    member_kind: int
+    target_epoch_kind: int
+    target_kind: int
+    current_kind: int
+    assignment: type[Any]
+
+    def epoch(self, group_id: str, value: Any) -> GroupRecord:
+        """Return the record of a new group epoch."""
+        return GroupRecord(RecordKey(self.metadata_kind, group_id), value)
+
+    def member(self, group_id: str, member: Any) -> GroupRecord:
+        """Return the record of a member's subscription."""
+        return GroupRecord(RecordKey(self.member_kind, group_id, member.member_id), member)
+
+    def target(self, group_id: str, member_id: str, target: Any) -> GroupRecord:
+        """Return the record of a member's target assignment."""
+        return GroupRecord(RecordKey(self.target_kind, group_id, member_id), target)
+
+    def target_epoch(self, group_id: str, epoch: int, timestamp_ms: int) -> GroupRecord:
+        """Return the record of a complete target assignment."""
+        return GroupRecord(RecordKey(self.target_epoch_kind, group_id), TargetEpoch(epoch, timestamp_ms))
+
+    def current(self, group_id: str, member: Any) -> GroupRecord:
+        """Return the record of a member's current assignment."""
+        value = self.assignment._make(getattr(member, field) for field in self.assignment._fields)
+        return GroupRecord(RecordKey(self.current_kind, group_id, member.member_id), value)
+
+    def member_tombstones(self, group_id: str, member_id: str) -> list[GroupRecord]:
+        """Return the tombstones of a member."""
+        kinds = self.current_kind, self.target_kind, self.member_kind
+        return [tombstone(kind, group_id, member_id) for kind in kinds]
+
+    def group_tombstones(self, group_id: str, member_ids: Iterable[str]) -> list[GroupRecord]:
+        """Return the tombstones of all members and of the target assignment."""
+        ids = list(member_ids)
+        rows = [tombstone(self.current_kind, group_id, member_id) for member_id in ids]
+        rows += [tombstone(self.target_kind, group_id, member_id) for member_id in ids]
+        rows.append(tombstone(self.target_epoch_kind, group_id))
+        return rows + [tombstone(self.member_kind, group_id, member_id) for member_id in ids]
+
+
 class Format(NamedTuple):
     """Format of one kind of record.
 

@@ -15,12 +15,12 @@ from kbroker._core.timer.purgatory import Purgatory
 from kbroker.common.errors import Errors, KafkaError
 from kbroker.common.loggers import get_logger
 from kbroker.coordinator.modern_group.membership import ModernMembership
-from kbroker.coordinator.modern_group.records import GroupRecord
+from kbroker.coordinator.modern_group.records import GroupEpoch, GroupRecord
 from kbroker.coordinator.modern_group.topics_image import TopicsImage
 from kbroker.coordinator.share_group import records, simple_assignor
 from kbroker.coordinator.share_group.group import ShareGroup
 from kbroker.coordinator.share_group.member import JOIN_EPOCH, NO_TARGET, ShareGroupMember, Target
-from kbroker.coordinator.share_group.records import StatePartitions, TopicPartitions
+from kbroker.coordinator.share_group.records import RECORDS, StatePartitions, TopicPartitions
 from kbroker.coordinator.share_group.settings import ShareGroupSettings
 
 logger = get_logger(__name__)
@@ -94,7 +94,7 @@ class ShareGroupMembership(ModernMembership[ShareGroup, ShareGroupSettings]):
         updated = _updated(member, request)
         changes: list[GroupRecord] = []
         if updated != member:
-            changes.append(records.member_record(group.group_id, updated))
+            changes.append(RECORDS.member(group.group_id, updated))
         bumps = updated.topic_names != member.topic_names
         if group.target_epoch >= group.epoch:
             bumps |= self._lacks_assignment(group)
@@ -106,7 +106,7 @@ class ShareGroupMembership(ModernMembership[ShareGroup, ShareGroupSettings]):
             bumps |= value != group.metadata_hash
             if bumps:
                 epoch += 1
-                changes.append(records.epoch_record(group.group_id, epoch, value))
+                changes.append(RECORDS.epoch(group.group_id, GroupEpoch(epoch, value)))
                 self._rebalances.record()
                 logger.info("group %s: epoch %d", group.group_id, epoch)
             self.note_refresh(group, epoch, version)
@@ -115,7 +115,7 @@ class ShareGroupMembership(ModernMembership[ShareGroup, ShareGroupSettings]):
             target_epoch, target = epoch, self._assign(group, epoch, updated, changes)
         following = self._reconciled(updated, target_epoch, target, bumps)
         if following != updated:
-            changes.append(records.current_record(group.group_id, following))
+            changes.append(RECORDS.current(group.group_id, following))
         uninitialized = self._uninitialized(group, names)
         if uninitialized:
             changes.append(records.state_partitions_record(group.group_id, self.initializing(group, uninitialized)))
@@ -137,11 +137,11 @@ class ShareGroupMembership(ModernMembership[ShareGroup, ShareGroupSettings]):
         subscribers = dict(group.subscribers)
         for member in members:
             logger.info("group %s: removed %s: %s", group.group_id, member.member_id, reason)
-            changes += records.member_tombstones(group.group_id, member.member_id)
+            changes += RECORDS.member_tombstones(group.group_id, member.member_id)
             for name in member.topic_names:
                 subscribers[name] -= 1
         value = self.hashes.group_hash(name for name, count in subscribers.items() if count)
-        changes.append(records.epoch_record(group.group_id, group.epoch + 1, value))
+        changes.append(RECORDS.epoch(group.group_id, GroupEpoch(group.epoch + 1, value)))
         self.store.write(group, changes)
         for member in members:
             self.timers.cancel_member(group, member.member_id)
@@ -189,8 +189,8 @@ class ShareGroupMembership(ModernMembership[ShareGroup, ShareGroupSettings]):
         logger.info("group %s: made a target assignment for epoch %d", group.group_id, epoch)
         for member_id, target in targets.items():
             if group.targets.get(member_id) != target:
-                changes.append(records.target_record(group.group_id, member_id, target))
-        changes.append(records.target_epoch_record(group.group_id, epoch, self.clock.wall_ms()))
+                changes.append(RECORDS.target(group.group_id, member_id, target))
+        changes.append(RECORDS.target_epoch(group.group_id, epoch, self.clock.wall_ms()))
         return targets[updated.member_id]
 
     def _reconciled(

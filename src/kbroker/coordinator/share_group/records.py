@@ -18,6 +18,7 @@ from kbroker.coordinator.modern_group.records import (
     Formats,
     GroupEpoch,
     GroupRecord,
+    GroupRecords,
     RecordKey,
     TargetEpoch,
     partition_rows,
@@ -36,6 +37,9 @@ class CurrentAssignment(NamedTuple):
     member_epoch: int
     previous_member_epoch: int
     assigned: Target
+
+
+RECORDS = GroupRecords(METADATA, MEMBER, TARGET_METADATA, TARGET_MEMBER, CURRENT_ASSIGNMENT, CurrentAssignment)
 
 
 class TopicPartitions(NamedTuple):
@@ -58,49 +62,14 @@ class StatePartitions(NamedTuple):
     deleting: Mapping[UUID, str] = MappingProxyType({})
 
 
-def epoch_record(group_id: str, epoch: int, metadata_hash: int) -> GroupRecord:
-    """Return the record of a new group epoch."""
-    return GroupRecord(RecordKey(METADATA, group_id), GroupEpoch(epoch, metadata_hash))
-
-
-def member_record(group_id: str, member: ShareGroupMember) -> GroupRecord:
-    """Return the record of a member's subscription."""
-    return GroupRecord(RecordKey(MEMBER, group_id, member.member_id), member)
-
-
-def target_record(group_id: str, member_id: str, target: Target) -> GroupRecord:
-    """Return the record of a member's target assignment."""
-    return GroupRecord(RecordKey(TARGET_MEMBER, group_id, member_id), dict(target))
-
-
-def target_epoch_record(group_id: str, epoch: int, timestamp_ms: int) -> GroupRecord:
-    """Return the record of a complete target assignment."""
-    return GroupRecord(RecordKey(TARGET_METADATA, group_id), TargetEpoch(epoch, timestamp_ms))
-
-
-def current_record(group_id: str, member: ShareGroupMember) -> GroupRecord:
-    """Return the record of a member's current assignment."""
-    value = CurrentAssignment(member.member_epoch, member.previous_member_epoch, member.assigned)
-    return GroupRecord(RecordKey(CURRENT_ASSIGNMENT, group_id, member.member_id), value)
-
-
 def state_partitions_record(group_id: str, value: StatePartitions) -> GroupRecord:
     """Return the record of the group's share partitions."""
     return GroupRecord(RecordKey(STATE_PARTITIONS, group_id), value)
 
 
-def member_tombstones(group_id: str, member_id: str) -> list[GroupRecord]:
-    """Return the tombstones of a member."""
-    return [tombstone(kind, group_id, member_id) for kind in (CURRENT_ASSIGNMENT, TARGET_MEMBER, MEMBER)]
-
-
 def group_tombstones(group_id: str, member_ids: Iterable[str]) -> list[GroupRecord]:
     """Return the tombstones of a whole group."""
-    ids = list(member_ids)
-    rows = [tombstone(CURRENT_ASSIGNMENT, group_id, member_id) for member_id in ids]
-    rows += [tombstone(TARGET_MEMBER, group_id, member_id) for member_id in ids]
-    rows.append(tombstone(TARGET_METADATA, group_id))
-    rows += [tombstone(MEMBER, group_id, member_id) for member_id in ids]
+    rows = RECORDS.group_tombstones(group_id, member_ids)
     return [*rows, tombstone(STATE_PARTITIONS, group_id), tombstone(METADATA, group_id)]
 
 

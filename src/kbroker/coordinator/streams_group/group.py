@@ -11,6 +11,7 @@ from __future__ import annotations
 import enum
 import threading
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 from kbroker.coordinator.group_offsets import GroupOffsets
 from kbroker.coordinator.modern_group.group import ModernGroup
@@ -18,7 +19,7 @@ from kbroker.coordinator.modern_group.records import GroupRecord
 from kbroker.coordinator.streams_group import records
 from kbroker.coordinator.streams_group.internal_topics import ConfiguredTopology
 from kbroker.coordinator.streams_group.member import StreamsGroupMember
-from kbroker.coordinator.streams_group.records import CurrentAssignment, GroupEpoch
+from kbroker.coordinator.streams_group.records import GroupEpoch
 from kbroker.coordinator.streams_group.tasks import NO_TARGET, NOTHING_ASSIGNED, AssignedTasks, TargetTasks, Tasks
 from kbroker.coordinator.streams_group.topology import StreamsTopology
 
@@ -41,8 +42,17 @@ class StreamsGroup(ModernGroup):
     """A group of a streams application."""
 
     KIND = STREAMS
-    FORMATS = records.FORMATS
+    FORMATS, RECORDS, MEMBER = records.FORMATS, records.RECORDS, StreamsGroupMember
+    UNASSIGNED = MappingProxyType(
+        {
+            "member_epoch": -1,
+            "previous_member_epoch": -1,
+            "assigned": NOTHING_ASSIGNED,
+            "pending_revocation": NOTHING_ASSIGNED,
+        }
+    )
     members: dict[str, StreamsGroupMember]
+    targets: dict[str, TargetTasks]
 
     def __init__(self, group_id: str, lock: threading.RLock | None = None, offsets: GroupOffsets | None = None) -> None:
         super().__init__(group_id, lock, offsets)
@@ -50,7 +60,6 @@ class StreamsGroup(ModernGroup):
         self.readers: Mapping[str, str] = {}  # by topic: the subtopology that reads it
         self.validated_topology_epoch = 0
         self.assignment_configs: Mapping[str, str] = {}
-        self.targets: dict[str, TargetTasks] = {}
         self.configured: ConfiguredTopology | None = None
         self.shutdown_member_id: str | None = None  # the first one that requested the shutdown of the application
         self.endpoint_epoch = 0
@@ -88,54 +97,16 @@ class StreamsGroup(ModernGroup):
         if self.shutdown_member_id is None:
             self.shutdown_member_id = member_id
 
-    def replay(self, record: GroupRecord) -> None:
-        """Apply a record that was written or loaded."""
-        (kind, _, name), value = record
-        if kind == records.METADATA:
-            self.is_stored = value is not None
-            if isinstance(value, GroupEpoch):
-                self.epoch, self.metadata_hash, self.validated_topology_epoch, self.assignment_configs = value
-        elif kind == records.TOPOLOGY:
+    def _replay_epoch(self, value: GroupEpoch) -> None:
+        self.epoch, self.metadata_hash, self.validated_topology_epoch, self.assignment_configs = value
+
+    def _replay_other(self, kind: int, name: str, value: StreamsTopology | None) -> None:
+        if kind == records.TOPOLOGY:
             self.topology, self.readers = value, {} if value is None else value.readers()
-        elif kind == records.TARGET_METADATA:
-            self.replay_target_epoch(value)
-        elif kind == records.TARGET_MEMBER:
-            if value is None:
-                self.targets.pop(name, None)
-            else:
-                self.targets[name] = value
-        elif kind == records.MEMBER:
-            self._replay_member(name, value)
-        elif kind == records.CURRENT_ASSIGNMENT:
-            self._replay_assignment(name, value)
 
     def tombstones(self) -> Sequence[GroupRecord]:
         """Return tombstones for all records of the group except its offsets."""
         return records.group_tombstones(self.group_id, self.members)
-
-    def _replay_member(self, member_id: str, asked: StreamsGroupMember | None) -> None:
-        old = self.members.get(member_id)
-        if asked is None:
-            self._set_member(member_id, old, None)
-            return
-        has = StreamsGroupMember(member_id) if old is None else old
-        new = asked._replace(
-            member_epoch=has.member_epoch,
-            previous_member_epoch=has.previous_member_epoch,
-            state=has.state,
-            assigned=has.assigned,
-            pending_revocation=has.pending_revocation,
-        )
-        self._set_member(member_id, old, new)
-
-    def _replay_assignment(self, member_id: str, has: CurrentAssignment | None) -> None:
-        old = self.members.get(member_id)
-        if has is None:
-            if old is not None:
-                has = CurrentAssignment(-1, -1, old.state, NOTHING_ASSIGNED, NOTHING_ASSIGNED)
-                self._set_member(member_id, old, _with(old, has))
-            return
-        self._set_member(member_id, old, _with(StreamsGroupMember(member_id) if old is None else old, has))
 
     def _set_member(self, member_id: str, old: StreamsGroupMember | None, new: StreamsGroupMember | None) -> None:
         if old is not None:
@@ -170,17 +141,6 @@ class StreamsGroup(ModernGroup):
         for processes, some in ((self.standby_processes, tasks.standby), (self.warmup_processes, tasks.warmup)):
             for place in _places(some):
                 processes.setdefault(place, set()).add(process_id)
-
-
-def _with(member: StreamsGroupMember, has: CurrentAssignment) -> StreamsGroupMember:
-    epoch, previous, state, assigned, pending = has
-    return member._replace(
-        member_epoch=epoch,
-        previous_member_epoch=previous,
-        state=state,
-        assigned=assigned,
-        pending_revocation=pending,
-    )
 
 
 def _places(tasks: Tasks) -> list[Place]:

@@ -26,7 +26,7 @@ from kbroker.coordinator.streams_group.group import StreamsGroup
 from kbroker.coordinator.streams_group.internal_topics import ConfiguredTopology, Status, TopicProblem, configure
 from kbroker.coordinator.streams_group.member import Endpoint, MemberState, StreamsGroupMember
 from kbroker.coordinator.streams_group.reconciliation import reconcile
-from kbroker.coordinator.streams_group.records import NO_VALID_TOPOLOGY, GroupEpoch
+from kbroker.coordinator.streams_group.records import NO_VALID_TOPOLOGY, RECORDS, GroupEpoch
 from kbroker.coordinator.streams_group.settings import StreamsGroupSettings
 from kbroker.coordinator.streams_group.target_assignment import TargetAssignment
 from kbroker.coordinator.streams_group.tasks import NO_TARGET, AssignedTasks, TargetTasks, Tasks, is_subset
@@ -120,7 +120,7 @@ class StreamsGroupMembership(ModernMembership[StreamsGroup, StreamsGroupSettings
         updated = _updated(member, request)
         bumps = updated != member
         if bumps:
-            changes.append(records.member_record(group_id, updated))
+            changes.append(RECORDS.member(group_id, updated))
         topology = self._topology(group, request, changes)
         _add_staleness(group, updated, statuses)
         version = self.image.version
@@ -139,7 +139,7 @@ class StreamsGroupMembership(ModernMembership[StreamsGroup, StreamsGroupSettings
         epoch = group.epoch
         if bumps:
             epoch += 1
-            changes.append(records.epoch_record(group_id, GroupEpoch(epoch, metadata_hash, validated, configs)))
+            changes.append(RECORDS.epoch(group_id, GroupEpoch(epoch, metadata_hash, validated, configs)))
         delay_ms = self.settings.initial_rebalance_delay_ms(group_id) if group.is_empty else 0
         is_delayed = bool(delay_ms) or self._is_rebalance_delayed(group)
         target = self._target(group, epoch, updated, configured, configs, changes, statuses, is_delayed)
@@ -299,7 +299,7 @@ class StreamsGroupMembership(ModernMembership[StreamsGroup, StreamsGroupSettings
             return member
         following = reconcile(group, member, target.epoch, target.target, owned)
         if following != member:
-            changes.append(records.current_record(group.group_id, following))
+            changes.append(RECORDS.current(group.group_id, following))
         return following
 
     # ------------------------------------------------------------ leave
@@ -316,11 +316,11 @@ class StreamsGroupMembership(ModernMembership[StreamsGroup, StreamsGroupSettings
         changes: list[GroupRecord] = []
         for member in members:
             logger.info("group %s: %s is removed: %s", group.group_id, member.member_id, reason)
-            changes += records.member_tombstones(group.group_id, member.member_id)
+            changes += RECORDS.member_tombstones(group.group_id, member.member_id)
         value = GroupEpoch(
             group.epoch + 1, group.metadata_hash, group.validated_topology_epoch, group.assignment_configs
         )
-        changes.append(records.epoch_record(group.group_id, value))
+        changes.append(RECORDS.epoch(group.group_id, value))
         self._write(group, changes)
         for member in members:
             self.timers.cancel_member(group, member.member_id)

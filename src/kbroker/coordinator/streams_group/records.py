@@ -15,6 +15,7 @@ from kbroker.coordinator.modern_group.records import (
     Format,
     Formats,
     GroupRecord,
+    GroupRecords,
     RecordKey,
     TargetEpoch,
     tombstone,
@@ -49,14 +50,7 @@ class CurrentAssignment(NamedTuple):
     pending_revocation: AssignedTasks
 
 
-def epoch_record(group_id: str, value: GroupEpoch) -> GroupRecord:
-    """Return the record of a new group epoch."""
-    return GroupRecord(RecordKey(METADATA, group_id), value)
-
-
-def member_record(group_id: str, member: StreamsGroupMember) -> GroupRecord:
-    """Return the record of a member."""
-    return GroupRecord(RecordKey(MEMBER, group_id, member.member_id), member)
+RECORDS = GroupRecords(METADATA, MEMBER, TARGET_METADATA, TARGET_MEMBER, CURRENT_ASSIGNMENT, CurrentAssignment)
 
 
 def topology_record(group_id: str, topology: StreamsTopology) -> GroupRecord:
@@ -64,39 +58,10 @@ def topology_record(group_id: str, topology: StreamsTopology) -> GroupRecord:
     return GroupRecord(RecordKey(TOPOLOGY, group_id), topology)
 
 
-def target_record(group_id: str, member_id: str, target: TargetTasks) -> GroupRecord:
-    """Return the record of a member's target assignment."""
-    return GroupRecord(RecordKey(TARGET_MEMBER, group_id, member_id), target)
-
-
-def target_epoch_record(group_id: str, epoch: int, timestamp_ms: int) -> GroupRecord:
-    """Return the record of a complete target assignment."""
-    return GroupRecord(RecordKey(TARGET_METADATA, group_id), TargetEpoch(epoch, timestamp_ms))
-
-
-def current_record(group_id: str, member: StreamsGroupMember) -> GroupRecord:
-    """Return the record of a member's current assignment."""
-    value = CurrentAssignment(
-        member.member_epoch, member.previous_member_epoch, member.state, member.assigned, member.pending_revocation
-    )
-    return GroupRecord(RecordKey(CURRENT_ASSIGNMENT, group_id, member.member_id), value)
-
-
-def member_tombstones(group_id: str, member_id: str) -> list[GroupRecord]:
-    """Return the tombstones of a member."""
-    return [tombstone(kind, group_id, member_id) for kind in (CURRENT_ASSIGNMENT, TARGET_MEMBER, MEMBER)]
-
-
 def group_tombstones(group_id: str, member_ids: Iterable[str]) -> list[GroupRecord]:
     """Return the tombstones of a whole group."""
-    ids = list(member_ids)
-    rows = [tombstone(CURRENT_ASSIGNMENT, group_id, member_id) for member_id in ids]
-    rows += [tombstone(TARGET_MEMBER, group_id, member_id) for member_id in ids]
-    rows.append(tombstone(TARGET_METADATA, group_id))
-    rows += [tombstone(MEMBER, group_id, member_id) for member_id in ids]
-    rows.append(tombstone(METADATA, group_id))
-    rows.append(tombstone(TOPOLOGY, group_id))
-    return rows
+    rows = RECORDS.group_tombstones(group_id, member_ids)
+    return [*rows, tombstone(METADATA, group_id), tombstone(TOPOLOGY, group_id)]
 
 
 # ------------------------------------------------------------ formats

@@ -10,11 +10,12 @@ from typing import NamedTuple
 
 from kbroker.common.java.java_hash import hash_map_order, timeline_map_order
 from kbroker.coordinator.modern_group.records import GroupRecord
-from kbroker.coordinator.streams_group import assignor, records
+from kbroker.coordinator.streams_group import assignor
 from kbroker.coordinator.streams_group.assignor import STANDBY_REPLICAS, MemberSpec, SubtopologySpec
 from kbroker.coordinator.streams_group.group import StreamsGroup
 from kbroker.coordinator.streams_group.internal_topics import ConfiguredTopology
 from kbroker.coordinator.streams_group.member import StreamsGroupMember
+from kbroker.coordinator.streams_group.records import RECORDS
 from kbroker.coordinator.streams_group.tasks import NO_TARGET, TargetTasks
 
 
@@ -53,7 +54,7 @@ def assign(
     for member_id in hash_map_order(specs):
         target = targets.get(member_id, NO_TARGET)
         if group.targets.get(member_id) != target:
-            changes.append(records.target_record(group.group_id, member_id, target))
-    changes.append(records.target_epoch_record(group.group_id, epoch, now_ms))
+            changes.append(RECORDS.target(group.group_id, member_id, target))
+    changes.append(RECORDS.target_epoch(group.group_id, epoch, now_ms))
     own = NO_TARGET if updated is None else targets.get(updated.member_id, NO_TARGET)
     return TargetAssignment(epoch, own), changes

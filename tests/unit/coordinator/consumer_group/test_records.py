@@ -9,8 +9,16 @@ import pytest
 from kbroker.common.errors import ProtocolError
 from kbroker.coordinator.consumer_group import records
 from kbroker.coordinator.consumer_group.member import ClassicMetadata, ClassicProtocol, ConsumerGroupMember, MemberState
-from kbroker.coordinator.consumer_group.records import FORMATS, CurrentAssignment, ResolvedRegex
-from kbroker.coordinator.modern_group.records import GroupRecord, RecordKey, decode_key, decode_value, encode, tombstone
+from kbroker.coordinator.consumer_group.records import FORMATS, RECORDS, CurrentAssignment, ResolvedRegex
+from kbroker.coordinator.modern_group.records import (
+    GroupEpoch,
+    GroupRecord,
+    RecordKey,
+    decode_key,
+    decode_value,
+    encode,
+    tombstone,
+)
 
 TOPIC = UUID("8ec5a5e5-8c0f-4ec6-9e6f-6d2b4d0fd39c")
 MEMBER = ConsumerGroupMember(
@@ -27,22 +35,22 @@ CLASSIC = MEMBER._replace(classic=ClassicMetadata(10_000, (ClassicProtocol("rang
 HAS = CurrentAssignment(3, 2, MemberState.UNREVOKED_PARTITIONS, {TOPIC: {0: 2, 1: 3}}, {TOPIC: {2: 2}})
 
 CASES = [
-    (records.epoch_record("g", 2, 0), "000300" + "0167", "0000" + "00000002" + "00"),
-    (records.epoch_record("g", 2, -2), "0003000167", "0000" + "00000002" + "01" + "0008" + "fffffffffffffffe"),
+    (RECORDS.epoch("g", GroupEpoch(2, 0)), "000300" + "0167", "0000" + "00000002" + "00"),
+    (RECORDS.epoch("g", GroupEpoch(2, -2)), "0003000167", "0000" + "00000002" + "01" + "0008" + "fffffffffffffffe"),
     (
-        records.member_record("g", MEMBER),
+        RECORDS.member("g", MEMBER),
         "0005" + "000167" + "00016d",
         "0000" + "0269" + "00" + "0263" + "0b2f3132372e302e302e31" + "02036461" + "01" + "0000ea60" + "00" + "01000100",
     ),
     (
-        records.member_record("g", CLASSIC),
+        RECORDS.member("g", CLASSIC),
         "0005" + "000167" + "00016d",
         "0000" + "0269" + "00" + "0263" + "0b2f3132372e302e302e31" + "02036461" + "01" + "0000ea60" + "00" + "01"
         "0011" + "01" + "00002710" + "02" + "0672616e6765" + "030102" + "00" + "00",
     ),
-    (records.target_epoch_record("g", 2, 0), "0006000167", "0000" + "00000002" + "00"),
+    (RECORDS.target_epoch("g", 2, 0), "0006000167", "0000" + "00000002" + "00"),
     (
-        records.target_record("g", "m", {TOPIC: frozenset({0, 1})}),
+        RECORDS.target("g", "m", {TOPIC: frozenset({0, 1})}),
         "0007" + "000167" + "00016d",
         "0000" + "02" + TOPIC.hex + "03" + "00000000" + "00000001" + "00" + "00",
     ),

@@ -7,7 +7,7 @@ import pytest
 from kbroker.coordinator.modern_group.records import GroupRecord, decode_key, decode_value, encode, tombstone
 from kbroker.coordinator.streams_group import records
 from kbroker.coordinator.streams_group.member import Endpoint, MemberState, StreamsGroupMember
-from kbroker.coordinator.streams_group.records import FORMATS, CurrentAssignment, GroupEpoch
+from kbroker.coordinator.streams_group.records import FORMATS, RECORDS, CurrentAssignment, GroupEpoch
 from kbroker.coordinator.streams_group.tasks import AssignedTasks, TargetTasks
 from kbroker.coordinator.streams_group.topology import StreamsTopology
 from tests.support.streams_groups import subtopology, tasks, topic, topology
@@ -44,37 +44,37 @@ SHAPE = StreamsTopology.of(topology(PART, epoch=3))
 
 CASES = [
     (
-        records.member_record("g", MEMBER),
+        RECORDS.member("g", MEMBER),
         "001300016700016d",
         "0000" + "00" + "0272" + "0263" + "0b2f3132372e302e302e31" + "0000ea60" + "00000001" + "0270"
         "01" + "0268ffff" + "00" + "03" + "0261" + "0262" + "00" + "057a6f6e65" + "027a" + "00" + "00",
     ),
     (
-        records.member_record("g", StreamsGroupMember("m")),
+        RECORDS.member("g", StreamsGroupMember("m")),
         "001300016700016d",
         "0000" + "00" + "00" + "01" + "01" + "ffffffff" + "ffffffff" + "01" + "ff" + "01" + "00",
     ),
     (
-        records.epoch_record("g", GroupEpoch(5, -2, 1, {"num.standby.replicas": "1"})),
+        RECORDS.epoch("g", GroupEpoch(5, -2, 1, {"num.standby.replicas": "1"})),
         "0011000167",
         "0000" + "00000005" + "fffffffffffffffe" + "02" + "0004" + "00000001"
         "0119" + "02" + "156e756d2e7374616e6462792e7265706c69636173" + "0231" + "00",
     ),
     (
-        records.epoch_record("g", GroupEpoch(5, 0, -1, {"num.standby.replicas": "0"})),
+        RECORDS.epoch("g", GroupEpoch(5, 0, -1, {"num.standby.replicas": "0"})),
         "0011000167",
         "0000" + "00000005" + "0000000000000000" + "01"
         "0119" + "02" + "156e756d2e7374616e6462792e7265706c69636173" + "0230" + "00",
     ),
     (
-        records.target_record("g", "m", TargetTasks(tasks({"1": [3, 1], "0": [0]}), tasks({"0": [2]}), {})),
+        RECORDS.target("g", "m", TargetTasks(tasks({"1": [3, 1], "0": [0]}), tasks({"0": [2]}), {})),
         "001500016700016d",
         "0000" + "03" + "0230" + "0200000000" + "00" + "0231" + "030000000100000003" + "00"
         "02" + "0230" + "0200000002" + "00" + "01" + "00",
     ),
-    (records.target_epoch_record("g", 5, 7), "0014000167", "0000" + "00000005" + "010008" + "0000000000000007"),
+    (RECORDS.target_epoch("g", 5, 7), "0014000167", "0000" + "00000005" + "010008" + "0000000000000007"),
     (
-        records.current_record("g", MEMBER),
+        RECORDS.current("g", MEMBER),
         "001600016700016d",
         "0000" + "00000004" + "00000003" + "02"
         "03" + "0230" + "030000000000000001" + "010009" + "030000000200000003"
@@ -107,7 +107,7 @@ def test_bytes(record: GroupRecord, key: str, value: str | None) -> None:
 
 def test_states_of_later_releases_and_tasks_without_epochs() -> None:
     """Such a state is unknown; the tasks count from the member's epoch."""
-    key, written = encode(records.current_record("g", MEMBER), FORMATS)
+    key, written = encode(RECORDS.current("g", MEMBER), FORMATS)
     assert written is not None
     read = decode_key(key, FORMATS)
     assert read is not None
