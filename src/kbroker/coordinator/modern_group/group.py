@@ -35,7 +35,7 @@ class ModernGroup:
     FORMATS: ClassVar[Formats]  # of its records
     RECORDS: ClassVar[GroupRecords]
     MEMBER: ClassVar[type[Any]]
-    UNASSIGNED: ClassVar[Mapping[str, Any]]  # fields of a member after the tombstone of its own assignment
+    UNASSIGNED: ClassVar[Mapping[str, Any]]  # fields of a member after the tombstone of its assignment
     HAS_OFFSETS: ClassVar[bool] = True  # it has committed offsets, and is deleted once they have expired
     shard: GroupPartition  # set when the group is put into one
 
