@@ -278,15 +278,7 @@ class Cluster(Closing):
 
     def version(self, connection: Connection, api_key: int, max_version: int | None = None) -> int:
         """Return the highest version of an API that both sides support. Raises: KafkaError UNSUPPORTED_VERSION."""
-        low, high = codec.api(api_key).request_versions
-        their_low, their_high = connection.versions.get(api_key, (0, -1))
-        version = min(high, their_high, high if max_version is None else max_version)
-        if version < max(low, their_low):
-            offered = f"versions {their_low}-{their_high}" if their_high >= 0 else "no version"
-            name, who = codec.api(api_key).name, format_address(connection.address)
-            message = f"{who} supports {offered} of {name}, this client versions {low}-{high}"
-            raise KafkaError(Errors.UNSUPPORTED_VERSION, message)
-        return version
+        return shared_version(connection, api_key, max_version)
 
     # ---- metadata
 
@@ -419,6 +411,19 @@ def negotiate(connection: Connection, timeout_s: float) -> None:
     response = connection.decode(API_VERSIONS, version, frame)
     check(response["ErrorCode"], f"{format_address(connection.address)}: ApiVersions")
     connection.versions = {k["ApiKey"]: (k["MinVersion"], k["MaxVersion"]) for k in response["ApiKeys"]}
+
+
+def shared_version(connection: Connection, api_key: int, max_version: int | None = None) -> int:
+    """Return the highest version of an API that both sides support. Raises: KafkaError UNSUPPORTED_VERSION."""
+    low, high = codec.api(api_key).request_versions
+    their_low, their_high = connection.versions.get(api_key, (0, -1))
+    version = min(high, their_high, high if max_version is None else max_version)
+    if version < max(low, their_low):
+        offered = f"versions {their_low}-{their_high}" if their_high >= 0 else "no version"
+        name, who = codec.api(api_key).name, format_address(connection.address)
+        message = f"{who} supports {offered} of {name}, this client versions {low}-{high}"
+        raise KafkaError(Errors.UNSUPPORTED_VERSION, message)
+    return version
 
 
 def _topic_metadata(topic: Body) -> TopicMetadata:

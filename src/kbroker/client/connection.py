@@ -157,6 +157,13 @@ class Connection:
         if sock is not None:
             sock.close()
 
+    def interrupt(self) -> None:
+        """End the exchange in progress with BrokerConnectionError. Threads: any."""
+        sock = self._sock
+        if sock is not None:
+            with contextlib.suppress(OSError):
+                sock.shutdown(socket.SHUT_RDWR)
+
     def is_stale(self) -> bool:
         """True when the peer has closed an idle connection or sent unrequested bytes: it must not be used again.
 

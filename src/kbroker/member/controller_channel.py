@@ -1,0 +1,210 @@
+"""Requests of one purpose to the active controller, one at a time, until each has a response.
+
+Source: ``NodeToControllerChannelManagerImpl``, ``NodeToControllerRequestThread``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections import deque
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import NamedTuple
+
+from kbroker._core import process_memory
+from kbroker._core.clock import BaseClock
+from kbroker.client.cluster import shared_version
+from kbroker.client.connection import Address, BrokerConnectionError, Connection, format_address
+from kbroker.common.errors import Errors, KafkaError
+from kbroker.common.limited_log import RepeatedFailures, how_often
+from kbroker.common.loggers import get_logger
+from kbroker.protocol.codec import Body
+
+logger = get_logger(__name__)
+
+RETRY_BACKOFF_S = 0.05
+NO_CONTROLLER_BACKOFF_S = 0.1
+NO_TIMEOUT_MS = 2**62
+
+
+class Outcome(NamedTuple):
+    """End of a request: the ``body`` of its response in ``version``, or an ``error``.
+
+    Errors: REQUEST_TIMED_OUT, when no controller took the request in time; UNSUPPORTED_VERSION; those of a failed
+    authentication; NETWORK_EXCEPTION, when the channel was closed.
+    """
+
+    body: Body
+    version: int
+    error: KafkaError | None = None
+
+
+Complete = Callable[[Outcome], None]
+
+
+class _Request(NamedTuple):
+    api_key: int
+    body: Body
+    complete: Complete
+    version: int | None
+    created_ms: int
+
+
+class ControllerChannel:
+    """A connection to the active controller, with a thread and a queue of requests.
+
+    A request for which the connection breaks, or that a node refuses with NOT_CONTROLLER, is sent again first.
+
+    Args: ``controller`` returns the address of the quorum's leader, None while it is unknown; ``connect`` makes a
+    connection with negotiated versions. ``retry_timeout_ms``: time after which an unsent request ends;
+    ``request_timeout_ms``: of one attempt.
+    Threads: any.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        clock: BaseClock,
+        controller: Callable[[], Address | None],
+        connect: Callable[[Address], Connection],
+        *,
+        retry_timeout_ms: int = NO_TIMEOUT_MS,
+        request_timeout_ms: int = 30_000,
+    ) -> None:
+        self.name = name
+        self._clock = clock
+        self._controller = controller
+        self._connect = connect
+        self._retry_timeout_ms = retry_timeout_ms
+        self._request_timeout_s = min(retry_timeout_ms, request_timeout_ms) / 1000
+        self._changed = threading.Condition()
+        self._queue: deque[_Request] = deque()
+        self._is_closed = False
+        self._connection: Connection | None = None
+        self._versions: Mapping[int, tuple[int, int]] = MappingProxyType({})
+        self._failures = RepeatedFailures(clock)
+        self._thread = threading.Thread(target=self._run, name=f"{name}-channel-manager", daemon=True)
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread.start()
+
+    def close(self, timeout_s: float = 10.0) -> bool:
+        """End all requests with NETWORK_EXCEPTION, and the thread; return whether it ended in time. Idempotent."""
+        with self._changed:
+            self._is_closed = True
+            self._changed.notify_all()
+        connection = self._connection
+        if connection is not None:
+            connection.interrupt()
+        if self._thread.ident is None or self._thread is threading.current_thread():
+            return True
+        self._thread.join(timeout_s)
+        return not self._thread.is_alive()
+
+    @property
+    def versions(self) -> Mapping[int, tuple[int, int]]:
+        """Ranges of versions by API key that the last connected controller supports; empty before."""
+        return self._versions
+
+    @property
+    def queue_size(self) -> int:
+        """Number of requests that wait."""
+        return len(self._queue)
+
+    def send(self, api_key: int, body: Body, complete: Complete, *, version: int | None = None) -> None:
+        """Send a request when its turn comes; ``complete`` is called exactly once, on the channel's thread.
+
+        Args: ``version``: None for the highest one that both sides support.
+        """
+        with self._changed:
+            if not self._is_closed:
+                self._queue.append(_Request(api_key, body, complete, version, self._clock.now_ms()))
+                self._changed.notify_all()
+                return
+        complete(_failed(Errors.NETWORK_EXCEPTION, "the broker stops"))
+
+    # ------------------------------------------------------------ the thread
+
+    def _run(self) -> None:
+        process_memory.note_thread("to-controller")
+        while True:
+            with self._changed:
+                while not self._queue and not self._is_closed:
+                    self._changed.wait()
+                if self._is_closed:
+                    break
+                request = self._queue.popleft()
+            try:
+                self._serve(request)
+            except Exception:
+                logger.exception("the response to a request of channel %s cannot be handled", self.name)
+        self._disconnect()
+        while self._queue:
+            self._queue.popleft().complete(_failed(Errors.NETWORK_EXCEPTION, "the broker stops"))
+
+    def _serve(self, request: _Request) -> None:
+        """Complete a request, or put it back and wait."""
+        if self._clock.now_ms() - request.created_ms >= self._retry_timeout_ms:
+            request.complete(_failed(Errors.REQUEST_TIMED_OUT, "no controller took the request in time"))
+            return
+        address = self._controller()
+        if address is None:
+            self._retry(request, NO_CONTROLLER_BACKOFF_S)
+            return
+        try:
+            outcome = self._exchange(address, request)
+        except BrokerConnectionError as error:
+            self._disconnect()
+            self._note(str(error))
+            self._retry(request, RETRY_BACKOFF_S)
+            return
+        except KafkaError as error:
+            if error.error is not Errors.UNSUPPORTED_VERSION:
+                self._disconnect()
+                self._note(f"controller {format_address(address)}: {error.message}")
+            request.complete(Outcome({}, 0, error))
+            return
+        if outcome.body.get("ErrorCode") == Errors.NOT_CONTROLLER:
+            self._disconnect()
+            self._retry(request, RETRY_BACKOFF_S)
+            return
+        request.complete(outcome)
+
+    def _exchange(self, address: Address, request: _Request) -> Outcome:
+        connection = self._connection
+        if connection is not None and (connection.address != address or connection.is_stale()):
+            self._disconnect()
+            connection = None
+        if connection is None:
+            connection = self._connection = self._connect(address)
+            self._versions = MappingProxyType(dict(connection.versions))
+            logger.info("channel %s is connected to controller %s", self.name, format_address(address))
+        version = shared_version(connection, request.api_key) if request.version is None else request.version
+        body = connection.request(request.api_key, version, request.body, timeout_s=self._request_timeout_s)
+        return Outcome(body, version)
+
+    def _retry(self, request: _Request, after_s: float) -> None:
+        with self._changed:
+            self._queue.appendleft(request)
+            if not self._is_closed:
+                self._changed.wait(after_s)
+
+    def _disconnect(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            with contextlib.suppress(OSError):
+                connection.close()
+
+    def _note(self, failure: str) -> None:
+        """Log a failure, the same one once a minute."""
+
+        def write(times: int) -> None:
+            logger.warning("channel %s: %s%s", self.name, failure, how_often(times))
+
+        self._failures.note(failure, write)
+
+
+def _failed(error: Errors, text: str) -> Outcome:
+    return Outcome({}, 0, KafkaError(error, text))
