@@ -1,9 +1,9 @@
 """Several workers of pytest-xdist: what stays together on one of them, and what runs while no other test does.
 
 A worker takes a group at a time. Files that compare times are one group, the first, and hold a lock of the run
-against all others. Tests of Spark share two sessions, and so two groups; tests that each start a Kafka are one group;
-else a file is one. (Not by xdist's own marks for groups: it writes them into node ids, which pytest 9.2 no longer lets
-it.)
+against all others. Tests of Spark share two sessions, and so two groups; tests that each start a Kafka are one group,
+those of a cluster of Apache Kafka another; else a file is one. (Not by xdist's own marks for groups: it writes them
+into node ids, which pytest 9.2 no longer allows.)
 """
 
 from collections.abc import Iterator
@@ -42,6 +42,8 @@ def group_of(nodeid: str) -> str:
         return "alone"
     if path.parts[:2] == ("tests", "spark") and path.name not in SPARK_PROCESSES:
         return "spark-topics" if path.name.startswith(SPARK_TOPICS) else "spark-tables"
+    if path.parts[:3] == ("tests", "integration", "cluster"):  # these share a cluster of Apache Kafka
+        return "kafka-cluster"
     return "kafka" if path.name in FOREIGN else str(path)
 
 
@@ -54,7 +56,7 @@ class Groups(LoadScopeScheduling):  # type: ignore[misc] # xdist has no types
 
 def sort(items: list[pytest.Item]) -> None:
     """What takes longest begins first; the order of a group's tests stays."""
-    order = {"alone": 0, "spark-tables": 1, "spark-topics": 1, "kafka": 3}
+    order = {"alone": 0, "spark-tables": 1, "spark-topics": 1, "kafka": 3, "kafka-cluster": 3}
     slow = {group_of(item.nodeid) for item in items if item.get_closest_marker("slow")}
 
     def place(item: pytest.Item) -> tuple[int, str]:

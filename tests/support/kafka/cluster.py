@@ -1,4 +1,4 @@
-"""Several real Apache Kafka brokers on this machine that are one cluster in KRaft mode."""
+"""Several nodes of a real Apache Kafka on this machine that are one cluster in KRaft mode."""
 
 import shutil
 import tempfile
@@ -8,32 +8,40 @@ from pathlib import Path
 from types import TracebackType
 
 from tests.support.kafka.broker import ApacheKafka, new_id
-from tests.support.kafka.jars import classpath
+from tests.support.kafka.jars import VERSION, class_archive, classpath
 from tests.support.ports import free_run
 
 HEAP = "384m"
-PORTS = 3  # of a broker: PLAINTEXT, CONTROLLER, one more
-# A broker that was killed is missed after three seconds instead of nine; few partitions of internal topics start fast.
+SMALL_HEAP = "160m"
+PORTS = 3  # of a node: PLAINTEXT, CONTROLLER, one more
+FIRST_CONTROLLER = 101
+# A broker that was killed is missed after three seconds instead of nine; few partitions of internal topics start fast,
+# and the cleaner's buffer fits into a small heap.
 QUICK = {
     "broker.session.timeout.ms": "3000",
     "broker.heartbeat.interval.ms": "500",
     "offsets.topic.num.partitions": "2",
     "transaction.state.log.num.partitions": "2",
+    "share.coordinator.state.topic.num.partitions": "2",
     "replica.lag.time.max.ms": "5000",
+    "log.cleaner.dedupe.buffer.size": "2097152",
 }
 
 
 class KafkaCluster:
-    """Brokers with node ids from 1, started together by `with`; all data is deleted at the end.
+    """Brokers with node ids from 1, and controllers; started together by `with`. All data is deleted at the end.
 
-    Of two brokers the first alone is a controller, so the second can be killed; of three all are, and any can.
+    Without ``controllers`` brokers are controllers too: of two brokers the first alone, so the second can be killed;
+    of three all are, and any can. With them, the controllers are separate nodes with ids from 101, in a dynamic quorum.
 
     Args:
         count: of brokers.
-        settings: of each, laid over those of a cluster.
-        protocol: of a further listener of each, such as SASL_SSL; "" for none.
+        settings: of each node, laid over those of a cluster.
+        controllers: number of nodes that are controllers only.
+        protocol: of a further listener of each broker, such as SASL_SSL; "" for none.
         before: jars that come first in the class path.
-        options: of each JVM; `{folder}` is the folder of its broker.
+        options: of each JVM; `{folder}` is the folder of its node.
+        version: of Apache Kafka.
     """
 
     def __init__(
@@ -41,28 +49,47 @@ class KafkaCluster:
         count: int = 2,
         settings: Mapping[str, str] | None = None,
         *,
+        controllers: int = 0,
         protocol: str = "",
-        heap: str = HEAP,
+        heap: str = "",
         before: str = "",
         options: tuple[str, ...] = (),
+        version: str = VERSION,
     ) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="apache-kafka-cluster-"))
-        first = free_run(PORTS * count)
+        self.cluster_id = new_id()
+        self._heap = heap or (SMALL_HEAP if controllers else HEAP)
+        self._before, self._options, self._version = before, options, version
+        first = free_run(PORTS * (count + controllers))
         self._ports = [first + PORTS * index for index in range(count)]
-        voters = range(count if count > 2 else 1)
+        quorum_ports = [first + PORTS * (count + index) + 1 for index in range(controllers)]
+        voters = range(0 if controllers else count if count > 2 else 1)
         shared = {
             "controller.quorum.voters": ",".join(f"{i + 1}@127.0.0.1:{self._ports[i] + 1}" for i in voters),
+            "controller.quorum.bootstrap.servers": ",".join(f"127.0.0.1:{port}" for port in quorum_ports),
             "default.replication.factor": str(count),
             "offsets.topic.replication.factor": str(count),
             "transaction.state.log.replication.factor": str(count),
+            "share.coordinator.state.topic.replication.factor": str(count),
             "transaction.state.log.min.isr": "1",
             **QUICK,
+            **(settings or {}),
         }
-        cluster_id = new_id()
+        ids = range(FIRST_CONTROLLER, FIRST_CONTROLLER + controllers)
+        quorum = [f"{node}@127.0.0.1:{port}:{new_id()}" for node, port in zip(ids, quorum_ports, strict=True)]
+        as_voter, as_observer = ("--initial-controllers", ",".join(quorum)), ("--no-initial-controllers",)
+        self.controllers = [
+            self._node(
+                node,
+                port,
+                {**shared, "process.roles": "controller", "listeners": f"CONTROLLER://127.0.0.1:{port}"},
+                as_voter,
+            )
+            for node, port in zip(ids, quorum_ports, strict=True)
+        ]
         self.brokers: list[ApacheKafka] = []
         for index, port in enumerate(self._ports):
             is_voter = index in voters
-            folder = self.folder / str(index + 1)
             listeners = [f"PLAINTEXT://127.0.0.1:{port}"]
             if is_voter:
                 listeners.append(f"CONTROLLER://127.0.0.1:{port + 1}")
@@ -70,21 +97,24 @@ class KafkaCluster:
                 listeners.append(f"{protocol}://127.0.0.1:{port + 2}")
             own = {
                 "process.roles": "broker,controller" if is_voter else "broker",
-                "node.id": str(index + 1),
                 "listeners": ",".join(listeners),
                 "inter.broker.listener.name": "PLAINTEXT",
             }
-            self.brokers.append(
-                ApacheKafka(
-                    {**shared, **own, **(settings or {})},
-                    port=port,
-                    heap=heap,
-                    folder=folder,
-                    cluster_id=cluster_id,
-                    before=before,
-                    options=tuple(option.format(folder=folder) for option in options),
-                )
-            )
+            self.brokers.append(self._node(index + 1, port, shared | own, as_observer if controllers else ()))
+
+    def _node(self, node_id: int, port: int, settings: Mapping[str, str], formatted: tuple[str, ...]) -> ApacheKafka:
+        folder = self.folder / str(node_id)
+        return ApacheKafka(
+            {**settings, "node.id": str(node_id)},
+            port=port,
+            heap=self._heap,
+            folder=folder,
+            cluster_id=self.cluster_id,
+            formatted=formatted,
+            before=self._before,
+            options=tuple(option.format(folder=folder) for option in self._options),
+            version=self._version,
+        )
 
     @property
     def bootstrap(self) -> str:
@@ -96,11 +126,21 @@ class KafkaCluster:
         """All listeners of `protocol`."""
         return ",".join(f"127.0.0.1:{port + 2}" for port in self._ports)
 
+    @property
+    def quorum(self) -> str:
+        """Addresses of the controllers, as ``controller.quorum.bootstrap.servers`` has them."""
+        return ",".join(node.bootstrap for node in self.controllers)
+
+    @property
+    def nodes(self) -> list[ApacheKafka]:
+        """Return all nodes, the controllers first."""
+        return [*self.controllers, *self.brokers]
+
     def __enter__(self) -> "KafkaCluster":
         try:
-            classpath()
-            with ThreadPoolExecutor(len(self.brokers)) as pool:  # a voter waits for the others
-                list(pool.map(ApacheKafka.start, self.brokers))
+            classpath(self._version)
+            with ThreadPoolExecutor(len(self.nodes)) as pool:  # a voter waits for the others
+                list(pool.map(ApacheKafka.start, self.nodes))
         except BaseException:
             self.stop()
             raise
@@ -112,8 +152,11 @@ class KafkaCluster:
         self.stop()
 
     def stop(self) -> None:
-        """End all brokers at once, and delete their data."""
-        for broker in self.brokers:
-            if broker.is_running:
-                broker.kill()
+        """End all nodes at once, and delete their data."""
+        running = [node for node in self.nodes if node.is_running]
+        if running and not class_archive(self._version).exists():
+            running[-1].end()  # it leaves an archive
+        for node in running:
+            if node.is_running:
+                node.kill()
         shutil.rmtree(self.folder, ignore_errors=True)

@@ -61,6 +61,12 @@ def classpath(version: str = VERSION, pom: Path = POM) -> str:
         return kept.read_text(encoding="utf-8").strip()
 
 
+def class_archive(version: str = VERSION) -> Path:
+    """Return the path of the archive of the classes that a node of this version loads; the file may be missing."""
+    mark = hashlib.sha256((classpath(version) + program("java")).encode()).hexdigest()[:12]
+    return BUILD / version / f"classes-{mark}.jsa"
+
+
 def java_command(
     main: str,
     *arguments: str,

@@ -1,0 +1,31 @@
+"""The cluster of Apache Kafka that the tests of this folder share: one controller, two brokers, started once a run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.support import need
+from tests.support.kafka import KafkaCluster
+
+SECURED = {
+    "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+    "super.users": "User:ANONYMOUS",
+    "delegation.token.secret.key": "secret of the cluster",
+    "sasl.enabled.mechanisms": "SCRAM-SHA-256",
+    "listener.name.sasl_plaintext.scram-sha-256.sasl.jaas.config": (
+        "org.apache.kafka.common.security.scram.ScramLoginModule required;"
+    ),
+}
+
+
+@pytest.fixture(scope="session")
+def kafka() -> Iterator[KafkaCluster]:
+    """Controller 101, brokers 1 and 2 with a listener without security and one with SCRAM.
+
+    A test leaves it as it was: nodes run, topics and users of its own are removed or have names of its own.
+    """
+    need.kafka_tools()
+    with KafkaCluster(2, SECURED, controllers=1, protocol="SASL_PLAINTEXT") as cluster:
+        yield cluster
