@@ -14,7 +14,8 @@ from kbroker.handlers.api_table import KafkaApis
 from kbroker.log.log_dirs import LogDirView
 from kbroker.metadata.configs.resource_configs import broker_configs
 from kbroker.metadata.controller import Controller
-from kbroker.metadata.topics import Logs, TopicRegistry
+from kbroker.metadata.topic_logs import Logs
+from kbroker.metadata.topics import TopicRegistry
 from kbroker.protocol import codec
 from kbroker.requests.context import ApiContext, Body, Endpoint, RequestContext
 from tests.support.metadata import (

@@ -6,6 +6,7 @@ from typing import Any
 
 from kbroker.common.errors import Errors
 from kbroker.common.loggers import get_logger
+from kbroker.requests.cluster import led_partition
 from kbroker.requests.context import ApiContext, Body, RequestContext
 from kbroker.security.authorizer import checks
 
@@ -46,11 +47,9 @@ def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
                 rows[index] = _response(index, checks.LIST_OFFSETS.error)
             elif (topic["Name"], index) in repeated:
                 rows[index] = _response(index, Errors.INVALID_REQUEST)
-            elif ctx.topics.is_offline(topic["Name"], index):
-                rows[index] = _response(index, Errors.KAFKA_STORAGE_ERROR)
             else:
-                log = ctx.topics.partition(topic["Name"], index)
-                rows[index] = _lookup(log, row, body["IsolationLevel"], request.api_version)
+                found = led_partition(ctx, topic["Name"], index)
+                rows[index] = _lookup(*found, row, body["IsolationLevel"], request.api_version)
     return {"Topics": [{"Name": name, "Partitions": list(rows.values())} for name, rows in topics.items() if rows]}
 
 
@@ -63,12 +62,12 @@ def failure(body: Body, error: Errors, request: RequestContext) -> Body:
     return {"Topics": topics}
 
 
-def _lookup(log: Any, row: Body, isolation_level: int, version: int) -> Body:
+def _lookup(log: Any, error: Errors, row: Body, isolation_level: int, version: int) -> Body:
     index, timestamp, epoch = row["PartitionIndex"], row["Timestamp"], row["CurrentLeaderEpoch"]
     if timestamp < 0 and version < FIRST_VERSION.get(timestamp, 1 << 15):
         return _response(index, Errors.UNSUPPORTED_VERSION)
-    if log is None or log.is_closed:
-        return _response(index, Errors.UNKNOWN_TOPIC_OR_PARTITION)
+    if error is not Errors.NONE:
+        return _response(index, error)
     if epoch >= 0 and epoch != log.leader_epoch:
         newer = epoch > log.leader_epoch
         return _response(index, Errors.UNKNOWN_LEADER_EPOCH if newer else Errors.FENCED_LEADER_EPOCH)

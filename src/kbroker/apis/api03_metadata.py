@@ -1,15 +1,15 @@
-"""Metadata: this broker, its topics by name or id, and automatically created topics."""
+"""Metadata: the nodes of the cluster, topics by name or id, and automatically created topics."""
 
 from __future__ import annotations
 
 import uuid
 from collections.abc import Collection, Iterable, Mapping
-from typing import Any
 
 from kbroker.common.errors import Errors
 from kbroker.common.java.java_text import replace_invalid_utf8
 from kbroker.common.topic_names import INTERNAL_TOPICS, invalid_name_reason
 from kbroker.metadata.topics import ZERO_ID, TopicView
+from kbroker.requests.cluster import controller_id, endpoint_rows, live_nodes, partition_state
 from kbroker.requests.context import OPERATIONS_NOT_ASKED, ApiContext, Body, RequestContext
 from kbroker.security.authorizer import checks
 
@@ -23,7 +23,8 @@ def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
     """
     asked = body["Topics"]
     version = request.api_version
-    answer = _Answer(ctx, request, body["IncludeTopicAuthorizedOperations"])
+    nodes = live_nodes(ctx, request.listener)
+    answer = _Answer(ctx, request, body["IncludeTopicAuthorizedOperations"], nodes)
     if asked is None or (version == 0 and not asked):
         views = ctx.topics.all()
         allowed = ctx.auth.allowed(request, checks.METADATA_ALL, (view.name for view in views))
@@ -41,12 +42,10 @@ def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
             names = dict.fromkeys(row["Name"] for row in asked)
             may_create = body["AllowAutoTopicCreation"] and ctx.config.boolean("auto.create.topics.enable")
             topics = answer.by_name(names, may_create)
-    endpoint = ctx.endpoint(request.listener)
-    rack = ctx.config.text("broker.rack") or None
     response: Body = {
-        "Brokers": [{"NodeId": ctx.node_id, "Host": endpoint.host, "Port": endpoint.port, "Rack": rack}],
+        "Brokers": endpoint_rows(nodes, nodes),
         "ClusterId": ctx.cluster_id,
-        "ControllerId": ctx.node_id,
+        "ControllerId": controller_id(ctx, nodes),
         "Topics": topics,
     }
     if body["IncludeClusterAuthorizedOperations"]:
@@ -62,10 +61,14 @@ def failure(body: Body, error: Errors, request: RequestContext) -> Body:
 
 
 class _Answer:
-    """Builder of the rows of topics for one client. ``with_operations``: include the client's authorized operations."""
+    """Builder of the rows of topics for one client.
 
-    def __init__(self, ctx: ApiContext, request: RequestContext, with_operations: bool) -> None:
+    ``with_operations``: include the client's authorized operations. ``live``: nodes that serve clients.
+    """
+
+    def __init__(self, ctx: ApiContext, request: RequestContext, with_operations: bool, live: Collection[int]) -> None:
         self._ctx = ctx
+        self._live = live
         self._request = request
         self._with_operations = with_operations
 
@@ -139,7 +142,7 @@ class _Answer:
         return self._ctx.auth.operations(self._request, checks.TOPIC, name)
 
     def topic(self, view: TopicView) -> Body:
-        partitions = [_partition(self._ctx.node_id, index, log) for index, log in enumerate(view.partitions)]
+        partitions = [self._partition(view, index) for index in range(len(view.partitions))]
         return {
             "ErrorCode": 0,
             "Name": view.name,
@@ -149,19 +152,17 @@ class _Answer:
             "TopicAuthorizedOperations": self._operations(view.name),
         }
 
-
-def _partition(node: int, index: int, log: Any) -> Body:
-    """Return a partition; one whose log could not be read has no leader, as in Kafka's offline folders."""
-    offline = log is None
-    return {
-        "ErrorCode": int(Errors.LEADER_NOT_AVAILABLE if offline else Errors.NONE),
-        "PartitionIndex": index,
-        "LeaderId": -1 if offline else node,
-        "LeaderEpoch": 0 if offline else log.leader_epoch,
-        "ReplicaNodes": [node],
-        "IsrNodes": [node],
-        "OfflineReplicas": [node] if offline else [],
-    }
+    def _partition(self, view: TopicView, index: int) -> Body:
+        state = partition_state(self._ctx, view, index, self._live)
+        return {
+            "ErrorCode": int(state.error),
+            "PartitionIndex": index,
+            "LeaderId": state.leader,
+            "LeaderEpoch": state.leader_epoch,
+            "ReplicaNodes": state.replicas,
+            "IsrNodes": state.isr,
+            "OfflineReplicas": state.offline,
+        }
 
 
 def _unknown(name: str | None, topic_id: uuid.UUID, error: Errors) -> Body:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from kbroker.common.errors import Errors
+from kbroker.requests.cluster import led_partition
 from kbroker.requests.context import ApiContext, Body, RequestContext
 from kbroker.security.authorizer import checks
 
@@ -27,10 +28,8 @@ def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
             index = row["PartitionIndex"]
             if refused is not None:
                 rows.append(_response(index, refused))
-            elif ctx.topics.is_offline(name, index):
-                rows.append(_response(index, Errors.KAFKA_STORAGE_ERROR))
             else:
-                rows.append(_cut(ctx.topics.partition(name, index), index, row["Offset"]))
+                rows.append(_cut(*led_partition(ctx, name, index), index, row["Offset"]))
         if rows:
             topics.append({"Name": name, "Partitions": rows})
     cut = [(topic["Name"], row) for topic in topics for row in topic["Partitions"] if row["LowWatermark"] > 0]
@@ -63,9 +62,9 @@ def _refused(ctx: ApiContext, name: str) -> Errors | None:
     return None
 
 
-def _cut(log: Any, index: int, offset: int) -> Body:
-    if log is None or log.is_closed:
-        return _response(index, Errors.UNKNOWN_TOPIC_OR_PARTITION)
+def _cut(log: Any, error: Errors, index: int, offset: int) -> Body:
+    if error is not Errors.NONE:
+        return _response(index, error)
     if offset < TO_THE_END or offset > log.high_watermark:
         return _response(index, Errors.OFFSET_OUT_OF_RANGE)
     try:

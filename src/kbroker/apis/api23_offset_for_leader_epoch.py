@@ -7,6 +7,7 @@ from collections.abc import Collection, Sequence
 from typing import Any
 
 from kbroker.common.errors import Errors
+from kbroker.requests.cluster import led_partition
 from kbroker.requests.context import ApiContext, Body, RequestContext
 from kbroker.security.authorizer import checks
 
@@ -27,10 +28,8 @@ def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
             index = row["Partition"]
             if name not in allowed:
                 rows.append(_response(index, checks.OFFSET_FOR_LEADER_EPOCH.error))
-            elif ctx.topics.is_offline(name, index):
-                rows.append(_response(index, Errors.KAFKA_STORAGE_ERROR))
             else:
-                rows.append(_look_up(ctx.topics.partition(name, index), row))
+                rows.append(_look_up(*led_partition(ctx, name, index), row))
         topics.append({"Topic": name, "Partitions": rows})
     return {"Topics": topics}
 
@@ -70,10 +69,10 @@ def end_of_epoch(epochs: Sequence[tuple[int, int]], latest: int, log_end: int, w
     return (epochs[above - 1][0] if above > 0 else wanted), epochs[above][1]
 
 
-def _look_up(log: Any, row: Body) -> Body:
+def _look_up(log: Any, error: Errors, row: Body) -> Body:
     index, current = row["Partition"], row["CurrentLeaderEpoch"]
-    if log is None or log.is_closed:
-        return _response(index, Errors.UNKNOWN_TOPIC_OR_PARTITION)
+    if error is not Errors.NONE:
+        return _response(index, error)
     if current >= 0 and current != log.leader_epoch:
         newer = current > log.leader_epoch
         return _response(index, Errors.UNKNOWN_LEADER_EPOCH if newer else Errors.FENCED_LEADER_EPOCH)

@@ -1,8 +1,9 @@
-"""DescribeCluster: one broker, which is its own controller."""
+"""DescribeCluster: the nodes of the cluster, and the one to which clients send changes."""
 
 from __future__ import annotations
 
 from kbroker.common.errors import Errors
+from kbroker.requests.cluster import controller_id, live_nodes
 from kbroker.requests.context import OPERATIONS_NOT_ASKED, ApiContext, Body, RequestContext
 from kbroker.security.authorizer import checks
 
@@ -18,8 +19,7 @@ def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
     if kind != BROKERS:
         text = f"Unsupported endpoint type {kind}"
         return {"ErrorCode": int(Errors.UNSUPPORTED_ENDPOINT_TYPE), "ErrorMessage": text}
-    endpoint = ctx.endpoint(request.listener)
-    rack = ctx.config.text("broker.rack") or None
+    nodes = live_nodes(ctx, request.listener)
     operations = OPERATIONS_NOT_ASKED
     if body["IncludeClusterAuthorizedOperations"]:
         may_see = ctx.auth.allows(request, checks.DESCRIBE_CLUSTER)
@@ -28,7 +28,9 @@ def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
         "ErrorCode": 0,
         "EndpointType": BROKERS,
         "ClusterId": ctx.cluster_id,
-        "ControllerId": ctx.node_id,
-        "Brokers": [{"BrokerId": ctx.node_id, "Host": endpoint.host, "Port": endpoint.port, "Rack": rack}],
+        "ControllerId": controller_id(ctx, nodes),
+        "Brokers": [
+            {"BrokerId": one.node_id, "Host": one.host, "Port": one.port, "Rack": one.rack} for one in nodes.values()
+        ],
         "ClusterAuthorizedOperations": operations,
     }

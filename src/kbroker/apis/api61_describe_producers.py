@@ -8,6 +8,7 @@ from typing import Any
 from kbroker.common.errors import Errors
 from kbroker.common.topic_names import invalid_name_reason
 from kbroker.log._partition_log import active_producers
+from kbroker.requests.cluster import led_partition
 from kbroker.requests.context import ApiContext, Body, RequestContext
 from kbroker.requests.response_room import NO_ROOM_TEXT, ResponseRoom
 from kbroker.security.authorizer import checks
@@ -37,10 +38,8 @@ def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
                 rows.append(_response(index, refused, refused.message))
             elif ctx.topics.get(name) is None:
                 rows.append(_response(index, Errors.UNKNOWN_TOPIC_OR_PARTITION, NOT_HOSTED))
-            elif ctx.topics.is_offline(name, index):
-                rows.append(_response(index, Errors.KAFKA_STORAGE_ERROR, None))
             else:
-                found = room.described((name, index), partial(_describe, ctx.topics.partition(name, index), index))
+                found = room.described((name, index), partial(_describe, *led_partition(ctx, name, index), index))
                 rows.append(_response(index, NO_ROOM, NO_ROOM_TEXT) if found is None else found)
         topics.append({"Name": name, "Partitions": rows})
     return {"Topics": topics}
@@ -55,9 +54,9 @@ def failure(body: Body, error: Errors, request: RequestContext) -> Body:
     return {"Topics": topics}
 
 
-def _describe(log: Any, index: int) -> Body:
-    if log is None or log.is_closed:
-        return _response(index, Errors.UNKNOWN_TOPIC_OR_PARTITION, None)
+def _describe(log: Any, error: Errors, index: int) -> Body:
+    if error is not Errors.NONE:
+        return _response(index, error, None)
     response = _response(index, Errors.NONE, None)
     response["ActiveProducers"] = [
         {

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Collection
 
 from kbroker.common.errors import Errors
 from kbroker.common.topic_names import invalid_name_reason
 from kbroker.metadata.topics import ZERO_ID, TopicView
+from kbroker.requests.cluster import live_nodes, partition_state
 from kbroker.requests.context import OPERATIONS_NOT_ASKED, ApiContext, Body, RequestContext
 from kbroker.security.authorizer import checks
 
@@ -32,6 +33,7 @@ def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
     if cursor is not None and names and names[0] == cursor["TopicName"]:
         first = cursor["PartitionIndex"]
     room = max(1, min(body["ResponsePartitionLimit"], MAX_PARTITIONS))
+    live = live_nodes(ctx, request.listener)
     topics: list[Body] = []
     for name in names:
         if room <= 0:
@@ -42,7 +44,7 @@ def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
             continue
         first = min(first, len(view.partitions))
         last = min(len(view.partitions), first + room)
-        topics.append(_topic(ctx, view, range(first, last), _operations(ctx, request, name)))
+        topics.append(_topic(ctx, view, range(first, last), _operations(ctx, request, name), live))
         if last < len(view.partitions):
             return {"Topics": topics + refused, "NextCursor": {"TopicName": name, "PartitionIndex": last}}
         room -= last - first
@@ -59,29 +61,29 @@ def _operations(ctx: ApiContext, request: RequestContext, name: str) -> int:
     return ctx.auth.operations(request, checks.TOPIC, name)
 
 
-def _topic(ctx: ApiContext, view: TopicView, indexes: range, operations: int) -> Body:
+def _topic(ctx: ApiContext, view: TopicView, indexes: range, operations: int, live: Collection[int]) -> Body:
     return {
         "ErrorCode": 0,
         "Name": view.name,
         "TopicId": view.topic_id,
         "IsInternal": view.is_internal,
-        "Partitions": [_partition(ctx.node_id, index, view.partitions[index]) for index in indexes],
+        "Partitions": [_partition(ctx, view, index, live) for index in indexes],
         "TopicAuthorizedOperations": operations,
     }
 
 
-def _partition(node: int, index: int, log: Any) -> Body:
-    offline = log is None
+def _partition(ctx: ApiContext, view: TopicView, index: int, live: Collection[int]) -> Body:
+    state = partition_state(ctx, view, index, live)
     return {
-        "ErrorCode": int(Errors.LEADER_NOT_AVAILABLE if offline else Errors.NONE),
+        "ErrorCode": int(state.error),
         "PartitionIndex": index,
-        "LeaderId": -1 if offline else node,
-        "LeaderEpoch": -1 if offline else log.leader_epoch,
-        "ReplicaNodes": [node],
-        "IsrNodes": [node],
-        "EligibleLeaderReplicas": [],
-        "LastKnownElr": [],
-        "OfflineReplicas": [node] if offline else [],
+        "LeaderId": state.leader,
+        "LeaderEpoch": state.leader_epoch,
+        "ReplicaNodes": state.replicas,
+        "IsrNodes": state.isr,
+        "EligibleLeaderReplicas": state.elr,
+        "LastKnownElr": state.last_known_elr,
+        "OfflineReplicas": state.offline,
     }
 
 

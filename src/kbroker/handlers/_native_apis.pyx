@@ -246,7 +246,7 @@ cdef class NativeApis:
             max_fetch_sessions, session_seed or <int64_t>(native_apis.hash_seed >> 1), native_apis.hash_seed)
         if native_apis.fetch_purgatory == NULL or native_apis.produce_purgatory == NULL or native_apis.sessions == NULL:
             raise MemoryError
-        native_apis.topics = topic_table_build(())
+        native_apis.topics = topic_table_build((), node_id)
 
     def __dealloc__(self):
         cdef NativeApisCore *native_apis = self.native_apis
@@ -362,7 +362,7 @@ cdef class NativeApis:
         Args: views: objects with ``name``, ``topic_id`` (uuid.UUID), ``partitions`` (PartitionLog by number) and
             ``is_internal``.
         """
-        cdef TopicTable *table = topic_table_build(views)
+        cdef TopicTable *table = topic_table_build(views, self.native_apis.node_id)
         cdef TopicTable *old
         cdef NativeApisCore *native_apis = self.native_apis
         with nogil:

@@ -447,6 +447,14 @@ cdef class PartitionLog:
     def leader_epoch(self):
         return atomic_load(&self.partition.leader_epoch)
 
+    def set_leader_epoch(self, int32_t epoch):
+        cdef Partition *state = self.partition
+        if epoch < 0:
+            raise ValueError(f"epoch must be >= 0, got {epoch}")
+        with nogil:
+            atomic_store(&state.leader_epoch, epoch)
+            call_hook(state, False)     # fetches that wait by an earlier epoch complete
+
     @property
     def is_closed(self):
         return atomic_load(&self.partition.closed) != 0

@@ -9,7 +9,7 @@ import threading
 import uuid
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from kbroker.common.configs.config import BrokerConfig
 from kbroker.common.configs.config_def import ConfigValue
@@ -26,13 +26,14 @@ from kbroker.common.units import counted
 from kbroker.log.checkpoints import uuid_to_text
 from kbroker.log.folder_scan import TopicLogs
 from kbroker.log.log_dirs import LogDirView
-from kbroker.log.log_tasks import LogTasks
 from kbroker.metadata.configs.resource_configs import config_records
 from kbroker.metadata.controller import Controller
 from kbroker.metadata.image.delta import MetadataDelta
 from kbroker.metadata.image.image import MetadataImage, TopicImage
+from kbroker.metadata.image.partition_registration import PartitionRegistration
 from kbroker.metadata.partition_records import directory_records, new_partition_records
 from kbroker.metadata.records.metadata_record import MetadataRecord, metadata_record
+from kbroker.metadata.topic_logs import Logs
 from kbroker.metadata.topic_rules import (
     NewTopic,
     TopicNames,
@@ -56,34 +57,12 @@ def free(mutations: int) -> None:
     """Charge nothing; every mutation is allowed."""
 
 
-class Logs(Protocol):
-    """Methods of the log manager that the registry uses."""
-
-    def start(self, topics: Iterable[TopicLogs]) -> object: ...
-    def partition(self, topic: str, partition: int) -> Any: ...
-    def create_partitions(
-        self, topic: str, partitions: Iterable[int], topic_id: uuid.UUID, config: Mapping[str, ConfigValue]
-    ) -> list[Any]: ...
-    def note_deletions(self, topic_ids: Iterable[uuid.UUID]) -> None: ...
-    def withdraw_deletions(self, topic_ids: Iterable[uuid.UUID]) -> None: ...
-    def delete_topics(self, topics: Mapping[str, Iterable[int]], topic_ids: Iterable[uuid.UUID]) -> None: ...
-    def sync_folders(self) -> None: ...
-    def check_config(self, config: Mapping[str, ConfigValue]) -> None: ...
-    @property
-    def directory_ids(self) -> list[uuid.UUID]: ...
-    def directory_of(self, topic: str, partition: int) -> uuid.UUID | None: ...
-    @property
-    def tasks(self) -> LogTasks: ...
-    def describe_dirs(self) -> list[LogDirView]: ...
-    def move_partition(self, topic: str, partition: int, path: str) -> None: ...
-    def update_configs(self, configs: Mapping[str, Mapping[str, ConfigValue]]) -> None: ...
-
-
 class TopicView(NamedTuple):
     """A topic for handlers: never changed, replaced as a whole.
 
-    ``partitions``: open logs by number, None where one could not be read at start; ``configs``: those that the topic
-    itself sets; ``is_unrecorded``: it is the request log's topic, and requests about it alone are not recorded.
+    ``partitions``: open logs by number, None where one could not be read at start; ``registrations``: leader, replicas
+    and epochs of each; ``configs``: those that the topic itself sets; ``is_unrecorded``: it is the request log's topic,
+    and requests about it alone are not recorded.
     """
 
     name: str
@@ -92,6 +71,7 @@ class TopicView(NamedTuple):
     is_internal: bool = False
     is_unrecorded: bool = False
     configs: Mapping[str, str] = MappingProxyType({})
+    registrations: tuple[PartitionRegistration, ...] = ()
 
 
 class PlannedTopic(NamedTuple):
@@ -416,8 +396,14 @@ class TopicRegistry:
         grown = [one for one in delta.changed_topics.values() if self._is_grown(one)]
         fresh = created | {topic.name: self._open(topic, image) for topic in grown}
         fresh |= self._reconfigured(delta, image, fresh)
+        for topic in delta.changed_topics.values():
+            view = fresh.get(topic.name) or self._by_name.get(topic.name)
+            if view is not None:
+                fresh[topic.name] = view._replace(registrations=topic.partitions)
         if fresh:
             self._swap({**self._by_name, **fresh})
+        for topic in delta.changed_topics.values():
+            self._lead(self._by_name.get(topic.name))
         for view in created.values():
             count = counted(len(view.partitions), "partition")
             logger.info("created topic %s with %s, id %s", view.name, count, uuid_to_text(view.topic_id))
@@ -441,6 +427,13 @@ class TopicRegistry:
             # Their folders first: a start creates missing folders of known topics, and leaves those of unknown ones.
             self._drop_logs(failed)
         return views
+
+    @staticmethod
+    def _lead(view: TopicView | None) -> None:
+        """Set the leader epochs of logs, after the views: fetches that wait at an earlier leader complete by it."""
+        for log, registration in zip(view.partitions, view.registrations, strict=True) if view is not None else ():
+            if log is not None and log.leader_epoch != registration.leader_epoch:
+                log.set_leader_epoch(registration.leader_epoch)
 
     def _is_grown(self, topic: TopicImage) -> bool:
         view = self._by_name.get(topic.name)
@@ -544,7 +537,7 @@ class TopicRegistry:
     def _view(self, topic: TopicImage, partitions: tuple[Any, ...], configs: Mapping[str, str]) -> TopicView:
         is_log = topic.name == self._config.text("kbroker.request.log.topic")
         is_internal = is_log or topic.name in INTERNAL_TOPICS
-        return TopicView(topic.name, topic.topic_id, partitions, is_internal, is_log, configs)
+        return TopicView(topic.name, topic.topic_id, partitions, is_internal, is_log, configs, topic.partitions)
 
     def _drop_logs(self, partitions: Mapping[str, Iterable[int]], topic_ids: Iterable[uuid.UUID] = ()) -> None:
         """Remove the existing logs of these topics; a failed creation has not created all of them.

@@ -7,11 +7,17 @@ from libc.stdint cimport int32_t, int64_t, uint64_t
 from kbroker._core.sync cimport AtomicI64
 from kbroker.log._partition cimport Partition
 
+cdef struct Foreign:            # a partition that another node leads
+    int32_t leader              # -1: none
+    int32_t leader_epoch
+    Partition *partition        # counted: this node may serve it to consumers as a follower; NULL: it may not
+
 cdef struct Topic:
     char *name                  # owned, not terminated
     int32_t name_bytes
     char id[16]
-    Partition **partitions      # owned counts; index = partition number
+    Partition **partitions      # owned counts; index = partition number; NULL: this node does not lead it, or no log
+    Foreign *foreign            # by partition number; leader is the node itself where it leads. NULL: it leads all
     int32_t partition_count
     bint is_internal
     bint is_unrecorded          # requests about it alone are not recorded: the request log's own
@@ -30,5 +36,10 @@ cdef Topic *topic_by_name(TopicTable *table, const char *name, int64_t name_byte
 cdef Topic *topic_by_id(TopicTable *table, const char *id16) noexcept nogil
 cdef uint64_t hash_bytes(const char *data, int64_t size_bytes) noexcept nogil
 
-# Build a table from objects with name, topic_id, partitions, is_internal and maybe is_unrecorded.
-cdef TopicTable *topic_table_build(object views) except NULL
+# Return the leader and epoch of a partition that another node leads; NULL: this one leads it.
+cdef inline Foreign *topic_foreign(const Topic *topic, int32_t index, int32_t node_id) noexcept nogil:
+    return &topic.foreign[index] if topic.foreign != NULL and topic.foreign[index].leader != node_id else NULL
+
+# Build a table for a node from objects with name, topic_id, partitions, is_internal and maybe is_unrecorded and
+# registrations.
+cdef TopicTable *topic_table_build(object views, int32_t node_id) except NULL

@@ -1,4 +1,4 @@
-"""Immutable topic table of the native handlers; see the .pxd for the owners."""
+"""Immutable topic table of the native handlers of a node; see the .pxd for the owners."""
 
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t
 from libc.stdlib cimport calloc, free, malloc
@@ -32,7 +32,10 @@ cdef void topic_table_release(TopicTable *table) noexcept nogil:
         for k in range(table.topics[i].partition_count):
             if table.topics[i].partitions[k] != NULL:
                 partition_release(table.topics[i].partitions[k])
+            if table.topics[i].foreign != NULL and table.topics[i].foreign[k].partition != NULL:
+                partition_release(table.topics[i].foreign[k].partition)
         free(table.topics[i].partitions)
+        free(table.topics[i].foreign)
         free(table.topics[i].name)
     free(table.topics)
     free(table.by_name)
@@ -74,7 +77,26 @@ cdef void link(TopicTable *table, int32_t index) noexcept nogil:
     table.by_id[slot] = index
 
 
-cdef int fill(Topic *topic, object view) except -1:
+cdef int fill_foreign(Topic *topic, list logs, tuple registrations, int32_t node_id) except -1:
+    """Note the partitions that other nodes lead; a topic without them has no such list."""
+    cdef PartitionLog log
+    cdef Foreign *foreign
+    cdef int32_t k
+    if all([one.leader == node_id for one in registrations]):
+        return 0
+    topic.foreign = <Foreign *>calloc(<size_t>len(registrations), sizeof(Foreign))
+    if topic.foreign == NULL:
+        raise MemoryError
+    for k in range(<int32_t>len(registrations)):
+        foreign = &topic.foreign[k]
+        foreign.leader, foreign.leader_epoch = registrations[k].leader, registrations[k].leader_epoch
+        log = logs[k]
+        if foreign.leader != node_id and node_id in registrations[k].isr and log is not None and log.partition != NULL:
+            foreign.partition = partition_retain(log.partition)
+    return 0
+
+
+cdef int fill(Topic *topic, object view, int32_t node_id) except -1:
     cdef bytes name = view.name.encode("utf-8", "surrogateescape")
     cdef bytes topic_id = view.topic_id.bytes
     cdef list logs = list(view.partitions)
@@ -89,15 +111,16 @@ cdef int fill(Topic *topic, object view) except -1:
     memcpy(topic.id, <const char *>topic_id, 16)
     topic.is_internal = bool(view.is_internal)
     topic.is_unrecorded = bool(getattr(view, "is_unrecorded", False))
+    topic.partition_count = <int32_t>len(logs)
+    fill_foreign(topic, logs, getattr(view, "registrations", ()), node_id)
     for k in range(<int32_t>len(logs)):
         log = logs[k]
-        if log is not None and log.partition != NULL:
+        if log is not None and log.partition != NULL and topic_foreign(topic, k, node_id) == NULL:
             topic.partitions[k] = partition_retain(log.partition)
-        topic.partition_count = k + 1
     return 0
 
 
-cdef TopicTable *topic_table_build(object views) except NULL:
+cdef TopicTable *topic_table_build(object views, int32_t node_id) except NULL:
     """Args: views with ``name``, ``topic_id`` (uuid.UUID), ``partitions`` (PartitionLog by number), ``is_internal``."""
     cdef list all_views = list(views)
     cdef int32_t count = <int32_t>len(all_views)
@@ -119,7 +142,7 @@ cdef TopicTable *topic_table_build(object views) except NULL:
             table.by_name[i] = table.by_id[i] = -1
         for i in range(count):
             table.topic_count = i + 1
-            fill(&table.topics[i], all_views[i])
+            fill(&table.topics[i], all_views[i], node_id)
             link(table, i)
     except BaseException:
         topic_table_release(table)

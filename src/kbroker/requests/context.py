@@ -214,8 +214,8 @@ class ApiContext:
 
     @property
     def node_id(self) -> int:
-        """Id of this broker, which is node and controller."""
-        return self.controller.node_id
+        """Id of the node as which requests are served."""
+        return self.config.node_id
 
     @property
     def cluster_id(self) -> str:

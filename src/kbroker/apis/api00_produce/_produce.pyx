@@ -23,8 +23,9 @@ from kbroker._core.timer.purgatory cimport (
 )
 from kbroker._core.sync cimport atomic_load, atomic_store
 from kbroker.common._errors cimport (
-    INVALID_RECORD, INVALID_REQUIRED_ACKS, INVALID_TOPIC_EXCEPTION, KAFKA_STORAGE_ERROR, NONE, UNKNOWN_TOPIC_ID,
-    TOPIC_AUTHORIZATION_FAILED, TRANSACTIONAL_ID_AUTHORIZATION_FAILED, UNKNOWN_TOPIC_OR_PARTITION, REQUEST_TIMED_OUT,
+    INVALID_RECORD, INVALID_REQUIRED_ACKS, INVALID_TOPIC_EXCEPTION, KAFKA_STORAGE_ERROR, NONE, NOT_LEADER_OR_FOLLOWER,
+    REQUEST_TIMED_OUT, TOPIC_AUTHORIZATION_FAILED, TRANSACTIONAL_ID_AUTHORIZATION_FAILED, UNKNOWN_TOPIC_ID,
+    UNKNOWN_TOPIC_OR_PARTITION,
 )
 from kbroker.log._append cimport AppendPart, partition_append
 from kbroker.log._partition cimport (
@@ -47,10 +48,11 @@ from kbroker.requests._native_types cimport (
     OUTCOME_DECLINED, OUTCOME_LEFT, OUTCOME_RESPONDED, Handler, Outcome, NativeApisCore, OUTCOME_DELAYED,
 )
 from kbroker.protocol._batch_format cimport ATTRIBUTES_AT, BATCH_HEADER_BYTES, CODEC_MASK
-from kbroker.replica._topics cimport Topic, topic_by_id, topic_by_name
+from kbroker.replica._topics cimport Foreign, Topic, topic_by_id, topic_by_name, topic_foreign
 from kbroker.quota._quota_enforcement cimport gate_produce, store_throttle
 
 cdef enum:
+    FIRST_WITH_LEADER = 10      # version whose responses name another leader (KIP-951)
     SLOW_APPEND_NS = 10000000
     SLOW_FOR_NS = 1000000000    # after such a request only handlers execute Produce
 
@@ -202,8 +204,9 @@ DELAYED_PRODUCE.on_expiration = delayed_produce_on_expiration
 DELAYED_PRODUCE.destroy = delayed_produce_destroy
 
 
-cdef void write_partition(Writer *w, int16_t version, int32_t index, AppendResult *result) noexcept nogil:
-    """Write a PartitionProduceResponse."""
+cdef void write_partition(Writer *w, int16_t version, int32_t index, AppendResult *result,
+                          const Foreign *foreign) noexcept nogil:
+    """Write a PartitionProduceResponse. Args: ``foreign``: the leader if it is another node, else NULL."""
     cdef bint flexible = version >= 9
     cdef int64_t message_bytes = 0
     cdef int32_t slot
@@ -224,7 +227,14 @@ cdef void write_partition(Writer *w, int16_t version, int32_t index, AppendResul
             if flexible:
                 write_uvarint(w, 0)
         write_string(w, result.message, message_bytes, flexible)
-    if flexible:
+    if version >= FIRST_WITH_LEADER and foreign != NULL and result.error == NOT_LEADER_OR_FOLLOWER:
+        write_uvarint(w, 1)
+        write_uvarint(w, 0)     # CurrentLeader: id, epoch, no tags
+        write_uvarint(w, 9)
+        write_i32(w, foreign.leader)
+        write_i32(w, foreign.leader_epoch)
+        write_uvarint(w, 0)
+    elif flexible:
         write_uvarint(w, 0)
 
 
@@ -256,8 +266,9 @@ cdef inline bint may_use_transactional_id(Handler *handler, Request *request,
         parsed.transactional_id_bytes, 1)
 
 
-cdef Partition *writable_partition(const ProduceRequest *parsed, const Topic *topic, bint by_id, bint is_allowed,
-                                   const ProducePart *part, AppendResult *result) noexcept nogil:
+cdef Partition *writable_partition(const Handler *handler, const ProduceRequest *parsed, const Topic *topic,
+                                   bint by_id, bint is_allowed, const ProducePart *part,
+                                   AppendResult *result) noexcept nogil:
     """Return the partition of a part; NULL: the request itself is wrong, and result has its error.
 
     These errors come before the log's (order of spec/log-storage 4).
@@ -270,8 +281,9 @@ cdef Partition *writable_partition(const ProduceRequest *parsed, const Topic *to
         refuse(result, UNKNOWN_TOPIC_OR_PARTITION)
     elif part.index < 0 or part.index >= topic.partition_count:
         refuse(result, UNKNOWN_TOPIC_OR_PARTITION)
-    elif topic.partitions[part.index] == NULL:                  # its log could not be opened
-        refuse(result, KAFKA_STORAGE_ERROR)
+    elif topic.partitions[part.index] == NULL:          # another node leads it, or its log could not be opened
+        refuse(result, KAFKA_STORAGE_ERROR if topic_foreign(
+            topic, part.index, handler.native_apis.node_id) == NULL else NOT_LEADER_OR_FOLLOWER)
     elif partition_is_closed(topic.partitions[part.index]):
         refuse(result, UNKNOWN_TOPIC_OR_PARTITION)
     elif part.size_bytes <= 0:
@@ -285,10 +297,10 @@ cdef Partition *writable_partition(const ProduceRequest *parsed, const Topic *to
     return NULL
 
 
-cdef void append_one(ProduceRequest *parsed, Topic *topic, bint by_id, bint is_allowed, ProducePart *part,
-                     const VerifiedPart *verified, int16_t version, AppendResult *result,
+cdef void append_one(const Handler *handler, ProduceRequest *parsed, Topic *topic, bint by_id, bint is_allowed,
+                     ProducePart *part, const VerifiedPart *verified, int16_t version, AppendResult *result,
                      Partition **partition) noexcept nogil:
-    partition[0] = writable_partition(parsed, topic, by_id, is_allowed, part, result)
+    partition[0] = writable_partition(handler, parsed, topic, by_id, is_allowed, part, result)
     if partition[0] == NULL:
         return
     if verified != NULL and verified.error != NONE:
@@ -298,6 +310,13 @@ cdef void append_one(ProduceRequest *parsed, Topic *topic, bint by_id, bint is_a
     else:
         partition_append(partition[0], part.records, part.size_bytes, parsed.acks, version, True,
                          NOT_VERIFIED if verified == NULL else verified.guard, result)
+
+
+cdef inline const Foreign *leader_of(const Handler *handler, const Topic *topic, const AppendResult *result,
+                                     int32_t index) noexcept nogil:
+    if result.error != NOT_LEADER_OR_FOLLOWER or topic == NULL or not 0 <= index < topic.partition_count:
+        return NULL
+    return topic_foreign(topic, index, handler.native_apis.node_id)
 
 
 cdef inline Topic *topic_of(Handler *handler, const ProduceTopic *data) noexcept nogil:
@@ -351,7 +370,7 @@ cdef bint begin_gathered(Handler *handler, Request *request, ProduceRequest *par
     part.records = parsed.parts[0].records
     part.size_bytes = parsed.parts[0].size_bytes
     part.api_version = kafka_request(request).api_version
-    return writable_partition(parsed, topic, data.id != NULL, may_write(handler, request, data, topic),
+    return writable_partition(handler, parsed, topic, data.id != NULL, may_write(handler, request, data, topic),
                               &parsed.parts[0], &part.result) != NULL
 
 
@@ -446,8 +465,8 @@ cdef Outcome append_all(Handler *handler, Request *request, ProduceRequest *pars
             else:
                 if verdicts != NULL:
                     verified = &verdicts.parts[at - 1]
-                append_one(parsed, topic, version >= 13, is_allowed, &parsed.parts[at - 1], verified, version, &result,
-                           &partition)
+                append_one(handler, parsed, topic, version >= 13, is_allowed, &parsed.parts[at - 1], verified, version,
+                           &result, &partition)
             any_error = any_error or result.error != NONE
             kafka.conversion_ns += result.conversion_ns
             if partition != NULL and result.high_watermark_moved:
@@ -465,7 +484,8 @@ cdef Outcome append_all(Handler *handler, Request *request, ProduceRequest *pars
                     waiting[waiting_count].base_offset_at = w.size_bytes + 6
                     waiting_count += 1
             kafka_mark_error(request, result.error, 1)
-            write_partition(&w, version, parsed.parts[at - 1].index, &result)
+            write_partition(&w, version, parsed.parts[at - 1].index, &result, leader_of(handler, topic, &result,
+                            parsed.parts[at - 1].index))
             free(result.bad_records)
         if flexible:
             write_uvarint(&w, 0)

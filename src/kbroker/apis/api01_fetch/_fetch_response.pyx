@@ -21,7 +21,7 @@ from kbroker.common._errors cimport (
     UNKNOWN_TOPIC_OR_PARTITION,
 )
 from kbroker.log._partition cimport (
-    ReadProbe, partition_is_closed, partition_leader_epoch, partition_release, partition_retain,
+    Partition, ReadProbe, partition_is_closed, partition_leader_epoch, partition_release, partition_retain,
 )
 from kbroker.log._posix cimport io_read
 from kbroker.log._read cimport partition_probe, partition_read
@@ -36,11 +36,15 @@ from kbroker.security.authorizer._acl_table cimport (
 )
 from kbroker.requests._native_types cimport NativeApisCore
 from kbroker.replica._topics cimport (
-    Topic, TopicTable, topic_by_id, topic_by_name, topic_table_release, topic_table_retain,
+    Foreign, Topic, TopicTable, topic_by_id, topic_by_name, topic_foreign, topic_table_release, topic_table_retain,
 )
 from kbroker.quota._quota_enforcement cimport (
     ClientCache, gate_exempt, gate_fetch, quotas_are_set, store_throttle,
 )
+
+
+cdef enum:
+    FIRST_WITH_FOLLOWERS = 11   # version of Fetch whose clients know of followers
 
 
 cdef bint supersede(FetchState *state) noexcept nogil:
@@ -79,6 +83,31 @@ cdef bint may_fetch(Handler *handler, FetchState *state, int32_t first, const To
                       end - first)
 
 
+cdef Partition *find_partition(const FetchState *state, FetchPart *part, const Topic *topic) noexcept nogil:
+    """Return the partition of a part, and note its leader; NULL: this node does not serve it, and the error is noted.
+
+    A follower in the ISR serves consumers that know of followers (KIP-392).
+    """
+    cdef Partition *found = topic.partitions[part.index]
+    cdef const Foreign *foreign = topic_foreign(topic, part.index, state.native_apis.node_id)
+    if foreign == NULL:
+        part.current_leader = state.native_apis.node_id
+        part.current_epoch = 0 if found == NULL else partition_leader_epoch(found)
+        if found == NULL:               # its log could not be opened
+            part.error = KAFKA_STORAGE_ERROR
+        return found
+    part.current_leader, part.current_epoch = foreign.leader, foreign.leader_epoch
+    if foreign.partition == NULL or state.version < FIRST_WITH_FOLLOWERS:
+        part.error = NOT_LEADER_OR_FOLLOWER
+        return NULL
+    return foreign.partition
+
+
+cdef inline bint has_new_leader(const FetchPart *part) noexcept nogil:
+    """Return whether the partition has another leader epoch than when it was found."""
+    return partition_leader_epoch(part.partition) != part.known_epoch
+
+
 cdef bint resolve_partitions(Handler *handler, FetchState *state) noexcept nogil:
     cdef const char *name = NULL
     cdef Topic *topic = NULL
@@ -113,15 +142,15 @@ cdef bint resolve_partitions(Handler *handler, FetchState *state) noexcept nogil
         elif part.index < 0 or part.index >= topic.partition_count:
             part.is_unread = True
             part.error = UNKNOWN_TOPIC_OR_PARTITION
-        elif topic.partitions[part.index] == NULL:      # its log could not be opened
-            part.error = KAFKA_STORAGE_ERROR
+        elif find_partition(state, part, topic) == NULL:
+            pass
         elif state.replica_id >= 0:
             part.error = NOT_LEADER_OR_FOLLOWER         # no broker replicates from this one
         elif part.max_bytes < 0 or state.max_bytes < 0:
             part.error = UNKNOWN_SERVER_ERROR
         else:
-            part.partition = partition_retain(topic.partitions[part.index])
-            epoch = partition_leader_epoch(part.partition)
+            part.partition = partition_retain(find_partition(state, part, topic))
+            epoch = part.known_epoch = partition_leader_epoch(part.partition)
             if part.leader_epoch > epoch:
                 part.error = UNKNOWN_LEADER_EPOCH
             elif 0 <= part.leader_epoch < epoch:
@@ -184,6 +213,9 @@ cdef int64_t read_partitions(FetchState *state, bint *any_error, int32_t *readab
             part.read.error = UNKNOWN_TOPIC_OR_PARTITION        # it was found: not UNKNOWN_TOPIC_ID
         elif part.error != NONE:
             part.read.error = part.error
+        elif has_new_leader(part):      # while the fetch waited
+            part.current_leader = -1
+            part.read.error = FENCED_LEADER_EPOCH if part.leader_epoch >= 0 else NOT_LEADER_OR_FOLLOWER
         else:
             room = limit - total
             if room < 0:
@@ -227,7 +259,7 @@ cdef bint is_satisfied(FetchState *state) noexcept nogil:
         part = &state.parts[i]
         if part.is_superseded or part.is_unread:
             continue
-        if part.partition == NULL or partition_is_closed(part.partition):
+        if part.partition == NULL or partition_is_closed(part.partition) or has_new_leader(part):
             return True
         partition_probe(part.partition, part.offset, part.max_bytes, state.isolation, &probe)
         if probe.error != NONE or probe.crosses_segment:
@@ -349,8 +381,8 @@ cdef bint write_part(Writer *w, FetchState *state, FetchPart *part, Split *split
         write_uvarint(w, 1)
         write_uvarint(w, 1)     # CurrentLeader: id, epoch, no tags
         write_uvarint(w, 9)
-        write_i32(w, state.native_apis.node_id)
-        write_i32(w, 0 if part.partition == NULL else partition_leader_epoch(part.partition))
+        write_i32(w, part.current_leader)
+        write_i32(w, part.current_epoch if part.current_leader >= 0 else -1)
         write_uvarint(w, 0)
     elif flexible:
         write_uvarint(w, 0)

@@ -14,7 +14,10 @@ cdef struct FetchPart:
     int64_t offset
     int32_t last_fetched_epoch
     int32_t max_bytes
-    Partition *partition        # counted, NULL when unknown
+    Partition *partition        # counted, NULL when unknown or led by a node that alone may serve it
+    int32_t known_epoch         # leader epoch by which it was found
+    int32_t current_leader      # of the response; -1: unknown
+    int32_t current_epoch
     int16_t error               # found before reading
     bint was_known              # its topic exists, or did during an earlier request of the session
     bint is_unread              # unknown topic or partition: its log was not read

@@ -127,6 +127,11 @@ class PartitionRegistration(NamedTuple):
         return body
 
 
+def only_replica(node_id: int, directory: UUID = UNASSIGNED) -> PartitionRegistration:
+    """Return the state of a new partition whose only replica is on this node and leads."""
+    return PartitionRegistration((node_id,), (directory,), (node_id,), (), (), node_id, RECOVERED, 0, 0)
+
+
 @lru_cache(maxsize=4096)
 def _share(value: Any) -> Any:
     """Return the first of equal tuples: partitions in the same state share one object."""

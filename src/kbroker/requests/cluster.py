@@ -1,0 +1,111 @@
+"""The cluster in the responses of a node: its nodes, and the leader, replicas and ISR of partitions.
+
+All of it is from the image. The node as which a request is served is ``ApiContext.node_id``.
+Source: ``KRaftMetadataCache``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from kbroker.common.errors import Errors
+from kbroker.metadata.image.partition_registration import NO_LEADER, only_replica
+
+if TYPE_CHECKING:
+    from kbroker.metadata.topics import TopicView
+    from kbroker.requests.context import ApiContext
+
+
+class Node(NamedTuple):
+    """A node that serves clients, with its address at the listener of a request."""
+
+    node_id: int
+    host: str
+    port: int
+    rack: str | None
+
+
+class PartitionState(NamedTuple):
+    """State of a partition for clients. ``leader``: -1 if no node that serves clients leads it."""
+
+    error: Errors
+    leader: int
+    leader_epoch: int
+    replicas: list[int]
+    isr: list[int]
+    offline: list[int]
+    elr: list[int]
+    last_known_elr: list[int]
+
+
+def live_nodes(ctx: ApiContext, listener: str) -> dict[int, Node]:
+    """Return the registered, unfenced nodes that have a listener of this name, by id."""
+    nodes = {}
+    for node_id, broker in sorted(ctx.image.brokers.items()):
+        at = broker.listeners.get(listener)
+        if node_id != ctx.node_id and at is not None and not broker.is_fenced:
+            nodes[node_id] = Node(node_id, at.host, at.port, broker.rack)
+    mine = ctx.image.brokers.get(ctx.node_id)
+    if mine is None or not mine.is_fenced:
+        nodes[ctx.node_id] = Node(ctx.node_id, *ctx.endpoint(listener), ctx.config.text("broker.rack") or None)
+    return dict(sorted(nodes.items()))
+
+
+def controller_id(ctx: ApiContext, live: Collection[int]) -> int:
+    """Return the node to which clients send changes; any node accepts them. -1 if no node serves clients."""
+    return ctx.controller.node_id if ctx.controller.node_id in live else next(iter(live), -1)
+
+
+def partition_state(ctx: ApiContext, view: TopicView, index: int, live: Collection[int]) -> PartitionState:
+    """Return the state of a partition. One whose log this node leads but could not read has no leader."""
+    node_id = ctx.node_id
+    found = view.registrations[index] if view.registrations else only_replica(node_id)
+    leader = found.leader
+    offline = [one for one in found.replicas if one not in live]
+    if leader == node_id and view.partitions[index] is None:
+        leader = NO_LEADER
+        offline.append(node_id)
+    elif leader not in live:
+        leader = NO_LEADER
+    error = Errors.LEADER_NOT_AVAILABLE if leader == NO_LEADER else Errors.NONE
+    return PartitionState(
+        error,
+        leader,
+        found.leader_epoch,
+        list(found.replicas),
+        list(found.isr),
+        offline,
+        list(found.elr),
+        list(found.last_known_elr),
+    )
+
+
+def current_leader(ctx: ApiContext, name: str, index: int) -> tuple[int, int]:
+    """Return the leader of a partition and its epoch, by the image; -1 and -1 for an unknown partition."""
+    topic = ctx.image.topics.get(name)
+    if topic is None or not 0 <= index < len(topic.partitions):
+        return NO_LEADER, -1
+    return topic.partitions[index].leader, topic.partitions[index].leader_epoch
+
+
+def led_partition(ctx: ApiContext, name: str, index: int) -> tuple[Any, Errors]:
+    """Return the log of a partition that this node leads, or None and the error for the client."""
+    view = ctx.topics.get(name)
+    if view is None or not 0 <= index < len(view.partitions):
+        return None, Errors.UNKNOWN_TOPIC_OR_PARTITION
+    if view.registrations and view.registrations[index].leader != ctx.node_id:
+        return None, Errors.NOT_LEADER_OR_FOLLOWER
+    log = view.partitions[index]
+    if log is None:
+        return None, Errors.KAFKA_STORAGE_ERROR
+    return (None, Errors.UNKNOWN_TOPIC_OR_PARTITION) if log.is_closed else (log, Errors.NONE)
+
+
+def endpoint_rows(nodes: Mapping[int, Node], wanted: Collection[int]) -> list[dict[str, Any]]:
+    """Return the NodeEndpoints of a response: the addresses of leaders that a client had not expected (KIP-951)."""
+    return [
+        {"NodeId": one.node_id, "Host": one.host, "Port": one.port, "Rack": one.rack}
+        for one in nodes.values()
+        if one.node_id in wanted
+    ]
