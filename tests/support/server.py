@@ -142,6 +142,7 @@ class Completion(NamedTuple):
     """Receiver of the response of a handler that returned None."""
 
     complete: Callable[[Body], None]
+    close: Callable[[], None] = lambda: None
 
 
 @dataclass

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
-from kbroker.apis.api44_incremental_alter_configs import AlterChecks, authorize, each_resource, failure
+from kbroker.apis.api44_incremental_alter_configs import (
+    STORED,
+    AlterChecks,
+    authorize,
+    each_resource,
+    failure,
+    forward_rest,
+)
 from kbroker.common.configs.config_resource import ConfigChange, ConfigOperation
 from kbroker.metadata.configs.dynamic_configs import check_changes
 from kbroker.requests.context import ApiContext, Body, RequestContext
+from kbroker.requests.forward import Forward
 from kbroker.security.authorizer import checks
 
-__all__ = ["failure", "handle"]
+__all__ = ["before_forwarding", "failure", "handle"]
 
 _CHECKS = AlterChecks(
     checks.ALTER_CONFIGS_TOPIC, checks.ALTER_CONFIGS_GROUP, checks.ALTER_CONFIGS_CLUSTER, checks.ALTER_CONFIGS_CLUSTER
@@ -18,10 +26,29 @@ _CHECKS = AlterChecks(
 def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
     """Replace the configs of each resource, or only check them. A duplicate resource gets no response, as in Kafka."""
 
-    def replace(resource: Body) -> None:
-        configs = [(row["Name"], row["Value"]) for row in resource["Configs"]]
-        check_changes([ConfigChange(name, ConfigOperation.SET, value) for name, value in configs])
+    def replace(resource: Body) -> bool:
+        configs = _configs(resource)
         authorize(ctx, request, resource, _CHECKS)
         ctx.dynamic.replace(resource["ResourceType"], resource["ResourceName"], configs, body["ValidateOnly"])
+        return True
 
     return each_resource(body, replace)
+
+
+def before_forwarding(ctx: ApiContext, body: Body, request: RequestContext) -> Forward | Body:
+    """Check the configs of this broker; the controller does the rest."""
+
+    def look(resource: Body) -> bool:
+        configs = _configs(resource)
+        if resource["ResourceType"] not in STORED:
+            ctx.dynamic.replace(resource["ResourceType"], resource["ResourceName"], configs, validate_only=True)
+        return False
+
+    return forward_rest(body, look)
+
+
+def _configs(resource: Body) -> list[tuple[str, str | None]]:
+    """Return the configs of a resource. Raises: KafkaError for duplicates and null values."""
+    configs = [(row["Name"], row["Value"]) for row in resource["Configs"]]
+    check_changes([ConfigChange(name, ConfigOperation.SET, value) for name, value in configs])
+    return configs

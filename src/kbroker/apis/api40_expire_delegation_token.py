@@ -5,8 +5,10 @@ Source: ``KafkaApis.handleExpireTokenRequest``, ``DelegationTokenControlManager.
 
 from __future__ import annotations
 
-from kbroker.apis.token_requests import change_expiry
+from kbroker.apis.token_requests import before_forwarding, change_expiry
 from kbroker.requests.context import ApiContext, Body, RequestContext
+
+__all__ = ["before_forwarding", "handle"]
 
 
 def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:

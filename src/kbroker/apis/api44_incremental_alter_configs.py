@@ -11,7 +11,11 @@ from kbroker.common.errors import Errors, KafkaError
 from kbroker.common.java.java_text import body_as_java_reads
 from kbroker.metadata.configs.dynamic_configs import check_changes
 from kbroker.requests.context import ApiContext, Body, RequestContext
+from kbroker.requests.forward import Forward
 from kbroker.security.authorizer import checks
+
+#: Resources that the controller checks alone; other types are loggers, brokers, and unknown ones.
+STORED = (ConfigResourceType.TOPIC, ConfigResourceType.CLIENT_METRICS, ConfigResourceType.GROUP)
 
 
 class AlterChecks(NamedTuple):
@@ -34,13 +38,37 @@ _CHECKS = AlterChecks(
 def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
     """Change each resource, or only check it; a duplicate resource is not changed at all."""
 
-    def alter(resource: Body) -> None:
-        changes = [ConfigChange(row["Name"], row["ConfigOperation"], row["Value"]) for row in resource["Configs"]]
+    def alter(resource: Body) -> bool:
+        changes = _changes(resource)
         check_changes(changes)
         authorize(ctx, request, resource, _CHECKS)
         ctx.dynamic.alter(resource["ResourceType"], resource["ResourceName"], changes, body["ValidateOnly"])
+        return True
 
     return each_resource(body, alter)
+
+
+def before_forwarding(ctx: ApiContext, body: Body, request: RequestContext) -> Forward | Body:
+    """Change levels of loggers, and check the configs of this broker; the controller does the rest.
+
+    Source: ``ConfigAdminManager.preprocess``.
+    """
+
+    def look(resource: Body) -> bool:
+        kind, name, changes = resource["ResourceType"], resource["ResourceName"], _changes(resource)
+        check_changes(changes)
+        is_local: bool = kind == ConfigResourceType.BROKER_LOGGER
+        if is_local:
+            authorize(ctx, request, resource, _CHECKS)
+        if is_local or kind not in STORED:
+            ctx.dynamic.alter(kind, name, changes, body["ValidateOnly"] or not is_local)
+        return is_local
+
+    return forward_rest(body, look)
+
+
+def _changes(resource: Body) -> list[ConfigChange]:
+    return [ConfigChange(row["Name"], row["ConfigOperation"], row["Value"]) for row in resource["Configs"]]
 
 
 def authorize(ctx: ApiContext, request: RequestContext, resource: Body, asked: AlterChecks) -> None:
@@ -56,22 +84,53 @@ def authorize(ctx: ApiContext, request: RequestContext, resource: Body, asked: A
         ctx.auth.require(request, asked.cluster)
 
 
-def each_resource(body: Body, alter: Callable[[Body], None]) -> Body:
+def each_resource(body: Body, alter: Callable[[Body], bool]) -> Body:
     """Return the response, for AlterConfigs too: ``alter`` raises KafkaError for a resource that is refused."""
     body = body_as_java_reads(body)  # it is stored
+    return {"Responses": [row for row in _rows(body, alter) if row is not None]}
+
+
+def forward_rest(body: Body, look: Callable[[Body], bool]) -> Forward | Body:
+    """Return what remains for the controller, for AlterConfigs too.
+
+    Args: ``look`` returns whether a resource needs no change by the controller. Raises: KafkaError for a refused one.
+    """
+    rows = _rows(body_as_java_reads(body), look)
+    if None not in rows:
+        return {"Responses": rows}
+    if all(row is None for row in rows):
+        return Forward()
+
+    def merge(response: Body) -> Body:
+        found = {(row["ResourceType"], row["ResourceName"]): row for row in response["Responses"]}
+        merged = []
+        for resource, row in zip(body["Resources"], rows, strict=True):
+            theirs = found.get((resource["ResourceType"], resource["ResourceName"]))
+            missing = _response(resource, Errors.UNKNOWN_SERVER_ERROR, None)
+            merged.append(row if row is not None else missing if theirs is None else theirs)
+        return {**response, "Responses": merged}
+
+    rest = [resource for resource, row in zip(body["Resources"], rows, strict=True) if row is None]
+    return Forward({**body, "Resources": rest}, merge)
+
+
+def _rows(body: Body, alter: Callable[[Body], bool]) -> list[Body | None]:
+    """Return the response of each resource, None for one for which ``alter`` returned False."""
     times = Counter((row["ResourceType"], row["ResourceName"]) for row in body["Resources"])
-    responses = []
+    rows: list[Body | None] = []
     for resource in body["Resources"]:
         error, message = Errors.NONE, None
         try:
             if times[resource["ResourceType"], resource["ResourceName"]] > 1:
                 raise KafkaError(Errors.INVALID_REQUEST, "Each resource must appear at most once.")
-            alter(resource)
+            if not alter(resource):
+                rows.append(None)
+                continue
         except KafkaError as refusal:
             error = refusal.error
             message = None if error == Errors.UNKNOWN_SERVER_ERROR else refusal.message
-        responses.append(_response(resource, error, message))
-    return {"Responses": responses}
+        rows.append(_response(resource, error, message))
+    return rows
 
 
 def failure(body: Body, error: Errors, request: RequestContext) -> Body:

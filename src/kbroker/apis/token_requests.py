@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from kbroker.common.errors import Errors, KafkaError
 from kbroker.common.security.delegation_token import Principal
 from kbroker.requests.context import ApiContext, Body, RequestContext
+from kbroker.requests.forward import Forward
 
 if TYPE_CHECKING:
     from kbroker.security.delegation_tokens import DelegationTokens
@@ -28,12 +29,20 @@ def allows_token_requests(ctx: ApiContext, request: RequestContext) -> bool:
     return False
 
 
+def before_forwarding(ctx: ApiContext, body: Body, request: RequestContext) -> Forward | Body:
+    """Check the connection of RenewDelegationToken and ExpireDelegationToken; return any refusal."""
+    if allows_token_requests(ctx, request):
+        return Forward()
+    return {"ErrorCode": int(Errors.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED), "ExpiryTimestampMs": -1}
+
+
 def change_expiry(
     ctx: ApiContext, request: RequestContext, change: Callable[[DelegationTokens, Principal], int]
 ) -> Body:
     """Return the response of RenewDelegationToken or ExpireDelegationToken; ``change`` returns the new expiry."""
-    if not allows_token_requests(ctx, request):
-        return {"ErrorCode": int(Errors.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED), "ExpiryTimestampMs": -1}
+    found = before_forwarding(ctx, {}, request)
+    if not isinstance(found, Forward):
+        return found
     if ctx.delegation_tokens is None:
         return {"ErrorCode": int(Errors.DELEGATION_TOKEN_AUTH_DISABLED), "ExpiryTimestampMs": 0}
     try:

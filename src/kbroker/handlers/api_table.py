@@ -10,6 +10,7 @@ from importlib import import_module
 from typing import Any, NamedTuple, Protocol
 
 from kbroker.common.errors import Errors
+from kbroker.handlers.forwarded_api import ForwardedApi, forward_unchanged
 from kbroker.protocol import codec
 from kbroker.protocol.schema import response_plan
 from kbroker.requests.context import ApiContext, Body, RequestContext
@@ -24,6 +25,9 @@ _NATIVE = frozenset({_PRODUCE, _FETCH, _API_VERSIONS})  # native handlers get th
 
 #: APIs of client telemetry, which need the decoder of its metrics.
 _TELEMETRY = {71: "api71_get_telemetry_subscriptions", 72: "api72_push_telemetry"}
+
+#: Requests of these go to the active controller in a member of a cluster. Source: ``ApiKeys.forwardable``.
+_FORWARDED = frozenset({19, 20, 30, 31, 33, 37, 38, 39, 40, 43, 44, 45, 46, 49, 51, 55, 57, 64, 80, 81})
 
 #: The module of each API's handler in ``kbroker.apis``, imported at the API's first request.
 _MODULES = {
@@ -107,7 +111,8 @@ _MODULES = {
 class ApiEntry(NamedTuple):
     """One API. ``min_served_version``: Produce advertises 0 to 2, which old librdkafka looks for, but serves from 3.
 
-    ``handle`` is None where only native handlers serve the API; ``is_native``: they get its requests first.
+    ``handle`` is None where only native handlers serve the API; ``is_native``: they get its requests first;
+    ``is_forwarded``: the active controller serves them.
     """
 
     key: int
@@ -119,6 +124,7 @@ class ApiEntry(NamedTuple):
     handle: Handler | None
     failure: ErrorResponseBuilder | None
     is_native: bool
+    is_forwarded: bool = False
 
 
 def whole_failure(body: Body, error: Errors, request: RequestContext) -> Body:
@@ -166,27 +172,50 @@ if hasattr(os, "register_at_fork"):
 
 
 class KafkaApis:
-    """Table of the APIs that this broker serves. Immutable after construction."""
+    """Table of the APIs that this broker serves.
 
-    def __init__(self) -> None:
+    Args: ``forwards``: whether this broker is a member of a cluster, whose controllers serve some of the APIs.
+    ``controller_versions`` returns the versions of the active controller, empty while they are unknown.
+    Threads: any.
+    """
+
+    def __init__(self, *, forwards: bool = False) -> None:
+        self._forwards = forwards
+        self.controller_versions: Callable[[], Mapping[int, tuple[int, int]]] = dict
         absent = set() if has_decoder() else set(_TELEMETRY)
         self.entries = {key: self._entry(key, _MODULES.get(key)) for key in sorted({*_MODULES, *_NATIVE} - absent)}
 
-    @staticmethod
-    def _entry(key: int, name: str | None) -> ApiEntry:
+    def _entry(self, key: int, name: str | None) -> ApiEntry:
         schema = codec.api(key)
         low, high = schema.advertised_versions
         flexible = NEVER_FLEXIBLE if schema.flexible_from is None else schema.flexible_from
         min_served_version = max(low, schema.request_versions[0])
-        handle = failure = None
+        is_forwarded = self._forwards and key in _FORWARDED
+        handle: Handler | None = None
+        failure: ErrorResponseBuilder | None = None
         if name is not None:
             module = f"kbroker.apis.{name}"
-            handle, failure = LateFunction(module, "handle"), LateFunction(module, "failure", whole_failure)
-        return ApiEntry(key, schema.name, low, high, min_served_version, flexible, handle, failure, key in _NATIVE)
+            failure = LateFunction(module, "failure", whole_failure)
+            if is_forwarded:
+                handle = ForwardedApi(LateFunction(module, "before_forwarding", forward_unchanged), failure)
+            else:
+                handle = LateFunction(module, "handle")
+        is_native = key in _NATIVE
+        return ApiEntry(
+            key, schema.name, low, high, min_served_version, flexible, handle, failure, is_native, is_forwarded
+        )
 
     def ranges(self) -> Mapping[int, tuple[int, int]]:
-        """Advertised versions by key."""
-        return {entry.key: (entry.min_version, entry.max_version) for entry in self.entries.values()}
+        """Advertised versions by key; of a forwarded API those that the controller supports too."""
+        ranges = {entry.key: (entry.min_version, entry.max_version) for entry in self.entries.values()}
+        controller = self.controller_versions() if self._forwards else {}
+        if controller:
+            for key in [key for key, entry in self.entries.items() if entry.is_forwarded]:
+                (low, high), (their_low, their_high) = ranges[key], controller.get(key, (0, -1))
+                ranges[key] = max(low, their_low), min(high, their_high)
+                if ranges[key][0] > ranges[key][1]:
+                    del ranges[key]
+        return ranges
 
     def find(self, key: int, version: int) -> ApiEntry | None:
         """Return the entry that serves this version; None if unsupported, and the connection is then closed."""

@@ -68,6 +68,11 @@ class PendingResponse:
             logger.exception("cannot encode the response of %s v%d", self._entry.name, self._request.api_version)
             self._request.close()
 
+    def close(self) -> None:
+        """Close the connection instead; no effect after the response."""
+        if self.claim():
+            self._request.close()
+
     def mark_deferred(self) -> None:
         """Mark the response as deferred: the time after the handler's return is not handler time."""
         with self._lock:
@@ -234,7 +239,7 @@ class RequestHandlerPool:
         return True
 
     def _note_for_log(self, request: InboundRequest, body: Body) -> None:
-        """Return the facts of the body that the request log records."""
+        """Note the facts of the body that the request log records."""
         if self._is_about_the_log(body):
             request.leave_out()
         transactional_id = transactional_id_of(request.api_key, body)

@@ -1,4 +1,4 @@
-"""The member: this node as a broker of a cluster whose metadata Apache Kafka's controllers keep (``process.roles=broker``).
+"""The member: this node as a broker of a cluster with controllers of Apache Kafka (``process.roles=broker``).
 
 How its parts fit together, and the interface for request handlers:
 

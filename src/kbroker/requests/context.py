@@ -58,6 +58,8 @@ class Completion(Protocol):
 
     def complete(self, body: Body) -> None: ...
 
+    def close(self) -> None: ...
+
 
 class ApiContext:
     """Parts of a broker that handlers use.
@@ -276,3 +278,8 @@ class RequestContext(NamedTuple):
         if self.completion is None:
             raise RuntimeError("complete() needs a request whose handler may respond later")
         self.completion.complete(body)
+
+    def close(self) -> None:
+        """Close the connection instead of a response. No effect after the response."""
+        if self.completion is not None:
+            self.completion.close()

@@ -24,7 +24,7 @@ SECURED = {
 def kafka() -> Iterator[KafkaCluster]:
     """Controller 101, brokers 1 and 2 with a listener without security and one with SCRAM.
 
-    A test leaves it as it was: nodes run, topics and users of its own are removed or have names of its own.
+    A test leaves all nodes running, and gives its topics and users names that no other test uses.
     """
     need.kafka_tools()
     with KafkaCluster(2, SECURED, controllers=1, protocol="SASL_PLAINTEXT") as cluster:

@@ -67,6 +67,9 @@ class Bench:
     def complete(self, body: Body) -> None:
         self.completed.append(body)
 
+    def close(self) -> None:
+        raise AssertionError("the connection stays open")
+
     def send(self, version: int, *rows: tuple[str, int, int, str | None], **fields: Any) -> None:
         topics: dict[str, list[Body]] = {}
         for name, index, offset, metadata in rows:

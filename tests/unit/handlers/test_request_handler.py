@@ -49,6 +49,11 @@ class FakeRequest:
     def close(self) -> None:
         self.ended.append(None)
 
+    @property
+    def payload(self) -> memoryview:
+        header = codec.encode_request_header(self.api_key, self.api_version, self.correlation_id, self.client_id)
+        return memoryview(header + bytes(self.body))
+
 
 class NoQuotas:
     """Quotas without a limit, which take requests that are no InboundRequest."""

@@ -1,0 +1,70 @@
+"""Handler of an API whose requests a member of a cluster forwards to the active controller.
+
+Source: ``KafkaApis.forwardToController``, ``RequestHandlerHelper.sendForwardedResponse``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from kbroker.common.errors import Errors, ProtocolError
+from kbroker.common.loggers import get_logger
+from kbroker.protocol import codec
+from kbroker.requests.context import ApiContext, Body, RequestContext
+from kbroker.requests.forward import Forward
+
+logger = get_logger(__name__)
+
+Prepare = Callable[[ApiContext, Body, RequestContext], Forward | Body]
+
+
+def forward_unchanged(ctx: ApiContext, body: Body, request: RequestContext) -> Forward:
+    """Forward the request as it came."""
+    return Forward()
+
+
+class ForwardedApi:
+    """Forwards requests; no thread waits for the responses.
+
+    Args: ``prepare`` checks a request in this broker and decides about it: a `Forward`, or the body of the response;
+    ``failure`` builds the response of an error.
+    Threads: any.
+    """
+
+    def __init__(self, prepare: Prepare, failure: Callable[[Body, Errors, RequestContext], Body]) -> None:
+        self._prepare = prepare
+        self._failure = failure
+
+    def __call__(self, ctx: ApiContext, body: Body, request: RequestContext) -> Body | None:
+        """Forward a request; the response of the controller completes it."""
+        from kbroker.member.forwarding import Client, ForwardedResponse  # only members need it
+
+        found = self._prepare(ctx, body, request)
+        if not isinstance(found, Forward):
+            return found
+        inbound, member = request.inbound, ctx.member
+        assert inbound is not None
+        assert member is not None
+        key, version = request.api_key, request.api_version
+        data = bytes(inbound.payload)
+        if found.body is not None:
+            header_bytes = len(data) - len(inbound.body)
+            data = data[:header_bytes] + codec.encode_request(key, version, found.body)
+
+        def respond(response: ForwardedResponse) -> None:
+            error = response.error
+            if error in (Errors.UNSUPPORTED_VERSION, Errors.NETWORK_EXCEPTION):
+                request.close()
+                return
+            if error is Errors.NONE:
+                try:
+                    request.complete(found.merge(codec.decode_response_frame(key, version, response.data)[1]))
+                    return
+                except ProtocolError as malformed:
+                    logger.error("the controller's response to API %d v%d is malformed: %s", key, version, malformed)
+                    error = Errors.UNKNOWN_SERVER_ERROR
+            request.complete(found.merge(self._failure(body if found.body is None else found.body, error, request)))
+
+        client = Client(request.principal, request.client_host, request.is_token_authenticated)
+        member.forwarding.forward(data, client, respond)
+        return None

@@ -1,0 +1,119 @@
+"""Requests of clients to the active controller, in Envelopes with the principal and the address of the client.
+
+Source: ``ForwardingManagerImpl``, ``DefaultKafkaPrincipalBuilder``.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from ipaddress import IPv6Address, ip_address
+from typing import NamedTuple
+
+from kbroker.common.errors import Errors
+from kbroker.common.loggers import get_logger
+from kbroker.member.controller_channel import ControllerChannel, Outcome
+from kbroker.protocol import codec
+
+logger = get_logger(__name__)
+
+ENVELOPE = 58
+MAX_WAITING_BYTES = 64 << 20  # of all requests that wait for a controller
+
+
+class Client(NamedTuple):
+    """Sender of a request: its principal, such as User:alice, and the address of its connection."""
+
+    principal: str
+    host: str
+    is_token_authenticated: bool = False
+
+
+class ForwardedResponse(NamedTuple):
+    """The ``data`` of a response, header included, or an ``error``.
+
+    Errors: UNSUPPORTED_VERSION: the controller does not support the version of the request, so the connection of the
+    client is to be closed; REQUEST_TIMED_OUT: no controller took the request in time; NETWORK_EXCEPTION: this broker
+    stops; UNKNOWN_SERVER_ERROR.
+    """
+
+    data: bytes
+    error: Errors = Errors.NONE
+
+
+Complete = Callable[[ForwardedResponse], None]
+
+
+class ForwardingManager:
+    """Sender of forwarded requests through a channel.
+
+    A waiting request occupies no thread; requests that wait together are limited to `MAX_WAITING_BYTES`.
+    Threads: any.
+    """
+
+    def __init__(self, channel: ControllerChannel) -> None:
+        self._channel = channel
+        self._lock = threading.Lock()
+        self._waiting_bytes = 0
+        self._waiting = 0
+
+    @property
+    def queue_length(self) -> int:
+        """Number of requests without a response."""
+        return self._waiting
+
+    def forward(self, request: bytes, client: Client, complete: Complete) -> None:
+        """Send a request, header included, for a client; ``complete`` is called exactly once, maybe at once."""
+        size_bytes = len(request)
+        with self._lock:
+            fits = not self._waiting or self._waiting_bytes + size_bytes <= MAX_WAITING_BYTES
+            if fits:
+                self._waiting += 1
+                self._waiting_bytes += size_bytes
+        if not fits:
+            logger.warning("a request is refused: %d forwarded ones wait for a controller", self._waiting)
+            complete(ForwardedResponse(b"", Errors.REQUEST_TIMED_OUT))
+            return
+
+        def finish(outcome: Outcome) -> None:
+            with self._lock:
+                self._waiting -= 1
+                self._waiting_bytes -= size_bytes
+            complete(_response(outcome))
+
+        self._channel.send(ENVELOPE, envelope(request, client), finish)
+
+
+def envelope(request: bytes, client: Client) -> codec.Body:
+    """Return the body of the Envelope of a request."""
+    kind, _, name = client.principal.partition(":")
+    principal = {"Type": kind, "Name": name, "TokenAuthenticated": client.is_token_authenticated}
+    return {
+        "RequestData": request,
+        "RequestPrincipal": codec.encode_versioned("DefaultPrincipalData", 0, principal),
+        "ClientHostAddress": address_bytes(client.host),
+    }
+
+
+def address_bytes(host: str) -> bytes:
+    """Return the bytes of an IP address as Java has them: 4 for one of IPv4 in the form of IPv6."""
+    address = ip_address(host.partition("%")[0])
+    if isinstance(address, IPv6Address) and address.ipv4_mapped is not None:
+        return address.ipv4_mapped.packed
+    return address.packed
+
+
+def _response(outcome: Outcome) -> ForwardedResponse:
+    if outcome.error is not None:
+        error = outcome.error.error
+        if error not in (Errors.REQUEST_TIMED_OUT, Errors.NETWORK_EXCEPTION):
+            logger.warning("a request cannot be forwarded: %s", outcome.error.message)
+            error = Errors.UNKNOWN_SERVER_ERROR
+        return ForwardedResponse(b"", error)
+    code = outcome.body["ErrorCode"]
+    if code == Errors.UNSUPPORTED_VERSION:
+        return ForwardedResponse(b"", Errors.UNSUPPORTED_VERSION)
+    if code or outcome.body["ResponseData"] is None:
+        logger.warning("a forwarded request failed with error %d of its envelope", code)
+        return ForwardedResponse(b"", Errors.UNKNOWN_SERVER_ERROR)
+    return ForwardedResponse(bytes(outcome.body["ResponseData"]))
