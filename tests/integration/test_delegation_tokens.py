@@ -1,6 +1,7 @@
 """Delegation tokens over real sockets: clients log in by them, and what was acknowledged outlives a killed broker."""
 
 import base64
+import json
 import uuid
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -14,10 +15,11 @@ from kbroker.client.cluster import Cluster
 from kbroker.client.connection import BrokerConnectionError
 from kbroker.client.security import ClientSecurity
 from kbroker.common.errors import Errors, KafkaError
+from tests.support import cli
 from tests.support.broker import BrokerProcess
 from tests.support.certificates import Certificates
 from tests.support.client import Body, Client
-from tests.support.secured import PASSWORDS, SecuredBroker
+from tests.support.secured import PASSWORDS, PLAIN, SecuredBroker
 
 HANDSHAKE, API_VERSIONS, AUTHENTICATE = 17, 18, 36
 CREATE_ACLS, CREATE, RENEW, EXPIRE, DESCRIBE = 30, 38, 39, 40, 41
@@ -190,3 +192,52 @@ def test_a_name_with_nul_is_no_other_user(secured: SecuredBroker) -> None:
     assert token["ErrorCode"] == 0
     with pytest.raises(KafkaError, match="SASL_AUTHENTICATION_FAILED"):
         cluster(address, token)
+
+
+def test_the_commands(secured: SecuredBroker, tmp_path: Path) -> None:
+    """A token is made, listed, used, renewed and ended by `kbroker tokens`, by its id or its HMAC."""
+    clock = secured.broker.clock
+    assert isinstance(clock, VirtualClock)
+    address = secured.address("SASL")
+    config = tmp_path / "client.properties"
+    plain = PLAIN.format(f'username="alice" password="{PASSWORDS["alice"]}"')
+    config.write_text(f"security.protocol=SASL_PLAINTEXT\nsasl.mechanism=PLAIN\nsasl.jaas.config={plain}\n")
+    env = {"KBROKER_BOOTSTRAP": address, "KBROKER_COMMAND_CONFIG": str(config)}
+
+    def done(*args: str) -> str:
+        return cli.printed(None, "tokens", *args, env=env)
+
+    made = json.loads(done("create", "--renewer", "User:bob", "--max-lifetime", "2h", "--json"))
+    assert (made["owner"], made["requester"], made["renewers"]) == ("User:alice", "User:alice", ["User:bob"])
+    assert made["max_time_ms"] - made["issue_time_ms"] == 7_200_000
+    token = {"TokenId": made["token"], "Hmac": base64.b64decode(made["hmac"])}
+    with cluster(address, token) as client:
+        assert Admin(client).describe_cluster()
+    listed = {key: value for key, value in made.items() if key != "hmac"}
+    assert listed in json.loads(done("list", "--json"))
+    assert made in json.loads(done("list", "--hmac", "--owner", "User:alice", "--json"))
+    assert json.loads(done("list", "--owner", "User:carol", "--json")) == []
+    assert made["hmac"] in done("list", "--hmac")
+    assert made["hmac"] not in done("list")
+    clock.advance_ms(1000)
+    now_ms = clock.wall_ms()
+    assert json.loads(done("renew", made["token"], "--period", "90s", "--json"))["expiry_time_ms"] == now_ms + 90_000
+    assert (
+        json.loads(done("renew", "--hmac", made["hmac"], "--period", "80s", "--json"))["expiry_time_ms"]
+        == now_ms + 80_000
+    )
+    assert done("expire", made["token"], "--after", "1min").startswith(f"{made['token']} expires ")
+    assert done("expire", made["token"]) == f"expired {made['token']}\n"
+    refused = cli.run(None, "tokens", "renew", made["token"], env=env)
+    assert cli.refusal(refused).startswith("DELEGATION_TOKEN_NOT_FOUND: expected the id of a delegation token that")
+    text = done("create")
+    assert text.startswith("created token ")
+    assert "\nhmac " in text
+    for words, message in (
+        (["renew"], "expected either TOKEN or --hmac, got neither"),
+        (["renew", "--hmac", "?"], "expected an HMAC in base64, got '?'"),
+        (["create", "--renewer", "bob"], "expected User:NAME, got 'bob'"),
+    ):
+        assert message in cli.refusal(cli.run(None, "tokens", *words, env=env), 2)
+    plaintext = cli.run(None, "tokens", "list", env={"KBROKER_BOOTSTRAP": secured.address("PLAINTEXT")})
+    assert cli.refusal(plaintext).startswith("DELEGATION_TOKEN_REQUEST_NOT_ALLOWED: ")

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 #: Commands, each in the module of the same name, with their short help.
 COMMANDS = {
     "acls": "List, add, remove and explain ACLs.",
-    "cluster": "Describe a cluster: its brokers, controller and features.",
+    "cluster": "Describe a cluster; export, compare and apply its content.",
     "completion": "Print the script for completion in a shell.",
     "configs": "Show and change configs of topics, brokers and groups.",
     "consume": "Print the records of TOPIC until Ctrl-C.",
@@ -39,8 +39,9 @@ COMMANDS = {
     "requests": "Show records of a request log, from its topic or files.",
     "serve": "Run a broker until SIGTERM or Ctrl-C.",
     "storage": "Format and examine log folders, without a broker.",
+    "tokens": "List, create, renew and expire delegation tokens.",
     "top": "Watch clients, topics, groups and lag of a broker.",
-    "topics": "List, describe, create, alter and delete topics.",
+    "topics": "List, describe, create, alter, export and delete topics.",
     "transactions": "List, describe and abort transactions.",
     "users": "Add, list and remove SCRAM users.",
     "xray": "Show the current activity of a kbroker broker.",

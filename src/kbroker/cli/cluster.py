@@ -1,18 +1,38 @@
-"""`kbroker cluster`: description of a cluster, on any Kafka."""
+"""`kbroker cluster`: description of a cluster; its topics, ACLs and quotas as a file, on any Kafka."""
 
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import asdict
+from pathlib import Path
+from typing import Any, TypeVar
 
 import click
 
-from kbroker.cli.options import CommandGroup, bootstrap_option, connect, json_option
-from kbroker.cli.output import print_json, print_table
+from kbroker.cli.options import CommandGroup, bootstrap_option, connect, decorators, json_option
+from kbroker.cli.output import note, print_difference, print_json, print_table
+from kbroker.client.cluster_changes import Plan, plan_changes, read_cluster
 from kbroker.client.cluster_description import describe_cluster
+from kbroker.client.cluster_file import (
+    ACLS,
+    SECTIONS,
+    ClusterContent,
+    cluster_document,
+    read_cluster_file,
+    yaml_text,
+)
 from kbroker.client.connection import format_address
+from kbroker.client.document_file import DocumentError
+from kbroker.common.errors import Errors, KafkaError
+from kbroker.common.printable import printable
+from kbroker.common.units import counted
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+EXIT_DIFFERENT = 3
 
 
 @click.group(cls=CommandGroup)
 def cluster() -> None:
-    """Describe a cluster: its brokers, controller and features."""
+    """Describe a cluster; export, compare and apply its content."""
 
 
 @cluster.command()
@@ -45,3 +65,144 @@ def describe(bootstrap_server: str, as_json: bool) -> None:
             for feature in found.features
         ]
         print_table(["FEATURE", "LEVEL", "SUPPORTED"], features)
+
+
+# ---------------------------------------------------------------- the content of a cluster as a file
+
+
+def read_file(path: Path) -> ClusterContent:
+    """Read the file of a cluster. Raises: click.ClickException, in one line."""
+    try:
+        return read_cluster_file(path)
+    except DocumentError as error:
+        raise click.ClickException(str(error)) from None
+
+
+@cluster.command()
+@bootstrap_option
+@click.option("--only", "sections", multiple=True, type=click.Choice(SECTIONS), help="Only this section. Repeatable.")
+@json_option
+def export(bootstrap_server: str, sections: tuple[str, ...], as_json: bool) -> None:
+    """Print topics, ACLs, quotas and the names of users as YAML.
+
+    `kbroker cluster diff` and `apply` read the output, and a file named .json for that of --json. The output has the
+    configs that were set for topics, but no passwords, and no internal topics.
+    """
+    print_content(bootstrap_server, sections or SECTIONS, None, as_json)
+
+
+def print_content(
+    bootstrap_server: str, sections: Collection[str], topics: Iterable[str] | None, as_json: bool
+) -> None:
+    """Print sections of a cluster. Args: ``topics``: only these, which must exist; None: all."""
+    with connect(bootstrap_server) as connected:
+        found = read_cluster(connected, sections, topics)
+    if topics is not None:
+        known = found.topics or {}
+        for name in topics:
+            if name not in known:
+                raise KafkaError(Errors.UNKNOWN_TOPIC_OR_PARTITION, f"expected topics that exist, got {name!r}")
+        found = found._replace(topics={name: known[name] for name in topics})
+    if ACLS in sections and found.acls is None:
+        note("this cluster has no authorizer, so the section acls is left out")
+    document = cluster_document(found)
+    if as_json:
+        print_json(document)
+    else:
+        click.echo(yaml_text(document), nl=False)
+
+
+def file_argument(command: F) -> F:
+    """Add FILE, the options of the cluster, and `--prune`."""
+    return decorators(
+        click.argument("path", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE.yaml"),
+        bootstrap_option,
+        click.option("--prune", is_flag=True, help="Remove the contents of the cluster that the file does not list."),
+    )(command)
+
+
+@cluster.command()
+@file_argument
+@click.option("--exit-code", is_flag=True, help=f"Exit with status {EXIT_DIFFERENT} if anything would change.")
+@json_option
+def diff(path: Path, bootstrap_server: str, prune: bool, exit_code: bool, as_json: bool) -> int:
+    """Show what `kbroker cluster apply` would change.
+
+    The broker validates topics, configs and quotas, if this user may alter them.
+    """
+    wanted = read_file(path)
+    with connect(bootstrap_server) as connected:
+        plan = plan_changes(connected, wanted, prune=prune)
+        plan.check(is_patient=True)
+    _show(plan, as_json)
+    return EXIT_DIFFERENT if exit_code and plan.steps else 0
+
+
+@cluster.command()
+@file_argument
+@click.option("--dry-run", is_flag=True, help="Validate on the broker; change nothing.")
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation of removals.")
+@json_option
+def apply(path: Path, bootstrap_server: str, prune: bool, dry_run: bool, yes: bool, as_json: bool) -> None:
+    """Give a cluster the topics, ACLs and quotas of a file.
+
+    The command shows the difference, lets the broker validate it, and then makes only these changes: topics,
+    partitions, configs, ACLs, quotas. It removes nothing without --prune; with it, the sections that the file leaves
+    out stay as they are. Users are compared only: a file has no passwords.
+
+    \b
+    topics:
+      - {name: orders, partitions: 6, configs: {retention.ms: 86400000}}
+    acls:
+      - {principal: User:alice, operation: Read, resource: Topic, name: orders}
+    quotas:
+      - {entity: {user: alice}, quotas: {producer_byte_rate: 1 MiB/s}}
+    users:
+      - {user: alice, mechanism: SCRAM-SHA-512}
+    """
+    wanted = read_file(path)
+    with connect(bootstrap_server) as connected:
+        plan = plan_changes(connected, wanted, prune=prune)
+        plan.check()
+        if not as_json:
+            _show(plan, False)
+        removals = plan.removals
+        if removals and not yes and not dry_run:
+            if as_json:
+                raise click.UsageError(f"expected --yes beside --json for {counted(len(removals), 'removal')}")
+            click.confirm(f"Make these changes, with {counted(len(removals), 'removal')}?", abort=True, err=True)
+        if not dry_run:
+            _apply(plan)
+    if as_json:
+        _show(plan, True, applied=not dry_run)
+    elif plan.steps:
+        click.echo(f"{'could make' if dry_run else 'made'} {counted(len(plan.changes), 'change')}")
+
+
+def _apply(plan: Plan) -> None:
+    done = 0
+    try:
+        for step in plan.apply():
+            done += len(step.changes)
+    except KafkaError as failure:
+        text = f"{failure.message} ({done} of {counted(len(plan.changes), 'change')} were made)"
+        raise KafkaError(failure.error, text) from failure
+
+
+def _show(plan: Plan, as_json: bool, **fields: bool) -> None:
+    """Print a plan, its notes on stderr."""
+    if as_json:
+        print_json({**fields, "changes": [change._asdict() for change in plan.changes], "notes": [*plan.notes]})
+        return
+    for change in plan.changes:
+        if change.kind == "acl":  # its name has the permission
+            texts = [None if text is None else "" for text in (change.before, change.after)]
+            print_difference(f"acl {change.name}", *texts)
+        else:
+            kind = "topic" if change.kind == "config" else change.kind
+            key = f" {change.key}" if change.key else ""
+            print_difference(f"{kind} {change.name}:{key}", change.before, change.after)
+    for text in plan.notes:
+        click.echo(printable(f"note: {text}"), err=True)
+    if not plan.steps:
+        click.echo("nothing to change")

@@ -12,12 +12,15 @@ from kbroker.client.admin import Admin
 from kbroker.common.configs.config_resource import ConfigChange, ConfigOperation, ConfigResourceType
 from kbroker.common.errors import Errors, KafkaError
 
-KINDS = ("topic", "broker", "broker-logger", "group", "client-metrics")
-BY_NAME = {
+RESOURCES = {
     "topic": ConfigResourceType.TOPIC,
+    "broker": ConfigResourceType.BROKER,
+    "broker-logger": ConfigResourceType.BROKER_LOGGER,
     "group": ConfigResourceType.GROUP,
     "client-metrics": ConfigResourceType.CLIENT_METRICS,
 }
+KINDS = tuple(RESOURCES)
+NODES = ("broker", "broker-logger")
 ALL_BROKERS = "default"
 NOT_SET_HERE = ("DEFAULT_CONFIG", "STATIC_BROKER_CONFIG", "DYNAMIC_BROKER_CONFIG", "DYNAMIC_DEFAULT_BROKER_CONFIG")
 
@@ -29,7 +32,7 @@ def configs() -> None:
 
 @configs.command()
 @click.argument("kind", type=click.Choice(KINDS), metavar="topic|broker|broker-logger|group|client-metrics")
-@click.argument("names", nargs=-1, required=True, metavar="NAME...")
+@click.argument("names", nargs=-1, metavar="[NAME]...")
 @bootstrap_option
 @click.option("--key", "keys", multiple=True, metavar="NAME", help="Show only this config. Repeatable.")
 @click.option("--all", "everything", is_flag=True, help="Include inherited and default values.")
@@ -39,12 +42,17 @@ def describe(
 ) -> None:
     """Show configs that were set at run time.
 
-    The NAME of a broker is its node id; `default` shows what was set for all brokers.
+    The NAME of a broker is its node id; `default` shows what was set for all brokers. Without NAME, shows all topics,
+    brokers and client metrics, or the groups that have configs.
     """
-    resource = [(name, *_resource(kind, name)) for name in names]
+    resources = [(name, *_resource(kind, name)) for name in names]
     found: list[dict[str, Any]] = []
     with connect(bootstrap_server) as cluster:
-        for shown, kind_code, name in resource:
+        if not names:
+            resources = [
+                (name, RESOURCES[kind], name) for name in Admin(cluster).list_config_resources(RESOURCES[kind])
+            ]
+        for shown, kind_code, name in resources:
             entries = Admin(cluster).describe_configs(kind_code, name, keys or None, include_synonyms=True)
             rows = [
                 {
@@ -174,11 +182,11 @@ def changes(by_option: dict[str, dict[str, str]], deletes: tuple[str, ...]) -> "
 
 
 def _resource(kind: str, name: str) -> "tuple[ConfigResourceType, str]":
-    if kind in BY_NAME:
-        return BY_NAME[kind], name
+    if kind not in NODES:
+        return RESOURCES[kind], name
     if kind == "broker" and name == ALL_BROKERS:
         return ConfigResourceType.BROKER, ""
     if not (name.isascii() and name.isdigit()):
         also = f" or {ALL_BROKERS}" if kind == "broker" else ""
         raise click.BadParameter(f"expected a node id{also}, got {name!r}", param_hint="NAME")
-    return (ConfigResourceType.BROKER if kind == "broker" else ConfigResourceType.BROKER_LOGGER), name
+    return RESOURCES[kind], name

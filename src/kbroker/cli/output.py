@@ -72,6 +72,17 @@ def print_done(document: Mapping[str, object], line: str, as_json: bool) -> None
         click.echo(line)
 
 
+def print_difference(what: str, before: str | None, after: str | None) -> None:
+    """Print a line of a difference, coloured: set, removed or changed; None: not set."""
+    texts = [printable(text) for text in (what, before or "", after or "")]
+    if before is None:
+        click.echo(styled(f"+ {texts[0]} {texts[2]}".rstrip(), fg="green"))
+    elif after is None:
+        click.echo(styled(f"- {texts[0]} {texts[1]}".rstrip(), fg="red"))
+    else:
+        click.echo(styled(f"~ {texts[0]} {texts[1]} -> {texts[2]}", fg="yellow"))
+
+
 def fields(one: object, names: str) -> dict[str, Any]:
     """Return the attributes of an object that ``names`` lists, for JSON."""
     return {name: getattr(one, name) for name in names.split()}

@@ -5,10 +5,9 @@ from typing import Any
 
 import click
 
-from kbroker.cli.output import print_json, print_table, styled
+from kbroker.cli.output import print_difference, print_json, print_table
 from kbroker.client.quota_resolution import ResolvedQuota
 from kbroker.client.quotas import Difference
-from kbroker.common.printable import printable
 from kbroker.common.quota_limits import json_number, limit_text
 from kbroker.common.quotas import CLIENT_ID, ENTITY_TYPES, IP, USER, QuotaEntity, shown_name
 
@@ -112,10 +111,5 @@ def print_differences(found: Sequence[Difference], brokers: int, as_json: bool) 
         )
         return
     for entity, key, before, after in found:
-        what = printable(f"{entity}: {key}")
-        if before is None:
-            click.echo(styled(f"+ {what} {limit_text(key, after)}", fg="green"))
-        elif after is None:
-            click.echo(styled(f"- {what} {limit_text(key, before)}", fg="red"))
-        else:
-            click.echo(styled(f"~ {what} {limit_text(key, before)} -> {limit_text(key, after)}", fg="yellow"))
+        texts = [None if value is None else limit_text(key, value) for value in (before, after)]
+        print_difference(f"{entity}: {key}", *texts)

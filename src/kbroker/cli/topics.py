@@ -1,7 +1,8 @@
-"""`kbroker topics`: list, describe, create, alter and delete, on any Kafka."""
+"""`kbroker topics`: list, describe, create, alter, export and delete, on any Kafka."""
 
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import Any, TypeVar
 
 import click
@@ -35,7 +36,7 @@ def patiently(wait: bool, sleep: Callable[[float], None], change: Callable[[], T
 
 @click.group(cls=CommandGroup)
 def topics() -> None:
-    """List, describe, create, alter and delete topics."""
+    """List, describe, create, alter, export and delete topics."""
 
 
 @topics.command("list")
@@ -123,8 +124,31 @@ def topic_id_text(topic_id: bytes) -> str:
 
 
 @topics.command()
-@click.argument("names", nargs=-1, required=True, metavar="TOPIC...")
+@click.argument("names", nargs=-1, metavar="[TOPIC]...", shell_complete=topic_names)
 @bootstrap_option
+@json_option
+def export(names: tuple[str, ...], bootstrap_server: str, as_json: bool) -> None:
+    """Print topics with their partitions and configs as YAML.
+
+    `create --from` and `kbroker cluster apply` read the output. Without TOPIC, prints all topics but internal ones;
+    `kbroker cluster export` prints ACLs, quotas and users too.
+    """
+    from kbroker.cli.cluster import print_content
+    from kbroker.client.cluster_file import TOPICS
+
+    print_content(bootstrap_server, [TOPICS], names or None, as_json)
+
+
+@topics.command()
+@click.argument("names", nargs=-1, metavar="[TOPIC]...")
+@bootstrap_option
+@click.option(
+    "--from",
+    "path",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE.yaml",
+    help="Create the topics that this file lists, as `export` prints them.",
+)
 @click.option(
     "--partitions",
     "-p",
@@ -143,6 +167,7 @@ def topic_id_text(topic_id: bytes) -> str:
 def create(
     names: tuple[str, ...],
     bootstrap_server: str,
+    path: Path | None,
     partitions: int | None,
     replication_factor: int | None,
     configs: tuple[str, ...],
@@ -150,21 +175,27 @@ def create(
     wait: bool,
     as_json: bool,
 ) -> None:
-    """Create topics.
+    """Create topics, by name or from a file.
 
-    The exit status is 75 when the controller mutation quota refuses and --wait was not given.
+    With --from, --partitions, --replication-factor and --config are for topics of the file that leave them out. The
+    exit status is 75 when the controller mutation quota refuses and --wait was not given.
     """
     from kbroker.cli.configs import corrections
     from kbroker.common.units import counted
 
     settings = key_values(configs, "--config")
+    wanted = [NewTopic(name, partitions or -1, replication_factor or -1, settings) for name in names]
+    if path is not None:
+        wanted += _of_file(path, partitions or -1, replication_factor or -1, settings)
+    elif not names:
+        raise click.UsageError("expected TOPIC or --from, got neither")
     rows: list[dict[str, Any]] = []
     with connect(bootstrap_server) as cluster:
         admin = Admin(cluster)
-        for name in names:  # one by one: each is reported before the next can fail
-            topic = NewTopic(name, partitions or -1, replication_factor or -1, settings)
+        for topic in wanted:  # one by one: each is reported before the next can fail
+            name = topic.name
             try:
-                with corrections("topic", settings):
+                with corrections("topic", topic.configs):
                     (made,) = patiently(wait, cluster.sleep, partial(admin.create_topics, [topic]))
             except KafkaError as failure:
                 if not (if_not_exists and failure.error is Errors.TOPIC_ALREADY_EXISTS):
@@ -180,6 +211,24 @@ def create(
                 click.echo(text)
     if as_json:
         print_json(rows)
+
+
+def _of_file(path: Path, partitions: int, replication_factor: int, configs: dict[str, str]) -> list[NewTopic]:
+    """Return the topics of a file, with these values where it leaves them out."""
+    from kbroker.cli.cluster import read_file
+
+    listed = read_file(path).topics
+    if listed is None:
+        raise click.BadParameter(f"{path}: expected a section topics, found none", param_hint="--from")
+    return [
+        NewTopic(
+            one.name,
+            one.partitions or partitions,
+            one.replication_factor or replication_factor,
+            {**configs, **one.configs},
+        )
+        for one in listed.values()
+    ]
 
 
 @topics.command()

@@ -54,13 +54,14 @@ class Acls:
 
     def remove(self, filters: Sequence[AclFilter]) -> Sequence[Acl]:
         """Delete the rules that match any of the filters; return each deleted rule once."""
-        response = self._cluster.request(DELETE_ACLS, {"Filters": [_filter(wanted) for wanted in filters]})
         found: dict[Acl, None] = {}
-        for result in response["FilterResults"]:
-            check(result["ErrorCode"], "deleting ACLs", result["ErrorMessage"])
-            for row in result["MatchingAcls"]:
-                check(row["ErrorCode"], "deleting an ACL", row["ErrorMessage"])
-                found[_acl(row["ResourceType"], row["ResourceName"], row["PatternType"], row)] = None
+        for start in range(0, len(filters), MAX_AT_ONCE):
+            some = [_filter(wanted) for wanted in filters[start : start + MAX_AT_ONCE]]
+            for result in self._cluster.request(DELETE_ACLS, {"Filters": some})["FilterResults"]:
+                check(result["ErrorCode"], "deleting ACLs", result["ErrorMessage"])
+                for row in result["MatchingAcls"]:
+                    check(row["ErrorCode"], "deleting an ACL", row["ErrorMessage"])
+                    found[_acl(row["ResourceType"], row["ResourceName"], row["PatternType"], row)] = None
         return sorted(found)
 
     def explain(self, principal: str, host: str, operation: Operation, kind: ResourceType, name: str) -> Decision:

@@ -12,6 +12,9 @@ from kbroker.common.topic_names import TopicPartition
 
 LIST_OFFSETS, METADATA, CREATE_TOPICS, DELETE_TOPICS = 2, 3, 19, 20
 DESCRIBE_CONFIGS, CREATE_PARTITIONS, INCREMENTAL_ALTER_CONFIGS, DESCRIBE_CLUSTER = 32, 37, 44, 60
+LIST_CONFIG_RESOURCES = 74
+FIRST_WITH_TYPES = 1  # of ListConfigResources: version 0 lists only client metrics
+RESOURCES_PER_REQUEST = 500
 
 LATEST, EARLIEST, MAX_TIMESTAMP = -1, -2, -3  # in place of a timestamp in ListOffsets
 
@@ -224,19 +227,56 @@ class Admin:
             keys: names of the configs; None for all.
             include_synonyms: list the other sources of each value too.
         """
-        resource = {
-            "ResourceType": int(resource_type),
-            "ResourceName": name,
-            "ConfigurationKeys": None if keys is None else list(keys),
-        }
         node_id = self._broker_of(resource_type, name)
-        body = {"Resources": [resource], "IncludeSynonyms": include_synonyms}
+        return self._describe_configs(resource_type, [name], keys, include_synonyms, node_id)[name]
+
+    def describe_topic_configs(self, names: Iterable[str]) -> dict[str, list[ConfigEntry]]:
+        """Return the configs of topics by their names, with few requests."""
+        wanted, found = list(names), {}
+        for start in range(0, len(wanted), RESOURCES_PER_REQUEST):
+            part = wanted[start : start + RESOURCES_PER_REQUEST]
+            found.update(self._describe_configs(ConfigResourceType.TOPIC, part, None, False, None))
+        return found
+
+    def _describe_configs(
+        self,
+        resource_type: ConfigResourceType,
+        names: Iterable[str],
+        keys: Iterable[str] | None,
+        include_synonyms: bool,
+        node_id: int | None,
+    ) -> dict[str, list[ConfigEntry]]:
+        wanted = None if keys is None else list(keys)
+        resources = [
+            {"ResourceType": int(resource_type), "ResourceName": name, "ConfigurationKeys": wanted} for name in names
+        ]
+        body = {"Resources": resources, "IncludeSynonyms": include_synonyms}
         response = self.cluster.retry(lambda: self.cluster.request(DESCRIBE_CONFIGS, body, node_id=node_id))
-        entries = []
+        found = {}
         for result in response["Results"]:
+            name = result["ResourceName"]
             check(result["ErrorCode"], f"{resource_type.name.lower()} {name!r}", result.get("ErrorMessage"))
-            entries += [_config_entry(entry) for entry in result["Configs"]]
-        return sorted(entries, key=lambda e: e.name)
+            found[name] = sorted((_config_entry(entry) for entry in result["Configs"]), key=lambda e: e.name)
+        return found
+
+    def list_config_resources(self, resource_type: ConfigResourceType) -> list[str]:
+        """Return the names of all topics or brokers, or of the groups or client metrics with configs, in order.
+
+        Raises: KafkaError UNSUPPORTED_VERSION before Kafka 4.1, except for client metrics (Kafka 3.7).
+        """
+
+        def body(version: int) -> Body:
+            if version >= FIRST_WITH_TYPES:
+                return {"ResourceTypes": [int(resource_type)]}
+            if resource_type is not ConfigResourceType.CLIENT_METRICS:
+                raise KafkaError(
+                    Errors.UNSUPPORTED_VERSION, "this broker is too old to list resources with configs; name them"
+                )
+            return {}
+
+        response = self.cluster.retry(lambda: self.cluster.request(LIST_CONFIG_RESOURCES, body))
+        check(response["ErrorCode"], "listing resources with configs")
+        return sorted(row["ResourceName"] for row in response["ConfigResources"])
 
     def alter_configs(
         self,

@@ -32,7 +32,7 @@ Options:
 
 Commands:
   acls          List, add, remove and explain ACLs.
-  cluster       Describe a cluster: its brokers, controller and features.
+  cluster       Describe a cluster; export, compare and apply its content.
   completion    Print the script for completion in a shell.
   configs       Show and change configs of topics, brokers and groups.
   consume       Print the records of TOPIC until Ctrl-C.
@@ -44,8 +44,9 @@ Commands:
   requests      Show records of a request log, from its topic or files.
   serve         Run a broker until SIGTERM or Ctrl-C.
   storage       Format and examine log folders, without a broker.
+  tokens        List, create, renew and expire delegation tokens.
   top           Watch clients, topics, groups and lag of a broker.
-  topics        List, describe, create, alter and delete topics.
+  topics        List, describe, create, alter, export and delete topics.
   transactions  List, describe and abort transactions.
   users         Add, list and remove SCRAM users.
   xray          Show the current activity of a kbroker broker.
@@ -121,7 +122,7 @@ def test_version() -> None:
     ("args", "message"),
     [
         ("nope", "No such command 'nope'."),
-        ("topics create", "Missing argument 'TOPIC...'."),
+        ("topics create", "expected TOPIC or --from, got neither"),
         ("topics create t --partitions 0", "Invalid value for '--partitions' / '-p': 0 is not in the range x>=1."),
         ("consume t --timeout nan", "Invalid value for '--timeout': nan is not a finite number."),
         ("consume t --timeout inf", "Invalid value for '--timeout': inf is not a finite number."),

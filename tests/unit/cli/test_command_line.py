@@ -37,10 +37,10 @@ def test_a_wrong_command_names_a_similar_one(words: str, expected: str) -> None:
 @pytest.mark.parametrize(
     ("words", "usage"),
     [
-        ("topics create", "Usage: kbroker topics create [OPTIONS] TOPIC..."),
+        ("topics delete", "Usage: kbroker topics delete [OPTIONS] TOPIC..."),
         ("consume", "Usage: kbroker consume [OPTIONS] TOPIC"),
         ("quotas set --user a", "Usage: kbroker quotas set [OPTIONS] KEY=NUMBER..."),
-        ("topics create --partitons 3 t", "Usage: kbroker topics create [OPTIONS] TOPIC..."),
+        ("topics create --partitons 3 t", "Usage: kbroker topics create [OPTIONS] [TOPIC]..."),
     ],
 )
 def test_a_missing_argument_shows_the_usage(words: str, usage: str) -> None:
@@ -145,7 +145,7 @@ def test_bash_completes(tmp_path: Path) -> None:
         assert done.stderr == ""
         return done.stdout.split()
 
-    assert complete("to") == ["top", "topics"]
+    assert complete("to") == ["tokens", "top", "topics"]
     assert complete("topics", "de") == ["delete", "describe"]
     assert complete("topics", "list", "--int") == ["--internal"]
     assert complete("topics", "describe", "") == []
@@ -155,4 +155,4 @@ def test_bash_completes(tmp_path: Path) -> None:
 def test_the_other_shells_are_answered(shell: str) -> None:
     """What their scripts ask, without the shell: the first words, and the word that is typed."""
     typed = "1" if shell == "zsh" else "to"
-    assert completed(shell, "kbroker to", typed) == ["top", "topics"]
+    assert completed(shell, "kbroker to", typed) == ["tokens", "top", "topics"]

@@ -1,0 +1,339 @@
+"""Changes that give a Kafka cluster the topics, ACLs and quotas of a file: read, compare, check and apply."""
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from functools import partial
+from typing import NamedTuple
+
+from kbroker.client.acls import Acls, describe
+from kbroker.client.admin import Admin, NewTopic
+from kbroker.client.cluster import Cluster, check
+from kbroker.client.cluster_file import ACLS, QUOTAS, SECTIONS, TOPICS, USERS, ClusterContent, Topic
+from kbroker.client.quotas import Difference, QuotaClient, changes_for, differences
+from kbroker.client.users import Users
+from kbroker.common.configs.config_resource import ConfigChange, ConfigOperation, ConfigResourceType, ConfigSource
+from kbroker.common.errors import Errors, KafkaError
+from kbroker.common.quota_limits import limit_text
+from kbroker.common.security.acls import Acl, AclFilter, Permission
+from kbroker.common.units import counted
+
+UNAUTHORIZED = (Errors.TOPIC_AUTHORIZATION_FAILED, Errors.CLUSTER_AUTHORIZATION_FAILED)
+
+
+class Change(NamedTuple):
+    """One line of the difference; ``before`` or ``after`` is None where it is not set.
+
+    ``kind``: topic, config (of a topic), acl, quota or user. ``key``: partitions, a config, a quota or a mechanism;
+    empty for the whole.
+    """
+
+    kind: str
+    name: str
+    key: str
+    before: str | None
+    after: str | None
+
+
+class Step(NamedTuple):
+    """Changes made by one call; ``make``: called with True to only check them, if ``can_check``."""
+
+    changes: Sequence[Change]
+    make: Callable[[bool], object]
+    place: str = ""
+    can_check: bool = False
+
+
+class Plan(NamedTuple):
+    """Steps in their order, and notes about differences that no step removes."""
+
+    steps: Sequence[Step]
+    notes: Sequence[str]
+
+    @property
+    def changes(self) -> list[Change]:
+        """All changes, in order."""
+        return [change for step in self.steps for change in step.changes]
+
+    @property
+    def removals(self) -> list[Change]:
+        """The changes that remove something."""
+        return [change for change in self.changes if change.after is None]
+
+    def check(self, is_patient: bool = False) -> None:
+        """Let the broker check what it can check, without a change.
+
+        Args: ``is_patient``: ignore refusals to a user who may only describe.
+        Raises: KafkaError with the place in the file; BrokerConnectionError.
+        """
+        for step in self.steps:
+            if step.can_check:
+                try:
+                    _run(step, True)
+                except KafkaError as failure:
+                    if not is_patient or failure.error not in UNAUTHORIZED:
+                        raise
+
+    def apply(self) -> Iterator[Step]:
+        """Make the changes, and yield each step once it is done.
+
+        Raises: KafkaError with the place in the file for the first step that fails; the steps before it were made.
+        """
+        for step in self.steps:
+            _run(step, False)
+            yield step
+
+
+def _run(step: Step, is_check: bool) -> None:
+    try:
+        step.make(is_check)
+    except KafkaError as failure:
+        raise KafkaError(failure.error, f"{step.place}{failure.message}") from failure
+
+
+# ---------------------------------------------------------------- reading
+
+
+def read_cluster(
+    cluster: Cluster, sections: Collection[str] = SECTIONS, topics: Iterable[str] | None = None
+) -> ClusterContent:
+    """Return the content of a cluster; ACLs are None if it has no authorizer.
+
+    Args: ``topics``: read the configs of these topics only, where they exist; None: of all but internal ones.
+    Raises: KafkaError; BrokerConnectionError.
+    """
+    return ClusterContent(
+        _topics(cluster, topics) if TOPICS in sections else None,
+        _acls(cluster) if ACLS in sections else None,
+        QuotaClient(cluster).describe() if QUOTAS in sections else None,
+        _users(cluster) if USERS in sections else None,
+    )
+
+
+def _topics(cluster: Cluster, names: Iterable[str] | None) -> dict[str, Topic]:
+    admin = Admin(cluster)
+    wanted = None if names is None else set(names)
+    described = [topic for topic in cluster.fetch_metadata(None) if wanted is not None or not topic.is_internal]
+    with_configs = sorted(topic.name for topic in described if wanted is None or topic.name in wanted)
+    configs = admin.describe_topic_configs(with_configs)
+    found = {}
+    for topic in sorted(described, key=lambda one: one.name):
+        check(topic.error, f"topic {topic.name!r}")
+        factors = {len(partition.replicas) for partition in topic.partitions}
+        is_set = {
+            entry.name: entry.value
+            for entry in configs.get(topic.name, ())
+            if entry.source is ConfigSource.DYNAMIC_TOPIC_CONFIG and entry.value is not None
+        }
+        if wanted is None or topic.name in wanted or not topic.is_internal:
+            factor = factors.pop() if len(factors) == 1 else None
+            found[topic.name] = Topic(topic.name, len(topic.partitions), factor, is_set)
+    return found
+
+
+def _acls(cluster: Cluster) -> Sequence[Acl] | None:
+    try:
+        return Acls(cluster).list()
+    except KafkaError as failure:
+        if failure.error is not Errors.SECURITY_DISABLED:
+            raise
+        return None
+
+
+def _users(cluster: Cluster) -> dict[tuple[str, str], int | None]:
+    return {
+        (user, mechanism): iterations
+        for user, mechanisms in Users(cluster).list().items()
+        for mechanism, iterations in mechanisms.items()
+    }
+
+
+# ---------------------------------------------------------------- comparing
+
+
+def plan_changes(cluster: Cluster, wanted: ClusterContent, *, prune: bool = False) -> Plan:
+    """Return the steps after which a cluster has what the file lists, in the order in which they are made.
+
+    Topics are created before the ACLs and quotas of their users, and rules that deny before rules that allow; removals
+    are last. Without ``prune`` nothing is removed: neither topics, ACLs, users and quotas that the file does not list,
+    nor configs and quotas that its entries do not list. With it, sections that the file leaves out stay as they are.
+
+    Raises: KafkaError INVALID_PARTITIONS if the file has fewer partitions than the cluster, SECURITY_DISABLED for ACLs
+        without an authorizer ...; BrokerConnectionError.
+    """
+    sections = [name for name in SECTIONS if getattr(wanted, name) is not None]
+    found = read_cluster(cluster, sections, wanted.topics)
+    planner = _Planner(cluster, wanted, found)
+    planner.topics()
+    planner.acls()
+    planner.quotas()
+    planner.users()
+    if prune:
+        return Plan([*planner.steps, *planner.removals], planner.notes)
+    left = [change for step in planner.removals for change in step.changes]
+    if left:
+        things = "; ".join(_listed(kind, left) for kind in dict.fromkeys(change.kind for change in left))
+        planner.notes.append(f"not in the file: {things}; --prune removes these")
+    return Plan(planner.steps, planner.notes)
+
+
+SHOWN = 3
+NOUNS = {"topic": "topic", "config": "topic config", "acl": "ACL", "quota": "quota", "user": "credential"}
+
+
+def _listed(kind: str, changes: Sequence[Change]) -> str:
+    """Return a summary of the removals of a kind: 1 topic (orders), 2 topic configs (orders: retention.ms, ...)."""
+    named = [change.name + (f": {change.key}" if change.key else "") for change in changes if change.kind == kind]
+    more = ", ..." if len(named) > SHOWN else ""
+    return f"{counted(len(named), NOUNS[kind])} ({', '.join(named[:SHOWN])}{more})"
+
+
+class _Planner:
+    """Collects the steps of each section; ``removals`` have their own list."""
+
+    def __init__(self, cluster: Cluster, wanted: ClusterContent, found: ClusterContent) -> None:
+        self._cluster = cluster
+        self._admin = Admin(cluster)
+        self._wanted = wanted
+        self._found = found
+        self.steps: list[Step] = []
+        self.removals: list[Step] = []
+        self.notes: list[str] = []
+
+    def _place(self, section: str, key: object) -> str:
+        return self._wanted.places.get((section, key), "")
+
+    def topics(self) -> None:
+        known = self._found.topics or {}
+        for topic in (self._wanted.topics or {}).values():
+            if topic.name in known:
+                self._alter(topic, known[topic.name])
+            else:
+                self._create(topic)
+        if self._wanted.topics is not None:
+            for name in sorted(known.keys() - self._wanted.topics.keys()):
+                change = Change("topic", name, "", counted(known[name].partitions or 0, "partition"), None)
+                self.removals.append(Step([change], partial(_delete_topic, self._admin, name)))
+
+    def _create(self, topic: Topic) -> None:
+        new = NewTopic(topic.name, topic.partitions or -1, topic.replication_factor or -1, topic.configs)
+        count = "partitions by default" if topic.partitions is None else counted(topic.partitions, "partition")
+        changes = [Change("topic", topic.name, "", None, count)]
+        changes += [Change("config", topic.name, key, None, value) for key, value in topic.configs.items()]
+        make = partial(_create_topic, self._admin, new)
+        self.steps.append(Step(changes, make, self._place(TOPICS, topic.name), can_check=True))
+
+    def _alter(self, topic: Topic, known: Topic) -> None:
+        name, place = topic.name, self._place(TOPICS, topic.name)
+        if topic.partitions is not None and topic.partitions != known.partitions:
+            if topic.partitions < (known.partitions or 0):
+                raise KafkaError(
+                    Errors.INVALID_PARTITIONS,
+                    f"{place}topic {name!r}: expected at least {known.partitions} partitions, which it has, got "
+                    f"{topic.partitions}; partitions cannot be removed",
+                )
+            change = Change("topic", name, "partitions", str(known.partitions), str(topic.partitions))
+            make = partial(_grow, self._admin, name, topic.partitions)
+            self.steps.append(Step([change], make, place, can_check=True))
+        if topic.replication_factor is not None and known.replication_factor not in (None, topic.replication_factor):
+            self.notes.append(
+                f"topic {name}: the file has replication factor {topic.replication_factor}, the cluster "
+                f"{known.replication_factor}; reassign its partitions to change it"
+            )
+        before = known.configs
+        changed = [key for key, value in topic.configs.items() if before.get(key) != value]
+        if changed:
+            sets = [ConfigChange(key, ConfigOperation.SET, topic.configs[key]) for key in changed]
+            rows = [Change("config", name, key, before.get(key), topic.configs[key]) for key in changed]
+            self.steps.append(Step(rows, partial(_configure, self._admin, name, sets), place, can_check=True))
+        unset = [key for key in before if key not in topic.configs]
+        if unset:
+            deletes = [ConfigChange(key, ConfigOperation.DELETE) for key in unset]
+            rows = [Change("config", name, key, before[key], None) for key in unset]
+            self.removals.append(Step(rows, partial(_configure, self._admin, name, deletes), place, can_check=True))
+
+    def acls(self) -> None:
+        if self._wanted.acls is None:
+            return
+        if self._found.acls is None:
+            if self._wanted.acls:
+                text = "acls: expected a cluster with an authorizer, found none; leave the section out"
+                raise KafkaError(Errors.SECURITY_DISABLED, text)
+            return
+        client = Acls(self._cluster)
+        wanted, known = dict.fromkeys(self._wanted.acls), dict.fromkeys(self._found.acls)
+        added = sorted((acl for acl in wanted if acl not in known), key=lambda acl: acl.permission)  # DENY first
+        removed = sorted((acl for acl in known if acl not in wanted), key=lambda acl: -acl.permission)
+        if added:
+            rows = [Change("acl", describe(acl), "", None, title_of(acl)) for acl in added]
+            self.steps.append(Step(rows, lambda _: client.add(added)))
+        if removed:
+            rows = [Change("acl", describe(acl), "", title_of(acl), None) for acl in removed]
+            self.removals.append(Step(rows, lambda _: client.remove([AclFilter(*acl) for acl in removed])))
+
+    def quotas(self) -> None:
+        if self._wanted.quotas is None:
+            return
+        found = differences(self._found.quotas or {}, self._wanted.quotas, prune=True)
+        for steps, part in (
+            (self.steps, [one for one in found if one.after is not None]),
+            (self.removals, [one for one in found if one.after is None]),
+        ):
+            if part:
+                steps.append(
+                    Step(list(map(_quota_change, part)), partial(_alter_quotas, self._cluster, part), "", True)
+                )
+
+    def users(self) -> None:
+        if self._wanted.users is None:
+            return
+        known, client = self._found.users or {}, Users(self._cluster)
+        for (user, mechanism), iterations in self._wanted.users.items():
+            has = known.get((user, mechanism))
+            if has is None:
+                self.notes.append(
+                    f"user {user} has no {mechanism} credential; `kbroker users add {user} --mechanism {mechanism}` "
+                    "adds it"
+                )
+            elif iterations not in (None, has):
+                self.notes.append(
+                    f"user {user}: the file has {iterations} iterations of {mechanism}, the cluster {has}; "
+                    "`kbroker users add` with the password changes it"
+                )
+        for user, mechanism in sorted(known.keys() - self._wanted.users.keys()):
+            change = Change("user", user, mechanism, "credential", None)
+            self.removals.append(Step([change], partial(_remove_user, client, user, mechanism)))
+
+
+def title_of(acl: Acl) -> str:
+    """Return the permission of a rule: Allow or Deny."""
+    return Permission(acl.permission).name.capitalize()
+
+
+def _create_topic(admin: Admin, topic: NewTopic, is_check: bool) -> None:
+    admin.create_topics([topic], validate_only=is_check)
+
+
+def _grow(admin: Admin, name: str, count: int, is_check: bool) -> None:
+    admin.create_partitions(name, count, validate_only=is_check)
+
+
+def _delete_topic(admin: Admin, name: str, is_check: bool) -> None:
+    admin.delete_topics([name])
+
+
+def _remove_user(users: Users, user: str, mechanism: str, is_check: bool) -> None:
+    users.remove(user, mechanism)
+
+
+def _configure(admin: Admin, name: str, changes: Sequence[ConfigChange], is_check: bool) -> None:
+    admin.alter_configs(ConfigResourceType.TOPIC, name, changes, validate_only=is_check)
+
+
+def _quota_change(one: Difference) -> Change:
+    before, after = (None if value is None else limit_text(one.key, value) for value in (one.before, one.after))
+    return Change("quota", str(one.entity), one.key, before, after)
+
+
+def _alter_quotas(cluster: Cluster, part: Sequence[Difference], is_check: bool) -> None:
+    for refusal in QuotaClient(cluster).alter(changes_for(part), validate_only=is_check).values():
+        if refusal is not None:
+            raise refusal
