@@ -127,10 +127,10 @@ def test_a_quota_from_shadow_to_enforced(browser: Browser, broker: Broker, root:
     browser.script("const s = document.querySelector('#key'); s.value = 'producer_byte_rate'")
     browser.find("#value").send_keys("2 MiB/s")
     press(browser, "Show the difference")
-    assert browser.text(".difference tbody").split("\t") == ["shadow.producer_byte_rate", "not set", "2 MiB/s"]
+    assert browser.text(".difference tbody").split("\t") == ["shadow.producer_byte_rate", "none", "2 MiB/s"]
     assert values() == {}
     press(browser, "Apply")
-    assert "in force" in browser.text(".lead.good")
+    assert "The change is made." in browser.text(".lead.good")
     assert values() == {"shadow.producer_byte_rate": 2.0 * (1 << 20)}
     browser.script("document.querySelector('#key').value = 'producer_byte_rate'")
     browser.find("input[value=promote]").click()
@@ -149,7 +149,7 @@ def test_a_difference_that_is_out_of_date(browser: Browser, broker: Broker, root
     press(browser, "Show the difference")
     broker.context.quota_entities.alter([Alteration(LIMITED, [QuotaOp("consumer_byte_rate", 5000.0)])])
     press(browser, "Apply")
-    assert "have changed since" in browser.text("main")
+    assert "has changed since you saw" in browser.text("main")
 
 
 def press(browser: Browser, name: str) -> None:

@@ -14,7 +14,7 @@ from kbroker.broker import Broker
 from kbroker.common.quotas import QuotaEntity
 from kbroker.console.app import Console
 from kbroker.quota.entity_rules import Alteration, QuotaOp
-from tests.support.console import SETTINGS, TOKEN, ask, pages_of, post, secret_of, served
+from tests.support.console import SETTINGS, TOKEN, ask, pages_of, post, secret_of, served, was_of
 
 AWAY = "10.1.2.3"
 ALICE = QuotaEntity.of({"user": "alice"})
@@ -98,7 +98,8 @@ def test_every_response_carries_the_guards(
 def test_a_form_from_elsewhere_is_refused(editor: Console, broker: Broker) -> None:
     """Another site's, one without its origin, and one of a client that may not see the pages: nothing is changed."""
     secret = secret_of(ask(editor, "quota?user=alice").body.decode())
-    fields = {"form_secret": secret, "user": "alice", "key": RATE, "value": "1MB", "effect": "enforce", "was": ""}
+    fields = {"form_secret": secret, "user": "alice", "key": RATE, "value": "1MB", "effect": "enforce"}
+    fields["was"] = was_of(post(editor, "quota/preview", fields).body.decode())
     for more, status in (
         ({"origin": "http://evil.example"}, 403),
         ({"origin": ""}, 403),
@@ -156,9 +157,8 @@ def test_promoting_is_one_change(editor: Console, broker: Broker, monkeypatch: p
 
     monkeypatch.setattr(store, "alter", noting)
     secret = secret_of(ask(editor, "quota?user=alice").body.decode())
-    was = f"{RATE}=5.0;{SHADOW}=3.0"
-    fields = {"form_secret": secret, "user": "alice", "key": RATE, "effect": "promote", "was": was}
-    assert post(editor, "quota/preview", fields).status == 200
+    fields = {"form_secret": secret, "user": "alice", "key": RATE, "effect": "promote"}
+    fields["was"] = was_of(post(editor, "quota/preview", fields).body.decode())
     assert asked == []
     assert post(editor, "quota/apply", fields).status == 303
     assert [len(alterations) for alterations in asked] == [1]
@@ -202,8 +202,10 @@ def test_quotas_are_changed_only_where_the_setting_says_so(edit: bool | None) ->
         assert browser.ask("sign-in", {"token": TOKEN})[0] == 303
         status, page = browser.ask("quota?user=alice")
         assert (status, "quota/preview" in page) == (200, bool(edit))
-        change = {"user": "alice", "key": RATE, "value": "1MB", "effect": "enforce", "was": ""}
-        status, page = browser.ask("quota/apply", {**change, "form_secret": secret_of(page)})
+        change = {"user": "alice", "key": RATE, "value": "1MB", "effect": "enforce", "form_secret": secret_of(page)}
+        if edit:
+            change["was"] = was_of(browser.ask("quota/preview", change)[1])
+        status, page = browser.ask("quota/apply", change)
         assert (status, "kbroker.console.edit is off" in page) == (303 if edit else 403, not edit)
         assert made.context.quota_entities.of(ALICE) == ({RATE: 1e6} if edit else {})
 

@@ -170,7 +170,7 @@ def test_what_waits_is_named_by_its_key(pages: Console, broker: Broker) -> None:
 
 def test_a_page_that_asks_while_the_broker_stops(caplog: pytest.LogCaptureFixture) -> None:
     """Open pages ask every two seconds: a broker that stopped had a traceback in its log for it."""
-    mounted = MountedPages("/console", lambda: Console(SimpleNamespace(), HttpAccess(None, VirtualClock(0))))  # type: ignore[arg-type]
+    mounted = MountedPages("/console", lambda: Console.of_broker(SimpleNamespace(), HttpAccess(None, VirtualClock(0))))  # type: ignore[arg-type]
     mounted.close()
     with caplog.at_level(logging.DEBUG):
         response = mounted.respond(HttpRequest("GET", "/console", "", {}, "127.0.0.1", b""))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from html import unescape
 from urllib.parse import unquote, urlencode
 
 from kbroker import console
@@ -20,6 +21,15 @@ SETTINGS: dict[str, object] = {
     "kbroker.in.memory": True,
     "kbroker.metrics.listener": "127.0.0.1:0",
 }
+#: A broker whose clients are SCRAM users, and whose ACLs decide what they may do.
+SECURED: dict[str, object] = {
+    **SETTINGS,
+    "listeners": "SASL_PLAINTEXT://127.0.0.1:0",
+    "sasl.enabled.mechanisms": "SCRAM-SHA-256,SCRAM-SHA-512",
+    "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+    "super.users": "User:root",
+    "kbroker.console.token": TOKEN,
+}
 
 
 @contextmanager
@@ -34,7 +44,7 @@ def served(settings: Mapping[str, object]) -> Iterator[Broker]:
 @contextmanager
 def pages_of(broker: Broker, token: str | None = None, may_edit: bool = False) -> Iterator[Console]:
     """A console of a broker beside that of its port."""
-    made = Console(broker, HttpAccess(token, broker.clock), may_edit)
+    made = Console.of_broker(broker, HttpAccess(token, broker.clock), may_edit)
     try:
         yield made
     finally:
@@ -61,3 +71,27 @@ def secret_of(page: str) -> str:
     found = re.search(r'name="form_secret" value="([0-9a-f]+)"', page)
     assert found is not None
     return found[1]
+
+
+def was_of(page: str) -> str:
+    """The hidden field of a shown change, which the form that applies it sends back."""
+    found = re.search(r'name="was" value="([0-9a-f]+)"', page)
+    assert found is not None
+    return found[1]
+
+
+def apply(pages: Console, action: str, fields: dict[str, str], typed: str = "", **headers: str) -> HttpResponse:
+    """Look at a change and apply it as it was shown; ``typed``: the confirmation."""
+    shown = post(pages, f"{action}/preview", fields, **headers)
+    assert shown.status == 200, shown.body.decode()
+    kept = re.findall(r'<input type="hidden" name="([^"]*)" value="([^"]*)">', shown.body.decode())
+    sent = {unescape(name): unescape(value) for name, value in kept}
+    return post(pages, f"{action}/apply", {**sent, "confirm": typed}, **headers)
+
+
+def sign_in(pages: Console, user: str = "", password: str = "", token: str = "", address: str = "127.0.0.1") -> str:
+    """Sign in as a user, or with the token; return the cookie, for the argument ``cookie`` of a request."""
+    fields = {"user": user, "password": password} if user else {"token": token}
+    response = post(pages, "sign-in", fields, address)
+    assert response.status == 303, response.body.decode()
+    return dict(response.headers)["Set-Cookie"].partition(";")[0]

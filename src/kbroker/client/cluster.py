@@ -335,9 +335,12 @@ class Cluster(Closing):
         )
         return self.retry(attempt, timeout_s=patience_s)
 
-    def forget(self, name: str) -> None:
-        """Drop the cached metadata of a topic, after a response that proves it stale."""
-        self._topics.pop(name, None)
+    def forget(self, name: str | None = None) -> None:
+        """Drop the cached metadata of a topic, after a response that proves it stale; of all topics if None."""
+        if name is None:
+            self._topics.clear()
+        else:
+            self._topics.pop(name, None)
 
     def leader(self, topic: str, partition: int, *, allow_auto_topic_creation: bool = False) -> int:
         """Return the node id of the partition's leader.

@@ -23,4 +23,4 @@ def mount(broker: Broker) -> None:
 def _load(broker: Broker, access: HttpAccess) -> Console:
     from kbroker.console.app import Console
 
-    return Console(broker, access, broker.config.boolean("kbroker.console.edit"))
+    return Console.of_broker(broker, access, broker.config.boolean("kbroker.console.edit"))

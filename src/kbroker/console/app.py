@@ -1,29 +1,38 @@
-"""The console of one broker: access checks, routing of pages, and the headers of responses."""
+"""The console: access checks, routing of pages and forms, and the headers of responses."""
 
 from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from email.message import Message
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from kbroker._core.clock import BaseClock
 from kbroker.broker import Broker
+from kbroker.client.connection import BrokerConnectionError
+from kbroker.common.errors import KafkaError
 from kbroker.common.http_messages import METHODS, PLAIN, HttpRequest, HttpResponse, only_these
 from kbroker.common.loggers import get_logger
 from kbroker.common.printable import printable
+from kbroker.common.security.acls import CONSOLE_OPERATOR, Operation
+from kbroker.console import changes
+from kbroker.console.connections import Connections, Identity, in_process, unreachable
+from kbroker.console.denied import page_error
 from kbroker.console.history import History, broker_totals
+from kbroker.console.pages import ACTIONS, PAGES, Page, Result, menu
+from kbroker.console.passwords import Passwords, are_accepted
 from kbroker.console.rendering import Renderer
 from kbroker.console.requests import PageError, Query, sentence
 from kbroker.console.sign_in import SESSION_MS, FormSecret, Sessions, cookie_name, cookie_of
-from kbroker.console.site import ROOT, Download, Json, Site, View
-from kbroker.console.views import clients, groups, overview, quotas, slow_requests, throttles, topics
+from kbroker.console.site import ROOT, Download, Json, Memory, Parts, Site, View
 from kbroker.observe.http_access import HttpAccess
 
 logger = get_logger(__name__)
 
+ANONYMOUS = "User:ANONYMOUS"
 ASSETS = Path(__file__).with_name("assets")
 HTML = "text/html; charset=utf-8"
 AT_ONCE = 4  # pages rendered at the same time: each may use megabytes
@@ -53,49 +62,6 @@ SECURE = (
 )
 NOT_STORED = ("Cache-Control", "no-store")
 KINDS = {".js": "text/javascript; charset=utf-8", ".css": "text/css; charset=utf-8", ".svg": "image/svg+xml"}
-
-Result = View | Download | Json
-Page = Callable[[Site, Query], Result]
-
-MENU = (
-    ("", "Overview"),
-    ("topics", "Topics"),
-    ("groups", "Groups"),
-    ("clients", "Clients"),
-    ("throughput", "Throughput"),
-    ("throttles", "Throttles"),
-    ("quotas", "Quotas"),
-    ("requests", "Slow requests"),
-    ("xray", "X-ray"),
-)
-PAGES: Mapping[str, Page] = {
-    "": overview.overview,
-    "topics": topics.topics,
-    "topic": topics.topic,
-    "messages": topics.messages,
-    "message": topics.message,
-    "value": topics.value,
-    "groups": groups.groups,
-    "group": groups.group,
-    "clients": clients.clients,
-    "client": clients.client,
-    "throughput": overview.throughput,
-    "rates": overview.rates,
-    "alive": overview.alive,
-    "throttles": throttles.throttles,
-    "quotas": quotas.quotas,
-    "quota": quotas.quota,
-    "explain": quotas.explain,
-    "requests": slow_requests.slow_requests,
-    "xray": overview.xray,
-}
-#: Menu entry of each page.
-BELOW = {
-    **dict.fromkeys(("topic", "messages", "message"), "topics"),
-    "group": "groups",
-    "client": "clients",
-    **dict.fromkeys(("quota", "quota/preview", "quota/apply", "explain"), "quotas"),
-}
 
 
 class Viewers:
@@ -129,27 +95,52 @@ class _Kept(NamedTuple):
 class Console:
     """Server of the pages below ``/console``.
 
-    Args: ``broker``: a running broker; ``access``: access check of the HTTP port; ``may_edit``: true if quotas can be
-    changed.
+    Args: ``parts``: the cluster; ``access``: access check of the HTTP port; ``operator``: principal of users without a
+    sign-in and of the token's holder, empty if the connections have one identity; ``passwords``: check of SCRAM users,
+    None without them.
     Threads: any; ``AT_ONCE`` pages are rendered at the same time.
     """
 
-    def __init__(self, broker: Broker, access: HttpAccess, may_edit: bool = False) -> None:
-        clock = broker.clock
+    def __init__(
+        self, parts: Parts, access: HttpAccess, operator: str = "", passwords: Passwords | None = None
+    ) -> None:
+        clock = parts.clock
         self._clock: BaseClock = clock
         self._access = access
+        self._operator, self._passwords = operator, passwords
         self._sessions, self._secret = Sessions(clock), FormSecret()
         self._viewers = Viewers(clock)
         self._renderer = Renderer()
         self._turns = threading.Semaphore(AT_ONCE)
         self._lock = threading.Lock()
-        self._kept: dict[tuple[str, str, bool, str], _Kept] = {}
+        self._kept: dict[tuple[object, ...], _Kept] = {}
+        self._parts = parts
+        self._menu = menu(parts.local is not None)
+        self._pages = {path: page for path, page in PAGES.items() if parts.local is not None or not page.needs_broker}
+
+    @classmethod
+    def of_broker(cls, broker: Broker, access: HttpAccess, may_edit: bool = False) -> Console:
+        """Return the console of a running broker; ``may_edit``: true if its pages may change things."""
+        clock = broker.clock
         history = History(lambda: broker_totals(broker.parts), lambda: broker.verdicts, clock)
-        self._site = Site(broker, history, may_edit, clock.epoch_ms())
+        parts = Parts(
+            Connections(in_process(broker), clock),
+            clock,
+            Memory(clock),
+            (broker, history),
+            f"broker {broker.context.node_id}",
+            may_edit,
+            clock.epoch_ms(),
+        )
+        operator = ANONYMOUS if broker.context.auth.authorizer is None else CONSOLE_OPERATOR
+        passwords = Passwords(broker.context.credentials.find) if are_accepted(broker.config) else None
+        return cls(parts, access, operator, passwords)
 
     def close(self) -> None:
-        """Stop observing the broker. Idempotent."""
-        self._site.history.stop()
+        """Stop observing the broker, and close the connections to it. Idempotent."""
+        if self._parts.local is not None:
+            self._parts.local[1].stop()
+        self._parts.connections.close()
 
     # ------------------------------------------------------------ requests
 
@@ -159,8 +150,10 @@ class Console:
             response = self._respond(request)
         except PageError as error:
             response = self._failed(request, error)
+        except BrokerConnectionError as error:
+            response = self._failed(request, unreachable(error))
         except Exception:
-            if self._site.broker.is_running:
+            if self._parts.local is None or self._parts.local[0].is_running:
                 logger.exception("%s cannot be shown", printable(request.path[:200]))
                 response = self._failed(
                     request, PageError(500, "This page cannot be shown; the broker's log says why.")
@@ -189,27 +182,50 @@ class Console:
             return refusal
         if request.method == "POST":
             return self._post(request, path, form)
-        page = PAGES.get(path)
+        page = self._pages.get(path)
         if page is None:
             raise PageError(404, "There is no such page.")
         return self._show(request, path, page)
 
+    def _site(self, request: HttpRequest) -> Site:
+        """Return the data for one request, as the user of its session."""
+        principal = self._sessions.principal(cookie_of(request.headers)) or self._operator
+        return Site(self._parts, Identity(principal, request.address))
+
     def _show(self, request: HttpRequest, path: str, page: Page) -> HttpResponse:
         """Return a page, rendered now or a moment ago for another viewer."""
-        self._site.history.use()
+        if self._parts.local is not None:
+            self._parts.local[1].use()
         is_part = "kb-part" in request.headers or request.headers.get("hx-target", "").endswith("#live")
-        key = (path, request.query, is_part, cookie_of(request.headers))
+        site = self._site(request)
+        key = (path, request.query, is_part, cookie_of(request.headers), site.identity)
         again_ms = self._viewers.again_ms(request.headers.get("kb-viewer", ""))
         found = self._kept_response(key)
         if found is None:
-            if not self._turns.acquire(timeout=WAIT_S):
-                raise PageError(503, "Too many pages are being made at once. Try again in a moment.")
-            try:
-                found = self._response(request, path, page(self._site, Query.parse(request.query)), is_part)
-            finally:
-                self._turns.release()
+            with self._turn(), site:
+                result = self._made(site, page, Query.parse(request.query))
+                found = self._response(request, path, result, is_part)
             self._keep(key, found)
         return found._replace(headers=(*found.headers, ("KB-Again-Ms", str(again_ms))))
+
+    def _made(self, site: Site, page: Page, query: Query) -> Result:
+        """Return the page as its user may see it. Raises: PageError 403 with the missing ACL, and others."""
+        if page.needs_broker and not page.checks_acls:
+            site.require(Operation.DESCRIBE)
+        try:
+            return page.make(site, query)
+        except KafkaError as error:
+            raise page_error(error, site.identity.principal) from None
+
+    @contextmanager
+    def _turn(self) -> Iterator[None]:
+        """Wait for the turn of a page. Raises: PageError 503 if it does not come soon."""
+        if not self._turns.acquire(timeout=WAIT_S):
+            raise PageError(503, "Too many pages are being made at once. Try again in a moment.")
+        try:
+            yield
+        finally:
+            self._turns.release()
 
     def _response(self, request: HttpRequest, path: str, result: Result, is_part: bool) -> HttpResponse:
         if isinstance(result, Download):
@@ -226,13 +242,22 @@ class Console:
         """Return the values that the frame of every page needs."""
         cookie = cookie_of(request.headers)
         query = request.query if path in PAGES and request.method != "POST" else ""
+        principal = self._sessions.principal(cookie) if cookie else None
+        here = _entry_of(path)
         return {
             "root": ROOT,
-            "menu": MENU,
-            "here": BELOW.get(path, path),
+            "menu": self._menu,
+            "here": here,
+            "section": next((one for one in self._menu if any(entry.page == here for entry in one.entries)), None),
             "title": title,
             "live_url": f"{ROOT}/{path}" + (f"?{query}" if query else ""),
-            "is_signed_in": bool(cookie) and self._sessions.knows(cookie),
+            "is_signed_in": principal is not None,
+            "can_sign_in": principal is None and self._passwords is not None,
+            "user": (principal or self._operator).partition(":")[2],
+            "place": self._parts.place,
+            "may_edit": self._parts.may_edit,
+            "has_broker": self._parts.local is not None,
+            "done": "done=1" in request.query.split("&"),
             "form_secret": self._secret.of(cookie),
         }
 
@@ -249,12 +274,12 @@ class Console:
 
     # ------------------------------------------------------------ pages that are kept for a moment
 
-    def _kept_response(self, key: tuple[str, str, bool, str]) -> HttpResponse | None:
+    def _kept_response(self, key: tuple[object, ...]) -> HttpResponse | None:
         with self._lock:
             kept = self._kept.get(key)
             return kept.response if kept is not None and kept.until_ms > self._clock.now_ms() else None
 
-    def _keep(self, key: tuple[str, str, bool, str], response: HttpResponse) -> None:
+    def _keep(self, key: tuple[object, ...], response: HttpResponse) -> None:
         if response.status != 200 or len(response.body) > MAX_KEPT_BYTES:
             return
         now_ms = self._clock.now_ms()
@@ -269,12 +294,16 @@ class Console:
     def _refusal(self, request: HttpRequest) -> HttpResponse | None:
         """Return the response to an unauthorized client; None if it may see the pages."""
         cookie = cookie_of(request.headers)
-        if cookie and self._sessions.knows(cookie) and request.headers.get("sec-fetch-site") not in _FOREIGN:
+        if (
+            cookie
+            and self._sessions.principal(cookie) is not None
+            and request.headers.get("sec-fetch-site") not in _FOREIGN
+        ):
             return None
         refused = self._access.refusal(request.address, _message(request.headers))
         if refused is None:
             return None
-        can_sign_in = self._access.has_token and refused.status == 401
+        can_sign_in = self._passwords is not None or (self._access.has_token and refused.status == 401)
         if not can_sign_in or "kb-part" in request.headers or request.method == "POST":
             return self._failed(request, PageError(refused.status, sentence(refused.sentence)))
         return HttpResponse(303, b"", PLAIN, (("Location", f"{ROOT}/sign-in"),))
@@ -287,16 +316,30 @@ class Console:
             raise PageError(403, "This form came from another site's page, or without its origin.")
 
     def _sign_in_page(self, request: HttpRequest, problem: str, status: int = 200) -> HttpResponse:
-        values = {"problem": problem, "has_token": self._access.has_token}
+        values = {
+            "problem": problem,
+            "has_token": self._access.has_token,
+            "has_users": self._passwords is not None,
+        }
         return self._response(request, "sign-in", View("Sign in", "sign_in.html", values, status), is_part=False)
 
     def _sign_in(self, request: HttpRequest, form: Query) -> HttpResponse:
-        refused = self._access.token_refusal(request.address, form.text("token"))
+        """Begin a session for the holder of the token, or for a SCRAM user."""
+        user = form.text("user")
+        signed_in = None
+        if user and self._passwords is not None:
+            with self._turn():
+                signed_in = self._passwords.sign_in(user, form.text("password"))
+            refused = self._access.password_refusal(request.address, signed_in is not None)
+        else:
+            refused = self._access.token_refusal(request.address, form.text("token"))
         if refused is not None:
             has_to_wait = refused.retry_after_s > 0
             page = self._sign_in_page(request, sentence(refused.sentence), refused.status if has_to_wait else 403)
             return page._replace(headers=(("Retry-After", str(refused.retry_after_s)),)) if has_to_wait else page
-        value = self._sessions.begin()
+        if signed_in is not None:
+            logger.info("console: %s signed in from %s", printable(signed_in.principal), request.address)
+        value = self._sessions.begin(*signed_in) if signed_in is not None else self._sessions.begin()
         name = cookie_name(request.headers)
         cookie = f"{name}={value}; Path={ROOT}; Max-Age={SESSION_MS // 1000}; HttpOnly; SameSite=Strict"
         return HttpResponse(303, b"", PLAIN, (("Location", f"{ROOT}/"), ("Set-Cookie", cookie)))
@@ -310,15 +353,43 @@ class Console:
             self._sessions.end(cookie_of(request.headers))
             cookie = f"{cookie_name(request.headers)}=; Path={ROOT}; Max-Age=0; HttpOnly; SameSite=Strict"
             return HttpResponse(303, b"", PLAIN, (("Location", f"{ROOT}/sign-in"), ("Set-Cookie", cookie)))
-        if path == "quota/preview":
-            return self._response(request, path, quotas.preview(self._site, form), is_part=False)
-        if path == "quota/apply":
-            location = quotas.apply(self._site, form)
-            logger.info("console: %s changed a quota: %s", request.address, location)
-            with self._lock:
-                self._kept.clear()
-            return HttpResponse(303, b"", PLAIN, (("Location", location),))
-        raise PageError(404, "There is no such form.")
+        name, _, step = path.rpartition("/")
+        action = ACTIONS.get(name)
+        if action is None or step not in ("preview", "check", "apply"):
+            raise PageError(404, "There is no such form.")
+        with self._turn(), self._site(request) as site:
+            try:
+                return self._act(request, site, name, action, step, form)
+            except KafkaError as error:
+                raise page_error(error, site.identity.principal) from None
+
+    def _act(
+        self, request: HttpRequest, site: Site, name: str, action: changes.Action, step: str, form: Query
+    ) -> HttpResponse:
+        """Run one step of a form: show its change, check it, or make it."""
+        path = f"{name}/{step}"
+        if step == "check":
+            return self._response(request, path, changes.check(site, action, form), is_part=False)
+        if step == "preview":
+            return self._response(request, path, changes.preview(site, name, action, form), is_part=False)
+        change, view = changes.apply(site, name, action, form)
+        if view is not None and view.status != 200:
+            return self._response(request, path, view, is_part=False)
+        who = printable(site.identity.principal or "the operator")
+        logger.info("console: %s from %s: %s", who, request.address, change.line)
+        self._parts.memory.clear()
+        with self._lock:
+            self._kept.clear()
+        if view is not None:
+            return self._response(request, path, view, is_part=False)
+        location = f"{change.href}{'&' if '?' in change.href else '?'}done=1"
+        return HttpResponse(303, b"", PLAIN, (("Location", location),))
+
+
+def _entry_of(path: str) -> str:
+    """Return the menu entry of a page or of a form's step."""
+    page = PAGES.get(path) or PAGES.get(path.partition("/")[0])
+    return page.entry if page is not None else path
 
 
 _FOREIGN = ("cross-site", "same-site")

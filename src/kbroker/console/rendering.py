@@ -15,7 +15,10 @@ from kbroker.common.units import counted, rounded_bytes, rounded_duration
 from kbroker.log.checkpoints import uuid_to_text
 
 FOLDER = Path(__file__).with_name("templates")
-MACROS = {"parts.html": ("named", "scroll", "pager", "record_bytes"), "explanation.html": ("explanation",)}
+MACROS = {
+    "parts.html": ("named", "scroll", "pager", "record_bytes", "difference"),
+    "explanation.html": ("explanation",),
+}
 _LATEST_S = 253_402_300_799  # the end of the year 9999
 
 

@@ -9,13 +9,20 @@ import hashlib
 import hmac
 import secrets
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
 
 from kbroker._core.clock import BaseClock
 
 COOKIE = "kbroker_console"
 SESSION_MS = 12 * 3_600_000
 MAX_SESSIONS = 1000  # a new session ends the oldest one
+
+
+class _Session(NamedTuple):
+    until_ms: int
+    principal: str
+    is_valid: Callable[[], bool]
 
 
 class Sessions:
@@ -27,30 +34,35 @@ class Sessions:
     def __init__(self, clock: BaseClock) -> None:
         self._clock = clock
         self._lock = threading.Lock()
-        self._until_ms: dict[bytes, int] = {}  # by the hash of the cookie's value, the oldest first
+        self._sessions: dict[bytes, _Session] = {}  # by the hash of the cookie's value, the oldest first
 
-    def begin(self) -> str:
-        """Begin a session; return the value of its cookie."""
+    def begin(self, principal: str = "", is_valid: Callable[[], bool] = lambda: True) -> str:
+        """Begin a session; return the value of its cookie.
+
+        Args: ``principal``: of the user; empty for the holder of the token. ``is_valid``: false ends the session.
+        """
         value = secrets.token_urlsafe(32)
         with self._lock:
-            self._until_ms[_hash(value)] = self._clock.now_ms() + SESSION_MS
-            while len(self._until_ms) > MAX_SESSIONS:
-                del self._until_ms[next(iter(self._until_ms))]
+            self._sessions[_hash(value)] = _Session(self._clock.now_ms() + SESSION_MS, principal, is_valid)
+            while len(self._sessions) > MAX_SESSIONS:
+                del self._sessions[next(iter(self._sessions))]
         return value
 
-    def knows(self, value: str) -> bool:
-        """Return whether a cookie's value belongs to an open session."""
+    def principal(self, value: str) -> str | None:
+        """Return the principal of a cookie's session; None if there is no such session."""
         with self._lock:
-            until_ms = self._until_ms.get(_hash(value))
-            if until_ms is not None and until_ms <= self._clock.now_ms():
-                del self._until_ms[_hash(value)]
-                return False
-            return until_ms is not None
+            session = self._sessions.get(_hash(value))
+        if session is None:
+            return None
+        if session.until_ms <= self._clock.now_ms() or not session.is_valid():
+            self.end(value)
+            return None
+        return session.principal
 
     def end(self, value: str) -> None:
         """Sign out."""
         with self._lock:
-            self._until_ms.pop(_hash(value), None)
+            self._sessions.pop(_hash(value), None)
 
 
 class FormSecret:

@@ -1,37 +1,177 @@
-"""Data for every page: the broker, its last ten minutes, and the renderer."""
+"""Interface of a page to its console: the cluster, the user's identity, and the broker of this process if there is one.
+
+A page reads and changes the cluster through ``Site.cluster`` and the clients of ``kbroker.client`` over it (``admin``,
+``groups``, ``acls`` ...), as the signed-in user: the broker decides what that user may do. The parts of the broker
+(``broker``, ``context``, ``history``) are for pages that Kafka's protocol has no requests for; such a page is marked
+``needs_broker`` in ``pages.py``, and `kbroker console` does not offer it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, NamedTuple
+import threading
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, ExitStack
+from typing import Any, NamedTuple, TypeVar
 from urllib.parse import urlencode
 
 from kbroker._core.clock import BaseClock
 from kbroker.broker import Broker
+from kbroker.client.admin import Admin
+from kbroker.client.cluster import Cluster
+from kbroker.common.security.acls import CLUSTER_NAME, Operation, ResourceType
 from kbroker.console import ROOT as ROOT
+from kbroker.console.connections import Connections, Identity
+from kbroker.console.denied import denied, needing
 from kbroker.console.history import History
+from kbroker.console.requests import PageError
 from kbroker.requests.context import ApiContext
 
 LONGEST_HREF = 60_000  # characters; a request's first line may have 65,536
+REMEMBERED_MS = 2000
+MAX_REMEMBERED = 64
+
+T = TypeVar("T")
 
 
-class Site(NamedTuple):
-    """Data of the console. ``may_edit``: true if quotas can be changed; ``started_ms``: start time, since 1970."""
+class Memory:
+    """Results that pages need again within two seconds, such as the names of all topics. Threads: any."""
 
-    broker: Broker
-    history: History
+    def __init__(self, clock: BaseClock) -> None:
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._values: dict[object, tuple[int, Any]] = {}
+
+    def get(self, key: object, make: Callable[[], T]) -> T:
+        """Return a remembered value, or a new one."""
+        now_ms = self._clock.now_ms()
+        with self._lock:
+            found = self._values.get(key)
+        if found is not None and found[0] > now_ms:
+            value: T = found[1]
+            return value
+        value = make()
+        with self._lock:
+            self._values = {key: kept for key, kept in self._values.items() if kept[0] > now_ms}
+            if len(self._values) < MAX_REMEMBERED:
+                self._values[key] = (self._clock.now_ms() + REMEMBERED_MS, value)
+        return value
+
+    def clear(self) -> None:
+        """Drop everything, after a change."""
+        with self._lock:
+            self._values.clear()
+
+
+class Parts(NamedTuple):
+    """Data of a console that all its pages share.
+
+    ``local``: the broker of this process and its last ten minutes, None in `kbroker console`; ``place``: the cluster as
+    people know it; ``may_edit``: true if pages may change things; ``started_ms``: start time, since 1970.
+    """
+
+    connections: Connections
+    clock: BaseClock
+    memory: Memory
+    local: tuple[Broker, History] | None
+    place: str
     may_edit: bool
     started_ms: int
 
+
+class Site:
+    """Data for one request. ``cluster`` is leased at its first use, until ``close``. Threads: the request's."""
+
+    def __init__(self, parts: Parts, identity: Identity) -> None:
+        self.parts = parts
+        self.identity = identity
+        self._leases = ExitStack()
+        self._cluster: Cluster | None = None
+
+    def __enter__(self) -> Site:
+        self._leases.__enter__()
+        return self
+
+    def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
+        self._leases.__exit__(kind, error, trace)
+
+    # ------------------------------------------------------------ the cluster
+
     @property
-    def context(self) -> ApiContext:
-        """The broker's parts."""
-        return self.broker.context
+    def cluster(self) -> Cluster:
+        """Connections to the cluster as this user. Raises: BrokerConnectionError."""
+        if self._cluster is None:
+            self._cluster = self._leases.enter_context(self.parts.connections.lease(self.identity))
+        return self._cluster
+
+    @property
+    def admin(self) -> Admin:
+        """Administrative requests as this user."""
+        return Admin(self.cluster)
+
+    def remember(self, name: str, make: Callable[[], T]) -> T:
+        """Return a value that this user's pages requested within the last two seconds, or a new one."""
+        return self.parts.memory.get((self.identity, name), make)
+
+    def needs(
+        self, operation: Operation, kind: ResourceType = ResourceType.CLUSTER, name: str = CLUSTER_NAME
+    ) -> AbstractContextManager[None]:
+        """Return a context in which an authorization error about the resource names this ACL (PageError 403)."""
+        return needing(self.identity.principal, operation, kind, name)
+
+    @property
+    def may_edit(self) -> bool:
+        """Return whether these pages may change things (``kbroker.console.edit``)."""
+        return self.parts.may_edit
 
     @property
     def clock(self) -> BaseClock:
-        """The broker's clock."""
-        return self.broker.clock
+        """The console's clock."""
+        return self.parts.clock
+
+    @property
+    def started_ms(self) -> int:
+        """Start time of the console, since 1970."""
+        return self.parts.started_ms
+
+    # ------------------------------------------------------------ the broker of this process
+
+    @property
+    def has_broker(self) -> bool:
+        """Return whether the broker is in this process."""
+        return self.parts.local is not None
+
+    def _local(self) -> tuple[Broker, History]:
+        if self.parts.local is None:
+            raise PageError(404, "This page needs the console of the broker itself.")
+        return self.parts.local
+
+    @property
+    def broker(self) -> Broker:
+        """The broker. Raises: PageError 404 without one."""
+        return self._local()[0]
+
+    @property
+    def context(self) -> ApiContext:
+        """The broker's parts. Raises: PageError 404 without a broker."""
+        return self.broker.context
+
+    @property
+    def history(self) -> History:
+        """The broker's last ten minutes. Raises: PageError 404 without a broker."""
+        return self._local()[1]
+
+    def require(
+        self, operation: Operation, kind: ResourceType = ResourceType.CLUSTER, name: str = CLUSTER_NAME
+    ) -> None:
+        """Check that the broker's ACLs allow this user something, for a page that reads the broker's parts.
+
+        Raises: PageError 403 that names the ACL.
+        """
+        authorizer = self.context.auth.authorizer
+        if authorizer is None:
+            return
+        if not authorizer.permitted(kind, name, *self.identity) >> operation & 1:
+            raise denied(self.identity.principal, operation, kind, name)
 
 
 class View(NamedTuple):

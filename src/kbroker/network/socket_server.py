@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import socket
 import sys
@@ -33,8 +34,9 @@ logger = get_logger(__name__)
 class _BoundListener:
     """One listening socket and the threads that serve it."""
 
-    def __init__(self, listener: Listener, server_socket: socket.socket) -> None:
+    def __init__(self, listener: Listener, server_socket: socket.socket, is_internal: bool = False) -> None:
         self.listener = listener
+        self.is_internal = is_internal
         self.socket = server_socket
         self.processors: list[Processor] = []
         self.acceptor: Acceptor | None = None
@@ -123,6 +125,7 @@ class SocketServer:
             self.connection_quotas.update_listener(listener.name, *limits.get(listener.name, ListenerLimits()))
         self.request_metrics: list[RequestMetrics] = []
         self._bound: list[_BoundListener] = []
+        self._entrance: _BoundListener | None = None
         self._started = False
         self._stopping = False
         self._stopped = False
@@ -205,6 +208,41 @@ class SocketServer:
             )
             self._watch_thread.start()
 
+    def connect(self, principal: str, remote_host: str) -> socket.socket:
+        """Return a connection of this process whose client is authenticated already.
+
+        It does not count towards the limits of connections. Its network thread starts with the first one.
+
+        Args: ``principal``: as ``User:name``; ``remote_host``: address of the client for ACLs, quotas and logs.
+        Threads: any. Raises: OSError if the server does not serve, or has too many new connections; ValueError.
+        """
+        from kbroker.network import internal_entrance
+
+        with self._resize_lock:
+            if not self._started or self._stopping:
+                raise OSError(errno.ECONNREFUSED, "the broker stops")
+            if self._entrance is None:
+                # a name of a listener that authenticates its clients: as those of the entrance are
+                number, bound = max(enumerate(self._bound), key=lambda one: one[1].listener.has_sasl)
+                entrance = _BoundListener(bound.listener, bound.socket, is_internal=True)
+                processor = self._make_processor(number, entrance, internal_entrance.security())
+                entrance.processors.append(processor)
+                entrance.threads[processor].start()
+                self._entrance = entrance
+            (processor,) = self._entrance.processors
+        ours, theirs = internal_entrance.open_pair(principal, remote_host)
+        if not processor.offer(theirs.fileno()):
+            ours.close()
+            theirs.close()
+            raise OSError(errno.EAGAIN, "too many new connections")
+        theirs.detach()
+        return ours
+
+    @property
+    def _served(self) -> list[_BoundListener]:
+        """The listeners, and the entrance of this process if it is in use."""
+        return self._bound if self._entrance is None else [*self._bound, self._entrance]
+
     def resize(self, network_threads: int | Mapping[str, int]) -> None:
         """Change the number of network threads of each listener, or of the named listeners, while they serve.
 
@@ -282,8 +320,9 @@ class SocketServer:
             if bound.acceptor_thread is not None and bound.acceptor_thread.ident is not None:
                 bound.acceptor_thread.join(5)
         self._close_sockets()
-        for processor in self.processors:
-            processor.begin_stop()
+        for bound in self._served:
+            for processor in bound.processors:
+                processor.begin_stop()
 
     def finish_stop(self, timeout_s: float = 5.0) -> bool:
         """Send ready responses, close every connection, end the threads; return whether all ended in time."""
@@ -293,7 +332,7 @@ class SocketServer:
         self.begin_stop()
         self._queue.close()  # a network thread waiting for capacity would block forever
         threads = []
-        for bound in self._bound:
+        for bound in self._served:
             for processor, thread in list(bound.threads.items()):
                 processor.finish_stop()
                 threads.append(thread)
@@ -344,8 +383,10 @@ class SocketServer:
             raise OSError(why.errno, f"cannot listen on {listener}: {why.strerror or why}") from why
         return server
 
-    def _make_processor(self, listener_id: int, bound: _BoundListener) -> Processor:
-        """Create a network thread of the listener, not started."""
+    def _make_processor(
+        self, listener_id: int, bound: _BoundListener, security: ListenerSecurity | None = None
+    ) -> Processor:
+        """Create a network thread of the listener, not started. ``security``: that of the listener if None."""
         options, name, protocol = self.options, bound.listener.name, bound.listener.protocol
         tables = bound.free_tables.pop() if bound.free_tables else self._make_tables(bound)
         processor_id = self._next_processor_id
@@ -357,19 +398,21 @@ class SocketServer:
             pool=self._pool,
             clock=self._clock,
             listener_id=listener_id,
-            quotas=self.connection_quotas,
-            security=self._security.get(name),
+            quotas=None if bound.is_internal else self.connection_quotas,
+            security=security or self._security.get(name),
             metrics=tables.metrics,
             recorder=tables.recorder,
             refused=self.refused_requests if options.serves_kafka else None,
-            executor=self._executor(),
+            executor=None if bound.is_internal else self._executor(),
             closed=(self.signal, self.closed_connections.signal),
         )
-        if self._watch is not None:
+        if self._watch is not None and not bound.is_internal:
             self._watch.add(processor)
         self._next_processor_id += 1
         self._tables[processor] = tables
         label = f"{options.broker_id}-ListenerName({name})-{protocol}-{processor_id}"
+        if bound.is_internal:
+            label = f"{options.broker_id}-internal-{processor_id}"
         bound.threads[processor] = threading.Thread(
             target=self._serve,
             args=(bound, processor),

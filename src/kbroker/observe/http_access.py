@@ -90,14 +90,27 @@ class HttpAccess:
         The check takes the same time for each wrong token. An address with several wrong tokens must wait.
         """
         is_right = self._token is not None and hmac.compare_digest(_hash(given.strip()), self._token)
+        refused = self._judge(peer, is_right, "tokens", "the token is not the broker's kbroker.console.token")
+        if refused is not None and refused.status == 401:
+            self._log.info("a request to the HTTP port from %s had a wrong token", peer)
+        return refused
+
+    def password_refusal(self, peer: str, is_right: bool) -> Refusal | None:
+        """Return the reason to refuse a sign-in by user and password, None if they are right.
+
+        Wrong passwords count as wrong tokens: an address with several of either must wait.
+        """
+        refused = self._judge(peer, is_right, "passwords", "user or password is wrong")
+        if refused is not None and refused.status == 401:
+            self._log.info("a sign-in at the HTTP port from %s had a wrong user or password", peer)
+        return refused
+
+    def _judge(self, peer: str, is_right: bool, kind: str, wrong: str) -> Refusal | None:
         wait_ms = self._wrong.wait_ms(peer, is_right)
         if wait_ms > 0:
             seconds = -(-wait_ms // 1000)
-            return Refusal(429, f"too many wrong tokens: try again in {seconds} seconds", seconds)
-        if is_right:
-            return None
-        self._log.info("a request to the HTTP port from %s had a wrong token", peer)
-        return Refusal(401, "the token is not the broker's kbroker.console.token")
+            return Refusal(429, f"too many wrong {kind}: try again in {seconds} seconds", seconds)
+        return None if is_right else Refusal(401, wrong)
 
 
 def _hash(token: str) -> bytes:

@@ -10,23 +10,23 @@ def test_a_session_ends() -> None:
     clock = VirtualClock(1_700_000_000_000)
     sessions = Sessions(clock)
     one, other = sessions.begin(), sessions.begin()
-    assert sessions.knows(one)
-    assert not sessions.knows(one[:-1])
-    assert not sessions.knows("")
+    assert sessions.principal(one) == ""
+    assert sessions.principal(one[:-1]) is None
+    assert sessions.principal("") is None
     sessions.end(other)
-    assert not sessions.knows(other)
+    assert sessions.principal(other) is None
     clock.advance_ms(SESSION_MS - 1)
-    assert sessions.knows(one)
+    assert sessions.principal(one) == ""
     clock.advance_ms(1)
-    assert not sessions.knows(one)
+    assert sessions.principal(one) is None
 
 
 def test_sessions_are_bounded() -> None:
     sessions = Sessions(VirtualClock())
     first = sessions.begin()
     rest = [sessions.begin() for _ in range(MAX_SESSIONS)]
-    assert not sessions.knows(first)
-    assert all(map(sessions.knows, rest))
+    assert sessions.principal(first) is None
+    assert all(sessions.principal(one) == "" for one in rest)
 
 
 def test_the_secret_of_a_form_is_of_one_session() -> None:

@@ -13,6 +13,9 @@ from typing import NamedTuple
 
 WILDCARD = "*"
 WILDCARD_PRINCIPAL = "User:*"
+#: Principal of the holder of the console's token, where an authorizer decides; it may do everything. No client of a
+#: listener can have it: theirs are of the type User.
+CONSOLE_OPERATOR = "Console:kbroker.console"
 CLUSTER_NAME = "kafka-cluster"
 MAX_NAME_BYTES = 32_767  # of each text of a rule, as in Kafka's records
 _MAPPED = bytes(10) + b"\xff\xff"  # prefix of an IPv4 address in IPv6

@@ -1,4 +1,4 @@
-"""Quotas: the list, one entity with its explanation, and changes, which are previewed and then applied."""
+"""Quotas: the list, one entity with its explanation, and the change of one quota."""
 
 from __future__ import annotations
 
@@ -6,13 +6,16 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 from urllib.parse import urlencode
 
+from kbroker.client.quotas import QuotaClient
 from kbroker.common.quota_limits import limit_text, parse_limit
 from kbroker.common.quotas import CLIENT_ID, CLIENT_KEYS, ENTITY_TYPES, IP, IP_KEYS, USER, QuotaEntity, shadow_key
+from kbroker.common.security.acls import Operation
+from kbroker.common.shown_names import entity_name
+from kbroker.console.changes import Change, Difference
 from kbroker.console.paging import part_of
 from kbroker.console.rendering import decided, judged, measured
 from kbroker.console.requests import PageError, Query, sentence
 from kbroker.console.site import ROOT, Site, View, short_enough
-from kbroker.quota.entity_rules import Alteration, QuotaOp
 
 SHOWN_SAMPLES = 11
 MEANINGS = {
@@ -43,23 +46,16 @@ class KeyRow(NamedTuple):
     shadow: str | None
 
 
-class Change(NamedTuple):
-    """A line of a difference; None: not set."""
-
-    key: str
-    before: str | None
-    after: str | None
-
-
 def quotas(site: Site, query: Query) -> View:
     """Return a page of the entities with quotas whose names contain ``q``."""
     wanted = query.text("q").strip().lower()
-    found = [(entity, values) for entity, values in site.context.quota_entities.find({}, (), False)]
-    kept = [one for one in found if wanted in str(one[0]).lower()]
+    with site.needs(Operation.DESCRIBE_CONFIGS):
+        found = site.remember("quotas", lambda: QuotaClient(site.cluster).describe())
+    kept = [one for one in found.items() if wanted in str(one[0]).lower()]
     kept.sort(key=lambda one: str(one[0]))
     part = part_of(kept, query.integer("page", 1, 1, 10**9), f"{ROOT}/quotas", query.values)
     rows = [QuotaRow(entity, short_enough(href_of(entity)), _limits(values)) for entity, values in part.rows]
-    values = {"part": part, "rows": rows, "q": query.text("q").strip(), "may_edit": site.may_edit}
+    values = {"part": part, "rows": rows, "q": query.text("q").strip()}
     return View("Quotas", "quotas.html", values)
 
 
@@ -73,11 +69,6 @@ def _limits(values: Mapping[str, float]) -> list[tuple[str, str]]:
 def quota(site: Site, query: Query) -> View:
     """Return one entity: its quotas, the form to change them, and their effect on the client of this name."""
     entity = entity_of(query)
-    message = "The change is in force." if query.text("done") else ""
-    return View("Quotas of one", "quota.html", {**_entity_values(site, entity), "message": message})
-
-
-def _entity_values(site: Site, entity: QuotaEntity) -> dict[str, Any]:
     values = _values(site, entity)
     keys = _keys(entity)
     rows = [
@@ -89,22 +80,16 @@ def _entity_values(site: Site, entity: QuotaEntity) -> dict[str, Any]:
         )
         for key in keys
     ]
-    return {
+    shown = {
         "entity": entity,
-        "names": entity.names,
-        "fields": _fields(entity),
+        "fixed": _fields(entity),
         "rows": rows,
         "keys": keys,
-        "may_edit": site.may_edit,
-        "explained": _explained(site, entity),
-        "key": keys[0],
-        "value": "",
-        "effect": "shadow",
+        "explained": _explained(site, entity) if site.has_broker else None,
+        "fields": {"key": keys[0], "value": "", "effect": "shadow"},
         "problem": "",
-        "message": "",
-        "changes": None,
-        "was": "",
     }
+    return View("Quotas of one", "quota.html", shown)
 
 
 def _keys(entity: QuotaEntity) -> list[str]:
@@ -112,8 +97,8 @@ def _keys(entity: QuotaEntity) -> list[str]:
 
 
 def _values(site: Site, entity: QuotaEntity) -> Mapping[str, float]:
-    found = site.context.quota_entities.find(entity.names, (), True)
-    return found[0][1] if found else {}
+    with site.needs(Operation.DESCRIBE_CONFIGS):
+        return QuotaClient(site.cluster).of(entity)
 
 
 def entity_of(query: Query) -> QuotaEntity:
@@ -150,80 +135,55 @@ def href_of(entity: QuotaEntity) -> str:
 # ---------------------------------------------------------------- changing
 
 
-def preview(site: Site, form: Query) -> View:
-    """Show the change as the broker has validated it; change nothing."""
-    _check_editing(site)
+def change(site: Site, form: Query) -> Change:
+    """Return the change of one quota of an entity, which the broker has validated."""
     entity = entity_of(form)
-    values = _entity_values(site, entity)
-    values.update({name: form.text(name) for name in ("key", "value", "effect")})
-    try:
-        ops = _ops(form, _values(site, entity), _keys(entity))
-        refusal = site.context.quota_entities.alter([Alteration(entity, ops)], validate_only=True)[entity]
-    except ValueError as error:
-        return View("Quotas of one", "quota.html", {**values, "problem": f"{error}."}, 400)
-    if refusal is not None:
-        return View("Quotas of one", "quota.html", {**values, "problem": refusal.message or str(refusal)}, 400)
     before = _values(site, entity)
-    changes = [
-        Change(op.key, _text(op.key, before.get(op.key)), _text(op.key, op.value))
-        for op in ops
-        if before.get(op.key) != op.value
+    ops = _ops(form, before, _keys(entity))
+    client = QuotaClient(site.cluster)
+
+    def alter(validate_only: bool) -> None:
+        with site.needs(Operation.ALTER_CONFIGS):
+            refusal = client.alter({entity: ops}, validate_only=validate_only)[entity]
+            if refusal is not None:
+                raise refusal
+
+    alter(validate_only=True)
+    lines = [
+        Difference(key, _text(key, before.get(key)), _text(key, value))
+        for key, value in ops.items()
+        if before.get(key) != value
     ]
-    return View("Quotas of one", "quota.html", {**values, "changes": changes, "was": state_of(before)})
+    state = ";".join(f"{key}={value!r}" for key, value in sorted(before.items()))
+    return Change(
+        f"Change quotas of {entity_name(entity)}",
+        lines,
+        lambda: alter(validate_only=False),
+        href_of(entity),
+        state=state,
+    )
 
 
-def apply(site: Site, form: Query) -> str:
-    """Make a previewed change; return the address of the next page.
-
-    Raises: PageError 409 if the entity's quotas have changed since; 400 if the broker rejects the change.
-    """
-    _check_editing(site)
-    entity = entity_of(form)
-    before = _values(site, entity)
-    if form.text("was") != state_of(before):
-        raise PageError(
-            409, "These quotas have changed since you saw the difference. Look at it again.", href_of(entity)
-        )
-    try:
-        ops = _ops(form, before, _keys(entity))
-    except ValueError as error:
-        raise PageError(400, f"{error}.") from None
-    refusal = site.context.quota_entities.alter([Alteration(entity, ops)])[entity]
-    if refusal is not None:
-        raise PageError(400, refusal.message or str(refusal))
-    return f"{href_of(entity)}&done=1"
-
-
-def _check_editing(site: Site) -> None:
-    if not site.may_edit:
-        raise PageError(403, "These pages only show: kbroker.console.edit is off.")
-
-
-def _ops(form: Query, before: Mapping[str, float], keys: Sequence[str]) -> list[QuotaOp]:
-    """Return the changes of a form. Raises: ValueError with a sentence without a final period; PageError 400."""
+def _ops(form: Query, before: Mapping[str, float], keys: Sequence[str]) -> dict[str, float | None]:
+    """Return the new values of a form by key, None to remove one. Raises: ValueError; PageError 400."""
     key, effect = form.text("key"), form.text("effect", "shadow")
     if key not in keys:
         raise PageError(400, f"key is {key[:60]!r}; expected {', '.join(keys)}.")
     shadow = shadow_key(key)
     if effect in ("shadow", "enforce"):
         value = parse_limit(key, form.text("value"))
-        return [QuotaOp(shadow if effect == "shadow" else key, value)]
+        return {shadow if effect == "shadow" else key: value}
     if effect == "promote":
         if shadow not in before:
             raise ValueError(f"There is no {shadow} to promote")
-        return [QuotaOp(key, before[shadow]), QuotaOp(shadow, None)]
+        return {key: before[shadow], shadow: None}
     if effect in ("drop-shadow", "remove"):
-        return [QuotaOp(shadow if effect == "drop-shadow" else key, None)]
+        return {shadow if effect == "drop-shadow" else key: None}
     raise PageError(400, f"effect is {effect[:40]!r}; expected shadow, enforce, promote, drop-shadow or remove.")
 
 
 def _text(key: str, value: float | None) -> str | None:
     return None if value is None else limit_text(key, value)
-
-
-def state_of(values: Mapping[str, float]) -> str:
-    """Return an entity's quotas as one text, which a form sends back to detect changes by others."""
-    return ";".join(f"{key}={value!r}" for key, value in sorted(values.items()))
 
 
 # ---------------------------------------------------------------- explanation
@@ -253,6 +213,10 @@ def _explained(site: Site, entity: QuotaEntity) -> dict[str, Any] | None:
     """Return the explanation for the client that an entity names; None for a default entity."""
     names = entity.names
     if None in names.values():
+        return None
+    try:
+        site.require(Operation.DESCRIBE)
+    except PageError:
         return None
     if IP in names:
         try:

@@ -6,6 +6,7 @@ import re
 from typing import Any, NamedTuple
 
 from kbroker.common.errors import KafkaError
+from kbroker.common.security.acls import Operation, ResourceType
 from kbroker.console.paging import part_of
 from kbroker.console.record_reader import MOST, WHOLE, LogRecord, first_offset, read_records
 from kbroker.console.record_text import LIST_BYTES, NEEDED_BEHIND, WHOLE_BYTES, Shown, safe_text, shown
@@ -95,6 +96,7 @@ def _config_text(name: str, value: str) -> str:
 def messages(site: Site, query: Query) -> View:
     """Return records of one partition from an offset, from a time, or the latest."""
     view = _found(site, query)
+    site.require(Operation.READ, ResourceType.TOPIC, view.name)
     log, number = _log(view, query)
     count = query.integer("count", 20, 1, MOST)
     offset = query.integer("offset", -1, -1, 2**63 - 1)
@@ -151,6 +153,7 @@ def _header_name(name: bytes) -> str:
 def message(site: Site, query: Query) -> View:
     """Return one record, with more of its key and value than in a list."""
     view = _found(site, query)
+    site.require(Operation.READ, ResourceType.TOPIC, view.name)
     record, number = _record(view, query, WHOLE_BYTES + NEEDED_BEHIND)
     values = {"topic": view, "partition": number, "record": _shown_record(record, is_alone=True)}
     return View("Message", "message.html", values)
@@ -159,6 +162,7 @@ def message(site: Site, query: Query) -> View:
 def value(site: Site, query: Query) -> Download:
     """Return the bytes of a record's key or value as a download."""
     view = _found(site, query)
+    site.require(Operation.READ, ResourceType.TOPIC, view.name)
     record, number = _record(view, query, WHOLE)
     part = query.text("part", "value")
     if part not in ("key", "value"):

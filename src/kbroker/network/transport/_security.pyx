@@ -15,7 +15,7 @@ from cpython.memoryview cimport PyMemoryView_FromMemory
 from cpython.ref cimport PyObject, Py_DECREF, Py_INCREF, Py_XDECREF
 from libc.stdint cimport int32_t, int64_t
 from libc.stdlib cimport calloc, free
-from libc.string cimport memcpy
+from libc.string cimport memcpy, strcpy
 
 from kbroker._core.arguments cimport integer, ms_to_ns
 from kbroker._core.network.loop_types cimport (
@@ -537,7 +537,7 @@ cdef AuthenticationOutcome judge(Channel *channel, Request *request, int64_t now
         PyBytes_FromStringAndSize(request.payload, <Py_ssize_t>request.size_bytes))
     cdef AuthenticationOutcome outcome = <AuthenticationOutcome><int>step.outcome
     cdef bytes response = step.response
-    cdef bytes principal, name, version
+    cdef bytes principal, name, version, host
     cdef char *into
     cdef Session *session
     cdef int64_t lifetime_ms
@@ -558,6 +558,9 @@ cdef AuthenticationOutcome judge(Channel *channel, Request *request, int64_t now
             raise MemoryError
         if step.is_token_authenticated:
             session.kind = SESSION_BY_TOKEN
+        host = step.remote_host.encode()
+        if 0 < len(host) < <int>sizeof(channel.metadata.remote_host):
+            strcpy(channel.metadata.remote_host, <const char *>host)
         session_release(channel.session)
         channel.session = session
         channel.session_expires_ns = now_ns + ms_to_ns(lifetime_ms) if lifetime_ms > 0 else 0

