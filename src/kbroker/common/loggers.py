@@ -9,6 +9,8 @@ import _thread
 import sys
 from typing import TYPE_CHECKING, Any, cast
 
+from kbroker.common.printable import printable
+
 if TYPE_CHECKING:
     import logging
 
@@ -62,10 +64,26 @@ def of_name(name: str | None) -> logging.Logger:
             if not root.handlers and logging.lastResort is not None:
                 lower = logging.StreamHandler()
                 lower.addFilter(lambda record: record.levelno < logging.WARNING)
-                lower.setFormatter(logging.Formatter(LINE))
-                root.addHandler(lower)
-                root.addHandler(logging.lastResort)  # warnings are written as before
+                warnings = logging.lastResort  # writes them as before
+                for handler, line in ((lower, LINE), (warnings, None)):
+                    handler.setFormatter(_formatter(line))
+                    root.addHandler(handler)
     return logging.getLogger(name)
+
+
+def _formatter(line: str | None) -> logging.Formatter:
+    """Return a formatter of lines that no name from a client can end, colour or reverse."""
+    import logging
+
+    class OneLine(logging.Formatter):
+        def formatMessage(self, record: logging.LogRecord) -> str:
+            record.message = printable(record.message)
+            return super().formatMessage(record)
+
+        def formatException(self, ei: Any) -> str:
+            return "\n".join(map(printable, super().formatException(ei).split("\n")))
+
+    return OneLine(line)
 
 
 def log_from_info(name: str) -> None:
