@@ -11,6 +11,7 @@ from kbroker.common.topic_names import INTERNAL_TOPICS, invalid_name_reason
 from kbroker.metadata.topics import ZERO_ID, TopicView
 from kbroker.requests.cluster import controller_id, endpoint_rows, live_nodes, partition_state
 from kbroker.requests.context import OPERATIONS_NOT_ASKED, ApiContext, Body, RequestContext
+from kbroker.requests.forward import client_of
 from kbroker.security.authorizer import checks
 
 
@@ -82,7 +83,8 @@ class _Answer:
                 topics.append(_unknown(name, ZERO_ID, Errors.TOPIC_AUTHORIZATION_FAILED))
                 continue
             view = ctx.topics.get(name)
-            if view is None and name in INTERNAL_TOPICS and may_create and self._creatable([name]):
+            is_created_here = ctx.member is None and name in INTERNAL_TOPICS and may_create
+            if view is None and is_created_here and self._creatable([name]):
                 ctx.topics.auto_create([name])  # Kafka's coordinator has created it before any client requests it
                 view = ctx.topics.get(name)
             if view is not None:
@@ -105,9 +107,10 @@ class _Answer:
     def _create(self, missing: Mapping[str, int], topics: list[Body]) -> None:
         """Create topics, as far as the client may, and fill in their rows.
 
-        Over the mutation quota a topic is not created, and the response does not show that.
+        Over the mutation quota a topic is not created, and the response does not show that. A member of a cluster
+        requests the topics of the controller, and their rows stay UNKNOWN_TOPIC_OR_PARTITION, as in Kafka.
         """
-        ctx = self._ctx
+        ctx, request = self._ctx, self._request
         creatable = self._creatable(missing)
         for name, row in missing.items():
             if name not in creatable:
@@ -116,7 +119,10 @@ class _Answer:
         legal = [name for name in missing if name in creatable and invalid_name_reason(name) is None]
         if not legal:
             return
-        ctx.topics.auto_create(legal, ctx.mutation_quota(self._request, is_strict=True).record)
+        if ctx.member is not None:
+            ctx.member.topic_creation.create(legal, client_of(request), request.client_id, request.correlation_id)
+            return
+        ctx.topics.auto_create(legal, ctx.mutation_quota(request, is_strict=True).record)
         for name in legal:
             view = ctx.topics.get(name)
             if view is not None:

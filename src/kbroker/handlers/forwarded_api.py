@@ -6,12 +6,16 @@ Source: ``KafkaApis.forwardToController``, ``RequestHandlerHelper.sendForwardedR
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from kbroker.common.errors import Errors, ProtocolError
 from kbroker.common.loggers import get_logger
 from kbroker.protocol import codec
 from kbroker.requests.context import ApiContext, Body, RequestContext
-from kbroker.requests.forward import Forward
+from kbroker.requests.forward import Forward, client_of
+
+if TYPE_CHECKING:
+    from kbroker.member.forwarding import ForwardedResponse
 
 logger = get_logger(__name__)
 
@@ -37,8 +41,6 @@ class ForwardedApi:
 
     def __call__(self, ctx: ApiContext, body: Body, request: RequestContext) -> Body | None:
         """Forward a request; the response of the controller completes it."""
-        from kbroker.member.forwarding import Client, ForwardedResponse  # only members need it
-
         found = self._prepare(ctx, body, request)
         if not isinstance(found, Forward):
             return found
@@ -65,6 +67,5 @@ class ForwardedApi:
                     error = Errors.UNKNOWN_SERVER_ERROR
             request.complete(found.merge(self._failure(body if found.body is None else found.body, error, request)))
 
-        client = Client(request.principal, request.client_host, request.is_token_authenticated)
-        member.forwarding.forward(data, client, respond)
+        member.forwarding.forward(data, client_of(request), respond)
         return None

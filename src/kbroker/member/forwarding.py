@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from kbroker.common.errors import Errors
 from kbroker.common.loggers import get_logger
+from kbroker.member.client import Client
 from kbroker.member.controller_channel import ControllerChannel, Outcome
 from kbroker.protocol import codec
 
@@ -19,14 +20,6 @@ logger = get_logger(__name__)
 
 ENVELOPE = 58
 MAX_WAITING_BYTES = 64 << 20  # of all requests that wait for a controller
-
-
-class Client(NamedTuple):
-    """Sender of a request: its principal, such as User:alice, and the address of its connection."""
-
-    principal: str
-    host: str
-    is_token_authenticated: bool = False
 
 
 class ForwardedResponse(NamedTuple):

@@ -117,6 +117,7 @@ class TopicRegistry:
         self._failed: dict[uuid.UUID, Exception] = {}  # created topics without logs, with the reason
         self._by_name: Mapping[str, TopicView] = {}
         self._by_id: Mapping[uuid.UUID, TopicView] = {}
+        self.create_remotely: Callable[[str], None] | None = None  # requests a topic of another node's controller
         self.version = 0  # rises with every change
         self.creation_version = 0  # of the latest change that created a topic
 
@@ -518,7 +519,11 @@ class TopicRegistry:
         return view._replace(partitions=tuple(partitions))
 
     def auto_create(self, names: Iterable[str], charge: Charge = free) -> None:
-        """Create topics that a Metadata request named; those that cannot be created are left out."""
+        """Create topics that are used for the first time; those that cannot be created are left out."""
+        if self.create_remotely is not None:
+            for name in names:
+                self.create_remotely(name)
+            return
         topics = [automatic_topic(name, self._config) for name in names]
         for topic, made in zip(topics, self.create_all(topics, charge=charge), strict=True):
             if isinstance(made, KafkaError):

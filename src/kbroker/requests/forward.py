@@ -1,11 +1,12 @@
-"""Decision of an API's module about a request in a member of a cluster."""
+"""Requests that a member of a cluster forwards: the decision of an API's module, and the sender."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import NamedTuple
 
-from kbroker.requests.context import Body
+from kbroker.member.client import Client
+from kbroker.requests.context import Body, RequestContext
 
 
 def _unchanged(response: Body) -> Body:
@@ -21,3 +22,8 @@ class Forward(NamedTuple):
 
     body: Body | None = None
     merge: Callable[[Body], Body] = _unchanged
+
+
+def client_of(request: RequestContext) -> Client:
+    """Return the sender of a request, as the controller sees it."""
+    return Client(request.principal, request.client_host, request.is_token_authenticated)

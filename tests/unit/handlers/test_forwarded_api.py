@@ -2,37 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
 
-from kbroker.common.errors import Errors, KafkaError
+from kbroker.common.errors import Errors
 from kbroker.handlers.api_table import KafkaApis
 from kbroker.handlers.request_handler import RequestHandlerPool
 from kbroker.member import forwarding
-from kbroker.member.controller_channel import Outcome
 from kbroker.member.forwarding import ENVELOPE, ForwardingManager
 from kbroker.network.connections._refused_requests import RefusedRequests
 from kbroker.protocol import codec
 from kbroker.requests.context import Body
+from tests.support.member import FakeChannel
 from tests.support.server import make_bench
 from tests.unit.handlers.test_request_handler import FakeRequest, NoQuotas, nothing
 
 CREATE_TOPICS, CREATE_TOKEN, ALTER_CONFIGS, RENEW_TOKEN = 19, 38, 44, 39
 TOPIC = {"Name": "t", "NumPartitions": 1, "ReplicationFactor": 1, "Assignments": [], "Configs": []}
 TOPIC_CONFIGS, BROKER_CONFIGS, LOGGERS = 2, 4, 8
-
-
-@dataclass
-class FakeChannel:
-    """Keeps the requests to the controller."""
-
-    sent: list[tuple[int, Body, Callable[[Outcome], None]]] = field(default_factory=list)
-
-    def send(self, api_key: int, body: Body, complete: Callable[[Outcome], None]) -> None:
-        self.sent.append((api_key, body, complete))
 
 
 class Front:
@@ -58,12 +46,7 @@ class Front:
         """Respond to the oldest forwarded request as the controller does."""
         version = codec.api(key).request_versions[1] if version is None else version
         data = None if error else codec.encode_response_frame(key, version, 7, body)[4:]
-        _, _, complete = self.channel.sent.pop(0)
-        complete(Outcome({"ResponseData": data, "ErrorCode": error}, 0))
-
-    def fail(self, error: Errors) -> None:
-        _, _, complete = self.channel.sent.pop(0)
-        complete(Outcome({}, 0, KafkaError(error)))
+        self.channel.respond({"ResponseData": data, "ErrorCode": error})
 
 
 def decoded(request: FakeRequest) -> Body:
@@ -106,7 +89,7 @@ def test_errors_of_the_channel(error: Errors, expected: int) -> None:
     """Only a time-out is the client's to see; the rest is a fault between the brokers."""
     front = Front()
     request = front.serve(CREATE_TOPICS, {"Topics": [TOPIC]})
-    front.fail(error)
+    front.channel.fail(error)
     assert [row["ErrorCode"] for row in decoded(request)["Topics"]] == [expected]
 
 
@@ -124,15 +107,14 @@ def test_a_version_that_the_controller_lacks_closes_the_connection() -> None:
     closed = front.serve(CREATE_TOPICS, {"Topics": [TOPIC]})
     front.respond({}, CREATE_TOPICS, error=35)
     stopped = front.serve(CREATE_TOPICS, {"Topics": [TOPIC]})
-    front.fail(Errors.NETWORK_EXCEPTION)
+    front.channel.fail(Errors.NETWORK_EXCEPTION)
     assert closed.ended == stopped.ended == [None]
 
 
 def test_a_malformed_response_is_an_error() -> None:
     front = Front()
     request = front.serve(CREATE_TOPICS, {"Topics": [TOPIC]})
-    _, _, complete = front.channel.sent.pop(0)
-    complete(Outcome({"ResponseData": b"\0\0\0\7\0\0", "ErrorCode": 0}, 0))
+    front.channel.respond({"ResponseData": b"\0\0\0\7\0\0", "ErrorCode": 0})
     assert [row["ErrorCode"] for row in decoded(request)["Topics"]] == [-1]
 
 
