@@ -16,25 +16,49 @@ from kbroker.client.admin import (
     NewTopic,
 )
 from kbroker.client.cluster import Cluster
+from kbroker.client.cluster_changes import plan_changes, read_cluster
+from kbroker.client.cluster_file import read_cluster_file
 from kbroker.client.consumer import Consumer, Record
 from kbroker.client.partition_reader import PartitionReader
 from kbroker.client.producer import CODECS, Delivery, Producer
 from kbroker.client.quotas import AsyncQuotaClient, QuotaClient
+from kbroker.client.security import ClientSecurity
+from kbroker.client.tokens import SCRAM_LOGIN, Tokens
 from kbroker.common.configs.config_resource import ConfigResourceType, ConfigSource
 from kbroker.common.errors import Errors, KafkaError
 from kbroker.common.quotas import QuotaEntity
+from kbroker.common.security.delegation_token import Principal
 from kbroker.protocol.records import iter_batches
 from tests.support import need
 from tests.support.broker import wait_for
 from tests.support.kafka import ApacheKafka
+from tests.support.ports import free_run
 
 pytestmark = pytest.mark.slow
 
 
+LOGIN = 'org.apache.kafka.common.security.plain.PlainLoginModule required username="alice" password="secret"'
+SECURED = {
+    "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+    "super.users": "User:ANONYMOUS",
+    "delegation.token.secret.key": "the-key",
+    "sasl.enabled.mechanisms": "PLAIN,SCRAM-SHA-256",
+    "listener.name.sasl_plaintext.plain.sasl.jaas.config": f'{LOGIN} user_alice="secret";',
+    "listener.name.sasl_plaintext.scram-sha-256.sasl.jaas.config": f"{SCRAM_LOGIN} required;",
+}
+
+
 @pytest.fixture(scope="module")
-def kafka() -> Iterator[str]:
+def secured_port() -> int:
+    """Return a free port, the two below it too."""
+    return free_run(3) + 2
+
+
+@pytest.fixture(scope="module")
+def kafka(secured_port: int) -> Iterator[str]:
     need.program("java", "mvn")
-    with ApacheKafka() as broker:
+    port = secured_port - 2
+    with ApacheKafka(SECURED, port=port, listeners=(f"SASL_PLAINTEXT://127.0.0.1:{secured_port}",)) as broker:
         yield broker.bootstrap
 
 
@@ -321,3 +345,71 @@ def test_mutation_quota_of_kafka(kafka: str) -> None:
         assert 0 < caught.value.throttle_time_ms <= 1500
         Admin(hasty).create_topics([NewTopic(f"{name}-b", partitions=1)])  # the client itself waits before it sends
         QuotaClient(hasty).alter({entity: {"controller_mutation_rate": None}})
+
+
+def test_a_cluster_file(cluster: Cluster, tmp_path: Path) -> None:
+    """Apache Kafka becomes what a file lists, and nothing is left to change; --prune removes what it does not list."""
+    name = f"f-{uuid.uuid4().hex[:8]}"
+    path = tmp_path / "cluster.yaml"
+    text = f"""
+topics:
+  - {{name: {name}, partitions: 2, configs: {{retention.ms: 86400000, cleanup.policy: compact}}}}
+acls:
+  - {{principal: "User:bob", operation: Read, resource: Topic, name: {name}, pattern: Prefixed, host: "::1"}}
+quotas:
+  - {{entity: {{user: {name}}}, quotas: {{producer_byte_rate: 1 MiB/s}}}}
+"""
+    path.write_text(text)
+    plan = plan_changes(cluster, read_cluster_file(path))
+    plan.check()
+    assert [(change.kind, change.key, change.after) for change in plan.changes if name in change.name] == [
+        ("topic", "", "2 partitions"),
+        ("config", "retention.ms", "86400000"),
+        ("config", "cleanup.policy", "compact"),
+        ("acl", "", "Allow"),
+        ("quota", "producer_byte_rate", "1 MiB/s"),
+    ]
+    assert len(list(plan.apply())) == len(plan.steps)
+    assert plan_changes(cluster, read_cluster_file(path)).changes == []
+    found = read_cluster(cluster, ["topics", "acls", "quotas"], [name])
+    assert found.topics is not None
+    assert found.topics[name].configs == {"cleanup.policy": "compact", "retention.ms": "86400000"}
+    path.write_text(text.replace("partitions: 2", "partitions: 3").replace(", cleanup.policy: compact", ""))
+    pruned = plan_changes(cluster, read_cluster_file(path), prune=True)
+    mine = [step for step in pruned.steps if step.changes[0].name == name]
+    for step in mine:
+        step.make(False)
+    assert [step.changes[0][1:] for step in mine] == [
+        (name, "partitions", "2", "3"),
+        (name, "cleanup.policy", "compact", None),
+    ]
+    path.write_text("acls: []\nquotas: []\n")
+    plan = plan_changes(cluster, read_cluster_file(path), prune=True)
+    assert {change.kind for change in plan.removals} == {"acl", "quota"}
+    assert list(plan.apply())
+    assert plan_changes(cluster, read_cluster_file(path), prune=True).changes == []
+    assert name in Admin(cluster).list_config_resources(ConfigResourceType.TOPIC)
+
+
+def test_delegation_tokens(kafka: str, secured_port: int) -> None:
+    """A token of Apache Kafka is made, used, renewed and ended."""
+    address = f"127.0.0.1:{secured_port}"
+    by_password = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "PLAIN", "sasl.jaas.config": f"{LOGIN};"}
+    security = ClientSecurity(by_password)
+    with Cluster(address, open_stream=security.open_stream, authenticate=security.authenticate) as cluster:
+        tokens = Tokens(cluster)
+        made = tokens.create(renewers=[Principal("User", "bob")], lifetime_ms=3_600_000)
+        assert made.token.owner == made.token.requester == Principal("User", "alice")
+        wait_for("the token is listed", lambda: made in tokens.list())
+        assert tokens.hmac(made.token.token_id) == made.hmac
+        by_token = ClientSecurity(
+            {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "SCRAM-SHA-256", "sasl.jaas.config": made.login}
+        )
+        with (
+            Cluster(address, open_stream=by_token.open_stream, authenticate=by_token.authenticate) as client,
+            pytest.raises(KafkaError, match="DELEGATION_TOKEN_REQUEST_NOT_ALLOWED"),
+        ):
+            Tokens(client).list()
+        assert tokens.renew(made.hmac, 60_000) < made.token.expiry_ms
+        tokens.expire(made.hmac)
+        wait_for("the token is gone", lambda: not tokens.list())

@@ -15,7 +15,7 @@ from kbroker.client.cluster import Cluster
 from kbroker.client.connection import BrokerConnectionError
 from kbroker.client.security import ClientSecurity
 from kbroker.common.errors import Errors, KafkaError
-from tests.support import cli
+from tests.support import cli, cli_output
 from tests.support.broker import BrokerProcess
 from tests.support.certificates import Certificates
 from tests.support.client import Body, Client
@@ -205,7 +205,10 @@ def test_the_commands(secured: SecuredBroker, tmp_path: Path) -> None:
     env = {"KBROKER_BOOTSTRAP": address, "KBROKER_COMMAND_CONFIG": str(config)}
 
     def done(*args: str) -> str:
-        return cli.printed(None, "tokens", *args, env=env)
+        text = cli.printed(None, "tokens", *args, env=env)
+        if "--json" in args:
+            cli_output.check(f"tokens {args[0]}", text)
+        return text
 
     made = json.loads(done("create", "--renewer", "User:bob", "--max-lifetime", "2h", "--json"))
     assert (made["owner"], made["requester"], made["renewers"]) == ("User:alice", "User:alice", ["User:bob"])
