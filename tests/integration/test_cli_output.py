@@ -110,7 +110,7 @@ def _topics(check: Check, folder: Path) -> None:
     check("produce", "t", "-K", ":", "--header", "a=b", stdin="k:v\nk:w\n")
     assert check("consume", "t", "--from-beginning", "--max-messages", "2")
     file = folder / "cluster.yaml"
-    file.write_text("topics:\n  - {name: t, partitions: 4}\n  - name: u\nusers:\n  - {user: nobody}\n")
+    file.write_text("topics:\n  - {name: t, partitions: 4}\n  - name: u\nusers:\n  - {user: carol}\n")
     for command in ("cluster diff", "cluster apply"):
         (found,) = check(command, str(file))
         assert found["changes"]

@@ -412,4 +412,4 @@ def test_delegation_tokens(kafka: str, secured_port: int) -> None:
             Tokens(client).list()
         assert tokens.renew(made.hmac, 60_000) < made.token.expiry_ms
         tokens.expire(made.hmac)
-        wait_for("the token is gone", lambda: not tokens.list())
+        wait_for("the token has expired", lambda: not tokens.list())
