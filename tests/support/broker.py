@@ -175,6 +175,18 @@ class BrokerProcess:
             self.kill()
 
 
+class ConfiguredBroker(BrokerProcess):
+    """`kbroker serve` with a written file of properties. Args: ``port`` of its first listener."""
+
+    def __init__(self, folder: Path, port: int, properties: Path) -> None:
+        super().__init__(folder)
+        self.port = port
+        self.properties = properties
+
+    def command(self) -> list[str]:
+        return [self.python, *SERVE, "--config", str(self.properties)]
+
+
 def run_to_end(command: Sequence[str], *, stdin: str | bytes | None = None, seconds: float = 120.0) -> str:
     """Run a program to its end and return its standard output; a failure shows all it printed."""
     data = stdin.encode() if isinstance(stdin, str) else stdin

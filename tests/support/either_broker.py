@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import IO
 
 from tests.support import wire
-from tests.support.broker import BrokerProcess, run_to_end, wait_for
+from tests.support.broker import BrokerProcess, ConfiguredBroker, run_to_end, wait_for
 from tests.support.kafka.broker import ALONE, ApacheKafka, new_id
 from tests.support.kafka.jars import VERSION, java_command
 from tests.support.ports import free_run
@@ -26,18 +26,6 @@ class KafkaNode(ApacheKafka):
 
     def _formatted(self, output: IO[bytes]) -> Path:
         return self._properties
-
-
-class _Kbroker(BrokerProcess):
-    """kbroker with a written file of properties."""
-
-    def __init__(self, folder: Path, port: int, properties: Path) -> None:
-        super().__init__(folder)
-        self.port = port
-        self._properties = properties
-
-    def command(self) -> list[str]:
-        return [*super().command()[:4], "--config", str(self._properties)]
 
 
 class EitherBroker:
@@ -89,7 +77,7 @@ class EitherBroker:
         }
         self.write_properties()
         self.kafka = KafkaNode(folder / "kafka", self.port, self.path, version)
-        self.kbroker = _Kbroker(folder, self.port, self.path)
+        self.kbroker = ConfiguredBroker(folder, self.port, self.path)
         self._running: ApacheKafka | BrokerProcess | None = None
 
     def write_properties(self, **changes: str) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from kbroker.common.errors import Errors
-from kbroker.metadata.features import SUPPORTED, FinalizedFeatures
+from kbroker.metadata.features import FinalizedFeatures
 from kbroker.protocol import codec
 from kbroker.requests.context import ApiContext, Body, RequestContext
 
@@ -49,7 +49,7 @@ def response(ranges: Ranges, finalized: FinalizedFeatures, version: int) -> Body
         **body,
         "SupportedFeatures": [
             {"Name": name, "MinVersion": low, "MaxVersion": high}
-            for name, (low, high) in SUPPORTED.items()
+            for name, (low, high) in finalized.supported.items()
             if low > 0 or version >= ZERO_LEVELS_FROM
         ],
         "FinalizedFeaturesEpoch": finalized.epoch,

@@ -38,10 +38,14 @@ UPGRADE, SAFE_DOWNGRADE, UNSAFE_DOWNGRADE = 1, 2, 3
 
 
 class FinalizedFeatures(NamedTuple):
-    """The finalized level of every feature, including 0; ``epoch`` rises with each change."""
+    """The finalized level of every feature, including 0; ``epoch`` rises with each change.
+
+    ``supported``: minimum and maximum level of each.
+    """
 
     levels: Mapping[str, int]
     epoch: int
+    supported: Mapping[str, tuple[int, int]] = SUPPORTED
 
 
 class FeatureUpdate(NamedTuple):
@@ -53,15 +57,20 @@ class FeatureUpdate(NamedTuple):
 
 
 class Features:
-    """The features of a cluster. Threads: any."""
+    """The features of a cluster.
 
-    def __init__(self, controller: Controller) -> None:
+    Args: ``supported``: the levels of this broker; None: those of one that is its own controller.
+    Threads: any.
+    """
+
+    def __init__(self, controller: Controller, supported: Mapping[str, tuple[int, int]] | None = None) -> None:
         self._controller = controller
+        self._supported = SUPPORTED if supported is None else supported
         self.lock = threading.Lock()  # held over the hooks
         self._hooks: list[Callable[[], None]] = []
         image = controller.image
-        self._finalized = FinalizedFeatures(self._served(image), max(image.offset, 0))
-        for sentence in unserved(image.features):
+        self._finalized = self._read(image)
+        for sentence in unserved(image.features) if supported is None else ():
             logger.warning("%s", sentence)
 
     @property
@@ -84,7 +93,7 @@ class Features:
     def publish(self, delta: MetadataDelta, image: MetadataImage) -> None:
         """Call the hooks for changed levels."""
         before = self._finalized
-        self._finalized = FinalizedFeatures(self._served(image), image.offset)
+        self._finalized = self._read(image)
         for name in delta.changed_features:
             logger.info("feature %s is at level %d, was at %d", name, self.level(name), before.levels.get(name, 0))
         for hook in self._hooks:
@@ -111,10 +120,13 @@ class Features:
         else:
             self._controller.change(plan, frees_space=True)
 
+    def _read(self, image: MetadataImage) -> FinalizedFeatures:
+        return FinalizedFeatures(self._served(image), max(image.offset, 0), self._supported)
+
     def _served(self, image: MetadataImage) -> dict[str, int]:
         """Return the level of every supported feature: the finalized one, within the supported range."""
         finalized = {**image.features, KRAFT_VERSION: self._controller.kraft_version}
-        return {name: min(max(finalized.get(name, 0), low), high) for name, (low, high) in SUPPORTED.items()}
+        return {name: min(max(finalized.get(name, 0), low), high) for name, (low, high) in self._supported.items()}
 
 
 def _check(update: FeatureUpdate, current: int, node_id: int) -> None:

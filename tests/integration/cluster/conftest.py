@@ -8,6 +8,7 @@ import pytest
 
 from tests.support import need
 from tests.support.kafka import KafkaCluster
+from tests.support.member_node import MemberNode
 
 SECURED = {
     "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
@@ -29,3 +30,15 @@ def kafka() -> Iterator[KafkaCluster]:
     need.kafka_tools()
     with KafkaCluster(2, SECURED, controllers=1, protocol="SASL_PLAINTEXT") as cluster:
         yield cluster
+
+
+@pytest.fixture(scope="session")
+def member(kafka: KafkaCluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[MemberNode]:
+    """Node 9 of the cluster: kbroker. Tests that stop or kill it start it again."""
+    node = MemberNode(tmp_path_factory.mktemp("member"), kafka)
+    try:
+        node.start()
+        yield node
+        assert node.stop() == 0, node.tail()
+    finally:
+        node.discard()

@@ -58,6 +58,7 @@ class KafkaCluster:
     ) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="apache-kafka-cluster-"))
         self.cluster_id = new_id()
+        self.protocol = protocol
         self._heap = heap or (SMALL_HEAP if controllers else HEAP)
         self._before, self._options, self._version = before, options, version
         first = free_run(PORTS * (count + controllers))

@@ -1,0 +1,59 @@
+"""kbroker as a broker of a cluster of Apache Kafka, in a separate process."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from tests.support.broker import ConfiguredBroker, run_to_end
+from tests.support.kafka import KafkaCluster
+from tests.support.ports import free_run
+
+NODE_ID = 9
+
+
+class MemberNode(ConfiguredBroker):
+    """Node 9 of a cluster, formatted before its first start.
+
+    It has a listener without security, and one with SCRAM if the brokers of the cluster have one.
+
+    Args:
+        folder: of properties and data.
+        settings: laid over those of a broker of the cluster.
+    """
+
+    def __init__(
+        self, folder: Path, cluster: KafkaCluster, settings: Mapping[str, str] | None = None, node_id: int = NODE_ID
+    ) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        first = free_run(2)
+        super().__init__(folder, first, folder / "server.properties")
+        self.node_id = node_id
+        self._cluster_id = cluster.cluster_id
+        theirs = cluster.brokers[0].settings
+        listeners = f"PLAINTEXT://127.0.0.1:{first}"
+        if cluster.protocol:
+            listeners += f",{cluster.protocol}://127.0.0.1:{first + 1}"
+        self.values = {
+            **{name: value for name, value in theirs.items() if value},
+            "node.id": str(node_id),
+            "listeners": listeners,
+            "listener.security.protocol.map": cluster.brokers[0].properties()["listener.security.protocol.map"],
+            "log.dirs": str(folder / "data"),
+            **(settings or {}),
+        }
+
+    @property
+    def secured(self) -> str:
+        """Address of the listener with SCRAM."""
+        return f"127.0.0.1:{self.port + 1}"
+
+    def start(self, seconds: float = 30.0) -> float:
+        """Format the folder unless that was done, start, and wait for the ready line."""
+        lines = (f"{name}={value}\n" for name, value in self.values.items())
+        self.properties.write_text("".join(lines), encoding="utf-8")
+        if not (self.folder / "data" / "meta.properties").exists():
+            words = ["storage", "format", "--cluster-id", self._cluster_id, "--config", str(self.properties)]
+            run_to_end([sys.executable, "-c", "from kbroker.__main__ import main; main()", *words])
+        return super().start(seconds)
