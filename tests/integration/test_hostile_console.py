@@ -16,10 +16,10 @@ from kbroker.common.http_messages import HttpRequest
 from kbroker.common.quotas import QuotaEntity
 from kbroker.console.app import Console
 from kbroker.console.record_reader import HEADERS, LogRecord
-from kbroker.console.record_text import LIST_BYTES, WHOLE_BYTES, Shown, shown
 from kbroker.console.views import groups, quotas, topics
 from kbroker.coordinator.classic_group import GroupState
 from kbroker.coordinator.group_coordinator import ListedGroup
+from kbroker.decoders.record_text import LIST_BYTES, WHOLE_BYTES, Shown, shown
 from kbroker.metadata.topic_rules import NewTopic
 from kbroker.observe.http_access import HttpAccess
 from kbroker.observe.mounted_pages import MountedPages

@@ -8,7 +8,6 @@ print(port.get("/xray"))
 from __future__ import annotations
 
 import contextlib
-import http.client
 import ipaddress
 import json
 import re
@@ -20,6 +19,7 @@ from urllib.parse import urlencode, urlsplit
 from kbroker.client.admin import Admin
 from kbroker.client.cluster import Cluster
 from kbroker.client.connection import format_address
+from kbroker.client.http_get import HttpFailure, http_get
 from kbroker.common.configs.config_resource import ConfigResourceType
 from kbroker.common.errors import KafkaError
 from kbroker.common.listeners import parse_http_address
@@ -49,7 +49,7 @@ class HttpPort:
     """Client of one HTTP port. Each request has its own connection; redirects are not followed, to protect the token.
 
     Args: ``url``: ``http://host:port`` or ``https://host:port``, with a path if a proxy needs one. ``token``: the
-    value of ``kbroker.console.token``. ``timeout_s``: for each step of the connection.
+    value of ``kbroker.console.token``. ``timeout_s``: for a whole request.
     Raises: ValueError for a malformed URL or token.
     Threads: any.
     """
@@ -61,8 +61,7 @@ class HttpPort:
         if token is not None and re.fullmatch(r"[!-~]+", token) is None:
             raise ValueError("a token has only ASCII characters without spaces")
         self.url = f"{parts.scheme}://{parts.netloc}{parts.path.rstrip('/')}"
-        self._is_secure = parts.scheme == "https"
-        self._host, self._port = parts.hostname, parts.port
+        self._scheme, self._host, self._port = parts.scheme, parts.hostname, parts.port
         self._path = parts.path.rstrip("/")
         self._token = token
         self._timeout_s = timeout_s
@@ -76,25 +75,18 @@ class HttpPort:
         headers = {"Accept": "application/json"}
         if self._token is not None:
             headers["Authorization"] = f"Bearer {self._token}"
-        made = http.client.HTTPSConnection if self._is_secure else http.client.HTTPConnection
-        connection = made(self._host, self._port, timeout=self._timeout_s)
         try:
-            connection.request("GET", target, headers=headers)
-            response = connection.getresponse()
-            body = response.read(MAX_RESPONSE_BYTES + 1)
-        except TimeoutError:
-            raise HttpPortError(f"{self.url}: no response within {self._timeout_s:g} s") from None
-        except (OSError, http.client.HTTPException) as error:
-            reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
-            raise HttpPortError(f"{self.url}: {reason}") from None
-        finally:
-            connection.close()
+            response = http_get(
+                *(self._scheme, self._host, self._port, target, headers),
+                timeout_s=self._timeout_s,
+                max_bytes=MAX_RESPONSE_BYTES,
+            )
+        except HttpFailure as failure:
+            raise HttpPortError(f"{self.url}: {failure}") from None
         if response.status != 200:
-            raise self._refusal(response.status, body, path)
-        if len(body) > MAX_RESPONSE_BYTES:
-            raise HttpPortError(f"{self.url}{path}: expected at most {MAX_RESPONSE_BYTES} bytes, got more")
+            raise self._refusal(response.status, response.body, path)
         try:
-            return json.loads(body)
+            return json.loads(response.body)
         except ValueError:
             raise HttpPortError(f"{self.url}{path}: expected JSON, got something else: is this a kbroker?") from None
 
@@ -107,7 +99,7 @@ class HttpPort:
 
 
 def find_http_port(cluster: Cluster, node_id: int | None = None) -> str:
-    """Ask a broker for the URL of its HTTP port, by DescribeConfigs.
+    """Return the URL of a broker's HTTP port, as DescribeConfigs reports it.
 
     Args: ``node_id``: of the broker; None for the one with the lowest id.
     Raises: HttpPortError if the broker has no HTTP port, is not kbroker, or refuses to describe its configs;
@@ -122,9 +114,9 @@ def find_http_port(cluster: Cluster, node_id: int | None = None) -> str:
     try:
         entries = Admin(cluster).describe_configs(ConfigResourceType.BROKER, str(number), [LISTENER])
     except KafkaError as error:
-        raise HttpPortError(f"{where} does not say where its HTTP port is: {error}; give --http URL") from None
+        raise HttpPortError(f"{where} refuses to describe its HTTP port: {error}; give --http URL") from None
     if not entries:
-        raise HttpPortError(f"{where} is no kbroker: it has no {LISTENER}")
+        raise HttpPortError(f"{where} is not kbroker: it has no {LISTENER}")
     if not entries[0].value:
         raise HttpPortError(f"{where} has no HTTP port: start it with {LISTENER}=HOST:PORT")
     try:
@@ -147,7 +139,7 @@ def url_of_listener(listener: str, broker_host: str) -> str:
     if address is not None and address.is_unspecified:
         host = broker_host
     elif (host == "localhost" or (address is not None and address.is_loopback)) and not _is_here(broker_host):
-        raise ValueError(f"its HTTP port {listener} is for its own machine: ask there, or give --http URL")
+        raise ValueError(f"its HTTP port {listener} is for its own machine: run the command there, or give --http URL")
     return f"http://{format_address((host, port))}"
 
 

@@ -96,5 +96,5 @@ def test_where_the_port_of_a_broker_is(listener: str, broker: str, url: str) -> 
 @pytest.mark.parametrize("broker", ["192.0.2.1", "broker.invalid"])
 def test_a_loopback_port_of_another_machine_is_not_looked_for_on_this_one(listener: str, broker: str) -> None:
     """Another broker here, or anything else, must not answer for it."""
-    with pytest.raises(ValueError, match="is for its own machine: ask there, or give --http URL"):
+    with pytest.raises(ValueError, match="is for its own machine: run the command there, or give --http URL"):
         url_of_listener(listener, broker)

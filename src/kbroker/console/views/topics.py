@@ -9,9 +9,9 @@ from kbroker.common.errors import KafkaError
 from kbroker.common.security.acls import Operation, ResourceType
 from kbroker.console.paging import part_of
 from kbroker.console.record_reader import MOST, WHOLE, LogRecord, first_offset, read_records
-from kbroker.console.record_text import LIST_BYTES, NEEDED_BEHIND, WHOLE_BYTES, Shown, safe_text, shown
 from kbroker.console.requests import PageError, Query
 from kbroker.console.site import ROOT, Download, Site, View, address
+from kbroker.decoders.record_text import LIST_BYTES, NEEDED_BEHIND, WHOLE_BYTES, Shown, safe_text, shown
 from kbroker.metadata.topics import TopicView
 
 PARTITIONS = 100  # of a page

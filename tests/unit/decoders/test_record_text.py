@@ -5,7 +5,7 @@ import os
 
 import pytest
 
-from kbroker.console.record_text import DUMP_BYTES, LIST_BYTES, WHOLE_BYTES, dump, safe_text, shown
+from kbroker.decoders.record_text import DUMP_BYTES, LIST_BYTES, WHOLE_BYTES, dump, safe_text, shown
 
 
 def test_null_and_empty_differ() -> None:

@@ -1,0 +1,278 @@
+"""Client of a Schema Registry: Confluent's API, as Karapace, Redpanda and others serve it, or Apicurio's own.
+
+A few GETs are all that decoding needs, so this is the standard library: the registries' own clients limit neither the
+size nor the time of a response, and bring a dozen packages.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+import ssl
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+from urllib.parse import quote, unquote, urlsplit
+
+from kbroker.client.http_get import HttpFailure, Response, http_get
+
+#: Kinds of ids: Confluent's number, its GUID, and Apicurio's two.
+ID, GUID, GLOBAL_ID, CONTENT_ID = "id", "guid", "globalId", "contentId"
+AVRO, PROTOBUF, JSON_SCHEMA = "avro", "protobuf", "json-schema"
+TIMEOUT_S = 5.0  # for each request
+MAX_BYTES = 4 << 20  # of a response
+MAX_SCHEMAS = 1000  # kept
+MAX_REFERENCES = 100  # of a schema, theirs included
+FAILURE_KEPT_S = 10.0  # a failed look-up is not repeated for each record
+_KINDS = {"AVRO": AVRO, "PROTOBUF": PROTOBUF, "JSON": JSON_SCHEMA}
+_APICURIO = re.compile(r"(.*/apis)/(?:registry/v([23])|ccompat/v[0-9]+)\Z")
+_JSON_SCHEMA_WORDS = ("$schema", "$ref", "$id", "$defs", "properties", "oneOf", "anyOf", "allOf")
+
+
+class RegistryError(Exception):
+    """The registry cannot be reached, refuses a request, or does not have a schema; the message is one line."""
+
+    def __init__(self, message: str, status: int | None = None) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+class SchemaId(NamedTuple):
+    """The id of a schema. ``kind``: ID, GUID, GLOBAL_ID or CONTENT_ID."""
+
+    kind: str
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.text}"
+
+
+class Schema(NamedTuple):
+    """A schema. ``kind``: AVRO, PROTOBUF or JSON_SCHEMA; ``references``: name and text, each before its users."""
+
+    kind: str
+    text: str
+    references: tuple[tuple[str, str], ...] = ()
+
+
+class SchemaVersion(NamedTuple):
+    """A version of a subject."""
+
+    subject: str
+    version: int
+    id: int
+    schema: Schema
+
+
+class SchemaRegistry:
+    """A Schema Registry, with the schemas that were read: the schema of an id never changes.
+
+    Args:
+        url: ``http(s)://[USER:PASSWORD@]HOST[:PORT][/PATH]``. A path that ends with ``/apis/registry/v2`` or ``v3`` is
+            Apicurio's own API, each other one is Confluent's.
+        credentials: USER:PASSWORD for basic authentication.
+        ca_file: certificates of the authorities that may sign the registry's certificate.
+        timeout_s: for each request.
+    Raises: ValueError for a malformed URL, OSError for an unreadable ``ca_file``.
+    Threads: any.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        credentials: str | None = None,
+        ca_file: str | Path | None = None,
+        *,
+        timeout_s: float = TIMEOUT_S,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        parts = urlsplit(url if "://" in url else f"http://{url}")
+        if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment:
+            raise ValueError(f"expected http(s)://HOST:PORT, got {_without_password(url)!r}")
+        if parts.username is not None and credentials is None:
+            credentials = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
+        if credentials is not None and ":" not in credentials:
+            raise ValueError("expected USER:PASSWORD for the registry")
+        self._scheme, self._host, self._port = parts.scheme, parts.hostname, parts.port
+        self._path = parts.path.rstrip("/")
+        address = parts.netloc.rpartition("@")[2]
+        self.url = f"{parts.scheme}://{address}{self._path}"
+        self._headers = {"Accept": "application/vnd.schemaregistry.v1+json, application/json, */*"}
+        if credentials is not None:
+            self._headers["Authorization"] = f"Basic {base64.b64encode(credentials.encode()).decode()}"
+        secure = parts.scheme == "https"
+        self._context = ssl.create_default_context(cafile=None if ca_file is None else str(ca_file)) if secure else None
+        self._timeout_s, self._clock = timeout_s, clock
+        own = _APICURIO.fullmatch(self._path)
+        self._own_version = int(own[2]) if own and own[2] else 0  # of Apicurio's API; 0 for Confluent's
+        self._own_path = f"{own[1]}/registry/v{own[2] or 2}" if own else None
+        self._lock = threading.Lock()
+        self._schemas: OrderedDict[SchemaId, Schema] = OrderedDict()
+        self._failures: OrderedDict[SchemaId, tuple[float, RegistryError]] = OrderedDict()
+
+    # ---- schemas by id
+
+    def schema(self, schema_id: SchemaId) -> Schema:
+        """Return the schema of an id with its references. Raises: RegistryError, the same one for FAILURE_KEPT_S."""
+        with self._lock:
+            found = self._schemas.get(schema_id)
+            if found is not None:
+                self._schemas.move_to_end(schema_id)
+                return found
+            until_s, failure = self._failures.get(schema_id, (0.0, None))
+            if failure is not None and self._clock() < until_s:
+                raise RegistryError(str(failure), failure.status)
+        try:
+            found = self._fetch(schema_id)
+        except RegistryError as error:
+            with self._lock:
+                _keep(self._failures, schema_id, (self._clock() + FAILURE_KEPT_S, error))
+            raise
+        with self._lock:
+            _keep(self._schemas, schema_id, found)
+        return found
+
+    def _fetch(self, schema_id: SchemaId) -> Schema:
+        kind, text = schema_id
+        if kind == GUID or (kind == ID and not self._own_version):
+            path = f"/schemas/guids/{quote(text)}" if kind == GUID else f"/schemas/ids/{quote(text)}"
+            return self._confluent_schema(self._json(self._path + path))
+        if kind == ID:  # Apicurio's serializers write global ids in version 2, content ids in version 3
+            kind = GLOBAL_ID if self._own_version == 2 else CONTENT_ID
+        if self._own_path is None:  # another registry, with ids of Apicurio's serializers
+            return self._confluent_schema(self._json(f"{self._path}/schemas/ids/{quote(text)}"))
+        return self._own_schema(f"{self._own_path}/ids/{kind}s/{quote(text)}")
+
+    def _confluent_schema(self, body: Any) -> Schema:
+        kind = str(body.get("schemaType") or "AVRO")
+        if kind not in _KINDS or not isinstance(body.get("schema"), str):
+            raise RegistryError(f"{self.url}: expected a schema of {', '.join(_KINDS)}, got {kind[:40]!r}")
+        found: dict[str, str] = {}
+        self._add_references(body.get("references") or (), found, set())
+        return Schema(_KINDS[kind], body["schema"], tuple(found.items()))
+
+    def _add_references(self, references: Any, found: dict[str, str], visited: set[str]) -> None:
+        for one in references:
+            name = str(one.get("name"))
+            if name in visited:
+                continue
+            visited.add(name)
+            if len(visited) > MAX_REFERENCES:
+                raise RegistryError(f"{self.url}: the schema has more than {MAX_REFERENCES} references")
+            where = f"/subjects/{quote(str(one.get('subject')), safe='')}/versions/{quote(str(one.get('version')))}"
+            body = self._json(self._path + where)
+            self._add_references(body.get("references") or (), found, visited)
+            found[name] = str(body.get("schema"))
+
+    def _own_schema(self, path: str) -> Schema:
+        response = self._get(path)
+        text = response.body.decode("utf-8", "replace")
+        found: dict[str, str] = {}
+        self._add_own_references(f"{path}/references", found, set())
+        kind = _KINDS.get(response.headers.get("x-registry-artifacttype", "")) or _kind_of(text)
+        return Schema(kind, text, tuple(found.items()))
+
+    def _add_own_references(self, path: str, found: dict[str, str], visited: set[str]) -> None:
+        for one in self._json(path, list):
+            name = str(one.get("name"))
+            if name in visited:
+                continue
+            visited.add(name)
+            if len(visited) > MAX_REFERENCES:
+                raise RegistryError(f"{self.url}: the schema has more than {MAX_REFERENCES} references")
+            group, artifact, version = (
+                quote(str(one.get(field) or default), safe="")
+                for field, default in (("groupId", "default"), ("artifactId", ""), ("version", "1"))
+            )
+            base = f"{self._own_path}/groups/{group}/artifacts/{artifact}/versions/{version}"
+            self._add_own_references(f"{base}/references", found, visited)
+            content = base if self._own_version != 3 else f"{base}/content"
+            found[name] = self._get(content).body.decode("utf-8", "replace")
+
+    # ---- subjects, by Confluent's API
+
+    def subjects(self) -> list[str]:
+        """Return the names of all subjects, sorted. Raises: RegistryError."""
+        return sorted(map(str, self._json(f"{self._confluent_path}/subjects", list)))
+
+    def versions(self, subject: str) -> list[int]:
+        """Return the versions of a subject. Raises: RegistryError."""
+        path = f"{self._confluent_path}/subjects/{quote(subject, safe='')}/versions"
+        return [int(version) for version in self._json(path, list)]
+
+    def version(self, subject: str, version: int | None = None) -> SchemaVersion:
+        """Return a version of a subject, the latest one by default. Raises: RegistryError."""
+        wanted = "latest" if version is None else str(version)
+        body = self._json(f"{self._confluent_path}/subjects/{quote(subject, safe='')}/versions/{wanted}")
+        try:
+            number, found = int(body["version"]), int(body["id"])
+        except (KeyError, TypeError, ValueError):
+            raise RegistryError(f"{self.url}: expected a version of a subject, got another document") from None
+        return SchemaVersion(subject, number, found, self._confluent_schema(body))
+
+    @property
+    def _confluent_path(self) -> str:
+        """The path of Confluent's API, which Apicurio serves beside its own."""
+        return self._path if not self._own_version else self._path.rpartition("/registry/")[0] + "/ccompat/v7"
+
+    # ---- HTTP
+
+    def _json(self, path: str, kind: type = dict) -> Any:
+        body = self._get(path).body
+        try:
+            found = json.loads(body)
+        except (ValueError, RecursionError):
+            found = None
+        if not isinstance(found, kind):
+            raise RegistryError(f"{self.url}: expected a JSON {kind.__name__}, got something else: is it a registry?")
+        return found
+
+    def _get(self, path: str) -> Response:
+        try:
+            response = http_get(
+                *(self._scheme, self._host, self._port, path, self._headers),
+                timeout_s=self._timeout_s,
+                max_bytes=MAX_BYTES,
+                context=self._context,
+                clock=self._clock,
+            )
+        except HttpFailure as failure:
+            raise RegistryError(f"{self.url}: {failure}") from None
+        if response.status != 200:
+            raise RegistryError(f"{self.url}: {_reason(response)}", response.status)
+        return response
+
+
+def _keep(kept: OrderedDict[SchemaId, Any], key: SchemaId, value: Any) -> None:
+    kept[key] = value
+    while len(kept) > MAX_SCHEMAS:
+        kept.popitem(last=False)
+
+
+def _reason(response: Response) -> str:
+    try:
+        text = str(json.loads(response.body)["message"])
+    except (ValueError, KeyError, TypeError, RecursionError):
+        text = ""
+    sentence = "".join(c for c in " ".join(text.split()) if c.isprintable())[:300]
+    return f"status {response.status}{f': {sentence}' if sentence else ''}"
+
+
+def _kind_of(text: str) -> str:
+    """Return the kind of a schema by its text: Apicurio reports none with the content of an id."""
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        return PROTOBUF
+    if isinstance(found, bool) or (isinstance(found, dict) and any(word in found for word in _JSON_SCHEMA_WORDS)):
+        return JSON_SCHEMA
+    is_object = isinstance(found, dict) and found.get("type") in ("object", "number", "integer", None)
+    return JSON_SCHEMA if is_object else AVRO
+
+
+def _without_password(url: str) -> str:
+    return re.sub(r"//[^/@]*@", "//", url)

@@ -1,0 +1,60 @@
+"""Keys and values that were serialized with a schema of a Schema Registry."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+from kbroker.client.schema_registry import AVRO, JSON_SCHEMA, PROTOBUF, RegistryError, Schema, SchemaRegistry
+from kbroker.decoders.avro import AvroSchema
+from kbroker.decoders.decoded import Decoded, Place, UndecodableError
+from kbroker.decoders.framing import Framed, framed, message_indexes, reference
+from kbroker.decoders.plain import json_document
+from kbroker.decoders.protobuf import ProtobufSchema
+
+KINDS = (AVRO, PROTOBUF, JSON_SCHEMA)
+_SCHEMAS = 200  # compiled ones that are kept
+
+_avro = lru_cache(_SCHEMAS)(lambda schema: AvroSchema(schema.text, tuple(text for _, text in schema.references)))
+_protobuf = lru_cache(_SCHEMAS)(lambda schema: ProtobufSchema(schema.text, dict(schema.references)))
+
+
+def decode(registry: SchemaRegistry, data: bytes, place: Place, kind: str | None = None) -> Decoded:
+    """Return a key or value by the schema that it names.
+
+    Args: ``kind``: of the schema, one of KINDS; None for any.
+    Raises: UndecodableError if it names no schema, the registry does not have it, or the bytes do not fit;
+        MissingPackageError.
+    """
+    found = framed(data, place)
+    if found is None:
+        raise UndecodableError("no id of a schema in front of the bytes or in the headers")
+    try:
+        schema = registry.schema(found.schema_id)
+    except RegistryError as error:
+        raise UndecodableError(f"schema {found.schema_id}: {error}") from None
+    if kind is not None and schema.kind != kind:
+        raise UndecodableError(f"schema {found.schema_id} is of {schema.kind}, expected {kind}")
+    try:
+        decoded = _decoded(schema, found)
+    except UndecodableError as error:
+        raise UndecodableError(f"schema {found.schema_id}: {error}") from None
+    name = decoded.schema or {JSON_SCHEMA: "JSON Schema"}.get(schema.kind, "")
+    return decoded._replace(format=schema.kind, schema=f"{name}, {found.schema_id}".removeprefix(", "))
+
+
+def _decoded(schema: Schema, found: Framed) -> Decoded:
+    if schema.kind == JSON_SCHEMA or found.is_json:
+        return json_document(found.payload)
+    if schema.kind == AVRO:
+        avro = _avro(schema)
+        return avro.decode(found.payload)._replace(schema=avro.name)
+    messages = _protobuf(schema)
+    if found.type_name is not None:
+        return messages.decode(found.payload, name=found.type_name)
+    named = reference(found.payload)
+    if named is not None and messages.named(named[0]):  # Apicurio writes the name, Confluent the position
+        return messages.decode(named[1], name=named[0])
+    if found.indexes is not None:
+        return messages.decode(found.payload, indexes=message_indexes(found.indexes)[0])
+    indexes, payload = message_indexes(found.payload)
+    return messages.decode(payload, indexes=indexes)

@@ -1,0 +1,57 @@
+"""The result of a decoder."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+Headers = Sequence[tuple[str, bytes | None]]
+PACKAGES = 'pip install "kbroker[decoders]"'
+
+
+class UndecodableError(ValueError):
+    """The bytes do not have the format; the message is one line and names the reason."""
+
+
+class MissingPackageError(Exception):
+    """A decoder or a filter needs a package that is not installed; the message names it."""
+
+    def __init__(self, need: str, package: str | None) -> None:
+        super().__init__(f"{need} needs {package or 'a package'}, which is not installed: {PACKAGES}")
+
+
+class Place(NamedTuple):
+    """The record that a key or value belongs to, as far as decoders need it."""
+
+    topic: str = ""
+    is_key: bool = False
+    headers: Headers = ()
+
+
+class Decoded(NamedTuple):
+    """A decoded key or value.
+
+    ``format``: name of the format; ``text``: JSON if ``is_json``, with the digits of the original, else plain text.
+    ``schema``: schema by which it was decoded, such as ``"Order, id 7"``; ``problem``: why a more precise format was
+    not used.
+    """
+
+    format: str
+    text: str
+    is_json: bool = False
+    schema: str = ""
+    problem: str = ""
+
+    @property
+    def value(self) -> Any:
+        """Return the JSON value, or the text."""
+        return json.loads(self.text) if self.is_json else self.text
+
+
+def json_text(value: Any) -> str:
+    """Return a value as JSON. Raises: UndecodableError for a value that is too deep."""
+    try:
+        return json.dumps(value, ensure_ascii=False)
+    except (RecursionError, ValueError, TypeError) as error:
+        raise UndecodableError(f"the value cannot be JSON: {error}") from None

@@ -1,0 +1,171 @@
+"""Protobuf as JSON, by the text or the descriptor of a .proto file.
+
+protoc compiles the text, from grpcio-tools: the compiler of Protobuf itself, with every rule of imports, options and
+editions, in its own process for a limited time. The runtime of Protobuf decodes; it limits the depth of messages.
+"""
+
+from __future__ import annotations
+
+import base64
+import importlib
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from kbroker.decoders.decoded import Decoded, MissingPackageError, UndecodableError
+
+FILE = "schema.proto"
+COMPILE_TIMEOUT_S = 20.0
+_MAX_ERROR = 300  # characters of protoc's
+_MAX_IMPORTS = 50  # nested ones
+_PROTOC = "import sys; from grpc_tools import protoc; sys.exit(protoc.main(sys.argv))"
+
+
+class ProtobufSchema:
+    """The messages of a .proto file.
+
+    Args: ``text``: of the file, or its descriptor in base64; ``imports``: by path, the files that it imports.
+    Raises: UndecodableError for a text that protoc refuses; MissingPackageError.
+    Threads: any.
+    """
+
+    def __init__(self, text: str, imports: Mapping[str, str] | None = None) -> None:
+        try:
+            import grpc_tools
+            from google.protobuf import descriptor_pb2, descriptor_pool
+        except ModuleNotFoundError as error:
+            raise MissingPackageError("Protobuf", error.name) from None
+        texts, files = {}, {}
+        for path, content in {**(imports or {}), FILE: text}.items():
+            one = _serialized(content)
+            if one is None:
+                texts[path] = content
+            else:
+                one.name = path
+                files[path] = one
+        if texts:
+            compiled = _compiled(texts, Path(grpc_tools.__path__[0]) / "_proto")
+            files.update((one.name, one) for one in descriptor_pb2.FileDescriptorSet.FromString(compiled).file)
+        self._pool = descriptor_pool.DescriptorPool()
+        _add(self._pool, FILE, files, [])
+        self._file = self._pool.FindFileByName(FILE)
+        self._messages = list(self._file.message_types_by_name.values())
+
+    def named(self, name: str) -> bool:
+        """Return whether the file has a message of that name, with or without its package."""
+        return self._message(name) is not None
+
+    def decode(self, data: bytes, *, indexes: Sequence[int] = (0,), name: str | None = None) -> Decoded:
+        """Return a message as JSON, in the form of Protobuf, with the names of the .proto file.
+
+        Args: ``indexes``: position of the message's type in the file, then in its parents; ``name``: its name instead.
+        Raises: UndecodableError.
+        """
+        from google.protobuf import json_format, message, message_factory
+
+        kind = self._at(indexes) if name is None else self._message(name)
+        if kind is None:
+            raise UndecodableError(f"the schema has no message {name!r}")
+        try:
+            found = message_factory.GetMessageClass(kind).FromString(data)
+            text = json_format.MessageToJson(
+                found,
+                preserving_proto_field_name=True,
+                always_print_fields_with_no_presence=True,
+                indent=None,
+                ensure_ascii=False,
+                descriptor_pool=self._pool,
+            )
+        except (message.DecodeError, json_format.Error, TypeError, ValueError, RecursionError) as error:
+            raise UndecodableError(f"not a message {kind.full_name}: {error}") from None
+        return Decoded("protobuf", text, is_json=True, schema=kind.full_name)
+
+    def _at(self, indexes: Sequence[int]) -> Any:
+        kinds, found = self._messages, None
+        for index in indexes or (0,):
+            if not 0 <= index < len(kinds):
+                raise UndecodableError(f"the schema has no message at {list(indexes)}")
+            found = kinds[index]
+            kinds = found.nested_types
+        return found
+
+    def _message(self, name: str) -> Any:
+        package = self._file.package
+        for full in (name, f"{package}.{name}" if package else name):
+            try:
+                return self._pool.FindMessageTypeByName(full)
+            except KeyError:
+                continue
+        return None
+
+
+def _serialized(text: str) -> Any:
+    """Return the descriptor of a file if the text is one in base64, as Confluent's Python serializer registers it."""
+    from google.protobuf import descriptor_pb2, message
+
+    try:
+        return descriptor_pb2.FileDescriptorProto.FromString(base64.b64decode(text, validate=True))
+    except (ValueError, message.DecodeError):
+        return None
+
+
+def _add(pool: Any, path: str, files: Mapping[str, Any], parents: Sequence[str]) -> None:
+    """Add a file behind those that it imports. Raises: UndecodableError."""
+    if len(parents) > _MAX_IMPORTS or path in parents:
+        raise UndecodableError(f"imports of {path!r} are nested too deep, or in a circle")
+    one = files.get(path) or _well_known(path)
+    if one is None:
+        raise UndecodableError(f"the schema imports {path!r}, which is not among its references")
+    for imported in one.dependency:
+        try:
+            pool.FindFileByName(imported)
+        except KeyError:
+            _add(pool, imported, files, [*parents, path])
+    try:
+        pool.Add(one)
+    except TypeError as error:  # duplicate or missing names
+        raise UndecodableError(f"not a Protobuf schema: {' '.join(str(error).split())[:_MAX_ERROR]}") from None
+
+
+def _well_known(path: str) -> Any:
+    """Return the descriptor of one of Protobuf's own files; None for others."""
+    from google.protobuf import descriptor_pb2
+
+    name = re.fullmatch(r"google/protobuf/([a-z_]+)\.proto", path)
+    try:
+        module = None if name is None else importlib.import_module(f"google.protobuf.{name[1]}_pb2")
+    except ModuleNotFoundError:
+        module = None
+    if module is None:
+        return None
+    found = descriptor_pb2.FileDescriptorProto()
+    module.DESCRIPTOR.CopyToProto(found)
+    return found
+
+
+def _compiled(texts: Mapping[str, str], included: Path) -> bytes:
+    """Return the descriptors of files, by path, and of their imports. Raises: UndecodableError."""
+    with tempfile.TemporaryDirectory(prefix="kbroker-proto-") as name:
+        folder = Path(name)
+        for path, content in texts.items():
+            if path.startswith(("-", "/")) or ".." in PurePosixPath(path).parts or "\0" in path:
+                raise UndecodableError(f"expected the import of a relative path, got {path!r}")
+            (folder / path).parent.mkdir(parents=True, exist_ok=True)
+            (folder / path).write_text(content, encoding="utf-8")
+        out = folder / ".compiled"
+        command = [sys.executable, "-c", _PROTOC, f"-I{folder}", f"-I{included}"]
+        command += [f"--descriptor_set_out={out}", "--include_imports", *texts]
+        try:
+            done = subprocess.run(
+                command, capture_output=True, text=True, errors="replace", timeout=COMPILE_TIMEOUT_S, check=False
+            )
+        except subprocess.TimeoutExpired:
+            raise UndecodableError(f"protoc did not end within {COMPILE_TIMEOUT_S:g} s") from None
+        if done.returncode != 0 or not out.exists():
+            reason = " ".join(done.stderr.replace(f"{folder}/", "").split())
+            raise UndecodableError(f"protoc refuses the schema: {reason[:_MAX_ERROR]}")
+        return out.read_bytes()

@@ -1,0 +1,116 @@
+"""A real Schema Registry: records of Confluent's serializers and in the formats of Apicurio's, decoded by it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+import pytest
+
+from kbroker.client.schema_registry import RegistryError, SchemaRegistry
+from kbroker.decoders.decoded import Decoded, Headers
+from kbroker.decoders.decoders import Decoders
+from tests.clients.programs import HERE, python_with
+from tests.support.broker import run_to_end
+from tests.support.schema_registry import Apicurio
+
+pytestmark = pytest.mark.slow
+
+POINT = '{"type": "record", "name": "geo.Point", "fields": [{"name": "x", "type": "int"}]}'
+LINE = '{"type": "record", "name": "geo.Line", "fields": [{"name": "end", "type": "geo.Point"}]}'
+MONEY = 'syntax = "proto3"; package shop; message Money { int32 cents = 1; }'
+ORDER = """syntax = "proto3"; package shop; import "money.proto";
+message Other {} message Order { message Line { Money price = 1; } Line line = 1; }"""
+
+
+@pytest.fixture(scope="module")
+def apicurio(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Apicurio]:
+    registry = Apicurio(tmp_path_factory.mktemp("apicurio"))
+    yield registry
+    registry.close()
+
+
+@pytest.fixture(scope="module")
+def by_confluent(apicurio: Apicurio) -> list[bytes]:
+    """The lines of registry_producer.py."""
+    program = [python_with("registry"), str(HERE / "registry_producer.py"), apicurio.url]
+    return [bytes.fromhex(line) for line in run_to_end(program).split()]
+
+
+def decoded(url: str, data: bytes, headers: Headers = ()) -> Decoded:
+    found = Decoders(registry=SchemaRegistry(url)).record("t", 0, 0, 0, None, data, headers).value
+    assert found is not None
+    assert not found.problem
+    return found
+
+
+def test_values_of_confluents_serializers(apicurio: Apicurio, by_confluent: list[bytes]) -> None:
+    found = [decoded(apicurio.url, data) for data in by_confluent]
+    assert [(one.format, one.value) for one in found] == [
+        ("avro", {"id": 7, "who": "Zoë"}),
+        ("json-schema", {"id": 7, "who": "Zoë"}),
+        ("protobuf", "1970-01-01T00:00:01Z"),
+        ("protobuf", []),
+    ]
+    assert [one.schema.partition(",")[0] for one in found] == [
+        *("Order", "JSON Schema", "google.protobuf.Timestamp", "google.protobuf.ListValue"),
+    ]
+
+
+def test_references(apicurio: Apicurio) -> None:
+    """A schema of several subjects is put together, from Confluent's API and from Apicurio's."""
+    apicurio.register("geo-point", "AVRO", POINT)
+    line = apicurio.register("geo-line", "AVRO", LINE, [{"name": "geo.Point", "subject": "geo-point", "version": 1}])
+    apicurio.register("money", "PROTOBUF", MONEY)
+    order = apicurio.register("order", "PROTOBUF", ORDER, [{"name": "money.proto", "subject": "money", "version": 1}])
+    message = b"\x02\x02\x0a\x04\x0a\x02\x08\x63"
+    assert decoded(apicurio.url, b"\0" + line.to_bytes(4, "big") + b"\x0e").value == {"end": {"x": 7}}
+    found = decoded(apicurio.url, b"\0" + order.to_bytes(4, "big") + message)
+    assert found.value == {"line": {"price": {"cents": 99}}}
+    assert found.schema == f"shop.Order, id {order}"
+    artifacts = f"{apicurio.own_url}/groups/default/artifacts"
+    line_id, order_id = (
+        int(apicurio.request("GET", f"{artifacts}/{name}/meta")["globalId"]).to_bytes(8, "big")
+        for name in ("geo-line", "order")
+    )
+    assert decoded(apicurio.own_url, b"\0" + line_id + b"\x0e").value == {"end": {"x": 7}}
+    assert decoded(apicurio.own_url, b"\0" + order_id + message).value == {"line": {"price": {"cents": 99}}}
+
+
+def test_formats_of_apicurio(apicurio: Apicurio) -> None:
+    """Eight bytes of a global id, the headers, and the name of a Protobuf message."""
+    made = {}
+    for name, kind, text in (("point", "AVRO", POINT), ("money", "PROTOBUF", MONEY + " message Other {}")):
+        headers = {"X_Registry_ArtifactId": name, "X_Registry_ArtifactType": kind, "Content_Type": "application/x"}
+        made[name] = apicurio.request("POST", f"{apicurio.own_url}/groups/g/artifacts", text, **headers)
+    point, money = (made[name]["globalId"].to_bytes(8, "big") for name in ("point", "money"))
+    content = made["money"]["contentId"].to_bytes(8, "big")
+    for url in (apicurio.url, apicurio.own_url):
+        assert decoded(url, b"\0" + point + b"\x0e").value == {"x": 7}
+        assert decoded(url, b"\x0e", [("apicurio.value.globalId", point)]).value == {"x": 7}
+        json_encoded = [("apicurio.value.globalId", point), ("apicurio.value.encoding", b"JSON")]
+        assert decoded(url, b'{"x": 7}', json_encoded).value == {"x": 7}
+        assert decoded(url, b"\0" + money + b"\x0c\x0a\x0ashop.Money\x08\x63").value == {"cents": 99}
+        named = [("apicurio.value.contentId", content), ("apicurio.protobuf.type", b"shop.Money")]
+        assert decoded(url, b"\x08\x63", named).value == {"cents": 99}
+    assert decoded(apicurio.own_url, b"\0" + point[4:] + b"\x0e").value == {"x": 7}
+
+
+def test_an_unknown_id_is_named(apicurio: Apicurio) -> None:
+    found = Decoders(registry=SchemaRegistry(apicurio.url)).record("t", 0, 0, 0, None, b"\0\0\1\0\0a", []).value
+    assert found is not None
+    assert found.text == "000001000061"
+    assert found.problem.startswith(f"schema id 65536: {apicurio.url}: status 404: No content with id")
+
+
+def test_subjects_and_versions(apicurio: Apicurio) -> None:
+    for text in ('"int"', '"long"'):
+        number = apicurio.register("ab", "AVRO", text)
+    registry = SchemaRegistry(apicurio.own_url)
+    assert "ab" in registry.subjects()
+    assert registry.versions("ab") == [1, 2]
+    latest, first = registry.version("ab"), registry.version("ab", 1)
+    assert (latest.version, latest.id, json.loads(latest.schema.text)) == (2, number, "long")
+    assert json.loads(first.schema.text) == "int"
+    with pytest.raises(RegistryError, match="status 404"):
+        registry.versions("nothing")

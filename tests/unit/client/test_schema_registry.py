@@ -1,0 +1,121 @@
+"""The client of a Schema Registry: limits, caches, and both APIs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from kbroker._core.clock import VirtualClock
+from kbroker.client import schema_registry
+from kbroker.client.schema_registry import RegistryError, Schema, SchemaId, SchemaRegistry
+from kbroker.common.http_server import HttpHandler, HttpServer
+
+NUMBER = SchemaId("id", "7")
+
+
+class Scripted(HttpHandler):
+    """Serves the bodies of ``served`` by path, and notes the paths and credentials of requests."""
+
+    def do_GET(self) -> None:
+        self.request_is_read()
+        script: dict[str, Any] = self.server.served
+        script["paths"].append(self.path)
+        script["authorization"] = self.headers.get("Authorization")
+        body = script.get(self.path)
+        status = 404 if body is None else 200
+        found = {"error_code": 40403, "message": "Schema\n not \u001bfound"} if body is None else body
+        data = found if isinstance(found, bytes) else json.dumps(found).encode()
+        self.send_page(status, data, "application/json", ())
+
+
+@pytest.fixture
+def script() -> Iterator[dict[str, Any]]:
+    script: dict[str, Any] = {"paths": []}
+    server = HttpServer("127.0.0.1", 0, Scripted, script, name="scripted")
+    server.start()
+    script["url"] = server.url
+    yield script
+    server.stop()
+
+
+def test_a_schema_with_references(script: dict[str, Any]) -> None:
+    """References come before their users, each once, and the schema is fetched once."""
+    first, second = ({"name": n, "subject": f"{n}/x", "version": 2} for n in ("a", "b"))
+    script["/r/schemas/ids/7"] = {"schema": "top", "schemaType": "PROTOBUF", "references": [first, second]}
+    script["/r/subjects/a%2Fx/versions/2"] = {"schema": "A", "references": [second]}
+    script["/r/subjects/b%2Fx/versions/2"] = {"schema": "B", "references": [first]}
+    registry = SchemaRegistry(script["url"].replace("//", "//user:p%40ss@") + "/r/")
+    wanted = Schema("protobuf", "top", (("b", "B"), ("a", "A")))
+    assert [registry.schema(NUMBER), registry.schema(NUMBER)] == [wanted, wanted]
+    assert len(script["paths"]) == 3
+    assert script["authorization"] == "Basic dXNlcjpwQHNz"
+    assert registry.url == script["url"] + "/r"
+
+
+def test_a_failure_is_kept_for_a_while(script: dict[str, Any]) -> None:
+    clock = VirtualClock()
+    registry = SchemaRegistry(script["url"], clock=lambda: clock.now_ms() / 1000)
+    for _ in range(3):
+        with pytest.raises(RegistryError, match=r"status 404: Schema not found$") as caught:
+            registry.schema(NUMBER)
+        assert caught.value.status == 404
+    assert script["paths"] == ["/schemas/ids/7"]
+    script["/schemas/ids/7"] = {"schema": '"int"'}
+    clock.advance_ms(int(schema_registry.FAILURE_KEPT_S * 1000) + 1)
+    assert registry.schema(NUMBER) == Schema("avro", '"int"')
+
+
+@pytest.mark.parametrize(
+    ("body", "reason"),
+    [
+        (b"<html>", "expected a JSON dict, got something else: is it a registry"),
+        ([1], "expected a JSON dict"),
+        ({"schema": 7}, "expected a schema"),
+        ({"schema": "x", "schemaType": "XML"}, "expected a schema of AVRO, PROTOBUF, JSON, got 'XML'"),
+        (b"[" * 100_000, "expected a JSON"),
+        (b" " * (schema_registry.MAX_BYTES + 1), "expected at most 4194304 bytes, got more"),
+        ({"schema": "x", "references": [{"name": n, "subject": "s", "version": 1} for n in range(101)]}, "100 ref"),
+    ],
+)
+def test_documents_that_are_not_schemas(script: dict[str, Any], body: Any, reason: str) -> None:
+    script["/schemas/ids/7"] = body
+    script["/subjects/s/versions/1"] = {"schema": "s"}
+    with pytest.raises(RegistryError, match=reason):
+        SchemaRegistry(script["url"]).schema(NUMBER)
+
+
+def test_only_so_many_schemas_are_kept(script: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(schema_registry, "MAX_SCHEMAS", 2)
+    registry = SchemaRegistry(script["url"])
+    for number in (1, 2, 1, 3, 1, 2):
+        script[f"/schemas/ids/{number}"] = {"schema": f'"{number}"'}
+        assert registry.schema(SchemaId("id", str(number))).text == f'"{number}"'
+    assert [path[-1] for path in script["paths"]] == ["1", "2", "3", "2"]
+
+
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [
+        ('"string"', "avro"),
+        ('["null", "int"]', "avro"),
+        ('{"type": "record", "name": "R", "fields": []}', "avro"),
+        ('{"type": "object"}', "json-schema"),
+        ('{"$schema": "x", "type": "string"}', "json-schema"),
+        ("true", "json-schema"),
+        ('syntax = "proto3";', "protobuf"),
+    ],
+)
+def test_the_kind_of_a_schema_that_apicurio_does_not_report(script: dict[str, Any], text: str, kind: str) -> None:
+    script["/apis/registry/v3/ids/contentIds/7"] = text.encode()
+    script["/apis/registry/v3/ids/contentIds/7/references"] = []
+    assert SchemaRegistry(script["url"] + "/apis/registry/v3").schema(NUMBER) == Schema(kind, text)
+
+
+@pytest.mark.parametrize("url", ["ftp://host", "http://", "http://host?x=1", "http://u:secret@host#x"])
+def test_malformed_urls(url: str) -> None:
+    with pytest.raises(ValueError, match=r"expected http\(s\)://HOST:PORT") as caught:
+        SchemaRegistry(url)
+    assert "secret" not in str(caught.value)

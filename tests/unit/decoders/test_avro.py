@@ -1,0 +1,148 @@
+"""Avro as fastavro writes it, and bytes of people who mean harm."""
+
+import io
+import json
+import time
+from datetime import datetime, timezone
+from decimal import Decimal
+from typing import Any
+
+import fastavro
+import pytest
+
+from kbroker.decoders.avro import MAX_DEPTH, AvroSchema
+from kbroker.decoders.decoded import UndecodableError
+
+ORDER = {
+    "type": "record",
+    "name": "Order",
+    "namespace": "shop",
+    "fields": [
+        {"name": "id", "type": "long"},
+        {"name": "name", "type": ["null", "string"]},
+        {"name": "price", "type": {"type": "bytes", "logicalType": "decimal", "precision": 10, "scale": 2}},
+        {"name": "at", "type": {"type": "long", "logicalType": "timestamp-millis"}},
+        {"name": "day", "type": {"type": "int", "logicalType": "date"}},
+        {"name": "time", "type": {"type": "int", "logicalType": "time-millis"}},
+        {"name": "state", "type": {"type": "enum", "name": "State", "symbols": ["NEW", "PAID"]}},
+        {"name": "last", "type": "State"},
+        {"name": "hash", "type": {"type": "fixed", "name": "Hash", "size": 2}},
+        {"name": "tags", "type": {"type": "array", "items": "string"}},
+        {"name": "counts", "type": {"type": "map", "values": "int"}},
+        {"name": "weight", "type": "float"},
+        {"name": "ratio", "type": "double"},
+        {"name": "paid", "type": "boolean"},
+        {"name": "next", "type": ["null", "Order"]},
+    ],
+}
+
+
+def written(schema: Any, value: Any) -> bytes:
+    out = io.BytesIO()
+    fastavro.schemaless_writer(out, fastavro.parse_schema(schema), value)
+    return out.getvalue()
+
+
+def test_every_type() -> None:
+    moment = datetime(2026, 1, 2, 3, 4, 5, 678000, tzinfo=timezone.utc)
+    order = {
+        "id": -(2**62),
+        "name": "Zoë",
+        "price": Decimal("-12.05"),
+        "at": moment,
+        "day": moment.date(),
+        "time": moment.time(),
+        "state": "PAID",
+        "last": "NEW",
+        "hash": b"\x00\xff",
+        "tags": ["a", "b"],
+        "counts": {"x": -1},
+        "weight": 0.1,
+        "ratio": float("nan"),
+        "paid": True,
+        "next": None,
+    }
+    data = written(ORDER, {**order, "next": order})
+    found = AvroSchema(json.dumps(ORDER)).decode(data)
+    shown = {
+        "id": -(2**62),
+        "name": "Zoë",
+        "price": "-12.05",
+        "at": "2026-01-02T03:04:05.678000Z",
+        "day": "2026-01-02",
+        "time": "03:04:05.678000",
+        "state": "PAID",
+        "last": "NEW",
+        "hash": "\x00ÿ",
+        "tags": ["a", "b"],
+        "counts": {"x": -1},
+        "weight": 0.1,
+        "ratio": "NaN",
+        "paid": True,
+        "next": None,
+    }
+    assert (found.format, found.is_json, found.value) == ("avro", True, {**shown, "next": shown})
+
+
+@pytest.mark.parametrize(("kind", "value"), [("string", "plain"), ("int", -7), ("bytes", b"x"), ("null", None)])
+def test_a_schema_that_is_one_type(kind: str, value: Any) -> None:
+    shown = value.decode() if isinstance(value, bytes) else value
+    assert AvroSchema(json.dumps(kind)).decode(written(kind, value)).value == shown
+
+
+def test_a_type_of_another_schema() -> None:
+    point = {"type": "record", "name": "geo.Point", "fields": [{"name": "x", "type": "int"}]}
+    line = {"type": "record", "name": "geo.Line", "fields": [{"name": "a", "type": "Point"}]}
+    assert AvroSchema(json.dumps(line), (json.dumps(point),)).decode(b"\x0e").value == {"a": {"x": 7}}
+    with pytest.raises(UndecodableError, match="uses 'Point', which it does not define"):
+        AvroSchema(json.dumps(line))
+
+
+def test_a_recursive_value_deeper_than_the_stack() -> None:
+    """The same bytes end the process of fastavro."""
+    chain = {"type": "record", "name": "L", "fields": [{"name": "next", "type": ["null", "L"]}]}
+    schema = AvroSchema(json.dumps(chain))
+    assert schema.decode(b"\x02" * (MAX_DEPTH - 1) + b"\0").is_json
+    with pytest.raises(UndecodableError, match="deeper"):
+        schema.decode(b"\x02" * 1_000_000 + b"\0")
+
+
+def test_elements_without_bytes_are_limited() -> None:
+    """An array of 2^60 nulls has ten bytes."""
+    schema = AvroSchema('{"type": "array", "items": "null"}')
+    assert schema.decode(b"\x04\0").value == [None, None]
+    started = time.process_time()
+    with pytest.raises(UndecodableError, match="more elements than bytes"):
+        schema.decode(b"\x80\x80\x80\x80\x80\x80\x80\x80\x20\0")
+    assert time.process_time() - started < 1
+
+
+@pytest.mark.parametrize(
+    ("schema", "data", "reason"),
+    [
+        ("string", b"\x10ab", "expected 8 bytes"),
+        ("string", b"\x01", "expected -1 bytes"),
+        ("long", b"\xff" * 11, "expected a number"),
+        ("long", b"", "expected a number"),
+        ("int", b"\x02\x02", "1 bytes are left"),
+        (["null", "int"], b"\x04", "branch of a union from 0 to 1, got 2"),
+        ({"type": "enum", "name": "E", "symbols": ["A"]}, b"\x02", "symbol from 0 to 0, got 1"),
+        ({"type": "bytes", "logicalType": "decimal", "scale": 2}, b"\x82\x10" + b"\1" * 1025, "too long"),
+    ],
+)
+def test_bytes_that_do_not_fit(schema: Any, data: bytes, reason: str) -> None:
+    with pytest.raises(UndecodableError, match=reason):
+        AvroSchema(json.dumps(schema)).decode(data)
+
+
+@pytest.mark.parametrize(
+    "text", ["{", "7", '"Unknown"', '{"type": "record", "name": "A"}', "[" * 150 + "]" * 150, "[" * 9**5]
+)
+def test_texts_that_are_not_schemas(text: str) -> None:
+    with pytest.raises(UndecodableError):
+        AvroSchema(text)
+
+
+def test_a_time_beyond_the_calendar_is_a_number() -> None:
+    schema = AvroSchema('{"type": "long", "logicalType": "timestamp-millis"}')
+    assert schema.decode(written("long", 2**62)).value == 2**62

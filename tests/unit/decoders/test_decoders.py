@@ -1,0 +1,122 @@
+"""The choice of a decoder: by name, by itself, and Kafka's own topics."""
+
+import json
+from typing import Any
+
+import msgpack
+import pytest
+
+from kbroker.client.schema_registry import AVRO, RegistryError, Schema, SchemaId, SchemaRegistry
+from kbroker.decoders.decoded import Decoded
+from kbroker.decoders.decoders import MAX_MISSES, DecodedRecord, Decoders
+from kbroker.protocol.codec import encode_versioned
+
+
+class Known(SchemaRegistry):
+    """A registry of one schema, id 7, that counts the look-ups."""
+
+    def __init__(self) -> None:
+        self.lookups = 0
+
+    def schema(self, schema_id: SchemaId) -> Schema:
+        self.lookups += 1
+        if schema_id.text != "7":
+            raise RegistryError("status 404: no such schema", 404)
+        return Schema(AVRO, '"string"')
+
+
+def decoded(decoders: Decoders, key: bytes | None, value: bytes | None, topic: str = "t", **more: Any) -> DecodedRecord:
+    return decoders.record(topic, 0, 0, 0, key, value, more.get("headers", []))
+
+
+def shown(part: Decoded | None) -> tuple[str, str]:
+    assert part is not None
+    return part.format, part.text
+
+
+@pytest.mark.parametrize(
+    ("data", "wanted"),
+    [
+        (b'{"a": 1.0}', ("json", '{"a": 1.0}')),
+        (b'{"a": ', ("text", '{"a": ')),
+        (b"17", ("text", "17")),
+        ("Grüße\n".encode(), ("text", "Grüße\n")),
+        (b"", ("text", "")),
+        (msgpack.packb({"a": 1}), ("msgpack", '{"a": 1}')),
+        (b"\0\0\0\x07", ("hex", "00000007")),
+        (b"a\x1bb", ("hex", "611b62")),
+    ],
+)
+def test_detected(data: bytes, wanted: tuple[str, str]) -> None:
+    assert shown(decoded(Decoders(), None, data).value) == wanted
+
+
+def test_chosen_by_name() -> None:
+    found = decoded(Decoders("int32", "hex"), b"\0\0\0\x07", b"ab")
+    assert (shown(found.key), shown(found.value)) == (("int32", "7"), ("hex", "6162"))
+    failed = decoded(Decoders("int32", "json"), b"ab", b"cd")
+    assert failed.key == Decoded("text", "ab", problem="expected 4 bytes for int32, got 2 bytes")
+    assert failed.value is not None
+    assert failed.value.text == "cd"
+    assert "not JSON" in failed.value.problem
+    assert decoded(Decoders("int32", "json"), None, None)[4:6] == (None, None)
+
+
+def test_wrong_names() -> None:
+    with pytest.raises(ValueError, match="expected a decoder of auto, json"):
+        Decoders("xml")
+    with pytest.raises(ValueError, match="avro needs a Schema Registry"):
+        Decoders(value="avro")
+
+
+def test_by_a_schema() -> None:
+    registry = Known()
+    framed = b"\0\0\0\0\x07\x04ab"
+    for name in ("auto", "avro", "registry"):
+        found = decoded(Decoders(value=name, registry=registry), None, framed).value
+        assert found == Decoded("avro", '"ab"', is_json=True, schema="string, id 7")
+    other = decoded(Decoders(value="protobuf", registry=registry), None, framed).value
+    assert other is not None
+    assert (other.format, other.problem) == ("hex", "schema id 7 is of avro, expected protobuf")
+    unknown = decoded(Decoders(registry=registry), None, b"\0\0\0\0\x08\x04ab").value
+    assert unknown is not None
+    assert unknown.problem == "schema id 8: status 404: no such schema"
+    plain = decoded(Decoders(value="avro", registry=registry), None, b"ab").value
+    assert plain is not None
+    assert plain.problem.startswith("no id of a schema")
+
+
+def test_numbers_that_look_like_ids_do_not_flood_the_registry() -> None:
+    registry = Known()
+    decoders = Decoders(registry=registry)
+    for number in range(1000):
+        assert shown(decoded(decoders, None, (1 << 40 | number << 24).to_bytes(8, "big")).value)[0] == "hex"
+    assert registry.lookups == MAX_MISSES
+
+
+def test_records_of_kafka() -> None:
+    key = encode_versioned("OffsetCommitKey", 1, {"Group": "g", "Topic": "t", "Partition": 2})
+    body = {"Offset": 5, "LeaderEpoch": -1, "Metadata": "", "CommitTimestamp": 9, "ExpireTimestamp": -1}
+    value = encode_versioned("OffsetCommitValue", 3, body)
+    found = decoded(Decoders(), key, value, "__consumer_offsets")
+    assert found.key is not None
+    assert found.key.value == {"type": "1", "data": {"group": "g", "topic": "t", "partition": 2}}
+    assert json.loads(shown(found.value)[1])["data"]["offset"] == 5
+    gone = decoded(Decoders(), key, None, "__consumer_offsets")
+    assert gone.key is not None
+    assert (gone.key.format, gone.value) == ("kafka", None)
+    odd = decoded(Decoders("kafka", "kafka"), b"\x7f\xff", b"abc", "__transaction_state").value
+    assert odd == Decoded("text", "abc", problem="Unknown record type 32767 at offset 0, skipping.")
+    other = decoded(Decoders("kafka", "kafka"), key, value).key
+    assert other is not None
+    assert other.problem.startswith("expected a topic of Kafka's own")
+
+
+def test_records_of_the_metadata_log() -> None:
+    found = decoded(Decoders(), None, b"\x01\x14\x00\x00", "__cluster_metadata").value
+    assert found is not None
+    assert found.value == {"type": "NO_OP_RECORD", "version": 0, "data": {}}
+    broken = decoded(Decoders(), None, b"\x01\x7f\x00", "__cluster_metadata").value
+    assert broken is not None
+    assert broken.format == "hex"
+    assert broken.problem.startswith("not a metadata record")

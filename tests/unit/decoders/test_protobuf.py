@@ -1,0 +1,87 @@
+"""Protobuf by the text of its file, compiled by protoc."""
+
+import pytest
+
+from kbroker.decoders.decoded import UndecodableError
+from kbroker.decoders.protobuf import ProtobufSchema
+
+TEXT = """
+syntax = "proto3";
+package shop;
+import "money.proto";
+import "google/protobuf/timestamp.proto";
+message Other { string a = 1; }
+message Order {
+  message Line { string sku = 1; uint64 count = 2; }
+  int64 id = 1;
+  repeated Line lines = 2;
+  shop.Money price = 3;
+  google.protobuf.Timestamp at = 4;
+  bytes hash = 5;
+  bool paid = 6;
+}
+"""
+MONEY = 'syntax = "proto3"; package shop; message Money { int32 cents = 1; Order2 in = 2; } message Order2 {}'
+
+
+@pytest.fixture(scope="module")
+def schema() -> ProtobufSchema:
+    return ProtobufSchema(TEXT, {"money.proto": MONEY})
+
+
+def test_a_message_with_imports(schema: ProtobufSchema) -> None:
+    data = b"\x08\x07\x12\x05\x0a\x01a\x10\x02\x1a\x02\x08\x63\x22\x02\x08\x01\x2a\x01\xff"
+    found = schema.decode(data, indexes=(1,))
+    assert (found.format, found.schema) == ("protobuf", "shop.Order")
+    assert found.value == {
+        "id": "7",
+        "lines": [{"sku": "a", "count": "2"}],
+        "price": {"cents": 99},
+        "at": "1970-01-01T00:00:01Z",
+        "hash": "/w==",
+        "paid": False,
+    }
+    assert schema.decode(b"\x0a\x01x", indexes=(1, 0)).value == {"sku": "x", "count": "0"}
+    assert schema.decode(b"\x0a\x01x", name="Other").schema == schema.decode(b"", name="shop.Other").schema
+    assert schema.decode(b"", indexes=()).schema == "shop.Other"
+
+
+def test_bytes_that_do_not_fit(schema: ProtobufSchema) -> None:
+    for data, indexes, reason in (
+        (b"\x08", (1,), "not a message shop.Order"),
+        (b"", (2,), r"no message at \[2\]"),
+        (b"", (1, 0, 0), r"no message at \[1, 0, 0\]"),
+        (b"", (-1,), r"no message at \[-1\]"),
+    ):
+        with pytest.raises(UndecodableError, match=reason):
+            schema.decode(data, indexes=indexes)
+    with pytest.raises(UndecodableError, match="no message 'Nothing'"):
+        schema.decode(b"", name="Nothing")
+
+
+def test_nesting_is_limited() -> None:
+    chain = ProtobufSchema('syntax = "proto3"; message L { L next = 1; }')
+    data = b""
+    for _ in range(200):
+        size = len(data)
+        data = b"\x0a" + (bytes([size]) if size < 128 else bytes([size & 127 | 128, size >> 7])) + data
+    with pytest.raises(UndecodableError, match="not a message L"):
+        chain.decode(data)
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("message {", "protoc refuses the schema: schema.proto:1"),
+        ('import "missing.proto";', "missing.proto: File not found"),
+    ],
+)
+def test_texts_that_protoc_refuses(text: str, reason: str) -> None:
+    with pytest.raises(UndecodableError, match=reason):
+        ProtobufSchema('syntax = "proto3"; ' + text)
+
+
+@pytest.mark.parametrize("path", ["/etc/passwd", "../up.proto"])
+def test_an_import_stays_in_its_folder(path: str) -> None:
+    with pytest.raises(UndecodableError, match="relative path"):
+        ProtobufSchema(TEXT, {path: MONEY})
