@@ -1,7 +1,14 @@
 """The `kbroker` program, also `python -m kbroker`: it prints no traceback after a signal."""
 
+from __future__ import annotations
+
 import _signal  # type: ignore[import-not-found]  # in the interpreter; `signal` takes milliseconds to load its enums
 import sys
+
+TYPE_CHECKING = False  # that of `typing`, which takes milliseconds to load
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import NoReturn
 
 
 def _leave(number: int, frame: object) -> None:
@@ -13,20 +20,20 @@ def _leave(number: int, frame: object) -> None:
     os._exit(128 + number)
 
 
-def _catch(number: int) -> None:
+def leave_on(number: int) -> None:
     """Leave on a signal, unless it is ignored (`nohup`, `&` in a script) or another handler is set."""
     if _signal.getsignal(number) in (_signal.default_int_handler, _signal.SIG_DFL):
         _signal.signal(number, _leave)
 
 
 if __name__ == "__main__" or "".join(sys.argv[:1]).endswith(("kbroker", "kbroker.exe", "-m")):
-    _catch(_signal.SIGINT)  # now: a program that imports this has steps left before it calls main
+    leave_on(_signal.SIGINT)  # now: a program that imports this has steps left before it calls main
 
 
 def main() -> None:
     """Run the command line."""
-    _catch(_signal.SIGINT)
-    _catch(_signal.SIGTERM)
+    leave_on(_signal.SIGINT)
+    leave_on(_signal.SIGTERM)
     if sys.argv[1:2] == ["serve"]:
         _serve(sys.argv[2:])
     from kbroker.cli import cli  # takes longer than all before
@@ -42,15 +49,23 @@ def _serve(words: list[str]) -> None:
     from kbroker import serving
 
     options = serving.plain_options(words)
-    if options is None:
-        gc.enable()
-        return
     try:
-        serving.serve(options)
+        if options is not None:
+            exit_after(lambda: serving.serve(lambda: serving.properties_of(options)))
+    except serving.OptionError:
+        pass
+    gc.enable()
+
+
+def exit_after(run: Callable[[], None]) -> NoReturn:
+    """Run a server, then exit with its status; print one line for a failure that is not a bug. Raises: OptionError."""
+    from kbroker import serving
+
+    try:
+        run()
         sys.stdout.flush()
     except serving.OptionError:
-        gc.enable()
-        return
+        raise
     except serving.ServeError as error:
         from kbroker.cli import failed
 

@@ -11,7 +11,7 @@ import gc
 import os
 import signal
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import kbroker
@@ -94,21 +94,32 @@ def plain_options(words: Sequence[str]) -> Options | None:
     )
 
 
-def serve(options: Options) -> None:
+def serve(
+    read_properties: Callable[[], dict[str, str]], describe: Callable[[Broker], Iterable[str]] | None = None
+) -> None:
     """Run a broker until a signal, then stop it in order; end by that signal if the broker was not ready yet.
+
+    Args:
+        read_properties: return the settings of the broker; called once.
+        describe: return the lines to print when the broker is ready; None: the ready line.
 
     Raises: OptionError; ServeError.
     """
     loggers.show_lower_levels()
     try:
         with StopSignals() as stop:
-            was_ready = _run(properties_of(options), stop)
+            was_ready = _run(read_properties(), stop, describe or (lambda broker: [ready_line(broker)]))
     except OSError as error:
         if error.errno != errno.EMFILE:
             raise
         raise ServeError(more_open_files(), START_STATUS) from None
     if not was_ready and stop.number is not None:
         signal.raise_signal(stop.number)  # the status is that of a program which the signal has ended
+
+
+def ready_line(broker: Broker) -> str:
+    """Return the line that says where a broker serves."""
+    return f"kbroker {kbroker.__version__} ready: {broker.describe()}"
 
 
 def properties_of(options: Options) -> dict[str, str]:
@@ -164,8 +175,11 @@ def _from_file_and_environment(config_file: str | Path | None) -> dict[str, str]
     return properties
 
 
-def _run(properties: dict[str, str], stop: StopSignals) -> bool:
-    """Start, print the ready line, wait, stop. Return whether it was ready: a signal before that ends the start."""
+def _run(properties: dict[str, str], stop: StopSignals, describe: Callable[[Broker], Iterable[str]]) -> bool:
+    """Start, print the lines of a ready broker, wait, stop; return whether it was ready.
+
+    A signal before that ends the start.
+    """
     from kbroker._core import process_memory
     from kbroker.broker import Broker, BrokerStartError, StartCancelled
     from kbroker.common.configs.config_def import ConfigError
@@ -203,7 +217,7 @@ def _run(properties: dict[str, str], stop: StopSignals) -> bool:
     try:
         if stop.has_come():
             return False
-        print(f"kbroker {kbroker.__version__} ready: {broker.describe()}", flush=True)
+        print(*describe(broker), sep="\n", flush=True)
         if control is not None:
             print(f"kbroker {control.describe()}", flush=True)
         if not gc.isenabled():  # all that was loaded stays: the collector need not visit it

@@ -18,6 +18,8 @@ PACKAGES = {
     "chromium": "chromium",
     "curl": "curl",
     "gcc": "gcc",
+    "busybox": "busybox-static",
+    "ip": "iproute2",
     "prlimit": "util-linux",
 }
 

@@ -20,7 +20,7 @@ else:
 F = TypeVar("F", bound=Callable[..., Any])
 
 DEFAULT_BOOTSTRAP = "127.0.0.1:9092"
-_COMMAND_CONFIG = "kbroker.command_config"
+COMMAND_CONFIG = "kbroker.command_config"
 FIND_TIMEOUT_S = 10.0  # to find the HTTP port: it may respond while the broker takes no requests
 
 
@@ -184,7 +184,7 @@ def connect(bootstrap_server: str, **settings: Any) -> "Cluster":
     from kbroker.client.cluster import Cluster
 
     context = click.get_current_context(silent=True)
-    file = None if context is None else context.meta.get(_COMMAND_CONFIG)
+    file = None if context is None else context.meta.get(COMMAND_CONFIG)
     if file is not None:
         settings = {**_security(file), **settings}
     try:
@@ -206,7 +206,7 @@ def client_properties() -> dict[str, str]:
     from kbroker.common.configs.config import parse_properties
 
     context = click.get_current_context(silent=True)
-    file = None if context is None else context.meta.get(_COMMAND_CONFIG)
+    file = None if context is None else context.meta.get(COMMAND_CONFIG)
     try:
         return {} if file is None else parse_properties(file.read_text(encoding="utf-8"))
     except ValueError as error:
@@ -214,7 +214,7 @@ def client_properties() -> dict[str, str]:
 
 
 def _remember(context: click.Context, parameter: click.Parameter, file: Path | None) -> None:
-    context.meta[_COMMAND_CONFIG] = file
+    context.meta[COMMAND_CONFIG] = file
 
 
 def _security(file: Path) -> dict[str, Any]:

@@ -49,7 +49,7 @@ def serve(
         raise click.UsageError(f"expected one properties file, got {file} and --config {config_file}")
     options = serving.Options(listener, data_dir, file or config_file, key_values(settings, "--set"), in_memory)
     try:
-        serving.serve(options)
+        serving.serve(lambda: serving.properties_of(options))
     except serving.OptionError as error:
         hint = "FILE" if file is not None and error.option == "--config" else error.option
         raise click.BadParameter(str(error), param_hint=hint) from None

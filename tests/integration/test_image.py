@@ -1,0 +1,230 @@
+"""The container image: its file system in namespaces, started as libraries and users start it, used by real clients."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition
+
+from kbroker.client.admin import Admin
+from kbroker.client.cluster import Cluster
+from tests.support.certificates import Certificates
+from tests.support.container import PATH, Container, image_in
+from tests.support.start_sequences import JAVA_ENV, START_SEQUENCES, StartSequence
+
+CONTAINERFILE = (Path(__file__).resolve().parents[2] / "Containerfile").read_text(encoding="utf-8")
+
+
+def words(instruction: str) -> list[str]:
+    """Return the command in the exec form of an instruction of the Containerfile."""
+    found = re.search(rf"^{instruction}\b[^\[\n]*(\[.*\])$", CONTAINERFILE, re.MULTILINE)
+    assert found is not None, f"no {instruction} in the exec form"
+    command: list[str] = json.loads(found[1])
+    return command
+
+
+RUN = words("CMD")
+READY = r"^kbroker .* ready: "
+MAX_BYTES = 60_000_000
+
+
+@pytest.fixture(scope="module")
+def image(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    with image_in(tmp_path_factory.mktemp("image") / "root") as folder:
+        yield folder
+
+
+@pytest.fixture
+def start(image: Path, tmp_path: Path) -> Iterator[Callable[..., Container]]:
+    """Start containers of the image: start(command, env=..., ...)."""
+    started: list[Container] = []
+
+    def one(command: list[str], **options: object) -> Container:
+        started.append(Container(image, tmp_path / f"container-{len(started)}", command, **options))  # type: ignore[arg-type]
+        return started[-1]
+
+    yield one
+    for container in started:
+        container.close()
+
+
+def write_and_read(bootstrap: str) -> None:
+    """Write a record with librdkafka, and read it."""
+    producer = Producer({"bootstrap.servers": bootstrap, "enable.idempotence": True})
+    producer.produce("greetings", b"hello", b"key")
+    assert producer.flush(20) == 0
+    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "readers"})
+    try:
+        consumer.assign([TopicPartition("greetings", 0, 0)])
+        message = consumer.poll(20)
+        assert message is not None
+        assert message.error() is None
+        assert (message.key(), message.value()) == (b"key", b"hello")
+    finally:
+        consumer.close()
+
+
+def test_environment_of_the_image() -> None:
+    """The test's environment and user are those of the Containerfile."""
+    assert f"\nENV PATH={PATH}\n" in CONTAINERFILE
+    assert "\nUSER appuser\nWORKDIR /opt/kafka\n" in CONTAINERFILE
+    assert "ENTRYPOINT" not in CONTAINERFILE  # libraries set the command alone
+
+
+@pytest.mark.parametrize("sequence", START_SEQUENCES, ids=lambda sequence: sequence.name)
+def test_a_library_starts_it(sequence: StartSequence, start: Callable[..., Container]) -> None:
+    """The start sequence of a library, with its words; then a client at the address that the library returns."""
+    container = start(sequence.command, env=sequence.env, ports=[sequence.port])
+    mapped = container.mapped(sequence.port)
+    for path, text in sequence.files(mapped, container.hostname).items():
+        container.put(path, text, 0o644)
+    script = sequence.text(mapped, container.hostname)
+    if sequence.is_executed:
+        done = container.exec("sh", "-c", script)
+        assert done.returncode == 0, done.stderr
+    else:
+        container.put(sequence.script, script, sequence.mode)
+    container.wait_for_log(sequence.ready)
+    write_and_read(f"localhost:{mapped}")
+    if cluster_id := sequence.env.get("CLUSTER_ID"):
+        with Cluster(f"localhost:{mapped}") as cluster:
+            assert Admin(cluster).describe_cluster().cluster_id == cluster_id
+
+
+def test_defaults_signals_and_tools(start: Callable[..., Container]) -> None:
+    """Without any setting: port 9092 for clients on localhost; Kafka's tools inside; SIGTERM ends it in order."""
+    container = start(RUN)
+    container.wait_for_log(READY)
+    log = container.log()
+    assert 'CLUSTER_ID not set. Setting it to default value: "5L6g3nShT-eMCtK--X86sw"' in log
+    assert "listener CONTROLLER://localhost:9093 is not served: this broker is its only controller" in log
+    assert log.count("Transitioning from RECOVERY to RUNNING") == log.count("Kafka Server started") == 1
+    check = words("HEALTHCHECK.*CMD")
+    assert "127.0.0.1:9092 serves" in container.exec(*check).stdout
+    unhealthy = container.exec(*check, env={"KBROKER_BOOTSTRAP": "127.0.0.1:9093"})
+    assert (unhealthy.returncode, unhealthy.stdout) == (1, "")
+    assert unhealthy.stderr.startswith("unhealthy: 127.0.0.1:9093: ")
+
+    def tool(*words: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
+        name, *rest = words
+        return container.exec(f"/opt/kafka/bin/{name}.sh", "--bootstrap-server", "localhost:9092", *rest, stdin=stdin)
+
+    created = tool("kafka-topics", "--create", "--topic", "orders", "--partitions", "3", "--replication-factor", "1")
+    assert (created.returncode, created.stdout) == (0, "Created topic orders.\n"), created.stderr
+    assert tool("kafka-topics", "--list").stdout == "orders\n"
+    again = tool("kafka-topics", "--create", "--topic", "orders", "--if-not-exists")
+    assert (again.returncode, again.stdout) == (0, "")
+    assert "TOPIC_ALREADY_EXISTS" in tool("kafka-topics", "--create", "--topic", "orders").stderr
+    described = tool("kafka-topics", "--describe", "--topic", "orders").stdout.splitlines()
+    assert described[0].startswith("Topic: orders\tTopicId: ")
+    assert described[0].endswith("\tPartitionCount: 3\tReplicationFactor: 1\tConfigs: ")
+    assert described[3] == "\tTopic: orders\tPartition: 2\tLeader: 1\tReplicas: 1\tIsr: 1\tElr: \tLastKnownElr: "
+    assert tool("kafka-broker-api-versions").stdout.startswith("localhost:9092 (id: 1 rack: null")
+    sent = tool("kafka-console-producer", "--topic", "orders", "--property", "parse.key=true", "--property",
+                "key.separator=:", stdin="a:one\nb:two\n")  # fmt: skip
+    assert (sent.returncode, sent.stdout) == (0, ""), sent.stderr
+    read = tool("kafka-console-consumer", "--topic", "orders", "--from-beginning", "--max-messages", "2",
+                "--timeout-ms", "20000", "--property", "print.key=true", "--property", "key.separator= = ")  # fmt: skip
+    assert sorted(read.stdout.splitlines()) == ["a = one", "b = two"], read.stderr
+    wrong = tool("kafka-topics", "--list", "--under-replicated-partitions")
+    assert wrong.returncode == 2
+    assert "No such option '--under-replicated-partitions'" in wrong.stderr
+    container.signal(signal.SIGTERM)
+    assert container.wait() == 0
+
+
+def test_arbitrary_user_and_read_only_root(start: Callable[..., Container], tmp_path: Path) -> None:
+    """Any user of root's group; a root that is read-only, with a volume for data and a tmpfs; data that stays."""
+    volume = tmp_path / "volume"
+    volume.mkdir()
+    volume.chmod(0o777)
+    settings = {"user": "12345:0", "is_read_only": True, "mounts": [f"{volume}:/var/lib/kafka/data", "tmpfs:/tmp"]}
+    for log_end in (1, 2):
+        container = start(RUN, **settings)
+        container.wait_for_log(READY)
+        assert container.exec("sh", "-c", "echo > /opt/kafka/x").returncode != 0
+        sent = container.exec("kbroker", "produce", "greetings", stdin="hello\n")
+        assert sent.stdout == f"greetings-0: 1 record, offsets {log_end - 1} to {log_end - 1}\n", sent.stderr
+        container.signal(signal.SIGTERM)
+        assert container.wait() == 0
+
+
+def test_mounted_file_and_environment(start: Callable[..., Container], tmp_path: Path) -> None:
+    """A mounted server.properties with the environment above it; the final file; arguments as variables."""
+    mounted = tmp_path / "mounted"
+    mounted.mkdir()
+    (mounted / "server.properties").write_text(
+        "log.retention.hours=5\nnum.partitions=2\nadvertised.listeners=PLAINTEXT://localhost:9092\n"
+    )
+    env = {"KAFKA_NUM_PARTITIONS": "7", "KAFKA_VERSION": "4.3.1", "KAFKA_UNKNOWN__THING___TOO": "x"}
+    container = start(
+        [*RUN, "KAFKA_NODE_ID=4", "KAFKA_LISTENERS=PLAINTEXT://0.0.0.0:9092"], env=env,
+        mounts=[f"{mounted}:/mnt/shared/config"],
+    )  # fmt: skip
+    line = container.wait_for_log(READY)
+    assert "node 4" in line
+    log = container.log()
+    assert "===> Overriding env params with args ..." in log
+    assert "unknown setting unknown_thing-too is ignored" in log
+    assert "kafka.version" not in log
+    final = container.exec("cat", "/opt/kafka/config/server.properties").stdout
+    assert final.startswith("log.retention.hours=5\nnum.partitions=2\n")
+    assert "num.partitions=7\n" in final
+    container.exec("kafka-topics", "--bootstrap-server", "localhost:9092", "--create", "--topic", "t")
+    described = container.exec("kafka-topics", "--bootstrap-server", "localhost:9092", "--describe", "--topic", "t")
+    assert "PartitionCount: 7" in described.stdout
+
+
+def test_tls_by_the_names_of_files(start: Callable[..., Container], tmp_path: Path) -> None:
+    """A listener SSL with the names of a keystore and the files of its passwords in /etc/kafka/secrets."""
+    certificates = Certificates(tmp_path / "certificates")
+    secrets = tmp_path / "secrets"
+    secrets.mkdir()
+    (secrets / "server.pem").write_bytes(certificates.server.read_bytes())
+    (secrets / "creds").write_text("unused\n")
+    env = {
+        "KAFKA_ADVERTISED_LISTENERS": "SSL://localhost:9093",
+        "KAFKA_SSL_KEYSTORE_TYPE": "PEM",
+        "KAFKA_SSL_KEYSTORE_FILENAME": "server.pem",
+        "KAFKA_SSL_KEYSTORE_CREDENTIALS": "creds",
+        "KAFKA_SSL_KEY_CREDENTIALS": "creds",
+    }
+    container = start(RUN, env=env, ports=[9093], mounts=[f"{secrets}:/etc/kafka/secrets"])
+    assert "ready: SSL://localhost:9093" in container.wait_for_log(READY)
+    env.pop("KAFKA_SSL_KEY_CREDENTIALS")
+    lacking = start(RUN, env=env, mounts=[f"{secrets}:/etc/kafka/secrets"])
+    assert lacking.wait() == 1
+    assert lacking.log().endswith("KAFKA_SSL_KEY_CREDENTIALS environment variable not set\n")
+    missing = start(RUN, env={**env, "KAFKA_SSL_KEYSTORE_FILENAME": "other.pem"})
+    assert missing.wait() == 1
+    assert missing.log().endswith("/etc/kafka/secrets/other.pem file does not exist\n")
+
+
+@pytest.mark.parametrize(
+    ("env", "status", "reason"),
+    [
+        ({"KAFKA_PROCESS_ROLES": "controller", "KAFKA_ADVERTISED_LISTENERS": "X://h:1"}, 1,
+         "KAFKA_ADVERTISED_LISTENERS is not supported on a KRaft controller."),
+        ({**JAVA_ENV, "KAFKA_CONTROLLER_QUORUM_VOTERS": "1@a:9094,2@b:9094,3@c:9094"}, 2, "controller.quorum.voters"),
+        ({"KAFKA_NUM_PARTITIONS": "many"}, 2, "num.partitions"),
+        ({"CLUSTER_ID": "short", "KAFKA_LOG_DIRS": "/proc/data"}, 1, "/proc/data"),
+    ],
+    ids=["controller", "other voters", "value", "folder"],
+)  # fmt: skip
+def test_wrong_settings(env: dict[str, str], status: int, reason: str, start: Callable[..., Container]) -> None:
+    """A setting that cannot be is one line that names it, and an exit status."""
+    container = start(RUN, env=env)
+    assert container.wait() == status
+    assert reason in container.log().splitlines()[-1]
+
+
+def test_size(image: Path) -> None:
+    """The image is small, compressed as a registry has it."""
+    packed = subprocess.run(f"tar c -C {image} . | gzip -1 | wc -c", shell=True, capture_output=True, check=True)
+    assert int(packed.stdout) < MAX_BYTES
